@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <system_error>
+
+namespace ddp {
+
+// What kind of expected failure happened; the caller decides by it, the message of Error is for people.
+enum class Errc {
+  kInvalidArgument = 1,  // The input is wrong; asking again with the same input fails again.
+  kTimeout,              // A deadline passed.
+  kPeerLost,             // The other side is gone: its connection closed or its process died.
+  kProtocol,             // Bytes that the protocol does not allow.
+  kStale,                // It belongs to a round that is over.
+  kAborted,              // Somebody aborted the operation; the message says who and why.
+  kNotFound,             // No such key, file or program.
+  kExists,               // It is there already, or the address is in use.
+  kCorrupt,              // Stored bytes fail their checksum or their format.
+  kIo,                   // The operating system refused; the message carries errno's text.
+  kMismatch,             // Ranks disagree about what they are doing together.
+};
+
+std::error_code make_error_code(Errc code);
+
+// errno as an error_code of the system category.
+std::error_code errno_code(int error_number);
+
+}  // namespace ddp
+
+template <>
+struct std::is_error_code_enum<ddp::Errc> : std::true_type {};

@@ -1,0 +1,36 @@
+#include "common/config/job_spec.h"
+
+#include <nlohmann/json.hpp>
+
+namespace ddp::config {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobSpec, job_id, node_id, host, local_addr, node_rank, coordinator_host,
+                                                coordinator_port, min_nodes, max_nodes, nproc, max_restarts,
+                                                join_timeout_ms, last_call_ms, stop_timeout_ms,
+                                                coordinator_timeout_ms, command, role, log_dir, single_node_prefix)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentResult, exit_code, summary, report, last_round, restarts)
+
+namespace {
+
+template <typename T>
+std::string dump(const T& value) {
+  return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+template <typename T>
+Result<T> parse(std::string_view json, const char* what) {
+  try {
+    return nlohmann::json::parse(json).get<T>();
+  } catch (const nlohmann::json::exception& error) {
+    return make_error(Errc::kInvalidArgument, "{}: {}", what, error.what());
+  }
+}
+
+}  // namespace
+
+std::string to_json(const JobSpec& spec) { return dump(spec); }
+Result<JobSpec> parse_job_spec(std::string_view json) { return parse<JobSpec>(json, "job description"); }
+std::string to_json(const AgentResult& result) { return dump(result); }
+Result<AgentResult> parse_agent_result(std::string_view json) { return parse<AgentResult>(json, "agent result"); }
+
+}  // namespace ddp::config

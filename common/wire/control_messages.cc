@@ -1,0 +1,31 @@
+#include "common/wire/control_messages.h"
+
+#include "common/wire/json_messages.h"
+
+namespace ddp::wire {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Hello, rank, pid, round)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Progress, step, loss, samples_per_second)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerError, message, secondary)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Abort, round, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRequest, deadline_ms)
+
+// Not in an unnamed namespace: argument-dependent lookup does not look there.
+static const char* type_name(const Hello*) { return "hello"; }
+static const char* type_name(const Progress*) { return "progress"; }
+static const char* type_name(const WorkerError*) { return "error"; }
+static const char* type_name(const Abort*) { return "abort"; }
+static const char* type_name(const CommitRequest*) { return "commit_request"; }
+
+std::string encode(const WorkerMessage& message) { return encode_variant(message); }
+std::string encode(const WorkerOrder& message) { return encode_variant(message); }
+
+Result<WorkerMessage> decode_worker_message(std::string_view payload) {
+  return decode_variant(payload, static_cast<WorkerMessage*>(nullptr));
+}
+
+Result<WorkerOrder> decode_worker_order(std::string_view payload) {
+  return decode_variant(payload, static_cast<WorkerOrder*>(nullptr));
+}
+
+}  // namespace ddp::wire

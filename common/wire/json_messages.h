@@ -1,0 +1,52 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "common/base/result.h"
+
+// How a variant of message structs becomes {"type": name, fields...} and back. Each alternative has an overload
+// `const char* type_name(const T*)` found by argument-dependent lookup, and nlohmann's to_json/from_json.
+namespace ddp::wire {
+
+template <typename... Ts>
+std::string encode_variant(const std::variant<Ts...>& message) {
+  nlohmann::json json = std::visit(
+      [](const auto& value) {
+        nlohmann::json object = value;
+        if (object.is_null()) object = nlohmann::json::object();
+        object["type"] = type_name(&value);
+        return object;
+      },
+      message);
+  // Output of workers may hold bytes that are not UTF-8; they are replaced, never thrown about.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+template <typename Variant, typename T>
+bool decode_if(const std::string& type, const nlohmann::json& json, Variant& out) {
+  if (type != type_name(static_cast<const T*>(nullptr))) return false;
+  out = json.get<T>();
+  return true;
+}
+
+template <typename... Ts>
+Result<std::variant<Ts...>> decode_variant(std::string_view payload, std::variant<Ts...>* /*tag*/) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(payload);
+    if (!json.is_object() || !json.contains("type") || !json["type"].is_string()) {
+      return make_error(Errc::kProtocol, "message without a type, {} bytes", payload.size());
+    }
+    const std::string type = json["type"].get<std::string>();
+    std::variant<Ts...> out;
+    if ((decode_if<std::variant<Ts...>, Ts>(type, json, out) || ...)) return out;
+    return make_error(Errc::kProtocol, "unknown message type '{}'", type.substr(0, 64));
+  } catch (const nlohmann::json::exception& error) {
+    return make_error(Errc::kProtocol, "message of {} bytes: {}", payload.size(), error.what());
+  }
+}
+
+}  // namespace ddp::wire

@@ -1,0 +1,51 @@
+#include "common/wire/rendezvous_messages.h"
+
+#include "common/wire/json_messages.h"
+
+namespace ddp::wire {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, kind, node_id, host, group_rank, rank, local_rank, pid,
+                                                exit_code, signal, time_ms, secondary, message, log_path, stderr_tail)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank, nproc, min_nodes,
+                                                max_nodes, max_restarts, join_timeout_ms, last_call_ms,
+                                                stop_timeout_ms, last_round, restarts)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Heartbeat, step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Succeeded, round)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Waiting, have, min_nodes, max_nodes, hosts, text)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Member, node_id, host, address, nproc, first_rank)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundStart, round, restarts, max_restarts, group_rank, world_size,
+                                                members, master_addr, master_port, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stop, round, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, report)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, message)
+
+// Not in an unnamed namespace: argument-dependent lookup does not look there.
+static const char* type_name(const Join*) { return "join"; }
+static const char* type_name(const Heartbeat*) { return "heartbeat"; }
+static const char* type_name(const WorkerFailed*) { return "worker_failed"; }
+static const char* type_name(const Succeeded*) { return "succeeded"; }
+static const char* type_name(const Stopped*) { return "stopped"; }
+static const char* type_name(const Leave*) { return "leave"; }
+static const char* type_name(const Welcome*) { return "welcome"; }
+static const char* type_name(const Waiting*) { return "waiting"; }
+static const char* type_name(const RoundStart*) { return "round_start"; }
+static const char* type_name(const Stop*) { return "stop"; }
+static const char* type_name(const Finish*) { return "finish"; }
+static const char* type_name(const Refused*) { return "refused"; }
+
+std::string encode(const AgentMessage& message) { return encode_variant(message); }
+std::string encode(const CoordinatorMessage& message) { return encode_variant(message); }
+
+Result<AgentMessage> decode_agent_message(std::string_view payload) {
+  return decode_variant(payload, static_cast<AgentMessage*>(nullptr));
+}
+
+Result<CoordinatorMessage> decode_coordinator_message(std::string_view payload) {
+  return decode_variant(payload, static_cast<CoordinatorMessage*>(nullptr));
+}
+
+}  // namespace ddp::wire

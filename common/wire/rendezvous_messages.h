@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+
+// Messages between agents and the coordinator. JSON objects {"type": ..., fields...}, one a frame; PROTOCOL.md has the
+// conversation. Unknown fields are ignored and absent ones take the default below, so that a newer side can add fields.
+namespace ddp::wire {
+
+// One failed worker, agent or node, as its own agent (or, for a lost agent, the coordinator) saw it.
+struct Failure {
+  std::string kind = "worker";  // "worker", "start" (could not be started), "agent" (connection lost), "lease".
+  NodeId node_id;
+  std::string host;
+  int group_rank = -1;
+  Rank rank = -1;        // -1 where it is not one worker's failure.
+  int local_rank = -1;
+  int pid = 0;
+  int exit_code = 0;     // As waitpid gives it; 0 if a signal ended it.
+  int signal = 0;        // 0 if it exited by itself.
+  // Milliseconds since the epoch, of the reporting node's clock; for people. Order is the coordinator's order of arrival.
+  std::int64_t time_ms = 0;
+  // A consequence of another failure: the worker said so before it ended (control message "error" with secondary set)
+  // or exited with kExitCollectiveFailed. Never named as root cause while another failure of the round is known.
+  bool secondary = false;
+  std::string message;                   // Exception text, errno text; empty if unknown.
+  std::string log_path;                  // Of this worker's standard error; empty without --log-dir.
+  std::vector<std::string> stderr_tail;  // Last lines, oldest first, at most 20.
+
+  // 128 + signal, or exit_code.
+  int status() const { return signal != 0 ? 128 + signal : exit_code; }
+};
+
+// ---- agent to coordinator ----
+
+// First message of a connection. A join with a node_id that is in already replaces that incarnation (and fences it).
+struct Join {
+  std::string job_id;
+  NodeId node_id;
+  std::string host;      // Name for people.
+  std::string address;   // Numeric address the node is reached at; empty: the connection's source address is taken.
+  int node_rank = -1;    // Asked-for group rank, or -1.
+  int nproc = 1;         // Workers this node starts.
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int max_restarts = 0;
+  std::int64_t join_timeout_ms = 600'000;
+  std::int64_t last_call_ms = 30'000;     // Extra wait for more nodes once min_nodes are in.
+  std::int64_t stop_timeout_ms = 30'000;  // How long workers get between SIGTERM and SIGKILL.
+  // What the agent knows of the job, so that a coordinator started anew goes on with the numbers of the lost one.
+  Round last_round = kNoRound;
+  int restarts = 0;
+};
+
+struct Heartbeat {
+  // Largest step the node's workers have reported in this round, -1 if none has.
+  std::int64_t step = -1;
+};
+
+// A worker of the round ended badly. May come several times a round; the agent goes on supervising the others.
+struct WorkerFailed {
+  Round round = kNoRound;
+  Failure failure;
+};
+
+// All workers of the round on this node ended with status 0.
+struct Succeeded {
+  Round round = kNoRound;
+};
+
+// Answer to Stop: no process of the round is left on this node. `failures` are those seen since.
+struct Stopped {
+  Round round = kNoRound;
+  std::vector<Failure> failures;
+};
+
+// The node goes for good (its user stopped it); leaving is not closing.
+struct Leave {
+  std::string reason;
+};
+
+// ---- coordinator to agent ----
+
+// Answer to Join. The agent sends a Heartbeat at least every heartbeat_ms; a node silent for lease_ms is lost.
+struct Welcome {
+  std::int64_t heartbeat_ms = 1'000;
+  std::int64_t lease_ms = 5'000;
+};
+
+// While nodes are missing; sent at each change and repeated every few seconds.
+struct Waiting {
+  int have = 0;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::vector<std::string> hosts;  // Those that are in.
+  std::string text;                // "2 of 4 nodes are in (a, b); 2 missing, 598 s left".
+};
+
+struct Member {
+  NodeId node_id;
+  std::string host;
+  std::string address;
+  int nproc = 1;
+  Rank first_rank = 0;  // Ranks first_rank .. first_rank + nproc - 1 live there.
+};
+
+// Start the workers of this round. members is ordered by group rank; the receiver is members[group_rank].
+struct RoundStart {
+  Round round = 0;
+  int restarts = 0;      // Of the whole job so far; TORCHELASTIC_RESTART_COUNT.
+  int max_restarts = 0;
+  int group_rank = 0;
+  int world_size = 1;
+  std::vector<Member> members;
+  // The store workers may use. master_addr empty: the agent puts in the address it reaches the coordinator at.
+  std::string master_addr;
+  int master_port = 0;
+  std::string reason;    // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
+};
+
+// End the round's workers and answer Stopped.
+struct Stop {
+  Round round = kNoRound;
+  std::string reason;
+};
+
+// The job is over; the agent ends what still runs and exits. No answer.
+struct Finish {
+  int exit_code = 0;
+  std::string summary;  // One line.
+  std::string report;   // The whole report, several lines; empty on success. Printed by the coordinator's ddp-run.
+};
+
+// The join is not accepted and never will be as it is; the connection closes after it.
+struct Refused {
+  std::string message;
+};
+
+using AgentMessage = std::variant<Join, Heartbeat, WorkerFailed, Succeeded, Stopped, Leave>;
+using CoordinatorMessage = std::variant<Welcome, Waiting, RoundStart, Stop, Finish, Refused>;
+
+// JSON text without the frame header.
+std::string encode(const AgentMessage& message);
+std::string encode(const CoordinatorMessage& message);
+// kProtocol with the reason for anything that is not one of the messages, of whatever shape the bytes are.
+Result<AgentMessage> decode_agent_message(std::string_view payload);
+Result<CoordinatorMessage> decode_coordinator_message(std::string_view payload);
+
+}  // namespace ddp::wire

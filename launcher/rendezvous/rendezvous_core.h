@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/wire/rendezvous_messages.h"
+
+// The coordinator of jobs as a deterministic object: messages and time in, actions out. It owns membership, the round
+// number and the restart budget of every job. No sockets, no clock, no threads; launcher/server feeds it.
+namespace ddp::rendezvous {
+
+using ConnectionId = std::uint64_t;  // The shell's name for one agent connection; never reused.
+
+struct SendTo {
+  ConnectionId to = 0;
+  wire::CoordinatorMessage message;
+};
+// Close once everything sent before has left.
+struct CloseConnection {
+  ConnectionId connection = 0;
+};
+// A round is about to start (its RoundStart messages follow in the same batch).
+struct RoundBegins {
+  std::string job_id;
+  Round round = 0;
+};
+// The job is over and every connected member has been sent `finish`. Its record stays so that late joins are refused.
+struct JobFinished {
+  std::string job_id;
+  wire::Finish finish;
+};
+using Action = std::variant<SendTo, CloseConnection, RoundBegins, JobFinished>;
+
+struct CoreOptions {
+  Duration heartbeat{1'000};
+  Duration lease{5'000};
+  Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
+};
+
+class RendezvousCore {
+ public:
+  explicit RendezvousCore(CoreOptions options = {});
+  ~RendezvousCore();
+
+  // `peer_address` is the connection's numeric source address; used for a join that names none.
+  std::vector<Action> on_message(TimePoint now, ConnectionId from, const wire::AgentMessage& message,
+                                 std::string_view peer_address);
+  // The connection is gone, for whatever reason. Idempotent.
+  std::vector<Action> on_disconnect(TimePoint now, ConnectionId connection);
+  // Does what has become due. Harmless at any time.
+  std::vector<Action> on_tick(TimePoint now);
+  // When on_tick is next needed; nothing while no time limit runs.
+  std::optional<TimePoint> next_deadline() const;
+
+  // Ends a job from outside (the user interrupted its ddp-run): finish with this status to every member.
+  std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code, const std::string& reason);
+
+  // Jobs as JSON for GET /status.
+  std::string status_json(TimePoint now) const;
+
+ private:
+  struct Job;
+  CoreOptions options_;
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<ConnectionId, std::string> job_of_;  // Connections that have joined.
+};
+
+}  // namespace ddp::rendezvous

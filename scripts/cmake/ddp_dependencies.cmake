@@ -1,0 +1,21 @@
+# What the build takes from the distribution. LibTorch is looked for in worker/, since nothing else may use it.
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
+find_package(ZLIB REQUIRED)
+find_package(GTest REQUIRED)
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+
+# Standalone Asio is headers only. SYSTEM, so that our warnings do not judge it.
+find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
+add_library(ddp_asio INTERFACE)
+target_include_directories(ddp_asio SYSTEM INTERFACE ${ASIO_INCLUDE_DIR})
+target_compile_definitions(ddp_asio INTERFACE ASIO_STANDALONE ASIO_NO_DEPRECATED)
+target_link_libraries(ddp_asio INTERFACE Threads::Threads)
