@@ -1,0 +1,78 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <asio/io_context.hpp>
+#include <asio/ip/tcp.hpp>
+
+#include "common/base/result.h"
+
+namespace ddp::net {
+
+// One rendezvous connection (PROTOCOL.md): frames out, frames in. Everything, callbacks included,
+// happens on the one thread that runs `io`. The owner keeps a shared_ptr; pending operations keep
+// the object alive until they end, so dropping the pointer without close() leaves the connection
+// open as long as the peer wants it.
+//
+// How it ends: exactly one call of `on_closed`, unless close() came first, and never from inside
+// send() or start().
+//   kPeerLost   the peer closed or reset the connection, or stopped acknowledging data (about 10 s)
+//   kProtocol   the peer sent bytes that are no frame
+//   kIo         the peer does not read: kMaxQueuedBytes wait to be sent; or another error of the
+//   socket kAborted    close_after_writes() has done its work
+class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
+ public:
+  using ConnectCallback = std::function<void(Result<std::shared_ptr<FrameConnection>>)>;
+  using FrameCallback = std::function<void(std::string payload)>;
+  using ClosedCallback = std::function<void(const Error& why)>;
+
+  static constexpr std::size_t kMaxQueuedBytes = 64u << 20;
+
+  // Connects and exchanges preambles; calls back once, from the event loop, never from inside
+  // connect(). `host` is a name or a numeric address without brackets. One try over all addresses
+  // of the name; retrying is the caller's.
+  //   kPeerLost         nobody listens there, the host is unreachable, or it closed without an
+  //   answer (going down) kTimeout          no connection within `timeout` kProtocol connected, but
+  //   no rendezvous answers within `timeout`: the port belongs to another program kNotFound the
+  //   name does not resolve
+  static void connect(asio::io_context& io, const std::string& host, int port,
+                      std::chrono::milliseconds timeout, ConnectCallback callback);
+
+  // For the accepting side: takes over a socket whose preambles are exchanged. `received` is what
+  // was read behind the peer's preamble.
+  static std::shared_ptr<FrameConnection> adopt(asio::ip::tcp::socket socket,
+                                                std::string_view received);
+
+  // Starts reading. Once. Frames come one call each, in order; a callback may call any member of
+  // this object.
+  void start(FrameCallback on_frame, ClosedCallback on_closed);
+  // Queues one frame. After the end of the connection it does nothing.
+  void send(std::string_view payload);
+  // Sends what is queued, tells the peer that nothing follows, and closes when the peer has closed
+  // or after 2 s. Incoming frames are dropped from here on.
+  void close_after_writes();
+  // Closes at once; no callback runs afterwards.
+  void close();
+
+  bool is_open() const;
+  // Numeric, without port; IPv4 in dotted form even on an IPv6 socket.
+  std::string local_address() const;
+  std::string remote_address() const;
+  std::size_t queued_bytes() const;
+
+  ~FrameConnection();
+  FrameConnection(const FrameConnection&) = delete;
+  FrameConnection& operator=(const FrameConnection&) = delete;
+
+ private:
+  struct Impl;
+  explicit FrameConnection(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddp::net
