@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Checks one rule of the tree: check_tree.py RULE SOURCE_DIR BIN_DIR. Prints each violation and exits 1 if there are any."""
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+LEVELS = {
+    "common/base": 0, "common/wire": 1, "common/config": 1, "common/log": 1, "common/net": 2, "common/store": 3,
+    "launcher/rendezvous": 2, "launcher/server": 3, "launcher/ddp_run": 4,
+    "agent/core": 2, "agent/process": 3, "agent/shell": 4,
+    "worker/buckets": 1, "worker/checkpoint": 1, "worker/transport": 3, "worker/collectives": 4, "worker/runtime": 5,
+    "worker/ddp": 6, "worker/train": 7,
+}
+# Types that the transport shares with the folder above it would make a circle; this one header has no code.
+ALLOWED = {("worker/transport", "worker/collectives/types.h")}
+TORCH_FOLDERS = ("worker/ddp/", "worker/train/", "worker/examples/", "tests/torch/", "bench/ddp_")
+PURE_FOLDERS = ("common/base", "common/wire", "launcher/rendezvous", "agent/core", "worker/buckets")
+DAEMONS = ("ddp-run", "ddp-agent", "ddp-rendezvous", "ddp-checkpoint")
+MAX_FUNCTION_LINES = 70
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+root, binaries = Path(sys.argv[2]), Path(sys.argv[3])
+
+
+def sources(*folders, suffixes=(".h", ".cc")):
+    for folder in folders or ("common", "launcher", "agent", "worker", "tests", "bench"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes:
+                yield path
+
+
+def name(path):
+    return path.relative_to(root).as_posix()
+
+
+def lines(path):
+    return path.read_text().splitlines()
+
+
+def includes(path):
+    for number, line in enumerate(lines(path), 1):
+        match = INCLUDE.match(line)
+        if match:
+            yield number, match.group(2)
+
+
+def folder_of(file_name):
+    return "/".join(file_name.split("/")[:2])
+
+
+def levels():
+    for path in sources("common", "launcher", "agent", "worker"):
+        own = folder_of(name(path))
+        if own not in LEVELS:
+            if not own.startswith("worker/examples"):
+                yield f"{name(path)}: {own} has no level; give it one in this file and in DESIGN.md"
+            continue
+        for number, included in includes(path):
+            other = folder_of(included)
+            if other not in LEVELS or other == own or (own, included) in ALLOWED:
+                continue
+            if LEVELS[other] >= LEVELS[own]:
+                yield f"{name(path)}:{number}: {own} (L{LEVELS[own]}) includes {included} (L{LEVELS[other]})"
+            top, other_top = own.split("/")[0], other.split("/")[0]
+            if other_top not in (top, "common"):
+                yield f"{name(path)}:{number}: {top} includes {included} of {other_top}"
+
+
+def libtorch_includes():
+    for path in sources():
+        if name(path).startswith(TORCH_FOLDERS):
+            continue
+        for number, included in includes(path):
+            if included.startswith(("torch/", "ATen/", "c10/")):
+                yield f"{name(path)}:{number}: includes {included}; LibTorch belongs into {', '.join(TORCH_FOLDERS)}"
+
+
+def libtorch_linkage():
+    found = False
+    for program in DAEMONS:
+        path = binaries / program
+        if not path.exists():
+            continue
+        found = True
+        listing = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
+        for line in listing.splitlines():
+            if re.search(r"lib(torch|c10|caffe2|gomp|openblas)", line):
+                yield f"{program} links {line.strip()}"
+    if not found:
+        yield f"none of {', '.join(DAEMONS)} is in {binaries}"
+
+
+def coroutines():
+    for path in sources():
+        for number, line in enumerate(lines(path), 1):
+            if re.search(r"\bco_(await|return|yield)\b|\basio::detached\b|\.detach\(\)", line):
+                yield f"{name(path)}:{number}: coroutines, asio::detached and detached threads are not used here"
+
+
+def pure_cores():
+    for path in sources(*PURE_FOLDERS):
+        for number, included in includes(path):
+            if included.startswith(("asio", "spdlog", "thread", "sys/socket")):
+                yield f"{name(path)}:{number}: a pure core includes {included}"
+        for number, line in enumerate(lines(path), 1):
+            if re.search(r"_clock::now\(|\bClock::now\(|\bgettimeofday\b|std::random_device", line):
+                yield f"{name(path)}:{number}: a pure core takes time and randomness as arguments"
+
+
+def headers():
+    for path in sources(suffixes=(".h",)):
+        first = next((line for line in lines(path) if line.strip()), "")
+        if first != "#pragma once":
+            yield f"{name(path)}: a header begins with #pragma once"
+
+
+def function_length():
+    """Google's format puts a namespace-level function's closing brace into column 0 and a method's into column 2."""
+    for path in sources():
+        text = lines(path)
+        for indent in ("", "  "):
+            start = None
+            for number, line in enumerate(text, 1):
+                body = line[len(indent):]
+                if line.startswith(indent) and body and body[0] not in " }#/)" and body.rstrip().endswith("{"):
+                    is_function = "(" in body or text[number - 2].startswith(indent + "    ")
+                    start = number if is_function and not re.match(r"(namespace|class|struct|enum|extern|union)\b", body) else None
+                elif line == indent + "}" and start is not None:
+                    if number - start + 1 > MAX_FUNCTION_LINES and not body.startswith("TEST"):
+                        yield f"{name(path)}:{start}: a function of {number - start + 1} lines, the limit is {MAX_FUNCTION_LINES}"
+                    start = None
+
+
+def sleeps():
+    for path in sources("tests"):
+        if name(path).startswith("tests/support/"):
+            continue
+        for number, line in enumerate(lines(path), 1):
+            if re.search(r"\bsleep_(for|until)\s*\(|\b(u|nano)?sleep\s*\(", line) and "sleep-is-the-subject" not in line:
+                yield f"{name(path)}:{number}: tests wait for a condition with a deadline (tests/support), they do not sleep"
+
+
+def exit_codes():
+    header = (root / "common/base/exit_codes.h").read_text()
+    coded = {int(value) for value in re.findall(r"=\s*(\d+),", header)}
+    table = {int(value) for value in re.findall(r"^\|\s*(\d+)\s*(?:\+[^|]*)?\|", (root / "README.md").read_text(), re.M)}
+    for value in sorted(coded ^ table):
+        yield f"exit code {value} is in {'exit_codes.h' if value in coded else 'README.md'} only"
+
+
+def protocol_example():
+    page = (root / "common/wire/PROTOCOL.md").read_text()
+    match = re.search(r"bytes \(`(\{.*?\})`, (\d+) bytes\):\s*```\s*([0-9a-f\s]+)```", page)
+    if not match:
+        yield "PROTOCOL.md has no worked example of the expected form"
+        return
+    text, length, raw = match.group(1), int(match.group(2)), bytes.fromhex(match.group(3))
+    if int.from_bytes(raw[:4], "little") != length or raw[4:].decode() != text or len(text) != length:
+        yield f"PROTOCOL.md: the hex example is not the frame of {text}"
+    elif json.loads(text)["type"] != "heartbeat":
+        yield "PROTOCOL.md: the example is not a heartbeat"
+
+
+def folder_purpose():
+    for path in sorted(root.glob("*/*/CMakeLists.txt")):
+        if path.parts[-3] in ("common", "launcher", "agent", "worker", "tests") and not path.read_text().startswith("# "):
+            yield f"{name(path)}: begins with one sentence of purpose"
+        if "filled below" in path.read_text():
+            yield f"{name(path)}: has no content"
+
+
+def standing_commands():
+    for needed in ("scripts/setup", "scripts/build", "scripts/quickstart", "scripts/test", ".ci/run", "bench/run"):
+        path = root / needed
+        if not path.exists() or not path.stat().st_mode & 0o100:
+            yield f"{needed} is missing or not executable"
+    if "scripts/test" not in (root / ".ci/run").read_text():
+        yield ".ci/run does not call scripts/test"
+
+
+violations = list(globals()[sys.argv[1]]())
+print("\n".join(violations) or f"{sys.argv[1]}: ok")
+sys.exit(1 if violations else 0)
