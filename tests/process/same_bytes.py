@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""The promise: a run interrupted at any moment ends with exactly the bytes of a run that was not.
+
+Trains once undisturbed, then again and again with one process killed (SIGKILL) at a random moment: a worker, an agent, or
+the ddp-run of one of two nodes, which is then started again. Compares weights_sha256 of every run and looks for processes
+and files that a disturbed run left behind. One seed, one list of disturbances; the seed is printed.
+
+usage: same_bytes.py BIN_DIR [--seed S] [--count 20] [--grad-sync ddp|step|both] [--kinds worker,agent,node]
+"""
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
+
+LIMIT_S = 120
+TRAIN = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--epochs", "3",
+         "--batch-size", "64", "--checkpoint-every", "3", "--threads", "1", "--log-every", "1000"]
+
+parser = argparse.ArgumentParser()
+parser.add_argument("bin_dir", type=Path)
+parser.add_argument("--seed", type=int, default=None)
+parser.add_argument("--count", type=int, default=20)
+parser.add_argument("--grad-sync", choices=["ddp", "step", "both"], default="both")
+parser.add_argument("--kinds", default="worker,agent,node")
+args = parser.parse_args()
+seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
+print(f"same_bytes: --seed {seed}", flush=True)
+draw = random.Random(seed)
+base = Path(tempfile.mkdtemp(prefix="same_bytes."))
+
+
+def train_command(folder, mode, undisturbed):
+    checkpoint = [] if undisturbed else ["--checkpoint-dir", str(folder / "checkpoints")]
+    return [str(args.bin_dir / "ddp-train"), *TRAIN, "--grad-sync", mode, *checkpoint,
+            "--summary", str(folder / "summary.json")]
+
+
+class Job:
+    """Two workers: on one node, or on one each of two."""
+
+    def __init__(self, folder, mode, nodes, undisturbed=False):
+        folder.mkdir()
+        self.folder, self.nodes_asked = folder, nodes
+        flags = ["--max-restarts", "5", "--nproc-per-node", str(2 // nodes)]
+        if nodes == 1:
+            flags += ["--standalone"]
+        else:
+            flags += ["--nnodes", str(nodes), "--rdzv-endpoint", f"127.0.0.1:{jobs.free_port()}", "--rdzv-id", folder.name,
+                      "--join-timeout", str(LIMIT_S)]
+        self.command = [str(args.bin_dir / "ddp-run"), *flags, *train_command(folder, mode, undisturbed)]
+        self.started = time.monotonic()
+        self.nodes = [self.start_node(index) for index in range(nodes)]
+        self.killed_nodes = []
+
+    def start_node(self, index):
+        return jobs.Node(self.command, self.folder / f"node{index}.log", env={"DDP_LOG_LEVEL": "info"})
+
+    def replace(self, index):
+        self.killed_nodes.append(self.nodes[index])
+        self.nodes[index] = self.start_node(index)
+
+    def all_nodes(self):
+        return self.nodes + self.killed_nodes
+
+    def finish(self):
+        """Waits for the end; gives the summary."""
+        deadline = time.monotonic() + LIMIT_S
+        while any(node.process.poll() is None for node in self.nodes):
+            for node in self.nodes:
+                node.processes()
+            if time.monotonic() > deadline:
+                raise TimeoutError("the job hangs\n" + self.logs())
+            time.sleep(0.01)
+        self.seconds = time.monotonic() - self.started
+        codes = [node.process.returncode for node in self.nodes]
+        if any(codes):
+            raise AssertionError(f"ddp-run ended with {codes}\n{self.logs()}")
+        self.expect_nothing_left()
+        return jobs.summary(self.folder / "summary.json")
+
+    def expect_nothing_left(self):
+        jobs.wait_until(lambda: not any(node.alive() for node in self.all_nodes()), 2, "processes left behind")
+
+    def logs(self):
+        return "\n".join(f"--- {node.log_path}\n{node.tail()}" for node in self.all_nodes())
+
+    def kill(self):
+        for node in self.all_nodes():
+            node.kill()
+
+
+def kill_one(job, kind):
+    """SIGKILL to one process of that kind; gives what was killed, or None if there was none at this moment."""
+    index = draw.randrange(len(job.nodes))
+    node = job.nodes[index]
+    if node.process.poll() is not None:
+        return None
+    if kind == "node":
+        node.processes()
+        os.kill(node.process.pid, signal.SIGKILL)
+        node.process.wait()
+        jobs.wait_until(lambda: not node.alive(), 2, f"what ddp-run of node {index} left behind")
+        job.replace(index)
+        return f"ddp-run of node {index}"
+    pids = node.workers() if kind == "worker" else node.agents()
+    if not pids:
+        return None
+    pid = draw.choice(sorted(pids))
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return None
+    return f"{kind} {pid} of node {index}"
+
+
+def shared_memory_files():
+    return set(os.listdir("/dev/shm"))
+
+
+def disturbed(number, mode, kind, nodes, seconds, expected):
+    moment = draw.uniform(0.02, 1.0) * seconds
+    before_shm, before_tmp = shared_memory_files(), set(os.listdir("/tmp"))
+    job = Job(base / f"{number:02d}-{mode}-{kind}-{nodes}", mode, nodes)
+    try:
+        victim = None
+        while victim is None and any(node.process.poll() is None for node in job.nodes):
+            remaining = moment - (time.monotonic() - job.started)
+            if remaining > 0:
+                time.sleep(min(remaining, 0.01))
+                for node in job.nodes:
+                    node.processes()
+            else:
+                victim = kill_one(job, kind)
+        result = job.finish()
+    except BaseException:
+        print(job.logs())
+        job.kill()
+        raise
+    same = result["weights_sha256"] == expected
+    print(f"{number:2d} {mode:4s} {nodes} node(s), at {moment:5.2f} s killed {victim or 'nothing (the run was over)'}: "
+          f"resumed from step {result['resumed_from_step']}, {result['restarts']} restart(s), {job.seconds:.2f} s, "
+          f"{'same bytes' if same else 'DIFFERENT BYTES ' + result['weights_sha256']}", flush=True)
+    if not same:
+        raise AssertionError(f"the weights differ from the undisturbed run's {expected}\n{job.logs()}")
+    new_shm = shared_memory_files() - before_shm
+    new_tmp = {entry for entry in set(os.listdir("/tmp")) - before_tmp if "ddp" in entry or "torchelastic" in entry}
+    if new_shm or new_tmp:
+        raise AssertionError(f"left behind: /dev/shm {sorted(new_shm)}, /tmp {sorted(new_tmp)}")
+    shutil.rmtree(job.folder)
+
+
+def main():
+    modes = ["ddp", "step"] if args.grad_sync == "both" else [args.grad_sync]
+    kinds = args.kinds.split(",")
+    reference, seconds = {}, {}
+    for mode in modes:
+        for nodes in (1, 2):
+            job = Job(base / f"undisturbed-{mode}-{nodes}", mode, nodes, undisturbed=True)
+            try:
+                reference[mode, nodes] = job.finish()["weights_sha256"]
+            except BaseException:
+                job.kill()
+                raise
+            seconds[nodes] = job.seconds
+            print(f"undisturbed, {mode}, {nodes} node(s): {job.seconds:.2f} s, {reference[mode, nodes]}", flush=True)
+        # Sums are in rank order wherever the ranks are, so one node and two give the same bytes.
+        assert reference[mode, 1] == reference[mode, 2], "one node and two nodes differ"
+    for number in range(args.count):
+        mode, kind = modes[number % len(modes)], kinds[number // len(modes) % len(kinds)]
+        nodes = 2 if kind == "node" else draw.choice([1, 2])
+        disturbed(number, mode, kind, nodes, seconds[nodes], reference[mode, nodes])
+    shutil.rmtree(base)
+
+
+main()

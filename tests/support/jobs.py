@@ -1,0 +1,113 @@
+"""Starts and disturbs whole jobs: ddp-run commands as nodes, their processes found through /proc."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+
+def wait_until(condition, limit_s, what):
+    """Polls condition until it holds; gives its value. Raises TimeoutError naming `what` after limit_s seconds."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {limit_s} s")
+        time.sleep(0.002)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def children(pid):
+    found = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return found
+
+
+def descendants(pid):
+    found = []
+    for child in children(pid):
+        found += [child] + descendants(child)
+    return found
+
+
+def program_of(pid):
+    """The name of the program a process runs, '' for a process that is gone or a zombie."""
+    try:
+        return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
+    except OSError:
+        return ""
+
+
+def identity(pid):
+    """Start time of a process, so that a reused pid is not taken for it; None if it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+class Node:
+    """One ddp-run with everything it starts."""
+
+    def __init__(self, command, log_path, env=None):
+        self.log_path = Path(log_path)
+        self.log = open(self.log_path, "ab")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL,
+                                        env={**os.environ, **(env or {})}, start_new_session=True)
+        self.seen = {}
+
+    def processes(self):
+        """pids of this node: itself and all below; remembered, so that leftovers can be found after it is gone."""
+        pids = [self.process.pid] + descendants(self.process.pid)
+        for pid in pids:
+            born = identity(pid)
+            if born is not None:
+                self.seen[pid] = born
+        return pids
+
+    def agents(self):
+        return [pid for pid in self.processes() if program_of(pid) == "ddp-agent"]
+
+    def workers(self):
+        return [child for agent in self.agents() for child in children(agent)
+                if program_of(child) not in ("", "ddp-agent")]
+
+    def alive(self):
+        """Of the processes ever seen in this node, those that still run."""
+        return [pid for pid, born in self.seen.items() if identity(pid) == born]
+
+    def wait(self, limit_s):
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"ddp-run {self.process.pid} did not end within {limit_s} s; its log:\n{self.tail()}")
+
+    def tail(self, lines=40):
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def kill(self):
+        """SIGKILL to the whole node: for tests that failed, and for those in which the machine goes away."""
+        for pid in self.processes():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.process.wait()
+
+
+def summary(path):
+    return json.loads(Path(path).read_text())
