@@ -11,6 +11,8 @@
 #include <asio/ip/tcp.hpp>
 
 #include "common/base/result.h"
+#include "common/net/timer.h"
+#include "common/wire/frame.h"
 
 namespace ddp::net {
 
@@ -21,10 +23,10 @@ namespace ddp::net {
 //
 // How it ends: exactly one call of `on_closed`, unless close() came first, and never from inside
 // send() or start().
-//   kPeerLost   the peer closed or reset the connection, or stopped acknowledging data (about 10 s)
+//   kPeerLost   the peer closed or reset the connection, or stopped acknowledging (about 10 s)
 //   kProtocol   the peer sent bytes that are no frame
-//   kIo         the peer does not read: kMaxQueuedBytes wait to be sent; or another error of the
-//   socket kAborted    close_after_writes() has done its work
+//   kIo         kMaxQueuedBytes wait to be sent (the peer does not read), or the socket failed
+//   kAborted    close_after_writes() has done its work
 class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
  public:
   using ConnectCallback = std::function<void(Result<std::shared_ptr<FrameConnection>>)>;
@@ -36,10 +38,10 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   // Connects and exchanges preambles; calls back once, from the event loop, never from inside
   // connect(). `host` is a name or a numeric address without brackets. One try over all addresses
   // of the name; retrying is the caller's.
-  //   kPeerLost         nobody listens there, the host is unreachable, or it closed without an
-  //   answer (going down) kTimeout          no connection within `timeout` kProtocol connected, but
-  //   no rendezvous answers within `timeout`: the port belongs to another program kNotFound the
-  //   name does not resolve
+  //   kPeerLost  nobody listens, the host is unreachable, or it closed without an answer
+  //   kTimeout   no connection within `timeout`
+  //   kProtocol  connected, but no rendezvous answers within `timeout`: another program's port
+  //   kNotFound  the name does not resolve
   static void connect(asio::io_context& io, const std::string& host, int port,
                       std::chrono::milliseconds timeout, ConnectCallback callback);
 
@@ -70,9 +72,35 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   FrameConnection& operator=(const FrameConnection&) = delete;
 
  private:
-  struct Impl;
-  explicit FrameConnection(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit FrameConnection(asio::ip::tcp::socket socket);
+
+  void wait_readable();
+  void read_some();
+  void deliver_frames();
+  void write_some();
+  void wait_writable();
+  void finish_drain();
+  // Ends the connection; on_closed follows from the event loop.
+  void end(Error why);
+  void drop_callbacks();
+
+  asio::ip::tcp::socket socket_;
+  Timer linger_;
+  wire::FrameDecoder decoder_;
+  std::string writing_;      // Goes to the kernel piece by piece.
+  std::size_t written_ = 0;  // Invariant: written_ <= writing_.size().
+  std::string pending_;      // Follows writing_.
+  FrameCallback on_frame_;
+  ClosedCallback on_closed_;
+  std::string local_address_;
+  std::string remote_;  // ADDRESS:PORT for messages.
+  std::string remote_address_;
+  bool started_ = false;
+  bool waiting_writable_ = false;
+  bool write_broken_ = false;  // The kernel refused a write; the reading side finds out why.
+  bool draining_ = false;      // close_after_writes() was called.
+  bool dispatching_ = false;   // Inside on_frame_, which therefore may not be destroyed.
+  bool ended_ = false;         // The socket is closed.
 };
 
 }  // namespace ddp::net

@@ -1,0 +1,56 @@
+#include "common/net/socket_options.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace ddp::net {
+namespace {
+
+void set_int(int fd, int level, int name, long value) {
+  const int option = static_cast<int>(value);
+  ::setsockopt(fd, level, name, &option, sizeof(option));
+}
+
+}  // namespace
+
+void set_close_on_exec(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
+void set_stream_options(asio::ip::tcp::socket& socket, const StreamOptions& options) {
+  std::error_code ignored;
+  socket.non_blocking(true, ignored);
+  const int fd = socket.native_handle();
+  set_close_on_exec(fd);
+  set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  const long idle = std::max<long>(1, options.keepalive_idle.count());
+  set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, idle);
+  set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, std::max<long>(1, idle / 3));
+  set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+  if (options.user_timeout.count() > 0) {
+    set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, options.user_timeout.count());
+  }
+}
+
+std::string address_text(const asio::ip::address& address) {
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
+  }
+  return address.to_string();
+}
+
+std::string endpoint_text(const asio::ip::address& address, int port) {
+  return endpoint_text(address_text(address), port);
+}
+
+std::string endpoint_text(const std::string& host, int port) {
+  if (host.find(':') != std::string::npos) return fmt::format("[{}]:{}", host, port);
+  return fmt::format("{}:{}", host, port);
+}
+
+}  // namespace ddp::net

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <asio/ip/tcp.hpp>
+
+namespace ddp::net {
+
+// How soon an accepted or connected stream notices that its peer's machine is gone.
+struct StreamOptions {
+  // Probes begin after this silence and repeat three times a third of it apart.
+  std::chrono::seconds keepalive_idle{30};
+  // Sent data unacknowledged, or a receive window closed, for this long ends the connection; 0: the
+  // system's limit. Not for peers that may be stopped in a debugger with an answer unread.
+  std::chrono::milliseconds user_timeout{0};
+};
+
+// No child inherits the descriptor: a listening socket kept by one would keep the port taken.
+void set_close_on_exec(int fd);
+
+// Close-on-exec, TCP_NODELAY, non-blocking mode and the options above. A socket that refuses one
+// stays usable: what is wrong with it shows at the next read.
+void set_stream_options(asio::ip::tcp::socket& socket, const StreamOptions& options);
+
+// Numeric text; an IPv4 address mapped into IPv6 in its dotted form.
+std::string address_text(const asio::ip::address& address);
+// ADDRESS:PORT, or [ADDRESS]:PORT for IPv6.
+std::string endpoint_text(const asio::ip::address& address, int port);
+// The same for a host given by its user, who may mean a name.
+std::string endpoint_text(const std::string& host, int port);
+
+}  // namespace ddp::net
