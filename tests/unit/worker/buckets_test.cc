@@ -1,0 +1,141 @@
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "worker/buckets/plan.h"
+#include "worker/buckets/progress.h"
+
+namespace ddp {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+std::vector<std::vector<std::size_t>> members(const std::vector<BucketLayout>& buckets) {
+  std::vector<std::vector<std::size_t>> result;
+  for (const BucketLayout& bucket : buckets) {
+    result.emplace_back();
+    for (const BucketSlot& slot : bucket.slots) result.back().push_back(slot.parameter);
+  }
+  return result;
+}
+
+using Members = std::vector<std::vector<std::size_t>>;
+
+TEST(PlanBuckets, ReverseOrderWithASmallFirstBucketThatClosesAtItsLimit) {
+  const std::vector<BucketParameter> parameters = {
+      {10 * kMiB, 0}, {20 * kMiB, 0}, {kMiB / 2, 0}, {kMiB / 2, 0}};
+  const auto buckets = plan_buckets(parameters, {});
+  EXPECT_EQ(members(buckets), (Members{{3, 2}, {1, 0}}));
+  EXPECT_EQ(buckets[0].bytes, kMiB);
+  EXPECT_EQ(buckets[1].bytes, 30 * kMiB);
+  EXPECT_EQ(buckets[1].slots[1].offset_bytes, 20 * kMiB);
+}
+
+TEST(PlanBuckets, AParameterLargerThanTheLimitIsNotSplit) {
+  const auto buckets = plan_buckets({{4, 0}, {100 * kMiB, 0}, {4, 0}}, {1, 25 * kMiB});
+  EXPECT_EQ(members(buckets), (Members{{2}, {1}, {0}}));
+}
+
+TEST(PlanBuckets, OneTypeABucketAndTheBucketThatFillsFirstComesFirst) {
+  // Types alternate; the bucket of type 1 waits for parameter 1, that of type 0 for parameter 0.
+  const auto buckets = plan_buckets({{4, 0}, {8, 1}, {4, 0}, {8, 1}}, {});
+  EXPECT_EQ(members(buckets), (Members{{3, 1}, {2, 0}}));
+  EXPECT_EQ(buckets[0].type, 1);
+  EXPECT_EQ(buckets[1].type, 0);
+}
+
+TEST(PlanBuckets, NothingToPlan) { EXPECT_TRUE(plan_buckets({}, {}).empty()); }
+
+TEST(PlanBuckets, EveryParameterIsInOneBucketWithoutGapsForRandomModels) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    std::vector<BucketParameter> parameters(random() % 60);
+    for (auto& parameter : parameters) {
+      parameter = {random() % 5000, static_cast<int>(random() % 3)};
+    }
+    const BucketLimits limits{1 + random() % 3000, 1 + random() % 9000};
+    const auto buckets = plan_buckets(parameters, limits);
+    std::vector<int> seen(parameters.size(), 0);
+    for (const BucketLayout& bucket : buckets) {
+      std::size_t offset = 0;
+      for (const BucketSlot& slot : bucket.slots) {
+        EXPECT_EQ(slot.offset_bytes, offset);
+        EXPECT_EQ(parameters[slot.parameter].type, bucket.type);
+        offset += parameters[slot.parameter].bytes;
+        ++seen[slot.parameter];
+      }
+      EXPECT_EQ(bucket.bytes, offset);
+      // Without its last parameter the bucket was below the limit.
+      EXPECT_LT(bucket.slots.back().offset_bytes, std::max(limits.first_bytes, limits.other_bytes));
+    }
+    EXPECT_EQ(seen, std::vector<int>(parameters.size(), 1));
+  }
+}
+
+TEST(BucketProgress, ABucketThatIsReadyWaitsForItsPredecessor) {
+  const auto buckets = plan_buckets({{4, 0}, {4, 0}, {4, 0}}, {1, 8});  // {2}, {1, 0}
+  BucketProgress progress(buckets, 3);
+  EXPECT_TRUE(progress.mark_ready(0));
+  EXPECT_TRUE(progress.mark_ready(1));
+  EXPECT_EQ(progress.next_launch(), std::nullopt);
+  EXPECT_TRUE(progress.mark_ready(2));
+  EXPECT_EQ(progress.next_launch(), 0U);
+  EXPECT_FALSE(progress.all_launched());
+  EXPECT_EQ(progress.next_launch(), 1U);
+  EXPECT_EQ(progress.next_launch(), std::nullopt);
+  EXPECT_TRUE(progress.all_launched());
+}
+
+TEST(BucketProgress, ASecondArrivalIsRefusedAndCountsForNothing) {
+  BucketProgress progress(plan_buckets({{4, 0}, {4, 0}}, {}), 2);
+  EXPECT_TRUE(progress.mark_ready(1));
+  EXPECT_FALSE(progress.mark_ready(1));
+  EXPECT_EQ(progress.next_launch(), std::nullopt);
+  EXPECT_TRUE(progress.is_ready(1));
+  EXPECT_FALSE(progress.is_ready(0));
+}
+
+TEST(BucketProgress, BeginForgetsAnUnfinishedBackward) {
+  BucketProgress progress(plan_buckets({{4, 0}, {4, 0}}, {1, 1}), 2);
+  progress.mark_ready(1);
+  EXPECT_EQ(progress.next_launch(), 0U);
+  progress.begin();
+  EXPECT_FALSE(progress.is_ready(1));
+  EXPECT_EQ(progress.next_launch(), std::nullopt);
+  progress.mark_ready(0);
+  progress.mark_ready(1);
+  EXPECT_EQ(progress.next_launch(), 0U);
+  EXPECT_EQ(progress.next_launch(), 1U);
+}
+
+TEST(BucketProgress, LaunchOrderIsTheSameForEveryOrderOfArrival) {
+  std::vector<BucketParameter> parameters(40, {100, 0});
+  const auto buckets = plan_buckets(parameters, {150, 450});
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::vector<std::size_t> order(parameters.size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+    BucketProgress progress(buckets, parameters.size());
+    std::vector<std::size_t> launched;
+    for (std::size_t parameter : order) {
+      EXPECT_TRUE(progress.mark_ready(parameter));
+      while (auto bucket = progress.next_launch()) launched.push_back(*bucket);
+    }
+    std::vector<std::size_t> expected(buckets.size());
+    std::iota(expected.begin(), expected.end(), 0U);
+    EXPECT_EQ(launched, expected);
+  }
+}
+
+TEST(BucketProgressDeathTest, AParameterInNoBucketIsABrokenInvariant) {
+  EXPECT_DEATH(BucketProgress(plan_buckets({{4, 0}}, {}), 2), "in no bucket");
+}
+
+}  // namespace
+}  // namespace ddp
