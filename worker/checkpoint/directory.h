@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/manifest.h"
+
+namespace ddp::checkpoint {
+
+// One published checkpoint, as its name tells it.
+struct Entry {
+  std::int64_t step = 0;
+  std::int64_t generation = 0;  // Counts up when a step is written again.
+  std::string name;             // "step-0000001234", or "step-0000001234.1" for generation 1.
+  std::string path;
+};
+
+// "step-0000001234" and the like; nothing for any other name.
+std::optional<Entry> parse_entry_name(std::string_view name);
+std::string entry_name(std::int64_t step, std::int64_t generation);
+
+// A folder of checkpoints. Writing is: begin, files into the folder it made (by anybody, each made
+// durable by its writer), publish. Until publish has renamed it, the folder has a name that readers
+// pass over, so at every moment each checkpoint is complete or absent. One writer at a time;
+// readers may be anywhere.
+class Directory {
+ public:
+  // `files` outlives the object.
+  Directory(FileSystem& files, std::string path);
+
+  const std::string& path() const { return path_; }
+
+  // Makes the folder, removes what crashed writers left behind, and proves by a real file that it
+  // can be written.
+  Result<void> prepare();
+
+  // Makes a temporary folder and returns its path. `unique` tells this writer from every other,
+  // past and present.
+  Result<std::string> begin(std::int64_t step, std::string_view unique);
+
+  // Adds the manifest and makes the folder visible and durable under its final name, which it
+  // returns. If it fails, no reader sees the checkpoint, and the temporary folder is still there,
+  // for discard. An older generation of the same step is not removed: that is prune.
+  Result<Entry> publish(const std::string& temporary, const Manifest& manifest);
+
+  // Removes a temporary folder, as far as possible.
+  Result<void> discard(const std::string& temporary);
+
+  // Points the symbolic link `latest` at a checkpoint. For people and scripts; nothing here reads
+  // it.
+  Result<void> update_latest(const Entry& entry);
+
+  // Removes older generations of the step of `newest`, and all that is older than the `keep` newest
+  // (0: nothing) that look complete: those marked bad or with a broken manifest or a wrong file
+  // size do not count as kept. Never removes `newest`, the one just published. Returns one line for
+  // everything that could not be removed.
+  std::vector<std::string> prune(int keep, const Entry& newest);
+
+  // Newest first: by step, then by generation. An empty list if the folder does not exist.
+  Result<std::vector<Entry>> list() const;
+
+  // The manifest, if its own checksum holds and all files are there with the right size. Reads no
+  // tensor.
+  Result<Manifest> inspect(const Entry& entry) const;
+
+  // inspect, and every byte of every file against its checksum and the manifest.
+  Result<Manifest> verify(const Entry& entry) const;
+
+  // prune does not count it as kept.
+  void mark_bad(const Entry& entry) { bad_.insert(entry.name); }
+
+ private:
+  Result<void> remove_entry(const Entry& entry);
+  Result<void> verify_file(const Entry& entry, const Manifest& manifest,
+                           const FileRecord& record) const;
+
+  FileSystem* files_;
+  std::string path_;
+  std::set<std::string> bad_;
+};
+
+// Newest valid checkpoint first, then the next, verifying each on the way.
+class ValidSearch {
+ public:
+  struct Found {
+    Entry entry;
+    Manifest manifest;
+  };
+
+  explicit ValidSearch(Directory& directory) : directory_(&directory) {}
+
+  // The newest not yet returned whose every checksum holds; nothing if there is no more. An error
+  // only if the folder itself cannot be read.
+  Result<std::optional<Found>> next();
+
+  // The one that next returned proved to be bad after all.
+  void reject(const Entry& entry, std::string_view reason);
+
+  // One line for each checkpoint passed over: its path and why.
+  const std::vector<std::string>& skipped() const { return skipped_; }
+
+ private:
+  Directory* directory_;
+  std::optional<std::vector<Entry>> entries_;
+  std::size_t next_ = 0;
+  std::vector<std::string> skipped_;
+};
+
+// The newest checkpoint whose every checksum holds, or nothing. `skipped` gets one line for each
+// passed over.
+Result<std::optional<ValidSearch::Found>> open_newest_valid(Directory& directory,
+                                                            std::vector<std::string>* skipped);
+
+}  // namespace ddp::checkpoint

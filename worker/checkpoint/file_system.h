@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace ddp::checkpoint {
+
+// A new file being written. Destruction closes it; what was not synced may be lost.
+class WritableFile {
+ public:
+  virtual ~WritableFile() = default;
+
+  // Appends all of it, however little the system takes at a time.
+  Result<void> append(std::span<const std::byte> bytes);
+  Result<void> append(std::string_view text);
+
+  // Contents are on the disk when it returns success. After a failure nothing is known about them:
+  // give the file up.
+  virtual Result<void> sync() = 0;
+  // Also reports what the system found out late (NFS). The file is closed either way.
+  virtual Result<void> close() = 0;
+
+ private:
+  // Takes at least one of the bytes (there is at least one), and says how many.
+  virtual Result<std::size_t> write_some(std::span<const std::byte> bytes) = 0;
+};
+
+// A file being read. Closed by destruction.
+class ReadableFile {
+ public:
+  virtual ~ReadableFile() = default;
+  virtual std::uint64_t size() const = 0;
+  // Fills the span from `offset`; kCorrupt if the file ends before.
+  virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> into) const = 0;
+};
+
+// Every effect that a checkpoint has on the disk, one call each, so that a test can fail, cut short
+// or lose any of them. A failure is kIo with the path and the system's reason, unless another code
+// is named. Any thread.
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+
+  // kExists if something has that name.
+  virtual Result<void> make_directory(const std::string& path) = 0;
+  // kExists if something has that name.
+  virtual Result<std::unique_ptr<WritableFile>> create_file(const std::string& path) = 0;
+  // kNotFound if there is none.
+  virtual Result<std::unique_ptr<ReadableFile>> open_file(const std::string& path) = 0;
+  // Names in a folder, without "." and "..", in no order. kNotFound if it does not exist.
+  virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
+  // Atomic. A file or link at `to` is replaced; a folder there must be empty.
+  virtual Result<void> rename(const std::string& from, const std::string& to) = 0;
+  // A file or a link.
+  virtual Result<void> remove_file(const std::string& path) = 0;
+  // An empty folder.
+  virtual Result<void> remove_directory(const std::string& path) = 0;
+  // The names in the folder are on the disk when it returns success.
+  virtual Result<void> sync_directory(const std::string& path) = 0;
+  virtual Result<void> make_symlink(const std::string& target, const std::string& path) = 0;
+};
+
+// The real one, without state of its own.
+FileSystem& posix_file_system();
+
+// --- Made of the above. ---
+
+// The whole of a small file; kCorrupt if it is larger than `limit`.
+Result<std::string> read_text(FileSystem& files, const std::string& path, std::uint64_t limit);
+
+// Creates, writes, syncs and closes.
+Result<void> write_durably(FileSystem& files, const std::string& path, std::string_view text);
+
+// Makes the folder and its missing parents, each one durable in its parent. Success if it exists
+// already.
+Result<void> make_directories(FileSystem& files, const std::string& path);
+
+// A folder of files, and the files in it. Goes on after a failure and returns the first one.
+Result<void> remove_tree(FileSystem& files, const std::string& path);
+
+std::string join_path(std::string_view directory, std::string_view name);
+// "." for a name alone.
+std::string parent_path(std::string_view path);
+
+}  // namespace ddp::checkpoint

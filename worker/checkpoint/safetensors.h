@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/tensor_type.h"
+
+namespace ddp::checkpoint {
+
+// The safetensors file format: 8 bytes little-endian header length, a JSON header, the tensors'
+// bytes without holes.
+
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;  // The format's own limit.
+inline constexpr std::size_t kMaxTensorDimensions = 64;
+
+// A tensor to be written. Row-major, little-endian; the bytes belong to the caller.
+struct TensorView {
+  std::string name;
+  TensorType type = TensorType::kU8;
+  std::vector<std::int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+// A tensor in a file.
+struct TensorEntry {
+  std::string name;
+  TensorType type = TensorType::kU8;
+  std::vector<std::int64_t> shape;
+  std::uint64_t begin = 0;  // From the start of the file, end exclusive.
+  std::uint64_t end = 0;
+};
+
+struct SafetensorsHeader {
+  std::vector<TensorEntry> tensors;  // In the order of their bytes.
+  std::map<std::string, std::string> metadata;
+
+  const TensorEntry* find(std::string_view name) const;
+};
+
+// What was written: for the manifest.
+struct WrittenShard {
+  std::uint64_t bytes = 0;
+  std::string checksum;  // Of the whole file.
+  struct Tensor {
+    std::string name;
+    std::string checksum;  // Of the tensor's bytes.
+  };
+  std::vector<Tensor> tensors;
+};
+
+// Creates the file and makes its contents durable (not its name: that is sync_directory). Largest
+// element type first, then by name, so every tensor is aligned to its elements. The header is
+// padded with spaces to a multiple of 8. kInvalidArgument for a name that appears twice, is
+// "__metadata__" or not UTF-8, a shape that does not fit the bytes, or a header over the limit;
+// then nothing is created. On kIo the file may exist and is of no use.
+Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& path,
+                                       std::vector<TensorView> tensors,
+                                       const std::map<std::string, std::string>& metadata = {});
+
+// Reads and checks the header. kCorrupt, with the path and the reason, unless the file is
+// well-formed to the last byte: limits, types, shapes, sizes, no holes, no overlap, no duplicate
+// names, nothing behind the last tensor.
+Result<SafetensorsHeader> read_safetensors_header(const ReadableFile& file,
+                                                  const std::string& path);
+
+// The same for a header that is in memory. `data_start` is the position of the first tensor's
+// bytes.
+Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, std::uint64_t data_start,
+                                                   std::uint64_t file_bytes);
+
+}  // namespace ddp::checkpoint
