@@ -38,8 +38,9 @@ class Directory {
   const std::string& path() const { return path_; }
 
   // Makes the folder, removes what crashed writers left behind, and proves by a real file that it
-  // can be written.
-  Result<void> prepare();
+  // can be written. One line in `complaints` (if given) for a leftover that cannot be removed,
+  // which is no failure.
+  Result<void> prepare(std::vector<std::string>* complaints = nullptr);
 
   // Makes a temporary folder and returns its path. `unique` tells this writer from every other,
   // past and present.
