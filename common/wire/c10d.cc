@@ -1,0 +1,332 @@
+#include "common/wire/c10d.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstring>
+
+namespace ddp::wire::c10d {
+namespace {
+
+constexpr int kNoOpcode = -1;
+
+// What a request consists of behind its opcode: k key, v value, u u32, i i64, K list of keys, P
+// list of key and value pairs.
+struct OpInfo {
+  const char* name;
+  const char* grammar;
+  int newest;  // Opcode by dialect.
+  int legacy;
+};
+
+constexpr std::array<OpInfo, kOpCount> kOps{{
+    {"VALIDATE", "u", 0, kNoOpcode},
+    {"PING", "u", 13, kNoOpcode},
+    {"SET", "kv", 1, 0},
+    {"COMPARE_SET", "kvv", 2, 1},
+    {"GET", "k", 3, 2},
+    {"ADD", "ki", 4, 3},
+    {"CHECK", "K", 5, 4},
+    {"WAIT", "K", 6, 5},
+    {"GETNUMKEYS", "", 7, 6},
+    {"WATCH_KEY", "k", kNoOpcode, 7},
+    {"DELETE_KEY", "k", 8, 8},
+    {"APPEND", "kv", 9, kNoOpcode},
+    {"MULTI_GET", "K", 10, kNoOpcode},
+    {"MULTI_SET", "P", 11, kNoOpcode},
+    {"CANCEL_WAIT", "", 12, kNoOpcode},
+    {"QUEUE_PUSH", "kv", 14, kNoOpcode},
+    {"QUEUE_POP", "k", 15, kNoOpcode},
+    {"QUEUE_LEN", "k", 16, kNoOpcode},
+    {"LIST_KEYS", "", 17, kNoOpcode},
+    {"BARRIER", "ki", 18, kNoOpcode},
+}};
+
+const OpInfo& info(Op op) { return kOps[static_cast<std::size_t>(op)]; }
+
+int opcode(Op op, Dialect dialect) {
+  return dialect == Dialect::kNewest ? info(op).newest : info(op).legacy;
+}
+
+constexpr std::size_t kOpcodeLimit = 19;
+
+std::optional<Op> find_op(unsigned char byte, Dialect dialect) {
+  using Table = std::array<std::optional<Op>, kOpcodeLimit>;
+  static const std::array<Table, 2> tables = [] {
+    std::array<Table, 2> out{};
+    for (std::size_t i = 0; i < kOpCount; ++i) {
+      if (kOps[i].newest >= 0) out[0][static_cast<std::size_t>(kOps[i].newest)] = Op(i);
+      if (kOps[i].legacy >= 0) out[1][static_cast<std::size_t>(kOps[i].legacy)] = Op(i);
+    }
+    return out;
+  }();
+  if (byte >= kOpcodeLimit) return std::nullopt;
+  return tables[dialect == Dialect::kNewest ? 0 : 1][byte];
+}
+
+void put_little_endian(std::string& out, std::uint64_t value, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) {
+    out.push_back(static_cast<char>((value >> (8 * i)) & 0xFF));
+  }
+}
+
+std::uint64_t get_little_endian(const char* bytes, std::size_t count) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  }
+  return value;
+}
+
+constexpr std::array<char, 5> kValidateBytes{'\x00', '\xCE', '\xF7', '\x85', '\x3C'};
+
+// One large request must not hold its memory for the rest of an idle connection's life.
+constexpr std::size_t kKeepBytes = 64u << 10;
+constexpr std::size_t kKeepKeys = 1'024;
+
+template <typename T>
+void clear_and_trim(std::vector<T>& items) {
+  items.clear();
+  if (items.capacity() > kKeepKeys) items.shrink_to_fit();
+}
+
+}  // namespace
+
+const char* op_name(Op op) { return info(op).name; }
+
+bool has_op(Dialect dialect, Op op) { return opcode(op, dialect) != kNoOpcode; }
+
+void put_u32(std::string& out, std::uint32_t value) { put_little_endian(out, value, 4); }
+void put_i64(std::string& out, std::int64_t value) {
+  put_little_endian(out, static_cast<std::uint64_t>(value), 8);
+}
+void put_string(std::string& out, std::string_view value) {
+  put_little_endian(out, value.size(), 8);
+  out.append(value);
+}
+std::int64_t get_i64(const char* bytes) {
+  return static_cast<std::int64_t>(get_little_endian(bytes, 8));
+}
+
+void encode_request(const Request& request, Dialect dialect, std::string& out) {
+  const int code = opcode(request.op, dialect);
+  DDP_CHECK(code != kNoOpcode, "{} is not in this dialect", op_name(request.op));
+  out.push_back(static_cast<char>(code));
+  // COMPARE_SET is the one request with two values: the expected one goes first.
+  bool expected_first = request.op == Op::kCompareSet;
+  for (const char* item = info(request.op).grammar; *item != '\0'; ++item) {
+    switch (*item) {
+      case 'k':
+        put_string(out, request.key);
+        break;
+      case 'v':
+        put_string(out, expected_first ? request.expected : request.value);
+        expected_first = false;
+        break;
+      case 'u':
+        put_u32(out, static_cast<std::uint32_t>(request.number));
+        break;
+      case 'i':
+        put_i64(out, request.number);
+        break;
+      default:
+        DDP_CHECK(*item == 'K' || request.values.size() == request.keys.size(),
+                  "{} keys, {} values", request.keys.size(), request.values.size());
+        put_little_endian(out, request.keys.size(), 8);
+        for (std::size_t i = 0; i < request.keys.size(); ++i) {
+          put_string(out, request.keys[i]);
+          if (*item == 'P') put_string(out, request.values[i]);
+        }
+    }
+  }
+}
+
+void RequestParser::append(std::string_view bytes) {
+  if (broken_) return;
+  discard_consumed();
+  buffer_.append(bytes);
+}
+
+void RequestParser::discard_consumed() {
+  if (start_ == 0) return;
+  if (start_ == buffer_.size()) {
+    buffer_.clear();
+    if (buffer_.capacity() > kKeepBytes) buffer_.shrink_to_fit();
+  } else {
+    buffer_.erase(0, start_);
+  }
+  start_ = 0;
+}
+
+bool RequestParser::detect_dialect() {
+  const std::size_t count = std::min(buffer_.size(), kValidateBytes.size());
+  if (count == 0) return false;
+  if (!std::equal(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(count),
+                  kValidateBytes.begin())) {
+    dialect_ = Dialect::kLegacy;
+    return true;
+  }
+  if (count < kValidateBytes.size()) return false;
+  dialect_ = Dialect::kNewest;
+  return true;
+}
+
+Result<const Request*> RequestParser::next() {
+  if (broken_) return *broken_;
+  if (!dialect_ && !detect_dialect()) return static_cast<const Request*>(nullptr);
+  Result<bool> whole = in_request_ ? Result<bool>(true) : begin_request();
+  if (whole && *whole) whole = parse_items();
+  if (!whole) {
+    broken_ = whole.error();
+    buffer_ = std::string();
+    start_ = cursor_ = 0;
+    return *broken_;
+  }
+  if (!*whole) return static_cast<const Request*>(nullptr);
+  finish_request();
+  return static_cast<const Request*>(&request_);
+}
+
+Result<bool> RequestParser::begin_request() {
+  cursor_ = 0;
+  if (start_ == buffer_.size()) return false;
+  const auto byte = static_cast<unsigned char>(buffer_[start_]);
+  const std::optional<Op> op = find_op(byte, *dialect_);
+  if (!op) return make_error(Errc::kProtocol, "unknown opcode {}", byte);
+  if (*op == Op::kValidate && validated_) {
+    return make_error(Errc::kProtocol, "VALIDATE is sent once, as the first request");
+  }
+  validated_ = true;
+  request_.op = *op;
+  clear_and_trim(request_.keys);
+  clear_and_trim(request_.values);
+  clear_and_trim(spans_);
+  repeat_.reset();
+  length_.reset();
+  grammar_ = info(*op).grammar;
+  in_request_ = true;
+  cursor_ = 1;
+  return true;
+}
+
+Result<bool> RequestParser::parse_items() {
+  while (*grammar_ != '\0') {
+    Result<bool> done = parse_item(*grammar_);
+    if (!done || !*done) return done;
+    ++grammar_;
+  }
+  return true;
+}
+
+Result<bool> RequestParser::parse_item(char kind) {
+  std::uint64_t number = 0;
+  switch (kind) {
+    case 'k':
+      return parse_string(limits_.key_bytes, "key");
+    case 'v':
+      return parse_string(limits_.value_bytes, "value");
+    case 'u':
+    case 'i':
+      if (!take(kind == 'u' ? 4 : 8, number)) return false;
+      request_.number = static_cast<std::int64_t>(number);
+      return true;
+    default:
+      break;
+  }
+  if (!repeat_) {
+    if (!take(8, number)) return false;
+    if (number > limits_.count) {
+      return make_error(Errc::kProtocol, "{} with {} keys, the limit is {}", op_name(request_.op),
+                        number, limits_.count);
+    }
+    repeat_ = kind == 'P' ? 2 * number : number;
+  }
+  while (*repeat_ > 0) {
+    const bool is_value = kind == 'P' && *repeat_ % 2 == 1;
+    Result<bool> done = parse_string(is_value ? limits_.value_bytes : limits_.key_bytes,
+                                     is_value ? "value" : "key");
+    if (!done || !*done) return done;
+    --*repeat_;
+  }
+  return true;
+}
+
+Result<bool> RequestParser::parse_string(std::uint64_t limit, const char* what) {
+  if (!length_) {
+    std::uint64_t length = 0;
+    if (!take(8, length)) return false;
+    if (length > limit) {
+      return make_error(Errc::kProtocol, "{} with a {} of {} bytes, the limit is {}",
+                        op_name(request_.op), what, length, limit);
+    }
+    if (cursor_ + length > limits_.request_bytes) {
+      return make_error(Errc::kProtocol, "{} of more than {} bytes", op_name(request_.op),
+                        limits_.request_bytes);
+    }
+    length_ = length;
+  }
+  if (buffer_.size() - start_ - cursor_ < *length_) return false;
+  spans_.push_back({cursor_, static_cast<std::size_t>(*length_)});
+  cursor_ += *length_;
+  length_.reset();
+  return true;
+}
+
+bool RequestParser::take(std::size_t count, std::uint64_t& out) {
+  if (buffer_.size() - start_ - cursor_ < count) return false;
+  out = get_little_endian(buffer_.data() + start_ + cursor_, count);
+  cursor_ += count;
+  return true;
+}
+
+// The buffer does not move until the next append(), so offsets become views only here.
+void RequestParser::finish_request() {
+  const auto view = [this](const Span& span) {
+    return std::string_view(buffer_).substr(start_ + span.offset, span.size);
+  };
+  switch (info(request_.op).grammar[0]) {
+    case 'k':
+      request_.key = view(spans_[0]);
+      if (spans_.size() == 2) request_.value = view(spans_[1]);
+      if (spans_.size() == 3) {
+        request_.expected = view(spans_[1]);
+        request_.value = view(spans_[2]);
+      }
+      break;
+    case 'K':
+      for (const Span& span : spans_) request_.keys.push_back(view(span));
+      break;
+    case 'P':
+      for (std::size_t i = 0; i < spans_.size(); i += 2) {
+        request_.keys.push_back(view(spans_[i]));
+        request_.values.push_back(view(spans_[i + 1]));
+      }
+      break;
+    default:
+      break;
+  }
+  start_ += cursor_;
+  cursor_ = 0;
+  in_request_ = false;
+}
+
+Result<std::int64_t> add_to_decimal(std::string_view text, std::int64_t delta) {
+  std::string_view digits = text;
+  while (!digits.empty() && std::strchr(" \t\n\v\f\r", digits.front()) != nullptr &&
+         digits.front() != '\0') {
+    digits.remove_prefix(1);
+  }
+  // from_chars knows the minus sign only.
+  if (digits.size() > 1 && digits[0] == '+' && digits[1] != '-') digits.remove_prefix(1);
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc()) {
+    return make_error(Errc::kInvalidArgument,
+                      "the value '{}' is no 64-bit decimal number, so nothing can be added to it",
+                      text.substr(0, 32));
+  }
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(number) +
+                                   static_cast<std::uint64_t>(delta));
+}
+
+}  // namespace ddp::wire::c10d
