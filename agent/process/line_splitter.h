@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace ddp::agent {
+
+// Cuts a stream of bytes into lines. Pure; holds at most one unfinished line of kMaxPieceBytes.
+// Bytes are passed on unchanged, zeros and broken UTF-8 included.
+class LineSplitter {
+ public:
+  // A line longer than this comes in several pieces.
+  static constexpr std::size_t kMaxPieceBytes = 64 * 1024;
+
+  struct Piece {
+    std::string_view text;    // Without its end; valid during the callback.
+    bool continues = false;   // The piece before it belongs to the same line.
+    bool unfinished = false;  // The piece after it belongs to the same line.
+  };
+
+  enum class Ends {
+    kNewline,         // Lines end with \n.
+    kNewlineOrReturn  // And with a lone \r, as progress bars write them; empty ones of these are
+                      // dropped.
+  };
+
+  explicit LineSplitter(Ends ends = Ends::kNewline) : ends_(ends) {}
+
+  // Calls sink(const Piece&) for each complete line.
+  template <typename Sink>
+  void feed(std::string_view bytes, Sink&& sink) {
+    while (!bytes.empty()) bytes.remove_prefix(take(bytes, sink));
+  }
+
+  // The end of the stream: what has no newline is a line.
+  template <typename Sink>
+  void finish(Sink&& sink) {
+    if (!partial_.empty()) emit(partial_, false, sink);
+    partial_.clear();
+    continues_ = false;
+    held_return_ = false;
+  }
+
+ private:
+  // Consumes up to the end of one line; gives the number of bytes.
+  template <typename Sink>
+  std::size_t take(std::string_view bytes, Sink&& sink) {
+    if (held_return_) {
+      held_return_ = false;
+      if (bytes.front() != '\n') end_line({}, sink, true);
+    }
+    const std::size_t room = kMaxPieceBytes - partial_.size();
+    const std::string_view window = bytes.substr(0, room + 1);
+    const std::size_t end =
+        ends_ == Ends::kNewline ? window.find('\n') : window.find_first_of("\n\r");
+    if (end == std::string_view::npos) {
+      const std::size_t size = bytes.size() < room ? bytes.size() : room;
+      partial_.append(bytes.substr(0, size));
+      if (partial_.size() == kMaxPieceBytes && bytes.size() > size) {
+        emit(partial_, true, sink);
+        partial_.clear();
+        continues_ = true;
+      }
+      return size;
+    }
+    if (bytes[end] == '\r') {
+      // \r\n is one end; whether a \n follows may stand in the bytes to come.
+      partial_.append(bytes.substr(0, end));
+      held_return_ = true;
+      return end + 1;
+    }
+    end_line(bytes.substr(0, end), sink, false);
+    return end + 1;
+  }
+
+  template <typename Sink>
+  void end_line(std::string_view rest, Sink&& sink, bool drop_empty) {
+    if (!partial_.empty()) {
+      partial_.append(rest);
+      emit(partial_, false, sink);
+      partial_.clear();
+    } else if (!rest.empty() || continues_ || !drop_empty) {
+      emit(rest, false, sink);
+    }
+    continues_ = false;
+  }
+
+  template <typename Sink>
+  void emit(std::string_view text, bool unfinished, Sink&& sink) {
+    sink(Piece{text, continues_, unfinished});
+  }
+
+  Ends ends_;
+  std::string partial_;       // Invariant: at most kMaxPieceBytes.
+  bool continues_ = false;    // Pieces of the current line have been passed on.
+  bool held_return_ = false;  // A \r was seen of which it is open whether a \n follows.
+};
+
+}  // namespace ddp::agent

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+
+#include "agent/process/console.h"
+#include "agent/process/line_splitter.h"
+#include "common/base/unique_fd.h"
+
+namespace ddp::agent {
+
+// One output stream of one worker, read from its pipe as it comes: to the console in whole lines,
+// each with the prefix and in one write; to a file byte by byte as it is; and the last lines to
+// memory. A line longer than LineSplitter::kMaxPieceBytes appears on the console in pieces, those
+// after the first marked by a + behind the prefix. Without a prefix the console gets the bytes as
+// they are, at once.
+//
+// While the console is full nothing is read, so a worker that writes faster than the reader takes
+// waits as it would on its own. Lives on the thread of `io`.
+class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
+ public:
+  static constexpr std::size_t kTailLines = 20;
+  static constexpr std::size_t kTailLineBytes = 2'000;
+
+  struct Options {
+    std::string prefix;  // "[host:rank] "; empty: none.
+    UniqueFd file;       // Empty: no file.
+    bool keep_tail = false;
+  };
+
+  static std::shared_ptr<OutputCapture> start(asio::io_context& io, UniqueFd pipe,
+                                              std::shared_ptr<Console> console, Options options);
+
+  // Reads what lies in the pipe at this moment, also if the console is full, and takes an
+  // unfinished line as a line. Call when the worker has ended. Whoever else holds the pipe can be
+  // read on.
+  void drain();
+  // Stops reading and closes pipe and file.
+  void close();
+
+  std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
+
+ private:
+  OutputCapture(asio::io_context& io, std::shared_ptr<Console> console, Options options);
+  void wait();
+  void on_readable();
+  enum class ReadStatus { kData, kNothing, kEnd };
+  ReadStatus read_once(std::size_t limit);
+  void consume(std::string_view bytes);
+  void finish_line();
+  void emit_line(const LineSplitter::Piece& piece);
+  void write_file(std::string_view bytes);
+
+  asio::posix::stream_descriptor pipe_;
+  std::shared_ptr<Console> console_;
+  Options options_;
+  LineSplitter splitter_;
+  std::deque<std::string> tail_;  // Invariant: at most kTailLines of at most kTailLineBytes.
+  std::string scratch_;           // Prefix, line and end, put together for one write.
+};
+
+}  // namespace ddp::agent

@@ -1,0 +1,50 @@
+#include "agent/process/round_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+namespace ddp::agent {
+
+Result<std::unique_ptr<RoundMemory>> RoundMemory::create(int local_size, Round round) {
+  const std::size_t size = wire::shm_bytes(local_size);
+  const auto failed = [size](const char* step) {
+    return make_error(Errc::kIo, "shared memory of {} bytes for the workers of this node: {}: {}",
+                      size, step, std::generic_category().message(errno));
+  };
+  UniqueFd fd(::memfd_create("ddp-round", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return failed("memfd_create");
+  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return failed("ftruncate");
+  // A worker that shrank it would kill the others by SIGBUS.
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return failed("sealing");
+  void* page =
+      ::mmap(nullptr, wire::kShmHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (page == MAP_FAILED) return failed("mmap");
+  auto* header = new (page) wire::ShmHeader;
+  header->size_bytes = size;
+  header->local_size = local_size;
+  header->round = round;
+  return std::unique_ptr<RoundMemory>(new RoundMemory(std::move(fd), header));
+}
+
+RoundMemory::~RoundMemory() { ::munmap(header_, wire::kShmHeaderBytes); }
+
+void RoundMemory::abort(std::string_view reason) {
+  std::uint32_t unclaimed = 0;
+  if (header_->abort_claim.compare_exchange_strong(unclaimed, 1)) {
+    const std::size_t size = std::min(reason.size(), sizeof(header_->abort_reason) - 1);
+    std::memcpy(header_->abort_reason, reason.data(), size);
+    header_->abort_reason[size] = '\0';
+  }
+  // A worker that has claimed the abort may have died before it raised the word, so it is raised in
+  // any case. The text may then be cut short; its last byte is never written, so it ends.
+  header_->abort.store(1, std::memory_order_release);
+}
+
+}  // namespace ddp::agent

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/shm_layout.h"
+
+namespace ddp::agent {
+
+// The memory that the workers of one node share in one round (shm_layout.h), and the agent's hand
+// on its abort word. It has no name: when the agent has closed it and the last worker has ended,
+// nothing is left of it.
+class RoundMemory {
+ public:
+  // kIo with the size and errno's text.
+  static Result<std::unique_ptr<RoundMemory>> create(int local_size, Round round);
+  ~RoundMemory();
+  RoundMemory(const RoundMemory&) = delete;
+  RoundMemory& operator=(const RoundMemory&) = delete;
+
+  int fd() const { return fd_.get(); }
+  const wire::ShmHeader& header() const { return *header_; }
+
+  // Raises the abort word, with this reason unless somebody else has given one. Idempotent.
+  void abort(std::string_view reason);
+
+ private:
+  RoundMemory(UniqueFd fd, wire::ShmHeader* header) : fd_(std::move(fd)), header_(header) {}
+
+  UniqueFd fd_;
+  wire::ShmHeader* header_;  // Only the first page is mapped here.
+};
+
+}  // namespace ddp::agent

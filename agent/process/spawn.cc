@@ -1,0 +1,184 @@
+#include "agent/process/spawn.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+
+#include <sched.h>
+
+#include "common/base/check.h"
+#include "common/base/exit_codes.h"
+
+namespace ddp::agent {
+namespace {
+
+// The child runs on the parent's memory until it executes the program, while the parent stands
+// still (CLONE_VFORK): a start costs the same however large the parent is, and errno comes back
+// through plain memory.
+struct ChildArguments {
+  const char* file = nullptr;
+  char** argv = nullptr;
+  char** envp = nullptr;
+  int stdin_fd = -1;
+  int stdout_fd = -1;
+  int stderr_fd = -1;
+  const int* inherited = nullptr;
+  std::size_t inherited_count = 0;
+  pid_t parent = 0;
+  const char* failed_step = nullptr;
+  int error = 0;
+};
+
+constexpr int kLastSignal = 64;
+constexpr std::size_t kKernelSigsetBytes = 8;
+constexpr std::size_t kChildStackBytes = 256 * 1024;
+
+// dup2 leaves close-on-exec alone when both numbers are the same.
+bool move_fd(int from, int to) {
+  return from == to ? ::fcntl(to, F_SETFD, 0) == 0 : ::dup2(from, to) == to;
+}
+
+// System calls are made directly where a sanitizer keeps tables about them: the memory is the
+// parent's.
+void reset_signals() {
+  alignas(16) const unsigned char all_default[64] = {};  // SIG_DFL, no flags, empty mask.
+  for (int number = 1; number <= kLastSignal; ++number) {
+    ::syscall(SYS_rt_sigaction, number, all_default, nullptr, kKernelSigsetBytes);
+  }
+  ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, all_default, nullptr, kKernelSigsetBytes);
+}
+
+// First failing step, or does not return.
+const char* become_program(const ChildArguments& child) {
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
+  // A parent that died before prctl sends no signal.
+  if (::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
+  if (::setsid() < 0) return "setsid";
+  if (!move_fd(child.stdin_fd, 0) || !move_fd(child.stdout_fd, 1) || !move_fd(child.stderr_fd, 2))
+    return "dup2";
+  // Kernels before 5.11 refuse the flag; what this process opens itself is close-on-exec anyway.
+  ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
+  for (std::size_t i = 0; i < child.inherited_count; ++i) {
+    if (::fcntl(child.inherited[i], F_SETFD, 0) != 0) return "fcntl(F_SETFD)";
+  }
+  reset_signals();
+  ::execvpe(child.file, child.argv, child.envp);
+  return "execvpe";
+}
+
+int child_main(void* argument) {
+  auto& child = *static_cast<ChildArguments*>(argument);
+  child.failed_step = become_program(child);
+  child.error = errno;
+  ::_exit(kExitNotFound);
+}
+
+std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  pointers.reserve(strings.size() + 1);
+  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+Error program_error(const std::string& program, int error_number) {
+  const std::string reason = std::generic_category().message(error_number);
+  const bool is_path = program.find('/') != std::string::npos;
+  if (error_number == ENOENT || error_number == ENOTDIR) {
+    if (is_path && ::access(program.c_str(), F_OK) == 0) {
+      return make_error(
+          Errc::kInvalidArgument,
+          "{}: cannot be executed: the interpreter named in its first line does not exist",
+          program);
+    }
+    return is_path ? make_error(Errc::kNotFound, "{}: no such program", program)
+                   : make_error(Errc::kNotFound,
+                                "{}: no such program in PATH; give its path if it is elsewhere",
+                                program);
+  }
+  if (error_number == E2BIG) {
+    return make_error(
+        Errc::kIo, "{}: its arguments and environment are longer than the system allows", program);
+  }
+  if (error_number == EAGAIN || error_number == ENOMEM || error_number == EMFILE ||
+      error_number == ENFILE) {
+    return make_error(Errc::kIo, "{}: cannot be started: {}", program, reason);
+  }
+  return make_error(Errc::kInvalidArgument, "{}: cannot be executed: {}{}", program, reason,
+                    error_number == EACCES ? "; is it executable (chmod +x)?" : "");
+}
+
+struct Stack {
+  explicit Stack(std::size_t size) : bytes(size) {
+    base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK | MAP_NORESERVE, -1, 0);
+  }
+  ~Stack() {
+    if (base != MAP_FAILED) ::munmap(base, bytes);
+  }
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  void* base = MAP_FAILED;
+  std::size_t bytes = 0;
+};
+
+}  // namespace
+
+Result<SpawnedProcess> spawn(const SpawnRequest& request) {
+  DDP_CHECK(!request.command.empty());
+  const std::string& program = request.command.front();
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null) return make_error(Errc::kIo, "/dev/null: {}", std::generic_category().message(errno));
+  std::vector<char*> argv = pointers_to(request.command);
+  std::vector<char*> envp = pointers_to(request.environment);
+  // execvpe copies argv onto its stack when it hands a script without a first line to /bin/sh.
+  const Stack stack(kChildStackBytes + argv.size() * sizeof(char*));
+  if (stack.base == MAP_FAILED) return program_error(program, ENOMEM);
+
+  ChildArguments child;
+  child.file = program.c_str();
+  child.argv = argv.data();
+  child.envp = envp.data();
+  child.stdin_fd = null.get();
+  child.stdout_fd = request.stdout_fd;
+  child.stderr_fd = request.stderr_fd;
+  child.inherited = request.inherited_fds.data();
+  child.inherited_count = request.inherited_fds.size();
+  child.parent = ::getpid();
+
+  // No handler of ours may run in the child, on our memory.
+  sigset_t all;
+  sigset_t before;
+  ::sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, &before);
+  int pidfd = -1;
+  const pid_t pid = ::clone(child_main, static_cast<char*>(stack.base) + stack.bytes / 16 * 16,
+                            CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &child, &pidfd);
+  const int clone_error = errno;
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) return program_error(program, clone_error);
+
+  SpawnedProcess process{pid, UniqueFd(pidfd)};
+  if (child.failed_step == nullptr) return process;
+  ::waitpid(pid, nullptr, 0);
+  if (std::string_view(child.failed_step) == "execvpe") return program_error(program, child.error);
+  return make_error(Errc::kIo, "{}: cannot be started: {}: {}", program, child.failed_step,
+                    std::generic_category().message(child.error));
+}
+
+int spawn_failure_status(const Error& error) {
+  if (error.code == Errc::kNotFound) return kExitNotFound;
+  if (error.code == Errc::kInvalidArgument) return kExitNotExecutable;
+  return kExitInternal;
+}
+
+}  // namespace ddp::agent

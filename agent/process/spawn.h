@@ -1,0 +1,40 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+
+namespace ddp::agent {
+
+struct SpawnRequest {
+  std::vector<std::string>
+      command;  // argv; command[0] is looked up in PATH as execvp does. Not empty.
+  std::vector<std::string> environment;  // NAME=value, the whole of it.
+  int stdout_fd = 1;
+  int stderr_fd = 2;
+  std::vector<int> inherited_fds;  // Stay open in the child under the same number.
+};
+
+struct SpawnedProcess {
+  pid_t pid = 0;   // Also its process group and its session.
+  UniqueFd pidfd;  // Readable when it has ended; reap it with waitid(P_PIDFD).
+};
+
+// Starts a program in a session of its own, with /dev/null as standard input, default signal
+// handlers, no signal blocked and no descriptor but those named. It is killed (SIGKILL) when the
+// calling thread ends, so call from a thread that lives as long as the process: the main thread.
+// Returns when the program runs or could not be started:
+//   kNotFound         there is no such program
+//   kInvalidArgument  it exists but cannot be executed
+//   kIo               the system could not make a process
+// After a failure no process is left.
+Result<SpawnedProcess> spawn(const SpawnRequest& request);
+
+// The exit status that tells of a failed spawn: 127, 126 or kExitInternal.
+int spawn_failure_status(const Error& error);
+
+}  // namespace ddp::agent

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/config/job_spec.h"
+#include "common/wire/rendezvous_messages.h"
+
+// The environment of a worker: torchrun's variables with torchrun's meaning, and those of libddp.
+// Pure.
+namespace ddp::agent {
+
+// What the environment names beyond the job and the round.
+struct WorkerEnvInputs {
+  int local_rank = 0;
+  int control_fd = -1;  // DDP_CONTROL_FD: the worker's end of the socket to its agent.
+  int shm_fd = -1;      // DDP_SHM_FD: memory of the local workers.
+  int usable_cores =
+      1;  // Of this node; OMP_NUM_THREADS becomes the worker's share unless it is set.
+  std::string error_file;  // TORCHELASTIC_ERROR_FILE; empty: the variable is absent.
+};
+
+// Each entry is NAME=value. `inherited` is passed on except for the names that this function gives;
+// of those OMP_NUM_THREADS and the two NCCL_ASYNC_ERROR_HANDLING keep the user's value.
+// `round.master_addr` must be filled in.
+std::vector<std::string> worker_environment(const config::JobSpec& spec,
+                                            const wire::RoundStart& round,
+                                            const WorkerEnvInputs& inputs,
+                                            const std::vector<std::string>& inherited);
+
+// The rank of a local worker in this round.
+Rank rank_of(const wire::RoundStart& round, int local_rank);
+
+}  // namespace ddp::agent
