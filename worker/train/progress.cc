@@ -1,0 +1,58 @@
+#include "worker/train/progress.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace ddp::train {
+namespace {
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds > 1e9) return "?";
+  const auto whole = static_cast<std::int64_t>(std::ceil(std::max(seconds, 0.0)));
+  if (whole >= 3600) {
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  }
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+}  // namespace
+
+std::string format_progress(const Progress& progress) {
+  return fmt::format("epoch {}/{}  step {}/{}  loss {:.4f}  {:.0f} samples/s  ETA {}",
+                     progress.epoch + 1, progress.epochs, progress.step, progress.total_steps,
+                     progress.loss, progress.samples_per_second,
+                     format_duration(progress.eta_seconds));
+}
+
+ProgressPrinter::ProgressPrinter(std::FILE* out, bool terminal, std::int64_t log_every)
+    : out_(out), terminal_(terminal), log_every_(log_every) {}
+
+void ProgressPrinter::step(const Progress& progress, TimePoint now) {
+  const bool last = progress.step == progress.total_steps;
+  if (!terminal_) {
+    if (progress.step % log_every_ == 0 || last) line(format_progress(progress));
+    return;
+  }
+  if (drawn_ && !last && now - last_ < std::chrono::milliseconds(100)) return;
+  last_ = now;
+  drawn_ = true;
+  // Back to the first column, and erase what a longer line left behind the text.
+  fmt::print(out_, "\r{}\x1b[K", format_progress(progress));
+  std::fflush(out_);
+}
+
+void ProgressPrinter::line(const std::string& text) {
+  clear();
+  fmt::print(out_, "{}\n", text);
+  std::fflush(out_);
+}
+
+void ProgressPrinter::clear() {
+  if (drawn_) fmt::print(out_, "\r\x1b[K");
+  drawn_ = false;
+}
+
+}  // namespace ddp::train

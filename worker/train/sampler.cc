@@ -1,0 +1,57 @@
+#include "worker/train/sampler.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "common/base/check.h"
+#include "worker/train/random.h"
+
+namespace ddp::train {
+
+DistributedSampler::DistributedSampler(const Config& config) : config_(config) {
+  DDP_CHECK(config.dataset_size > 0 && config.batch_size > 0, "dataset {} batch {}",
+            config.dataset_size, config.batch_size);
+  DDP_CHECK(config.rank >= 0 && config.rank < config.world_size, "rank {} of {}", config.rank,
+            config.world_size);
+  batch_.reserve(static_cast<std::size_t>(config.batch_size));
+  set_epoch(0);
+}
+
+void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t position) {
+  DDP_CHECK(position >= 0, "position {}", position);
+  position_ = position;
+  if (epoch == epoch_) return;
+  epoch_ = epoch;
+  permutation_.resize(static_cast<std::size_t>(config_.dataset_size));
+  std::iota(permutation_.begin(), permutation_.end(), 0);
+  Random random({config_.seed, 0x73616d706c6572, static_cast<std::uint64_t>(epoch)});
+  for (std::size_t i = permutation_.size() - 1; i > 0; --i) {  // Fisher-Yates.
+    std::swap(permutation_[i], permutation_[random.below(i + 1)]);
+  }
+}
+
+std::int64_t DistributedSampler::steps_from(std::int64_t position) const {
+  const std::int64_t left = config_.dataset_size - position;
+  if (left <= 0) return 0;
+  return config_.drop_last ? left / joint_batch() : (left + joint_batch() - 1) / joint_batch();
+}
+
+std::int64_t DistributedSampler::steps_left() const { return steps_from(position_); }
+std::int64_t DistributedSampler::steps_per_epoch() const { return steps_from(0); }
+
+std::span<const std::int64_t> DistributedSampler::next_batch() {
+  batch_.clear();
+  if (steps_left() == 0) return batch_;
+  const std::int64_t world = config_.world_size;
+  const std::int64_t left = config_.dataset_size - position_;
+  const std::int64_t size = std::min(config_.batch_size, (left + world - 1) / world);
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::int64_t at = (position_ + config_.rank + i * world) % config_.dataset_size;
+    batch_.push_back(permutation_[static_cast<std::size_t>(at)]);
+  }
+  position_ += size * world;
+  return batch_;
+}
+
+}  // namespace ddp::train

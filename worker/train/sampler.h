@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace ddp::train {
+
+// Deals the indices of a data set to the ranks. Every epoch has one permutation of 0 ..
+// dataset_size - 1, a function of (seed, epoch) alone; rank r takes its elements r, r + world, r +
+// 2 world, ... Batch k of all ranks together is therefore block k of world * batch elements of the
+// permutation: the same joint batches as one process with that batch size has, whatever the world.
+//
+// The position is counted in elements of the permutation that all ranks together have used. Saved
+// and given to set_epoch again, training goes on exactly there; also in a world of another size,
+// without losing or repeating one.
+//
+// A value type without communication: all ranks construct it alike. One thread at a time.
+class DistributedSampler {
+ public:
+  struct Config {
+    std::int64_t dataset_size = 0;  // Greater than 0.
+    std::int64_t batch_size = 1;    // Of one rank.
+    Rank rank = 0;
+    int world_size = 1;
+    std::uint64_t seed = 0;
+    // true: an incomplete joint batch at the end of an epoch is left out, so every step averages
+    // over world * batch samples. false: the permutation is continued from its start up to a
+    // multiple of the world, so that every rank has as many samples as the others, and the last
+    // batch is smaller.
+    bool drop_last = true;
+  };
+
+  explicit DistributedSampler(const Config& config);
+
+  // Goes to `position` of the permutation of `epoch`. 0 <= position.
+  void set_epoch(std::int64_t epoch, std::int64_t position = 0);
+
+  // This rank's indices of the next batch; empty at the end of the epoch. Valid until the next
+  // call. Advances the position by what all ranks take in this step.
+  std::span<const std::int64_t> next_batch();
+
+  std::int64_t epoch() const { return epoch_; }
+  std::int64_t position() const { return position_; }
+  // Calls of next_batch that still give a batch.
+  std::int64_t steps_left() const;
+  // Steps of a whole epoch.
+  std::int64_t steps_per_epoch() const;
+
+ private:
+  std::int64_t joint_batch() const { return config_.batch_size * config_.world_size; }
+  std::int64_t steps_from(std::int64_t position) const;
+
+  Config config_;
+  std::int64_t epoch_ = -1;
+  std::int64_t position_ = 0;
+  std::vector<std::int64_t> permutation_;
+  std::vector<std::int64_t> batch_;
+};
+
+}  // namespace ddp::train
