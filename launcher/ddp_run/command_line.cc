@@ -1,0 +1,167 @@
+#include "launcher/ddp_run/command_line.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include <boost/program_options.hpp>
+
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/flag_table.h"
+
+namespace ddp::run {
+namespace {
+
+namespace po = boost::program_options;
+
+po::options_description describe_flags() {
+  po::options_description description;
+  for (const Flag& flag : all_flags()) {
+    std::string name(flag.name);
+    if (flag.letter != 0) name += fmt::format(",{}", flag.letter);
+    auto* value = flag.placeholder.empty() ? po::value<std::string>()->zero_tokens()
+                                           : po::value<std::string>();
+    description.add_options()(name.c_str(), value, "");
+  }
+  return description;
+}
+
+// Runs before the library's own parsers and does what they cannot: the first argument that is not a
+// flag, or what follows "--", ends the flags; underscores in names mean dashes. Returning nothing
+// hands over to the next parser. The library also calls it for the argument behind a flag that
+// takes a value, alone; a single argument is therefore left to it.
+std::vector<po::option> take_program_or_mend_name(std::vector<std::string>& rest) {
+  std::string& first = rest.front();
+  if (rest.size() > 1 && (!first.starts_with('-') || first == "-" || first == "--")) {
+    if (first == "--") rest.erase(rest.begin());
+    po::option program;
+    program.value = std::move(rest);
+    rest.clear();
+    return {program};
+  }
+  if (first.starts_with("--")) {
+    const auto name_end = std::min(first.find('='), first.size());
+    std::replace(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(name_end), '_', '-');
+  }
+  return {};
+}
+
+Error unknown_flag(const std::string& shown) {
+  const std::string_view name =
+      std::string_view(shown).substr(std::min(shown.find_first_not_of('-'), shown.size()));
+  const std::string_view nearest =
+      shown.starts_with("--") ? nearest_flag(name) : std::string_view();
+  if (nearest.empty())
+    return exit_error(kExitUsage, "{}: there is no such flag; --help lists them all", shown);
+  return exit_error(kExitUsage,
+                    "{}: there is no such flag; --{} is the nearest, --help lists them all", shown,
+                    nearest);
+}
+
+Error ambiguous_flag(const std::string& shown) {
+  std::string_view prefix(shown);
+  prefix.remove_prefix(std::min(prefix.find_first_not_of('-'), prefix.size()));
+  std::string candidates;
+  for (const Flag& flag : all_flags()) {
+    if (!flag.name.starts_with(prefix)) continue;
+    candidates += fmt::format("{}--{}", candidates.empty() ? "" : ", ", flag.name);
+  }
+  return exit_error(kExitUsage, "{}: could be {}; write more of the name", shown, candidates);
+}
+
+Error value_missing(std::string_view name) {
+  name.remove_prefix(std::min(name.find_first_not_of('-'), name.size()));
+  for (const Flag& flag : all_flags()) {
+    if (flag.name != name && std::string_view(&flag.letter, 1) != name) continue;
+    return exit_error(kExitUsage, "--{}: the value is missing; write --{} {}", flag.name, flag.name,
+                      flag.placeholder);
+  }
+  return exit_error(kExitUsage, "--{}: the value is missing", name);
+}
+
+Error bad_syntax(const po::invalid_command_line_syntax& error) {
+  const std::string shown = error.get_option_name();
+  if (error.kind() == po::invalid_command_line_syntax::extra_parameter) {
+    return exit_error(kExitUsage, "{}: takes no value; leave out what follows the =", shown);
+  }
+  return value_missing(shown);
+}
+
+Result<std::vector<po::option>> parse_options(const std::vector<std::string>& arguments) {
+  const po::options_description description = describe_flags();
+  try {
+    return po::command_line_parser(arguments)
+        .options(description)
+        .style(po::command_line_style::unix_style)
+        .extra_style_parser(take_program_or_mend_name)
+        .run()
+        .options;
+  } catch (const po::unknown_option& error) {
+    return unknown_flag(error.get_option_name());
+  } catch (const po::ambiguous_option& error) {
+    return ambiguous_flag(error.get_option_name());
+  } catch (const po::invalid_command_line_syntax& error) {
+    return bad_syntax(error);
+  } catch (const po::error& error) {
+    return exit_error(kExitUsage, "{}; --help lists all flags", error.what());
+  }
+}
+
+// torchrun takes a boolean from the environment only as a number.
+Result<bool> environment_switch(const std::string& shown, std::string_view value) {
+  if (value == "1") return true;
+  if (value == "0" || value.empty()) return false;
+  return exit_error(kExitInvalidValue, "{}: neither 0 nor 1", shown);
+}
+
+Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& environment) {
+  for (const Flag& flag : all_flags()) {
+    if (flag.name == "help" || flag.name == "version" || line.find(flag.name) != nullptr) continue;
+    std::string variable = fmt::format("PET_{}", flag.name);
+    for (char& c : variable)
+      c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+    const char* value = environment(variable.c_str());
+    if (value == nullptr) continue;
+    const std::string shown = fmt::format("{}={}", variable, value);
+    if (flag.placeholder.empty()) {
+      const auto on = environment_switch(shown, value);
+      if (!on) return on.error();
+      if (!*on) continue;
+    }
+    line.flags[std::string(flag.name)] = GivenFlag{value, shown};
+  }
+  return {};
+}
+
+}  // namespace
+
+const GivenFlag* CommandLine::find(std::string_view name) const {
+  const auto found = flags.find(name);
+  return found == flags.end() ? nullptr : &found->second;
+}
+
+Result<CommandLine> split_command_line(const std::vector<std::string>& arguments,
+                                       const GetEnvironment& environment) {
+  auto options = parse_options(arguments);
+  if (!options) return options.error();
+  CommandLine line;
+  for (const po::option& option : *options) {
+    if (option.string_key.empty()) {
+      if (option.value.empty()) continue;
+      line.has_program = true;
+      line.program = option.value.front();
+      line.arguments.assign(option.value.begin() + 1, option.value.end());
+      continue;
+    }
+    // No value of ours begins like that, so the next flag was taken for one.
+    if (!option.value.empty() && option.value.front().starts_with("--")) {
+      return value_missing(option.string_key);
+    }
+    GivenFlag given{option.value.empty() ? "" : option.value.front(), "--" + option.string_key};
+    if (!option.value.empty()) given.shown += " " + given.value;
+    line.flags[option.string_key] = std::move(given);
+  }
+  if (const auto filled = fill_from_environment(line, environment); !filled) return filled.error();
+  return line;
+}
+
+}  // namespace ddp::run

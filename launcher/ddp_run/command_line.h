@@ -1,0 +1,37 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/result.h"
+#include "launcher/ddp_run/flags.h"
+
+namespace ddp::run {
+
+// A flag that was given, before its value is looked at.
+struct GivenFlag {
+  std::string value;  // Empty for a flag without one.
+  std::string shown;  // As in an error message: "--nnodes 4:2", "PET_NNODES=4:2".
+};
+
+// Which flags were given and where the program starts.
+struct CommandLine {
+  std::map<std::string, GivenFlag, std::less<>> flags;  // By name with dashes; the last occurrence.
+  bool has_program = false;
+  std::string program;
+  std::vector<std::string> arguments;
+
+  // The flag if it was given.
+  const GivenFlag* find(std::string_view name) const;
+};
+
+// Splits argv (without argv[0]) into flags and program by the flag table; PET_NAME fills in flags
+// that the line lacks. Errors are exit_error with kExitUsage, or kExitInvalidValue for a PET_NAME
+// that is not a number where one is needed.
+Result<CommandLine> split_command_line(const std::vector<std::string>& arguments,
+                                       const GetEnvironment& environment);
+
+}  // namespace ddp::run

@@ -1,0 +1,84 @@
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
+
+#include <dirent.h>
+#include <sched.h>
+
+#include "launcher/ddp_run/machine.h"
+
+namespace ddp::run {
+namespace {
+
+constexpr double kNoQuota = 1e9;
+
+// CPUs by one group's cpu.max: "QUOTA PERIOD" or "max PERIOD".
+double read_quota(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  double quota = 0;
+  double period = 0;
+  return file >> quota >> period && period > 0 ? quota / period : kNoQuota;
+}
+
+// The smallest quota of this process's control group (version 2) and the groups above it.
+double cgroup_quota() {
+  const std::string root = "/sys/fs/cgroup";
+  std::ifstream file("/proc/self/cgroup");
+  double quota = read_quota(root);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("0::/")) continue;
+    std::string path = line.substr(3);
+    while (path.size() > 1) {
+      quota = std::min(quota, read_quota(root + path));
+      path.resize(path.rfind('/'));
+    }
+  }
+  return quota;
+}
+
+struct CloseDir {
+  void operator()(DIR* dir) const { ::closedir(dir); }
+};
+
+}  // namespace
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int allowed = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  return std::max(1, static_cast<int>(std::min<double>(allowed, std::floor(cgroup_quota()))));
+}
+
+int count_visible_devices(const std::string& cuda_visible_devices) {
+  int count = 0;
+  std::istringstream entries(cuda_visible_devices);
+  for (std::string entry; std::getline(entries, entry, ',');) {
+    std::erase_if(entry, [](unsigned char c) { return std::isspace(c) != 0; });
+    const bool number = !entry.empty() && std::isdigit(static_cast<unsigned char>(entry[0])) != 0;
+    // CUDA ignores everything from the first entry on that names no device.
+    if (!number && !entry.starts_with("GPU-") && !entry.starts_with("MIG-")) break;
+    ++count;
+  }
+  return count;
+}
+
+int cuda_devices(const GetEnvironment& environment) {
+  if (const char* visible = environment("CUDA_VISIBLE_DEVICES"))
+    return count_visible_devices(visible);
+  const std::unique_ptr<DIR, CloseDir> dir(::opendir("/dev"));
+  if (!dir) return 0;
+  int count = 0;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    std::string_view name(entry->d_name);
+    if (!name.starts_with("nvidia")) continue;
+    name.remove_prefix(6);
+    if (!name.empty() && name.find_first_not_of("0123456789") == std::string_view::npos) ++count;
+  }
+  return count;
+}
+
+}  // namespace ddp::run

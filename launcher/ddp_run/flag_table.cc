@@ -1,0 +1,182 @@
+#include "launcher/ddp_run/flag_table.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace ddp::run {
+namespace {
+
+constexpr std::string_view kSize = "Size of the job";
+constexpr std::string_view kRendezvous = "Where the nodes meet";
+constexpr std::string_view kProgram = "The program";
+constexpr std::string_view kFailure = "Failures and time limits";
+constexpr std::string_view kOutput = "Output";
+constexpr std::string_view kAccepted = "Accepted so that torchrun's command lines work";
+
+constexpr auto kFlags = std::to_array<Flag>({
+    {kSize, "standalone", 0, "",
+     "one node, no rendezvous to name: the port is chosen by the system. Implied without "
+     "--rdzv-endpoint and --master-addr",
+     "ddp-run --standalone --nproc-per-node 2 train.py"},
+    {kSize, "nnodes", 0, "N|MIN:MAX",
+     "number of nodes, or a range: the job starts with MIN and takes in up to MAX "
+     "(default 1)",
+     "--nnodes 2:4"},
+    {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu",
+     "workers on this node; gpu: one per CUDA device; cpu: one per "
+     "usable core; auto: gpu if there is one, else cpu (default 1)",
+     "--nproc-per-node gpu"},
+
+    {kRendezvous, "rdzv-endpoint", 0, "HOST[:PORT]",
+     "where the rendezvous daemon is. The ddp-run whose machine has "
+     "this address runs it, unless one answers there already (default port 29400)",
+     "--rdzv-endpoint node0:29400"},
+    {kRendezvous, "rdzv-id", 0, "ID", "name of the job, the same on all nodes (default: none)",
+     "--rdzv-id mnist-7"},
+    {kRendezvous, "rdzv-backend", 0, "c10d|static", "accepted; both mean ddp-run's own rendezvous",
+     ""},
+    {kRendezvous, "rdzv-conf", 0, "K=V,...",
+     "join_timeout, last_call_timeout, timeout (seconds) and is_host "
+     "(true, false); other keys have no effect",
+     "--rdzv-conf join_timeout=120,is_host=true"},
+    {kRendezvous, "node-rank", 0, "N",
+     "rank of this node among the nodes (default: decided when they meet)", "--node-rank 1"},
+    {kRendezvous, "master-addr", 0, "HOST", "as --rdzv-endpoint, torchrun's older spelling",
+     "--master-addr node0"},
+    {kRendezvous, "master-port", 0, "PORT", "port that goes with --master-addr (default 29500)",
+     "--master-port 29500"},
+    {kRendezvous, "local-addr", 0, "ADDR",
+     "address other nodes reach this node at (default: the one the rendezvous "
+     "sees)",
+     "--local-addr 10.0.0.7"},
+
+    {kProgram, "module", 'm', "", "the program is a Python module: python3 -u -m MODULE",
+     "ddp-run -m pkg.train --lr 1"},
+    {kProgram, "no-python", 0, "", "run the program itself even if its name ends in .py",
+     "ddp-run --no-python ./train.py"},
+
+    {kFailure, "max-restarts", 0, "N",
+     "how often the whole job may be restarted after failures (default 0)", "--max-restarts 3"},
+    {kFailure, "join-timeout", 0, "SECONDS",
+     "how long to wait for the rendezvous and for the nodes (default 600)", "--join-timeout 60"},
+    {kFailure, "shutdown-timeout", 0, "SECONDS",
+     "what workers get between SIGTERM and SIGKILL (default 30, or "
+     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
+     "--shutdown-timeout 120"},
+    {kFailure, "coordinator-timeout", 0, "SECONDS",
+     "how long to look for a rendezvous daemon that was lost "
+     "(default 60)",
+     "--coordinator-timeout 300"},
+
+    {kOutput, "log-dir", 0, "DIR",
+     "also write each worker's output to DIR/ID/round_K/rank_R.out and .err", "--log-dir logs"},
+    {kOutput, "role", 0, "NAME", "ROLE_NAME of the workers (default: default)", "--role trainer"},
+    {kOutput, "help", 'h', "", "this text", ""},
+    {kOutput, "version", 0, "", "the version", ""},
+
+    {kAccepted, "monitor-interval", 0, "SECONDS", "no effect: a worker's end is seen at once", ""},
+    {kAccepted, "start-method", 0, "spawn|fork|forkserver",
+     "no effect: workers are always new processes", ""},
+    {kAccepted, "redirects", 'r', "0", "only 0; --log-dir writes files", ""},
+    {kAccepted, "tee", 't', "0",
+     "only 0; --log-dir writes files and the console gets the output too", ""},
+});
+
+constexpr std::size_t kColumn = 34;
+constexpr std::size_t kWidth = 110;
+
+// Appends words behind column kColumn, breaking lines before kWidth. The cursor is at `column` when
+// it starts.
+void append_wrapped(std::string& out, std::size_t column, std::string_view words) {
+  if (column + 1 > kColumn) {
+    out += '\n';
+    column = 0;
+  }
+  out.append(kColumn - column, ' ');
+  column = kColumn;
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
+    if (column > kColumn && column + 1 + word.size() > kWidth) {
+      out += '\n';
+      out.append(kColumn, ' ');
+      column = kColumn;
+    } else if (column > kColumn) {
+      out += ' ';
+      ++column;
+    }
+    out += word;
+    column += word.size();
+  }
+  out += '\n';
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::span<const Flag> all_flags() { return kFlags; }
+
+std::string help_text() {
+  std::string out =
+      "ddp-run [FLAG...] PROGRAM [ARG...]\n"
+      "\n"
+      "Starts PROGRAM as the workers of a distributed job, once per node. A PROGRAM ending in .py "
+      "runs under\n"
+      "python3 -u (or $PYTHON_EXEC), any other is executed. Everything after PROGRAM belongs to "
+      "it. Flags may be\n"
+      "written with - or _ and shortened; PET_NAME in the environment sets --name's default.\n";
+  std::string_view group;
+  for (const Flag& flag : kFlags) {
+    if (flag.group != group) out += fmt::format("\n{}:\n", flag.group);
+    group = flag.group;
+    std::string left = flag.letter != 0 ? fmt::format("  -{}, --{}", flag.letter, flag.name)
+                                        : fmt::format("  --{}", flag.name);
+    if (!flag.placeholder.empty()) left += fmt::format(" {}", flag.placeholder);
+    out += left;
+    append_wrapped(out, left.size(), flag.help);
+    if (!flag.example.empty()) append_wrapped(out, 0, fmt::format("Example: {}", flag.example));
+  }
+  out +=
+      "\nTwo nodes, the same line on both:\n"
+      "  ddp-run --nnodes 2 --nproc-per-node gpu --rdzv-endpoint node0:29400 --rdzv-id run1 "
+      "train.py\n"
+      "\nThe exit status is that of the first worker that failed, 128 + n if signal n ended it. "
+      "ddp-run's own: 2 the\n"
+      "command line cannot be read, 64 a value is wrong, 66 port in use, 67 nodes missing, 71 "
+      "rendezvous lost, 72 node\n"
+      "lost, 74 refused, 126 program not executable, 127 program not found.\n";
+  return out;
+}
+
+std::string_view nearest_flag(std::string_view name) {
+  std::string_view best;
+  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
+  for (const Flag& flag : kFlags) {
+    const std::size_t distance = edit_distance(name, flag.name);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = flag.name;
+    }
+  }
+  return best;
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ddp::run {
+
+// One flag of ddp-run, as --help shows it and as the parser knows it. Names are torchrun's where it
+// has the flag.
+struct Flag {
+  std::string_view group;
+  std::string_view name;         // With dashes; underscores are accepted too.
+  char letter;                   // Of the short form, 0 if there is none.
+  std::string_view placeholder;  // Of the value; empty for a flag without one.
+  std::string_view help;
+  std::string_view example;  // Empty where it would say nothing new.
+};
+
+// All flags, those of a group together.
+std::span<const Flag> all_flags();
+
+// Text of --help.
+std::string help_text();
+
+// The flag whose name is most like `name` (without dashes), empty if none is near.
+std::string_view nearest_flag(std::string_view name);
+
+}  // namespace ddp::run

@@ -1,0 +1,135 @@
+#include "launcher/ddp_run/flag_values.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "launcher/ddp_run/exit_error.h"
+
+namespace ddp::run {
+namespace {
+
+constexpr int kMaxNodes = 1'000'000;
+constexpr int kMaxWorkers = 4096;
+constexpr double kMaxSeconds = 1e9;
+
+template <typename... Args>
+Error invalid(fmt::format_string<Args...> format, Args&&... args) {
+  return exit_error(kExitInvalidValue, format, std::forward<Args>(args)...);
+}
+
+bool is_ipv6(const std::string& text) {
+  in6_addr address;
+  return ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
+}
+
+}  // namespace
+
+Result<int> parse_integer(std::string_view text, int minimum, int maximum) {
+  int value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || rest != text.data() + text.size() || value < minimum ||
+      value > maximum) {
+    return invalid("not a whole number from {} to {}", minimum, maximum);
+  }
+  return value;
+}
+
+Result<bool> parse_boolean(std::string_view text) {
+  for (const std::string_view yes : {"1", "true", "True", "yes", "on"}) {
+    if (text == yes) return true;
+  }
+  for (const std::string_view no : {"0", "false", "False", "no", "off"}) {
+    if (text == no) return false;
+  }
+  return invalid("neither true nor false");
+}
+
+Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed) {
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool number =
+      error == std::errc() && rest == text.data() + text.size() && std::isfinite(value);
+  if (!number || value < 0 || value > kMaxSeconds || (value == 0 && !zero_allowed)) {
+    return invalid("not a number of seconds {}; write for example 60 or 0.5",
+                   zero_allowed ? "from 0" : "above 0");
+  }
+  const auto milliseconds = static_cast<std::int64_t>(std::llround(value * 1000));
+  return value > 0 && milliseconds == 0 ? 1 : milliseconds;
+}
+
+Result<std::pair<int, int>> parse_node_range(std::string_view text) {
+  const auto colon = text.find(':');
+  const auto minimum = parse_integer(text.substr(0, colon), 1, kMaxNodes);
+  const auto maximum = colon == std::string_view::npos
+                           ? minimum
+                           : parse_integer(text.substr(colon + 1), 1, kMaxNodes);
+  if (!minimum || !maximum) {
+    return invalid("not a number of nodes; write N or MIN:MAX, for example 2 or 2:4");
+  }
+  if (*minimum > *maximum) {
+    return invalid("the minimum {} is larger than the maximum {}; write MIN:MAX, for example {}:{}",
+                   *minimum, *maximum, *maximum, *minimum);
+  }
+  return std::pair(*minimum, *maximum);
+}
+
+Result<ProcessCount> parse_process_count(std::string_view text) {
+  if (text == "auto") return ProcessCount{ProcessCount::Kind::kAuto, 0};
+  if (text == "cpu") return ProcessCount{ProcessCount::Kind::kCpu, 0};
+  if (text == "gpu") return ProcessCount{ProcessCount::Kind::kGpu, 0};
+  const auto number = parse_integer(text, 1, kMaxWorkers);
+  if (!number)
+    return invalid("neither a number of workers from 1 to {} nor auto, cpu or gpu", kMaxWorkers);
+  return ProcessCount{ProcessCount::Kind::kNumber, *number};
+}
+
+Result<Endpoint> parse_endpoint(std::string_view text, int default_port) {
+  constexpr std::string_view kRight =
+      "write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400";
+  Endpoint endpoint{std::string(text), default_port};
+  if (text.starts_with('[')) {
+    const auto close = text.find(']');
+    if (close == std::string_view::npos) return invalid("the bracket is not closed; {}", kRight);
+    endpoint.host = text.substr(1, close - 1);
+    text.remove_prefix(close + 1);
+    if (!is_ipv6(endpoint.host))
+      return invalid("'{}' is no IPv6 address; {}", endpoint.host, kRight);
+  } else if (is_ipv6(endpoint.host)) {
+    text = {};
+  } else {
+    const auto colon = text.find(':');
+    endpoint.host = text.substr(0, colon);
+    text.remove_prefix(std::min(colon, text.size()));
+  }
+  if (endpoint.host.empty()) return invalid("the host is missing; {}", kRight);
+  if (endpoint.host.find_first_of("/ \t") != std::string::npos) {
+    return invalid("'{}' is no host name; {}", endpoint.host, kRight);
+  }
+  if (text.empty()) return endpoint;
+  const auto port =
+      text.front() == ':' ? parse_integer(text.substr(1), 0, 65535) : Result<int>(Error{});
+  if (!port) return invalid("the port is not a number from 0 to 65535; {}", kRight);
+  endpoint.port = *port;
+  return endpoint;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> parse_pairs(std::string_view text) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  while (!text.empty()) {
+    const std::string_view pair = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), pair.size() + 1));
+    if (pair.empty()) continue;
+    const auto equals = pair.find('=');
+    if (equals == std::string_view::npos || equals == 0) {
+      return invalid("'{}' is not KEY=VALUE; write for example join_timeout=60,is_host=true", pair);
+    }
+    pairs.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
+  }
+  return pairs;
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/base/result.h"
+#include "launcher/ddp_run/flags.h"
+
+// Text of a flag's value to its meaning. Each error says what is wrong and what would be right,
+// without naming the flag: the caller puts that in front.
+namespace ddp::run {
+
+Result<int> parse_integer(std::string_view text, int minimum, int maximum);
+Result<bool> parse_boolean(std::string_view text);  // true/false, yes/no, on/off, 1/0
+// Seconds, with a fraction if wanted, to milliseconds.
+Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed);
+Result<std::pair<int, int>> parse_node_range(std::string_view text);  // N or MIN:MAX
+Result<ProcessCount> parse_process_count(std::string_view text);
+// HOST, HOST:PORT, [V6]:PORT or V6.
+Result<Endpoint> parse_endpoint(std::string_view text, int default_port);
+// K=V,K=V in the order written.
+Result<std::vector<std::pair<std::string, std::string>>> parse_pairs(std::string_view text);
+
+}  // namespace ddp::run

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/result.h"
+
+namespace ddp::run {
+
+struct Endpoint {
+  std::string host;  // Name or numeric address, without brackets.
+  int port = 0;      // 0: the system picks one; only for one node.
+};
+
+struct ProcessCount {
+  enum class Kind { kNumber, kAuto, kCpu, kGpu };
+  Kind kind = Kind::kNumber;
+  int number = 1;
+};
+
+// The command line and the environment, read and checked as far as that is possible without looking
+// at the machine.
+struct Options {
+  bool help = false;     // Nothing else is filled.
+  bool version = false;  // Nothing else is filled.
+
+  bool standalone = false;
+  int min_nodes = 1;
+  int max_nodes = 1;
+  ProcessCount nproc;
+
+  std::optional<Endpoint> endpoint;  // Nothing: this machine alone.
+  std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
+  std::optional<std::string> job_id;
+  std::optional<bool> is_host;
+  int node_rank = -1;
+  std::string local_addr;
+
+  int max_restarts = 0;
+  std::int64_t join_timeout_ms = 600'000;
+  std::int64_t last_call_ms = 30'000;
+  std::int64_t stop_timeout_ms = 30'000;
+  std::int64_t coordinator_timeout_ms = 60'000;
+
+  std::string log_dir;  // Empty: no files.
+  std::string role = "default";
+
+  bool module = false;
+  bool no_python = false;
+  std::string program;
+  std::vector<std::string> arguments;
+  std::string python = "python3";
+
+  std::vector<std::string> warnings;  // A line each, to be printed.
+};
+
+// getenv, or what a test puts in its place.
+using GetEnvironment = std::function<const char*(const char* name)>;
+
+// Reads argv (without argv[0]). A flag's last occurrence wins over the earlier ones, and those over
+// PET_NAME in the environment. Everything after the first argument that is not a flag belongs to
+// the program. Errors are exit_error: kExitUsage where the line cannot be read, kExitInvalidValue
+// where a value is wrong.
+Result<Options> parse_flags(const std::vector<std::string>& arguments,
+                            const GetEnvironment& environment);
+
+}  // namespace ddp::run

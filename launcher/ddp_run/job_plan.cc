@@ -1,0 +1,106 @@
+#include "launcher/ddp_run/job_plan.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <utility>
+
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/program.h"
+
+namespace ddp::run {
+namespace {
+
+std::string random_id() {
+  std::array<unsigned char, 8> bytes{};
+  DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+            "getrandom failed");
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+Result<int> count_workers(const ProcessCount& count, const Machine& machine) {
+  using Kind = ProcessCount::Kind;
+  if (count.kind == Kind::kNumber) return count.number;
+  const int gpus = count.kind == Kind::kCpu ? 0 : machine.cuda_devices();
+  if (gpus > 0) return gpus;
+  if (count.kind == Kind::kGpu) {
+    return exit_error(
+        kExitInvalidValue,
+        "--nproc-per-node gpu: this machine has no CUDA device that may be used (/dev/nvidia*, "
+        "CUDA_VISIBLE_DEVICES); write a number, cpu or auto");
+  }
+  return machine.usable_cores();
+}
+
+// Makes the folder now, so that a wrong one is found before anything starts.
+Result<std::string> prepare_log_dir(const std::string& log_dir) {
+  if (log_dir.empty()) return std::string();
+  std::error_code error;
+  const std::string path = std::filesystem::absolute(log_dir, error).lexically_normal();
+  if (!error) std::filesystem::create_directories(path, error);
+  if (!error && !std::filesystem::is_directory(path))
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (!error && ::access(path.c_str(), W_OK | X_OK) != 0) error = errno_code(errno);
+  if (error) {
+    return exit_error(kExitInvalidValue,
+                      "--log-dir {}: cannot be written: {}; name a folder that can", log_dir,
+                      error.message());
+  }
+  return path;
+}
+
+Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPlan& plan) {
+  if (!options.endpoint) {
+    plan.host = true;
+    plan.bind_address = "127.0.0.1";
+    plan.spec.coordinator_host = "127.0.0.1";
+    return {};
+  }
+  plan.endpoint_flag = options.endpoint_flag;
+  const HostPlace place = machine.locate_host(options.endpoint->host);
+  plan.host = options.is_host.value_or(place.local && options.node_rank <= 0);
+  plan.bind_address = place.loopback ? place.address : "";
+  plan.spec.coordinator_host = place.address;
+  plan.spec.coordinator_port = options.endpoint->port;
+  if (options.endpoint->port == 0 && !plan.host) {
+    return exit_error(kExitInvalidValue,
+                      "{}: port 0 is only for a rendezvous that runs in this ddp-run; write a port",
+                      options.endpoint_flag);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
+  JobPlan plan;
+  config::JobSpec& spec = plan.spec;
+  spec.job_id = options.job_id.value_or(options.endpoint ? "none" : random_id());
+  spec.node_id = random_id();
+  spec.host = machine.host_name;
+  spec.local_addr = options.local_addr;
+  spec.node_rank = options.node_rank;
+  if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();
+  spec.min_nodes = options.min_nodes;
+  spec.max_nodes = options.max_nodes;
+  auto nproc = count_workers(options.nproc, machine);
+  if (!nproc) return nproc.error();
+  spec.nproc = *nproc;
+  spec.max_restarts = options.max_restarts;
+  spec.join_timeout_ms = options.join_timeout_ms;
+  spec.last_call_ms = options.last_call_ms;
+  spec.stop_timeout_ms = options.stop_timeout_ms;
+  spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
+  spec.command = worker_command(options);
+  spec.role = options.role;
+  auto log_dir = prepare_log_dir(options.log_dir);
+  if (!log_dir) return log_dir.error();
+  spec.log_dir = std::move(*log_dir);
+  return plan;
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,18 @@
+#include "launcher/ddp_run/machine.h"
+
+#include <unistd.h>
+
+namespace ddp::run {
+
+std::string host_name() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+Machine Machine::this_one(const GetEnvironment& environment) {
+  return Machine{run::host_name(), run::usable_cores,
+                 [environment] { return run::cuda_devices(environment); }, run::locate_host};
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "launcher/ddp_run/flags.h"
+
+// What ddp-run has to know of the machine it is on.
+namespace ddp::run {
+
+// CPUs this process may use: its affinity mask, cut down to the quota of its control group; at
+// least 1.
+int usable_cores();
+
+// CUDA devices: as many as CUDA_VISIBLE_DEVICES lists if it is set, else the device files in /dev.
+int cuda_devices(const GetEnvironment& environment);
+int count_visible_devices(const std::string& cuda_visible_devices);
+
+// Where an endpoint's host is, seen from here.
+struct HostPlace {
+  bool local = false;     // One of this machine's names or addresses.
+  bool loopback = false;  // Written as a loopback address: only this machine can reach it.
+  // Numeric address to connect to. Of this machine: one that other nodes can reach, if there is
+  // one, because the coordinator takes a node's address from its connection. Else the host as it
+  // was written.
+  std::string address;
+};
+
+// May ask the name service. A name that does not resolve is not local.
+HostPlace locate_host(const std::string& host);
+
+std::string host_name();
+
+// The facts as functions, so that a test can put others in their place; each is called only if it
+// is needed.
+struct Machine {
+  std::string host_name;
+  std::function<int()> usable_cores;
+  std::function<int()> cuda_devices;
+  std::function<HostPlace(const std::string& host)> locate_host;
+
+  static Machine this_one(const GetEnvironment& environment);
+};
+
+}  // namespace ddp::run

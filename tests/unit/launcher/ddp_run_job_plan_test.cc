@@ -1,0 +1,202 @@
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/job_plan.h"
+#include "launcher/ddp_run/program.h"
+
+namespace ddp::run {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Machine machine(int cores = 6, int gpus = 0) {
+  return Machine{"n7", [cores] { return cores; }, [gpus] { return gpus; },
+                 [](const std::string& host) {
+                   if (host == "localhost") return HostPlace{true, true, "127.0.0.1"};
+                   if (host == "here") return HostPlace{true, false, "10.0.0.7"};
+                   return HostPlace{false, false, host};
+                 }};
+}
+
+Options options_for(const std::string& program) {
+  Options options;
+  options.program = program;
+  return options;
+}
+
+Options with_endpoint(const std::string& host, int port, int node_rank = -1) {
+  Options options = options_for("train");
+  options.min_nodes = options.max_nodes = 2;
+  options.endpoint = Endpoint{host, port};
+  options.endpoint_flag = "--rdzv-endpoint " + host;
+  options.node_rank = node_rank;
+  return options;
+}
+
+TEST(JobPlan, AloneItHostsOnLoopback) {
+  const auto plan = plan_job(options_for("train"), machine());
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->host);
+  EXPECT_EQ(plan->bind_address, "127.0.0.1");
+  EXPECT_EQ(plan->spec.coordinator_host, "127.0.0.1");
+  EXPECT_EQ(plan->spec.coordinator_port, 0);
+  EXPECT_EQ(plan->spec.host, "n7");
+  EXPECT_EQ(plan->spec.job_id.size(), 16U);
+  EXPECT_NE(plan->spec.job_id, plan_job(options_for("train"), machine())->spec.job_id);
+  EXPECT_NE(plan->spec.node_id, plan_job(options_for("train"), machine())->spec.node_id);
+  EXPECT_THAT(plan->spec.command, ElementsAre("train"));
+}
+
+TEST(JobPlan, TheEndpointsMachineHosts) {
+  EXPECT_TRUE(plan_job(with_endpoint("here", 1), machine())->host);
+  EXPECT_TRUE(plan_job(with_endpoint("here", 1, 0), machine())->host);
+  EXPECT_FALSE(plan_job(with_endpoint("here", 1, 1), machine())->host);
+  EXPECT_FALSE(plan_job(with_endpoint("there", 1), machine())->host);
+  EXPECT_FALSE(plan_job(with_endpoint("there", 1, 0), machine())->host);
+  Options forced = with_endpoint("there", 1, 1);
+  forced.is_host = true;
+  EXPECT_TRUE(plan_job(forced, machine())->host);
+  Options forbidden = with_endpoint("here", 1, 0);
+  forbidden.is_host = false;
+  EXPECT_FALSE(plan_job(forbidden, machine())->host);
+}
+
+TEST(JobPlan, BindsLoopbackOnlyForALoopbackEndpoint) {
+  const auto loopback = plan_job(with_endpoint("localhost", 7), machine());
+  EXPECT_EQ(loopback->bind_address, "127.0.0.1");
+  EXPECT_EQ(loopback->spec.coordinator_host, "127.0.0.1");
+  EXPECT_EQ(loopback->spec.coordinator_port, 7);
+  EXPECT_EQ(loopback->spec.job_id, "none");
+  const auto network = plan_job(with_endpoint("here", 7), machine());
+  EXPECT_EQ(network->bind_address, "");
+  EXPECT_EQ(network->spec.coordinator_host, "10.0.0.7");
+}
+
+TEST(JobPlan, PortZeroNeedsTheHost) {
+  const auto plan = plan_job(with_endpoint("there", 0), machine());
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(exit_code_of(plan.error()), kExitInvalidValue);
+  EXPECT_EQ(plan.error().message,
+            "--rdzv-endpoint there: port 0 is only for a rendezvous that runs in this ddp-run; "
+            "write a port");
+}
+
+TEST(JobPlan, CountsWorkers) {
+  using Kind = ProcessCount::Kind;
+  struct Case {
+    Kind kind;
+    int gpus;
+    int workers;
+  };
+  for (const Case& c : {Case{Kind::kNumber, 4, 3}, Case{Kind::kAuto, 4, 4}, Case{Kind::kAuto, 0, 6},
+                        Case{Kind::kCpu, 4, 6}, Case{Kind::kGpu, 4, 4}}) {
+    Options options = options_for("train");
+    options.nproc = {c.kind, 3};
+    EXPECT_EQ(plan_job(options, machine(6, c.gpus))->spec.nproc, c.workers);
+  }
+  Options options = options_for("train");
+  options.nproc = {Kind::kGpu, 0};
+  const auto plan = plan_job(options, machine(6, 0));
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(exit_code_of(plan.error()), kExitInvalidValue);
+  EXPECT_THAT(plan.error().message,
+              HasSubstr("--nproc-per-node gpu: this machine has no CUDA device"));
+}
+
+TEST(JobPlan, LogDirIsMadeOrRefused) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
+                                       ("ddp_run_job_plan_" + std::to_string(::getpid()));
+  Options options = options_for("train");
+  options.log_dir = folder / "a/b";
+  const auto plan = plan_job(options, machine());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->spec.log_dir, (folder / "a/b").string());
+  EXPECT_TRUE(std::filesystem::is_directory(folder / "a/b"));
+
+  std::ofstream(folder / "file") << "x";
+  options.log_dir = folder / "file";
+  const auto refused = plan_job(options, machine());
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(exit_code_of(refused.error()), kExitInvalidValue);
+  EXPECT_THAT(refused.error().message, HasSubstr("--log-dir " + (folder / "file").string()));
+  EXPECT_THAT(refused.error().message, HasSubstr("Not a directory"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(WorkerCommand, PythonOnlyWhereItIsMeant) {
+  Options script = options_for("dir/train.py");
+  script.arguments = {"--lr", "1"};
+  EXPECT_THAT(worker_command(script), ElementsAre("python3", "-u", "dir/train.py", "--lr", "1"));
+  script.no_python = true;
+  EXPECT_THAT(worker_command(script), ElementsAre("dir/train.py", "--lr", "1"));
+  Options module = options_for("pkg.train");
+  module.module = true;
+  module.python = "/opt/python";
+  EXPECT_THAT(worker_command(module), ElementsAre("/opt/python", "-u", "-m", "pkg.train"));
+  EXPECT_THAT(worker_command(options_for("./train")), ElementsAre("./train"));
+}
+
+class CheckProgram : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(testing::TempDir()) /
+              ("ddp_run_program_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_ / "folder");
+    write("runs", 0755);
+    write("text", 0644);
+    write("train.py", 0644);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  void write(const std::string& name, unsigned mode) {
+    std::ofstream(folder_ / name) << "#!/bin/sh\n";
+    std::filesystem::permissions(folder_ / name, static_cast<std::filesystem::perms>(mode));
+  }
+  // The exit status it leads to, and the message.
+  std::pair<int, std::string> check(const Options& options) {
+    const auto result = check_program(options, "/nonexistent:" + folder_.string());
+    return result ? std::pair(0, std::string())
+                  : std::pair(exit_code_of(result.error()), result.error().message);
+  }
+  std::string path(const std::string& name) { return (folder_ / name).string(); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_F(CheckProgram, FindsWhatExecvpFinds) {
+  EXPECT_EQ(check(options_for("runs")).first, 0);
+  EXPECT_EQ(check(options_for(path("runs"))).first, 0);
+  EXPECT_EQ(check(options_for("missing")),
+            std::pair(127, std::string("missing: there is no such program in PATH")));
+  EXPECT_EQ(check(options_for("./missing")),
+            std::pair(127, std::string("./missing: there is no such program")));
+  EXPECT_EQ(check(options_for("text")),
+            std::pair(126, path("text") + ": cannot be executed; try chmod +x " + path("text") +
+                               ", or a name ending in .py for a Python script"));
+  EXPECT_EQ(check(options_for(path("folder"))),
+            std::pair(126, path("folder") + ": is a folder, not a program"));
+}
+
+TEST_F(CheckProgram, PythonNeedsInterpreterAndScript) {
+  Options script = options_for(path("train.py"));
+  script.python = "runs";
+  EXPECT_EQ(check(script).first, 0);
+  script.program = path("gone.py");
+  EXPECT_EQ(check(script),
+            std::pair(127, path("gone.py") + ": there is no such file to run under runs"));
+  script.python = "no-python-here";
+  EXPECT_EQ(
+      check(script),
+      std::pair(127, std::string(
+                         "no-python-here: there is no such program in PATH; PYTHON_EXEC names the "
+                         "interpreter if it is not python3")));
+}
+
+}  // namespace
+}  // namespace ddp::run
