@@ -183,7 +183,6 @@ void AgentCore::handle(const wire::RoundStart& message) {
 void AgentCore::handle(const wire::Stop& message) {
   if (ending_ || message.round != last_round_) return;
   next_round_.reset();
-  success_owed_ = false;
   stop_owed_ = message.round;
   stop_workers(SIGTERM, message.reason);
 }
@@ -333,14 +332,16 @@ void AgentCore::settle() {
     next_notice_ = now_ + kFirstNotice;
     return connect(backoff_);
   }
+  // A round that ended well before Stop came is reported as such first: it need not be run again.
+  if (success_owed_) {
+    success_owed_ = false;
+    send(wire::Succeeded{round_.round});
+  }
   if (stop_owed_) {
     // A round that was ordered and stopped before its turn came has no failures of its own.
     if (*stop_owed_ != round_.round) late_failures_.clear();
     send(wire::Stopped{*stop_owed_, std::exchange(late_failures_, {})});
     stop_owed_.reset();
-  } else if (success_owed_) {
-    success_owed_ = false;
-    send(wire::Succeeded{round_.round});
   } else if (next_round_) {
     const wire::RoundStart next = *std::exchange(next_round_, std::nullopt);
     begin_round(next);

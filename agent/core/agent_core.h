@@ -178,7 +178,7 @@ class AgentCore {
   int stop_signal_ = 0;  // What the workers were told to end with.
   TimePoint kill_at_;
 
-  // What follows once the round is cleared; settle() takes the first that holds.
+  // What follows once the round is cleared, in the order of settle().
   std::optional<config::AgentResult> ending_;  // The agent exits.
   bool leaving_ = false;            // ... and tells the coordinator that it goes for good.
   std::optional<Round> stop_owed_;  // Stopped is owed for this round.

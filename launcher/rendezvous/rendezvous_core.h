@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,8 +15,9 @@
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
 
-// The coordinator of jobs as a deterministic object: messages and time in, actions out. It owns membership, the round
-// number and the restart budget of every job. No sockets, no clock, no threads; launcher/server feeds it.
+// The coordinator of jobs as a deterministic object: messages and time in, actions out. It owns
+// membership, the round number and the restart budget of every job. No sockets, no clock, no
+// threads; launcher/server feeds it.
 namespace ddp::rendezvous {
 
 using ConnectionId = std::uint64_t;  // The shell's name for one agent connection; never reused.
@@ -33,7 +35,8 @@ struct RoundBegins {
   std::string job_id;
   Round round = 0;
 };
-// The job is over and every connected member has been sent `finish`. Its record stays so that late joins are refused.
+// The job is over and every connected member has been sent `finish`. Its record stays so that late
+// joins are refused.
 struct JobFinished {
   std::string job_id;
   wire::Finish finish;
@@ -46,14 +49,20 @@ struct CoreOptions {
   Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
 };
 
+class Job;
+
+// Owner and thread: one object per daemon, driven by one thread; nothing here blocks. Every call
+// returns the actions to carry out, in order, before the next call. `now` never goes backwards.
+// Whatever an agent sends is input from outside: it is refused or ignored, never a broken
+// invariant.
 class RendezvousCore {
  public:
   explicit RendezvousCore(CoreOptions options = {});
   ~RendezvousCore();
 
   // `peer_address` is the connection's numeric source address; used for a join that names none.
-  std::vector<Action> on_message(TimePoint now, ConnectionId from, const wire::AgentMessage& message,
-                                 std::string_view peer_address);
+  std::vector<Action> on_message(TimePoint now, ConnectionId from,
+                                 const wire::AgentMessage& message, std::string_view peer_address);
   // The connection is gone, for whatever reason. Idempotent.
   std::vector<Action> on_disconnect(TimePoint now, ConnectionId connection);
   // Does what has become due. Harmless at any time.
@@ -61,17 +70,24 @@ class RendezvousCore {
   // When on_tick is next needed; nothing while no time limit runs.
   std::optional<TimePoint> next_deadline() const;
 
-  // Ends a job from outside (the user interrupted its ddp-run): finish with this status to every member.
-  std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code, const std::string& reason);
+  // Ends a job from outside (the user interrupted its ddp-run): finish with this status to every
+  // member. Does nothing where the job is unknown or over.
+  std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code,
+                              const std::string& reason);
 
   // Jobs as JSON for GET /status.
   std::string status_json(TimePoint now) const;
 
  private:
-  struct Job;
+  std::vector<Action> on_join(TimePoint now, ConnectionId from, const wire::Join& join,
+                              std::string_view peer_address);
+  // Forgets connections that `actions` close and jobs that nobody is left of.
+  std::vector<Action> settled(std::vector<Action> actions);
+
   CoreOptions options_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, std::string> job_of_;  // Connections that have joined.
+  std::deque<std::string> finished_;            // Jobs that are over, oldest first.
 };
 
 }  // namespace ddp::rendezvous

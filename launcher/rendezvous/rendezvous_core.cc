@@ -1,0 +1,165 @@
+#include "launcher/rendezvous/rendezvous_core.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "launcher/rendezvous/job.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+constexpr int kNodesMax = 65'536;
+constexpr int kWorkersPerNodeMax = 65'536;
+constexpr int kRestartsMax = 1'000'000'000;
+constexpr Round kRoundMax = Round{1} << 53;  // JSON's integers are exact up to here.
+constexpr std::int64_t kTimeoutMsMax = 1'000LL * 60 * 60 * 24 * 365;
+// Records of jobs that are over, kept to refuse late joins. The oldest goes when there are more.
+constexpr std::size_t kFinishedJobsMax = 1'024;
+
+// Why the join cannot be meant; empty if it can.
+std::string invalid(const wire::Join& join) {
+  const auto out_of_range = [](std::string_view what, std::int64_t value, std::int64_t low,
+                               std::int64_t high) {
+    return fmt::format("{} is {}, allowed are {} to {}", what, value, low, high);
+  };
+  const auto outside = [](std::int64_t value, std::int64_t low, std::int64_t high) {
+    return value < low || value > high;
+  };
+  if (join.job_id.empty()) return "the job id is empty";
+  if (join.node_id.empty()) return "the node id is empty";
+  if (outside(join.max_nodes, 1, kNodesMax)) {
+    return out_of_range("max nodes", join.max_nodes, 1, kNodesMax);
+  }
+  if (outside(join.min_nodes, 1, join.max_nodes)) {
+    return out_of_range("min nodes", join.min_nodes, 1, join.max_nodes);
+  }
+  if (outside(join.nproc, 1, kWorkersPerNodeMax)) {
+    return out_of_range("workers per node", join.nproc, 1, kWorkersPerNodeMax);
+  }
+  if (outside(join.node_rank, -1, join.max_nodes - 1)) {
+    return out_of_range("node rank", join.node_rank, 0, join.max_nodes - 1);
+  }
+  if (outside(join.max_restarts, 0, kRestartsMax)) {
+    return out_of_range("max restarts", join.max_restarts, 0, kRestartsMax);
+  }
+  if (outside(join.restarts, 0, kRestartsMax)) {
+    return out_of_range("restarts", join.restarts, 0, kRestartsMax);
+  }
+  if (outside(join.last_round, kNoRound, kRoundMax)) {
+    return out_of_range("last round", join.last_round, kNoRound, kRoundMax);
+  }
+  for (const std::int64_t ms : {join.join_timeout_ms, join.last_call_ms, join.stop_timeout_ms}) {
+    if (outside(ms, 0, kTimeoutMsMax))
+      return out_of_range("a time limit in ms", ms, 0, kTimeoutMsMax);
+  }
+  return "";
+}
+
+}  // namespace
+
+RendezvousCore::RendezvousCore(CoreOptions options) : options_(options) {}
+RendezvousCore::~RendezvousCore() = default;
+
+std::vector<Action> RendezvousCore::settled(std::vector<Action> actions) {
+  for (const Action& action : actions) {
+    if (const auto* close = std::get_if<CloseConnection>(&action)) job_of_.erase(close->connection);
+    if (const auto* finished = std::get_if<JobFinished>(&action)) {
+      finished_.push_back(finished->job_id);
+    }
+  }
+  std::erase_if(jobs_, [](const auto& entry) { return entry.second->abandoned(); });
+  while (finished_.size() > kFinishedJobsMax) {
+    jobs_.erase(finished_.front());
+    finished_.pop_front();
+  }
+  return actions;
+}
+
+std::vector<Action> RendezvousCore::on_join(TimePoint now, ConnectionId from,
+                                            const wire::Join& join, std::string_view peer_address) {
+  std::vector<Action> actions;
+  const std::string fault = invalid(join);
+  if (!fault.empty()) {
+    actions.push_back(SendTo{from, wire::Refused{fault}});
+    actions.push_back(CloseConnection{from});
+    return actions;
+  }
+  std::unique_ptr<Job>& job = jobs_[join.job_id];
+  if (job == nullptr) job = std::make_unique<Job>(options_, now, join);
+  job_of_[from] = join.job_id;
+  job->join(now, from, join, peer_address, actions);
+  return actions;
+}
+
+std::vector<Action> RendezvousCore::on_message(TimePoint now, ConnectionId from,
+                                               const wire::AgentMessage& message,
+                                               std::string_view peer_address) {
+  const auto found = job_of_.find(from);
+  const auto* join = std::get_if<wire::Join>(&message);
+  if (join != nullptr && found == job_of_.end()) {
+    return settled(on_join(now, from, *join, peer_address));
+  }
+  std::vector<Action> actions;
+  if (join != nullptr || found == job_of_.end()) {
+    // A connection joins once, first of all; one that does not keep to it is no agent of ours.
+    if (found != job_of_.end()) {
+      if (const auto job = jobs_.find(found->second); job != jobs_.end()) {
+        job->second->disconnect(now, from, actions);
+      }
+    }
+    actions.push_back(CloseConnection{from});
+    return settled(std::move(actions));
+  }
+  if (const auto job = jobs_.find(found->second); job != jobs_.end()) {
+    job->second->message(now, from, message, actions);
+  }
+  return settled(std::move(actions));
+}
+
+std::vector<Action> RendezvousCore::on_disconnect(TimePoint now, ConnectionId connection) {
+  std::vector<Action> actions;
+  const auto found = job_of_.find(connection);
+  if (found == job_of_.end()) return actions;
+  const auto job = jobs_.find(found->second);
+  job_of_.erase(found);
+  if (job != jobs_.end()) job->second->disconnect(now, connection, actions);
+  return settled(std::move(actions));
+}
+
+std::vector<Action> RendezvousCore::on_tick(TimePoint now) {
+  std::vector<Action> actions;
+  for (const auto& [job_id, job] : jobs_) {
+    if (!job->finished()) job->tick(now, actions);
+  }
+  return settled(std::move(actions));
+}
+
+std::optional<TimePoint> RendezvousCore::next_deadline() const {
+  std::optional<TimePoint> next;
+  for (const auto& [job_id, job] : jobs_) {
+    const auto deadline = job->next_deadline();
+    if (deadline) next = next ? std::min(*next, *deadline) : *deadline;
+  }
+  return next;
+}
+
+std::vector<Action> RendezvousCore::end_job(TimePoint now, const std::string& job_id, int exit_code,
+                                            const std::string& reason) {
+  std::vector<Action> actions;
+  if (const auto job = jobs_.find(job_id); job != jobs_.end()) {
+    job->second->end(now, exit_code, reason, actions);
+  }
+  return settled(std::move(actions));
+}
+
+std::string RendezvousCore::status_json(TimePoint now) const {
+  nlohmann::json jobs = nlohmann::json::array();
+  for (const auto& [job_id, job] : jobs_) jobs.push_back(job->status(now));
+  // Names come from agents and need not be UTF-8.
+  return nlohmann::json{{"jobs", std::move(jobs)}}.dump(2, ' ', false,
+                                                        nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace ddp::rendezvous

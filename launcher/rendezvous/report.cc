@@ -1,0 +1,156 @@
+#include "launcher/rendezvous/report.h"
+
+#include <algorithm>
+#include <ctime>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "common/base/check.h"
+#include "common/base/exit_codes.h"
+#include "common/base/signal_name.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+constexpr std::size_t kWidth = 60;
+constexpr std::size_t kOtherFailuresMax = 32;
+constexpr std::size_t kTailLinesMax = 20;
+constexpr std::size_t kLineBytesMax = 400;
+
+// Bounded and on one line: the text comes from a worker.
+std::string one_line(std::string_view text) {
+  std::string line(text.substr(0, kLineBytesMax));
+  for (char& c : line) {
+    if (static_cast<unsigned char>(c) < 0x20 && c != '\t') c = ' ';
+  }
+  if (text.size() > kLineBytesMax) line += " ...";
+  return line;
+}
+
+bool is_node_loss(const wire::Failure& failure) {
+  return failure.kind == "agent" || failure.kind == "lease";
+}
+
+// The exit code as waitpid's user sees it in Python: negative for signals, as torchrun prints it.
+int python_exit_code(const wire::Failure& failure) {
+  return failure.signal != 0 ? -failure.signal : failure.exit_code;
+}
+
+std::string wall_time(std::int64_t time_ms) {
+  const std::time_t seconds = static_cast<std::time_t>(time_ms / 1'000);
+  std::tm parts{};
+  if (::gmtime_r(&seconds, &parts) == nullptr) return "unknown";
+  return fmt::format("{:%Y-%m-%d_%H:%M:%S}.{:03} UTC", parts, time_ms % 1'000);
+}
+
+std::string ending(const wire::Failure& failure) {
+  if (failure.signal != 0) {
+    return fmt::format("signal {} ({})", failure.signal, signal_name(failure.signal));
+  }
+  return fmt::format("exit code {}", failure.exit_code);
+}
+
+void add_field(std::string& text, std::string_view name, std::string_view value) {
+  text += fmt::format("  {:<10}: {}\n", name, value);
+}
+
+std::string full_entry(const wire::Failure& failure) {
+  std::string text = "[0]:\n";
+  if (failure.time_ms > 0) add_field(text, "time", wall_time(failure.time_ms));
+  add_field(text, "host", one_line(failure.host));
+  add_field(text, "node", fmt::format("{} ({})", failure.group_rank, one_line(failure.node_id)));
+  if (is_node_loss(failure)) {
+    add_field(text, "lost", one_line(failure.message));
+    return text;
+  }
+  add_field(text, "rank", fmt::format("{} (local_rank: {})", failure.rank, failure.local_rank));
+  add_field(text, "exitcode", fmt::format("{} (pid: {})", python_exit_code(failure), failure.pid));
+  if (!failure.log_path.empty()) add_field(text, "error_file", one_line(failure.log_path));
+  if (failure.signal != 0) {
+    add_field(text, "traceback",
+              fmt::format("Signal {} ({}) received by PID {}", failure.signal,
+                          signal_name(failure.signal), failure.pid));
+  }
+  if (!failure.message.empty()) add_field(text, "message", one_line(failure.message));
+  if (!failure.stderr_tail.empty()) {
+    add_field(text, "stderr", "last lines of its standard error");
+    const std::size_t skip =
+        failure.stderr_tail.size() - std::min(failure.stderr_tail.size(), kTailLinesMax);
+    for (std::size_t i = skip; i < failure.stderr_tail.size(); ++i) {
+      text += fmt::format("    | {}\n", one_line(failure.stderr_tail[i]));
+    }
+  }
+  return text;
+}
+
+std::string other_failures(const std::vector<wire::Failure>& failures, std::size_t root) {
+  std::string text = "Failures:\n";
+  if (failures.size() == 1) return text + "  <NO_OTHER_FAILURES>\n";
+  std::size_t number = 0;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    if (i == root) continue;
+    if (++number > kOtherFailuresMax) {
+      text += fmt::format("  ... and {} more\n", failures.size() - 1 - kOtherFailuresMax);
+      break;
+    }
+    text += fmt::format("  [{}]: {}{}\n", number, describe(failures[i]),
+                        failures[i].secondary ? " (a consequence of another failure)" : "");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::size_t root_cause(const std::vector<wire::Failure>& failures) {
+  DDP_CHECK(!failures.empty(), "no failure, no cause");
+  const auto primary = std::find_if(failures.begin(), failures.end(),
+                                    [](const wire::Failure& f) { return !f.secondary; });
+  return primary == failures.end() ? 0 : static_cast<std::size_t>(primary - failures.begin());
+}
+
+std::string describe(const wire::Failure& failure) {
+  const std::string host = one_line(failure.host.empty() ? failure.node_id : failure.host);
+  if (is_node_loss(failure))
+    return fmt::format("node {} was lost: {}", host, one_line(failure.message));
+  if (failure.kind == "start") {
+    return fmt::format("rank {} on {} could not be started: {}", failure.rank, host,
+                       one_line(failure.message));
+  }
+  return fmt::format("rank {} on {} failed: {}", failure.rank, host, ending(failure));
+}
+
+bool is_permanent(const wire::Failure& failure) {
+  if (failure.signal != 0 || is_node_loss(failure)) return false;
+  if (failure.kind == "start") {
+    return failure.exit_code == kExitNotExecutable || failure.exit_code == kExitNotFound;
+  }
+  return failure.exit_code == kExitInvalidValue || failure.exit_code == kExitDataInvalid ||
+         failure.exit_code == kExitCheckpointUnwritable;
+}
+
+int exit_status(const wire::Failure& failure) {
+  if (is_node_loss(failure)) return kExitNodeLost;
+  const int status = failure.status();
+  return status > 0 && status <= 255 ? status : static_cast<int>(kExitInternal);
+}
+
+std::string failure_report(const ReportInput& input) {
+  const std::size_t root = root_cause(input.failures);
+  const std::string thick(kWidth, '=');
+  const std::string thin(kWidth, '-');
+  std::string text = fmt::format("{}\n{} FAILED\n{}\n", thick, one_line(input.job_id), thin);
+  text += other_failures(input.failures, root);
+  text += fmt::format("{}\nRoot Cause (first observed failure):\n", thin);
+  text += full_entry(input.failures[root]);
+  text +=
+      fmt::format("{}\nround {} of {} workers on {} nodes; {} of {} restarts used\n", thin,
+                  input.round, input.world_size, input.nodes, input.restarts, input.max_restarts);
+  if (input.retry_would_not_help) {
+    text += fmt::format("not restarted: status {} means that starting again fails again\n",
+                        exit_status(input.failures[root]));
+  }
+  return text + thick + "\n";
+}
+
+}  // namespace ddp::rendezvous
