@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace torch::nn {
+class Module;
+}
+
+namespace ddp {
+
+struct NamedTensor {
+  std::string name;  // As named_parameters gives it: "conv1.weight". The first one, where several
+                     // share the tensor.
+  at::Tensor tensor;
+  std::vector<std::string> shared_as;  // Its further names.
+};
+
+// What ranks have in common before training: every parameter, frozen or not, and every buffer, once
+// each, in the order of definition. The tensors are the module's own.
+struct ModuleState {
+  std::vector<NamedTensor> parameters;
+  std::vector<NamedTensor> buffers;
+
+  std::vector<NamedTensor> trainable() const;  // The parameters that require a gradient.
+  std::vector<at::Tensor> tensors() const;     // Parameters, then buffers.
+};
+
+ModuleState state_of(const torch::nn::Module& module);
+
+}  // namespace ddp
