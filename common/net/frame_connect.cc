@@ -11,6 +11,7 @@
 
 #include "common/net/frame_connection.h"
 #include "common/net/socket_options.h"
+#include "common/wire/frame.h"
 
 namespace ddp::net {
 
@@ -130,7 +131,7 @@ void ConnectAttempt::check_preamble() {
   const std::string_view answer(buffer.data(), received);
   if (wire::kRendezvousPreamble.substr(0, received) != answer) return foreign();
   if (received < wire::kRendezvousPreamble.size()) return read_preamble();
-  finish(FrameConnection::adopt(std::move(socket), {}));
+  finish(FrameConnection::adopt(ByteStream::create(std::move(socket), {}), {}));
 }
 
 void ConnectAttempt::expire() {

@@ -8,18 +8,16 @@
 #include <string_view>
 
 #include <asio/io_context.hpp>
-#include <asio/ip/tcp.hpp>
 
 #include "common/base/result.h"
-#include "common/net/timer.h"
-#include "common/wire/frame.h"
+#include "common/net/byte_stream.h"
 
 namespace ddp::net {
 
 // One rendezvous connection (PROTOCOL.md): frames out, frames in. Everything, callbacks included,
-// happens on the one thread that runs `io`. The owner keeps a shared_ptr; pending operations keep
-// the object alive until they end, so dropping the pointer without close() leaves the connection
-// open as long as the peer wants it.
+// happens on the one thread that runs `io`. The owner keeps a shared_ptr and ends with close() or
+// close_after_writes(): dropping the pointer alone leaves the connection open as long as the peer
+// wants it, and the callbacks with it.
 //
 // How it ends: exactly one call of `on_closed`, unless close() came first, and never from inside
 // send() or start().
@@ -27,7 +25,7 @@ namespace ddp::net {
 //   kProtocol   the peer sent bytes that are no frame
 //   kIo         kMaxQueuedBytes wait to be sent (the peer does not read), or the socket failed
 //   kAborted    close_after_writes() has done its work
-class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
+class FrameConnection {
  public:
   using ConnectCallback = std::function<void(Result<std::shared_ptr<FrameConnection>>)>;
   using FrameCallback = std::function<void(std::string payload)>;
@@ -45,9 +43,9 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   static void connect(asio::io_context& io, const std::string& host, int port,
                       std::chrono::milliseconds timeout, ConnectCallback callback);
 
-  // For the accepting side: takes over a socket whose preambles are exchanged. `received` is what
-  // was read behind the peer's preamble.
-  static std::shared_ptr<FrameConnection> adopt(asio::ip::tcp::socket socket,
+  // For the accepting side: takes over a stream whose preambles are exchanged. `received` is what
+  // was read behind the peer's preamble. The stream's handler hears nothing more.
+  static std::shared_ptr<FrameConnection> adopt(std::shared_ptr<ByteStream> stream,
                                                 std::string_view received);
 
   // Starts reading. Once. Frames come one call each, in order; a callback may call any member of
@@ -72,35 +70,12 @@ class FrameConnection : public std::enable_shared_from_this<FrameConnection> {
   FrameConnection& operator=(const FrameConnection&) = delete;
 
  private:
-  explicit FrameConnection(asio::ip::tcp::socket socket);
+  class Inbox;
+  explicit FrameConnection(std::shared_ptr<ByteStream> stream);
 
-  void wait_readable();
-  void read_some();
-  void deliver_frames();
-  void write_some();
-  void wait_writable();
-  void finish_drain();
-  // Ends the connection; on_closed follows from the event loop.
-  void end(Error why);
-  void drop_callbacks();
-
-  asio::ip::tcp::socket socket_;
-  Timer linger_;
-  wire::FrameDecoder decoder_;
-  std::string writing_;      // Goes to the kernel piece by piece.
-  std::size_t written_ = 0;  // Invariant: written_ <= writing_.size().
-  std::string pending_;      // Follows writing_.
-  FrameCallback on_frame_;
-  ClosedCallback on_closed_;
-  std::string local_address_;
-  std::string remote_;  // ADDRESS:PORT for messages.
-  std::string remote_address_;
-  bool started_ = false;
-  bool waiting_writable_ = false;
-  bool write_broken_ = false;  // The kernel refused a write; the reading side finds out why.
-  bool draining_ = false;      // close_after_writes() was called.
-  bool dispatching_ = false;   // Inside on_frame_, which therefore may not be destroyed.
-  bool ended_ = false;         // The socket is closed.
+  std::shared_ptr<ByteStream> stream_;
+  std::shared_ptr<Inbox> unstarted_;  // Until start(), which gives it to the stream.
+  std::weak_ptr<Inbox> inbox_;
 };
 
 }  // namespace ddp::net

@@ -1,0 +1,183 @@
+#include "common/net/byte_stream.h"
+
+#include <array>
+#include <utility>
+
+#include <asio/post.hpp>
+
+namespace ddp::net {
+
+using asio::ip::tcp;
+
+namespace {
+
+constexpr std::size_t kReadBytes = 64u << 10;
+constexpr int kReadsPerTurn = 16;  // Then other connections get their turn.
+constexpr std::size_t kKeepBytes = 64u << 10;
+constexpr Duration kLingerLimit{2'000};
+
+bool is_retry(const std::error_code& error) {
+  return error == asio::error::would_block || error == asio::error::try_again ||
+         error == asio::error::interrupted;
+}
+
+asio::io_context& context_of(tcp::socket& socket) {
+  return static_cast<asio::io_context&>(
+      asio::query(socket.get_executor(), asio::execution::context));
+}
+
+void clear_and_trim(std::string& bytes) {
+  bytes.clear();
+  if (bytes.capacity() > kKeepBytes) bytes.shrink_to_fit();
+}
+
+}  // namespace
+
+ByteStream::ByteStream(tcp::socket socket, const Options& options)
+    : io_(context_of(socket)), socket_(std::move(socket)), linger_(io_) {
+  set_options(options);
+  std::error_code ignored;
+  const tcp::endpoint remote = socket_.remote_endpoint(ignored);
+  local_address_ = address_text(socket_.local_endpoint(ignored).address());
+  remote_address_ = address_text(remote.address());
+  remote_ = endpoint_text(remote_address_, remote.port());
+}
+
+std::shared_ptr<ByteStream> ByteStream::create(tcp::socket socket, const Options& options) {
+  return std::shared_ptr<ByteStream>(new ByteStream(std::move(socket), options));
+}
+
+void ByteStream::set_options(const Options& options) {
+  max_queued_bytes_ = options.max_queued_bytes;
+  if (!ended_) set_stream_options(socket_, options.socket);
+}
+
+void ByteStream::set_handler(std::shared_ptr<Handler> handler) {
+  if (ended_) return;
+  const bool first = handler_ == nullptr;
+  handler_ = std::move(handler);
+  if (first) resume_reading();
+}
+
+void ByteStream::pause_reading() { paused_ = true; }
+
+void ByteStream::resume_reading() {
+  paused_ = false;
+  wait_readable();
+}
+
+void ByteStream::wait_readable() {
+  if (ended_ || paused_ || waiting_readable_) return;
+  waiting_readable_ = true;
+  socket_.async_wait(tcp::socket::wait_read,
+                     [self = shared_from_this()](const std::error_code& error) {
+                       self->waiting_readable_ = false;
+                       if (!error) self->read_some();
+                     });
+}
+
+void ByteStream::read_some() {
+  for (int i = 0; i < kReadsPerTurn && !ended_ && !paused_; ++i) {
+    std::array<char, kReadBytes> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+    std::error_code error;
+    const std::size_t count = socket_.read_some(asio::buffer(buffer), error);
+    if (is_retry(error)) break;
+    if (error == asio::error::eof) {
+      return end(make_error(Errc::kPeerLost, "{} closed the connection", remote_));
+    }
+    if (error) {
+      return end(
+          make_error(Errc::kPeerLost, "connection to {} lost: {}", remote_, error.message()));
+    }
+    if (!draining_) {
+      // A copy: the handler may replace itself while it runs.
+      const std::shared_ptr<Handler> handler = handler_;
+      handler->on_bytes({buffer.data(), count});
+    }
+    if (count < buffer.size()) break;
+  }
+  wait_readable();
+}
+
+void ByteStream::send(std::string_view bytes) {
+  if (ended_ || draining_ || write_broken_ || bytes.empty()) return;
+  if (queued_bytes() + bytes.size() > max_queued_bytes_ && queued_bytes() > 0) {
+    return end(make_error(Errc::kIo, "{} does not read: {} bytes wait to be sent, the limit is {}",
+                          remote_, queued_bytes() + bytes.size(), max_queued_bytes_));
+  }
+  pending_.append(bytes);
+  if (!waiting_writable_) write_some();
+}
+
+void ByteStream::write_some() {
+  while (!ended_ && !write_broken_) {
+    if (written_ == writing_.size()) {
+      written_ = 0;
+      clear_and_trim(writing_);
+      std::swap(writing_, pending_);
+      if (writing_.empty()) break;
+    }
+    std::error_code error;
+    written_ += socket_.write_some(asio::buffer(writing_) + written_, error);
+    if (is_retry(error)) return wait_writable();
+    // What the peer sent before it went can still be read, so the reader ends the connection.
+    if (error) write_broken_ = true;
+  }
+  if (write_broken_) {
+    clear_and_trim(writing_);
+    clear_and_trim(pending_);
+    written_ = 0;
+  }
+  std::error_code ignored;
+  if (draining_ && !ended_) socket_.shutdown(tcp::socket::shutdown_send, ignored);
+}
+
+void ByteStream::wait_writable() {
+  waiting_writable_ = true;
+  socket_.async_wait(tcp::socket::wait_write,
+                     [self = shared_from_this()](const std::error_code& error) {
+                       self->waiting_writable_ = false;
+                       if (error || self->ended_) return;
+                       self->write_some();
+                       if (self->waiting_writable_ || self->ended_ || self->draining_) return;
+                       const std::shared_ptr<Handler> handler = self->handler_;
+                       if (handler) handler->on_drained();
+                     });
+}
+
+void ByteStream::close_after_writes() {
+  if (ended_ || draining_) return;
+  draining_ = true;
+  linger_.after(kLingerLimit, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->end({});
+  });
+  resume_reading();
+  if (!waiting_writable_) write_some();
+}
+
+bool ByteStream::close_socket() {
+  if (ended_) return false;
+  ended_ = true;
+  linger_.cancel();
+  std::error_code ignored;
+  socket_.close(ignored);
+  return true;
+}
+
+void ByteStream::end(Error why) {
+  if (!close_socket()) return;
+  if (draining_) {
+    why = make_error(Errc::kAborted, "connection to {} closed by this side", remote_);
+  }
+  asio::post(io_, [self = shared_from_this(), why = std::move(why)] {
+    const std::shared_ptr<Handler> handler = std::exchange(self->handler_, nullptr);
+    if (handler) handler->on_closed(why);
+  });
+}
+
+void ByteStream::close() {
+  handler_ = nullptr;
+  close_socket();
+}
+
+}  // namespace ddp::net

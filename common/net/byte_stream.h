@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include <asio/ip/tcp.hpp>
+
+#include "common/base/result.h"
+#include "common/net/socket_options.h"
+#include "common/net/timer.h"
+
+namespace ddp::net {
+
+// A connected TCP socket: bytes out through a bounded queue, bytes in to a handler, everything on
+// the thread that runs its io_context. Pending operations keep it alive until it is closed. An idle
+// stream holds no buffer.
+class ByteStream : public std::enable_shared_from_this<ByteStream> {
+ public:
+  // Told what happens, always from the event loop. It may call any member of the stream, and
+  // replace itself. The stream holds it until on_closed() or close().
+  class Handler {
+   public:
+    virtual ~Handler() = default;
+    // Bytes in their order; the view is gone when the call returns.
+    virtual void on_bytes(std::string_view bytes) = 0;
+    // The end, once, unless close() came first:
+    //   kPeerLost  the peer closed or reset the connection, or stopped acknowledging
+    //   kIo        more than max_queued_bytes wait to be sent
+    //   kAborted   close_after_writes() has done its work
+    virtual void on_closed(const Error& why) = 0;
+    // The queue has become empty after a write had to wait.
+    virtual void on_drained() {}
+  };
+
+  struct Options {
+    StreamOptions socket;
+    std::size_t max_queued_bytes = 64u << 20;
+  };
+
+  static std::shared_ptr<ByteStream> create(asio::ip::tcp::socket socket, const Options& options);
+
+  void set_options(const Options& options);
+  // The first handler starts the reading.
+  void set_handler(std::shared_ptr<Handler> handler);
+  // What the kernel does not take at once is queued. After the end it does nothing.
+  void send(std::string_view bytes);
+  // Stops calls of on_bytes() after the current one, and with them the noticing of the end.
+  void pause_reading();
+  void resume_reading();
+  // Sends what is queued, tells the peer that nothing follows, and closes when the peer has closed
+  // or after 2 s. What still comes in is dropped. Closing at once would make the kernel reset the
+  // connection if bytes of the peer are unread, and the peer could lose what was sent last.
+  void close_after_writes();
+  // Closes at once and lets go of the handler, which hears nothing any more.
+  void close();
+
+  bool is_open() const { return !ended_ && !draining_; }
+  std::size_t queued_bytes() const { return writing_.size() - written_ + pending_.size(); }
+  // Numeric, without port.
+  const std::string& local_address() const { return local_address_; }
+  const std::string& remote_address() const { return remote_address_; }
+  // ADDRESS:PORT, for messages.
+  const std::string& remote() const { return remote_; }
+  asio::io_context& io() { return io_; }
+
+ private:
+  ByteStream(asio::ip::tcp::socket socket, const Options& options);
+
+  void wait_readable();
+  void read_some();
+  void write_some();
+  void wait_writable();
+  void end(Error why);
+  bool close_socket();
+
+  asio::io_context& io_;
+  asio::ip::tcp::socket socket_;
+  Timer linger_;
+  std::size_t max_queued_bytes_ = 0;
+  std::shared_ptr<Handler> handler_;
+  std::string local_address_;
+  std::string remote_address_;
+  std::string remote_;
+  std::string writing_;      // Goes to the kernel piece by piece.
+  std::size_t written_ = 0;  // Invariant: written_ <= writing_.size().
+  std::string pending_;      // Follows writing_.
+  bool waiting_readable_ = false;
+  bool waiting_writable_ = false;
+  bool paused_ = true;         // No handler yet, or pause_reading().
+  bool write_broken_ = false;  // The kernel refused a write; the reading side finds out why.
+  bool draining_ = false;      // close_after_writes() was called.
+  bool ended_ = false;         // The socket is closed.
+};
+
+}  // namespace ddp::net
