@@ -1,0 +1,179 @@
+#include "launcher/ddp_run/agent_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <string_view>
+#include <utility>
+
+#include "common/base/signal_name.h"
+
+extern char** environ;
+
+namespace ddp::run {
+namespace {
+
+// Numbers that the agent gets; ours are above, so that making one never closes another.
+constexpr int kJobFd = 3;
+constexpr int kResultFd = 4;
+constexpr int kFirstOwnFd = 10;
+
+Error system_error(const char* what, int error) {
+  return make_error(Errc::kIo, "{}: {}", what, std::generic_category().message(error));
+}
+
+UniqueFd moved_up(UniqueFd fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstOwnFd)); }
+
+// A file without a name that holds `text`, to be read from its start.
+Result<UniqueFd> memory_file(std::string_view text) {
+  UniqueFd fd = moved_up(UniqueFd(::memfd_create("ddp-job", MFD_CLOEXEC)));
+  if (!fd) return system_error("memfd_create", errno);
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd.get(), text.data(), text.size());
+    if (written < 0) return system_error("write the job description", errno);
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  if (::lseek(fd.get(), 0, SEEK_SET) != 0) return system_error("lseek", errno);
+  return fd;
+}
+
+// What posix_spawn wants to know, released at the end.
+class SpawnSettings {
+ public:
+  SpawnSettings(int job_fd, int result_fd) {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, job_fd, kJobFd);
+    ::posix_spawn_file_actions_adddup2(&actions, result_fd, kResultFd);
+    ::posix_spawnattr_init(&attributes);
+    ::posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    ::posix_spawnattr_setpgroup(&attributes, 0);
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::posix_spawnattr_setsigmask(&attributes, &set);
+    ::sigaddset(&set, SIGPIPE);
+    ::posix_spawnattr_setsigdefault(&attributes, &set);
+  }
+  ~SpawnSettings() {
+    ::posix_spawnattr_destroy(&attributes);
+    ::posix_spawn_file_actions_destroy(&actions);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+};
+
+Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd) {
+  const SpawnSettings settings(job_fd, result_fd);
+  std::array<std::string, 5> arguments{program, "--job-fd", std::to_string(kJobFd), "--result-fd",
+                                       std::to_string(kResultFd)};
+  std::array<char*, 6> argv{};
+  for (std::size_t i = 0; i < arguments.size(); ++i) argv[i] = arguments[i].data();
+  pid_t pid = 0;
+  const int error = ::posix_spawn(&pid, program.c_str(), &settings.actions, &settings.attributes,
+                                  argv.data(), environ);
+  if (error == ENOENT) {
+    return make_error(Errc::kNotFound, "{}: there is no such program; it belongs beside ddp-run",
+                      program);
+  }
+  if (error != 0) return system_error(program.c_str(), error);
+  return pid;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
+                                                          const std::string& program,
+                                                          const config::JobSpec& spec,
+                                                          EndCallback on_end) {
+  const auto job = memory_file(config::to_json(spec));
+  if (!job) return job.error();
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe", errno);
+  UniqueFd read_end(ends[0]);
+  const UniqueFd write_end = moved_up(UniqueFd(ends[1]));
+  const auto pid = spawn(program, job->get(), write_end.get());
+  if (!pid) return pid.error();
+  // The child is not reaped yet, so the number is certainly its own.
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
+  if (!pidfd) {
+    const int error = errno;
+    ::kill(*pid, SIGKILL);
+    ::waitpid(*pid, nullptr, 0);
+    return system_error("pidfd_open", error);
+  }
+  std::unique_ptr<AgentProcess> agent(
+      new AgentProcess(io, *pid, std::move(pidfd), std::move(read_end), std::move(on_end)));
+  agent->wait_for_end();
+  agent->read_result();
+  return agent;
+}
+
+AgentProcess::AgentProcess(asio::io_context& io, pid_t pid, UniqueFd pidfd, UniqueFd result_pipe,
+                           EndCallback on_end)
+    : pid_(pid),
+      pidfd_(io, pidfd.release()),
+      result_pipe_(io, result_pipe.release()),
+      on_end_(std::move(on_end)) {
+  result_pipe_.non_blocking(true);
+}
+
+void AgentProcess::signal(int signal_number) const { ::kill(pid_, signal_number); }
+
+void AgentProcess::read_result() {
+  result_pipe_.async_wait(
+      asio::posix::stream_descriptor::wait_read,
+      [this, alive = std::weak_ptr<void>(alive_)](const std::error_code& error) {
+        // The end may have been handled in the same turn of the event loop.
+        if (error || alive.expired()) return;
+        const std::size_t before = result_text_.size();
+        drain_result();
+        if (result_text_.size() > before) read_result();
+      });
+}
+
+void AgentProcess::drain_result() {
+  std::array<char, 4096> buffer;
+  for (;;) {
+    const ssize_t size = ::read(result_pipe_.native_handle(), buffer.data(), buffer.size());
+    if (size <= 0) return;
+    result_text_.append(buffer.data(), static_cast<std::size_t>(size));
+  }
+}
+
+void AgentProcess::wait_for_end() {
+  pidfd_.async_wait(
+      asio::posix::stream_descriptor::wait_read, [this](const std::error_code& error) {
+        if (error) return;
+        int status = 0;
+        if (::waitpid(pid_, &status, 0) != pid_) status = 0;
+        result_pipe_.cancel();
+        drain_result();
+        AgentEnd end;
+        if (auto result = config::parse_agent_result(result_text_)) end.result = std::move(*result);
+        end.how = WIFSIGNALED(status) ? fmt::format("signal {} ({})", WTERMSIG(status),
+                                                    signal_name(WTERMSIG(status)))
+                                      : fmt::format("exit status {}", WEXITSTATUS(status));
+        const EndCallback on_end = std::move(on_end_);
+        on_end(end);
+      });
+}
+
+std::string agent_program() {
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (size <= 0) return "ddp-agent";
+  const std::string_view own(path.data(), static_cast<std::size_t>(size));
+  return std::string(own.substr(0, own.rfind('/') + 1)) + "ddp-agent";
+}
+
+}  // namespace ddp::run

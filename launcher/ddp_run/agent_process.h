@@ -1,0 +1,60 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+#include "common/config/job_spec.h"
+
+namespace ddp::run {
+
+// How an agent ended.
+struct AgentEnd {
+  std::optional<config::AgentResult> result;  // Nothing: it was lost.
+  std::string how;                            // "signal 9 (SIGKILL)", "exit status 70".
+};
+
+// One ddp-agent, a child of this process in a process group of its own, so that what a terminal
+// sends goes to ddp-run alone. Lives on the thread of `io`. Destroying the object neither ends the
+// process nor waits for it.
+class AgentProcess {
+ public:
+  using EndCallback = std::function<void(const AgentEnd&)>;
+
+  // Starts the binary `program`. `on_end` comes once, from the event loop, when the process has
+  // ended and is reaped; it may destroy this object. kNotFound or kIo if it cannot be started.
+  static Result<std::unique_ptr<AgentProcess>> start(asio::io_context& io,
+                                                     const std::string& program,
+                                                     const config::JobSpec& spec,
+                                                     EndCallback on_end);
+
+  // Only before on_end: the process number is ours until then.
+  void signal(int signal_number) const;
+
+ private:
+  AgentProcess(asio::io_context& io, pid_t pid, UniqueFd pidfd, UniqueFd result_pipe,
+               EndCallback on_end);
+  void wait_for_end();
+  void read_result();
+  void drain_result();
+
+  pid_t pid_;
+  asio::posix::stream_descriptor pidfd_;
+  asio::posix::stream_descriptor result_pipe_;
+  std::string result_text_;
+  EndCallback on_end_;
+  std::shared_ptr<void> alive_ = std::make_shared<char>();
+};
+
+// Path of ddp-agent: beside the running binary.
+std::string agent_program();
+
+}  // namespace ddp::run

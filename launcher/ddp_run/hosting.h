@@ -1,0 +1,20 @@
+#pragma once
+
+#include <memory>
+
+#include <asio/io_context.hpp>
+
+#include "common/base/result.h"
+#include "launcher/ddp_run/job_plan.h"
+#include "launcher/server/server.h"
+
+namespace ddp::run {
+
+// Runs the rendezvous daemon in this process if the plan says so and nobody runs one at the
+// endpoint yet. Fills in the port the agent is to connect to. Null: this ddp-run is a client like
+// the others. Blocks for as long as it takes to find out who has the port, about six seconds at
+// most; runs `io` meanwhile, which must have no other work. Errors are exit_error: kExitPortInUse
+// if a stranger has the port, kExitInvalidValue if the address cannot be bound.
+Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, JobPlan& plan);
+
+}  // namespace ddp::run

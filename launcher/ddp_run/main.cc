@@ -1,0 +1,66 @@
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <asio/io_context.hpp>
+
+#include "common/base/exit_codes.h"
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/flag_table.h"
+#include "launcher/ddp_run/flags.h"
+#include "launcher/ddp_run/hosting.h"
+#include "launcher/ddp_run/job_plan.h"
+#include "launcher/ddp_run/machine.h"
+#include "launcher/ddp_run/program.h"
+#include "launcher/ddp_run/supervisor.h"
+
+namespace {
+
+using namespace ddp;  // NOLINT(google-build-using-namespace): a main file.
+
+int fail(const Error& error) {
+  std::fprintf(stderr, "ddp-run: %s\n", error.message.c_str());
+  return run::exit_code_of(error);
+}
+
+void prepare_process() {
+  // What an agent leaves behind when it is killed comes to this process, which ends it.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::signal(SIGPIPE, SIG_IGN);
+  // An ignored SIGCHLD would make the kernel throw the agent's status away.
+  ::signal(SIGCHLD, SIG_DFL);
+}
+
+const char* environment(const char* name) { return std::getenv(name); }
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto options =
+      run::parse_flags(std::vector<std::string>(argv + 1, argv + argc), environment);
+  if (!options) return fail(options.error());
+  if (options->help || options->version) {
+    std::fputs(options->help ? run::help_text().c_str() : "ddp-run " DDP_VERSION "\n", stdout);
+    return kExitSuccess;
+  }
+  for (const std::string& warning : options->warnings)
+    std::fprintf(stderr, "ddp-run: %s\n", warning.c_str());
+  const char* path = std::getenv("PATH");
+  if (const auto found = run::check_program(*options, path != nullptr ? path : "/bin:/usr/bin");
+      !found) {
+    return fail(found.error());
+  }
+  auto plan = run::plan_job(*options, run::Machine::this_one(environment));
+  if (!plan) return fail(plan.error());
+
+  prepare_process();
+  asio::io_context io(1);
+  auto server = run::host_rendezvous(io, *plan);
+  if (!server) return fail(server.error());
+  return run::Supervisor(io, std::move(*plan), std::move(*server)).run();
+}

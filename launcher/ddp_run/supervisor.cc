@@ -1,0 +1,141 @@
+#include "launcher/ddp_run/supervisor.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "common/base/descendants.h"
+#include "common/base/exit_codes.h"
+#include "common/base/signal_name.h"
+
+namespace ddp::run {
+namespace {
+
+// What an agent may take longer than the time its workers are given to stop.
+constexpr Duration kGrace{10'000};
+// How long nodes that are still connected may take to read how the job ended.
+constexpr Duration kDrainLimit{5'000};
+
+bool is_ignored(int signal) {
+  struct sigaction current {};
+  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+}
+
+// In one write, so that it does not mix with what workers print.
+void print(std::string text) {
+  if (!text.ends_with('\n')) text += '\n';
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(STDERR_FILENO, rest.data(), rest.size());
+    if (written <= 0) return;
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace
+
+Supervisor::Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server)
+    : io_(io), plan_(std::move(plan)), server_(std::move(server)), signals_(io), timer_(io) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    // nohup and its like start programs with a signal ignored and mean it.
+    if (!is_ignored(signal)) signals_.add(signal);
+  }
+}
+
+int Supervisor::run() {
+  if (server_) {
+    server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
+      if (job_id == plan_.spec.job_id) on_job_finished(finish);
+    });
+  }
+  wait_for_signal();
+  start_agent();
+  io_.run();
+  return exit_code_.value_or(kExitInternal);
+}
+
+void Supervisor::start_agent() {
+  auto agent = AgentProcess::start(io_, agent_program(), plan_.spec,
+                                   [this](const AgentEnd& end) { on_agent_end(end); });
+  if (!agent) return conclude(kExitInternal, agent.error().message, "");
+  agent_ = std::move(*agent);
+}
+
+void Supervisor::on_agent_end(const AgentEnd& end) {
+  agent_.reset();
+  timer_.cancel();
+  // A lost agent cannot clear up; one that reported has, and then this finds nothing.
+  kill_descendants();
+  if (!end.result) return on_agent_lost(end.how);
+  // The refusal is what became of the loss: the job ended while the successor was on its way.
+  if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
+    if (finish_) return conclude(finish_->exit_code, finish_->summary, finish_->report);
+    return conclude(kExitNodeLost, end.result->summary, "");
+  }
+  conclude(end.result->exit_code, end.result->summary, end.result->report);
+}
+
+void Supervisor::on_agent_lost(const std::string& how) {
+  ++lost_agents_;
+  const std::string lost = fmt::format("the agent on {} was lost: {}", plan_.spec.host, how);
+  if (finish_) return conclude(finish_->exit_code, finish_->summary, finish_->report);
+  if (interrupted_by_ != 0) return conclude(kExitSignalBase + interrupted_by_, lost, "");
+  if (lost_agents_ <= plan_.spec.max_restarts) {
+    print(fmt::format("ddp-run: {}; starting another", lost));
+    return start_agent();
+  }
+  const std::string summary =
+      fmt::format("{}; --max-restarts {} is used up", lost, plan_.spec.max_restarts);
+  if (!server_) return conclude(kExitNodeLost, summary, "");
+  // The coordinator ends the job as soon as it knows, and its report says more.
+  timer_.after(Duration(plan_.spec.stop_timeout_ms) + kGrace,
+               [this, summary] { conclude(kExitNodeLost, summary, ""); });
+}
+
+void Supervisor::on_job_finished(const wire::Finish& finish) {
+  finish_ = finish;
+  if (!agent_ && !exit_code_) conclude(finish.exit_code, finish.summary, finish.report);
+}
+
+void Supervisor::wait_for_signal() {
+  signals_.async_wait([this](const std::error_code& error, int signal) {
+    if (error) return;
+    wait_for_signal();
+    on_signal(signal);
+  });
+}
+
+void Supervisor::on_signal(int signal) {
+  if (exit_code_) return io_.stop();  // Everything is over but for the farewell.
+  const bool first = interrupted_by_ == 0;
+  if (first) interrupted_by_ = signal;
+  if (!agent_) {
+    return conclude(kExitSignalBase + signal,
+                    fmt::format("node {} was stopped by {}", plan_.spec.host, signal_name(signal)),
+                    "");
+  }
+  agent_->signal(signal);
+  if (!first) return;
+  timer_.after(Duration(plan_.spec.stop_timeout_ms) + kGrace, [this] {
+    if (agent_) agent_->signal(SIGKILL);
+  });
+}
+
+bool Supervisor::prints_report() const {
+  return server_ != nullptr || plan_.spec.max_nodes == 1 || plan_.spec.node_rank == 0;
+}
+
+void Supervisor::conclude(int exit_code, const std::string& summary, const std::string& report) {
+  exit_code_ = exit_code;
+  timer_.cancel();
+  if (exit_code != kExitSuccess) {
+    print(prints_report() && !report.empty() ? report : fmt::format("ddp-run: {}", summary));
+  }
+  if (!server_) return io_.stop();
+  if (!finish_) server_->end_job(plan_.spec.job_id, exit_code, summary);
+  server_->drain(kDrainLimit, [this] { io_.stop(); });
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <asio/io_context.hpp>
+#include <asio/signal_set.hpp>
+
+#include "common/net/timer.h"
+#include "launcher/ddp_run/agent_process.h"
+#include "launcher/ddp_run/job_plan.h"
+#include "launcher/server/server.h"
+
+namespace ddp::run {
+
+// Keeps one node's part of a job going until it is over: starts the agent, starts another if that
+// one is lost, forwards signals, prints the report. One thread, one io_context. This process must
+// be a child subreaper and have no other children.
+class Supervisor {
+ public:
+  // `server` is the rendezvous this process hosts, or null.
+  Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server);
+
+  // Runs to the end of the job and gives the exit status. Nothing of the job is left on this node
+  // then.
+  int run();
+
+ private:
+  void start_agent();
+  void on_agent_end(const AgentEnd& end);
+  void on_agent_lost(const std::string& how);
+  void on_job_finished(const wire::Finish& finish);
+  void wait_for_signal();
+  void on_signal(int signal);
+  // The end: tells the other nodes if they depend on this process, prints, and lets them read what
+  // was sent.
+  void conclude(int exit_code, const std::string& summary, const std::string& report);
+  bool prints_report() const;
+
+  asio::io_context& io_;
+  const JobPlan plan_;
+  std::unique_ptr<server::Server> server_;
+  std::unique_ptr<AgentProcess> agent_;
+  asio::signal_set signals_;
+  net::Timer timer_;  // After a signal: until the agent is killed. After a loss: until the
+                      // coordinator has decided.
+  std::optional<wire::Finish> finish_;  // Only where the rendezvous is hosted.
+  int lost_agents_ = 0;
+  int interrupted_by_ = 0;  // The first signal.
+  std::optional<int> exit_code_;
+};
+
+}  // namespace ddp::run
