@@ -103,10 +103,14 @@ void RoundProcesses::reap() {
 
 bool RoundProcesses::clear(Duration limit) {
   if (!kill_descendants(0, limit)) return false;
+  abandon();
+  return true;
+}
+
+void RoundProcesses::abandon() {
   for (const auto& worker : workers_) worker->close();
   workers_.clear();
   memory_.reset();
-  return true;
 }
 
 }  // namespace ddp::agent

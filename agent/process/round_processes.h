@@ -50,6 +50,8 @@ class RoundProcesses {
   // Kills whatever is left of the round and lets go of its memory, pipes and files. False if
   // something still lived after `limit`: call again. Workers that are killed here get no on_exit.
   bool clear(Duration limit);
+  // Lets go of what clear() could not kill, so that another round can start.
+  void abandon();
 
  private:
   std::shared_ptr<Worker> find(pid_t pid) const;

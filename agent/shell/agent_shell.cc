@@ -1,0 +1,208 @@
+#include "agent/shell/agent_shell.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "common/base/exit_codes.h"
+
+namespace ddp::agent {
+namespace {
+
+// One blocking look at what is left of a round, and how often and how long it is repeated.
+constexpr Duration kClearSlice{50};
+constexpr Duration kClearPause{10};
+constexpr Duration kClearLimit{5'000};
+// How long the reader of our output may hold up our end.
+constexpr Duration kFlushLimit{2'000};
+
+bool is_ignored(int signal) {
+  struct sigaction current {};
+  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+}
+
+// A pipe that nobody reads any more: whoever started us is gone.
+bool has_reader(int fd) {
+  pollfd check{fd, 0, 0};
+  return ::poll(&check, 1, 0) <= 0 || (check.revents & POLLERR) == 0;
+}
+
+}  // namespace
+
+AgentShell::AgentShell(asio::io_context& io, AgentStart start)
+    : io_(io),
+      spec_(std::move(start.spec)),
+      result_fd_(std::move(start.result_fd)),
+      parent_(start.parent),
+      core_(spec_, start.last_round, start.restarts),
+      console_(Console::open_standard(io)),
+      processes_(io, spec_, console_,
+                 {[this](const WorkerExit& exit) {
+                    tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
+                  },
+                  [this](int local_rank, std::int64_t step) {
+                    tell([=, this](TimePoint now) {
+                      return core_.on_worker_progress(now, local_rank, step);
+                    });
+                  }}),
+      link_(io, spec_.coordinator_host, spec_.coordinator_port,
+            {[this] { tell([this](TimePoint now) { return core_.on_connected(now); }); },
+             [this](const std::string& why) {
+               tell([this, why](TimePoint now) { return core_.on_connect_failed(now, why); });
+             },
+             [this] { tell([this](TimePoint now) { return core_.on_disconnected(now); }); },
+             [this](const wire::CoordinatorMessage& message) {
+               tell([this, message](TimePoint now) { return core_.on_message(now, message); });
+             }}),
+      tick_(io),
+      clear_timer_(io),
+      user_signals_(io),
+      child_signal_(io, SIGCHLD),
+      parent_pidfd_(io) {}
+
+int AgentShell::run() {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+    // nohup and its like start programs with a signal ignored and mean it.
+    if (!is_ignored(signal)) user_signals_.add(signal);
+  }
+  wait_for_signal();
+  wait_for_child();
+  watch_parent();
+  tell([this](TimePoint now) { return core_.start(now); });
+  io_.run();
+  return exit_code_.value_or(kExitInternal);
+}
+
+void AgentShell::tell(Event event) {
+  events_.push_back(std::move(event));
+  if (performing_) return;
+  performing_ = true;
+  while (!events_.empty()) {
+    const Event next = std::move(events_.front());
+    events_.pop_front();
+    for (const Action& action : next(Clock::now())) {
+      std::visit([this](const auto& kind) { perform(kind); }, action);
+    }
+  }
+  performing_ = false;
+  arm_timer();
+}
+
+void AgentShell::arm_timer() {
+  const std::optional<TimePoint> deadline = core_.next_deadline();
+  if (!deadline) return tick_.cancel();
+  tick_.at(*deadline, [this] { tell([this](TimePoint now) { return core_.on_tick(now); }); });
+}
+
+void AgentShell::wait_for_signal() {
+  user_signals_.async_wait([this](const std::error_code& error, int signal) {
+    if (error) return;
+    wait_for_signal();
+    tell([this, signal](TimePoint now) { return core_.on_signal(now, signal); });
+  });
+}
+
+void AgentShell::wait_for_child() {
+  child_signal_.async_wait([this](const std::error_code& error, int) {
+    if (error) return;
+    wait_for_child();
+    processes_.reap();
+  });
+}
+
+void AgentShell::watch_parent() {
+  const auto lost = [this] { tell([this](TimePoint now) { return core_.on_parent_lost(now); }); };
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, parent_, 0)));
+  // The number may be somebody else's by now, unless it still is our parent's.
+  if (!pidfd || ::getppid() != parent_ || !has_reader(result_fd_.get())) return lost();
+  parent_pidfd_.assign(pidfd.release());
+  parent_pidfd_.async_wait(asio::posix::stream_descriptor::wait_read,
+                           [lost](const std::error_code& error) {
+                             if (!error) lost();
+                           });
+}
+
+void AgentShell::perform(const Connect& action) { link_.connect(action.delay); }
+
+void AgentShell::perform(const Disconnect&) { link_.disconnect(); }
+
+void AgentShell::perform(const SendToCoordinator& action) { link_.send(action.message); }
+
+void AgentShell::perform(const SpawnWorkers& action) {
+  wire::RoundStart round = action.round;
+  // The address the coordinator's host is known to be reachable at from here.
+  if (round.master_addr.empty()) round.master_addr = link_.remote_address();
+  if (round.round > 0 && !round.reason.empty())
+    print(fmt::format("round {}: {}", round.round, round.reason));
+  for (const auto& failure : processes_.start(round)) {
+    tell([this, failure](TimePoint now) {
+      return core_.on_spawn_failed(now, failure.local_rank, failure.status, failure.why);
+    });
+  }
+}
+
+void AgentShell::perform(const SignalWorkers& action) {
+  processes_.signal(action.signal, action.abort_reason);
+}
+
+void AgentShell::perform(const KillWorkers&) { processes_.signal(SIGKILL, ""); }
+
+void AgentShell::perform(const ClearRound&) {
+  clear_processes(Clock::now(),
+                  [this] { tell([this](TimePoint now) { return core_.on_round_cleared(now); }); });
+}
+
+void AgentShell::perform(const Print& action) { print(action.text); }
+
+void AgentShell::perform(const Exit& action) {
+  clear_processes(Clock::now(), [this, result = action.result] { finish(result); });
+}
+
+void AgentShell::clear_processes(TimePoint since, std::function<void()> done) {
+  const bool cleared = processes_.clear(kClearSlice);
+  if (!cleared && Clock::now() - since < kClearLimit) {
+    clear_timer_.after(kClearPause, [this, since, done] { clear_processes(since, done); });
+    return;
+  }
+  if (!cleared) {
+    print(fmt::format(
+        "processes of this job on {} did not die within {} s of SIGKILL; they hang in the kernel",
+        spec_.host, kClearLimit.count() / 1'000));
+    processes_.abandon();
+  }
+  done();
+}
+
+void AgentShell::finish(const config::AgentResult& result) {
+  exit_code_ = result.exit_code;
+  console_.out->flush(kFlushLimit);
+  if (console_.err != console_.out) console_.err->flush(kFlushLimit);
+  write_result(result);
+  link_.disconnect();
+  link_.when_closed([this] { io_.stop(); });
+}
+
+void AgentShell::write_result(const config::AgentResult& result) {
+  const std::string json = config::to_json(result);
+  std::string_view rest = json;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(result_fd_.get(), rest.data(), rest.size());
+    if (written > 0) rest.remove_prefix(static_cast<std::size_t>(written));
+    if (written < 0 && errno != EINTR) break;  // ddp-run is gone; nobody else wants it.
+  }
+  result_fd_.reset();
+}
+
+void AgentShell::print(const std::string& text) {
+  console_.err->write(fmt::format("ddp-run: {}\n", text));
+}
+
+}  // namespace ddp::agent

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <asio/signal_set.hpp>
+
+#include "agent/core/agent_core.h"
+#include "agent/process/console.h"
+#include "agent/process/round_processes.h"
+#include "agent/shell/coordinator_link.h"
+#include "common/base/unique_fd.h"
+#include "common/config/job_spec.h"
+#include "common/net/timer.h"
+
+namespace ddp::agent {
+
+struct AgentStart {
+  config::JobSpec spec;
+  UniqueFd result_fd;  // AgentResult goes there, as JSON, once.
+  pid_t parent = 0;    // Its end is reported to the core as on_parent_lost.
+  // From a predecessor that was lost.
+  Round last_round = kNoRound;
+  int restarts = 0;
+};
+
+// Carries out what AgentCore decides: sockets, timers, signals, processes. One thread, the main
+// thread, around one io_context. This process must be a child subreaper, ignore SIGPIPE and have no
+// children.
+class AgentShell {
+ public:
+  AgentShell(asio::io_context& io, AgentStart start);
+
+  // Runs the agent to its end and gives its exit status. Nothing of the job is left on this node
+  // then, and the result is written.
+  int run();
+
+ private:
+  // What happened, to be told to the core; it answers with what is to be done.
+  using Event = std::function<std::vector<Action>(TimePoint now)>;
+
+  // Queues an event. An event that comes while actions are carried out waits until all of them are.
+  void tell(Event event);
+  void arm_timer();
+  void wait_for_signal();
+  void wait_for_child();
+  void watch_parent();
+
+  void perform(const Connect& action);
+  void perform(const Disconnect& action);
+  void perform(const SendToCoordinator& action);
+  void perform(const SpawnWorkers& action);
+  void perform(const SignalWorkers& action);
+  void perform(const KillWorkers& action);
+  void perform(const ClearRound& action);
+  void perform(const Print& action);
+  void perform(const Exit& action);
+
+  // Repeats until nothing is left, then calls back; after kClearLimit it says so and goes on.
+  void clear_processes(TimePoint since, std::function<void()> done);
+  void finish(const config::AgentResult& result);
+  void write_result(const config::AgentResult& result);
+  void print(const std::string& text);
+
+  asio::io_context& io_;
+  const config::JobSpec spec_;
+  UniqueFd result_fd_;
+  const pid_t parent_;
+  AgentCore core_;
+  Console::Pair console_;
+  RoundProcesses processes_;
+  CoordinatorLink link_;
+  net::Timer tick_;
+  net::Timer clear_timer_;
+  asio::signal_set user_signals_;
+  asio::signal_set child_signal_;
+  asio::posix::stream_descriptor parent_pidfd_;
+  std::deque<Event> events_;
+  bool performing_ = false;
+  std::optional<int> exit_code_;
+};
+
+}  // namespace ddp::agent

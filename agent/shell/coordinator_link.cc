@@ -1,0 +1,101 @@
+#include "agent/shell/coordinator_link.h"
+
+#include <utility>
+
+#include <asio/post.hpp>
+
+namespace ddp::agent {
+namespace {
+
+// One attempt; AgentCore repeats it as long as the job description allows.
+constexpr std::chrono::milliseconds kConnectLimit{5'000};
+
+}  // namespace
+
+CoordinatorLink::CoordinatorLink(asio::io_context& io, std::string host, int port, Events events)
+    : io_(io),
+      host_(std::move(host)),
+      port_(port),
+      events_(std::move(events)),
+      delay_(io),
+      self_(std::make_shared<CoordinatorLink*>(this)) {}
+
+CoordinatorLink::~CoordinatorLink() {
+  *self_ = nullptr;
+  if (connection_) connection_->close();
+}
+
+void CoordinatorLink::connect(Duration delay) {
+  ++generation_;
+  if (delay.count() > 0) {
+    delay_.after(delay, [this] { attempt(); });
+  } else {
+    attempt();
+  }
+}
+
+void CoordinatorLink::attempt() {
+  net::FrameConnection::connect(io_, host_, port_, kConnectLimit,
+                                [self = self_, generation = generation_](
+                                    Result<std::shared_ptr<net::FrameConnection>> result) {
+                                  CoordinatorLink* link = *self;
+                                  if (link == nullptr || link->generation_ != generation) {
+                                    if (result) (*result)->close();
+                                  } else if (result) {
+                                    link->adopt(std::move(*result));
+                                  } else {
+                                    link->events_.on_connect_failed(result.error().message);
+                                  }
+                                });
+}
+
+void CoordinatorLink::adopt(std::shared_ptr<net::FrameConnection> connection) {
+  connection_ = std::move(connection);
+  connection_->start(
+      [self = self_, generation = generation_](const std::string& payload) {
+        CoordinatorLink* link = *self;
+        if (link != nullptr && link->generation_ == generation) link->on_frame(payload);
+      },
+      [self = self_, generation = generation_](const Error&) {
+        CoordinatorLink* link = *self;
+        if (link == nullptr) return;
+        if (link->generation_ == generation) {
+          link->connection_.reset();
+          link->events_.on_disconnected();
+        } else if (--link->closing_ == 0 && link->closed_callback_) {
+          std::exchange(link->closed_callback_, nullptr)();
+        }
+      });
+  events_.on_connected();
+}
+
+void CoordinatorLink::on_frame(const std::string& payload) {
+  // A message of a kind that this agent does not know is from a newer coordinator and skipped.
+  if (const auto message = wire::decode_coordinator_message(payload)) events_.on_message(*message);
+}
+
+void CoordinatorLink::send(const wire::AgentMessage& message) {
+  if (connection_) connection_->send(wire::encode(message));
+}
+
+void CoordinatorLink::disconnect() {
+  ++generation_;
+  delay_.cancel();
+  if (!connection_) return;
+  ++closing_;
+  std::exchange(connection_, nullptr)->close_after_writes();
+}
+
+void CoordinatorLink::when_closed(std::function<void()> callback) {
+  if (closing_ == 0) {
+    asio::post(io_, std::move(callback));
+  } else {
+    closed_callback_ = std::move(callback);
+  }
+}
+
+std::string CoordinatorLink::remote_address() const {
+  return connection_ ? connection_->remote_address() : std::string();
+}
+
+}  // namespace ddp::agent

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <asio/io_context.hpp>
+
+#include "common/base/clock.h"
+#include "common/net/frame_connection.h"
+#include "common/net/timer.h"
+#include "common/wire/rendezvous_messages.h"
+
+namespace ddp::agent {
+
+// The agent's connection to the coordinator: at most one at a time, opened and closed as AgentCore
+// orders. Lives on the thread of `io`. Callbacks never come from inside a call.
+class CoordinatorLink {
+ public:
+  struct Events {
+    std::function<void()> on_connected;
+    std::function<void(const std::string& why)> on_connect_failed;
+    std::function<void()> on_disconnected;  // Lost, not ordered.
+    std::function<void(const wire::CoordinatorMessage&)> on_message;
+  };
+
+  CoordinatorLink(asio::io_context& io, std::string host, int port, Events events);
+  ~CoordinatorLink();
+  CoordinatorLink(const CoordinatorLink&) = delete;
+  CoordinatorLink& operator=(const CoordinatorLink&) = delete;
+
+  void connect(Duration delay);
+  // Nothing while there is no connection.
+  void send(const wire::AgentMessage& message);
+  // Closes after what was sent has left. No event follows.
+  void disconnect();
+  // Calls back when no closing connection is left over, at most a few seconds later.
+  void when_closed(std::function<void()> callback);
+
+  // Numeric address of the coordinator as this node reaches it; empty while there is no connection.
+  std::string remote_address() const;
+
+ private:
+  void attempt();
+  void adopt(std::shared_ptr<net::FrameConnection> connection);
+  void on_frame(const std::string& payload);
+
+  asio::io_context& io_;
+  const std::string host_;
+  const int port_;
+  Events events_;
+  net::Timer delay_;
+  // Attempts and connections of older generations are forgotten: what they still report is ignored.
+  std::uint64_t generation_ = 0;
+  std::shared_ptr<net::FrameConnection> connection_;
+  int closing_ = 0;  // Connections that are still sending their last.
+  std::function<void()> closed_callback_;
+  // Guards callbacks of connections that outlive this object.
+  std::shared_ptr<CoordinatorLink*> self_;
+};
+
+}  // namespace ddp::agent

@@ -1,0 +1,103 @@
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <asio/io_context.hpp>
+
+#include "agent/shell/agent_shell.h"
+#include "agent/shell/options.h"
+#include "common/base/exit_codes.h"
+#include "common/base/unique_fd.h"
+#include "common/config/job_spec.h"
+
+namespace {
+
+using namespace ddp;  // NOLINT(google-build-using-namespace): a main file.
+
+Result<std::string> read_all(int fd) {
+  std::string text;
+  char buffer[16 * 1024];
+  for (;;) {
+    const ssize_t size = ::read(fd, buffer, sizeof(buffer));
+    if (size > 0) text.append(buffer, static_cast<std::size_t>(size));
+    if (size == 0) return text;
+    if (size < 0 && errno != EINTR) {
+      return make_error(Errc::kIo, "--job-fd {}: {}", fd, std::generic_category().message(errno));
+    }
+  }
+}
+
+// Numbers 0 to 2 must be taken: a pipe that got one of them would become a worker's input or
+// output.
+void fill_standard_fds() {
+  for (;;) {
+    const int fd = ::open("/dev/null", O_RDWR);
+    if (fd < 0) return;
+    if (fd > STDERR_FILENO) {
+      ::close(fd);
+      return;
+    }
+  }
+}
+
+void prepare_process() {
+  fill_standard_fds();
+  // A reader of our output that has gone, and a limit on file sizes, are errors to handle and no
+  // reason to end.
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);
+  // An ignored SIGCHLD would make the kernel throw the statuses of workers away.
+  ::signal(SIGCHLD, SIG_DFL);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+int fail(const Error& error, int status) {
+  std::fprintf(stderr, "ddp-agent: %s\n", error.message.c_str());
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // First of all, so that the parent is still the one that started us.
+  const pid_t parent = ::getppid();
+  const auto options = agent::parse_agent_options(std::vector<std::string>(argv + 1, argv + argc));
+  if (!options) return fail(options.error(), kExitUsage);
+  if (options->help || options->version) {
+    std::fputs(options->help ? agent::kAgentUsage : "ddp-agent " DDP_VERSION "\n", stdout);
+    return kExitSuccess;
+  }
+  prepare_process();
+
+  UniqueFd job_fd(options->job_fd);
+  agent::AgentStart start;
+  start.result_fd.reset(options->result_fd);
+  ::fcntl(start.result_fd.get(), F_SETFD, FD_CLOEXEC);
+  start.parent = parent;
+  start.last_round = options->last_round;
+  start.restarts = options->restarts;
+  const auto text = read_all(job_fd.get());
+  if (!text) return fail(text.error(), kExitInternal);
+  auto spec = config::parse_job_spec(*text);
+  if (!spec) return fail(spec.error(), kExitInternal);
+  if (spec->command.empty() || spec->nproc < 1) {
+    return fail(
+        make_error(Errc::kInvalidArgument, "the job description has no command or no workers"),
+        kExitInternal);
+  }
+  start.spec = std::move(*spec);
+  job_fd.reset();
+
+  asio::io_context io(1);
+  agent::AgentShell shell(io, std::move(start));
+  return shell.run();
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+
+namespace ddp::agent {
+
+// Command line of ddp-agent. ddp-run writes it, people do not.
+struct AgentOptions {
+  int job_fd = -1;     // JobSpec as JSON is read from there, to its end.
+  int result_fd = -1;  // AgentResult as JSON is written there.
+  Round last_round = kNoRound;
+  int restarts = 0;
+  bool help = false;
+  bool version = false;
+};
+
+inline constexpr const char* kAgentUsage =
+    "ddp-agent is started by ddp-run, once a node; start ddp-run instead.\n"
+    "  --job-fd N        descriptor with the job description (JSON), read to its end\n"
+    "  --result-fd N     descriptor that gets the result (JSON)\n"
+    "  --last-round R    last round of the agent this one replaces\n"
+    "  --restarts K      restarts the job had had by then\n";
+
+// `arguments` without the program's name. kInvalidArgument names the argument.
+Result<AgentOptions> parse_agent_options(const std::vector<std::string>& arguments);
+
+}  // namespace ddp::agent
