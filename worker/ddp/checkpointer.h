@@ -20,21 +20,25 @@ class Optimizer;
 
 namespace ddp {
 
+namespace checkpoint {
+class FileSystem;
+}
+
 struct CheckpointOptions {
   std::string directory;  // Shared by all nodes; made with its parents if it is missing.
   int keep = 3;  // How many checkpoints stay; 0 keeps all. The last valid one is never removed.
 };
 
-// What load_latest found; the same on all ranks but for `notes`.
+// What load_latest found; the same on all ranks.
 struct LoadReport {
   std::int64_t step = -1;   // -1: there is nothing to load.
   std::int64_t epoch = -1;  // As given to save; -1 if it was not.
   int world_size = 0;       // Of the run that saved it.
   std::string path;
-  std::vector<std::string>
-      skipped;  // One line for each newer checkpoint passed over: which and why.
-  std::vector<std::string>
-      notes;  // What was left out by rule, such as per-rank state after a change of world size.
+  // One line for each newer checkpoint passed over: which and why.
+  std::vector<std::string> skipped;
+  // What was left out by rule, such as per-rank state after a change of world size.
+  std::vector<std::string> notes;
 };
 
 // Saves and restores all that resuming exactly needs, together with the other ranks of a process
@@ -55,6 +59,9 @@ class Checkpointer {
  public:
   // Throws std::invalid_argument on an empty directory or a negative keep.
   Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGroup> group);
+  // With another file system, which outlives the object: for tests.
+  Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGroup> group,
+               checkpoint::FileSystem& files);
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -74,15 +81,16 @@ class Checkpointer {
   // The default CPU generator, per rank.
   void add_rng(std::string name = "cpu");
 
-  // Anything else. save is called on rank 0 (per_rank: on every rank) inside save(); load on every
-  // rank inside load_latest(). Numbers come back bit for bit, also NaN and infinities. Either may
-  // throw: the call then fails with the exception's text, and values that were loaded already get
-  // their former value back by load(save()).
+  // Anything else. save is called on rank 0 (per_rank: on every rank) inside save(). load is called
+  // on every rank inside load_latest(), before modules and optimizers get their values. Numbers
+  // come back bit for bit, also NaN and infinities. Either may throw: the call then fails with the
+  // exception's text, and values loaded before get their former one back by load(save()).
   void add_value(std::string name, std::function<nlohmann::json()> save,
                  std::function<void(const nlohmann::json&)> load, bool per_rank = false);
 
-  // Makes and probes the folder and removes what crashed runs left in it. kIo with the path and the
-  // system's reason if it cannot be written. Not while another job uses the folder.
+  // Makes the folder, removes what crashed runs left in it, and proves that every rank can write
+  // there and sees what rank 0 wrote. kIo with the path and the system's reason if not. Not while
+  // another job uses the folder.
   Result<void> prepare();
 
   // Writes, fsyncs and publishes a checkpoint; returns its path. On failure the checkpoints that
@@ -90,17 +98,19 @@ class Checkpointer {
   // exists already is replaced without a moment in which neither is there.
   Result<std::string> save(std::int64_t step, std::int64_t epoch = -1);
 
-  // Restores the newest checkpoint whose every checksum holds. No checkpoint at all, or none valid,
-  // is success with step -1. kMismatch, naming the tensor, if the checkpoint belongs to another
-  // model; kIo if a file cannot be read.
+  // Restores the newest checkpoint whose every checksum holds and that every rank can read. No
+  // checkpoint at all, or none valid, is success with step -1. kMismatch, naming the tensor, if the
+  // checkpoint belongs to another model; kIo if the folder itself cannot be read. Needs memory for
+  // a second copy of the state while it runs.
   Result<LoadReport> load_latest();
 
-  // What the last call could not do although it succeeded (an old checkpoint that cannot be
-  // removed). Rank 0 only.
+  // One line for each thing that the last prepare or save could not do although it succeeded, such
+  // as an old checkpoint that cannot be removed. Rank 0 only.
   const std::vector<std::string>& warnings() const;
 
+  struct Impl;  // For the files that implement this class.
+
  private:
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,340 @@
+#include "worker/ddp/optimizer_state.h"
+
+#include <cstdlib>
+#include <set>
+#include <stdexcept>
+#include <typeinfo>
+#include <unordered_map>
+
+#include <ATen/ATen.h>
+#include <cxxabi.h>
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "worker/ddp/module_state.h"
+#include "worker/ddp/tensors.h"
+
+namespace ddp {
+namespace {
+
+using nlohmann::json;
+
+// --- Which fields there are, under LibTorch's names. ---
+
+template <typename Visit>
+void fields(torch::optim::SGDOptions& o, Visit visit) {
+  visit("lr", o.lr());
+  visit("momentum", o.momentum());
+  visit("dampening", o.dampening());
+  visit("weight_decay", o.weight_decay());
+  visit("nesterov", o.nesterov());
+}
+template <typename Visit>
+void fields(torch::optim::SGDParamState& s, Visit visit) {
+  visit("momentum_buffer", s.momentum_buffer());
+}
+
+// Adam and AdamW have the same fields in unrelated types.
+template <typename Options, typename Visit>
+void adam_options(Options& o, Visit visit) {
+  visit("lr", o.lr());
+  visit("betas", o.betas());
+  visit("eps", o.eps());
+  visit("weight_decay", o.weight_decay());
+  visit("amsgrad", o.amsgrad());
+}
+template <typename State, typename Visit>
+void adam_state(State& s, Visit visit) {
+  visit("step", s.step());
+  visit("exp_avg", s.exp_avg());
+  visit("exp_avg_sq", s.exp_avg_sq());
+  visit("max_exp_avg_sq", s.max_exp_avg_sq());
+}
+template <typename Visit>
+void fields(torch::optim::AdamOptions& o, Visit visit) {
+  adam_options(o, visit);
+}
+template <typename Visit>
+void fields(torch::optim::AdamParamState& s, Visit visit) {
+  adam_state(s, visit);
+}
+template <typename Visit>
+void fields(torch::optim::AdamWOptions& o, Visit visit) {
+  adam_options(o, visit);
+}
+template <typename Visit>
+void fields(torch::optim::AdamWParamState& s, Visit visit) {
+  adam_state(s, visit);
+}
+
+template <typename Visit>
+void fields(torch::optim::AdagradOptions& o, Visit visit) {
+  visit("lr", o.lr());
+  visit("lr_decay", o.lr_decay());
+  visit("weight_decay", o.weight_decay());
+  visit("initial_accumulator_value", o.initial_accumulator_value());
+  visit("eps", o.eps());
+}
+template <typename Visit>
+void fields(torch::optim::AdagradParamState& s, Visit visit) {
+  visit("step", s.step());
+  visit("sum", s.sum());
+}
+
+template <typename Visit>
+void fields(torch::optim::RMSpropOptions& o, Visit visit) {
+  visit("lr", o.lr());
+  visit("alpha", o.alpha());
+  visit("eps", o.eps());
+  visit("weight_decay", o.weight_decay());
+  visit("momentum", o.momentum());
+  visit("centered", o.centered());
+}
+template <typename Visit>
+void fields(torch::optim::RMSpropParamState& s, Visit visit) {
+  visit("step", s.step());
+  visit("square_avg", s.square_avg());
+  visit("momentum_buffer", s.momentum_buffer());
+  visit("grad_avg", s.grad_avg());
+}
+
+// --- Writing and reading a field. ---
+
+struct FieldWriter {
+  json& scalars;
+  std::vector<StateTensor>& tensors;
+  const std::string& prefix;
+
+  void operator()(const char* field, const at::Tensor& tensor) const {
+    if (tensor.defined()) tensors.push_back({prefix + field, tensor});
+  }
+  template <typename Scalar>
+  void operator()(const char* field, const Scalar& scalar) const {
+    scalars[field] = scalar;
+  }
+};
+
+// A difference between checkpoint and optimizer. Thrown inside this file only.
+struct Mismatch : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct ReadFailure {
+  Error error;
+};
+
+struct FieldReader {
+  const json& scalars;
+  TensorSource& source;
+  const std::string& prefix;
+  const at::Tensor& parameter;
+
+  void operator()(const char* field, at::Tensor& tensor) const {
+    const checkpoint::TensorRecord* record = source.find(prefix + field, checkpoint::kReplicated);
+    if (record == nullptr) {
+      tensor = at::Tensor();
+      return;
+    }
+    if (parameter.sizes().vec() != record->shape) {
+      throw Mismatch(fmt::format("\"{}\" has another shape than its parameter, {}", record->name,
+                                 describe(parameter)));
+    }
+    auto read = source.read(*record);
+    if (!read) throw ReadFailure{read.error()};
+    // Device and strides of the parameter, as the optimizer itself would have made it.
+    const at::NoGradGuard no_grad;
+    tensor = at::empty_like(parameter, parameter.options().dtype(read->scalar_type()));
+    tensor.copy_(*read);
+  }
+  template <typename Scalar>
+  void operator()(const char* field, Scalar& scalar) const {
+    scalar = scalars.at(field).template get<Scalar>();
+  }
+};
+
+// State is keyed by the address of the parameter: as text before LibTorch 2, as a pointer since.
+template <typename Map>
+typename Map::key_type state_key(const at::Tensor& parameter) {
+  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
+    return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+  } else {
+    return parameter.unsafeGetTensorImpl();
+  }
+}
+
+std::string type_name(const torch::optim::Optimizer& optimizer) {
+  const char* mangled = typeid(optimizer).name();
+  int status = 0;
+  char* plain = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
+  std::string name = status == 0 ? plain : mangled;
+  std::free(plain);
+  return name;
+}
+
+using NameMap = std::unordered_map<const at::TensorImpl*, std::string>;
+
+NameMap parameter_names(const torch::nn::Module& module) {
+  NameMap names;
+  for (const NamedTensor& item : state_of(module).parameters) {
+    names[item.tensor.unsafeGetTensorImpl()] = item.name;
+  }
+  return names;
+}
+
+template <typename Options, typename ParamState>
+class TypedOptimizerState final : public OptimizerState {
+ public:
+  TypedOptimizerState(const char* type, torch::optim::Optimizer& optimizer,
+                      const torch::nn::Module& module)
+      : type_(type), optimizer_(optimizer), module_(module) {}
+
+  OptimizerSnapshot snapshot(const std::string& prefix) const override {
+    const NameMap names = parameter_names(module_);
+    OptimizerSnapshot result{
+        {{"type", type_}, {"groups", json::array()}, {"state", json::object()}}, {}};
+    const auto& all_state = optimizer_.state();
+    for (const auto& group : optimizer_.param_groups()) {
+      json options = json::object();
+      auto copy = static_cast<const Options&>(group.options());
+      fields(copy, FieldWriter{options, result.tensors, prefix});
+      json params = json::array();
+      for (const at::Tensor& parameter : group.params()) {
+        const std::string& name = names.at(parameter.unsafeGetTensorImpl());
+        params.push_back(name);
+        const auto found = all_state.find(state_key<StateMap>(parameter));
+        if (found == all_state.end()) continue;
+        auto state = static_cast<const ParamState&>(*found->second);
+        json scalars = json::object();
+        const std::string below = prefix + name + "/";
+        fields(state, FieldWriter{scalars, result.tensors, below});
+        result.description["state"][name] = std::move(scalars);
+      }
+      result.description["groups"].push_back({{"params", params}, {"options", options}});
+    }
+    return result;
+  }
+
+  Result<Commit> stage(const std::string& prefix, const json& description,
+                       TensorSource& source) override {
+    try {
+      return stage_or_throw(prefix, description, source);
+    } catch (const Mismatch& difference) {
+      return make_error(Errc::kMismatch, "{}: {}", prefix, difference.what());
+    } catch (const json::exception& error) {
+      return make_error(Errc::kMismatch, "{}: the description is incomplete: {}", prefix,
+                        error.what());
+    } catch (const ReadFailure& failure) {
+      return failure.error;
+    }
+  }
+
+ private:
+  using StateMap = std::decay_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
+
+  Commit stage_or_throw(const std::string& prefix, const json& description, TensorSource& source) {
+    if (description.at("type") != type_) {
+      throw Mismatch(fmt::format("the checkpoint has an optimizer of type {}, the program {}",
+                                 description.at("type").dump(), type_));
+    }
+    auto& groups = optimizer_.param_groups();
+    if (description.at("groups").size() != groups.size()) {
+      throw Mismatch(fmt::format("{} parameter groups in the checkpoint, {} in the program",
+                                 description.at("groups").size(), groups.size()));
+    }
+    struct Change {
+      std::vector<Options> options;
+      StateMap state;
+    };
+    auto change = std::make_shared<Change>();
+    const NameMap names = parameter_names(module_);
+    std::set<std::string> known;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const json& saved = description.at("groups")[i];
+      json params = json::array();
+      for (const at::Tensor& parameter : groups[i].params()) {
+        const std::string& name = names.at(parameter.unsafeGetTensorImpl());
+        params.push_back(name);
+        known.insert(name);
+        stage_parameter(prefix + name + "/", parameter, description.at("state"), name, source,
+                        change->state);
+      }
+      if (saved.at("params") != params) {
+        throw Mismatch(fmt::format("group {} has other parameters than in the checkpoint", i));
+      }
+      auto options = static_cast<const Options&>(groups[i].options());
+      fields(options, FieldReader{saved.at("options"), source, prefix, at::Tensor()});
+      change->options.push_back(std::move(options));
+    }
+    for (const auto& [name, scalars] : description.at("state").items()) {
+      if (!known.contains(name)) throw Mismatch(fmt::format("no parameter \"{}\"", name));
+    }
+    return [this, change] {
+      auto& all = optimizer_.param_groups();
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        static_cast<Options&>(all[i].options()) = change->options[i];
+      }
+      optimizer_.state() = std::move(change->state);
+    };
+  }
+
+  void stage_parameter(const std::string& below, const at::Tensor& parameter, const json& states,
+                       const std::string& name, TensorSource& source, StateMap& into) {
+    const auto found = states.find(name);
+    if (found == states.end()) return;
+    auto state = std::make_unique<ParamState>();
+    fields(*state, FieldReader{*found, source, below, parameter});
+    into[state_key<StateMap>(parameter)] = std::move(state);
+  }
+
+  const char* type_;
+  torch::optim::Optimizer& optimizer_;
+  const torch::nn::Module& module_;
+};
+
+}  // namespace
+
+std::unique_ptr<OptimizerState> make_optimizer_state(const std::string& name,
+                                                     torch::optim::Optimizer& optimizer,
+                                                     const torch::nn::Module& module) {
+  const NameMap names = parameter_names(module);
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (names.contains(parameter.unsafeGetTensorImpl())) continue;
+      throw std::invalid_argument(fmt::format(
+          "optimizer \"{}\" has a parameter, {}, that the module given with it does not have", name,
+          describe(parameter)));
+    }
+  }
+  using namespace torch::optim;
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(SGD)) {
+    return std::make_unique<TypedOptimizerState<SGDOptions, SGDParamState>>("SGD", optimizer,
+                                                                            module);
+  }
+  if (type == typeid(Adam)) {
+    return std::make_unique<TypedOptimizerState<AdamOptions, AdamParamState>>("Adam", optimizer,
+                                                                              module);
+  }
+  if (type == typeid(AdamW)) {
+    return std::make_unique<TypedOptimizerState<AdamWOptions, AdamWParamState>>("AdamW", optimizer,
+                                                                                module);
+  }
+  if (type == typeid(Adagrad)) {
+    return std::make_unique<TypedOptimizerState<AdagradOptions, AdagradParamState>>(
+        "Adagrad", optimizer, module);
+  }
+  if (type == typeid(RMSprop)) {
+    return std::make_unique<TypedOptimizerState<RMSpropOptions, RMSpropParamState>>(
+        "RMSprop", optimizer, module);
+  }
+  throw std::invalid_argument(fmt::format(
+      "optimizer \"{}\" is a {}; checkpoints know SGD, Adam, AdamW, Adagrad and RMSprop", name,
+      type_name(optimizer)));
+}
+
+}  // namespace ddp

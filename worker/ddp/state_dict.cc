@@ -1,0 +1,180 @@
+#include "worker/ddp/state_dict.h"
+
+#include <optional>
+#include <set>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "worker/checkpoint/checksum.h"
+#include "worker/ddp/module_state.h"
+#include "worker/ddp/tensors.h"
+
+namespace ddp {
+namespace {
+
+using checkpoint::TensorType;
+
+struct TypePair {
+  at::ScalarType torch;
+  TensorType stored;
+};
+
+constexpr TypePair kTypes[] = {{at::kBool, TensorType::kBool},  {at::kByte, TensorType::kU8},
+                               {at::kChar, TensorType::kI8},    {at::kShort, TensorType::kI16},
+                               {at::kHalf, TensorType::kF16},   {at::kBFloat16, TensorType::kBF16},
+                               {at::kInt, TensorType::kI32},    {at::kFloat, TensorType::kF32},
+                               {at::kDouble, TensorType::kF64}, {at::kLong, TensorType::kI64}};
+
+std::optional<TensorType> stored_type(at::ScalarType type) {
+  for (const TypePair& pair : kTypes) {
+    if (pair.torch == type) return pair.stored;
+  }
+  return std::nullopt;
+}
+
+std::optional<at::ScalarType> torch_type(TensorType type) {
+  for (const TypePair& pair : kTypes) {
+    if (pair.stored == type) return pair.torch;
+  }
+  return std::nullopt;
+}
+
+std::string describe_record(const checkpoint::TensorRecord& record) {
+  return fmt::format("{} [{}]", checkpoint::tensor_type_name(record.type),
+                     fmt::join(record.shape, ", "));
+}
+
+}  // namespace
+
+std::vector<StateTensor> module_tensors(const std::string& prefix,
+                                        const torch::nn::Module& module) {
+  const ModuleState state = state_of(module);
+  std::vector<StateTensor> tensors;
+  for (const auto* list : {&state.parameters, &state.buffers}) {
+    for (const NamedTensor& item : *list) {
+      tensors.push_back({prefix + item.name, item.tensor});
+      for (const std::string& name : item.shared_as)
+        tensors.push_back({prefix + name, item.tensor});
+    }
+  }
+  return tensors;
+}
+
+Result<checkpoint::TensorView> view_of(const StateTensor& state, std::vector<at::Tensor>& keep) {
+  const auto type = stored_type(state.tensor.scalar_type());
+  if (!type || state.tensor.layout() != at::kStrided) {
+    return make_error(Errc::kInvalidArgument,
+                      "tensor \"{}\" is {}, which a checkpoint cannot hold; convert it or keep it "
+                      "out of the module's buffers",
+                      state.name, describe(state.tensor));
+  }
+  const at::NoGradGuard no_grad;
+  // Neither copies a tensor that is as it should be already.
+  keep.push_back(state.tensor.detach().cpu().contiguous());
+  const at::Tensor& plain = keep.back();
+  return checkpoint::TensorView{
+      state.name, *type, plain.sizes().vec(),
+      std::span(static_cast<const std::byte*>(plain.data_ptr()), plain.nbytes())};
+}
+
+TensorSource::TensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
+                           const checkpoint::Manifest& manifest)
+    : files_(files), entry_(entry), manifest_(manifest) {
+  for (const checkpoint::TensorRecord& record : manifest_.tensors) {
+    index_[{record.rank, record.name}] = &record;
+  }
+}
+
+const checkpoint::TensorRecord* TensorSource::find(const std::string& name, Rank rank) const {
+  const auto found = index_.find({rank, name});
+  return found == index_.end() ? nullptr : found->second;
+}
+
+std::vector<std::string> TensorSource::names_below(const std::string& prefix) const {
+  std::vector<std::string> names;
+  for (auto it = index_.lower_bound({checkpoint::kReplicated, prefix});
+       it != index_.end() && it->first.first == checkpoint::kReplicated &&
+       it->first.second.starts_with(prefix);
+       ++it) {
+    names.push_back(it->first.second);
+  }
+  return names;
+}
+
+Result<TensorSource::OpenFile*> TensorSource::open(const std::string& name) {
+  if (const auto found = open_.find(name); found != open_.end()) return &found->second;
+  const std::string path = checkpoint::join_path(entry_.path, name);
+  auto file = files_.open_file(path);
+  if (!file) return file.error();
+  auto header = checkpoint::read_safetensors_header(**file, path);
+  if (!header) return header.error();
+  OpenFile& opened = open_[name];
+  opened.file = std::move(*file);
+  for (checkpoint::TensorEntry& tensor : header->tensors) {
+    opened.tensors[tensor.name] = std::move(tensor);
+  }
+  return &opened;
+}
+
+Result<at::Tensor> TensorSource::read(const checkpoint::TensorRecord& record) {
+  const auto type = torch_type(record.type);
+  if (!type) {
+    return make_error(Errc::kMismatch, "tensor \"{}\" is {}, which LibTorch lacks", record.name,
+                      describe_record(record));
+  }
+  auto opened = open(record.file);
+  if (!opened) return opened.error();
+  const auto entry = (*opened)->tensors.find(record.name);
+  if (entry == (*opened)->tensors.end() || entry->second.type != record.type ||
+      entry->second.shape != record.shape) {
+    return make_error(Errc::kCorrupt, "{} does not have tensor \"{}\" as the manifest says",
+                      checkpoint::join_path(entry_.path, record.file), record.name);
+  }
+  at::Tensor tensor = at::empty(record.shape, at::TensorOptions().dtype(*type));
+  const std::span bytes(static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes());
+  if (auto got = (*opened)->file->read_at(entry->second.begin, bytes); !got) return got.error();
+  if (checkpoint::checksum_of(bytes) != record.checksum) {
+    return make_error(Errc::kCorrupt, "the checksum of tensor \"{}\" in {} does not hold",
+                      record.name, checkpoint::join_path(entry_.path, record.file));
+  }
+  return tensor;
+}
+
+Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
+                            TensorSource& source) {
+  struct Move {
+    at::Tensor to;
+    at::Tensor from;
+  };
+  auto moves = std::make_shared<std::vector<Move>>();
+  std::set<std::string> expected;
+  for (const StateTensor& state : module_tensors(prefix, module)) {
+    expected.insert(state.name);
+    const checkpoint::TensorRecord* record = source.find(state.name, checkpoint::kReplicated);
+    if (record == nullptr) {
+      return make_error(Errc::kMismatch, "the checkpoint has no tensor \"{}\"", state.name);
+    }
+    if (stored_type(state.tensor.scalar_type()) != record->type ||
+        state.tensor.sizes().vec() != record->shape) {
+      return make_error(Errc::kMismatch,
+                        "tensor \"{}\" is {} in the checkpoint and {} in the model", state.name,
+                        describe_record(*record), describe(state.tensor));
+    }
+    auto tensor = source.read(*record);
+    if (!tensor) return tensor.error();
+    moves->push_back({state.tensor, std::move(*tensor)});
+  }
+  for (const std::string& name : source.names_below(prefix)) {
+    if (!expected.contains(name)) {
+      return make_error(Errc::kMismatch, "the model has no tensor \"{}\" of the checkpoint", name);
+    }
+  }
+  return Commit([moves] {
+    const at::NoGradGuard no_grad;
+    for (Move& move : *moves) copy_values(move.to, move.from);
+  });
+}
+
+}  // namespace ddp

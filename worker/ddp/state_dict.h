@@ -1,0 +1,78 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "common/base/result.h"
+#include "worker/checkpoint/directory.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace torch::nn {
+class Module;
+}
+
+// Between LibTorch's tensors and the tensors of a checkpoint.
+namespace ddp {
+
+// A tensor on its way to or from a checkpoint, under its full name ("module/net/conv1.weight").
+struct StateTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+// Every parameter and buffer under prefix + its name; a shared one under each of its names. The
+// tensors are the module's own.
+std::vector<StateTensor> module_tensors(const std::string& prefix, const torch::nn::Module& module);
+
+// What is written: the tensor's bytes, row-major on the CPU. `keep` holds them where that took a
+// copy. kInvalidArgument, naming the tensor, for an element type or layout that safetensors lacks.
+Result<checkpoint::TensorView> view_of(const StateTensor& state, std::vector<at::Tensor>& keep);
+
+// The tensors of one checkpoint, for one rank. Reads what is asked for, nothing else, and checks
+// every checksum again. `files`, `entry` and `manifest` outlive the object.
+class TensorSource {
+ public:
+  TensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
+               const checkpoint::Manifest& manifest);
+
+  const checkpoint::Manifest& manifest() const { return manifest_; }
+
+  // Nothing if the checkpoint has none of this name. `rank` is kReplicated or the owner.
+  const checkpoint::TensorRecord* find(const std::string& name, Rank rank) const;
+
+  // Names of the replicated tensors that begin with `prefix`.
+  std::vector<std::string> names_below(const std::string& prefix) const;
+
+  // A new row-major tensor on the CPU. kCorrupt, kIo or kNotFound if the file does not have it as
+  // the manifest says.
+  Result<at::Tensor> read(const checkpoint::TensorRecord& record);
+
+ private:
+  struct OpenFile {
+    std::unique_ptr<checkpoint::ReadableFile> file;
+    std::map<std::string, checkpoint::TensorEntry> tensors;
+  };
+  Result<OpenFile*> open(const std::string& name);
+
+  checkpoint::FileSystem& files_;
+  const checkpoint::Entry& entry_;
+  const checkpoint::Manifest& manifest_;
+  std::map<std::pair<Rank, std::string>, const checkpoint::TensorRecord*> index_;
+  std::map<std::string, OpenFile> open_;
+};
+
+// Changes that are ready to be made, all checked: running them cannot fail.
+using Commit = std::function<void()>;
+
+// Reads all tensors of a module and gives the copying of them into the module. kMismatch, naming
+// the tensor, if one is missing, one too many, or of another type or shape.
+Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
+                            TensorSource& source);
+
+}  // namespace ddp
