@@ -1,22 +1,26 @@
 #pragma once
 
-#include <asio/io_context.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include <asio/io_context.hpp>
+
 #include "common/base/result.h"
 #include "common/wire/rendezvous_messages.h"
 
-// The daemon: one listening socket whose connections are c10d store clients, agents, or HTTP clients, told apart by
-// their first byte, feeding StoreCore and RendezvousCore. ddp-rendezvous runs it alone, ddp-run inside its own process.
+// The daemon: one listening socket whose connections are c10d store clients, agents, or HTTP
+// clients, told apart by their first byte, feeding StoreCore and RendezvousCore. ddp-rendezvous
+// runs it alone, ddp-run inside its own process.
 namespace ddp::server {
 
 struct ServerOptions {
   std::string bind_address;  // Numeric; empty: all addresses, IPv6 and IPv4.
   int port = 0;              // 0: the system picks one.
-  // Give every round an empty store and close the store connections of the round before. Right where the daemon serves
-  // one job: PyTorch >= 2.5 does not prefix keys by restart, so keys of an old round would be taken for the new one's.
+  // Give every round an empty store and close the store connections of the round before. Right
+  // where the daemon serves one job: PyTorch >= 2.5 does not prefix keys by restart, so keys of an
+  // old round would be taken for the new one's.
   bool fresh_store_each_round = false;
 };
 
@@ -27,12 +31,18 @@ class Server {
   static Result<std::unique_ptr<Server>> listen(asio::io_context& io, const ServerOptions& options);
   virtual ~Server() = default;
 
+  using JobFinishedCallback = std::function<void(const std::string& job_id, const wire::Finish&)>;
+
   virtual int port() const = 0;
-  // Called once per job, when it is over. Members may still be reading their `finish`.
-  virtual void on_job_finished(std::function<void(const std::string& job_id, const wire::Finish&)> callback) = 0;
+  // ADDRESS:PORT as bound, for people.
+  virtual std::string endpoint() const = 0;
+  // Called once per job, when it is over, from the event loop; it may destroy the server. Members
+  // may still be reading their `finish`.
+  virtual void on_job_finished(JobFinishedCallback callback) = 0;
   // Ends a job from outside (the user interrupted ddp-run).
   virtual void end_job(const std::string& job_id, int exit_code, const std::string& reason) = 0;
-  // Calls back when no agent is connected any more, or after `limit`; the daemon can then go without cutting anybody off.
+  // Calls back, from the event loop, when no agent is connected any more, or after `limit`; the
+  // daemon can then go without cutting anybody off.
   virtual void drain(std::chrono::milliseconds limit, std::function<void()> done) = 0;
 };
 

@@ -1,0 +1,112 @@
+#include "launcher/server/agent_front.h"
+
+#include <utility>
+#include <variant>
+
+#include <asio/post.hpp>
+
+#include "common/log/log.h"
+
+namespace ddp::server {
+
+using rendezvous::Action;
+
+AgentFront::AgentFront(asio::io_context& io, int port, Hooks hooks)
+    : io_(io), port_(port), hooks_(std::move(hooks)), tick_(io), drain_limit_(io) {}
+
+AgentFront::~AgentFront() {
+  for (const auto& [id, agent] : agents_) agent->close();
+}
+
+void AgentFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received) {
+  const std::uint64_t id = next_id_++;
+  auto agent = net::FrameConnection::adopt(stream, received);
+  agents_.emplace(id, agent);
+  agent->start([this, id](const std::string& payload) { on_frame(id, payload); },
+               [this, id](const Error& why) { on_closed(id, why); });
+}
+
+void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
+  const auto agent = agents_.find(id);
+  Result<wire::AgentMessage> message = wire::decode_agent_message(payload);
+  if (!message) {
+    log::warning("closing agent {}: {}", agent->second->remote_address(), message.error().message);
+    agent->second->close_after_writes();
+    return apply(core_.on_disconnect(Clock::now(), id));
+  }
+  const std::string address = agent->second->remote_address();
+  apply(core_.on_message(Clock::now(), id, *message, address));
+}
+
+void AgentFront::on_closed(std::uint64_t id, const Error& why) {
+  log::info("agent connection {} ended: {}", id, why.message);
+  agents_.erase(id);
+  apply(core_.on_disconnect(Clock::now(), id));
+  if (agents_.empty()) drained();
+}
+
+void AgentFront::apply(std::vector<Action> actions) {
+  for (Action& action : actions) {
+    std::visit([this](auto& one) { perform(one); }, action);
+  }
+  arm_timer();
+}
+
+void AgentFront::perform(rendezvous::SendTo& action) {
+  const auto agent = agents_.find(action.to);
+  if (agent == agents_.end()) return;
+  if (auto* start = std::get_if<wire::RoundStart>(&action.message)) {
+    if (start->master_port == 0) start->master_port = port_;
+  }
+  agent->second->send(wire::encode(action.message));
+}
+
+void AgentFront::perform(const rendezvous::CloseConnection& action) {
+  const auto agent = agents_.find(action.connection);
+  if (agent != agents_.end()) agent->second->close_after_writes();
+}
+
+void AgentFront::perform(const rendezvous::RoundBegins& action) {
+  log::info("job {}: round {} begins", action.job_id, action.round);
+  ++rounds_;
+  running_jobs_.insert(action.job_id);
+  if (hooks_.round_begins) hooks_.round_begins(action.job_id);
+}
+
+void AgentFront::perform(const rendezvous::JobFinished& action) {
+  log::info("job {} is over with status {}: {}", action.job_id, action.finish.exit_code,
+            action.finish.summary);
+  running_jobs_.erase(action.job_id);
+  ++finished_jobs_;
+  if (!hooks_.job_finished) return;
+  asio::post(io_, [this, alive = std::weak_ptr<bool>(alive_), action] {
+    if (alive.expired()) return;
+    const auto callback = hooks_.job_finished;  // A copy: it may destroy this object.
+    callback(action.job_id, action.finish);
+  });
+}
+
+void AgentFront::arm_timer() {
+  const std::optional<TimePoint> deadline = core_.next_deadline();
+  if (!deadline) return tick_.cancel();
+  tick_.at(*deadline, [this] { apply(core_.on_tick(Clock::now())); });
+}
+
+void AgentFront::end_job(const std::string& job_id, int exit_code, const std::string& reason) {
+  apply(core_.end_job(Clock::now(), job_id, exit_code, reason));
+}
+
+void AgentFront::drain(std::chrono::milliseconds limit, std::function<void()> done) {
+  drain_done_ = std::move(done);
+  drain_limit_.after(agents_.empty() ? std::chrono::milliseconds(0) : limit, [this] { drained(); });
+}
+
+void AgentFront::drained() {
+  drain_limit_.cancel();
+  const auto done = std::exchange(drain_done_, nullptr);
+  if (done) done();
+}
+
+std::string AgentFront::status_json() const { return core_.status_json(Clock::now()); }
+
+}  // namespace ddp::server

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <asio/io_context.hpp>
+
+#include "common/net/frame_connection.h"
+#include "common/net/timer.h"
+#include "launcher/rendezvous/rendezvous_core.h"
+
+namespace ddp::server {
+
+// The agents' connections: frames and time into RendezvousCore, its actions out. On the thread of
+// `io`.
+class AgentFront {
+ public:
+  struct Hooks {
+    // A round begins; nobody has been told yet.
+    std::function<void(const std::string& job_id)> round_begins;
+    // Called from the event loop, never from inside another call.
+    std::function<void(const std::string& job_id, const wire::Finish&)> job_finished;
+  };
+
+  // `port` is put into the round_start messages that leave the store's port open.
+  AgentFront(asio::io_context& io, int port, Hooks hooks);
+  ~AgentFront();  // Closes every connection.
+  AgentFront(const AgentFront&) = delete;
+  AgentFront& operator=(const AgentFront&) = delete;
+
+  // A connection whose preambles are exchanged; `received` follows the agent's.
+  void adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received);
+  void end_job(const std::string& job_id, int exit_code, const std::string& reason);
+  // Calls back, from the event loop, when no agent is connected or `limit` has passed.
+  void drain(std::chrono::milliseconds limit, std::function<void()> done);
+
+  std::string status_json() const;
+  std::size_t num_agents() const { return agents_.size(); }
+  std::size_t num_running_jobs() const { return running_jobs_.size(); }
+  std::uint64_t num_finished_jobs() const { return finished_jobs_; }
+  std::uint64_t num_rounds() const { return rounds_; }
+
+ private:
+  void on_frame(std::uint64_t id, const std::string& payload);
+  void on_closed(std::uint64_t id, const Error& why);
+  void apply(std::vector<rendezvous::Action> actions);
+  void perform(rendezvous::SendTo& action);
+  void perform(const rendezvous::CloseConnection& action);
+  void perform(const rendezvous::RoundBegins& action);
+  void perform(const rendezvous::JobFinished& action);
+  void arm_timer();
+  void drained();
+
+  asio::io_context& io_;
+  int port_;
+  Hooks hooks_;
+  rendezvous::RendezvousCore core_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<net::FrameConnection>> agents_;
+  net::Timer tick_;
+  net::Timer drain_limit_;
+  std::function<void()> drain_done_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // For what is posted.
+  std::uint64_t next_id_ = 1;
+  std::set<std::string> running_jobs_;
+  std::uint64_t finished_jobs_ = 0;
+  std::uint64_t rounds_ = 0;
+};
+
+}  // namespace ddp::server
