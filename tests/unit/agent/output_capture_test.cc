@@ -1,0 +1,298 @@
+#include "agent/process/output_capture.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <asio/io_context.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/event_loop.h"
+#include "tests/support/scratch_dir.h"
+
+namespace ddp::agent {
+namespace {
+
+using std::string_literals::operator""s;
+using testing::ElementsAre;
+
+struct Pipe {
+  Pipe() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read.reset(ends[0]);
+    write.reset(ends[1]);
+  }
+  UniqueFd read;
+  UniqueFd write;
+};
+
+// A console that is a pipe, as under `ddp-run ... | less`, and a worker's end of the pipe that is
+// captured.
+class OutputCaptureTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::signal(SIGPIPE, SIG_IGN);
+    console_ = Console::open(io_, screen_.write.get());
+    ::fcntl(screen_.read.get(), F_SETFL, O_NONBLOCK);
+  }
+
+  std::shared_ptr<OutputCapture> capture(Pipe& pipe, const std::string& prefix,
+                                         UniqueFd file = UniqueFd()) {
+    return OutputCapture::start(io_, std::move(pipe.read), console_,
+                                {prefix, std::move(file), true});
+  }
+
+  void write_to(const Pipe& pipe, std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t size = ::write(pipe.write.get(), text.data(), text.size());
+      if (size < 0 && errno == EAGAIN) {
+        read_screen();
+        io_.restart();
+        io_.run_one_for(std::chrono::milliseconds(2));
+        continue;
+      }
+      ASSERT_GT(size, 0);
+      text.remove_prefix(static_cast<std::size_t>(size));
+    }
+  }
+
+  void read_screen() {
+    char buffer[64 * 1024];
+    for (ssize_t size; (size = ::read(screen_.read.get(), buffer, sizeof(buffer))) > 0;) {
+      seen_.append(buffer, static_cast<std::size_t>(size));
+    }
+  }
+
+  bool wait_for_screen(const std::string& text) {
+    return test::run_until(io_, [&] {
+      read_screen();
+      return seen_ == text;
+    });
+  }
+
+  asio::io_context io_;
+  Pipe screen_;
+  std::shared_ptr<Console> console_;
+  std::string seen_;
+};
+
+TEST_F(OutputCaptureTest, WholeLinesGetThePrefix) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "[host:3] ");
+  write_to(pipe, "one\ntw");
+  EXPECT_TRUE(wait_for_screen("[host:3] one\n")) << seen_;
+  write_to(pipe, "o\n\n");
+  EXPECT_TRUE(wait_for_screen("[host:3] one\n[host:3] two\n[host:3] \n")) << seen_;
+}
+
+TEST_F(OutputCaptureTest, WithoutPrefixBytesAppearAtOnceAsTheyAre) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "");
+  write_to(pipe, "password: ");
+  EXPECT_TRUE(wait_for_screen("password: ")) << seen_;
+}
+
+TEST_F(OutputCaptureTest, ALastLineWithoutNewlineIsNotLost) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "[h:0] ");
+  write_to(pipe, "last words");
+  worker->drain();
+  EXPECT_TRUE(wait_for_screen("[h:0] last words\n")) << seen_;
+  EXPECT_THAT(worker->tail(), ElementsAre("last words"));
+}
+
+TEST_F(OutputCaptureTest, TheEndOfThePipeEndsTheLastLine) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "[h:0] ");
+  write_to(pipe, "last words");
+  pipe.write.reset();
+  EXPECT_TRUE(wait_for_screen("[h:0] last words\n")) << seen_;
+}
+
+TEST_F(OutputCaptureTest, DrainDoesNotWaitForAGrandchildThatKeepsThePipe) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "[h:0] ");
+  ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  std::size_t filled = 0;
+  while (::write(pipe.write.get(), "line\n", 5) == 5) filled += 5;
+  worker->drain();
+  // The writer is still there, and what it writes later appears as well.
+  write_to(pipe, "later\n");
+  std::string expected;
+  for (std::size_t i = 0; i < filled / 5; ++i) expected += "[h:0] line\n";
+  EXPECT_TRUE(wait_for_screen(expected + "[h:0] later\n"));
+}
+
+TEST_F(OutputCaptureTest, BinaryBytesPassUnchanged) {
+  const test::ScratchDir dir;
+  Pipe pipe;
+  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  std::string bytes;
+  for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
+  write_to(pipe, bytes);
+  worker->drain();
+  worker->close();
+  EXPECT_EQ(test::read_file(dir.path("out")), bytes);
+  EXPECT_TRUE(
+      wait_for_screen("[h:0] " + bytes.substr(0, 10) + "\n[h:0] " + bytes.substr(11) + "\n"));
+}
+
+TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) {
+  const test::ScratchDir dir;
+  Pipe pipe;
+  ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  const std::size_t piece = LineSplitter::kMaxPieceBytes;
+  const std::string line(16 * piece, 'x');
+  write_to(pipe, line + "\nshort\n");
+  std::string expected = "[h:0] " + line.substr(0, piece) + "\n";
+  for (int i = 1; i < 16; ++i) expected += "[h:0]+ " + line.substr(0, piece) + "\n";
+  EXPECT_TRUE(wait_for_screen(expected + "[h:0] short\n")) << seen_.size();
+  worker->close();
+  EXPECT_EQ(test::read_file(dir.path("out")), line + "\nshort\n");
+}
+
+TEST_F(OutputCaptureTest, TwoRanksNeverMixWithinALine) {
+  Pipe pipes[2];
+  const std::shared_ptr<OutputCapture> ranks[2] = {capture(pipes[0], "[h:0] "),
+                                                   capture(pipes[1], "[h:1] ")};
+  for (const Pipe& pipe : pipes) ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  constexpr int kLines = 200;
+  // Each line is written in small parts, alternating between the two.
+  for (int i = 0; i < kLines; ++i) {
+    const std::size_t size = static_cast<std::size_t>(i) * 37 % 9'000;
+    for (std::size_t at = 0; at <= size; at += 1'000) {
+      for (int rank = 0; rank < 2; ++rank)
+        write_to(pipes[rank],
+                 std::string(std::min<std::size_t>(1'000, size - at), rank ? 'b' : 'a'));
+      io_.restart();
+      io_.poll();
+    }
+    for (const Pipe& pipe : pipes) write_to(pipe, "\n");
+  }
+  ASSERT_TRUE(test::run_until(io_, [&] {
+    read_screen();
+    return std::count(seen_.begin(), seen_.end(), '\n') == 2 * kLines;
+  }));
+  std::size_t at = 0;
+  int next[2] = {0, 0};
+  while (at < seen_.size()) {
+    const std::size_t end = seen_.find('\n', at);
+    const std::string line = seen_.substr(at, end - at);
+    const int rank = line.starts_with("[h:1] ") ? 1 : 0;
+    const std::size_t size = static_cast<std::size_t>(next[rank]++) * 37 % 9'000;
+    ASSERT_EQ(line, "[h:" + std::to_string(rank) + "] " + std::string(size, rank ? 'b' : 'a'));
+    at = end + 1;
+  }
+}
+
+TEST_F(OutputCaptureTest, TheTailIsTheLastTwentyLinesCutToALimit) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "");
+  for (int i = 0; i < 30; ++i) write_to(pipe, "line " + std::to_string(i) + "\n");
+  write_to(pipe, std::string(5'000, 'x') + "\n");
+  worker->drain();
+  const std::vector<std::string> tail = worker->tail();
+  ASSERT_EQ(tail.size(), OutputCapture::kTailLines);
+  EXPECT_EQ(tail.front(), "line 11");
+  EXPECT_EQ(tail.back(), std::string(OutputCapture::kTailLineBytes, 'x'));
+}
+
+TEST_F(OutputCaptureTest, AReaderThatStopsHoldsTheWorkerUpAndNotTheAgent) {
+  Pipe pipe;
+  ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  const auto worker = capture(pipe, "[h:0] ");
+  const std::string line(999, 'x');
+  // Nobody reads the screen. The loop stays responsive, and at some point the worker's pipe is
+  // full.
+  int written = 0;
+  for (int idle = 0; idle < 50;) {
+    if (::write(pipe.write.get(), (line + "\n").data(), 1'000) == 1'000) {
+      ++written;
+      idle = 0;
+    } else {
+      ++idle;
+    }
+    io_.restart();
+    io_.poll();
+  }
+  EXPECT_GT(written, 1'000);
+  EXPECT_TRUE(console_->full());
+  EXPECT_LT(written, 3'000) << "what waits for the console has no bound";
+  // As soon as it reads again nothing is missing.
+  std::string expected;
+  for (int i = 0; i < written; ++i) expected += "[h:0] " + line + "\n";
+  EXPECT_TRUE(wait_for_screen(expected)) << seen_.size() << " of " << expected.size();
+}
+
+TEST_F(OutputCaptureTest, AReaderThatIsGoneStopsNobody) {
+  const test::ScratchDir dir;
+  Pipe pipe;
+  ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
+  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  screen_.read.reset();
+  const std::string text(2u << 20, 'x');
+  write_to(pipe, text + "\n");
+  worker->drain();
+  worker->close();
+  EXPECT_EQ(test::read_file(dir.path("out")).size(), text.size() + 1);
+}
+
+TEST_F(OutputCaptureTest, AFullDiskStopsTheFileAndIsTold) {
+  Pipe pipe;
+  const auto worker = capture(pipe, "[h:0] ", UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
+  write_to(pipe, "text\nmore\n");
+  EXPECT_TRUE(wait_for_screen(
+      "ddp-run: the log file of [h:0] cannot be written any more: No space left on device\n"
+      "[h:0] text\n[h:0] more\n"))
+      << seen_;
+}
+
+TEST_F(OutputCaptureTest, TheSharedDescriptionKeepsItsFlags) {
+  EXPECT_EQ(::fcntl(screen_.write.get(), F_GETFL) & O_NONBLOCK, 0);
+}
+
+TEST(Console, AFileIsWrittenAtItsSharedOffset) {
+  const test::ScratchDir dir;
+  asio::io_context io;
+  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const auto console = Console::open(io, file.get());
+  console->write("ours\n");
+  ASSERT_EQ(::write(file.get(), "the shell's\n", 12), 12);
+  console->write("ours again\n");
+  EXPECT_EQ(test::read_file(dir.path("out")), "ours\nthe shell's\nours again\n");
+}
+
+TEST(Console, FlushGivesUpOnAReaderThatDoesNotRead) {
+  asio::io_context io;
+  Pipe pipe;
+  const auto console = Console::open(io, pipe.write.get());
+  console->write(std::string(200'000, 'x'));
+  EXPECT_FALSE(console->flush(Duration(20)));
+  std::string text;
+  ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
+  char buffer[4096];
+  for (;;) {
+    for (ssize_t size; (size = ::read(pipe.read.get(), buffer, sizeof(buffer))) > 0;) {
+      text.append(buffer, static_cast<std::size_t>(size));
+    }
+    if (console->flush(Duration(0))) break;
+  }
+  for (ssize_t size; (size = ::read(pipe.read.get(), buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(size));
+  }
+  EXPECT_EQ(text, std::string(200'000, 'x'));
+}
+
+}  // namespace
+}  // namespace ddp::agent

@@ -1,0 +1,338 @@
+#include "agent/process/round_processes.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <asio/io_context.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "agent/process/worker_channel.h"
+#include "common/wire/frame.h"
+#include "tests/support/event_loop.h"
+#include "tests/support/scratch_dir.h"
+
+namespace ddp::agent {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+bool exists(pid_t pid) { return ::kill(pid, 0) == 0; }
+
+bool no_children() {
+  return ::waitid(P_ALL, 0, nullptr, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
+}
+
+wire::RoundStart round_of(int nproc, Round number = 3) {
+  wire::RoundStart round;
+  round.round = number;
+  round.world_size = nproc + 1;
+  round.group_rank = 1;
+  round.members = {{"x", "other", "127.0.0.1", 1, 0}, {"y", "here", "127.0.0.1", nproc, 1}};
+  round.master_addr = "127.0.0.1";
+  round.master_port = 1;
+  return round;
+}
+
+// Workers are shell commands; what they say and how they end is collected.
+class RoundProcessesTest : public testing::Test {
+ protected:
+  void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  void TearDown() override {
+    while (!processes_->clear(Duration(2'000))) {
+    }
+    EXPECT_TRUE(no_children());
+  }
+
+  std::vector<RoundProcesses::StartFailure> start(std::vector<std::string> command, int nproc = 1,
+                                                  Round number = 3) {
+    config::JobSpec spec;
+    spec.job_id = "job";
+    spec.host = "here";
+    spec.nproc = nproc;
+    spec.log_dir = dir_.path("logs");
+    spec.command = std::move(command);
+    if (!processes_) {
+      const UniqueFd screen(
+          ::open(dir_.path("screen").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+      screen_.reset(::fcntl(screen.get(), F_DUPFD_CLOEXEC, 10));
+      const auto console = Console::open(io_, screen_.get());
+      RoundProcesses::Events events;
+      events.on_exit = [this](const WorkerExit& exit) { exits_[exit.local_rank] = exit; };
+      events.on_progress = [this](int local_rank, std::int64_t step) { steps_[local_rank] = step; };
+      processes_ =
+          std::make_unique<RoundProcesses>(io_, spec, Console::Pair{console, console}, events);
+    }
+    return processes_->start(round_of(nproc, number));
+  }
+
+  std::vector<RoundProcesses::StartFailure> start_shell(const std::string& script, int nproc = 1) {
+    return start({"sh", "-c", script}, nproc);
+  }
+
+  bool wait_for_exits(std::size_t count) {
+    return test::run_until(io_, [&] { return exits_.size() == count; });
+  }
+
+  std::string log(const std::string& name) {
+    return test::read_file(dir_.path("logs/job/round_3/" + name));
+  }
+
+  // The number that a worker has written to its log.
+  pid_t pid_in(const std::string& name) {
+    std::string text;
+    const bool there = test::run_until(io_, [&] {
+      text = log(name);
+      return text.find('\n') != std::string::npos;
+    });
+    return there ? std::stoi(text) : -1;
+  }
+
+  test::ScratchDir dir_;
+  asio::io_context io_;
+  UniqueFd screen_;
+  std::map<int, WorkerExit> exits_;
+  std::map<int, std::int64_t> steps_;
+  std::unique_ptr<RoundProcesses> processes_;
+};
+
+TEST_F(RoundProcessesTest, TellsHowEachWorkerEndedWithItsLastWords) {
+  ASSERT_TRUE(
+      start_shell("echo out; echo err$LOCAL_RANK >&2; printf cut >&2; exit $((LOCAL_RANK + 7))", 2)
+          .empty());
+  ASSERT_TRUE(wait_for_exits(2));
+  for (int local_rank = 0; local_rank < 2; ++local_rank) {
+    const WorkerExit& exit = exits_.at(local_rank);
+    EXPECT_EQ(exit.exit_code, 7 + local_rank);
+    EXPECT_EQ(exit.signal, 0);
+    EXPECT_GT(exit.pid, 0);
+    EXPECT_GT(exit.time_ms, 1'600'000'000'000);
+    const std::string rank = std::to_string(local_rank + 1);
+    EXPECT_THAT(exit.stderr_tail, ElementsAre("err" + std::to_string(local_rank), "cut"));
+    EXPECT_EQ(exit.log_path, dir_.path("logs/job/round_3/rank_" + rank + ".err"));
+    EXPECT_EQ(log("rank_" + rank + ".out"), "out\n");
+    EXPECT_EQ(log("rank_" + rank + ".err"), "err" + std::to_string(local_rank) + "\ncut");
+    EXPECT_THAT(test::read_file(dir_.path("screen")), HasSubstr("[here:" + rank + "] cut\n"));
+  }
+}
+
+TEST_F(RoundProcessesTest, OutputOfAWorkerThatEndsAtOnceIsComplete) {
+  for (int i = 0; i < 30; ++i) {
+    exits_.clear();
+    ASSERT_TRUE(start({"seq", "2000"}).empty());
+    ASSERT_TRUE(wait_for_exits(1));
+    ASSERT_TRUE(processes_->clear(Duration(2'000)));
+  }
+  const std::string screen = test::read_file(dir_.path("screen"));
+  EXPECT_EQ(std::count(screen.begin(), screen.end(), '\n'), 30 * 2'000);
+}
+
+TEST_F(RoundProcessesTest, EachWorkerThatCannotBeStartedIsNamed) {
+  const auto failures = start({"/no/such/program"}, 2);
+  ASSERT_EQ(failures.size(), 2u);
+  EXPECT_EQ(failures[1].local_rank, 1);
+  EXPECT_EQ(failures[1].status, 127);
+  EXPECT_THAT(failures[1].why, HasSubstr("/no/such/program"));
+  EXPECT_TRUE(processes_->clear(Duration(0)));
+}
+
+TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
+  ASSERT_TRUE(
+      start_shell("trap 'exit 5' TERM; sh -c 'echo $$; exec sleep 1000' & kill -STOP $$; wait")
+          .empty());
+  const pid_t child = pid_in("rank_1.out");
+  ASSERT_GT(child, 0);
+  ASSERT_TRUE(test::run_until(io_, [] {
+    siginfo_t info{};
+    return ::waitid(P_ALL, 0, &info, WSTOPPED | WNOHANG) == 0 && info.si_pid != 0;
+  }));
+  processes_->signal(SIGTERM, "");
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(exits_.at(0).exit_code, 5);
+  EXPECT_TRUE(test::run_until(io_, [&] {
+    processes_->reap();
+    return !exists(child);
+  }));
+}
+
+TEST_F(RoundProcessesTest, ClearKillsGrandchildrenThatTookASessionOfTheirOwn) {
+  ASSERT_TRUE(
+      start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo $$; sleep 1000; :' & wait").empty());
+  const pid_t grandchild = pid_in("rank_1.out");
+  ASSERT_GT(grandchild, 0);
+  processes_->signal(SIGKILL, "");
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(exits_.at(0).signal, SIGKILL);
+  EXPECT_TRUE(exists(grandchild));
+  EXPECT_TRUE(processes_->clear(Duration(5'000)));
+  EXPECT_FALSE(exists(grandchild));
+  EXPECT_TRUE(no_children()) << "zombies are left";
+}
+
+TEST_F(RoundProcessesTest, AGrandchildThatKeepsThePipeDoesNotDelayTheExit) {
+  ASSERT_TRUE(start_shell("(while :; do echo noise; done) & echo last; exit 4").empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(exits_.at(0).exit_code, 4);
+  EXPECT_TRUE(processes_->clear(Duration(5'000)));
+  EXPECT_THAT(log("rank_1.out"), HasSubstr("last\n"));
+}
+
+TEST_F(RoundProcessesTest, OrphansThatEndWhileTheWorkerRunsAreReaped) {
+  ASSERT_TRUE(start_shell("(setsid true &) ; (setsid true &); echo 1; sleep 1000").empty());
+  ASSERT_EQ(pid_in("rank_1.out"), 1);
+  // Both have come to this process and go away although the worker still runs.
+  EXPECT_TRUE(test::run_until(io_, [&] {
+    processes_->reap();
+    siginfo_t info{};
+    ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
+    return info.si_pid == 0;
+  }));
+  EXPECT_TRUE(exits_.empty());
+}
+
+TEST_F(RoundProcessesTest, ReapTakesTheStatusOfWorkersForThem) {
+  ASSERT_TRUE(start_shell("exit 9").empty());
+  ASSERT_TRUE(test::run_until(io_, [&] {
+    processes_->reap();
+    return !exits_.empty();
+  }));
+  EXPECT_EQ(exits_.at(0).exit_code, 9);
+}
+
+TEST_F(RoundProcessesTest, ProgressAndErrorsComeOverTheControlSocket) {
+  // Python can write to an inherited descriptor of any number.
+  ASSERT_TRUE(
+      start({"python3", "-c",
+             "import os, struct\n"
+             "def send(text): os.write(int(os.environ['DDP_CONTROL_FD']), struct.pack('<I', "
+             "len(text)) + text)\n"
+             "send(b'{\"type\":\"hello\",\"rank\":1}')\n"
+             "send(b'{\"type\":\"progress\",\"step\":41}')\n"
+             "send(b'{\"type\":\"of a later version\"}')\n"
+             "send(b'{\"type\":\"progress\",\"step\":42}')\n"
+             "send(b'{\"type\":\"error\",\"message\":\"rank 0 is gone\",\"secondary\":true}')\n"
+             "os._exit(73)\n"})
+          .empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(steps_[0], 42);
+  EXPECT_EQ(exits_.at(0).exit_code, 73);
+  EXPECT_EQ(exits_.at(0).message, "rank 0 is gone");
+  EXPECT_TRUE(exits_.at(0).secondary);
+}
+
+TEST_F(RoundProcessesTest, TheMessageOfAnErrorFileIsTold) {
+  ASSERT_TRUE(
+      start_shell("echo '{\"message\": {\"message\": \"ValueError: no\", \"extraInfo\": {}}}' "
+                  "> $TORCHELASTIC_ERROR_FILE; exit 1")
+          .empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(exits_.at(0).message, "ValueError: no");
+}
+
+TEST_F(RoundProcessesTest, AnAbortReachesTheSharedMemoryTheSocketAndThenTheSignal) {
+  ASSERT_TRUE(
+      start({"python3", "-c",
+             "import mmap, os, signal, struct\n"
+             "memory = mmap.mmap(int(os.environ['DDP_SHM_FD']), 4096)\n"
+             "def on_term(*_):\n"
+             "    frame = os.read(int(os.environ['DDP_CONTROL_FD']), 4096)[4:].decode()\n"
+             "    print('abort', memory[128], 'reason' in frame, 'rank 7 is gone' in frame,\n"
+             "          b'rank 7 is gone\\0' in memory[:], flush=True)\n"
+             "    os._exit(0)\n"
+             "signal.signal(signal.SIGTERM, on_term)\n"
+             "print(memory[:4], os.fstat(int(os.environ['DDP_SHM_FD'])).st_size, flush=True)\n"
+             "while True: signal.pause()\n"})
+          .empty());
+  ASSERT_TRUE(
+      test::run_until(io_, [&] { return log("rank_1.out").find('\n') != std::string::npos; }));
+  processes_->signal(SIGTERM, "rank 7 is gone");
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(log("rank_1.out"),
+            "b'DDPS' " + std::to_string(wire::shm_bytes(1)) + "\nabort 1 True True True\n");
+}
+
+TEST_F(RoundProcessesTest, LogFilesOfARoundBeforeStayAsTheyAre) {
+  ASSERT_TRUE(start({"echo", "hello"}, 1, 3).empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  ASSERT_TRUE(processes_->clear(Duration(2'000)));
+  exits_.clear();
+  ASSERT_TRUE(start({"echo", "hello"}, 1, 4).empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(log("rank_1.out"), "hello\n");
+  EXPECT_EQ(test::read_file(dir_.path("logs/job/round_4/rank_1.out")), "hello\n");
+}
+
+TEST_F(RoundProcessesTest, ALogFolderThatCannotBeMadeIsToldAndTheWorkerRuns) {
+  dir_.write("logs", "a file where the folder should be");
+  ASSERT_TRUE(start_shell("exit 0").empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(exits_.at(0).exit_code, 0);
+  EXPECT_THAT(test::read_file(dir_.path("screen")),
+              HasSubstr("--log-dir: " + dir_.path("logs/job/round_3")));
+}
+
+TEST_F(RoundProcessesTest, NothingStaysOpenAfterManyRounds) {
+  const auto open_fds = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  std::ptrdiff_t before = 0;
+  for (Round number = 0; number < 20; ++number) {
+    exits_.clear();
+    ASSERT_TRUE(start({"true"}, 2, number).empty());
+    ASSERT_TRUE(wait_for_exits(2));
+    ASSERT_TRUE(processes_->clear(Duration(2'000)));
+    if (number == 0) before = open_fds();
+  }
+  EXPECT_EQ(open_fds(), before);
+}
+
+TEST(RoundMemory, CannotBeResizedAndKeepsTheFirstAbort) {
+  auto memory = RoundMemory::create(2, 5);
+  ASSERT_TRUE(memory.has_value()) << memory.error().message;
+  RoundMemory& m = **memory;
+  EXPECT_EQ(m.header().round, 5);
+  EXPECT_EQ(m.header().local_size, 2);
+  EXPECT_EQ(m.header().size_bytes, wire::shm_bytes(2));
+  EXPECT_EQ(::ftruncate(m.fd(), 4096), -1);
+  EXPECT_EQ(::ftruncate(m.fd(), static_cast<off_t>(wire::shm_bytes(3))), -1);
+  EXPECT_EQ(m.header().abort.load(), 0u);
+  m.abort(std::string(1'000, 'x'));
+  m.abort("second");
+  EXPECT_EQ(m.header().abort.load(), 1u);
+  EXPECT_EQ(std::string(m.header().abort_reason),
+            std::string(sizeof(m.header().abort_reason) - 1, 'x'));
+}
+
+TEST(WorkerChannel, NonsenseClosesItAndAWorkerThatNeverReadsBlocksNobody) {
+  asio::io_context io;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd worker(ends[1]);
+  int messages = 0;
+  const auto channel =
+      WorkerChannel::start(io, UniqueFd(ends[0]), [&](const wire::WorkerMessage&) { ++messages; });
+  for (int i = 0; i < 20'000; ++i) channel->send(wire::Abort{1, "never read"});
+  const std::string nonsense =
+      wire::encode_frame(wire::encode(wire::WorkerMessage(wire::Progress{1, 0, 0}))) +
+      "\xff\xff\xff\xff and more";
+  ASSERT_EQ(::write(worker.get(), nonsense.data(), nonsense.size()),
+            static_cast<ssize_t>(nonsense.size()));
+  ASSERT_TRUE(test::run_until(io, [&] { return ::send(worker.get(), "x", 1, MSG_NOSIGNAL) < 0; }));
+  EXPECT_EQ(messages, 1);
+  channel->send(wire::Abort{1, "closed"});
+}
+
+}  // namespace
+}  // namespace ddp::agent

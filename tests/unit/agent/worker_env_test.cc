@@ -1,0 +1,123 @@
+#include "agent/process/worker_env.h"
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ddp::agent {
+namespace {
+
+using Environment = std::map<std::string, std::string>;
+
+// A node of three workers in the middle of a job of seven.
+wire::RoundStart middle_of_three() {
+  wire::RoundStart round;
+  round.round = 4;
+  round.restarts = 2;
+  round.max_restarts = 5;
+  round.group_rank = 1;
+  round.world_size = 7;
+  round.members = {
+      {"a", "n1", "10.0.0.1", 2, 0}, {"b", "n2", "10.0.0.2", 3, 2}, {"c", "n3", "10.0.0.3", 2, 5}};
+  round.master_addr = "10.0.0.1";
+  round.master_port = 29400;
+  round.reason = "rank 1 on n1 failed: signal 9";
+  return round;
+}
+
+config::JobSpec spec() {
+  config::JobSpec spec;
+  spec.job_id = "job-7";
+  spec.node_id = "b";
+  spec.role = "trainer";
+  return spec;
+}
+
+WorkerEnvInputs inputs() {
+  WorkerEnvInputs inputs;
+  inputs.local_rank = 2;
+  inputs.control_fd = 11;
+  inputs.shm_fd = 12;
+  inputs.usable_cores = 13;
+  inputs.error_file = "/logs/rank_4.error.json";
+  return inputs;
+}
+
+Environment environment(const WorkerEnvInputs& in, const std::vector<std::string>& inherited) {
+  Environment result;
+  for (const std::string& entry : worker_environment(spec(), middle_of_three(), in, inherited)) {
+    const std::size_t equals = entry.find('=');
+    const bool is_new = result.emplace(entry.substr(0, equals), entry.substr(equals + 1)).second;
+    EXPECT_TRUE(is_new) << entry << " stands twice";
+  }
+  return result;
+}
+
+TEST(WorkerEnv, NamesEverythingThatTorchrunNames) {
+  const Environment expected = {
+      {"RANK", "4"},
+      {"LOCAL_RANK", "2"},
+      {"WORLD_SIZE", "7"},
+      {"LOCAL_WORLD_SIZE", "3"},
+      {"GROUP_RANK", "1"},
+      {"GROUP_WORLD_SIZE", "3"},
+      {"ROLE_NAME", "trainer"},
+      {"ROLE_RANK", "4"},
+      {"ROLE_WORLD_SIZE", "7"},
+      {"MASTER_ADDR", "10.0.0.1"},
+      {"MASTER_PORT", "29400"},
+      {"TORCHELASTIC_RESTART_COUNT", "2"},
+      {"TORCHELASTIC_MAX_RESTARTS", "5"},
+      {"TORCHELASTIC_RUN_ID", "job-7"},
+      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_ERROR_FILE", "/logs/rank_4.error.json"},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"OMP_NUM_THREADS", "4"},
+      {"DDP_ROUND", "4"},
+      {"DDP_ROUND_REASON", "rank 1 on n1 failed: signal 9"},
+      {"DDP_NODE_ID", "b"},
+      {"DDP_CONTROL_FD", "11"},
+      {"DDP_SHM_FD", "12"},
+  };
+  EXPECT_EQ(environment(inputs(), {}), expected);
+}
+
+TEST(WorkerEnv, PassesTheInheritedEnvironmentOnAndReplacesWhatItNames) {
+  const Environment result = environment(inputs(), {"PATH=/bin", "RANK=99", "EMPTY=", "WITH=a=b",
+                                                    "MASTER_ADDR=elsewhere", "RANKED=yes"});
+  EXPECT_EQ(result.at("PATH"), "/bin");
+  EXPECT_EQ(result.at("EMPTY"), "");
+  EXPECT_EQ(result.at("WITH"), "a=b");
+  EXPECT_EQ(result.at("RANKED"), "yes");
+  EXPECT_EQ(result.at("RANK"), "4");
+  EXPECT_EQ(result.at("MASTER_ADDR"), "10.0.0.1");
+}
+
+TEST(WorkerEnv, KeepsTheUsersValueOfWhatIsOnlyADefault) {
+  const Environment result = environment(
+      inputs(),
+      {"OMP_NUM_THREADS=9", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "NCCL_ASYNC_ERROR_HANDLING=0"});
+  EXPECT_EQ(result.at("OMP_NUM_THREADS"), "9");
+  EXPECT_EQ(result.at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
+  EXPECT_EQ(result.at("NCCL_ASYNC_ERROR_HANDLING"), "0");
+}
+
+TEST(WorkerEnv, MoreWorkersThanCoresGetOneThreadEach) {
+  WorkerEnvInputs in = inputs();
+  in.usable_cores = 2;
+  EXPECT_EQ(environment(in, {}).at("OMP_NUM_THREADS"), "1");
+}
+
+TEST(WorkerEnv, WithoutLogFolderTheErrorFileOfALauncherAboveIsNotPassedOn) {
+  WorkerEnvInputs in = inputs();
+  in.error_file.clear();
+  EXPECT_FALSE(environment(in, {"TORCHELASTIC_ERROR_FILE=/outer/error.json"})
+                   .contains("TORCHELASTIC_ERROR_FILE"));
+}
+
+}  // namespace
+}  // namespace ddp::agent
