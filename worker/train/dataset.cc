@@ -1,0 +1,98 @@
+#include "worker/train/dataset.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "common/base/check.h"
+#include "worker/train/digits.h"
+#include "worker/train/idx.h"
+#include "worker/train/random.h"
+
+namespace ddp::train {
+namespace {
+
+constexpr float kMean = 0.1307F;  // Of MNIST's training pixels, and their deviation.
+constexpr float kDeviation = 0.3081F;
+
+// Keeps the tensor if it has the form already.
+void ensure_form(at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type) {
+  if (!tensor.defined() || tensor.sizes() != sizes) tensor = at::empty(sizes, type);
+}
+
+}  // namespace
+
+ImageDataset::ImageDataset(ImageSet images) : images_(std::move(images)) {
+  for (int value = 0; value < 256; ++value) {
+    normalised_.push_back((static_cast<float>(value) / 255.0F - kMean) / kDeviation);
+  }
+}
+
+void ImageDataset::fill(std::span<const std::int64_t> indices, Batch& batch) const {
+  const auto count = static_cast<std::int64_t>(indices.size());
+  ensure_form(batch.input,
+              {count, 1, static_cast<std::int64_t>(images_.rows),
+               static_cast<std::int64_t>(images_.columns)},
+              at::kFloat);
+  ensure_form(batch.target, {count}, at::kLong);
+  float* pixels = batch.input.data_ptr<float>();
+  auto* labels = batch.target.data_ptr<std::int64_t>();
+  const std::size_t bytes = images_.image_bytes();
+  for (const std::int64_t index : indices) {
+    const auto at = static_cast<std::size_t>(index);
+    DDP_CHECK(at < images_.count, "index {} of {}", index, images_.count);
+    const std::uint8_t* image = images_.pixels.data() + at * bytes;
+    for (std::size_t i = 0; i < bytes; ++i) *pixels++ = normalised_[image[i]];
+    *labels++ = images_.labels[at];
+  }
+}
+
+RandomDataset::RandomDataset(const Shape& shape, std::uint64_t seed, std::uint64_t stream)
+    : shape_(shape) {
+  Random random({seed, 0x726f7773, stream});
+  values_.resize(static_cast<std::size_t>(shape.rows * (shape.inputs + shape.targets)));
+  for (float& value : values_) value = static_cast<float>(random.between(-1, 1));
+}
+
+void RandomDataset::fill(std::span<const std::int64_t> indices, Batch& batch) const {
+  const auto count = static_cast<std::int64_t>(indices.size());
+  ensure_form(batch.input, {count, shape_.inputs}, at::kFloat);
+  ensure_form(batch.target, {count, shape_.targets}, at::kFloat);
+  float* input = batch.input.data_ptr<float>();
+  float* target = batch.target.data_ptr<float>();
+  for (const std::int64_t index : indices) {
+    DDP_CHECK(index >= 0 && index < shape_.rows, "index {} of {}", index, shape_.rows);
+    const float* row = values_.data() + index * (shape_.inputs + shape_.targets);
+    input = std::copy_n(row, shape_.inputs, input);
+    target = std::copy_n(row + shape_.inputs, shape_.targets, target);
+  }
+}
+
+Result<Datasets> make_datasets(const Options& options) {
+  Datasets sets;
+  if (options.model == "toy") {
+    sets.train = std::make_unique<RandomDataset>(RandomDataset::Shape{options.train_samples, 10, 5},
+                                                 options.seed, 0);
+    sets.test = std::make_unique<RandomDataset>(RandomDataset::Shape{options.test_samples, 10, 5},
+                                                options.seed, 1);
+    return sets;
+  }
+  if (options.data == "mnist") {
+    auto train = read_mnist(options.data_dir, MnistPart::kTrain);
+    if (!train) return train.error();
+    auto test = read_mnist(options.data_dir, MnistPart::kTest);
+    if (!test) return test.error();
+    sets.train = std::make_unique<ImageDataset>(*std::move(train));
+    sets.test = std::make_unique<ImageDataset>(*std::move(test));
+    return sets;
+  }
+  const auto make = options.data == "fake" ? random_images : draw_digits;
+  const auto train_count = static_cast<std::size_t>(options.train_samples);
+  const auto test_count = static_cast<std::size_t>(options.test_samples);
+  sets.train = std::make_unique<ImageDataset>(make(train_count, options.seed, DigitsPart::kTrain));
+  sets.test = std::make_unique<ImageDataset>(make(test_count, options.seed, DigitsPart::kTest));
+  return sets;
+}
+
+}  // namespace ddp::train

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "common/base/result.h"
+#include "worker/train/image_set.h"
+#include "worker/train/options.h"
+
+namespace ddp::train {
+
+// Tensors of one batch. Their memory is used again by the next batch of the same size, so the graph
+// of the former batch must be gone by then.
+struct Batch {
+  at::Tensor input;
+  at::Tensor target;
+};
+
+// Samples in memory, immutable.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual std::int64_t size() const = 0;
+  // Makes `batch` the samples of these indices, in this order.
+  virtual void fill(std::span<const std::int64_t> indices, Batch& batch) const = 0;
+};
+
+// Images as float32 [n, 1, rows, columns], scaled to 0 .. 1 and normalised by MNIST's mean and
+// deviation; labels as int64 [n].
+class ImageDataset final : public Dataset {
+ public:
+  explicit ImageDataset(ImageSet images);
+  std::int64_t size() const override { return static_cast<std::int64_t>(images_.count); }
+  void fill(std::span<const std::int64_t> indices, Batch& batch) const override;
+
+ private:
+  ImageSet images_;
+  std::vector<float> normalised_;  // By pixel value.
+};
+
+// Rows of fixed random numbers in [-1, 1): inputs float32 [n, inputs], targets float32 [n,
+// targets].
+class RandomDataset final : public Dataset {
+ public:
+  struct Shape {
+    std::int64_t rows, inputs, targets;
+  };
+  RandomDataset(const Shape& shape, std::uint64_t seed, std::uint64_t stream);
+  std::int64_t size() const override { return shape_.rows; }
+  void fill(std::span<const std::int64_t> indices, Batch& batch) const override;
+
+ private:
+  Shape shape_;
+  std::vector<float> values_;  // Row by row: inputs, then targets.
+};
+
+struct Datasets {
+  std::unique_ptr<Dataset> train;
+  std::unique_ptr<Dataset> test;
+};
+
+// The data that the options name. Fails as idx.h says.
+Result<Datasets> make_datasets(const Options& options);
+
+}  // namespace ddp::train

@@ -1,0 +1,198 @@
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include "common/base/exit_codes.h"
+#include "worker/runtime/control_channel.h"
+#include "worker/runtime/process_group.h"
+#include "worker/train/dataset.h"
+#include "worker/train/failure.h"
+#include "worker/train/machine.h"
+#include "worker/train/options.h"
+#include "worker/train/progress.h"
+#include "worker/train/summary.h"
+#include "worker/train/trainer.h"
+
+namespace ddp::train {
+namespace {
+
+// A variable of the contract between agent and worker; `absent` without an agent.
+std::int64_t environment_number(const char* name, std::int64_t absent) {
+  const char* text =
+      std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing changes the environment.
+  return text == nullptr ? absent : std::strtoll(text, nullptr, 10);
+}
+
+// The group, for the thread of the control channel, which may want to abort it before or after it
+// exists.
+class AbortSwitch {
+ public:
+  void connect(std::shared_ptr<ProcessGroup> group) {
+    const std::scoped_lock lock(mutex_);
+    group_ = std::move(group);
+    if (aborted_) group_->abort(reason_);
+  }
+  void abort(const std::string& reason) {
+    const std::scoped_lock lock(mutex_);
+    if (!std::exchange(aborted_, true)) reason_ = reason;
+    if (group_) group_->abort(reason_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<ProcessGroup> group_;
+  bool aborted_ = false;
+  std::string reason_;
+};
+
+// One worker's life.
+class Worker {
+ public:
+  explicit Worker(Options options) : options_(std::move(options)) {
+    channel_ = ControlChannel::from_environment(
+        {.on_abort = [this](const std::string& reason) { abort_.abort(reason); },
+         .on_commit_request = {}});
+  }
+
+  // The exit status.
+  int run() {
+    try {
+      train();
+      return kExitSuccess;
+    } catch (const Failure& failure) {
+      return fail(failure.exit_status, failure.what(), seen_by_all_);
+    } catch (const CollectiveError& error) {
+      const bool secondary = error.code == Errc::kAborted || error.code == Errc::kPeerLost ||
+                             error.code == Errc::kTimeout ||
+                             (error.suspect_rank >= 0 && error.suspect_rank != rank_);
+      return fail(kExitCollectiveFailed, error.what(), Audience::kEveryRank, secondary);
+    } catch (const std::exception& error) {
+      return fail(kExitInternal, fmt::format("internal error: {}", error.what()),
+                  Audience::kEveryRank);
+    }
+  }
+
+  const std::string& start_failed(const Failure& failure) const;
+
+ private:
+  // Who prints a failure: where all ranks, or all ranks of a node, see the same one, only the first
+  // of them does. The agent hears of it from each.
+  enum class Audience { kFirstRank, kFirstLocalRank, kEveryRank };
+
+  void train() {
+    if (!options_.summary.empty() && rank_ == 0) {
+      if (const auto writable = check_summary_path(options_.summary); !writable) {
+        throw Failure(kExitInvalidValue, "--summary " + writable.error().message);
+      }
+    }
+    use_threads();
+    seen_by_all_ = Audience::kFirstLocalRank;
+    auto data = make_datasets(options_);
+    if (!data)
+      throw Failure(kExitDataInvalid,
+                    fmt::format("--data {}: {}", options_.data, data.error().message));
+    auto group = make_group();
+    seen_by_all_ = Audience::kFirstRank;
+    ProgressPrinter printer(stdout, ::isatty(STDOUT_FILENO) != 0, options_.log_every);
+    Trainer trainer({.options = options_,
+                     .data = *std::move(data),
+                     .group = group,
+                     .channel = *channel_,
+                     .printer = rank_ == 0 ? &printer : nullptr,
+                     .threads = threads_});
+    Summary summary = trainer.run();
+    if (rank_ != 0) return;
+    publish(summary, printer);
+  }
+
+  // The number of threads decides the last bits of sums, so it is fixed before anything is
+  // computed.
+  void use_threads() {
+    threads_ = options_.threads;
+    if (threads_ == 0)
+      threads_ = default_threads(static_cast<int>(environment_number("LOCAL_WORLD_SIZE", 1)));
+    at::set_num_threads(threads_);
+    at::set_num_interop_threads(1);
+    set_blas_threads(threads_);
+    at::globalContext().setDeterministicAlgorithms(true, false);
+  }
+
+  std::shared_ptr<ProcessGroup> make_group() {
+    ProcessGroupOptions options;
+    options.timeout =
+        std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000) + 1);
+    std::shared_ptr<ProcessGroup> group;
+    try {
+      group = ProcessGroup::from_environment(options);
+    } catch (const std::invalid_argument& wrong) {
+      throw Failure(kExitInvalidValue, wrong.what());
+    }
+    abort_.connect(group);
+    return group;
+  }
+
+  void publish(Summary& summary, ProgressPrinter& printer) const {
+    summary.restarts = environment_number("TORCHELASTIC_RESTART_COUNT", 0);
+    summary.rounds = environment_number("DDP_ROUND", 0) + 1;
+    summary.blas = loaded_blas();
+    std::string text =
+        fmt::format("done: {} steps, train loss {:.4f}", summary.steps, summary.train_loss);
+    if (summary.test_accuracy)
+      text += fmt::format(", test accuracy {:.2f} %", 100 * *summary.test_accuracy);
+    printer.line(fmt::format("{}, {:.0f} samples/s, weights_sha256 {}", text,
+                             summary.samples_per_second, summary.weights_sha256));
+    if (options_.summary.empty()) return;
+    if (const auto written = write_summary(options_.summary, summary); !written) {
+      throw Failure(kExitInvalidValue, "--summary " + written.error().message);
+    }
+  }
+
+  int fail(int status, const std::string& text, Audience audience, bool secondary = false) {
+    const bool first = rank_ == 0 || (audience == Audience::kFirstLocalRank &&
+                                      environment_number("LOCAL_RANK", 0) == 0);
+    if (first || audience == Audience::kEveryRank) fmt::print(stderr, "ddp-train: {}\n", text);
+    channel_->error(text, secondary);
+    abort_.abort(fmt::format("rank {}: {}", rank_, text));
+    return status;
+  }
+
+  Options options_;
+  const std::int64_t rank_ = environment_number("RANK", 0);
+  AbortSwitch abort_;
+  std::unique_ptr<ControlChannel> channel_;
+  int threads_ = 1;
+  Audience seen_by_all_ = Audience::kFirstRank;
+};
+
+int refuse(const ParsedOptions& parsed) {
+  if (environment_number("RANK", 0) == 0) fmt::print(stderr, "{}\n", parsed.text);
+  ControlChannel::from_environment({})->error(parsed.text, false);
+  return parsed.exit_status;
+}
+
+int main(int argc, char** argv) {
+  const ParsedOptions parsed = parse_options(argc, argv);
+  if (!parsed.options && parsed.exit_status == kExitSuccess) {
+    fmt::print("{}", parsed.text);
+    return std::fflush(stdout) == 0 ? kExitSuccess : kExitInternal;
+  }
+  const int status = parsed.options ? Worker(*parsed.options).run() : refuse(parsed);
+  std::fflush(nullptr);
+  return status;
+}
+
+}  // namespace
+}  // namespace ddp::train
+
+int main(int argc, char** argv) { return ddp::train::main(argc, argv); }

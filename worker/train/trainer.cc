@@ -1,0 +1,214 @@
+#include "worker/train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <fmt/format.h>
+
+#include "common/base/clock.h"
+#include "common/base/exit_codes.h"
+#include "worker/ddp/checkpointer.h"
+#include "worker/train/evaluate.h"
+#include "worker/train/failure.h"
+
+namespace ddp::train {
+
+Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
+  const Options& options = parts_.options;
+  ProcessGroup& group = *parts_.group;
+  sampler_.emplace(DistributedSampler::Config{.dataset_size = parts_.data.train->size(),
+                                              .batch_size = options.batch_size,
+                                              .rank = group.rank(),
+                                              .world_size = group.size(),
+                                              .seed = options.seed});
+  if (sampler_->steps_per_epoch() == 0) {
+    throw Failure(
+        kExitInvalidValue,
+        fmt::format(
+            "--batch-size {}: {} workers take {} samples a step, expected at most the {} of the "
+            "training set",
+            options.batch_size, group.size(), options.batch_size * group.size(),
+            parts_.data.train->size()));
+  }
+  at::manual_seed(options.seed);
+  model_ = make_model(options.model, options.batch_norm);
+  at::manual_seed(options.seed + static_cast<std::uint64_t>(group.rank()));
+  torch::optim::SGDOptions sgd(options.lr * group.size());
+  sgd.momentum(options.momentum);
+  optimizer_ = std::make_unique<torch::optim::SGD>(model_->parameters(), sgd);
+  replica_ = Replica::make(options.grad_sync, model_, *optimizer_, parts_.group);
+  if (!options.checkpoint_dir.empty()) {
+    checkpoint_ = std::make_unique<TrainingCheckpoint>(
+        TrainingCheckpoint::Parts{.options = parts_.options,
+                                  .train_samples = parts_.data.train->size(),
+                                  .threads = parts_.threads,
+                                  .group = parts_.group,
+                                  .model = *model_,
+                                  .optimizer = *optimizer_,
+                                  .state = state_,
+                                  .say = [this](const std::string& text) { say(text); }});
+  }
+}
+
+Summary Trainer::run() {
+  resume();
+  model_->train();
+  while (state_.epoch < parts_.options.epochs && !limit_reached()) train_epoch();
+  const bool mid_epoch = state_.loss_count > 0;
+  if (mid_epoch) train_loss_ = mean_loss();
+  // Also where this process found nothing left to train.
+  if (mid_epoch || !test_accuracy_) evaluate();
+
+  const Options& options = parts_.options;
+  Summary summary;
+  summary.model = options.model;
+  summary.data = options.data;
+  summary.world_size = parts_.group->size();
+  summary.epochs = state_.epoch;
+  summary.steps = state_.step;
+  summary.train_loss = train_loss_;
+  summary.test_accuracy = test_accuracy_;
+  summary.weights_sha256 = weights_sha256(*model_);
+  summary.samples_per_second = throughput_.mean();
+  summary.resumed_from_step = resumed_from_;
+  summary.grad_sync = to_string(options.grad_sync);
+  summary.seed = options.seed;
+  summary.batch_size = options.batch_size;
+  summary.threads = parts_.threads;
+  check_same_weights(summary.weights_sha256);
+  return summary;
+}
+
+void Trainer::resume() {
+  if (!checkpoint_) return;
+  checkpoint_->resume();
+  resumed_from_ = state_.step;
+  for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
+    auto& loaded = static_cast<torch::optim::SGDOptions&>(group.options());
+    const double lr = parts_.options.lr * parts_.group->size();
+    if (loaded.lr() != lr || loaded.momentum() != parts_.options.momentum) {
+      say(fmt::format(
+          "note: learning rate {} and momentum {} from here on, {} and {} in the checkpoint", lr,
+          parts_.options.momentum, loaded.lr(), loaded.momentum()));
+    }
+    loaded.lr(lr).momentum(parts_.options.momentum);
+  }
+}
+
+void Trainer::train_epoch() {
+  sampler_->set_epoch(state_.epoch, state_.position);
+  while (sampler_->steps_left() > 0) {
+    const TimePoint start = Clock::now();
+    const double loss = train_step(sampler_->next_batch());
+    state_.loss_sum += loss;
+    ++state_.loss_count;
+    ++state_.step;
+    const std::int64_t before = std::exchange(state_.position, sampler_->position());
+    throughput_.add(state_.position - before,
+                    std::chrono::duration<double>(Clock::now() - start).count());
+    report(loss);
+    save_if_due();
+    if (limit_reached()) break;
+  }
+  if (sampler_->steps_left() == 0) finish_epoch();
+}
+
+double Trainer::train_step(std::span<const std::int64_t> indices) {
+  parts_.data.train->fill(indices, batch_);
+  replica_->zero_grad();
+  const at::Tensor loss = model_->loss(replica_->forward(batch_.input), batch_.target);
+  loss.backward();
+  replica_->step();
+  return loss.item<double>();
+}
+
+void Trainer::save_if_due() {
+  if (!checkpoint_) return;
+  const std::int64_t every = parts_.options.checkpoint_every;
+  if ((every > 0 && state_.step % every == 0) || sampler_->steps_left() == 0 || limit_reached())
+    checkpoint_->save();
+}
+
+// The checkpoint of an epoch's last step lies before this, so a resumed run comes through here,
+// too.
+void Trainer::finish_epoch() {
+  train_loss_ = mean_loss();
+  evaluate();
+  std::string text = fmt::format("epoch {}/{}: train loss {:.4f}", state_.epoch + 1,
+                                 parts_.options.epochs, train_loss_);
+  if (test_accuracy_) text += fmt::format(", test accuracy {:.2f} %", 100 * *test_accuracy_);
+  say(text);
+  ++state_.epoch;
+  state_.position = 0;
+  state_.loss_sum = 0;
+  state_.loss_count = 0;
+}
+
+void Trainer::evaluate() {
+  replica_->broadcast_buffers();
+  if (model_->classifies())
+    test_accuracy_ = evaluate_accuracy(*model_, *parts_.data.test, *parts_.group);
+}
+
+double Trainer::mean_loss() {
+  std::array<double, 2> sums = {state_.loss_sum, static_cast<double>(state_.loss_count)};
+  parts_.group
+      ->all_reduce({sums.data(), sums.size(), DType::kF64}, ReduceOp::kSum,
+                   {.timeout = {}, .tag = "mean loss"})
+      ->wait();
+  return sums[0] / sums[1];
+}
+
+void Trainer::report(double loss) {
+  parts_.channel.progress(state_.step, loss, throughput_.recent());
+  if (parts_.printer == nullptr) return;
+  Progress progress;
+  progress.epoch = state_.epoch;
+  progress.epochs = parts_.options.epochs;
+  progress.step = state_.step;
+  progress.total_steps = state_.step + steps_to_go();
+  progress.loss = loss;
+  progress.samples_per_second = throughput_.recent();
+  progress.eta_seconds = throughput_.step_seconds() * static_cast<double>(steps_to_go());
+  parts_.printer->step(progress, Clock::now());
+}
+
+// Data-parallel training leaves every rank with the same bytes. If it does not, nothing that
+// follows can be trusted.
+void Trainer::check_same_weights(const std::string& sha256) {
+  const auto size = static_cast<std::size_t>(parts_.group->size());
+  std::string own = sha256;
+  std::string all(own.size() * size, '\0');
+  parts_.group
+      ->all_gather({own.data(), own.size(), DType::kU8}, {all.data(), all.size(), DType::kU8},
+                   {.timeout = {}, .tag = "weights_sha256"})
+      ->wait();
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    const std::string other = all.substr(rank * own.size(), own.size());
+    if (other == all.substr(0, own.size())) continue;
+    throw Failure(kExitInternal,
+                  fmt::format("the ranks ended with different weights: {} on rank 0, {} on rank {}",
+                              all.substr(0, own.size()), other, rank));
+  }
+}
+
+bool Trainer::limit_reached() const {
+  return parts_.options.max_steps > 0 && state_.step >= parts_.options.max_steps;
+}
+
+std::int64_t Trainer::steps_to_go() const {
+  const std::int64_t epochs_after = parts_.options.epochs - state_.epoch - 1;
+  const std::int64_t steps = sampler_->steps_left() + epochs_after * sampler_->steps_per_epoch();
+  if (parts_.options.max_steps == 0) return steps;
+  return std::clamp<std::int64_t>(parts_.options.max_steps - state_.step, 0, steps);
+}
+
+void Trainer::say(const std::string& text) {
+  if (parts_.printer != nullptr) parts_.printer->line(text);
+}
+
+}  // namespace ddp::train

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <torch/optim/sgd.h>
+
+#include "worker/runtime/control_channel.h"
+#include "worker/runtime/process_group.h"
+#include "worker/train/dataset.h"
+#include "worker/train/model.h"
+#include "worker/train/options.h"
+#include "worker/train/progress.h"
+#include "worker/train/replica.h"
+#include "worker/train/sampler.h"
+#include "worker/train/summary.h"
+#include "worker/train/throughput.h"
+#include "worker/train/train_state.h"
+#include "worker/train/training_checkpoint.h"
+
+namespace ddp::train {
+
+// Trains one model from the first step, or from the newest checkpoint, to the last. Made alike on
+// all ranks; one thread; construction and run are collective.
+//
+// Exact resuming: what a step computes depends on the parameters, buffers, momenta, generators and
+// the TrainState after the step before, and on the options. A checkpoint of step k holds all of
+// these as they are after step k, so it does not matter whether this process took the steps before
+// or one that is gone.
+//
+// Throws Failure with the exit status, CollectiveError if another rank is gone.
+class Trainer {
+ public:
+  struct Parts {
+    Options options;
+    Datasets data;
+    std::shared_ptr<ProcessGroup> group;
+    ControlChannel& channel;
+    ProgressPrinter* printer = nullptr;  // Not owned; nullptr: says nothing.
+    int threads = 1;                     // Of LibTorch, set by the caller.
+  };
+
+  // Makes the model from the seed and verifies it across ranks. kExitInvalidValue if the training
+  // set is smaller than one joint batch.
+  explicit Trainer(Parts parts);
+
+  // Resumes if there is something to resume, trains, evaluates. The summary lacks restarts, rounds
+  // and BLAS.
+  Summary run();
+
+ private:
+  void resume();
+  void train_epoch();
+  double train_step(std::span<const std::int64_t> indices);
+  void save_if_due();
+  void finish_epoch();
+  void evaluate();
+  double mean_loss();
+  void report(double loss);
+  void check_same_weights(const std::string& sha256);
+  bool limit_reached() const;
+  std::int64_t steps_to_go() const;
+  void say(const std::string& text);
+
+  Parts parts_;
+  std::shared_ptr<Model> model_;
+  std::unique_ptr<torch::optim::SGD> optimizer_;
+  std::unique_ptr<Replica> replica_;
+  std::optional<DistributedSampler> sampler_;
+  std::unique_ptr<TrainingCheckpoint> checkpoint_;
+  TrainState state_;
+  Throughput throughput_;
+  Batch batch_;
+  std::int64_t resumed_from_ = 0;
+  double train_loss_ = 0;  // Of the epoch that ended last.
+  std::optional<double> test_accuracy_;
+};
+
+}  // namespace ddp::train

@@ -1,0 +1,113 @@
+#include "worker/train/training_checkpoint.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+#include <torch/optim/optimizer.h>
+
+#include "common/base/exit_codes.h"
+#include "worker/train/failure.h"
+
+namespace ddp::train {
+
+using nlohmann::json;
+
+TrainingCheckpoint::TrainingCheckpoint(Parts parts)
+    : parts_(std::move(parts)),
+      checkpointer_(
+          {.directory = parts_.options.checkpoint_dir, .keep = parts_.options.checkpoint_keep},
+          parts_.group) {
+  TrainState& state = parts_.state;
+  checkpointer_.add_module("model", parts_.model);
+  checkpointer_.add_optimizer("optimizer", parts_.optimizer, parts_.model);
+  checkpointer_.add_rng();
+  checkpointer_.add_value(
+      "settings", [this] { return settings(); },
+      [this](const json& saved) { compare_settings(saved); });
+  checkpointer_.add_value(
+      "position",
+      [&state] {
+        return json{{"epoch", state.epoch}, {"position", state.position}, {"step", state.step}};
+      },
+      [&state](const json& saved) {
+        state.epoch = saved.at("epoch").get<std::int64_t>();
+        state.position = saved.at("position").get<std::int64_t>();
+        state.step = saved.at("step").get<std::int64_t>();
+      });
+  checkpointer_.add_value(
+      "loss",
+      [&state] {
+        return json{{"sum", state.loss_sum}, {"count", state.loss_count}};
+      },
+      [&state](const json& saved) {
+        state.loss_sum = saved.at("sum").get<double>();
+        state.loss_count = saved.at("count").get<std::int64_t>();
+      },
+      true);
+}
+
+json TrainingCheckpoint::settings() const {
+  const Options& options = parts_.options;
+  return json{{"must_agree",
+               {{"--model", options.model},
+                {"--data", options.data},
+                {"--seed", options.seed},
+                {"--train-samples", parts_.train_samples},
+                {"--no-batch-norm", !options.batch_norm}}},
+              {"threads", parts_.threads}};
+}
+
+void TrainingCheckpoint::compare_settings(const json& saved) {
+  const json own = settings();
+  for (const auto& [flag, value] : own.at("must_agree").items()) {
+    const json& other = saved.at("must_agree").at(flag);
+    if (value == other) continue;
+    other_training_ = fmt::format(
+        "{} {}: --checkpoint-dir {} holds a training with {} {}; resume it as it was, or use "
+        "another folder",
+        flag, value.dump(), parts_.options.checkpoint_dir, flag, other.dump());
+    throw std::runtime_error(other_training_);
+  }
+  if (saved.at("threads") != own.at("threads")) {
+    parts_.say(fmt::format(
+        "note: the checkpoint was computed with {} threads a worker, this run has {}; the last "
+        "bits of the result may differ",
+        saved.at("threads").dump(), own.at("threads").dump()));
+  }
+}
+
+void TrainingCheckpoint::resume() {
+  const std::string flag = fmt::format("--checkpoint-dir {}: ", parts_.options.checkpoint_dir);
+  if (const auto prepared = checkpointer_.prepare(); !prepared) {
+    throw Failure(kExitCheckpointUnwritable, flag + prepared.error().message);
+  }
+  const auto report = checkpointer_.load_latest();
+  if (!report) {
+    if (!other_training_.empty()) throw Failure(kExitInvalidValue, other_training_);
+    const bool other_model = report.error().code == Errc::kMismatch;
+    throw Failure(other_model ? kExitInvalidValue : kExitCheckpointUnwritable,
+                  flag + report.error().message);
+  }
+  for (const std::string& line : report->skipped) parts_.say("passed over: " + line);
+  for (const std::string& line : report->notes) parts_.say("note: " + line);
+  if (report->step >= 0) {
+    parts_.say(fmt::format("resumed from step {} ({})", report->step, report->path));
+  }
+}
+
+void TrainingCheckpoint::save() {
+  const auto saved = checkpointer_.save(parts_.state.step, parts_.state.epoch);
+  if (!saved) {
+    const std::string text = fmt::format("checkpoint of step {} in {}: {}", parts_.state.step,
+                                         parts_.options.checkpoint_dir, saved.error().message);
+    if (parts_.options.checkpoint_failure == OnCheckpointFailure::kStop) {
+      throw Failure(kExitCheckpointFailed, text);
+    }
+    parts_.say("warning: training goes on without the " + text);
+    return;
+  }
+  for (const std::string& line : checkpointer_.warnings()) parts_.say("warning: " + line);
+}
+
+}  // namespace ddp::train

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "worker/ddp/checkpointer.h"
+#include "worker/runtime/process_group.h"
+#include "worker/train/model.h"
+#include "worker/train/options.h"
+#include "worker/train/train_state.h"
+
+namespace ddp::train {
+
+// The checkpoints of one training: what is in them, which training they belong to, and what happens
+// if they cannot be read or written. Every call is collective. Refers to what it is given; one
+// thread.
+//
+// A checkpoint names the settings that decide the bytes of the result (model, data, seed, number of
+// samples). Resuming with others would be a mixture of two trainings and is refused; learning rate,
+// momentum, batch size, epochs and the way of averaging may change, and then the command line
+// holds, not the checkpoint.
+class TrainingCheckpoint {
+ public:
+  struct Parts {
+    const Options& options;
+    std::int64_t train_samples;
+    int threads;
+    std::shared_ptr<ProcessGroup> group;
+    Model& model;
+    torch::optim::Optimizer& optimizer;
+    TrainState& state;
+    std::function<void(const std::string&)> say;  // A line for the user.
+  };
+  explicit TrainingCheckpoint(Parts parts);
+
+  // Makes the folder and restores the newest valid checkpoint; says which, and which were passed
+  // over. Throws Failure: kExitCheckpointUnwritable, or kExitInvalidValue if the checkpoint is
+  // another training's.
+  void resume();
+
+  // Saves the state after state.step. Where that fails: a Failure with kExitCheckpointFailed, or a
+  // warning and training goes on, as the options say.
+  void save();
+
+ private:
+  nlohmann::json settings() const;
+  void compare_settings(const nlohmann::json& saved);
+
+  Parts parts_;
+  Checkpointer checkpointer_;
+  std::string other_training_;  // Why the checkpoint is not of this training.
+};
+
+}  // namespace ddp::train
