@@ -21,7 +21,8 @@ constexpr std::size_t dtype_bytes(DType type) {
   return 0;
 }
 
-// kAvg is the sum multiplied once by 1/size, for floating types only. Minimum and maximum give NaN if any input is.
+// kAvg is the sum multiplied once by 1/size, for floating types only. Minimum and maximum give NaN
+// if any input is.
 enum class ReduceOp : std::uint8_t { kSum, kAvg, kMin, kMax };
 
 // `count` elements of `type` at `data`, contiguous. Not owned.

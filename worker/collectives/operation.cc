@@ -1,0 +1,66 @@
+#include "worker/collectives/operation.h"
+
+#include <fmt/format.h>
+
+namespace ddp {
+
+const char* name_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllReduce:
+      return "all_reduce";
+    case OpKind::kBroadcast:
+      return "broadcast";
+    case OpKind::kAllGather:
+      return "all_gather";
+    case OpKind::kBarrier:
+      return "barrier";
+  }
+  return "an unknown operation";
+}
+
+const char* name_of(DType type) {
+  switch (type) {
+    case DType::kU8:
+      return "u8";
+    case DType::kI32:
+      return "i32";
+    case DType::kI64:
+      return "i64";
+    case DType::kF32:
+      return "f32";
+    case DType::kF64:
+      return "f64";
+  }
+  return "elements of an unknown type";
+}
+
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kAvg:
+      return "avg";
+    case ReduceOp::kMin:
+      return "min";
+    case ReduceOp::kMax:
+      return "max";
+  }
+  return "an unknown reduction";
+}
+
+std::string describe(const OpRecord& record) {
+  const char* type = name_of(static_cast<DType>(record.type));
+  switch (record.kind) {
+    case OpKind::kAllReduce:
+      return fmt::format("all_reduce ({}) of {} {}", name_of(static_cast<ReduceOp>(record.op)),
+                         record.count, type);
+    case OpKind::kBroadcast:
+      return fmt::format("broadcast of {} {} from rank {}", record.count, type, record.root);
+    case OpKind::kAllGather:
+      return fmt::format("all_gather of {} {}", record.count, type);
+    default:
+      return name_of(record.kind);
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,68 @@
+#include "worker/transport/inproc.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include <utility>
+
+namespace ddp {
+namespace {
+
+struct LinkPair {
+  std::unique_ptr<Link> lower;  // Held by the rank of the smaller node, leads to the greater.
+  std::unique_ptr<Link> upper;
+};
+
+Result<LinkPair> make_link_pair(Rank lower, int lower_node, Rank upper, int upper_node) {
+  int data[2];
+  int control[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, data) != 0) {
+    return make_error(Errc::kIo, "socketpair: {}", std::generic_category().message(errno));
+  }
+  UniqueFd data_lower(data[0]);
+  UniqueFd data_upper(data[1]);
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, control) != 0) {
+    return make_error(Errc::kIo, "socketpair: {}", std::generic_category().message(errno));
+  }
+  UniqueFd control_lower(control[0]);
+  UniqueFd control_upper(control[1]);
+  return LinkPair{
+      std::make_unique<Link>(std::move(data_lower), std::move(control_lower), upper, upper_node),
+      std::make_unique<Link>(std::move(data_upper), std::move(control_upper), lower, lower_node)};
+}
+
+}  // namespace
+
+Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
+    const std::vector<int>& node_sizes, Round round,
+    std::vector<std::shared_ptr<Segment>> segments) {
+  const Topology world(node_sizes, 0);
+  for (std::size_t node = segments.size(); node < node_sizes.size(); ++node) {
+    auto segment = Segment::create(node_sizes[node], round);
+    if (!segment) return segment.error();
+    segments.push_back(std::move(*segment));
+  }
+  const auto ranks = static_cast<std::size_t>(world.world_size());
+  std::vector<std::unique_ptr<Link>> previous(ranks);
+  std::vector<std::unique_ptr<Link>> next(ranks);
+  for (Rank rank = 0; rank < world.world_size(); ++rank) {
+    const Topology place(node_sizes, rank);
+    const Rank peer = place.next_in_lane();
+    if (peer < 0) continue;
+    auto pair = make_link_pair(rank, place.node(), peer, place.node() + 1);
+    if (!pair) return pair.error();
+    next[static_cast<std::size_t>(rank)] = std::move(pair->lower);
+    previous[static_cast<std::size_t>(peer)] = std::move(pair->upper);
+  }
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    Topology place(node_sizes, static_cast<Rank>(rank));
+    auto segment = segments[static_cast<std::size_t>(place.node())];
+    transports.push_back(
+        std::make_unique<Transport>(std::move(place), std::move(segment), std::move(previous[rank]),
+                                    std::move(next[rank]), spinning_pays(world.world_size())));
+  }
+  return transports;
+}
+
+}  // namespace ddp

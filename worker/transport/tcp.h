@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+#include "worker/transport/link.h"
+
+namespace ddp {
+
+// Which link a connection is for. Both ends must agree on all of it, or the connection is refused:
+// so no connection of an older round, of another job or of a stranger becomes part of a group.
+struct LinkIdentity {
+  Round round = kNoRound;
+  int world_size = 0;
+  Rank connecting = -1;
+  int connecting_node = -1;
+  Rank listening = -1;
+  int listening_node = -1;
+};
+
+// The end of a link that waits for the other one. Blocking, with deadlines; one thread.
+class TcpListener {
+ public:
+  // Listens on a port that the system picks, on all addresses.
+  static Result<std::unique_ptr<TcpListener>> open();
+
+  // Where to reach it, for connect_link(): all the addresses, the port and a random token.
+  std::string endpoint(const std::vector<std::string>& addresses) const;
+
+  // Both connections of the link. Whoever presents something else is turned away. kTimeout names
+  // the rank.
+  Result<std::unique_ptr<Link>> accept(const LinkIdentity& identity, TimePoint deadline);
+
+ private:
+  TcpListener(UniqueFd fd, int port, std::uint64_t token)
+      : fd_(std::move(fd)), port_(port), token_(token) {}
+
+  UniqueFd fd_;
+  int port_;
+  std::uint64_t token_;
+};
+
+// Tries the endpoint's addresses in turn until the deadline. kTimeout or kStale names the rank and
+// what happened last.
+Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint,
+                                           const LinkIdentity& identity, TimePoint deadline);
+
+// Numeric addresses under which other machines may reach this one, best first: the one that packets
+// to `host` leave from; if that is a loopback address, also those of the other interfaces.
+std::vector<std::string> reachable_addresses(const std::string& host, int port);
+
+}  // namespace ddp

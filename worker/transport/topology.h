@@ -1,0 +1,65 @@
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "common/base/ids.h"
+
+namespace ddp {
+
+// Where the ranks of one round live. Ranks are contiguous per node: node g holds first(g) ..
+// first(g) + size(g) - 1.
+//
+// A lane is one chain of TCP connections over all nodes; lane k joins the ranks whose local rank is
+// k. There are as many lanes as the smallest node has workers, so that every lane has an end on
+// every node.
+class Topology {
+ public:
+  // Invariants: every entry of node_sizes is at least 1; 0 <= rank < their sum.
+  Topology(std::vector<int> node_sizes, Rank rank) : sizes_(std::move(node_sizes)), rank_(rank) {
+    int first = 0;
+    for (int size : sizes_) {
+      first_.push_back(first);
+      first += size;
+    }
+    world_size_ = first;
+    node_ = node_of(rank_);
+  }
+
+  Rank rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  int node() const { return node_; }
+  int nodes() const { return static_cast<int>(sizes_.size()); }
+  int local_rank() const { return rank_ - first_[index(node_)]; }
+  int local_size() const { return sizes_[index(node_)]; }
+  int local_size(int node) const { return sizes_[index(node)]; }
+  Rank first(int node) const { return first_[index(node)]; }
+  Rank global(int local) const { return first_[index(node_)] + local; }
+  const std::vector<int>& node_sizes() const { return sizes_; }
+
+  int node_of(Rank rank) const {
+    const auto after = std::upper_bound(first_.begin(), first_.end(), rank);
+    return static_cast<int>(after - first_.begin()) - 1;
+  }
+  int lanes() const { return *std::min_element(sizes_.begin(), sizes_.end()); }
+  // The peers of this rank's lane; -1 where the chain ends or this rank has no lane.
+  Rank previous_in_lane() const { return lane_peer(node_ - 1); }
+  Rank next_in_lane() const { return lane_peer(node_ + 1); }
+
+ private:
+  static std::size_t index(int node) { return static_cast<std::size_t>(node); }
+  Rank lane_peer(int node) const {
+    if (node < 0 || node >= nodes() || local_rank() >= lanes()) return -1;
+    return first(node) + local_rank();
+  }
+
+  std::vector<int> sizes_;
+  std::vector<Rank> first_;
+  Rank rank_ = 0;
+  int world_size_ = 0;
+  int node_ = 0;
+};
+
+}  // namespace ddp

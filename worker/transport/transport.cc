@@ -1,0 +1,148 @@
+#include "worker/transport/transport.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include <sched.h>
+#include <time.h>
+
+#include "common/base/errc.h"
+#include "worker/transport/futex.h"
+
+namespace ddp {
+namespace {
+
+constexpr int kSpinRounds = 4;
+constexpr int kPausesPerRound = 16;  // About 1.5 us of spinning in all.
+constexpr std::chrono::microseconds kYieldTime{100};
+constexpr std::chrono::milliseconds kSleepLimit{
+    20};  // Bounds how late an abort by the agent is seen.
+constexpr std::chrono::microseconds kPollLimit{
+    500};  // A flag cannot wake a rank that polls its links.
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+bool spinning_pays(int local_ranks) {
+  cpu_set_t usable;
+  CPU_ZERO(&usable);
+  if (::sched_getaffinity(0, sizeof(usable), &usable) != 0) return false;
+  return local_ranks <= CPU_COUNT(&usable);
+}
+
+Transport::Transport(Topology topology, std::shared_ptr<Segment> segment,
+                     std::unique_ptr<Link> previous, std::unique_ptr<Link> next, bool spin)
+    : topology_(std::move(topology)),
+      segment_(std::move(segment)),
+      previous_(std::move(previous)),
+      next_(std::move(next)),
+      spin_(spin) {
+  DDP_CHECK(segment_->local_size() == topology_.local_size(), "segment for {}, node of {}",
+            segment_->local_size(), topology_.local_size());
+  DDP_CHECK((previous_ ? previous_->peer() : -1) == topology_.previous_in_lane(),
+            "wrong link to the previous node");
+  DDP_CHECK((next_ ? next_->peer() : -1) == topology_.next_in_lane(),
+            "wrong link to the next node");
+}
+
+Outcome Transport::check() {
+  if (segment_->aborted()) return segment_->abort_cause();
+  for (Link* link : {previous(), next()}) {
+    if (link == nullptr) continue;
+    if (auto told = link->peer_abort()) return told;
+  }
+  return {};
+}
+
+Failure Transport::shut_down(const Failure& cause) {
+  raise_abort(cause);
+  const Failure first = segment_->aborted() ? segment_->abort_cause() : cause;
+  if (previous_) previous_->close(first);
+  if (next_) next_->close(first);
+  return first;
+}
+
+void Transport::wait_idle(int wake_fd, Duration limit) {
+  pollfd entries[3];
+  entries[0] = pollfd{wake_fd, POLLIN, 0};
+  int count = 1;
+  if (previous_) count += previous_->idle_poll_entries(entries + count);
+  if (next_) count += next_->idle_poll_entries(entries + count);
+  ::poll(entries, static_cast<nfds_t>(count), static_cast<int>(limit.count()));
+}
+
+void Transport::Idle::reset() {
+  if (stage_ == Stage::kArmed) {
+    transport_.segment_->doorbell(transport_.topology_.local_rank())
+        .sleeping.store(0, std::memory_order_relaxed);
+  }
+  stage_ = Stage::kSpin;
+  spins_ = 0;
+}
+
+Outcome Transport::Idle::wait() {
+  if (transport_.segment_->aborted()) return transport_.segment_->abort_cause();
+  switch (stage_) {
+    case Stage::kSpin:
+      if (transport_.spin_ && spins_ < kSpinRounds) {
+        for (int i = 0; i < kPausesPerRound; ++i) pause_cpu();
+        ++spins_;
+        return {};
+      }
+      stage_ = Stage::kYield;
+      since_ = Clock::now();
+      return {};
+    case Stage::kYield:
+      return yield();
+    case Stage::kArmed:
+      return sleep();
+  }
+  return {};
+}
+
+Outcome Transport::Idle::yield() {
+  ::sched_yield();
+  const TimePoint now = Clock::now();
+  if (now >= deadline_) return Failure{Errc::kTimeout, -1, ""};
+  if (now - since_ > kYieldTime) arm();
+  return {};
+}
+
+void Transport::Idle::arm() {
+  Doorbell& door = transport_.segment_->doorbell(transport_.topology_.local_rank());
+  door.sleeping.store(1, std::memory_order_seq_cst);
+  bell_ = door.bell.load(std::memory_order_seq_cst);
+  stage_ = Stage::kArmed;
+}
+
+Outcome Transport::Idle::sleep() {
+  Doorbell& door = transport_.segment_->doorbell(transport_.topology_.local_rank());
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline_ - Clock::now());
+  if (left.count() <= 0) return Failure{Errc::kTimeout, -1, ""};
+
+  pollfd entries[4];
+  int count = 0;
+  bool wants_data = false;
+  for (const Link* link : {transport_.previous_.get(), transport_.next_.get()}) {
+    if (link == nullptr) continue;
+    count += link->poll_entries(entries + count);
+    wants_data = wants_data || link->wants_data();
+  }
+  if (wants_data) {
+    const auto limit = std::min<std::chrono::nanoseconds>(left, kPollLimit);
+    const timespec timeout{0, static_cast<long>(limit.count())};
+    ::ppoll(entries, static_cast<nfds_t>(count), &timeout, nullptr);
+  } else {
+    futex_wait(door.bell, bell_, std::min<std::chrono::nanoseconds>(left, kSleepLimit));
+  }
+  bell_ = door.bell.load(std::memory_order_seq_cst);
+  return transport_.check();
+}
+
+}  // namespace ddp
