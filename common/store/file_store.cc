@@ -1,0 +1,278 @@
+#include "common/store/file_store.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "common/base/unique_fd.h"
+#include "common/store/deadline.h"
+#include "common/store/key_map.h"
+#include "common/wire/c10d.h"
+
+namespace ddp {
+namespace {
+
+constexpr std::string_view kMagic = "ddpstore";
+// A record: S (set) or D (delete), key, value; strings as on the wire.
+constexpr char kSetRecord = 'S';
+constexpr char kDeleteRecord = 'D';
+// File systems of other machines send no notifications, so waiting looks again this often.
+constexpr Duration kLookAgain{50};
+
+class FileLock {
+ public:
+  FileLock(int fd, int kind) : fd_(fd) {
+    int result = 0;
+    do {
+      result = ::flock(fd_, kind);
+    } while (result != 0 && errno == EINTR);
+    error_ = result == 0 ? 0 : errno;
+  }
+  ~FileLock() { ::flock(fd_, LOCK_UN); }
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+  int error() const { return error_; }
+
+ private:
+  int fd_;
+  int error_ = 0;
+};
+
+class FileStoreClient final : public Store {
+ public:
+  FileStoreClient(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+
+  Result<void> set(std::string_view key, std::string_view value) override;
+  Result<std::string> get(std::string_view key, Timeout timeout) override;
+  Result<std::int64_t> add(std::string_view key, std::int64_t delta) override;
+  Result<bool> check(const std::vector<std::string>& keys) override;
+  Result<void> wait(const std::vector<std::string>& keys, Timeout timeout) override;
+  Result<std::string> compare_set(std::string_view key, std::string_view expected,
+                                  std::string_view desired) override;
+  Result<bool> delete_key(std::string_view key) override;
+  Result<std::int64_t> num_keys() override;
+
+ private:
+  // Runs `change` on the newest state, alone; it gives the records to append.
+  template <typename Change>
+  Result<void> update(Change change);
+  // Brings the map up to date. With the lock held.
+  Result<void> replay();
+  Result<void> read_new_bytes(std::string& out);
+  std::size_t apply_records(std::string_view bytes);
+  Result<void> refresh();
+  Result<void> write_record(char kind, std::string_view key, std::string_view value);
+  Error io_error(const char* what, int error_number) const;
+
+  UniqueFd fd_;
+  std::string path_;
+  KeyMap map_;
+  off_t end_ = 0;  // Of the last whole record that the map has.
+};
+
+Error FileStoreClient::io_error(const char* what, int error_number) const {
+  return make_error(Errc::kIo, "cannot {} store file '{}': {}", what, path_,
+                    std::generic_category().message(error_number));
+}
+
+Result<void> FileStoreClient::read_new_bytes(std::string& out) {
+  std::array<char, 64u << 10> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  off_t at = end_;
+  while (true) {
+    const ssize_t count = ::pread(fd_.get(), buffer.data(), buffer.size(), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return io_error("read", errno);
+    if (count == 0) return {};
+    out.append(buffer.data(), static_cast<std::size_t>(count));
+    at += count;
+  }
+}
+
+// The bytes that whole records take.
+std::size_t FileStoreClient::apply_records(std::string_view bytes) {
+  std::size_t done = 0;
+  const auto take_string = [&](std::size_t& at, std::string_view& out) {
+    if (bytes.size() - at < 8) return false;
+    const auto size = static_cast<std::uint64_t>(wire::c10d::get_i64(bytes.data() + at));
+    if (size > bytes.size() - at - 8) return false;
+    out = bytes.substr(at + 8, size);
+    at += 8 + size;
+    return true;
+  };
+  while (done < bytes.size()) {
+    std::size_t at = done + 1;
+    std::string_view key, value;
+    if (!take_string(at, key) || !take_string(at, value)) break;
+    if (bytes[done] == kSetRecord) {
+      map_.put(key, value);
+    } else {
+      map_.erase(key);
+    }
+    done = at;
+  }
+  return done;
+}
+
+Result<void> FileStoreClient::replay() {
+  std::string bytes;
+  Result<void> read = read_new_bytes(bytes);
+  if (!read) return read;
+  std::size_t skip = 0;
+  if (end_ == 0) {
+    // Shorter than the mark: a new file, or one whose first writer was killed.
+    const std::string_view mark = kMagic.substr(0, bytes.size());
+    if (!bytes.starts_with(mark)) {
+      return make_error(Errc::kCorrupt, "'{}' is not a store file; remove it or choose another",
+                        path_);
+    }
+    if (bytes.size() < kMagic.size()) return {};
+    skip = kMagic.size();
+  }
+  const std::size_t records = apply_records(std::string_view(bytes).substr(skip));
+  end_ += static_cast<off_t>(skip + records);
+  return {};
+}
+
+Result<void> FileStoreClient::refresh() {
+  const FileLock lock(fd_.get(), LOCK_SH);
+  if (lock.error() != 0) return io_error("lock", lock.error());
+  return replay();
+}
+
+Result<void> FileStoreClient::write_record(char kind, std::string_view key,
+                                           std::string_view value) {
+  std::string record = end_ == 0 ? std::string(kMagic) : std::string();
+  record.push_back(kind);
+  wire::c10d::put_string(record, key);
+  wire::c10d::put_string(record, value);
+  // Behind the last whole record may be the beginning of one whose writer was killed.
+  if (::ftruncate(fd_.get(), end_) != 0) return io_error("truncate", errno);
+  std::size_t written = 0;
+  while (written < record.size()) {
+    const ssize_t count = ::pwrite(fd_.get(), record.data() + written, record.size() - written,
+                                   end_ + static_cast<off_t>(written));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return io_error("write", errno);
+    written += static_cast<std::size_t>(count);
+  }
+  end_ += static_cast<off_t>(record.size());
+  if (kind == kSetRecord) {
+    map_.put(key, value);
+  } else {
+    map_.erase(key);
+  }
+  return {};
+}
+
+template <typename Change>
+Result<void> FileStoreClient::update(Change change) {
+  const FileLock lock(fd_.get(), LOCK_EX);
+  if (lock.error() != 0) return io_error("lock", lock.error());
+  Result<void> fresh = replay();
+  if (!fresh) return fresh;
+  return change();
+}
+
+Result<void> FileStoreClient::set(std::string_view key, std::string_view value) {
+  return update([&] { return write_record(kSetRecord, key, value); });
+}
+
+Result<std::int64_t> FileStoreClient::add(std::string_view key, std::int64_t delta) {
+  std::int64_t answer = 0;
+  Result<void> done = update([&]() -> Result<void> {
+    Result<std::int64_t> sum = map_.sum(key, delta);
+    if (!sum) return sum.error();
+    answer = *sum;
+    return write_record(kSetRecord, key, std::to_string(answer));
+  });
+  if (!done) return done.error();
+  return answer;
+}
+
+Result<std::string> FileStoreClient::compare_set(std::string_view key, std::string_view expected,
+                                                 std::string_view desired) {
+  std::string answer;
+  Result<void> done = update([&]() -> Result<void> {
+    bool stores = false;
+    answer = map_.compare(key, expected, desired, stores);
+    if (!stores) return {};
+    return write_record(kSetRecord, key, desired);
+  });
+  if (!done) return done.error();
+  return answer;
+}
+
+Result<bool> FileStoreClient::delete_key(std::string_view key) {
+  bool there = false;
+  Result<void> done = update([&]() -> Result<void> {
+    there = map_.find(key) != nullptr;
+    if (!there) return {};
+    return write_record(kDeleteRecord, key, {});
+  });
+  if (!done) return done.error();
+  return there;
+}
+
+Result<bool> FileStoreClient::check(const std::vector<std::string>& keys) {
+  Result<void> fresh = refresh();
+  if (!fresh) return fresh.error();
+  return map_.has_all(keys);
+}
+
+Result<std::int64_t> FileStoreClient::num_keys() {
+  Result<void> fresh = refresh();
+  if (!fresh) return fresh.error();
+  return static_cast<std::int64_t>(map_.size());
+}
+
+Result<std::string> FileStoreClient::get(std::string_view key, Timeout timeout) {
+  Result<void> there = wait({std::string(key)}, timeout);
+  if (!there) return there.error();
+  return *map_.find(key);
+}
+
+Result<void> FileStoreClient::wait(const std::vector<std::string>& keys, Timeout timeout) {
+  const TimePoint deadline = deadline_after(timeout);
+  // Watched before looking, so that no change falls between.
+  const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  if (watch) ::inotify_add_watch(watch.get(), path_.c_str(), IN_MODIFY);
+  while (true) {
+    Result<void> fresh = refresh();
+    if (!fresh) return fresh;
+    if (map_.has_all(keys)) return {};
+    const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
+    if (left.count() <= 0) return map_.missing(keys, timeout);
+    pollfd entry{watch.get(), POLLIN, 0};
+    ::poll(&entry, 1, static_cast<int>(std::min(left, kLookAgain).count()));
+    std::array<char, 4096> events;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+    if ((entry.revents & POLLIN) != 0) {
+      while (::read(watch.get(), events.data(), events.size()) > 0) {
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> FileStore::open(const std::string& path) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd) {
+    return make_error(Errc::kIo, "cannot open store file '{}': {}", path,
+                      std::generic_category().message(errno));
+  }
+  std::unique_ptr<Store> store = std::make_unique<FileStoreClient>(std::move(fd), path);
+  // Reads what is there, so that a wrong file is found out at once.
+  Result<std::int64_t> keys = store->num_keys();
+  if (!keys) return keys.error();
+  return store;
+}
+
+}  // namespace ddp

@@ -1,0 +1,157 @@
+#include "common/store/socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace ddp {
+namespace {
+
+constexpr std::size_t kReadBytes = 64u << 10;
+
+std::string errno_text(int number) { return std::generic_category().message(number); }
+
+// What poll() reports, 0 at the deadline.
+int poll_until(int fd, short events, TimePoint deadline) {
+  while (true) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd entry{fd, events, 0};
+    // Long waits are cut, because poll() counts milliseconds in an int.
+    const int slice = static_cast<int>(std::clamp<long long>(left, 0, 3'600'000));
+    const int count = ::poll(&entry, 1, slice);
+    if (count > 0) return entry.revents;
+    if (count < 0 && errno != EINTR) return POLLERR;
+    if (Clock::now() >= deadline) return 0;
+  }
+}
+
+// A port of the ephemeral range that nobody listens on can connect to itself.
+bool is_connected_to_itself(int fd) {
+  sockaddr_storage local{}, remote{};
+  socklen_t local_size = sizeof(local), remote_size = sizeof(remote);
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&local), &local_size) != 0) return false;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&remote), &remote_size) != 0) return false;
+  return local_size == remote_size && std::memcmp(&local, &remote, local_size) == 0;
+}
+
+void set_options(int fd) {
+  const int on = 1, idle_seconds = 30;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+  ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
+}
+
+// 0 or errno.
+int connect_one(const addrinfo& address, TimePoint deadline, UniqueFd& out) {
+  UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return errno;
+  set_options(fd.get());
+  if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS) return errno;
+    if (poll_until(fd.get(), POLLOUT, deadline) == 0) return ETIMEDOUT;
+    int error = 0;
+    socklen_t size = sizeof(error);
+    ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return error;
+  }
+  if (is_connected_to_itself(fd.get())) return ECONNREFUSED;
+  out = std::move(fd);
+  return 0;
+}
+
+}  // namespace
+
+std::string host_and_port(const std::string& host, int port) {
+  if (host.find(':') != std::string::npos) return fmt::format("[{}]:{}", host, port);
+  return fmt::format("{}:{}", host, port);
+}
+
+Result<Socket> Socket::connect(const std::string& host, int port, TimePoint deadline) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int failure = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (failure != 0) {
+    return make_error(Errc::kNotFound, "host name '{}' does not resolve: {}", host,
+                      ::gai_strerror(failure));
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  int last_errno = ECONNREFUSED;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    UniqueFd fd;
+    last_errno = connect_one(*address, deadline, fd);
+    if (last_errno == 0) return Socket(std::move(fd));
+  }
+  return make_error(last_errno == ETIMEDOUT ? Errc::kTimeout : Errc::kPeerLost,
+                    "cannot connect to {}: {}", host_and_port(host, port), errno_text(last_errno));
+}
+
+Result<void> Socket::write_all(std::string_view bytes, TimePoint deadline) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      return make_error(Errc::kPeerLost, "the connection is lost: {}", errno_text(errno));
+    }
+    if (poll_until(fd_.get(), POLLOUT, deadline) == 0) {
+      return make_error(Errc::kTimeout, "the peer does not read");
+    }
+  }
+  return {};
+}
+
+Result<bool> Socket::can_read(TimePoint deadline) {
+  if (read_ < buffer_.size()) return true;
+  return poll_until(fd_.get(), POLLIN, deadline) != 0;
+}
+
+Result<void> Socket::fill(TimePoint deadline) {
+  if (read_ == buffer_.size()) {
+    buffer_.clear();
+    read_ = 0;
+  }
+  while (true) {
+    std::array<char, kReadBytes> bytes;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+    const ssize_t count = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
+    if (count > 0) {
+      buffer_.append(bytes.data(), static_cast<std::size_t>(count));
+      return {};
+    }
+    if (count == 0) return make_error(Errc::kPeerLost, "the peer closed the connection");
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK) {
+      return make_error(Errc::kPeerLost, "the connection is lost: {}", errno_text(errno));
+    }
+    if (poll_until(fd_.get(), POLLIN, deadline) == 0) {
+      return make_error(Errc::kTimeout, "no answer");
+    }
+  }
+}
+
+Result<std::string> Socket::read_exactly(std::size_t count, TimePoint deadline) {
+  while (buffer_.size() - read_ < count) {
+    Result<void> filled = fill(deadline);
+    if (!filled) return filled.error();
+  }
+  std::string out = buffer_.substr(read_, count);
+  read_ += count;
+  return out;
+}
+
+}  // namespace ddp

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "common/base/clock.h"
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+
+namespace ddp {
+
+// A client's TCP connection that blocks, but never beyond a deadline. One thread. A failure of
+// kPeerLost or kTimeout leaves the stream at an unknown place, save for can_read().
+class Socket {
+ public:
+  // Tries every address of `host` in turn. kNotFound if the name does not resolve (that look-up has
+  // the system's time limits, not ours), kPeerLost if nobody listens, kTimeout.
+  static Result<Socket> connect(const std::string& host, int port, TimePoint deadline);
+
+  Result<void> write_all(std::string_view bytes, TimePoint deadline);
+  Result<std::string> read_exactly(std::size_t count, TimePoint deadline);
+  // True when a byte (or the end of the stream) is there, false at the deadline.
+  Result<bool> can_read(TimePoint deadline);
+
+ private:
+  explicit Socket(UniqueFd fd) : fd_(std::move(fd)) {}
+  Result<void> fill(TimePoint deadline);
+
+  UniqueFd fd_;
+  std::string buffer_;
+  std::size_t read_ = 0;  // Invariant: read_ <= buffer_.size().
+};
+
+// HOST:PORT, with brackets around an IPv6 address.
+std::string host_and_port(const std::string& host, int port);
+
+}  // namespace ddp
