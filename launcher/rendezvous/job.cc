@@ -140,6 +140,8 @@ void Job::take_numbers(const wire::Join& join) {
       reason_ = "the rendezvous was lost and came back";
       reason_is_charged_ = true;
     }
+  } else {
+    inherited_restarts_ += std::max(0, join.restarts - restarts());
   }
   if (restarts() > max_restarts_) {
     finish(

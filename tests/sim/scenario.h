@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/config/job_spec.h"
+
+namespace ddp::sim {
+
+enum class FaultKind {
+  kWorkerKilled,      // A live worker ends by a signal.
+  kWorkerFails,       // A live worker ends with an exit code.
+  kWorkerHangs,       // A worker makes no progress until the faults end.
+  kSpawnFails,        // The next spawn of a node fails for one worker.
+  kAgentCrash,        // SIGKILL of an agent; its ddp-run starts a successor.
+  kNodeKilled,        // SIGKILL of a ddp-run; perhaps somebody starts another.
+  kUserSignal,        // The user stops one node.
+  kConnectionReset,   // An agent's connection breaks.
+  kPartition,         // A node and the coordinator do not reach each other for a while.
+  kAgentPaused,       // An agent does not run for a while (SIGSTOP, swapping).
+  kCoordinatorCrash,  // The coordinator's process dies and comes back empty, or never.
+  kNodeJoins,         // One more node comes.
+  kJobEnded,          // The user interrupts the ddp-run that hosts the coordinator.
+};
+inline constexpr int kFaultKinds = 13;
+
+struct Fault {
+  FaultKind kind{};
+  Duration at{0};
+  std::int64_t choice = 0;  // Picks the victim among those there are.
+  Duration length{0};       // Of a partition, pause or outage; 0: for ever, where that is possible.
+  int status = 0;           // Signal or exit code.
+};
+
+// Everything that a seed decides before the simulation begins.
+struct Scenario {
+  config::JobSpec job;                // Common part of every node.
+  std::vector<Duration> node_starts;  // When each ddp-run is typed.
+  bool with_node_ranks = false;
+  Duration work{0};  // What a round takes once all workers are there.
+  std::vector<Fault> faults;
+  bool through_wire = false;  // Messages are encoded and decoded on their way.
+};
+
+inline constexpr Duration kFaultsEnd{30'000};
+
+Scenario make_scenario(std::uint64_t seed);
+
+// For people who look into a failing seed.
+std::string describe(const Scenario& scenario);
+
+}  // namespace ddp::sim

@@ -1,0 +1,196 @@
+// The course of a simulation: its start, its faults, its end.
+#include "tests/sim/simulation.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "common/base/exit_codes.h"
+
+namespace ddp::sim {
+namespace {
+
+// Far beyond the sum of all time limits of a scenario: who still lives then lives for ever.
+constexpr Duration kLivenessLimit{1'000'000};
+constexpr Duration kForEver{1'000'000'000};
+// An unanswered connection breaks on the agent's side after this (TCP_USER_TIMEOUT).
+constexpr Duration kTcpTimeout{8'000};
+
+}  // namespace
+
+Simulation::Simulation(std::uint64_t seed, bool verbose)
+    : seed_(seed),
+      verbose_(verbose),
+      scenario_(make_scenario(seed)),
+      random_(seed),
+      checker_(scenario_.job) {}
+Simulation::~Simulation() = default;
+
+void Simulation::log(const std::string& line) {
+  const std::string text = fmt::format("{:>8} {}\n", queue_.now_ms(), line);
+  for (const char c : text) {
+    history_ = (history_ ^ static_cast<unsigned char>(c)) * 1'099'511'628'211ull;
+  }
+  if (verbose_) std::fputs(text.c_str(), stdout);
+}
+
+std::optional<std::string> Simulation::run() {
+  start_coordinator();
+  for (std::size_t i = 0; i < scenario_.node_starts.size(); ++i) {
+    const int rank = scenario_.with_node_ranks ? static_cast<int>(i) : -1;
+    ++starts_to_come_;
+    queue_.after(scenario_.node_starts[i], [this, rank] {
+      --starts_to_come_;
+      start_node(rank);
+    });
+  }
+  for (const Fault& fault : scenario_.faults) {
+    queue_.after(fault.at, [this, fault] { inject(fault); });
+  }
+  queue_.after(kFaultsEnd, [this] { end_of_faults(); });
+  const TimePoint end = queue_.now() + kLivenessLimit;
+  while (!checker_.violation() && !all_through() && queue_.run_one(end)) {
+  }
+  if (!checker_.violation()) check_end();
+  return checker_.violation();
+}
+
+bool Simulation::all_through() const { return starts_to_come_ == 0 && live_agents().empty(); }
+
+void Simulation::check_end() {
+  for (const int agent : live_agents()) {
+    checker_.expect(false, fmt::format("agent {} never exits", agent));
+  }
+  for (const Worker& worker : workers_) {
+    checker_.expect(!worker.alive, fmt::format("worker {} is left over", worker.pid));
+  }
+  if (!scenario_.faults.empty()) return;
+  const bool enough = static_cast<int>(scenario_.node_starts.size()) >= scenario_.job.min_nodes;
+  const auto finish = checker_.finishes().find(1);
+  checker_.expect(finish != checker_.finishes().end(), "nothing went wrong and the job has no end");
+  if (finish == checker_.finishes().end()) return;
+  checker_.expect(finish->second.exit_code == (enough ? kExitSuccess : kExitJoinTimeout),
+                  fmt::format("nothing went wrong and the job ends with {}: {}",
+                              finish->second.exit_code, finish->second.summary));
+}
+
+// ---- faults ----
+
+std::vector<int> Simulation::live_agents() const {
+  std::vector<int> live;
+  for (const Agent& agent : agents_) {
+    if (agent.alive) live.push_back(agent.id);
+  }
+  return live;
+}
+
+void Simulation::inject(const Fault& fault) {
+  switch (fault.kind) {
+    case FaultKind::kWorkerKilled:
+    case FaultKind::kWorkerFails:
+    case FaultKind::kWorkerHangs:
+      return hit_worker(fault);
+    case FaultKind::kCoordinatorCrash:
+      return crash_coordinator(fault.length);
+    case FaultKind::kNodeJoins:
+      log("fault: one more node");
+      start_node(-1);
+      return;
+    case FaultKind::kJobEnded:
+      if (coordinator_ == nullptr) return;
+      log("fault: the user ends the job");
+      feed_coordinator(coordinator_->end_job(queue_.now(), "sim", 130, "the user ended the job"));
+      return;
+    default:
+      return hit_node(fault);
+  }
+}
+
+void Simulation::hit_worker(const Fault& fault) {
+  std::vector<std::size_t> live;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (workers_[i].alive) live.push_back(i);
+  }
+  if (live.empty()) return;
+  const std::size_t victim = live[static_cast<std::size_t>(fault.choice) % live.size()];
+  log(fmt::format("fault: worker {} of round {}", workers_[victim].pid, workers_[victim].round));
+  if (fault.kind == FaultKind::kWorkerHangs) {
+    workers_[victim].hangs = true;
+  } else if (fault.kind == FaultKind::kWorkerKilled) {
+    end_worker(victim, 0, fault.status, false);
+  } else {
+    end_worker(victim, fault.status, 0, false);
+  }
+}
+
+void Simulation::hit_node(const Fault& fault) {
+  const std::vector<int> live = live_agents();
+  if (live.empty()) return;
+  const int id = live[static_cast<std::size_t>(fault.choice) % live.size()];
+  Agent& agent = agents_[static_cast<std::size_t>(id)];
+  const int node_index = agent.node;
+  Node& node = nodes_[static_cast<std::size_t>(node_index)];
+  log(fmt::format("fault: kind {} at agent {}", static_cast<int>(fault.kind), id));
+  switch (fault.kind) {
+    case FaultKind::kSpawnFails:
+      node.spawn_fails = true;
+      return;
+    case FaultKind::kAgentCrash:
+      return crash_agent(id);
+    case FaultKind::kNodeKilled: {
+      node.alive = false;
+      const TimePoint now = queue_.now();
+      queue_.at(now + random_.ms(1, 20), [this, id] {
+        on_agent(id, [this](agent::AgentCore& core) { return core.on_parent_lost(queue_.now()); });
+      });
+      if (fault.length == Duration{0}) return;
+      ++starts_to_come_;
+      queue_.after(fault.length, [this, rank = node.spec.node_rank] {
+        --starts_to_come_;
+        start_node(rank);
+      });
+      return;
+    }
+    case FaultKind::kUserSignal: {
+      const int signal = fault.choice % 2 == 0 ? SIGTERM : SIGINT;
+      for (const int victim : live) {
+        if (victim != id && fault.choice % 5 != 0) continue;
+        const auto stop = [this, signal, victim] {
+          on_agent(victim, [this, signal](agent::AgentCore& core) {
+            return core.on_signal(queue_.now(), signal);
+          });
+        };
+        queue_.after(random_.ms(0, 20), stop);
+        if (fault.choice % 3 == 0) queue_.after(random_.ms(100, 500), stop);
+      }
+      return;
+    }
+    case FaultKind::kConnectionReset:
+      if (!agent.connection) return;
+      close_for_coordinator(*agent.connection, random_.ms(0, 50));
+      close_for_agent(*agent.connection, random_.ms(0, 50));
+      return;
+    case FaultKind::kPartition: {
+      const Duration length = fault.length == Duration{0} ? kForEver : fault.length;
+      node.partitioned_until = std::max(node.partitioned_until, queue_.now() + length);
+      if (length < kTcpTimeout || !agent.connection) return;
+      close_for_agent(*agent.connection, kTcpTimeout);
+      return;
+    }
+    case FaultKind::kAgentPaused:
+      agent.paused_until = queue_.now() + std::max(fault.length, Duration{100});
+      return;
+    default:
+      return;
+  }
+}
+
+void Simulation::end_of_faults() {
+  log("faults are over");
+  faults_are_over_ = true;
+  for (Worker& worker : workers_) worker.hangs = false;
+}
+
+}  // namespace ddp::sim
