@@ -9,8 +9,9 @@
 
 namespace ddp {
 
-// The worker's end of the socket to its agent (DDP_CONTROL_FD). Without that variable every call does nothing, so a
-// program needs no second path for running alone. A failed write is ignored: the agent's death ends this process anyway.
+// The worker's end of the socket to its agent (DDP_CONTROL_FD). Without that variable every call
+// does nothing, so a program needs no second path for running alone. A failed write is ignored: the
+// agent's death ends this process anyway.
 //
 // Owns the descriptor and one thread that reads orders. Any thread may call; nothing blocks.
 class ControlChannel {

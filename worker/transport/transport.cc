@@ -68,15 +68,6 @@ Failure Transport::shut_down(const Failure& cause) {
   return first;
 }
 
-void Transport::wait_idle(int wake_fd, Duration limit) {
-  pollfd entries[3];
-  entries[0] = pollfd{wake_fd, POLLIN, 0};
-  int count = 1;
-  if (previous_) count += previous_->idle_poll_entries(entries + count);
-  if (next_) count += next_->idle_poll_entries(entries + count);
-  ::poll(entries, static_cast<nfds_t>(count), static_cast<int>(limit.count()));
-}
-
 void Transport::Idle::reset() {
   if (stage_ == Stage::kArmed) {
     transport_.segment_->doorbell(transport_.topology_.local_rank())

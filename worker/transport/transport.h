@@ -69,9 +69,6 @@ class Transport {
   // the first cause.
   Failure shut_down(const Failure& cause);
 
-  // Between operations: returns when wake_fd is readable or a neighbour has said something, at the
-  // latest after `limit`.
-  void wait_idle(int wake_fd, Duration limit);
 
  private:
   // Stages of waiting: busy loop, giving up the CPU, sleeping.

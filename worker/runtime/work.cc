@@ -1,0 +1,61 @@
+#include "worker/runtime/work.h"
+
+#include <fmt/format.h>
+
+#include "worker/runtime/group.h"
+#include "worker/transport/futex.h"
+
+namespace ddp {
+namespace {
+
+// The executing thread finds an expired operation by itself; a waiter steps in only if the
+// operation still waits for its turn behind one with a later deadline.
+constexpr Duration kTurnGrace{200};
+constexpr std::chrono::seconds kSleepLimit{1};
+
+}  // namespace
+
+std::string CollectiveWork::name() const {
+  const OpRecord& record = operation_.record;
+  if (tag_.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
+  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag_);
+}
+
+void CollectiveWork::succeed() { finish(kSucceeded); }
+
+void CollectiveWork::fail(Failure failure) {
+  failure_ = std::move(failure);
+  finish(kFailed);
+}
+
+void CollectiveWork::finish(State state) {
+  state_.store(state, std::memory_order_seq_cst);
+  if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake_all(state_);
+}
+
+bool CollectiveWork::wait_until(TimePoint limit) {
+  waiters_.fetch_add(1, std::memory_order_seq_cst);
+  while (state_.load(std::memory_order_seq_cst) == kPending) {
+    const auto left = limit - Clock::now();
+    if (left.count() <= 0) break;
+    futex_wait(state_, kPending, std::min<std::chrono::nanoseconds>(left, kSleepLimit));
+  }
+  waiters_.fetch_sub(1, std::memory_order_relaxed);
+  return done();
+}
+
+void CollectiveWork::wait() {
+  if (!done()) {
+    if (auto group = group_.lock()) group->help(*this);
+  }
+  if (!done() && !wait_until(operation_.deadline + kTurnGrace)) {
+    if (auto group = group_.lock()) group->expire(*this);
+    while (!wait_until(Clock::now() + kSleepLimit)) {
+    }
+  }
+  if (state_.load(std::memory_order_acquire) == kFailed) {
+    throw CollectiveError(failure_.text, failure_.code, failure_.suspect);
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "worker/collectives/operation.h"
+#include "worker/runtime/process_group.h"
+#include "worker/transport/failure.h"
+
+namespace ddp {
+
+class Group;
+
+// The Work of a Group. Completed once, by the thread that executes the group's operations.
+class CollectiveWork final : public Work {
+ public:
+  CollectiveWork(std::weak_ptr<Group> group, const Operation& operation, std::string tag)
+      : group_(std::move(group)), operation_(operation), tag_(std::move(tag)) {}
+
+  bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
+  void wait() override;
+
+  const Operation& operation() const { return operation_; }
+  // "all_reduce #17 (bucket 3)"
+  std::string name() const;
+
+  void succeed();
+  void fail(Failure failure);
+
+ private:
+  enum State : std::uint32_t { kPending, kSucceeded, kFailed };
+
+  void finish(State state);
+  bool wait_until(TimePoint limit);
+
+  std::weak_ptr<Group> group_;
+  Operation operation_;
+  std::string tag_;
+  Failure failure_;  // Written before state_ becomes kFailed.
+  std::atomic<std::uint32_t> state_{kPending};
+  std::atomic<std::uint32_t> waiters_{0};
+};
+
+}  // namespace ddp

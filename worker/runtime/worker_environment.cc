@@ -1,0 +1,91 @@
+#include "worker/runtime/worker_environment.h"
+
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace ddp {
+namespace {
+
+[[noreturn]] void refuse(const std::string& name, const std::string& value,
+                         const std::string& expected) {
+  throw std::invalid_argument(fmt::format("{}={}: expected {}", name, value, expected));
+}
+
+template <typename Number>
+Number number(const Lookup& lookup, const std::string& name, Number lowest, Number highest,
+              std::optional<Number> fallback = {}) {
+  const auto text = lookup(name);
+  if (!text && fallback) return *fallback;
+  if (!text)
+    throw std::invalid_argument(fmt::format("{} is not set; start the program with ddp-run", name));
+  Number value{};
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc() || end != text->data() + text->size() || value < lowest ||
+      value > highest) {
+    refuse(name, *text, fmt::format("a number from {} to {}", lowest, highest));
+  }
+  return value;
+}
+
+constexpr int kLargestWorld = 1 << 20;
+constexpr Round kLargestRound = std::numeric_limits<Round>::max();
+
+}  // namespace
+
+WorkerEnvironment read_worker_environment(const Lookup& lookup) {
+  WorkerEnvironment worker;
+  if (!lookup("WORLD_SIZE")) return worker;
+  worker.world_size = number<int>(lookup, "WORLD_SIZE", 1, kLargestWorld);
+  worker.rank = number<int>(lookup, "RANK", 0, worker.world_size - 1);
+  const Round attempt = number<Round>(lookup, "TORCHELASTIC_RESTART_COUNT", 0, kLargestRound, 0);
+  worker.round = number<Round>(lookup, "DDP_ROUND", 0, kLargestRound, attempt);
+  worker.run_id = lookup("TORCHELASTIC_RUN_ID").value_or("none");
+  worker.shm_fd = number<int>(lookup, "DDP_SHM_FD", 0, std::numeric_limits<int>::max(), -1);
+  if (worker.shm_fd >= 0) {
+    worker.local_size = number<int>(lookup, "LOCAL_WORLD_SIZE", 1, worker.world_size);
+    worker.local_rank = number<int>(lookup, "LOCAL_RANK", 0, worker.local_size - 1);
+    worker.nodes = number<int>(lookup, "GROUP_WORLD_SIZE", 1, worker.world_size);
+    worker.node = number<int>(lookup, "GROUP_RANK", 0, worker.nodes - 1);
+    if (worker.nodes == 1 && worker.local_size != worker.world_size) {
+      refuse("LOCAL_WORLD_SIZE", std::to_string(worker.local_size),
+             fmt::format("WORLD_SIZE ({}), as GROUP_WORLD_SIZE is 1", worker.world_size));
+    }
+    if (worker.rank < worker.local_rank) {
+      refuse("RANK", std::to_string(worker.rank),
+             fmt::format("at least LOCAL_RANK ({})", worker.local_rank));
+    }
+  } else {
+    worker.nodes = worker.world_size;
+    worker.node = worker.rank;
+  }
+  if (worker.nodes > 1) {
+    if (worker.shm_fd < 0 && lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") {
+      throw std::invalid_argument(
+          fmt::format("WORLD_SIZE={} but neither DDP_SHM_FD nor TORCHELASTIC_USE_AGENT_STORE=True "
+                      "is set, so nobody serves a store at "
+                      "MASTER_ADDR:MASTER_PORT; start the program with ddp-run",
+                      worker.world_size));
+    }
+    const auto address = lookup("MASTER_ADDR");
+    if (!address || address->empty()) {
+      throw std::invalid_argument("MASTER_ADDR is not set; start the program with ddp-run");
+    }
+    worker.master_addr = *address;
+    worker.master_port = number<int>(lookup, "MASTER_PORT", 1, 65535);
+  }
+  return worker;
+}
+
+std::optional<std::string> process_variable(const std::string& name) {
+  const char* value =
+      std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): nobody changes it.
+  if (value == nullptr) return {};
+  return std::string(value);
+}
+
+}  // namespace ddp

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "common/base/ids.h"
+
+namespace ddp {
+
+// What the environment of a worker says about its place, checked for consistency.
+struct WorkerEnvironment {
+  Rank rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int node = 0;
+  int nodes = 1;
+  Round round = 0;
+  std::string run_id = "none";
+  std::string master_addr;
+  int master_port = 0;
+  int shm_fd = -1;  // -1: not started by ddp-run; every rank counts as a node of its own.
+};
+
+using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
+
+// Without WORLD_SIZE: a world of one. Throws std::invalid_argument naming the variable, its value
+// and what is right.
+WorkerEnvironment read_worker_environment(const Lookup& lookup);
+
+// The variables of this process.
+std::optional<std::string> process_variable(const std::string& name);
+
+}  // namespace ddp
