@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "worker/checkpoint/directory.h"
+#include "worker/checkpoint/safetensors.h"
+
+namespace ddp::test {
+
+// A tensor that owns its bytes, which follow from its name, size and `salt`.
+struct SampleTensor {
+  SampleTensor(std::string of_name, checkpoint::TensorType of_type,
+               std::vector<std::int64_t> of_shape, std::uint64_t salt = 0)
+      : name(std::move(of_name)), type(of_type), shape(std::move(of_shape)) {
+    bytes.resize(checkpoint::tensor_bytes(type, shape).value());
+    std::uint64_t state = salt * 1000003 + name.size() + 12345;
+    for (char& byte : bytes) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      byte = static_cast<char>(state >> 56);
+    }
+  }
+
+  checkpoint::TensorView view() const {
+    return {name, type, shape, std::as_bytes(std::span(bytes.data(), bytes.size()))};
+  }
+
+  std::string name;
+  checkpoint::TensorType type;
+  std::vector<std::int64_t> shape;
+  std::string bytes;
+};
+
+inline std::vector<checkpoint::TensorView> views_of(const std::vector<SampleTensor>& tensors) {
+  std::vector<checkpoint::TensorView> views;
+  for (const SampleTensor& tensor : tensors) views.push_back(tensor.view());
+  return views;
+}
+
+// Writes and publishes a small checkpoint of two files whose contents follow from `salt`, with the
+// link and the removal of old ones, as Checkpointer does. The temporary folder is removed on
+// failure.
+inline Result<checkpoint::Entry> publish_sample(checkpoint::FileSystem& files,
+                                                checkpoint::Directory& directory, std::int64_t step,
+                                                std::uint64_t salt, int keep = 0) {
+  using namespace checkpoint;
+  auto temporary = directory.begin(step, "unique-" + std::to_string(salt));
+  if (!temporary) return temporary.error();
+  Manifest manifest;
+  manifest.step = step;
+  manifest.rank_state = {nlohmann::json::object()};
+  manifest.state = {{"salt", salt}};
+  const auto fill = [&]() -> Result<Entry> {
+    for (const Rank rank : {kReplicated, 0}) {
+      const std::string name =
+          rank == kReplicated ? "shard-00000.safetensors" : "rank-00000.safetensors";
+      const std::vector<SampleTensor> tensors = {{"a", TensorType::kF32, {3, 5}, salt},
+                                                 {"b", TensorType::kI64, {}, salt}};
+      auto written = write_safetensors(files, join_path(*temporary, name), views_of(tensors));
+      if (!written) return written.error();
+      manifest.files.push_back({name, written->bytes, written->checksum});
+      for (const SampleTensor& tensor : tensors) {
+        std::string checksum;
+        for (const auto& item : written->tensors) {
+          if (item.name == tensor.name) checksum = item.checksum;
+        }
+        manifest.tensors.push_back({tensor.name, rank, name, tensor.type, tensor.shape, checksum});
+      }
+    }
+    return directory.publish(*temporary, manifest);
+  };
+  auto entry = fill();
+  if (!entry) {
+    (void)directory.discard(*temporary);
+    return entry;
+  }
+  (void)directory.update_latest(*entry);
+  (void)directory.prune(keep, *entry);
+  return entry;
+}
+
+// The salt of a checkpoint found by a search; -1 for none.
+inline std::int64_t salt_of(const std::optional<checkpoint::ValidSearch::Found>& found) {
+  return found ? found->manifest.state.at("salt").get<std::int64_t>() : -1;
+}
+
+}  // namespace ddp::test

@@ -1,0 +1,88 @@
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/checkpoint_samples.h"
+#include "tests/support/scratch_dir.h"
+
+// Python's plain json and struct, which know nothing of our code, read what we write and the
+// reverse.
+namespace ddp::checkpoint {
+namespace {
+
+using test::SampleTensor;
+using test::ScratchDir;
+
+std::string hex(const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    text += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  }
+  return text.empty() ? "-" : text;
+}
+
+int python(const std::string& arguments) {
+  const std::string script =
+      std::string(std::getenv("DDP_SOURCE_DIR")) + "/tests/unit/worker/checkpoint_python.py";
+  return std::system(("python3 " + script + " " + arguments).c_str());
+}
+
+std::vector<SampleTensor> all_types() {
+  std::vector<SampleTensor> tensors;
+  for (int i = 0; i < kTensorTypeCount; ++i) {
+    const auto type = static_cast<TensorType>(i);
+    const std::string name = "t/" + std::string(tensor_type_name(type));
+    tensors.emplace_back(name, type, std::vector<std::int64_t>{2, 3}, i);
+    tensors.emplace_back(name + ".scalar", type, std::vector<std::int64_t>{}, i);
+    tensors.emplace_back(name + ".empty", type, std::vector<std::int64_t>{0, 4}, i);
+  }
+  return tensors;
+}
+
+// One line a tensor, by name: name, type, shape, bytes.
+std::string lines_of(const std::vector<SampleTensor>& tensors) {
+  std::map<std::string, std::string> lines;
+  for (const SampleTensor& tensor : tensors) {
+    std::string shape;
+    for (const std::int64_t size : tensor.shape) shape += std::to_string(size) + ",";
+    lines[tensor.name] = fmt::format("{} {} [{}] {}\n", tensor.name, tensor_type_name(tensor.type),
+                                     shape, hex(tensor.bytes));
+  }
+  std::string text;
+  for (const auto& [name, line] : lines) text += line;
+  return text;
+}
+
+TEST(CheckpointPython, ReadsWhatWeWrite) {
+  const ScratchDir scratch;
+  const std::vector<SampleTensor> tensors = all_types();
+  ASSERT_TRUE(write_safetensors(posix_file_system(), scratch.path("f"), test::views_of(tensors)));
+  ASSERT_EQ(python("read " + scratch.path("f") + " > " + scratch.path("lines")), 0);
+  EXPECT_EQ(test::read_file(scratch.path("lines")), lines_of(tensors));
+}
+
+TEST(CheckpointPython, WritesWhatWeRead) {
+  const ScratchDir scratch;
+  const std::vector<SampleTensor> tensors = all_types();
+  scratch.write("lines", lines_of(tensors));
+  ASSERT_EQ(python("write " + scratch.path("f") + " < " + scratch.path("lines")), 0);
+  auto file = posix_file_system().open_file(scratch.path("f"));
+  ASSERT_TRUE(file);
+  auto header = read_safetensors_header(**file, scratch.path("f"));
+  ASSERT_TRUE(header) << header.error().message;
+  EXPECT_EQ(header->metadata.at("format"), "pt");
+  const std::string whole = test::read_file(scratch.path("f"));
+  for (const SampleTensor& tensor : tensors) {
+    const TensorEntry* entry = header->find(tensor.name);
+    ASSERT_NE(entry, nullptr) << tensor.name;
+    EXPECT_EQ(entry->shape, tensor.shape);
+    EXPECT_EQ(entry->type, tensor.type);
+    EXPECT_EQ(whole.substr(entry->begin, entry->end - entry->begin), tensor.bytes) << tensor.name;
+  }
+}
+
+}  // namespace
+}  // namespace ddp::checkpoint
