@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/checkpoint_samples.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 // Python's plain json and struct, which know nothing of our code, read what we write and the
 // reverse.
@@ -14,7 +14,7 @@ namespace ddp::checkpoint {
 namespace {
 
 using test::SampleTensor;
-using test::ScratchDir;
+using test::TempDir;
 
 std::string hex(const std::string& bytes) {
   std::string text;
@@ -57,24 +57,29 @@ std::string lines_of(const std::vector<SampleTensor>& tensors) {
 }
 
 TEST(CheckpointPython, ReadsWhatWeWrite) {
-  const ScratchDir scratch;
+  const TempDir scratch;
   const std::vector<SampleTensor> tensors = all_types();
-  ASSERT_TRUE(write_safetensors(posix_file_system(), scratch.path("f"), test::views_of(tensors)));
-  ASSERT_EQ(python("read " + scratch.path("f") + " > " + scratch.path("lines")), 0);
-  EXPECT_EQ(test::read_file(scratch.path("lines")), lines_of(tensors));
+  ASSERT_TRUE(write_safetensors(posix_file_system(), (scratch.path() / "f").string(),
+                                test::views_of(tensors)));
+  ASSERT_EQ(python("read " + (scratch.path() / "f").string() + " > " +
+                   (scratch.path() / "lines").string()),
+            0);
+  EXPECT_EQ(scratch.read("lines"), lines_of(tensors));
 }
 
 TEST(CheckpointPython, WritesWhatWeRead) {
-  const ScratchDir scratch;
+  const TempDir scratch;
   const std::vector<SampleTensor> tensors = all_types();
   scratch.write("lines", lines_of(tensors));
-  ASSERT_EQ(python("write " + scratch.path("f") + " < " + scratch.path("lines")), 0);
-  auto file = posix_file_system().open_file(scratch.path("f"));
+  ASSERT_EQ(python("write " + (scratch.path() / "f").string() + " < " +
+                   (scratch.path() / "lines").string()),
+            0);
+  auto file = posix_file_system().open_file((scratch.path() / "f").string());
   ASSERT_TRUE(file);
-  auto header = read_safetensors_header(**file, scratch.path("f"));
+  auto header = read_safetensors_header(**file, (scratch.path() / "f").string());
   ASSERT_TRUE(header) << header.error().message;
   EXPECT_EQ(header->metadata.at("format"), "pt");
-  const std::string whole = test::read_file(scratch.path("f"));
+  const std::string whole = scratch.read("f");
   for (const SampleTensor& tensor : tensors) {
     const TensorEntry* entry = header->find(tensor.name);
     ASSERT_NE(entry, nullptr) << tensor.name;
