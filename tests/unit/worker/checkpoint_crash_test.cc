@@ -39,8 +39,10 @@ Progress train(MemoryFileSystem& files) {
 // A new process on what was left.
 void check_recovery(MemoryFileSystem& files, const Progress& run, const std::string& where) {
   Directory directory(files, "a/b");
-  auto found = open_newest_valid(directory, nullptr);
+  std::vector<std::string> skipped;
+  auto found = open_newest_valid(directory, &skipped);
   ASSERT_TRUE(found) << where;
+  EXPECT_TRUE(skipped.empty()) << where << ": an incomplete one is visible: " << skipped[0];
   const std::int64_t salt = salt_of(*found);
   EXPECT_GE(salt, run.acknowledged) << where << ": a saved checkpoint is lost";
   EXPECT_LE(salt, run.started) << where;

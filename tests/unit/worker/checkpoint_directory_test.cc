@@ -213,8 +213,8 @@ TEST_F(DirectoryTest, NeverRemovesTheOneJustPublished) {
   // A run that fell back to step 1 writes step 2 beside three newer ones that only look complete.
   for (int step = 3; step <= 5; ++step) publish(step, 1);
   publish(2, 20, 2);
-  EXPECT_THAT(files_.names("run/ckpt"), ElementsAre("latest", "step-0000000002", "step-0000000003",
-                                                    "step-0000000004", "step-0000000005"));
+  EXPECT_THAT(files_.names("run/ckpt"),
+              ElementsAre("latest", "step-0000000002", "step-0000000004", "step-0000000005"));
 }
 
 TEST_F(DirectoryTest, AFailedSaveLeavesTheFolderAsItWas) {
