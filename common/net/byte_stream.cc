@@ -138,6 +138,7 @@ void ByteStream::wait_writable() {
                      [self = shared_from_this()](const std::error_code& error) {
                        self->waiting_writable_ = false;
                        if (error || self->ended_) return;
+                       if (self->draining_) self->limit_draining();
                        self->write_some();
                        if (self->waiting_writable_ || self->ended_ || self->draining_) return;
                        const std::shared_ptr<Handler> handler = self->handler_;
@@ -148,11 +149,15 @@ void ByteStream::wait_writable() {
 void ByteStream::close_after_writes() {
   if (ended_ || draining_) return;
   draining_ = true;
+  limit_draining();
+  resume_reading();
+  if (!waiting_writable_) write_some();
+}
+
+void ByteStream::limit_draining() {
   linger_.after(kLingerLimit, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->end({});
   });
-  resume_reading();
-  if (!waiting_writable_) write_some();
 }
 
 bool ByteStream::close_socket() {

@@ -50,8 +50,9 @@ class ByteStream : public std::enable_shared_from_this<ByteStream> {
   void pause_reading();
   void resume_reading();
   // Sends what is queued, tells the peer that nothing follows, and closes when the peer has closed
-  // or after 2 s. What still comes in is dropped. Closing at once would make the kernel reset the
-  // connection if bytes of the peer are unread, and the peer could lose what was sent last.
+  // or 2 s after it last took something. What still comes in is dropped. Closing at once would make
+  // the kernel reset the connection if bytes of the peer are unread, and the peer could lose what
+  // was sent last.
   void close_after_writes();
   // Closes at once and lets go of the handler, which hears nothing any more.
   void close();
@@ -72,6 +73,7 @@ class ByteStream : public std::enable_shared_from_this<ByteStream> {
   void read_some();
   void write_some();
   void wait_writable();
+  void limit_draining();
   void end(Error why);
   bool close_socket();
 

@@ -54,7 +54,7 @@ class FrameConnection {
   // Queues one frame. After the end of the connection it does nothing.
   void send(std::string_view payload);
   // Sends what is queued, tells the peer that nothing follows, and closes when the peer has closed
-  // or after 2 s. Incoming frames are dropped from here on.
+  // or 2 s after it last took something. Incoming frames are dropped from here on.
   void close_after_writes();
   // Closes at once; no callback runs afterwards.
   void close();

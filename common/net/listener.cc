@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <utility>
@@ -36,20 +37,23 @@ std::error_code bind_and_listen(tcp::acceptor& acceptor, const tcp::endpoint& en
   return error;
 }
 
+// Asio's codes have a category of their own, which std::errc does not know.
+bool is_errno(const std::error_code& error, int number) { return error.value() == number; }
+
 bool lacks_ipv6(const std::error_code& error) {
-  return error == std::errc::address_family_not_supported ||
-         error == std::errc::address_not_available || error == std::errc::protocol_not_supported;
+  return is_errno(error, EAFNOSUPPORT) || is_errno(error, EADDRNOTAVAIL) ||
+         is_errno(error, EPROTONOSUPPORT);
 }
 
 Error listen_error(const std::error_code& error, const std::string& address, int port) {
   const std::string where = endpoint_text(address.empty() ? std::string("*") : address, port);
-  if (error == std::errc::address_in_use) {
+  if (is_errno(error, EADDRINUSE)) {
     return make_error(Errc::kExists,
                       "{} is in use by another program; end it, choose another port, or port 0 for "
                       "any free one (`ss -ltnp 'sport = :{}'` shows who has it)",
                       where, port);
   }
-  if (error == std::errc::address_not_available) {
+  if (is_errno(error, EADDRNOTAVAIL)) {
     return make_error(Errc::kInvalidArgument,
                       "cannot listen on {}: this machine has no such address; `ip addr` lists them",
                       where);
@@ -86,7 +90,7 @@ struct Listener::State : std::enable_shared_from_this<State> {
         continue;
       }
       if (error == asio::error::would_block || error == asio::error::try_again) break;
-      if (error == std::errc::connection_aborted) continue;
+      if (is_errno(error, ECONNABORTED)) continue;
       // Most likely out of descriptors: the connection stays in the backlog and the socket stays
       // readable, so waiting for it would spin.
       pause.expires_after(kAcceptPause);

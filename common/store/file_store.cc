@@ -75,7 +75,8 @@ class FileStoreClient final : public Store {
   UniqueFd fd_;
   std::string path_;
   KeyMap map_;
-  off_t end_ = 0;  // Of the last whole record that the map has.
+  off_t end_ = 0;      // Of the last whole record that the map has.
+  bool torn_ = false;  // Behind it is the beginning of a record whose writer was killed.
 };
 
 Error FileStoreClient::io_error(const char* what, int error_number) const {
@@ -133,11 +134,13 @@ Result<void> FileStoreClient::replay() {
       return make_error(Errc::kCorrupt, "'{}' is not a store file; remove it or choose another",
                         path_);
     }
+    torn_ = !bytes.empty();
     if (bytes.size() < kMagic.size()) return {};
     skip = kMagic.size();
   }
   const std::size_t records = apply_records(std::string_view(bytes).substr(skip));
   end_ += static_cast<off_t>(skip + records);
+  torn_ = skip + records < bytes.size();
   return {};
 }
 
@@ -153,8 +156,9 @@ Result<void> FileStoreClient::write_record(char kind, std::string_view key,
   record.push_back(kind);
   wire::c10d::put_string(record, key);
   wire::c10d::put_string(record, value);
-  // Behind the last whole record may be the beginning of one whose writer was killed.
-  if (::ftruncate(fd_.get(), end_) != 0) return io_error("truncate", errno);
+  // Some file systems write everything to the disk at a truncation, so only where it is needed.
+  if (torn_ && ::ftruncate(fd_.get(), end_) != 0) return io_error("truncate", errno);
+  torn_ = true;  // Until the record is whole.
   std::size_t written = 0;
   while (written < record.size()) {
     const ssize_t count = ::pwrite(fd_.get(), record.data() + written, record.size() - written,
@@ -163,6 +167,7 @@ Result<void> FileStoreClient::write_record(char kind, std::string_view key,
     if (count < 0) return io_error("write", errno);
     written += static_cast<std::size_t>(count);
   }
+  torn_ = false;
   end_ += static_cast<off_t>(record.size());
   if (kind == kSetRecord) {
     map_.put(key, value);

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace ddp::test {
+
+// A TCP client of a port of 127.0.0.1 that sends and receives what the test says. What it waits for
+// must come within 20 s.
+class RawClient {
+ public:
+  explicit RawClient(int port, int receive_buffer = 0)
+      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    if (receive_buffer > 0) {
+      ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
+    }
+    const int on = 1;
+    ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+      ::close(fd_);
+      throw std::runtime_error("cannot connect to port " + std::to_string(port));
+    }
+  }
+  ~RawClient() { close(); }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+
+  // False if the server has closed.
+  bool send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t count = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (count <= 0) return false;
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    }
+    return true;
+  }
+
+  // That many bytes, or fewer if the connection ended or the time did.
+  std::string receive(std::size_t count) {
+    std::string out;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (out.size() < count && readable(deadline)) {
+      std::array<char, 65'536> buffer;
+      const std::size_t wanted = std::min(buffer.size(), count - out.size());
+      const ssize_t got = ::recv(fd_, buffer.data(), wanted, 0);
+      if (got <= 0) break;
+      out.append(buffer.data(), static_cast<std::size_t>(got));
+    }
+    return out;
+  }
+
+  // Everything until the server closes.
+  std::string receive_all() { return receive(std::size_t{1} << 40); }
+
+  // True if the server closes, with nothing more to read before.
+  bool is_closed_by_peer() {
+    char byte = 0;
+    return readable(std::chrono::steady_clock::now() + std::chrono::seconds(20)) &&
+           ::recv(fd_, &byte, 1, 0) <= 0;
+  }
+
+  void close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+  // Closes with a reset instead of a farewell.
+  void reset() {
+    const linger hard{1, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+    close();
+  }
+
+ private:
+  bool readable(std::chrono::steady_clock::time_point deadline) const {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd entry{fd_, POLLIN, 0};
+    return left.count() > 0 && ::poll(&entry, 1, static_cast<int>(left.count())) > 0;
+  }
+
+  int fd_;
+};
+
+}  // namespace ddp::test

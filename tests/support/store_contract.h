@@ -1,0 +1,156 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "common/store/store.h"
+
+namespace ddp::test {
+
+using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
+
+// What every Store promises. An instantiation gives a maker of stores: all that one maker makes
+// show the same keys.
+using StoreMaker = std::function<std::unique_ptr<Store>()>;
+struct StoreCase {
+  std::string name;
+  std::function<StoreMaker()> begin;  // A new, empty set of keys.
+};
+inline void PrintTo(const StoreCase& store_case, std::ostream* out) { *out << store_case.name; }
+
+class StoreContract : public testing::TestWithParam<StoreCase> {
+ protected:
+  void SetUp() override {
+    make_ = GetParam().begin();
+    store_ = make_();
+  }
+  std::unique_ptr<Store> make() { return make_(); }
+
+  StoreMaker make_;
+  std::unique_ptr<Store> store_;
+};
+
+TEST_P(StoreContract, GivesWhatWasSetOfAnyBytes) {
+  const std::string all_bytes = [] {
+    std::string bytes;
+    for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
+    return bytes;
+  }();
+  ASSERT_TRUE(store_->set(all_bytes, all_bytes));
+  ASSERT_TRUE(store_->set("empty", ""));
+  ASSERT_TRUE(store_->set("", "of the empty key"));
+  auto other = make();
+  EXPECT_EQ(other->get(all_bytes, 10s).value(), all_bytes);
+  EXPECT_EQ(other->get("empty", 10s).value(), "");
+  EXPECT_EQ(other->get("", 10s).value(), "of the empty key");
+  ASSERT_TRUE(other->set("empty", "no more"));
+  EXPECT_EQ(store_->get("empty", 10s).value(), "no more");
+}
+
+TEST_P(StoreContract, AddsToDecimalText) {
+  EXPECT_EQ(store_->add("n", 5).value(), 5);
+  EXPECT_EQ(store_->add("n", -7).value(), -2);
+  EXPECT_EQ(store_->get("n", 10s).value(), "-2");
+  ASSERT_TRUE(store_->set("n", " 12abc"));
+  EXPECT_EQ(store_->add("n", 0).value(), 12);
+}
+
+TEST_P(StoreContract, ComparesAndSets) {
+  EXPECT_EQ(store_->compare_set("k", "", "first").value(), "first");
+  EXPECT_EQ(store_->compare_set("k", "first", "second").value(), "second");
+  EXPECT_EQ(store_->compare_set("k", "nope", "third").value(), "second");
+  EXPECT_EQ(store_->get("k", 10s).value(), "second");
+  EXPECT_EQ(store_->compare_set("absent", "x", "y").value(), "x");
+  EXPECT_FALSE(store_->check({"absent"}).value());
+  ASSERT_TRUE(store_->set("empty", ""));
+  EXPECT_EQ(store_->compare_set("empty", "", "full").value(), "full");
+}
+
+TEST_P(StoreContract, ChecksDeletesAndCounts) {
+  ASSERT_TRUE(store_->set("a", "1"));
+  ASSERT_TRUE(store_->set("b", "2"));
+  EXPECT_TRUE(store_->check({"a", "b"}).value());
+  EXPECT_TRUE(store_->check({}).value());
+  EXPECT_FALSE(store_->check({"a", "c"}).value());
+  EXPECT_EQ(store_->num_keys().value(), 2);
+  EXPECT_TRUE(store_->delete_key("a").value());
+  EXPECT_FALSE(store_->delete_key("a").value());
+  EXPECT_EQ(store_->num_keys().value(), 1);
+  EXPECT_FALSE(store_->check({"a"}).value());
+}
+
+TEST_P(StoreContract, AWaitThatTimesOutNamesTheMissingKeysAndDoesNoHarm) {
+  ASSERT_TRUE(store_->set("here", "1"));
+  const Result<void> waited = store_->wait({"here", "missing 1", "missing 2"}, 20ms);
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.error().code, Errc::kTimeout);
+  EXPECT_NE(waited.error().message.find("missing 1"), std::string::npos) << waited.error().message;
+  EXPECT_NE(waited.error().message.find("missing 2"), std::string::npos);
+  EXPECT_EQ(waited.error().message.find("here'"), std::string::npos) << waited.error().message;
+  EXPECT_EQ(store_->get("missing 1", 0ms).error().code, Errc::kTimeout);
+  // The object and the key are as good as before.
+  ASSERT_TRUE(make()->set("missing 1", "late"));
+  EXPECT_EQ(store_->get("missing 1", 10s).value(), "late");
+  EXPECT_EQ(store_->add("n", 3).value(), 3);
+}
+
+TEST_P(StoreContract, AWaitEndsWhenTheLastKeyComesWhateverSetsIt) {
+  std::thread setter([other = make()] {
+    ASSERT_TRUE(other->set("by set", ""));
+    ASSERT_TRUE(other->add("by add", 1));
+    ASSERT_TRUE(other->compare_set("by compare_set", "", "x"));
+  });
+  EXPECT_TRUE(store_->wait({"by compare_set", "by add", "by set", "by set"}, 20s));
+  setter.join();
+}
+
+TEST_P(StoreContract, AddAndCompareSetAreAtomic) {
+  constexpr int kThreads = 4, kRounds = 25;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([name = std::to_string(t), store = make()] {
+      for (int i = 0; i < kRounds; ++i) {
+        ASSERT_TRUE(store->add("sum", 1));
+        // Takes the lock by putting its name into it, which nobody else's can equal.
+        while (store->compare_set("lock", "", name).value() != name) {
+          std::this_thread::sleep_for(500us);  // Or the holder hardly gets a turn.
+        }
+        const int count =
+            store->check({"count"}).value() ? std::stoi(store->get("count", 20s).value()) : 0;
+        ASSERT_TRUE(store->set("count", std::to_string(count + 1)));
+        ASSERT_TRUE(store->delete_key("lock").value());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store_->add("sum", 0).value(), kThreads * kRounds);
+  EXPECT_EQ(store_->get("count", 10s).value(), std::to_string(kThreads * kRounds));
+}
+
+TEST_P(StoreContract, EveryoneMeetsAtABarrierOfKeys) {
+  constexpr int kThreads = 8, kRounds = 20;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([t, store = make()] {
+      for (int i = 0; i < kRounds; ++i) {
+        std::vector<std::string> keys;
+        for (int k = 0; k < kThreads; ++k) {
+          keys.push_back(std::to_string(i) + "/" + std::to_string(k));
+        }
+        ASSERT_TRUE(store->set(keys[static_cast<std::size_t>(t)], std::to_string(t)));
+        const Result<void> waited = store->wait(keys, 20s);
+        ASSERT_TRUE(waited) << waited.error().message;
+        ASSERT_TRUE(store->check(keys).value());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store_->num_keys().value(), kThreads * kRounds);
+}
+
+}  // namespace ddp::test

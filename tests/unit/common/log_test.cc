@@ -1,0 +1,85 @@
+// The form of log lines and what DDP_LOG_LEVEL does.
+
+#include "common/log/log.h"
+
+#include <algorithm>
+#include <functional>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+namespace ddp::log {
+namespace {
+
+// What `work` writes to standard error.
+std::string stderr_of(const char* level, const std::function<void()>& work) {
+  testing::internal::CaptureStderr();
+  if (level == nullptr) {
+    ::unsetenv("DDP_LOG_LEVEL");
+  } else {
+    ::setenv("DDP_LOG_LEVEL", level, 1);
+  }
+  work();
+  return testing::internal::GetCapturedStderr();
+}
+
+constexpr const char* kTime = "^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3} ";
+
+TEST(LogTest, ALineHasTimeLevelProgramAndRole) {
+  const std::string line = stderr_of(nullptr, [] {
+    init("ddp-test", "node 1");
+    warning("{} of {}", 1, 2);
+  });
+  EXPECT_TRUE(testing::internal::RE::FullMatch(
+      line, std::string(kTime) + "W ddp-test\\[node 1\\] 1 of 2\n$"))
+      << line;
+}
+
+TEST(LogTest, RolesChangeAndPercentSignsStay) {
+  const std::string line = stderr_of(nullptr, [] {
+    init("ddp-test", "100%v");
+    set_role("50%n");
+    error("99% {}", "done");
+  });
+  EXPECT_NE(line.find(" E ddp-test[50%n] 99% done\n"), std::string::npos) << line;
+  EXPECT_EQ(stderr_of(nullptr,
+                      [] {
+                        init("plain", "");
+                        error("x");
+                      })
+                .substr(24),
+            "E plain x\n");
+}
+
+TEST(LogTest, OneMessageIsOneLine) {
+  const std::string line = stderr_of(nullptr, [] {
+    init("p", "");
+    write(Level::kError, "two\nlines {}\n");
+  });
+  EXPECT_EQ(line.substr(24), "E p two\\nlines {}\n");
+}
+
+TEST(LogTest, TheEnvironmentSetsTheLevel) {
+  const auto say_all = [] {
+    init("p", "", Level::kInfo);
+    debug("d");
+    info("i");
+    warning("w");
+    error("e");
+  };
+  const auto lines = [](const std::string& text) {
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(lines(stderr_of(nullptr, say_all)), 3);
+  EXPECT_EQ(lines(stderr_of("", say_all)), 3);
+  EXPECT_EQ(lines(stderr_of("debug", say_all)), 4);
+  EXPECT_EQ(lines(stderr_of("error", say_all)), 1);
+  EXPECT_EQ(lines(stderr_of("off", say_all)), 0);
+  const std::string wrong = stderr_of("loud", say_all);
+  EXPECT_EQ(lines(wrong), 4);
+  EXPECT_NE(wrong.find("DDP_LOG_LEVEL='loud'"), std::string::npos) << wrong;
+}
+
+}  // namespace
+}  // namespace ddp::log

@@ -1,0 +1,116 @@
+// The stores that need no server, and how a file store takes damage.
+
+#include "common/store/file_store.h"
+#include "common/store/hash_store.h"
+#include "common/store/prefix_store.h"
+#include "common/store/tcp_store.h"
+#include "tests/support/listener.h"
+#include "tests/support/store_contract.h"
+#include "tests/support/temp_dir.h"
+
+namespace ddp::test {
+namespace {
+
+// Hands calls on, so that several owners can share one store.
+std::unique_ptr<Store> share(const std::shared_ptr<Store>& store) {
+  return std::make_unique<PrefixStore>("shared", store);
+}
+
+StoreMaker hash_stores() {
+  return [store = std::make_shared<HashStore>()] { return share(store); };
+}
+
+StoreMaker file_stores() {
+  return [dir = std::make_shared<TempDir>()] {
+    return FileStore::open(dir->path() / "store").value();
+  };
+}
+
+StoreMaker nested_prefix_stores() {
+  return [store = std::make_shared<HashStore>()]() -> std::unique_ptr<Store> {
+    return std::make_unique<PrefixStore>("inner", share(store));
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(Local, StoreContract,
+                         testing::Values(StoreCase{"HashStore", hash_stores},
+                                         StoreCase{"FileStore", file_stores},
+                                         StoreCase{"PrefixStore", nested_prefix_stores}),
+                         [](const auto& given) { return given.param.name; });
+
+TEST(PrefixStoreTest, JoinsKeysWithASlashOutermostPrefixFirst) {
+  auto base = std::make_shared<HashStore>();
+  auto outer = std::make_shared<PrefixStore>("pre", base);
+  PrefixStore inner("inner", outer);
+  ASSERT_TRUE(inner.set("k", "v"));
+  EXPECT_EQ(base->get("pre/inner/k", 0ms).value(), "v");
+  ASSERT_TRUE(base->set("unprefixed", ""));
+  EXPECT_EQ(inner.num_keys().value(), 2);
+}
+
+TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
+  const TempDir dir;
+  const std::string path = dir.path() / "store";
+  {
+    auto store = FileStore::open(path).value();
+    ASSERT_TRUE(store->set("kept", "1"));
+    ASSERT_TRUE(store->set("gone", "1"));
+    ASSERT_TRUE(store->delete_key("gone").value());
+  }
+  auto store = FileStore::open(path).value();
+  EXPECT_EQ(store->get("kept", 0ms).value(), "1");
+  EXPECT_FALSE(store->check({"gone"}).value());
+}
+
+// The file is cut at every length a killed writer can leave: nothing but the cut record is lost,
+// and the store goes on.
+TEST(FileStoreTest, CutsOffARecordWhoseWriterWasKilled) {
+  const TempDir dir;
+  const std::string path = dir.path() / "store";
+  ASSERT_TRUE(FileStore::open(path).value()->set("first", "1"));
+  const std::string one = dir.read("store");
+  ASSERT_TRUE(FileStore::open(path).value()->set("second", "2"));
+  const std::string two = dir.read("store");
+  for (std::size_t size = 0; size < two.size(); ++size) {
+    dir.write("store", two.substr(0, size));
+    auto store = FileStore::open(path).value();
+    EXPECT_EQ(store->check({"first"}).value(), size >= one.size()) << size;
+    EXPECT_FALSE(store->check({"second"}).value()) << size;
+    auto other = FileStore::open(path).value();
+    ASSERT_TRUE(store->set("third", "3"));
+    EXPECT_EQ(other->get("third", 0ms).value(), "3") << size;
+    EXPECT_EQ(other->check({"first"}).value(), size >= one.size()) << size;
+  }
+}
+
+TEST(FileStoreTest, RefusesAFileOfAnotherKind) {
+  const TempDir dir;
+  for (const char* const text : {"x", "notes that somebody wrote\n"}) {
+    const auto store = FileStore::open(dir.write("notes", text));
+    ASSERT_FALSE(store);
+    EXPECT_EQ(store.error().code, Errc::kCorrupt);
+    EXPECT_EQ(dir.read("notes"), text);
+  }
+  EXPECT_EQ(FileStore::open(dir.path() / "no" / "such").error().code, Errc::kIo);
+}
+
+TEST(TcpStoreTest, SaysWhyNobodyAnswered) {
+  const auto refused = TcpStore::connect("127.0.0.1", free_port(), 50ms);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kTimeout);
+  EXPECT_NE(refused.error().message.find("Connection refused"), std::string::npos)
+      << refused.error().message;
+  const auto unresolved = TcpStore::connect("no-such-host.invalid", 1, 50ms);
+  ASSERT_FALSE(unresolved);
+  EXPECT_NE(unresolved.error().message.find("no-such-host.invalid"), std::string::npos);
+}
+
+TEST(TcpStoreTest, GivesUpOnAServerThatAcceptsAndIsSilent) {
+  const ListeningSocket silent;
+  const auto store = TcpStore::connect("127.0.0.1", silent.port(), 100ms);
+  ASSERT_FALSE(store);
+  EXPECT_EQ(store.error().code, Errc::kTimeout);
+}
+
+}  // namespace
+}  // namespace ddp::test
