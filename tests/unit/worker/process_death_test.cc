@@ -1,0 +1,189 @@
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "common/base/errc.h"
+#include "common/wire/shm_layout.h"
+#include "tests/support/worker_world.h"
+
+// Ranks that are processes, one of which is killed at a random moment of a stream of operations.
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kSurvived = 7;  // Exit status of a rank whose group failed as it should.
+constexpr int kWrongSum = 8;
+
+// Sums until the group fails; the failure's code becomes the exit status.
+int sum_until_failure(ProcessGroup& group, std::size_t count) {
+  std::vector<float> values(count);
+  try {
+    for (;;) {
+      std::fill(values.begin(), values.end(), 1.0F);
+      group.all_reduce({values.data(), count, DType::kF32}, ReduceOp::kSum)->wait();
+      if (values.front() != static_cast<float>(group.size()) || values.back() != values.front())
+        return kWrongSum;
+    }
+  } catch (const CollectiveError&) {
+    return kSurvived;
+  }
+}
+
+// Shared memory as the agent makes it.
+struct AgentMemory {
+  int fd = -1;
+  wire::ShmHeader* header = nullptr;
+
+  AgentMemory(int local_size, Round round) {
+    fd = ::memfd_create("ddp-test", MFD_CLOEXEC);
+    const std::size_t bytes = wire::shm_bytes(local_size);
+    DDP_CHECK(fd >= 0 && ::ftruncate(fd, static_cast<off_t>(bytes)) == 0);
+    void* page = ::mmap(nullptr, wire::kShmHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    DDP_CHECK(page != MAP_FAILED);
+    header = new (page) wire::ShmHeader;
+    header->size_bytes = bytes;
+    header->local_size = local_size;
+    header->round = round;
+  }
+  ~AgentMemory() {
+    ::munmap(header, wire::kShmHeaderBytes);
+    ::close(fd);
+  }
+  AgentMemory(const AgentMemory&) = delete;
+  AgentMemory& operator=(const AgentMemory&) = delete;
+
+  void raise_abort(Rank rank, const char* reason) {
+    std::uint32_t unclaimed = 0;
+    if (!header->abort_claim.compare_exchange_strong(unclaimed, 1)) return;
+    header->abort_rank = rank;
+    std::strncpy(header->abort_reason, reason, sizeof(header->abort_reason) - 1);
+    header->abort = 1;
+  }
+};
+
+TEST(ProcessDeath, SurvivorsOfOneNodeLearnItFromTheAgent) {
+  const unsigned seed = std::random_device{}();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  for (int turn = 0; turn < 12; ++turn) {
+    AgentMemory memory(3, 4);
+    auto segment = std::move(Segment::attach(memory.fd, 3, 4)).value();
+    const std::size_t count = turn % 2 == 0 ? 500 : 400'000;
+    const auto children =
+        test::fork_ranks({3}, [&](const auto& group) { return sum_until_failure(*group, count); },
+                         seconds(60), {segment});
+    std::this_thread::sleep_for(milliseconds(random() % 40));
+    const std::size_t victim = random() % 3;
+    ::kill(children[victim], SIGKILL);
+    EXPECT_EQ(test::reap(children[victim], seconds(10)), 128 + SIGKILL);
+    memory.raise_abort(static_cast<Rank>(victim), "worker killed by signal 9");
+    for (std::size_t rank = 0; rank < children.size(); ++rank) {
+      if (rank != victim) {
+        EXPECT_EQ(test::reap(children[rank], seconds(10)), kSurvived)
+            << "rank " << rank << " turn " << turn;
+      }
+    }
+  }
+}
+
+TEST(ProcessDeath, TheCauseIsTheAgents) {
+  AgentMemory memory(2, 0);
+  auto segment = std::move(Segment::attach(memory.fd, 2, 0)).value();
+  memory.raise_abort(1, "worker killed by signal 9");
+  const auto children = test::fork_ranks(
+      {2},
+      [](const auto& group) {
+        try {
+          group->barrier()->wait();
+        } catch (const CollectiveError& error) {
+          const bool right = error.code == Errc::kAborted && error.suspect_rank == 1 &&
+                             std::string(error.what()) == "worker killed by signal 9";
+          return right ? kSurvived : 1;
+        }
+        return 0;
+      },
+      seconds(60), {segment});
+  for (const pid_t child : children) EXPECT_EQ(test::reap(child, seconds(10)), kSurvived);
+}
+
+TEST(ProcessDeath, WithoutAnAgentTheDeadlineEndsIt) {
+  const auto children = test::fork_ranks(
+      {2},
+      [](const auto& group) {
+        if (group->rank() == 1) ::raise(SIGKILL);
+        try {
+          group->barrier()->wait();
+        } catch (const CollectiveError& error) {
+          return error.code == Errc::kTimeout && error.suspect_rank == 1 ? kSurvived : 1;
+        }
+        return 0;
+      },
+      milliseconds(200));
+  EXPECT_EQ(test::reap(children[0], seconds(10)), kSurvived);
+  EXPECT_EQ(test::reap(children[1], seconds(10)), 128 + SIGKILL);
+}
+
+// The neighbours see the closed connection; everybody else, on every node, is told.
+TEST(ProcessDeath, LinksTellEveryNode) {
+  const unsigned seed = std::random_device{}();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  for (const std::vector<int>& nodes : {std::vector<int>{1, 1}, std::vector<int>{1, 1, 1, 1},
+                                        std::vector<int>{2, 2}, std::vector<int>{2, 1, 2}}) {
+    for (int turn = 0; turn < 6; ++turn) {
+      const std::size_t count = turn % 2 == 0 ? 50 : 300'000;
+      const auto children = test::fork_ranks(
+          nodes, [&](const auto& group) { return sum_until_failure(*group, count); }, seconds(60));
+      std::this_thread::sleep_for(milliseconds(random() % 40));
+      // One that has a lane and leaves none of its node without: those learn it from their agent
+      // alone.
+      const Topology world(nodes, 0);
+      std::vector<Rank> candidates;
+      for (Rank rank = 0; rank < world.world_size(); ++rank) {
+        const Topology place(nodes, rank);
+        if (place.local_rank() >= place.lanes()) continue;
+        if (place.lanes() > 1 || place.local_size() == 1) candidates.push_back(rank);
+      }
+      const auto victim = static_cast<std::size_t>(candidates[random() % candidates.size()]);
+      ::kill(children[victim], SIGKILL);
+      for (std::size_t rank = 0; rank < children.size(); ++rank) {
+        EXPECT_EQ(test::reap(children[rank], seconds(10)),
+                  rank == victim ? 128 + SIGKILL : kSurvived)
+            << "rank " << rank << " victim " << victim;
+      }
+    }
+  }
+}
+
+TEST(ProcessDeath, TheNeighbourNamesTheDead) {
+  const auto children = test::fork_ranks({1, 1}, [](const auto& group) {
+    if (group->rank() == 1) ::raise(SIGKILL);
+    std::vector<float> values(100'000, 1.0F);
+    try {
+      group
+          ->all_reduce({values.data(), values.size(), DType::kF32}, ReduceOp::kSum,
+                       {milliseconds(0), "bucket 3"})
+          ->wait();
+    } catch (const CollectiveError& error) {
+      const std::string text = error.what();
+      const bool right = error.code == Errc::kPeerLost && error.suspect_rank == 1 &&
+                         text.find("all_reduce #0 (bucket 3): rank 1 on node 1 is gone: ") == 0;
+      if (!right) std::fprintf(stderr, "%s\n", text.c_str());
+      return right ? kSurvived : 1;
+    }
+    return 0;
+  });
+  EXPECT_EQ(test::reap(children[0], seconds(10)), kSurvived);
+  test::reap(children[1], seconds(10));
+}
+
+}  // namespace
+}  // namespace ddp
