@@ -39,10 +39,12 @@ Progress train(MemoryFileSystem& files) {
 // A new process on what was left.
 void check_recovery(MemoryFileSystem& files, const Progress& run, const std::string& where) {
   Directory directory(files, "a/b");
-  std::vector<std::string> skipped;
-  auto found = open_newest_valid(directory, &skipped);
+  ValidSearch search(directory);
+  auto found = search.next();
   ASSERT_TRUE(found) << where;
-  EXPECT_TRUE(skipped.empty()) << where << ": an incomplete one is visible: " << skipped[0];
+  // Not only the newest: nothing incomplete may be visible at all.
+  while (search.next()->has_value()) continue;
+  EXPECT_TRUE(search.skipped().empty()) << where << ": " << search.skipped()[0];
   const std::int64_t salt = salt_of(*found);
   EXPECT_GE(salt, run.acknowledged) << where << ": a saved checkpoint is lost";
   EXPECT_LE(salt, run.started) << where;
