@@ -1,0 +1,249 @@
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <new>
+#include <string>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/errc.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/shm_layout.h"
+#include "worker/transport/inproc.h"
+#include "worker/transport/tcp.h"
+#include "worker/transport/tcp_sockets.h"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+TimePoint in(milliseconds time) { return Clock::now() + time; }
+
+// A memfd with the header that the agent writes, changed by `change`.
+UniqueFd memory_with(const std::function<void(wire::ShmHeader&)>& change,
+                     std::size_t bytes = wire::shm_bytes(2)) {
+  UniqueFd fd(::memfd_create("ddp-test", MFD_CLOEXEC));
+  EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+  wire::ShmHeader header;
+  header.size_bytes = bytes;
+  header.local_size = 2;
+  header.round = 3;
+  change(header);
+  EXPECT_EQ(::pwrite(fd.get(), &header, sizeof(header), 0), static_cast<ssize_t>(sizeof(header)));
+  return fd;
+}
+
+TEST(Segment, AcceptsWhatTheAgentMakes) {
+  const UniqueFd fd = memory_with([](wire::ShmHeader&) {});
+  const auto one = Segment::attach(fd.get(), 2, 3);
+  const auto other = Segment::attach(fd.get(), 2, 3);
+  ASSERT_TRUE(one && other);
+  (*one)->publish(1, Flag::kReady, 77);
+  EXPECT_EQ((*other)->flag(1, Flag::kReady), 77U);
+  (*one)->raise_abort({Errc::kMismatch, 1, "because"});
+  (*other)->raise_abort({Errc::kAborted, 0, "later"});
+  ASSERT_TRUE((*other)->aborted());
+  const Failure cause = (*other)->abort_cause();
+  EXPECT_EQ(cause.code, Errc::kMismatch);
+  EXPECT_EQ(cause.suspect, 1);
+  EXPECT_EQ(cause.text, "because");
+}
+
+TEST(Segment, RefusesAnotherHeaderNamingTheField) {
+  const auto message = [](const UniqueFd& fd) {
+    const auto segment = Segment::attach(fd.get(), 2, 3);
+    return segment ? std::string("accepted") : segment.error().message;
+  };
+  EXPECT_THAT(message(memory_with([](auto& header) { header.magic = 1; })), HasSubstr("magic 0x1"));
+  EXPECT_THAT(message(memory_with([](auto& header) { header.version = 9; })),
+              HasSubstr("version 9"));
+  EXPECT_THAT(message(memory_with([](auto& header) { header.round = 4; })),
+              HasSubstr("belongs to round 4"));
+  EXPECT_THAT(message(memory_with([](auto& header) { header.local_size = 3; })),
+              HasSubstr("for 3 local workers, LOCAL_WORLD_SIZE is 2"));
+  EXPECT_THAT(message(memory_with([](auto&) {}, 64 << 10)), HasSubstr("holds 65536 bytes"));
+  EXPECT_THAT(message(UniqueFd(::memfd_create("empty", MFD_CLOEXEC))),
+              HasSubstr("its header alone takes 4096"));
+  EXPECT_THAT(message(UniqueFd()), HasSubstr("DDP_SHM_FD=-1"));
+}
+
+TEST(Segment, LongReasonsAreCut) {
+  const auto segment = std::move(Segment::create(1, 0)).value();
+  segment->raise_abort({Errc::kAborted, 0, std::string(2000, 'x')});
+  EXPECT_EQ(segment->abort_cause().text, std::string(479, 'x'));
+}
+
+TEST(Topology, PlacesRanksAndLanes) {
+  const Topology rank3({2, 1, 3}, 3);
+  EXPECT_EQ(rank3.node(), 2);
+  EXPECT_EQ(rank3.local_rank(), 0);
+  EXPECT_EQ(rank3.lanes(), 1);
+  EXPECT_EQ(rank3.previous_in_lane(), 2);
+  EXPECT_EQ(rank3.next_in_lane(), -1);
+  const Topology rank1({2, 1, 3}, 1);
+  EXPECT_EQ(rank1.next_in_lane(), -1);
+  const Topology lane1({2, 2}, 1);
+  EXPECT_EQ(lane1.next_in_lane(), 3);
+}
+
+struct Sockets {
+  UniqueFd data[2];
+  UniqueFd control[2];
+  Sockets() {
+    int fds[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    data[0].reset(fds[0]);
+    data[1].reset(fds[1]);
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+    control[0].reset(fds[0]);
+    control[1].reset(fds[1]);
+  }
+};
+
+TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
+  Sockets sockets;
+  Link one(std::move(sockets.data[0]), std::move(sockets.control[0]), 5, 2);
+  Link other(std::move(sockets.data[1]), std::move(sockets.control[1]), 4, 1);
+  std::byte byte{};
+  EXPECT_EQ(one.receive_some(&byte, 1), 0);
+  EXPECT_TRUE(one.wants_data());
+  EXPECT_FALSE(one.peer_abort());
+  other.close({Errc::kMismatch, 3, "they disagree"});
+  ASSERT_TRUE(one.peer_abort());
+  EXPECT_EQ(one.receive_some(&byte, 1), -1);
+  EXPECT_EQ(one.failure().text, "they disagree");
+  EXPECT_EQ(one.failure().code, Errc::kMismatch);
+  EXPECT_EQ(one.failure().suspect, 3);
+  EXPECT_TRUE(one.failure().told);
+}
+
+TEST(Link, AnEndWithoutAWordIsADeath) {
+  Sockets sockets;
+  Link one(std::move(sockets.data[0]), std::move(sockets.control[0]), 5, 2);
+  sockets.data[1].reset();
+  sockets.control[1].reset();
+  std::byte byte{};
+  EXPECT_EQ(one.receive_some(&byte, 1), -1);
+  EXPECT_EQ(one.failure().code, Errc::kPeerLost);
+  EXPECT_EQ(one.failure().suspect, 5);
+  EXPECT_EQ(one.failure().text, "rank 5 on node 2 is gone: it closed the connection");
+  EXPECT_EQ(one.send_some(&byte, 1), -1);
+}
+
+LinkIdentity identity_of(Round round) { return {round, 2, 0, 0, 1, 1}; }
+
+TEST(Tcp, JoinsTheRightRankAndTurnsOthersAway) {
+  auto listener = std::move(TcpListener::open()).value();
+  const std::string endpoint = listener->endpoint({"127.0.0.1"});
+  Result<std::unique_ptr<Link>> accepted = make_error(Errc::kNotFound, "nothing yet");
+  std::thread accepting([&] { accepted = listener->accept(identity_of(3), in(seconds(30))); });
+
+  // A stranger that says nothing, one that talks HTTP, one of an older round, one with a wrong
+  // token.
+  const std::size_t port_at = endpoint.find(';') + 1;
+  const int port = std::stoi(endpoint.substr(port_at));
+  auto silent = std::move(connect_socket("127.0.0.1", port, in(seconds(5)))).value();
+  auto chatty = std::move(connect_socket("127.0.0.1", port, in(seconds(5)))).value();
+  const std::string request = "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n";
+  EXPECT_TRUE(send_all(chatty.get(), reinterpret_cast<const std::byte*>(request.data()),
+                       request.size(), in(seconds(5))));
+  std::byte byte{};
+  EXPECT_FALSE(receive_all(chatty.get(), &byte, 1, in(seconds(5))));
+  EXPECT_FALSE(connect_link(endpoint, identity_of(2), in(seconds(5))));
+  EXPECT_FALSE(connect_link(endpoint + "1", identity_of(3), in(seconds(5))));
+
+  auto connected = connect_link(endpoint, identity_of(3), in(seconds(30)));
+  accepting.join();
+  ASSERT_TRUE(connected && accepted);
+  EXPECT_EQ((*connected)->peer(), 1);
+  EXPECT_EQ((*accepted)->peer(), 0);
+  byte = std::byte{42};
+  EXPECT_EQ((*connected)->send_some(&byte, 1), 1);
+  std::byte got{};
+  while ((*accepted)->receive_some(&got, 1) == 0) std::this_thread::yield();
+  EXPECT_EQ(got, byte);
+}
+
+TEST(Tcp, DeadlinesNameTheRank) {
+  auto listener = std::move(TcpListener::open()).value();
+  const auto accepted = listener->accept(identity_of(3), in(milliseconds(30)));
+  ASSERT_FALSE(accepted);
+  EXPECT_EQ(accepted.error().code, Errc::kTimeout);
+  EXPECT_THAT(accepted.error().message, HasSubstr("rank 0 on node 0 did not connect to rank 1"));
+  // Nobody accepts: the connection stands but no answer comes.
+  const auto connected =
+      connect_link(listener->endpoint({"127.0.0.1"}), identity_of(3), in(milliseconds(30)));
+  ASSERT_FALSE(connected);
+  EXPECT_EQ(connected.error().code, Errc::kTimeout);
+  EXPECT_THAT(connected.error().message, HasSubstr("rank 0 cannot connect to rank 1 on node 1"));
+}
+
+TEST(Tcp, TriesTheNextAddress) {
+  auto listener = std::move(TcpListener::open()).value();
+  std::thread accepting([&] { EXPECT_TRUE(listener->accept(identity_of(0), in(seconds(30)))); });
+  EXPECT_TRUE(connect_link(listener->endpoint({"no address", "127.0.0.1"}), identity_of(0),
+                           in(seconds(30))));
+  accepting.join();
+}
+
+TEST(Tcp, EndpointsOfOthersAreChecked) {
+  for (const char* text :
+       {"", ";", "a;b;c", "127.0.0.1;1", "127.0.0.1;99999999999;1", "127.0.0.1;1;x"}) {
+    const auto link = connect_link(text, identity_of(0), in(seconds(1)));
+    ASSERT_FALSE(link);
+    EXPECT_THAT(link.error().message, HasSubstr("is no endpoint of a worker")) << text;
+  }
+}
+
+TEST(Tcp, FindsAnAddressOfThisMachine) {
+  const auto addresses = reachable_addresses("127.0.0.1", 1);
+  ASSERT_FALSE(addresses.empty());
+  EXPECT_EQ(addresses.front(), "127.0.0.1");
+}
+
+TEST(Transport, DeadlineEndsAWaitInEveryStage) {
+  auto transports = std::move(make_inproc_transports({2}, 0)).value();
+  for (const milliseconds time : {milliseconds(0), milliseconds(1), milliseconds(50)}) {
+    const auto failure = transports[0]->drive(in(time), [] { return Progress::kBlocked; });
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->code, Errc::kTimeout);
+  }
+}
+
+TEST(Transport, AFlagWakesASleeper) {
+  auto transports = std::move(make_inproc_transports({2}, 0)).value();
+  Segment& segment = transports[0]->segment();
+  std::thread publishing([&] {
+    // Only once the other rank sleeps, so that the bell is what wakes it.
+    while (segment.doorbell(0).sleeping.load() == 0) std::this_thread::yield();
+    transports[1]->publish(Flag::kIn, 1);
+  });
+  const auto failure = transports[0]->drive(in(seconds(30)), [&] {
+    return transports[0]->reached(1, Flag::kIn, 1) ? Progress::kDone : Progress::kBlocked;
+  });
+  publishing.join();
+  EXPECT_FALSE(failure);
+  EXPECT_EQ(segment.doorbell(0).bell.load(), 1U);
+  EXPECT_EQ(segment.doorbell(0).sleeping.load(), 0U);
+}
+
+TEST(Transport, AStepsFailureIsTheOutcome) {
+  auto transports = std::move(make_inproc_transports({1}, 0)).value();
+  const auto failure = transports[0]->drive(in(seconds(1)), [&] {
+    return transports[0]->fail({Errc::kProtocol, 3, "broken"});
+  });
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->text, "broken");
+  EXPECT_EQ(transports[0]->shut_down(*failure).text, "broken");
+  EXPECT_EQ(transports[0]->check()->text, "broken");
+}
+
+}  // namespace
+}  // namespace ddp
