@@ -14,7 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/event_loop.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
 namespace {
@@ -131,25 +131,25 @@ TEST_F(OutputCaptureTest, DrainDoesNotWaitForAGrandchildThatKeepsThePipe) {
 }
 
 TEST_F(OutputCaptureTest, BinaryBytesPassUnchanged) {
-  const test::ScratchDir dir;
+  const test::TempDir dir;
   Pipe pipe;
-  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const auto worker = capture(pipe, "[h:0] ", std::move(file));
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
   write_to(pipe, bytes);
   worker->drain();
   worker->close();
-  EXPECT_EQ(test::read_file(dir.path("out")), bytes);
+  EXPECT_EQ(dir.read("out"), bytes);
   EXPECT_TRUE(
       wait_for_screen("[h:0] " + bytes.substr(0, 10) + "\n[h:0] " + bytes.substr(11) + "\n"));
 }
 
 TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) {
-  const test::ScratchDir dir;
+  const test::TempDir dir;
   Pipe pipe;
   ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
-  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const auto worker = capture(pipe, "[h:0] ", std::move(file));
   const std::size_t piece = LineSplitter::kMaxPieceBytes;
   const std::string line(16 * piece, 'x');
@@ -158,7 +158,7 @@ TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) 
   for (int i = 1; i < 16; ++i) expected += "[h:0]+ " + line.substr(0, piece) + "\n";
   EXPECT_TRUE(wait_for_screen(expected + "[h:0] short\n")) << seen_.size();
   worker->close();
-  EXPECT_EQ(test::read_file(dir.path("out")), line + "\nshort\n");
+  EXPECT_EQ(dir.read("out"), line + "\nshort\n");
 }
 
 TEST_F(OutputCaptureTest, TwoRanksNeverMixWithinALine) {
@@ -235,17 +235,17 @@ TEST_F(OutputCaptureTest, AReaderThatStopsHoldsTheWorkerUpAndNotTheAgent) {
 }
 
 TEST_F(OutputCaptureTest, AReaderThatIsGoneStopsNobody) {
-  const test::ScratchDir dir;
+  const test::TempDir dir;
   Pipe pipe;
   ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
-  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const auto worker = capture(pipe, "[h:0] ", std::move(file));
   screen_.read.reset();
   const std::string text(2u << 20, 'x');
   write_to(pipe, text + "\n");
   worker->drain();
   worker->close();
-  EXPECT_EQ(test::read_file(dir.path("out")).size(), text.size() + 1);
+  EXPECT_EQ(dir.read("out").size(), text.size() + 1);
 }
 
 TEST_F(OutputCaptureTest, AFullDiskStopsTheFileAndIsTold) {
@@ -263,14 +263,14 @@ TEST_F(OutputCaptureTest, TheSharedDescriptionKeepsItsFlags) {
 }
 
 TEST(Console, AFileIsWrittenAtItsSharedOffset) {
-  const test::ScratchDir dir;
+  const test::TempDir dir;
   asio::io_context io;
-  UniqueFd file(::open(dir.path("out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   const auto console = Console::open(io, file.get());
   console->write("ours\n");
   ASSERT_EQ(::write(file.get(), "the shell's\n", 12), 12);
   console->write("ours again\n");
-  EXPECT_EQ(test::read_file(dir.path("out")), "ours\nthe shell's\nours again\n");
+  EXPECT_EQ(dir.read("out"), "ours\nthe shell's\nours again\n");
 }
 
 TEST(Console, FlushGivesUpOnAReaderThatDoesNotRead) {

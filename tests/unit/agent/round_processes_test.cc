@@ -19,7 +19,7 @@
 #include "agent/process/worker_channel.h"
 #include "common/wire/frame.h"
 #include "tests/support/event_loop.h"
-#include "tests/support/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
 namespace {
@@ -61,11 +61,11 @@ class RoundProcessesTest : public testing::Test {
     spec.job_id = "job";
     spec.host = "here";
     spec.nproc = nproc;
-    spec.log_dir = dir_.path("logs");
+    spec.log_dir = (dir_.path() / "logs").string();
     spec.command = std::move(command);
     if (!processes_) {
-      const UniqueFd screen(
-          ::open(dir_.path("screen").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+      const UniqueFd screen(::open((dir_.path() / "screen").c_str(),
+                                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
       screen_.reset(::fcntl(screen.get(), F_DUPFD_CLOEXEC, 10));
       const auto console = Console::open(io_, screen_.get());
       RoundProcesses::Events events;
@@ -85,9 +85,7 @@ class RoundProcessesTest : public testing::Test {
     return test::run_until(io_, [&] { return exits_.size() == count; });
   }
 
-  std::string log(const std::string& name) {
-    return test::read_file(dir_.path("logs/job/round_3/" + name));
-  }
+  std::string log(const std::string& name) { return dir_.read("logs/job/round_3/" + name); }
 
   // The number that a worker has written to its log.
   pid_t pid_in(const std::string& name) {
@@ -99,7 +97,7 @@ class RoundProcessesTest : public testing::Test {
     return there ? std::stoi(text) : -1;
   }
 
-  test::ScratchDir dir_;
+  test::TempDir dir_;
   asio::io_context io_;
   UniqueFd screen_;
   std::map<int, WorkerExit> exits_;
@@ -120,10 +118,10 @@ TEST_F(RoundProcessesTest, TellsHowEachWorkerEndedWithItsLastWords) {
     EXPECT_GT(exit.time_ms, 1'600'000'000'000);
     const std::string rank = std::to_string(local_rank + 1);
     EXPECT_THAT(exit.stderr_tail, ElementsAre("err" + std::to_string(local_rank), "cut"));
-    EXPECT_EQ(exit.log_path, dir_.path("logs/job/round_3/rank_" + rank + ".err"));
+    EXPECT_EQ(exit.log_path, (dir_.path() / ("logs/job/round_3/rank_" + rank + ".err")).string());
     EXPECT_EQ(log("rank_" + rank + ".out"), "out\n");
     EXPECT_EQ(log("rank_" + rank + ".err"), "err" + std::to_string(local_rank) + "\ncut");
-    EXPECT_THAT(test::read_file(dir_.path("screen")), HasSubstr("[here:" + rank + "] cut\n"));
+    EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:" + rank + "] cut\n"));
   }
 }
 
@@ -134,7 +132,7 @@ TEST_F(RoundProcessesTest, OutputOfAWorkerThatEndsAtOnceIsComplete) {
     ASSERT_TRUE(wait_for_exits(1));
     ASSERT_TRUE(processes_->clear(Duration(2'000)));
   }
-  const std::string screen = test::read_file(dir_.path("screen"));
+  const std::string screen = dir_.read("screen");
   EXPECT_EQ(std::count(screen.begin(), screen.end(), '\n'), 30 * 2'000);
 }
 
@@ -270,7 +268,7 @@ TEST_F(RoundProcessesTest, LogFilesOfARoundBeforeStayAsTheyAre) {
   ASSERT_TRUE(start({"echo", "hello"}, 1, 4).empty());
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(log("rank_1.out"), "hello\n");
-  EXPECT_EQ(test::read_file(dir_.path("logs/job/round_4/rank_1.out")), "hello\n");
+  EXPECT_EQ(dir_.read("logs/job/round_4/rank_1.out"), "hello\n");
 }
 
 TEST_F(RoundProcessesTest, ALogFolderThatCannotBeMadeIsToldAndTheWorkerRuns) {
@@ -278,8 +276,8 @@ TEST_F(RoundProcessesTest, ALogFolderThatCannotBeMadeIsToldAndTheWorkerRuns) {
   ASSERT_TRUE(start_shell("exit 0").empty());
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).exit_code, 0);
-  EXPECT_THAT(test::read_file(dir_.path("screen")),
-              HasSubstr("--log-dir: " + dir_.path("logs/job/round_3")));
+  EXPECT_THAT(dir_.read("screen"),
+              HasSubstr("--log-dir: " + (dir_.path() / "logs/job/round_3").string()));
 }
 
 TEST_F(RoundProcessesTest, NothingStaysOpenAfterManyRounds) {

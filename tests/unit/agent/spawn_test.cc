@@ -15,7 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/support/scratch_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
 namespace {
@@ -126,13 +126,13 @@ TEST(Spawn, AProgramThatIsNotThereIs127AndNamed) {
 }
 
 TEST(Spawn, AProgramThatCannotBeExecutedIs126AndNamed) {
-  const test::ScratchDir dir;
+  const test::TempDir dir;
   const std::string plain_file = dir.write("data.txt", "#!/bin/sh\nexit 0\n");
   const std::string orphan = dir.write("script", "#!/no/such/interpreter\n");
   ASSERT_EQ(::chmod(orphan.c_str(), 0755), 0);
   for (const auto& [program, why] :
        std::vector<std::pair<std::string, std::string>>{{plain_file, "Permission denied.*chmod"},
-                                                        {dir.path(), "cannot be executed"},
+                                                        {dir.path().string(), "cannot be executed"},
                                                         {orphan, "interpreter"}}) {
     const auto process = spawn(request({program}));
     ASSERT_FALSE(process.has_value()) << program;
@@ -144,7 +144,7 @@ TEST(Spawn, AProgramThatCannotBeExecutedIs126AndNamed) {
 }
 
 TEST(Spawn, AScriptWithoutFirstLineRunsUnderSh) {
-  const test::ScratchDir dir;
+  const test::TempDir dir;
   const std::string script = dir.write("script", "echo $1; exit 5\n");
   ASSERT_EQ(::chmod(script.c_str(), 0755), 0);
   const Ended ended = run({script, "argument"});
