@@ -344,8 +344,9 @@ void Job::check_all_succeeded() {
                                [](const Member& member) { return member.succeeded; });
   if (!all) return;
   finish(kExitSuccess,
-         fmt::format("{} workers on {} nodes succeeded in round {} after {} restarts", world_size_,
-                     members_.size(), round_, restarts()),
+         fmt::format("{} on {} succeeded in round {} after {}", counted(world_size_, "worker"),
+                     counted(static_cast<int>(members_.size()), "node"), round_,
+                     counted(restarts(), "restart")),
          "");
 }
 

@@ -102,6 +102,10 @@ std::string other_failures(const std::vector<wire::Failure>& failures, std::size
 
 }  // namespace
 
+std::string counted(int count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::size_t root_cause(const std::vector<wire::Failure>& failures) {
   DDP_CHECK(!failures.empty(), "no failure, no cause");
   const auto primary = std::find_if(failures.begin(), failures.end(),
@@ -143,9 +147,9 @@ std::string failure_report(const ReportInput& input) {
   text += other_failures(input.failures, root);
   text += fmt::format("{}\nRoot Cause (first observed failure):\n", thin);
   text += full_entry(input.failures[root]);
-  text +=
-      fmt::format("{}\nround {} of {} workers on {} nodes; {} of {} restarts used\n", thin,
-                  input.round, input.world_size, input.nodes, input.restarts, input.max_restarts);
+  text += fmt::format("{}\nround {} of {} on {}; {} of {} restarts used\n", thin, input.round,
+                      counted(input.world_size, "worker"), counted(input.nodes, "node"),
+                      input.restarts, input.max_restarts);
   if (input.retry_would_not_help) {
     text += fmt::format("not restarted: status {} means that starting again fails again\n",
                         exit_status(input.failures[root]));

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -10,6 +11,9 @@
 // What people read about the failures of a round. Pure functions: failures in the coordinator's
 // order of arrival in, text out.
 namespace ddp::rendezvous {
+
+// "1 node", "2 nodes".
+std::string counted(int count, std::string_view noun);
 
 // Index of the failure that the others follow from: the earliest that is not secondary, else the
 // first. `failures` is not empty.

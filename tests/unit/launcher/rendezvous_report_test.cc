@@ -1,0 +1,153 @@
+// The texts about failures, and the order of nodes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/rendezvous/ranks.h"
+#include "launcher/rendezvous/report.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+wire::Failure worker(Rank rank, int exit_code, int signal) {
+  wire::Failure failure;
+  failure.node_id = "id2";
+  failure.host = "n2";
+  failure.group_rank = 1;
+  failure.rank = rank;
+  failure.local_rank = 0;
+  failure.pid = 4'711;
+  failure.exit_code = exit_code;
+  failure.signal = signal;
+  return failure;
+}
+
+TEST(Report, HasTheFormThatToolsKnow) {
+  ReportInput input;
+  input.job_id = "train";
+  input.failures = {worker(0, 73, 0), worker(1, 0, 9)};
+  input.failures[0].secondary = true;
+  input.failures[1].time_ms = 1'700'000'000'123;
+  input.failures[1].log_path = "/logs/rank_1.err";
+  input.failures[1].message = "out of memory\nsecond line";
+  input.failures[1].stderr_tail = {"first", "second"};
+  input.round = 3;
+  input.nodes = 2;
+  input.world_size = 2;
+  input.restarts = 3;
+  input.max_restarts = 3;
+  EXPECT_EQ(failure_report(input),
+            R"(============================================================
+train FAILED
+------------------------------------------------------------
+Failures:
+  [1]: rank 0 on n2 failed: exit code 73 (a consequence of another failure)
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2023-11-14_22:13:20.123 UTC
+  host      : n2
+  node      : 1 (id2)
+  rank      : 1 (local_rank: 0)
+  exitcode  : -9 (pid: 4711)
+  error_file: /logs/rank_1.err
+  traceback : Signal 9 (SIGKILL) received by PID 4711
+  message   : out of memory second line
+  stderr    : last lines of its standard error
+    | first
+    | second
+------------------------------------------------------------
+round 3 of 2 workers on 2 nodes; 3 of 3 restarts used
+============================================================
+)");
+}
+
+TEST(Report, ALostNodeHasNoRank) {
+  wire::Failure lost = worker(-1, 72, 0);
+  lost.kind = "lease";
+  lost.message = "nothing was heard of it for 5.0 s";
+  ReportInput input;
+  input.job_id = "j";
+  input.failures = {lost};
+  const std::string report = failure_report(input);
+  EXPECT_THAT(report, HasSubstr("<NO_OTHER_FAILURES>"));
+  EXPECT_THAT(report, HasSubstr("  lost      : nothing was heard of it for 5.0 s\n"));
+  EXPECT_THAT(report, Not(HasSubstr("rank")));
+  EXPECT_EQ(describe(lost), "node n2 was lost: nothing was heard of it for 5.0 s");
+  EXPECT_EQ(exit_status(lost), 72);
+}
+
+TEST(Report, IsBoundedWhateverWorkersWrite) {
+  ReportInput input;
+  input.job_id = "j";
+  for (int i = 0; i < 4'000; ++i) {
+    input.failures.push_back(worker(i, 1, 0));
+  }
+  input.failures[0].message = std::string(100'000, 'x');
+  input.failures[0].stderr_tail.assign(100, std::string(100'000, '\x1b'));
+  const std::string report = failure_report(input);
+  EXPECT_LT(report.size(), 20'000u);
+  EXPECT_THAT(report, HasSubstr("... and 3967 more"));
+  EXPECT_THAT(report, Not(HasSubstr("\x1b"))) << "escape sequences stay out of the terminal";
+}
+
+TEST(Report, StatusIsNeverSuccess) {
+  EXPECT_EQ(exit_status(worker(0, 0, 0)), 70);
+  EXPECT_EQ(exit_status(worker(0, 256, 0)), 70);
+  EXPECT_EQ(exit_status(worker(0, 0, 15)), 143);
+  EXPECT_EQ(exit_status(worker(0, 1, 0)), 1);
+}
+
+TEST(Ranks, NaturalOrder) {
+  EXPECT_TRUE(natural_less("node2", "node10"));
+  EXPECT_FALSE(natural_less("node10", "node2"));
+  EXPECT_TRUE(natural_less("node", "node1"));
+  EXPECT_TRUE(natural_less("a9-z", "a10-a"));
+  EXPECT_TRUE(natural_less("n01", "n1")) << "equal but for zeros: still an order";
+  EXPECT_FALSE(natural_less("n1", "n01"));
+  EXPECT_FALSE(natural_less("x", "x"));
+  EXPECT_TRUE(natural_less("n99999999999999999999998", "n99999999999999999999999"))
+      << "no overflow";
+}
+
+std::vector<std::string> names(const std::vector<Candidate>& candidates) {
+  std::vector<std::string> result;
+  for (const Candidate& candidate : candidates) result.push_back(candidate.host);
+  return result;
+}
+
+TEST(Ranks, WishesThenHistoryThenNames) {
+  const std::vector<Candidate> candidates{
+      {.node_id = "1", .host = "h10", .order = 0},
+      {.node_id = "2", .host = "h2", .order = 1},
+      {.node_id = "3", .host = "h3", .previous = 2, .order = 2},
+      {.node_id = "4", .host = "h4", .wanted = 1, .previous = 0, .order = 3},
+  };
+  EXPECT_THAT(names(assign_group_ranks(candidates)), ElementsAre("h2", "h4", "h3", "h10"));
+}
+
+TEST(Ranks, AWishBeatsThePreviousHolder) {
+  const std::vector<Candidate> candidates{{.node_id = "1", .host = "a", .previous = 0, .order = 0},
+                                          {.node_id = "2", .host = "b", .wanted = 0, .order = 1}};
+  EXPECT_THAT(names(assign_group_ranks(candidates)), ElementsAre("b", "a"));
+}
+
+TEST(Ranks, WishesBeyondTheWorldKeepTheirOrder) {
+  const std::vector<Candidate> candidates{{.node_id = "1", .host = "a", .wanted = 3, .order = 0},
+                                          {.node_id = "2", .host = "b", .wanted = 2, .order = 1}};
+  EXPECT_THAT(names(assign_group_ranks(candidates)), ElementsAre("b", "a"));
+}
+
+TEST(Ranks, MembersBeforeWishesBeforeOthers) {
+  const std::vector<Candidate> candidates{
+      {.node_id = "1", .host = "first", .order = 0},
+      {.node_id = "2", .host = "wish", .wanted = 0, .order = 1},
+      {.node_id = "3", .host = "member", .previous = 5, .order = 2}};
+  EXPECT_THAT(names(choose_members(candidates, 2)), ElementsAre("member", "wish"));
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
