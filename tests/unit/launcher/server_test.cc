@@ -1,0 +1,422 @@
+// The daemon over real sockets: the store in both dialects, agents, HTTP, hostile and slow clients.
+#include "launcher/server/server.h"
+
+#include <atomic>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "common/base/clock.h"
+#include "common/store/tcp_store.h"
+#include "common/wire/c10d.h"
+#include "common/wire/frame.h"
+#include "tests/support/raw_client.h"
+#include "tests/support/server_thread.h"
+#include "tests/support/store_contract.h"
+#include "tests/support/store_transcript.h"
+
+namespace ddp::server {
+namespace {
+
+using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
+using test::RawClient;
+using test::ServerThread;
+using wire::c10d::Dialect;
+using wire::c10d::Op;
+
+test::StoreMaker tcp_stores() {
+  return [server = std::make_shared<ServerThread>()] {
+    return TcpStore::connect("127.0.0.1", server->port(), 20s).value();
+  };
+}
+
+}  // namespace
+}  // namespace ddp::server
+
+namespace ddp::test {
+INSTANTIATE_TEST_SUITE_P(Tcp, StoreContract,
+                         testing::Values(StoreCase{"TcpStore", server::tcp_stores}),
+                         [](const auto& given) { return given.param.name; });
+}  // namespace ddp::test
+
+namespace ddp::server {
+namespace {
+
+std::string request_bytes(Op op, std::string_view key, std::string_view value = {},
+                          Dialect dialect = Dialect::kLegacy) {
+  wire::c10d::Request request;
+  request.op = op;
+  request.key = key;
+  request.value = value;
+  request.keys = {key};
+  std::string out;
+  wire::c10d::encode_request(request, dialect, out);
+  return out;
+}
+
+std::string number(std::int64_t value) {
+  std::string out;
+  wire::c10d::put_i64(out, value);
+  return out;
+}
+
+class ServerTranscriptTest : public testing::TestWithParam<const char*> {};
+
+// The recorded conversations again, one byte a segment.
+TEST_P(ServerTranscriptTest, IsAnsweredByteForByteOverASocket) {
+  const ServerThread server;
+  std::map<std::string, std::unique_ptr<RawClient>> clients;
+  for (const test::TranscriptLine& line : test::read_transcript(GetParam())) {
+    SCOPED_TRACE(line.where);
+    std::unique_ptr<RawClient>& client = clients[line.connection];
+    if (!client) client = std::make_unique<RawClient>(server.port());
+    if (line.kind == test::TranscriptLine::kSend) {
+      for (const char byte : line.bytes) ASSERT_TRUE(client->send({&byte, 1}));
+    } else {
+      ASSERT_EQ(test::to_hex(client->receive(line.bytes.size())), test::to_hex(line.bytes));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(PyTorch, ServerTranscriptTest, testing::Values("newest", "python_client"),
+                         [](const auto& given) { return std::string(given.param); });
+
+TEST(ServerStoreTest, SixtyFourClientsAtOnce) {
+  const ServerThread server;
+  constexpr int kClients = 64, kRounds = 20;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kClients; ++rank) {
+    threads.emplace_back([rank, port = server.port()] {
+      auto store = TcpStore::connect("localhost", port, 20s).value();
+      for (int round = 0; round < kRounds; ++round) {
+        const std::string prefix = std::to_string(round) + "/";
+        ASSERT_TRUE(store->set(prefix + std::to_string(rank), std::string(100, 'v')));
+        // The last one opens the door for all.
+        if (store->add(prefix + "count", 1).value() == kClients) {
+          ASSERT_TRUE(store->set(prefix + "open", ""));
+        }
+        const Result<void> opened = store->wait({prefix + "open"}, 20s);
+        ASSERT_TRUE(opened) << opened.error().message;
+        const int neighbour = (rank + 1) % kClients;
+        ASSERT_EQ(store->get(prefix + std::to_string(neighbour), 20s).value().size(), 100u);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  EXPECT_EQ(store->num_keys().value(), kRounds * (kClients + 2));
+}
+
+TEST(ServerStoreTest, HalfARequestStallsNobody) {
+  const ServerThread server;
+  RawClient half(server.port());
+  half.send(std::string("\x00\x03\x00", 3));
+  RawClient other(server.port());
+  other.send(std::string(1, '\x06'));
+  EXPECT_EQ(other.receive(8), number(0));
+}
+
+TEST(ServerStoreTest, ASetFollowedByAnyKindOfCloseIsApplied) {
+  const ServerThread server;
+  {
+    RawClient client(server.port());
+    client.send(request_bytes(Op::kSet, "closed", "1"));
+  }
+  RawClient abrupt(server.port());
+  // Its answer meets a closed socket, and the set behind it must count all the same.
+  abrupt.send(std::string(1, '\x06') + request_bytes(Op::kSet, "reset", "1"));
+  EXPECT_EQ(abrupt.receive(8).size(), 8u);
+  abrupt.send(std::string(1, '\x06') + request_bytes(Op::kSet, "reset again", "1"));
+  abrupt.close();
+  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  RawClient raw(server.port());
+  for (const char* const key : {"closed", "reset", "reset again"}) {
+    raw.send(request_bytes(Op::kWait, key));
+    EXPECT_EQ(raw.receive(1), std::string(1, '\0')) << key;
+  }
+}
+
+TEST(ServerStoreTest, AClientThatDoesNotReadGetsEverythingOnceItDoes) {
+  const ServerThread server;
+  constexpr int kRequests = 300;
+  const std::string value(100'000, 'v');
+  RawClient lazy(server.port(), 4'096);
+  lazy.send(request_bytes(Op::kSet, "big", value));
+  std::string requests;
+  for (int i = 0; i < kRequests; ++i) requests += request_bytes(Op::kGet, "big");
+  ASSERT_TRUE(lazy.send(requests));  // 30 MB of answers.
+  // Others are served meanwhile.
+  RawClient other(server.port());
+  for (int i = 0; i < 100; ++i) {
+    other.send(std::string(1, '\x06'));
+    ASSERT_EQ(other.receive(8), number(1));
+  }
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string answer = lazy.receive(8 + value.size());
+    ASSERT_EQ(answer.size(), 8 + value.size()) << i;
+    ASSERT_EQ(answer.compare(8, value.size(), value), 0) << i;
+  }
+}
+
+TEST(ServerStoreTest, HostileBytesCloseTheirOwnConnectionOnly) {
+  const ServerThread server;
+  RawClient good(server.port());
+  const std::vector<std::string> hostile = {
+      std::string("\xff"), std::string("\x02\x00\x00\x00\x00\x00\x01\x00\x00", 9),
+      std::string("\xDDXYZ_"), std::string("\x00\xCE\xF7\x85\x3C\xFE", 6)};
+  for (const std::string& bytes : hostile) {
+    RawClient client(server.port());
+    client.send(bytes);
+    EXPECT_TRUE(client.is_closed_by_peer()) << test::to_hex(bytes);
+  }
+  good.send(std::string(1, '\x06'));
+  EXPECT_EQ(good.receive(8), number(0));
+}
+
+TEST(ServerStoreTest, AWaitDiesWithItsConnection) {
+  const ServerThread server;
+  for (int i = 0; i < 100; ++i) {
+    RawClient client(server.port());
+    client.send(request_bytes(Op::kWait, "never"));
+    if (i % 2 == 0) client.reset();
+  }
+  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  ASSERT_TRUE(store->set("never", ""));
+  EXPECT_EQ(store->num_keys().value(), 1);
+}
+
+TEST(ServerStoreTest, TheClientSaysWhichServerWasLost) {
+  auto server = std::make_unique<ServerThread>();
+  auto store = TcpStore::connect("127.0.0.1", server->port(), 20s).value();
+  const std::string where = "127.0.0.1:" + std::to_string(server->port());
+  server.reset();
+  const Result<void> waited = store->wait({"k"}, 20s);
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.error().code, Errc::kPeerLost);
+  EXPECT_NE(waited.error().message.find(where), std::string::npos) << waited.error().message;
+  EXPECT_EQ(store->num_keys().error().message, waited.error().message) << "the first cause stays";
+}
+
+TEST(ServerStoreTest, TheClientRefusesWhatAPyTorchServerWouldCloseFor) {
+  const ServerThread server;
+  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  EXPECT_EQ(store->set(std::string(8'192, 'k'), "").error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(store->set("k", std::string((8u << 20) + 1, 'v')).error().code, Errc::kInvalidArgument);
+  EXPECT_EQ(store->check(std::vector<std::string>(131'073, "k")).error().code,
+            Errc::kInvalidArgument);
+  const std::string largest(8u << 20, 'v');
+  ASSERT_TRUE(store->set(std::string(8'191, 'k'), largest));
+  EXPECT_EQ(store->get(std::string(8'191, 'k'), 20s).value(), largest);
+}
+
+TEST(ServerTest, TheSamePortIsFreeAtOnceAndTakenWhileServed) {
+  auto server = std::make_unique<ServerThread>();
+  const int port = server->port();
+  asio::io_context io;
+  ServerOptions options;
+  options.bind_address = "127.0.0.1";
+  options.port = port;
+  const auto second = Server::listen(io, options);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Errc::kExists);
+  EXPECT_NE(second.error().message.find(std::to_string(port)), std::string::npos);
+  RawClient client(port);
+  client.send(std::string(1, '\x06'));
+  EXPECT_EQ(client.receive(8), number(0));
+  server.reset();
+  const ServerThread again(options);
+  EXPECT_EQ(again.port(), port);
+}
+
+std::string http(int port, const std::string& request) {
+  RawClient client(port);
+  client.send(request);
+  return client.receive_all();
+}
+
+TEST(ServerHttpTest, AnswersPeopleAndPrometheus) {
+  const ServerThread server;
+  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  ASSERT_TRUE(store->add("k", 1));
+  const std::string status = http(server.port(), "GET /status HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_TRUE(status.starts_with("HTTP/1.1 200 OK\r\n")) << status;
+  EXPECT_NE(status.find("application/json"), std::string::npos);
+  EXPECT_NE(status.find("\"jobs\""), std::string::npos) << status;
+  const std::string metrics = http(server.port(), "GET /metrics?x=1 HTTP/1.0\r\n\r\n");
+  EXPECT_NE(metrics.find("\nddp_store_keys 1\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\nddp_store_connections 1\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\nddp_agents 0\n"), std::string::npos) << metrics;
+  const std::string head = http(server.port(), "HEAD /status HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(head.starts_with("HTTP/1.1 200 OK\r\n"));
+  EXPECT_TRUE(head.ends_with("\r\n\r\n")) << head;
+}
+
+TEST(ServerHttpTest, RefusesWhatItDoesNotHave) {
+  const ServerThread server;
+  const auto first_line = [&](const std::string& request) {
+    const std::string answer = http(server.port(), request);
+    return answer.substr(0, answer.find("\r\n"));
+  };
+  EXPECT_EQ(first_line("GET / HTTP/1.1\r\n\r\n"), "HTTP/1.1 404 Not Found");
+  EXPECT_EQ(first_line("GETS /status HTTP/1.1\r\n\r\n"), "HTTP/1.1 405 Method Not Allowed");
+  EXPECT_EQ(first_line("GET /status\r\n\r\n"), "HTTP/1.1 400 Bad Request");
+  EXPECT_EQ(first_line("GET /" + std::string(9'000, 'x')),
+            "HTTP/1.1 431 Request Header Fields Too Large");
+}
+
+// An agent as bytes: preamble, then frames.
+class RawAgent {
+ public:
+  explicit RawAgent(int port) : client_(port) {
+    client_.send(wire::kRendezvousPreamble);
+    EXPECT_EQ(client_.receive(wire::kRendezvousPreamble.size()), wire::kRendezvousPreamble);
+  }
+  void send(const wire::AgentMessage& message) {
+    client_.send(wire::encode_frame(wire::encode(message)));
+  }
+  void send_frame(std::string_view payload) { client_.send(wire::encode_frame(payload)); }
+  // The next message of this kind; others before it are passed over.
+  template <typename Message>
+  std::optional<Message> receive() {
+    while (true) {
+      const std::string header = client_.receive(4);
+      if (header.size() < 4) return std::nullopt;
+      std::uint32_t size = 0;
+      for (unsigned i = 0; i < 4; ++i)
+        size |= std::uint32_t{static_cast<unsigned char>(header[i])} << (8 * i);
+      const auto message = wire::decode_coordinator_message(client_.receive(size)).value();
+      if (std::holds_alternative<Message>(message)) return std::get<Message>(message);
+    }
+  }
+  bool is_closed() { return client_.is_closed_by_peer(); }
+  void reset() { client_.reset(); }
+
+ private:
+  RawClient client_;
+};
+
+wire::Join join_of_one(const std::string& job_id, const std::string& node_id) {
+  wire::Join join;
+  join.job_id = job_id;
+  join.node_id = node_id;
+  join.host = node_id;
+  join.max_restarts = 3;
+  return join;
+}
+
+TEST(ServerAgentTest, RunsAJobOfOneNodeToItsEnd) {
+  ServerThread server;
+  std::atomic<int> finished{0};
+  std::atomic<bool> drained{false};
+  server.call([&] {
+    server.server().on_job_finished([&](const std::string& job_id, const wire::Finish& finish) {
+      EXPECT_EQ(job_id, "job");
+      EXPECT_EQ(finish.exit_code, 0);
+      ++finished;
+    });
+  });
+  {
+    RawAgent agent(server.port());
+    agent.send(join_of_one("job", "n0"));
+    ASSERT_TRUE(agent.receive<wire::Welcome>());
+    const auto start = agent.receive<wire::RoundStart>();
+    ASSERT_TRUE(start);
+    EXPECT_EQ(start->master_port, server.port()) << "the daemon's own store";
+    EXPECT_EQ(start->members.at(0).address, "127.0.0.1") << "the connection's source address";
+    agent.send(wire::Succeeded{start->round});
+    ASSERT_TRUE(agent.receive<wire::Finish>());
+    server.call([&] { server.server().drain(20s, [&] { drained = true; }); });
+  }
+  const auto deadline = Clock::now() + 20s;
+  while (!drained && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(finished, 1);
+}
+
+TEST(ServerAgentTest, EveryRoundGetsAFreshStoreWhereThatIsWanted) {
+  for (const bool fresh : {true, false}) {
+    ServerOptions options;
+    options.fresh_store_each_round = fresh;
+    ServerThread server(options);
+    RawAgent agent(server.port());
+    agent.send(join_of_one("job", "n0"));
+    auto start = agent.receive<wire::RoundStart>();
+    ASSERT_TRUE(start);
+    RawClient worker(server.port());
+    worker.send(request_bytes(Op::kSet, "k", "v") + std::string(1, '\x06'));
+    ASSERT_EQ(worker.receive(8), number(1));
+    wire::WorkerFailed failed;
+    failed.round = start->round;
+    failed.failure.exit_code = 1;
+    failed.failure.rank = 0;
+    agent.send(failed);
+    ASSERT_TRUE(agent.receive<wire::Stop>());
+    agent.send(wire::Stopped{start->round, {}});
+    start = agent.receive<wire::RoundStart>();
+    ASSERT_TRUE(start);
+    EXPECT_EQ(start->round, 1);
+    if (fresh) {
+      EXPECT_TRUE(worker.is_closed_by_peer());
+    }
+    RawClient successor(server.port());
+    successor.send(std::string(1, '\x06'));
+    EXPECT_EQ(successor.receive(8), number(fresh ? 0 : 1));
+  }
+}
+
+TEST(ServerAgentTest, AFrameThatIsNoMessageClosesThatAgentOnly) {
+  const ServerThread server;
+  RawAgent good(server.port());
+  RawAgent bad(server.port());
+  bad.send_frame("not json");
+  EXPECT_TRUE(bad.is_closed());
+  good.send(join_of_one("job", "n0"));
+  EXPECT_TRUE(good.receive<wire::Welcome>());
+}
+
+TEST(ServerAgentTest, ALostConnectionIsALostNodeAtOnce) {
+  const ServerThread server;
+  RawAgent stays(server.port());
+  RawAgent goes(server.port());
+  for (auto [agent, name] : {std::pair(&stays, "n0"), std::pair(&goes, "n1")}) {
+    wire::Join join = join_of_one("job", name);
+    join.min_nodes = join.max_nodes = 2;
+    agent->send(join);
+    ASSERT_TRUE(agent->receive<wire::Welcome>());
+  }
+  ASSERT_TRUE(stays.receive<wire::RoundStart>());
+  ASSERT_TRUE(goes.receive<wire::RoundStart>());
+  goes.reset();
+  EXPECT_TRUE(stays.receive<wire::Stop>());
+}
+
+TEST(ServerAgentTest, EndJobReachesTheAgents) {
+  ServerThread server;
+  RawAgent agent(server.port());
+  agent.send(join_of_one("job", "n0"));
+  ASSERT_TRUE(agent.receive<wire::RoundStart>());
+  server.call([&] { server.server().end_job("job", 130, "interrupted"); });
+  const auto finish = agent.receive<wire::Finish>();
+  ASSERT_TRUE(finish);
+  EXPECT_EQ(finish->exit_code, 130);
+}
+
+TEST(ServerAgentTest, TheServerMayBeDestroyedWithEveryKindOfConnectionOpen) {
+  auto server = std::make_unique<ServerThread>();
+  RawAgent agent(server->port());
+  agent.send(join_of_one("job", "n0"));
+  ASSERT_TRUE(agent.receive<wire::RoundStart>());
+  RawClient silent(server->port()), waiting(server->port()), http_half(server->port());
+  waiting.send(request_bytes(Op::kWait, "k"));
+  http_half.send("GET /sta");
+  RawClient probe(server->port());
+  probe.send(std::string(1, '\x06'));
+  EXPECT_EQ(probe.receive(8).size(), 8u);
+  server.reset();
+  EXPECT_TRUE(silent.is_closed_by_peer());
+  EXPECT_TRUE(waiting.is_closed_by_peer());
+  EXPECT_TRUE(http_half.is_closed_by_peer());
+}
+
+}  // namespace
+}  // namespace ddp::server
