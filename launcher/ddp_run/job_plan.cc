@@ -97,6 +97,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
   spec.command = worker_command(options);
   spec.role = options.role;
+  spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.
   auto log_dir = prepare_log_dir(options.log_dir);
   if (!log_dir) return log_dir.error();
   spec.log_dir = std::move(*log_dir);

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/listener.h"
+#include "tests/support/process.h"
+#include "tests/support/process_table.h"
+#include "tests/support/temp_dir.h"
+
+namespace ddp::test {
+
+// Starts real ddp-run processes. All that a test starts carries a mark in its environment, and
+// every test ends with looking that nothing with this mark is left.
+class DdpRunTest : public testing::Test {
+ protected:
+  using Arguments = std::vector<std::string>;
+  static constexpr auto kGoneLimit = 2s;  // What the project promises.
+
+  DdpRunTest() {
+    static int count = 0;
+    mark_ = std::to_string(::getpid()) + "-" + std::to_string(++count);
+    shared_memory_before_ = entries("/dev/shm");
+  }
+
+  void TearDown() override {
+    jobs_.clear();
+    EXPECT_TRUE(is_gone());
+    EXPECT_EQ(entries("/dev/shm"), shared_memory_before_);
+    EXPECT_TRUE(std::filesystem::is_empty(tmp_.path())) << "something was left in TMPDIR";
+  }
+
+  static std::string bin(const std::string& name) {
+    const char* folder = std::getenv("DDP_BIN_DIR");
+    return (folder != nullptr ? std::string(folder) : std::string(".")) + "/" + name;
+  }
+
+  // As in the prefix of a worker's lines.
+  static std::string host() {
+    char name[256] = {};
+    ::gethostname(name, sizeof(name) - 1);
+    return name;
+  }
+
+  // ddp-run with these arguments; lives until the end of the test at the latest.
+  Process& start(const Arguments& arguments, std::map<std::string, std::string> environment = {}) {
+    Arguments command{bin("ddp-run")};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    environment.emplace("DDP_TEST_JOB", mark_);
+    environment.emplace("TMPDIR", tmp_.path());
+    environment.emplace("OUT", folder_.path());
+    jobs_.push_back(
+        std::make_unique<Process>(std::move(command), ProcessOptions{environment, folder_.path()}));
+    return *jobs_.back();
+  }
+  Finished run_job(const Arguments& arguments,
+                   std::map<std::string, std::string> environment = {}) {
+    Process& job = start(arguments, std::move(environment));
+    const int status = job.wait().value_or(-1);
+    return Finished{status, job.out(), job.err()};
+  }
+
+  // Flags of one node of a job that meets on the loopback interface.
+  static Arguments node(int nnodes, int port, const Arguments& more) {
+    Arguments arguments{"--nnodes",        std::to_string(nnodes),
+                        "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port),
+                        "--rdzv-id",       "job"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  // Everything of the test's jobs that runs.
+  std::vector<pid_t> alive() const { return processes_with("DDP_TEST_JOB=" + mark_); }
+  std::vector<pid_t> alive(const std::string& name) const {
+    std::vector<pid_t> found;
+    for (const pid_t pid : alive()) {
+      if (process_name(pid) == name) found.push_back(pid);
+    }
+    return found;
+  }
+  testing::AssertionResult is_gone(std::chrono::milliseconds limit = kGoneLimit) const {
+    if (wait_until([this] { return alive().empty(); }, limit)) return testing::AssertionSuccess();
+    auto failure = testing::AssertionFailure() << "left after " << limit.count() << " ms:";
+    for (const pid_t pid : alive()) failure << " " << process_name(pid) << " (" << pid << ")";
+    return failure;
+  }
+
+  // Waits until a worker has written this file into the test's folder, and gives its text.
+  std::string file(const std::string& name) {
+    EXPECT_TRUE(wait_until([&] { return folder_.read(name).ends_with('\n'); }))
+        << name << " is not there";
+    return folder_.read(name);
+  }
+  pid_t pid_in(const std::string& name) { return std::atoi(file(name).c_str()); }
+
+  static std::set<std::string> entries(const std::string& folder) {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      names.insert(entry.path().filename());
+    return names;
+  }
+
+  TempDir folder_;  // The jobs' working folder; $OUT.
+  TempDir tmp_;     // Their TMPDIR.
+  std::string mark_;
+  std::set<std::string> shared_memory_before_;
+  std::vector<std::unique_ptr<Process>> jobs_;
+};
+
+}  // namespace ddp::test

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <stdexcept>
+
+namespace ddp::test {
+
+// A listening socket on a free port of the loopback interface that never accepts anybody by itself.
+class ListeningSocket {
+ public:
+  ListeningSocket() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (fd_ < 0 || ::bind(fd_, generic, size) != 0 || ::listen(fd_, 64) != 0 ||
+        ::getsockname(fd_, generic, &size) != 0) {
+      throw std::runtime_error("no listening socket");
+    }
+    port_ = ntohs(address.sin_port);
+  }
+  ~ListeningSocket() { ::close(fd_); }
+  ListeningSocket(const ListeningSocket&) = delete;
+  ListeningSocket& operator=(const ListeningSocket&) = delete;
+
+  int fd() const { return fd_; }
+  int port() const { return port_; }
+
+ private:
+  int fd_;
+  int port_ = 0;
+};
+
+// A port that nobody has, for programs that must be told one. It lies below those that the system
+// hands out by itself (32768 and up), so that no connection of another program gets it before its
+// user does.
+inline int free_port() {
+  static int next = 10'000 + (::getpid() * 97) % 20'000;
+  for (int attempt = 0; attempt < 20'000; ++attempt) {
+    next = next >= 30'000 ? 10'000 : next + 1;
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(next));
+    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const bool is_free = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    ::close(fd);
+    if (is_free) return next;
+  }
+  throw std::runtime_error("no free port");
+}
+
+}  // namespace ddp::test

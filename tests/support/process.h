@@ -1,0 +1,140 @@
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <stdlib.h>
+
+// Real programs under test: started, watched, killed, and never left behind.
+namespace ddp::test {
+
+using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
+
+// Looks again and again until the condition holds; false if it does not within `limit`. The limit
+// is for broken code, so it is long: a test never depends on how fast things go.
+inline bool wait_until(const std::function<bool()>& condition,
+                       std::chrono::milliseconds limit = 30s) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
+}
+
+struct ProcessOptions {
+  std::map<std::string, std::string> environment;  // On top of this process's own.
+  std::string folder;                              // To run in; empty: this process's.
+};
+
+// One child process. Its standard output and error are kept apart in memory; both may be read at
+// any time and hold what its own children wrote too. Killed, if it still runs, when the object
+// goes.
+class Process {
+ public:
+  explicit Process(std::vector<std::string> arguments, const ProcessOptions& options = {})
+      : out_(memory_file()), err_(memory_file()) {
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ < 0) throw std::runtime_error("fork");
+    if (pid_ > 0) return;
+    for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    ::dup2(out_, STDOUT_FILENO);
+    ::dup2(err_, STDERR_FILENO);
+    if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) ::_exit(125);
+    ::execvp(argv[0], argv.data());
+    ::_exit(125);
+  }
+  ~Process() {
+    if (!status_) {
+      kill(SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    ::close(out_);
+    ::close(err_);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void kill(int signal) const {
+    if (!status_) ::kill(pid_, signal);
+  }
+
+  // The exit status, 128 + n for signal n, when it has ended; nothing if it has not within `limit`.
+  std::optional<int> wait(std::chrono::milliseconds limit = 60s) {
+    wait_until([this] { return has_ended(); }, limit);
+    return status_;
+  }
+  bool has_ended() {
+    int status = 0;
+    if (!status_ && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+      status_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    }
+    return status_.has_value();
+  }
+
+  std::string out() const { return contents(out_); }
+  std::string err() const { return contents(err_); }
+
+  // Waits until the output contains `text`.
+  bool prints(const std::string& text, std::chrono::milliseconds limit = 30s) {
+    return wait_until([&] { return out().find(text) != std::string::npos; }, limit);
+  }
+  bool complains(const std::string& text, std::chrono::milliseconds limit = 30s) {
+    return wait_until([&] { return err().find(text) != std::string::npos; }, limit);
+  }
+
+ private:
+  static int memory_file() {
+    const int fd = ::memfd_create("output", MFD_CLOEXEC);
+    if (fd < 0) throw std::runtime_error("memfd_create");
+    return fd;
+  }
+  static std::string contents(int fd) {
+    struct stat info {};
+    ::fstat(fd, &info);
+    std::string text(static_cast<std::size_t>(info.st_size), '\0');
+    const ssize_t size = ::pread(fd, text.data(), text.size(), 0);
+    text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+    return text;
+  }
+
+  int out_;
+  int err_;
+  pid_t pid_ = -1;
+  std::optional<int> status_;
+};
+
+struct Finished {
+  int status = -1;  // -1: it did not end in time and was killed.
+  std::string out;
+  std::string err;
+};
+
+// Runs a program to its end.
+inline Finished run(std::vector<std::string> arguments, const ProcessOptions& options = {},
+                    std::chrono::milliseconds limit = 60s) {
+  Process process(std::move(arguments), options);
+  const int status = process.wait(limit).value_or(-1);
+  return Finished{status, process.out(), process.err()};
+}
+
+}  // namespace ddp::test
