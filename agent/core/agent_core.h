@@ -126,6 +126,7 @@ class AgentCore {
   void handle(const wire::Finish& message);
   void handle(const wire::Refused& message);
 
+  void begin_connecting();
   void connect(Duration delay);
   void retry(const std::string& why);
   void give_up();
