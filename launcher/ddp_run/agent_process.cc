@@ -20,10 +20,9 @@ extern char** environ;
 namespace ddp::run {
 namespace {
 
-// Numbers that the agent gets; ours are above, so that making one never closes another.
+// Numbers that the agent gets.
 constexpr int kJobFd = 3;
 constexpr int kResultFd = 4;
-constexpr int kFirstOwnFd = 10;
 
 Error system_error(const char* what, int error) {
   return make_error(Errc::kIo, "{}: {}", what, std::generic_category().message(error));

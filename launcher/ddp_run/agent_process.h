@@ -16,6 +16,9 @@
 
 namespace ddp::run {
 
+// Descriptors below this number may be replaced in the agent by what it is given.
+inline constexpr int kFirstOwnFd = 10;
+
 // How an agent ended.
 struct AgentEnd {
   std::optional<config::AgentResult> result;  // Nothing: it was lost.

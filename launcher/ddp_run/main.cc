@@ -16,6 +16,7 @@
 #include "launcher/ddp_run/hosting.h"
 #include "launcher/ddp_run/job_plan.h"
 #include "launcher/ddp_run/machine.h"
+#include "launcher/ddp_run/predecessor.h"
 #include "launcher/ddp_run/program.h"
 #include "launcher/ddp_run/supervisor.h"
 
@@ -59,6 +60,7 @@ int main(int argc, char** argv) {
   if (!plan) return fail(plan.error());
 
   prepare_process();
+  const UniqueFd place = run::wait_for_predecessor(plan->spec);
   asio::io_context io(1);
   auto server = run::host_rendezvous(io, *plan);
   if (!server) return fail(server.error());
