@@ -192,11 +192,8 @@ def expect_all_complete(checkpoints):
     steps = sorted(checkpoints.glob("step-*"))
     assert steps, f"no checkpoint in {checkpoints}: the disk of this test is too small for one"
     for step in steps:
-        files = json.loads((step / "manifest.json").read_text())["files"]
-        sizes = {file["name"]: file["size"] for file in files} if isinstance(files, list) else \
-                {name: file["size"] for name, file in files.items()}
-        for name, size in sizes.items():
-            assert (step / name).stat().st_size == size, (step, name)
+        for file in json.loads((step / "manifest.json").read_text())["files"]:
+            assert (step / file["name"]).stat().st_size == file["bytes"], (step, file)
 
 
 NEEDS_MOUNT = (full_disk_stops, full_disk_goes_on)

@@ -22,7 +22,7 @@ import jobs
 
 LIMIT_S = 120
 TRAIN = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--epochs", "3",
-         "--batch-size", "64", "--checkpoint-every", "3", "--threads", "1", "--log-every", "1000"]
+         "--batch-size", "64", "--threads", "1", "--log-every", "1000"]
 
 parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
@@ -38,7 +38,7 @@ base = Path(tempfile.mkdtemp(prefix="same_bytes."))
 
 
 def train_command(folder, mode, undisturbed):
-    checkpoint = [] if undisturbed else ["--checkpoint-dir", str(folder / "checkpoints")]
+    checkpoint = [] if undisturbed else ["--checkpoint-dir", str(folder / "checkpoints"), "--checkpoint-every", "3"]
     return [str(args.bin_dir / "ddp-train"), *TRAIN, "--grad-sync", mode, *checkpoint,
             "--summary", str(folder / "summary.json")]
 
