@@ -96,10 +96,14 @@ TEST_F(DdpRunJob, ArgumentsArriveUntouched) {
 }
 
 TEST_F(DdpRunJob, RestartsUntilItSucceeds) {
-  const Finished job =
-      run_job({"--nproc-per-node", "2", "--max-restarts", "3", "sh", "-c",
-               "echo $RANK:$TORCHELASTIC_RESTART_COUNT:$DDP_ROUND; "
-               "[ $TORCHELASTIC_RESTART_COUNT -ge 2 ] || [ $RANK = 0 ] && sleep 0.2 || exit 9"});
+  const std::string script = folder_.script("worker.sh",
+                                            "n=$TORCHELASTIC_RESTART_COUNT\n"
+                                            "echo $RANK:$n:$DDP_ROUND\n"
+                                            "[ $n = 2 ] && exit 0\n"
+                                            "[ $RANK = 0 ] && { echo > $OUT/said.$n; sleep 100; }\n"
+                                            "until [ -e $OUT/said.$n ]; do sleep 0.01; done\n"
+                                            "exit 9\n");
+  const Finished job = run_job({"--nproc-per-node", "2", "--max-restarts", "3", script});
   EXPECT_EQ(job.status, 0) << job.err;
   for (const char* line : {"0:0:0\n", "1:0:0\n", "0:1:1\n", "1:1:1\n", "0:2:2\n", "1:2:2\n"}) {
     EXPECT_THAT(job.out, HasSubstr(line));
