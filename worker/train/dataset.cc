@@ -17,8 +17,8 @@ constexpr float kMean = 0.1307F;  // Of MNIST's training pixels, and their devia
 constexpr float kDeviation = 0.3081F;
 
 // Keeps the tensor if it has the form already.
-void ensure_form(at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type) {
-  if (!tensor.defined() || tensor.sizes() != sizes) tensor = at::empty(sizes, type);
+void ensure_form(at::Tensor& tensor, at::IntArrayRef sizes, const at::TensorOptions& options) {
+  if (!tensor.defined() || tensor.sizes() != sizes) tensor = at::empty(sizes, options);
 }
 
 }  // namespace
@@ -31,10 +31,13 @@ ImageDataset::ImageDataset(ImageSet images) : images_(std::move(images)) {
 
 void ImageDataset::fill(std::span<const std::int64_t> indices, Batch& batch) const {
   const auto count = static_cast<std::int64_t>(indices.size());
+  // With one channel both memory formats are the same bytes. Told that it is channels-last,
+  // LibTorch keeps to that format behind the first convolution, where its pooling on a CPU is twice
+  // as fast.
   ensure_form(batch.input,
               {count, 1, static_cast<std::int64_t>(images_.rows),
                static_cast<std::int64_t>(images_.columns)},
-              at::kFloat);
+              at::TensorOptions(at::kFloat).memory_format(at::MemoryFormat::ChannelsLast));
   ensure_form(batch.target, {count}, at::kLong);
   float* pixels = batch.input.data_ptr<float>();
   auto* labels = batch.target.data_ptr<std::int64_t>();

@@ -118,14 +118,14 @@ void draw_digit(int digit, Random& random, std::span<std::uint8_t> image) {
   for (const Stroke& stroke : shape.strokes) {
     points.clear();
     for (StrokePoint point : stroke.points) {
-      point.x += random.between(-0.045, 0.045);
-      point.y += random.between(-0.045, 0.045);
+      point.x += random.between(-0.035, 0.035);
+      point.y += random.between(-0.035, 0.035);
       points.push_back(map(point));
     }
     draw_stroke(canvas, points, stroke.smooth, radius, ink);
   }
   for (std::uint64_t marks = random.below(3); marks > 0; --marks) draw_stray_mark(canvas, random);
-  const double noise = random.between(0.0, 0.25);
+  const double noise = random.between(0.0, 0.2);
   for (std::size_t i = 0; i < canvas.size(); ++i) {
     const double value = canvas[i] + random.between(-noise, noise);
     image[i] = static_cast<std::uint8_t>(std::clamp(value, 0.0, 1.0) * 255.0);

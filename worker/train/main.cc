@@ -1,11 +1,11 @@
 #include <unistd.h>
 
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -16,6 +16,7 @@
 #include "common/base/exit_codes.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
+#include "worker/train/agreement.h"
 #include "worker/train/dataset.h"
 #include "worker/train/failure.h"
 #include "worker/train/machine.h"
@@ -59,61 +60,48 @@ class AbortSwitch {
 // One worker's life.
 class Worker {
  public:
-  explicit Worker(Options options) : options_(std::move(options)) {
-    channel_ = ControlChannel::from_environment(
-        {.on_abort = [this](const std::string& reason) { abort_.abort(reason); },
-         .on_commit_request = {}});
-  }
+  explicit Worker(Options options) : options_(std::move(options)) {}
 
   // The exit status.
   int run() {
     try {
+      channel_ = ControlChannel::from_environment(
+          {.on_abort = [this](const std::string& reason) { abort_.abort(reason); },
+           .on_commit_request = {}});
       train();
       return kExitSuccess;
     } catch (const Failure& failure) {
-      return fail(failure.exit_status, failure.what(), seen_by_all_);
+      // With a group, all ranks fail alike, and one line is enough.
+      return fail(failure.exit_status, failure.what(), rank_ == 0 || !group_);
     } catch (const CollectiveError& error) {
       const bool secondary = error.code == Errc::kAborted || error.code == Errc::kPeerLost ||
                              error.code == Errc::kTimeout ||
                              (error.suspect_rank >= 0 && error.suspect_rank != rank_);
-      return fail(kExitCollectiveFailed, error.what(), Audience::kEveryRank, secondary);
+      return fail(kExitCollectiveFailed, error.what(), true, secondary);
     } catch (const std::exception& error) {
-      return fail(kExitInternal, fmt::format("internal error: {}", error.what()),
-                  Audience::kEveryRank);
+      return fail(kExitInternal, fmt::format("internal error: {}", error.what()), true);
     }
   }
 
-  const std::string& start_failed(const Failure& failure) const;
-
  private:
-  // Who prints a failure: where all ranks, or all ranks of a node, see the same one, only the first
-  // of them does. The agent hears of it from each.
-  enum class Audience { kFirstRank, kFirstLocalRank, kEveryRank };
-
   void train() {
-    if (!options_.summary.empty() && rank_ == 0) {
-      if (const auto writable = check_summary_path(options_.summary); !writable) {
-        throw Failure(kExitInvalidValue, "--summary " + writable.error().message);
-      }
-    }
+    make_group();
     use_threads();
-    seen_by_all_ = Audience::kFirstLocalRank;
+    Result<void> writable;
+    if (rank_ == 0 && !options_.summary.empty()) writable = check_summary_path(options_.summary);
+    agree_or_fail(*group_, writable, kExitInvalidValue, "--summary");
     auto data = make_datasets(options_);
-    if (!data)
-      throw Failure(kExitDataInvalid,
-                    fmt::format("--data {}: {}", options_.data, data.error().message));
-    auto group = make_group();
-    seen_by_all_ = Audience::kFirstRank;
+    const Result<void> readable = data ? Result<void>() : Result<void>(data.error());
+    agree_or_fail(*group_, readable, kExitDataInvalid, fmt::format("--data {}", options_.data));
     ProgressPrinter printer(stdout, ::isatty(STDOUT_FILENO) != 0, options_.log_every);
     Trainer trainer({.options = options_,
                      .data = *std::move(data),
-                     .group = group,
+                     .group = group_,
                      .channel = *channel_,
                      .printer = rank_ == 0 ? &printer : nullptr,
                      .threads = threads_});
     Summary summary = trainer.run();
-    if (rank_ != 0) return;
-    publish(summary, printer);
+    if (rank_ == 0) publish(summary, printer);
   }
 
   // The number of threads decides the last bits of sums, so it is fixed before anything is
@@ -128,18 +116,16 @@ class Worker {
     at::globalContext().setDeterministicAlgorithms(true, false);
   }
 
-  std::shared_ptr<ProcessGroup> make_group() {
+  void make_group() {
     ProcessGroupOptions options;
     options.timeout =
         std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000) + 1);
-    std::shared_ptr<ProcessGroup> group;
     try {
-      group = ProcessGroup::from_environment(options);
+      group_ = ProcessGroup::from_environment(options);
     } catch (const std::invalid_argument& wrong) {
       throw Failure(kExitInvalidValue, wrong.what());
     }
-    abort_.connect(group);
-    return group;
+    abort_.connect(group_);
   }
 
   void publish(Summary& summary, ProgressPrinter& printer) const {
@@ -158,26 +144,28 @@ class Worker {
     }
   }
 
-  int fail(int status, const std::string& text, Audience audience, bool secondary = false) {
-    const bool first = rank_ == 0 || (audience == Audience::kFirstLocalRank &&
-                                      environment_number("LOCAL_RANK", 0) == 0);
-    if (first || audience == Audience::kEveryRank) fmt::print(stderr, "ddp-train: {}\n", text);
-    channel_->error(text, secondary);
+  int fail(int status, const std::string& text, bool print, bool secondary = false) {
+    if (print) fmt::print(stderr, "ddp-train: {}\n", text);
+    if (channel_) channel_->error(text, secondary);
     abort_.abort(fmt::format("rank {}: {}", rank_, text));
     return status;
   }
 
   Options options_;
   const std::int64_t rank_ = environment_number("RANK", 0);
+  std::shared_ptr<ProcessGroup> group_;
   AbortSwitch abort_;
-  std::unique_ptr<ControlChannel> channel_;
+  std::unique_ptr<ControlChannel> channel_;  // Its thread uses abort_.
   int threads_ = 1;
-  Audience seen_by_all_ = Audience::kFirstRank;
 };
 
 int refuse(const ParsedOptions& parsed) {
   if (environment_number("RANK", 0) == 0) fmt::print(stderr, "{}\n", parsed.text);
-  ControlChannel::from_environment({})->error(parsed.text, false);
+  try {
+    ControlChannel::from_environment({})->error(parsed.text, false);
+  } catch (const std::invalid_argument&) {
+    // The flags are wrong whatever the environment is.
+  }
   return parsed.exit_status;
 }
 

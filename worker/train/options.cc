@@ -220,6 +220,32 @@ std::string help_text(const po::options_description& flags) {
 
 const char* to_string(GradSync mode) { return mode == GradSync::kDdp ? "ddp" : "step"; }
 
+std::string agreed_flags(const Options& options) {
+  std::string text;
+  const auto add = [&text](const char* flag, const auto& value) {
+    text += fmt::format("--{} {}\n", flag, value);
+  };
+  add("model", options.model);
+  add("data", options.data);
+  if (options.data != "mnist") {
+    add("train-samples", options.train_samples);
+    add("test-samples", options.test_samples);
+  }
+  add("batch-size", options.batch_size);
+  add("epochs", options.epochs);
+  add("max-steps", options.max_steps);
+  add("lr", options.lr);
+  add("momentum", options.momentum);
+  add("seed", options.seed);
+  add("no-batch-norm", options.batch_norm ? "no" : "yes");
+  add("grad-sync", to_string(options.grad_sync));
+  add("checkpoint-dir", options.checkpoint_dir.empty() ? "none" : "given");
+  add("checkpoint-every", options.checkpoint_every);
+  add("checkpoint-failure",
+      options.checkpoint_failure == OnCheckpointFailure::kStop ? "stop" : "continue");
+  return text;
+}
+
 ParsedOptions parse_options(int argc, const char* const* argv) {
   const po::options_description flags = describe();
   po::variables_map given;

@@ -37,6 +37,10 @@ struct Options {
 
 const char* to_string(GradSync mode);
 
+// Flags and values that must be the same on all workers of a job, one "--flag value" a line. Paths
+// are not among them, since nodes may differ in where things are.
+std::string agreed_flags(const Options& options);
+
 // Either options, or a status to exit with and a text to print before that: to standard output if
 // the status is kExitSuccess (--help, --version), else to standard error. kExitUsage: the command
 // line cannot be read; kExitInvalidValue: a value is out of range or contradicts another flag. The

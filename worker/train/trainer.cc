@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
 #include "worker/ddp/checkpointer.h"
+#include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
 #include "worker/train/failure.h"
 
@@ -20,6 +22,7 @@ namespace ddp::train {
 Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   const Options& options = parts_.options;
   ProcessGroup& group = *parts_.group;
+  check_same_flags(options, group);
   sampler_.emplace(DistributedSampler::Config{.dataset_size = parts_.data.train->size(),
                                               .batch_size = options.batch_size,
                                               .rank = group.rank(),
@@ -40,7 +43,11 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   torch::optim::SGDOptions sgd(options.lr * group.size());
   sgd.momentum(options.momentum);
   optimizer_ = std::make_unique<torch::optim::SGD>(model_->parameters(), sgd);
-  replica_ = Replica::make(options.grad_sync, model_, *optimizer_, parts_.group);
+  try {
+    replica_ = Replica::make(options.grad_sync, model_, *optimizer_, parts_.group);
+  } catch (const std::invalid_argument& different) {
+    throw Failure(kExitInvalidValue, different.what());
+  }
   if (!options.checkpoint_dir.empty()) {
     checkpoint_ = std::make_unique<TrainingCheckpoint>(
         TrainingCheckpoint::Parts{.options = parts_.options,

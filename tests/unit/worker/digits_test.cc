@@ -23,7 +23,7 @@ std::uint64_t digest(const ImageSet& set) {
 }
 
 TEST(Digits, TheSameSeedGivesTheSameBytesOnEveryMachine) {
-  EXPECT_EQ(digest(draw_digits(1000, 1, DigitsPart::kTrain)), 13863967567546853718U);
+  EXPECT_EQ(digest(draw_digits(1000, 1, DigitsPart::kTrain)), 18088706645910579172U);
   EXPECT_EQ(digest(random_images(1000, 1, DigitsPart::kTrain)), 8674317386014982319U);
 }
 

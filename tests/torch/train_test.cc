@@ -1,0 +1,207 @@
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_codes.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
+
+// The program ddp-train alone, as a world of one. With several workers it is started by ddp-run in
+// tests/process.
+namespace ddp::train {
+namespace {
+
+using test::Finished;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Arguments = std::vector<std::string>;
+
+Arguments command(const Arguments& flags) {
+  const char* folder = std::getenv("DDP_BIN_DIR");
+  Arguments all = {(folder == nullptr ? std::string(".") : std::string(folder)) + "/ddp-train",
+                   "--threads", "1"};
+  all.insert(all.end(), flags.begin(), flags.end());
+  return all;
+}
+
+class TrainTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::string path(const std::string& name) const { return folder_.path() / name; }
+
+  // A short training: 31 steps an epoch.
+  Arguments small(const Arguments& more) const {
+    Arguments flags = {"--train-samples", "1000", "--test-samples", "200",     "--batch-size", "32",
+                       "--epochs",        "3",    "--grad-sync",    GetParam()};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+
+  // Runs to a good end and gives the summary.
+  nlohmann::json train(Arguments flags) {
+    flags.insert(flags.end(), {"--summary", path("summary.json")});
+    last_ = test::run(command(flags), {}, std::chrono::minutes(2));
+    EXPECT_EQ(last_.status, 0) << last_.err;
+    return nlohmann::json::parse(folder_.read("summary.json"));
+  }
+
+  static void expect_same_result(const nlohmann::json& a, const nlohmann::json& b) {
+    for (const char* key : {"weights_sha256", "train_loss", "test_accuracy", "steps", "epochs"}) {
+      EXPECT_EQ(a.at(key), b.at(key)) << key;
+    }
+  }
+
+  test::TempDir folder_;
+  Finished last_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, TrainTest, ::testing::Values("ddp", "step"),
+                         [](const auto& mode) { return mode.param; });
+
+TEST_P(TrainTest, InterruptedTrainingEndsWithTheBytesOfAnUndisturbedOne) {
+  const auto undisturbed = train(small({}));
+  EXPECT_EQ(undisturbed.at("steps"), 93);
+  EXPECT_EQ(undisturbed.at("resumed_from_step"), 0);
+  EXPECT_GT(undisturbed.at("test_accuracy"), 0.5);
+  const Arguments resumable = small({"--checkpoint-dir", path("checkpoints")});
+  // In the middle of an epoch, at the last step of one, and at the first of one.
+  int from = 0;
+  for (const int stop : {17, 62, 63}) {
+    Arguments flags = resumable;
+    flags.insert(flags.end(), {"--max-steps", std::to_string(stop)});
+    const auto part = train(flags);
+    EXPECT_EQ(part.at("steps"), stop);
+    EXPECT_EQ(part.at("resumed_from_step"), from);
+    EXPECT_NE(part.at("weights_sha256"), undisturbed.at("weights_sha256"));
+    from = stop;
+  }
+  const auto resumed = train(resumable);
+  EXPECT_EQ(resumed.at("resumed_from_step"), 63);
+  EXPECT_THAT(last_.out, HasSubstr("resumed from step 63"));
+  expect_same_result(resumed, undisturbed);
+}
+
+TEST_P(TrainTest, AFinishedTrainingStartedAgainReportsTheSame) {
+  const Arguments flags = small({"--checkpoint-dir", path("checkpoints")});
+  const auto first = train(flags);
+  const auto again = train(flags);
+  EXPECT_EQ(again.at("resumed_from_step"), 93);
+  expect_same_result(again, first);
+}
+
+TEST_P(TrainTest, KilledTrainingEndsWithTheBytesOfAnUndisturbedOne) {
+  const auto seed = static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed());
+  std::printf("seed %u (--gtest_random_seed)\n", seed);
+  std::mt19937 draw(seed);
+  const auto undisturbed = train(small({}));
+  const Arguments flags = small(
+      {"--checkpoint-dir", path("checkpoints"), "--checkpoint-every", "4", "--log-every", "1"});
+  for (int kill = 0; kill < 3; ++kill) {
+    // A line for each step: at least one checkpoint is behind it, and about a third of an epoch.
+    const auto lines = static_cast<std::ptrdiff_t>(6 + draw() % 20);
+    test::Process process(command(flags));
+    test::wait_until([&] {
+      const std::string out = process.out();
+      return std::count(out.begin(), out.end(), '\n') >= lines || process.has_ended();
+    });
+    process.kill(SIGKILL);
+    ASSERT_TRUE(process.wait());
+  }
+  const auto resumed = train(flags);
+  EXPECT_GT(resumed.at("resumed_from_step"), 0);
+  expect_same_result(resumed, undisturbed);
+}
+
+TEST_P(TrainTest, ToyTrainsAndResumes) {
+  const Arguments flags = {"--model",  "toy", "--train-samples", "200",     "--batch-size", "20",
+                           "--epochs", "4",   "--grad-sync",     GetParam()};
+  const auto undisturbed = train(flags);
+  EXPECT_TRUE(undisturbed.at("test_accuracy").is_null());
+  EXPECT_LT(undisturbed.at("train_loss"), 1.0);
+  Arguments resumable = flags;
+  resumable.insert(resumable.end(), {"--checkpoint-dir", path("checkpoints")});
+  Arguments part = resumable;
+  part.insert(part.end(), {"--max-steps", "13"});
+  train(part);
+  expect_same_result(train(resumable), undisturbed);
+}
+
+TEST_P(TrainTest, WithoutBatchNormThereAreNoBuffers) {
+  const auto summary = train(small({"--no-batch-norm", "--max-steps", "3"}));
+  EXPECT_EQ(summary.at("steps"), 3);
+  EXPECT_EQ(summary.at("epochs"), 0);
+}
+
+class TrainErrors : public TrainTest {
+ protected:
+  void expect_failure(const Arguments& flags, int status,
+                      const ::testing::Matcher<const std::string&>& message) {
+    last_ = test::run(command(flags), {}, std::chrono::minutes(2));
+    EXPECT_EQ(last_.status, status) << last_.out << last_.err;
+    EXPECT_THAT(last_.err, AllOf(::testing::StartsWith("ddp-train: "), message));
+    EXPECT_EQ(std::count(last_.err.begin(), last_.err.end(), '\n'), 1) << last_.err;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Modes, TrainErrors, ::testing::Values("ddp"),
+                         [](const auto& mode) { return mode.param; });
+
+TEST_P(TrainErrors, ACheckpointOfAnotherTrainingIsRefused) {
+  const Arguments resumable = small({"--checkpoint-dir", path("checkpoints"), "--max-steps", "2"});
+  train(resumable);
+  const auto with = [&](const Arguments& more) {
+    Arguments flags = resumable;
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  };
+  expect_failure(
+      with({"--seed", "2"}), kExitInvalidValue,
+      AllOf(HasSubstr("--seed 2"), HasSubstr("--seed 1"), HasSubstr(path("checkpoints"))));
+  expect_failure(with({"--data", "fake"}), kExitInvalidValue, HasSubstr("--data \"synthetic\""));
+  expect_failure(with({"--no-batch-norm"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
+  expect_failure(with({"--model", "toy"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
+  // The right flags still find it as it was.
+  EXPECT_EQ(train(resumable).at("resumed_from_step"), 2);
+}
+
+TEST_P(TrainErrors, ANewLearningRateHoldsAfterResuming) {
+  const Arguments resumable = small({"--checkpoint-dir", path("checkpoints")});
+  Arguments first = resumable;
+  first.insert(first.end(), {"--max-steps", "2"});
+  train(first);
+  Arguments second = resumable;
+  second.insert(second.end(), {"--lr", "0.0625", "--max-steps", "4"});
+  train(second);
+  EXPECT_THAT(last_.out, HasSubstr("learning rate 0.0625"));
+}
+
+TEST_P(TrainErrors, WhatCannotBeReadOrWrittenIsNamedBeforeTraining) {
+  expect_failure({"--data", "mnist", "--data-dir", path("none")}, kExitDataInvalid,
+                 AllOf(HasSubstr(path("none")), HasSubstr("no such file")));
+  expect_failure({"--summary", path("none/summary.json")}, kExitInvalidValue,
+                 AllOf(HasSubstr("--summary"), HasSubstr(path("none/summary.json"))));
+  const std::string file = folder_.write("file", "");
+  expect_failure(small({"--checkpoint-dir", file + "/checkpoints"}), kExitCheckpointUnwritable,
+                 AllOf(HasSubstr("--checkpoint-dir"), HasSubstr(file)));
+  expect_failure(small({"--batch-size=2000"}), kExitUsage,
+                 HasSubstr("--batch-size"));  // Given twice.
+  expect_failure({"--batch-size", "2000", "--train-samples", "1999"}, kExitInvalidValue,
+                 AllOf(HasSubstr("--batch-size 2000"), HasSubstr("1999")));
+  expect_failure({"--model", "foo"}, kExitInvalidValue, HasSubstr("--model foo"));
+}
+
+TEST_P(TrainErrors, AnEnvironmentThatContradictsItselfIsNamed) {
+  const test::ProcessOptions options{.environment = {{"WORLD_SIZE", "2"}, {"RANK", "5"}},
+                                     .folder = {}};
+  last_ = test::run(command({}), options, std::chrono::minutes(2));
+  EXPECT_EQ(last_.status, kExitInvalidValue);
+  EXPECT_THAT(last_.err, HasSubstr("RANK"));
+}
+
+}  // namespace
+}  // namespace ddp::train
