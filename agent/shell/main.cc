@@ -52,6 +52,9 @@ void prepare_process() {
   // reason to end.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
+  // ddp-run puts us into a process group of our own, in the background of its terminal; with `stty
+  // tostop` writing there would stop us.
+  ::signal(SIGTTOU, SIG_IGN);
   // An ignored SIGCHLD would make the kernel throw the statuses of workers away.
   ::signal(SIGCHLD, SIG_DFL);
   sigset_t none;
