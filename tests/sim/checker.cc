@@ -1,5 +1,7 @@
 #include "tests/sim/checker.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
@@ -65,8 +67,19 @@ void Checker::check_budget(int life, const wire::RoundStart& start) {
   const auto later = worlds_.lower_bound({life, start.round});
   expect(later == worlds_.end() || later->first.first != life,
          fmt::format("round {} begins after a later one", start.round));
-  const auto end = worlds_.lower_bound({life, 0});
-  if (later == end) return;  // The first of this coordinator.
+  // A round costs one restart at most. What nodes know of earlier coordinators comes on top, and
+  // the loss of those, at the latest when a node that knows of it joins a round that runs already.
+  int before = 0;
+  for (const auto& [key, world] : worlds_) {
+    if (key.first < life) before = std::max(before, world.restarts);
+  }
+  const bool first = later == worlds_.lower_bound({life, 0});
+  const int previously = first ? 0 : std::prev(later)->second.restarts;
+  const int charges = first || life == 1 ? 1 : 2;
+  expect(start.restarts <= before + previously + charges,
+         fmt::format("round {} raises the restarts from {} (and {} before this coordinator) to {}",
+                     start.round, previously, before, start.restarts));
+  if (first) return;
   const wire::RoundStart& previous = std::prev(later)->second;
   const bool for_free = start.reason.find("joined") != std::string::npos ||
                         start.reason.find("left") != std::string::npos ||
@@ -118,6 +131,9 @@ void Checker::agent_exits(int agent, const config::AgentResult& result, int live
   expect(live == 0, fmt::format("agent {} exits while {} of its workers live", agent, live));
   expect(!result.summary.empty(), fmt::format("agent {} exits without saying why", agent));
   const int code = result.exit_code;
+  expect(code != kExitRefused || result.last_round == kNoRound ||
+             result.summary.find("is over") == std::string::npos,
+         fmt::format("agent {} took part in the job and is refused its end", agent));
   // Its own end may come before the job's; nothing else differs from what the coordinator says.
   const bool by_itself = code == kExitJoinTimeout || code == kExitCoordinatorLost ||
                          code == kExitRefused || code == kExitInternal || code > kExitSignalBase;
