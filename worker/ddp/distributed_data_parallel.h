@@ -66,9 +66,10 @@ class DistributedDataParallel {
   // While the guard lives, backward accumulates gradients locally.
   NoSync no_sync() { return NoSync(core_->reducer()); }
 
-  // Zeroes gradients of all trainable parameters, or drops them with set_to_none. Faster than the
-  // optimizer's with gradient_as_bucket_view; the same otherwise.
-  void zero_grad(bool set_to_none = false) { core_->reducer().zero_grad(set_to_none); }
+  // Drops the gradients of all trainable parameters, or zeroes them where they are. Dropping is
+  // faster, and it makes a step independent of the one before it to the sign of a zero: autograd
+  // adds to what it finds.
+  void zero_grad(bool set_to_none = true) { core_->reducer().zero_grad(set_to_none); }
 
   // Copies rank 0's buffers to all ranks, in whatever mode the module is: before an evaluation, for
   // example.

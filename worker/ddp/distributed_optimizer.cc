@@ -116,7 +116,7 @@ void GradientReducer::reduce(const std::vector<at::Tensor>& parameters, ProcessG
     for (Part& part : parts_) part.work->wait();
     for (const Part& part : parts_) unpack(part);
   } catch (const std::exception& error) {
-    group.abort(fmt::format("rank {}: {}", group.rank(), error.what()));
+    group.abort(error.what());
     for (Part& part : parts_) wait_quietly(part.work);
     throw;
   }
@@ -138,13 +138,21 @@ DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
 
 void DistributedOptimizer::step() {
   std::vector<at::Tensor> parameters;
-  for (const auto& part : optimizer_.param_groups()) {
-    parameters.insert(parameters.end(), part.params().begin(), part.params().end());
+  for (const auto& group : optimizer_.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
   reducer_.reduce(parameters, *group_);
   optimizer_.step();
 }
 
-void DistributedOptimizer::zero_grad() { optimizer_.zero_grad(); }
+void DistributedOptimizer::zero_grad(bool set_to_none) {
+  if (!set_to_none) {
+    optimizer_.zero_grad();
+    return;
+  }
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) parameter.mutable_grad().reset();
+  }
+}
 
 }  // namespace ddp

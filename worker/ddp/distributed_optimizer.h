@@ -71,7 +71,9 @@ class DistributedOptimizer {
 
   // Collective: averages the gradients of all parameter groups, then steps.
   void step();
-  void zero_grad();
+  // Drops the gradients, or zeroes them where they are. Dropping is faster, and it makes a step
+  // independent of the one before it to the sign of a zero: autograd adds to what it finds.
+  void zero_grad(bool set_to_none = true);
 
   torch::optim::Optimizer& optimizer() { return optimizer_; }
 

@@ -44,9 +44,7 @@ struct Reducer::Pass {
   ~Pass() {
     if (finished || group->size() == 1) return;
     try {
-      group->abort(
-          fmt::format("rank {}: backward ended by an exception before its gradients were reduced",
-                      group->rank()));
+      group->abort("backward ended by an exception before its gradients were reduced");
     } catch (const std::exception&) {
       // Nothing is left to tell the peers with; their deadlines end their wait.
     }
@@ -331,7 +329,7 @@ void Reducer::zero_grad(bool set_to_none) {
 }
 
 void Reducer::abort(const std::string& reason) {
-  if (!alone()) group_->abort(fmt::format("rank {}: {}", group_->rank(), reason));
+  if (!alone()) group_->abort(reason);
 }
 
 }  // namespace ddp

@@ -1,0 +1,114 @@
+#include "worker/ddp/distributed_optimizer.h"
+
+#include <memory>
+#include <stdexcept>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/torch/data_parallel_fixture.h"
+#include "tests/torch/models.h"
+#include "tests/torch/rank_threads.h"
+#include "worker/ddp/distributed_data_parallel.h"
+
+namespace ddp::test {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ReduceGradients, GivesTheAverageInRankOrderToTheBit) {
+  run_ranks({2, 1}, [](const GroupPtr& group) {
+    auto module = make_mlp(7);
+    for (int step = 0; step < 2; ++step) {
+      loss_of(module->forward(input_of(group->rank(), step))).backward();
+    }
+    reduce_gradients(module->parameters(), *group);
+    expect_average_gradients(*module, 3, {0, 1});
+  });
+}
+
+TEST(ReduceGradients, UndefinedCountsAsZeroAndStaysSoWhereNobodyHasOne) {
+  run_ranks({3}, [](const GroupPtr& group) {
+    const int rank = group->rank();
+    std::vector<at::Tensor> parameters;
+    for (int i = 0; i < 6; ++i) parameters.push_back(torch::zeros({2, 2}).requires_grad_(i != 4));
+    parameters[1] = torch::zeros({3}, torch::kDouble).requires_grad_();
+    parameters[2] = torch::zeros({4, 2}).t().requires_grad_();
+    parameters[5] = parameters[0];  // Twice.
+    GradientReducer reducer;
+    for (int step = 0; step < 2; ++step) {
+      if (rank == 1) parameters[0].mutable_grad() = torch::full({2, 2}, 3.0F + float(step));
+      parameters[1].mutable_grad() = torch::full({3}, rank, torch::kDouble);
+      parameters[2].mutable_grad() = torch::arange(8, torch::kFloat).view({2, 4}) * rank;
+      reducer.reduce(parameters, *group);
+      EXPECT_TRUE(torch::allclose(parameters[0].grad(), torch::full({2, 2}, (3.0 + step) / 3)));
+      EXPECT_TRUE(torch::equal(parameters[1].grad(), torch::ones({3}, torch::kDouble)));
+      EXPECT_TRUE(torch::equal(parameters[2].grad(), torch::arange(8, torch::kFloat).view({2, 4})));
+      EXPECT_FALSE(parameters[3].grad().defined());
+      EXPECT_FALSE(parameters[4].grad().defined());
+      parameters[0].mutable_grad().reset();
+    }
+    // Another list with the same object, and one parameter frozen on the way.
+    parameters[2].requires_grad_(false);
+    parameters[3].mutable_grad() = torch::ones({2, 2});
+    reducer.reduce({parameters[3], parameters[2], parameters[1]}, *group);
+    EXPECT_TRUE(torch::allclose(parameters[3].grad(), torch::ones({2, 2})));
+  });
+}
+
+TEST(ReduceGradients, AGradientThatCannotBeReducedIsAnErrorEverywhere) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    at::Tensor parameter = torch::zeros({2, 2}).requires_grad_();
+    parameter.mutable_grad() = torch::zeros({2, 2});
+    if (group->rank() == 0) {
+      parameter.mutable_grad() = parameter.grad().to_sparse();
+      EXPECT_THROW(reduce_gradients({parameter}, *group), std::invalid_argument);
+    } else {
+      EXPECT_THAT(error_of([&] { reduce_gradients({parameter}, *group); }),
+                  HasSubstr("rank 0 aborted the group: the gradient of parameter 0"));
+    }
+  });
+}
+
+TEST(BroadcastParameters, VerifiesThenCopies) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    const auto rank = static_cast<std::uint64_t>(group->rank());
+    auto module = make_mlp(7 + rank);
+    broadcast_parameters(*module, *group);
+    EXPECT_EQ(bytes_of(*module), bytes_of(*make_mlp(7)));
+    auto different = make_mlp(7, {6, 5 + group->rank(), 4});
+    EXPECT_THAT(error_of([&] { broadcast_parameters(*different, *group); }),
+                HasSubstr("layer0.weight"));
+  });
+}
+
+TEST(DistributedOptimizer, EndsWithTheBytesOfTheOtherMode) {
+  run_ranks({3}, [](const GroupPtr& group) {
+    const auto options = torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01);
+    auto hooked = make_mlp(7);
+    DistributedDataParallel model(hooked, group);
+    torch::optim::SGD plain(hooked->parameters(), options);
+
+    auto stepped = make_mlp(7 + static_cast<std::uint64_t>(group->rank()));
+    broadcast_parameters(*stepped, *group);
+    torch::optim::SGD sgd({torch::optim::OptimizerParamGroup(stepped->layers[0]->parameters()),
+                           torch::optim::OptimizerParamGroup(stepped->layers[1]->parameters())},
+                          options);
+    DistributedOptimizer optimizer(sgd, group);
+    for (int step = 0; step < 10; ++step) {
+      model.zero_grad(/*set_to_none=*/step % 2 == 0);
+      loss_of(model(input_of(group->rank(), step))).backward();
+      plain.step();
+      optimizer.zero_grad(/*set_to_none=*/step % 2 == 0);
+      loss_of(stepped->forward(input_of(group->rank(), step))).backward();
+      optimizer.step();
+    }
+    EXPECT_EQ(bytes_of(*hooked), bytes_of(*stepped));
+    EXPECT_NE(bytes_of(*hooked), bytes_of(*make_mlp(7)));
+  });
+}
+
+}  // namespace
+}  // namespace ddp::test
