@@ -141,6 +141,23 @@ TEST_F(DdpRunExit, NodesThatDoNotComeAreCounted) {
   EXPECT_THAT(job.err, HasSubstr("2 missing"));
 }
 
+TEST_F(DdpRunExit, ASecondNodeOfTheSameRankIsRefused) {
+  const int port = free_port();
+  Process& first = start(node(2, port, {"--node-rank", "0", "true"}));
+  ASSERT_TRUE(first.complains("1 of 2"));
+  const Finished twin = run_job(node(2, port, {"--node-rank", "0", "true"}));
+  EXPECT_EQ(twin.status, 74);
+  EXPECT_THAT(twin.err, HasSubstr("--node-rank 0 is taken by"));
+}
+
+TEST_F(DdpRunExit, AnAgentThatIsNotThereIsNamed) {
+  std::filesystem::copy(bin("ddp-run"), folder_.path() / "ddp-run");
+  const Finished job = run({folder_.path() / "ddp-run", "true"});
+  EXPECT_EQ(job.status, 70);
+  EXPECT_EQ(job.err, "ddp-run: " + (folder_.path() / "ddp-agent").string() +
+                         ": there is no such program; it belongs beside ddp-run\n");
+}
+
 TEST_F(DdpRunExit, NodeThatDescribesTheJobOtherwiseIsRefused) {
   const int port = free_port();
   Process& first = start(node(2, port, {"--max-restarts", "1", "sh", "-c", "sleep 0.1"}));
