@@ -9,6 +9,7 @@ namespace ddp::rendezvous {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Harness = CoordinatorHarness;
 
 // Two nodes "a" and "b" in round 0.
@@ -117,6 +118,16 @@ TEST(Failure, SilenceIsALostNodeAfterTheLease) {
   h.pass(Duration{500}, {h.b});
   EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node b was lost: nothing was heard of it for 5.0 s");
   EXPECT_TRUE(h.closed.contains(h.b)) << "a node that comes back from silence must find out";
+}
+
+TEST(Failure, ASpareThatIsSilentTooIsNotPromotedJustToBeLost) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 1, 5));
+  const auto b = h.join(Harness::node("b", 1, 1, 5));
+  h.pass(Duration{5'000}, {a, b});
+  EXPECT_EQ(h.rounds.size(), 1u);
+  const auto c = h.join(Harness::node("c", 1, 1, 5));
+  EXPECT_EQ(h.last<wire::RoundStart>(c).restarts, 1);
 }
 
 TEST(Failure, WhoDoesNotStopInTimeIsLost) {
@@ -286,6 +297,25 @@ TEST(Failure, TheUserCanEndTheJob) {
   h.take(h.core.end_job(h.now, "job", 130, "interrupted"));
   h.take(h.core.end_job(h.now, "no such job", 130, "interrupted"));
   EXPECT_EQ(h.finished.size(), 1u);
+}
+
+TEST(Failure, ALeaveExplainsFailuresOfItsOwnRoundOnly) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 2, 1));
+  const auto b = h.join(Harness::node("b", 1, 2, 1));
+  h.say(b, wire::Leave{"node b left"});
+  h.say(a, wire::Stopped{0, {}});
+  h.fail(a, 1, 0, kExitCollectiveFailed, true);
+  h.say(a, wire::Stopped{1, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(a).reason, "rank 0 on a failed: exit code 73; restart 1 of 1");
+}
+
+TEST(Failure, StepsAreCountedAnewInEveryRound) {
+  Pair h(2);
+  h.say(h.b, wire::Heartbeat{41});
+  h.fail(h.a, 0, 9);
+  h.both_stopped(0);
+  EXPECT_THAT(h.core.status_json(h.now), Not(HasSubstr("\"step\": 41")));
 }
 
 TEST(Failure, StatusTellsWhatHappens) {
