@@ -114,8 +114,8 @@ class Checkpointer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Hexadecimal SHA-256 over name, type, shape and bytes of every parameter and buffer, in name
-// order.
+// Hexadecimal SHA-256 over every parameter and buffer, in name order. For each: name, zero, type as
+// in safetensors ("F32"), zero, shape ("[10,5]"), zero, the bytes in row-major order.
 std::string weights_sha256(const torch::nn::Module& module);
 
 }  // namespace ddp

@@ -27,13 +27,6 @@ constexpr TypePair kTypes[] = {{at::kBool, TensorType::kBool},  {at::kByte, Tens
                                {at::kInt, TensorType::kI32},    {at::kFloat, TensorType::kF32},
                                {at::kDouble, TensorType::kF64}, {at::kLong, TensorType::kI64}};
 
-std::optional<TensorType> stored_type(at::ScalarType type) {
-  for (const TypePair& pair : kTypes) {
-    if (pair.torch == type) return pair.stored;
-  }
-  return std::nullopt;
-}
-
 std::optional<at::ScalarType> torch_type(TensorType type) {
   for (const TypePair& pair : kTypes) {
     if (pair.stored == type) return pair.torch;
@@ -47,6 +40,13 @@ std::string describe_record(const checkpoint::TensorRecord& record) {
 }
 
 }  // namespace
+
+std::optional<TensorType> stored_type(at::ScalarType type) {
+  for (const TypePair& pair : kTypes) {
+    if (pair.torch == type) return pair.stored;
+  }
+  return std::nullopt;
+}
 
 std::vector<StateTensor> module_tensors(const std::string& prefix,
                                         const torch::nn::Module& module) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,9 @@ struct StateTensor {
   std::string name;
   at::Tensor tensor;
 };
+
+// The element type in a checkpoint; nothing for those that safetensors lacks (complex, quantized).
+std::optional<checkpoint::TensorType> stored_type(at::ScalarType type);
 
 // Every parameter and buffer under prefix + its name; a shared one under each of its names. The
 // tensors are the module's own.

@@ -45,11 +45,13 @@ std::string weights_sha256(const torch::nn::Module& module) {
   const at::NoGradGuard no_grad;
   for (const StateTensor& state : tensors) {
     const at::Tensor plain = state.tensor.detach().cpu().contiguous();
+    const auto type = stored_type(plain.scalar_type());
     // The zeros separate; type and shape give the length of what follows, so no two models read the
     // same.
     const std::string head =
-        fmt::format("{}{}{}{}[{}]{}", state.name, '\0', at::toString(plain.scalar_type()), '\0',
-                    fmt::join(plain.sizes().begin(), plain.sizes().end(), ","), '\0');
+        fmt::format("{}{}{}{}[{}]{}", state.name, '\0',
+                    type ? checkpoint::tensor_type_name(*type) : at::toString(plain.scalar_type()),
+                    '\0', fmt::join(plain.sizes().begin(), plain.sizes().end(), ","), '\0');
     hash.update(head.data(), head.size());
     hash.update(plain.data_ptr(), plain.nbytes());
   }
