@@ -94,6 +94,16 @@ TEST_P(TrainTest, AFinishedTrainingStartedAgainReportsTheSame) {
   expect_same_result(again, first);
 }
 
+TEST_P(TrainTest, ATrainingThatReachedItsLastStepStartedAgainReportsTheSame) {
+  for (const char* steps : {"31", "40"}) {  // An epoch's last step, and one in the middle.
+    const Arguments flags = small({"--checkpoint-dir", path("checkpoints"), "--max-steps", steps});
+    const auto first = train(flags);
+    const auto again = train(flags);
+    EXPECT_EQ(std::to_string(again.at("resumed_from_step").get<int>()), steps);
+    expect_same_result(again, first);
+  }
+}
+
 TEST_P(TrainTest, KilledTrainingEndsWithTheBytesOfAnUndisturbedOne) {
   const auto seed = static_cast<unsigned>(::testing::UnitTest::GetInstance()->random_seed());
   std::printf("seed %u (--gtest_random_seed)\n", seed);

@@ -64,7 +64,8 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
 Summary Trainer::run() {
   resume();
   model_->train();
-  while (state_.epoch < parts_.options.epochs && !limit_reached()) train_epoch();
+  while (state_.epoch < parts_.options.epochs && train_epoch()) {
+  }
   const bool mid_epoch = state_.loss_count > 0;
   if (mid_epoch) train_loss_ = mean_loss();
   // Also where this process found nothing left to train.
@@ -106,9 +107,10 @@ void Trainer::resume() {
   }
 }
 
-void Trainer::train_epoch() {
+bool Trainer::train_epoch() {
   sampler_->set_epoch(state_.epoch, state_.position);
   while (sampler_->steps_left() > 0) {
+    if (limit_reached()) return false;
     const TimePoint start = Clock::now();
     const double loss = train_step(sampler_->next_batch());
     state_.loss_sum += loss;
@@ -119,9 +121,9 @@ void Trainer::train_epoch() {
                     std::chrono::duration<double>(Clock::now() - start).count());
     report(loss);
     save_if_due();
-    if (limit_reached()) break;
   }
-  if (sampler_->steps_left() == 0) finish_epoch();
+  finish_epoch();
+  return true;
 }
 
 double Trainer::train_step(std::span<const std::int64_t> indices) {

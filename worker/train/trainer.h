@@ -52,7 +52,7 @@ class Trainer {
 
  private:
   void resume();
-  void train_epoch();
+  bool train_epoch();  // Whether it came to the epoch's end; else --max-steps did.
   double train_step(std::span<const std::int64_t> indices);
   void save_if_due();
   void finish_epoch();
