@@ -240,7 +240,7 @@ TEST_F(NetTest, APeerThatDoesNotReadIsCutOffAtTheLimit) {
 }
 
 TEST_F(NetTest, TellsWhenTheQueueHasDrained) {
-  test::RawClient client(listener_->port(), 4'096);
+  test::RawClient client(listener_->port());
   ASSERT_TRUE(run_until(io_, [&] { return !accepted_.empty(); }));
   auto sink = std::make_shared<Sink>();
   accepted_[0]->set_handler(sink);

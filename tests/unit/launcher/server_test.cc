@@ -138,13 +138,16 @@ TEST(ServerStoreTest, ASetFollowedByAnyKindOfCloseIsApplied) {
 
 TEST(ServerStoreTest, AClientThatDoesNotReadGetsEverythingOnceItDoes) {
   const ServerThread server;
-  constexpr int kRequests = 300;
-  const std::string value(100'000, 'v');
-  RawClient lazy(server.port(), 4'096);
-  lazy.send(request_bytes(Op::kSet, "big", value));
+  // More than the daemon would ever queue for one client, so it has to stop reading its requests.
+  constexpr int kRequests = 400;
+  const std::string value(1'000'000, 'v');
+  RawClient lazy(server.port());
+  // The count's answer shows that the set is done: connections have no order among each other.
+  lazy.send(request_bytes(Op::kSet, "big", value) + std::string(1, '\x06'));
+  ASSERT_EQ(lazy.receive(8), number(1));
   std::string requests;
   for (int i = 0; i < kRequests; ++i) requests += request_bytes(Op::kGet, "big");
-  ASSERT_TRUE(lazy.send(requests));  // 30 MB of answers.
+  ASSERT_TRUE(lazy.send(requests));
   // Others are served meanwhile.
   RawClient other(server.port());
   for (int i = 0; i < 100; ++i) {
