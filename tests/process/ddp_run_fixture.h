@@ -97,7 +97,12 @@ class DdpRunTest : public testing::Test {
         << name << " is not there";
     return folder_.read(name);
   }
-  pid_t pid_in(const std::string& name) { return std::atoi(file(name).c_str()); }
+  // Never 0, which kill() would take for this whole process group.
+  pid_t pid_in(const std::string& name) {
+    const pid_t pid = std::atoi(file(name).c_str());
+    if (pid <= 1) throw std::runtime_error("no process number in " + name);
+    return pid;
+  }
 
   static std::set<std::string> entries(const std::string& folder) {
     std::set<std::string> names;
