@@ -57,8 +57,8 @@ void reset_signals() {
   ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, all_default, nullptr, kKernelSigsetBytes);
 }
 
-// First failing step, or does not return.
-const char* become_program(const ChildArguments& child) {
+// First failing step, or does not return. AddressSanitizer does not know the stack it runs on.
+[[gnu::no_sanitize_address]] const char* become_program(const ChildArguments& child) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
   // A parent that died before prctl sends no signal.
   if (::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
@@ -75,7 +75,7 @@ const char* become_program(const ChildArguments& child) {
   return "execvpe";
 }
 
-int child_main(void* argument) {
+[[gnu::no_sanitize_address]] int child_main(void* argument) {
   auto& child = *static_cast<ChildArguments*>(argument);
   child.failed_step = become_program(child);
   child.error = errno;

@@ -19,6 +19,7 @@
 #include "agent/process/worker_channel.h"
 #include "common/wire/frame.h"
 #include "tests/support/event_loop.h"
+#include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
@@ -199,13 +200,28 @@ TEST_F(RoundProcessesTest, OrphansThatEndWhileTheWorkerRunsAreReaped) {
   EXPECT_TRUE(exits_.empty());
 }
 
-TEST_F(RoundProcessesTest, ReapTakesTheStatusOfWorkersForThem) {
-  ASSERT_TRUE(start_shell("exit 9").empty());
-  ASSERT_TRUE(test::run_until(io_, [&] {
-    processes_->reap();
-    return !exits_.empty();
+// The loop does not run between the worker's end and reap(), so nothing of what it left has been
+// read before.
+TEST_F(RoundProcessesTest, ReapTellsTheExitWithAllThatTheWorkerLeft) {
+  ASSERT_TRUE(
+      start({"python3", "-c",
+             "import os, struct\n"
+             "text = b'{\"type\":\"error\",\"message\":\"why\"}'\n"
+             "os.write(int(os.environ['DDP_CONTROL_FD']), struct.pack('<I', len(text)) + text)\n"
+             "os.write(1, b'out')\n"
+             "os.write(2, b'first\\nlast')\n"
+             "os._exit(9)\n"})
+          .empty());
+  siginfo_t info{};
+  ASSERT_TRUE(test::wait_until([&] {
+    return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
   }));
+  processes_->reap();
+  ASSERT_EQ(exits_.size(), 1u);
   EXPECT_EQ(exits_.at(0).exit_code, 9);
+  EXPECT_EQ(exits_.at(0).message, "why");
+  EXPECT_THAT(exits_.at(0).stderr_tail, ElementsAre("first", "last"));
+  EXPECT_EQ(log("rank_1.out"), "out");
 }
 
 TEST_F(RoundProcessesTest, ProgressAndErrorsComeOverTheControlSocket) {

@@ -15,6 +15,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
@@ -218,7 +219,11 @@ TEST(Spawn, TheProcessDiesWithItsParent) {
   ::kill(parent, SIGKILL);
   ::waitpid(parent, nullptr, 0);
   siginfo_t info{};
-  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(worker), &info, WEXITED), 0);
+  const auto has_ended = [&] {
+    return ::waitid(P_PID, static_cast<id_t>(worker), &info, WEXITED | WNOHANG) == 0 &&
+           info.si_pid == worker;
+  };
+  ASSERT_TRUE(test::wait_until(has_ended)) << ::kill(worker, SIGKILL);
   EXPECT_EQ(info.si_code, CLD_KILLED);
   EXPECT_EQ(info.si_status, SIGKILL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 0);
