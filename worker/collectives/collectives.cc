@@ -102,7 +102,7 @@ Outcome Collectives::run_small(const Operation& operation, const Entry& /*entere
 
 template <typename Stream>
 Outcome Collectives::run_stream(const Operation& operation, Stream&& stream) {
-  auto failure = transport_.drive(operation.deadline, [&] { return stream.step(); });
+  auto failure = transport_.drive(operation.deadline + kStallGrace, [&] { return stream.step(); });
   if (failure) {
     if (failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;
@@ -116,7 +116,8 @@ Outcome Collectives::run_stream(const Operation& operation, Stream&& stream) {
   return {};
 }
 
-// Every rank of the node had entered, so the one that is furthest behind is told about.
+// Every rank of the node and every neighbour had entered, so how far each has come is what can be
+// told.
 Failure Collectives::stalled(const Operation& operation) const {
   const Topology& topology = transport_.topology();
   std::string progress;
@@ -126,7 +127,8 @@ Failure Collectives::stalled(const Operation& operation) const {
                             topology.global(local), chunk(Flag::kIn), chunk(Flag::kOut));
   }
   return {Errc::kTimeout, -1,
-          fmt::format("timed out after {} ms with the data under way ({})",
+          fmt::format("timed out after {} ms: this node and its neighbours had arrived, the data "
+                      "stopped under way ({})",
                       operation.timeout.count(), progress)};
 }
 

@@ -10,6 +10,10 @@
 
 namespace ddp {
 
+// A rank that waits for data past the deadline cannot say who is missing; one that waits for
+// another to arrive can. The former lets the latter speak first for so long.
+inline constexpr Duration kStallGrace{1000};
+
 enum class OpKind : std::uint32_t { kAllReduce = 1, kBroadcast, kAllGather, kBarrier };
 
 // What all ranks must agree on about an operation. Ranks compare it before any data moves:

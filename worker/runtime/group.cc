@@ -143,6 +143,11 @@ void Group::abort(const std::string& reason) {
 }
 
 void Group::expire(const CollectiveWork& work) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto same = [&](const auto& queued) { return queued.get() == &work; };
+    if (std::none_of(queue_.begin(), queue_.end(), same)) return;
+  }
   abort_with(
       {Errc::kTimeout, -1,
        fmt::format("{}: timed out after {} ms on rank {}, behind an operation that is not done",

@@ -40,7 +40,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, unless another
   // one is at it.
   void help(const CollectiveWork& work);
-  // Aborts because the work's deadline passed before its turn came.
+  // The work's deadline has passed: aborts if its turn has not come.
   void expire(const CollectiveWork& work);
 
  private:

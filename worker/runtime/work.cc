@@ -10,7 +10,7 @@ namespace {
 
 // The executing thread finds an expired operation by itself; a waiter steps in only if the
 // operation still waits for its turn behind one with a later deadline.
-constexpr Duration kTurnGrace{200};
+constexpr Duration kTurnGrace = kStallGrace + Duration(500);
 constexpr std::chrono::seconds kSleepLimit{1};
 
 }  // namespace

@@ -69,7 +69,6 @@ class Transport {
   // the first cause.
   Failure shut_down(const Failure& cause);
 
-
  private:
   // Stages of waiting: busy loop, giving up the CPU, sleeping.
   class Idle {
