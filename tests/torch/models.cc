@@ -58,22 +58,22 @@ std::vector<std::pair<std::string, at::Tensor>> gradients_of(const torch::nn::Mo
   std::vector<std::pair<std::string, at::Tensor>> result;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& gradient = item.value().grad();
-    if (gradient.defined()) result.emplace_back(item.key(), gradient.detach().clone());
+    if (gradient.defined()) result.emplace_back(item.key(), gradient.variable_data().clone());
   }
   return result;
 }
 
 bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  const at::Tensor x = a.detach().contiguous();
-  const at::Tensor y = b.detach().contiguous();
+  const at::Tensor x = a.variable_data().contiguous();
+  const at::Tensor y = b.variable_data().contiguous();
   return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
 std::string bytes_of(const torch::nn::Module& module) {
   std::string result;
   const auto append = [&](const at::Tensor& tensor) {
-    const at::Tensor packed = tensor.detach().contiguous();
+    const at::Tensor packed = tensor.variable_data().contiguous();
     if (packed.nbytes() != 0) {
       result.append(static_cast<const char*>(packed.data_ptr()), packed.nbytes());
     }

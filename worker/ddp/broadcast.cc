@@ -23,7 +23,7 @@ bool travels_alone(const at::Tensor& tensor) { return tensor.nbytes() >= kLargeB
 // addressed as bytes.
 void pack(const at::Tensor& tensor, std::uint8_t* bytes) {
   if (tensor.numel() == 0) return;
-  const at::Tensor packed = is_packed(tensor) ? tensor : tensor.detach().contiguous();
+  const at::Tensor packed = is_packed(tensor) ? tensor : tensor.variable_data().contiguous();
   std::memcpy(bytes, packed.data_ptr(), packed.nbytes());
 }
 
@@ -73,7 +73,7 @@ void CoalescedBroadcast::run(ProcessGroup& group, Rank root, const std::string& 
 }
 
 void CoalescedBroadcast::broadcast_one(const at::Tensor& tensor, const Route& route) {
-  const at::Tensor packed = is_packed(tensor) ? tensor : tensor.detach().contiguous();
+  const at::Tensor packed = is_packed(tensor) ? tensor : tensor.variable_data().contiguous();
   route.group
       .broadcast({packed.data_ptr(), packed.nbytes(), DType::kU8}, route.root, {{}, route.tag})
       ->wait();
