@@ -165,9 +165,9 @@ void Group::wake() {
   (void)!::write(wake_fd_.get(), &one, sizeof(one));
 }
 
-std::shared_ptr<CollectiveWork> Group::next_work() {
+std::shared_ptr<CollectiveWork> Group::next_work(TimePoint latest_deadline) {
   const std::lock_guard lock(mutex_);
-  if (queue_.empty()) return nullptr;
+  if (queue_.empty() || queue_.front()->operation().deadline > latest_deadline) return nullptr;
   auto work = std::move(queue_.front());
   queue_.pop_front();
   return work;
@@ -177,7 +177,8 @@ void Group::help(const CollectiveWork& work) {
   const std::unique_lock executing(executing_, std::try_to_lock);
   if (!executing) return;
   while (!work.done()) {
-    const auto next = next_work();
+    // An operation with a later deadline could hold this thread beyond its own.
+    const auto next = next_work(work.operation().deadline);
     if (!next) return;
     execute(*next);
   }

@@ -37,8 +37,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   WorkPtr barrier(OpOptions options) override;
   void abort(const std::string& reason) override;
 
-  // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, unless another
-  // one is at it.
+  // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, while none has
+  // a later deadline, unless another one is at it.
   void help(const CollectiveWork& work);
   // The work's deadline has passed: aborts if its turn has not come.
   void expire(const CollectiveWork& work);
@@ -48,7 +48,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void abort_with(const Failure& cause);
   void run_thread();
   void wake();
-  std::shared_ptr<CollectiveWork> next_work();
+  std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
   void finish(CollectiveWork& work, const Outcome& failure);
   // The following need executing_.
   void execute(CollectiveWork& work);
