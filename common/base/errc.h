@@ -5,7 +5,8 @@
 
 namespace ddp {
 
-// What kind of expected failure happened; the caller decides by it, the message of Error is for people.
+// What kind of expected failure happened; the caller decides by it, the message of Error is for
+// people.
 enum class Errc {
   kInvalidArgument = 1,  // The input is wrong; asking again with the same input fails again.
   kTimeout,              // A deadline passed.

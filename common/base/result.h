@@ -10,20 +10,23 @@
 
 namespace ddp {
 
-// Why an operation did not give its value. The code is for the program, the message for people: it names the object,
-// the limit and what to do.
+// Why an operation did not give its value. The code is for the program, the message for people: it
+// names the object, the limit and what to do.
 struct Error {
   std::error_code code;
   std::string message;
 };
 
-// A value or an Error, with the member names of C++23's std::expected. Expected outcomes travel in it; exceptions
-// leave only from worker/ at its public edge. Reading the side that is not there is a broken invariant.
+// A value or an Error, with the member names of C++23's std::expected. Expected outcomes travel in
+// it; exceptions leave only from worker/ at its public edge. Reading the side that is not there is
+// a broken invariant.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT(google-explicit-constructor)
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value)
+      : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT(google-explicit-constructor)
 
   bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
@@ -60,7 +63,8 @@ template <>
 class [[nodiscard]] Result<void> {
  public:
   Result() = default;
-  Result(Error error) : error_(std::move(error)), ok_(false) {}  // NOLINT(google-explicit-constructor)
+  Result(Error error)
+      : error_(std::move(error)), ok_(false) {}  // NOLINT(google-explicit-constructor)
 
   bool has_value() const { return ok_; }
   explicit operator bool() const { return ok_; }

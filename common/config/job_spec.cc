@@ -4,11 +4,14 @@
 
 namespace ddp::config {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobSpec, job_id, node_id, host, local_addr, node_rank, coordinator_host,
-                                                coordinator_port, min_nodes, max_nodes, nproc, max_restarts,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(JobSpec, job_id, node_id, host, local_addr,
+                                                node_rank, coordinator_host, coordinator_port,
+                                                min_nodes, max_nodes, nproc, max_restarts,
                                                 join_timeout_ms, last_call_ms, stop_timeout_ms,
-                                                coordinator_timeout_ms, command, role, log_dir, single_node_prefix)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentResult, exit_code, summary, report, last_round, restarts)
+                                                coordinator_timeout_ms, command, role, log_dir,
+                                                single_node_prefix)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentResult, exit_code, summary, report, last_round,
+                                                restarts)
 
 namespace {
 
@@ -29,8 +32,12 @@ Result<T> parse(std::string_view json, const char* what) {
 }  // namespace
 
 std::string to_json(const JobSpec& spec) { return dump(spec); }
-Result<JobSpec> parse_job_spec(std::string_view json) { return parse<JobSpec>(json, "job description"); }
+Result<JobSpec> parse_job_spec(std::string_view json) {
+  return parse<JobSpec>(json, "job description");
+}
 std::string to_json(const AgentResult& result) { return dump(result); }
-Result<AgentResult> parse_agent_result(std::string_view json) { return parse<AgentResult>(json, "agent result"); }
+Result<AgentResult> parse_agent_result(std::string_view json) {
+  return parse<AgentResult>(json, "agent result");
+}
 
 }  // namespace ddp::config

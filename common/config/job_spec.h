@@ -10,38 +10,41 @@
 
 namespace ddp::config {
 
-// One node's part of a job, as ddp-run worked it out from flags and environment and hands it to ddp-agent (JSON on the
-// file descriptor named by --job-fd). Everything in it is validated.
+// One node's part of a job, as ddp-run worked it out from flags and environment and hands it to
+// ddp-agent (JSON on the file descriptor named by --job-fd). Everything in it is validated.
 struct JobSpec {
-  std::string job_id = "none";       // --rdzv-id; TORCHELASTIC_RUN_ID
-  NodeId node_id;                    // Random, one per ddp-run; the same for every agent it starts.
-  std::string host;                  // This node's name, for people and log prefixes.
-  std::string local_addr;            // --local-addr; empty: the address the coordinator is reached from.
-  int node_rank = -1;                // --node-rank; -1: none asked for.
+  std::string job_id = "none";  // --rdzv-id; TORCHELASTIC_RUN_ID
+  NodeId node_id;               // Random, one per ddp-run; the same for every agent it starts.
+  std::string host;             // This node's name, for people and log prefixes.
+  std::string local_addr;       // --local-addr; empty: the address the coordinator is reached from.
+  int node_rank = -1;           // --node-rank; -1: none asked for.
 
-  std::string coordinator_host;      // Where to connect.
+  std::string coordinator_host;  // Where to connect.
   int coordinator_port = 0;
 
   int min_nodes = 1;
   int max_nodes = 1;
-  int nproc = 1;                     // Workers on this node.
-  int max_restarts = 0;              // Of the whole job.
+  int nproc = 1;         // Workers on this node.
+  int max_restarts = 0;  // Of the whole job.
   std::int64_t join_timeout_ms = 600'000;
   std::int64_t last_call_ms = 30'000;
-  std::int64_t stop_timeout_ms = 30'000;          // --shutdown-timeout: from SIGTERM to SIGKILL.
-  std::int64_t coordinator_timeout_ms = 60'000;   // How long to try to reconnect to a lost coordinator.
+  std::int64_t stop_timeout_ms = 30'000;  // --shutdown-timeout: from SIGTERM to SIGKILL.
+  std::int64_t coordinator_timeout_ms =
+      60'000;  // How long to try to reconnect to a lost coordinator.
 
-  std::vector<std::string> command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
-  std::string role = "default";      // ROLE_NAME
-  std::string log_dir;               // Base folder of the per-rank files; empty: no files.
-  bool single_node_prefix = true;    // Whether output gets the [host:rank] prefix when there is only one worker.
+  std::vector<std::string>
+      command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
+  std::string role = "default";  // ROLE_NAME
+  std::string log_dir;           // Base folder of the per-rank files; empty: no files.
+  bool single_node_prefix =
+      true;  // Whether output gets the [host:rank] prefix when there is only one worker.
 };
 
 std::string to_json(const JobSpec& spec);
 Result<JobSpec> parse_job_spec(std::string_view json);
 
-// What an agent tells its ddp-run when it is through (JSON on --result-fd, one object, then it exits with exit_code).
-// An agent that ends without it was lost, and ddp-run starts another.
+// What an agent tells its ddp-run when it is through (JSON on --result-fd, one object, then it
+// exits with exit_code). An agent that ends without it was lost, and ddp-run starts another.
 struct AgentResult {
   int exit_code = 0;
   std::string summary;

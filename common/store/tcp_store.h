@@ -8,8 +8,8 @@
 namespace ddp {
 
 // Client of a c10d TCPStore server (ours or PyTorch's) in the newest dialect. One connection; see
-// Store for threads. Keys get the leading "/" that PyTorch's clients give them, so that both see the
-// same keys. Keys are at most 8 KiB and values 8 MiB, the limits of PyTorch's server; beyond is
+// Store for threads. Keys get the leading "/" that PyTorch's clients give them, so that both see
+// the same keys. Keys are at most 8 KiB and values 8 MiB, the limits of PyTorch's server; beyond is
 // kInvalidArgument and nothing is sent.
 class TcpStore {
  public:
@@ -18,7 +18,8 @@ class TcpStore {
   // wait of get() and wait() for keys has its own).
   //   kTimeout   no server within `timeout`; the message has the last reason
   //   kProtocol  the port belongs to something else
-  static Result<std::unique_ptr<Store>> connect(const std::string& host, int port, Store::Timeout timeout);
+  static Result<std::unique_ptr<Store>> connect(const std::string& host, int port,
+                                                Store::Timeout timeout);
 };
 
 }  // namespace ddp

@@ -8,8 +8,8 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 
-// Messages on the socket that an agent leaves to its worker (DDP_CONTROL_FD). JSON objects in frames. A worker that
-// never reads or writes it is a worker like any other.
+// Messages on the socket that an agent leaves to its worker (DDP_CONTROL_FD). JSON objects in
+// frames. A worker that never reads or writes it is a worker like any other.
 namespace ddp::wire {
 
 // ---- worker to agent ----

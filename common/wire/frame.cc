@@ -3,11 +3,13 @@
 namespace ddp::wire {
 
 std::string encode_frame(std::string_view payload) {
-  DDP_CHECK(payload.size() <= kMaxFrameBytes, "frame of {} bytes, limit {}", payload.size(), kMaxFrameBytes);
+  DDP_CHECK(payload.size() <= kMaxFrameBytes, "frame of {} bytes, limit {}", payload.size(),
+            kMaxFrameBytes);
   const auto length = static_cast<std::uint32_t>(payload.size());
   std::string frame;
   frame.reserve(kFrameHeaderBytes + payload.size());
-  for (unsigned shift = 0; shift < 32; shift += 8) frame.push_back(static_cast<char>((length >> shift) & 0xFF));
+  for (unsigned shift = 0; shift < 32; shift += 8)
+    frame.push_back(static_cast<char>((length >> shift) & 0xFF));
   frame.append(payload);
   return frame;
 }
@@ -20,7 +22,8 @@ Result<std::optional<std::string>> FrameDecoder::next() {
     length |= static_cast<std::uint32_t>(static_cast<unsigned char>(buffer_[read_ + i])) << (8 * i);
   }
   if (length > kMaxFrameBytes) {
-    return make_error(Errc::kProtocol, "frame of {} bytes announced, the limit is {}", length, kMaxFrameBytes);
+    return make_error(Errc::kProtocol, "frame of {} bytes announced, the limit is {}", length,
+                      kMaxFrameBytes);
   }
   if (available < kFrameHeaderBytes + length) return std::optional<std::string>{};
   std::optional<std::string> payload = buffer_.substr(read_ + kFrameHeaderBytes, length);

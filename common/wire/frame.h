@@ -10,13 +10,17 @@
 
 namespace ddp::wire {
 
-// A frame is a u32 little-endian payload length and that many bytes. Rendezvous and control messages travel in frames.
+// A frame is a u32 little-endian payload length and that many bytes. Rendezvous and control
+// messages travel in frames.
 inline constexpr std::size_t kFrameHeaderBytes = 4;
 inline constexpr std::size_t kMaxFrameBytes = 16u << 20;
 
-// First bytes an agent sends on a rendezvous connection, before its first frame, and the first bytes the daemon answers.
-// 0xDD is no opcode of any c10d dialect and no letter of HTTP, so one byte tells the three apart.
-inline constexpr std::string_view kRendezvousPreamble = "\xDD" "DPR\x01";
+// First bytes an agent sends on a rendezvous connection, before its first frame, and the first
+// bytes the daemon answers. 0xDD is no opcode of any c10d dialect and no letter of HTTP, so one
+// byte tells the three apart.
+inline constexpr std::string_view kRendezvousPreamble =
+    "\xDD"
+    "DPR\x01";
 
 std::string encode_frame(std::string_view payload);
 
@@ -24,8 +28,8 @@ std::string encode_frame(std::string_view payload);
 class FrameDecoder {
  public:
   void append(std::string_view bytes) { buffer_.append(bytes); }
-  // The next whole payload, nothing while it is incomplete, kProtocol when a length exceeds kMaxFrameBytes (the stream
-  // is then unusable).
+  // The next whole payload, nothing while it is incomplete, kProtocol when a length exceeds
+  // kMaxFrameBytes (the stream is then unusable).
   Result<std::optional<std::string>> next();
 
  private:

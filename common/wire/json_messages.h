@@ -1,15 +1,16 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <string>
 #include <string_view>
 #include <variant>
 
+#include <nlohmann/json.hpp>
+
 #include "common/base/result.h"
 
-// How a variant of message structs becomes {"type": name, fields...} and back. Each alternative has an overload
-// `const char* type_name(const T*)` found by argument-dependent lookup, and nlohmann's to_json/from_json.
+// How a variant of message structs becomes {"type": name, fields...} and back. Each alternative has
+// an overload `const char* type_name(const T*)` found by argument-dependent lookup, and nlohmann's
+// to_json/from_json.
 namespace ddp::wire {
 
 template <typename... Ts>

@@ -9,28 +9,33 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 
-// Messages between agents and the coordinator. JSON objects {"type": ..., fields...}, one a frame; PROTOCOL.md has the
-// conversation. Unknown fields are ignored and absent ones take the default below, so that a newer side can add fields.
+// Messages between agents and the coordinator. JSON objects {"type": ..., fields...}, one a frame;
+// PROTOCOL.md has the conversation. Unknown fields are ignored and absent ones take the default
+// below, so that a newer side can add fields.
 namespace ddp::wire {
 
-// One failed worker, agent or node, as its own agent (or, for a lost agent, the coordinator) saw it.
+// One failed worker, agent or node, as its own agent (or, for a lost agent, the coordinator) saw
+// it.
 struct Failure {
-  std::string kind = "worker";  // "worker", "start" (could not be started), "agent" (connection lost), "lease".
+  std::string kind =
+      "worker";  // "worker", "start" (could not be started), "agent" (connection lost), "lease".
   NodeId node_id;
   std::string host;
   int group_rank = -1;
-  Rank rank = -1;        // -1 where it is not one worker's failure.
+  Rank rank = -1;  // -1 where it is not one worker's failure.
   int local_rank = -1;
   int pid = 0;
-  int exit_code = 0;     // As waitpid gives it; 0 if a signal ended it.
-  int signal = 0;        // 0 if it exited by itself.
-  // Milliseconds since the epoch, of the reporting node's clock; for people. Order is the coordinator's order of arrival.
+  int exit_code = 0;  // As waitpid gives it; 0 if a signal ended it.
+  int signal = 0;     // 0 if it exited by itself.
+  // Milliseconds since the epoch, of the reporting node's clock; for people. Order is the
+  // coordinator's order of arrival.
   std::int64_t time_ms = 0;
-  // A consequence of another failure: the worker said so before it ended (control message "error" with secondary set)
-  // or exited with kExitCollectiveFailed. Never named as root cause while another failure of the round is known.
+  // A consequence of another failure: the worker said so before it ended (control message "error"
+  // with secondary set) or exited with kExitCollectiveFailed. Never named as root cause while
+  // another failure of the round is known.
   bool secondary = false;
-  std::string message;                   // Exception text, errno text; empty if unknown.
-  std::string log_path;                  // Of this worker's standard error; empty without --log-dir.
+  std::string message;   // Exception text, errno text; empty if unknown.
+  std::string log_path;  // Of this worker's standard error; empty without --log-dir.
   std::vector<std::string> stderr_tail;  // Last lines, oldest first, at most 20.
 
   // 128 + signal, or exit_code.
@@ -39,21 +44,24 @@ struct Failure {
 
 // ---- agent to coordinator ----
 
-// First message of a connection. A join with a node_id that is in already replaces that incarnation (and fences it).
+// First message of a connection. A join with a node_id that is in already replaces that incarnation
+// (and fences it).
 struct Join {
   std::string job_id;
   NodeId node_id;
-  std::string host;      // Name for people.
-  std::string address;   // Numeric address the node is reached at; empty: the connection's source address is taken.
-  int node_rank = -1;    // Asked-for group rank, or -1.
-  int nproc = 1;         // Workers this node starts.
+  std::string host;     // Name for people.
+  std::string address;  // Numeric address the node is reached at; empty: the connection's source
+                        // address is taken.
+  int node_rank = -1;   // Asked-for group rank, or -1.
+  int nproc = 1;        // Workers this node starts.
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
   std::int64_t join_timeout_ms = 600'000;
   std::int64_t last_call_ms = 30'000;     // Extra wait for more nodes once min_nodes are in.
   std::int64_t stop_timeout_ms = 30'000;  // How long workers get between SIGTERM and SIGKILL.
-  // What the agent knows of the job, so that a coordinator started anew goes on with the numbers of the lost one.
+  // What the agent knows of the job, so that a coordinator started anew goes on with the numbers of
+  // the lost one.
   Round last_round = kNoRound;
   int restarts = 0;
 };
@@ -63,7 +71,8 @@ struct Heartbeat {
   std::int64_t step = -1;
 };
 
-// A worker of the round ended badly. May come several times a round; the agent goes on supervising the others.
+// A worker of the round ended badly. May come several times a round; the agent goes on supervising
+// the others.
 struct WorkerFailed {
   Round round = kNoRound;
   Failure failure;
@@ -87,7 +96,8 @@ struct Leave {
 
 // ---- coordinator to agent ----
 
-// Answer to Join. The agent sends a Heartbeat at least every heartbeat_ms; a node silent for lease_ms is lost.
+// Answer to Join. The agent sends a Heartbeat at least every heartbeat_ms; a node silent for
+// lease_ms is lost.
 struct Welcome {
   std::int64_t heartbeat_ms = 1'000;
   std::int64_t lease_ms = 5'000;
@@ -110,18 +120,20 @@ struct Member {
   Rank first_rank = 0;  // Ranks first_rank .. first_rank + nproc - 1 live there.
 };
 
-// Start the workers of this round. members is ordered by group rank; the receiver is members[group_rank].
+// Start the workers of this round. members is ordered by group rank; the receiver is
+// members[group_rank].
 struct RoundStart {
   Round round = 0;
-  int restarts = 0;      // Of the whole job so far; TORCHELASTIC_RESTART_COUNT.
+  int restarts = 0;  // Of the whole job so far; TORCHELASTIC_RESTART_COUNT.
   int max_restarts = 0;
   int group_rank = 0;
   int world_size = 1;
   std::vector<Member> members;
-  // The store workers may use. master_addr empty: the agent puts in the address it reaches the coordinator at.
+  // The store workers may use. master_addr empty: the agent puts in the address it reaches the
+  // coordinator at.
   std::string master_addr;
   int master_port = 0;
-  std::string reason;    // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
+  std::string reason;  // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
 };
 
 // End the round's workers and answer Stopped.
@@ -134,7 +146,8 @@ struct Stop {
 struct Finish {
   int exit_code = 0;
   std::string summary;  // One line.
-  std::string report;   // The whole report, several lines; empty on success. Printed by the coordinator's ddp-run.
+  std::string report;   // The whole report, several lines; empty on success. Printed by the
+                        // coordinator's ddp-run.
 };
 
 // The join is not accepted and never will be as it is; the connection closes after it.
@@ -148,7 +161,8 @@ using CoordinatorMessage = std::variant<Welcome, Waiting, RoundStart, Stop, Fini
 // JSON text without the frame header.
 std::string encode(const AgentMessage& message);
 std::string encode(const CoordinatorMessage& message);
-// kProtocol with the reason for anything that is not one of the messages, of whatever shape the bytes are.
+// kProtocol with the reason for anything that is not one of the messages, of whatever shape the
+// bytes are.
 Result<AgentMessage> decode_agent_message(std::string_view payload);
 Result<CoordinatorMessage> decode_coordinator_message(std::string_view payload);
 

@@ -6,9 +6,9 @@
 
 #include "common/base/ids.h"
 
-// The memory that the workers of one node share in one round: a sealed memfd that the agent makes and every worker
-// inherits as DDP_SHM_FD. It has no name, so nothing is left of it after the last process. Pages are backed when they
-// are first touched, so its size is an upper bound, not a cost.
+// The memory that the workers of one node share in one round: a sealed memfd that the agent makes
+// and every worker inherits as DDP_SHM_FD. It has no name, so nothing is left of it after the last
+// process. Pages are backed when they are first touched, so its size is an upper bound, not a cost.
 namespace ddp::wire {
 
 inline constexpr std::uint32_t kShmMagic = 0x53504444;  // "DDPS"
@@ -16,8 +16,8 @@ inline constexpr std::uint32_t kShmVersion = 1;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
 inline constexpr std::size_t kShmBytesPerWorker = 256u << 20;
 
-// First page. The agent fills the fixed fields before it starts a worker; what follows the header belongs to
-// worker/transport.
+// First page. The agent fills the fixed fields before it starts a worker; what follows the header
+// belongs to worker/transport.
 struct ShmHeader {
   std::uint32_t magic = kShmMagic;
   std::uint32_t version = kShmVersion;
@@ -26,9 +26,9 @@ struct ShmHeader {
   std::int32_t reserved = 0;
   Round round = kNoRound;
 
-  // 0 while the round lives. Any local worker or the agent writes 1 by compare-and-swap after it has written the two
-  // fields below (guarded by abort_claim: the first to raise it from 0 to 1 writes them); readers look at them only
-  // when abort is 1.
+  // 0 while the round lives. Any local worker or the agent writes 1 by compare-and-swap after it
+  // has written the two fields below (guarded by abort_claim: the first to raise it from 0 to 1
+  // writes them); readers look at them only when abort is 1.
   alignas(128) std::atomic<std::uint32_t> abort{0};
   std::atomic<std::uint32_t> abort_claim{0};
   std::int32_t abort_rank = -1;  // Rank to blame, -1 if none is.

@@ -133,7 +133,8 @@ TEST_F(OutputCaptureTest, DrainDoesNotWaitForAGrandchildThatKeepsThePipe) {
 TEST_F(OutputCaptureTest, BinaryBytesPassUnchanged) {
   const test::TempDir dir;
   Pipe pipe;
-  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  UniqueFd file(
+      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const auto worker = capture(pipe, "[h:0] ", std::move(file));
   std::string bytes;
   for (int i = 0; i < 256; ++i) bytes.push_back(static_cast<char>(i));
@@ -149,7 +150,8 @@ TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) 
   const test::TempDir dir;
   Pipe pipe;
   ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
-  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  UniqueFd file(
+      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const auto worker = capture(pipe, "[h:0] ", std::move(file));
   const std::size_t piece = LineSplitter::kMaxPieceBytes;
   const std::string line(16 * piece, 'x');
@@ -238,7 +240,8 @@ TEST_F(OutputCaptureTest, AReaderThatIsGoneStopsNobody) {
   const test::TempDir dir;
   Pipe pipe;
   ::fcntl(pipe.write.get(), F_SETFL, O_NONBLOCK);
-  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  UniqueFd file(
+      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const auto worker = capture(pipe, "[h:0] ", std::move(file));
   screen_.read.reset();
   const std::string text(2u << 20, 'x');

@@ -373,7 +373,7 @@ TEST(TimerTest, ReplacedAndCancelledCallbacksNeverRun) {
   Timer timer(io);
   std::vector<int> ran;
   timer.after(0ms, [&] { ran.push_back(1); });
-  std::this_thread::sleep_for(2ms);  // Its time has come, but the loop has not run.
+  std::this_thread::sleep_for(2ms);  // sleep: its time has come, the loop has not run
   timer.after(1ms, [&] { ran.push_back(2); });
   ASSERT_TRUE(run_until(io, [&] { return !ran.empty(); }));
   EXPECT_EQ(ran, std::vector<int>{2});

@@ -10,6 +10,7 @@
 #include "common/store/tcp_store.h"
 #include "common/wire/c10d.h"
 #include "common/wire/frame.h"
+#include "tests/support/process.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
 #include "tests/support/store_contract.h"
@@ -330,9 +331,7 @@ TEST(ServerAgentTest, RunsAJobOfOneNodeToItsEnd) {
     ASSERT_TRUE(agent.receive<wire::Finish>());
     server.call([&] { server.server().drain(20s, [&] { drained = true; }); });
   }
-  const auto deadline = Clock::now() + 20s;
-  while (!drained && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
-  EXPECT_TRUE(drained);
+  EXPECT_TRUE(test::wait_until([&] { return drained.load(); }, 20s));
   EXPECT_EQ(finished, 1);
 }
 

@@ -80,7 +80,7 @@ TEST(ProcessDeath, SurvivorsOfOneNodeLearnItFromTheAgent) {
     const auto children =
         test::fork_ranks({3}, [&](const auto& group) { return sum_until_failure(*group, count); },
                          seconds(60), {segment});
-    std::this_thread::sleep_for(milliseconds(random() % 40));
+    std::this_thread::sleep_for(milliseconds(random() % 40));  // sleep: until a random moment
     const std::size_t victim = random() % 3;
     ::kill(children[victim], SIGKILL);
     EXPECT_EQ(test::reap(children[victim], seconds(10)), 128 + SIGKILL);
@@ -142,7 +142,7 @@ TEST(ProcessDeath, LinksTellEveryNode) {
       const std::size_t count = turn % 2 == 0 ? 50 : 300'000;
       const auto children = test::fork_ranks(
           nodes, [&](const auto& group) { return sum_until_failure(*group, count); }, seconds(60));
-      std::this_thread::sleep_for(milliseconds(random() % 40));
+      std::this_thread::sleep_for(milliseconds(random() % 40));  // sleep: until a random moment
       // One that has a lane and leaves none of its node without: those learn it from their agent
       // alone.
       const Topology world(nodes, 0);
