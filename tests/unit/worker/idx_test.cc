@@ -1,7 +1,5 @@
 #include "worker/train/idx.h"
 
-#include <unistd.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <zlib.h>
+
+#include "tests/support/temp_dir.h"
 
 namespace ddp::train {
 namespace {
@@ -44,13 +44,7 @@ Bytes label_file(std::uint32_t count) {
 
 class IdxTest : public ::testing::Test {
  protected:
-  IdxTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "idx_test.XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~IdxTest() override { std::filesystem::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
 
   std::string write(const std::string& name, const Bytes& bytes) const {
     std::ofstream file(path(name), std::ios::binary);
@@ -82,7 +76,7 @@ class IdxTest : public ::testing::Test {
   }
 
  private:
-  std::filesystem::path folder_;
+  test::TempDir folder_;
 };
 
 TEST_F(IdxTest, PlainAndGzippedFilesGiveTheSameImages) {

@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -9,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temp_dir.h"
 #include "worker/train/summary.h"
 
 namespace ddp::train {
@@ -16,13 +15,8 @@ namespace {
 
 class SummaryTest : public ::testing::Test {
  protected:
-  SummaryTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "summary_test.XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~SummaryTest() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder_;
+  test::TempDir temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 TEST_F(SummaryTest, TheFileIsOneObjectAndTheTemporaryOneIsGone) {
