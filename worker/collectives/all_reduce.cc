@@ -1,6 +1,7 @@
 #include "worker/collectives/all_reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 namespace ddp {
@@ -128,13 +129,18 @@ Progress AllReduce::reduce_slice() {
 
   const Slice own = own_slice(reduced_);
   scratch_.sources.clear();
+  scratch_.ranges.clear();
   if (!first_node()) scratch_.sources.push_back(partial(reduced_));
   for (int local = 0; local < local_size_; ++local) {
     const std::byte* chunk =
         local == local_ ? user(reduced_) : transport_.segment().input(local, reduced_);
     scratch_.sources.push_back(chunk + own.begin * element_);
   }
-  Reduction reduction{operation_.out.type, static_cast<ReduceOp>(operation_.record.op), 0};
+  for (int i = 0; i < static_cast<int>(scratch_.sources.size()); ++i) {
+    scratch_.ranges.push_back({i, i + 1});
+  }
+  Reduction reduction{operation_.out.type, operation_.out.type,
+                      static_cast<ReduceOp::Kind>(operation_.record.op), 0};
   std::byte* target = partial(reduced_);
   std::byte* also = nullptr;
   if (last_node()) {
@@ -145,9 +151,12 @@ Progress AllReduce::reduce_slice() {
   // The last node of a chain of lone ranks adds its input, which lies in the target, to what came:
   // in that order.
   if (last_node() && alone() && !first_node()) {
-    reduce(reduction, partial(reduced_), target, scratch_.sources, own.size());
+    const std::array targets{partial(reduced_), target};
+    reduce(reduction, scratch_.ranges, scratch_.sources, targets, own.size());
   } else {
-    reduce(reduction, target, also, scratch_.sources, own.size());
+    const std::array targets{target, also};
+    reduce(reduction, scratch_.ranges, scratch_.sources,
+           std::span(targets).first(also == nullptr ? 1 : 2), own.size());
   }
   ++reduced_;
   transport_.publish(Flag::kReduced, base_ + static_cast<std::uint32_t>(reduced_));

@@ -12,7 +12,9 @@ namespace ddp {
 // Memory that outlives operations, so that none of them allocates.
 struct AllReduceScratch {
   std::vector<std::byte> partials;  // kSlots slots of kSlotBytes if there are links, else empty.
-  std::vector<const std::byte*> sources;  // Capacity: local size + 1.
+  // Capacity of both: local size + 1.
+  std::vector<const std::byte*> sources;
+  std::vector<RankRange> ranges;
 };
 
 // all_reduce after Entry: a pipeline over chunks of the buffer.

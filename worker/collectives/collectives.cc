@@ -1,5 +1,6 @@
 #include "worker/collectives/collectives.h"
 
+#include <array>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -20,6 +21,7 @@ Collectives::Collectives(Transport& transport)
     scratch_.partials.assign(kSlots * kSlotBytes, std::byte{0});
   }
   scratch_.sources.reserve(static_cast<std::size_t>(topology.local_size()) + 1);
+  scratch_.ranges.reserve(static_cast<std::size_t>(topology.local_size()) + 1);
 }
 
 Outcome Collectives::run(const Operation& operation) {
@@ -45,7 +47,7 @@ Outcome Collectives::run(const Operation& operation) {
   // Nodes meet by reducing one byte: its result cannot come before every rank has entered.
   std::uint8_t token = 0;
   Operation meeting = operation;
-  meeting.record.op = static_cast<std::uint32_t>(ReduceOp::kMax);
+  meeting.record.op = ReduceOp::kMax;
   meeting.in = meeting.out = Buffer{&token, 1, DType::kU8};
   return run_stream(meeting, AllReduce(transport_, scratch_, meeting, chunks_));
 }
@@ -76,11 +78,14 @@ Outcome Collectives::run_small(const Operation& operation, const Entry& /*entere
   switch (operation.record.kind) {
     case OpKind::kAllReduce: {
       scratch_.sources.clear();
+      scratch_.ranges.clear();
       for (int local = 0; local < local_size; ++local) {
         scratch_.sources.push_back(segment.operation(local, number).payload);
+        scratch_.ranges.push_back({local, local + 1});
       }
-      reduce({operation.out.type, static_cast<ReduceOp>(operation.record.op), local_size}, out,
-             nullptr, scratch_.sources, operation.out.count);
+      const Reduction reduction{operation.out.type, operation.out.type,
+                                static_cast<ReduceOp::Kind>(operation.record.op), local_size};
+      reduce(reduction, scratch_.ranges, scratch_.sources, std::array{out}, operation.out.count);
       break;
     }
     case OpKind::kBroadcast:

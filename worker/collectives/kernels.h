@@ -3,26 +3,37 @@
 #include <cstddef>
 #include <span>
 
+#include "worker/collectives/tree_order.h"
 #include "worker/collectives/types.h"
 
 namespace ddp {
 
 // How the elements of several ranks become one.
 struct Reduction {
-  DType type = DType::kF32;
+  // Types of the sources and of the targets: the same, or one a half type and the other kF32, for
+  // partial sums of half types travel and accumulate as kF32 and are rounded once.
+  DType in = DType::kF32;
+  DType out = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   // 0: more ranks follow. Otherwise this is the last step, and an average is multiplied by
-  // 1/divisor.
+  // 1/divisor, in the accumulator type, before it is rounded.
   int divisor = 0;
+  // kPremulSum: the factor of each source; empty if the sources are scaled already.
+  std::span<const double> factors{};
 };
 
-// target[i] = ((sources[0][i] op sources[1][i]) op sources[2][i]) ..., in this order for every
-// element, whatever the machine's vector width. `also`, if not null, gets the same values.
+// Combines the sources along the tree of tree_order.h and stores the result in every target.
+// Source i stands for the ranks ranges[i]: contiguous, in rank order, each a subtree, and together
+// a subtree. The bits of the result depend on the inputs and the tree alone, not on the processor,
+// the addresses, or how ranks were put together into sources. Every NaN of a result is the quiet
+// NaN without sign and payload.
 //
-// target may be sources[0], and `also` may be any source; otherwise nothing overlaps. Integers
-// wrap.
-void reduce(const Reduction& reduction, std::byte* target, std::byte* also,
-            std::span<const std::byte* const> sources, std::size_t count);
+// A target may be exactly a source if their types are the same; otherwise nothing overlaps.
+// Addresses need no alignment. Neither allocates nor blocks; uses up to 70 KiB of stack. The
+// thread's floating-point mode must be the default (FloatEnvironment).
+void reduce(const Reduction& reduction, std::span<const RankRange> ranges,
+            std::span<const std::byte* const> sources, std::span<std::byte* const> targets,
+            std::size_t count);
 
 // Floating point as IEEE 754 has it (round to nearest, denormals kept) on this thread while the
 // object lives, so that sums do not depend on what the thread was set to.

@@ -22,10 +22,16 @@ const char* name_of(DType type) {
   switch (type) {
     case DType::kU8:
       return "u8";
+    case DType::kI8:
+      return "i8";
     case DType::kI32:
       return "i32";
     case DType::kI64:
       return "i64";
+    case DType::kF16:
+      return "f16";
+    case DType::kBF16:
+      return "bf16";
     case DType::kF32:
       return "f32";
     case DType::kF64:
@@ -35,15 +41,25 @@ const char* name_of(DType type) {
 }
 
 const char* name_of(ReduceOp op) {
-  switch (op) {
+  switch (op.kind()) {
     case ReduceOp::kSum:
       return "sum";
     case ReduceOp::kAvg:
       return "avg";
+    case ReduceOp::kProd:
+      return "prod";
     case ReduceOp::kMin:
       return "min";
     case ReduceOp::kMax:
       return "max";
+    case ReduceOp::kBand:
+      return "band";
+    case ReduceOp::kBor:
+      return "bor";
+    case ReduceOp::kBxor:
+      return "bxor";
+    case ReduceOp::kPremulSum:
+      return "premul_sum";
   }
   return "an unknown reduction";
 }
@@ -52,8 +68,8 @@ std::string describe(const OpRecord& record) {
   const char* type = name_of(static_cast<DType>(record.type));
   switch (record.kind) {
     case OpKind::kAllReduce:
-      return fmt::format("all_reduce ({}) of {} {}", name_of(static_cast<ReduceOp>(record.op)),
-                         record.count, type);
+      return fmt::format("all_reduce ({}) of {} {}",
+                         name_of(static_cast<ReduceOp::Kind>(record.op)), record.count, type);
     case OpKind::kBroadcast:
       return fmt::format("broadcast of {} {} from rank {}", record.count, type, record.root);
     case OpKind::kAllGather:

@@ -22,7 +22,7 @@ struct OpRecord {
   std::uint64_t sequence = 0;  // Operations of this group before it.
   OpKind kind = OpKind::kBarrier;
   std::uint32_t type = 0;  // DType
-  std::uint32_t op = 0;    // ReduceOp; 0 where nothing is reduced.
+  std::uint32_t op = 0;    // ReduceOp::Kind; 0 where nothing is reduced.
   Rank root = -1;          // Of a broadcast.
   std::uint64_t count = 0;
 

@@ -81,12 +81,13 @@ Group::~Group() {
 
 WorkPtr Group::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
   require_data("all_reduce", in_out);
-  const bool floating = in_out.type == DType::kF32 || in_out.type == DType::kF64;
-  require(op != ReduceOp::kAvg || floating,
+  require(op != ReduceOp::kAvg || is_floating(in_out.type),
           fmt::format("all_reduce: an average of {} has no exact value; use a sum",
                       name_of(in_out.type)));
+  require(valid(in_out.type, op.kind()) && op.kind() != ReduceOp::kPremulSum,
+          fmt::format("all_reduce: {} of {} is not defined", name_of(op), name_of(in_out.type)));
   OpRecord record = record_of(OpKind::kAllReduce, in_out);
-  record.op = static_cast<std::uint32_t>(op);
+  record.op = op.kind();
   return issue(record, in_out, in_out, std::move(options));
 }
 

@@ -11,112 +11,200 @@
 #include <xmmintrin.h>
 #endif
 
+#include "tests/unit/worker/kernels_reference.h"
 #include "worker/collectives/kernels.h"
 #include "worker/collectives/stream.h"
 
 namespace ddp {
 namespace {
 
-std::byte* bytes(std::vector<float>& values) { return reinterpret_cast<std::byte*>(values.data()); }
+constexpr std::size_t kRanks[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17};
+// Less than a vector, some vectors and a rest, some blocks and a rest.
+constexpr std::size_t kCounts[] = {0, 1, 37, 4099};
 
-std::vector<std::vector<float>> inputs_of(std::size_t ranks, std::size_t count) {
-  std::mt19937 random(11);
-  std::uniform_real_distribution<float> mantissa(-1.0F, 1.0F);
-  std::vector<std::vector<float>> inputs(ranks, std::vector<float>(count));
-  for (auto& input : inputs) {
-    for (float& value : input)
-      value = std::ldexp(mantissa(random), static_cast<int>(random() % 40) - 20);
-  }
-  return inputs;
-}
-
-// Volatile, so that the compiler can neither reorder nor widen what the test takes for the
-// definition.
-std::vector<float> definition(const std::vector<std::vector<float>>& inputs, int divisor) {
-  std::vector<float> result(inputs[0].size());
-  for (std::size_t i = 0; i < result.size(); ++i) {
-    volatile float sum = inputs[0][i];
-    for (std::size_t rank = 1; rank < inputs.size(); ++rank) sum = sum + inputs[rank][i];
-    if (divisor > 0) sum = sum * (1.0F / static_cast<float>(divisor));
-    result[i] = sum;
-  }
-  return result;
-}
-
-TEST(Kernels, AddInRankOrderAtEverySizeAndPlacement) {
-  for (const std::size_t ranks : {1U, 2U, 3U, 5U, 8U}) {
-    for (const std::size_t count : {0U, 1U, 3U, 16U, 17U, 2047U, 2048U, 2049U, 10'001U}) {
-      auto inputs = inputs_of(ranks, count);
-      const auto expected = definition(inputs, static_cast<int>(ranks));
-      std::vector<const std::byte*> sources;
-      for (auto& input : inputs) sources.push_back(bytes(input));
-      const Reduction average{DType::kF32, ReduceOp::kAvg, static_cast<int>(ranks)};
-
-      std::vector<float> elsewhere(count);
-      reduce(average, bytes(elsewhere), nullptr, sources, count);
-      EXPECT_EQ(0, count == 0
-                       ? 0
-                       : std::memcmp(elsewhere.data(), expected.data(), count * sizeof(float)));
-
-      // The second copy may go to any source.
-      auto also = inputs_of(ranks, count);
-      sources.clear();
-      for (auto& input : also) sources.push_back(bytes(input));
-      reduce(average, bytes(elsewhere), bytes(also[ranks / 2]), sources, count);
-      EXPECT_EQ(also[ranks / 2], expected);
-
-      reduce(
-          average, bytes(inputs[0]), nullptr,
-          [&] {
-            sources[0] = bytes(inputs[0]);
-            for (std::size_t rank = 1; rank < ranks; ++rank) sources[rank] = bytes(inputs[rank]);
-            return sources;
-          }(),
-          count);
-      EXPECT_EQ(inputs[0], expected) << "in place, " << ranks << " ranks, " << count;
+template <typename E>
+void check_every_operation(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  for (const ReduceOp::Kind kind : test::kKinds) {
+    if (!valid(E::kType, kind)) continue;
+    for (const std::size_t ranks : kRanks) {
+      for (const std::size_t count : kCounts) {
+        const auto inputs = test::inputs_of<E>(ranks, count, random);
+        std::vector<double> factors;
+        for (std::size_t i = 0; kind == ReduceOp::kPremulSum && i < ranks; ++i) {
+          factors.push_back(1.0 / static_cast<double>(i + 3));
+        }
+        const int divisor = static_cast<int>(ranks);
+        const auto expected = test::expected_of<E>(kind, inputs, count, factors, divisor);
+        for (const KernelTable* table : kernel_tables()) {
+          test::Elements<typename E::Stored> first(count, 3), second(count, 1), third(count, 8);
+          const std::vector<std::byte*> targets{first.data(), second.data(), third.data()};
+          const std::size_t used = 1 + random() % 3;
+          reduce_with(*table, {E::kType, E::kType, kind, divisor, factors}, test::ranks_of(ranks),
+                      test::sources_of(inputs), std::span(targets).first(used), count);
+          std::size_t checked = 0;
+          for (const auto* target : {&first, &second, &third}) {
+            if (checked++ == used) break;
+            ASSERT_EQ(test::first_difference(*target, expected, count), count)
+                << test::describe_case(*table, E::kType, kind, ranks, count) << ", target "
+                << checked << " of " << used << ", seed " << seed;
+          }
+        }
+      }
     }
   }
 }
 
+TEST(Kernels, EveryTypeAndOperationFollowsTheTreeOnEveryProcessor) {
+  const std::uint64_t seed = 20260611;
+  RecordProperty("seed", static_cast<int>(seed));
+  test::for_each_element([&]<typename E>(E) { check_every_operation<E>(seed); });
+}
+
+// Cuts the tree over [begin, end) at random: the sources of a rank that holds others' sums.
+void cut(std::vector<RankRange>& out, int begin, int end, std::mt19937_64& random) {
+  if (end - begin == 1 || random() % 3 == 0) {
+    out.push_back({begin, end});
+    return;
+  }
+  const int middle = tree_middle(begin, end);
+  cut(out, begin, middle, random);
+  cut(out, middle, end, random);
+}
+
+// Each block of ranks is reduced to a partial sum in the accumulator type, then the partial sums.
+template <typename E, typename A>
+void check_partial_sums(std::uint64_t seed) {
+  constexpr std::size_t kCount = 1037;
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 150; ++round) {
+    const std::size_t ranks = 2 + random() % 30;
+    const auto inputs = test::inputs_of<E>(ranks, kCount, random);
+    const auto sources = test::sources_of(inputs);
+    const auto all = test::ranks_of(ranks);
+    const auto expected =
+        test::expected_of<E>(ReduceOp::kAvg, inputs, kCount, {}, static_cast<int>(ranks));
+    std::vector<RankRange> blocks;
+    cut(blocks, 0, static_cast<int>(ranks), random);
+    for (const KernelTable* table : kernel_tables()) {
+      std::vector<test::Elements<typename A::Stored>> partials;
+      for (const RankRange& block : blocks) {
+        partials.emplace_back(kCount, random() % 9);
+        const auto begin = static_cast<std::size_t>(block.begin);
+        const auto size = static_cast<std::size_t>(block.size());
+        reduce_with(*table, {E::kType, A::kType, ReduceOp::kAvg},
+                    std::span(all).subspan(begin, size), std::span(sources).subspan(begin, size),
+                    std::vector<std::byte*>{partials.back().data()}, kCount);
+      }
+      test::Elements<typename E::Stored> result(kCount, 5);
+      reduce_with(*table, {A::kType, E::kType, ReduceOp::kAvg, static_cast<int>(ranks)}, blocks,
+                  test::sources_of(partials), std::vector<std::byte*>{result.data()}, kCount);
+      ASSERT_EQ(test::first_difference(result, expected, kCount), kCount)
+          << test::describe_case(*table, E::kType, ReduceOp::kAvg, ranks, kCount) << " in "
+          << blocks.size() << " blocks, seed " << seed;
+    }
+  }
+}
+
+TEST(Kernels, BlocksOfRanksReducedFirstGiveTheSameBits) {
+  const std::uint64_t seed = 5;
+  RecordProperty("seed", static_cast<int>(seed));
+  check_partial_sums<test::F32, test::F32>(seed);
+  check_partial_sums<test::F64, test::F64>(seed);
+  check_partial_sums<test::F16, test::F32>(seed);
+  check_partial_sums<test::BF16, test::F32>(seed);
+}
+
+template <typename T>
+T reduced(DType type, ReduceOp::Kind kind, int divisor, const std::vector<T>& values) {
+  std::vector<const std::byte*> sources;
+  for (const T& value : values) sources.push_back(reinterpret_cast<const std::byte*>(&value));
+  T out{};
+  reduce({type, type, kind, divisor}, test::ranks_of(values.size()), sources,
+         std::vector<std::byte*>{reinterpret_cast<std::byte*>(&out)}, 1);
+  return out;
+}
+
 TEST(Kernels, AnAverageIsScaledOnceAndOnlyAtTheEnd) {
-  std::vector<float> a{1.0F, 3.0F};
-  std::vector<float> b{2.0F, 5.0F};
-  std::vector<float> out(2);
-  const std::vector<const std::byte*> sources{bytes(a), bytes(b)};
-  reduce({DType::kF32, ReduceOp::kAvg, 0}, bytes(out), nullptr, sources, 2);
-  EXPECT_EQ(out, (std::vector<float>{3.0F, 8.0F}));
-  reduce({DType::kF32, ReduceOp::kAvg, 4}, bytes(out), nullptr, sources, 2);
-  EXPECT_EQ(out, (std::vector<float>{0.75F, 2.0F}));
+  EXPECT_EQ(reduced<float>(DType::kF32, ReduceOp::kAvg, 0, {3.0F, 5.0F}), 8.0F);
+  EXPECT_EQ(reduced<float>(DType::kF32, ReduceOp::kAvg, 4, {3.0F, 5.0F}), 2.0F);
+  EXPECT_EQ(reduced<float>(DType::kF32, ReduceOp::kSum, 4, {3.0F, 5.0F}), 8.0F);
+}
+
+TEST(Kernels, SumsOfHalvesAreRoundedOnce) {
+  // 2048 + 1 is no f16: rounded after each addition, the ones would be lost.
+  const std::uint16_t large = test::nearest(test::kFloat16, 2048.0);
+  const std::uint16_t one = test::nearest(test::kFloat16, 1.0);
+  EXPECT_EQ(test::value_of(test::kFloat16, reduced<std::uint16_t>(DType::kF16, ReduceOp::kSum, 3,
+                                                                  {large, one, one})),
+            2050.0);
+  // An average of numbers whose sum is no f16 is one.
+  const std::uint16_t most = test::nearest(test::kFloat16, 60000.0);
+  EXPECT_EQ(reduced<std::uint16_t>(DType::kF16, ReduceOp::kAvg, 2, {most, most}), most);
+  EXPECT_EQ(reduced<std::uint16_t>(DType::kF16, ReduceOp::kSum, 2, {most, most}),
+            test::infinity(test::kFloat16));
 }
 
 TEST(Kernels, IntegersWrap) {
-  std::vector<std::int32_t> a{std::numeric_limits<std::int32_t>::max()};
-  std::vector<std::int32_t> b{1};
-  std::int32_t out = 0;
-  const std::vector<const std::byte*> sources{reinterpret_cast<std::byte*>(a.data()),
-                                              reinterpret_cast<std::byte*>(b.data())};
-  reduce({DType::kI32, ReduceOp::kSum, 2}, reinterpret_cast<std::byte*>(&out), nullptr, sources, 1);
-  EXPECT_EQ(out, std::numeric_limits<std::int32_t>::min());
+  EXPECT_EQ(reduced<std::int32_t>(DType::kI32, ReduceOp::kSum, 2,
+                                  {std::numeric_limits<std::int32_t>::max(), 1}),
+            std::numeric_limits<std::int32_t>::min());
+  EXPECT_EQ(reduced<std::int8_t>(DType::kI8, ReduceOp::kProd, 2, {100, 3}), 44);
+}
+
+TEST(Kernels, MinimumAndMaximumDoNotDependOnTheOrder) {
+  const float nan = -std::numeric_limits<float>::quiet_NaN();
+  for (const auto kind : {ReduceOp::kMin, ReduceOp::kMax}) {
+    for (const auto& values :
+         std::vector<std::vector<float>>{{nan, 1.0F}, {1.0F, nan}, {-INFINITY, nan, INFINITY}}) {
+      const float result = reduced(DType::kF32, kind, 0, values);
+      EXPECT_TRUE(std::isnan(result) && !std::signbit(result));
+    }
+    for (const auto& values : std::vector<std::vector<float>>{{0.0F, -0.0F}, {-0.0F, 0.0F}}) {
+      EXPECT_EQ(std::signbit(reduced(DType::kF32, kind, 0, values)), kind == ReduceOp::kMin);
+    }
+  }
 }
 
 TEST(Kernels, DenormalsSurviveAThreadThatFlushesThem) {
 #if defined(__x86_64__)
   const unsigned before = _mm_getcsr();
   _mm_setcsr(before | 0x8040);  // Flush to zero, denormals are zero.
-  std::vector<float> a{std::numeric_limits<float>::denorm_min()};
-  std::vector<float> b{std::numeric_limits<float>::denorm_min()};
-  std::vector<float> out(1);
+  const float least = std::numeric_limits<float>::denorm_min();
+  float sum = 0.0F;
   {
     const FloatEnvironment environment;
-    reduce({DType::kF32, ReduceOp::kSum, 2}, bytes(out), nullptr,
-           std::vector<const std::byte*>{bytes(a), bytes(b)}, 1);
+    sum = reduced<float>(DType::kF32, ReduceOp::kSum, 2, {least, least});
   }
   EXPECT_EQ(_mm_getcsr() & 0x8040, 0x8040U);
   _mm_setcsr(before);
-  EXPECT_GT(out[0], 0.0F);
+  EXPECT_GT(sum, 0.0F);
 #else
   GTEST_SKIP() << "x86 only";
 #endif
+}
+
+TEST(KernelsDeathTest, SourcesThatAreNoSubtreesAreABug) {
+  const float value = 1.0F;
+  const auto* source = reinterpret_cast<const std::byte*>(&value);
+  float out = 0.0F;
+  EXPECT_DEATH(reduce({DType::kF32, DType::kF32}, std::vector<RankRange>{{0, 1}, {1, 4}},
+                      std::vector<const std::byte*>{source, source},
+                      std::vector<std::byte*>{reinterpret_cast<std::byte*>(&out)}, 1),
+               "tree over ranks 0..3 divides");
+}
+
+TEST(ReduceOps, AreDefinedForTheTypesThatTheySuit) {
+  EXPECT_TRUE(valid(DType::kBF16, ReduceOp::kAvg));
+  EXPECT_FALSE(valid(DType::kI32, ReduceOp::kAvg));
+  EXPECT_FALSE(valid(DType::kU8, ReduceOp::kPremulSum));
+  EXPECT_TRUE(valid(DType::kI8, ReduceOp::kBxor));
+  EXPECT_FALSE(valid(DType::kF16, ReduceOp::kBand));
+  EXPECT_TRUE(valid(DType::kF16, ReduceOp::kProd));
+  EXPECT_EQ(ReduceOp::premul_sum(0.5).factor(), 0.5);
+  EXPECT_EQ(ReduceOp::premul_sum(0.5).kind(), ReduceOp::kPremulSum);
+  EXPECT_NE(ReduceOp::premul_sum(0.5), ReduceOp::premul_sum(0.25));
+  EXPECT_EQ(ReduceOp(ReduceOp::kMax).factor(), 1.0);
 }
 
 TEST(Slices, CoverAChunkWithoutOverlap) {

@@ -1,0 +1,271 @@
+// The loops behind KernelTable. Included by one source file per kind of processor, each compiled
+// with that processor's instructions; so nothing in here may have external linkage, not even a
+// function of the standard library, lest another file's calls end up in its copy.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+#include "worker/collectives/half.h"
+#include "worker/collectives/kernel_table.h"
+
+#define DDP_INLINE __attribute__((always_inline)) inline
+
+namespace ddp {
+namespace {
+
+template <typename T>
+using Unaligned [[gnu::aligned(1), gnu::may_alias]] = T;
+
+template <typename T>
+constexpr bool kFloating = std::is_floating_point_v<T>;
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+
+// The type of the elements in memory and the type they are combined in.
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Value = T;
+  static DDP_INLINE T load(T stored) { return stored; }
+  static DDP_INLINE T store(T value) { return value; }
+};
+struct BFloat16 {
+  using Stored = std::uint16_t;
+  using Value = float;
+  static DDP_INLINE float load(std::uint16_t stored) { return f32_of_bf16(stored); }
+  static DDP_INLINE std::uint16_t store(float value) { return bf16_of_f32(value); }
+};
+
+struct Sum {
+  static constexpr bool kScaled = true;
+  template <typename T>
+  static DDP_INLINE T apply(T a, T b) {
+    return static_cast<T>(a + b);  // Of integers: only unsigned ones come here.
+  }
+};
+struct Prod {
+  static constexpr bool kScaled = false;
+  template <typename T>
+  static DDP_INLINE T apply(T a, T b) {
+    return static_cast<T>(a * b);
+  }
+};
+// NaN wins, whichever side it is on, and zeros are ordered by their sign.
+struct Min {
+  static constexpr bool kScaled = false;
+  template <typename T>
+  static DDP_INLINE T apply(T a, T b) {
+    const T lower = a < b ? a : b;
+    if constexpr (kFloating<T>) {
+      const auto both = __builtin_bit_cast(BitsOf<T>, a) | __builtin_bit_cast(BitsOf<T>, b);
+      const T ordered = a == b ? __builtin_bit_cast(T, both) : lower;
+      return a != a ? a : ordered;
+    } else {
+      return lower;
+    }
+  }
+};
+struct Max {
+  static constexpr bool kScaled = false;
+  template <typename T>
+  static DDP_INLINE T apply(T a, T b) {
+    const T higher = a > b ? a : b;
+    if constexpr (kFloating<T>) {
+      const auto both = __builtin_bit_cast(BitsOf<T>, a) & __builtin_bit_cast(BitsOf<T>, b);
+      const T ordered = a == b ? __builtin_bit_cast(T, both) : higher;
+      return a != a ? a : ordered;
+    } else {
+      return higher;
+    }
+  }
+};
+struct Band {
+  static constexpr bool kScaled = false;
+  template <typename T>
+  static DDP_INLINE T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct Bor {
+  static constexpr bool kScaled = false;
+  template <typename T>
+  static DDP_INLINE T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct Bxor {
+  static constexpr bool kScaled = false;
+  template <typename T>
+  static DDP_INLINE T apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+
+// Which of two NaNs a sum keeps is up to the compiler's order of operands, so none is kept.
+template <typename T, typename Op>
+DDP_INLINE T finished(T value, T scale) {
+  if constexpr (kFloating<T>) {
+    if constexpr (Op::kScaled) value *= scale;
+    constexpr BitsOf<T> kQuiet = sizeof(T) == 4 ? static_cast<BitsOf<T>>(0x7FC00000U)
+                                                : static_cast<BitsOf<T>>(0x7FF8000000000000U);
+    return value != value ? __builtin_bit_cast(T, kQuiet) : value;
+  } else {
+    return value;
+  }
+}
+
+// All loads of an element come before its stores, and elements do not depend on each other: a
+// target that is a source does no harm.
+template <typename Format, typename Op, int Width, int Targets>
+void combine(std::byte* first, std::byte* second, const std::byte* const* sources,
+             std::size_t count, double scale) {
+  using Stored = Unaligned<typename Format::Stored>;
+  using T = typename Format::Value;
+  auto* out = reinterpret_cast<Stored*>(first);
+  auto* also = reinterpret_cast<Stored*>(second);
+  const auto in = [&](int k) {
+    return reinterpret_cast<const Stored*>(sources[k < Width ? k : 0]);
+  };
+  const Stored *s0 = in(0), *s1 = in(1), *s2 = in(2), *s3 = in(3);
+  const Stored *s4 = in(4), *s5 = in(5), *s6 = in(6), *s7 = in(7);
+  const T by = static_cast<T>(scale);
+  const auto pair = [](const Stored* a, const Stored* b, std::size_t i) {
+    return Op::template apply<T>(Format::load(a[i]), Format::load(b[i]));
+  };
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) {
+    T value;
+    if constexpr (Width == 1) value = Format::load(s0[i]);
+    if constexpr (Width >= 2) value = pair(s0, s1, i);
+    if constexpr (Width == 3) value = Op::template apply<T>(value, Format::load(s2[i]));
+    if constexpr (Width >= 4) value = Op::template apply<T>(value, pair(s2, s3, i));
+    if constexpr (Width == 8) {
+      value = Op::template apply<T>(value, Op::template apply<T>(pair(s4, s5, i), pair(s6, s7, i)));
+    }
+    const typename Format::Stored result = Format::store(finished<T, Op>(value, by));
+    out[i] = result;
+    if constexpr (Targets == 2) also[i] = result;
+  }
+}
+
+template <typename Format, typename Op, int Width>
+constexpr void add_width(CombineKernels& kernels) {
+  kernels[Width] = {combine<Format, Op, Width, 1>, combine<Format, Op, Width, 2>};
+}
+
+template <typename Format, typename Op>
+constexpr CombineKernels pairs() {
+  CombineKernels kernels{};
+  add_width<Format, Op, 1>(kernels);
+  add_width<Format, Op, 2>(kernels);
+  return kernels;
+}
+
+template <typename Format>
+constexpr CombineKernels sums() {
+  CombineKernels kernels = pairs<Format, Sum>();
+  add_width<Format, Sum, 3>(kernels);
+  add_width<Format, Sum, 4>(kernels);
+  add_width<Format, Sum, 8>(kernels);
+  return kernels;
+}
+
+using OpKernels = std::array<CombineKernels, ReduceOp::kKinds>;
+
+template <typename T>
+constexpr OpKernels integer_kernels() {
+  using Bits = Plain<std::make_unsigned_t<T>>;  // Sums and products of which wrap.
+  OpKernels ops{};
+  ops[ReduceOp::kSum] = sums<Bits>();
+  ops[ReduceOp::kProd] = pairs<Bits, Prod>();
+  ops[ReduceOp::kMin] = pairs<Plain<T>, Min>();
+  ops[ReduceOp::kMax] = pairs<Plain<T>, Max>();
+  ops[ReduceOp::kBand] = pairs<Bits, Band>();
+  ops[ReduceOp::kBor] = pairs<Bits, Bor>();
+  ops[ReduceOp::kBxor] = pairs<Bits, Bxor>();
+  return ops;
+}
+
+template <typename T>
+constexpr OpKernels floating_kernels() {
+  OpKernels ops{};
+  ops[ReduceOp::kSum] = sums<Plain<T>>();
+  ops[ReduceOp::kProd] = pairs<Plain<T>, Prod>();
+  ops[ReduceOp::kMin] = pairs<Plain<T>, Min>();
+  ops[ReduceOp::kMax] = pairs<Plain<T>, Max>();
+  return ops;
+}
+
+void widen_bf16(std::byte* f32, const std::byte* half, std::size_t count) {
+  auto* out = reinterpret_cast<Unaligned<float>*>(f32);
+  const auto* in = reinterpret_cast<const Unaligned<std::uint16_t>*>(half);
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) out[i] = f32_of_bf16(in[i]);
+}
+
+void narrow_bf16(std::byte* half, const std::byte* f32, std::size_t count) {
+  auto* out = reinterpret_cast<Unaligned<std::uint16_t>*>(half);
+  const auto* in = reinterpret_cast<const Unaligned<float>*>(f32);
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) out[i] = bf16_of_f32(in[i]);
+}
+
+void widen_f16(std::byte* f32, const std::byte* half, std::size_t count) {
+  auto* out = reinterpret_cast<Unaligned<float>*>(f32);
+  const auto* in = reinterpret_cast<const Unaligned<std::uint16_t>*>(half);
+  std::size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8) {
+    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
+    _mm256_storeu_ps(reinterpret_cast<float*>(out + i), _mm256_cvtph_ps(packed));
+  }
+#endif
+  for (; i < count; ++i) out[i] = f32_of_f16(in[i]);
+}
+
+// The instruction keeps a NaN's sign and payload; f16_of_f32 does not.
+void narrow_f16(std::byte* half, const std::byte* f32, std::size_t count) {
+  auto* out = reinterpret_cast<Unaligned<std::uint16_t>*>(half);
+  const auto* in = reinterpret_cast<const Unaligned<float>*>(f32);
+  std::size_t i = 0;
+#if defined(__F16C__)
+  const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
+  for (; i + 8 <= count; i += 8) {
+    const __m256 value = _mm256_loadu_ps(reinterpret_cast<const float*>(in + i));
+    const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+    const __m128i packed = _mm256_cvtps_ph(_mm256_blendv_ps(value, quiet, is_nan),
+                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), packed);
+  }
+#endif
+  for (; i < count; ++i) out[i] = f16_of_f32(in[i]);
+}
+
+constexpr std::size_t index_of(DType type) { return static_cast<std::size_t>(type); }
+
+constexpr KernelTable make_table(const char* name) {
+  KernelTable table;
+  table.name = name;
+  table.combine[index_of(DType::kU8)] = integer_kernels<std::uint8_t>();
+  table.combine[index_of(DType::kI8)] = integer_kernels<std::int8_t>();
+  table.combine[index_of(DType::kI32)] = integer_kernels<std::int32_t>();
+  table.combine[index_of(DType::kI64)] = integer_kernels<std::int64_t>();
+  table.combine[index_of(DType::kF32)] = floating_kernels<float>();
+  table.combine[index_of(DType::kF64)] = floating_kernels<double>();
+  table.combine[index_of(DType::kBF16)][ReduceOp::kSum] = sums<BFloat16>();
+  table.widen[index_of(DType::kF16)] = widen_f16;
+  table.widen[index_of(DType::kBF16)] = widen_bf16;
+  table.narrow[index_of(DType::kF16)] = narrow_f16;
+  table.narrow[index_of(DType::kBF16)] = narrow_bf16;
+  return table;
+}
+
+}  // namespace
+}  // namespace ddp
+
+#undef DDP_INLINE

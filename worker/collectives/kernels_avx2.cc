@@ -1,0 +1,7 @@
+#include "worker/collectives/kernel_loops.h"
+
+namespace ddp {
+
+constinit const KernelTable kAvx2Kernels = make_table("avx2");
+
+}  // namespace ddp

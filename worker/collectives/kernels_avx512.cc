@@ -1,0 +1,7 @@
+#include "worker/collectives/kernel_loops.h"
+
+namespace ddp {
+
+constinit const KernelTable kAvx512Kernels = make_table("avx512");
+
+}  // namespace ddp
