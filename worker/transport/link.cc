@@ -1,7 +1,6 @@
 #include "worker/transport/link.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -11,9 +10,10 @@
 
 #include <fmt/format.h>
 
-#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "common/base/errc.h"
+#include "worker/transport/non_blocking.h"
+#include "worker/transport/socket_stream.h"
 
 namespace ddp {
 namespace {
@@ -32,43 +32,19 @@ struct AbortFrame {
 };
 static_assert(sizeof(AbortFrame) == 512);
 
-void make_non_blocking(int fd) {
-  const int flags = ::fcntl(fd, F_GETFL);
-  DDP_CHECK(flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0, "fd={} errno={}", fd,
-            errno);
-}
-
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
 }  // namespace
 
-Link::Link(UniqueFd data, UniqueFd control, Rank peer, int peer_node)
+Link::Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int peer_node)
     : data_(std::move(data)), control_(std::move(control)), peer_(peer), peer_node_(peer_node) {
-  make_non_blocking(data_.get());
   make_non_blocking(control_.get());
   control_bytes_.reserve(sizeof(AbortFrame));
 }
 
-ssize_t Link::send_some(const std::byte* data, std::size_t bytes) {
-  if (failure_) return -1;
-  const ssize_t sent = ::send(data_.get(), data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent >= 0) return sent;
-  if (!would_block()) return fail(std::generic_category().message(errno));
-  wants_write_ = true;
-  return 0;
-}
+Link::Link(UniqueFd data, UniqueFd control, Rank peer, int peer_node)
+    : Link(std::make_unique<SocketStream>(std::move(data)), std::move(control), peer, peer_node) {}
 
-ssize_t Link::receive_some(std::byte* data, std::size_t bytes) {
-  if (failure_) return -1;
-  const ssize_t received = ::recv(data_.get(), data, bytes, MSG_DONTWAIT);
-  if (received > 0) return received;
-  if (received == 0) return fail("it closed the connection");
-  if (!would_block()) return fail(std::generic_category().message(errno));
-  wants_read_ = true;
-  return 0;
-}
-
-ssize_t Link::fail(const std::string& how) {
+// A peer that ends its streams on purpose says why, but its word may come a little later.
+void Link::explain_end() {
   const TimePoint limit = Clock::now() + kExplanationTime;
   Outcome told = peer_abort();
   while (!told && !control_ended_ && Clock::now() < limit) {
@@ -76,10 +52,11 @@ ssize_t Link::fail(const std::string& how) {
     ::poll(&entry, 1, 10);
     told = peer_abort();
   }
-  failure_ = told ? *told
-                  : Failure{Errc::kPeerLost, peer_,
-                            fmt::format("rank {} on node {} is gone: {}", peer_, peer_node_, how)};
-  return -1;
+  failure_ =
+      told
+          ? *told
+          : Failure{Errc::kPeerLost, peer_,
+                    fmt::format("rank {} on node {} is gone: {}", peer_, peer_node_, data_->how())};
 }
 
 void Link::read_control() {
@@ -88,7 +65,7 @@ void Link::read_control() {
     const ssize_t received =
         ::recv(control_.get(), buffer, sizeof(AbortFrame) - control_bytes_.size(), MSG_DONTWAIT);
     if (received < 0 && errno == EINTR) continue;
-    if (received < 0 && would_block()) return;
+    if (received < 0 && would_block(errno)) return;
     if (received <= 0) {
       control_ended_ = true;
       return;
@@ -124,16 +101,13 @@ void Link::close(const Failure& cause) {
   // An empty socket buffer takes 512 bytes at once; if the peer is gone there is nobody to tell.
   (void)::send(control_.get(), &frame, sizeof(frame), MSG_NOSIGNAL | MSG_DONTWAIT);
   (void)::shutdown(control_.get(), SHUT_WR);
-  (void)::shutdown(data_.get(), SHUT_RDWR);
+  data_->close();
   if (!failure_) failure_ = cause;
 }
 
 int Link::poll_entries(pollfd* entries) const {
-  int count = idle_poll_entries(entries);
-  if (closed_ || !wants_data()) return count;
-  const int events = (wants_read_ ? POLLIN : 0) | (wants_write_ ? POLLOUT : 0);
-  entries[count++] = pollfd{data_.get(), static_cast<short>(events), 0};
-  return count;
+  const int count = idle_poll_entries(entries);
+  return closed_ ? count : count + data_->poll_entries(entries + count);
 }
 
 int Link::idle_poll_entries(pollfd* entries) const {

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "common/base/check.h"
+
+namespace ddp {
+
+inline void make_non_blocking(int fd) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  DDP_CHECK(flags >= 0 && ::fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0, "fd={} errno={}", fd,
+            errno);
+}
+
+// Whether a system call that failed with this errno is to be tried again later.
+inline bool would_block(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+}  // namespace ddp
