@@ -41,6 +41,13 @@ struct BFloat16 {
   static DDP_INLINE std::uint16_t store(float value) { return bf16_of_f32(value); }
 };
 
+struct Float16 {
+  using Stored = std::uint16_t;
+  using Value = float;
+  static DDP_INLINE float load(std::uint16_t stored) { return f32_of_f16(stored); }
+  static DDP_INLINE std::uint16_t store(float value) { return f16_of_f32(value); }
+};
+
 struct Sum {
   static constexpr bool kScaled = true;
   template <typename T>
@@ -175,6 +182,104 @@ constexpr CombineKernels sums() {
   return kernels;
 }
 
+template <typename Format>
+void widen(std::byte* f32, const std::byte* half, std::size_t count) {
+  auto* out = reinterpret_cast<Unaligned<float>*>(f32);
+  const auto* in = reinterpret_cast<const Unaligned<std::uint16_t>*>(half);
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) out[i] = Format::load(in[i]);
+}
+
+template <typename Format>
+void narrow(std::byte* half, const std::byte* f32, std::size_t count) {
+  auto* out = reinterpret_cast<Unaligned<std::uint16_t>*>(half);
+  const auto* in = reinterpret_cast<const Unaligned<float>*>(f32);
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) out[i] = Format::store(in[i]);
+}
+
+#if defined(__F16C__)
+// Eight f16 elements as floats, and back to what f16_of_f32 makes of them: conversions that the
+// compiler does not find by itself. Those of bf16 it does.
+constexpr std::size_t kLanes = 8;
+constexpr std::size_t kLaneBytes = kLanes * sizeof(std::uint16_t);
+
+DDP_INLINE __m256 load_f16(const std::byte* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+// The instruction would keep a NaN's sign and payload.
+DDP_INLINE __m128i f16_of(__m256 value) {
+  const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
+  const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
+  return _mm256_cvtps_ph(_mm256_blendv_ps(value, quiet, is_nan),
+                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+
+template <int Width, int Targets>
+void sum_f16(std::byte* first, std::byte* second, const std::byte* const* sources,
+             std::size_t count, double scale) {
+  const std::byte* s[Width];
+  for (int k = 0; k < Width; ++k) s[k] = sources[k];
+  const __m256 by = _mm256_set1_ps(static_cast<float>(scale));
+  const std::size_t end = count / kLanes * kLaneBytes;
+  const auto pair = [&](int k, std::size_t at) {
+    return load_f16(s[k] + at) + load_f16(s[k + 1] + at);
+  };
+  for (std::size_t at = 0; at < end; at += kLaneBytes) {
+    __m256 value = load_f16(s[0] + at);
+    if constexpr (Width >= 2) value += load_f16(s[1] + at);
+    if constexpr (Width == 3) value += load_f16(s[2] + at);
+    if constexpr (Width >= 4) value += pair(2, at);
+    if constexpr (Width == 8) value += pair(4, at) + pair(6, at);
+    const __m128i result = f16_of(value * by);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(first + at), result);
+    if constexpr (Targets == 2) _mm_storeu_si128(reinterpret_cast<__m128i*>(second + at), result);
+  }
+  for (int k = 0; k < Width; ++k) s[k] += end;
+  std::byte* const rest = Targets == 2 ? second + end : nullptr;
+  combine<Float16, Sum, Width, Targets>(first + end, rest, s, count % kLanes, scale);
+}
+
+template <int Width>
+constexpr void add_f16(CombineKernels& kernels) {
+  kernels[Width] = {sum_f16<Width, 1>, sum_f16<Width, 2>};
+}
+
+constexpr CombineKernels f16_sums() {
+  CombineKernels kernels{};
+  add_f16<1>(kernels);
+  add_f16<2>(kernels);
+  add_f16<3>(kernels);
+  add_f16<4>(kernels);
+  add_f16<8>(kernels);
+  return kernels;
+}
+
+void widen_f16(std::byte* f32, const std::byte* half, std::size_t count) {
+  const std::size_t whole = count / kLanes * kLanes;
+  for (std::size_t i = 0; i < whole; i += kLanes) {
+    _mm256_storeu_ps(reinterpret_cast<float*>(f32 + i * sizeof(float)),
+                     load_f16(half + i * sizeof(std::uint16_t)));
+  }
+  widen<Float16>(f32 + whole * sizeof(float), half + whole * sizeof(std::uint16_t), count - whole);
+}
+
+void narrow_f16(std::byte* half, const std::byte* f32, std::size_t count) {
+  const std::size_t whole = count / kLanes * kLanes;
+  for (std::size_t i = 0; i < whole; i += kLanes) {
+    const __m256 value = _mm256_loadu_ps(reinterpret_cast<const float*>(f32 + i * sizeof(float)));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(half + i * sizeof(std::uint16_t)), f16_of(value));
+  }
+  narrow<Float16>(half + whole * sizeof(std::uint16_t), f32 + whole * sizeof(float), count - whole);
+}
+#else
+// Without such instructions the conversions are the time of a reduction, fused or not.
+constexpr CombineKernels f16_sums() { return {}; }
+constexpr auto widen_f16 = widen<Float16>;
+constexpr auto narrow_f16 = narrow<Float16>;
+#endif
+
 using OpKernels = std::array<CombineKernels, ReduceOp::kKinds>;
 
 template <typename T>
@@ -201,51 +306,6 @@ constexpr OpKernels floating_kernels() {
   return ops;
 }
 
-void widen_bf16(std::byte* f32, const std::byte* half, std::size_t count) {
-  auto* out = reinterpret_cast<Unaligned<float>*>(f32);
-  const auto* in = reinterpret_cast<const Unaligned<std::uint16_t>*>(half);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) out[i] = f32_of_bf16(in[i]);
-}
-
-void narrow_bf16(std::byte* half, const std::byte* f32, std::size_t count) {
-  auto* out = reinterpret_cast<Unaligned<std::uint16_t>*>(half);
-  const auto* in = reinterpret_cast<const Unaligned<float>*>(f32);
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) out[i] = bf16_of_f32(in[i]);
-}
-
-void widen_f16(std::byte* f32, const std::byte* half, std::size_t count) {
-  auto* out = reinterpret_cast<Unaligned<float>*>(f32);
-  const auto* in = reinterpret_cast<const Unaligned<std::uint16_t>*>(half);
-  std::size_t i = 0;
-#if defined(__F16C__)
-  for (; i + 8 <= count; i += 8) {
-    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i));
-    _mm256_storeu_ps(reinterpret_cast<float*>(out + i), _mm256_cvtph_ps(packed));
-  }
-#endif
-  for (; i < count; ++i) out[i] = f32_of_f16(in[i]);
-}
-
-// The instruction keeps a NaN's sign and payload; f16_of_f32 does not.
-void narrow_f16(std::byte* half, const std::byte* f32, std::size_t count) {
-  auto* out = reinterpret_cast<Unaligned<std::uint16_t>*>(half);
-  const auto* in = reinterpret_cast<const Unaligned<float>*>(f32);
-  std::size_t i = 0;
-#if defined(__F16C__)
-  const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
-  for (; i + 8 <= count; i += 8) {
-    const __m256 value = _mm256_loadu_ps(reinterpret_cast<const float*>(in + i));
-    const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
-    const __m128i packed = _mm256_cvtps_ph(_mm256_blendv_ps(value, quiet, is_nan),
-                                           _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), packed);
-  }
-#endif
-  for (; i < count; ++i) out[i] = f16_of_f32(in[i]);
-}
-
 constexpr std::size_t index_of(DType type) { return static_cast<std::size_t>(type); }
 
 constexpr KernelTable make_table(const char* name) {
@@ -257,11 +317,12 @@ constexpr KernelTable make_table(const char* name) {
   table.combine[index_of(DType::kI64)] = integer_kernels<std::int64_t>();
   table.combine[index_of(DType::kF32)] = floating_kernels<float>();
   table.combine[index_of(DType::kF64)] = floating_kernels<double>();
+  table.combine[index_of(DType::kF16)][ReduceOp::kSum] = f16_sums();
   table.combine[index_of(DType::kBF16)][ReduceOp::kSum] = sums<BFloat16>();
   table.widen[index_of(DType::kF16)] = widen_f16;
-  table.widen[index_of(DType::kBF16)] = widen_bf16;
+  table.widen[index_of(DType::kBF16)] = widen<BFloat16>;
   table.narrow[index_of(DType::kF16)] = narrow_f16;
-  table.narrow[index_of(DType::kBF16)] = narrow_bf16;
+  table.narrow[index_of(DType::kBF16)] = narrow<BFloat16>;
   return table;
 }
 

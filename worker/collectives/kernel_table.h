@@ -24,8 +24,8 @@ using CombineKernels = std::array<std::array<CombineKernel, 2>, kMaxWidth + 1>;
 
 struct KernelTable {
   const char* name = nullptr;
-  // Sums also stand for averages and scaled sums. kF16 and kBF16 have only sums: the others
-  // go through `widen` and `narrow`.
+  // Sums also stand for averages and scaled sums. Half types have sums or, f16 on processors
+  // without conversions, nothing: all else goes through `widen` and `narrow`.
   std::array<std::array<CombineKernels, ReduceOp::kKinds>, kDTypes> combine{};
   // A half type to f32 and back, by DType; null for other types.
   std::array<void (*)(std::byte* f32, const std::byte* half, std::size_t count), kDTypes> widen{};

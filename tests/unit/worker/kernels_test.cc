@@ -72,18 +72,22 @@ void cut(std::vector<RankRange>& out, int begin, int end, std::mt19937_64& rando
   cut(out, middle, end, random);
 }
 
-// Each block of ranks is reduced to a partial sum in the accumulator type, then the partial sums.
+// Each block of ranks is reduced to a partial result in the accumulator type, then these.
 template <typename E, typename A>
-void check_partial_sums(std::uint64_t seed) {
+void check_partial_results(ReduceOp::Kind kind, std::uint64_t seed) {
   constexpr std::size_t kCount = 1037;
   std::mt19937_64 random(seed);
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < 40; ++round) {
     const std::size_t ranks = 2 + random() % 30;
     const auto inputs = test::inputs_of<E>(ranks, kCount, random);
     const auto sources = test::sources_of(inputs);
     const auto all = test::ranks_of(ranks);
-    const auto expected =
-        test::expected_of<E>(ReduceOp::kAvg, inputs, kCount, {}, static_cast<int>(ranks));
+    std::vector<double> factors;
+    for (std::size_t i = 0; kind == ReduceOp::kPremulSum && i < ranks; ++i) {
+      factors.push_back(0.7 / static_cast<double>(i + 1));
+    }
+    const int divisor = static_cast<int>(ranks);
+    const auto expected = test::expected_of<E>(kind, inputs, kCount, factors, divisor);
     std::vector<RankRange> blocks;
     cut(blocks, 0, static_cast<int>(ranks), random);
     for (const KernelTable* table : kernel_tables()) {
@@ -92,16 +96,20 @@ void check_partial_sums(std::uint64_t seed) {
         partials.emplace_back(kCount, random() % 9);
         const auto begin = static_cast<std::size_t>(block.begin);
         const auto size = static_cast<std::size_t>(block.size());
-        reduce_with(*table, {E::kType, A::kType, ReduceOp::kAvg},
+        std::span<const double> scaled(factors);
+        if (!factors.empty()) scaled = scaled.subspan(begin, size);
+        reduce_with(*table, {E::kType, A::kType, kind, 0, scaled},
                     std::span(all).subspan(begin, size), std::span(sources).subspan(begin, size),
                     std::vector<std::byte*>{partials.back().data()}, kCount);
       }
-      test::Elements<typename E::Stored> result(kCount, 5);
-      reduce_with(*table, {A::kType, E::kType, ReduceOp::kAvg, static_cast<int>(ranks)}, blocks,
-                  test::sources_of(partials), std::vector<std::byte*>{result.data()}, kCount);
-      ASSERT_EQ(test::first_difference(result, expected, kCount), kCount)
-          << test::describe_case(*table, E::kType, ReduceOp::kAvg, ranks, kCount) << " in "
-          << blocks.size() << " blocks, seed " << seed;
+      test::Elements<typename E::Stored> result(kCount, 5), also(kCount, 0);
+      reduce_with(*table, {A::kType, E::kType, kind, divisor}, blocks, test::sources_of(partials),
+                  std::vector<std::byte*>{result.data(), also.data()}, kCount);
+      for (const auto* target : {&result, &also}) {
+        ASSERT_EQ(test::first_difference(*target, expected, kCount), kCount)
+            << test::describe_case(*table, E::kType, kind, ranks, kCount) << " in " << blocks.size()
+            << " blocks, seed " << seed;
+      }
     }
   }
 }
@@ -109,10 +117,12 @@ void check_partial_sums(std::uint64_t seed) {
 TEST(Kernels, BlocksOfRanksReducedFirstGiveTheSameBits) {
   const std::uint64_t seed = 5;
   RecordProperty("seed", static_cast<int>(seed));
-  check_partial_sums<test::F32, test::F32>(seed);
-  check_partial_sums<test::F64, test::F64>(seed);
-  check_partial_sums<test::F16, test::F32>(seed);
-  check_partial_sums<test::BF16, test::F32>(seed);
+  for (const auto kind : {ReduceOp::kAvg, ReduceOp::kPremulSum, ReduceOp::kProd, ReduceOp::kMin}) {
+    check_partial_results<test::F32, test::F32>(kind, seed);
+    check_partial_results<test::F64, test::F64>(kind, seed);
+    check_partial_results<test::F16, test::F32>(kind, seed);
+    check_partial_results<test::BF16, test::F32>(kind, seed);
+  }
 }
 
 template <typename T>
