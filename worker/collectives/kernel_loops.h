@@ -1,6 +1,3 @@
-// The loops behind KernelTable. Included by one source file per kind of processor, each compiled
-// with that processor's instructions; so nothing in here may have external linkage, not even a
-// function of the standard library, lest another file's calls end up in its copy.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +12,9 @@
 
 #define DDP_INLINE __attribute__((always_inline)) inline
 
+// The loops behind KernelTable. Included by one source file per kind of processor, each compiled
+// with that processor's instructions; so nothing in here may have external linkage, not even a
+// function of the standard library, lest another file's calls end up in its copy.
 namespace ddp {
 namespace {
 
