@@ -12,9 +12,13 @@
 namespace ddp::wire {
 
 inline constexpr std::uint32_t kShmMagic = 0x53504444;  // "DDPS"
-inline constexpr std::uint32_t kShmVersion = 1;
+inline constexpr std::uint32_t kShmVersion = 2;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
-inline constexpr std::size_t kShmBytesPerWorker = 256u << 20;
+// The region of one worker: its flags, its operation recorder, its staging and its arena. Far more
+// than anybody uses, because only what is touched costs memory.
+inline constexpr std::size_t kShmBytesPerWorker = std::size_t{16} << 30;
+// What the agent reads of a dead or silent worker lies at the beginning of its region.
+inline constexpr std::size_t kFlightBytes = 32u << 10;
 
 // First page. The agent fills the fixed fields before it starts a worker; what follows the header
 // belongs to worker/transport.
@@ -32,6 +36,7 @@ struct ShmHeader {
   alignas(128) std::atomic<std::uint32_t> abort{0};
   std::atomic<std::uint32_t> abort_claim{0};
   std::int32_t abort_rank = -1;  // Rank to blame, -1 if none is.
+  std::int32_t abort_code = 0;   // Errc of the cause; 0: raised by the agent.
   char abort_reason[480] = {};   // NUL-terminated text.
 };
 static_assert(sizeof(ShmHeader) <= kShmHeaderBytes);

@@ -51,32 +51,45 @@ inline ProcessGroupOptions options_of(std::chrono::milliseconds timeout) {
   return options;
 }
 
-// Element r is rank r's transport.
+inline Meeting local_meeting(std::shared_ptr<Store> store = std::make_shared<HashStore>()) {
+  Meeting meeting;
+  meeting.store = std::move(store);
+  meeting.prefix = "test";
+  meeting.addresses = {"127.0.0.1"};
+  return meeting;
+}
+
+// Ranks that meet in a store and connect by TCP. Element r is rank r's transport.
 inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::vector<int>& nodes,
-                                                                    LinkKind kind,
+                                                                    const Meeting& meeting,
                                                                     Round round = 0) {
-  if (kind == LinkKind::kSocketPair) return std::move(make_inproc_transports(nodes, round)).value();
-  HashStore store;
   std::vector<std::shared_ptr<Segment>> segments;
   for (const int size : nodes) segments.push_back(std::move(Segment::create(size, round)).value());
   const int world_size = world_size_of(nodes);
   std::vector<std::unique_ptr<Transport>> transports(static_cast<std::size_t>(world_size));
   on_ranks(world_size, [&](Rank rank) {
-    const Topology place(nodes, rank);
-    WorkerEnvironment worker;
-    worker.rank = rank;
-    worker.world_size = world_size;
-    worker.local_rank = place.local_rank();
-    worker.local_size = place.local_size();
-    worker.node = place.node();
-    worker.nodes = place.nodes();
-    worker.round = round;
-    NodeLinks links(store, "test", worker, Clock::now() + std::chrono::seconds(30));
-    auto failure = links.connect({"127.0.0.1"}, segments[static_cast<std::size_t>(place.node())],
-                                 transports[static_cast<std::size_t>(rank)]);
+    Topology place(nodes, rank);
+    Meeting own = meeting;
+    own.in_use = std::make_shared<std::mutex>();
+    std::vector<std::unique_ptr<Link>> links;
+    NodeLinks node_links(own, round, Clock::now() + std::chrono::seconds(30));
+    const auto failure = node_links.connect(place, links);
     DDP_CHECK(!failure, "{}", failure->text);
+    auto segment = segments[static_cast<std::size_t>(place.node())];
+    auto arena = std::make_shared<Arena>(segment->mapping(), place.local_rank());
+    transports[static_cast<std::size_t>(rank)] =
+        std::make_unique<Transport>(std::move(place), std::move(segment), std::move(arena),
+                                    std::move(links), spinning_pays(world_size));
   });
   return transports;
+}
+
+// Element r is rank r's transport.
+inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::vector<int>& nodes,
+                                                                    LinkKind kind,
+                                                                    Round round = 0) {
+  if (kind == LinkKind::kSocketPair) return std::move(make_inproc_transports(nodes, round)).value();
+  return connected_transports(nodes, local_meeting(), round);
 }
 
 // Element r is rank r's group.
@@ -84,8 +97,11 @@ inline std::vector<std::shared_ptr<ProcessGroup>> thread_groups(
     const std::vector<int>& nodes, LinkKind kind = LinkKind::kSocketPair,
     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   std::vector<std::shared_ptr<ProcessGroup>> groups;
+  // Messages and sub-groups meet in it, whatever the links of the group are.
+  const auto store = std::make_shared<HashStore>();
   for (auto& transport : connected_transports(nodes, kind)) {
-    groups.push_back(Group::make(std::move(transport), 0, options_of(timeout)));
+    groups.push_back(
+        Group::make(std::move(transport), 0, options_of(timeout), local_meeting(store)));
   }
   return groups;
 }

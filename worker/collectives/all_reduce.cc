@@ -7,51 +7,137 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kMemoryChunkBytes =
-    128u << 10;  // Inputs and results of all slots fit into a second-level cache.
-constexpr std::size_t kLinkChunkBytes = kSlotBytes;  // Larger pieces for system calls.
+// Inputs and results of all slots fit into a second-level cache.
+constexpr std::size_t kMemoryChunkBytes = 128u << 10;
+// What goes through a link in one piece: large enough for few system calls, small enough to overlap.
+constexpr std::size_t kLinkPieceBytes = 256u << 10;
+constexpr std::size_t kGrainBytes = 64;
 static_assert(kMemoryChunkBytes <= kSlotBytes);
+
+std::size_t index(int number) { return static_cast<std::size_t>(number); }
+
+std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
 }  // namespace
 
 AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
-                     std::uint32_t base)
+                     const Entry& entry, std::uint32_t number, std::uint32_t base)
     : transport_(transport),
       scratch_(scratch),
       operation_(operation),
+      number_(number),
       base_(base),
       local_(transport.topology().local_rank()),
       local_size_(transport.topology().local_size()),
-      owners_(transport.topology().lanes()),
+      lanes_(transport.topology().lanes()),
+      node_(transport.topology().node()),
+      nodes_(transport.topology().nodes()),
+      to_all_(operation.record.kind == OpKind::kAllReduce),
+      is_root_(operation.record.root == transport.topology().rank()),
       data_(static_cast<std::byte*>(operation.out.data)),
-      element_(dtype_bytes(operation.out.type)),
-      chunk_elements_((transport.topology().nodes() == 1 ? kMemoryChunkBytes : kLinkChunkBytes) /
-                      element_),
-      chunks_((operation.out.count + chunk_elements_ - 1) / chunk_elements_) {}
+      element_(dtype_bytes(operation.type())),
+      accumulator_(dtype_bytes(accumulator_of(operation.type()))) {
+  plan_memory(entry);
+  const std::size_t parts = index(lanes_) * index(nodes_);
+  std::size_t bytes = kMemoryChunkBytes;
+  if (nodes_ > 1) bytes = direct_ ? kLinkPieceBytes * parts : kSlotBytes;
+  chunk_elements_ = bytes / element_;
+  chunks_ = (operation.out.count + chunk_elements_ - 1) / chunk_elements_;
+  const std::size_t grain = kGrainBytes / element_;
+  const std::size_t most = std::min(chunk_elements_, operation.out.count);
+  slice_elements_ = round_up(most / index(lanes_) + 1, grain);
+  part_elements_ = round_up(slice_elements_ / index(nodes_) + 1, grain);
+  if (nodes_ > 1 && is_owner()) plan_peers();
+}
+
+void AllReduce::plan_memory(const Entry& entry) {
+  for (int local = 0; local < local_size_; ++local) {
+    const Offer offer = entry.offer(local);
+    factors_.push_back(offer.factor);
+    direct_ = direct_ && offer.in != Arena::kPrivate && offer.out != Arena::kPrivate;
+  }
+  direct_ = direct_ || alone();
+  if (!direct_) return;
+  for (int local = 0; local < local_size_; ++local) {
+    if (local == local_) {
+      inputs_.push_back(static_cast<const std::byte*>(operation_.in.data));
+      continue;
+    }
+    const auto at = [&](std::uint64_t offset) {
+      return transport_.arena()->at(transport_.segment().region_of(local), offset,
+                                    operation_.out.bytes());
+    };
+    inputs_.push_back(at(entry.offer(local).in));
+    outputs_.push_back(at(entry.offer(local).out));
+  }
+}
+
+void AllReduce::plan_peers() {
+  const Topology& topology = transport_.topology();
+  const auto ranges_of = [&](int node) {
+    return subtrees_of(topology.first(node), topology.first(node) + topology.local_size(node),
+                       topology.world_size());
+  };
+  own_ranges_ = ranges_of(node_);
+  in_place_partials_ =
+      alone() && accumulator_ == element_ && operation_.op() != ReduceOp::kPremulSum;
+  for (int node = 0; node < nodes_; ++node) {
+    if (node == node_) continue;
+    Peer peer;
+    peer.link = transport_.link(node);
+    peer.node = node;
+    peer.ranges = ranges_of(node);
+    peer.partials_at = their_bytes_;
+    their_bytes_ += peer.ranges.size() * part_elements_ * accumulator_;
+    peers_.push_back(std::move(peer));
+  }
+  const auto grow = [](std::vector<std::byte>& memory, std::size_t bytes) {
+    if (memory.size() < bytes) memory.resize(bytes);
+  };
+  grow(scratch_.their_partials, kSlots * their_bytes_);
+  if (!in_place_partials_) {
+    // Every part rounds its begin up.
+    grow(scratch_.own_partials,
+         kSlots * own_ranges_.size() * slice_elements_ * accumulator_);
+  }
+}
 
 Progress AllReduce::step() {
   StepResult result;
-  if (!result.add(copy_in())) return result.get(false);
+  if (!direct_ && !result.add(copy_in())) return result.get(false);
   if (is_owner()) {
-    if (!first_node() && !result.add(receive_partial())) return result.get(false);
-    if (!result.add(reduce_slice())) return result.get(false);
-    if (!last_node() && !result.add(send_partial())) return result.get(false);
-    if (!last_node() && !result.add(receive_final())) return result.get(false);
-    if (!first_node() && !result.add(send_final())) return result.get(false);
+    if (!result.add(add_up())) return result.get(false);
+    for (Peer& peer : peers_) {
+      if (!result.add(send(peer)) || !result.add(receive(peer))) return result.get(false);
+    }
+    if (nodes_ > 1 && !result.add(combine())) return result.get(false);
+    if (!result.add(hand_out())) return result.get(false);
+  }
+  if (direct_) {
+    bool through = !is_owner() || ready_ == chunks_;
+    for (const Peer& peer : peers_) through = through && peer.sent_results == chunks_;
+    if (!through) return result.get(false);
+    const Progress left = leave();
+    return left == Progress::kBlocked ? result.get(false) : left;
   }
   if (!result.add(copy_out())) return result.get(false);
-  return result.get(done());
-}
-
-bool AllReduce::done() const {
-  if (in_ < chunks_ || out_ < chunks_) return false;
-  if (!is_owner()) return true;
-  return reduced_ == chunks_ && ready_ == chunks_ && (last_node() || partials_sent_ == chunks_) &&
-         (first_node() || finals_sent_ == chunks_);
+  bool done = in_ == chunks_ && out_ == chunks_ && (!is_owner() || ready_ == chunks_);
+  for (const Peer& peer : peers_) done = done && peer.sent_results == chunks_;
+  return result.get(done);
 }
 
 std::size_t AllReduce::elements(std::size_t chunk) const {
   return std::min(chunk_elements_, operation_.out.count - chunk * chunk_elements_);
+}
+
+Slice AllReduce::slice(std::size_t chunk, int lane) const {
+  return slice_of(elements(chunk), lane, lanes_, kGrainBytes / element_);
+}
+
+Slice AllReduce::part(std::size_t chunk, int node) const {
+  const Slice own = slice(chunk, local_);
+  const Slice within = slice_of(own.size(), node, nodes_, kGrainBytes / element_);
+  return {own.begin + within.begin, own.begin + within.end};
 }
 
 bool AllReduce::others_reached(Flag flag, std::size_t chunk, int limit) const {
@@ -63,40 +149,68 @@ bool AllReduce::others_reached(Flag flag, std::size_t chunk, int limit) const {
   return true;
 }
 
-// The result slot of chunk `ready_`.
-bool AllReduce::result_slot_free() const {
-  if (alone() || ready_ < kSlots) return true;
-  const std::size_t through = ready_ - kSlots + 1;
-  return (first_node() || finals_sent_ >= through) &&
-         others_reached(Flag::kOut, through, local_size_);
+const std::byte* AllReduce::input(int local, std::size_t chunk) const {
+  if (direct_) return inputs_[index(local)] + chunk * chunk_elements_ * element_;
+  if (local == local_) {
+    return static_cast<const std::byte*>(operation_.in.data) + chunk * chunk_elements_ * element_;
+  }
+  return transport_.segment().input(local, chunk);
 }
 
-// Where the sum over the nodes so far is kept: a slot, or the user's buffer where it is this rank's
-// input alone.
-std::byte* AllReduce::partial(std::size_t chunk) const {
-  if (alone() && first_node()) return user(chunk);
-  return scratch_.partials.data() + (chunk % kSlots) * kSlotBytes;
+// The partial sums of one node's part: one range of ranks behind the other.
+std::byte* AllReduce::own_partials(std::size_t chunk, int node) const {
+  const Slice where = part(chunk, node);
+  if (in_place_partials_) return user(chunk) + where.begin * element_;
+  const std::size_t slot = own_ranges_.size() * slice_elements_ * accumulator_;
+  const std::size_t before = where.begin - slice(chunk, local_).begin;
+  return scratch_.own_partials.data() + (chunk % kSlots) * slot +
+         own_ranges_.size() * before * accumulator_;
 }
 
-// Where the result of this rank's slice goes first: to where the node's other ranks find it, if
-// there are any.
-std::byte* AllReduce::final_slice(std::size_t chunk) const {
-  if (alone()) return user(chunk);
-  return transport_.segment().result(local_, chunk) + own_slice(chunk).begin * element_;
+std::byte* AllReduce::their_partials(const Peer& peer, std::size_t chunk) const {
+  return scratch_.their_partials.data() + (chunk % kSlots) * their_bytes_ + peer.partials_at;
+}
+
+std::byte* AllReduce::result(std::size_t chunk, Slice where) const {
+  if (direct_) return user(chunk) + where.begin * element_;
+  return transport_.segment().result(local_, chunk) + where.begin * element_;
+}
+
+// From where the result of a part went first to where else it belongs.
+void AllReduce::spread(std::size_t chunk, Slice where) {
+  const std::byte* from = result(chunk, where);
+  const std::size_t bytes = where.size() * element_;
+  if (!direct_) {
+    if (has_result()) std::memcpy(user(chunk) + where.begin * element_, from, bytes);
+    return;
+  }
+  const std::size_t offset = (chunk * chunk_elements_ + where.begin) * element_;
+  for (std::byte* output : outputs_) std::memcpy(output + offset, from, bytes);
+}
+
+Reduction AllReduce::reduction(DType in, DType out, int divisor) const {
+  return {in, out, operation_.op(), divisor, {}};
+}
+
+// The result slot of a chunk is free once the node's ranks have the result of kSlots chunks before,
+// and the other nodes too.
+bool AllReduce::result_slot_free(std::size_t chunk) const {
+  if (direct_ || chunk < kSlots) return true;
+  const std::size_t through = chunk - kSlots + 1;
+  for (const Peer& peer : peers_) {
+    if (peer.sent_results < through) return false;
+  }
+  return others_reached(Flag::kOut, through, local_size_);
 }
 
 Progress AllReduce::copy_in() {
   if (in_ == chunks_) return Progress::kBlocked;
-  if (alone()) {
-    in_ = chunks_;
-    return Progress::kMoved;
-  }
-  if (in_ >= kSlots && !others_reached(Flag::kReduced, in_ - kSlots + 1, owners_))
+  if (in_ >= kSlots && !others_reached(Flag::kReduced, in_ - kSlots + 1, lanes_))
     return Progress::kBlocked;
   const std::size_t count = elements(in_);
-  const Slice own = is_owner() ? own_slice(in_) : Slice{count, count};
+  const Slice own = is_owner() ? slice(in_, local_) : Slice{count, count};
   std::byte* slot = transport_.segment().input(local_, in_);
-  const std::byte* source = user(in_);
+  const std::byte* source = input(local_, in_);
   std::memcpy(slot, source, own.begin * element_);
   std::memcpy(slot + own.end * element_, source + own.end * element_, (count - own.end) * element_);
   ++in_;
@@ -104,121 +218,187 @@ Progress AllReduce::copy_in() {
   return Progress::kMoved;
 }
 
-Progress AllReduce::receive_partial() {
-  if (partials_received_ == chunks_) return Progress::kBlocked;
-  const std::size_t used_until = last_node() ? reduced_ : partials_sent_;
-  if (partials_received_ - used_until >= kSlots) return Progress::kBlocked;
-  const Progress progress =
-      partial_in_.receive(transport_, *transport_.previous(), partial(partials_received_),
-                          slice_bytes(partials_received_));
-  if (progress != Progress::kDone) return progress;
-  ++partials_received_;
-  return Progress::kMoved;
-}
-
-Progress AllReduce::reduce_slice() {
-  if (reduced_ == chunks_) return Progress::kBlocked;
-  if (alone() && first_node() && !last_node()) {
-    reduced_ = chunks_;
-    return Progress::kMoved;
-  }
-  if (!first_node() && partials_received_ == reduced_) return Progress::kBlocked;
-  if (!others_reached(Flag::kIn, reduced_ + 1, local_size_)) return Progress::kBlocked;
-  const bool slot_free = last_node() ? result_slot_free() : reduced_ - partials_sent_ < kSlots;
-  if (!slot_free) return Progress::kBlocked;
-
-  const Slice own = own_slice(reduced_);
-  scratch_.sources.clear();
-  scratch_.ranges.clear();
-  if (!first_node()) scratch_.sources.push_back(partial(reduced_));
-  for (int local = 0; local < local_size_; ++local) {
-    const std::byte* chunk =
-        local == local_ ? user(reduced_) : transport_.segment().input(local, reduced_);
-    scratch_.sources.push_back(chunk + own.begin * element_);
-  }
-  for (int i = 0; i < static_cast<int>(scratch_.sources.size()); ++i) {
-    scratch_.ranges.push_back({i, i + 1});
-  }
-  Reduction reduction{operation_.out.type, operation_.out.type,
-                      static_cast<ReduceOp::Kind>(operation_.record.op), 0};
-  std::byte* target = partial(reduced_);
-  std::byte* also = nullptr;
-  if (last_node()) {
-    reduction.divisor = transport_.topology().world_size();
-    target = final_slice(reduced_);
-    if (!alone()) also = user(reduced_) + own.begin * element_;
-  }
-  // The last node of a chain of lone ranks adds its input, which lies in the target, to what came:
-  // in that order.
-  if (last_node() && alone() && !first_node()) {
-    const std::array targets{partial(reduced_), target};
-    reduce(reduction, scratch_.ranges, scratch_.sources, targets, own.size());
+Progress AllReduce::add_up() {
+  if (added_ == chunks_) return Progress::kBlocked;
+  if (!direct_ && !others_reached(Flag::kIn, added_ + 1, local_size_)) return Progress::kBlocked;
+  if (nodes_ == 1) {
+    if (!result_slot_free(added_)) return Progress::kBlocked;
+    add_up_final(added_);
   } else {
-    const std::array targets{target, also};
-    reduce(reduction, scratch_.ranges, scratch_.sources,
-           std::span(targets).first(also == nullptr ? 1 : 2), own.size());
+    // The slot's former partial sums have left.
+    if (added_ >= kSlots) {
+      const std::size_t through = added_ - kSlots + 1;
+      if (combined_ < through) return Progress::kBlocked;
+      for (const Peer& peer : peers_) {
+        if (peer.sent_partials < through) return Progress::kBlocked;
+      }
+    }
+    if (!in_place_partials_) add_up_partials(added_);
   }
-  ++reduced_;
-  transport_.publish(Flag::kReduced, base_ + static_cast<std::uint32_t>(reduced_));
-  if (last_node()) {
-    ++ready_;
-    transport_.publish(Flag::kReady, base_ + static_cast<std::uint32_t>(ready_));
-  }
+  ++added_;
+  if (!direct_) transport_.publish(Flag::kReduced, base_ + static_cast<std::uint32_t>(added_));
+  if (nodes_ == 1) combined_ = added_;
   return Progress::kMoved;
 }
 
-Progress AllReduce::send_partial() {
-  if (partials_sent_ == reduced_) return Progress::kBlocked;
-  const Progress progress = partial_out_.send(transport_, *transport_.next(),
-                                              partial(partials_sent_), slice_bytes(partials_sent_));
-  if (progress != Progress::kDone) return progress;
-  ++partials_sent_;
-  return Progress::kMoved;
+// One node: the sum over its ranks is the result.
+void AllReduce::add_up_final(std::size_t chunk) {
+  const Slice own = slice(chunk, local_);
+  sources_.clear();
+  ranges_.clear();
+  for (int local = 0; local < local_size_; ++local) {
+    sources_.push_back(input(local, chunk) + own.begin * element_);
+    ranges_.push_back({local, local + 1});
+  }
+  targets_.assign(1, result(chunk, own));
+  if (has_result()) targets_.push_back(user(chunk) + own.begin * element_);
+  Reduction final = reduction(operation_.type(), operation_.type(), local_size_);
+  if (operation_.op() == ReduceOp::kPremulSum) final.factors = factors_;
+  reduce(final, ranges_, sources_, targets_, own.size());
 }
 
-Progress AllReduce::receive_final() {
-  if (ready_ == chunks_ || !result_slot_free()) return Progress::kBlocked;
-  // The result overwrites the user's slice, which is free once the sum with it has left.
-  if (partials_sent_ <= ready_) return Progress::kBlocked;
-  std::byte* target = final_slice(ready_);
+void AllReduce::add_up_partials(std::size_t chunk) {
+  const Topology& topology = transport_.topology();
+  const int first = topology.first(node_);
+  for (int node = 0; node < nodes_; ++node) {
+    const Slice where = part(chunk, node);
+    std::byte* target = own_partials(chunk, node);
+    for (const RankRange range : own_ranges_) {
+      sources_.clear();
+      ranges_.clear();
+      for (Rank rank = range.begin; rank < range.end; ++rank) {
+        sources_.push_back(input(rank - first, chunk) + where.begin * element_);
+        ranges_.push_back({rank, rank + 1});
+      }
+      Reduction partial = reduction(operation_.type(), accumulator_of(operation_.type()), 0);
+      if (operation_.op() == ReduceOp::kPremulSum) {
+        partial.factors = std::span(factors_).subspan(index(range.begin - first),
+                                                      index(range.size()));
+      }
+      reduce(partial, ranges_, sources_, std::array{target}, where.size());
+      target += where.size() * accumulator_;
+    }
+  }
+}
+
+Progress AllReduce::send(Peer& peer) {
+  if (peer.sent_results == chunks_) return Progress::kBlocked;
+  const bool partials =
+      peer.sent_partials < chunks_ && peer.sent_partials - peer.sent_results < kSlots;
+  const std::size_t chunk = partials ? peer.sent_partials : peer.sent_results;
+  if (partials ? added_ <= chunk : combined_ <= chunk) return Progress::kBlocked;
+  const Slice where = part(chunk, partials ? peer.node : node_);
   const Progress progress =
-      final_in_.receive(transport_, *transport_.next(), target, slice_bytes(ready_));
+      partials ? peer.out.send(transport_, *peer.link, own_partials(chunk, peer.node),
+                               own_ranges_.size() * where.size() * accumulator_)
+               : peer.out.send(transport_, *peer.link, result(chunk, where),
+                               where.size() * element_);
   if (progress != Progress::kDone) return progress;
-  if (!alone()) {
-    std::memcpy(user(ready_) + own_slice(ready_).begin * element_, target, slice_bytes(ready_));
+  ++(partials ? peer.sent_partials : peer.sent_results);
+  return Progress::kMoved;
+}
+
+Progress AllReduce::receive(Peer& peer) {
+  if (peer.received_results == chunks_) return Progress::kBlocked;
+  const bool partials = peer.received_partials < chunks_ &&
+                        peer.received_partials - peer.received_results < kSlots;
+  const std::size_t chunk = partials ? peer.received_partials : peer.received_results;
+  Progress progress = Progress::kBlocked;
+  if (partials) {
+    if (chunk - std::min(chunk, combined_) >= kSlots) return Progress::kBlocked;
+    progress = peer.in.receive(transport_, *peer.link, their_partials(peer, chunk),
+                               peer.ranges.size() * part(chunk, node_).size() * accumulator_);
+  } else {
+    // The results overwrite inputs, which this rank has added up by then.
+    if (added_ <= chunk || !result_slot_free(chunk)) return Progress::kBlocked;
+    const Slice where = part(chunk, peer.node);
+    progress = peer.in.receive(transport_, *peer.link, result(chunk, where),
+                               where.size() * element_);
+    if (progress == Progress::kDone) spread(chunk, where);
+  }
+  if (progress != Progress::kDone) return progress;
+  ++(partials ? peer.received_partials : peer.received_results);
+  return Progress::kMoved;
+}
+
+// The result of this rank's own part, from the partial sums of all nodes.
+Progress AllReduce::combine() {
+  if (combined_ == added_ || !result_slot_free(combined_)) return Progress::kBlocked;
+  for (const Peer& peer : peers_) {
+    if (peer.received_partials <= combined_) return Progress::kBlocked;
+  }
+  const std::size_t chunk = combined_;
+  const Slice where = part(chunk, node_);
+  sources_.clear();
+  ranges_.clear();
+  const auto add = [&](const RankRanges& ranges, const std::byte* partials) {
+    for (const RankRange range : ranges) {
+      sources_.push_back(partials);
+      ranges_.push_back(range);
+      partials += where.size() * accumulator_;
+    }
+  };
+  auto peer = peers_.begin();
+  for (int node = 0; node < nodes_; ++node) {
+    if (node == node_) {
+      add(own_ranges_, own_partials(chunk, node_));
+    } else {
+      add(peer->ranges, their_partials(*peer, chunk));
+      ++peer;
+    }
+  }
+  targets_.assign(1, result(chunk, where));
+  const std::size_t offset = (chunk * chunk_elements_ + where.begin) * element_;
+  if (direct_) {
+    for (std::byte* output : outputs_) targets_.push_back(output + offset);
+  } else {
+    targets_.push_back(data_ + offset);
+  }
+  reduce(reduction(accumulator_of(operation_.type()), operation_.type(),
+                   transport_.topology().world_size()),
+         ranges_, sources_, targets_, where.size());
+  ++combined_;
+  return Progress::kMoved;
+}
+
+// All parts of the slice are there: the node's ranks may take them.
+Progress AllReduce::hand_out() {
+  if (ready_ == combined_) return Progress::kBlocked;
+  for (const Peer& peer : peers_) {
+    if (peer.received_results <= ready_) return Progress::kBlocked;
   }
   ++ready_;
-  transport_.publish(Flag::kReady, base_ + static_cast<std::uint32_t>(ready_));
-  return Progress::kMoved;
-}
-
-Progress AllReduce::send_final() {
-  if (finals_sent_ == ready_) return Progress::kBlocked;
-  const Progress progress = final_out_.send(transport_, *transport_.previous(),
-                                            final_slice(finals_sent_), slice_bytes(finals_sent_));
-  if (progress != Progress::kDone) return progress;
-  ++finals_sent_;
+  if (!direct_) transport_.publish(Flag::kReady, base_ + static_cast<std::uint32_t>(ready_));
   return Progress::kMoved;
 }
 
 Progress AllReduce::copy_out() {
-  if (out_ == chunks_) return Progress::kBlocked;
-  if (alone()) {
-    if (out_ == ready_) return Progress::kBlocked;
-    out_ = ready_;
-    return Progress::kMoved;
-  }
-  if (!others_reached(Flag::kReady, out_ + 1, owners_)) return Progress::kBlocked;
-  for (int owner = 0; owner < owners_; ++owner) {
-    if (owner == local_) continue;
-    const Slice part = slice(out_, owner);
-    std::memcpy(user(out_) + part.begin * element_,
-                transport_.segment().result(owner, out_) + part.begin * element_,
-                part.size() * element_);
+  if (out_ == chunks_ || !others_reached(Flag::kReady, out_ + 1, lanes_)) return Progress::kBlocked;
+  for (int lane = 0; lane < lanes_ && has_result(); ++lane) {
+    if (lane == local_) continue;
+    const Slice where = slice(out_, lane);
+    std::memcpy(user(out_) + where.begin * element_,
+                transport_.segment().result(lane, out_) + where.begin * element_,
+                where.size() * element_);
   }
   ++out_;
   transport_.publish(Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
   return Progress::kMoved;
+}
+
+// In place: nobody may go on while another rank of the node still reads its input or writes its
+// output.
+Progress AllReduce::leave() {
+  if (alone()) return Progress::kDone;
+  if (!told_) {
+    told_ = true;
+    transport_.publish(Flag::kDone, number_ + 1);
+  }
+  for (int local = 0; local < local_size_; ++local) {
+    if (local != local_ && !transport_.reached(local, Flag::kDone, number_ + 1))
+      return Progress::kBlocked;
+  }
+  return Progress::kDone;
 }
 
 }  // namespace ddp

@@ -1,117 +1,271 @@
 #include "worker/collectives/collectives.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
+#include "worker/collectives/direct_reduce.h"
+#include "worker/collectives/exchange.h"
 #include "worker/collectives/kernels.h"
 #include "worker/collectives/rooted_stream.h"
+#include "worker/collectives/small.h"
 
 namespace ddp {
+namespace {
+
+// Registered buffers above it are worth a second meeting of the ranks.
+constexpr std::size_t kDirectFromBytes = 1024;
+
+bool has_source_rank(OpKind kind) { return kind == OpKind::kBroadcast || kind == OpKind::kScatter; }
+
+bool pushes_results(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduce; }
+
+bool registered(OpKind kind, const Offer& offer) {
+  return offer.in != Arena::kPrivate && (!pushes_results(kind) || offer.out != Arena::kPrivate);
+}
+
+}  // namespace
 
 Collectives::Collectives(Transport& transport)
     : transport_(transport),
       number_(transport.segment().flag(transport.topology().local_rank(), Flag::kEntry)),
-      chunks_(transport.segment().flag(transport.topology().local_rank(), Flag::kIn)) {
+      chunks_(transport.segment().flag(transport.topology().local_rank(), Flag::kIn)) {}
+
+Offer Collectives::offer_of(const Operation& operation) const {
+  const OpKind kind = operation.record.kind;
+  const bool copied = transport_.topology().nodes() > 1 &&
+                      (kind == OpKind::kReduce || kind == OpKind::kReduceScatter);
+  Offer offer;
+  offer.factor = operation.factor;
+  if (copied) return offer;
+  const Arena& arena = *transport_.arena();
+  offer.in = arena.offset_of(operation.in.data, operation.in.bytes());
+  offer.out = operation.out.data == operation.in.data && operation.out.count == operation.in.count
+                  ? offer.in
+                  : arena.offset_of(operation.out.data, operation.out.bytes());
+  return offer;
+}
+
+bool Collectives::is_small(const Operation& operation) const {
   const Topology& topology = transport_.topology();
-  // A value per byte: the pages are there before the first operation needs them.
-  if (transport_.previous() != nullptr || transport_.next() != nullptr) {
-    scratch_.partials.assign(kSlots * kSlotBytes, std::byte{0});
+  return !operation.uneven() &&
+         small::payload_bytes(operation.record, topology.world_size()) <= kSmallBytes &&
+         small::fits(operation.record, topology);
+}
+
+bool Collectives::shows_payload(const Operation& operation, const Offer& offer) const {
+  const Topology& topology = transport_.topology();
+  if (topology.nodes() > 1) return true;
+  const std::size_t bytes = small::payload_bytes(operation.record, topology.world_size());
+  return bytes <= kDirectFromBytes || !registered(operation.record.kind, offer);
+}
+
+bool Collectives::all_show_payload(const Operation& operation, const Entry& entry) const {
+  const OpKind kind = operation.record.kind;
+  for (int local = 0; local < transport_.topology().local_size(); ++local) {
+    if (has_source_rank(kind) && transport_.topology().global(local) != operation.record.root)
+      continue;
+    if (!shows_payload(operation, entry.offer(local))) return false;
   }
-  scratch_.sources.reserve(static_cast<std::size_t>(topology.local_size()) + 1);
-  scratch_.ranges.reserve(static_cast<std::size_t>(topology.local_size()) + 1);
+  return true;
 }
 
 Outcome Collectives::run(const Operation& operation) {
   if (auto failure = transport_.check()) return failure;
   const FloatEnvironment environment;
+  const Topology& topology = transport_.topology();
+  const Offer offer = offer_of(operation);
   const bool small = is_small(operation);
-  Entry entry(transport_, operation.record, number_, operation.in.data,
-              small ? operation.in.bytes() : 0);
-  if (auto failure = enter(operation, entry)) return failure;
-  ++number_;
-  switch (operation.record.kind) {
-    case OpKind::kAllReduce:
-      if (small) return run_small(operation, entry);
-      return run_stream(operation, AllReduce(transport_, scratch_, operation, chunks_));
-    case OpKind::kBroadcast:
-    case OpKind::kAllGather:
-      if (small) return run_small(operation, entry);
-      return run_stream(operation, RootedStream(transport_, operation, chunks_));
-    case OpKind::kBarrier:
-      break;
+  const void* payload = operation.in.data;
+  std::size_t payload_bytes = 0;
+  if (operation.record.kind == OpKind::kAllToAll && operation.uneven() && topology.nodes() == 1) {
+    payload = operation.in_counts.data();
+    payload_bytes = operation.in_counts.size() * sizeof(std::uint64_t);
+  } else if (small && shows_payload(operation, offer)) {
+    const bool silent =
+        has_source_rank(operation.record.kind) && topology.rank() != operation.record.root;
+    payload_bytes = silent ? 0 : small::payload_bytes(operation.record, topology.world_size());
   }
-  if (transport_.topology().nodes() == 1) return {};
-  // Nodes meet by reducing one byte: its result cannot come before every rank has entered.
-  std::uint8_t token = 0;
-  Operation meeting = operation;
-  meeting.record.op = ReduceOp::kMax;
-  meeting.in = meeting.out = Buffer{&token, 1, DType::kU8};
-  return run_stream(meeting, AllReduce(transport_, scratch_, meeting, chunks_));
+  Entry entry(transport_, operation.record, offer, number_, payload, payload_bytes);
+  ++number_;
+  const bool heads_meet = small || needs_messages(operation);
+  auto failure = topology.nodes() == 1 || heads_meet ? enter(operation, entry)
+                                                     : enter_with_lane(operation, entry);
+  if (failure) return failure;
+  if (needs_messages(operation)) {
+    return meet_nodes(operation,
+                      std::vector<NodeGather::Block>(static_cast<std::size_t>(topology.nodes())));
+  }
+  if (small && all_show_payload(operation, entry)) return run_small(operation, entry);
+  return topology.nodes() == 1 ? run_large(operation, entry)
+                               : run_between_nodes(operation, entry);
 }
 
-bool Collectives::is_small(const Operation& operation) const {
-  return transport_.topology().nodes() == 1 && operation.in.bytes() <= kSmallBytes;
+bool Collectives::needs_messages(const Operation& operation) const {
+  if (transport_.topology().nodes() == 1 || is_small(operation)) return false;
+  switch (operation.record.kind) {
+    case OpKind::kGather:
+    case OpKind::kScatter:
+    case OpKind::kAllToAll:
+      return true;
+    case OpKind::kAllGather:
+      return operation.uneven();
+    default:
+      return false;
+  }
 }
 
 Outcome Collectives::enter(const Operation& operation, Entry& entry) {
   auto failure = transport_.drive(operation.deadline, [&] { return entry.step(); });
-  if (failure && failure->code == Errc::kTimeout && !failure->told) {
-    failure->suspect = entry.first_missing();
-    failure->text = fmt::format("timed out after {} ms waiting for all ranks to call it; {}",
-                                operation.timeout.count(), entry.missing());
-  }
+  if (failure && failure->code == Errc::kTimeout && !failure->told)
+    return not_arrived(operation, &entry, nullptr);
   return failure;
 }
 
-// Every rank has every payload of the node before it, and computes the result by itself, all in the
-// same order.
-Outcome Collectives::run_small(const Operation& operation, const Entry& /*entered*/) {
-  Segment& segment = transport_.segment();
+// The ranks of the node, and those of this rank's lane on the other nodes.
+Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry) {
+  if (!transport_.has_links()) return enter(operation, entry);
+  const int nodes = transport_.topology().nodes();
+  NodeGather gather(transport_, operation.record,
+                    std::vector<NodeGather::Block>(static_cast<std::size_t>(nodes)),
+                    nodes <= NodeGather::kDirectNodes);
+  bool entered = false;
+  bool met = false;
+  auto failure = transport_.drive(operation.deadline, [&] {
+    StepResult result;
+    const auto advance = [&](bool& done, auto& part) {
+      if (done) return true;
+      const Progress progress = part.step();
+      done = progress == Progress::kDone;
+      return result.add(done ? Progress::kMoved : progress);
+    };
+    if (!advance(entered, entry) || !advance(met, gather)) return result.get(false);
+    return result.get(entered && met);
+  });
+  if (failure && failure->code == Errc::kTimeout && !failure->told)
+    return not_arrived(operation, &entry, &gather);
+  return failure;
+}
+
+// The node's head meets the others; its neighbours wait until it says that it has.
+Outcome Collectives::meet_nodes(const Operation& operation,
+                                std::vector<NodeGather::Block> blocks) {
+  const int nodes = transport_.topology().nodes();
+  if (transport_.topology().local_rank() != 0) {
+    auto failure = transport_.drive(operation.deadline + kStallGrace, [&] {
+      return transport_.reached(0, Flag::kNodes, number_) ? Progress::kDone : Progress::kBlocked;
+    });
+    if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
+    return failure;
+  }
+  NodeGather gather(transport_, operation.record, std::move(blocks),
+                    nodes <= NodeGather::kDirectNodes);
+  auto failure = transport_.drive(operation.deadline, [&] { return gather.step(); });
+  if (failure && failure->code == Errc::kTimeout && !failure->told)
+    return not_arrived(operation, nullptr, &gather);
+  if (!failure) transport_.publish(Flag::kNodes, number_);
+  return failure;
+}
+
+Outcome Collectives::run_small(const Operation& operation, const Entry& entry) {
+  const auto blocks = small::blocks(operation.record, transport_);
+  if (!blocks.empty()) {
+    prepare_staging();
+    if (transport_.topology().local_rank() == 0)
+      small::fill_own_block(operation, transport_, entry, blocks);
+    if (auto failure = meet_nodes(operation, blocks)) return failure;
+  }
+  small::finish(operation, transport_, entry, blocks);
+  return {};
+}
+
+Outcome Collectives::run_large(const Operation& operation, const Entry& entry) {
+  const OpKind kind = operation.record.kind;
+  if (auto failure = check_counts(operation, entry)) return failure;
   const std::uint32_t number = number_ - 1;
-  const std::size_t bytes = operation.in.bytes();
-  auto* out = static_cast<std::byte*>(operation.out.data);
-  const int local_size = transport_.topology().local_size();
-  if (bytes == 0) return {};
+  if (!pushes_results(kind))
+    return run_stream(operation, Exchange(transport_, operation, entry, number, chunks_));
+  bool direct = true;
+  for (int local = 0; local < transport_.topology().local_size(); ++local) {
+    direct = direct && registered(kind, entry.offer(local));
+  }
+  if (direct) {
+    DirectReduce stream(transport_, operation, entry, number);
+    auto failure =
+        transport_.drive(operation.deadline + kStallGrace, [&] { return stream.step(); });
+    if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
+    return failure;
+  }
+  return run_stream(operation,
+                    AllReduce(transport_, scratch_, operation, entry, number, chunks_));
+}
+
+Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& entry) {
   switch (operation.record.kind) {
-    case OpKind::kAllReduce: {
-      scratch_.sources.clear();
-      scratch_.ranges.clear();
-      for (int local = 0; local < local_size; ++local) {
-        scratch_.sources.push_back(segment.operation(local, number).payload);
-        scratch_.ranges.push_back({local, local + 1});
-      }
-      const Reduction reduction{operation.out.type, operation.out.type,
-                                static_cast<ReduceOp::Kind>(operation.record.op), local_size};
-      reduce(reduction, scratch_.ranges, scratch_.sources, std::array{out}, operation.out.count);
-      break;
-    }
     case OpKind::kBroadcast:
-      if (operation.record.root != transport_.topology().rank()) {
-        std::memcpy(out, segment.operation(operation.record.root, number).payload, bytes);
-      }
-      break;
     case OpKind::kAllGather:
-      for (int local = 0; local < local_size; ++local) {
-        std::memcpy(out + static_cast<std::size_t>(local) * bytes,
-                    segment.operation(local, number).payload, bytes);
-      }
-      break;
-    case OpKind::kBarrier:
-      break;
+      return run_stream(operation, RootedStream(transport_, operation, chunks_));
+    case OpKind::kReduce:
+    case OpKind::kReduceScatter:
+      return run_on_copy(operation, entry);
+    default:
+      return run_stream(operation, AllReduce(transport_, scratch_, operation, entry, number_ - 1,
+                                             chunks_));
+  }
+}
+
+// As an all_reduce of a copy, of which this rank takes what is its own.
+Outcome Collectives::run_on_copy(const Operation& operation, const Entry& entry) {
+  const std::size_t bytes = operation.in.bytes();
+  if (copy_.size() < bytes) copy_.resize(bytes);
+  std::memcpy(copy_.data(), operation.in.data, bytes);
+  Operation whole = operation;
+  whole.record.kind = OpKind::kAllReduce;
+  whole.in = whole.out = {copy_.data(), operation.in.count, operation.type()};
+  auto failure = run_stream(
+      whole, AllReduce(transport_, scratch_, whole, entry, number_ - 1, chunks_));
+  if (failure) return failure;
+  const bool scattered = operation.record.kind == OpKind::kReduceScatter;
+  const Rank self = transport_.topology().rank();
+  if (!scattered && self != operation.record.root) return {};
+  const std::size_t offset = scattered ? static_cast<std::size_t>(self) * operation.out.bytes() : 0;
+  std::memcpy(operation.out.data, copy_.data() + offset, operation.out.bytes());
+  return {};
+}
+
+// all_to_all of unequal blocks: what others send here against what this rank expects.
+Outcome Collectives::check_counts(const Operation& operation, const Entry& entry) const {
+  if (operation.record.kind != OpKind::kAllToAll || !operation.uneven()) return {};
+  const Topology& topology = transport_.topology();
+  const auto self = static_cast<std::size_t>(topology.rank());
+  for (Rank rank = 0; rank < topology.world_size(); ++rank) {
+    std::uint64_t sent = 0;
+    std::memcpy(&sent, entry.payload(rank) + self * sizeof(sent), sizeof(sent));
+    const std::size_t expected = operation.out_counts[static_cast<std::size_t>(rank)];
+    if (sent == expected) continue;
+    return Failure{Errc::kMismatch, -1,
+                   fmt::format("rank {} sends {} elements to rank {}, which expects {}", rank, sent,
+                               topology.rank(), expected)};
   }
   return {};
 }
 
+void Collectives::prepare_staging() {
+  if (!std::exchange(staging_ready_, true)) transport_.segment().populate_staging();
+}
+
 template <typename Stream>
 Outcome Collectives::run_stream(const Operation& operation, Stream&& stream) {
+  if (stream.chunks() > 0) prepare_staging();
   auto failure = transport_.drive(operation.deadline + kStallGrace, [&] { return stream.step(); });
   if (failure) {
     if (failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;
   }
+  if (stream.chunks() == 0) return {};
   chunks_ += stream.chunks();
   // Stages that this rank had no part in: its flags must agree with the others' from here on.
   const int local = transport_.topology().local_rank();
@@ -121,8 +275,27 @@ Outcome Collectives::run_stream(const Operation& operation, Stream&& stream) {
   return {};
 }
 
-// Every rank of the node and every neighbour had entered, so how far each has come is what can be
-// told.
+Failure Collectives::not_arrived(const Operation& operation, const Entry* entry,
+                                 const NodeGather* gather) const {
+  std::vector<Rank> arrived;
+  std::vector<Rank> missing;
+  if (entry != nullptr) {
+    entry->note_arrivals(arrived, missing);
+  } else {
+    for (int local = 0; local < transport_.topology().local_size(); ++local)
+      arrived.push_back(transport_.topology().global(local));
+  }
+  if (gather != nullptr) gather->note_arrivals(arrived, missing);
+  std::sort(arrived.begin(), arrived.end());
+  std::sort(missing.begin(), missing.end());
+  return {Errc::kTimeout, missing.empty() ? -1 : missing.front(),
+          fmt::format("timed out after {} ms waiting for all ranks to call it; arrived: {}; not "
+                      "arrived: {}",
+                      operation.timeout.count(), list_ranks(arrived), list_ranks(missing))};
+}
+
+// Every rank of the node and every rank of the lane had entered, so how far each has come is what
+// can be told.
 Failure Collectives::stalled(const Operation& operation) const {
   const Topology& topology = transport_.topology();
   std::string progress;

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "worker/collectives/all_reduce.h"
 #include "worker/collectives/entry.h"
+#include "worker/collectives/node_gather.h"
 #include "worker/collectives/operation.h"
 #include "worker/transport/transport.h"
 
@@ -18,20 +21,40 @@ class Collectives {
   explicit Collectives(Transport& transport);
 
   // kTimeout says which ranks had arrived; kMismatch says which ranks called what.
+  //
+  // Of a gather, scatter, all_to_all or unequal all_gather between nodes that is not small, only the
+  // meeting: all ranks have shown the same record; needs_messages() says so.
   Outcome run(const Operation& operation);
+  bool needs_messages(const Operation& operation) const;
 
  private:
-  Outcome run_small(const Operation& operation, const Entry& entry);
+  Offer offer_of(const Operation& operation) const;
+  bool is_small(const Operation& operation) const;
+  // Whether a rank with this offer sends its payload along with the record.
+  bool shows_payload(const Operation& operation, const Offer& offer) const;
+  bool all_show_payload(const Operation& operation, const Entry& entry) const;
+
   Outcome enter(const Operation& operation, Entry& entry);
+  Outcome enter_with_lane(const Operation& operation, Entry& entry);
+  Outcome run_small(const Operation& operation, const Entry& entry);
+  Outcome run_large(const Operation& operation, const Entry& entry);
+  Outcome run_between_nodes(const Operation& operation, const Entry& entry);
+  Outcome run_on_copy(const Operation& operation, const Entry& entry);
+  Outcome meet_nodes(const Operation& operation, std::vector<NodeGather::Block> blocks);
+  Outcome check_counts(const Operation& operation, const Entry& entry) const;
+  void prepare_staging();
   template <typename Stream>
   Outcome run_stream(const Operation& operation, Stream&& stream);
-  bool is_small(const Operation& operation) const;
+  Failure not_arrived(const Operation& operation, const Entry* entry,
+                      const NodeGather* gather) const;
   Failure stalled(const Operation& operation) const;
 
   Transport& transport_;
   AllReduceScratch scratch_;
-  std::uint32_t number_;  // Operations of the segment so far.
-  std::uint32_t chunks_;  // Value of all this rank's chunk flags between operations.
+  std::vector<std::byte> copy_;  // Of an input that must stay as it is.
+  std::uint32_t number_;         // Operations of the segment so far.
+  bool staging_ready_ = false;
+  std::uint32_t chunks_;         // Value of all this rank's chunk flags between operations.
 };
 
 }  // namespace ddp

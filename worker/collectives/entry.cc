@@ -1,124 +1,100 @@
 #include "worker/collectives/entry.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
 
 namespace ddp {
 
-Entry::Entry(Transport& transport, const OpRecord& record, std::uint32_t number,
+static_assert(sizeof(OpRecord) + sizeof(Offer) <= kRecordBytes);
+
+Entry::Entry(Transport& transport, const OpRecord& record, const Offer& offer, std::uint32_t number,
              const void* payload, std::size_t payload_bytes)
-    : transport_(transport), record_(record), number_(number) {
+    : transport_(transport),
+      record_(record),
+      number_(number),
+      local_(transport.topology().local_rank()),
+      size_(transport.topology().local_size()) {
   DDP_CHECK(payload_bytes <= kSmallBytes, "payload of {} bytes", payload_bytes);
-  OperationSlot& slot = transport_.segment().operation(transport_.topology().local_rank(), number_);
+  OperationSlot& slot = transport_.segment().operation(local_, number_);
   std::memcpy(slot.record, &record_, sizeof(record_));
+  std::memcpy(slot.record + sizeof(record_), &offer, sizeof(offer));
   if (payload_bytes > 0) std::memcpy(slot.payload, payload, payload_bytes);
   transport_.publish(Flag::kEntry, number_ + 1);
-  greeting_.record = record_;
-  neighbours_[0].link = transport_.previous();
-  neighbours_[1].link = transport_.next();
+  if (grouped()) seen_ = local_ / kGroup * kGroup;
 }
 
 Progress Entry::step() {
   StepResult result;
-  if (!result.add(step_local())) return result.get(false);
-  bool done = local_seen_ == transport_.topology().local_size();
-  for (Neighbour& neighbour : neighbours_) {
-    if (neighbour.link == nullptr) continue;
-    if (!result.add(step_neighbour(neighbour))) return result.get(false);
-    done = done && neighbour.sent && neighbour.received;
+  if (!grouped()) {
+    if (!result.add(look(seen_, 1, size_, Flag::kEntry))) return result.get(false);
+    return result.get(seen_ >= size_);
   }
-  return result.get(done);
-}
-
-Progress Entry::step_local() {
-  const int before = local_seen_;
-  while (local_seen_ < transport_.topology().local_size() &&
-         transport_.reached(local_seen_, Flag::kEntry, number_ + 1)) {
-    OpRecord theirs;
-    std::memcpy(&theirs, transport_.segment().operation(local_seen_, number_).record,
-                sizeof(theirs));
-    if (!(theirs == record_)) return compare(theirs, transport_.topology().global(local_seen_));
-    ++local_seen_;
-  }
-  return local_seen_ > before ? Progress::kMoved : Progress::kBlocked;
-}
-
-Progress Entry::step_neighbour(Neighbour& neighbour) {
-  Progress sent = Progress::kBlocked;
-  if (!neighbour.sent) {
-    sent =
-        neighbour.sending.send(transport_, *neighbour.link,
-                               reinterpret_cast<const std::byte*>(&greeting_), sizeof(greeting_));
-    if (sent == Progress::kFailed) return sent;
-    neighbour.sent = sent == Progress::kDone;
-  }
-  if (neighbour.received) return sent == Progress::kBlocked ? sent : Progress::kMoved;
-  const Progress received = neighbour.receiving.receive(
-      transport_, *neighbour.link, reinterpret_cast<std::byte*>(&neighbour.greeting),
-      sizeof(Greeting));
-  if (received == Progress::kDone) {
-    neighbour.received = true;
-    const Rank peer = neighbour.link->peer();
-    if (neighbour.greeting.magic != greeting_.magic) {
-      return transport_.fail(
-          {Errc::kProtocol, peer, fmt::format("rank {} sent bytes that begin no operation", peer)});
+  const int group_end = std::min(local_ / kGroup * kGroup + kGroup, size_);
+  if (local_ % kGroup == 0) {
+    if (!result.add(look(seen_, 1, group_end, Flag::kEntry))) return result.get(false);
+    if (seen_ >= group_end && !told_) {
+      told_ = true;
+      transport_.publish(Flag::kGroup, number_ + 1);
     }
-    if (!(neighbour.greeting.record == record_)) return compare(neighbour.greeting.record, peer);
   }
-  if (received == Progress::kFailed) return received;
-  return received == Progress::kBlocked && sent == Progress::kBlocked ? Progress::kBlocked
-                                                                      : Progress::kMoved;
+  if (!result.add(look(heads_seen_, kGroup, size_, Flag::kGroup))) return result.get(false);
+  return result.get(heads_seen_ >= size_);
 }
 
-Progress Entry::compare(const OpRecord& theirs, Rank rank) {
-  const Rank self = transport_.topology().rank();
-  std::string first = fmt::format("rank {} calls {}", self, describe(record_));
+Progress Entry::look(int& seen, int stride, int end, Flag flag) {
+  const int before = seen;
+  while (seen < end && transport_.reached(seen, flag, number_ + 1)) {
+    OpRecord theirs;
+    std::memcpy(&theirs, transport_.segment().operation(seen, number_).record, sizeof(theirs));
+    if (!(theirs == record_)) {
+      return report_mismatch(transport_, record_, theirs, transport_.topology().global(seen));
+    }
+    seen += stride;
+  }
+  return seen > before ? Progress::kMoved : Progress::kBlocked;
+}
+
+Offer Entry::offer(int local) const {
+  Offer offer;
+  std::memcpy(&offer, transport_.segment().operation(local, number_).record + sizeof(OpRecord),
+              sizeof(offer));
+  return offer;
+}
+
+void Entry::note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& missing) const {
+  for (int local = 0; local < size_; ++local) {
+    const bool there = transport_.reached(local, Flag::kEntry, number_ + 1);
+    (there ? arrived : missing).push_back(transport_.topology().global(local));
+  }
+}
+
+Progress report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
+                         Rank rank) {
+  const Rank self = transport.topology().rank();
+  std::string first = fmt::format("rank {} calls {}", self, describe(ours));
   std::string second = fmt::format("rank {} calls {}", rank, describe(theirs));
-  if (theirs.sequence != record_.sequence) {
-    first += fmt::format(" as its operation #{}", record_.sequence);
+  if (theirs.sequence != ours.sequence) {
+    first += fmt::format(" as its operation #{}", ours.sequence);
     second += fmt::format(" as its operation #{}", theirs.sequence);
   }
   if (rank < self) std::swap(first, second);
-  return transport_.fail(
+  return transport.fail(
       {Errc::kMismatch, -1,
        fmt::format("the ranks disagree: {}, {}; all ranks must issue the same operations in the "
                    "same order",
                    first, second)});
 }
 
-std::string Entry::missing() const {
-  const Topology& topology = transport_.topology();
-  std::string arrived;
-  std::string absent;
-  const auto note = [](std::string& list, Rank rank) {
-    list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);
-  };
-  for (int local = 0; local < topology.local_size(); ++local) {
-    note(transport_.reached(local, Flag::kEntry, number_ + 1) ? arrived : absent,
-         topology.global(local));
-  }
-  for (const Neighbour& neighbour : neighbours_) {
-    if (neighbour.link != nullptr)
-      note(neighbour.received ? arrived : absent, neighbour.link->peer());
-  }
-  return fmt::format("arrived: rank {}; not arrived: rank {}", arrived.empty() ? "-" : arrived,
-                     absent.empty() ? "-" : absent);
-}
-
-Rank Entry::first_missing() const {
-  const Topology& topology = transport_.topology();
-  for (int local = 0; local < topology.local_size(); ++local) {
-    if (!transport_.reached(local, Flag::kEntry, number_ + 1)) return topology.global(local);
-  }
-  for (const Neighbour& neighbour : neighbours_) {
-    if (neighbour.link != nullptr && !neighbour.received) return neighbour.link->peer();
-  }
-  return -1;
+std::string list_ranks(const std::vector<Rank>& ranks) {
+  if (ranks.empty()) return "rank -";
+  return fmt::format("rank {}", fmt::join(ranks, ", "));
 }
 
 }  // namespace ddp

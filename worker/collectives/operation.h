@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
@@ -14,34 +16,61 @@ namespace ddp {
 // another to arrive can. The former lets the latter speak first for so long.
 inline constexpr Duration kStallGrace{1000};
 
-enum class OpKind : std::uint32_t { kAllReduce = 1, kBroadcast, kAllGather, kBarrier };
+enum class OpKind : std::uint32_t {
+  kAllReduce = 1,
+  kBroadcast,
+  kReduce,
+  kAllGather,
+  kReduceScatter,
+  kGather,
+  kScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kRecv,
+};
 
-// What all ranks must agree on about an operation. Ranks compare it before any data moves:
-// neighbours in memory through the node's segment, nodes through their links.
+// What all ranks must agree on about a collective operation. Ranks compare it before any data
+// moves: neighbours in memory through the node's segment, nodes through their links.
 struct OpRecord {
   std::uint64_t sequence = 0;  // Operations of this group before it.
   OpKind kind = OpKind::kBarrier;
   std::uint32_t type = 0;  // DType
   std::uint32_t op = 0;    // ReduceOp::Kind; 0 where nothing is reduced.
-  Rank root = -1;          // Of a broadcast.
+  Rank root = -1;          // Of what has one.
+  // Elements: of the buffer (all_reduce, broadcast, reduce), of one rank's block (the others), of
+  // all blocks together (all_gather of unequal blocks), 0 (all_to_all of unequal blocks).
   std::uint64_t count = 0;
+  std::uint64_t layout = 0;  // Of unequal blocks: a digest of the list that all ranks must share.
 
   bool operator==(const OpRecord&) const = default;
 };
-static_assert(sizeof(OpRecord) == 32);
+static_assert(sizeof(OpRecord) == 40);
 
 struct Operation {
   OpRecord record;
   Buffer in;  // Input; the same as `out` for what works in place.
   Buffer out;
+  double factor = 1.0;  // Of this rank's input, for ReduceOp::kPremulSum.
+  // Elements of each rank's block where blocks are unequal, else empty.
+  std::vector<std::size_t> in_counts;
+  std::vector<std::size_t> out_counts;
+  // Of an operation over several buffers: these are copied to `in`, and `out` back to them.
+  std::vector<Buffer> parts;
+  std::shared_ptr<std::byte> packed;  // Owns `in` in that case.
   TimePoint deadline{};
   std::chrono::milliseconds timeout{0};  // What the deadline came from, for messages.
+
+  bool uneven() const { return !in_counts.empty() || !out_counts.empty(); }
+  DType type() const { return static_cast<DType>(record.type); }
+  ReduceOp::Kind op() const { return static_cast<ReduceOp::Kind>(record.op); }
 };
 
 const char* name_of(OpKind kind);
 const char* name_of(DType type);
 const char* name_of(ReduceOp op);
-// "all_reduce (sum) of 1000 f32", "broadcast of 5 i64 from rank 2", "barrier".
+// "all_reduce (sum) of 1000 f32", "broadcast of 5 i64 from rank 2", "gather of 5 u8 to rank 0",
+// "barrier".
 std::string describe(const OpRecord& record);
 
 }  // namespace ddp

@@ -1,5 +1,6 @@
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,16 +31,32 @@ std::string store_prefix(const WorkerEnvironment& worker) {
   return count == 0 ? prefix : fmt::format("{}.{}", prefix, count);
 }
 
-std::shared_ptr<Segment> open_segment(const WorkerEnvironment& worker) {
-  auto segment = worker.shm_fd >= 0
-                     ? Segment::attach(worker.shm_fd, worker.local_size, worker.round)
-                     : Segment::create(worker.local_size, worker.round);
-  if (!segment) throw_error(segment.error().code, worker.rank, segment.error().message);
-  return std::move(*segment);
+struct NodeMemory {
+  std::shared_ptr<SharedMapping> mapping;
+  std::shared_ptr<Arena> arena;
+};
+
+// Groups that a process makes one after the other share the memory, and buffers of an earlier one
+// may still be in use: so there is one mapping and one arena for a descriptor, as long as anybody
+// uses them.
+NodeMemory open_memory(const WorkerEnvironment& worker) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, Round>, std::weak_ptr<Arena>> arenas;
+  const std::lock_guard lock(mutex);
+  auto& known = arenas[{worker.shm_fd, worker.round}];
+  if (auto arena = known.lock(); arena && worker.shm_fd >= 0) return {arena->mapping(), arena};
+  auto mapping = worker.shm_fd >= 0
+                     ? SharedMapping::attach(worker.shm_fd, worker.local_size, worker.round)
+                     : SharedMapping::create(worker.local_size, worker.round);
+  if (!mapping) throw_error(mapping.error().code, worker.rank, mapping.error().message);
+  auto arena = std::make_shared<Arena>(*mapping, worker.local_rank);
+  known = arena;
+  return {*mapping, arena};
 }
 
-std::unique_ptr<Transport> connect_nodes(const WorkerEnvironment& worker,
-                                         std::shared_ptr<Segment> segment, TimePoint deadline) {
+Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
+  Meeting meeting;
+  if (worker.master_addr.empty()) return meeting;
   const auto timeout = std::chrono::ceil<Duration>(deadline - Clock::now());
   auto store = TcpStore::connect(worker.master_addr, worker.master_port, timeout);
   if (!store) {
@@ -48,13 +65,30 @@ std::unique_ptr<Transport> connect_nodes(const WorkerEnvironment& worker,
         fmt::format("rank {} cannot reach the store at MASTER_ADDR={} MASTER_PORT={}: {}",
                     worker.rank, worker.master_addr, worker.master_port, store.error().message));
   }
-  std::unique_ptr<Transport> transport;
-  NodeLinks links(**store, store_prefix(worker), worker, deadline);
-  const auto addresses = reachable_addresses(worker.master_addr, worker.master_port);
-  if (auto failure = links.connect(addresses, std::move(segment), transport)) {
-    throw_error(failure->code, failure->suspect, failure->text);
+  meeting.store = std::move(*store);
+  meeting.prefix = store_prefix(worker);
+  meeting.addresses = reachable_addresses(worker.master_addr, worker.master_port);
+  return meeting;
+}
+
+std::unique_ptr<Transport> open_transport(const WorkerEnvironment& worker, const Meeting& meeting,
+                                          TimePoint deadline) {
+  NodeMemory memory = open_memory(worker);
+  Placement placement{{worker.local_size}, {}};
+  std::vector<std::unique_ptr<Link>> links;
+  if (!meeting.store) {
+    placement.locals.resize(static_cast<std::size_t>(worker.local_size));
+    std::iota(placement.locals.begin(), placement.locals.end(), 0);
+  } else {
+    NodeLinks node_links(meeting, worker.round, deadline);
+    auto failure = node_links.place(worker, placement);
+    if (!failure) failure = node_links.connect(Topology(placement.node_sizes, worker.rank), links);
+    if (failure) throw_error(failure->code, failure->suspect, failure->text);
   }
-  return transport;
+  return std::make_unique<Transport>(
+      Topology(placement.node_sizes, worker.rank),
+      Segment::of_ranks(std::move(memory.mapping), placement.locals), std::move(memory.arena),
+      std::move(links), spinning_pays(worker.local_size));
 }
 
 }  // namespace
@@ -62,16 +96,9 @@ std::unique_ptr<Transport> connect_nodes(const WorkerEnvironment& worker,
 std::shared_ptr<ProcessGroup> ProcessGroup::from_environment(const ProcessGroupOptions& options) {
   const WorkerEnvironment worker = read_worker_environment(process_variable);
   const TimePoint deadline = Clock::now() + options.connect_timeout;
-  auto segment = open_segment(worker);
-  std::unique_ptr<Transport> transport;
-  if (worker.nodes > 1) {
-    transport = connect_nodes(worker, std::move(segment), deadline);
-  } else {
-    transport =
-        std::make_unique<Transport>(Topology({worker.local_size}, worker.rank), std::move(segment),
-                                    nullptr, nullptr, spinning_pays(worker.local_size));
-  }
-  auto group = Group::make(std::move(transport), worker.round, options);
+  Meeting meeting = open_meeting(worker, deadline);
+  auto transport = open_transport(worker, meeting, deadline);
+  auto group = Group::make(std::move(transport), worker.round, options, std::move(meeting));
   // Whoever does not come is found now, with the time that is meant for coming.
   const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
   group->barrier({std::max(left, Duration(1)), "all ranks present"})->wait();

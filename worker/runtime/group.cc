@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -14,6 +15,7 @@
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
+#include "worker/runtime/operations.h"
 
 namespace ddp {
 namespace {
@@ -23,45 +25,52 @@ namespace {
 constexpr int kIdlePollMs = 50;
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
-}
-
-void require_data(const char* operation, const Buffer& buffer) {
-  require(buffer.data != nullptr || buffer.count == 0,
-          fmt::format("{}: the buffer of {} elements has no address", operation, buffer.count));
-}
-
-OpRecord record_of(OpKind kind, const Buffer& buffer) {
-  OpRecord record;
-  record.kind = kind;
-  record.type = static_cast<std::uint32_t>(buffer.type);
-  record.count = buffer.count;
-  return record;
-}
-
 [[noreturn]] void throw_failure(const Failure& failure) {
   throw CollectiveError(failure.text, failure.code, failure.suspect);
+}
+
+// What a synchronous call returns.
+class DoneWork final : public Work {
+ public:
+  bool done() const override { return true; }
+  void wait() override {}
+};
+
+const WorkPtr& done_work() {
+  static const WorkPtr work = std::make_shared<DoneWork>();
+  return work;
+}
+
+std::string name_operation(const OpRecord& record, const std::string& tag) {
+  if (tag.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
+  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag);
 }
 
 }  // namespace
 
 std::shared_ptr<Group> Group::make(std::unique_ptr<Transport> transport, Round round,
-                                   const ProcessGroupOptions& options) {
-  auto group = std::make_shared<Group>(std::move(transport), round, options);
+                                   const ProcessGroupOptions& options, Meeting meeting) {
+  auto group = std::make_shared<Group>(std::move(transport), round, options, std::move(meeting));
   group->thread_ = std::thread([raw = group.get()] { raw->run_thread(); });
   return group;
 }
 
-Group::Group(std::unique_ptr<Transport> transport, Round round, const ProcessGroupOptions& options)
+Group::Group(std::unique_ptr<Transport> transport, Round round, const ProcessGroupOptions& options,
+             Meeting meeting)
     : rank_(transport->topology().rank()),
       size_(transport->topology().world_size()),
       round_(round),
       options_(options),
+      meeting_(std::move(meeting)),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       transport_(std::move(transport)),
       collectives_(*transport_) {
   DDP_CHECK(static_cast<bool>(wake_fd_), "eventfd: errno {}", errno);
+  if (size_ == 1) return;
+  PointToPoint::Options messages;
+  messages.timeout = options_.timeout;
+  messages.on_failure = [this](const Failure& cause) { abort_with(cause); };
+  messages_ = PointToPoint::make(*transport_, meeting_, round_, std::move(messages));
 }
 
 Group::~Group() {
@@ -77,61 +86,118 @@ Group::~Group() {
   }
   wake();
   if (thread_.joinable()) thread_.join();
+  if (messages_) messages_->close();
+}
+
+std::shared_ptr<std::byte> Group::allocate(std::size_t bytes) {
+  return transport_->arena()->allocate(bytes);
 }
 
 WorkPtr Group::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
-  require_data("all_reduce", in_out);
-  require(op != ReduceOp::kAvg || is_floating(in_out.type),
-          fmt::format("all_reduce: an average of {} has no exact value; use a sum",
-                      name_of(in_out.type)));
-  require(valid(in_out.type, op.kind()) && op.kind() != ReduceOp::kPremulSum,
-          fmt::format("all_reduce: {} of {} is not defined", name_of(op), name_of(in_out.type)));
-  OpRecord record = record_of(OpKind::kAllReduce, in_out);
-  record.op = op.kind();
-  return issue(record, in_out, in_out, std::move(options));
+  return issue(operations::all_reduce(in_out, op), std::move(options));
+}
+
+WorkPtr Group::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                                    OpOptions options) {
+  Buffer whole = operations::whole_of(in_out);
+  auto packed = allocate(whole.bytes());
+  if (!packed) packed = std::shared_ptr<std::byte>(new std::byte[whole.bytes() + 1], [](std::byte* memory) { delete[] memory; });
+  whole.data = packed.get();
+  Operation operation = operations::all_reduce(whole, op);
+  operation.parts.assign(in_out.begin(), in_out.end());
+  operation.packed = std::move(packed);
+  return issue(std::move(operation), std::move(options));
 }
 
 WorkPtr Group::broadcast(Buffer in_out, Rank root, OpOptions options) {
-  require_data("broadcast", in_out);
-  require(root >= 0 && root < size_,
-          fmt::format("broadcast: root {} is not in 0..{}", root, size_ - 1));
-  OpRecord record = record_of(OpKind::kBroadcast, in_out);
-  record.root = root;
-  return issue(record, in_out, in_out, std::move(options));
+  return issue(operations::broadcast(in_out, root, size_), std::move(options));
+}
+
+WorkPtr Group::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) {
+  return issue(operations::reduce(in_out, root, op, size_), std::move(options));
 }
 
 WorkPtr Group::all_gather(Buffer in, Buffer out, OpOptions options) {
-  require_data("all_gather", in);
-  require_data("all_gather", out);
-  require(in.type == out.type, fmt::format("all_gather: input of {} and output of {}",
-                                           name_of(in.type), name_of(out.type)));
-  require(out.count == in.count * static_cast<std::size_t>(size_),
-          fmt::format("all_gather: {} elements of {} ranks need an output of {}, not {}", in.count,
-                      size_, in.count * static_cast<std::size_t>(size_), out.count));
-  return issue(record_of(OpKind::kAllGather, in), in, out, std::move(options));
+  return issue(operations::all_gather(in, out, size_), std::move(options));
 }
 
-WorkPtr Group::barrier(OpOptions options) {
-  return issue(record_of(OpKind::kBarrier, Buffer{nullptr, 0, DType::kU8}), {}, {},
+WorkPtr Group::all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                           OpOptions options) {
+  return issue(operations::all_gatherv(in, out, counts, rank_, size_), std::move(options));
+}
+
+WorkPtr Group::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
+  return issue(operations::reduce_scatter(in, out, op, size_), std::move(options));
+}
+
+WorkPtr Group::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
+  return issue(operations::gather(in, out, root, rank_, size_), std::move(options));
+}
+
+WorkPtr Group::scatter(Buffer in, Buffer out, Rank root, OpOptions options) {
+  return issue(operations::scatter(in, out, root, rank_, size_), std::move(options));
+}
+
+WorkPtr Group::all_to_all(Buffer in, Buffer out, OpOptions options) {
+  return issue(operations::all_to_all(in, out, size_), std::move(options));
+}
+
+WorkPtr Group::all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                           std::span<const std::size_t> receive_counts, OpOptions options) {
+  return issue(operations::all_to_allv(in, send_counts, out, receive_counts, size_),
                std::move(options));
 }
 
-WorkPtr Group::issue(OpRecord record, Buffer in, Buffer out, OpOptions options) {
-  require(options.timeout.count() >= 0,
-          fmt::format("{}: a timeout of {} ms", name_of(record.kind), options.timeout.count()));
-  Operation operation;
-  operation.in = in;
-  operation.out = out;
+WorkPtr Group::barrier(OpOptions options) {
+  return issue(operations::barrier(), std::move(options));
+}
+
+WorkPtr Group::issue(Operation operation, OpOptions options) {
+  if (options.timeout.count() < 0) {
+    throw std::invalid_argument(fmt::format(
+        "{}: a timeout of {} ms", name_of(operation.record.kind), options.timeout.count()));
+  }
+  if (options.priority > 0 && priority_) {
+    options.priority = 0;
+    return priority_->issue(std::move(operation), std::move(options));
+  }
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, kLongestTimeout);
   operation.deadline = Clock::now() + operation.timeout;
+  if (options.synchronous && run_now(operation, options.tag)) return done_work();
+  const auto work = enqueue(std::move(operation), std::move(options.tag));
+  if (options.synchronous) work->wait();
+  return work;
+}
+
+bool Group::run_now(Operation& operation, const std::string& tag) {
+  const std::unique_lock executing(executing_, std::try_to_lock);
+  if (!executing) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw_failure(*failure_);
+    if (!queue_.empty()) return false;
+    operation.record.sequence = sequence_++;
+    ++unfinished_;
+  }
+  auto failure = perform(operation);
+  {
+    const std::lock_guard lock(mutex_);
+    --unfinished_;
+  }
+  if (failure) {
+    throw_failure(fail_operation(std::move(*failure), name_operation(operation.record, tag)));
+  }
+  return true;
+}
+
+std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, std::string tag) {
   std::shared_ptr<CollectiveWork> work;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw_failure(*failure_);
-    record.sequence = sequence_++;
-    operation.record = record;
-    work = std::make_shared<CollectiveWork>(weak_from_this(), operation, std::move(options.tag));
+    operation.record.sequence = sequence_++;
+    work = std::make_shared<CollectiveWork>(weak_from_this(), std::move(operation), std::move(tag));
     queue_.push_back(work);
     ++unfinished_;
   }
@@ -186,15 +252,36 @@ void Group::help(const CollectiveWork& work) {
 }
 
 void Group::execute(CollectiveWork& work) {
-  auto failure = collectives_.run(work.operation());
+  auto failure = perform(work.operation());
   if (!failure) {
     finish(work, failure);
     return;
   }
-  if (!failure->told) failure->text = fmt::format("{}: {}", work.name(), failure->text);
-  const Failure first = settle(std::move(*failure));
+  const Failure first = fail_operation(std::move(*failure), work.name());
   finish(work, first);
   fail_queue(first);
+}
+
+Outcome Group::perform(const Operation& operation) {
+  auto* packed = static_cast<std::byte*>(operation.in.data);
+  for (const Buffer& part : operation.parts) {
+    if (part.count > 0) std::memcpy(packed, part.data, part.bytes());
+    packed += part.bytes();
+  }
+  auto failure = collectives_.run(operation);
+  if (!failure && collectives_.needs_messages(operation)) failure = exchange_messages(operation);
+  if (failure) return failure;
+  packed = static_cast<std::byte*>(operation.in.data);
+  for (const Buffer& part : operation.parts) {
+    if (part.count > 0) std::memcpy(part.data, packed, part.bytes());
+    packed += part.bytes();
+  }
+  return {};
+}
+
+Failure Group::fail_operation(Failure failure, const std::string& name) {
+  if (!failure.told) failure.text = fmt::format("{}: {}", name, failure.text);
+  return settle(std::move(failure));
 }
 
 void Group::finish(CollectiveWork& work, const Outcome& failure) {
@@ -213,6 +300,7 @@ void Group::finish(CollectiveWork& work, const Outcome& failure) {
 // From here on the first cause is what every call on this group gets.
 Failure Group::settle(Failure failure) {
   const Failure first = transport_->shut_down(failure);
+  if (messages_) messages_->fail(first);
   const std::lock_guard lock(mutex_);
   if (!failure_) failure_ = first;
   return *failure_;

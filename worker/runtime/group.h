@@ -1,13 +1,17 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/unique_fd.h"
 #include "worker/collectives/collectives.h"
+#include "worker/runtime/node_links.h"
+#include "worker/runtime/point_to_point.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/work.h"
 #include "worker/transport/transport.h"
@@ -21,20 +25,43 @@ namespace ddp {
 // Destruction fails what is not done, here and on the other ranks.
 class Group final : public ProcessGroup, public std::enable_shared_from_this<Group> {
  public:
+  // meeting: where ranks of other nodes are found; needed for messages and sub-groups that reach
+  // beyond a node.
   static std::shared_ptr<Group> make(std::unique_ptr<Transport> transport, Round round,
-                                     const ProcessGroupOptions& options);
+                                     const ProcessGroupOptions& options, Meeting meeting = {});
   // For make().
-  Group(std::unique_ptr<Transport> transport, Round round, const ProcessGroupOptions& options);
+  Group(std::unique_ptr<Transport> transport, Round round, const ProcessGroupOptions& options,
+        Meeting meeting);
   ~Group() override;
+
+  // Makes the channel for operations of greater priority. Collective; blocks.
+  void open_priority_channel();
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
   Round round() const override { return round_; }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
 
   WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options) override;
+  WorkPtr all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                               OpOptions options) override;
   WorkPtr broadcast(Buffer in_out, Rank root, OpOptions options) override;
+  WorkPtr reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) override;
   WorkPtr all_gather(Buffer in, Buffer out, OpOptions options) override;
+  WorkPtr all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                      OpOptions options) override;
+  WorkPtr reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) override;
+  WorkPtr gather(Buffer in, Buffer out, Rank root, OpOptions options) override;
+  WorkPtr scatter(Buffer in, Buffer out, Rank root, OpOptions options) override;
+  WorkPtr all_to_all(Buffer in, Buffer out, OpOptions options) override;
+  WorkPtr all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                      std::span<const std::size_t> receive_counts, OpOptions options) override;
   WorkPtr barrier(OpOptions options) override;
+  WorkPtr send(Buffer buffer, Rank to, std::uint32_t tag, OpOptions options) override;
+  WorkPtr recv(Buffer buffer, Rank from, std::uint32_t tag, OpOptions options) override;
+  void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) override;
+  std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
+  std::shared_ptr<ProcessGroup> split(int color, int key) override;
   void abort(const std::string& reason) override;
 
   // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, while none has
@@ -44,7 +71,17 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void expire(const CollectiveWork& work);
 
  private:
-  WorkPtr issue(OpRecord record, Buffer in, Buffer out, OpOptions options);
+  WorkPtr issue(Operation operation, OpOptions options);
+  // Runs the operation here and now. Gives whether it could: nobody else was at it.
+  bool run_now(Operation& operation, const std::string& tag);
+  std::shared_ptr<CollectiveWork> enqueue(Operation operation, std::string tag);
+  struct Proposal;
+  std::shared_ptr<Group> make_sub_group(Proposal proposal, const char* name);
+  // heads: by rank of this group.
+  std::shared_ptr<Group> connect_sub_group(const std::vector<Rank>& members,
+                                           const std::vector<std::uint64_t>& heads,
+                                           const std::string& name);
+  PointToPoint& messages();
   void abort_with(const Failure& cause);
   void run_thread();
   void wake();
@@ -52,6 +89,10 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void finish(CollectiveWork& work, const Outcome& failure);
   // The following need executing_.
   void execute(CollectiveWork& work);
+  Outcome perform(const Operation& operation);
+  Outcome exchange_messages(const Operation& operation);
+  // Names the operation and ends the group; gives the first cause.
+  Failure fail_operation(Failure failure, const std::string& name);
   Failure settle(Failure failure);
   void fail_queue(const Failure& cause);
 
@@ -59,6 +100,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   const int size_;
   const Round round_;
   const ProcessGroupOptions options_;
+  const Meeting meeting_;
   UniqueFd wake_fd_;
 
   std::mutex executing_;  // Taken before mutex_ where both are needed.
@@ -70,8 +112,15 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::deque<std::shared_ptr<CollectiveWork>> queue_;
   Outcome failure_;  // The first cause; the group is then of no further use.
   std::uint64_t sequence_ = 0;
+  std::atomic<std::uint64_t> messages_issued_{0};
   std::size_t unfinished_ = 0;  // Issued operations that have no result yet.
   bool stopping_ = false;
+  std::shared_ptr<PointToPoint> messages_;
+
+  int sub_groups_made_ = 0;  // By whoever calls new_group() and split(), one at a time.
+  // Other ranks may look into the heads of a sub-group after this one is through with it.
+  std::vector<std::shared_ptr<std::byte>> sub_group_heads_;
+  std::shared_ptr<Group> priority_;
 
   std::thread thread_;  // Last: it uses everything above.
 };

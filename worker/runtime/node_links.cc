@@ -11,14 +11,14 @@
 namespace ddp {
 
 Outcome NodeLinks::publish(const std::string& key, const std::string& value) {
-  auto set = store_.set(prefix_ + key, value);
+  auto set = store_.set(meeting_.prefix + key, value);
   if (!set) return Failure{set.error().code, -1, set.error().message};
   return {};
 }
 
 Outcome NodeLinks::read(const std::string& key, std::string& value) {
   const auto left = std::chrono::ceil<Duration>(deadline_ - Clock::now());
-  auto got = store_.get(prefix_ + key, std::max(left, Duration(1)));
+  auto got = store_.get(meeting_.prefix + key, std::max(left, Duration(1)));
   if (!got) return explain(got.error());
   value = std::move(*got);
   return {};
@@ -33,8 +33,8 @@ Failure NodeLinks::explain(const Error& error) {
 Failure NodeLinks::missing(const std::string& reason) {
   std::string list;
   Rank first = -1;
-  for (Rank rank = 0; rank < worker_.world_size; ++rank) {
-    auto there = store_.check({fmt::format("{}/addr/{}", prefix_, rank)});
+  for (Rank rank = 0; rank < world_size_; ++rank) {
+    auto there = store_.check({fmt::format("{}/addr/{}", meeting_.prefix, rank)});
     if (!there || *there) continue;
     if (first < 0) first = rank;
     list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);
@@ -44,11 +44,24 @@ Failure NodeLinks::missing(const std::string& reason) {
       Errc::kTimeout, first,
       fmt::format(
           "the process group of round {} is not complete: of {} ranks, rank {} did not come; {}",
-          worker_.round, worker_.world_size, list, reason)};
+          round_, world_size_, list, reason)};
 }
 
-Outcome NodeLinks::read_node_sizes(std::vector<int>& sizes) {
-  for (int node = 0; node < worker_.nodes; ++node) {
+Outcome NodeLinks::place(const WorkerEnvironment& worker, Placement& placement) {
+  world_size_ = worker.world_size;
+  if (worker.node_id) return place_by_id(worker, placement);
+  if (auto failure = read_node_sizes(worker, placement.node_sizes)) return failure;
+  placement.locals.resize(static_cast<std::size_t>(worker.local_size));
+  std::iota(placement.locals.begin(), placement.locals.end(), 0);
+  return {};
+}
+
+Outcome NodeLinks::read_node_sizes(const WorkerEnvironment& worker, std::vector<int>& sizes) {
+  if (worker.local_rank == 0) {
+    auto failure = publish(fmt::format("/node/{}", worker.node), std::to_string(worker.local_size));
+    if (failure) return failure;
+  }
+  for (int node = 0; node < worker.nodes; ++node) {
     std::string text;
     if (auto failure = read(fmt::format("/node/{}", node), text)) return failure;
     int size = 0;
@@ -60,60 +73,76 @@ Outcome NodeLinks::read_node_sizes(std::vector<int>& sizes) {
     sizes.push_back(size);
   }
   const int total = std::accumulate(sizes.begin(), sizes.end(), 0);
-  const int before = std::accumulate(sizes.begin(), sizes.begin() + worker_.node, 0);
-  if (total != worker_.world_size || before + worker_.local_rank != worker_.rank ||
-      sizes[static_cast<std::size_t>(worker_.node)] != worker_.local_size) {
+  const int before = std::accumulate(sizes.begin(), sizes.begin() + worker.node, 0);
+  if (total != worker.world_size || before + worker.local_rank != worker.rank ||
+      sizes[static_cast<std::size_t>(worker.node)] != worker.local_size) {
     return Failure{
         Errc::kMismatch, -1,
         fmt::format(
             "the nodes have {} workers ({}), but this one has RANK={} WORLD_SIZE={} GROUP_RANK={} "
             "LOCAL_RANK={} LOCAL_WORLD_SIZE={}",
-            total, fmt::join(sizes, " + "), worker_.rank, worker_.world_size, worker_.node,
-            worker_.local_rank, worker_.local_size)};
+            total, fmt::join(sizes, " + "), worker.rank, worker.world_size, worker.node,
+            worker.local_rank, worker.local_size)};
   }
   return {};
 }
 
-Outcome NodeLinks::connect(const std::vector<std::string>& addresses,
-                           std::shared_ptr<Segment> segment,
-                           std::unique_ptr<Transport>& transport) {
-  auto listener = TcpListener::open();
-  if (!listener) return Failure{listener.error().code, worker_.rank, listener.error().message};
-  if (auto failure =
-          publish(fmt::format("/addr/{}", worker_.rank), (*listener)->endpoint(addresses)))
-    return failure;
-  if (worker_.local_rank == 0) {
-    auto failure =
-        publish(fmt::format("/node/{}", worker_.node), std::to_string(worker_.local_size));
-    if (failure) return failure;
+// Neighbouring ranks of one agent with the same identity form a node.
+Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& placement) {
+  const std::string own = fmt::format("{}/{}", worker.node, *worker.node_id);
+  if (auto failure = publish(fmt::format("/id/{}", worker.rank), own)) return failure;
+  std::string last;
+  Rank first = 0;
+  for (Rank rank = 0; rank < worker.world_size; ++rank) {
+    std::string id;
+    if (auto failure = read(fmt::format("/id/{}", rank), id)) return failure;
+    if (rank == 0 || id != last) {
+      placement.node_sizes.push_back(0);
+      first = rank;
+    }
+    const int size = ++placement.node_sizes.back();
+    if (first <= worker.rank && worker.rank < first + size) {
+      placement.locals.resize(static_cast<std::size_t>(size));
+      std::iota(placement.locals.begin(), placement.locals.end(),
+                worker.local_rank - (worker.rank - first));
+    }
+    last = std::move(id);
   }
-  std::vector<int> sizes;
-  if (auto failure = read_node_sizes(sizes)) return failure;
+  return {};
+}
 
-  Topology topology(sizes, worker_.rank);
-  std::unique_ptr<Link> previous;
-  std::unique_ptr<Link> next;
-  // Towards the last node first: it has nobody to connect to, so it accepts at once, and the others
-  // after it.
-  if (const Rank peer = topology.next_in_lane(); peer >= 0) {
+Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links) {
+  world_size_ = topology.world_size();
+  links.resize(static_cast<std::size_t>(topology.nodes()));
+  auto listener = TcpListener::open();
+  if (!listener) return Failure{listener.error().code, topology.rank(), listener.error().message};
+  if (auto failure = publish(fmt::format("/addr/{}", topology.rank()),
+                             (*listener)->endpoint(meeting_.addresses)))
+    return failure;
+  const auto identity = [&](int lower, int upper) {
+    const auto rank_on = [&](int node) {
+      return node == topology.node() ? topology.rank() : topology.lane_peer(node);
+    };
+    return LinkIdentity{round_, world_size_, rank_on(lower), lower, rank_on(upper), upper};
+  };
+  // Towards higher nodes first: the last one has nobody to connect to, so it accepts at once, and
+  // the others after it.
+  for (int node = topology.node() + 1; node < topology.nodes() && topology.has_lane(); ++node) {
     std::string endpoint;
-    if (auto failure = read(fmt::format("/addr/{}", peer), endpoint)) return failure;
-    const LinkIdentity identity{worker_.round, worker_.world_size, worker_.rank, worker_.node,
-                                peer,          worker_.node + 1};
-    auto link = connect_link(endpoint, identity, deadline_);
+    if (auto failure = read(fmt::format("/addr/{}", topology.lane_peer(node)), endpoint))
+      return failure;
+    auto link = connect_link(endpoint, identity(topology.node(), node), deadline_);
     if (!link) return explain(link.error());
-    next = std::move(*link);
+    links[static_cast<std::size_t>(node)] = std::move(*link);
   }
-  if (const Rank peer = topology.previous_in_lane(); peer >= 0) {
-    const LinkIdentity identity{worker_.round,    worker_.world_size, peer,
-                                worker_.node - 1, worker_.rank,       worker_.node};
-    auto link = (*listener)->accept(identity, deadline_);
-    if (!link) return explain(link.error());
-    previous = std::move(*link);
-  }
-  const bool spin = spinning_pays(topology.local_size());
-  transport = std::make_unique<Transport>(std::move(topology), std::move(segment),
-                                          std::move(previous), std::move(next), spin);
+  if (!topology.has_lane() || topology.node() == 0) return {};
+  std::vector<LinkIdentity> expected;
+  for (int node = 0; node < topology.node(); ++node)
+    expected.push_back(identity(node, topology.node()));
+  auto accepted = (*listener)->accept(expected, deadline_);
+  if (!accepted) return explain(accepted.error());
+  for (std::size_t node = 0; node < accepted->size(); ++node)
+    links[node] = std::move((*accepted)[node]);
   return {};
 }
 

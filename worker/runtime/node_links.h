@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -9,34 +10,58 @@
 #include "common/store/store.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/transport/failure.h"
-#include "worker/transport/transport.h"
+#include "worker/transport/link.h"
+#include "worker/transport/topology.h"
 
 namespace ddp {
 
-// Joins the nodes of a round: every rank puts its endpoint into the store under
-// "<prefix>/addr/<rank>" and the size of its node under "<prefix>/node/<node>", then the ranks of
-// each lane connect to each other.
+// What ranks of different nodes need to find each other.
+struct Meeting {
+  std::shared_ptr<Store> store;  // Null in a world of one node.
+  std::shared_ptr<std::mutex> in_use = std::make_shared<std::mutex>();  // Guards the store.
+  std::string prefix;                  // Of the group's keys; unique to job, round and group.
+  std::vector<std::string> addresses;  // Where this rank can be reached.
+};
+
+// How the world's ranks are spread over nodes. `locals`: the local ranks (of this rank's machine)
+// that form its node, itself included.
+struct Placement {
+  std::vector<int> node_sizes;
+  std::vector<int> locals;
+};
+
+// Ranks tell each other what they know through the store.
 class NodeLinks {
  public:
-  NodeLinks(Store& store, std::string prefix, const WorkerEnvironment& worker, TimePoint deadline)
-      : store_(store), prefix_(std::move(prefix)), worker_(worker), deadline_(deadline) {}
+  NodeLinks(const Meeting& meeting, Round round, TimePoint deadline)
+      : lock_(*meeting.in_use),
+        store_(*meeting.store),
+        meeting_(meeting),
+        round_(round),
+        deadline_(deadline) {}
 
-  // addresses: where this rank can be reached. Returns the failure, in which kTimeout names the
-  // ranks that are missing, or sets `transport`.
-  Outcome connect(const std::vector<std::string>& addresses, std::shared_ptr<Segment> segment,
-                  std::unique_ptr<Transport>& transport);
+  // Of the world: the agents' nodes, cut further where DDP_NODE_ID differs. Collective.
+  Outcome place(const WorkerEnvironment& worker, Placement& placement);
+
+  // The links of this rank's lane, by node. Every rank puts its endpoint into the store under
+  // "<prefix>/addr/<rank>"; the rank on the lower node connects. kTimeout names the ranks that are
+  // missing. Collective.
+  Outcome connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links);
 
  private:
   Outcome publish(const std::string& key, const std::string& value);
   Outcome read(const std::string& key, std::string& value);
-  Outcome read_node_sizes(std::vector<int>& sizes);
+  Outcome read_node_sizes(const WorkerEnvironment& worker, std::vector<int>& sizes);
+  Outcome place_by_id(const WorkerEnvironment& worker, Placement& placement);
   Failure missing(const std::string& reason);
   Failure explain(const Error& error);
 
+  std::unique_lock<std::mutex> lock_;
   Store& store_;
-  std::string prefix_;
-  const WorkerEnvironment& worker_;
+  const Meeting& meeting_;
+  Round round_;
   TimePoint deadline_;
+  int world_size_ = 0;  // Known for messages.
 };
 
 }  // namespace ddp

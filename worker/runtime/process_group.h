@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 
@@ -13,8 +14,8 @@
 
 namespace ddp {
 
-// A collective did not complete. Thrown by Work::wait and by every later call on the same group,
-// with the first cause. The group is of no further use; the process can end, or (in-process
+// A collective did not complete. Thrown by Work::wait and by every later call on the groups of the
+// same round, with the first cause. They are of no further use; the process can end, or (in-process
 // recovery) build the group of the next round. The contents of buffers that took part are
 // undefined.
 class CollectiveError : public std::runtime_error {
@@ -25,7 +26,7 @@ class CollectiveError : public std::runtime_error {
   Rank suspect_rank;     // The rank to blame, -1 if it is not known.
 };
 
-// One issued collective. Any thread may call; the object may outlive the group. Destruction never
+// One issued operation. Any thread may call; the object may outlive the group. Destruction never
 // blocks.
 class Work {
  public:
@@ -40,22 +41,34 @@ using WorkPtr = std::shared_ptr<Work>;
 struct OpOptions {
   std::chrono::milliseconds timeout{0};  // 0: the group's.
   std::string tag;                       // Named in error messages: "bucket 3 (layer4.*)".
+  // The call itself does the work and throws what wait() would; the Work is done when it returns.
+  // Saves waking the communication thread.
+  bool synchronous = false;
+  // Operations of greater priority than 0 run on a channel of their own, beside the others and in
+  // order among themselves. The group must have it (ProcessGroupOptions::priority_channel).
+  int priority = 0;
 };
 
 struct ProcessGroupOptions {
   std::chrono::milliseconds timeout{
       std::chrono::minutes(10)};  // Deadline of an operation, from its issue.
   std::chrono::milliseconds connect_timeout{std::chrono::minutes(2)};
+  bool priority_channel = false;  // The same on all ranks.
 };
 
-// The workers of one round, acting together. Shared memory carries data inside a node and TCP
-// between nodes; which, follows from the environment that the agent gives.
+// The workers of one round, or some of them, acting together. Shared memory carries data inside a
+// node and TCP between nodes; which, follows from the environment that the agent gives.
 //
-// Operations are matched by the order of issue, which must be the same on all ranks. They run one
-// after the other on the group's communication thread. Buffers belong to the caller, who keeps them
-// alive and untouched until the Work is done. Every element is summed in rank order 0, 1, ..., size
-// - 1, whatever the message's size and however ranks are spread over nodes, so results are
-// identical on all ranks, from run to run, and for any bucket layout.
+// Collective operations are matched by the order of issue, which must be the same on all ranks.
+// They run one after the other on the group's communication thread. Before data moves the ranks
+// compare what they are about to do; a difference is an error on all of them. Buffers belong to the
+// caller, who keeps them alive and untouched until the Work is done; input and output may not
+// overlap unless an operation says so. Types, counts and reductions are the same on all ranks.
+//
+// Every element is reduced along one binary tree over the ranks (collectives/tree_order.h) that
+// depends on the size of the group alone, so results are identical on all ranks, from run to run,
+// for any bucket layout, algorithm and placement; half-precision types are added in f32 and rounded
+// once. (A ring, which is chosen for many nodes only, orders by slice; see collectives/choice.h.)
 //
 // Any thread may call, but the order of issue must be agreed, so usually one does.
 class ProcessGroup {
@@ -64,20 +77,68 @@ class ProcessGroup {
 
   // The group that the environment of this worker describes (RANK, WORLD_SIZE, LOCAL_RANK,
   // LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, DDP_ROUND, DDP_SHM_FD, MASTER_ADDR,
-  // MASTER_PORT). Without WORLD_SIZE: a group of one. Collective. Throws CollectiveError, or
-  // std::invalid_argument naming the variable that is wrong.
+  // MASTER_PORT, DDP_NODE_ID). Without WORLD_SIZE: a group of one. Collective. Throws
+  // CollectiveError, or std::invalid_argument naming the variable that is wrong.
   static std::shared_ptr<ProcessGroup> from_environment(const ProcessGroupOptions& options = {});
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
   virtual Round round() const = 0;
 
+  // Page-aligned memory of undefined content that the node's other ranks can read and write in
+  // place ("registered"): a buffer in it saves a reduction half of its memory traffic. Backed at
+  // once. Null if there is no room left; any other memory will do. Local; outlives the group.
+  virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
+
   virtual WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options = {}) = 0;
+  // Several buffers of one type as one operation; for many small ones.
+  virtual WorkPtr all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                                       OpOptions options = {}) = 0;
   virtual WorkPtr broadcast(Buffer in_out, Rank root, OpOptions options = {}) = 0;
+  // The result is the root's; the others' buffers stay as they are.
+  virtual WorkPtr reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options = {}) = 0;
   // out.count == in.count * size(); rank r's input lands at out + r * in.count. in may be its own
   // slot of out.
   virtual WorkPtr all_gather(Buffer in, Buffer out, OpOptions options = {}) = 0;
+  // Rank r gives counts[r] elements, which land behind those of the ranks before it. counts is the
+  // same on all ranks.
+  virtual WorkPtr all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                              OpOptions options = {}) = 0;
+  // in.count == out.count * size(); rank r gets the reduction of the elements from r * out.count.
+  // out may be its own slot of in. The rest of in stays as it is.
+  virtual WorkPtr reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options = {}) = 0;
+  // out.count == in.count * size() on the root; unused elsewhere.
+  virtual WorkPtr gather(Buffer in, Buffer out, Rank root, OpOptions options = {}) = 0;
+  // in.count == out.count * size() on the root; unused elsewhere.
+  virtual WorkPtr scatter(Buffer in, Buffer out, Rank root, OpOptions options = {}) = 0;
+  // Elements [d * n, (d + 1) * n) of in go to rank d, where they land at r * n; n = in.count /
+  // size().
+  virtual WorkPtr all_to_all(Buffer in, Buffer out, OpOptions options = {}) = 0;
+  // send_counts[d] elements go to rank d, receive_counts[r] come from rank r, both one behind the
+  // other in rank order.
+  virtual WorkPtr all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                              std::span<const std::size_t> receive_counts,
+                              OpOptions options = {}) = 0;
   virtual WorkPtr barrier(OpOptions options = {}) = 0;
+
+  // Point to point, beside the collectives and in any order: a message meets the receive with the
+  // same peer and tag that was issued first. Counts and types must agree.
+  virtual WorkPtr send(Buffer buffer, Rank to, std::uint32_t tag = 0, OpOptions options = {}) = 0;
+  virtual WorkPtr recv(Buffer buffer, Rank from, std::uint32_t tag = 0, OpOptions options = {}) = 0;
+
+  // A barrier for finding who is missing: rank 0 waits for every other rank until the timeout (0:
+  // the group's), then fails the group with the list of all that did not come; with
+  // wait_all_ranks = false with the first of them. Blocks.
+  virtual void monitored_barrier(std::chrono::milliseconds timeout = {},
+                                 bool wait_all_ranks = true) = 0;
+
+  // A group of some ranks (each once, in ascending order) that they number 0 .. n - 1 in this
+  // order. All ranks of this group call it with the same list; those that are not in it get null.
+  // Blocks. The groups of a round fail together.
+  virtual std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) = 0;
+  // One group for every color, of the ranks that gave it, ordered by key and then by rank; null for
+  // a negative color. All ranks of this group call it. Blocks.
+  virtual std::shared_ptr<ProcessGroup> split(int color, int key = 0) = 0;
 
   // Fails every operation that is running or comes later, here and on all other ranks. Any thread,
   // any number of times; the first reason counts.

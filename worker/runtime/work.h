@@ -16,8 +16,8 @@ class Group;
 // The Work of a Group. Completed once, by the thread that executes the group's operations.
 class CollectiveWork final : public Work {
  public:
-  CollectiveWork(std::weak_ptr<Group> group, const Operation& operation, std::string tag)
-      : group_(std::move(group)), operation_(operation), tag_(std::move(tag)) {}
+  CollectiveWork(std::weak_ptr<Group> group, Operation operation, std::string tag)
+      : group_(std::move(group)), operation_(std::move(operation)), tag_(std::move(tag)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;

@@ -63,7 +63,9 @@ WorkerEnvironment read_worker_environment(const Lookup& lookup) {
     worker.nodes = worker.world_size;
     worker.node = worker.rank;
   }
-  if (worker.nodes > 1) {
+  worker.node_id = lookup("DDP_NODE_ID");
+  if (worker.node_id && worker.node_id->empty()) worker.node_id.reset();
+  if (worker.nodes > 1 || worker.node_id) {
     if (worker.shm_fd < 0 && lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") {
       throw std::invalid_argument(
           fmt::format("WORLD_SIZE={} but neither DDP_SHM_FD nor TORCHELASTIC_USE_AGENT_STORE=True "

@@ -43,24 +43,28 @@ Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
     segments.push_back(std::move(*segment));
   }
   const auto ranks = static_cast<std::size_t>(world.world_size());
-  std::vector<std::unique_ptr<Link>> previous(ranks);
-  std::vector<std::unique_ptr<Link>> next(ranks);
+  const auto index = [](int number) { return static_cast<std::size_t>(number); };
+  std::vector<std::vector<std::unique_ptr<Link>>> links(ranks);
+  for (auto& of_rank : links) of_rank.resize(node_sizes.size());
   for (Rank rank = 0; rank < world.world_size(); ++rank) {
     const Topology place(node_sizes, rank);
-    const Rank peer = place.next_in_lane();
-    if (peer < 0) continue;
-    auto pair = make_link_pair(rank, place.node(), peer, place.node() + 1);
-    if (!pair) return pair.error();
-    next[static_cast<std::size_t>(rank)] = std::move(pair->lower);
-    previous[static_cast<std::size_t>(peer)] = std::move(pair->upper);
+    for (int node = place.node() + 1; node < place.nodes(); ++node) {
+      const Rank peer = place.lane_peer(node);
+      if (peer < 0) continue;
+      auto pair = make_link_pair(rank, place.node(), peer, node);
+      if (!pair) return pair.error();
+      links[index(rank)][index(node)] = std::move(pair->lower);
+      links[index(peer)][index(place.node())] = std::move(pair->upper);
+    }
   }
   std::vector<std::unique_ptr<Transport>> transports;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     Topology place(node_sizes, static_cast<Rank>(rank));
-    auto segment = segments[static_cast<std::size_t>(place.node())];
-    transports.push_back(
-        std::make_unique<Transport>(std::move(place), std::move(segment), std::move(previous[rank]),
-                                    std::move(next[rank]), spinning_pays(world.world_size())));
+    auto segment = segments[index(place.node())];
+    auto arena = std::make_shared<Arena>(segment->mapping(), place.local_rank());
+    transports.push_back(std::make_unique<Transport>(std::move(place), std::move(segment),
+                                                     std::move(arena), std::move(links[rank]),
+                                                     spinning_pays(world.world_size())));
   }
   return transports;
 }

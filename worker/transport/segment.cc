@@ -1,111 +1,78 @@
 #include "worker/transport/segment.h"
 
-#include <errno.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
-#include <new>
+#include <numeric>
 #include <thread>
+#include <utility>
 
+#include "common/base/check.h"
 #include "common/base/clock.h"
 #include "worker/transport/futex.h"
 
 namespace ddp {
 namespace {
 
-std::string error_text(int number) { return std::generic_category().message(number); }
-
-// Reads of flags go through at<>(), which needs memory that holds such objects already: zero bytes
-// are their initial state, which is what both an anonymous mapping and a fresh memfd hold.
-Result<void*> map_shared(int fd, std::size_t bytes, int flags) {
-  void* memory =
-      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE | flags, fd, 0);
-  if (memory == MAP_FAILED) {
-    return make_error(Errc::kIo, "cannot map {} bytes of shared memory: {}", bytes,
-                      error_text(errno));
-  }
-  return memory;
-}
-
-Result<void> check_header(const wire::ShmHeader& header, std::size_t size, int local_size,
-                          Round round) {
-  if (header.magic != wire::kShmMagic || header.version != wire::kShmVersion) {
-    return make_error(Errc::kProtocol,
-                      "DDP_SHM_FD: magic {:#x} version {}, expected {:#x} version {}; agent and "
-                      "worker must be of the "
-                      "same build",
-                      header.magic, header.version, wire::kShmMagic, wire::kShmVersion);
-  }
-  if (header.round != round) {
-    return make_error(Errc::kStale, "DDP_SHM_FD belongs to round {}, this worker to round {}",
-                      header.round, round);
-  }
-  if (header.local_size != local_size) {
-    return make_error(Errc::kMismatch, "DDP_SHM_FD is for {} local workers, LOCAL_WORLD_SIZE is {}",
-                      header.local_size, local_size);
-  }
-  if (size < segment_bytes(local_size)) {
-    return make_error(Errc::kProtocol, "DDP_SHM_FD holds {} bytes, {} local workers need {}", size,
-                      local_size, segment_bytes(local_size));
-  }
-  return {};
+std::vector<int> all_of(int local_size) {
+  std::vector<int> locals(static_cast<std::size_t>(local_size));
+  std::iota(locals.begin(), locals.end(), 0);
+  return locals;
 }
 
 }  // namespace
 
+Segment::Segment(std::shared_ptr<SharedMapping> mapping, std::vector<Member> members)
+    : mapping_(std::move(mapping)), members_(std::move(members)) {
+  for (const Member& member : members_) populate(member.head, offsetof(RegionHead, staging));
+}
+
+void Segment::populate_staging() {
+  for (const Member& member : members_) {
+    populate(member.head + offsetof(RegionHead, staging), sizeof(RankStaging));
+  }
+}
+
 Result<std::shared_ptr<Segment>> Segment::create(int local_size, Round round) {
-  const std::size_t bytes = segment_bytes(local_size);
-  auto memory = map_shared(-1, bytes, MAP_ANONYMOUS);
-  if (!memory) return memory.error();
-  auto* header = new (*memory) wire::ShmHeader;
-  header->size_bytes = bytes;
-  header->local_size = local_size;
-  header->round = round;
-  return std::shared_ptr<Segment>(new Segment(*memory, bytes, local_size));
+  auto mapping = SharedMapping::create(local_size, round);
+  if (!mapping) return mapping.error();
+  return of_ranks(std::move(*mapping), all_of(local_size));
 }
 
 Result<std::shared_ptr<Segment>> Segment::attach(int fd, int local_size, Round round) {
-  struct stat status {};
-  if (::fstat(fd, &status) != 0) {
-    return make_error(Errc::kIo, "DDP_SHM_FD={}: {}", fd, error_text(errno));
-  }
-  const auto size = static_cast<std::size_t>(std::max<off_t>(status.st_size, 0));
-  if (size < wire::kShmHeaderBytes) {
-    return make_error(Errc::kProtocol, "DDP_SHM_FD={} holds {} bytes, its header alone takes {}",
-                      fd, size, wire::kShmHeaderBytes);
-  }
-  auto page = map_shared(fd, wire::kShmHeaderBytes, 0);
-  if (!page) return page.error();
-  auto checked = check_header(*static_cast<const wire::ShmHeader*>(*page), size, local_size, round);
-  ::munmap(*page, wire::kShmHeaderBytes);
-  if (!checked) return checked.error();
-
-  const std::size_t bytes = segment_bytes(local_size);
-  auto memory = map_shared(fd, bytes, 0);
-  if (!memory) return memory.error();
-  return std::shared_ptr<Segment>(new Segment(*memory, bytes, local_size));
+  auto mapping = SharedMapping::attach(fd, local_size, round);
+  if (!mapping) return mapping.error();
+  return of_ranks(std::move(*mapping), all_of(local_size));
 }
 
-Segment::~Segment() { ::munmap(memory_, bytes_); }
+std::shared_ptr<Segment> Segment::of_ranks(std::shared_ptr<SharedMapping> mapping,
+                                           std::vector<int> locals) {
+  std::vector<Member> members;
+  for (const int local : locals) members.push_back({local, mapping->region(local)});
+  return std::shared_ptr<Segment>(new Segment(std::move(mapping), std::move(members)));
+}
+
+std::shared_ptr<Segment> Segment::sub_group(const Segment& parent, const std::vector<int>& members,
+                                            const std::vector<std::uint64_t>& heads) {
+  DDP_CHECK(members.size() == heads.size(), "{} members, {} heads", members.size(), heads.size());
+  std::vector<Member> own;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const int region = parent.region_of(members[i]);
+    own.push_back({region, parent.mapping_->region(region) + heads[i]});
+  }
+  return std::shared_ptr<Segment>(new Segment(parent.mapping_, std::move(own)));
+}
+
+void Segment::ring(int local) const {
+  Doorbell& door = doorbell(local);
+  door.bell.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(door.bell);
+}
 
 void Segment::publish(int local, Flag flag, std::uint32_t value) {
   line(local, flag).store(value, std::memory_order_seq_cst);
-  for (int peer = 0; peer < local_size_; ++peer) {
-    if (peer == local) continue;
-    Doorbell& door = doorbell(peer);
-    if (door.sleeping.load(std::memory_order_seq_cst) == 0) continue;
-    door.bell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake_all(door.bell);
-  }
-}
-
-void Segment::ring_all() {
-  for (int peer = 0; peer < local_size_; ++peer) {
-    doorbell(peer).bell.fetch_add(1, std::memory_order_seq_cst);
-    futex_wake_all(doorbell(peer).bell);
+  for (int peer = 0; peer < local_size(); ++peer) {
+    if (peer != local && doorbell(peer).sleepers.load(std::memory_order_seq_cst) != 0) ring(peer);
   }
 }
 
@@ -118,7 +85,7 @@ void Segment::raise_abort(const Failure& cause) {
     std::memcpy(shared.abort_reason, cause.text.data(), length);
     shared.abort_reason[length] = '\0';
     const bool ours = cause.code.category() == make_error_code(Errc::kAborted).category();
-    segment_control().abort_code.store(ours ? cause.code.value() : 0, std::memory_order_relaxed);
+    shared.abort_code = ours ? cause.code.value() : 0;
   } else {
     // Another rank is writing its cause. It may die before it is through, which must not leave the
     // others waiting.
@@ -127,16 +94,21 @@ void Segment::raise_abort(const Failure& cause) {
   }
   std::uint32_t alive = 0;
   shared.abort.compare_exchange_strong(alive, 1);
-  ring_all();
+  futex_wake_all(shared.abort);
+  // Every rank of the node, whatever group it is in.
+  for (int region = 0; region < mapping_->local_size(); ++region) {
+    Doorbell& door = head_of(mapping_->region(region)).control.doorbell;
+    door.bell.fetch_add(1, std::memory_order_seq_cst);
+    futex_wake_all(door.bell);
+  }
 }
 
 Failure Segment::abort_cause() const {
   const wire::ShmHeader& shared = header();
-  const int code = segment_control().abort_code.load(std::memory_order_relaxed);
   Failure cause;
   cause.told = true;
-  cause.code =
-      code == 0 ? make_error_code(Errc::kAborted) : make_error_code(static_cast<Errc>(code));
+  cause.code = shared.abort_code == 0 ? make_error_code(Errc::kAborted)
+                                      : make_error_code(static_cast<Errc>(shared.abort_code));
   cause.suspect = shared.abort_rank;
   cause.text.assign(shared.abort_reason,
                     ::strnlen(shared.abort_reason, sizeof(shared.abort_reason)));

@@ -3,33 +3,42 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/segment_layout.h"
+#include "worker/transport/shared_mapping.h"
 
 namespace ddp {
 
-// The memory that the workers of one node share, mapped into this process: flags, doorbells,
-// operation records, staging slots and the abort word. Processes map the agent's memfd; threads of
-// one process, and processes forked after its creation, may share one object made by create().
+// The part of a node's memory that one group uses: flags, operation records and staging slots of
+// its members, numbered 0 .. local_size() - 1, and the abort word, which all groups of a round
+// share.
 //
-// Thread safe. What attach() maps is backed at once, so that no page fault comes later.
+// Thread safe. Flags and records are backed and mapped when the object is made.
 class Segment {
  public:
   // Memory of its own, shared with threads and with children of fork.
   static Result<std::shared_ptr<Segment>> create(int local_size, Round round);
-  // The memfd `fd` (not taken over) that the agent made. kProtocol or kMismatch if its header is
-  // not what is expected, naming the field.
+  // The memfd `fd` (not taken over) that the agent made; errors of SharedMapping::attach.
   static Result<std::shared_ptr<Segment>> attach(int fd, int local_size, Round round);
+  // Some of the mapping's ranks, with the regions that the agent laid out for them.
+  static std::shared_ptr<Segment> of_ranks(std::shared_ptr<SharedMapping> mapping,
+                                           std::vector<int> locals);
+  // A group within a group: `members` are local ranks of `parent`; heads[i] is the offset, in the
+  // arena of member i, of memory for a RegionHead of zero bytes.
+  static std::shared_ptr<Segment> sub_group(const Segment& parent, const std::vector<int>& members,
+                                            const std::vector<std::uint64_t>& heads);
 
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
-  ~Segment();
 
-  int local_size() const { return local_size_; }
+  int local_size() const { return static_cast<int>(members_.size()); }
+  const std::shared_ptr<SharedMapping>& mapping() const { return mapping_; }
+  // Which region of the mapping belongs to a member.
+  int region_of(int local) const { return members_[index(local)].region; }
 
   std::uint32_t flag(int local, Flag flag) const {
     return line(local, flag).load(std::memory_order_seq_cst);  // See Doorbell.
@@ -38,51 +47,55 @@ class Segment {
   // sleepers.
   void publish(int local, Flag flag, std::uint32_t value);
 
-  Doorbell& doorbell(int local) const { return control(local).doorbell; }
+  // Backs and maps the staging slots of all members; before they are used for the first time.
+  void populate_staging();
+
+  Doorbell& doorbell(int local) const {
+    return head_of(mapping_->region(region_of(local))).control.doorbell;
+  }
+  PairTable& pairs(int local) const { return head(local).control.pairs; }
+  // Wakes whoever sleeps at the member's doorbell.
+  void ring(int local) const;
   OperationSlot& operation(int local, std::uint32_t sequence) const {
-    return control(local).operations[sequence % 2];
+    return head(local).control.operations[sequence % 2];
   }
   std::byte* input(int local, std::size_t chunk) const {
-    return staging(local).input[chunk % kSlots];
+    return head(local).staging.input[chunk % kSlots];
   }
   std::byte* result(int local, std::size_t chunk) const {
-    return staging(local).result[chunk % kSlots];
+    return head(local).staging.result[chunk % kSlots];
   }
+  LifeLine& lifeline(int local) const {
+    return head_of(mapping_->region(region_of(local))).control.lifeline;
+  }
+  // Of the member's region: all groups of a rank share its recorder.
+  std::byte* flight(int local) const { return head_of(mapping_->region(region_of(local))).flight; }
 
   // Ends the round for every local rank; the first cause counts. Wakes all.
   void raise_abort(const Failure& cause);
   bool aborted() const { return header().abort.load(std::memory_order_acquire) != 0; }
+  // 0 until it is raised, and a futex: raising it wakes whoever sleeps on it.
+  std::atomic<std::uint32_t>& abort_word() const { return header().abort; }
   // The cause; only when aborted().
   Failure abort_cause() const;
 
  private:
-  Segment(void* memory, std::size_t bytes, int local_size)
-      : memory_(static_cast<std::byte*>(memory)), bytes_(bytes), local_size_(local_size) {}
+  struct Member {
+    int region = 0;             // In the mapping.
+    std::byte* head = nullptr;  // Of this group.
+  };
+  Segment(std::shared_ptr<SharedMapping> mapping, std::vector<Member> members);
 
-  template <typename T>
-  T& at(std::size_t offset) const {
-    return *reinterpret_cast<T*>(memory_ + offset);
-  }
-  wire::ShmHeader& header() const { return at<wire::ShmHeader>(0); }
-  SegmentControl& segment_control() const { return at<SegmentControl>(wire::kShmHeaderBytes); }
-  RankControl& control(int local) const {
-    return at<RankControl>(wire::kShmHeaderBytes + sizeof(SegmentControl) +
-                           index(local) * sizeof(RankControl));
-  }
-  RankStaging& staging(int local) const {
-    return at<RankStaging>(wire::kShmHeaderBytes + sizeof(SegmentControl) +
-                           index(local_size_) * sizeof(RankControl) +
-                           index(local) * sizeof(RankStaging));
-  }
+  static RegionHead& head_of(std::byte* region) { return *reinterpret_cast<RegionHead*>(region); }
+  RegionHead& head(int local) const { return head_of(members_[index(local)].head); }
+  wire::ShmHeader& header() const { return mapping_->header(); }
   std::atomic<std::uint32_t>& line(int local, Flag flag) const {
-    return control(local).flags[static_cast<unsigned>(flag)].value;
+    return head(local).control.flags[static_cast<unsigned>(flag)].value;
   }
   static std::size_t index(int local) { return static_cast<std::size_t>(local); }
-  void ring_all();
 
-  std::byte* memory_;
-  std::size_t bytes_;
-  int local_size_;
+  std::shared_ptr<SharedMapping> mapping_;
+  std::vector<Member> members_;
 };
 
 }  // namespace ddp

@@ -1,14 +1,19 @@
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "common/wire/shm_layout.h"
 
-// What follows ShmHeader in the memory that the workers of one node share:
+// The memory that the workers of one node share:
 //
-//   ShmHeader | SegmentControl | RankControl x local size | RankStaging x local size
+//   ShmHeader | region of local rank 0 | region of local rank 1 | ...
+//
+// and a region is a RegionHead (flags, doorbell, operation records, staging) with the rank's arena
+// behind it, from which buffers, and the regions of sub-groups, are allocated.
 //
 // A byte that is not atomic is written by one rank and read by others only after they saw the flag
 // that covers it.
@@ -19,27 +24,31 @@ inline constexpr std::size_t kSlotBytes = 256u << 10;  // One chunk of one rank.
 inline constexpr std::size_t kSlots = 4;               // Chunks in flight.
 inline constexpr std::size_t kSmallBytes = 4096;  // Payload that fits into an operation's record.
 inline constexpr std::size_t kRecordBytes = kLine;
+inline constexpr std::size_t kPairRanks = 256;  // Ranks of a node that can exchange messages.
 
 // How far a rank has come. Numbers grow and wrap, and are never reset while the segment lives.
 enum class Flag : unsigned {
   kEntry,    // Operations entered.
+  kGroup,    // Operations for which the rank, as head of a group of neighbours, saw all of them.
+  kNodes,    // Operations for which the rank, as its node's head, has met the other nodes.
+  kDone,     // Operations after which the rank touches no memory of others any more.
   kIn,       // Chunks copied into the rank's input slots.
   kReduced,  // Chunks whose inputs the rank, as owner of a slice, needs no longer.
   kReady,    // Chunks whose slice lies in the rank's result slots.
   kOut,      // Chunks that the rank has copied to its user.
 };
-inline constexpr std::size_t kFlags = 5;
+inline constexpr std::size_t kFlags = 8;
 
 struct alignas(kLine) FlagLine {
   std::atomic<std::uint32_t> value{0};
 };
 
-// A rank that sleeps sets `sleeping`, looks at the flags once more and waits for `bell` to change.
-// Whoever changes a flag looks at `sleeping` afterwards. All four accesses are sequentially
-// consistent, so one of the two sees the other.
+// A thread that sleeps raises `sleepers`, looks at the flags once more and waits for `bell` to
+// change. Whoever changes a flag looks at `sleepers` afterwards. All four accesses are sequentially
+// consistent, so one of the two sees the other. All groups of a rank share its doorbell.
 struct alignas(kLine) Doorbell {
   std::atomic<std::uint32_t> bell{0};
-  std::atomic<std::uint32_t> sleeping{0};
+  std::atomic<std::uint32_t> sleepers{0};
 };
 
 // Covered by kEntry. Two of them are enough: to enter operation n + 2 a rank has completed n + 1,
@@ -49,10 +58,29 @@ struct alignas(kLine) OperationSlot {
   std::byte payload[kSmallBytes];
 };
 
+// Whether the rank is there and lives; lifeline.h works on it.
+struct alignas(kLine) LifeLine {
+  pthread_mutex_t mutex;                   // Robust; held by a thread of the rank while it is there.
+  std::atomic<std::uint32_t> prepared{0};  // The mutex is initialised.
+  std::atomic<std::uint32_t> presence{0};  // Odd while the rank is there; grows.
+  std::atomic<std::uint32_t> beats{0};     // Grows while the rank's process runs.
+};
+
+// Where a rank's rings to its neighbours (worker/transport/pair_ring.h) lie. Groups that use the
+// same memory one after the other number themselves; a reader ignores what is not of its number.
+struct alignas(kLine) PairTable {
+  std::atomic<std::uint32_t> generation{0};  // Groups of this rank so far.
+  // By the reader's number in the group: offset in the writer's region | generation % 2^12. An
+  // offset is a multiple of 4096; 0: no ring.
+  std::atomic<std::uint64_t> rings[kPairRanks];
+};
+
 struct alignas(4096) RankControl {
   FlagLine flags[kFlags];
   Doorbell doorbell;
+  LifeLine lifeline;
   OperationSlot operations[2];
+  PairTable pairs;
 };
 
 struct alignas(4096) RankStaging {
@@ -60,15 +88,12 @@ struct alignas(4096) RankStaging {
   std::byte result[kSlots][kSlotBytes];
 };
 
-struct alignas(4096) SegmentControl {
-  std::atomic<std::int32_t> abort_code{
-      0};  // Errc of the cause; 0: raised by the agent. Written before ShmHeader::abort.
+struct alignas(4096) RegionHead {
+  std::byte flight[wire::kFlightBytes];  // common/wire/flight_recorder.h
+  RankControl control;
+  RankStaging staging;
 };
 
-constexpr std::size_t segment_bytes(int local_size) {
-  return wire::kShmHeaderBytes + sizeof(SegmentControl) +
-         static_cast<std::size_t>(local_size) * (sizeof(RankControl) + sizeof(RankStaging));
-}
-static_assert(segment_bytes(1) <= wire::shm_bytes(1));
+inline constexpr std::size_t kArenaOffset = sizeof(RegionHead);  // From the begin of a region.
 
 }  // namespace ddp

@@ -12,9 +12,8 @@ namespace ddp {
 // Where the ranks of one round live. Ranks are contiguous per node: node g holds first(g) ..
 // first(g) + size(g) - 1.
 //
-// A lane is one chain of TCP connections over all nodes; lane k joins the ranks whose local rank is
-// k. There are as many lanes as the smallest node has workers, so that every lane has an end on
-// every node.
+// Lane k joins the ranks whose local rank is k by connections between every two nodes. There are as
+// many lanes as the smallest node has workers, so that every lane has an end on every node.
 class Topology {
  public:
   // Invariants: every entry of node_sizes is at least 1; 0 <= rank < their sum.
@@ -44,16 +43,16 @@ class Topology {
     return static_cast<int>(after - first_.begin()) - 1;
   }
   int lanes() const { return *std::min_element(sizes_.begin(), sizes_.end()); }
-  // The peers of this rank's lane; -1 where the chain ends or this rank has no lane.
-  Rank previous_in_lane() const { return lane_peer(node_ - 1); }
-  Rank next_in_lane() const { return lane_peer(node_ + 1); }
+  bool has_lane() const { return local_rank() < lanes(); }
+  // The rank of this one's lane on a node; -1 if there is none: the node is this rank's own or none
+  // at all, or this rank has no lane.
+  Rank lane_peer(int node) const {
+    if (node < 0 || node >= nodes() || node == node_ || !has_lane()) return -1;
+    return first(node) + local_rank();
+  }
 
  private:
   static std::size_t index(int node) { return static_cast<std::size_t>(node); }
-  Rank lane_peer(int node) const {
-    if (node < 0 || node >= nodes() || local_rank() >= lanes()) return -1;
-    return first(node) + local_rank();
-  }
 
   std::vector<int> sizes_;
   std::vector<Rank> first_;

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "worker/collectives/entry.h"
+#include "worker/collectives/kernels.h"
+#include "worker/collectives/stream.h"
+
+namespace ddp {
+
+// What moves blocks between the ranks of one node: broadcast, all_gather, reduce_scatter, gather,
+// scatter and all_to_all, with blocks of any size. Every rank takes from each source the block that
+// is meant for it, and copies it to its place or reduces it with the others'.
+//
+// Sources in registered memory are read in place, and a rank is through when all have said that
+// they read nobody's memory any more. Otherwise every source copies its blocks, piece by piece,
+// into its input slots, kSlots of which fit between it and its slowest reader.
+class Exchange {
+ public:
+  // base: value of this rank's chunk flags before the operation.
+  Exchange(Transport& transport, const Operation& operation, const Entry& entry,
+           std::uint32_t number, std::uint32_t base);
+  Progress step();
+  std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
+
+ private:
+  // What one rank gives to this one, or this one to another.
+  struct Flow {
+    std::size_t bytes = 0;
+    std::size_t in = 0;               // In the source's input.
+    std::size_t out = 0;              // In the reader's output.
+    const std::byte* data = nullptr;  // The source's whole input, where it can be read in place.
+  };
+
+  void plan();
+  void plan_unequal_all_to_all();
+  bool sources_registered() const;
+  Progress step_direct();
+  Progress take_own();
+  Progress copy_in();
+  Progress take_chunk();
+  bool chunk_there(std::size_t chunk) const;
+  void take(std::size_t chunk);
+  void reduce_piece(std::size_t offset, std::size_t bytes, std::size_t slot_chunk, bool staged);
+  const std::byte* staged(int source, std::size_t chunk) const;
+  std::size_t piece_of(const Flow& flow, std::size_t chunk) const;
+  bool reached(int local, Flag flag, std::size_t value) const {
+    return transport_.reached(local, flag, base_ + static_cast<std::uint32_t>(value));
+  }
+
+  Transport& transport_;
+  const Operation& operation_;
+  const Entry& entry_;
+  std::uint32_t number_;
+  std::uint32_t base_;
+  int self_;
+  int size_;
+  std::byte* out_data_;
+  const std::byte* in_data_;
+  bool reduces_;
+  bool same_for_all_ = false;   // One piece serves all readers.
+  std::vector<Flow> incoming_;  // By source.
+  std::vector<Flow> outgoing_;  // By reader.
+  std::size_t longest_ = 0;     // Bytes of the longest block of all.
+  std::size_t piece_bytes_ = 0;
+  std::size_t chunks_ = 0;
+  bool direct_ = false;
+
+  std::size_t in_ = 0;
+  std::size_t out_ = 0;
+  std::size_t offset_ = 0;  // Direct: bytes of the current block that are through.
+  int turn_ = 0;            // Direct: sources that are through.
+  bool told_ = false;
+  int others_done_ = 0;
+  std::vector<const std::byte*> sources_;
+  std::vector<RankRange> ranges_;
+  std::vector<double> factors_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,112 @@
+#include "worker/collectives/node_gather.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/errc.h"
+#include "worker/collectives/entry.h"
+
+namespace ddp {
+
+NodeGather::NodeGather(Transport& transport, const OpRecord& record, std::vector<Block> blocks,
+                       bool direct)
+    : transport_(transport),
+      blocks_(std::move(blocks)),
+      node_(transport.topology().node()),
+      nodes_(transport.topology().nodes()),
+      direct_(direct) {
+  greeting_.record = record;
+  if (direct_) {
+    plan_direct();
+  } else {
+    plan_round(distance_);
+  }
+}
+
+void NodeGather::plan_direct() {
+  const Block own = blocks_[static_cast<std::size_t>(node_)];
+  for (int node = 0; node < nodes_; ++node) {
+    if (node == node_) continue;
+    Link* link = transport_.link(node);
+    legs_.push_back({link, true, greeting_, {own}, 0, false, {}});
+    legs_.push_back({link, false, {}, {blocks_[static_cast<std::size_t>(node)]}, 0, false, {}});
+  }
+}
+
+// This node has the blocks of the `distance` nodes up to itself, and gets those of as many before
+// them.
+void NodeGather::plan_round(int distance) {
+  legs_.clear();
+  const auto wrapped = [&](int node) { return ((node % nodes_) + nodes_) % nodes_; };
+  const int count = std::min(distance, nodes_ - distance);
+  Leg out{transport_.link(wrapped(node_ + distance)), true, greeting_, {}, 0, false, {}};
+  Leg in{transport_.link(wrapped(node_ - distance)), false, {}, {}, 0, false, {}};
+  for (int i = 0; i < count; ++i) {
+    out.spans.push_back(blocks_[static_cast<std::size_t>(wrapped(node_ - i))]);
+    in.spans.push_back(blocks_[static_cast<std::size_t>(wrapped(node_ - distance - i))]);
+  }
+  legs_.push_back(std::move(out));
+  legs_.push_back(std::move(in));
+}
+
+Progress NodeGather::step() {
+  StepResult result;
+  for (;;) {
+    bool done = true;
+    for (Leg& leg : legs_) {
+      if (!leg.done() && !result.add(advance(leg))) return result.get(false);
+      done = done && leg.done();
+    }
+    if (!done) return result.get(false);
+    distance_ *= 2;
+    if (direct_ || distance_ >= nodes_) return result.get(true);
+    plan_round(distance_);
+  }
+}
+
+Progress NodeGather::advance(Leg& leg) {
+  bool moved = false;
+  while (!leg.done()) {
+    const Block span =
+        leg.greeted ? leg.spans[leg.next]
+                    : Block{reinterpret_cast<std::byte*>(&leg.greeting), sizeof(Greeting)};
+    const Progress progress = move(leg, span);
+    if (progress == Progress::kFailed) return progress;
+    if (progress != Progress::kDone) {
+      return moved || progress == Progress::kMoved ? Progress::kMoved : Progress::kBlocked;
+    }
+    moved = true;
+    if (leg.greeted) {
+      ++leg.next;
+      continue;
+    }
+    leg.greeted = true;
+    if (leg.sending) continue;
+    const Rank peer = leg.link->peer();
+    if (leg.greeting.magic != greeting_.magic) {
+      return transport_.fail(
+          {Errc::kProtocol, peer, fmt::format("rank {} sent bytes that begin no operation", peer)});
+    }
+    met_.push_back(peer);
+    if (!(leg.greeting.record == greeting_.record)) {
+      return report_mismatch(transport_, greeting_.record, leg.greeting.record, peer);
+    }
+  }
+  return Progress::kMoved;
+}
+
+Progress NodeGather::move(Leg& leg, const Block& span) {
+  return leg.sending ? leg.piece.send(transport_, *leg.link, span.data, span.bytes)
+                     : leg.piece.receive(transport_, *leg.link, span.data, span.bytes);
+}
+
+void NodeGather::note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& missing) const {
+  arrived.insert(arrived.end(), met_.begin(), met_.end());
+  for (const Leg& leg : legs_) {
+    if (!leg.sending && !leg.greeted) missing.push_back(leg.link->peer());
+  }
+}
+
+}  // namespace ddp

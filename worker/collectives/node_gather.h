@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "worker/collectives/operation.h"
+#include "worker/collectives/stream.h"
+
+namespace ddp {
+
+// One block of bytes from every node to every node, over the links of this rank's lane, with the
+// record of the operation ahead: nodes that are about to do different things find out. Blocks may
+// be empty; then it is the meeting alone.
+//
+// Few nodes send to each other directly. Many take ceil(log2 M) rounds in which a node passes on
+// all that it has (Bruck et al., 1997: "Efficient algorithms for all-to-all communications in
+// multiport message-passing systems").
+class NodeGather {
+ public:
+  static constexpr int kDirectNodes = 8;
+
+  // blocks: by node, where the block lies or goes; this rank's own is sent. direct: whether nodes
+  // talk to each other directly; the same on all ranks.
+  struct Block {
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  NodeGather(Transport& transport, const OpRecord& record, std::vector<Block> blocks, bool direct);
+  Progress step();
+
+  // For the message of a timeout: which peers have shown their record and which have not.
+  void note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& missing) const;
+
+ private:
+  struct Greeting {
+    std::uint64_t magic = 0x5041524750445022;  // Told apart from data of another operation.
+    OpRecord record;
+  };
+  // What goes one way through one link in one round.
+  struct Leg {
+    Link* link = nullptr;
+    bool sending = false;
+    Greeting greeting;
+    std::vector<Block> spans;
+    std::size_t next = 0;  // Span; the greeting is before the first.
+    bool greeted = false;
+    Piece piece;
+    bool done() const { return greeted && next == spans.size(); }
+  };
+
+  void plan_direct();
+  void plan_round(int distance);
+  Progress advance(Leg& leg);
+  Progress move(Leg& leg, const Block& span);
+
+  Transport& transport_;
+  Greeting greeting_;
+  std::vector<Block> blocks_;
+  int node_;
+  int nodes_;
+  bool direct_;
+  int distance_ = 1;  // Of the current round.
+  std::vector<Leg> legs_;
+  std::vector<Rank> met_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+#include "worker/collectives/operation.h"
+#include "worker/collectives/types.h"
+
+namespace ddp {
+
+// What callers of ProcessGroup ask for, checked and turned into operations. All throw
+// std::invalid_argument that names the operation, what is wrong and what would be right. `size` is
+// the group's, `rank` this rank's.
+namespace operations {
+
+Operation all_reduce(Buffer in_out, ReduceOp op);
+Operation broadcast(Buffer in_out, Rank root, int size);
+Operation reduce(Buffer in_out, Rank root, ReduceOp op, int size);
+Operation all_gather(Buffer in, Buffer out, int size);
+Operation all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts, Rank rank,
+                      int size);
+Operation reduce_scatter(Buffer in, Buffer out, ReduceOp op, int size);
+Operation gather(Buffer in, Buffer out, Rank root, Rank rank, int size);
+Operation scatter(Buffer in, Buffer out, Rank root, Rank rank, int size);
+Operation all_to_all(Buffer in, Buffer out, int size);
+Operation all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                      std::span<const std::size_t> receive_counts, int size);
+Operation barrier();
+
+// For all_reduce_coalesced: the type that all buffers share, and their elements together.
+Buffer whole_of(std::span<const Buffer> parts);
+
+}  // namespace operations
+}  // namespace ddp
