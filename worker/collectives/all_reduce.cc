@@ -40,7 +40,9 @@ AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Oper
   plan_memory(entry);
   const std::size_t parts = index(lanes_) * index(nodes_);
   std::size_t bytes = kMemoryChunkBytes;
-  if (nodes_ > 1) bytes = direct_ ? kLinkPieceBytes * parts : kSlotBytes;
+  // The same on all nodes, wherever their buffers lie.
+  const bool lone_ranks = transport.topology().world_size() == nodes_;
+  if (nodes_ > 1) bytes = lone_ranks ? kLinkPieceBytes * parts : kSlotBytes;
   chunk_elements_ = bytes / element_;
   chunks_ = (operation.out.count + chunk_elements_ - 1) / chunk_elements_;
   const std::size_t grain = kGrainBytes / element_;

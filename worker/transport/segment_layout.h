@@ -20,7 +20,7 @@
 namespace ddp {
 
 inline constexpr std::size_t kLine = 128;  // Two cache lines: the prefetcher pulls pairs.
-inline constexpr std::size_t kSlotBytes = 256u << 10;  // One chunk of one rank.
+inline constexpr std::size_t kSlotBytes = 512u << 10;  // One chunk of one rank.
 inline constexpr std::size_t kSlots = 4;               // Chunks in flight.
 inline constexpr std::size_t kSmallBytes = 4096;  // Payload that fits into an operation's record.
 inline constexpr std::size_t kRecordBytes = kLine;
