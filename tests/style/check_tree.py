@@ -11,10 +11,12 @@ LEVELS = {
     "launcher/rendezvous": 2, "launcher/server": 3, "launcher/ddp_run": 4,
     "agent/core": 2, "agent/process": 3, "agent/shell": 4,
     "worker/buckets": 1, "worker/checkpoint": 1, "worker/transport": 3, "worker/collectives": 4, "worker/runtime": 5,
+    "worker/nccl": 5,
     "worker/ddp": 6, "worker/train": 7,
 }
-# Types that the transport shares with the folder above it would make a circle; this one header has no code.
-ALLOWED = {("worker/transport", "worker/collectives/types.h")}
+# Types that the transport shares with the folder above it would make a circle, and the NCCL groups lie beside the host's;
+# these headers have no code.
+ALLOWED = {("worker/transport", "worker/collectives/types.h"), ("worker/nccl", "worker/runtime/process_group.h")}
 TORCH_FOLDERS = ("worker/ddp/", "worker/train/", "worker/examples/", "tests/torch/", "bench/ddp_")
 # common/base as a whole is vocabulary; the one file that acts on processes is named here.
 EFFECTS_IN_BASE = ("common/base/descendants.cc",)
@@ -88,7 +90,7 @@ def libtorch_linkage():
         found = True
         listing = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
         for line in listing.splitlines():
-            if re.search(r"lib(torch|c10|caffe2|gomp|openblas)", line):
+            if re.search(r"lib(torch|c10|caffe2|gomp|openblas|ucp|ucs|uct|ucm)", line):
                 yield f"{program} links {line.strip()}"
     if not found:
         yield f"none of {', '.join(DAEMONS)} is in {binaries}"

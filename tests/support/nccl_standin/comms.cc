@@ -1,0 +1,360 @@
+#include <chrono>
+#include <cstring>
+
+#include "tests/support/nccl_standin/state.h"
+
+// NCCL's part: communicators, groups of calls, and getting kernels into streams.
+namespace ddp::standin {
+namespace {
+
+// One call on a communicator: notes it if NCCL would not allow it.
+class Call {
+ public:
+  enum Kind { kOrdinary, kQuery };
+
+  Call(nccl::Comm handle, Kind kind) : lock_(state().mutex) {
+    State& all = state();
+    auto* comm = reinterpret_cast<Comm*>(handle);
+    if (all.comms.count(comm) == 0 || !comm->live) {
+      all.violation("a communicator is used after its end");
+      return;
+    }
+    if (comm->in_call) all.violation("two calls at a time on one communicator");
+    const bool busy = comm->connecting || comm->launching || comm->finalizing;
+    if (kind == kOrdinary && busy) all.violation("a call while the one before is in progress");
+    comm_ = comm;
+    comm_->in_call = true;
+    // A window for a call that another thread makes at the same time.
+    lock_.unlock();
+    std::this_thread::yield();
+    lock_.lock();
+  }
+  ~Call() {
+    if (comm_ != nullptr) comm_->in_call = false;
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  Comm* comm() { return comm_; }
+  Lock& lock() { return lock_; }
+
+ private:
+  Lock lock_;
+  Comm* comm_ = nullptr;
+};
+
+// A kernel that waits to get into its stream.
+struct Pending {
+  Comm* comm = nullptr;
+  Stream* stream = nullptr;
+  CollectiveCall collective;
+  PeerTransfer transfer;
+  bool is_transfer = false;
+};
+
+thread_local int group_depth = 0;
+thread_local std::vector<Pending> group;
+
+// Under the lock.
+void put_into_streams(Comm& comm, const std::vector<Pending>& calls) {
+  std::vector<PeerTransfer> transfers;
+  for (const Pending& call : calls) {
+    if (call.is_transfer) {
+      transfers.push_back(call.transfer);
+      continue;
+    }
+    const std::uint64_t number = comm.collectives++;
+    push_task(*call.stream, [&comm, number, collective = call.collective](Lock& lock) {
+      run_collective(lock, comm, number, collective);
+    });
+  }
+  if (transfers.empty()) return;
+  push_task(*calls.front().stream,
+            [&comm, transfers](Lock& lock) { run_transfers(lock, comm, transfers); });
+}
+
+// NCCL's own thread that finishes what a call on a non-blocking communicator began. Every other
+// call is finished at once.
+nccl::Result launch(Comm& comm, std::vector<Pending> calls) {
+  static auto& background = *[] {
+    auto* stream = new Stream;
+    stream->thread = std::thread([stream] {
+      State& all = state();
+      Lock lock(all.mutex);
+      for (;;) {
+        all.changed.wait(lock, [&] { return !stream->tasks.empty(); });
+        const Task task = std::move(stream->tasks.front());
+        stream->tasks.pop_front();
+        task(lock);
+        all.changed.notify_all();
+      }
+    });
+    return stream;
+  }();
+  const bool at_once = comm.collectives % 2 == 0 && state().launch_delay_ms == 0;
+  if (comm.blocking || at_once) {
+    put_into_streams(comm, calls);
+    return nccl::kSuccess;
+  }
+  comm.launching = true;
+  push_task(background, [&comm, calls = std::move(calls)](Lock& lock) {
+    State& all = state();
+    const auto until =
+        std::chrono::steady_clock::now() + std::chrono::milliseconds(all.launch_delay_ms);
+    all.changed.wait_until(lock, until, [&] { return comm.aborted; });
+    if (!comm.aborted) put_into_streams(comm, calls);
+    comm.launching = false;
+  });
+  return nccl::kInProgress;
+}
+
+nccl::Result start(Pending call, nccl::Comm handle, cuda::Stream stream) {
+  Call entered(handle, Call::kOrdinary);
+  Comm* comm = entered.comm();
+  if (comm == nullptr) return nccl::kInvalidArgument;
+  call.comm = comm;
+  call.stream = stream_of(stream);
+  if (call.stream == nullptr || call.stream->device != comm->device) return nccl::kInvalidArgument;
+  if (call.collective.op >= 16 && comm->factors.count(call.collective.op) == 0) {
+    state().violation("a reduction that does not exist is used");
+    return nccl::kInvalidArgument;
+  }
+  if (call.collective.op >= 16) call.collective.factor = comm->factors[call.collective.op];
+  if (group_depth > 0) {
+    group.push_back(call);
+    return nccl::kSuccess;
+  }
+  return launch(*comm, {call});
+}
+
+Pending collective(char kind, const void* in, void* out, std::size_t count, int type, int op,
+                   int root) {
+  Pending call;
+  call.collective = {kind, in, out, count, type, op, root, 1.0};
+  return call;
+}
+
+Pending transfer(bool sends, void* data, std::size_t count, int type, int peer) {
+  Pending call;
+  call.is_transfer = true;
+  call.transfer = {sends, peer, data, count * bytes_of(type)};
+  return call;
+}
+
+bool connected(const Comm& comm) {
+  return comm.world->arrived.size() == static_cast<std::size_t>(comm.world->size) &&
+         state().hung_inits.count(comm.rank) == 0;
+}
+
+nccl::Result make_comm(nccl::Comm* handle, int size, const nccl::UniqueId& id, int rank,
+                       bool blocking) {
+  State& all = state();
+  Lock lock(all.mutex);
+  const auto found = all.worlds.find(std::string(id.bytes, sizeof(id.bytes)));
+  if (found == all.worlds.end()) return nccl::kInvalidArgument;
+  const auto world = found->second;
+  const bool fits = world->size == 0 || world->size == size;
+  if (!fits || rank < 0 || rank >= size || !world->arrived.insert(rank).second) {
+    return nccl::kInvalidArgument;
+  }
+  if (!world->devices.insert(current_device()).second) return nccl::kInvalidUsage;
+  world->size = size;
+  auto* comm = new Comm;
+  comm->world = world;
+  comm->rank = rank;
+  comm->device = current_device();
+  comm->blocking = blocking;
+  all.comms.insert(comm);
+  all.changed.notify_all();
+  comm->connecting = !blocking;
+  if (blocking) {
+    const int released = all.released;
+    all.changed.wait(lock, [&] { return connected(*comm) || all.released != released; });
+    if (!connected(*comm)) {
+      comm->live = false;
+      return nccl::kSystemError;
+    }
+  }
+  *handle = reinterpret_cast<nccl::Comm>(comm);
+  return blocking ? nccl::kSuccess : nccl::kInProgress;
+}
+
+void update(Comm& comm) {
+  if (comm.connecting && connected(comm)) comm.connecting = false;
+  if (comm.finalizing &&
+      comm.world->finalized.size() == static_cast<std::size_t>(comm.world->size)) {
+    comm.finalizing = false;
+  }
+}
+
+}  // namespace
+}  // namespace ddp::standin
+
+using ddp::nccl::Comm;
+using ddp::nccl::Result;
+using ddp::standin::Call;
+using ddp::standin::collective;
+using ddp::standin::Lock;
+using ddp::standin::start;
+using ddp::standin::state;
+namespace cuda = ddp::cuda;
+namespace nccl = ddp::nccl;
+namespace standin = ddp::standin;
+
+STANDIN_API Result ncclGetVersion(int* version) {
+#ifdef STANDIN_OLD
+  *version = 21212;
+#else
+  *version = 22809;
+#endif
+  return nccl::kSuccess;
+}
+
+STANDIN_API Result ncclGetUniqueId(nccl::UniqueId* id) {
+  const Lock lock(state().mutex);
+  if (state().unique_id_result != 0) return state().unique_id_result;
+  std::memset(id->bytes, 0, sizeof(id->bytes));
+  const std::uint64_t number = ++state().ids;
+  std::memcpy(id->bytes, &number, sizeof(number));
+  state().worlds[std::string(id->bytes, sizeof(id->bytes))] = std::make_shared<standin::World>();
+  return nccl::kSuccess;
+}
+
+STANDIN_API Result ncclCommInitRank(Comm* comm, int size, nccl::UniqueId id, int rank) {
+  return standin::make_comm(comm, size, id, rank, true);
+}
+
+#ifndef STANDIN_OLD
+STANDIN_API Result ncclCommInitRankConfig(Comm* comm, int size, nccl::UniqueId id, int rank,
+                                          nccl::Config* config) {
+  if (config->magic != 0xcafebeef || config->version < 21400) return nccl::kInvalidArgument;
+  return standin::make_comm(comm, size, id, rank, config->blocking != 0);
+}
+
+STANDIN_API Result ncclCommFinalize(Comm handle) {
+  Call call(handle, Call::kOrdinary);
+  if (call.comm() == nullptr) return nccl::kInvalidArgument;
+  call.comm()->world->finalized.insert(call.comm()->rank);
+  call.comm()->finalizing = true;
+  return nccl::kInProgress;
+}
+
+STANDIN_API Result ncclCommShrink() { return nccl::kInvalidUsage; }
+
+STANDIN_API const char* ncclGetLastError(Comm /*comm*/) { return "last words of the stand-in\n"; }
+#endif
+
+STANDIN_API Result ncclCommGetAsyncError(Comm handle, Result* result) {
+  Call call(handle, Call::kQuery);
+  if (call.comm() == nullptr) return nccl::kInvalidArgument;
+  standin::Comm& comm = *call.comm();
+  standin::update(comm);
+  const bool busy = comm.connecting || comm.launching || comm.finalizing;
+  const auto failed = state().failed_ranks.find(comm.rank);
+  *result = busy ? nccl::kInProgress : nccl::kSuccess;
+  if (failed != state().failed_ranks.end() && !comm.connecting) *result = failed->second;
+  return nccl::kSuccess;
+}
+
+STANDIN_API Result ncclCommAbort(Comm handle) {
+  Lock lock(state().mutex);
+  auto* comm = reinterpret_cast<standin::Comm*>(handle);
+  if (state().comms.count(comm) == 0 || !comm->live) {
+    state().violation("a communicator is aborted after its end");
+    return nccl::kInvalidArgument;
+  }
+  comm->aborted = true;
+  comm->live = false;
+  state().changed.notify_all();
+  const int released = state().released;
+  state().changed.wait(lock, [&] {
+    return state().hung_aborts.count(comm->rank) == 0 || state().released != released;
+  });
+  return nccl::kSuccess;
+}
+
+STANDIN_API Result ncclCommDestroy(Comm handle) {
+  Call call(handle, Call::kOrdinary);
+  if (call.comm() == nullptr) return nccl::kInvalidArgument;
+  call.comm()->live = false;
+  return nccl::kSuccess;
+}
+
+STANDIN_API Result ncclAllReduce(const void* in, void* out, std::size_t count, int type, int op,
+                                 Comm comm, cuda::Stream stream) {
+  return start(collective('a', in, out, count, type, op, -1), comm, stream);
+}
+
+STANDIN_API Result ncclBroadcast(const void* in, void* out, std::size_t count, int type, int root,
+                                 Comm comm, cuda::Stream stream) {
+  return start(collective('b', in, out, count, type, 0, root), comm, stream);
+}
+
+STANDIN_API Result ncclReduce(const void* in, void* out, std::size_t count, int type, int op,
+                              int root, Comm comm, cuda::Stream stream) {
+  return start(collective('r', in, out, count, type, op, root), comm, stream);
+}
+
+STANDIN_API Result ncclAllGather(const void* in, void* out, std::size_t count, int type, Comm comm,
+                                 cuda::Stream stream) {
+  return start(collective('g', in, out, count, type, 0, -1), comm, stream);
+}
+
+STANDIN_API Result ncclReduceScatter(const void* in, void* out, std::size_t count, int type, int op,
+                                     Comm comm, cuda::Stream stream) {
+  return start(collective('s', in, out, count, type, op, -1), comm, stream);
+}
+
+STANDIN_API Result ncclSend(const void* in, std::size_t count, int type, int peer, Comm comm,
+                            cuda::Stream stream) {
+  return start(standin::transfer(true, const_cast<void*>(in), count, type, peer), comm, stream);
+}
+
+STANDIN_API Result ncclRecv(void* out, std::size_t count, int type, int peer, Comm comm,
+                            cuda::Stream stream) {
+  return start(standin::transfer(false, out, count, type, peer), comm, stream);
+}
+
+STANDIN_API Result ncclGroupStart() {
+  ++standin::group_depth;
+  return nccl::kSuccess;
+}
+
+STANDIN_API Result ncclGroupEnd() {
+  if (--standin::group_depth > 0) return nccl::kSuccess;
+  const auto calls = std::move(standin::group);
+  standin::group.clear();
+  if (calls.empty()) return nccl::kSuccess;
+  const Lock lock(state().mutex);
+  return standin::launch(*calls.front().comm, calls);
+}
+
+STANDIN_API Result ncclRedOpCreatePreMulSum(int* op, void* factor, int type, int residence,
+                                            Comm handle) {
+  Call call(handle, Call::kOrdinary);
+  if (call.comm() == nullptr || residence != nccl::kScalarHostImmediate) {
+    return nccl::kInvalidArgument;
+  }
+  *op = call.comm()->next_op++;
+  call.comm()->factors[*op] = standin::factor_of(factor, type);
+  return nccl::kSuccess;
+}
+
+STANDIN_API Result ncclRedOpDestroy(int op, Comm handle) {
+  Call call(handle, Call::kOrdinary);
+  if (call.comm() == nullptr || call.comm()->factors.erase(op) == 0) return nccl::kInvalidArgument;
+  return nccl::kSuccess;
+}
+
+STANDIN_API const char* ncclGetErrorString(Result result) {
+  switch (result) {
+    case nccl::kRemoteError:
+      return "remote process exited or there was a network error";
+    case nccl::kInvalidUsage:
+      return "invalid usage";
+    case nccl::kSystemError:
+      return "unhandled system error";
+    default:
+      return "a stand-in's NCCL error";
+  }
+}

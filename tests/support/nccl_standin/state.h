@@ -1,0 +1,139 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "worker/nccl/nccl_api.h"
+
+#define STANDIN_API extern "C" __attribute__((visibility("default")))
+
+// One lock and one condition guard everything: tasks of streams run under it, and give it up where
+// they wait.
+namespace ddp::standin {
+
+using Lock = std::unique_lock<std::mutex>;
+using Task = std::function<void(Lock&)>;
+
+struct Stream {
+  int device = 0;
+  bool closing = false;
+  std::deque<Task> tasks;
+  std::thread thread;
+};
+
+struct Event {
+  int device = 0;
+  std::shared_ptr<bool> reached;  // Null: never recorded.
+};
+
+struct CollectiveCall {
+  int kind = 0;
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::size_t count = 0;
+  int type = 0;
+  int op = 0;
+  int root = 0;
+  double factor = 1.0;  // Of a premultiplied sum.
+};
+
+// All ranks of one collective.
+struct Meeting {
+  std::map<int, CollectiveCall> calls;
+  int computed = 0;
+  int left = 0;
+};
+
+struct Message {
+  const void* data = nullptr;
+  std::size_t bytes = 0;
+  bool taken = false;
+};
+
+struct World {
+  int size = 0;
+  std::set<int> arrived;
+  std::set<int> devices;
+  std::set<int> finalized;
+  std::map<std::uint64_t, Meeting> meetings;
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> mail;  // From, to.
+};
+
+struct Comm {
+  std::shared_ptr<World> world;
+  int rank = 0;
+  int device = 0;
+  bool blocking = true;
+  bool live = true;
+  bool aborted = false;
+  bool connecting = false;
+  bool launching = false;
+  bool finalizing = false;
+  bool in_call = false;
+  std::uint64_t collectives = 0;
+  std::map<int, double> factors;  // Of operations that were created.
+  int next_op = 16;
+};
+
+struct State {
+  std::mutex mutex;
+  std::condition_variable changed;
+
+  // Handles that were given out. Objects are never freed, so that a stale handle is told apart.
+  std::set<Stream*> streams;
+  std::set<Event*> events;
+  std::set<void*> memory;
+  std::set<Comm*> comms;
+  std::map<int, Stream*> default_streams;  // By device.
+  std::map<std::string, std::shared_ptr<World>> worlds;
+  std::uint64_t ids = 0;
+  int running_kernels = 0;
+
+  std::map<int, int> failed_ranks;
+  std::set<int> hung_kernels;
+  std::set<int> hung_inits;
+  std::set<int> hung_aborts;
+  std::map<int, int> failed_devices;
+  int released = 0;
+  int linger_ms = 0;
+  int launch_delay_ms = 0;
+  int unique_id_result = 0;
+  std::string violations;
+
+  void violation(const std::string& text) { violations += text + "\n"; }
+};
+
+State& state();
+
+// The calling thread's.
+int& current_device();
+// Null, after noting a violation, if there is no such stream.
+Stream* stream_of(cuda::Stream handle);
+// Under the lock.
+void push_task(Stream& stream, Task task);
+
+// Kernels; `comm` stays valid. Both run on a stream's thread, under the lock.
+void run_collective(Lock& lock, Comm& comm, std::uint64_t number, const CollectiveCall& call);
+struct PeerTransfer {
+  bool sends = false;
+  int peer = 0;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+void run_transfers(Lock& lock, Comm& comm, const std::vector<PeerTransfer>& transfers);
+
+std::size_t bytes_of(int type);
+// The value of one element.
+double factor_of(const void* element, int type);
+
+}  // namespace ddp::standin

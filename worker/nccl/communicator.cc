@@ -1,0 +1,291 @@
+#include "worker/nccl/communicator.h"
+
+#include <fmt/format.h>
+
+#include "common/base/clock.h"
+#include "common/base/errc.h"
+#include "worker/collectives/half.h"
+#include "worker/nccl/backoff.h"
+#include "worker/nccl/failure_text.h"
+
+namespace ddp {
+namespace {
+
+// How long abort() lets a call in progress come back before it takes the communicator from under
+// it. Calls on a non-blocking communicator take microseconds.
+constexpr Duration kCallGrace{1000};
+
+int nccl_type(DType type) {
+  switch (type) {
+    case DType::kU8:
+      return nccl::kUint8;
+    case DType::kI8:
+      return nccl::kInt8;
+    case DType::kI32:
+      return nccl::kInt32;
+    case DType::kI64:
+      return nccl::kInt64;
+    case DType::kF16:
+      return nccl::kFloat16;
+    case DType::kBF16:
+      return nccl::kBfloat16;
+    case DType::kF32:
+      return nccl::kFloat32;
+    case DType::kF64:
+      return nccl::kFloat64;
+  }
+  return -1;  // NCCL refuses it.
+}
+
+nccl::RedOp nccl_op(ReduceOp::Kind kind) {
+  switch (kind) {
+    case ReduceOp::kSum:
+      return nccl::kSum;
+    case ReduceOp::kAvg:
+      return nccl::kAvg;
+    case ReduceOp::kProd:
+      return nccl::kProd;
+    case ReduceOp::kMin:
+      return nccl::kMin;
+    case ReduceOp::kMax:
+      return nccl::kMax;
+    default:
+      return -1;  // NcclGroup refuses the rest before it comes here.
+  }
+}
+
+// A factor in the representation of the elements that it multiplies.
+union Factor {
+  float f32;
+  double f64;
+  std::uint16_t f16;
+};
+
+Factor factor_for(DType type, double value) {
+  Factor factor{};
+  switch (type) {
+    case DType::kF16:
+      factor.f16 = f16_of_f32(static_cast<float>(value));
+      break;
+    case DType::kBF16:
+      factor.f16 = bf16_of_f32(static_cast<float>(value));
+      break;
+    case DType::kF64:
+      factor.f64 = value;
+      break;
+    default:
+      factor.f32 = static_cast<float>(value);
+      break;
+  }
+  return factor;
+}
+
+const char* call_name(DeviceOpKind kind) {
+  switch (kind) {
+    case DeviceOpKind::kAllReduce:
+    case DeviceOpKind::kAllReduceCoalesced:
+    case DeviceOpKind::kBarrier:
+      return "ncclAllReduce";
+    case DeviceOpKind::kBroadcast:
+      return "ncclBroadcast";
+    case DeviceOpKind::kReduce:
+      return "ncclReduce";
+    case DeviceOpKind::kAllGather:
+      return "ncclAllGather";
+    case DeviceOpKind::kReduceScatter:
+      return "ncclReduceScatter";
+    default:
+      return "ncclSend and ncclRecv";
+  }
+}
+
+}  // namespace
+
+Outcome Communicator::ended() const {
+  return Failure{Errc::kAborted, rank_,
+                 fmt::format("rank {}: the communicator was aborted", rank_)};
+}
+
+Outcome Communicator::settle(const char* call, nccl::Result result, const Stop& stop) {
+  Backoff backoff;
+  while (result == nccl::kInProgress) {
+    if (stop()) return ended();
+    backoff.pause();
+    const std::lock_guard lock(mutex_);
+    const nccl::Comm comm = comm_.load();
+    if (comm == nullptr || aborted_.load()) return ended();
+    const nccl::Result asked = library_->nccl().comm_get_async_error(comm, &result);
+    if (asked != nccl::kSuccess) result = asked;
+  }
+  if (result == nccl::kSuccess) return std::nullopt;
+  if (aborted_.load()) return ended();
+  return nccl_failure(*library_, call, result, rank_);
+}
+
+Outcome Communicator::checked_call(const char* call,
+                                   const std::function<nccl::Result(nccl::Comm)>& function,
+                                   const Stop& stop) {
+  nccl::Result result = nccl::kSuccess;
+  {
+    const std::lock_guard lock(mutex_);
+    const nccl::Comm comm = comm_.load();
+    if (comm == nullptr || aborted_.load()) return ended();
+    result = function(comm);
+  }
+  return settle(call, result, stop);
+}
+
+Outcome Communicator::init(const nccl::UniqueId& id, const Stop& stop) {
+  const nccl::Api& api = library_->nccl();
+  nccl::Comm comm = nullptr;
+  nccl::Result result = nccl::kSuccess;
+  const char* call = "ncclCommInitRank";
+  if (library_->non_blocking()) {
+    call = "ncclCommInitRankConfig";
+    nccl::Config config;
+    result = api.comm_init_rank_config(&comm, size_, id, rank_, &config);
+  } else {
+    result = api.comm_init_rank(&comm, size_, id, rank_);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    comm_.store(comm);
+  }
+  // abort() that came during the call above found nothing to abort.
+  if (comm != nullptr && aborted_.load() && comm_.exchange(nullptr) != nullptr) {
+    api.comm_abort(comm);
+    return ended();
+  }
+  return settle(call, result, stop);
+}
+
+Outcome Communicator::enqueue(const DeviceOperation& operation, void* scratch, cuda::Stream stream,
+                              const Stop& stop) {
+  nccl::RedOp op = nccl_op(operation.op.kind());
+  const bool premultiplied = operation.op.kind() == ReduceOp::kPremulSum;
+  if (premultiplied) {
+    if (auto failure = reduce_op(operation, op, stop)) return failure;
+  }
+  auto failure = checked_call(
+      call_name(operation.record.kind),
+      [&](nccl::Comm comm) { return start(operation, op, scratch, comm, stream); }, stop);
+  if (failure || !premultiplied) return failure;
+  return checked_call(
+      "ncclRedOpDestroy",
+      [&](nccl::Comm comm) { return library_->nccl().red_op_destroy(op, comm); }, stop);
+}
+
+Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::RedOp& op,
+                                const Stop& stop) {
+  const nccl::Api& api = library_->nccl();
+  if (api.red_op_create_premul_sum == nullptr || api.red_op_destroy == nullptr) {
+    return Failure{
+        Errc::kInvalidArgument, rank_,
+        fmt::format("rank {}: premul_sum needs NCCL 2.11, this is {}; multiply the input "
+                    "and use a sum",
+                    rank_, library_->version_text())};
+  }
+  const DType type = static_cast<DType>(operation.record.type);
+  Factor factor = factor_for(type, operation.op.factor());
+  return checked_call(
+      "ncclRedOpCreatePreMulSum",
+      [&](nccl::Comm comm) {
+        return api.red_op_create_premul_sum(&op, &factor, nccl_type(type),
+                                            nccl::kScalarHostImmediate, comm);
+      },
+      stop);
+}
+
+nccl::Result Communicator::start(const DeviceOperation& operation, nccl::RedOp op, void* scratch,
+                                 nccl::Comm comm, cuda::Stream stream) const {
+  const nccl::Api& api = library_->nccl();
+  const DeviceRecord& record = operation.record;
+  const Buffer& in = operation.in;
+  const Buffer& out = operation.out;
+  const int type = nccl_type(static_cast<DType>(record.type));
+  switch (record.kind) {
+    case DeviceOpKind::kAllReduce:
+      return api.all_reduce(in.data, out.data, in.count, type, op, comm, stream);
+    case DeviceOpKind::kBroadcast:
+      return api.broadcast(in.data, out.data, in.count, type, record.root, comm, stream);
+    case DeviceOpKind::kReduce:
+      return api.reduce(in.data, out.data, in.count, type, op, record.root, comm, stream);
+    case DeviceOpKind::kAllGather:
+      return api.all_gather(in.data, out.data, in.count, type, comm, stream);
+    case DeviceOpKind::kReduceScatter:
+      return api.reduce_scatter(in.data, out.data, out.count, type, op, comm, stream);
+    case DeviceOpKind::kBarrier:
+      return api.all_reduce(scratch, scratch, 1, nccl::kInt32, nccl::kSum, comm, stream);
+    default:
+      return start_group(operation, op, comm, stream);
+  }
+}
+
+// Calls between ncclGroupStart and ncclGroupEnd run together, as one kernel.
+nccl::Result Communicator::start_group(const DeviceOperation& operation, nccl::RedOp op,
+                                       nccl::Comm comm, cuda::Stream stream) const {
+  const nccl::Api& api = library_->nccl();
+  const nccl::Result started = api.group_start();
+  if (started != nccl::kSuccess) return started;
+  nccl::Result first = nccl::kSuccess;
+  const auto note = [&first](nccl::Result result) {
+    if (first == nccl::kSuccess && result != nccl::kInProgress) first = result;
+  };
+  for (const Buffer& part : operation.parts) {
+    note(api.all_reduce(part.data, part.data, part.count, nccl_type(part.type), op, comm, stream));
+  }
+  for (const Transfer& transfer : operation.transfers) {
+    const Buffer& buffer = transfer.buffer;
+    const int type = nccl_type(buffer.type);
+    note(transfer.direction == Transfer::Direction::kSend
+             ? api.send(buffer.data, buffer.count, type, transfer.peer, comm, stream)
+             : api.recv(buffer.data, buffer.count, type, transfer.peer, comm, stream));
+  }
+  // Also after an error: the group belongs to this thread and would stay open.
+  const nccl::Result ended = api.group_end();
+  return first != nccl::kSuccess ? first : ended;
+}
+
+Outcome Communicator::close(const Stop& stop) {
+  const nccl::Api& api = library_->nccl();
+  if (api.comm_finalize != nullptr) {
+    auto failure = checked_call(
+        "ncclCommFinalize", [&](nccl::Comm comm) { return api.comm_finalize(comm); }, stop);
+    if (failure) return failure;
+  }
+  const std::lock_guard lock(mutex_);
+  if (aborted_.load()) return ended();
+  const nccl::Comm comm = comm_.exchange(nullptr);
+  if (comm == nullptr) return ended();
+  const nccl::Result result = api.comm_destroy(comm);
+  if (result == nccl::kSuccess || result == nccl::kInProgress) return std::nullopt;
+  return nccl_failure(*library_, "ncclCommDestroy", result, rank_);
+}
+
+Outcome Communicator::async_error() {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) return std::nullopt;
+  const nccl::Comm comm = comm_.load();
+  if (comm == nullptr || aborted_.load()) return std::nullopt;
+  nccl::Result state = nccl::kSuccess;
+  const nccl::Result asked = library_->nccl().comm_get_async_error(comm, &state);
+  if (asked != nccl::kSuccess) state = asked;
+  if (state == nccl::kSuccess || state == nccl::kInProgress) return std::nullopt;
+  return nccl_failure(*library_, "asynchronous error", state, rank_);
+}
+
+void Communicator::abort() {
+  if (aborted_.exchange(true)) return;
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  Backoff backoff(std::chrono::milliseconds(5));
+  for (const TimePoint limit = Clock::now() + kCallGrace; !lock && Clock::now() < limit;) {
+    backoff.pause();
+    (void)lock.try_lock();
+  }
+  const nccl::Comm comm = comm_.exchange(nullptr);
+  // Nobody enters a call any more, so NCCL's own call need not hold the mutex.
+  if (lock) lock.unlock();
+  if (comm != nullptr) library_->nccl().comm_abort(comm);
+}
+
+}  // namespace ddp

@@ -1,0 +1,435 @@
+#include "worker/nccl/engine.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "common/base/errc.h"
+#include "worker/nccl/backoff.h"
+#include "worker/nccl/failure_text.h"
+#include "worker/nccl/parked_threads.h"
+
+namespace ddp {
+namespace {
+
+constexpr Duration kBusyLook{5};
+constexpr Duration kIdleLook{100};
+// A waiter acts in place of the watchdog that long after the deadline.
+constexpr Duration kWatchdogGrace{1000};
+
+}  // namespace
+
+std::shared_ptr<NcclEngine> NcclEngine::start(std::shared_ptr<const NcclLibrary> library,
+                                              const nccl::UniqueId& id, NcclEngineOptions options) {
+  auto engine = std::make_shared<NcclEngine>(std::move(library), std::move(options));
+  engine->communication_ = std::thread([engine, id] { engine->run_communication(id); });
+  engine->watchdog_ = std::thread([engine] { engine->run_watchdog(); });
+  return engine;
+}
+
+NcclEngine::NcclEngine(std::shared_ptr<const NcclLibrary> library, NcclEngineOptions options)
+    : library_(std::move(library)),
+      options_(std::move(options)),
+      communicator_(library_, options_.rank, options_.size),
+      events_(library_, options_.device) {}
+
+// No thread is inside any more. After a failure of the device these calls fail, too, and there is
+// nothing left to do about it.
+NcclEngine::~NcclEngine() {
+  const DeviceGuard guard(library_->cuda(), options_.device);
+  if (scratch_ != nullptr) library_->cuda().free(scratch_);
+  if (stream_ != nullptr) library_->cuda().stream_destroy(stream_);
+}
+
+Communicator::Stop NcclEngine::stop() {
+  return [this] { return failed_.load(std::memory_order_acquire); };
+}
+
+NcclEngine::Readiness NcclEngine::wait_ready(TimePoint limit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, limit, [&] { return ready_ || failure_; });
+  if (failure_) return Readiness::kFailed;
+  return ready_ ? Readiness::kReady : Readiness::kConnecting;
+}
+
+Outcome NcclEngine::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::shared_ptr<NcclWork> NcclEngine::issue(DeviceOperation operation, cuda::Stream stream) {
+  const cuda::Api& api = library_->cuda();
+  const auto throw_failure = [](const Failure& failure) {
+    throw CollectiveError(failure.text, failure.code, failure.suspect);
+  };
+  if (const Outcome known = failure()) throw_failure(*known);
+  const DeviceGuard guard(api, options_.device);
+  cuda::Error error = events_.acquire(operation.ready);
+  if (error == cuda::kSuccess) error = api.event_record(operation.ready, stream);
+  if (error != cuda::kSuccess) {
+    fail(cuda_failure(*library_, "cudaEventRecord on the caller's stream", error, options_.rank),
+         Tell::kYes);
+    throw_failure(*failure());
+  }
+  std::shared_ptr<NcclWork> work;
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) {
+      events_.give_back(operation.ready);
+      throw_failure(*failure_);
+    }
+    operation.record.sequence = sequence_++;
+    work = std::make_shared<NcclWork>(weak_from_this(), std::move(operation));
+    first = queue_.empty() && running_.empty();
+    queue_.push_back(work);
+  }
+  changed_.notify_all();
+  if (first) watch_changed_.notify_all();
+  return work;
+}
+
+void NcclEngine::fail(Failure failure, Tell tell) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_ || closed_) return;
+    failure_ = failure;
+    failed_at_ = Clock::now();
+    failed_.store(true, std::memory_order_release);
+    abort_ = std::thread([self = shared_from_this()] { self->run_abort(); });
+  }
+  changed_.notify_all();
+  watch_changed_.notify_all();
+  if (options_.check) options_.check->abort(failure.text);
+  if (tell == Tell::kYes && options_.on_failure) options_.on_failure(failure);
+}
+
+void NcclEngine::fail_named(const NcclWork* work, Failure failure) {
+  if (work != nullptr && !failure.told) {
+    failure.text = fmt::format("{}: {}", work->name(), failure.text);
+  }
+  fail(std::move(failure), Tell::kYes);
+}
+
+// ---- The communication thread.
+
+void NcclEngine::run_communication(const nccl::UniqueId& id) {
+  ::pthread_setname_np(::pthread_self(), "ddp-nccl");
+  if (auto failure = prepare(id)) {
+    fail(std::move(*failure), Tell::kYes);
+  } else {
+    {
+      const std::lock_guard lock(mutex_);
+      ready_ = true;
+    }
+    changed_.notify_all();
+    while (const WorkPtr work = next_work()) launch(*work);
+    if (!failed_.load()) {
+      if (auto problem = communicator_.close(stop())) fail(std::move(*problem), Tell::kNo);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  communication_ended_ = true;
+  changed_.notify_all();
+}
+
+Outcome NcclEngine::prepare(const nccl::UniqueId& id) {
+  const cuda::Api& api = library_->cuda();
+  const auto failed = [&](const char* call, cuda::Error error) {
+    return cuda_failure(*library_, call, error, options_.rank);
+  };
+  cuda::Error error = api.set_device(options_.device);
+  if (error != cuda::kSuccess) {
+    return failed(fmt::format("cudaSetDevice({})", options_.device).c_str(), error);
+  }
+  int least = 0;
+  int greatest = 0;
+  error = api.device_get_stream_priority_range(&least, &greatest);
+  if (error != cuda::kSuccess) return failed("cudaDeviceGetStreamPriorityRange", error);
+  // Communication is what others wait for: it goes before computation that is queued.
+  error = api.stream_create_with_priority(&stream_, cuda::kStreamNonBlocking,
+                                          options_.high_priority ? greatest : least);
+  if (error != cuda::kSuccess) return failed("cudaStreamCreateWithPriority", error);
+  error = api.malloc(&scratch_, sizeof(std::int32_t));
+  if (error == cuda::kSuccess) error = api.memset(scratch_, 0, sizeof(std::int32_t));
+  if (error != cuda::kSuccess) return failed("cudaMalloc of 4 bytes", error);
+  return communicator_.init(id, stop());
+}
+
+NcclEngine::WorkPtr NcclEngine::next_work() {
+  std::unique_lock lock(mutex_);
+  launching_ = false;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return failure_ || !queue_.empty() || closing_; });
+  if (failure_ || queue_.empty()) return nullptr;
+  launching_ = true;
+  running_.push_back(std::move(queue_.front()));
+  queue_.pop_front();
+  return running_.back();
+}
+
+void NcclEngine::launch(NcclWork& work) {
+  if (auto failure = put_into_stream(work)) fail_named(&work, std::move(*failure));
+}
+
+Outcome NcclEngine::put_into_stream(NcclWork& work) {
+  const cuda::Api& api = library_->cuda();
+  const DeviceOperation& operation = work.operation();
+  if (options_.check && is_collective(operation.record.kind)) {
+    if (auto failure = options_.check->compare(operation)) return failure;
+  }
+  cuda::Error error = api.stream_wait_event(stream_, operation.ready, 0);
+  if (error != cuda::kSuccess) {
+    return cuda_failure(*library_, "cudaStreamWaitEvent", error, options_.rank);
+  }
+  events_.give_back(operation.ready);  // The stream remembers what the event stood for.
+  if (auto failure = communicator_.enqueue(operation, scratch_, stream_, stop())) return failure;
+  cuda::Event completed = nullptr;
+  error = events_.acquire(completed);
+  if (error == cuda::kSuccess) error = api.event_record(completed, stream_);
+  if (error != cuda::kSuccess) {
+    return cuda_failure(*library_, "cudaEventRecord", error, options_.rank);
+  }
+  work.completed_ = completed;
+  work.enqueued_.store(true, std::memory_order_release);
+  return std::nullopt;
+}
+
+// ---- Completion.
+
+bool NcclEngine::poll(NcclWork& work) {
+  if (work.done()) return true;
+  if (!work.enqueued_.load(std::memory_order_acquire)) return false;
+  const cuda::Error error = library_->cuda().event_query(work.completed_);
+  if (error == cuda::kNotReady) return false;
+  if (error != cuda::kSuccess) {
+    fail_named(&work, cuda_failure(*library_, "the device", error, options_.rank));
+    return false;
+  }
+  // A kernel may also end because of an error.
+  if (auto failure = communicator_.async_error()) {
+    fail_named(&work, std::move(*failure));
+    return false;
+  }
+  finish(work);
+  return work.done();
+}
+
+void NcclEngine::finish(NcclWork& work) {
+  {
+    const std::lock_guard lock(mutex_);
+    // After a failure the kernel may have ended by the abort.
+    if (failure_ || work.done()) return;
+    const auto place = std::find_if(running_.begin(), running_.end(),
+                                    [&](const WorkPtr& each) { return each.get() == &work; });
+    // Its owner is the caller's, who holds it for the time of the call.
+    if (place != running_.end()) running_.erase(place);
+    work.state_.store(NcclWork::kSucceeded, std::memory_order_release);
+  }
+  const std::lock_guard lock(order_mutex_);
+  events_.give_back(work.completed_);
+}
+
+void NcclEngine::order_behind(NcclWork& work, cuda::Stream stream) {
+  const std::lock_guard lock(order_mutex_);
+  if (work.done()) return;
+  const cuda::Error error = library_->cuda().stream_wait_event(stream, work.completed_, 0);
+  if (error == cuda::kSuccess) return;
+  const Failure failure =
+      cuda_failure(*library_, "cudaStreamWaitEvent on the caller's stream", error, options_.rank);
+  throw CollectiveError(failure.text, failure.code, failure.suspect);
+}
+
+void NcclEngine::advance(NcclWork& work) {
+  if (failed_.load(std::memory_order_acquire)) {
+    settle();
+    return;
+  }
+  if (poll(work)) return;
+  if (Clock::now() > work.operation().deadline + kWatchdogGrace) expire();
+}
+
+// ---- The watchdog.
+
+void NcclEngine::run_watchdog() {
+  ::pthread_setname_np(::pthread_self(), "ddp-nccl-watch");
+  library_->cuda().set_device(options_.device);
+  std::unique_lock lock(mutex_);
+  while (!stop_watch_) {
+    const bool idle = queue_.empty() && running_.empty();
+    watch_changed_.wait_for(lock, idle ? kIdleLook : kBusyLook);
+    if (stop_watch_) break;
+    lock.unlock();
+    watch();
+    lock.lock();
+  }
+  watch_ended_ = true;
+  changed_.notify_all();
+}
+
+void NcclEngine::watch() {
+  if (failed_.load(std::memory_order_acquire)) {
+    settle();
+    return;
+  }
+  poll_running();
+  if (auto failure = communicator_.async_error()) {
+    WorkPtr oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!running_.empty()) oldest = running_.front();
+    }
+    fail_named(oldest.get(), std::move(*failure));
+    return;
+  }
+  expire();
+}
+
+void NcclEngine::poll_running() {
+  std::vector<WorkPtr> running;
+  {
+    const std::lock_guard lock(mutex_);
+    running.assign(running_.begin(), running_.end());
+  }
+  // They complete in order.
+  for (const WorkPtr& work : running) {
+    if (!poll(*work)) return;
+  }
+}
+
+// Fails the engine if an operation's time is over.
+void NcclEngine::expire() {
+  WorkPtr late;
+  WorkPtr before;
+  const TimePoint now = Clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto* list : {&running_, &queue_}) {
+      for (const WorkPtr& work : *list) {
+        if (!late && work->operation().deadline <= now) late = work;
+        if (!late) before = work;
+      }
+    }
+  }
+  if (!late) return;
+  std::string reason = "not all ranks have come to it, or the device is busy with earlier work";
+  if (before) {
+    reason = fmt::format("behind {}, which is not done", before->name());
+  } else if (!late->enqueued_.load(std::memory_order_acquire)) {
+    reason = "NCCL has not started it: it is still connecting to other ranks";
+  }
+  fail_named(late.get(), {Errc::kTimeout, -1,
+                          fmt::format("timed out after {} ms on rank {}: {}",
+                                      late->operation().timeout.count(), options_.rank, reason)});
+}
+
+// ---- Failure and end.
+
+void NcclEngine::run_abort() {
+  ::pthread_setname_np(::pthread_self(), "ddp-nccl-abort");
+  library_->cuda().set_device(options_.device);
+  communicator_.abort();
+  std::vector<WorkPtr> running;
+  TimePoint limit{};
+  {
+    std::unique_lock lock(mutex_);
+    limit = failed_at_ + options_.abort_grace;
+    // What it was at may have got into the stream just before.
+    changed_.wait_until(lock, limit, [&] { return !launching_; });
+    running.assign(running_.begin(), running_.end());
+  }
+  // The kernels have been told to end. Until they have, they may touch the buffers.
+  Backoff backoff(std::chrono::milliseconds(1));
+  for (const WorkPtr& work : running) {
+    while (work->enqueued_.load(std::memory_order_acquire) && Clock::now() < limit &&
+           library_->cuda().event_query(work->completed_) == cuda::kNotReady) {
+      backoff.pause();
+    }
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    abort_done_ = true;
+  }
+  changed_.notify_all();
+  settle();
+}
+
+// Gives the pending operations the failure once it is time to.
+void NcclEngine::settle() {
+  std::deque<WorkPtr> pending;
+  Failure failure;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) return;
+    if (!abort_done_ && Clock::now() < failed_at_ + options_.abort_grace) return;
+    failure = *failure_;
+    if (!abort_done_) {
+      failure.text += fmt::format(
+          " (ncclCommAbort on rank {} has not returned after {} ms: the device may still use the "
+          "buffers; end the process)",
+          options_.rank, options_.abort_grace.count());
+    }
+    pending.swap(running_);
+    pending.insert(pending.end(), queue_.begin(), queue_.end());
+    queue_.clear();
+    for (const WorkPtr& work : pending) work->fail(failure);
+  }
+}
+
+// on_failure may drop the last reference to the group, and so this may run on one of the engine's
+// own threads, which it then cannot wait for.
+void NcclEngine::close() {
+  const auto self = std::this_thread::get_id();
+  if (!failed_.load()) poll_running();
+  std::unique_lock lock(mutex_);
+  closing_ = true;
+  changed_.notify_all();
+  if (!queue_.empty() || !running_.empty() || !ready_) {
+    lock.unlock();
+    fail({Errc::kAborted, options_.rank,
+          fmt::format("rank {} gave up the group before its operations were done", options_.rank)},
+         Tell::kYes);
+    lock.lock();
+  }
+  const auto ended = [&] {
+    const bool communication = communication_ended_ || communication_.get_id() == self;
+    return communication && (!failure_ || abort_done_);
+  };
+  if (!failure_ && !changed_.wait_for(lock, options_.close_timeout, ended)) {
+    lock.unlock();
+    fail({Errc::kTimeout, -1,
+          fmt::format("rank {}: the communicator did not end within {} ms: the other ranks of "
+                      "the node have not closed theirs",
+                      options_.rank, options_.close_timeout.count())},
+         Tell::kNo);
+    lock.lock();
+  }
+  changed_.wait_for(lock, options_.abort_grace, ended);
+  stop_watch_ = true;
+  watch_changed_.notify_all();
+  changed_.wait_for(lock, options_.abort_grace,
+                    [&] { return watch_ended_ || watchdog_.get_id() == self; });
+  closed_ = true;
+  const bool communication_ended = communication_ended_;
+  const bool watch_ended = watch_ended_;
+  const bool abort_ended = abort_done_;
+  lock.unlock();
+  settle();
+  end_thread(communication_, communication_ended);
+  end_thread(watchdog_, watch_ended);
+  end_thread(abort_, abort_ended);
+}
+
+void NcclEngine::end_thread(std::thread& thread, bool ended) {
+  if (!thread.joinable()) return;
+  if (ended) {
+    thread.join();
+  } else {
+    park_thread(std::move(thread));
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "worker/nccl/communicator.h"
+#include "worker/nccl/event_pool.h"
+#include "worker/nccl/nccl_work.h"
+#include "worker/nccl/record_check.h"
+
+namespace ddp {
+
+struct NcclEngineOptions {
+  Rank rank = 0;
+  int size = 1;
+  int device = 0;
+  bool high_priority = true;
+  Duration abort_grace{10'000};
+  Duration close_timeout{30'000};
+  // Called once, without locks, by the thread that found the first failure of this engine, unless
+  // it came from fail(..., Tell::kNo).
+  std::function<void(const Failure&)> on_failure;
+  std::shared_ptr<RecordCheck> check;  // May be null.
+};
+
+// What runs behind an NcclGroup: its threads, its stream and its communicator.
+//
+//   ddp-nccl        makes the communicator, puts operations into the stream in order of issue, ends
+//                   the communicator
+//   ddp-nccl-watch  looks at completion, asynchronous errors and deadlines: every 5 ms while
+//                   something is pending, else every 100 ms. A waiter looks at its own operation
+//                   more often, and in place of a watchdog that is stuck.
+//   ddp-nccl-abort  started by the first failure: ends the communicator, which may block
+//
+// A thread that is inside a call which does not return is not waited for: it keeps the engine
+// alive and is parked (parked_threads.h).
+//
+// Failure: the first cause is what every pending and later operation gets. Pending operations fail
+// when the communicator is gone and the device has left their buffers, or after abort_grace; the
+// text says which.
+class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
+ public:
+  enum class Tell { kNo, kYes };
+  enum class Readiness { kConnecting, kReady, kFailed };
+
+  // Starts the threads, which connect in the background.
+  static std::shared_ptr<NcclEngine> start(std::shared_ptr<const NcclLibrary> library,
+                                           const nccl::UniqueId& id, NcclEngineOptions options);
+  // For start().
+  NcclEngine(std::shared_ptr<const NcclLibrary> library, NcclEngineOptions options);
+  NcclEngine(const NcclEngine&) = delete;
+  NcclEngine& operator=(const NcclEngine&) = delete;
+  ~NcclEngine();
+
+  // The rest is for any thread.
+
+  Readiness wait_ready(TimePoint limit);
+  // Takes its place in the order; throws CollectiveError after a failure. `stream`: the caller's,
+  // in which the operation's input is produced.
+  std::shared_ptr<NcclWork> issue(DeviceOperation operation, cuda::Stream stream);
+  // The first failure counts. Returns at once.
+  void fail(Failure failure, Tell tell);
+  Outcome failure() const;
+  // Ends the threads: in agreement with the other ranks if all is done, else by an abort. Bounded
+  // by close_timeout and abort_grace.
+  void close();
+
+  // For NcclWork. One look at the operation: is it through, has it failed, is its time over?
+  void advance(NcclWork& work);
+  void order_behind(NcclWork& work, cuda::Stream stream);
+
+ private:
+  using WorkPtr = std::shared_ptr<NcclWork>;
+
+  void run_communication(const nccl::UniqueId& id);
+  Outcome prepare(const nccl::UniqueId& id);
+  WorkPtr next_work();
+  void launch(NcclWork& work);
+  Outcome put_into_stream(NcclWork& work);
+  void run_watchdog();
+  void watch();
+  void run_abort();
+  bool poll(NcclWork& work);
+  void finish(NcclWork& work);
+  void expire();
+  void fail_named(const NcclWork* work, Failure failure);
+  void settle();
+  void poll_running();
+  void end_thread(std::thread& thread, bool ended);
+  Communicator::Stop stop();
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const NcclEngineOptions options_;
+  Communicator communicator_;
+  EventPool events_;
+  std::mutex order_mutex_;  // An event is not used again while a stream is being ordered behind it.
+  cuda::Stream stream_ = nullptr;  // Written by ddp-nccl before ready_.
+  void* scratch_ = nullptr;        // One element for barriers.
+
+  mutable std::mutex mutex_;  // Guards what follows.
+  std::condition_variable changed_;
+  std::condition_variable watch_changed_;
+  std::deque<WorkPtr> queue_;    // Not begun.
+  std::deque<WorkPtr> running_;  // Being put into the stream, or in it.
+  Outcome failure_;
+  TimePoint failed_at_{};
+  std::uint64_t sequence_ = 0;
+  bool ready_ = false;
+  bool launching_ = false;  // The communication thread is at a running operation.
+  bool closing_ = false;
+  bool closed_ = false;  // No thread is left that could act.
+  bool stop_watch_ = false;
+  bool communication_ended_ = false;
+  bool watch_ended_ = false;
+  bool abort_done_ = false;
+  std::atomic<bool> failed_{false};  // failure_ is set.
+
+  std::thread communication_;
+  std::thread watchdog_;
+  std::thread abort_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "worker/nccl/library.h"
+
+namespace ddp {
+
+// Makes a device current for the calling thread, and what was current before again at the end.
+class DeviceGuard {
+ public:
+  DeviceGuard(const cuda::Api& api, int device);
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  ~DeviceGuard();
+
+ private:
+  const cuda::Api& api_;
+  int before_ = -1;
+  int device_;
+};
+
+// CUDA events of one device for use again and again, without timing. An event that was given back
+// may be queried still, with a result that means nothing; none is destroyed before the pool.
+// Thread safe.
+class EventPool {
+ public:
+  EventPool(std::shared_ptr<const NcclLibrary> library, int device)
+      : library_(std::move(library)), device_(device) {}
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+  ~EventPool();
+
+  // The device must be current.
+  cuda::Error acquire(cuda::Event& event);
+  void give_back(cuda::Event event);
+
+ private:
+  const std::shared_ptr<const NcclLibrary> library_;
+  const int device_;
+  std::mutex mutex_;
+  std::vector<cuda::Event> all_;
+  std::vector<cuda::Event> free_;
+};
+
+}  // namespace ddp

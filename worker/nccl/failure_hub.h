@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "worker/transport/failure.h"
+
+namespace ddp {
+
+class NcclEngine;
+
+// The groups of one round and process, which fail together. Thread safe.
+class FailureHub {
+ public:
+  explicit FailureHub(std::function<void(const Failure&)> on_abort)
+      : on_abort_(std::move(on_abort)) {}
+
+  void add(const std::shared_ptr<NcclEngine>& engine);
+  // One group has failed: so do the others, and the owner is told, the first time.
+  void failed(const Failure& failure);
+  // Somebody else has failed: all groups do, and nobody is told.
+  void fail_all(const Failure& failure);
+
+ private:
+  const std::function<void(const Failure&)> on_abort_;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<NcclEngine>> engines_;
+  bool told_ = false;
+};
+
+}  // namespace ddp

@@ -1,0 +1,43 @@
+#include "worker/nccl/failure_text.h"
+
+#include <fmt/format.h>
+
+#include "common/base/errc.h"
+
+namespace ddp {
+namespace {
+
+Errc code_of(nccl::Result result) {
+  switch (result) {
+    case nccl::kRemoteError:
+      return Errc::kPeerLost;
+    case nccl::kInvalidArgument:
+    case nccl::kInvalidUsage:
+      return Errc::kInvalidArgument;
+    default:
+      return Errc::kIo;
+  }
+}
+
+}  // namespace
+
+Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result result, Rank rank) {
+  std::string text = fmt::format("rank {}: {}: {} (NCCL error {})", rank, call,
+                                 library.nccl().get_error_string(result), result);
+  if (library.nccl().get_last_error != nullptr) {
+    // The argument is documented as unused; the communicator may be gone.
+    const char* last = library.nccl().get_last_error(nullptr);
+    if (last != nullptr && *last != '\0') text += fmt::format(": {}", last);
+  }
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  // A remote error says that another rank is gone, not which.
+  return {code_of(result), result == nccl::kRemoteError ? -1 : rank, std::move(text)};
+}
+
+Failure cuda_failure(const NcclLibrary& library, const char* call, cuda::Error error, Rank rank) {
+  return {Errc::kIo, rank,
+          fmt::format("rank {}: {}: {} (CUDA error {})", rank, call,
+                      library.cuda().get_error_string(error), error)};
+}
+
+}  // namespace ddp

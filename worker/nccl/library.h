@@ -1,0 +1,50 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "common/base/result.h"
+#include "worker/nccl/cuda_api.h"
+#include "worker/nccl/nccl_api.h"
+
+namespace ddp {
+
+// Which files to load; an empty name means the usual ones.
+struct NcclLibraryNames {
+  std::string nccl;    // libnccl.so.2
+  std::string cudart;  // libcudart.so.13, .12, .11.0 or without a number
+
+  // From DDP_NCCL_LIBRARY and DDP_CUDART_LIBRARY.
+  static NcclLibraryNames from_environment();
+};
+
+// NCCL and the CUDA runtime, loaded while the program runs. Immutable; any thread. Never unloaded.
+class NcclLibrary {
+ public:
+  // kNotFound if a library cannot be loaded, with what the linker said; kInvalidArgument if one of
+  // its functions is missing. The message says what to install or to set.
+  static Result<std::shared_ptr<const NcclLibrary>> load(
+      const NcclLibraryNames& names = NcclLibraryNames::from_environment());
+
+  // Devices that this process can use; the error has CUDA's words: no driver, none visible.
+  Result<int> device_count() const;
+
+  const nccl::Api& nccl() const { return nccl_; }
+  const cuda::Api& cuda() const { return cuda_; }
+  int version() const { return version_; }  // 22809 is 2.28.9.
+  std::string version_text() const;
+  // Whether communicators can be made, used and ended without a call that blocks (NCCL 2.14).
+  bool non_blocking() const {
+    return nccl_.comm_init_rank_config != nullptr && nccl_.comm_finalize != nullptr;
+  }
+  bool can_shrink() const { return nccl_.comm_shrink != nullptr; }
+
+ private:
+  NcclLibrary() = default;
+
+  nccl::Api nccl_{};
+  cuda::Api cuda_{};
+  int version_ = 0;
+};
+
+}  // namespace ddp

@@ -1,0 +1,149 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/store/store.h"
+#include "worker/nccl/library.h"
+#include "worker/nccl/nccl_work.h"
+#include "worker/nccl/record_check.h"
+#include "worker/runtime/process_group.h"
+#include "worker/transport/failure.h"
+
+namespace ddp {
+
+class FailureHub;
+class NcclRendezvous;
+
+struct NcclGroupOptions : ProcessGroupOptions {
+  Rank rank = 0;
+  int size = 1;
+  Round round = 0;
+  int device = 0;                // Of this process, for this rank alone.
+  std::string name = "default";  // Of the group; used once in a round.
+  bool high_priority = true;     // Of the group's stream against computation.
+  // The stream that produces an operation's input, asked when it is issued, on that thread. Without
+  // it: the device's default stream. With LibTorch: at::cuda::getCurrentCUDAStream().
+  std::function<cuda::Stream()> current_stream;
+  // How long pending operations wait for ncclCommAbort before they fail all the same.
+  std::chrono::milliseconds abort_grace{std::chrono::seconds(10)};
+  // How long the end of a group waits for the other ranks of the node to end theirs.
+  std::chrono::milliseconds close_timeout{std::chrono::seconds(30)};
+  // Called once, with the first failure of this round's groups that this process found itself, by
+  // the thread that found it. It takes the news to the other ranks, for NCCL does not: by the
+  // host group's abort(), or whatever ends in abort_from_peer() there. Must neither block nor
+  // throw.
+  std::function<void(const Failure&)> on_abort;
+  // Compares what ranks call before NCCL sees it (record_check.h). DDP_NCCL_CHECK=1 in the
+  // environment sets it, too. Needs check_group: a host group of the same ranks, for this alone.
+  // Sub-groups are not checked.
+  bool check = false;
+  std::shared_ptr<ProcessGroup> check_group;
+};
+
+// The ProcessGroup of one round for memory of CUDA devices, over NCCL. Every rank has a device of
+// its own. What differs from a host group:
+//
+// * Buffers are device memory. An operation begins when the work that is in the caller's stream at
+//   its issue is done; the host does not wait. Work::wait() waits on the host;
+//   NcclWork::wait_stream() orders a stream behind the operation instead. An allocator that hands
+//   memory out by stream order must keep a buffer until its Work is done.
+// * All operations, point to point too, run one after the other in one stream. send and recv are
+//   matched by order, not by tag. Two ranks that send to each other before they receive wait
+//   for ever, that is until the deadline: batch() issues both directions at once.
+// * The order of additions is NCCL's: the same on all ranks, and from run to run as long as
+//   NCCL_ALGO, NCCL_PROTO and the topology are (reference/collectives.md, section 6).
+// * band, bor and bxor do not exist; std::invalid_argument says so.
+// * Ranks that call different operations hang until the deadline, unless NcclGroupOptions::check.
+// * NCCL itself says nothing to the other ranks of a failure. Within a process all groups of a
+//   round, sub-groups too, fail together; to other processes see NcclGroupOptions::on_abort.
+// * `synchronous` waits after issuing; there is no priority channel.
+// * Besides the codes of CollectiveError: kIo (the device, the system, NCCL) and kInvalidArgument
+//   (NCCL refuses an argument).
+//
+// Threads: see engine.h. Destruction fails what is not done, on this process alone unless on_abort
+// spreads it; without, it ends together with the other ranks of the node, within close_timeout.
+class NcclGroup final : public ProcessGroup {
+ public:
+  // Collective: every rank of `options.size` calls it with the same name and round, within
+  // connect_timeout. `store` is used by the calling thread here, and later by those that call
+  // new_group, split and monitored_barrier, one at a time. Throws CollectiveError, whose text
+  // names the ranks that did not come; std::invalid_argument for options that make no sense.
+  static std::shared_ptr<NcclGroup> make(std::shared_ptr<const NcclLibrary> library,
+                                         std::shared_ptr<Store> store,
+                                         const NcclGroupOptions& options);
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+  ~NcclGroup() override;
+
+  Rank rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  Round round() const override { return options_.round; }
+
+  // Device memory. Null if there is no room left.
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+
+  WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options = {}) override;
+  WorkPtr all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                               OpOptions options = {}) override;
+  WorkPtr broadcast(Buffer in_out, Rank root, OpOptions options = {}) override;
+  WorkPtr reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options = {}) override;
+  WorkPtr all_gather(Buffer in, Buffer out, OpOptions options = {}) override;
+  WorkPtr all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                      OpOptions options = {}) override;
+  WorkPtr reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options = {}) override;
+  WorkPtr gather(Buffer in, Buffer out, Rank root, OpOptions options = {}) override;
+  WorkPtr scatter(Buffer in, Buffer out, Rank root, OpOptions options = {}) override;
+  WorkPtr all_to_all(Buffer in, Buffer out, OpOptions options = {}) override;
+  WorkPtr all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                      std::span<const std::size_t> receive_counts, OpOptions options = {}) override;
+  WorkPtr barrier(OpOptions options = {}) override;
+  WorkPtr send(Buffer buffer, Rank to, std::uint32_t tag = 0, OpOptions options = {}) override;
+  WorkPtr recv(Buffer buffer, Rank from, std::uint32_t tag = 0, OpOptions options = {}) override;
+  // Sends and receives that make progress together, in any order.
+  WorkPtr batch(std::vector<Transfer> transfers, OpOptions options = {});
+
+  // Through the store: also when NCCL is stuck. On the host; the device is not waited for.
+  void monitored_barrier(std::chrono::milliseconds timeout = {},
+                         bool wait_all_ranks = true) override;
+  std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
+  std::shared_ptr<ProcessGroup> split(int color, int key = 0) override;
+
+  // This process, and the others as far as on_abort reaches them.
+  void abort(const std::string& reason) override;
+  // Another rank has told of this failure: everything fails with it, and on_abort is not called.
+  void abort_from_peer(const Failure& failure);
+
+ private:
+  NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Store> store,
+            NcclGroupOptions options, std::shared_ptr<FailureHub> hub,
+            std::shared_ptr<std::mutex> store_mutex);
+  void connect();
+  [[noreturn]] void fail_connecting(Failure failure, bool tell);
+  DeviceOperation operation_of(DeviceOpKind kind, Buffer in, Buffer out) const;
+  void check_reduction(DeviceOpKind kind, DType type, const ReduceOp& op) const;
+  void check_root(DeviceOpKind kind, Rank root) const;
+  void add_transfer(DeviceOperation& operation, Transfer::Direction direction, Rank peer,
+                    const Buffer& whole, std::size_t begin, std::size_t count) const;
+  void add_own_part(DeviceOperation& operation, const Buffer& in, std::size_t in_begin,
+                    const Buffer& out, std::size_t out_begin, std::size_t count) const;
+  WorkPtr issue(DeviceOperation operation, OpOptions options);
+  std::shared_ptr<NcclGroup> sub_group(const std::string& call, const std::vector<Rank>& members);
+  void throw_if_failed() const;
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const std::shared_ptr<Store> store_;
+  const NcclGroupOptions options_;
+  const std::shared_ptr<FailureHub> hub_;  // Of the round's groups in this process.
+  const std::unique_ptr<NcclRendezvous> rendezvous_;
+  std::shared_ptr<NcclEngine> engine_;
+  // One thread at a time uses the store, in whichever group of the round.
+  const std::shared_ptr<std::mutex> store_mutex_;
+  std::uint64_t calls_ = 0;  // Under store_mutex_: of new_group, split and monitored_barrier.
+};
+
+}  // namespace ddp

@@ -1,0 +1,38 @@
+#include "worker/nccl/nccl_work.h"
+
+#include "worker/nccl/backoff.h"
+#include "worker/nccl/engine.h"
+
+namespace ddp {
+
+void NcclWork::wait() {
+  Backoff backoff;
+  while (!done()) {
+    // An engine ends after its works.
+    if (const auto engine = engine_.lock()) engine->advance(*this);
+    if (!done()) backoff.pause();
+  }
+  throw_if_failed();
+}
+
+void NcclWork::wait_stream(cuda::Stream stream) {
+  Backoff backoff;
+  while (!done() && !enqueued_.load(std::memory_order_acquire)) {
+    if (const auto engine = engine_.lock()) engine->advance(*this);
+    backoff.pause();
+  }
+  if (const auto engine = engine_.lock()) engine->order_behind(*this, stream);
+  throw_if_failed();
+}
+
+void NcclWork::fail(const Failure& failure) {
+  failure_ = failure;
+  state_.store(kFailed, std::memory_order_release);
+}
+
+void NcclWork::throw_if_failed() const {
+  if (state_.load(std::memory_order_acquire) != kFailed) return;
+  throw CollectiveError(failure_.text, failure_.code, failure_.suspect);
+}
+
+}  // namespace ddp

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "worker/nccl/device_operation.h"
+#include "worker/runtime/process_group.h"
+#include "worker/transport/failure.h"
+
+namespace ddp {
+
+// NCCL hangs, or adds up the wrong bytes, if ranks call different operations. This compares what
+// they are about to call over a host group, which then must be used for nothing else. It costs a
+// host collective for each operation: for finding a mistake, not for every day.
+//
+// compare() is for the communication thread, abort() for any.
+class RecordCheck {
+ public:
+  explicit RecordCheck(std::shared_ptr<ProcessGroup> host) : host_(std::move(host)) {}
+
+  // Collective. kMismatch, with the same text on all ranks: what rank 0 calls and what the first
+  // rank calls that differs from it. A rank that does not come is the host group's timeout.
+  Outcome compare(const DeviceOperation& operation);
+  // Ends a compare() that waits, on all ranks.
+  void abort(const std::string& reason) { host_->abort(reason); }
+
+  const std::shared_ptr<ProcessGroup>& host() const { return host_; }
+
+ private:
+  const std::shared_ptr<ProcessGroup> host_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/result.h"
+#include "common/store/store.h"
+#include "worker/nccl/library.h"
+#include "worker/transport/failure.h"
+
+namespace ddp {
+
+// A failure as bytes, for a store's value. What is decoded is marked as told.
+std::string encode_failure(const Failure& failure);
+Failure decode_failure(const std::string& bytes);
+
+// How the ranks of one group meet, through a store: keys "ddp_nccl/<round>/<name>/...". The name is
+// used once in a round.
+//
+//   id            NCCL's unique id, made and set by rank 0
+//   arrived/R     rank R is about to connect
+//   failed        the first rank that cannot says why
+//   <call>/...    colors of a split, arrivals at a monitored barrier
+//
+// Threads as the store's.
+class NcclRendezvous {
+ public:
+  NcclRendezvous(std::shared_ptr<Store> store, Round round, std::string name, Rank rank, int size);
+
+  // Rank 0 makes the id. A failure of it, here or on another rank, is an Error that names the rank:
+  // kTimeout names rank 0; kExists that the group's name was used before.
+  Outcome exchange_id(const NcclLibrary& library, TimePoint deadline,
+                      std::chrono::milliseconds timeout, nccl::UniqueId& id);
+  // What another rank has told; nothing if none has, or if the store does not answer.
+  Outcome told_failure();
+  // The first one counts.
+  void tell(const Failure& failure);
+  // That this rank waited in vain for the others, naming those that have not arrived.
+  Failure not_connected(std::chrono::milliseconds timeout);
+
+  // What every rank gave, by rank. `call` names this exchange, uniquely within the group.
+  Result<std::vector<std::string>> gather(const std::string& call, const std::string& value,
+                                          TimePoint deadline);
+  // As ProcessGroup::monitored_barrier.
+  Outcome monitored_barrier(const std::string& call, std::chrono::milliseconds timeout,
+                            bool wait_all_ranks);
+
+  // The key that AbortRelay watches.
+  std::string key(const std::string& rest) const { return prefix_ + rest; }
+
+ private:
+  Outcome publish_id(const NcclLibrary& library, nccl::UniqueId& id);
+  Failure store_failure(const Error& error) const;
+  Outcome collect_arrivals(const std::string& call, std::chrono::milliseconds timeout,
+                           bool wait_all_ranks);
+  std::string group_text() const;
+
+  const std::shared_ptr<Store> store_;
+  const Round round_;
+  const std::string name_;
+  const std::string prefix_;
+  const Rank rank_;
+  const int size_;
+};
+
+}  // namespace ddp
