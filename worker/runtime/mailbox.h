@@ -1,0 +1,137 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "worker/runtime/message.h"
+#include "worker/runtime/peer_stream.h"
+#include "worker/transport/arena.h"
+#include "worker/transport/failure.h"
+
+namespace ddp {
+
+// What the mailboxes of a rank have in common.
+class MailRoom {
+ public:
+  explicit MailRoom(std::size_t limit) : limit_bytes(limit) {}
+  virtual ~MailRoom() = default;
+
+  virtual void complete(MessageWork& work) = 0;
+  // The first failure counts: nothing moves afterwards, and the mailboxes are empty.
+  virtual void break_down(Failure failure) = 0;
+  virtual bool alive() const = 0;
+
+  const std::size_t limit_bytes;      // Of each of the following.
+  std::size_t unexpected_bytes = 0;   // Kept for receives to come.
+  std::size_t undelivered_bytes = 0;  // Of sends that are done, but not on their way.
+};
+
+// What goes to one peer, in order. One thread at a time.
+class Outbox {
+ public:
+  Outbox(MailRoom& room, Rank self) : room_(room), self_(self) {}
+
+  // Of a send. A large payload in `arena` (null: there is none that the peer can read) stays where
+  // it is.
+  void add(MessageWork& send, const Arena* arena);
+  // Moves what can be moved. `node`: the stream, if it leads to a rank of the same node.
+  bool push(PeerStream& stream, PeerRings* node);
+  // Completes the last send, if it is small, by a copy of what is not on its way yet.
+  void keep_last();
+  bool empty() const { return queue_.empty() && lent_.empty(); }
+  bool mid_message() const { return !queue_.empty() && queue_.front().written > 0; }
+  // A send that is not done could still move, or is waited for.
+  bool pending() const;
+  // How far a send is, for messages; the peer's name is `peer`.
+  std::string status(const MessageWork& send) const;
+  void clear();
+
+ private:
+  struct Item {
+    MessageHeader header;
+    MessageWork* work = nullptr;  // Null once it is done.
+    const std::byte* payload = nullptr;
+    std::size_t bytes = 0;
+    std::unique_ptr<std::byte[]> copy;
+    std::size_t written = 0;  // Header included.
+    bool has_ticket = false;
+  };
+  struct Lent {
+    MessageWork* work;
+    std::uint32_t ticket;
+  };
+  bool write(Item& item, PeerStream& stream);
+
+  MailRoom& room_;
+  Rank self_;
+  std::deque<Item> queue_;
+  std::vector<Lent> lent_;  // The peer reads them by itself.
+};
+
+// What comes from one peer: receives that wait for a message and messages that wait for a receive.
+// One thread at a time.
+class Inbox {
+ public:
+  Inbox(MailRoom& room, Rank self, Rank peer) : room_(room), self_(self), peer_(peer) {}
+
+  void post(MessageWork& recv);
+  // Takes what has come; without `eager` only as far as receives wait for it.
+  bool pull(PeerStream& stream, PeerRings* node, bool eager);
+  // A send of this rank to itself.
+  void deliver(MessageWork& send);
+  // A receive waits.
+  bool pending() const { return !posted_.empty() || target_ != nullptr || !transfers_.empty(); }
+  // The next message has no room: pull() takes no more from the peer, unless its receive comes.
+  bool blocked() const { return item_ != nullptr && item_->storage == nullptr; }
+  // Why a receive is not done, for messages.
+  std::string status(const MessageWork& recv) const;
+  void clear();
+
+ private:
+  struct Item {
+    MessageHeader header;
+    std::size_t bytes = 0;
+    std::unique_ptr<std::byte[]> storage;  // Null: direct, of this rank itself, or no room.
+    MessageWork* local = nullptr;          // The send, if its buffer holds the payload.
+    bool complete = false;
+  };
+  using Items = std::list<Item>;
+  struct Transfer {  // Of a payload in the peer's arena.
+    MessageWork* recv;
+    MessageHeader header;
+    std::size_t done = 0;
+  };
+
+  bool read_header(PeerStream& stream);
+  bool read_payload(PeerStream& stream);
+  bool transfer(PeerRings& node);
+  void begin_message();
+  void end_message();
+  void claim(MessageWork& recv, Items::iterator item);
+  void start(MessageWork& recv, const MessageHeader& header);
+  bool make_room(Item& item);
+  bool agree(const MessageWork& recv, const MessageHeader& header);
+  void erase(Items::iterator item);
+
+  MailRoom& room_;
+  Rank self_;
+  Rank peer_;
+  std::deque<MessageWork*> posted_;  // In order of issue.
+  Items arrived_;                    // In order of arrival.
+  std::deque<Transfer> transfers_;
+
+  // The message that is being read: its header, or else its payload into target_ or item_.
+  MessageHeader header_;
+  std::size_t got_ = 0;
+  std::size_t bytes_ = 0;
+  MessageWork* target_ = nullptr;
+  Item* item_ = nullptr;
+};
+
+}  // namespace ddp

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "worker/collectives/types.h"
+#include "worker/runtime/process_group.h"
+#include "worker/transport/failure.h"
+
+namespace ddp {
+
+enum class MessageKind : std::uint32_t {
+  kStream = 1,  // The payload follows.
+  kDirect,      // The payload lies in the sender's arena; inside a node only.
+  kAbort,       // The payload is the text of a Failure; `tag` is its code, `count` its length.
+};
+
+// What stands before each message between two ranks. Little-endian.
+struct MessageHeader {
+  std::uint64_t tag = 0;
+  std::uint64_t count = 0;   // Elements.
+  std::uint64_t offset = 0;  // kDirect: in the sender's region.
+  MessageKind kind = MessageKind::kStream;
+  std::uint32_t type = 0;     // DType
+  std::uint32_t ticket = 0;   // kDirect; see PairRing.
+  std::int32_t suspect = -1;  // kAbort
+};
+static_assert(sizeof(MessageHeader) == 40);
+
+class MessageWork;
+
+// What a MessageWork needs of the object that moves it.
+class MessageMover {
+ public:
+  virtual ~MessageMover() = default;
+  // Moves messages until the work is done.
+  virtual void wait(MessageWork& work) = 0;
+};
+
+// A send or a receive. Completed once, by a thread that moves messages.
+class MessageWork final : public Work {
+ public:
+  enum class Kind { kSend, kRecv };
+
+  MessageWork(std::weak_ptr<MessageMover> mover, Kind which, Buffer data, Rank other,
+              std::uint64_t message_tag, std::uint64_t number, const OpOptions& options)
+      : kind(which),
+        buffer(data),
+        peer(other),
+        tag(message_tag),
+        sequence(number),
+        timeout(options.timeout),
+        deadline(Clock::now() + options.timeout),
+        mover_(std::move(mover)),
+        text_(options.tag) {}
+
+  bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
+  void wait() override;
+
+  // "send #12 to rank 3 tag 7 (bucket 3)"
+  std::string name() const;
+
+  void succeed() { finish(kSucceeded); }
+  void fail(Failure failure) {
+    failure_ = std::move(failure);
+    finish(kFailed);
+  }
+
+  std::byte* bytes() const { return static_cast<std::byte*>(buffer.data); }
+
+  const Kind kind;
+  const Buffer buffer;
+  const Rank peer;
+  const std::uint64_t tag;
+  const std::uint64_t sequence;
+  const std::chrono::milliseconds timeout;
+  const TimePoint deadline;
+  std::list<std::shared_ptr<MessageWork>>::iterator pending;  // Of whoever completes it.
+
+ private:
+  enum State : std::uint32_t { kPending, kSucceeded, kFailed };
+  void finish(State state) {
+    state_.store(state, std::memory_order_release);
+    state_.notify_all();
+  }
+
+  std::weak_ptr<MessageMover> mover_;
+  std::string text_;
+  Failure failure_;  // Written before state_ becomes kFailed.
+  std::atomic<std::uint32_t> state_{kPending};
+};
+
+}  // namespace ddp

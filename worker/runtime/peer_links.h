@@ -1,0 +1,97 @@
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+#include "common/base/unique_fd.h"
+#include "worker/runtime/node_links.h"
+#include "worker/transport/failure.h"
+#include "worker/transport/topology.h"
+
+namespace ddp {
+
+// Makes a connection to each rank of another node that is asked for, when both ranks have asked:
+// the higher one listens, under an endpoint that it puts into the store as "<prefix>/p2p/<rank>",
+// the lower one connects. Nothing waits, except for the answer of the store. One thread at a time.
+class PeerLinks {
+ public:
+  PeerLinks(Meeting meeting, Round round, const Topology& topology)
+      : meeting_(std::move(meeting)),
+        round_(round),
+        rank_(topology.rank()),
+        world_size_(topology.world_size()) {}
+
+  void want(Rank peer);
+  bool busy() const { return !wanted_.empty(); }
+
+  struct Connected {
+    Rank peer;
+    UniqueFd fd;
+  };
+  // Goes on as far as possible; adds what is connected now, which may be a lower rank that was not
+  // asked for. Fails if there is no store, or if it
+  // is lost.
+  Outcome step(std::vector<Connected>& connected);
+  // When to call step() even if none of the poll entries is ready.
+  TimePoint next_attempt() const { return next_attempt_; }
+  void add_poll_entries(std::vector<pollfd>& entries) const;
+  // Why there is no connection yet, for messages; about a rank that is wanted.
+  std::string status(Rank peer) const;
+
+ private:
+  // All members little-endian, as every machine that LibTorch runs on is.
+  struct Hello {
+    std::uint32_t magic = 0x4D504444;  // "DDPM"
+    std::uint32_t version = 1;
+    std::uint64_t token = 0;
+    std::int64_t round = kNoRound;
+    std::int32_t world_size = 0;
+    std::int32_t connecting = -1;
+    std::int32_t listening = -1;
+    std::uint32_t reserved = 0;
+  };
+  struct Attempt {                       // To a higher rank.
+    std::vector<std::string> addresses;  // Empty: its endpoint is not known.
+    int port = 0;
+    std::uint64_t token = 0;
+    std::size_t address = 0;  // Which one is tried.
+    UniqueFd fd;              // While it is tried.
+    TimePoint limit{};        // For this address.
+    std::string last;         // What went wrong last.
+  };
+  struct Visitor {
+    UniqueFd fd;
+    Hello hello;
+    std::size_t received = 0;
+  };
+  enum class Greeting { kIncomplete, kRefused, kWelcome };
+
+  Outcome listen();
+  Outcome look_up(Rank peer, Attempt& attempt);
+  bool try_connect(Rank peer, Attempt& attempt, bool due);
+  void begin_connect(Attempt& attempt);
+  void accept(std::vector<Connected>& connected);
+  Greeting read_hello(Visitor& visitor) const;
+
+  Meeting meeting_;
+  Round round_;
+  Rank rank_;
+  int world_size_;
+  UniqueFd listener_;
+  std::uint64_t token_ = 0;
+  std::map<Rank, Attempt> wanted_;
+  std::set<Rank> accepted_;
+  std::vector<Visitor> visitors_;
+  TimePoint next_attempt_ = TimePoint::max();
+  Duration pause_{1};  // Until the next attempt; grows.
+};
+
+}  // namespace ddp

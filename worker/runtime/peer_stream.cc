@@ -1,0 +1,175 @@
+#include "worker/runtime/peer_stream.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "worker/transport/non_blocking.h"
+
+namespace ddp {
+namespace {
+
+// What moves before the other side sees it, so that both copy at the same time.
+constexpr std::size_t kChunkBytes = 32u << 10;
+constexpr std::uint64_t kGenerations = 4096;  // Fit into the low bits of an offset.
+
+}  // namespace
+
+PeerRings::PeerRings(std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena, int local,
+                     int peer, std::uint32_t generation)
+    : segment_(std::move(segment)),
+      arena_(std::move(arena)),
+      local_(local),
+      peer_(peer),
+      generation_(generation) {}
+
+PeerRings::~PeerRings() {
+  if (reader_ || find_ring()) reader_->detach();
+  if (!memory_) return;
+  auto* ring = reinterpret_cast<PairRing*>(memory_.get());
+  arena_->release_later(std::move(memory_),
+                        [ring] { return ring->detached.load(std::memory_order_acquire) != 0; });
+}
+
+bool PeerRings::make_ring() {
+  if (writer_) return true;
+  if (!ended_.empty()) return false;
+  memory_ = arena_->allocate(sizeof(PairRing));
+  if (!memory_) {
+    ended_ = fmt::format("the shared memory of this rank has no room for a ring of {} KiB",
+                         sizeof(PairRing) >> 10);
+    return false;
+  }
+  std::memset(memory_.get(), 0, offsetof(PairRing, bytes));
+  writer_.emplace(*reinterpret_cast<PairRing*>(memory_.get()));
+  const std::uint64_t offset = arena_->offset_of(memory_.get(), sizeof(PairRing));
+  segment_->pairs(local_).rings[peer_].store(offset | generation_ % kGenerations,
+                                             std::memory_order_seq_cst);
+  return true;
+}
+
+bool PeerRings::find_ring() {
+  const std::uint64_t entry = segment_->pairs(peer_).rings[local_].load(std::memory_order_acquire);
+  if (entry == 0 || entry % kGenerations != generation_ % kGenerations) return false;
+  std::byte* ring =
+      segment_->mapping()->region(segment_->region_of(peer_)) + entry / kGenerations * kGenerations;
+  populate(ring, sizeof(PairRing));
+  reader_.emplace(*reinterpret_cast<PairRing*>(ring));
+  return true;
+}
+
+void PeerRings::wake_peer() {
+  if (segment_->doorbell(peer_).sleepers.load(std::memory_order_seq_cst) != 0)
+    segment_->ring(peer_);
+}
+
+std::size_t PeerRings::write(Bytes first, Bytes second) {
+  if (!make_ring()) return 0;
+  std::size_t moved = writer_->write(first.data(), first.size());
+  if (moved == first.size()) {
+    while (!second.empty()) {
+      const std::size_t count = writer_->write(second.data(), std::min(second.size(), kChunkBytes));
+      if (count == 0) break;
+      moved += count;
+      second = second.subspan(count);
+      if (second.empty()) break;
+      writer_->publish();
+      wake_peer();
+    }
+  }
+  if (moved == 0) return 0;
+  writer_->publish();
+  wake_peer();
+  return moved;
+}
+
+std::size_t PeerRings::read(std::byte* to, std::size_t bytes) {
+  if (!reader_ && !find_ring()) return 0;
+  std::size_t moved = 0;
+  while (moved < bytes) {
+    const std::size_t count = reader_->read(to + moved, std::min(bytes - moved, kChunkBytes));
+    if (count == 0) break;
+    moved += count;
+    if (reader_->release()) wake_peer();
+  }
+  return moved;
+}
+
+std::optional<std::uint32_t> PeerRings::take_ticket() {
+  if (!make_ring()) return {};
+  return writer_->take_ticket();
+}
+
+void PeerRings::take(std::uint32_t ticket) {
+  reader_->take(ticket);
+  wake_peer();
+}
+
+PeerSocket::PeerSocket(UniqueFd fd)
+    : fd_(std::move(fd)), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {
+  make_non_blocking(fd_.get());
+}
+
+std::size_t PeerSocket::write(Bytes first, Bytes second) {
+  wants_write_ = false;
+  std::size_t moved = 0;
+  while (ended_.empty() && first.size() + second.size() > 0) {
+    iovec parts[2] = {{const_cast<std::byte*>(first.data()), first.size()},
+                      {const_cast<std::byte*>(second.data()), second.size()}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      wants_write_ = would_block(errno);
+      if (!wants_write_) ended_ = std::generic_category().message(errno);
+      break;
+    }
+    const auto count = static_cast<std::size_t>(sent);
+    const std::size_t of_first = std::min(count, first.size());
+    first = first.subspan(of_first);
+    second = second.subspan(count - of_first);
+    moved += count;
+  }
+  return moved;
+}
+
+std::size_t PeerSocket::take_buffered(std::byte* to, std::size_t bytes) {
+  const std::size_t count = std::min(bytes, end_ - begin_);
+  if (count > 0) std::memcpy(to, buffer_.get() + begin_, count);
+  begin_ += count;
+  return count;
+}
+
+std::size_t PeerSocket::read(std::byte* to, std::size_t bytes) {
+  std::size_t moved = take_buffered(to, bytes);
+  while (moved < bytes && ended_.empty()) {
+    iovec parts[2] = {{to + moved, bytes - moved}, {buffer_.get(), kBufferBytes}};
+    msghdr message{};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    const ssize_t received = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
+    if (received < 0 && would_block(errno)) break;
+    if (received <= 0) {
+      ended_ = received == 0 ? "it closed the connection" : std::generic_category().message(errno);
+      break;
+    }
+    const auto count = static_cast<std::size_t>(received);
+    const std::size_t direct = std::min(count, bytes - moved);
+    moved += direct;
+    begin_ = 0;
+    end_ = count - direct;
+  }
+  return moved;
+}
+
+void PeerSocket::end_writing() { (void)::shutdown(fd_.get(), SHUT_WR); }
+
+}  // namespace ddp

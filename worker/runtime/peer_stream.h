@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/base/unique_fd.h"
+#include "worker/transport/arena.h"
+#include "worker/transport/pair_ring.h"
+#include "worker/transport/segment.h"
+
+namespace ddp {
+
+using Bytes = std::span<const std::byte>;
+
+// Bytes in both directions between this rank and another one. Nothing waits. One thread at a time.
+class PeerStream {
+ public:
+  virtual ~PeerStream() = default;
+
+  // Moves what can be moved at once of `first` and then of `second`; gives how many bytes.
+  virtual std::size_t write(Bytes first, Bytes second) = 0;
+  // Moves up to so many bytes to `to`; gives how many.
+  virtual std::size_t read(std::byte* to, std::size_t bytes) = 0;
+  // Why nothing moves any more; empty as long as that may change.
+  const std::string& ended() const { return ended_; }
+
+ protected:
+  std::string ended_;
+};
+
+// To a rank of the same node: a ring for each direction. This rank's ring is made, in its arena, at
+// the first write, and found by the peer through the table in the segment.
+class PeerRings final : public PeerStream {
+ public:
+  // `generation`: which of the groups that used the segment's memory this is; see PairTable.
+  PeerRings(std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena, int local, int peer,
+            std::uint32_t generation);
+  // The memory of the ring is used again once the peer has detached.
+  ~PeerRings() override;
+
+  std::size_t write(Bytes first, Bytes second) override;
+  std::size_t read(std::byte* to, std::size_t bytes) override;
+
+  // A ticket for the next message: the peer reads the payload by itself. Nothing if all are in use.
+  std::optional<std::uint32_t> take_ticket();
+  bool is_taken(std::uint32_t ticket) const { return writer_->is_taken(ticket); }
+  void give_back(std::uint32_t ticket) { writer_->give_back(ticket); }
+  // The peer's ticket: this rank has read the payload.
+  void take(std::uint32_t ticket);
+  // Where the payload of the peer lies.
+  const std::byte* payload(std::uint64_t offset, std::size_t bytes) {
+    return arena_->at(segment_->region_of(peer_), offset, bytes);
+  }
+
+ private:
+  bool make_ring();
+  bool find_ring();
+  void wake_peer();
+
+  std::shared_ptr<Segment> segment_;
+  std::shared_ptr<Arena> arena_;
+  int local_;
+  int peer_;
+  std::uint32_t generation_;
+  std::shared_ptr<std::byte> memory_;  // Of this rank's ring.
+  std::optional<RingWriter> writer_;
+  std::optional<RingReader> reader_;
+};
+
+// To a rank of another node: one connection.
+class PeerSocket final : public PeerStream {
+ public:
+  explicit PeerSocket(UniqueFd fd);
+
+  std::size_t write(Bytes first, Bytes second) override;
+  std::size_t read(std::byte* to, std::size_t bytes) override;
+
+  int fd() const { return fd_.get(); }
+  // The last write could not move all; poll() says when to try again.
+  bool wants_write() const { return wants_write_; }
+  // The peer learns that nothing more comes.
+  void end_writing();
+
+ private:
+  static constexpr std::size_t kBufferBytes = 32u << 10;
+  std::size_t take_buffered(std::byte* to, std::size_t bytes);
+
+  UniqueFd fd_;
+  bool wants_write_ = false;
+  std::unique_ptr<std::byte[]> buffer_;  // Received beyond what was asked for.
+  std::size_t begin_ = 0;
+  std::size_t end_ = 0;
+};
+
+}  // namespace ddp

@@ -1,0 +1,446 @@
+#include "worker/runtime/post_office.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "common/base/check.h"
+#include "common/base/errc.h"
+#include "worker/transport/futex.h"
+
+namespace ddp {
+namespace {
+
+constexpr std::chrono::hours kLongestTimeout{24 * 365};
+constexpr std::chrono::milliseconds kSleepLimit{20};  // Bounds how late an abort is seen.
+constexpr std::chrono::microseconds kShortestSleep{50};
+constexpr std::chrono::microseconds kPollLimit{500};  // A ring cannot wake a thread that polls.
+constexpr Duration kExplanationTime{100};  // How long a cause may lag behind a connection's end.
+constexpr unsigned kStepsPerCheck = 64;    // Of deadlines, while messages move.
+constexpr std::chrono::seconds kDeliveryTime{5};  // For what is buffered when the group ends.
+
+void require(bool condition, const std::string& message) {
+  if (!condition) throw std::invalid_argument(message);
+}
+
+}  // namespace
+
+PostOffice::PostOffice(Transport& transport, Meeting meeting, Round round, Options options)
+    : MailRoom(options.unexpected_limit),
+      topology_(transport.topology()),
+      segment_(transport.shared_segment()),
+      arena_(transport.arena()),
+      spin_(transport.spins()),
+      generation_(segment_->pairs(topology_.local_rank())
+                      .generation.fetch_add(1, std::memory_order_relaxed)),
+      timeout_(options.timeout),
+      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      on_failure_(std::move(options.on_failure)),
+      peers_(static_cast<std::size_t>(topology_.world_size())) {
+  DDP_CHECK(static_cast<bool>(wake_fd_), "eventfd: errno {}", errno);
+  if (topology_.nodes() > 1) links_.emplace(std::move(meeting), round, topology_);
+}
+
+PostOffice::~PostOffice() { close(); }
+
+std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
+                                               std::uint64_t tag, OpOptions& options,
+                                               std::uint64_t sequence) {
+  if (failure_) throw CollectiveError(failure_->text, failure_->code, failure_->suspect);
+  auto timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
+  options.timeout = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
+  auto work =
+      std::make_shared<MessageWork>(weak_from_this(), kind, buffer, rank, tag, sequence, options);
+  work->pending = pending_.insert(pending_.end(), work);
+  next_deadline_ = std::min(next_deadline_, work->deadline);
+  return work;
+}
+
+namespace {
+
+void require_valid(const char* operation, const Buffer& buffer, Rank rank, const Topology& topology,
+                   const OpOptions& options) {
+  const int size = topology.world_size();
+  require(rank >= 0 && rank < size,
+          fmt::format("{}: rank {} is not in 0..{}", operation, rank, size - 1));
+  require(buffer.data != nullptr || buffer.count == 0,
+          fmt::format("{}: the buffer of {} elements has no address", operation, buffer.count));
+  require(options.timeout.count() >= 0,
+          fmt::format("{}: a timeout of {} ms", operation, options.timeout.count()));
+  require(topology.local_size() <= static_cast<int>(kPairRanks),
+          fmt::format("{}: at most {} ranks of a node can exchange messages, not {}", operation,
+                      kPairRanks, topology.local_size()));
+}
+
+}  // namespace
+
+WorkPtr PostOffice::send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions options,
+                         std::uint64_t sequence) {
+  require_valid("send", buffer, to, topology_, options);
+  Lock lock(mutex_);
+  auto work = issue(MessageWork::Kind::kSend, buffer, to, tag, options, sequence);
+  Peer& other = peer(to);
+  if (to == topology_.rank()) {
+    other.inbox.deliver(*work);
+  } else {
+    other.outbox.add(*work, other.node ? arena_.get() : nullptr);
+    activate(other);
+    if (other.stream() != nullptr) other.outbox.push(*other.stream(), other.node.get());
+    if (!work->done()) other.outbox.keep_last();
+  }
+  return issued(lock, std::move(work), options.synchronous);
+}
+
+WorkPtr PostOffice::recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions options,
+                         std::uint64_t sequence) {
+  require_valid("recv", buffer, from, topology_, options);
+  Lock lock(mutex_);
+  auto work = issue(MessageWork::Kind::kRecv, buffer, from, tag, options, sequence);
+  Peer& other = peer(from);
+  other.inbox.post(*work);
+  if (!work->done() && !failure_ && from != topology_.rank()) {
+    activate(other);
+    if (other.stream() != nullptr) other.inbox.pull(*other.stream(), other.node.get(), false);
+  }
+  return issued(lock, std::move(work), options.synchronous);
+}
+
+WorkPtr PostOffice::issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous) {
+  if (completed_ || !work->done()) wake_sleepers();
+  if (!synchronous) want_thread();
+  unlock(lock);
+  if (synchronous) work->wait();
+  return work;
+}
+
+void PostOffice::want_thread() {
+  if (!busy() || waiters_ > 0 || stopping_) return;
+  if (!thread_.joinable()) thread_ = std::thread([this] { run_thread(); });
+  wanted_.notify_one();
+}
+
+void PostOffice::fail(const Failure& cause) {
+  const Lock lock(mutex_);
+  if (failure_) return;
+  segment_->raise_abort(cause);
+  settle(segment_->abort_cause());
+}
+
+void PostOffice::break_down(Failure failure) {
+  if (failure_) return;
+  segment_->raise_abort(failure);
+  announce_ = segment_->abort_cause();
+  settle(*announce_);
+}
+
+// From here on the first cause is what every call gets.
+void PostOffice::settle(const Failure& first) {
+  failure_ = first;
+  const std::string text = first.text.substr(0, 1024);
+  MessageHeader header;
+  header.kind = MessageKind::kAbort;
+  header.type = static_cast<std::uint32_t>(DType::kU8);
+  header.tag = static_cast<std::uint64_t>(first.code.value());
+  header.count = text.size();
+  header.suspect = first.suspect;
+  for (const auto& each : peers_) {
+    if (!each) continue;
+    if (each->socket && !each->outbox.mid_message()) {
+      // As far as that is possible without waiting.
+      each->socket->write({reinterpret_cast<const std::byte*>(&header), sizeof(header)},
+                          {reinterpret_cast<const std::byte*>(text.data()), text.size()});
+    }
+    if (each->socket) each->socket->end_writing();
+    each->outbox.clear();
+    each->inbox.clear();
+    each->active = false;
+  }
+  active_.clear();
+  for (const auto& work : std::exchange(pending_, {})) work->fail(first);
+  wake_sleepers();
+}
+
+void PostOffice::complete(MessageWork& work) {
+  const std::shared_ptr<MessageWork> kept = *work.pending;
+  pending_.erase(work.pending);
+  kept->succeed();
+  completed_ = true;
+}
+
+void PostOffice::wake_sleepers() {
+  completed_ = false;
+  if (sleeping_ == 0) return;
+  segment_->ring(topology_.local_rank());
+  const std::uint64_t one = 1;
+  // It fails only when the counter is full, and then nobody sleeps.
+  (void)!::write(wake_fd_.get(), &one, sizeof(one));
+}
+
+void PostOffice::unlock(Lock& lock) {
+  const auto failure = std::exchange(announce_, std::nullopt);
+  lock.unlock();
+  if (!failure) return;
+  const std::lock_guard announcing(announce_mutex_);
+  if (on_failure_) on_failure_(*failure);
+}
+
+PostOffice::Peer& PostOffice::peer(Rank rank) {
+  auto& found = peers_[static_cast<std::size_t>(rank)];
+  if (found) return *found;
+  found = std::make_unique<Peer>(*this, topology_.rank(), rank);
+  if (rank != topology_.rank() && topology_.node_of(rank) == topology_.node()) {
+    const int local = rank - topology_.first(topology_.node());
+    found->node =
+        std::make_unique<PeerRings>(segment_, arena_, topology_.local_rank(), local, generation_);
+  }
+  return *found;
+}
+
+void PostOffice::activate(Peer& other) {
+  if (other.active) return;
+  other.active = true;
+  active_.push_back(&other);
+  if (other.stream() == nullptr && links_) links_->want(other.rank);
+}
+
+bool PostOffice::step(bool eager) {
+  if (failure_) return false;
+  if (segment_->aborted()) {
+    announce_ = segment_->abort_cause();
+    settle(*announce_);
+    return true;
+  }
+  bool moved = connect();
+  for (std::size_t i = 0; i < active_.size() && !failure_;) {
+    Peer& other = *active_[i];
+    moved = move(other) || moved;
+    if (failure_) return true;
+    if (other.busy()) {
+      ++i;
+    } else {
+      other.active = false;
+      active_[i] = active_.back();
+      active_.pop_back();
+    }
+  }
+  if (!moved && eager) moved = pull_all();
+  if (!moved || ++steps_ % kStepsPerCheck == 0) check_deadlines();
+  return moved;
+}
+
+bool PostOffice::connect() {
+  if (!links_) return false;
+  connected_.clear();
+  if (auto failure = links_->step(connected_)) {
+    break_down(std::move(*failure));
+    return true;
+  }
+  for (auto& [rank, fd] : connected_) {
+    peer(rank).socket = std::make_unique<PeerSocket>(std::move(fd));
+  }
+  return !connected_.empty();
+}
+
+bool PostOffice::move(Peer& other) {
+  PeerStream* stream = other.stream();
+  if (stream == nullptr) return false;
+  bool moved = other.outbox.push(*stream, other.node.get());
+  if (!failure_) moved = other.inbox.pull(*stream, other.node.get(), false) || moved;
+  if (!failure_ && !stream->ended().empty()) check_stream(other);
+  return moved;
+}
+
+// Messages that nobody waits for yet: their senders may have to go on before this rank can.
+bool PostOffice::pull_all() {
+  bool moved = false;
+  for (Rank rank = 0; rank < topology_.world_size() && !failure_; ++rank) {
+    const bool local = topology_.node_of(rank) == topology_.node() && rank != topology_.rank();
+    if (!local && !peers_[static_cast<std::size_t>(rank)]) continue;
+    Peer& other = peer(rank);
+    if (other.stream() == nullptr) continue;
+    moved = other.inbox.pull(*other.stream(), other.node.get(), true) || moved;
+  }
+  return moved;
+}
+
+void PostOffice::check_stream(Peer& other) {
+  if (other.node) {
+    break_down({Errc::kIo, topology_.rank(),
+                fmt::format("a message to rank {}: {}", other.rank, other.node->ended())});
+    return;
+  }
+  if (!other.outbox.pending() && !other.inbox.pending()) {
+    other.outbox.clear();  // Nobody is there to take it.
+    return;
+  }
+  const TimePoint now = Clock::now();
+  if (other.ended_at == TimePoint{}) other.ended_at = now;
+  if (now - other.ended_at < kExplanationTime) return;
+  const auto with_peer = [&](const auto& work) { return work->peer == other.rank; };
+  const auto work = std::find_if(pending_.begin(), pending_.end(), with_peer);
+  break_down({Errc::kPeerLost, other.rank,
+              fmt::format("{}: rank {} on node {} is gone: {}", (*work)->name(), other.rank,
+                          topology_.node_of(other.rank), other.socket->ended())});
+}
+
+void PostOffice::check_deadlines() {
+  const TimePoint now = Clock::now();
+  if (now < next_deadline_) return;
+  next_deadline_ = TimePoint::max();
+  for (const auto& work : pending_) {
+    if (work->deadline <= now) {
+      break_down({Errc::kTimeout, work->peer,
+                  fmt::format("{}: timed out after {} ms: {}", work->name(), work->timeout.count(),
+                              status(*work))});
+      return;
+    }
+    next_deadline_ = std::min(next_deadline_, work->deadline);
+  }
+}
+
+std::string PostOffice::status(const MessageWork& work) {
+  Peer& other = peer(work.peer);
+  if (other.stream() == nullptr && links_ && work.peer != topology_.rank()) {
+    return links_->status(work.peer);
+  }
+  return work.kind == MessageWork::Kind::kSend ? other.outbox.status(work)
+                                               : other.inbox.status(work);
+}
+
+void PostOffice::wait(MessageWork& work) {
+  {
+    const Lock lock(mutex_);
+    ++waiters_;
+  }
+  drive(&work, TimePoint::max());
+  Lock lock(mutex_);
+  --waiters_;
+  want_thread();
+}
+
+void PostOffice::drive(const MessageWork* until, TimePoint limit) {
+  Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
+  for (;;) {
+    Lock lock(mutex_);
+    const bool moved = step(idle.armed());
+    if (completed_) wake_sleepers();
+    bool finished = !busy() || Clock::now() > limit;
+    if (limit == TimePoint::max()) {
+      finished = until != nullptr ? until->done() : !busy() || waiters_ > 0 || stopping_;
+    }
+    unlock(lock);
+    if (finished) return;
+    if (moved) {
+      idle.reset();
+    } else if (idle.wait()) {
+      sleep(idle, until);
+    }
+  }
+}
+
+std::chrono::nanoseconds PostOffice::sleep_limit(bool polls) const {
+  std::chrono::nanoseconds limit = kSleepLimit;
+  const TimePoint now = Clock::now();
+  const TimePoint next =
+      std::min(next_deadline_, links_ ? links_->next_attempt() : TimePoint::max());
+  if (next < now + limit) limit = std::max<std::chrono::nanoseconds>(next - now, kShortestSleep);
+  const bool rings = std::any_of(active_.begin(), active_.end(),
+                                 [](const Peer* each) { return each->node != nullptr; });
+  return polls && rings ? std::min<std::chrono::nanoseconds>(limit, kPollLimit) : limit;
+}
+
+void PostOffice::collect_poll_entries(std::vector<pollfd>& entries) {
+  if (links_) links_->add_poll_entries(entries);
+  for (const auto& each : peers_) {
+    if (!each || !each->socket || !each->socket->ended().empty()) continue;
+    const bool writes = each->socket->wants_write() && !each->outbox.empty();
+    const int events = (each->inbox.blocked() ? 0 : POLLIN) | (writes ? POLLOUT : 0);
+    if (events != 0) entries.push_back({each->socket->fd(), static_cast<short>(events), 0});
+  }
+}
+
+void PostOffice::sleep(Idle& idle, const MessageWork* until) {
+  std::vector<pollfd> entries;
+  std::chrono::nanoseconds limit{};
+  {
+    const Lock lock(mutex_);
+    if (failure_ || (until != nullptr ? until->done() : stopping_)) return;
+    collect_poll_entries(entries);
+    limit = sleep_limit(!entries.empty());
+    ++sleeping_;
+  }
+  const bool polls = !entries.empty();
+  if (polls) {
+    entries.push_back({wake_fd_.get(), POLLIN, 0});
+    const timespec timeout{0, static_cast<long>(limit.count())};
+    ::ppoll(entries.data(), entries.size(), &timeout, nullptr);
+  } else {
+    futex_wait(segment_->doorbell(topology_.local_rank()).bell, idle.bell(), limit);
+  }
+  const Lock lock(mutex_);
+  // The last one, for the others must be woken, too.
+  if (--sleeping_ == 0) {
+    std::uint64_t ignored = 0;
+    (void)!::read(wake_fd_.get(), &ignored, sizeof(ignored));
+  }
+  idle.slept();
+}
+
+void PostOffice::run_thread() {
+  ::pthread_setname_np(::pthread_self(), "ddp-p2p");
+  for (;;) {
+    {
+      Lock lock(mutex_);
+      wanted_.wait(lock, [this] { return stopping_ || (busy() && waiters_ == 0); });
+      if (stopping_) return;
+    }
+    drive(nullptr, TimePoint::max());
+  }
+}
+
+void PostOffice::close() {
+  bool delivering = false;
+  {
+    Lock lock(mutex_);
+    if (stopping_) return;
+    if (!pending_.empty()) {
+      break_down({Errc::kAborted, topology_.rank(),
+                  fmt::format("rank {} gave up the group before its messages were done",
+                              topology_.rank())});
+    }
+    delivering = !failure_ && !active_.empty();
+  }
+  if (delivering) drive(nullptr, Clock::now() + kDeliveryTime);
+  {
+    Lock lock(mutex_);
+    if (!failure_ && !active_.empty()) {
+      break_down({Errc::kAborted, topology_.rank(),
+                  fmt::format("rank {} ended before rank {} took its messages", topology_.rank(),
+                              active_.front()->rank)});
+    }
+    stopping_ = true;
+    if (!failure_) failure_ = Failure{Errc::kAborted, topology_.rank(), "the group has ended"};
+    wanted_.notify_all();
+    wake_sleepers();
+    unlock(lock);
+  }
+  if (thread_.joinable()) thread_.join();
+  {
+    const std::lock_guard announcing(announce_mutex_);
+    on_failure_ = nullptr;
+  }
+  const Lock lock(mutex_);
+  for (int local = 0; local < topology_.local_size(); ++local) peer(topology_.global(local));
+  peers_.clear();
+  links_.reset();
+}
+
+}  // namespace ddp

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <poll.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "common/base/unique_fd.h"
+#include "worker/runtime/mailbox.h"
+#include "worker/runtime/message.h"
+#include "worker/runtime/peer_links.h"
+#include "worker/runtime/peer_stream.h"
+#include "worker/runtime/point_to_point.h"
+#include "worker/transport/idle.h"
+
+namespace ddp {
+
+// PointToPoint: mailboxes and a stream for each peer that this rank has to do with. Every thread
+// that waits moves the messages of all; the thread "ddp-p2p" does if there is none.
+class PostOffice final : public PointToPoint,
+                         public MessageMover,
+                         public MailRoom,
+                         public std::enable_shared_from_this<PostOffice> {
+ public:
+  PostOffice(Transport& transport, Meeting meeting, Round round, Options options);
+  ~PostOffice() override;
+
+  WorkPtr send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions options,
+               std::uint64_t sequence) override;
+  WorkPtr recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions options,
+               std::uint64_t sequence) override;
+  void fail(const Failure& cause) override;
+  void close() override;
+  void wait(MessageWork& work) override;
+
+ private:
+  struct Peer {
+    Peer(MailRoom& room, Rank self, Rank number)
+        : rank(number), outbox(room, self), inbox(room, self, number) {}
+    PeerStream* stream() const {
+      return node ? static_cast<PeerStream*>(node.get()) : socket.get();
+    }
+    bool busy() const { return !outbox.empty() || inbox.pending(); }
+
+    Rank rank;
+    std::unique_ptr<PeerRings> node;     // On this node,
+    std::unique_ptr<PeerSocket> socket;  // or on another one, once connected.
+    Outbox outbox;
+    Inbox inbox;
+    bool active = false;   // In active_.
+    TimePoint ended_at{};  // When the end of the stream was seen.
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  // MailRoom; under mutex_.
+  void complete(MessageWork& work) override;
+  void break_down(Failure failure) override;
+  bool alive() const override { return !failure_; }
+
+  // The following need mutex_.
+  std::shared_ptr<MessageWork> issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
+                                     std::uint64_t tag, OpOptions& options, std::uint64_t sequence);
+  WorkPtr issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous);
+  Peer& peer(Rank rank);
+  void activate(Peer& peer);
+  bool busy() const { return !pending_.empty() || !active_.empty(); }
+  bool step(bool eager);
+  bool connect();
+  bool move(Peer& peer);
+  bool pull_all();
+  void check_stream(Peer& peer);
+  void check_deadlines();
+  std::string status(const MessageWork& work);
+  void settle(const Failure& first);
+  void wake_sleepers();
+  // If there is something to be moved, and nobody else at it.
+  void want_thread();
+  // Gives mutex_ back, then tells the owner of a failure.
+  void unlock(Lock& lock);
+
+  // Moves until the work is done; without a work, until nothing is left, or until a waiter does it
+  // or else, with a limit, until then.
+  void drive(const MessageWork* until, TimePoint limit);
+  void sleep(Idle& idle, const MessageWork* until);
+  std::chrono::nanoseconds sleep_limit(bool polls) const;
+  void collect_poll_entries(std::vector<pollfd>& entries);
+  void run_thread();
+
+  const Topology topology_;
+  const std::shared_ptr<Segment> segment_;
+  const std::shared_ptr<Arena> arena_;
+  const bool spin_;
+  const std::uint32_t generation_;
+  const std::chrono::milliseconds timeout_;
+  const UniqueFd wake_fd_;  // Wakes a thread that polls.
+
+  std::mutex announce_mutex_;  // Held while on_failure_ runs.
+  std::function<void(const Failure&)> on_failure_;
+
+  std::mutex mutex_;  // Guards what follows.
+  std::list<std::shared_ptr<MessageWork>> pending_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // By rank; null until used.
+  std::vector<Peer*> active_;                 // Something is to be moved.
+  std::optional<PeerLinks> links_;            // Of a group with several nodes.
+  std::vector<PeerLinks::Connected> connected_;
+  TimePoint next_deadline_ = TimePoint::max();  // No work has an earlier one.
+  std::optional<Failure> failure_;
+  std::optional<Failure> announce_;  // What on_failure_ is to be told.
+  unsigned steps_ = 0;
+  int waiters_ = 0;         // Threads in wait().
+  int sleeping_ = 0;        // Threads in sleep().
+  bool completed_ = false;  // A work, since sleepers were woken last.
+  bool stopping_ = false;
+  std::condition_variable wanted_;  // The thread is.
+  std::thread thread_;
+};
+
+}  // namespace ddp

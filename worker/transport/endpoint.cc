@@ -1,0 +1,47 @@
+#include "worker/transport/endpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <random>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace ddp {
+namespace {
+
+template <typename Number>
+bool parse_number(std::string_view text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+}  // namespace
+
+std::string Endpoint::text() const {
+  return fmt::format("{};{};{}", fmt::join(addresses, ","), port, token);
+}
+
+Result<Endpoint> parse_endpoint(const std::string& text) {
+  const std::size_t first = text.find(';');
+  const std::size_t second = first == std::string::npos ? first : text.find(';', first + 1);
+  Endpoint endpoint;
+  if (second == std::string::npos ||
+      !parse_number(std::string_view(text).substr(first + 1, second - first - 1), endpoint.port) ||
+      !parse_number(std::string_view(text).substr(second + 1), endpoint.token)) {
+    return make_error(Errc::kProtocol, "'{}' is no endpoint of a worker", text.substr(0, 200));
+  }
+  for (std::size_t begin = 0; begin < first;) {
+    const std::size_t end = std::min(text.find(',', begin), first);
+    endpoint.addresses.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return endpoint;
+}
+
+std::uint64_t random_token() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32) | random();
+}
+
+}  // namespace ddp

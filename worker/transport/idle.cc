@@ -1,0 +1,48 @@
+#include "worker/transport/idle.h"
+
+#include <sched.h>
+
+namespace ddp {
+namespace {
+
+constexpr int kSpinRounds = 4;
+constexpr int kPausesPerRound = 16;  // About 1.5 us of spinning in all.
+constexpr std::chrono::microseconds kYieldTime{100};
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+void Idle::reset() {
+  if (stage_ == Stage::kArmed) door_.sleepers.fetch_sub(1, std::memory_order_relaxed);
+  stage_ = Stage::kSpin;
+  spins_ = 0;
+}
+
+bool Idle::wait() {
+  if (stage_ == Stage::kArmed) return true;
+  if (stage_ == Stage::kYield) {
+    yield();
+  } else if (spin_ && spins_ < kSpinRounds) {
+    for (int i = 0; i < kPausesPerRound; ++i) pause_cpu();
+    ++spins_;
+  } else {
+    stage_ = Stage::kYield;
+    since_ = Clock::now();
+  }
+  return false;
+}
+
+void Idle::yield() {
+  ::sched_yield();
+  if (Clock::now() - since_ <= kYieldTime) return;
+  door_.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  bell_ = door_.bell.load(std::memory_order_seq_cst);
+  stage_ = Stage::kArmed;
+}
+
+}  // namespace ddp
