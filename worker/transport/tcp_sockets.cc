@@ -21,7 +21,7 @@
 namespace ddp {
 namespace {
 
-constexpr int kBacklog = 64;
+constexpr int kBacklog = 1024;
 constexpr int kUserTimeoutMs = 30'000;
 
 std::string error_text(int number) { return std::generic_category().message(number); }
@@ -139,23 +139,34 @@ Result<int> local_port(int fd) {
   return static_cast<int>(ntohs(port));
 }
 
-Result<UniqueFd> connect_socket(const std::string& address, int port, TimePoint deadline) {
+Result<UniqueFd> begin_connect(const std::string& address, int port) {
   auto info = look_up(address, port, SOCK_STREAM, AI_NUMERICHOST);
   if (!info) return info.error();
   UniqueFd fd(::socket((*info)->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return make_error(Errc::kIo, "socket: {}", error_text(errno));
-  if (::connect(fd.get(), (*info)->ai_addr, (*info)->ai_addrlen) == 0) return fd;
-  if (errno != EINPROGRESS) {
+  if (::connect(fd.get(), (*info)->ai_addr, (*info)->ai_addrlen) != 0 && errno != EINPROGRESS) {
     return make_error(Errc::kPeerLost, "{} port {}: {}", address, port, error_text(errno));
   }
-  auto ready = wait_for(fd.get(), POLLOUT, deadline);
-  if (!ready)
-    return make_error(Errc::kTimeout, "{} port {}: {}", address, port, ready.error().message);
+  return fd;
+}
+
+Result<void> finish_connect(int fd, const std::string& address, int port) {
   int number = 0;
   socklen_t length = sizeof(number);
-  if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &number, &length) != 0 || number != 0) {
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &number, &length) != 0 || number != 0) {
     return make_error(Errc::kPeerLost, "{} port {}: {}", address, port, error_text(number));
   }
+  return {};
+}
+
+Result<UniqueFd> connect_socket(const std::string& address, int port, TimePoint deadline) {
+  auto fd = begin_connect(address, port);
+  if (!fd) return fd;
+  auto ready = wait_for(fd->get(), POLLOUT, deadline);
+  if (!ready)
+    return make_error(Errc::kTimeout, "{} port {}: {}", address, port, ready.error().message);
+  if (auto connected = finish_connect(fd->get(), address, port); !connected)
+    return connected.error();
   return fd;
 }
 
