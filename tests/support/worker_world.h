@@ -16,6 +16,7 @@
 
 #include "common/base/check.h"
 #include "common/store/hash_store.h"
+#include "tests/support/data_streams.h"
 #include "worker/runtime/group.h"
 #include "worker/runtime/node_links.h"
 #include "worker/transport/inproc.h"
@@ -24,7 +25,12 @@
 // their sizes: {2, 1} are ranks 0 and 1 on one node and rank 2 on another.
 namespace ddp::test {
 
-enum class LinkKind { kSocketPair, kTcp };
+enum class LinkKind { kSocketPair, kTcp, kUcx };
+
+// Why the tests cannot have such links here; empty if they can.
+inline std::string links_missing(LinkKind kind) {
+  return kind == LinkKind::kUcx ? engine_missing(EngineKind::kUcx) : std::string();
+}
 
 inline int world_size_of(const std::vector<int>& nodes) {
   return std::accumulate(nodes.begin(), nodes.end(), 0);
@@ -59,7 +65,7 @@ inline Meeting local_meeting(std::shared_ptr<Store> store = std::make_shared<Has
   return meeting;
 }
 
-// Ranks that meet in a store and connect by TCP. Element r is rank r's transport.
+// Ranks that meet in a store and connect. Element r is rank r's transport.
 inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::vector<int>& nodes,
                                                                     const Meeting& meeting,
                                                                     Round round = 0) {
@@ -89,7 +95,9 @@ inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::v
                                                                     LinkKind kind,
                                                                     Round round = 0) {
   if (kind == LinkKind::kSocketPair) return std::move(make_inproc_transports(nodes, round)).value();
-  return connected_transports(nodes, local_meeting(), round);
+  Meeting meeting = local_meeting();
+  if (kind == LinkKind::kUcx) meeting.engine = EngineKind::kUcx;
+  return connected_transports(nodes, meeting, round);
 }
 
 // Element r is rank r's group.

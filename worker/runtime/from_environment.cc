@@ -67,6 +67,7 @@ Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
   }
   meeting.store = std::move(*store);
   meeting.prefix = store_prefix(worker);
+  meeting.engine = worker.engine;
   meeting.addresses = reachable_addresses(worker.master_addr, worker.master_port);
   return meeting;
 }

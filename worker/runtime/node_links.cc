@@ -113,6 +113,29 @@ Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& place
 
 Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links) {
   world_size_ = topology.world_size();
+  auto engine = make_data_engine(meeting_.engine);
+  if (!engine) return Failure{engine.error().code, topology.rank(), engine.error().message};
+  if (auto failure = connect_by(**engine, topology, links)) return failure;
+  return establish(topology, links);
+}
+
+// Every rank comes here with all its connections, and all go through their links in the same order:
+// so the smallest pair of nodes that is not done is never waiting for another.
+Outcome NodeLinks::establish(const Topology& topology, std::vector<std::unique_ptr<Link>>& links) {
+  for (const auto& link : links) {
+    if (!link) continue;
+    const auto ready = link->establish(deadline_);
+    if (ready) continue;
+    return Failure{
+        ready.error().code, link->peer(),
+        fmt::format("rank {} cannot exchange data with rank {} on node {}: {}", topology.rank(),
+                    link->peer(), link->peer_node(), ready.error().message)};
+  }
+  return {};
+}
+
+Outcome NodeLinks::connect_by(DataEngine& engine, const Topology& topology,
+                              std::vector<std::unique_ptr<Link>>& links) {
   links.resize(static_cast<std::size_t>(topology.nodes()));
   auto listener = TcpListener::open();
   if (!listener) return Failure{listener.error().code, topology.rank(), listener.error().message};
@@ -131,7 +154,7 @@ Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr
     std::string endpoint;
     if (auto failure = read(fmt::format("/addr/{}", topology.lane_peer(node)), endpoint))
       return failure;
-    auto link = connect_link(endpoint, identity(topology.node(), node), deadline_);
+    auto link = connect_link(endpoint, identity(topology.node(), node), deadline_, &engine);
     if (!link) return explain(link.error());
     links[static_cast<std::size_t>(node)] = std::move(*link);
   }
@@ -139,7 +162,7 @@ Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr
   std::vector<LinkIdentity> expected;
   for (int node = 0; node < topology.node(); ++node)
     expected.push_back(identity(node, topology.node()));
-  auto accepted = (*listener)->accept(expected, deadline_);
+  auto accepted = (*listener)->accept(expected, deadline_, &engine);
   if (!accepted) return explain(accepted.error());
   for (std::size_t node = 0; node < accepted->size(); ++node)
     links[node] = std::move((*accepted)[node]);

@@ -9,6 +9,7 @@
 #include "common/base/result.h"
 #include "common/store/store.h"
 #include "worker/runtime/worker_environment.h"
+#include "worker/transport/data_engine.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/link.h"
 #include "worker/transport/topology.h"
@@ -19,8 +20,9 @@ namespace ddp {
 struct Meeting {
   std::shared_ptr<Store> store;  // Null in a world of one node.
   std::shared_ptr<std::mutex> in_use = std::make_shared<std::mutex>();  // Guards the store.
-  std::string prefix;                  // Of the group's keys; unique to job, round and group.
-  std::vector<std::string> addresses;  // Where this rank can be reached.
+  std::string prefix;                    // Of the group's keys; unique to job, round and group.
+  std::vector<std::string> addresses;    // Where this rank can be reached.
+  EngineKind engine = EngineKind::kTcp;  // What carries the data of the links.
 };
 
 // How the world's ranks are spread over nodes. `locals`: the local ranks (of this rank's machine)
@@ -45,12 +47,15 @@ class NodeLinks {
 
   // The links of this rank's lane, by node. Every rank puts its endpoint into the store under
   // "<prefix>/addr/<rank>"; the rank on the lower node connects. kTimeout names the ranks that are
-  // missing. Collective.
+  // missing, kMismatch those that chose another engine. Collective.
   Outcome connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links);
 
  private:
   Outcome publish(const std::string& key, const std::string& value);
   Outcome read(const std::string& key, std::string& value);
+  Outcome connect_by(DataEngine& engine, const Topology& topology,
+                     std::vector<std::unique_ptr<Link>>& links);
+  Outcome establish(const Topology& topology, std::vector<std::unique_ptr<Link>>& links);
   Outcome read_node_sizes(const WorkerEnvironment& worker, std::vector<int>& sizes);
   Outcome place_by_id(const WorkerEnvironment& worker, Placement& placement);
   Failure missing(const std::string& reason);

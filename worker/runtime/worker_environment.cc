@@ -65,6 +65,9 @@ WorkerEnvironment read_worker_environment(const Lookup& lookup) {
   }
   worker.node_id = lookup("DDP_NODE_ID");
   if (worker.node_id && worker.node_id->empty()) worker.node_id.reset();
+  const auto engine = engine_of(lookup("DDP_LINK"));
+  if (!engine) throw std::invalid_argument(engine.error().message);
+  worker.engine = *engine;
   if (worker.nodes > 1 || worker.node_id) {
     if (worker.shm_fd < 0 && lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") {
       throw std::invalid_argument(

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "common/base/ids.h"
+#include "worker/transport/data_engine.h"
 
 namespace ddp {
 
@@ -20,9 +21,10 @@ struct WorkerEnvironment {
   std::string run_id = "none";
   std::string master_addr;  // Empty in a world of one node without node_id.
   int master_port = 0;
-  // DDP_NODE_ID: neighbouring workers of one agent count as one node only if theirs are the same, so
-  // that one machine can play several. Set on all workers or on none.
+  // DDP_NODE_ID: neighbouring workers of one agent count as one node only if theirs are the same,
+  // so that one machine can play several. Set on all workers or on none.
   std::optional<std::string> node_id;
+  EngineKind engine = EngineKind::kTcp;  // DDP_LINK: what carries data between nodes.
   int shm_fd = -1;  // -1: not started by ddp-run; every rank counts as a node of its own.
 };
 

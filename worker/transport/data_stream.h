@@ -6,6 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "common/base/clock.h"
+#include "common/base/result.h"
+
 struct pollfd;
 
 namespace ddp {
@@ -23,6 +26,10 @@ class DataStream {
   virtual ~DataStream() = default;
   DataStream(const DataStream&) = delete;
   DataStream& operator=(const DataStream&) = delete;
+
+  // Makes it ready for data, together with the peer, which does the same; before anything else.
+  // Blocks, at most until the deadline. The message is the end of a sentence, as how().
+  virtual Result<void> establish(TimePoint /*deadline*/) { return {}; }
 
   // Moves up to `bytes` bytes and gives how many; 0 when it would block (bytes > 0), which counts
   // as a wish to be woken until clear_wants(); -1 after a failure, which how() then describes.

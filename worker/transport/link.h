@@ -31,6 +31,8 @@ class Link {
   Rank peer() const { return peer_; }
   int peer_node() const { return peer_node_; }
 
+  // Of DataStream.
+  Result<void> establish(TimePoint deadline) { return data_->establish(deadline); }
   // As of DataStream, which says what the caller may do with the memory meanwhile; after -1,
   // failure() describes the failure.
   ssize_t send_some(const std::byte* data, std::size_t bytes) {

@@ -9,12 +9,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <optional>
-#include <random>
-#include <string_view>
 
+#include "worker/transport/endpoint.h"
+#include "worker/transport/socket_stream.h"
 #include "worker/transport/tcp_sockets.h"
 
 namespace ddp {
@@ -24,9 +23,11 @@ constexpr std::uint32_t kPreambleMagic = 0x4C504444;  // "DDPL"
 constexpr std::uint32_t kPreambleVersion = 1;
 enum Purpose : std::uint32_t { kData = 0, kControl = 1 };
 constexpr std::byte kAccepted{0xA5};
+constexpr std::byte kOtherEngine{0xE0};           // Plus the listener's EngineKind.
 constexpr std::chrono::seconds kAddressTime{10};  // For one of several addresses.
 
-// First bytes of whoever connects; the listener answers kAccepted or closes. Little-endian.
+// First bytes of whoever connects; the listener answers kAccepted, kOtherEngine or closes.
+// Little-endian.
 struct Preamble {
   std::uint32_t magic = kPreambleMagic;
   std::uint32_t version = kPreambleVersion;
@@ -36,11 +37,24 @@ struct Preamble {
   std::int32_t connecting = -1;
   std::int32_t listening = -1;
   std::uint32_t purpose = kData;
+  EngineKind engine = EngineKind::kTcp;
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(Preamble) == 40);
+static_assert(sizeof(Preamble) == 48);
 
-Preamble make_preamble(const LinkIdentity& identity, std::uint64_t token, Purpose purpose) {
+EngineKind kind_of(const DataEngine* engine) {
+  return engine != nullptr ? engine->kind() : EngineKind::kTcp;
+}
+
+std::unique_ptr<DataStream> open_stream(DataEngine* engine, UniqueFd connection) {
+  if (engine != nullptr) return engine->open_stream(std::move(connection));
+  return std::make_unique<SocketStream>(std::move(connection));
+}
+
+Preamble make_preamble(const LinkIdentity& identity, std::uint64_t token, Purpose purpose,
+                       EngineKind engine) {
   Preamble preamble;
+  preamble.engine = engine;
   preamble.token = token;
   preamble.round = identity.round;
   preamble.world_size = identity.world_size;
@@ -48,36 +62,6 @@ Preamble make_preamble(const LinkIdentity& identity, std::uint64_t token, Purpos
   preamble.listening = identity.listening;
   preamble.purpose = purpose;
   return preamble;
-}
-
-struct Endpoint {
-  std::vector<std::string> addresses;
-  int port = 0;
-  std::uint64_t token = 0;
-};
-
-template <typename Number>
-bool parse_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-// "ADDRESS,ADDRESS;PORT;TOKEN"
-Result<Endpoint> parse_endpoint(const std::string& text) {
-  const std::size_t first = text.find(';');
-  const std::size_t second = first == std::string::npos ? first : text.find(';', first + 1);
-  Endpoint endpoint;
-  if (second == std::string::npos ||
-      !parse_number(std::string_view(text).substr(first + 1, second - first - 1), endpoint.port) ||
-      !parse_number(std::string_view(text).substr(second + 1), endpoint.token)) {
-    return make_error(Errc::kProtocol, "'{}' is no endpoint of a worker", text.substr(0, 200));
-  }
-  for (std::size_t begin = 0; begin < first;) {
-    const std::size_t end = std::min(text.find(',', begin), first);
-    endpoint.addresses.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return endpoint;
 }
 
 // A connection whose preamble is not complete yet.
@@ -98,8 +82,53 @@ Visit read_preamble(Visitor& visitor) {
   return visitor.received == visitor.bytes.size() ? Visit::kComplete : Visit::kIncomplete;
 }
 
-Result<UniqueFd> open_connection(const Endpoint& endpoint, const Preamble& preamble,
-                                 TimePoint deadline) {
+// A connection that a listener waits for: two in a row, kData and kControl, for each link.
+struct Expected {
+  Preamble preamble;
+  UniqueFd fd;
+};
+
+Error other_engine(const LinkIdentity& identity, EngineKind listening, EngineKind connecting) {
+  return make_error(Errc::kMismatch,
+                    "the data of rank {} on node {} would go over {}, that of rank {} on node {} "
+                    "over {}: DDP_LINK has to lead to the same on all nodes",
+                    identity.listening, identity.listening_node, name_of(listening),
+                    identity.connecting, identity.connecting_node, name_of(connecting));
+}
+
+bool complete(const std::vector<Expected>& expected) {
+  return std::all_of(expected.begin(), expected.end(),
+                     [](const Expected& each) { return static_cast<bool>(each.fd); });
+}
+
+Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Expected>& expected) {
+  std::string missing;
+  for (std::size_t i = 0; i < identities.size(); ++i) {
+    if (expected[2 * i].fd && expected[2 * i + 1].fd) continue;
+    missing += fmt::format("{}rank {} on node {}", missing.empty() ? "" : ", ",
+                           identities[i].connecting, identities[i].connecting_node);
+  }
+  return make_error(Errc::kTimeout, "{} did not connect to rank {}", missing,
+                    identities[0].listening);
+}
+
+// Keeps an expected connection. Gives the engine that its other end wants if it is not ours.
+std::optional<EngineKind> admit(Visitor& visitor, Expected& expected, TimePoint deadline) {
+  Preamble preamble;
+  std::memcpy(&preamble, visitor.bytes.data(), sizeof(preamble));
+  const EngineKind theirs = std::exchange(preamble.engine, expected.preamble.engine);
+  if (expected.fd || std::memcmp(&preamble, &expected.preamble, sizeof(preamble)) != 0) return {};
+  if (theirs != preamble.engine) {
+    const std::byte answer = kOtherEngine | static_cast<std::byte>(preamble.engine);
+    (void)send_all(visitor.fd.get(), &answer, 1, deadline);
+    return theirs;
+  }
+  if (send_all(visitor.fd.get(), &kAccepted, 1, deadline)) expected.fd = std::move(visitor.fd);
+  return {};
+}
+
+Result<UniqueFd> open_connection(const Endpoint& endpoint, const LinkIdentity& identity,
+                                 const Preamble& preamble, TimePoint deadline) {
   Error last = make_error(Errc::kInvalidArgument, "it published no address");
   for (const std::string& address : endpoint.addresses) {
     // An address that swallows packets must not use up the time of the others.
@@ -115,6 +144,10 @@ Result<UniqueFd> open_connection(const Endpoint& endpoint, const Preamble& pream
     auto exchanged = send_all(fd->get(), bytes, sizeof(preamble), deadline);
     if (exchanged) exchanged = receive_all(fd->get(), &answer, 1, deadline);
     if (exchanged && answer == kAccepted) return fd;
+    if (exchanged && (answer & std::byte{0xF0}) == kOtherEngine) {
+      return other_engine(identity, static_cast<EngineKind>(answer & std::byte{0x0F}),
+                          preamble.engine);
+    }
     last = exchanged
                ? make_error(Errc::kProtocol, "{} gave a wrong answer", address)
                : Error{exchanged.error().code, fmt::format("{} port {}: {}", address, endpoint.port,
@@ -130,29 +163,27 @@ Result<std::unique_ptr<TcpListener>> TcpListener::open() {
   if (!socket) return socket.error();
   auto port = local_port(socket->get());
   if (!port) return port.error();
-  std::random_device random;
-  const std::uint64_t token = (static_cast<std::uint64_t>(random()) << 32) | random();
-  return std::unique_ptr<TcpListener>(new TcpListener(std::move(*socket), *port, token));
+  return std::unique_ptr<TcpListener>(new TcpListener(std::move(*socket), *port, random_token()));
 }
 
 std::string TcpListener::endpoint(const std::vector<std::string>& addresses) const {
-  return fmt::format("{};{};{}", fmt::join(addresses, ","), port_, token_);
+  return Endpoint{addresses, port_, token_}.text();
 }
 
-Result<std::unique_ptr<Link>> TcpListener::accept(const LinkIdentity& identity,
-                                                  TimePoint deadline) {
-  const std::array<Preamble, 2> expected = {make_preamble(identity, token_, kData),
-                                            make_preamble(identity, token_, kControl)};
-  std::array<UniqueFd, 2> found;
+Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
+    const std::vector<LinkIdentity>& identities, TimePoint deadline, DataEngine* engine) {
+  std::vector<Expected> expected;
+  for (const LinkIdentity& identity : identities) {
+    for (const Purpose purpose : {kData, kControl}) {
+      expected.push_back({make_preamble(identity, token_, purpose, kind_of(engine)), {}});
+    }
+  }
   std::vector<Visitor> visitors;
-  while (!found[kData] || !found[kControl]) {
+  while (!complete(expected)) {
     std::vector<pollfd> entries{{fd_.get(), POLLIN, 0}};
     for (const Visitor& visitor : visitors) entries.push_back({visitor.fd.get(), POLLIN, 0});
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
-    if (left <= 0) {
-      return make_error(Errc::kTimeout, "rank {} on node {} did not connect to rank {}",
-                        identity.connecting, identity.connecting_node, identity.listening);
-    }
+    if (left <= 0) return not_come(identities, expected);
     ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, 1000)));
     if ((entries[0].revents & POLLIN) != 0) {
       if (UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); fd)
@@ -164,33 +195,38 @@ Result<std::unique_ptr<Link>> TcpListener::accept(const LinkIdentity& identity,
         ++visitor;
         continue;
       }
-      for (const Purpose purpose : {kData, kControl}) {
-        if (visit != Visit::kComplete || found[purpose] ||
-            std::memcmp(visitor->bytes.data(), &expected[purpose], sizeof(Preamble)) != 0) {
-          continue;
-        }
-        if (!send_all(visitor->fd.get(), &kAccepted, 1, deadline)) break;
-        found[purpose] = std::move(visitor->fd);
-        break;
+      for (std::size_t i = 0; visit == Visit::kComplete && i < expected.size(); ++i) {
+        if (const auto theirs = admit(*visitor, expected[i], deadline))
+          return other_engine(identities[i / 2], kind_of(engine), *theirs);
+        if (expected[i].fd && !visitor->fd) break;
       }
       visitor = visitors.erase(visitor);
     }
   }
-  for (const UniqueFd& fd : found) set_connection_options(fd.get());
-  return std::make_unique<Link>(std::move(found[kData]), std::move(found[kControl]),
-                                identity.connecting, identity.connecting_node);
+  std::vector<std::unique_ptr<Link>> links;
+  for (std::size_t i = 0; i < identities.size(); ++i) {
+    UniqueFd& data = expected[2 * i].fd;
+    UniqueFd& control = expected[2 * i + 1].fd;
+    for (const UniqueFd* fd : {&data, &control}) set_connection_options(fd->get());
+    links.push_back(std::make_unique<Link>(open_stream(engine, std::move(data)), std::move(control),
+                                           identities[i].connecting,
+                                           identities[i].connecting_node));
+  }
+  return links;
 }
 
 Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint_text,
-                                           const LinkIdentity& identity, TimePoint deadline) {
+                                           const LinkIdentity& identity, TimePoint deadline,
+                                           DataEngine* engine) {
   auto endpoint = parse_endpoint(endpoint_text);
   if (!endpoint) return endpoint.error();
   std::array<UniqueFd, 2> found;
   for (const Purpose purpose : {kData, kControl}) {
-    auto fd =
-        open_connection(*endpoint, make_preamble(identity, endpoint->token, purpose), deadline);
+    const Preamble preamble = make_preamble(identity, endpoint->token, purpose, kind_of(engine));
+    auto fd = open_connection(*endpoint, identity, preamble, deadline);
     if (!fd) {
       const std::error_code code = fd.error().code;
+      if (code == Errc::kMismatch) return fd.error();
       return make_error(code, "rank {} cannot connect to rank {} on node {}: {}",
                         identity.connecting, identity.listening, identity.listening_node,
                         fd.error().message);
@@ -198,8 +234,9 @@ Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint_text,
     set_connection_options(fd->get());
     found[purpose] = std::move(*fd);
   }
-  return std::make_unique<Link>(std::move(found[kData]), std::move(found[kControl]),
-                                identity.listening, identity.listening_node);
+  return std::make_unique<Link>(open_stream(engine, std::move(found[kData])),
+                                std::move(found[kControl]), identity.listening,
+                                identity.listening_node);
 }
 
 }  // namespace ddp

@@ -9,6 +9,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "worker/transport/data_engine.h"
 #include "worker/transport/link.h"
 
 namespace ddp {
@@ -33,9 +34,12 @@ class TcpListener {
   // Where to reach it, for connect_link(): all the addresses, the port and a random token.
   std::string endpoint(const std::vector<std::string>& addresses) const;
 
-  // Both connections of the link. Whoever presents something else is turned away. kTimeout names
-  // the rank.
-  Result<std::unique_ptr<Link>> accept(const LinkIdentity& identity, TimePoint deadline);
+  // Both connections of each link, in any order of arrival; element i belongs to identities[i].
+  // Whoever presents something else is turned away. kTimeout names the ranks that did not come,
+  // kMismatch one that wants another engine.
+  Result<std::vector<std::unique_ptr<Link>>> accept(const std::vector<LinkIdentity>& identities,
+                                                    TimePoint deadline,
+                                                    DataEngine* engine = nullptr);
 
  private:
   TcpListener(UniqueFd fd, int port, std::uint64_t token)
@@ -47,9 +51,11 @@ class TcpListener {
 };
 
 // Tries the endpoint's addresses in turn until the deadline. kTimeout or kStale names the rank and
-// what happened last.
+// what happened last. engine: what is to carry the data, the connection itself if it is null; the
+// caller has to call Link::establish() once it has all its links.
 Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint,
-                                           const LinkIdentity& identity, TimePoint deadline);
+                                           const LinkIdentity& identity, TimePoint deadline,
+                                           DataEngine* engine = nullptr);
 
 // Numeric addresses under which other machines may reach this one, best first: the one that packets
 // to `host` leave from; if that is a loopback address, also those of the other interfaces.

@@ -93,13 +93,19 @@ struct World {
 };
 
 std::string name_of_world(const World& world) {
-  std::string name = world.kind == LinkKind::kTcp ? "tcp" : "pair";
+  std::string name = world.kind == LinkKind::kSocketPair ? "pair"
+                     : world.kind == LinkKind::kTcp      ? "tcp"
+                                                         : "ucx";
   for (const int size : world.nodes) name += "_" + std::to_string(size);
   return name;
 }
 
 class Collectives : public ::testing::TestWithParam<World> {
  protected:
+  void SetUp() override {
+    const std::string missing = test::links_missing(GetParam().kind);
+    if (!missing.empty()) GTEST_SKIP() << missing;
+  }
   int world_size() const { return test::world_size_of(GetParam().nodes); }
   void with_groups(const std::function<void(ProcessGroup&)>& body) const {
     test::with_groups(GetParam().nodes, body, GetParam().kind);
@@ -271,7 +277,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(World{{1}}, World{{2}}, World{{3}}, World{{4}}, World{{1, 1}}, World{{2, 2}},
                       World{{1, 1, 1}}, World{{2, 1}}, World{{1, 2}}, World{{3, 2, 1}},
                       World{{1, 1}, LinkKind::kTcp}, World{{2, 2}, LinkKind::kTcp},
-                      World{{1, 1, 1, 1}, LinkKind::kTcp}, World{{1, 3}, LinkKind::kTcp}),
+                      World{{1, 1, 1, 1}, LinkKind::kTcp}, World{{1, 3}, LinkKind::kTcp},
+                      World{{1, 1}, LinkKind::kUcx}, World{{2, 2}, LinkKind::kUcx},
+                      World{{1, 1, 1, 1}, LinkKind::kUcx}, World{{1, 3}, LinkKind::kUcx}),
     [](const auto& world) { return name_of_world(world.param); });
 
 }  // namespace

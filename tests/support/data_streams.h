@@ -1,0 +1,72 @@
+#pragma once
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "common/base/check.h"
+#include "common/base/unique_fd.h"
+#include "worker/transport/data_engine.h"
+
+// The two ends of a stream for data between nodes, over any engine.
+namespace ddp::test {
+
+// UCX has more transports than a test should depend on; whoever wants another sets UCX_TLS. To be
+// called before UCX is loaded.
+inline void keep_ucx_to_tcp() { ::setenv("UCX_TLS", "tcp", 0); }
+
+// Why tests cannot use the engine here; empty if they can.
+inline std::string engine_missing(EngineKind kind) {
+  keep_ucx_to_tcp();
+  auto engine = make_data_engine(kind);
+  return engine ? std::string() : engine.error().message;
+}
+
+inline std::pair<UniqueFd, UniqueFd> socket_pair() {
+  int fds[2];
+  DDP_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0, "socketpair failed");
+  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+// One end of a stream, ready for data once the other end is made as well.
+inline std::unique_ptr<DataStream> make_stream(EngineKind kind, UniqueFd connection) {
+  keep_ucx_to_tcp();
+  auto engine = std::move(make_data_engine(kind)).value();
+  auto stream = engine->open_stream(std::move(connection));
+  const auto ready = stream->establish(Clock::now() + std::chrono::seconds(30));
+  DDP_CHECK(ready, "{}", ready.error().message);
+  return stream;
+}
+
+struct StreamPair {
+  StreamPair() = default;
+  StreamPair(StreamPair&&) = default;
+  // Each end sees its last bytes off with the help of the other.
+  ~StreamPair() {
+    std::thread ending([this] { one.reset(); });
+    other.reset();
+    ending.join();
+  }
+
+  std::unique_ptr<DataStream> one;
+  std::unique_ptr<DataStream> other;
+};
+
+inline StreamPair make_stream_pair(EngineKind kind) {
+  auto [one, other] = socket_pair();
+  StreamPair pair;
+  std::thread making(
+      [&, fd = std::move(one)]() mutable { pair.one = make_stream(kind, std::move(fd)); });
+  pair.other = make_stream(kind, std::move(other));
+  making.join();
+  return pair;
+}
+
+}  // namespace ddp::test

@@ -1,0 +1,82 @@
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/errc.h"
+#include "tests/support/worker_world.h"
+#include "worker/runtime/node_links.h"
+#include "worker/transport/data_engine.h"
+
+namespace ddp {
+namespace {
+
+using std::chrono::seconds;
+using test::LinkKind;
+using ::testing::HasSubstr;
+
+class LinkEngine : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string missing = test::links_missing(LinkKind::kUcx);
+    if (!missing.empty()) GTEST_SKIP() << missing;
+  }
+};
+
+// Element r: what rank r's connect() came to in a world of one rank a node.
+std::vector<Outcome> connect_by(const std::vector<EngineKind>& engines) {
+  const std::vector<int> nodes(engines.size(), 1);
+  std::vector<Outcome> outcomes(engines.size());
+  const auto store = std::make_shared<HashStore>();
+  test::on_ranks(static_cast<int>(engines.size()), [&](Rank rank) {
+    Meeting meeting = test::local_meeting(store);
+    meeting.engine = engines[static_cast<std::size_t>(rank)];
+    std::vector<std::unique_ptr<Link>> links;
+    NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
+    outcomes[static_cast<std::size_t>(rank)] = node_links.connect(Topology(nodes, rank), links);
+  });
+  return outcomes;
+}
+
+TEST_F(LinkEngine, ADisagreementNamesBothRanksAndTheVariable) {
+  for (const auto& outcome : connect_by({EngineKind::kUcx, EngineKind::kTcp})) {
+    ASSERT_TRUE(outcome);
+    EXPECT_EQ(outcome->code, Errc::kMismatch);
+    EXPECT_EQ(outcome->text,
+              "the data of rank 1 on node 1 would go over tcp, that of rank 0 on node 0 over ucx: "
+              "DDP_LINK has to lead to the same on all nodes");
+  }
+}
+
+TEST_F(LinkEngine, ManyNodesFindEachOther) {
+  for (const auto& outcome : connect_by(std::vector<EngineKind>(5, EngineKind::kUcx)))
+    EXPECT_FALSE(outcome) << outcome->text;
+}
+
+TEST_F(LinkEngine, ARankThatLeavesIsNamed) {
+  auto groups = test::thread_groups({1, 1, 1}, LinkKind::kUcx);
+  std::vector<std::string> texts(groups.size());
+  test::on_ranks(3, [&](Rank rank) {
+    auto& group = groups[static_cast<std::size_t>(rank)];
+    group->barrier()->wait();
+    if (rank == 2) return group.reset();
+    std::vector<float> values(1 << 20, 1.0F);
+    try {
+      group->all_reduce({values.data(), values.size(), DType::kF32}, ReduceOp::kSum)->wait();
+    } catch (const CollectiveError& error) {
+      EXPECT_EQ(error.suspect_rank, 2);
+      texts[static_cast<std::size_t>(rank)] = error.what();
+    }
+  });
+  for (const Rank rank : {0, 1}) {
+    EXPECT_THAT(texts[static_cast<std::size_t>(rank)],
+                HasSubstr("rank 2 on node 2 is gone: it closed the connection"));
+  }
+}
+
+}  // namespace
+}  // namespace ddp
