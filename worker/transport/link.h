@@ -4,24 +4,22 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
-#include <string>
+#include <utility>
 
 #include "common/base/ids.h"
 #include "common/base/unique_fd.h"
 #include "worker/transport/data_stream.h"
 #include "worker/transport/failure.h"
+#include "worker/transport/segment.h"
 
 struct pollfd;
 
 namespace ddp {
 
 // What joins this rank to one on another node: a stream of data, by whatever engine, and a control
-// connection, which carries nothing but the one frame that says why a peer aborts, so that no
-// backlog of data delays it and the end of the stream can be explained.
+// connection, which the Watch takes over.
 //
-// One thread at a time. Owns both; the control connection is a stream socket of any family and is
-// made non-blocking here.
+// One thread at a time.
 class Link {
  public:
   Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int peer_node);
@@ -43,17 +41,21 @@ class Link {
   }
   const Failure& failure() const { return *failure_; }
 
-  // The cause that the peer gave for its abort, if it has come.
-  Outcome peer_abort();
-  // Tells the peer why, as far as that is possible without waiting, and closes both connections for
-  // good.
+  // The control connection; once.
+  UniqueFd take_control() { return std::move(control_); }
+  // Where the cause of an abort appears, which explains the end of the stream. Must outlive the
+  // link.
+  void explain_by(const Segment& segment) { segment_ = &segment; }
+  // Closes the stream for good; failure() is the cause from then on.
   void close(const Failure& cause);
 
-  // What poll() should watch: the control connection always, the stream for what last would have
-  // blocked since clear_wants(). Gives the number of entries written, at most 2.
-  int poll_entries(pollfd* entries) const;
-  // The control connection alone, for a rank that is in no operation. At most 1.
-  int idle_poll_entries(pollfd* entries) const;
+  // What poll() should watch for what last would have blocked since clear_wants(), and for what the
+  // stream has left to do for a rank that is in no operation. Both give the number of entries
+  // written, at most DataStream::kPollEntries.
+  int poll_entries(pollfd* entries) const { return closed_ ? 0 : data_->poll_entries(entries); }
+  int idle_poll_entries(pollfd* entries) const {
+    return closed_ ? 0 : data_->idle_poll_entries(entries);
+  }
   bool wants_data() const { return data_->wants_data(); }
   void clear_wants() { data_->clear_wants(); }
 
@@ -63,15 +65,13 @@ class Link {
     return bytes;
   }
   void explain_end();
-  void read_control();
 
   std::unique_ptr<DataStream> data_;
   UniqueFd control_;
   Rank peer_;
   int peer_node_;
+  const Segment* segment_ = nullptr;
   bool closed_ = false;
-  bool control_ended_ = false;
-  std::string control_bytes_;
   Outcome failure_;
 };
 

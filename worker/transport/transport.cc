@@ -37,41 +37,52 @@ bool spinning_pays(int local_ranks) {
 }
 
 Transport::Transport(Topology topology, std::shared_ptr<Segment> segment,
-                     std::unique_ptr<Link> previous, std::unique_ptr<Link> next, bool spin)
+                     std::shared_ptr<Arena> arena, std::vector<std::unique_ptr<Link>> links,
+                     bool spin)
     : topology_(std::move(topology)),
       segment_(std::move(segment)),
-      previous_(std::move(previous)),
-      next_(std::move(next)),
+      arena_(std::move(arena)),
+      links_(std::move(links)),
       spin_(spin) {
+  links_.resize(static_cast<std::size_t>(topology_.nodes()));
+  entries_.resize(2 * links_.size());
   DDP_CHECK(segment_->local_size() == topology_.local_size(), "segment for {}, node of {}",
             segment_->local_size(), topology_.local_size());
-  DDP_CHECK((previous_ ? previous_->peer() : -1) == topology_.previous_in_lane(),
-            "wrong link to the previous node");
-  DDP_CHECK((next_ ? next_->peer() : -1) == topology_.next_in_lane(),
-            "wrong link to the next node");
+  for (int node = 0; node < topology_.nodes(); ++node) {
+    const auto& link = links_[static_cast<std::size_t>(node)];
+    DDP_CHECK((link ? link->peer() : -1) == topology_.lane_peer(node), "wrong link to node {}",
+              node);
+    if (link) link->explain_by(*segment_);
+  }
 }
 
-Outcome Transport::check() {
-  if (segment_->aborted()) return segment_->abort_cause();
-  for (Link* link : {previous(), next()}) {
-    if (link == nullptr) continue;
-    if (auto told = link->peer_abort()) return told;
+void Transport::start_watch(const WatchOptions& options) {
+  DDP_CHECK(!watch_, "it is watched over already");
+  std::vector<ControlPeer> peers;
+  for (const auto& link : links_) {
+    if (link) peers.push_back({link->take_control(), link->peer(), link->peer_node()});
   }
-  return {};
+  watch_ = std::make_shared<Watch>(topology_, segment_, std::move(peers), options);
+}
+
+void Transport::raise_abort(const Failure& cause) {
+  segment_->raise_abort(cause);
+  if (watch_) watch_->tell_nodes();
 }
 
 Failure Transport::shut_down(const Failure& cause) {
   raise_abort(cause);
   const Failure first = segment_->aborted() ? segment_->abort_cause() : cause;
-  if (previous_) previous_->close(first);
-  if (next_) next_->close(first);
+  for (const auto& link : links_) {
+    if (link) link->close(first);
+  }
   return first;
 }
 
 void Transport::Idle::reset() {
   if (stage_ == Stage::kArmed) {
     transport_.segment_->doorbell(transport_.topology_.local_rank())
-        .sleeping.store(0, std::memory_order_relaxed);
+        .sleepers.fetch_sub(1, std::memory_order_relaxed);
   }
   stage_ = Stage::kSpin;
   spins_ = 0;
@@ -107,7 +118,7 @@ Outcome Transport::Idle::yield() {
 
 void Transport::Idle::arm() {
   Doorbell& door = transport_.segment_->doorbell(transport_.topology_.local_rank());
-  door.sleeping.store(1, std::memory_order_seq_cst);
+  door.sleepers.fetch_add(1, std::memory_order_seq_cst);
   bell_ = door.bell.load(std::memory_order_seq_cst);
   stage_ = Stage::kArmed;
 }
@@ -117,11 +128,11 @@ Outcome Transport::Idle::sleep() {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline_ - Clock::now());
   if (left.count() <= 0) return Failure{Errc::kTimeout, -1, ""};
 
-  pollfd entries[4];
+  pollfd* entries = transport_.entries_.data();
   int count = 0;
   bool wants_data = false;
-  for (const Link* link : {transport_.previous_.get(), transport_.next_.get()}) {
-    if (link == nullptr) continue;
+  for (const auto& link : transport_.links_) {
+    if (!link) continue;
     count += link->poll_entries(entries + count);
     wants_data = wants_data || link->wants_data();
   }

@@ -1,14 +1,19 @@
 #pragma once
 
+#include <poll.h>
+
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "common/base/clock.h"
+#include "worker/transport/arena.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/link.h"
 #include "worker/transport/segment.h"
 #include "worker/transport/topology.h"
+#include "worker/transport/watch.h"
 
 namespace ddp {
 
@@ -18,24 +23,33 @@ enum class Progress { kMoved, kBlocked, kDone, kFailed };
 // Whether this process may run on at least as many CPUs as there are ranks next to it.
 bool spinning_pays(int local_ranks);
 
-// How one rank reaches the others: the memory of its node and, if it has a lane, the links to its
-// neighbours in it. Collectives are written as a step() that moves what can be moved without
-// waiting; drive() repeats it and waits in between, so that every wait knows the deadline and the
-// abort word.
+// How one rank reaches the others: the memory of its node and, if it has a lane, the links to the
+// lane's ranks on the other nodes. Collectives are written as a step() that moves what can be moved
+// without waiting; drive() repeats it and waits in between, so that every wait knows the deadline
+// and the abort word.
 //
 // One thread at a time ("the executing thread"), except where a function says any thread.
 class Transport {
  public:
-  // spin: whether waiting may begin with a busy loop, which pays only if every local rank has a CPU
-  // of its own.
-  Transport(Topology topology, std::shared_ptr<Segment> segment, std::unique_ptr<Link> previous,
-            std::unique_ptr<Link> next, bool spin);
+  // links: by node; null for the rank's own and for all if the rank has no lane; empty is as good
+  // as all null. spin: whether waiting may begin with a busy loop, which pays only if every local
+  // rank has a CPU of its own.
+  Transport(Topology topology, std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena,
+            std::vector<std::unique_ptr<Link>> links, bool spin);
 
   const Topology& topology() const { return topology_; }
   Segment& segment() { return *segment_; }
-  // Null where the chain of nodes ends or this rank has no lane.
-  Link* previous() { return previous_.get(); }
-  Link* next() { return next_.get(); }
+  const std::shared_ptr<Segment>& shared_segment() const { return segment_; }
+  bool spins() const { return spin_; }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+  // To this rank's lane on a node; null where there is none.
+  Link* link(int node) {
+    return node >= 0 && node < topology_.nodes() ? links_[static_cast<std::size_t>(node)].get()
+                                                 : nullptr;
+  }
+  Link* previous() { return link(topology_.node() - 1); }
+  Link* next() { return link(topology_.node() + 1); }
+  bool has_links() const { return topology_.nodes() > 1 && topology_.has_lane(); }
 
   // Whether the local rank has come to `value`.
   bool reached(int local, Flag flag, std::uint32_t value) const {
@@ -56,17 +70,20 @@ class Transport {
     return Progress::kFailed;
   }
 
-  // The cause if the group was aborted, here or by a neighbour that said so. Never waits.
-  Outcome check();
-  // Marks the node's memory aborted. The first cause counts. Any thread.
-  void raise_abort(const Failure& cause) { segment_->raise_abort(cause); }
-  // The cause that counts once the memory is marked. Any thread.
-  Outcome abort_cause() const {
+  // Starts to watch over the ranks of the world, and shows them that this one is there. Once, for
+  // the group of the world; groups within it share its watch. The watch ends with the last of them.
+  void start_watch(const WatchOptions& options);
+  void share_watch(const Transport& world) { watch_ = world.watch_; }
+  bool watched() const { return watch_ != nullptr; }
+
+  // The cause if the round was aborted. Never waits. Any thread.
+  Outcome check() const {
     if (!segment_->aborted()) return {};
     return segment_->abort_cause();
   }
-  // Ends the group on this rank: marks the memory, tells the neighbours and closes the links. Gives
-  // the first cause.
+  // Marks the node's memory aborted and tells the other nodes. The first cause counts. Any thread.
+  void raise_abort(const Failure& cause);
+  // Ends the group on this rank: as raise_abort(), and closes the links. Gives the first cause.
   Failure shut_down(const Failure& cause);
 
  private:
@@ -94,16 +111,19 @@ class Transport {
   };
 
   void clear_wants() {
-    if (previous_) previous_->clear_wants();
-    if (next_) next_->clear_wants();
+    for (const auto& link : links_) {
+      if (link) link->clear_wants();
+    }
   }
 
   Topology topology_;
   std::shared_ptr<Segment> segment_;
-  std::unique_ptr<Link> previous_;
-  std::unique_ptr<Link> next_;
+  std::shared_ptr<Arena> arena_;
+  std::vector<std::unique_ptr<Link>> links_;  // By node.
+  std::vector<pollfd> entries_;               // Room for waiting on all of them.
   bool spin_;
   Outcome step_failure_;
+  std::shared_ptr<Watch> watch_;  // Null until there is one.
 };
 
 template <typename Step>
@@ -111,6 +131,8 @@ Outcome Transport::drive(TimePoint deadline, Step&& step) {
   Idle idle(*this, deadline);
   for (;;) {
     clear_wants();
+    // Before every step: a rank that was stopped must not go on to write to the others.
+    if (auto aborted = check()) return aborted;
     switch (step()) {
       case Progress::kDone:
         return {};

@@ -1,0 +1,184 @@
+#include "worker/transport/control_links.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/errc.h"
+#include "worker/transport/non_blocking.h"
+
+namespace ddp {
+namespace {
+
+constexpr std::uint32_t kBeat = 0x54414542;   // "BEAT"
+constexpr std::uint32_t kLeave = 0x4556454C;  // "LEVE"
+constexpr std::uint32_t kAbort = 0x54524241;  // "ABRT"
+constexpr std::size_t kHeaderBytes = 8;
+constexpr std::size_t kPayloadMax = 1024;
+constexpr std::size_t kTextMax = 500;
+// A peer may be so many of its own intervals late, however short the limit here.
+constexpr int kBeatsMissed = 4;
+
+void append(std::string& bytes, std::uint32_t number) {
+  bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+std::uint32_t number_at(const std::string& bytes, std::size_t offset) {
+  std::uint32_t number = 0;
+  std::memcpy(&number, bytes.data() + offset, sizeof(number));
+  return number;
+}
+
+Failure read_abort(const std::string& payload) {
+  const auto code = static_cast<std::int32_t>(number_at(payload, 0));
+  return {code == 0 ? Errc::kAborted : static_cast<Errc>(code),
+          static_cast<Rank>(number_at(payload, 4)), payload.substr(8), true};
+}
+
+}  // namespace
+
+struct ControlLinks::Peer {
+  UniqueFd socket;
+  Rank rank;
+  int node;
+  std::string unsent;    // Under sending_: what the socket did not take.
+  std::string received;  // The begin of a frame.
+  bool heard = false;    // Something has come.
+  bool left = false;     // It said good-bye.
+  Duration interval{0};  // Of its beats, as it says.
+  Duration silent{0};    // Watched since it was heard last.
+  std::optional<TimePoint> ended;
+  std::string how;  // It ended.
+};
+
+ControlLinks::ControlLinks(std::vector<ControlPeer> peers) {
+  for (ControlPeer& each : peers) {
+    make_non_blocking(each.socket.get());
+    auto peer = std::make_unique<Peer>();
+    peer->socket = std::move(each.socket);
+    peer->rank = each.rank;
+    peer->node = each.node;
+    peers_.push_back(std::move(peer));
+  }
+}
+
+ControlLinks::~ControlLinks() = default;
+
+void ControlLinks::send(std::uint32_t kind, const std::string& payload, bool last) {
+  std::string frame;
+  append(frame, kind);
+  append(frame, static_cast<std::uint32_t>(payload.size()));
+  frame += payload;
+  const std::lock_guard lock(sending_);
+  if (finished_) return;
+  finished_ = last;
+  for (const auto& peer : peers_) {
+    // A socket that takes no beat any more belongs to a peer that does not run.
+    if (!peer->unsent.empty() && !last) continue;
+    peer->unsent += frame;
+    const ssize_t sent = ::send(peer->socket.get(), peer->unsent.data(), peer->unsent.size(),
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) peer->unsent.erase(0, static_cast<std::size_t>(sent));
+  }
+}
+
+void ControlLinks::tell_abort(const Failure& cause) {
+  const bool ours = cause.code.category() == make_error_code(Errc::kAborted).category();
+  std::string payload;
+  append(payload, static_cast<std::uint32_t>(ours ? cause.code.value() : 0));
+  append(payload, static_cast<std::uint32_t>(cause.suspect));
+  payload += cause.text.substr(0, kTextMax);
+  send(kAbort, payload, true);
+}
+
+void ControlLinks::tell_leave() { send(kLeave, "", true); }
+
+void ControlLinks::beat(Duration interval) {
+  std::string payload;
+  append(payload, static_cast<std::uint32_t>(interval.count()));
+  send(kBeat, payload, false);
+}
+
+int ControlLinks::poll_entries(pollfd* entries) const {
+  int count = 0;
+  for (const auto& peer : peers_) {
+    if (!peer->ended && !peer->left) entries[count++] = pollfd{peer->socket.get(), POLLIN, 0};
+  }
+  return count;
+}
+
+bool ControlLinks::waits_for_explanation() const {
+  return std::any_of(peers_.begin(), peers_.end(),
+                     [](const auto& peer) { return peer->ended && !peer->left; });
+}
+
+Outcome ControlLinks::listen(TimePoint now, Duration passed, Duration limit) {
+  Outcome found;
+  for (const auto& peer : peers_) {
+    if (peer->left) continue;
+    peer->silent += passed;
+    if (!peer->ended) {
+      if (auto told = take(*peer)) return told;
+      if (peer->ended) peer->ended = now;
+    }
+    if (peer->left || found) continue;
+    if (peer->ended && now - *peer->ended >= kExplanationTime) {
+      found =
+          Failure{Errc::kPeerLost, peer->rank,
+                  fmt::format("rank {} on node {} is gone: {}", peer->rank, peer->node, peer->how)};
+    }
+    const Duration patience = std::max(limit, kBeatsMissed * peer->interval);
+    if (!peer->ended && limit.count() > 0 && peer->heard && peer->silent >= patience) {
+      found = Failure{Errc::kTimeout, peer->rank,
+                      fmt::format("nothing was heard of rank {} on node {} for {} ms (it is "
+                                  "stopped, or its machine or the network fails)",
+                                  peer->rank, peer->node, peer->silent.count())};
+    }
+  }
+  return found;
+}
+
+// Reads what has come and does what the frames say; the cause if one tells of an abort.
+Outcome ControlLinks::take(Peer& peer) {
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = ::recv(peer.socket.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && would_block(errno)) break;
+    if (got <= 0) {
+      peer.ended = TimePoint{};
+      peer.how = got == 0 ? "it closed the connection" : std::generic_category().message(errno);
+      break;
+    }
+    peer.received.append(buffer, static_cast<std::size_t>(got));
+    peer.heard = true;
+    peer.silent = Duration{0};
+  }
+  while (peer.received.size() >= kHeaderBytes) {
+    const std::uint32_t kind = number_at(peer.received, 0);
+    const std::size_t size = number_at(peer.received, 4);
+    const bool known = (kind == kBeat && size == 4) || (kind == kLeave && size == 0) ||
+                       (kind == kAbort && size >= 8 && size <= kPayloadMax);
+    if (!known) {
+      return Failure{Errc::kProtocol, peer.rank,
+                     fmt::format("rank {} on node {} sent bytes that are no control frame",
+                                 peer.rank, peer.node)};
+    }
+    if (peer.received.size() < kHeaderBytes + size) break;
+    const std::string payload = peer.received.substr(kHeaderBytes, size);
+    peer.received.erase(0, kHeaderBytes + size);
+    if (kind == kAbort) return read_abort(payload);
+    if (kind == kLeave) peer.left = true;
+    if (kind == kBeat) peer.interval = Duration{number_at(payload, 0)};
+  }
+  return {};
+}
+
+}  // namespace ddp

@@ -1,0 +1,231 @@
+#include "worker/transport/watch.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "common/base/check.h"
+#include "common/base/errc.h"
+#include "worker/transport/futex.h"
+
+namespace ddp {
+namespace {
+
+constexpr Duration kPollPeriod{5};
+constexpr Duration kLongestBeat{50};      // Inside a node: a word in memory.
+constexpr Duration kLongestNetBeat{250};  // Between nodes: a packet to each.
+constexpr Duration kShortestBeat{10};
+constexpr int kBeatsPerTimeout = 10;
+constexpr Duration kForever{std::chrono::hours(1)};
+constexpr std::size_t kFutexesMax = 128;  // FUTEX_WAITV_MAX of <linux/futex.h>.
+
+Duration beat_for(Duration stall_timeout, Duration longest) {
+  if (stall_timeout.count() == 0) return longest;
+  return std::clamp(stall_timeout / kBeatsPerTimeout, kShortestBeat, longest);
+}
+
+// How long this thread has watched since `seen`, which it advances. Time in which it did not run
+// does not count.
+Duration watched(TimePoint& seen, TimePoint now, Duration beat) {
+  const auto passed = std::chrono::duration_cast<Duration>(now - seen);
+  seen += passed;
+  return std::min(passed, 2 * beat);
+}
+
+// Signals are for the user's threads.
+void begin_thread(const char* name) {
+  ::pthread_setname_np(::pthread_self(), name);
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+futex_waitv entry(std::atomic<std::uint32_t>& word, std::uint32_t value) {
+  futex_waitv entry{};
+  entry.val = value;
+  entry.uaddr = reinterpret_cast<std::uintptr_t>(&word);
+  entry.flags = FUTEX_32;
+  return entry;
+}
+
+// False if the kernel cannot do it or must not.
+bool wait_for_any(std::vector<futex_waitv>& words, TimePoint until) {
+  // std::chrono::steady_clock is CLOCK_MONOTONIC.
+  const auto at = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch());
+  timespec timeout{};
+  timeout.tv_sec = static_cast<std::time_t>(at.count() / 1'000'000'000);
+  timeout.tv_nsec = static_cast<long>(at.count() % 1'000'000'000);
+  const long woken =
+      ::syscall(SYS_futex_waitv, words.data(), words.size(), 0, &timeout, CLOCK_MONOTONIC);
+  return woken >= 0 || (errno != ENOSYS && errno != EPERM && errno != EINVAL);
+}
+
+}  // namespace
+
+Watch::Watch(const Topology& topology, std::shared_ptr<Segment> segment,
+             std::vector<ControlPeer> peers, const WatchOptions& options)
+    : topology_(topology),
+      segment_(std::move(segment)),
+      options_(options),
+      polling_(options.force_polling),
+      links_(std::move(peers)) {
+  const int size = topology_.local_size();
+  for (int step = 1; step < size; ++step) {
+    neighbours_.push_back({(topology_.local_rank() + step) % size});
+  }
+  thread_ = std::thread([this] { run(); });
+  if (!links_.empty()) {
+    net_stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    DDP_CHECK(static_cast<bool>(net_stop_), "eventfd: errno {}", errno);
+    net_thread_ = std::thread([this] { run_net(); });
+  }
+  while (ready_.load() == 0) futex_wait(ready_, 0, kForever);
+}
+
+Watch::~Watch() {
+  stop_.store(1);
+  futex_wake_all(stop_);
+  if (net_thread_.joinable()) {
+    const std::uint64_t one = 1;
+    (void)!::write(net_stop_.get(), &one, sizeof(one));
+    net_thread_.join();
+  }
+  thread_.join();
+  if (segment_->aborted()) {
+    tell_nodes();
+  } else {
+    links_.tell_leave();
+  }
+}
+
+void Watch::tell_nodes() {
+  if (!links_.empty() && segment_->aborted()) links_.tell_abort(segment_->abort_cause());
+}
+
+void Watch::raise(const Failure& cause) {
+  segment_->raise_abort(cause);
+  tell_nodes();
+}
+
+// ---- inside the node ----
+
+void Watch::run() {
+  begin_thread("ddp-watch");
+  LifeLine& line = segment_->lifeline(topology_.local_rank());
+  LifeLineHold hold(line);
+  ready_.store(1);
+  futex_wake_all(ready_);
+  const Duration beat = beat_for(options_.stall_timeout, kLongestBeat);
+  TimePoint seen = Clock::now();
+  TimePoint next_beat = seen;
+  while (!stopping()) {
+    const TimePoint now = Clock::now();
+    if (now >= next_beat) {
+      hold.retry();
+      line.beats.fetch_add(1);
+      next_beat = now + beat;
+    }
+    if (segment_->aborted()) {
+      // Nothing is left to be seen, but this rank must not seem to be gone.
+      tell_nodes();
+      futex_wait(stop_, 0, kForever);
+      continue;
+    }
+    examine(watched(seen, now, beat));
+    if (!segment_->aborted()) sleep(next_beat);
+  }
+}
+
+void Watch::examine(Duration passed) {
+  awaited_.clear();
+  for (Neighbour& neighbour : neighbours_) {
+    LifeLine& line = segment_->lifeline(neighbour.local);
+    const Rank rank = topology_.global(neighbour.local);
+    const LifeSign sign = look_at(line);
+    if (sign.kind == LifeSign::Kind::kDead) {
+      return raise({Errc::kPeerLost, rank, fmt::format("rank {} died", rank)});
+    }
+    awaited_.push_back(sign);
+    const std::uint32_t beats = line.beats.load();
+    if (sign.kind == LifeSign::Kind::kAbsent || beats != neighbour.beats) {
+      neighbour.beats = beats;
+      neighbour.silent = Duration{0};
+      continue;
+    }
+    neighbour.silent += passed;
+    if (options_.stall_timeout.count() > 0 && neighbour.silent >= options_.stall_timeout) {
+      return raise(
+          {Errc::kTimeout, rank,
+           fmt::format("rank {} has not run for {} ms (stopped, or its machine is overloaded)",
+                       rank, neighbour.silent.count())});
+    }
+  }
+}
+
+void Watch::sleep(TimePoint until) {
+  if (polling_) {
+    futex_wait(stop_, 0, kPollPeriod);
+    return;
+  }
+  std::vector<futex_waitv> words{entry(stop_, 0), entry(segment_->abort_word(), 0)};
+  for (const LifeSign& sign : awaited_) {
+    // Whom this rank cannot sleep on, another one does: each sleeps on those that follow it.
+    if (words.size() == kFutexesMax) break;
+    words.push_back(entry(*sign.word, sign.value));
+  }
+  if (!wait_for_any(words, until)) polling_ = true;
+}
+
+// ---- between the nodes ----
+
+void Watch::run_net() {
+  begin_thread("ddp-watch-net");
+  const Duration beat = beat_for(options_.stall_timeout, kLongestNetBeat);
+  std::vector<pollfd> entries(links_.size() + 1);
+  TimePoint seen = Clock::now();
+  TimePoint next_beat = seen;
+  while (!stopping() && !segment_->aborted()) {
+    const TimePoint now = Clock::now();
+    if (now >= next_beat) {
+      links_.beat(beat);
+      next_beat = now + beat;
+    }
+    const Duration passed = watched(seen, now, beat);
+    if (const auto failure = links_.listen(now, passed, options_.stall_timeout)) {
+      return raise(*failure);
+    }
+    entries[0] = pollfd{net_stop_.get(), POLLIN, 0};
+    const int count = 1 + links_.poll_entries(entries.data() + 1);
+    auto wait = std::chrono::ceil<Duration>(next_beat - now);
+    if (links_.waits_for_explanation()) wait = std::min(wait, kShortestBeat);
+    ::poll(entries.data(), static_cast<nfds_t>(count), static_cast<int>(wait.count()));
+  }
+}
+
+Duration stall_timeout_from_environment(Duration otherwise) {
+  const char* text = std::getenv("DDP_STALL_TIMEOUT_MS");  // NOLINT(concurrency-mt-unsafe)
+  if (text == nullptr) return otherwise;
+  std::int64_t value = -1;
+  const char* end = text + std::strlen(text);
+  const auto [parsed, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || parsed != end || value < 0 || value > 86'400'000) {
+    throw std::invalid_argument(
+        fmt::format("DDP_STALL_TIMEOUT_MS={}: expected a number from 0 (off) to 86400000", text));
+  }
+  return Duration{value};
+}
+
+}  // namespace ddp
