@@ -100,6 +100,7 @@ void AgentCore::begin_round(const wire::RoundStart& message) {
   live_.clear();
   for (int local_rank = 0; local_rank < spec_.nproc; ++local_rank) live_.insert(local_rank);
   late_failures_.clear();
+  operations_.clear();
   failed_ = false;
   step_ = -1;
   waiting_ = {};
@@ -207,9 +208,11 @@ void AgentCore::clear_round() {
   emit(ClearRound{});
 }
 
-std::vector<Action> AgentCore::on_round_cleared(TimePoint now) {
+std::vector<Action> AgentCore::on_round_cleared(TimePoint now,
+                                                std::vector<std::string> operations) {
   now_ = now;
   if (exited_ || phase_ != Phase::kClearing) return take();
+  operations_ = std::move(operations);
   phase_ = Phase::kIdle;
   settle();
   return take();
@@ -227,8 +230,12 @@ void AgentCore::settle() {
   }
   if (stop_owed_) {
     // A round that was ordered and stopped before its turn came has no failures of its own.
-    if (*stop_owed_ != round_.round) late_failures_.clear();
-    send(wire::Stopped{*stop_owed_, std::exchange(late_failures_, {})});
+    if (*stop_owed_ != round_.round) {
+      late_failures_.clear();
+      operations_.clear();
+    }
+    send(wire::Stopped{*stop_owed_, std::exchange(late_failures_, {}),
+                       std::exchange(operations_, {})});
     stop_owed_.reset();
   } else if (next_round_) {
     const wire::RoundStart next = *std::exchange(next_round_, std::nullopt);

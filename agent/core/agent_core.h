@@ -91,7 +91,8 @@ class AgentCore {
                                       const std::string& why);
   std::vector<Action> on_worker_exit(TimePoint now, const WorkerExit& exit);
   std::vector<Action> on_worker_progress(TimePoint now, int local_rank, std::int64_t step);
-  std::vector<Action> on_round_cleared(TimePoint now);
+  // `operations`: what the workers were waiting for, if the round failed; goes with Stopped.
+  std::vector<Action> on_round_cleared(TimePoint now, std::vector<std::string> operations = {});
   // The user's signal to this node (forwarded by ddp-run): stop the workers with it, leave, exit
   // with 128 + signal. A second one kills them at once.
   std::vector<Action> on_signal(TimePoint now, int signal);
@@ -174,6 +175,7 @@ class AgentCore {
   std::set<int> live_;  // Local ranks that have not ended. Empty in kIdle and kClearing.
   // Failures since Stop or the signal, for Stopped; those before were sent one by one.
   std::vector<wire::Failure> late_failures_;
+  std::vector<std::string> operations_;  // For Stopped.
   bool failed_ = false;  // A worker of the round failed, so the round cannot succeed.
   std::int64_t step_ = -1;
   int stop_signal_ = 0;  // What the workers were told to end with.

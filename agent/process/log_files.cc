@@ -30,15 +30,22 @@ Result<UniqueFd> open_for_append(const std::string& path) {
   return fd;
 }
 
-}  // namespace
-
-Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                                Rank rank) {
+Result<std::string> make_round_folder(const std::string& log_dir, const std::string& job_id,
+                                      Round round) {
   const std::string folder = fmt::format("{}/{}/round_{}", log_dir, folder_name(job_id), round);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return make_error(Errc::kIo, "{}: {}", folder, error.message());
-  const std::string base = fmt::format("{}/rank_{}", folder, rank);
+  return folder;
+}
+
+}  // namespace
+
+Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
+                                Rank rank) {
+  const Result<std::string> folder = make_round_folder(log_dir, job_id, round);
+  if (!folder) return folder.error();
+  const std::string base = fmt::format("{}/rank_{}", *folder, rank);
   Result<UniqueFd> out = open_for_append(base + ".out");
   if (!out) return out.error();
   Result<UniqueFd> err = open_for_append(base + ".err");
@@ -46,6 +53,19 @@ Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& j
   const std::string error_path = base + ".error.json";
   ::unlink(error_path.c_str());
   return LogFiles{std::move(*out), std::move(*err), base + ".err", error_path};
+}
+
+Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,
+                               const std::string& lines) {
+  const Result<std::string> folder = make_round_folder(log_dir, job_id, round);
+  if (!folder) return folder.error();
+  const std::string path = *folder + "/flight_recorder.jsonl";
+  const Result<UniqueFd> file = open_for_append(path);
+  if (!file) return file.error();
+  // At once: other nodes may append too.
+  if (::write(file->get(), lines.data(), lines.size()) != static_cast<ssize_t>(lines.size()))
+    return make_error(Errc::kIo, "{}: {}", path, std::generic_category().message(errno));
+  return {};
 }
 
 std::string read_error_file(const std::string& path) {

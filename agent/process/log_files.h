@@ -24,6 +24,11 @@ struct LogFiles {
 Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
                                 Rank rank);
 
+// Appends to flight_recorder.jsonl in the folder of the round, which nodes may share. kIo names
+// what could not be written.
+Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,
+                               const std::string& lines);
+
 // The text in an error file as torch's @record and ours write it; empty if there is none or it
 // cannot be read.
 std::string read_error_file(const std::string& path);

@@ -1,11 +1,14 @@
 #include "agent/process/round_memory.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <new>
 
@@ -45,6 +48,23 @@ void RoundMemory::abort(std::string_view reason) {
   // A worker that has claimed the abort may have died before it raised the word, so it is raised in
   // any case. The text may then be cut short; its last byte is never written, so it ends.
   header_->abort.store(1, std::memory_order_release);
+  ::syscall(SYS_futex, &header_->abort, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+std::vector<wire::Flight> RoundMemory::flights() const {
+  std::vector<wire::Flight> flights;
+  for (int local = 0; local < header_->local_size; ++local) {
+    const std::size_t offset =
+        wire::kShmHeaderBytes + static_cast<std::size_t>(local) * wire::kShmBytesPerWorker;
+    void* bytes = ::mmap(nullptr, wire::kFlightBytes, PROT_READ, MAP_SHARED, fd_.get(),
+                         static_cast<off_t>(offset));
+    if (bytes == MAP_FAILED) continue;
+    if (auto flight = wire::read_flight(static_cast<const std::byte*>(bytes))) {
+      flights.push_back(std::move(*flight));
+    }
+    ::munmap(bytes, wire::kFlightBytes);
+  }
+  return flights;
 }
 
 }  // namespace ddp::agent

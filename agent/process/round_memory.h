@@ -2,10 +2,12 @@
 
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/flight_recorder.h"
 #include "common/wire/shm_layout.h"
 
 namespace ddp::agent {
@@ -24,7 +26,11 @@ class RoundMemory {
   int fd() const { return fd_.get(); }
   const wire::ShmHeader& header() const { return *header_; }
 
-  // Raises the abort word, with this reason unless somebody else has given one. Idempotent.
+  // What the workers have left in their flight recorders, of those that have made a group.
+  std::vector<wire::Flight> flights() const;
+
+  // Raises the abort word, with this reason unless somebody else has given one, and wakes the
+  // workers that wait for it. Idempotent.
   void abort(std::string_view reason);
 
  private:

@@ -4,10 +4,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include <fmt/format.h>
 #include <sched.h>
 
+#include "agent/core/flight_report.h"
+#include "agent/process/log_files.h"
 #include "agent/process/spawn.h"
 #include "common/base/check.h"
 #include "common/base/descendants.h"
@@ -107,7 +112,31 @@ bool RoundProcesses::clear(Duration limit) {
   return true;
 }
 
+// Whoever failed, what the others waited for is in the memory that is about to go.
+void RoundProcesses::keep_flights() {
+  operations_.clear();
+  if (!memory_) return;
+  const std::vector<wire::Flight> flights = memory_->flights();
+  const auto is_undone = [](const wire::FlightRecord& record) {
+    return record.state != wire::FlightState::kDone;
+  };
+  const bool failed = memory_->header().abort.load() != 0 ||
+                      std::any_of(flights.begin(), flights.end(), [&](const wire::Flight& flight) {
+                        return std::any_of(flight.records.begin(), flight.records.end(), is_undone);
+                      });
+  if (!failed || flights.empty()) return;
+  const auto now = Clock::now().time_since_epoch();
+  operations_ =
+      describe_flights(flights, std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  if (spec_.log_dir.empty()) return;
+  std::string lines;
+  for (const wire::Flight& flight : flights) lines += wire::flight_json_lines(flight);
+  const auto kept = append_flight_log(spec_.log_dir, spec_.job_id, round_, lines);
+  if (!kept) context_.console.err->write(fmt::format("ddp-run: {}\n", kept.error().message));
+}
+
 void RoundProcesses::abandon() {
+  keep_flights();
   for (const auto& worker : workers_) worker->close();
   workers_.clear();
   memory_.reset();

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <asio/io_context.hpp>
@@ -52,9 +53,13 @@ class RoundProcesses {
   bool clear(Duration limit);
   // Lets go of what clear() could not kill, so that another round can start.
   void abandon();
+  // Sentences about what the workers of the round that was cleared last were waiting for; none if
+  // it ended well.
+  std::vector<std::string> take_operations() { return std::exchange(operations_, {}); }
 
  private:
   std::shared_ptr<Worker> find(pid_t pid) const;
+  void keep_flights();
 
   const config::JobSpec spec_;
   const std::vector<std::string> environment_;
@@ -62,6 +67,7 @@ class RoundProcesses {
   Round round_ = kNoRound;
   std::unique_ptr<RoundMemory> memory_;
   std::vector<std::shared_ptr<Worker>> workers_;
+  std::vector<std::string> operations_;
 };
 
 }  // namespace ddp::agent

@@ -156,8 +156,11 @@ void AgentShell::perform(const SignalWorkers& action) {
 void AgentShell::perform(const KillWorkers&) { processes_.signal(SIGKILL, ""); }
 
 void AgentShell::perform(const ClearRound&) {
-  clear_processes(Clock::now(),
-                  [this] { tell([this](TimePoint now) { return core_.on_round_cleared(now); }); });
+  clear_processes(Clock::now(), [this] {
+    tell([this](TimePoint now) {
+      return core_.on_round_cleared(now, processes_.take_operations());
+    });
+  });
 }
 
 void AgentShell::perform(const Print& action) { print(action.text); }

@@ -94,6 +94,7 @@ void Job::handle(const NodeId& from, const wire::Stopped& message) {
   Member* member = current_member(from, message.round);
   if (member == nullptr || phase_ != Phase::kStopping) return;
   for (const wire::Failure& failure : message.failures) record(failure, *member);
+  member->operations = message.operations;
   member->stopped = true;
   check_stopped();
 }
@@ -220,6 +221,9 @@ void Job::decide_after_stop() {
 }
 
 std::string Job::round_report(bool permanent) const {
+  std::vector<std::pair<std::string, std::vector<std::string>>> operations;
+  for (const Member& member : members_)
+    operations.emplace_back(member.info.host, member.operations);
   return failure_report({.job_id = id_,
                          .failures = failures_,
                          .round = round_,
@@ -227,7 +231,8 @@ std::string Job::round_report(bool permanent) const {
                          .world_size = world_size_,
                          .restarts = restarts(),
                          .max_restarts = max_restarts_,
-                         .retry_would_not_help = permanent});
+                         .retry_would_not_help = permanent,
+                         .operations = std::move(operations)});
 }
 
 void Job::check_all_succeeded() {

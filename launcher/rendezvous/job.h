@@ -63,6 +63,7 @@ class Job {
     Presence presence = Presence::kIn;
     bool succeeded = false;
     bool stopped = false;
+    std::vector<std::string> operations;  // What its workers were waiting for.
   };
 
   void handle(const NodeId& from, const wire::Join& message);

@@ -17,6 +17,7 @@ constexpr std::size_t kWidth = 60;
 constexpr std::size_t kOtherFailuresMax = 32;
 constexpr std::size_t kTailLinesMax = 20;
 constexpr std::size_t kLineBytesMax = 400;
+constexpr std::size_t kSentencesMax = 16;  // A node.
 
 // Bounded and on one line: the text comes from a worker.
 std::string one_line(std::string_view text) {
@@ -100,6 +101,18 @@ std::string other_failures(const std::vector<wire::Failure>& failures, std::size
   return text;
 }
 
+// Nothing where no worker kept a record.
+std::string waiting_operations(const ReportInput& input, const std::string& rule) {
+  std::string text;
+  for (const auto& [host, sentences] : input.operations) {
+    if (sentences.empty()) continue;
+    text += fmt::format("  {}:\n", one_line(host));
+    for (std::size_t i = 0; i < std::min(sentences.size(), kSentencesMax); ++i)
+      text += fmt::format("    {}\n", one_line(sentences[i]));
+  }
+  return text.empty() ? text : fmt::format("{}\nOperations when it failed:\n{}", rule, text);
+}
+
 }  // namespace
 
 std::string counted(int count, std::string_view noun) {
@@ -147,6 +160,7 @@ std::string failure_report(const ReportInput& input) {
   text += other_failures(input.failures, root);
   text += fmt::format("{}\nRoot Cause (first observed failure):\n", thin);
   text += full_entry(input.failures[root]);
+  text += waiting_operations(input, thin);
   text += fmt::format("{}\nround {} of {} on {}; {} of {} restarts used\n", thin, input.round,
                       counted(input.world_size, "worker"), counted(input.nodes, "node"),
                       input.restarts, input.max_restarts);

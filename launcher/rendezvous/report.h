@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -38,6 +39,8 @@ struct ReportInput {
   int restarts = 0;
   int max_restarts = 0;
   bool retry_would_not_help = false;  // The root cause is permanent.
+  // What the workers of each node were waiting for, by host; those that said nothing are left out.
+  std::vector<std::pair<std::string, std::vector<std::string>>> operations;
 };
 
 // The whole report, in the form that tools know from torchrun: the root cause in full, one line for

@@ -296,9 +296,10 @@ TEST_F(Agent, StopsWithSigtermThenSigkill) {
   }
   EXPECT_THAT(kills, ElementsAre("kill", "kill")) << "and again, as processes may have forked";
   EXPECT_THAT(names(ends(1, 0, SIGKILL)), ElementsAre("clear"));
-  const auto stopped = the<wire::Stopped>(core.on_round_cleared(now));
+  const auto stopped = the<wire::Stopped>(core.on_round_cleared(now, {"rank 0 waits"}));
   EXPECT_EQ(stopped.round, 0);
   EXPECT_THAT(stopped.failures, IsEmpty());
+  EXPECT_THAT(stopped.operations, ElementsAre("rank 0 waits"));
 }
 
 struct EndCase {
@@ -370,9 +371,10 @@ TEST_F(Agent, ARoundStoppedBeforeItsTurnIsNotSpawned) {
   message(wire::Stop{1, "why"});
   ends(0, 1);
   EXPECT_THAT(names(ends(1, 0, SIGTERM)), ElementsAre("clear"));
-  const auto stopped = the<wire::Stopped>(core.on_round_cleared(now));
+  const auto stopped = the<wire::Stopped>(core.on_round_cleared(now, {"rank 0 waits"}));
   EXPECT_EQ(stopped.round, 1);
   EXPECT_THAT(stopped.failures, IsEmpty()) << "the failure belongs to round 0";
+  EXPECT_THAT(stopped.operations, IsEmpty());
 }
 
 // ---- losing the coordinator ----

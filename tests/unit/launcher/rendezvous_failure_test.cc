@@ -73,6 +73,19 @@ TEST(Failure, TheRootCauseIsTheFirstFailureThatIsNotSecondary) {
   EXPECT_EQ(h.finished[0].summary, "rank 1 on b failed: exit code 37");
 }
 
+TEST(Failure, TheReportSaysWhatEachNodeWaitedFor) {
+  Pair h(1);
+  h.fail(h.a, 0, 9);
+  h.say(h.a, wire::Stopped{0, {}, {"of an older round"}});
+  h.say(h.b, wire::Stopped{0, {}});
+  h.fail(h.a, 1, 9);
+  h.say(h.a, wire::Stopped{1, {}, {"rank 1 waits"}});
+  h.say(h.b, wire::Stopped{1, {}});
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_THAT(h.finished[0].report, HasSubstr("  a:\n    rank 1 waits\n"));
+  EXPECT_THAT(h.finished[0].report, Not(HasSubstr("older")));
+}
+
 TEST(Failure, WhereAllAreSecondaryTheFirstIsNamed) {
   Pair h(0);
   h.fail(h.b, 0, 0, kExitCollectiveFailed, true);

@@ -65,6 +65,26 @@ round 3 of 2 workers on 2 nodes; 3 of 3 restarts used
 )");
 }
 
+TEST(Report, SaysWhatTheWorkersOfEachNodeWaitedFor) {
+  ReportInput input;
+  input.job_id = "train";
+  input.failures = {worker(1, 0, 9)};
+  input.operations = {{"n1", {"rank 0 waits in barrier #1 since 2.1 s", "second\nline"}},
+                      {"n2", {}}};
+  EXPECT_THAT(failure_report(input), HasSubstr(R"(
+------------------------------------------------------------
+Operations when it failed:
+  n1:
+    rank 0 waits in barrier #1 since 2.1 s
+    second line
+------------------------------------------------------------
+)"));
+  input.operations = {{"n1", std::vector<std::string>(4'000, std::string(100'000, 'x'))}};
+  EXPECT_LT(failure_report(input).size(), 20'000u);
+  input.operations = {{"n1", {}}};
+  EXPECT_THAT(failure_report(input), Not(HasSubstr("Operations")));
+}
+
 TEST(Report, ALostNodeHasNoRank) {
   wire::Failure lost = worker(-1, 72, 0);
   lost.kind = "lease";

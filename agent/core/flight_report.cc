@@ -1,0 +1,183 @@
+#include "agent/core/flight_report.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddp::agent {
+namespace {
+
+using wire::Flight;
+using wire::FlightRecord;
+using wire::FlightState;
+
+constexpr std::size_t kSentencesMax = 16;
+constexpr char kWorld[] = "world";
+
+// How one rank stands in one group.
+struct Standing {
+  Rank rank = -1;
+  std::optional<FlightRecord> pending;  // The first that is not done.
+  std::optional<FlightRecord> last;     // The last that is done.
+};
+
+bool ended_badly(const FlightRecord& record) { return record.state == FlightState::kFailed; }
+
+std::int64_t moment_of_failure(const std::vector<Flight>& flights, std::int64_t now_ns) {
+  std::int64_t moment = now_ns;
+  for (const Flight& flight : flights) {
+    for (const FlightRecord& record : flight.records) {
+      if (ended_badly(record)) moment = std::min(moment, record.ended_ns);
+    }
+  }
+  return moment;
+}
+
+Standing standing_in(const Flight& flight, std::uint32_t group, std::int64_t moment) {
+  Standing standing;
+  standing.rank = flight.rank;
+  for (const FlightRecord& record : flight.records) {
+    // What a rank issued later failed at once and waited for nobody.
+    if (record.group != group || record.issued_ns > moment) continue;
+    const bool done = record.state == FlightState::kDone;
+    auto& slot = done ? standing.last : standing.pending;
+    const bool better =
+        !slot || (done ? record.sequence > slot->sequence : record.sequence < slot->sequence);
+    if (better) slot = record;
+  }
+  return standing;
+}
+
+// By name of the group; of groups with the same name a rank's last one counts.
+std::map<std::string, std::vector<Standing>> standings(const std::vector<Flight>& flights,
+                                                       std::int64_t moment) {
+  std::map<std::string, std::vector<Standing>> all;
+  for (const Flight& flight : flights) {
+    std::map<std::string, std::uint32_t> ids;
+    for (std::uint32_t id = 0; id < flight.groups.size(); ++id) ids[flight.groups[id]] = id;
+    for (const FlightRecord& record : flight.records) {
+      if (record.group >= flight.groups.size()) ids[flight.group_name(record.group)] = record.group;
+    }
+    for (const auto& [name, id] : ids) all[name].push_back(standing_in(flight, id, moment));
+  }
+  return all;
+}
+
+// "rank 1", "ranks 0,2-4"
+std::string name_ranks(std::vector<Rank> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string list;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    list += fmt::format("{}{}", list.empty() ? "" : ",", ranks[i]);
+    if (end - i > 1) list += fmt::format("-{}", ranks[end - 1]);
+    i = end;
+  }
+  return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", list);
+}
+
+std::string name_time(std::int64_t ns) {
+  const std::int64_t ms = std::max<std::int64_t>(ns, 0) / 1'000'000;
+  return ms < 1'000 ? fmt::format("{} ms", ms)
+                    : fmt::format("{:.1f} s", static_cast<double>(ms) / 1e3);
+}
+
+std::string name_operation(const FlightRecord& record) {
+  const std::string tag = wire::tag_of(record);
+  return fmt::format("{} #{}{}", wire::operation_of(record), record.sequence,
+                     tag.empty() ? "" : fmt::format(" ({})", tag));
+}
+
+struct Class {
+  std::vector<Rank> ranks;
+  std::int64_t since = 0;
+  std::optional<FlightRecord> record;
+};
+
+// Ranks that wait in the same operation, and those that wait in none by their last one.
+std::vector<Class> classes_of(const std::vector<Standing>& standings, bool waiting) {
+  std::vector<Class> classes;
+  for (const Standing& standing : standings) {
+    if (standing.pending.has_value() != waiting) continue;
+    const auto& record = waiting ? standing.pending : standing.last;
+    const auto same = [&](const Class& other) {
+      if (!record || !other.record) return !record && !other.record;
+      return name_operation(*record) == name_operation(*other.record);
+    };
+    std::int64_t since = 0;
+    if (record) {
+      since = record->ended_ns;
+      if (waiting) since = record->started_ns != 0 ? record->started_ns : record->issued_ns;
+    }
+    const auto known = std::find_if(classes.begin(), classes.end(), same);
+    if (known == classes.end()) {
+      classes.push_back({{standing.rank}, since, record});
+    } else {
+      known->ranks.push_back(standing.rank);
+      known->since = std::min(known->since, since);
+    }
+  }
+  return classes;
+}
+
+std::string describe_idle(const Class& idle, const std::vector<Class>& waiting,
+                          std::int64_t moment) {
+  const bool several = idle.ranks.size() > 1;
+  std::string text = name_ranks(idle.ranks);
+  if (waiting.size() != 1) {
+    text += several ? " wait in none" : " waits in none";
+  } else if (idle.record && idle.record->sequence >= waiting.front().record->sequence) {
+    text += several ? " are through with it" : " is through with it";
+  } else {
+    text += several ? " have not issued it" : " has not issued it";
+  }
+  if (!idle.record) return text + (several ? ": they have done none" : ": it has done none");
+  return text + fmt::format(": {} last operation was {}, done {} ago", several ? "their" : "its",
+                            name_operation(*idle.record), name_time(moment - idle.since));
+}
+
+// Empty if there is nothing to say.
+std::string describe_group(const std::string& name, const std::vector<Standing>& standings,
+                           std::int64_t moment) {
+  const std::vector<Class> waiting = classes_of(standings, true);
+  const std::vector<Class> idle = classes_of(standings, false);
+  if (waiting.empty() && name != kWorld) return "";
+  std::string text = name == kWorld ? "" : fmt::format("in group {}: ", name);
+  const char* separator = "";
+  for (const Class& each : waiting) {
+    text += fmt::format("{}{} wait{} in {} since {}", separator, name_ranks(each.ranks),
+                        each.ranks.size() > 1 ? "" : "s", name_operation(*each.record),
+                        name_time(moment - each.since));
+    separator = "; ";
+  }
+  for (const Class& each : idle) {
+    text += separator + describe_idle(each, waiting, moment);
+    separator = "; ";
+  }
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> describe_flights(const std::vector<wire::Flight>& flights,
+                                          std::int64_t now_ns) {
+  const std::int64_t moment = moment_of_failure(flights, now_ns);
+  const auto groups = standings(flights, moment);
+  std::vector<std::string> sentences;
+  const auto add = [&](const std::string& name, const std::vector<Standing>& all) {
+    if (sentences.size() == kSentencesMax) return;
+    std::string sentence = describe_group(name, all, moment);
+    if (!sentence.empty()) sentences.push_back(std::move(sentence));
+  };
+  if (const auto world = groups.find(kWorld); world != groups.end()) add(kWorld, world->second);
+  for (const auto& [name, all] : groups) {
+    if (name != kWorld) add(name, all);
+  }
+  return sentences;
+}
+
+}  // namespace ddp::agent

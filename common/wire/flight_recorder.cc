@@ -1,0 +1,104 @@
+#include "common/wire/flight_recorder.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <string.h>
+
+#include "common/base/errc.h"
+
+namespace ddp::wire {
+namespace {
+
+template <std::size_t Size>
+std::string text_of(const char (&text)[Size]) {
+  return {text, ::strnlen(text, Size)};
+}
+
+const char* name_of(FlightState state) {
+  switch (state) {
+    case FlightState::kIssued:
+      return "issued";
+    case FlightState::kStarted:
+      return "started";
+    case FlightState::kDone:
+      return "done";
+    case FlightState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
+
+// Nothing if it is being written.
+std::optional<FlightRecord> read_entry(const FlightEntry& entry) {
+  const std::uint32_t before = entry.version.load(std::memory_order_acquire);
+  if (before == 0 || before % 2 != 0) return {};
+  std::uint64_t words[kFlightWords];
+  for (std::size_t i = 0; i < kFlightWords; ++i) {
+    words[i] = entry.words[i].load(std::memory_order_relaxed);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (entry.version.load(std::memory_order_relaxed) != before) return {};
+  FlightRecord record;
+  ::memcpy(&record, words, sizeof(record));
+  return record;
+}
+
+}  // namespace
+
+std::string operation_of(const FlightRecord& record) { return text_of(record.operation); }
+std::string tag_of(const FlightRecord& record) { return text_of(record.tag); }
+
+std::string Flight::group_name(std::uint32_t group) const {
+  return group < groups.size() ? groups[group] : fmt::format("group {}", group);
+}
+
+Result<Flight> read_flight(const std::byte* bytes) {
+  const auto& ring = *reinterpret_cast<const FlightRing*>(bytes);
+  const std::uint32_t magic = ring.magic.load(std::memory_order_acquire);
+  if (magic == 0) return make_error(Errc::kNotFound, "the rank has made no group");
+  if (magic != kFlightMagic || ring.version != kFlightVersion) {
+    return make_error(Errc::kProtocol, "flight recorder: magic {:#x} version {}, expected {:#x} {}",
+                      magic, ring.version, kFlightMagic, kFlightVersion);
+  }
+  Flight flight;
+  flight.rank = ring.rank;
+  flight.pid = ring.pid;
+  const std::size_t groups = std::min<std::size_t>(ring.groups.load(), kFlightGroups);
+  for (std::size_t i = 0; i < groups; ++i) {
+    const bool named = ring.names[i].named.load(std::memory_order_acquire) != 0;
+    flight.groups.push_back(named ? text_of(ring.names[i].name) : fmt::format("group {}", i));
+  }
+  for (const FlightEntry& entry : ring.entries) {
+    if (auto record = read_entry(entry)) flight.records.push_back(*record);
+  }
+  std::sort(flight.records.begin(), flight.records.end(),
+            [](const FlightRecord& a, const FlightRecord& b) { return a.number < b.number; });
+  return flight;
+}
+
+std::string flight_json_lines(const Flight& flight) {
+  std::string lines;
+  for (const FlightRecord& record : flight.records) {
+    const nlohmann::ordered_json json{{"rank", flight.rank},
+                                      {"group", flight.group_name(record.group)},
+                                      {"number", record.number},
+                                      {"sequence", record.sequence},
+                                      {"operation", operation_of(record)},
+                                      {"type", text_of(record.type)},
+                                      {"count", record.count},
+                                      {"root", record.root},
+                                      {"tag", tag_of(record)},
+                                      {"state", name_of(record.state)},
+                                      {"issued_ns", record.issued_ns},
+                                      {"started_ns", record.started_ns},
+                                      {"ended_ns", record.ended_ns}};
+    // The texts come from a worker and may be cut inside a character.
+    lines += json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  return lines;
+}
+
+}  // namespace ddp::wire

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "common/base/ids.h"
+#include "common/wire/flight_recorder.h"
+
+namespace ddp {
+
+// Writes what one group does into its rank's flight recorder, which outlives the rank
+// (common/wire/flight_recorder.h). Always on: an event costs a look at the clock and a few dozen
+// nanoseconds. Any thread; all groups of a rank share the ring. An event that meets another one on
+// the same entry, 256 operations apart, is dropped.
+class FlightRecorder {
+ public:
+  struct Issue {
+    std::uint64_t sequence = 0;
+    std::uint64_t count = 0;
+    Rank root = -1;
+    std::string_view type;       // The first 4 bytes are kept,
+    std::string_view operation;  // 16,
+    std::string_view tag;        // 24.
+  };
+  using Slot = std::uint64_t;  // Names one operation for good.
+
+  // `flight`: kFlightBytes at the begin of the rank's region. `rank`: in the world.
+  FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name);
+
+  Slot issued(const Issue& issue);
+  void started(Slot slot);
+  void finished(Slot slot, bool ok);
+
+  // Appends what the rank's recorder holds to the file that DDP_FLIGHT_DUMP names, as JSON lines;
+  // if it names one. For when the group has failed.
+  void dump_on_request() const;
+
+ private:
+  wire::FlightEntry& entry(Slot slot) { return ring_.entries[(slot - 1) % wire::kFlightEntries]; }
+  void change(Slot slot, wire::FlightState state);
+
+  wire::FlightRing& ring_;
+  std::uint32_t group_;
+};
+
+}  // namespace ddp
