@@ -41,8 +41,8 @@ def build(model, options, optimization, work):
     code, text = run(["spin", "-a", *options, model.name], work)
     if code != 0 or not (work / "pan.c").exists() or "Error" in text:
         raise Failure(f"spin -a: {text}")
-    code, text = run(["gcc", optimization, "-w", "-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MIB}", "-o", "pan",
-                       "pan.c"], work)
+    defines = ["-DSAFETY", "-DNOCLAIM", "-DCOLLAPSE", f"-DMEMLIM={MEMORY_MIB}"]
+    code, text = run(["gcc", optimization, "-w", *defines, "-o", "pan", "pan.c"], work)
     if code != 0:
         raise Failure(f"gcc: {text}")
 

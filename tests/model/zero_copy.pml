@@ -1,4 +1,4 @@
-/* Operations on registered buffers, without copies: nobody reads what its owner refilled, nobody overwrites a refilled buffer.
+/* Operations on registered buffers: nobody reads what its owner refilled, nobody overwrites a refilled buffer.
  *
  * Models DirectReduce of worker/collectives/direct_reduce.cc (Exchange::step_direct and AllReduce::leave end the same way),
  * between Entry and the return to the user, who then reads the results, refills the buffer and calls the next operation.
@@ -8,7 +8,8 @@
  * may give up at any moment, after which contents are undefined and are not looked at, but everybody must end.
  *
  * With -DSKIPPED=N so many other operations, which do not say kDone, lie between two of these. Flags are compared by signed
- * difference and wrap (at 256 here).
+ * difference and wrap, here at 256: after 128 such operations (in the code 2^31) an old kDone seems to be ahead, and the exit
+ * does not wait. With -DREFRESHED_AT=N ranks bring kDone up to date before every N-th operation, which is enough.
  *
  * Abstracted: bytes and sums, memory order, waiting (doorbell.pml), what the entry compares (entry.pml), buffers that are
  * freed after an abort (their memory stays mapped).
