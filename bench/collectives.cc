@@ -40,7 +40,7 @@ double seconds_since(TimePoint begin) {
 // Rank 0's word on whether to go on, told to all.
 bool agree(ProcessGroup& group, bool more) {
   std::int32_t word = more ? 1 : 0;
-  group.broadcast({&word, 1, DType::kI32}, 0)->wait();
+  group.broadcast({&word, 1, DType::kI32}, 0, at_once())->wait();
   return word != 0;
 }
 
@@ -60,7 +60,7 @@ std::vector<double> measure(ProcessGroup& group, Exercise& exercise, double budg
   for (int run = -kWarmups;; ++run) {
     const auto number = static_cast<unsigned>(run + kWarmups);
     exercise.dirty(number);
-    group.barrier()->wait();
+    group.barrier(at_once())->wait();
     const TimePoint begin = Clock::now();
     exercise.execute();
     const double took = seconds_since(begin);

@@ -104,24 +104,30 @@ void Exercise::dirty(unsigned run) {
   if (out_.data != nullptr) std::memset(out_.data, 0, out_.bytes());
 }
 
+OpOptions at_once() {
+  OpOptions options;
+  options.synchronous = true;
+  return options;
+}
+
 void Exercise::execute() {
   switch (op_) {
     case Op::kAllReduce:
-      return group_.all_reduce(in_, ReduceOp::kSum)->wait();
+      return group_.all_reduce(in_, ReduceOp::kSum, at_once())->wait();
     case Op::kBroadcast:
-      return group_.broadcast(in_, kRoot)->wait();
+      return group_.broadcast(in_, kRoot, at_once())->wait();
     case Op::kReduce:
-      return group_.reduce(in_, kRoot, ReduceOp::kSum)->wait();
+      return group_.reduce(in_, kRoot, ReduceOp::kSum, at_once())->wait();
     case Op::kAllGather:
-      return group_.all_gather(in_, out_)->wait();
+      return group_.all_gather(in_, out_, at_once())->wait();
     case Op::kReduceScatter:
-      return group_.reduce_scatter(in_, out_, ReduceOp::kSum)->wait();
+      return group_.reduce_scatter(in_, out_, ReduceOp::kSum, at_once())->wait();
     case Op::kGather:
-      return group_.gather(in_, out_, kRoot)->wait();
+      return group_.gather(in_, out_, kRoot, at_once())->wait();
     case Op::kScatter:
-      return group_.scatter(in_, out_, kRoot)->wait();
+      return group_.scatter(in_, out_, kRoot, at_once())->wait();
     case Op::kAllToAll:
-      return group_.all_to_all(in_, out_)->wait();
+      return group_.all_to_all(in_, out_, at_once())->wait();
     case Op::kSendRecv:
       return execute_send_recv();
   }

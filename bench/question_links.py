@@ -64,7 +64,7 @@ def sent_bytes(namespace):
 
 def measure(names, flat, port):
     """Seconds of an all-reduce, and bytes that the busiest node sent for it."""
-    identity = "DDP_NODE_ID=rank-$RANK " if flat else ""
+    identity = "DDP_VIRTUAL_NODE=$RANK " if flat else ""
     script = f"{identity}exec {paired.COLLECTIVES} --memory private --seconds 0.1 --bytes {BYTES}"
     commands = [(["ip", "netns", "exec", name, harness.DDP_RUN, "--nnodes", str(len(names)), "--node-rank", str(node),
                   "--rdzv-id", "links", "--rdzv-endpoint", f"10.77.0.1:{port}", "--nproc-per-node", str(RANKS_EACH),
