@@ -37,6 +37,8 @@ class Outbox {
  public:
   Outbox(MailRoom& room, Rank self) : room_(room), self_(self) {}
 
+  // Sends a small message at once, if there is room for it and nothing before it.
+  bool send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream);
   // Of a send. A large payload in `arena` (null: there is none that the peer can read) stays where
   // it is.
   void add(MessageWork& send, const Arena* arena);

@@ -13,6 +13,17 @@ constexpr std::size_t kPushBytes = std::size_t{1} << 20;  // Before others get t
 
 }  // namespace
 
+bool Outbox::send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream) {
+  const std::size_t bytes = buffer.bytes();
+  if (!queue_.empty() || bytes > PointToPoint::kEagerBytes) return false;
+  MessageHeader header;
+  header.tag = tag;
+  header.count = buffer.count;
+  header.type = static_cast<std::uint32_t>(buffer.type);
+  return stream.write_all({reinterpret_cast<const std::byte*>(&header), sizeof(header)},
+                          {static_cast<const std::byte*>(buffer.data), bytes});
+}
+
 void Outbox::add(MessageWork& send, const Arena* arena) {
   Item item;
   item.header.tag = send.tag;
@@ -84,7 +95,8 @@ void Outbox::keep_last() {
   if (queue_.empty()) return;
   Item& item = queue_.back();
   if (item.work == nullptr || item.header.kind == MessageKind::kDirect ||
-      item.bytes > PointToPoint::kEagerBytes || room_.undelivered_bytes + item.bytes > room_.limit_bytes) {
+      item.bytes > PointToPoint::kEagerBytes ||
+      room_.undelivered_bytes + item.bytes > room_.limit_bytes) {
     return;
   }
   item.copy = std::make_unique_for_overwrite<std::byte[]>(item.bytes);

@@ -97,9 +97,22 @@ std::size_t PeerRings::read(std::byte* to, std::size_t bytes) {
     const std::size_t count = reader_->read(to + moved, std::min(bytes - moved, kChunkBytes));
     if (count == 0) break;
     moved += count;
-    if (reader_->release()) wake_peer();
+    if (count == kChunkBytes) end_reading();
   }
   return moved;
+}
+
+void PeerRings::end_reading() {
+  if (reader_ && reader_->release()) wake_peer();
+}
+
+bool PeerRings::write_all(Bytes first, Bytes second) {
+  if (!make_ring() || !writer_->has_room(first.size() + second.size())) return false;
+  writer_->write(first.data(), first.size());
+  writer_->write(second.data(), second.size());
+  writer_->publish();
+  wake_peer();
+  return true;
 }
 
 std::optional<std::uint32_t> PeerRings::take_ticket() {

@@ -24,7 +24,9 @@ constexpr std::chrono::milliseconds kSleepLimit{20};  // Bounds how late an abor
 constexpr std::chrono::microseconds kShortestSleep{50};
 constexpr std::chrono::microseconds kPollLimit{500};  // A ring cannot wake a thread that polls.
 constexpr Duration kExplanationTime{100};  // How long a cause may lag behind a connection's end.
-constexpr unsigned kStepsPerCheck = 64;    // Of deadlines, while messages move.
+constexpr unsigned kStepsPerCheck = 64;    // Of deadlines, except before sleeping.
+constexpr std::chrono::microseconds kLookPause{500};
+constexpr int kQuietLooks = 20;
 constexpr std::chrono::seconds kDeliveryTime{5};  // For what is buffered when the group ends.
 
 void require(bool condition, const std::string& message) {
@@ -61,10 +63,22 @@ std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer bu
       std::make_shared<MessageWork>(weak_from_this(), kind, buffer, rank, tag, sequence, options);
   work->pending = pending_.insert(pending_.end(), work);
   next_deadline_ = std::min(next_deadline_, work->deadline);
+  ++issued_;
   return work;
 }
 
 namespace {
+
+// Of every operation that is done when its call returns.
+const WorkPtr& done_work() {
+  class DoneWork final : public Work {
+   public:
+    bool done() const override { return true; }
+    void wait() override {}
+  };
+  static const WorkPtr work = std::make_shared<DoneWork>();
+  return work;
+}
 
 void require_valid(const char* operation, const Buffer& buffer, Rank rank, const Topology& topology,
                    const OpOptions& options) {
@@ -86,8 +100,12 @@ WorkPtr PostOffice::send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions op
                          std::uint64_t sequence) {
   require_valid("send", buffer, to, topology_, options);
   Lock lock(mutex_);
-  auto work = issue(MessageWork::Kind::kSend, buffer, to, tag, options, sequence);
   Peer& other = peer(to);
+  if (!failure_ && !segment_->aborted() && other.node &&
+      other.outbox.send_now(buffer, tag, *other.node)) {
+    return done_work();
+  }
+  auto work = issue(MessageWork::Kind::kSend, buffer, to, tag, options, sequence);
   if (to == topology_.rank()) {
     other.inbox.deliver(*work);
   } else {
@@ -124,7 +142,7 @@ WorkPtr PostOffice::issued(Lock& lock, std::shared_ptr<MessageWork> work, bool s
 void PostOffice::want_thread() {
   if (!busy() || waiters_ > 0 || stopping_) return;
   if (!thread_.joinable()) thread_ = std::thread([this] { run_thread(); });
-  wanted_.notify_one();
+  if (parked_) wanted_.notify_one();
 }
 
 void PostOffice::fail(const Failure& cause) {
@@ -232,7 +250,7 @@ bool PostOffice::step(bool eager) {
     }
   }
   if (!moved && eager) moved = pull_all();
-  if (!moved || ++steps_ % kStepsPerCheck == 0) check_deadlines();
+  if (eager || ++steps_ % kStepsPerCheck == 0) check_deadlines();
   return moved;
 }
 
@@ -316,33 +334,32 @@ std::string PostOffice::status(const MessageWork& work) {
 }
 
 void PostOffice::wait(MessageWork& work) {
-  {
-    const Lock lock(mutex_);
-    ++waiters_;
-  }
-  drive(&work, TimePoint::max());
   Lock lock(mutex_);
+  prompt_ = false;
+  ++waiters_;
+  drive(lock, &work, TimePoint::max());
   --waiters_;
   want_thread();
 }
 
-void PostOffice::drive(const MessageWork* until, TimePoint limit) {
+void PostOffice::drive(Lock& lock, const MessageWork* until, TimePoint limit) {
   Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
   for (;;) {
-    Lock lock(mutex_);
     const bool moved = step(idle.armed());
     if (completed_) wake_sleepers();
-    bool finished = !busy() || Clock::now() > limit;
-    if (limit == TimePoint::max()) {
-      finished = until != nullptr ? until->done() : !busy() || waiters_ > 0 || stopping_;
+    bool finished = until != nullptr ? until->done() : !busy();
+    if (until == nullptr) {
+      const bool limited = limit != TimePoint::max();
+      finished = finished || (limited ? Clock::now() > limit : waiters_ > 0 || stopping_);
     }
+    if (finished && !announce_) return;
     unlock(lock);
-    if (finished) return;
     if (moved) {
       idle.reset();
     } else if (idle.wait()) {
       sleep(idle, until);
     }
+    lock.lock();
   }
 }
 
@@ -396,13 +413,35 @@ void PostOffice::sleep(Idle& idle, const MessageWork* until) {
 
 void PostOffice::run_thread() {
   ::pthread_setname_np(::pthread_self(), "ddp-p2p");
+  Lock lock(mutex_);
   for (;;) {
-    {
-      Lock lock(mutex_);
-      wanted_.wait(lock, [this] { return stopping_ || (busy() && waiters_ == 0); });
-      if (stopping_) return;
+    await_need(lock);
+    if (stopping_) return;
+    drive(lock, nullptr, TimePoint::max());
+  }
+}
+
+// Until there is something to be moved and nobody else at it. Where those who issue operations wait
+// for them at once, waking this thread each time would cost more than the messages: then it looks
+// by itself from time to time, as long as there are operations.
+void PostOffice::await_need(Lock& lock) {
+  int quiet = 0;
+  for (;;) {
+    const auto needed = [this] { return stopping_ || (busy() && waiters_ == 0); };
+    if (prompt_) {
+      parked_ = true;
+      wanted_.wait(lock, [&] { return needed() || !prompt_; });
+      parked_ = false;
+      if (needed()) return;
     }
-    drive(nullptr, TimePoint::max());
+    const std::uint64_t issued = issued_;
+    wanted_.wait_for(lock, kLookPause, [this] { return stopping_; });
+    if (needed()) {
+      prompt_ = true;
+      return;
+    }
+    quiet = issued_ == issued ? quiet + 1 : 0;
+    if (quiet == kQuietLooks) prompt_ = true;
   }
 }
 
@@ -418,9 +457,9 @@ void PostOffice::close() {
     }
     delivering = !failure_ && !active_.empty();
   }
-  if (delivering) drive(nullptr, Clock::now() + kDeliveryTime);
   {
     Lock lock(mutex_);
+    if (delivering) drive(lock, nullptr, Clock::now() + kDeliveryTime);
     if (!failure_ && !active_.empty()) {
       break_down({Errc::kAborted, topology_.rank(),
                   fmt::format("rank {} ended before rank {} took its messages", topology_.rank(),

@@ -84,13 +84,14 @@ class PostOffice final : public PointToPoint,
   // Gives mutex_ back, then tells the owner of a failure.
   void unlock(Lock& lock);
 
-  // Moves until the work is done; without a work, until nothing is left, or until a waiter does it
-  // or else, with a limit, until then.
-  void drive(const MessageWork* until, TimePoint limit);
+  // Moves until the work is done; without a work, until nothing is left or else, with a limit,
+  // until then, without, until a waiter does it. Gives the lock away in between.
+  void drive(Lock& lock, const MessageWork* until, TimePoint limit);
   void sleep(Idle& idle, const MessageWork* until);
   std::chrono::nanoseconds sleep_limit(bool polls) const;
   void collect_poll_entries(std::vector<pollfd>& entries);
   void run_thread();
+  void await_need(Lock& lock);
 
   const Topology topology_;
   const std::shared_ptr<Segment> segment_;
@@ -117,6 +118,9 @@ class PostOffice final : public PointToPoint,
   int sleeping_ = 0;        // Threads in sleep().
   bool completed_ = false;  // A work, since sleepers were woken last.
   bool stopping_ = false;
+  std::uint64_t issued_ = 0;        // Operations that were not done at once or are receives.
+  bool prompt_ = true;              // The thread is to be woken for each operation.
+  bool parked_ = false;             // It sleeps until it is.
   std::condition_variable wanted_;  // The thread is.
   std::thread thread_;
 };

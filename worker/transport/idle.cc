@@ -5,8 +5,7 @@
 namespace ddp {
 namespace {
 
-constexpr int kSpinRounds = 4;
-constexpr int kPausesPerRound = 16;  // About 1.5 us of spinning in all.
+constexpr int kSpinRounds = 24;  // With the looks in between about 1.5 us.
 constexpr std::chrono::microseconds kYieldTime{100};
 
 void pause_cpu() {
@@ -28,7 +27,7 @@ bool Idle::wait() {
   if (stage_ == Stage::kYield) {
     yield();
   } else if (spin_ && spins_ < kSpinRounds) {
-    for (int i = 0; i < kPausesPerRound; ++i) pause_cpu();
+    pause_cpu();
     ++spins_;
   } else {
     stage_ = Stage::kYield;

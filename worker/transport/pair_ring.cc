@@ -5,10 +5,15 @@
 
 namespace ddp {
 
-std::size_t RingWriter::write(const std::byte* data, std::size_t bytes) {
+bool RingWriter::has_room(std::size_t bytes) {
   if (kRingBytes - (written_ - read_) < bytes) {
     read_ = ring_.read.load(std::memory_order_seq_cst);
   }
+  return kRingBytes - (written_ - read_) >= bytes;
+}
+
+std::size_t RingWriter::write(const std::byte* data, std::size_t bytes) {
+  (void)has_room(bytes);
   const std::size_t count = std::min<std::size_t>(bytes, kRingBytes - (written_ - read_));
   const std::size_t at = written_ % kRingBytes;
   const std::size_t first = std::min(count, kRingBytes - at);

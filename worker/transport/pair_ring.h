@@ -29,6 +29,7 @@ class RingWriter {
  public:
   explicit RingWriter(PairRing& ring) : ring_(ring) {}
 
+  bool has_room(std::size_t bytes);
   // Puts in what fits; gives how much did.
   std::size_t write(const std::byte* data, std::size_t bytes);
   void publish() { ring_.written.store(written_, std::memory_order_seq_cst); }  // See Doorbell.
