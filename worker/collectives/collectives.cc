@@ -10,14 +10,16 @@
 #include "worker/collectives/direct_reduce.h"
 #include "worker/collectives/exchange.h"
 #include "worker/collectives/kernels.h"
+#include "worker/collectives/ring.h"
 #include "worker/collectives/rooted_stream.h"
 #include "worker/collectives/small.h"
 
 namespace ddp {
 namespace {
 
-// Registered buffers above it are worth a second meeting of the ranks.
-constexpr std::size_t kDirectFromBytes = 1024;
+// Flags that not every operation publishes are brought up to date every so many operations: numbers
+// wrap, and one that lags by half their range would look as if it were ahead.
+constexpr std::uint32_t kRefreshEvery = 1u << 20;
 
 bool has_source_rank(OpKind kind) { return kind == OpKind::kBroadcast || kind == OpKind::kScatter; }
 
@@ -40,7 +42,7 @@ Offer Collectives::offer_of(const Operation& operation) const {
                       (kind == OpKind::kReduce || kind == OpKind::kReduceScatter);
   Offer offer;
   offer.factor = operation.factor;
-  if (copied) return offer;
+  if (copied || !choice_.in_place()) return offer;
   const Arena& arena = *transport_.arena();
   offer.in = arena.offset_of(operation.in.data, operation.in.bytes());
   offer.out = operation.out.data == operation.in.data && operation.out.count == operation.in.count
@@ -51,7 +53,7 @@ Offer Collectives::offer_of(const Operation& operation) const {
 
 bool Collectives::is_small(const Operation& operation) const {
   const Topology& topology = transport_.topology();
-  return !operation.uneven() &&
+  return choice_.one_shot() && !operation.uneven() &&
          small::payload_bytes(operation.record, topology.world_size()) <= kSmallBytes &&
          small::fits(operation.record, topology);
 }
@@ -60,7 +62,7 @@ bool Collectives::shows_payload(const Operation& operation, const Offer& offer) 
   const Topology& topology = transport_.topology();
   if (topology.nodes() > 1) return true;
   const std::size_t bytes = small::payload_bytes(operation.record, topology.world_size());
-  return bytes <= kDirectFromBytes || !registered(operation.record.kind, offer);
+  return bytes <= choice_.direct_above() || !registered(operation.record.kind, offer);
 }
 
 bool Collectives::all_show_payload(const Operation& operation, const Entry& entry) const {
@@ -77,6 +79,7 @@ Outcome Collectives::run(const Operation& operation) {
   if (auto failure = transport_.check()) return failure;
   const FloatEnvironment environment;
   const Topology& topology = transport_.topology();
+  if (number_ % kRefreshEvery == 0) refresh_flags();
   const Offer offer = offer_of(operation);
   const bool small = is_small(operation);
   const void* payload = operation.in.data;
@@ -131,7 +134,7 @@ Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry) {
   const int nodes = transport_.topology().nodes();
   NodeGather gather(transport_, operation.record,
                     std::vector<NodeGather::Block>(static_cast<std::size_t>(nodes)),
-                    nodes <= NodeGather::kDirectNodes);
+                    choice_.all_nodes_at_once(nodes));
   bool entered = false;
   bool met = false;
   auto failure = transport_.drive(operation.deadline, [&] {
@@ -162,8 +165,11 @@ Outcome Collectives::meet_nodes(const Operation& operation,
     return failure;
   }
   NodeGather gather(transport_, operation.record, std::move(blocks),
-                    nodes <= NodeGather::kDirectNodes);
-  auto failure = transport_.drive(operation.deadline, [&] { return gather.step(); });
+                    choice_.all_nodes_at_once(nodes));
+  // A head that waits for one of its own node, and so has not come here, is not the one to blame;
+  // it speaks first.
+  auto failure =
+      transport_.drive(operation.deadline + kStallGrace / 2, [&] { return gather.step(); });
   if (failure && failure->code == Errc::kTimeout && !failure->told)
     return not_arrived(operation, nullptr, &gather);
   if (!failure) transport_.publish(Flag::kNodes, number_);
@@ -212,6 +218,8 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
     case OpKind::kReduceScatter:
       return run_on_copy(operation, entry);
     default:
+      if (choice_.ring(operation.record, transport_.topology()))
+        return run_stream(operation, Ring(transport_, operation, ring_scratch_));
       return run_stream(operation, AllReduce(transport_, scratch_, operation, entry, number_ - 1,
                                              chunks_));
   }
@@ -251,6 +259,12 @@ Outcome Collectives::check_counts(const Operation& operation, const Entry& entry
                                topology.rank(), expected)};
   }
   return {};
+}
+
+// All operations so far are behind this rank, so it touches nobody's memory for them.
+void Collectives::refresh_flags() {
+  transport_.publish(Flag::kDone, number_);
+  transport_.publish(Flag::kNodes, number_);
 }
 
 void Collectives::prepare_staging() {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "worker/collectives/all_reduce.h"
+#include "worker/collectives/choice.h"
 #include "worker/collectives/entry.h"
 #include "worker/collectives/node_gather.h"
 #include "worker/collectives/operation.h"
@@ -19,6 +20,10 @@ namespace ddp {
 class Collectives {
  public:
   explicit Collectives(Transport& transport);
+
+  // How operations are done; the same on all ranks, and set between operations only.
+  const Choice& choice() const { return choice_; }
+  void choose(const Choice& choice) { choice_ = choice; }
 
   // kTimeout says which ranks had arrived; kMismatch says which ranks called what.
   //
@@ -49,8 +54,12 @@ class Collectives {
                       const NodeGather* gather) const;
   Failure stalled(const Operation& operation) const;
 
+  void refresh_flags();
+
   Transport& transport_;
+  Choice choice_;
   AllReduceScratch scratch_;
+  std::vector<std::byte> ring_scratch_;
   std::vector<std::byte> copy_;  // Of an input that must stay as it is.
   std::uint32_t number_;         // Operations of the segment so far.
   bool staging_ready_ = false;

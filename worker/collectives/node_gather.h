@@ -18,8 +18,6 @@ namespace ddp {
 // multiport message-passing systems").
 class NodeGather {
  public:
-  static constexpr int kDirectNodes = 8;
-
   // blocks: by node, where the block lies or goes; this rank's own is sent. direct: whether nodes
   // talk to each other directly; the same on all ranks.
   struct Block {

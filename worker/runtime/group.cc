@@ -20,9 +20,6 @@
 namespace ddp {
 namespace {
 
-// How late an idle rank with links may see that the agent raised the abort word, to pass it on to
-// other nodes.
-constexpr int kIdlePollMs = 50;
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
 [[noreturn]] void throw_failure(const Failure& failure) {
@@ -50,6 +47,9 @@ std::string name_operation(const OpRecord& record, const std::string& tag) {
 
 std::shared_ptr<Group> Group::make(std::unique_ptr<Transport> transport, Round round,
                                    const ProcessGroupOptions& options, Meeting meeting) {
+  if (transport->topology().world_size() > 1 && !transport->watched()) {
+    transport->start_watch({stall_timeout_from_environment(options.stall_timeout)});
+  }
   auto group = std::make_shared<Group>(std::move(transport), round, options, std::move(meeting));
   group->thread_ = std::thread([raw = group.get()] { raw->run_thread(); });
   return group;
@@ -64,9 +64,10 @@ Group::Group(std::unique_ptr<Transport> transport, Round round, const ProcessGro
       meeting_(std::move(meeting)),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       transport_(std::move(transport)),
-      collectives_(*transport_) {
+      collectives_(*transport_),
+      flight_(transport_->segment().flight(transport_->topology().local_rank()), rank_,
+              meeting_.group) {
   DDP_CHECK(static_cast<bool>(wake_fd_), "eventfd: errno {}", errno);
-  if (size_ == 1) return;
   PointToPoint::Options messages;
   messages.timeout = options_.timeout;
   messages.on_failure = [this](const Failure& cause) { abort_with(cause); };
@@ -178,6 +179,7 @@ bool Group::run_now(Operation& operation, const std::string& tag) {
     if (failure_) throw_failure(*failure_);
     if (!queue_.empty()) return false;
     operation.record.sequence = sequence_++;
+    operation.flight = record_issue(operation, tag);
     ++unfinished_;
   }
   auto failure = perform(operation);
@@ -197,12 +199,19 @@ std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, std::string 
     const std::lock_guard lock(mutex_);
     if (failure_) throw_failure(*failure_);
     operation.record.sequence = sequence_++;
+    operation.flight = record_issue(operation, tag);
     work = std::make_shared<CollectiveWork>(weak_from_this(), std::move(operation), std::move(tag));
     queue_.push_back(work);
     ++unfinished_;
   }
   wake();
   return work;
+}
+
+std::uint64_t Group::record_issue(const Operation& operation, const std::string& tag) {
+  const OpRecord& record = operation.record;
+  return flight_.issued({record.sequence, record.count, record.root, name_of(operation.type()),
+                         name_of(record.kind), tag});
 }
 
 void Group::abort(const std::string& reason) {
@@ -263,6 +272,7 @@ void Group::execute(CollectiveWork& work) {
 }
 
 Outcome Group::perform(const Operation& operation) {
+  flight_.started(operation.flight);
   auto* packed = static_cast<std::byte*>(operation.in.data);
   for (const Buffer& part : operation.parts) {
     if (part.count > 0) std::memcpy(packed, part.data, part.bytes());
@@ -270,6 +280,7 @@ Outcome Group::perform(const Operation& operation) {
   }
   auto failure = collectives_.run(operation);
   if (!failure && collectives_.needs_messages(operation)) failure = exchange_messages(operation);
+  flight_.finished(operation.flight, !failure);
   if (failure) return failure;
   packed = static_cast<std::byte*>(operation.in.data);
   for (const Buffer& part : operation.parts) {
@@ -302,12 +313,16 @@ Failure Group::settle(Failure failure) {
   const Failure first = transport_->shut_down(failure);
   if (messages_) messages_->fail(first);
   const std::lock_guard lock(mutex_);
+  if (!failure_) flight_.dump_on_request();
   if (!failure_) failure_ = first;
   return *failure_;
 }
 
 void Group::fail_queue(const Failure& cause) {
-  while (const auto work = next_work()) finish(*work, cause);
+  while (const auto work = next_work()) {
+    flight_.finished(work->operation().flight, false);
+    finish(*work, cause);
+  }
 }
 
 void Group::run_thread() {
@@ -333,8 +348,7 @@ void Group::run_thread() {
         if (link != nullptr) count += link->idle_poll_entries(entries + count);
       }
     }
-    const bool has_links = transport_->previous() != nullptr || transport_->next() != nullptr;
-    ::poll(entries, static_cast<nfds_t>(count), alive && has_links ? kIdlePollMs : -1);
+    ::poll(entries, static_cast<nfds_t>(count), -1);
     std::uint64_t ignored = 0;
     (void)!::read(wake_fd_.get(), &ignored, sizeof(ignored));
   }

@@ -10,6 +10,7 @@
 
 #include "common/base/unique_fd.h"
 #include "worker/collectives/collectives.h"
+#include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/node_links.h"
 #include "worker/runtime/point_to_point.h"
 #include "worker/runtime/process_group.h"
@@ -85,6 +86,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void abort_with(const Failure& cause);
   void run_thread();
   void wake();
+  std::uint64_t record_issue(const Operation& operation, const std::string& tag);
   std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
   void finish(CollectiveWork& work, const Outcome& failure);
   // The following need executing_.
@@ -107,6 +109,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::unique_ptr<Transport>
       transport_;            // Used under executing_, except for what any thread may call.
   Collectives collectives_;  // Under executing_.
+  FlightRecorder flight_;
 
   std::mutex mutex_;  // Guards what follows.
   std::deque<std::shared_ptr<CollectiveWork>> queue_;

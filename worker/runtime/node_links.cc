@@ -49,7 +49,8 @@ Failure NodeLinks::missing(const std::string& reason) {
 
 Outcome NodeLinks::place(const WorkerEnvironment& worker, Placement& placement) {
   world_size_ = worker.world_size;
-  if (worker.node_id) return place_by_id(worker, placement);
+  placement = {};
+  if (worker.virtual_node) return place_by_id(worker, placement);
   if (auto failure = read_node_sizes(worker, placement.node_sizes)) return failure;
   placement.locals.resize(static_cast<std::size_t>(worker.local_size));
   std::iota(placement.locals.begin(), placement.locals.end(), 0);
@@ -89,7 +90,7 @@ Outcome NodeLinks::read_node_sizes(const WorkerEnvironment& worker, std::vector<
 
 // Neighbouring ranks of one agent with the same identity form a node.
 Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& placement) {
-  const std::string own = fmt::format("{}/{}", worker.node, *worker.node_id);
+  const std::string own = fmt::format("{}/{}", worker.node, *worker.virtual_node);
   if (auto failure = publish(fmt::format("/id/{}", worker.rank), own)) return failure;
   std::string last;
   Rank first = 0;

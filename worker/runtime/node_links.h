@@ -23,6 +23,7 @@ struct Meeting {
   std::string prefix;                    // Of the group's keys; unique to job, round and group.
   std::vector<std::string> addresses;    // Where this rank can be reached.
   EngineKind engine = EngineKind::kTcp;  // What carries the data of the links.
+  std::string group = "world";           // Its name in reports, the same on all ranks.
 };
 
 // How the world's ranks are spread over nodes. `locals`: the local ranks (of this rank's machine)
@@ -42,7 +43,7 @@ class NodeLinks {
         round_(round),
         deadline_(deadline) {}
 
-  // Of the world: the agents' nodes, cut further where DDP_NODE_ID differs. Collective.
+  // Of the world: the agents' nodes, cut further where DDP_VIRTUAL_NODE differs. Collective.
   Outcome place(const WorkerEnvironment& worker, Placement& placement);
 
   // The links of this rank's lane, by node. Every rank puts its endpoint into the store under

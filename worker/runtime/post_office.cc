@@ -29,9 +29,7 @@ constexpr std::chrono::microseconds kLookPause{500};
 constexpr int kQuietLooks = 20;
 constexpr std::chrono::seconds kDeliveryTime{5};  // For what is buffered when the group ends.
 
-void require(bool condition, const std::string& message) {
-  if (!condition) throw std::invalid_argument(message);
-}
+[[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
 }  // namespace
 
@@ -83,15 +81,19 @@ const WorkPtr& done_work() {
 void require_valid(const char* operation, const Buffer& buffer, Rank rank, const Topology& topology,
                    const OpOptions& options) {
   const int size = topology.world_size();
-  require(rank >= 0 && rank < size,
-          fmt::format("{}: rank {} is not in 0..{}", operation, rank, size - 1));
-  require(buffer.data != nullptr || buffer.count == 0,
-          fmt::format("{}: the buffer of {} elements has no address", operation, buffer.count));
-  require(options.timeout.count() >= 0,
-          fmt::format("{}: a timeout of {} ms", operation, options.timeout.count()));
-  require(topology.local_size() <= static_cast<int>(kPairRanks),
-          fmt::format("{}: at most {} ranks of a node can exchange messages, not {}", operation,
-                      kPairRanks, topology.local_size()));
+  if (rank < 0 || rank >= size) {
+    refuse(fmt::format("{}: rank {} is not in 0..{}", operation, rank, size - 1));
+  }
+  if (buffer.data == nullptr && buffer.count != 0) {
+    refuse(fmt::format("{}: the buffer of {} elements has no address", operation, buffer.count));
+  }
+  if (options.timeout.count() < 0) {
+    refuse(fmt::format("{}: a timeout of {} ms", operation, options.timeout.count()));
+  }
+  if (topology.local_size() > static_cast<int>(kPairRanks)) {
+    refuse(fmt::format("{}: at most {} ranks of a node can exchange messages, not {}", operation,
+                       kPairRanks, topology.local_size()));
+  }
 }
 
 }  // namespace
@@ -113,6 +115,7 @@ WorkPtr PostOffice::send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions op
     activate(other);
     if (other.stream() != nullptr) other.outbox.push(*other.stream(), other.node.get());
     if (!work->done()) other.outbox.keep_last();
+    retire(other);
   }
   return issued(lock, std::move(work), options.synchronous);
 }
@@ -127,6 +130,7 @@ WorkPtr PostOffice::recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions 
   if (!work->done() && !failure_ && from != topology_.rank()) {
     activate(other);
     if (other.stream() != nullptr) other.inbox.pull(*other.stream(), other.node.get(), false);
+    retire(other);
   }
   return issued(lock, std::move(work), options.synchronous);
 }
@@ -227,6 +231,12 @@ void PostOffice::activate(Peer& other) {
   other.active = true;
   active_.push_back(&other);
   if (other.stream() == nullptr && links_) links_->want(other.rank);
+}
+
+void PostOffice::retire(Peer& other) {
+  if (!other.active || other.busy()) return;
+  other.active = false;
+  std::erase(active_, &other);
 }
 
 bool PostOffice::step(bool eager) {

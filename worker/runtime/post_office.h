@@ -69,6 +69,7 @@ class PostOffice final : public PointToPoint,
   WorkPtr issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous);
   Peer& peer(Rank rank);
   void activate(Peer& peer);
+  void retire(Peer& peer);  // If nothing is to be moved.
   bool busy() const { return !pending_.empty() || !active_.empty(); }
   bool step(bool eager);
   bool connect();

@@ -54,6 +54,9 @@ struct ProcessGroupOptions {
       std::chrono::minutes(10)};  // Deadline of an operation, from its issue.
   std::chrono::milliseconds connect_timeout{std::chrono::minutes(2)};
   bool priority_channel = false;  // The same on all ranks.
+  // A rank whose process does not run for so long ends the round; 0: never. The same on all ranks.
+  // DDP_STALL_TIMEOUT_MS overrides it.
+  std::chrono::milliseconds stall_timeout{std::chrono::seconds(5)};
 };
 
 // The workers of one round, or some of them, acting together. Shared memory carries data inside a
@@ -77,7 +80,7 @@ class ProcessGroup {
 
   // The group that the environment of this worker describes (RANK, WORLD_SIZE, LOCAL_RANK,
   // LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, DDP_ROUND, DDP_SHM_FD, MASTER_ADDR,
-  // MASTER_PORT, DDP_NODE_ID). Without WORLD_SIZE: a group of one. Collective. Throws
+  // MASTER_PORT, DDP_VIRTUAL_NODE). Without WORLD_SIZE: a group of one. Collective. Throws
   // CollectiveError, or std::invalid_argument naming the variable that is wrong.
   static std::shared_ptr<ProcessGroup> from_environment(const ProcessGroupOptions& options = {});
 

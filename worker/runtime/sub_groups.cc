@@ -137,6 +137,7 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
   Topology topology(spread.sizes, static_cast<Rank>(own - members.begin()));
   Meeting meeting = meeting_;
   meeting.prefix = fmt::format("{}/group/{}", meeting_.prefix, name);
+  meeting.group = fmt::format("{} of ranks {} of {}", name, fmt::join(members, ","), meeting_.group);
   std::vector<std::unique_ptr<Link>> links;
   if (topology.nodes() > 1) {
     if (!meeting.store) {
@@ -150,9 +151,10 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
   }
   const bool spin = spinning_pays(topology.local_size());
   auto segment = Segment::sub_group(transport_->segment(), locals, local_heads);
-  return Group::make(std::make_unique<Transport>(std::move(topology), std::move(segment),
-                                                 transport_->arena(), std::move(links), spin),
-                     round_, options_, std::move(meeting));
+  auto transport = std::make_unique<Transport>(std::move(topology), std::move(segment),
+                                               transport_->arena(), std::move(links), spin);
+  transport->share_watch(*transport_);
+  return Group::make(std::move(transport), round_, options_, std::move(meeting));
 }
 
 }  // namespace ddp

@@ -63,12 +63,12 @@ WorkerEnvironment read_worker_environment(const Lookup& lookup) {
     worker.nodes = worker.world_size;
     worker.node = worker.rank;
   }
-  worker.node_id = lookup("DDP_NODE_ID");
-  if (worker.node_id && worker.node_id->empty()) worker.node_id.reset();
+  worker.virtual_node = lookup("DDP_VIRTUAL_NODE");
+  if (worker.virtual_node && worker.virtual_node->empty()) worker.virtual_node.reset();
   const auto engine = engine_of(lookup("DDP_LINK"));
   if (!engine) throw std::invalid_argument(engine.error().message);
   worker.engine = *engine;
-  if (worker.nodes > 1 || worker.node_id) {
+  if (worker.nodes > 1 || worker.virtual_node) {
     if (worker.shm_fd < 0 && lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") {
       throw std::invalid_argument(
           fmt::format("WORLD_SIZE={} but neither DDP_SHM_FD nor TORCHELASTIC_USE_AGENT_STORE=True "

@@ -9,10 +9,10 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kCopyBytes = 32 << 10;    // Pieces up to this are copied.
-constexpr std::uint64_t kWindow = 1 << 20;      // Copied bytes that may wait at the peer.
-constexpr std::size_t kOfferBytes = 256 << 10;  // Of one large message.
-constexpr int kOffers = 8;                      // At a time.
+constexpr std::size_t kCopyBytes = 32 << 10;  // Pieces up to this are copied.
+constexpr std::uint64_t kWindow = 1 << 20;    // Copied bytes that may wait at the peer.
+constexpr std::size_t kOfferBytes = 1 << 20;  // Of one large message.
+constexpr int kOffers = 8;                    // At a time.
 
 }  // namespace
 

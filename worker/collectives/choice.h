@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "common/base/result.h"
+#include "worker/collectives/operation.h"
+#include "worker/transport/topology.h"
+
+namespace ddp {
+
+// The ways in which an operation can be done.
+enum class Algorithm : std::uint8_t {
+  kAuto,
+  kOneShot,  // Small: every rank gets everything and computes its result by itself.
+  kDirect,   // One node, registered: owners of slices read and write everybody's memory.
+  kStaged,   // One node: through staging slots.
+  kParts,    // Between nodes: parts of slices straight to their owners.
+  kRing,     // Between nodes of one rank: neighbours only.
+};
+
+// What decides between them: a cost a + b * bytes of each algorithm, in nanoseconds, from which the
+// sizes follow at which one overtakes the other. Rank 0 measures (Calibration in runtime) and tells
+// all: the choice must be the same everywhere. It changes no bits of a result: kRing, which orders
+// its sums in its own way, is never chosen by cost but by the number of nodes or by force.
+struct CostTable {
+  double one_shot_ns = 400;
+  double one_shot_ns_per_byte = 0.15;
+  double direct_ns = 500;  // A second meeting of the ranks.
+  double direct_ns_per_byte = 0.05;
+  std::int32_t ring_from_nodes = 17;        // And at least ring_from_bytes.
+  std::uint64_t ring_from_bytes = 1 << 20;  // Below it latency counts.
+  std::int32_t direct_nodes = 8;            // Up to it small operations go to all nodes at once.
+  Algorithm forced_in_node = Algorithm::kAuto;
+  Algorithm forced_between = Algorithm::kAuto;
+};
+
+class Choice {
+ public:
+  Choice() { derive(); }
+  explicit Choice(const CostTable& costs) : costs_(costs) { derive(); }
+
+  const CostTable& costs() const { return costs_; }
+
+  // Registered buffers of more bytes than this are reduced in place even if they are small.
+  std::size_t direct_above() const { return direct_above_; }
+  // Whether small operations may be done in one shot, and registered buffers in place.
+  bool one_shot() const { return one_shot_; }
+  bool in_place() const { return in_place_; }
+  bool ring(const OpRecord& record, const Topology& topology) const;
+  bool all_nodes_at_once(int nodes) const { return nodes <= costs_.direct_nodes; }
+
+  // "all_reduce in a node: one_shot up to 4096 bytes (registered: up to 1024), then direct if
+  // registered, else staged; ..."
+  std::string describe() const;
+
+ private:
+  void derive();
+
+  CostTable costs_;
+  std::size_t direct_above_ = 0;
+  bool one_shot_ = true;
+  bool in_place_ = true;
+};
+
+const char* name_of(Algorithm algorithm);
+// DDP_ALGO: names with commas, at most one for inside a node and one for between nodes, e.g.
+// "staged,ring". kInvalidArgument names what is wrong and lists the names.
+Result<void> force(const std::string& names, CostTable& costs);
+
+}  // namespace ddp
