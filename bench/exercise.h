@@ -28,7 +28,6 @@ DType parse_dtype(const std::string& name);
 // What a blocking call of a peer is compared with.
 OpOptions at_once();
 
-
 // One operation with this rank's buffers, to be repeated. `bytes` is the input of a rank, and for
 // scatter the output of a rank.
 //

@@ -188,11 +188,11 @@ class Rounds:
         """mine and peer: (contender, key). Times; the ratio is the peer's over ours, the median of the rounds' ratios."""
         our_times = self.times(*mine, statistic)
         if peer is None:
-            return {"figure": figure_name, "ours": statistics.median(our_times), "peer": None, "peer_name": peer_name,
+            return {"figure": figure_name, "ours": round(statistics.median(our_times), 9), "peer": None, "peer_name": peer_name,
                     "ratio": None, "low": None, "unit": "s", "goal": None}
         peer_times = self.times(*peer, statistic)
         ratios = [theirs / our for our, theirs in zip(our_times, peer_times)]
-        return {"figure": figure_name, "ours": statistics.median(our_times), "peer": statistics.median(peer_times),
+        return {"figure": figure_name, "ours": round(statistics.median(our_times), 9), "peer": round(statistics.median(peer_times), 9),
                 "peer_name": peer_name, "ratio": round(statistics.median(ratios), 3), "low": round(lower_bound(ratios), 3),
                 "unit": "s", "goal": goal}
 
