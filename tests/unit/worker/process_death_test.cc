@@ -1,10 +1,17 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <array>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <new>
 #include <random>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -114,24 +121,78 @@ TEST(ProcessDeath, TheCauseIsTheAgents) {
   for (const pid_t child : children) EXPECT_EQ(test::reap(child, seconds(10)), kSurvived);
 }
 
-TEST(ProcessDeath, WithoutAnAgentTheDeadlineEndsIt) {
-  const auto children = test::fork_ranks(
-      {2},
-      [](const auto& group) {
-        if (group->rank() == 1) ::raise(SIGKILL);
-        try {
-          group->barrier()->wait();
-        } catch (const CollectiveError& error) {
-          return error.code == Errc::kTimeout && error.suspect_rank == 1 ? kSurvived : 1;
-        }
-        return 0;
-      },
-      milliseconds(200));
-  EXPECT_EQ(test::reap(children[0], seconds(10)), kSurvived);
-  EXPECT_EQ(test::reap(children[1], seconds(10)), 128 + SIGKILL);
+// Body of a rank that, when all are there, waits for a barrier that the victim never enters,
+// because it sends itself a signal. Exits with kSurvived if it fails with this code and names the
+// victim.
+std::function<int(const std::shared_ptr<ProcessGroup>&)> lose(Rank victim, int signal, Errc code) {
+  return [=](const std::shared_ptr<ProcessGroup>& group) {
+    try {
+      // A rank may still be in it when the victim is through.
+      group->barrier()->wait();
+      if (group->rank() == victim) ::raise(signal);
+      group->barrier()->wait();
+    } catch (const CollectiveError& error) {
+      if (error.code == code && error.suspect_rank == victim) return kSurvived;
+      std::fprintf(stderr, "rank %d: suspect %d: %s\n", group->rank(), error.suspect_rank,
+                   error.what());
+    }
+    return 1;
+  };
 }
 
-// The neighbours see the closed connection; everybody else, on every node, is told.
+const std::vector<std::vector<int>> kWorlds{{2}, {4}, {2, 2}, {1, 1, 1, 1}};
+
+TEST(ProcessDeath, EverySurvivorNamesTheDeadWithoutAnAgent) {
+  for (const auto& nodes : kWorlds) {
+    const Rank last = test::world_size_of(nodes) - 1;
+    for (const Rank victim : {0, last}) {
+      const auto children = test::fork_ranks(nodes, lose(victim, SIGKILL, Errc::kPeerLost));
+      for (Rank rank = 0; rank <= last; ++rank) {
+        EXPECT_EQ(test::reap(children[static_cast<std::size_t>(rank)], seconds(20)),
+                  rank == victim ? 128 + SIGKILL : kSurvived)
+            << "rank " << rank;
+      }
+    }
+  }
+}
+
+// Also by itself, once it runs again.
+TEST(ProcessDeath, EverySurvivorNamesTheStopped) {
+  ::setenv("DDP_STALL_TIMEOUT_MS", "300", 1);
+  for (const auto& nodes : kWorlds) {
+    const Rank victim = test::world_size_of(nodes) - 1;
+    const auto children = test::fork_ranks(nodes, lose(victim, SIGSTOP, Errc::kTimeout));
+    for (Rank rank = 0; rank < victim; ++rank) {
+      EXPECT_EQ(test::reap(children[static_cast<std::size_t>(rank)], seconds(20)), kSurvived)
+          << "rank " << rank;
+    }
+    const pid_t stopped = children[static_cast<std::size_t>(victim)];
+    ::kill(stopped, SIGCONT);
+    EXPECT_EQ(test::reap(stopped, seconds(20)), kSurvived);
+  }
+  ::unsetenv("DDP_STALL_TIMEOUT_MS");
+}
+
+// The watch belongs to the round: a group within the group fails although the dead is not in it.
+TEST(ProcessDeath, SubGroupsFailWithTheRound) {
+  const auto children = test::fork_ranks({3}, [](const std::shared_ptr<ProcessGroup>& world) {
+    const auto pair = world->new_group(std::array<Rank, 2>{0, 1});
+    try {
+      world->barrier()->wait();
+      if (world->rank() == 2) ::raise(SIGKILL);
+      // They wait for one another.
+      (world->rank() == 1 ? world : pair)->barrier()->wait();
+    } catch (const CollectiveError& error) {
+      return error.code == Errc::kPeerLost && error.suspect_rank == 2 ? kSurvived : 1;
+    }
+    return 0;
+  });
+  EXPECT_EQ(test::reap(children[0], seconds(20)), kSurvived);
+  EXPECT_EQ(test::reap(children[1], seconds(20)), kSurvived);
+  EXPECT_EQ(test::reap(children[2], seconds(20)), 128 + SIGKILL);
+}
+
+// Somewhere in the middle of a stream of operations.
 TEST(ProcessDeath, LinksTellEveryNode) {
   const unsigned seed = std::random_device{}();
   std::printf("seed %u\n", seed);
@@ -143,16 +204,7 @@ TEST(ProcessDeath, LinksTellEveryNode) {
       const auto children = test::fork_ranks(
           nodes, [&](const auto& group) { return sum_until_failure(*group, count); }, seconds(60));
       std::this_thread::sleep_for(milliseconds(random() % 40));  // sleep: until a random moment
-      // One that has a lane and leaves none of its node without: those learn it from their agent
-      // alone.
-      const Topology world(nodes, 0);
-      std::vector<Rank> candidates;
-      for (Rank rank = 0; rank < world.world_size(); ++rank) {
-        const Topology place(nodes, rank);
-        if (place.local_rank() >= place.lanes()) continue;
-        if (place.lanes() > 1 || place.local_size() == 1) candidates.push_back(rank);
-      }
-      const auto victim = static_cast<std::size_t>(candidates[random() % candidates.size()]);
+      const std::size_t victim = random() % children.size();
       ::kill(children[victim], SIGKILL);
       for (std::size_t rank = 0; rank < children.size(); ++rank) {
         EXPECT_EQ(test::reap(children[rank], seconds(10)),
