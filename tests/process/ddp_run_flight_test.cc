@@ -1,0 +1,56 @@
+#include <signal.h>
+
+#include <fstream>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/process/ddp_run_fixture.h"
+
+namespace ddp::test {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+
+const char* const kWorker = FLIGHT_WORKER;
+
+class DdpRunFlight : public DdpRunTest {};
+
+TEST_F(DdpRunFlight, TheReportNamesWhoDidNotComeToWhichOperation) {
+  const Finished job = run_job({"--nproc-per-node", "4", "--log-dir", (folder_.path() / "logs"),
+                                "--rdzv-id", "job", kWorker, "skip"});
+  EXPECT_NE(job.status, 0);
+  EXPECT_THAT(job.err, HasSubstr("Operations when it failed:\n  " + host() + ":\n"));
+  EXPECT_THAT(job.err, ContainsRegex("    ranks 0,2-3 wait in all_reduce #2 \\(bucket 3\\) since "
+                                     "[0-9.]+ s; rank 1 has not issued it: its last operation was "
+                                     "broadcast #1, done [0-9.]+ s ago\n"));
+  // What every rank did is beside its output.
+  std::ifstream file(folder_.path() / "logs" / "job" / "round_0" / "flight_recorder.jsonl");
+  std::string line;
+  int broadcasts = 0;
+  int failed = 0;
+  while (std::getline(file, line)) {
+    const auto json = nlohmann::json::parse(line);
+    if (json["operation"] == "broadcast" && json["state"] == "done") ++broadcasts;
+    if (json["operation"] == "all_reduce" && json["state"] == "failed") ++failed;
+  }
+  EXPECT_EQ(broadcasts, 4);
+  EXPECT_EQ(failed, 3);
+}
+
+// A process that was stopped could go on one day and write to memory that others have then: it is
+// gone before the next round begins.
+TEST_F(DdpRunFlight, AStoppedWorkerIsGoneBeforeTheNextRound) {
+  Process& job = start({"--nproc-per-node", "2", "--max-restarts", "1", kWorker, "stop"},
+                       {{"DDP_STALL_TIMEOUT_MS", "500"}});
+  const pid_t stopped = pid_in("pid.1.0");
+  const pid_t next = pid_in("pid.1.1");
+  EXPECT_NE(stopped, next);
+  EXPECT_EQ(::kill(stopped, 0), -1) << "it lives beside the next round";
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("rank 1 has not run for "));
+}
+
+}  // namespace
+}  // namespace ddp::test

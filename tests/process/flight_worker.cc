@@ -1,0 +1,54 @@
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "common/base/exit_codes.h"
+#include "worker/runtime/process_group.h"
+
+// A worker for tests of what ddp-run says and does about one that falls out of step.
+//
+//   flight_worker skip    rank 1 never issues the third operation, and waits
+//   flight_worker stop    rank 1 stops itself (SIGSTOP) in the first round, before the third
+//
+// In later rounds all goes well. Writes its number to $OUT/pid.<rank>.<restarts>.
+namespace {
+
+using ddp::Buffer;
+using ddp::DType;
+using ddp::ReduceOp;
+
+void run(const std::string& how, int restarts) {
+  const auto group = ddp::ProcessGroup::from_environment();
+  std::ofstream(std::string(std::getenv("OUT")) + "/pid." + std::to_string(group->rank()) + "." +
+                std::to_string(restarts))
+      << ::getpid() << std::endl;
+  std::vector<float> values(1'000, 1.0F);
+  const Buffer buffer{values.data(), values.size(), DType::kF32};
+  group->broadcast(buffer, 0)->wait();
+  if (group->rank() == 1 && restarts == 0) {
+    if (how == "stop") ::raise(SIGSTOP);
+    for (;;) ::pause();
+  }
+  ddp::OpOptions options;
+  options.tag = "bucket 3";
+  if (how == "skip") options.timeout = std::chrono::seconds(1);
+  group->all_reduce(buffer, ReduceOp::kSum, options)->wait();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  try {
+    run(argc > 1 ? argv[1] : "", restarts != nullptr ? std::atoi(restarts) : 0);
+    return 0;
+  } catch (const ddp::CollectiveError& error) {
+    std::cerr << error.what() << std::endl;
+    return ddp::kExitCollectiveFailed;
+  }
+}
