@@ -7,6 +7,7 @@
 
 #include "common/base/errc.h"
 #include "common/store/tcp_store.h"
+#include "worker/runtime/calibration.h"
 #include "worker/runtime/group.h"
 #include "worker/runtime/node_links.h"
 #include "worker/runtime/process_group.h"
@@ -103,6 +104,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::from_environment(const ProcessGroupO
   // Whoever does not come is found now, with the time that is meant for coming.
   const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
   group->barrier({std::max(left, Duration(1)), "all ranks present"})->wait();
+  calibrate(*group);
+  if (options.priority_channel) group->open_priority_channel();
   return group;
 }
 

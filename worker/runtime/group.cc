@@ -90,6 +90,13 @@ Group::~Group() {
   if (messages_) messages_->close();
 }
 
+void Group::choose(const Choice& choice) {
+  const std::lock_guard executing(executing_);
+  collectives_.choose(choice);
+}
+
+std::string Group::algorithms() const { return collectives_.choice().describe(); }
+
 std::shared_ptr<std::byte> Group::allocate(std::size_t bytes) {
   return transport_->arena()->allocate(bytes);
 }

@@ -38,6 +38,11 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // Makes the channel for operations of greater priority. Collective; blocks.
   void open_priority_channel();
 
+  // How operations are done. Same on all ranks; no operation may be outstanding.
+  void choose(const Choice& choice);
+  std::string algorithms() const override;
+  int nodes() const { return transport_->topology().nodes(); }
+
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }
   Round round() const override { return round_; }

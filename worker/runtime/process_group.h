@@ -93,6 +93,9 @@ class ProcessGroup {
   // once. Null if there is no room left; any other memory will do. Local; outlives the group.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
+  // In words: which algorithm is used when (DDP_ALGO forces one; collectives/choice.h).
+  virtual std::string algorithms() const { return {}; }
+
   virtual WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options = {}) = 0;
   // Several buffers of one type as one operation; for many small ones.
   virtual WorkPtr all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,

@@ -154,7 +154,9 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
   auto transport = std::make_unique<Transport>(std::move(topology), std::move(segment),
                                                transport_->arena(), std::move(links), spin);
   transport->share_watch(*transport_);
-  return Group::make(std::move(transport), round_, options_, std::move(meeting));
+  auto group = Group::make(std::move(transport), round_, options_, std::move(meeting));
+  group->choose(collectives_.choice());
+  return group;
 }
 
 }  // namespace ddp
