@@ -122,7 +122,6 @@ bool Inbox::pull(PeerStream& stream, PeerRings* node, bool eager) {
     if (of_header ? !read_header(stream) : !read_payload(stream)) break;
     moved = true;
   }
-  if (moved) stream.end_reading();
   return moved;
 }
 

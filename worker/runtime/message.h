@@ -55,7 +55,6 @@ class MessageWork final : public Work {
         tag(message_tag),
         sequence(number),
         timeout(options.timeout),
-        deadline(Clock::now() + options.timeout),
         mover_(std::move(mover)),
         text_(options.tag) {}
 
@@ -79,7 +78,7 @@ class MessageWork final : public Work {
   const std::uint64_t tag;
   const std::uint64_t sequence;
   const std::chrono::milliseconds timeout;
-  const TimePoint deadline;
+  TimePoint deadline = TimePoint::max();  // Once the call that issued it returns.
   std::list<std::shared_ptr<MessageWork>>::iterator pending;  // Of whoever completes it.
 
  private:

@@ -97,13 +97,9 @@ std::size_t PeerRings::read(std::byte* to, std::size_t bytes) {
     const std::size_t count = reader_->read(to + moved, std::min(bytes - moved, kChunkBytes));
     if (count == 0) break;
     moved += count;
-    if (count == kChunkBytes) end_reading();
+    if (reader_->release()) wake_peer();
   }
   return moved;
-}
-
-void PeerRings::end_reading() {
-  if (reader_ && reader_->release()) wake_peer();
 }
 
 bool PeerRings::write_all(Bytes first, Bytes second) {

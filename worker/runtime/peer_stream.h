@@ -25,8 +25,6 @@ class PeerStream {
   virtual std::size_t write(Bytes first, Bytes second) = 0;
   // Moves up to so many bytes to `to`; gives how many.
   virtual std::size_t read(std::byte* to, std::size_t bytes) = 0;
-  // After some calls of read(): the peer gets the room back.
-  virtual void end_reading() {}
   // Why nothing moves any more; empty as long as that may change.
   const std::string& ended() const { return ended_; }
 
@@ -46,7 +44,6 @@ class PeerRings final : public PeerStream {
 
   std::size_t write(Bytes first, Bytes second) override;
   std::size_t read(std::byte* to, std::size_t bytes) override;
-  void end_reading() override;
 
   // Writes all or nothing, without waiting for room.
   bool write_all(Bytes first, Bytes second);

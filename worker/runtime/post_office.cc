@@ -60,7 +60,6 @@ std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer bu
   auto work =
       std::make_shared<MessageWork>(weak_from_this(), kind, buffer, rank, tag, sequence, options);
   work->pending = pending_.insert(pending_.end(), work);
-  next_deadline_ = std::min(next_deadline_, work->deadline);
   ++issued_;
   return work;
 }
@@ -136,6 +135,10 @@ WorkPtr PostOffice::recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions 
 }
 
 WorkPtr PostOffice::issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous) {
+  if (!work->done()) {
+    work->deadline = Clock::now() + work->timeout;
+    next_deadline_ = std::min(next_deadline_, work->deadline);
+  }
   if (completed_ || !work->done()) wake_sleepers();
   if (!synchronous) want_thread();
   unlock(lock);

@@ -44,7 +44,7 @@ std::size_t RingReader::read(std::byte* to, std::size_t bytes) {
 }
 
 bool RingReader::release() {
-  if (released_ == read_) return false;
+  if (read_ - released_ < kUnreleasedBytes) return false;
   released_ = read_;
   ring_.read.store(read_, std::memory_order_seq_cst);
   return true;

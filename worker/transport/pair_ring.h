@@ -11,6 +11,8 @@
 namespace ddp {
 
 inline constexpr std::size_t kRingBytes = 256u << 10;
+// What the reader may keep back: never all that a writer waits for.
+inline constexpr std::size_t kUnreleasedBytes = kRingBytes / 8;
 inline constexpr std::size_t kTickets = 64;
 
 // A stream of bytes from one rank to another of its node, in the writer's arena. Zero bytes are its
@@ -55,7 +57,7 @@ class RingReader {
 
   // Takes up to so many bytes; gives how many there were.
   std::size_t read(std::byte* to, std::size_t bytes);
-  // True if there was anything to give back, which the writer may wait for.
+  // True if room was given back, which the writer may wait for. Little is kept for later.
   bool release();
   void take(std::uint32_t ticket) { ring_.taken[ticket].store(1, std::memory_order_seq_cst); }
   void detach() { ring_.detached.store(1, std::memory_order_release); }
