@@ -39,6 +39,15 @@ struct Parts {
   std::vector<double> factors;
 };
 
+// Empty, with the capacity of earlier uses: operations this short would notice an allocation.
+Parts& empty_parts() {
+  thread_local Parts parts;
+  parts.sources.clear();
+  parts.ranges.clear();
+  parts.factors.clear();
+  return parts;
+}
+
 void copy(std::byte* target, const std::byte* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
 }
@@ -71,7 +80,7 @@ void reduce_all(const Operation& operation, Transport& transport, const Entry& e
                 const std::vector<NodeGather::Block>& blocks, std::size_t begin, Buffer out) {
   const Topology& topology = transport.topology();
   const DType type = operation.type();
-  Parts parts;
+  Parts& parts = empty_parts();
   Reduction reduction{type, type, operation.op(), topology.world_size(), {}};
   if (topology.nodes() == 1) {
     add_local(operation, topology, entry, {0, topology.world_size()}, begin * dtype_bytes(type),
@@ -151,7 +160,7 @@ void fill_own_block(const Operation& operation, Transport& transport, const Entr
   const DType type = operation.type();
   const std::size_t count = payload / dtype_bytes(type);
   for (const RankRange range : ranges_of(topology, node)) {
-    Parts parts;
+    Parts& parts = empty_parts();
     add_local(operation, topology, entry, range, 0, parts);
     const Reduction reduction{type, accumulator_of(type), operation.op(), 0, parts.factors};
     reduce(reduction, parts.ranges, parts.sources, std::array{block}, count);

@@ -20,9 +20,8 @@ using wire::FlightState;
 
 static_assert(sizeof(FlightRecorder::Slot) == sizeof(FlightRecord::number));
 
-std::int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
-      .count();
+std::int64_t in_ns(TimePoint time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
 template <std::size_t Size>
@@ -71,7 +70,8 @@ FlightRecorder::FlightRecorder(std::byte* flight, Rank rank, std::string_view gr
   group.named.store(1, std::memory_order_release);
 }
 
-FlightRecorder::Slot FlightRecorder::issued(const Issue& issue) {
+FlightRecorder::Slot FlightRecorder::issued(const Issue& issue, TimePoint at,
+                                            bool started) {
   const Slot slot = ring_.records.fetch_add(1, std::memory_order_relaxed) + 1;
   FlightEntry& target = entry(slot);
   const Writing writing(target);
@@ -80,7 +80,11 @@ FlightRecorder::Slot FlightRecorder::issued(const Issue& issue) {
   record.number = slot;
   record.sequence = issue.sequence;
   record.count = issue.count;
-  record.issued_ns = now_ns();
+  record.issued_ns = in_ns(at);
+  if (started) {
+    record.started_ns = record.issued_ns;
+    record.state = FlightState::kStarted;
+  }
   record.group = group_;
   record.root = issue.root;
   copy_text(issue.type, record.type);
@@ -109,7 +113,7 @@ void FlightRecorder::change(Slot slot, FlightState state) {
   constexpr std::size_t kStarted = word_of(offsetof(FlightRecord, started_ns));
   constexpr std::size_t kEnded = word_of(offsetof(FlightRecord, ended_ns));
   target.words[state == FlightState::kStarted ? kStarted : kEnded].store(
-      static_cast<std::uint64_t>(now_ns()), std::memory_order_relaxed);
+      static_cast<std::uint64_t>(in_ns(Clock::now())), std::memory_order_relaxed);
   // Group and state share a word, in this order.
   constexpr std::size_t kState = word_of(offsetof(FlightRecord, group));
   static_assert(offsetof(FlightRecord, state) == offsetof(FlightRecord, group) + 4);

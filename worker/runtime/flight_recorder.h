@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/flight_recorder.h"
 
@@ -28,7 +29,8 @@ class FlightRecorder {
   // `flight`: kFlightBytes at the begin of the rank's region. `rank`: in the world.
   FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name);
 
-  Slot issued(const Issue& issue);
+  // at: the time of the issue. started: it is being executed from then on.
+  Slot issued(const Issue& issue, TimePoint at = Clock::now(), bool started = false);
   void started(Slot slot);
   void finished(Slot slot, bool ok);
 

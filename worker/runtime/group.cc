@@ -186,14 +186,9 @@ bool Group::run_now(Operation& operation, const std::string& tag) {
     if (failure_) throw_failure(*failure_);
     if (!queue_.empty()) return false;
     operation.record.sequence = sequence_++;
-    operation.flight = record_issue(operation, tag);
-    ++unfinished_;
   }
+  operation.flight = record_issue(operation, tag, true);
   auto failure = perform(operation);
-  {
-    const std::lock_guard lock(mutex_);
-    --unfinished_;
-  }
   if (failure) {
     throw_failure(fail_operation(std::move(*failure), name_operation(operation.record, tag)));
   }
@@ -206,7 +201,7 @@ std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, std::string 
     const std::lock_guard lock(mutex_);
     if (failure_) throw_failure(*failure_);
     operation.record.sequence = sequence_++;
-    operation.flight = record_issue(operation, tag);
+    operation.flight = record_issue(operation, tag, false);
     work = std::make_shared<CollectiveWork>(weak_from_this(), std::move(operation), std::move(tag));
     queue_.push_back(work);
     ++unfinished_;
@@ -215,10 +210,12 @@ std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, std::string 
   return work;
 }
 
-std::uint64_t Group::record_issue(const Operation& operation, const std::string& tag) {
+std::uint64_t Group::record_issue(const Operation& operation, const std::string& tag,
+                                  bool started) {
   const OpRecord& record = operation.record;
   return flight_.issued({record.sequence, record.count, record.root, name_of(operation.type()),
-                         name_of(record.kind), tag});
+                         name_of(record.kind), tag},
+                        operation.deadline - operation.timeout, started);
 }
 
 void Group::abort(const std::string& reason) {
@@ -268,6 +265,7 @@ void Group::help(const CollectiveWork& work) {
 }
 
 void Group::execute(CollectiveWork& work) {
+  flight_.started(work.operation().flight);
   auto failure = perform(work.operation());
   if (!failure) {
     finish(work, failure);
@@ -279,7 +277,6 @@ void Group::execute(CollectiveWork& work) {
 }
 
 Outcome Group::perform(const Operation& operation) {
-  flight_.started(operation.flight);
   auto* packed = static_cast<std::byte*>(operation.in.data);
   for (const Buffer& part : operation.parts) {
     if (part.count > 0) std::memcpy(packed, part.data, part.bytes());

@@ -91,7 +91,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void abort_with(const Failure& cause);
   void run_thread();
   void wake();
-  std::uint64_t record_issue(const Operation& operation, const std::string& tag);
+  std::uint64_t record_issue(const Operation& operation, const std::string& tag, bool started);
   std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
   void finish(CollectiveWork& work, const Outcome& failure);
   // The following need executing_.
@@ -126,8 +126,13 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::shared_ptr<PointToPoint> messages_;
 
   int sub_groups_made_ = 0;  // By whoever calls new_group() and split(), one at a time.
-  // Other ranks may look into the heads of a sub-group after this one is through with it.
-  std::vector<std::shared_ptr<std::byte>> sub_group_heads_;
+  // Other ranks may look into the heads of a sub-group after this one is through with it, and it may
+  // outlive the group that made it: they are kept until all groups of the family have ended here.
+  struct Heads {
+    std::mutex mutex;
+    std::vector<std::shared_ptr<std::byte>> kept;
+  };
+  std::shared_ptr<Heads> sub_group_heads_ = std::make_shared<Heads>();
   std::shared_ptr<Group> priority_;
 
   std::thread thread_;  // Last: it uses everything above.

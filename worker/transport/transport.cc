@@ -13,19 +13,10 @@
 namespace ddp {
 namespace {
 
-constexpr int kSpinRounds = 4;
-constexpr int kPausesPerRound = 16;  // About 1.5 us of spinning in all.
-constexpr std::chrono::microseconds kYieldTime{100};
 constexpr std::chrono::milliseconds kSleepLimit{
     20};  // Bounds how late an abort by the agent is seen.
 constexpr std::chrono::microseconds kPollLimit{
     500};  // A flag cannot wake a rank that polls its links.
-
-void pause_cpu() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 
@@ -79,72 +70,33 @@ Failure Transport::shut_down(const Failure& cause) {
   return first;
 }
 
-void Transport::Idle::reset() {
-  if (stage_ == Stage::kArmed) {
-    transport_.segment_->doorbell(transport_.topology_.local_rank())
-        .sleepers.fetch_sub(1, std::memory_order_relaxed);
-  }
-  stage_ = Stage::kSpin;
-  spins_ = 0;
+Outcome Transport::wait(Idle& idle, TimePoint deadline) {
+  if (segment_->aborted()) return segment_->abort_cause();
+  // Busy loop and yielding last far less than a deadline could matter.
+  return idle.wait() ? sleep(idle, deadline) : Outcome{};
 }
 
-Outcome Transport::Idle::wait() {
-  if (transport_.segment_->aborted()) return transport_.segment_->abort_cause();
-  switch (stage_) {
-    case Stage::kSpin:
-      if (transport_.spin_ && spins_ < kSpinRounds) {
-        for (int i = 0; i < kPausesPerRound; ++i) pause_cpu();
-        ++spins_;
-        return {};
-      }
-      stage_ = Stage::kYield;
-      since_ = Clock::now();
-      return {};
-    case Stage::kYield:
-      return yield();
-    case Stage::kArmed:
-      return sleep();
-  }
-  return {};
-}
-
-Outcome Transport::Idle::yield() {
-  ::sched_yield();
-  const TimePoint now = Clock::now();
-  if (now >= deadline_) return Failure{Errc::kTimeout, -1, ""};
-  if (now - since_ > kYieldTime) arm();
-  return {};
-}
-
-void Transport::Idle::arm() {
-  Doorbell& door = transport_.segment_->doorbell(transport_.topology_.local_rank());
-  door.sleepers.fetch_add(1, std::memory_order_seq_cst);
-  bell_ = door.bell.load(std::memory_order_seq_cst);
-  stage_ = Stage::kArmed;
-}
-
-Outcome Transport::Idle::sleep() {
-  Doorbell& door = transport_.segment_->doorbell(transport_.topology_.local_rank());
-  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline_ - Clock::now());
+Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
   if (left.count() <= 0) return Failure{Errc::kTimeout, -1, ""};
 
-  pollfd* entries = transport_.entries_.data();
   int count = 0;
   bool wants_data = false;
-  for (const auto& link : transport_.links_) {
+  for (const auto& link : links_) {
     if (!link) continue;
-    count += link->poll_entries(entries + count);
+    count += link->poll_entries(entries_.data() + count);
     wants_data = wants_data || link->wants_data();
   }
   if (wants_data) {
     const auto limit = std::min<std::chrono::nanoseconds>(left, kPollLimit);
     const timespec timeout{0, static_cast<long>(limit.count())};
-    ::ppoll(entries, static_cast<nfds_t>(count), &timeout, nullptr);
+    ::ppoll(entries_.data(), static_cast<nfds_t>(count), &timeout, nullptr);
   } else {
-    futex_wait(door.bell, bell_, std::min<std::chrono::nanoseconds>(left, kSleepLimit));
+    futex_wait(segment_->doorbell(topology_.local_rank()).bell, idle.bell(),
+               std::min<std::chrono::nanoseconds>(left, kSleepLimit));
   }
-  bell_ = door.bell.load(std::memory_order_seq_cst);
-  return transport_.check();
+  idle.slept();
+  return check();
 }
 
 }  // namespace ddp

@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "worker/transport/arena.h"
 #include "worker/transport/failure.h"
+#include "worker/transport/idle.h"
 #include "worker/transport/link.h"
 #include "worker/transport/segment.h"
 #include "worker/transport/topology.h"
@@ -87,28 +88,9 @@ class Transport {
   Failure shut_down(const Failure& cause);
 
  private:
-  // Stages of waiting: busy loop, giving up the CPU, sleeping.
-  class Idle {
-   public:
-    Idle(Transport& transport, TimePoint deadline) : transport_(transport), deadline_(deadline) {}
-    ~Idle() { reset(); }
-    void reset();
-    // After a step that could not move. Nothing: step again.
-    Outcome wait();
-
-   private:
-    enum class Stage { kSpin, kYield, kArmed };
-    Outcome yield();
-    void arm();
-    Outcome sleep();
-
-    Transport& transport_;
-    TimePoint deadline_;
-    TimePoint since_{};
-    Stage stage_ = Stage::kSpin;
-    int spins_ = 0;
-    std::uint32_t bell_ = 0;
-  };
+  // After a step that could not move. Nothing: step again.
+  Outcome wait(Idle& idle, TimePoint deadline);
+  Outcome sleep(Idle& idle, TimePoint deadline);
 
   void clear_wants() {
     for (const auto& link : links_) {
@@ -128,7 +110,7 @@ class Transport {
 
 template <typename Step>
 Outcome Transport::drive(TimePoint deadline, Step&& step) {
-  Idle idle(*this, deadline);
+  Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
   for (;;) {
     clear_wants();
     // Before every step: a rank that was stopped must not go on to write to the others.
@@ -140,7 +122,7 @@ Outcome Transport::drive(TimePoint deadline, Step&& step) {
         idle.reset();
         break;
       case Progress::kBlocked:
-        if (auto failure = idle.wait()) return failure;
+        if (auto failure = wait(idle, deadline)) return failure;
         break;
       case Progress::kFailed:
         return std::exchange(step_failure_, std::nullopt);
