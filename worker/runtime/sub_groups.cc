@@ -114,8 +114,10 @@ std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name
   std::stable_sort(members.begin(), members.end(), [&](Rank a, Rank b) {
     return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
   });
-  // Other ranks may look into it after this one is through with the sub-group.
-  sub_group_heads_.push_back(std::move(head));
+  {
+    const std::lock_guard lock(sub_group_heads_->mutex);
+    sub_group_heads_->kept.push_back(std::move(head));
+  }
   std::vector<std::uint64_t> heads;
   for (const Proposal& each : all) heads.push_back(each.head);
   return connect_sub_group(members, heads,
@@ -156,6 +158,7 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
   transport->share_watch(*transport_);
   auto group = Group::make(std::move(transport), round_, options_, std::move(meeting));
   group->choose(collectives_.choice());
+  group->sub_group_heads_ = sub_group_heads_;
   return group;
 }
 
