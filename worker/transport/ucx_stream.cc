@@ -210,7 +210,7 @@ int UcxStream::idle_poll_entries(pollfd* entries) {
 }
 
 void UcxStream::close() {
-  if (endpoint_ != nullptr) end_endpoint(true);
+  if (endpoint_ != nullptr) end_endpoint();
   fail("it is closed");
   (void)::shutdown(connection_.get(), SHUT_RDWR);
 }
@@ -218,9 +218,11 @@ void UcxStream::close() {
 UcxStream::~UcxStream() {
   if (endpoint_ != nullptr) {
     look_ = true;
-    const bool lost = broken() || gone_;
-    if (!lost) outbox_.send(UcxFrameKind::kEnd);
-    end_endpoint(lost || !flush(Clock::now() + kPartingTime));
+    if (!broken() && !gone_) {
+      outbox_.send(UcxFrameKind::kEnd);
+      flush(Clock::now() + kPartingTime);
+    }
+    end_endpoint();
   }
   worker_->remove(link_);
 }
@@ -230,23 +232,25 @@ bool UcxStream::finished(ucs_status_ptr_t request) const {
          worker_->ucx().ucp_request_check_status(request) != UCS_INPROGRESS;
 }
 
-// Whether all that was sent has reached the peer's machine before `limit`.
-bool UcxStream::flush(TimePoint limit) {
+// Waits until all that was sent has reached the peer's machine, or nobody is there to receive it.
+void UcxStream::flush(TimePoint limit) {
   ucp_request_param_t param{};
   const ucs_status_ptr_t request = worker_->ucx().ucp_ep_flush_nbx(endpoint_, &param);
-  while (!finished(request) && Clock::now() < limit) worker_->wait(Duration(1));
-  const bool done = finished(request);
+  while (!finished(request) && !gone_ && Clock::now() < limit) {
+    worker_->wait(Duration(1));
+    look_at_connection();
+  }
   if (UCS_PTR_IS_PTR(request)) worker_->ucx().ucp_request_free(request);
-  return done;
 }
 
-// Ends the endpoint: at once, which cancels what is under way, or in order; and waits for that.
-void UcxStream::end_endpoint(bool at_once) {
+// Cancels what is under way and waits until that is done. An orderly close would wait for a peer
+// that has ended meanwhile.
+void UcxStream::end_endpoint() {
   const UcxLibrary& ucx = worker_->ucx();
   inbox_.release();
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  param.flags = at_once ? UCP_EP_CLOSE_FLAG_FORCE : 0;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
   const ucs_status_ptr_t request = ucx.ucp_ep_close_nbx(endpoint_, &param);
   endpoint_ = nullptr;
   const TimePoint end = Clock::now() + kCancelTime;

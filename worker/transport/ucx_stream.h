@@ -45,8 +45,8 @@ class UcxStream : public DataStream, private UcxReceiver {
   bool broken();
   void look_at_connection();
   int watch(pollfd* entries, bool something_to_do);
-  bool flush(TimePoint limit);
-  void end_endpoint(bool at_once);
+  void flush(TimePoint limit);
+  void end_endpoint();
   bool finished(ucs_status_ptr_t request) const;
 
   std::shared_ptr<UcxWorker> worker_;

@@ -1,4 +1,11 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -8,6 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "common/store/file_store.h"
 #include "tests/support/worker_world.h"
 #include "worker/runtime/node_links.h"
 #include "worker/transport/data_engine.h"
@@ -76,6 +84,68 @@ TEST_F(LinkEngine, ARankThatLeavesIsNamed) {
     EXPECT_THAT(texts[static_cast<std::size_t>(rank)],
                 HasSubstr("rank 2 on node 2 is gone: it closed the connection"));
   }
+}
+
+// A rank of a world of two nodes, each in a process of its own, that meet in a file.
+std::shared_ptr<ProcessGroup> join_over_ucx(const std::string& path, Rank rank) {
+  test::keep_ucx_to_tcp();
+  Meeting meeting = test::local_meeting(std::move(FileStore::open(path)).value());
+  meeting.engine = EngineKind::kUcx;
+  Topology place({1, 1}, rank);
+  std::vector<std::unique_ptr<Link>> links;
+  {
+    NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
+    const auto failure = node_links.connect(place, links);
+    DDP_CHECK(!failure, "{}", failure->text);
+  }
+  auto segment = std::move(Segment::create(1, 0)).value();
+  auto arena = std::make_shared<Arena>(segment->mapping(), 0);
+  auto transport = std::make_unique<Transport>(std::move(place), std::move(segment),
+                                               std::move(arena), std::move(links), false);
+  return Group::make(std::move(transport), 0, test::options_of(seconds(60)), std::move(meeting));
+}
+
+void sum_for_ever(ProcessGroup& group) {
+  std::vector<float> values(2 << 20);
+  for (;;) {
+    std::fill(values.begin(), values.end(), 1.0F);
+    group.all_reduce({values.data(), values.size(), DType::kF32}, ReduceOp::kSum)->wait();
+  }
+}
+
+// GoogleTest runs suites with this ending first: a process that has started UCX cannot fork.
+TEST(LinkEngineDeathTest, AKilledRankIsNamedAtOnce) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("ddp-link-engine-" + std::to_string(::getpid())))
+          .string();
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    if (!test::links_missing(LinkKind::kUcx).empty()) ::_exit(0);
+    sum_for_ever(*join_over_ucx(path, 1));
+  }
+  if (const std::string missing = test::links_missing(LinkKind::kUcx); !missing.empty()) {
+    EXPECT_EQ(test::reap(child, seconds(30)), 0);
+    GTEST_SKIP() << missing;
+  }
+  const auto group = join_over_ucx(path, 0);
+  TimePoint killed;
+  std::thread killing([&] {
+    std::this_thread::sleep_for(seconds(1));  // sleep: the kill is to fall into an operation
+    killed = Clock::now();
+    ::kill(child, SIGKILL);
+  });
+  try {
+    sum_for_ever(*group);
+  } catch (const CollectiveError& error) {
+    killing.join();
+    EXPECT_LT(Clock::now() - killed, seconds(5));
+    EXPECT_EQ(error.suspect_rank, 1);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 on node 1 is gone: "));
+    std::cout << error.what() << "\n";
+  }
+  EXPECT_EQ(test::reap(child, seconds(30)), 128 + SIGKILL);
+  std::filesystem::remove(path);
 }
 
 }  // namespace
