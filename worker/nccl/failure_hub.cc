@@ -6,6 +6,11 @@
 
 namespace ddp {
 
+void FailureHub::set_relay(std::unique_ptr<AbortRelay> relay) {
+  const std::lock_guard lock(mutex_);
+  relay_ = std::move(relay);
+}
+
 void FailureHub::add(const std::shared_ptr<NcclEngine>& engine) {
   const std::lock_guard lock(mutex_);
   std::erase_if(engines_, [](const auto& each) { return each.expired(); });
@@ -17,6 +22,7 @@ void FailureHub::failed(const Failure& failure) {
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(told_, true)) return;
+    if (relay_) relay_->tell(failure);
   }
   if (on_abort_) on_abort_(failure);
 }

@@ -84,6 +84,13 @@ std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> li
   std::shared_ptr<NcclGroup> group(new NcclGroup(std::move(library), std::move(store), options,
                                                  std::move(hub), std::make_shared<std::mutex>()));
   group->connect();
+  if (options.abort_store) {
+    group->hub_->set_relay(std::make_unique<AbortRelay>(
+        options.abort_store, group->rendezvous_->key("aborted"), options.abort_interval,
+        [weak = std::weak_ptr(group->hub_)](const Failure& failure) {
+          if (const auto told = weak.lock()) told->fail_all(failure);
+        }));
+  }
   return group;
 }
 

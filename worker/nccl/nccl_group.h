@@ -33,10 +33,14 @@ struct NcclGroupOptions : ProcessGroupOptions {
   std::chrono::milliseconds abort_grace{std::chrono::seconds(10)};
   // How long the end of a group waits for the other ranks of the node to end theirs.
   std::chrono::milliseconds close_timeout{std::chrono::seconds(30)};
+  // NCCL does not tell the other ranks of a failure. Through this store, if it is given, they hear
+  // of it within abort_interval. A connection of its own, used by a thread of its own.
+  std::shared_ptr<Store> abort_store;
+  std::chrono::milliseconds abort_interval{500};
   // Called once, with the first failure of this round's groups that this process found itself, by
-  // the thread that found it. It takes the news to the other ranks, for NCCL does not: by the
-  // host group's abort(), or whatever ends in abort_from_peer() there. Must neither block nor
-  // throw.
+  // the thread that found it: for the host group's abort(), or whatever else takes the news to the
+  // other ranks, where it ends in abort_from_peer(). Must neither block nor throw; it may drop the
+  // last reference to the group.
   std::function<void(const Failure&)> on_abort;
   // Compares what ranks call before NCCL sees it (record_check.h). DDP_NCCL_CHECK=1 in the
   // environment sets it, too. Needs check_group: a host group of the same ranks, for this alone.
@@ -60,13 +64,14 @@ struct NcclGroupOptions : ProcessGroupOptions {
 // * band, bor and bxor do not exist; std::invalid_argument says so.
 // * Ranks that call different operations hang until the deadline, unless NcclGroupOptions::check.
 // * NCCL itself says nothing to the other ranks of a failure. Within a process all groups of a
-//   round, sub-groups too, fail together; to other processes see NcclGroupOptions::on_abort.
+//   round, sub-groups too, fail together; for other processes see NcclGroupOptions::abort_store and
+//   on_abort. With neither, every rank comes to its own deadline.
 // * `synchronous` waits after issuing; there is no priority channel.
 // * Besides the codes of CollectiveError: kIo (the device, the system, NCCL) and kInvalidArgument
 //   (NCCL refuses an argument).
 //
-// Threads: see engine.h. Destruction fails what is not done, on this process alone unless on_abort
-// spreads it; without, it ends together with the other ranks of the node, within close_timeout.
+// Threads: see engine.h and abort_relay.h. Destruction fails what is not done, as abort() does;
+// without, it ends together with the other ranks of the node, within close_timeout.
 class NcclGroup final : public ProcessGroup {
  public:
   // Collective: every rank of `options.size` calls it with the same name and round, within
@@ -113,7 +118,7 @@ class NcclGroup final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
   std::shared_ptr<ProcessGroup> split(int color, int key = 0) override;
 
-  // This process, and the others as far as on_abort reaches them.
+  // This process, and the others as far as abort_store and on_abort reach them.
   void abort(const std::string& reason) override;
   // Another rank has told of this failure: everything fails with it, and on_abort is not called.
   void abort_from_peer(const Failure& failure);
