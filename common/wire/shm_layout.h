@@ -16,7 +16,11 @@ inline constexpr std::uint32_t kShmVersion = 2;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
 // The region of one worker: its flags, its operation recorder, its staging and its arena. Far more
 // than anybody uses, because only what is touched costs memory.
-inline constexpr std::size_t kShmBytesPerWorker = std::size_t{16} << 30;
+//
+// The odd number of pages keeps equal offsets of two regions from being a power of two apart:
+// processors that find their first-level cache's way by a hash of the address (AMD's Zen) take two
+// such lines for one, and reading both costs seven times as much.
+inline constexpr std::size_t kShmBytesPerWorker = (std::size_t{16} << 30) + 17 * 4096;
 // What the agent reads of a dead or silent worker lies at the beginning of its region.
 inline constexpr std::size_t kFlightBytes = 32u << 10;
 

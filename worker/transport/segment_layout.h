@@ -83,9 +83,12 @@ struct alignas(4096) RankControl {
   PairTable pairs;
 };
 
+// Slots are no power of two apart either (see kShmBytesPerWorker).
+inline constexpr std::size_t kSlotStride = kSlotBytes + 5 * 4096;
+
 struct alignas(4096) RankStaging {
-  std::byte input[kSlots][kSlotBytes];
-  std::byte result[kSlots][kSlotBytes];
+  std::byte input[kSlots][kSlotStride];
+  std::byte result[kSlots][kSlotStride];
 };
 
 struct alignas(4096) RegionHead {
