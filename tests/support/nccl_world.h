@@ -3,6 +3,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -95,6 +96,9 @@ class NcclWorld {
       if (tweak) tweak(options);
       made[static_cast<std::size_t>(rank)] = NcclGroup::make(library, store, options);
     });
+    for (const auto& group : made) {
+      if (!group) throw std::runtime_error("not every rank has its group");
+    }
     const std::lock_guard lock(mutex_);
     groups_ = std::move(made);
   }

@@ -352,10 +352,10 @@ TEST_P(NcclOperations, ManyOperationsStayInOrder) {
   });
 }
 
-// The stream of one group stands for the caller's: the second operation takes its input from it.
+// The second operation takes its input from a stream that waits for the first, which rank 0 joins
+// only after the others have issued both.
 TEST_P(NcclOperations, StreamsAreOrderedWithoutTheHost) {
   for (const int size : sizes_) {
-    NcclWorld world(library_, size, {}, std::make_shared<HashStore>(), 0);
     std::vector<cuda::Stream> streams(static_cast<std::size_t>(size));
     const auto stream_of = [&](Rank rank) -> cuda::Stream& {
       return streams[static_cast<std::size_t>(rank)];
@@ -365,22 +365,35 @@ TEST_P(NcclOperations, StreamsAreOrderedWithoutTheHost) {
       library_->cuda().stream_create_with_priority(&stream_of(rank), cuda::kStreamNonBlocking, 0);
     });
     {
+      NcclWorld world(library_, size);
       NcclWorld other(library_, size, [&](NcclGroupOptions& options) {
         options.current_stream = [&, rank = options.rank] { return stream_of(rank); };
       });
-      if (std::string(GetParam()) == "standin") test::control().delay_launch(20);
       test::on_threads(size, [&](Rank rank) {
+        world[rank].barrier()->wait();
+        other[rank].barrier()->wait();
         const auto data = array(world[rank], DType::kF32, {1.0});
-        const auto first = world[rank].all_reduce(data.buffer(), ReduceOp::kSum);
+        const auto late = array(world[rank], DType::kF32, {10.0});
+        const auto sum = [](NcclGroup& group, const DeviceArray& each) {
+          return group.all_reduce(each.buffer(), ReduceOp::kSum);
+        };
+        if (rank == 0) {
+          const auto second = sum(other[0], late);
+          const TimePoint until = Clock::now() + milliseconds(50);
+          while (size > 1 && Clock::now() < until) ASSERT_FALSE(second->done());
+          sum(world[0], data)->wait();
+          second->wait();
+          EXPECT_EQ(late.values().front(), 10 + (size - 1) * size);
+          return;
+        }
+        const auto first = sum(world[rank], data);
         std::dynamic_pointer_cast<NcclWork>(first)->wait_stream(stream_of(rank));
-        const auto second = other[rank].all_reduce(data.buffer(), ReduceOp::kSum);
-        second->wait();
-        EXPECT_EQ(data.values().front(), size * size);
+        sum(other[rank], data)->wait();
+        EXPECT_EQ(data.values().front(), 10 + (size - 1) * size);
         first->wait();
       });
     }
     for (cuda::Stream stream : streams) library_->cuda().stream_destroy(stream);
-    if (std::string(GetParam()) == "standin") test::control().delay_launch(0);
   }
 }
 
