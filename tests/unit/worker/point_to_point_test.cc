@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -18,7 +19,9 @@
 #include "common/store/file_store.h"
 #include "common/store/hash_store.h"
 #include "tests/support/temp_dir.h"
+#include "worker/transport/endpoint.h"
 #include "worker/transport/inproc.h"
+#include "worker/transport/tcp_sockets.h"
 
 namespace ddp {
 namespace {
@@ -370,15 +373,17 @@ TEST_P(EveryWorld, EndedSendersMessagesArrive) {
   World world(GetParam());
   if (world.size() < 2) return;
   const Rank last = world.size() - 1;
-  std::vector<float> values{1, 2, 3};
-  std::thread sender([&] {
-    world[0].send(floats(values), last, 4, {}, 0)->wait();
-    world.close(0);
+  world.run([&](Rank self) {
+    std::vector<float> values{1, 2, 3};
+    if (self == 0) {
+      world[0].send(floats(values), last, 4, {}, 0)->wait();
+      world.close(0);
+    } else if (self == last) {
+      std::vector<float> got(3);
+      world[last].recv(floats(got), 0, 4, {}, 0)->wait();
+      EXPECT_EQ(got, values);
+    }
   });
-  std::vector<float> got(3);
-  world[last].recv(floats(got), 0, 4, {}, 0)->wait();
-  sender.join();
-  EXPECT_EQ(got, values);
 }
 
 // Failures.
@@ -387,6 +392,24 @@ class TwoRanks : public testing::TestWithParam<std::vector<int>> {};
 INSTANTIATE_TEST_SUITE_P(Worlds, TwoRanks,
                          testing::Values(std::vector<int>{2}, std::vector<int>{1, 1}),
                          name_of_world);
+
+// Neither rank has done anything before; each is buffered here until the other one comes.
+TEST_P(TwoRanks, SmallSendsWaitForNobody) {
+  World world(GetParam());
+  std::vector<float> values{1, 2, 3};
+  std::vector<float> got(3);
+  for (const Rank from : {0, 1}) {
+    std::vector<float> sent = values;
+    for (int i = 0; i < 20; ++i) world[from].send(floats(sent), 1 - from, 2, {}, 0)->wait();
+    sent.assign(3, 0);  // The buffer is the caller's again.
+  }
+  for (int i = 0; i < 20; ++i) {
+    for (const Rank from : {0, 1}) {
+      world[1 - from].recv(floats(got), from, 2, {}, 1)->wait();
+      EXPECT_EQ(got, values);
+    }
+  }
+}
 
 TEST_P(TwoRanks, DifferentCountsFailBoth) {
   World world(GetParam());
@@ -576,6 +599,26 @@ TEST_P(TwoRanks, UnexpectedMessagesAreBounded) {
   for (const WorkPtr& work : sent) work->wait();
 }
 
+// What was kept is given back: the limit is not one for all times.
+TEST_P(TwoRanks, UnexpectedMessagesMakeRoomAgain) {
+  auto options = options_of(kPatience);
+  options.unexpected_limit = 1'000'000;
+  World world(GetParam(), options);
+  world.run([&](Rank self) {
+    Data large(100'000);
+    Data small(10);
+    for (int round = 0; round < 20; ++round) {
+      if (self == 0) {
+        for (int i = 0; i < 5; ++i) world[0].send(large.buffer(), 1, 1, {}, 0)->wait();
+        world[0].send(small.buffer(), 1, 2, {}, 0)->wait();
+      } else {
+        world[1].recv(small.buffer(), 0, 2, {}, 0)->wait();
+        for (int i = 0; i < 5; ++i) world[1].recv(large.buffer(), 0, 1, {}, 0)->wait();
+      }
+    }
+  });
+}
+
 // A receive that is held up by messages of other tags says so.
 TEST(PointToPoint, BlockedReceiveNamesTheReason) {
   auto options = options_of(kPatience);
@@ -615,6 +658,51 @@ TEST(PointToPoint, BadArgumentsAreRefused) {
   EXPECT_THROW(world[0].recv(floats(values), 1, 0, options, 0), std::invalid_argument);
 }
 
+// Rank 2 listens because of rank 0, and rank 1 comes before it is asked for.
+TEST(PointToPoint, EarlyConnectionsAreKept) {
+  World world({1, 1, 1});
+  std::vector<float> one{1};
+  std::vector<float> from_zero{0};
+  std::vector<float> from_one{0};
+  const WorkPtr waiting = world[2].recv(floats(from_zero), 0, 0, {}, 0);
+  world[1].send(floats(one), 2, 0, {}, 0)->wait();
+  std::this_thread::sleep_for(milliseconds(150));  // sleep: the connection is made meanwhile.
+  world[2].recv(floats(from_one), 1, 0, {}, 0)->wait();
+  world[0].send(floats(one), 2, 0, {}, 0)->wait();
+  waiting->wait();
+  EXPECT_EQ(from_zero, one);
+  EXPECT_EQ(from_one, one);
+}
+
+// Whoever does not know the token is turned away, and harms nobody.
+TEST(PointToPoint, StrangersAreTurnedAway) {
+  auto transports = std::move(make_inproc_transports({1, 1}, 0)).value();
+  auto store = std::make_shared<HashStore>();
+  const auto zero = PointToPoint::make(*transports[0], meeting_at(store), 0, options_of(kPatience));
+  const auto one = PointToPoint::make(*transports[1], meeting_at(store), 0, options_of(kPatience));
+  std::vector<float> got{0};
+  std::vector<float> sent{5};
+  const WorkPtr work = one->recv(floats(got), 0, 0, {}, 0);
+  const auto text = store->get("test/p2p/1", kPatience);
+  const Endpoint endpoint = parse_endpoint(*text).value();
+  for (const std::size_t bytes : {std::size_t{3}, std::size_t{48}, std::size_t{500}}) {
+    auto fd = connect_socket("127.0.0.1", endpoint.port, Clock::now() + kPatience);
+    ASSERT_TRUE(fd);
+    // The hello of rank 0, but for the token.
+    std::vector<std::byte> hello(bytes);
+    const std::uint32_t words[12] = {0x4D504444, 1, 0, 0, 0, 0, 2, 0, 1, 0, 0, 0};
+    std::memcpy(hello.data(), words, std::min(bytes, sizeof(words)));
+    ASSERT_TRUE(send_all(fd->get(), hello.data(), bytes, Clock::now() + kPatience));
+    std::byte answer{};
+    if (bytes >= sizeof(words)) {
+      EXPECT_FALSE(receive_all(fd->get(), &answer, 1, Clock::now() + std::chrono::seconds(5)));
+    }
+  }
+  zero->send(floats(sent), 1, 0, {}, 0)->wait();
+  work->wait();
+  EXPECT_EQ(got, sent);
+}
+
 TEST(PointToPoint, NodesWithoutAStoreAreAnError) {
   auto transports = std::move(make_inproc_transports({1, 1}, 0)).value();
   const auto mail = PointToPoint::make(*transports[0], Meeting(), 0, options_of(kPatience));
@@ -627,13 +715,14 @@ TEST(PointToPoint, NodesWithoutAStoreAreAnError) {
 TEST(PointToPoint, LaterGroupsSeeNothingOfEarlierOnes) {
   auto transports = std::move(make_inproc_transports({2}, 0)).value();
   std::vector<float> first{1};
-  std::vector<float> second{2};
   std::vector<float> got{0};
   for (int i = 0; i < 3; ++i) {
+    std::vector<float> second{10 + static_cast<float>(i)};
     const auto zero = PointToPoint::make(*transports[0], Meeting(), 0, options_of(kPatience));
     const auto one = PointToPoint::make(*transports[1], Meeting(), 0, options_of(kPatience));
+    const WorkPtr work = one->recv(floats(got), 0, 0, {}, 0);  // Looks before there is anything.
     zero->send(floats(second), 1, 0, {}, 0)->wait();
-    one->recv(floats(got), 0, 0, {}, 0)->wait();
+    work->wait();
     EXPECT_EQ(got, second);
     zero->send(floats(first), 1, 0, {}, 0)->wait();  // Nobody receives it.
   }
