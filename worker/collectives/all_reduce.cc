@@ -9,7 +9,8 @@ namespace {
 
 // Inputs and results of all slots fit into a second-level cache.
 constexpr std::size_t kMemoryChunkBytes = 128u << 10;
-// What goes through a link in one piece: large enough for few system calls, small enough to overlap.
+// What goes through a link in one piece: large enough for few system calls, small enough to
+// overlap.
 constexpr std::size_t kLinkPieceBytes = 256u << 10;
 constexpr std::size_t kGrainBytes = 64;
 static_assert(kMemoryChunkBytes <= kSlotBytes);
@@ -33,7 +34,6 @@ AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Oper
       node_(transport.topology().node()),
       nodes_(transport.topology().nodes()),
       to_all_(operation.record.kind == OpKind::kAllReduce),
-      is_root_(operation.record.root == transport.topology().rank()),
       data_(static_cast<std::byte*>(operation.out.data)),
       element_(dtype_bytes(operation.type())),
       accumulator_(dtype_bytes(accumulator_of(operation.type()))) {
@@ -63,6 +63,7 @@ void AllReduce::plan_memory(const Entry& entry) {
   for (int local = 0; local < local_size_; ++local) {
     if (local == local_) {
       inputs_.push_back(static_cast<const std::byte*>(operation_.in.data));
+      outputs_.push_back(data_);
       continue;
     }
     const auto at = [&](std::uint64_t offset) {
@@ -99,8 +100,7 @@ void AllReduce::plan_peers() {
   grow(scratch_.their_partials, kSlots * their_bytes_);
   if (!in_place_partials_) {
     // Every part rounds its begin up.
-    grow(scratch_.own_partials,
-         kSlots * own_ranges_.size() * slice_elements_ * accumulator_);
+    grow(scratch_.own_partials, kSlots * own_ranges_.size() * slice_elements_ * accumulator_);
   }
 }
 
@@ -173,42 +173,37 @@ std::byte* AllReduce::their_partials(const Peer& peer, std::size_t chunk) const 
   return scratch_.their_partials.data() + (chunk % kSlots) * their_bytes_ + peer.partials_at;
 }
 
-std::byte* AllReduce::result(std::size_t chunk, Slice where) const {
-  if (direct_) return user(chunk) + where.begin * element_;
-  return transport_.segment().result(local_, chunk) + where.begin * element_;
+std::byte* AllReduce::target(int local, std::size_t chunk) const {
+  if (direct_) return outputs_[index(local)] + chunk * chunk_elements_ * element_;
+  return transport_.segment().input(local, chunk);
 }
 
-// From where the result of a part went first to where else it belongs.
+// From this rank's buffer to the node's others.
 void AllReduce::spread(std::size_t chunk, Slice where) {
-  const std::byte* from = result(chunk, where);
-  const std::size_t bytes = where.size() * element_;
-  if (!direct_) {
-    if (has_result()) std::memcpy(user(chunk) + where.begin * element_, from, bytes);
-    return;
+  const std::size_t offset = where.begin * element_;
+  for (int local = 0; local < local_size_; ++local) {
+    if (local == local_) continue;
+    std::memcpy(target(local, chunk) + offset, user(chunk) + offset, where.size() * element_);
   }
-  const std::size_t offset = (chunk * chunk_elements_ + where.begin) * element_;
-  for (std::byte* output : outputs_) std::memcpy(output + offset, from, bytes);
+}
+
+// Where a result that is computed here goes: to every rank of the node that gets it.
+void AllReduce::set_targets(std::size_t chunk, Slice where) {
+  const std::size_t offset = where.begin * element_;
+  targets_.clear();
+  if (has_result(local_)) targets_.push_back(user(chunk) + offset);
+  for (int local = 0; local < local_size_; ++local) {
+    if (local != local_ && has_result(local)) targets_.push_back(target(local, chunk) + offset);
+  }
 }
 
 Reduction AllReduce::reduction(DType in, DType out, int divisor) const {
   return {in, out, operation_.op(), divisor, {}};
 }
 
-// The result slot of a chunk is free once the node's ranks have the result of kSlots chunks before,
-// and the other nodes too.
-bool AllReduce::result_slot_free(std::size_t chunk) const {
-  if (direct_ || chunk < kSlots) return true;
-  const std::size_t through = chunk - kSlots + 1;
-  for (const Peer& peer : peers_) {
-    if (peer.sent_results < through) return false;
-  }
-  return others_reached(Flag::kOut, through, local_size_);
-}
-
 Progress AllReduce::copy_in() {
   if (in_ == chunks_) return Progress::kBlocked;
-  if (in_ >= kSlots && !others_reached(Flag::kReduced, in_ - kSlots + 1, lanes_))
-    return Progress::kBlocked;
+  if (in_ - out_ >= kSlots) return Progress::kBlocked;
   const std::size_t count = elements(in_);
   const Slice own = is_owner() ? slice(in_, local_) : Slice{count, count};
   std::byte* slot = transport_.segment().input(local_, in_);
@@ -224,7 +219,6 @@ Progress AllReduce::add_up() {
   if (added_ == chunks_) return Progress::kBlocked;
   if (!direct_ && !others_reached(Flag::kIn, added_ + 1, local_size_)) return Progress::kBlocked;
   if (nodes_ == 1) {
-    if (!result_slot_free(added_)) return Progress::kBlocked;
     add_up_final(added_);
   } else {
     // The slot's former partial sums have left.
@@ -238,7 +232,6 @@ Progress AllReduce::add_up() {
     if (!in_place_partials_) add_up_partials(added_);
   }
   ++added_;
-  if (!direct_) transport_.publish(Flag::kReduced, base_ + static_cast<std::uint32_t>(added_));
   if (nodes_ == 1) combined_ = added_;
   return Progress::kMoved;
 }
@@ -252,8 +245,7 @@ void AllReduce::add_up_final(std::size_t chunk) {
     sources_.push_back(input(local, chunk) + own.begin * element_);
     ranges_.push_back({local, local + 1});
   }
-  targets_.assign(1, result(chunk, own));
-  if (has_result()) targets_.push_back(user(chunk) + own.begin * element_);
+  set_targets(chunk, own);
   Reduction final = reduction(operation_.type(), operation_.type(), local_size_);
   if (operation_.op() == ReduceOp::kPremulSum) final.factors = factors_;
   reduce(final, ranges_, sources_, targets_, own.size());
@@ -274,8 +266,8 @@ void AllReduce::add_up_partials(std::size_t chunk) {
       }
       Reduction partial = reduction(operation_.type(), accumulator_of(operation_.type()), 0);
       if (operation_.op() == ReduceOp::kPremulSum) {
-        partial.factors = std::span(factors_).subspan(index(range.begin - first),
-                                                      index(range.size()));
+        partial.factors =
+            std::span(factors_).subspan(index(range.begin - first), index(range.size()));
       }
       reduce(partial, ranges_, sources_, std::array{target}, where.size());
       target += where.size() * accumulator_;
@@ -293,7 +285,7 @@ Progress AllReduce::send(Peer& peer) {
   const Progress progress =
       partials ? peer.out.send(transport_, *peer.link, own_partials(chunk, peer.node),
                                own_ranges_.size() * where.size() * accumulator_)
-               : peer.out.send(transport_, *peer.link, result(chunk, where),
+               : peer.out.send(transport_, *peer.link, user(chunk) + where.begin * element_,
                                where.size() * element_);
   if (progress != Progress::kDone) return progress;
   ++(partials ? peer.sent_partials : peer.sent_results);
@@ -302,8 +294,8 @@ Progress AllReduce::send(Peer& peer) {
 
 Progress AllReduce::receive(Peer& peer) {
   if (peer.received_results == chunks_) return Progress::kBlocked;
-  const bool partials = peer.received_partials < chunks_ &&
-                        peer.received_partials - peer.received_results < kSlots;
+  const bool partials =
+      peer.received_partials < chunks_ && peer.received_partials - peer.received_results < kSlots;
   const std::size_t chunk = partials ? peer.received_partials : peer.received_results;
   Progress progress = Progress::kBlocked;
   if (partials) {
@@ -312,9 +304,9 @@ Progress AllReduce::receive(Peer& peer) {
                                peer.ranges.size() * part(chunk, node_).size() * accumulator_);
   } else {
     // The results overwrite inputs, which this rank has added up by then.
-    if (added_ <= chunk || !result_slot_free(chunk)) return Progress::kBlocked;
+    if (added_ <= chunk) return Progress::kBlocked;
     const Slice where = part(chunk, peer.node);
-    progress = peer.in.receive(transport_, *peer.link, result(chunk, where),
+    progress = peer.in.receive(transport_, *peer.link, user(chunk) + where.begin * element_,
                                where.size() * element_);
     if (progress == Progress::kDone) spread(chunk, where);
   }
@@ -325,7 +317,7 @@ Progress AllReduce::receive(Peer& peer) {
 
 // The result of this rank's own part, from the partial sums of all nodes.
 Progress AllReduce::combine() {
-  if (combined_ == added_ || !result_slot_free(combined_)) return Progress::kBlocked;
+  if (combined_ == added_) return Progress::kBlocked;
   for (const Peer& peer : peers_) {
     if (peer.received_partials <= combined_) return Progress::kBlocked;
   }
@@ -349,13 +341,7 @@ Progress AllReduce::combine() {
       ++peer;
     }
   }
-  targets_.assign(1, result(chunk, where));
-  const std::size_t offset = (chunk * chunk_elements_ + where.begin) * element_;
-  if (direct_) {
-    for (std::byte* output : outputs_) targets_.push_back(output + offset);
-  } else {
-    targets_.push_back(data_ + offset);
-  }
+  set_targets(chunk, where);
   reduce(reduction(accumulator_of(operation_.type()), operation_.type(),
                    transport_.topology().world_size()),
          ranges_, sources_, targets_, where.size());
@@ -374,17 +360,19 @@ Progress AllReduce::hand_out() {
   return Progress::kMoved;
 }
 
+// The owners have put the others' slices into this rank's input slot.
 Progress AllReduce::copy_out() {
   if (out_ == chunks_ || !others_reached(Flag::kReady, out_ + 1, lanes_)) return Progress::kBlocked;
-  for (int lane = 0; lane < lanes_ && has_result(); ++lane) {
-    if (lane == local_) continue;
-    const Slice where = slice(out_, lane);
-    std::memcpy(user(out_) + where.begin * element_,
-                transport_.segment().result(lane, out_) + where.begin * element_,
-                where.size() * element_);
+  if (is_owner() && ready_ <= out_) return Progress::kBlocked;
+  if (has_result(local_)) {
+    const std::size_t count = elements(out_);
+    const Slice own = is_owner() ? slice(out_, local_) : Slice{count, count};
+    const std::byte* slot = transport_.segment().input(local_, out_);
+    std::memcpy(user(out_), slot, own.begin * element_);
+    std::memcpy(user(out_) + own.end * element_, slot + own.end * element_,
+                (count - own.end) * element_);
   }
   ++out_;
-  transport_.publish(Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
   return Progress::kMoved;
 }
 

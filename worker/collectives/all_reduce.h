@@ -28,14 +28,17 @@ struct AllReduceScratch {
 // So a node sends and receives 2 (M-1)/M times the buffer, which is the least there is for M nodes,
 // and every result is computed once.
 //
-// Inside the node, registered buffers are read and written in place. For private ones every rank
-// copies chunks into its input slots and takes results from the owners' result slots; an owner
-// takes its own slice from, and puts it into, the user's buffer directly. kSlots chunks fit between
-// two stages.
+// Inside the node, registered buffers are read and written in place. Of private ones every rank
+// copies a chunk into its input slot; the owners put their results where they read the inputs; and
+// the rank copies these out. So every line of a slot goes from its rank to an owner and back, and
+// each of the two writes what it has just read: a line that is read while another processor holds
+// it modified comes with the right to write it, whereas writing to a line that others have only
+// read costs five to ten times as much. An owner takes its own slice from, and puts it into, the
+// user's buffer directly. kSlots chunks are under way at a time.
 //
-// Through each link go, one way, P(0) .. P(w-1), R(0), P(w), R(1), ... with P(c) the partial sums and
-// R(c) the results of chunk c, and w = kSlots: no piece needs a header, and no order of arrival can
-// make two nodes wait for each other.
+// Through each link go, one way, P(0) .. P(w-1), R(0), P(w), R(1), ... with P(c) the partial sums
+// and R(c) the results of chunk c, and w = kSlots: no piece needs a header, and no order of arrival
+// can make two nodes wait for each other.
 class AllReduce {
  public:
   // base: value of all this rank's chunk flags before the operation; number: the operation's in the
@@ -74,9 +77,10 @@ class AllReduce {
 
   bool alone() const { return local_size_ == 1; }
   bool is_owner() const { return local_ < lanes_; }
-  bool has_result() const { return to_all_ || is_root_; }
+  bool has_result(int local) const {
+    return to_all_ || operation_.record.root == transport_.topology().global(local);
+  }
   bool others_reached(Flag flag, std::size_t chunk, int limit) const;
-  bool result_slot_free(std::size_t chunk) const;
 
   // Sizes in elements; bounds within a chunk.
   std::size_t elements(std::size_t chunk) const;
@@ -86,8 +90,9 @@ class AllReduce {
   const std::byte* input(int local, std::size_t chunk) const;
   std::byte* own_partials(std::size_t chunk, int node) const;
   std::byte* their_partials(const Peer& peer, std::size_t chunk) const;
-  // Where the result of a part goes first.
-  std::byte* result(std::size_t chunk, Slice part) const;
+  // Where another local rank gets its results of a chunk.
+  std::byte* target(int local, std::size_t chunk) const;
+  void set_targets(std::size_t chunk, Slice part);
   void spread(std::size_t chunk, Slice part);
   Reduction reduction(DType in, DType out, int divisor) const;
 
@@ -101,22 +106,21 @@ class AllReduce {
   int lanes_;
   int node_;
   int nodes_;
-  bool to_all_;         // all_reduce, not reduce.
-  bool is_root_;        // Of a reduce.
-  bool direct_ = true;  // All buffers of the node can be reached in place.
+  bool to_all_;                     // all_reduce, not reduce.
+  bool direct_ = true;              // All buffers of the node can be reached in place.
   bool in_place_partials_ = false;  // The user's buffer is this node's partial sum.
   std::byte* data_;
   std::size_t element_;
   std::size_t accumulator_;  // Bytes of an element of a partial sum.
   std::size_t chunk_elements_;
   std::size_t chunks_;
-  std::size_t slice_elements_;  // Most in a slice.
-  std::size_t part_elements_;   // Most in a part.
+  std::size_t slice_elements_;   // Most in a slice.
+  std::size_t part_elements_;    // Most in a part.
   std::size_t their_bytes_ = 0;  // Of a slot of their_partials.
   RankRanges own_ranges_;
   std::vector<Peer> peers_;
   std::vector<const std::byte*> inputs_;  // Direct: by local rank.
-  std::vector<std::byte*> outputs_;       // Direct: of the node's other ranks.
+  std::vector<std::byte*> outputs_;       // The same.
   std::vector<double> factors_;
 
   // Chunks through each stage, in the order of the stages.

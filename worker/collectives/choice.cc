@@ -55,19 +55,18 @@ void Choice::derive() {
 bool Choice::ring(const OpRecord& record, const Topology& topology) const {
   if (record.kind != OpKind::kAllReduce || topology.nodes() < 2) return false;
   if (topology.nodes() != topology.world_size()) return false;
-  if (costs_.forced_between != Algorithm::kAuto)
-    return costs_.forced_between == Algorithm::kRing;
+  if (costs_.forced_between != Algorithm::kAuto) return costs_.forced_between == Algorithm::kRing;
   const std::size_t bytes = record.count * dtype_bytes(static_cast<DType>(record.type));
   return topology.nodes() >= costs_.ring_from_nodes && bytes >= costs_.ring_from_bytes;
 }
 
 std::string Choice::describe() const {
-  const std::string in_node = fmt::format(
-      "in a node: {}{}{}",
-      one_shot_ ? fmt::format("one_shot up to {} bytes (registered: {}), then ", kSmallBytes,
-                              direct_above_)
-                : "",
-      in_place_ ? "direct if registered, else " : "", name_of(Algorithm::kStaged));
+  const std::string in_node =
+      fmt::format("in a node: {}{}{}",
+                  one_shot_ ? fmt::format("one_shot up to {} bytes (registered: {}), then ",
+                                          kSmallBytes, direct_above_)
+                            : "",
+                  in_place_ ? "direct if registered, else " : "", name_of(Algorithm::kStaged));
   const std::string between =
       costs_.forced_between != Algorithm::kAuto
           ? fmt::format("between nodes: {}", name_of(costs_.forced_between))
@@ -95,9 +94,8 @@ Result<void> force(const std::string& names, CostTable& costs) {
     }
     Algorithm& forced = between_nodes(*found) ? costs.forced_between : costs.forced_in_node;
     if (forced != Algorithm::kAuto && forced != *found) {
-      return make_error(Errc::kInvalidArgument,
-                        "DDP_ALGO={}: '{}' and '{}' exclude each other", names, name_of(forced),
-                        name);
+      return make_error(Errc::kInvalidArgument, "DDP_ALGO={}: '{}' and '{}' exclude each other",
+                        names, name_of(forced), name);
     }
     forced = *found;
   }

@@ -103,8 +103,7 @@ Outcome Collectives::run(const Operation& operation) {
                       std::vector<NodeGather::Block>(static_cast<std::size_t>(topology.nodes())));
   }
   if (small && all_show_payload(operation, entry)) return run_small(operation, entry);
-  return topology.nodes() == 1 ? run_large(operation, entry)
-                               : run_between_nodes(operation, entry);
+  return topology.nodes() == 1 ? run_large(operation, entry) : run_between_nodes(operation, entry);
 }
 
 bool Collectives::needs_messages(const Operation& operation) const {
@@ -154,8 +153,7 @@ Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry) {
 }
 
 // The node's head meets the others; its neighbours wait until it says that it has.
-Outcome Collectives::meet_nodes(const Operation& operation,
-                                std::vector<NodeGather::Block> blocks) {
+Outcome Collectives::meet_nodes(const Operation& operation, std::vector<NodeGather::Block> blocks) {
   const int nodes = transport_.topology().nodes();
   if (transport_.topology().local_rank() != 0) {
     auto failure = transport_.drive(operation.deadline + kStallGrace, [&] {
@@ -205,8 +203,7 @@ Outcome Collectives::run_large(const Operation& operation, const Entry& entry) {
     if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;
   }
-  return run_stream(operation,
-                    AllReduce(transport_, scratch_, operation, entry, number, chunks_));
+  return run_stream(operation, AllReduce(transport_, scratch_, operation, entry, number, chunks_));
 }
 
 Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& entry) {
@@ -220,8 +217,8 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
     default:
       if (choice_.ring(operation.record, transport_.topology()))
         return run_stream(operation, Ring(transport_, operation, ring_scratch_));
-      return run_stream(operation, AllReduce(transport_, scratch_, operation, entry, number_ - 1,
-                                             chunks_));
+      return run_stream(operation,
+                        AllReduce(transport_, scratch_, operation, entry, number_ - 1, chunks_));
   }
 }
 
@@ -233,8 +230,8 @@ Outcome Collectives::run_on_copy(const Operation& operation, const Entry& entry)
   Operation whole = operation;
   whole.record.kind = OpKind::kAllReduce;
   whole.in = whole.out = {copy_.data(), operation.in.count, operation.type()};
-  auto failure = run_stream(
-      whole, AllReduce(transport_, scratch_, whole, entry, number_ - 1, chunks_));
+  auto failure =
+      run_stream(whole, AllReduce(transport_, scratch_, whole, entry, number_ - 1, chunks_));
   if (failure) return failure;
   const bool scattered = operation.record.kind == OpKind::kReduceScatter;
   const Rank self = transport_.topology().rank();

@@ -27,8 +27,8 @@ class Collectives {
 
   // kTimeout says which ranks had arrived; kMismatch says which ranks called what.
   //
-  // Of a gather, scatter, all_to_all or unequal all_gather between nodes that is not small, only the
-  // meeting: all ranks have shown the same record; needs_messages() says so.
+  // Of a gather, scatter, all_to_all or unequal all_gather between nodes that is not small, only
+  // the meeting: all ranks have shown the same record; needs_messages() says so.
   Outcome run(const Operation& operation);
   bool needs_messages(const Operation& operation) const;
 
@@ -63,7 +63,7 @@ class Collectives {
   std::vector<std::byte> copy_;  // Of an input that must stay as it is.
   std::uint32_t number_;         // Operations of the segment so far.
   bool staging_ready_ = false;
-  std::uint32_t chunks_;         // Value of all this rank's chunk flags between operations.
+  std::uint32_t chunks_;  // Value of all this rank's chunk flags between operations.
 };
 
 }  // namespace ddp

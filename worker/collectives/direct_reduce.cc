@@ -27,7 +27,8 @@ DirectReduce::DirectReduce(Transport& transport, const Operation& operation, con
       return arena.at(segment.region_of(local), offset, operation.out.bytes());
     };
     inputs_.push_back(at(offer.in));
-    if (operation.record.kind == OpKind::kAllReduce || topology.global(local) == operation.record.root)
+    if (operation.record.kind == OpKind::kAllReduce ||
+        topology.global(local) == operation.record.root)
       outputs_.push_back(at(offer.out));
     ranges_.push_back({local, local + 1});
     factors_.push_back(offer.factor);

@@ -163,8 +163,8 @@ Progress Exchange::step_direct() {
     transport_.publish(Flag::kDone, number_ + 1);
   }
   const int before = others_done_;
-  while (others_done_ < size_ && (others_done_ == self_ ||
-                                  transport_.reached(others_done_, Flag::kDone, number_ + 1))) {
+  while (others_done_ < size_ &&
+         (others_done_ == self_ || transport_.reached(others_done_, Flag::kDone, number_ + 1))) {
     ++others_done_;
   }
   if (others_done_ == size_) return Progress::kDone;
@@ -228,8 +228,7 @@ void Exchange::take(std::size_t chunk) {
     const Flow& flow = incoming_[index(source)];
     const std::size_t bytes = piece_of(flow, chunk);
     if (bytes == 0) continue;
-    const std::byte* data =
-        source == self_ ? in_data_ + flow.in + begin : staged(source, chunk);
+    const std::byte* data = source == self_ ? in_data_ + flow.in + begin : staged(source, chunk);
     std::byte* target = out_data_ + flow.out + begin;
     if (target != data) std::memcpy(target, data, bytes);
   }

@@ -69,9 +69,9 @@ Progress NodeGather::step() {
 Progress NodeGather::advance(Leg& leg) {
   bool moved = false;
   while (!leg.done()) {
-    const Block span =
-        leg.greeted ? leg.spans[leg.next]
-                    : Block{reinterpret_cast<std::byte*>(&leg.greeting), sizeof(Greeting)};
+    const Block span = leg.greeted
+                           ? leg.spans[leg.next]
+                           : Block{reinterpret_cast<std::byte*>(&leg.greeting), sizeof(Greeting)};
     const Progress progress = move(leg, span);
     if (progress == Progress::kFailed) return progress;
     if (progress != Progress::kDone) {

@@ -56,8 +56,7 @@ Progress Ring::send() {
   if (out_offset_ < where.size()) {
     if (out_offset_ == ready) return Progress::kBlocked;
     Link& next = *transport_.link((node_ + 1) % nodes_);
-    const ssize_t sent =
-        next.send_some(data_ + where.begin + out_offset_, ready - out_offset_);
+    const ssize_t sent = next.send_some(data_ + where.begin + out_offset_, ready - out_offset_);
     if (sent < 0) return transport_.fail(next.failure());
     if (sent == 0) return Progress::kBlocked;
     out_offset_ += static_cast<std::size_t>(sent);
@@ -94,8 +93,8 @@ void Ring::combine(std::size_t bytes) {
   const std::array ranges{RankRange{0, 1}, RankRange{1, 2}};
   const std::array<const std::byte*, 2> sources{scratch_.data(), own};
   const bool last = in_step_ == nodes_ - 2;
-  const Reduction step{operation_.type(), operation_.type(), operation_.op(), last ? nodes_ : 0,
-                       {}};
+  const Reduction step{
+      operation_.type(), operation_.type(), operation_.op(), last ? nodes_ : 0, {}};
   reduce(step, ranges, sources, std::array{own}, bytes / element_);
 }
 

@@ -14,9 +14,9 @@ namespace ddp {
 // where AllReduce needs M - 1, at the price of 2 (M-1) steps of latency.
 //
 // The buffer is cut into M parts. In step j = 0 .. 2M-3 rank g sends part g - j and receives part
-// g - 1 - j (modulo M); for the first M - 1 steps it combines what it receives with its own, then it
-// takes it as the result. What it receives in one step is what it sends in the next, and it sends
-// every byte as soon as it has it, so the steps overlap.
+// g - 1 - j (modulo M); for the first M - 1 steps it combines what it receives with its own, then
+// it takes it as the result. What it receives in one step is what it sends in the next, and it
+// sends every byte as soon as it has it, so the steps overlap.
 //
 // The order in which a part is combined begins with the rank behind its number: results are the
 // same on all ranks and from run to run, but not bitwise those of the other algorithms, and half

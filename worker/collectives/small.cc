@@ -100,8 +100,8 @@ void reduce_all(const Operation& operation, Transport& transport, const Entry& e
       }
     }
   }
-  reduce(reduction, parts.ranges, parts.sources,
-         std::array{static_cast<std::byte*>(out.data)}, out.count);
+  reduce(reduction, parts.ranges, parts.sources, std::array{static_cast<std::byte*>(out.data)},
+         out.count);
 }
 
 }  // namespace
