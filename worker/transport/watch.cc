@@ -88,6 +88,8 @@ Watch::Watch(const Topology& topology, std::shared_ptr<Segment> segment,
   }
   thread_ = std::thread([this] { run(); });
   if (!links_.empty()) {
+    // Peers miss whom they have heard once, so that comes before anything can happen to this rank.
+    links_.beat(beat_for(options_.stall_timeout, kLongestNetBeat));
     net_stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     DDP_CHECK(static_cast<bool>(net_stop_), "eventfd: errno {}", errno);
     net_thread_ = std::thread([this] { run_net(); });

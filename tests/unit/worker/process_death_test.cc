@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 
 #include "common/base/errc.h"
 #include "common/wire/shm_layout.h"
+#include "tests/support/process.h"
 #include "tests/support/worker_world.h"
 
 // Ranks that are processes, one of which is killed at a random moment of a stream of operations.
@@ -43,6 +45,26 @@ int sum_until_failure(ProcessGroup& group, std::size_t count) {
     return kSurvived;
   }
 }
+
+// A number that children see too.
+class SharedCount {
+ public:
+  SharedCount()
+      : memory_(::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    DDP_CHECK(memory_ != MAP_FAILED);
+    count_ = new (memory_) std::atomic<int>(0);
+  }
+  ~SharedCount() { ::munmap(memory_, sizeof(std::atomic<int>)); }
+  SharedCount(const SharedCount&) = delete;
+  SharedCount& operator=(const SharedCount&) = delete;
+  void add() { ++*count_; }
+  int get() const { return *count_; }
+
+ private:
+  void* memory_;
+  std::atomic<int>* count_;
+};
 
 // Shared memory as the agent makes it.
 struct AgentMemory {
@@ -201,8 +223,14 @@ TEST(ProcessDeath, LinksTellEveryNode) {
                                         std::vector<int>{2, 2}, std::vector<int>{2, 1, 2}}) {
     for (int turn = 0; turn < 6; ++turn) {
       const std::size_t count = turn % 2 == 0 ? 50 : 300'000;
-      const auto children = test::fork_ranks(
-          nodes, [&](const auto& group) { return sum_until_failure(*group, count); }, seconds(60));
+      SharedCount there;
+      const auto children = test::fork_ranks(nodes, [&](const auto& group) {
+        there.add();
+        return sum_until_failure(*group, count);
+      });
+      // Whoever dies before it has made its group is missed by its agent alone.
+      ASSERT_TRUE(
+          test::wait_until([&] { return there.get() == static_cast<int>(children.size()); }));
       std::this_thread::sleep_for(milliseconds(random() % 40));  // sleep: until a random moment
       const std::size_t victim = random() % children.size();
       ::kill(children[victim], SIGKILL);
@@ -227,7 +255,7 @@ TEST(ProcessDeath, TheNeighbourNamesTheDead) {
     } catch (const CollectiveError& error) {
       const std::string text = error.what();
       const bool right = error.code == Errc::kPeerLost && error.suspect_rank == 1 &&
-                         text.find("all_reduce #0 (bucket 3): rank 1 on node 1 is gone: ") == 0;
+                         text.find("rank 1 on node 1 is gone: ") != std::string::npos;
       if (!right) std::fprintf(stderr, "%s\n", text.c_str());
       return right ? kSurvived : 1;
     }
