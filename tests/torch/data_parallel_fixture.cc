@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/collectives/tree_order.h"
+
 namespace ddp::test {
 
 std::string error_of(const std::function<void()>& action) {
@@ -29,9 +31,18 @@ at::Tensor input_of(int rank, int step) {
 
 at::Tensor loss_of(const at::Tensor& output) { return output.square().mean(); }
 
+namespace {
+
+at::Tensor tree_sum(const std::vector<at::Tensor>& terms, int begin, int end) {
+  if (end - begin == 1) return terms[static_cast<std::size_t>(begin)];
+  const int middle = tree_middle(begin, end);
+  return tree_sum(terms, begin, middle) + tree_sum(terms, middle, end);
+}
+
+}  // namespace
+
 at::Tensor average(const std::vector<at::Tensor>& terms) {
-  at::Tensor sum = terms[0].clone();
-  for (std::size_t i = 1; i < terms.size(); ++i) sum = sum + terms[i];
+  const at::Tensor sum = tree_sum(terms, 0, static_cast<int>(terms.size()));
   return sum * (1.0 / static_cast<double>(terms.size()));
 }
 

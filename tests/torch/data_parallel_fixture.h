@@ -24,7 +24,8 @@ std::shared_ptr<Mlp> make_mlp(std::uint64_t seed,
 at::Tensor input_of(int rank, int step = 0);
 at::Tensor loss_of(const at::Tensor& output);
 
-// The sum in the order given, then one multiplication: what a group promises, to the bit.
+// The sum along the tree of a world of that many ranks (collectives/tree_order.h), then one
+// multiplication: what a group promises, to the bit.
 at::Tensor average(const std::vector<at::Tensor>& terms);
 
 // The gradient of each parameter of make_mlp(7) that a rank's inputs give, accumulated over steps.

@@ -18,14 +18,14 @@ namespace {
 
 using testing::HasSubstr;
 
-TEST(ReduceGradients, GivesTheAverageInRankOrderToTheBit) {
-  run_ranks({2, 1}, [](const GroupPtr& group) {
+TEST(ReduceGradients, GivesTheAverageInTreeOrderToTheBit) {
+  run_ranks({2, 3}, [](const GroupPtr& group) {
     auto module = make_mlp(7);
     for (int step = 0; step < 2; ++step) {
       loss_of(module->forward(input_of(group->rank(), step))).backward();
     }
     reduce_gradients(module->parameters(), *group);
-    expect_average_gradients(*module, 3, {0, 1});
+    expect_average_gradients(*module, 5, {0, 1});
   });
 }
 

@@ -1,6 +1,6 @@
+#include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -13,6 +13,7 @@
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
+#include "tests/torch/recording_group.h"
 #include "worker/ddp/distributed_data_parallel.h"
 
 namespace ddp::test {
@@ -58,43 +59,6 @@ DistributedDataParallelOptions small_buckets() {
   options.bucket_cap_mb = 1e-6;  // Each parameter its own.
   return options;
 }
-
-// Forwards to a group and remembers what was issued.
-class RecordingGroup : public ProcessGroup {
- public:
-  explicit RecordingGroup(GroupPtr group) : group_(std::move(group)) {}
-  Rank rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  Round round() const override { return group_->round(); }
-  WorkPtr all_reduce(Buffer buffer, ReduceOp op, OpOptions options) override {
-    record(options.tag);
-    return group_->all_reduce(buffer, op, std::move(options));
-  }
-  WorkPtr broadcast(Buffer buffer, Rank root, OpOptions options) override {
-    record(options.tag);
-    return group_->broadcast(buffer, root, std::move(options));
-  }
-  WorkPtr all_gather(Buffer in, Buffer out, OpOptions options) override {
-    record(options.tag);
-    return group_->all_gather(in, out, std::move(options));
-  }
-  WorkPtr barrier(OpOptions options) override { return group_->barrier(std::move(options)); }
-  void abort(const std::string& reason) override { group_->abort(reason); }
-
-  std::vector<std::string> take() {
-    const std::lock_guard lock(mutex_);
-    return std::exchange(tags_, {});
-  }
-
- private:
-  void record(const std::string& tag) {
-    const std::lock_guard lock(mutex_);
-    tags_.push_back(tag);
-  }
-  GroupPtr group_;
-  std::mutex mutex_;
-  std::vector<std::string> tags_;
-};
 
 TEST(Overlap, FullBucketsAreIssuedWhileBackwardGoesOn) {
   run_ranks({2}, [](const GroupPtr& group) {

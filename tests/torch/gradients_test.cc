@@ -21,8 +21,8 @@ class DataParallelModes : public testing::TestWithParam<Mode> {};
 INSTANTIATE_TEST_SUITE_P(All, DataParallelModes, testing::ValuesIn(modes()),
                          [](const auto& tested) { return tested.param.name; });
 
-TEST_P(DataParallelModes, GradientsAreTheAverageInRankOrderToTheBit) {
-  for (const std::vector<int>& nodes : {std::vector<int>{1}, {2}, {3}, {2, 1}}) {
+TEST_P(DataParallelModes, GradientsAreTheAverageInTreeOrderToTheBit) {
+  for (const std::vector<int>& nodes : {std::vector<int>{1}, {2}, {3}, {2, 1}, {3, 2}}) {
     run_ranks(nodes, [&](const GroupPtr& group) {
       DistributedDataParallel model(make_mlp(7 + static_cast<std::uint64_t>(group->rank())), group,
                                     GetParam().options);
@@ -31,6 +31,30 @@ TEST_P(DataParallelModes, GradientsAreTheAverageInRankOrderToTheBit) {
         loss_of(model(input_of(group->rank(), step))).backward();
         expect_average_gradients(model.module(), group->size(), {step});
       }
+    });
+  }
+}
+
+// Its gradient is the input.
+struct Weighted : torch::nn::Module {
+  explicit Weighted(at::ScalarType type) {
+    weight = register_parameter("weight", torch::ones({40}, type));
+  }
+  at::Tensor forward(const at::Tensor& x) { return (weight * x).sum(); }
+  at::Tensor weight;
+};
+
+TEST(GradientTypes, HalvesAreAveragedInFloat32AndRoundedOnce) {
+  for (const at::ScalarType type : {torch::kHalf, torch::kBFloat16}) {
+    const auto input = [&](int rank) {
+      return random_tensor({40}, 31 + static_cast<std::uint64_t>(rank)).to(type);
+    };
+    run_ranks({3}, [&](const GroupPtr& group) {
+      DistributedDataParallel model(std::make_shared<Weighted>(type), group);
+      model(input(group->rank())).backward();
+      std::vector<at::Tensor> terms;
+      for (int rank = 0; rank < 3; ++rank) terms.push_back(input(rank).to(torch::kFloat));
+      EXPECT_TRUE(same_bytes(model.module().weight.grad(), average(terms).to(type)));
     });
   }
 }

@@ -39,13 +39,13 @@ bool are_same(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b
 
 }  // namespace
 
-void GradientReducer::plan(const std::vector<at::Tensor>& trainable) {
+void GradientReducer::plan(const std::vector<at::Tensor>& trainable, ProcessGroup& group) {
   parts_.clear();
   planned_.clear();
   std::vector<at::ScalarType> types;
   for (std::size_t index = 0; index < trainable.size(); ++index) {
     const at::Tensor& parameter = trainable[index];
-    reduction_type(parameter, fmt::format("parameter {}", index));
+    gradient_type(parameter, fmt::format("parameter {}", index));
     auto type = std::find(types.begin(), types.end(), parameter.scalar_type());
     if (type == types.end()) {
       type = types.insert(types.end(), parameter.scalar_type());
@@ -57,7 +57,7 @@ void GradientReducer::plan(const std::vector<at::Tensor>& trainable) {
     std::int64_t elements = 0;
     for (const at::Tensor& parameter : part.parameters) elements += parameter.numel();
     const auto count = static_cast<std::int64_t>(part.parameters.size());
-    part.flat = at::zeros({elements + count}, part.parameters[0].options().requires_grad(false));
+    part.flat = registered_zeros(group, elements + count, part.parameters[0].scalar_type());
     part.flags = part.flat.narrow(0, elements, count);
     elements = 0;
     for (const at::Tensor& parameter : part.parameters) {
@@ -66,6 +66,7 @@ void GradientReducer::plan(const std::vector<at::Tensor>& trainable) {
     }
   }
   planned_ = trainable;
+  planned_for_ = &group;
 }
 
 void GradientReducer::pack(Part& part) {
@@ -108,7 +109,7 @@ void GradientReducer::reduce(const std::vector<at::Tensor>& parameters, ProcessG
   const at::NoGradGuard no_grad;
   try {
     const std::vector<at::Tensor> trainable = trainable_of(parameters);
-    if (!are_same(trainable, planned_)) plan(trainable);
+    if (planned_for_ != &group || !are_same(trainable, planned_)) plan(trainable, group);
     for (Part& part : parts_) pack(part);
     for (Part& part : parts_) {
       part.work = group.all_reduce(buffer_of(part.flat), ReduceOp::kAvg, {{}, "gradients"});

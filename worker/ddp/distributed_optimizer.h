@@ -42,11 +42,12 @@ class GradientReducer {
     WorkPtr work;
   };
 
-  void plan(const std::vector<at::Tensor>& trainable);
+  void plan(const std::vector<at::Tensor>& trainable, ProcessGroup& group);
   static void pack(Part& part);
   static void unpack(const Part& part);
 
   std::vector<at::Tensor> planned_;
+  const ProcessGroup* planned_for_ = nullptr;  // Whose memory the buffers are, at best.
   std::vector<Part> parts_;
 };
 

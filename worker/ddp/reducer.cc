@@ -66,7 +66,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
             throw std::invalid_argument(
                 fmt::format("parameter {} requires no gradient", parameter.name));
           }
-          const DType type = reduction_type(parameter.tensor, "parameter " + parameter.name);
+          const DType type = gradient_type(parameter.tensor, "parameter " + parameter.name);
           const auto count = static_cast<std::size_t>(parameter.tensor.numel());
           sizes.push_back({count * dtype_bytes(type), static_cast<int>(type)});
         }
@@ -102,8 +102,8 @@ void Reducer::make_buckets() {
     if (alone()) continue;
     const at::Tensor& like = parameters_[layout.slots.front().parameter].named.tensor;
     const std::size_t element_bytes = like.element_size();
-    bucket.flat = at::zeros({static_cast<std::int64_t>(layout.bytes / element_bytes)},
-                            like.options().requires_grad(false));
+    bucket.flat = registered_zeros(*group_, static_cast<std::int64_t>(layout.bytes / element_bytes),
+                                   like.scalar_type());
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = parameters_[slot.parameter];
       parameter.slot =

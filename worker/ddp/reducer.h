@@ -28,9 +28,10 @@ struct ReducerOptions {
 
 // Averages gradients over the group while backward goes on.
 //
-// A hook on every parameter copies its gradient into a bucket as soon as it is computed; a full
-// bucket is reduced on the group's communication thread, in an order that all ranks share. At the
-// end of backward, inside the call of backward(), the reducer waits for all buckets and writes the
+// A hook on every parameter copies its gradient into a bucket as soon as it is computed; buckets
+// lie in the group's registered memory, where they are reduced without another copy. A full bucket
+// is reduced on the group's communication thread, in an order that all ranks share. At the end of
+// backward, inside the call of backward(), the reducer waits for all buckets and writes the
 // averages to .grad. So when backward() returns, every .grad is the average over the ranks of what
 // .grad would be without the reducer, earlier accumulation included.
 //
@@ -51,7 +52,7 @@ struct ReducerOptions {
 class Reducer {
  public:
   // The parameters, in the order of definition, all requiring a gradient, dense, on the CPU,
-  // float32 or float64; std::invalid_argument names the one that is not.
+  // of a floating-point type; std::invalid_argument names the one that is not.
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group,
           ReducerOptions options);
   // Removes the hooks. If a backward was abandoned half-way, waits for what it has in flight in the

@@ -11,7 +11,6 @@
 #include "common/base/check.h"
 
 namespace ddp {
-namespace {
 
 const char* type_name(at::ScalarType type) {
   switch (type) {
@@ -33,6 +32,10 @@ const char* type_name(at::ScalarType type) {
       return "float32";
     case at::kDouble:
       return "float64";
+    case at::kComplexFloat:
+      return "complex64";
+    case at::kComplexDouble:
+      return "complex128";
     case at::kBool:
       return "bool";
     default:
@@ -40,25 +43,67 @@ const char* type_name(at::ScalarType type) {
   }
 }
 
-}  // namespace
-
-DType reduction_type(const at::Tensor& tensor, const std::string& what) {
-  if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
+DType element_type(const at::Tensor& tensor, const std::string& what) {
+  if (!tensor.defined()) throw std::invalid_argument(fmt::format("{} is undefined", what));
+  if (!tensor.device().is_cpu()) {
     throw std::invalid_argument(fmt::format(
-        "{} is on {} with layout {}; only dense tensors in CPU memory can be reduced", what,
-        tensor.device().str(), tensor.layout() == at::kStrided ? "strided" : "not strided"));
+        "{} is on {}; a group of host memory takes CPU tensors only (for memory of CUDA devices "
+        "there is NCCL's group, worker/nccl)",
+        what, tensor.device().str()));
   }
-  if (tensor.scalar_type() == at::kFloat) return DType::kF32;
-  if (tensor.scalar_type() == at::kDouble) return DType::kF64;
+  if (tensor.layout() != at::kStrided) {
+    throw std::invalid_argument(fmt::format("{} is not dense; convert it with to_dense()", what));
+  }
+  switch (tensor.scalar_type()) {
+    case at::kByte:
+    case at::kBool:
+      return DType::kU8;
+    case at::kChar:
+      return DType::kI8;
+    case at::kInt:
+      return DType::kI32;
+    case at::kLong:
+      return DType::kI64;
+    case at::kHalf:
+      return DType::kF16;
+    case at::kBFloat16:
+      return DType::kBF16;
+    case at::kFloat:
+      return DType::kF32;
+    case at::kDouble:
+      return DType::kF64;
+    default:
+      throw std::invalid_argument(
+          fmt::format("{} is {}; collectives have uint8, int8, int32, int64, float16, bfloat16, "
+                      "float32, float64 and bool",
+                      what, type_name(tensor.scalar_type())));
+  }
+}
+
+DType gradient_type(const at::Tensor& tensor, const std::string& what) {
+  const DType type = element_type(tensor, what);
+  if (is_floating(type)) return type;
   throw std::invalid_argument(
-      fmt::format("{} has element type {}; gradients are reduced as float32 or float64", what,
+      fmt::format("{} is {}; gradients are averaged as float16, bfloat16, float32 or float64", what,
                   type_name(tensor.scalar_type())));
 }
 
 Buffer buffer_of(const at::Tensor& tensor) {
   DDP_CHECK(tensor.is_contiguous(), "{}", describe(tensor));
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()),
-          reduction_type(tensor, "a buffer")};
+          element_type(tensor, "a buffer")};
+}
+
+at::Tensor registered_zeros(ProcessGroup& group, std::int64_t elements, at::ScalarType type) {
+  const at::TensorOptions options(type);
+  const std::size_t bytes = static_cast<std::size_t>(elements) * at::elementSize(type);
+  if (auto memory = group.allocate(bytes)) {
+    std::byte* const data = memory.get();
+    std::memset(data, 0, bytes);
+    return at::from_blob(
+        data, {elements}, [memory](void*) mutable { memory.reset(); }, options);
+  }
+  return at::zeros({elements}, options);
 }
 
 std::string describe(const at::Tensor& tensor) {
@@ -94,13 +139,16 @@ at::Tensor slot_of(const at::Tensor& flat, std::int64_t first_element, const at:
   return slot;
 }
 
+void mark_changed(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 void copy_values(const at::Tensor& to, const at::Tensor& from) {
-  if (to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && is_packed(to) &&
-      is_packed(from) && to.strides() == from.strides() && to.device().is_cpu() &&
-      from.device().is_cpu()) {
+  if (to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && !to.is_neg() &&
+      !from.is_neg() && is_packed(to) && is_packed(from) && to.strides() == from.strides() &&
+      to.device().is_cpu() && from.device().is_cpu()) {
     if (to.nbytes() != 0) std::memcpy(to.data_ptr(), from.data_ptr(), to.nbytes());
-    // Autograd refuses to use a saved tensor whose values have changed since; this is how it knows.
-    to.unsafeGetTensorImpl()->bump_version();
+    mark_changed(to);
     return;
   }
   const at::NoGradGuard no_grad;

@@ -13,12 +13,23 @@
 // Between LibTorch's tensors and the bytes that collectives move. CPU tensors only.
 namespace ddp {
 
-// The element type that a reduction of this tensor uses. Throws std::invalid_argument, naming
-// `what`, if collectives do not have it.
-DType reduction_type(const at::Tensor& tensor, const std::string& what);
+// "float32", and so on.
+const char* type_name(at::ScalarType type);
+
+// The type with which collectives move the tensor's elements; that of bool is kU8. Throws
+// std::invalid_argument, naming `what`, if they have none, or if the tensor is not dense or not on
+// the CPU.
+DType element_type(const at::Tensor& tensor, const std::string& what);
+
+// The same for what is averaged: floating point only.
+DType gradient_type(const at::Tensor& tensor, const std::string& what);
 
 // All elements of a contiguous tensor. The tensor must outlive the use of the buffer.
 Buffer buffer_of(const at::Tensor& tensor);
+
+// A flat tensor of zeros in memory that the group's ranks reduce in place (ProcessGroup::allocate),
+// or in ordinary memory if there is none left. It may outlive the group.
+at::Tensor registered_zeros(ProcessGroup& group, std::int64_t elements, at::ScalarType type);
 
 // "float32 [10, 5]", or "float32 [10, 5] strides [1, 10]" where the layout is not row-major.
 std::string describe(const at::Tensor& tensor);
@@ -35,6 +46,10 @@ bool is_packed(const at::Tensor& tensor);
 // element of flat. It shares the storage without being a view in autograd's sense, so the
 // optimizers' zero_grad works on it.
 at::Tensor slot_of(const at::Tensor& flat, std::int64_t first_element, const at::Tensor& like);
+
+// Tells autograd that the values have been written to: it refuses to use a saved tensor whose
+// values have changed since.
+void mark_changed(const at::Tensor& tensor);
 
 // Copies values; a memcpy where both have equal type, sizes and packed strides.
 void copy_values(const at::Tensor& to, const at::Tensor& from);

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Records what torch.distributed's functions give over gloo, for gloo_transcript_test.cc:
+
+    python3 tests/torch/gloo_transcript.py > tests/torch/gloo_transcript.txt
+
+Each line: size of the world, rank, function, the elements of the result. Made with PyTorch 1.13.
+"""
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+
+def numbers(rank, rows, salt=0):
+    return ((torch.arange(rows * 5) * 7 + rank * 3 + salt) % 5).view(rows, 5).float()
+
+
+def parcel(sender, receiver):
+    return numbers(sender, (sender + 2 * receiver) % 4, receiver)
+
+
+def exercise(rank, size, record):
+    ranks = range(size)
+    tensor = numbers(rank, 2)
+    dist.all_reduce(tensor)
+    record("all_reduce", tensor)
+    tensor = numbers(rank, 2)
+    dist.broadcast(tensor, 1)
+    record("broadcast", tensor)
+    tensor = numbers(rank, 2)
+    dist.reduce(tensor, 1)
+    if rank == 1:
+        record("reduce", tensor)
+    tensors = [torch.zeros(2, 5) for _ in ranks]
+    dist.all_gather(tensors, numbers(rank, 2))
+    record("all_gather", torch.cat(tensors))
+    dist.gather(numbers(rank, 2), tensors if rank == 1 else None, dst=1)
+    if rank == 1:
+        record("gather", torch.cat(tensors))
+    tensor = torch.zeros(2, 5)
+    dist.scatter(tensor, [numbers(other, 2, 1) for other in ranks] if rank == 1 else None, src=1)
+    record("scatter", tensor)
+    sent = [parcel(rank, other) for other in ranks]
+    received = [parcel(other, rank) for other in ranks]
+    output = torch.zeros_like(torch.cat(received))
+    dist.all_to_all_single(output, torch.cat(sent), [part.size(0) for part in received],
+                           [part.size(0) for part in sent])
+    record("all_to_all_single", output)
+    output = torch.zeros(2 * size, 5)
+    dist.all_to_all_single(output, numbers(rank, 2 * size))
+    record("all_to_all_single_equal", output)
+
+
+def run(rank, size, folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store{size}", rank=rank, world_size=size)
+    with open(f"{folder}/{size}.{rank}", "w", encoding="ascii") as file:
+        def record(function, tensor):
+            values = " ".join(f"{value:g}" for value in tensor.reshape(-1).tolist())
+            file.write(f"{size} {rank} {function} {values}\n")
+        exercise(rank, size, record)
+    dist.barrier()
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    with tempfile.TemporaryDirectory() as temporary:
+        for world in (2, 3):
+            torch.multiprocessing.spawn(run, (world, temporary), nprocs=world)
+            for number in range(world):
+                with open(f"{temporary}/{world}.{number}", encoding="ascii") as lines:
+                    sys.stdout.write(lines.read())

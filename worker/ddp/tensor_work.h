@@ -1,0 +1,42 @@
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "worker/runtime/process_group.h"
+
+namespace ddp {
+
+// Where the result of an operation has to be copied when it is done.
+struct Landing {
+  at::Tensor to;
+  at::Tensor from;
+};
+
+// The Work of an operation on tensors: keeps the memory that the operation uses, and brings its
+// result to where it belongs. Thread safe.
+//
+// If it is destroyed before the operation is done, the memory is kept until a later TensorWork of
+// the process is made when it is; the landings are then void.
+class TensorWork final : public Work {
+ public:
+  TensorWork(WorkPtr work, std::vector<at::Tensor> used, std::vector<Landing> landings);
+  ~TensorWork() override;
+  TensorWork(const TensorWork&) = delete;
+  TensorWork& operator=(const TensorWork&) = delete;
+
+  bool done() const override;
+  void wait() override;
+
+ private:
+  void land() const;
+
+  const WorkPtr work_;
+  std::vector<at::Tensor> used_;
+  mutable std::mutex mutex_;
+  mutable std::vector<Landing> landings_;  // That have not been carried out.
+};
+
+}  // namespace ddp
