@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/collective_calls.h"
+#include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
 // The same inputs give the same bits on all ranks, wherever these and their buffers are and however

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/collective_calls.h"
+#include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 #include "tests/unit/worker/kernels_reference.h"
 

@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/collective_calls.h"
+#include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
 // Random operations, most of them small, on four ranks: in the world and in sub-groups that come

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/support/collective_calls.h"
+#include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
 // all_reduce along the ring, which by itself is chosen for many nodes only. It has an order of its

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
-#include "tests/support/collective_calls.h"
+#include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
 // Groups within a group: who is in them, that they work beside each other, how they fail and end.
