@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
+#include "worker/transport/take_lines.h"
 
 namespace ddp {
 namespace {
@@ -31,6 +32,7 @@ Exchange::Exchange(Transport& transport, const Operation& operation, const Entry
       out_data_(static_cast<std::byte*>(operation.out.data)),
       in_data_(static_cast<const std::byte*>(operation.in.data)),
       reduces_(operation.record.kind == OpKind::kReduceScatter),
+      gathers_(operation.record.kind == OpKind::kGather),
       incoming_(index(size_)),
       outgoing_(index(size_)) {
   plan();
@@ -176,8 +178,8 @@ std::size_t Exchange::piece_of(const Flow& flow, std::size_t chunk) const {
   return begin >= flow.bytes ? 0 : std::min(piece_bytes_, flow.bytes - begin);
 }
 
-const std::byte* Exchange::staged(int source, std::size_t chunk) const {
-  const std::byte* slot = transport_.segment().input(source, chunk);
+std::byte* Exchange::staged(int source, std::size_t chunk) const {
+  std::byte* slot = transport_.segment().input(source, chunk);
   return same_for_all_ ? slot : slot + index(self_) * piece_bytes_;
 }
 
@@ -228,9 +230,15 @@ void Exchange::take(std::size_t chunk) {
     const Flow& flow = incoming_[index(source)];
     const std::size_t bytes = piece_of(flow, chunk);
     if (bytes == 0) continue;
-    const std::byte* data = source == self_ ? in_data_ + flow.in + begin : staged(source, chunk);
     std::byte* target = out_data_ + flow.out + begin;
-    if (target != data) std::memcpy(target, data, bytes);
+    const std::byte* own = in_data_ + flow.in + begin;
+    if (source == self_) {
+      if (target != own) std::memcpy(target, own, bytes);
+    } else if (sole_reader()) {
+      copy_taking_lines(target, staged(source, chunk), bytes);
+    } else {
+      std::memcpy(target, staged(source, chunk), bytes);
+    }
   }
 }
 
@@ -247,6 +255,9 @@ void Exchange::reduce_piece(std::size_t offset, std::size_t bytes, std::size_t s
   if (operation_.op() == ReduceOp::kPremulSum) reduction.factors = factors_;
   reduce(reduction, ranges_, sources_, std::array{out_data_ + offset},
          bytes / dtype_bytes(operation_.type()));
+  for (int source = 0; from_slots && source < size_; ++source) {
+    if (source != self_) take_lines(staged(source, slot_chunk), bytes);
+  }
 }
 
 }  // namespace ddp

@@ -44,7 +44,9 @@ class Exchange {
   bool chunk_there(std::size_t chunk) const;
   void take(std::size_t chunk);
   void reduce_piece(std::size_t offset, std::size_t bytes, std::size_t slot_chunk, bool staged);
-  const std::byte* staged(int source, std::size_t chunk) const;
+  std::byte* staged(int source, std::size_t chunk) const;
+  // Whether a piece in a slot has one reader only.
+  bool sole_reader() const { return !same_for_all_ || size_ == 2 || gathers_; }
   std::size_t piece_of(const Flow& flow, std::size_t chunk) const;
   bool reached(int local, Flag flag, std::size_t value) const {
     return transport_.reached(local, flag, base_ + static_cast<std::uint32_t>(value));
@@ -60,6 +62,7 @@ class Exchange {
   std::byte* out_data_;
   const std::byte* in_data_;
   bool reduces_;
+  bool gathers_ = false;        // To one rank.
   bool same_for_all_ = false;   // One piece serves all readers.
   std::vector<Flow> incoming_;  // By source.
   std::vector<Flow> outgoing_;  // By reader.

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "worker/transport/take_lines.h"
+
 namespace ddp {
 
 bool RingWriter::has_room(std::size_t bytes) {
@@ -39,6 +41,8 @@ std::size_t RingReader::read(std::byte* to, std::size_t bytes) {
   const std::size_t first = std::min(count, kRingBytes - at);
   if (first > 0) std::memcpy(to, ring_.bytes + at, first);
   if (count > first) std::memcpy(to + first, ring_.bytes, count - first);
+  take_lines(ring_.bytes + at, first);
+  take_lines(ring_.bytes, count - first);
   read_ += count;
   return count;
 }
