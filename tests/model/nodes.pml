@@ -1,53 +1,64 @@
 /* The all_reduce between nodes: partial sums and results share a stream to each node, without deadlock or early overwrite.
  *
- * Models AllReduce of worker/collectives/all_reduce.cc with several nodes: add_up, send, receive, combine, hand_out and
- * result_slot_free of a lane's owner, and copy_in and copy_out of a rank without a lane.
+ * Models AllReduce of worker/collectives/all_reduce.cc with several nodes: add_up, send, receive with spread, combine and
+ * hand_out of a lane's owner, and copy_in and copy_out of a rank without a lane.
  *
- * NODES nodes with one lane. With LOCALS=2 each has a second rank, whose input and result pass through slots; with LOCALS=1
- * the owner is alone and works in the user's memory. A stream between two nodes holds LINK pieces, and a piece goes through
- * at once: the sender's and the receiver's orders of pieces must agree. Slots and pieces hold the number of their chunk;
- * whoever reads asserts that it is the expected one. Stages run in any order. Nothing runs for ever, so "no invalid end
- * state" means that every rank gets every part of every chunk.
+ * NODES nodes with one lane; the last PAIRS of them have a second rank, in whose input slots the owner reads the inputs and
+ * puts the results. Such owners, and with -DSCRATCH all, add up into scratch memory, as in the code those do that need wider
+ * partial sums, or whose nodes' buffers are registered. The others send from the user's memory. Of scratch memory a slot is
+ * reused once it was sent and combined; where there is a pair, the slots of the input already wait for as much.
+ *
+ * A stream between two nodes holds LINK pieces, and a piece goes through at once: the sender's and the receiver's orders of
+ * pieces must agree. Slots and pieces hold the number of their chunk, input slots and the user's memory also whether input
+ * or result lies there; whoever reads asserts that it finds what it expects. Stages run in any order. Nothing runs for ever,
+ * so "no invalid end state" means that every rank gets every part of every chunk.
  *
  * Abstracted: bytes and sums, the flags' wrap and base (pipeline.pml), several lanes (independent of each other but for the
- * waits of copy_in and copy_out), waiting, aborts, broken links.
+ * waits of copy_in and copy_out), the nodes' meeting (NodeGather), which goes ahead on every stream, waiting, aborts, broken
+ * links.
  *
- *   case: holds -DNODES=2 -DLOCALS=2 -DCHUNKS=4 -DLINK=1
- *   case: holds -DNODES=2 -DLOCALS=2 -DCHUNKS=3 -DLINK=3
- *   case: holds -DNODES=2 -DLOCALS=1 -DCHUNKS=5 -DLINK=1
- *   case: holds -DNODES=3 -DLOCALS=1 -DCHUNKS=3 -DSLOTS=1 -DLINK=1
- *   case: fails "theirs[" -DNODES=2 -DLOCALS=2 -DCHUNKS=4 -DLINK=1 -DTHEIRS_FREE_EARLY
- *   case: fails "own[" -DNODES=2 -DLOCALS=2 -DCHUNKS=4 -DLINK=1 -DOWN_FREE_BEFORE_SENT
- *   case: fails "own[" -DNODES=2 -DLOCALS=2 -DCHUNKS=4 -DLINK=1 -DOWN_FREE_BEFORE_COMBINED
- *   case: fails "result[" -DNODES=2 -DLOCALS=2 -DCHUNKS=4 -DLINK=1 -DRESULT_FREE_BEFORE_SENT
- *   case: fails "result[" -DNODES=2 -DLOCALS=2 -DCHUNKS=4 -DLINK=1 -DREADY_BEFORE_RECEIVED
- *   case: fails "piece" -DNODES=2 -DLOCALS=2 -DCHUNKS=4 -DLINK=1 -DORDERS_DIFFER
- *   case: fails "theirs[" -DNODES=2 -DLOCALS=1 -DCHUNKS=4 -DLINK=1 -DCOMBINE_BEFORE_ALL
+ *   case: holds -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1
+ *   case: holds -DNODES=2 -DPAIRS=2 -DCHUNKS=3 -DLINK=3
+ *   case: holds -DNODES=2 -DPAIRS=1 -DCHUNKS=5 -DLINK=1
+ *   case: holds -DNODES=2 -DPAIRS=0 -DCHUNKS=5 -DLINK=1
+ *   case: holds -DNODES=2 -DPAIRS=0 -DCHUNKS=5 -DLINK=1 -DSCRATCH
+ *   case: holds -DNODES=2 -DPAIRS=1 -DCHUNKS=4 -DLINK=2 -DSCRATCH
+ *   case: holds -DNODES=3 -DPAIRS=0 -DCHUNKS=3 -DSLOTS=1 -DLINK=1
+ *   case: holds -DNODES=3 -DPAIRS=1 -DCHUNKS=2 -DSLOTS=1 -DLINK=1
+ *   case: fails "theirs[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DTHEIRS_FREE_EARLY
+ *   case: fails "own[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DSCRATCH -DOWN_FREE_BEFORE_SENT
+ *   case: fails "own[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DSCRATCH -DOWN_FREE_BEFORE_COMBINED
+ *   case: fails "input[" -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DINPUT_FREE_EARLY
+ *   case: fails "input[" -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DADDED_BEFORE_COPY
+ *   case: fails "input[" -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DREADY_BEFORE_RECEIVED
+ *   case: fails "input[" -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DNOT_SPREAD
+ *   case: fails "piece" -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DORDERS_DIFFER
+ *   case: fails "theirs[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DCOMBINE_BEFORE_ALL
+ *   case: fails "invalid end state" -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DMORE_AHEAD_THAN_SLOTS
  */
 #ifndef SLOTS
 #define SLOTS 2
 #endif
 
-/* Flags of each node: of its second rank in and out, of its owner reduced and ready. */
+/* Flags of each node: of its second rank in, and how far it has copied out; of its owner ready. */
 byte in[NODES];
-byte reduced[NODES];
 byte ready[NODES];
-byte out[NODES];
 
-/* What lies where: chunk + 1, by node. */
-#if LOCALS == 2
-byte input[NODES * SLOTS];
-byte own[NODES * SLOTS * NODES];
-byte result[NODES * SLOTS * NODES];
-#define OWN(part) own[(self * SLOTS + chunk % SLOTS) * NODES + (part)]
-#define RESULT(node, part) result[((node) * SLOTS + chunk % SLOTS) * NODES + (part)]
-#else
-/* The user's memory holds input, then result. */
+/* The slots of the second rank: chunk and what it is, by node and part. */
+byte input[NODES * SLOTS * NODES];
+#define INPUT(node, part) input[((node) * SLOTS + chunk % SLOTS) * NODES + (part)]
+#define GIVEN (2 * chunk + 1)
+#define RESULT (2 * chunk + 2)
+
+/* The user's memory of each owner. */
 #define INPUT_THERE 0
 #define RESULT_THERE 1
 bit user[NODES * CHUNKS * NODES];
 #define USER(part) user[(self * CHUNKS + chunk) * NODES + (part)]
-#endif
+
+/* Partial sums, this node's and the others': chunk + 1. */
+byte own[NODES * SLOTS * NODES];
+#define OWN(part) own[(self * SLOTS + chunk % SLOTS) * NODES + (part)]
 byte theirs[NODES * NODES * SLOTS];
 #define THEIRS(peer) theirs[(self * NODES + (peer)) * SLOTS + chunk % SLOTS]
 
@@ -58,13 +69,24 @@ chan link[NODES * NODES] = [LINK] of { bit, byte };
 #define FROM(peer) link[(peer) * NODES + self]
 
 /* What the next piece of a stream is, by how many of each kind went before. */
-#define IS_PARTIAL(partials, results) ((partials) < CHUNKS && (partials) - (results) < SLOTS)
+#ifdef MORE_AHEAD_THAN_SLOTS
+#define AHEAD (SLOTS + 1)
+#else
+#define AHEAD SLOTS
+#endif
+#define IS_PARTIAL(partials, results) ((partials) < CHUNKS && (partials) - (results) < AHEAD)
 #ifdef ORDERS_DIFFER
-#define IS_PARTIAL_IN(partials, results) ((partials) < CHUNKS && (partials) - (results) < SLOTS - 1)
+#define IS_PARTIAL_IN(partials, results) ((partials) < CHUNKS && (partials) - (results) < AHEAD - 1)
 #else
 #define IS_PARTIAL_IN(partials, results) IS_PARTIAL(partials, results)
 #endif
 
+#define IS_PAIR(node) ((node) >= NODES - PAIRS)
+#ifdef SCRATCH
+#define HAS_SCRATCH(node) true
+#else
+#define HAS_SCRATCH(node) IS_PAIR(node)
+#endif
 #define ALL(condition) (condition(0) && condition(1) && (NODES < 3 || condition(NODES - 1)))
 #define FREED(chunk) ((chunk) - SLOTS + 1)
 #define HAS_SENT_PARTIALS(peer) ((peer) == self || sent_partials[peer] >= FREED(added))
@@ -79,14 +101,15 @@ chan link[NODES * NODES] = [LINK] of { bit, byte };
 #else
 #define OWN_FREE (added < SLOTS || (combined >= FREED(added) && ALL(HAS_SENT_PARTIALS)))
 #endif
-#if LOCALS == 1
-#define RESULT_FREE(chunk) true
-#elif defined(RESULT_FREE_BEFORE_SENT)
-#define RESULT_FREE(chunk) ((chunk) < SLOTS || out[self] >= FREED(chunk))
+#ifdef INPUT_FREE_EARLY
+#define UNDER_WAY (SLOTS + 1)
 #else
-#define RESULT_FREE(chunk) ((chunk) < SLOTS || (out[self] >= FREED(chunk) && \
-  (0 == self || sent_results[0] >= FREED(chunk)) && (1 == self || sent_results[1] >= FREED(chunk)) && \
-  (NODES < 3 || NODES - 1 == self || sent_results[NODES - 1] >= FREED(chunk))))
+#define UNDER_WAY SLOTS
+#endif
+#ifdef ADDED_BEFORE_COPY
+#define INPUTS_THERE true
+#else
+#define INPUTS_THERE (!IS_PAIR(self) || in[self] > added)
 #endif
 #ifdef THEIRS_FREE_EARLY
 #define THEIRS_FREE(peer) true
@@ -106,43 +129,35 @@ chan link[NODES * NODES] = [LINK] of { bit, byte };
 #define CAN_SEND(peer) \
   (IS_PARTIAL(sent_partials[peer], sent_results[peer]) -> added > sent_partials[peer] : combined > sent_results[peer])
 #define CAN_RECEIVE(peer) \
-  (IS_PARTIAL_IN(received_partials[peer], received_results[peer]) -> \
-    THEIRS_FREE(peer) : (added > received_results[peer] && RESULT_FREE(received_results[peer])))
+  (IS_PARTIAL_IN(received_partials[peer], received_results[peer]) -> THEIRS_FREE(peer) : added > received_results[peer])
 
-/* The parts of the sum over this node's ranks, one for each node. */
+/* The parts of the sum over this node's ranks, one for each node. Alone, the user's memory is that. */
 inline add_up() {
   chunk = added;
-#if LOCALS == 2
-  assert(input[self * SLOTS + chunk % SLOTS] == chunk + 1);
-  peer = 0;
   do
-  :: atomic { peer < NODES -> OWN(peer) = chunk + 1; peer++ }
-  :: atomic { peer == NODES -> peer = 0; break }
-  od;
-  reduced[self] = added + 1;
+#if PAIRS > 0 || defined(SCRATCH)
+  :: atomic {
+      peer < NODES && HAS_SCRATCH(self) -> assert(USER(peer) == INPUT_THERE);
+      assert(!IS_PAIR(self) || INPUT(self, peer) == GIVEN);
+      OWN(peer) = chunk + 1;
+      peer++
+    }
 #endif
-  chunk = 0;
-  added++
+  :: atomic { peer == NODES || !HAS_SCRATCH(self) -> peer = 0; chunk = 0; added++; break }
+  od
 }
 
 inline send() {
   if
   :: IS_PARTIAL(sent_partials[peer], sent_results[peer]) ->
     chunk = sent_partials[peer];
-#if LOCALS == 2
-    assert(OWN(peer) == chunk + 1);
-#else
-    assert(USER(peer) == INPUT_THERE);
-#endif
+    assert(HAS_SCRATCH(self) || USER(peer) == INPUT_THERE);
+    assert(!HAS_SCRATCH(self) || OWN(peer) == chunk + 1);
     TO(peer)!PARTIAL, chunk + 1;
     sent_partials[peer]++
   :: else ->
     chunk = sent_results[peer];
-#if LOCALS == 2
-    assert(RESULT(self, self) == chunk + 1);
-#else
     assert(USER(self) == RESULT_THERE);
-#endif
     TO(peer)!FINAL, chunk + 1;
     sent_results[peer]++
   fi;
@@ -161,10 +176,9 @@ inline receive() {
   :: else ->
     chunk = received_results[peer];
     assert(kind == FINAL && piece == chunk + 1);
-#if LOCALS == 2
-    RESULT(self, peer) = piece;
-#else
     USER(peer) = RESULT_THERE;
+#ifndef NOT_SPREAD
+    INPUT(self, peer) = (IS_PAIR(self) -> RESULT : 0);
 #endif
     received_results[peer]++
   fi;
@@ -180,19 +194,13 @@ inline combine() {
   do
   :: peer < NODES && peer != self -> assert(THEIRS(peer) == chunk + 1); peer++
   :: peer == self ->
-#if LOCALS == 2
-    assert(OWN(self) == chunk + 1);
-#else
-    assert(USER(self) == INPUT_THERE);
-#endif
+    assert(HAS_SCRATCH(self) || USER(self) == INPUT_THERE);
+    assert(!HAS_SCRATCH(self) || OWN(self) == chunk + 1);
     peer++
   :: peer == NODES -> peer = 0; break
   od;
-#if LOCALS == 2
-  RESULT(self, self) = chunk + 1;
-#else
   USER(self) = RESULT_THERE;
-#endif
+  INPUT(self, self) = (IS_PAIR(self) -> RESULT : 0);
   chunk = 0;
   combined++
 }
@@ -202,11 +210,6 @@ inline combine() {
   IS_PEER(node) && sent_results[node] < CHUNKS && len(TO(node)) < LINK && CAN_SEND(node)
 #define RECEIVING(node) \
   IS_PEER(node) && received_results[node] < CHUNKS && len(FROM(node)) > 0 && CAN_RECEIVE(node)
-#if LOCALS == 2
-#define INPUT_READY (in[self] > added)
-#else
-#define INPUT_READY true
-#endif
 
 proctype Owner(byte self) {
   byte added;
@@ -221,7 +224,7 @@ proctype Owner(byte self) {
   bit kind;
   byte piece;
   do
-  :: added < CHUNKS && INPUT_READY && OWN_FREE -> add_up()
+  :: added < CHUNKS && INPUTS_THERE && OWN_FREE -> add_up()
   :: atomic { SENDING(0) -> peer = 0; send() }
   :: atomic { SENDING(1) -> peer = 1; send() }
   :: atomic { RECEIVING(0) -> peer = 0; receive() }
@@ -230,31 +233,34 @@ proctype Owner(byte self) {
   :: atomic { SENDING(2) -> peer = 2; send() }
   :: atomic { RECEIVING(2) -> peer = 2; receive() }
 #endif
-  :: atomic { combined < added && RESULT_FREE(combined) && PARTIALS_THERE -> combine() }
+  :: atomic { combined < added && PARTIALS_THERE -> combine() }
   :: atomic { handed_out < combined && RESULTS_THERE -> handed_out++; ready[self] = handed_out }
   :: handed_out == CHUNKS && ALL(SENT_ALL) -> break
   od
 }
 
-#if LOCALS == 2
+#if PAIRS > 0
 /* A rank that owns nothing. */
 proctype Neighbour(byte self) {
+  byte out;
   byte chunk;
   byte part;
   do
-  :: atomic {
-      in[self] < CHUNKS && (in[self] < SLOTS || reduced[self] >= FREED(in[self])) ->
-      input[self * SLOTS + in[self] % SLOTS] = in[self] + 1
-    }
-    in[self]++
-  :: out[self] < CHUNKS && ready[self] > out[self] ->
-    chunk = out[self];
+  :: in[self] < CHUNKS && in[self] - out < UNDER_WAY ->
+    chunk = in[self];
     do
-    :: atomic { part < NODES -> assert(RESULT(self, part) == chunk + 1); part++ }
+    :: atomic { part < NODES -> INPUT(self, part) = GIVEN; part++ }
     :: atomic { part == NODES -> part = 0; chunk = 0; break }
     od;
-    out[self]++
-  :: in[self] == CHUNKS && out[self] == CHUNKS -> break
+    in[self]++
+  :: out < CHUNKS && ready[self] > out ->
+    chunk = out;
+    do
+    :: atomic { part < NODES -> assert(INPUT(self, part) == RESULT); part++ }
+    :: atomic { part == NODES -> part = 0; chunk = 0; break }
+    od;
+    out++
+  :: in[self] == CHUNKS && out == CHUNKS -> break
   od
 }
 #endif
@@ -265,8 +271,13 @@ init {
     do
     :: node < NODES ->
       run Owner(node);
-#if LOCALS == 2
-      run Neighbour(node);
+#if PAIRS > 0
+      if
+      :: IS_PAIR(node) -> run Neighbour(node)
+#if PAIRS < NODES
+      :: else
+#endif
+      fi;
 #endif
       node++
     :: else -> break

@@ -1,62 +1,77 @@
-/* The staged all_reduce of one node: chunks move through shared slots, and no slot is overwritten too early.
+/* Chunks move through the ranks' input slots, and no slot is overwritten before its readers are through.
  *
- * Models AllReduce::copy_in, add_up, hand_out and copy_out of worker/collectives/all_reduce.cc with their guards
- * (others_reached, result_slot_free), Collectives::run_stream with the flags it brings up to date, and the wait of Entry
- * between two operations. With -DBROADCAST_FIRST the first operation is a broadcast instead, as Exchange does it in slots.
- * All_reduce after all_reduce would do without the entry; after a broadcast it is needed.
+ * Models, on one node, the staged all_reduce and reduce (AllReduce::copy_in, add_up, hand_out and copy_out of
+ * worker/collectives/all_reduce.cc), the staged Exchange (copy_in and take_chunk of worker/collectives/exchange.cc), which
+ * uses the same slots, Collectives::run_stream with the flags it brings up to date, and the wait of Entry between two
+ * operations. Which kind each operation is the search chooses, so every kind comes before and after every other one.
  *
- * P ranks, the first OWNERS of which own a slice of every chunk. Slots, instead of bytes, hold the number of the chunk whose
- * data lie in them. A rank sees what other ranks wrote piece by piece: every copy of a slice, every flag is a step of its
- * own. Stages run in any order, which is more than the code does. Whoever reads a slot asserts that it finds the chunk that
- * it expects: an overwrite too early, or a read before the data are there, fails there. When an operation ends every rank
- * must have taken every slice. With -DABORT a rank may give up at any moment, and all others must end too. Nothing runs for
+ * P ranks, the first OWNERS of which own a slice of every chunk; ROOT is the root of reduce and broadcast. In an all_reduce
+ * an owner reads its slice in everybody's slot and writes the result over it, and each rank takes the results out of its own
+ * slot; in a reduce only the root gets them. In an Exchange whoever is the only reader of a piece writes it back unchanged
+ * (Exchange::sole_reader, worker/transport/take_lines.h).
+ *
+ * Slots, instead of bytes, say of each slice which chunk's it is, and whether input or result. A rank sees what other ranks
+ * wrote piece by piece: every copy of a slice, every flag is a step of its own. Stages run in any order, which is more than
+ * the code does. Whoever reads a slot asserts that it finds what it expects: an overwrite too early, or a read before the
+ * data are there, fails there. With -DABORT a rank may give up at any moment, and all others must end too. Nothing runs for
  * ever, so "no invalid end state" means that all end.
  *
- * Flags begin shortly before the wrap (of 256 here).
+ * Flags wrap at 8 here, several times in a run.
  *
- * Abstracted: bytes and sums, memory order (flags are sequentially consistent, and cover the data), links to other nodes,
- * waiting (doorbell.pml), what the entry compares (entry.pml).
+ * Abstracted: bytes and sums (a reduce_scatter is an all_to_all here), the other kinds of Exchange, memory order (flags are
+ * sequentially consistent, and cover the data), links to other nodes (nodes.pml), waiting (doorbell.pml), what the entry
+ * compares (entry.pml).
  *
  *   case: holds -DP=2 -DCHUNKS=5 -DOPERATIONS=2
- *   case: holds -DP=2 -DCHUNKS=5 -DOPERATIONS=2 -DABORT
+ *   case: holds -DP=2 -DCHUNKS=3 -DOPERATIONS=3
+ *   case: holds -DP=2 -DCHUNKS=3 -DOPERATIONS=2 -DABORT
  *   case: holds -DP=3 -DCHUNKS=3 -DOPERATIONS=1
- *   case: holds -DP=3 -DCHUNKS=3 -DOPERATIONS=2 -DOWNERS=2
- *   case: fails "input[" -DP=2 -DCHUNKS=5 -DOPERATIONS=1 -DINPUT_FREE_EARLY
- *   case: fails "result[" -DP=2 -DCHUNKS=5 -DOPERATIONS=1 -DRESULT_FREE_EARLY
- *   case: fails "input[" -DP=2 -DCHUNKS=5 -DOPERATIONS=1 -DIN_BEFORE_COPY
- *   case: fails "result[" -DP=2 -DCHUNKS=5 -DOPERATIONS=1 -DREADY_BEFORE_SUM
- *   case: fails "input[" -DP=2 -DCHUNKS=5 -DOPERATIONS=1 -DREDUCED_BEFORE_SUM
- *   case: fails "result[" -DP=2 -DCHUNKS=5 -DOPERATIONS=1 -DOUT_BEFORE_COPY
- *   case: fails "input[" -DP=3 -DCHUNKS=3 -DOPERATIONS=1 -DOWNERS=2 -DONE_OWNER_IS_ENOUGH
- *   case: fails "result[" -DP=3 -DCHUNKS=3 -DOPERATIONS=1 -DONE_READER_IS_ENOUGH
- *   case: holds -DP=2 -DCHUNKS=3 -DOPERATIONS=2 -DBROADCAST_FIRST
- *   case: holds -DP=2 -DCHUNKS=5 -DOPERATIONS=2 -DNO_ENTRY
- *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=2 -DBROADCAST_FIRST -DNO_ENTRY
- *   case: fails "invalid end state" -DP=2 -DCHUNKS=5 -DOPERATIONS=1 -DABORT -DWAIT_IS_DEAF
+ *   case: holds -DP=3 -DCHUNKS=3 -DOPERATIONS=1 -DOWNERS=2 -DROOT=0
+ *   case: holds -DP=3 -DCHUNKS=2 -DOPERATIONS=2 -DOWNERS=2 -DSLOTS=1
+ *   case: holds -DP=2 -DCHUNKS=5 -DOPERATIONS=2 -DNO_EXCHANGE -DNO_ENTRY
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=2 -DNO_ENTRY
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DNO_EXCHANGE -DIN_BEFORE_COPY
+ *   case: fails "input[" -DP=3 -DCHUNKS=3 -DOPERATIONS=1 -DNO_EXCHANGE -DONE_INPUT_IS_ENOUGH
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DNO_EXCHANGE -DREADY_BEFORE_PUSH
+ *   case: fails "input[" -DP=3 -DCHUNKS=3 -DOPERATIONS=1 -DNO_EXCHANGE -DONE_OWNER_IS_ENOUGH
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DNO_EXCHANGE -DSLOT_FREE_EARLY
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DNO_EXCHANGE -DONLY_ROOT_WAITS
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DNO_REDUCE -DEXCHANGE_SLOT_FREE_EARLY
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DNO_REDUCE -DOUT_BEFORE_COPY
+ *   case: fails "input[" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DNO_REDUCE -DWRITTEN_BACK_LATE
+ *   case: fails "input[" -DP=2 -DCHUNKS=4 -DOPERATIONS=2 -DFLAGS_LAG
+ *   case: fails "invalid end state" -DP=2 -DCHUNKS=3 -DOPERATIONS=1 -DABORT -DWAIT_IS_DEAF
  */
 #ifndef OWNERS
 #define OWNERS P
 #endif
+#ifndef ROOT
+#define ROOT (P - 1)
+#endif
+#ifndef SLOTS
 #define SLOTS 2
-#define FIRST_FLAG 253
-#define REACHED(flag, value) ((((flag) - (value)) & 255) < 128)
+#endif
+#define FIRST_FLAG 6
+#define REACHED(flag, value) ((((flag) - (value)) & 7) < 4)
+
+#define ALL_REDUCE 0
+#define REDUCE 1
+#define BROADCAST 2
+#define ALL_TO_ALL 3
+byte kind[OPERATIONS];
+#define KIND kind[operation]
 
 byte entry[P];
 byte in[P] = FIRST_FLAG;
-byte reduced[P] = FIRST_FLAG;
 byte ready[P] = FIRST_FLAG;
 byte out[P] = FIRST_FLAG;
 bool aborted;
 
-byte record[P * 2];
-#define RECORD(rank) record[(rank) * 2 + operation % 2]
-
-/* Of every rank SLOTS chunks of OWNERS slices; of every owner SLOTS slices. */
-byte input[P * SLOTS * OWNERS];
-byte result[OWNERS * SLOTS];
-#define INPUT(rank, chunk, slice) input[((rank) * SLOTS + (chunk) % SLOTS) * OWNERS + (slice)]
-#define RESULT(owner, chunk) result[(owner) * SLOTS + (chunk) % SLOTS]
-#define CONTENT(chunk) (operation * CHUNKS + (chunk) + 1)
+/* Of every rank SLOTS chunks of P slices. */
+byte input[P * SLOTS * P];
+#define INPUT(rank, chunk, slice) input[((rank) * SLOTS + (chunk) % SLOTS) * P + (slice)]
+#define GIVEN(chunk) (2 * (operation * CHUNKS + (chunk)) + 1)
+#define RESULT(chunk) (GIVEN(chunk) + 1)
 
 /* Whether all other ranks below `limit` have brought the flag to `value`. */
 #define RANK_REACHED(rank, flag, value, limit) ((rank) == self || (rank) >= (limit) || REACHED(flag[rank], value))
@@ -67,40 +82,42 @@ byte result[OWNERS * SLOTS];
   (RANK_REACHED(0, flag, value, limit) && RANK_REACHED(1, flag, value, limit) && RANK_REACHED(2, flag, value, limit))
 #endif
 
-/* How many chunks before another one its slot was used, less one; whom its reuse waits for. */
-#ifdef INPUT_FREE_EARLY
-#define INPUT_AGE (SLOTS)
+#ifdef SLOT_FREE_EARLY
+#define UNDER_WAY (SLOTS + 1)
 #else
-#define INPUT_AGE (SLOTS - 1)
+#define UNDER_WAY SLOTS
 #endif
-#ifdef RESULT_FREE_EARLY
-#define RESULT_AGE (SLOTS)
+#ifdef ONE_INPUT_IS_ENOUGH
+#define WAITED_INPUTS 1
 #else
-#define RESULT_AGE (SLOTS - 1)
+#define WAITED_INPUTS P
 #endif
 #ifdef ONE_OWNER_IS_ENOUGH
 #define WAITED_OWNERS 1
 #else
 #define WAITED_OWNERS OWNERS
 #endif
-#ifdef ONE_READER_IS_ENOUGH
-#define WAITED_READERS 2
+#ifdef ONLY_ROOT_WAITS
+#define NEEDS_NO_RESULT !HAS_RESULT(self)
 #else
-#define WAITED_READERS P
+#define NEEDS_NO_RESULT false
 #endif
 
-#define INPUT_SLOT_FREE \
-  (copied_in < SLOTS || OTHERS_REACHED(reduced, base + copied_in - INPUT_AGE, WAITED_OWNERS))
-#define RESULT_SLOT_FREE (summed < SLOTS || OTHERS_REACHED(out, base + summed - RESULT_AGE, WAITED_READERS))
+#define HAS_RESULT(rank) (KIND == ALL_REDUCE || (rank) == ROOT)
+#define INPUTS_THERE OTHERS_REACHED(in, base + added + 1, WAITED_INPUTS)
+#define RESULTS_THERE \
+  (NEEDS_NO_RESULT || \
+   (OTHERS_REACHED(ready, base + copied_out + 1, WAITED_OWNERS) && (self >= OWNERS || handed_out > copied_out)))
+#define THROUGH (copied_in == CHUNKS && copied_out == CHUNKS && (self >= OWNERS || handed_out == CHUNKS))
 
+/* A rank's own slice stays in the user's memory. */
 inline copy_in() {
 #ifdef IN_BEFORE_COPY
   in[self] = base + copied_in + 1;
 #endif
-  other = 0;
   do
-  :: atomic { other < OWNERS && other != self -> INPUT(self, copied_in, other) = CONTENT(copied_in); other++ }
-  :: atomic { other < OWNERS && other == self -> other++ } /* Read from the user's memory. */
+  :: atomic { other < OWNERS && other != self -> INPUT(self, copied_in, other) = GIVEN(copied_in); other++ }
+  :: atomic { other < OWNERS && other == self -> other++ }
   :: atomic { other == OWNERS -> other = 0; break }
   od;
 #ifndef IN_BEFORE_COPY
@@ -110,159 +127,199 @@ inline copy_in() {
 }
 
 inline add_up() {
-#ifdef READY_BEFORE_SUM
-  ready[self] = base + summed + 1;
+#ifdef READY_BEFORE_PUSH
+  ready[self] = base + added + 1;
 #endif
-#ifdef REDUCED_BEFORE_SUM
-  reduced[self] = base + summed + 1;
-#endif
-  other = 0;
   do
-  :: atomic {
-      other < P && other != self -> assert(INPUT(other, summed, self) == CONTENT(summed));
-      other++
-    }
+  :: atomic { other < P && other != self -> assert(INPUT(other, added, self) == GIVEN(added)); other++ }
   :: atomic { other < P && other == self -> other++ }
   :: atomic { other == P -> other = 0; break }
   od;
-  RESULT(self, summed) = CONTENT(summed);
-#ifndef REDUCED_BEFORE_SUM
-  reduced[self] = base + summed + 1;
-#endif
-  summed++
+  do
+  :: atomic { other < P && other != self && HAS_RESULT(other) -> INPUT(other, added, self) = RESULT(added); other++ }
+  :: atomic { other < P && (other == self || !HAS_RESULT(other)) -> other++ }
+  :: atomic { other == P -> other = 0; break }
+  od;
+  added++
 }
 
 inline hand_out() {
-#ifndef READY_BEFORE_SUM
+#ifndef READY_BEFORE_PUSH
   ready[self] = base + handed_out + 1;
 #endif
   handed_out++
 }
 
 inline copy_out() {
+  do
+  :: atomic {
+      HAS_RESULT(self) && other < OWNERS && other != self -> assert(INPUT(self, copied_out, other) == RESULT(copied_out));
+      other++
+    }
+  :: atomic { HAS_RESULT(self) && other < OWNERS && other == self -> other++ }
+  :: atomic { !HAS_RESULT(self) || other == OWNERS -> other = 0; break }
+  od;
+  copied_out++
+}
+
+#ifndef NO_EXCHANGE
+#ifdef EXCHANGE_SLOT_FREE_EARLY
+#define READ_BEFORE (SLOTS)
+#else
+#define READ_BEFORE (SLOTS - 1)
+#endif
+#define IS_SOURCE(rank) (KIND == ALL_TO_ALL || (rank) == ROOT)
+#define PIECE_FREE (copied_in < SLOTS || !IS_SOURCE(self) || OTHERS_REACHED(out, base + copied_in - READ_BEFORE, P))
+#define PIECE_THERE \
+  (KIND == ALL_TO_ALL -> OTHERS_REACHED(in, base + copied_out + 1, P) : \
+    (self == ROOT || REACHED(in[ROOT], base + copied_out + 1)))
+/* A source owes nothing to anybody once all of its chunks lie in slots, read or not. */
+#define EXCHANGED (copied_in == CHUNKS && copied_out == CHUNKS)
+
+inline show_chunk() {
+  do
+  :: atomic { IS_SOURCE(self) && other < P && other != self -> INPUT(self, copied_in, other) = GIVEN(copied_in); other++ }
+  :: atomic { IS_SOURCE(self) && other < P && other == self -> other++ }
+  :: atomic { !IS_SOURCE(self) || other == P -> other = 0; break }
+  od;
+  in[self] = base + copied_in + 1;
+  copied_in++
+}
+
+/* Of a broadcast every reader takes all pieces, of an all_to_all its own, which it writes back. */
+inline take_chunk() {
 #ifdef OUT_BEFORE_COPY
   out[self] = base + copied_out + 1;
 #endif
-  other = 0;
   do
   :: atomic {
-      other < OWNERS && other != self ->
-      assert(RESULT(other, copied_out) == CONTENT(copied_out));
-      assert(copied_out < copied_in); /* The result overwrites the input in the user's memory. */
-      other++
+      KIND == ALL_TO_ALL && other < P && other != self ->
+      assert(INPUT(other, copied_out, self) == GIVEN(copied_out))
     }
-  :: atomic { other < OWNERS && other == self -> other++ }
-  :: atomic { other == OWNERS -> other = 0; break }
+#ifdef WRITTEN_BACK_LATE
+    out[self] = base + copied_out + 1;
+#endif
+    INPUT(other, copied_out, self) = GIVEN(copied_out);
+    other++
+  :: atomic {
+      KIND == BROADCAST && self != ROOT && other < P && other != ROOT ->
+      assert(INPUT(ROOT, copied_out, other) == GIVEN(copied_out))
+    }
+#if P == 2
+    INPUT(ROOT, copied_out, other) = GIVEN(copied_out);
+#endif
+    other++
+  :: atomic { other < P && (KIND == ALL_TO_ALL -> other == self : self == ROOT || other == ROOT) -> other++ }
+  :: atomic { other == P -> other = 0; break }
   od;
 #ifndef OUT_BEFORE_COPY
   out[self] = base + copied_out + 1;
 #endif
   copied_out++
 }
-
-/* Two slots for what an operation says of itself, in turn. */
-inline enter() {
-  RECORD(self) = operation + 1;
-#ifndef NO_ENTRY
-  entry[self] = operation + 1;
-  other = 0;
-  do
-  :: atomic {
-      other < P && (other == self || entry[other] > operation) -> assert(RECORD(other) == operation + 1);
-      other++
-    }
-  :: atomic { other == P -> other = 0; break }
-#ifdef ABORT
-  :: aborted -> goto ended
 #endif
+
+/* A rank may give up in any wait, and in any it may learn that another one has. */
+#ifdef ABORT
+#ifdef WAIT_IS_DEAF
+#define OR_END(condition) :: !aborted && !(condition) -> aborted = true; goto ended
+#else
+#define OR_END(condition) \
+  :: !aborted && !(condition) -> aborted = true; goto ended \
+  :: aborted && !(condition) -> goto ended
+#endif
+#else
+#define OR_END(condition)
+#endif
+
+inline enter() {
+  entry[self] = operation + 1;
+#ifndef NO_ENTRY
+  do
+  :: atomic { other < P && (other == self || entry[other] > operation) -> other++ }
+  :: atomic { other == P -> other = 0; break }
+  OR_END(other == P || other == self || entry[other] > operation)
   od
 #endif
 }
 
-/* The operation before, of Exchange: rank 0 shows whole chunks, the others take them. It owes nothing to anybody once all of
- * its chunks lie in slots, read or not. */
-#ifdef BROADCAST_FIRST
-#define BROADCASTS (operation == 0)
-#else
-#define BROADCASTS false
+/* Flags of stages in which this rank had no part. */
+inline finish() {
+  base = base + CHUNKS;
+#ifndef FLAGS_LAG
+  in[self] = base;
+  ready[self] = base;
+  out[self] = base;
 #endif
-#define BROADCAST_THROUGH (copied_in == CHUNKS && copied_out == CHUNKS)
-#define BROADCAST_SLOT_FREE (self != 0 || copied_in < SLOTS || OTHERS_REACHED(out, base + copied_in - INPUT_AGE, P))
-#define BROADCAST_THERE (self == 0 || REACHED(in[0], base + copied_out + 1))
-
-inline show_chunk() {
-  other = 0;
-  do
-  :: atomic { other < OWNERS && self == 0 -> INPUT(0, copied_in, other) = CONTENT(copied_in); other++ }
-  :: atomic { other == OWNERS || self != 0 -> other = 0; break }
-  od;
-  in[self] = base + copied_in + 1;
-  copied_in++
+  copied_in = 0;
+  added = 0;
+  handed_out = 0;
+  copied_out = 0;
+  operation++
 }
 
-inline take_chunk() {
-  other = 0;
-  do
-  :: atomic { other < OWNERS && self != 0 -> assert(INPUT(0, copied_out, other) == CONTENT(copied_out)); other++ }
-  :: atomic { other == OWNERS || self == 0 -> other = 0; break }
-  od;
-  out[self] = base + copied_out + 1;
-  copied_out++
-}
-
-#define THROUGH (copied_in == CHUNKS && copied_out == CHUNKS && (self >= OWNERS || handed_out == CHUNKS))
-
-active [P] proctype Rank() {
-  byte self = _pid;
+proctype Rank(byte self) {
   byte operation;
   byte base = FIRST_FLAG;
   byte copied_in;
-  byte summed;
+  byte added;
   byte handed_out;
   byte copied_out;
   byte other;
 again:
   enter();
-#ifdef BROADCAST_FIRST
   if
-  :: BROADCASTS ->
+#ifndef NO_EXCHANGE
+  :: KIND >= BROADCAST ->
     do
-    :: copied_in < CHUNKS && BROADCAST_SLOT_FREE -> show_chunk()
-    :: copied_out < CHUNKS && BROADCAST_THERE -> take_chunk()
-    :: BROADCAST_THROUGH -> goto through
+    :: copied_in < CHUNKS && PIECE_FREE -> show_chunk()
+    :: copied_out < CHUNKS && PIECE_THERE -> take_chunk()
+    :: EXCHANGED -> break
+    OR_END(EXCHANGED)
     od
-  :: else
+#endif
+#ifndef NO_REDUCE
+  :: KIND < BROADCAST ->
+    do
+    :: copied_in < CHUNKS && copied_in - copied_out < UNDER_WAY -> copy_in()
+    :: self < OWNERS && added < CHUNKS && INPUTS_THERE -> add_up()
+    :: handed_out < added -> hand_out()
+    :: copied_out < CHUNKS && RESULTS_THERE -> copy_out()
+    :: THROUGH -> break
+    OR_END(THROUGH)
+    od
+#endif
   fi;
-#endif
-  do
-  :: copied_in < CHUNKS && INPUT_SLOT_FREE -> copy_in()
-  :: self < OWNERS && summed < CHUNKS && OTHERS_REACHED(in, base + summed + 1, P) && RESULT_SLOT_FREE -> add_up()
-  :: handed_out < summed -> hand_out()
-  :: copied_out < CHUNKS && OTHERS_REACHED(ready, base + copied_out + 1, OWNERS) -> copy_out()
-  :: THROUGH -> break
-#ifdef ABORT
-  :: !aborted && !THROUGH -> aborted = true; goto ended
-#ifndef WAIT_IS_DEAF
-  :: aborted && !THROUGH -> goto ended
-#endif
-#endif
-  od;
-through:
-  base = base + CHUNKS;
-#if OWNERS < P || defined(BROADCAST_FIRST)
-  /* Stages in which this rank had no part. */
-  reduced[self] = base;
-  ready[self] = base;
-#endif
-  copied_in = 0;
-  summed = 0;
-  handed_out = 0;
-  copied_out = 0;
-  operation++;
+  finish();
   if
   :: operation < OPERATIONS -> goto again
   :: else
   fi;
 ended:
   skip
+}
+
+init {
+  byte next;
+  do
+  :: next < OPERATIONS ->
+    if
+#ifndef NO_REDUCE
+    :: kind[next] = ALL_REDUCE
+    :: kind[next] = REDUCE
+#endif
+#ifndef NO_EXCHANGE
+    :: kind[next] = BROADCAST
+    :: kind[next] = ALL_TO_ALL
+#endif
+    fi;
+    next++
+  :: else -> next = 0; break
+  od;
+  atomic {
+    do
+    :: next < P -> run Rank(next); next++
+    :: else -> break
+    od
+  }
 }

@@ -8,8 +8,9 @@
  * may give up at any moment, after which contents are undefined and are not looked at, but everybody must end.
  *
  * With -DSKIPPED=N so many other operations, which do not say kDone, lie between two of these. Flags are compared by signed
- * difference and wrap, here at 256: after 128 such operations (in the code 2^31) an old kDone seems to be ahead, and the exit
- * does not wait. With -DREFRESHED_AT=N ranks bring kDone up to date before every N-th operation, which is enough.
+ * difference and wrap, here at 256: after 128 such operations (in the code 2^31) an old kDone would seem to be ahead, and
+ * the exit would not wait. So before every REFRESH_EVERY-th operation (in the code 2^20), of whatever kind, every rank
+ * brings its kDone up to date (Collectives::refresh_flags of worker/collectives/collectives.cc, which treats kNodes alike).
  *
  * Abstracted: bytes and sums, memory order, waiting (doorbell.pml), what the entry compares (entry.pml), buffers that are
  * freed after an abort (their memory stays mapped).
@@ -19,19 +20,30 @@
  *   case: holds -DP=4 -DOPERATIONS=2
  *   case: holds -DP=3 -DOPERATIONS=2 -DABORT
  *   case: holds -DP=2 -DOPERATIONS=3 -DSKIPPED=100
- *   case: holds -DP=2 -DOPERATIONS=3 -DSKIPPED=200 -DREFRESHED_AT=64
+ *   case: holds -DP=2 -DOPERATIONS=3 -DSKIPPED=200
+ *   case: holds -DP=2 -DOPERATIONS=4 -DREFRESH_EVERY=1
  *   case: fails "buffer[" -DP=2 -DOPERATIONS=2 -DNO_EXIT
  *   case: fails "buffer[" -DP=2 -DOPERATIONS=2 -DNO_ENTRY
  *   case: fails "buffer[" -DP=2 -DOPERATIONS=2 -DDONE_BEFORE_WRITE
  *   case: fails "buffer[" -DP=2 -DOPERATIONS=2 -DEXIT_ONE_EARLY
  *   case: fails "buffer[" -DP=3 -DOPERATIONS=2 -DEXIT_BY_ONE_OTHER
- *   case: fails "buffer[" -DP=2 -DOPERATIONS=2 -DSKIPPED=128
+ *   case: fails "buffer[" -DP=2 -DOPERATIONS=2 -DSKIPPED=128 -DNEVER_REFRESHED
+ *   case: fails "buffer[" -DP=2 -DOPERATIONS=2 -DSKIPPED=150 -DREFRESH_EVERY=256
+ *   case: fails "buffer[" -DP=2 -DOPERATIONS=3 -DREFRESHED_AHEAD
  *   case: fails "invalid end state" -DP=2 -DOPERATIONS=2 -DABORT -DWAIT_IS_DEAF
  */
 #define FIRST_FLAG 254
 #define REACHED(flag, value) ((((flag) - (value)) & 255) < 128)
 #ifndef SKIPPED
 #define SKIPPED 0
+#endif
+#ifndef REFRESH_EVERY
+#define REFRESH_EVERY 64
+#endif
+#ifdef REFRESHED_AHEAD
+#define REFRESHED_VALUE (number + 1)
+#else
+#define REFRESHED_VALUE number
 #endif
 
 byte entry[P] = FIRST_FLAG;
@@ -85,6 +97,9 @@ inline fill() {
 }
 
 inline enter() {
+#ifndef NEVER_REFRESHED
+  finished[self] = (number % REFRESH_EVERY == 0 -> REFRESHED_VALUE : finished[self]);
+#endif
   entry[self] = number + 1;
 #ifndef NO_ENTRY
   do
@@ -135,12 +150,6 @@ inline check() {
 inline skip_some() {
   do
   :: skipped < SKIPPED ->
-#ifdef REFRESHED_AT
-    if
-    :: number % REFRESHED_AT == 0 -> finished[self] = number
-    :: else
-    fi;
-#endif
     enter();
     number++;
     skipped++
