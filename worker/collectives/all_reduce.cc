@@ -22,10 +22,12 @@ std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1
 }  // namespace
 
 AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
-                     const Entry& entry, std::uint32_t number, std::uint32_t base)
+                     const Entry& entry, std::uint32_t number, std::uint32_t base,
+                     NodeGather* meeting)
     : transport_(transport),
       scratch_(scratch),
       operation_(operation),
+      meeting_(meeting),
       number_(number),
       base_(base),
       local_(transport.topology().local_rank()),
@@ -106,6 +108,10 @@ void AllReduce::plan_peers() {
 
 Progress AllReduce::step() {
   StepResult result;
+  if (meeting_ != nullptr && !meeting_->done()) {
+    const Progress met = meeting_->step();
+    if (!result.add(met == Progress::kDone ? Progress::kMoved : met)) return result.get(false);
+  }
   if (!direct_ && !result.add(copy_in())) return result.get(false);
   if (is_owner()) {
     if (!result.add(add_up())) return result.get(false);
@@ -116,14 +122,14 @@ Progress AllReduce::step() {
     if (!result.add(hand_out())) return result.get(false);
   }
   if (direct_) {
-    bool through = !is_owner() || ready_ == chunks_;
+    bool through = (!is_owner() || ready_ == chunks_) && met();
     for (const Peer& peer : peers_) through = through && peer.sent_results == chunks_;
     if (!through) return result.get(false);
     const Progress left = leave();
     return left == Progress::kBlocked ? result.get(false) : left;
   }
   if (!result.add(copy_out())) return result.get(false);
-  bool done = in_ == chunks_ && out_ == chunks_ && (!is_owner() || ready_ == chunks_);
+  bool done = in_ == chunks_ && out_ == chunks_ && (!is_owner() || ready_ == chunks_) && met();
   for (const Peer& peer : peers_) done = done && peer.sent_results == chunks_;
   return result.get(done);
 }
@@ -277,6 +283,7 @@ void AllReduce::add_up_partials(std::size_t chunk) {
 
 Progress AllReduce::send(Peer& peer) {
   if (peer.sent_results == chunks_) return Progress::kBlocked;
+  if (meeting_ != nullptr && !meeting_->sent_to(peer.node)) return Progress::kBlocked;
   const bool partials =
       peer.sent_partials < chunks_ && peer.sent_partials - peer.sent_results < kSlots;
   const std::size_t chunk = partials ? peer.sent_partials : peer.sent_results;
@@ -294,6 +301,7 @@ Progress AllReduce::send(Peer& peer) {
 
 Progress AllReduce::receive(Peer& peer) {
   if (peer.received_results == chunks_) return Progress::kBlocked;
+  if (meeting_ != nullptr && !meeting_->received_from(peer.node)) return Progress::kBlocked;
   const bool partials =
       peer.received_partials < chunks_ && peer.received_partials - peer.received_results < kSlots;
   const std::size_t chunk = partials ? peer.received_partials : peer.received_results;

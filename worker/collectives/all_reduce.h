@@ -6,6 +6,7 @@
 
 #include "worker/collectives/entry.h"
 #include "worker/collectives/kernels.h"
+#include "worker/collectives/node_gather.h"
 #include "worker/collectives/stream.h"
 
 namespace ddp {
@@ -42,9 +43,11 @@ struct AllReduceScratch {
 class AllReduce {
  public:
   // base: value of all this rank's chunk flags before the operation; number: the operation's in the
-  // segment.
+  // segment. meeting: of the lane's ranks, if it is still under way (it then talks to all nodes
+  // directly); it is driven along, and data follows it on every link at once.
   AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
-            const Entry& entry, std::uint32_t number, std::uint32_t base);
+            const Entry& entry, std::uint32_t number, std::uint32_t base,
+            NodeGather* meeting = nullptr);
 
   // Chunks that the operation adds to the flags.
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
@@ -75,6 +78,7 @@ class AllReduce {
   void add_up_final(std::size_t chunk);
   void add_up_partials(std::size_t chunk);
 
+  bool met() const { return meeting_ == nullptr || meeting_->done(); }
   bool alone() const { return local_size_ == 1; }
   bool is_owner() const { return local_ < lanes_; }
   bool has_result(int local) const {
@@ -99,6 +103,7 @@ class AllReduce {
   Transport& transport_;
   AllReduceScratch& scratch_;
   const Operation& operation_;
+  NodeGather* meeting_;
   std::uint32_t number_;
   std::uint32_t base_;
   int local_;

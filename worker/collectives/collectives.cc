@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -27,6 +28,11 @@ bool pushes_results(OpKind kind) { return kind == OpKind::kAllReduce || kind == 
 
 bool registered(OpKind kind, const Offer& offer) {
   return offer.in != Arena::kPrivate && (!pushes_results(kind) || offer.out != Arena::kPrivate);
+}
+
+// A meeting of nodes that exchanges records only.
+std::vector<NodeGather::Block> no_blocks(const Topology& topology) {
+  return std::vector<NodeGather::Block>(static_cast<std::size_t>(topology.nodes()));
 }
 
 }  // namespace
@@ -95,15 +101,19 @@ Outcome Collectives::run(const Operation& operation) {
   Entry entry(transport_, operation.record, offer, number_, payload, payload_bytes);
   ++number_;
   const bool heads_meet = small || needs_messages(operation);
-  auto failure = topology.nodes() == 1 || heads_meet ? enter(operation, entry)
-                                                     : enter_with_lane(operation, entry);
+  std::optional<NodeGather> meeting;
+  if (!heads_meet && transport_.has_links()) {
+    meeting.emplace(transport_, operation.record, no_blocks(topology),
+                    choice_.all_nodes_at_once(topology.nodes()));
+  }
+  auto failure = meeting ? enter_with_lane(operation, entry, *meeting) : enter(operation, entry);
   if (failure) return failure;
   if (needs_messages(operation)) {
-    return meet_nodes(operation,
-                      std::vector<NodeGather::Block>(static_cast<std::size_t>(topology.nodes())));
+    return meet_nodes(operation, no_blocks(topology));
   }
   if (small && all_show_payload(operation, entry)) return run_small(operation, entry);
-  return topology.nodes() == 1 ? run_large(operation, entry) : run_between_nodes(operation, entry);
+  return topology.nodes() == 1 ? run_large(operation, entry)
+                               : run_between_nodes(operation, entry, meeting ? &*meeting : nullptr);
 }
 
 bool Collectives::needs_messages(const Operation& operation) const {
@@ -127,28 +137,29 @@ Outcome Collectives::enter(const Operation& operation, Entry& entry) {
   return failure;
 }
 
-// The ranks of the node, and those of this rank's lane on the other nodes.
-Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry) {
-  if (!transport_.has_links()) return enter(operation, entry);
-  const int nodes = transport_.topology().nodes();
-  NodeGather gather(transport_, operation.record,
-                    std::vector<NodeGather::Block>(static_cast<std::size_t>(nodes)),
-                    choice_.all_nodes_at_once(nodes));
+// The ranks of the node, and those of this rank's lane on the other nodes; if the operation's data
+// follows the meeting on the links at once, only the former are waited for.
+Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry,
+                                     NodeGather& meeting) {
+  const bool both = !meets_on_the_way(operation);
   bool entered = false;
-  bool met = false;
   auto failure = transport_.drive(operation.deadline, [&] {
     StepResult result;
-    const auto advance = [&](bool& done, auto& part) {
+    const auto advance = [&](bool done, auto& part) {
       if (done) return true;
       const Progress progress = part.step();
-      done = progress == Progress::kDone;
-      return result.add(done ? Progress::kMoved : progress);
+      return result.add(progress == Progress::kDone ? Progress::kMoved : progress);
     };
-    if (!advance(entered, entry) || !advance(met, gather)) return result.get(false);
-    return result.get(entered && met);
+    if (!entered) {
+      const Progress progress = entry.step();
+      entered = progress == Progress::kDone;
+      if (!result.add(entered ? Progress::kMoved : progress)) return result.get(false);
+    }
+    if (!advance(meeting.done(), meeting)) return result.get(false);
+    return result.get(entered && (meeting.done() || !both));
   });
   if (failure && failure->code == Errc::kTimeout && !failure->told)
-    return not_arrived(operation, &entry, &gather);
+    return not_arrived(operation, &entry, &meeting);
   return failure;
 }
 
@@ -206,7 +217,8 @@ Outcome Collectives::run_large(const Operation& operation, const Entry& entry) {
   return run_stream(operation, AllReduce(transport_, scratch_, operation, entry, number, chunks_));
 }
 
-Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& entry) {
+Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& entry,
+                                       NodeGather* meeting) {
   switch (operation.record.kind) {
     case OpKind::kBroadcast:
     case OpKind::kAllGather:
@@ -218,8 +230,17 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
       if (choice_.ring(operation.record, transport_.topology()))
         return run_stream(operation, Ring(transport_, operation, ring_scratch_));
       return run_stream(operation,
-                        AllReduce(transport_, scratch_, operation, entry, number_ - 1, chunks_));
+                        AllReduce(transport_, scratch_, operation, entry, number_ - 1, chunks_,
+                                  meets_on_the_way(operation) ? meeting : nullptr),
+                        meets_on_the_way(operation) ? meeting : nullptr);
   }
+}
+
+bool Collectives::meets_on_the_way(const Operation& operation) const {
+  const Topology& topology = transport_.topology();
+  return operation.record.kind == OpKind::kAllReduce && topology.nodes() > 1 &&
+         choice_.all_nodes_at_once(topology.nodes()) && !is_small(operation) &&
+         !choice_.ring(operation.record, topology);
 }
 
 // As an all_reduce of a copy, of which this rank takes what is its own.
@@ -269,9 +290,18 @@ void Collectives::prepare_staging() {
 }
 
 template <typename Stream>
-Outcome Collectives::run_stream(const Operation& operation, Stream&& stream) {
+Outcome Collectives::run_stream(const Operation& operation, Stream&& stream,
+                                const NodeGather* meeting) {
   if (stream.chunks() > 0) prepare_staging();
-  auto failure = transport_.drive(operation.deadline + kStallGrace, [&] { return stream.step(); });
+  const auto drive = [&](TimePoint deadline) {
+    return transport_.drive(deadline, [&] { return stream.step(); });
+  };
+  auto failure = drive(operation.deadline + (meeting == nullptr ? kStallGrace : Duration(0)));
+  const bool late = failure && failure->code == Errc::kTimeout && !failure->told;
+  if (late && meeting != nullptr) {
+    if (!meeting->done()) return not_arrived(operation, nullptr, meeting);
+    failure = drive(operation.deadline + kStallGrace);
+  }
   if (failure) {
     if (failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;

@@ -40,16 +40,19 @@ class Collectives {
   bool all_show_payload(const Operation& operation, const Entry& entry) const;
 
   Outcome enter(const Operation& operation, Entry& entry);
-  Outcome enter_with_lane(const Operation& operation, Entry& entry);
+  Outcome enter_with_lane(const Operation& operation, Entry& entry, NodeGather& meeting);
   Outcome run_small(const Operation& operation, const Entry& entry);
   Outcome run_large(const Operation& operation, const Entry& entry);
-  Outcome run_between_nodes(const Operation& operation, const Entry& entry);
+  Outcome run_between_nodes(const Operation& operation, const Entry& entry, NodeGather* meeting);
+  // An all_reduce whose data follows the meeting of the nodes at once.
+  bool meets_on_the_way(const Operation& operation) const;
   Outcome run_on_copy(const Operation& operation, const Entry& entry);
   Outcome meet_nodes(const Operation& operation, std::vector<NodeGather::Block> blocks);
   Outcome check_counts(const Operation& operation, const Entry& entry) const;
   void prepare_staging();
   template <typename Stream>
-  Outcome run_stream(const Operation& operation, Stream&& stream);
+  Outcome run_stream(const Operation& operation, Stream&& stream,
+                     const NodeGather* meeting = nullptr);
   Failure not_arrived(const Operation& operation, const Entry* entry,
                       const NodeGather* gather) const;
   Failure stalled(const Operation& operation) const;

@@ -61,7 +61,8 @@ Progress NodeGather::step() {
     }
     if (!done) return result.get(false);
     distance_ *= 2;
-    if (direct_ || distance_ >= nodes_) return result.get(true);
+    done_ = direct_ || distance_ >= nodes_;
+    if (done_) return result.get(true);
     plan_round(distance_);
   }
 }

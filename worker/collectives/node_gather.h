@@ -27,6 +27,12 @@ class NodeGather {
   NodeGather(Transport& transport, const OpRecord& record, std::vector<Block> blocks, bool direct);
   Progress step();
 
+  // Of nodes that talk to each other directly: whether everything has gone to a node, and come from
+  // it, so that the link is free for what follows.
+  bool sent_to(int node) const { return leg_of(node, true).done(); }
+  bool received_from(int node) const { return leg_of(node, false).done(); }
+  bool done() const { return done_; }
+
   // For the message of a timeout: which peers have shown their record and which have not.
   void note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& missing) const;
 
@@ -47,6 +53,10 @@ class NodeGather {
     bool done() const { return greeted && next == spans.size(); }
   };
 
+  const Leg& leg_of(int node, bool sending) const {
+    const int peer = node < node_ ? node : node - 1;
+    return legs_[static_cast<std::size_t>(2 * peer + (sending ? 0 : 1))];
+  }
   void plan_direct();
   void plan_round(int distance);
   Progress advance(Leg& leg);
@@ -59,7 +69,8 @@ class NodeGather {
   int nodes_;
   bool direct_;
   int distance_ = 1;  // Of the current round.
-  std::vector<Leg> legs_;
+  bool done_ = false;
+  std::vector<Leg> legs_;  // Direct: two for each other node, in order.
   std::vector<Rank> met_;
 };
 
