@@ -11,7 +11,7 @@ namespace {
 constexpr std::size_t kMemoryChunkBytes = 128u << 10;
 // What goes through a link in one piece: large enough for few system calls, small enough to
 // overlap.
-constexpr std::size_t kLinkPieceBytes = 256u << 10;
+constexpr std::size_t kLinkPieceBytes = 512u << 10;
 constexpr std::size_t kGrainBytes = 64;
 static_assert(kMemoryChunkBytes <= kSlotBytes);
 

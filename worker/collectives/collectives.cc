@@ -342,8 +342,9 @@ Failure Collectives::stalled(const Operation& operation) const {
   std::string progress;
   for (int local = 0; local < topology.local_size(); ++local) {
     const auto chunk = [&](Flag flag) { return transport_.segment().flag(local, flag) - chunks_; };
-    progress += fmt::format("{}rank {} gave {} and took {} chunks", local == 0 ? "" : ", ",
-                            topology.global(local), chunk(Flag::kIn), chunk(Flag::kOut));
+    progress += fmt::format("{}rank {} gave {}, summed {} and took {} chunks",
+                            local == 0 ? "" : ", ", topology.global(local), chunk(Flag::kIn),
+                            chunk(Flag::kReady), chunk(Flag::kOut));
   }
   return {Errc::kTimeout, -1,
           fmt::format("timed out after {} ms: this node and its neighbours had arrived, the data "

@@ -33,9 +33,9 @@ enum class Flag : unsigned {
   kNodes,    // Operations for which the rank, as its node's head, has met the other nodes.
   kDone,     // Operations after which the rank touches no memory of others any more.
   kIn,       // Chunks copied into the rank's input slots.
-  kReduced,  // Chunks whose inputs the rank, as owner of a slice, needs no longer.
-  kReady,    // Chunks whose slice lies in the rank's result slots.
-  kOut,      // Chunks that the rank has copied to its user.
+  kReduced,  // Between nodes: chunks that the rank, as owner of a slice, has passed on.
+  kReady,    // Chunks whose slice the rank, as its owner, has put where the others find it.
+  kOut,      // Chunks that the rank has taken from the others' slots.
 };
 inline constexpr std::size_t kFlags = 8;
 
