@@ -89,7 +89,7 @@ struct Stopped {
   std::vector<Failure> failures;
   // Which of the node's workers waited for which operation when the round failed: sentences for the
   // report, from the workers' flight recorders.
-  std::vector<std::string> operations;
+  std::vector<std::string> operations{};
 };
 
 // The node goes for good (its user stopped it); leaving is not closing.

@@ -14,6 +14,7 @@
 #include "worker/collectives/ring.h"
 #include "worker/collectives/rooted_stream.h"
 #include "worker/collectives/small.h"
+#include "worker/transport/take_lines.h"
 
 namespace ddp {
 namespace {
@@ -194,6 +195,12 @@ Outcome Collectives::run_small(const Operation& operation, const Entry& entry) {
     if (auto failure = meet_nodes(operation, blocks)) return failure;
   }
   small::finish(operation, transport_, entry, blocks);
+  const Topology& topology = transport_.topology();
+  if (topology.local_size() == 2) {
+    const int other = 1 - topology.local_rank();
+    take_lines(transport_.segment().operation(other, number_ - 1).payload,
+               small::payload_bytes(operation.record, topology.world_size()));
+  }
   return {};
 }
 

@@ -16,10 +16,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr std::size_t kChunkElements = kSlotBytes / sizeof(float);
+constexpr std::size_t kPart = kChunkElements / 2;  // Each node's, of a chunk.
 constexpr std::size_t kChunks = 12;
-// What the others can take without their results leaving: their result slots, then their slots for
-// sums.
-constexpr std::size_t kAhead = kSlots + 2;
 
 Operation sum_of(std::vector<float>& values) {
   Operation operation;
@@ -32,56 +30,101 @@ Operation sum_of(std::vector<float>& values) {
   return operation;
 }
 
-TEST(BackPressure, ResultsWaitForANeighbourThatDoesNotRead) {
-  // Rank 0 is a node of its own and the test; ranks 1 and 2 share the other node.
-  auto transports = std::move(make_inproc_transports({1, 2}, 0)).value();
+// One way through the link, as AllReduce documents it: P(0) .. P(w-1), R(0), P(w), R(1), ...
+struct Way {
+  std::size_t partials = 0;
+  std::size_t results = 0;
+  Piece piece;
+
+  bool at_partials() const { return partials < kChunks && partials - results < kSlots; }
+  std::size_t chunk() const { return at_partials() ? partials : results; }
+  bool done() const { return results == kChunks; }
+  void advance() { ++(at_partials() ? partials : results); }
+};
+
+// Rank 2, alone on node 1: owns the second part of every chunk.
+class Neighbour {
+ public:
+  explicit Neighbour(Transport& transport)
+      : transport_(transport), values_(kChunks * kChunkElements) {
+    for (std::size_t i = 0; i < values_.size(); ++i)
+      values_[i] = static_cast<float>(i / kChunkElements);
+  }
+
+  std::vector<float>& values() { return values_; }
+
+  Progress send() {
+    if (out_.done()) return Progress::kBlocked;
+    const std::size_t chunk = out_.chunk();
+    if (!out_.at_partials() && in_.partials <= chunk) return Progress::kBlocked;
+    const std::size_t begin = chunk * kChunkElements + (out_.at_partials() ? 0 : kPart);
+    const Progress progress =
+        out_.piece.send(transport_, *transport_.link(0),
+                        reinterpret_cast<const std::byte*>(&values_[begin]), kPart * sizeof(float));
+    if (progress != Progress::kDone) return progress;
+    out_.advance();
+    return Progress::kMoved;
+  }
+
+  Progress receive() {
+    if (in_.done()) return Progress::kBlocked;
+    const std::size_t chunk = in_.chunk();
+    const bool partials = in_.at_partials();
+    std::vector<float>& target = partials ? partials_ : results_;
+    target.resize(kPart);
+    const Progress progress =
+        in_.piece.receive(transport_, *transport_.link(0),
+                          reinterpret_cast<std::byte*>(target.data()), kPart * sizeof(float));
+    if (progress != Progress::kDone) return progress;
+    for (std::size_t i = 0; i < kPart; ++i) {
+      float& value = values_[chunk * kChunkElements + (partials ? kPart : 0) + i];
+      value = partials ? target[i] + value : target[i];
+    }
+    in_.advance();
+    return Progress::kMoved;
+  }
+
+  bool sent_first() const { return out_.partials == kSlots; }
+  bool done() const { return out_.done() && in_.done(); }
+
+ private:
+  Transport& transport_;
+  std::vector<float> values_;
+  std::vector<float> partials_;
+  std::vector<float> results_;
+  Way out_;
+  Way in_;
+};
+
+TEST(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
+  // Ranks 0 and 1 share node 0; the test is rank 2.
+  auto transports = std::move(make_inproc_transports({2, 1}, 0)).value();
   std::vector<float> values[2];
   std::vector<std::thread> threads;
   for (const std::size_t local : {0U, 1U}) {
     values[local].assign(kChunks * kChunkElements, local == 0 ? 10.0F : 100.0F);
-    threads.emplace_back([&, local] {
-      Transport& transport = *transports[local + 1];
-      EXPECT_FALSE(Collectives(transport).run(sum_of(values[local])));
-    });
+    threads.emplace_back(
+        [&, local] { EXPECT_FALSE(Collectives(*transports[local]).run(sum_of(values[local]))); });
   }
-  Transport& self = *transports[0];
-  std::vector<float> sums(kChunks * kChunkElements);
-  for (std::size_t i = 0; i < sums.size(); ++i) sums[i] = static_cast<float>(i / kChunkElements);
-  std::vector<float> results(sums.size());
-  Entry entry(self, sum_of(sums).record, 0, nullptr, 0);
+  Transport& self = *transports[2];
+  Neighbour neighbour(self);
   const TimePoint deadline = Clock::now() + seconds(60);
-  ASSERT_FALSE(self.drive(deadline, [&] { return entry.step(); }));
-
-  const auto* outgoing = reinterpret_cast<const std::byte*>(sums.data());
-  auto* incoming = reinterpret_cast<std::byte*>(results.data());
-  Piece sending;
+  NodeGather meeting(self, sum_of(neighbour.values()).record, std::vector<NodeGather::Block>(2),
+                     true);
+  ASSERT_FALSE(self.drive(deadline, [&] { return meeting.step(); }));
   ASSERT_FALSE(self.drive(
-      deadline, [&] { return sending.send(self, *self.next(), outgoing, kAhead * kSlotBytes); }));
+      deadline, [&] { return neighbour.sent_first() ? Progress::kDone : neighbour.send(); }));
   // Everything that can move has moved; less would test less, but not fail.
   std::this_thread::sleep_for(milliseconds(200));  // sleep: nothing tells that nothing happens
-  Piece receiving;
-  bool sent = false;
-  bool received = false;
   ASSERT_FALSE(self.drive(deadline, [&] {
     StepResult step;
-    if (!sent) {
-      const Progress progress = sending.send(self, *self.next(), outgoing + kAhead * kSlotBytes,
-                                             (kChunks - kAhead) * kSlotBytes);
-      sent = progress == Progress::kDone;
-      if (!step.add(progress)) return step.get(false);
-    }
-    if (!received) {
-      const Progress progress =
-          receiving.receive(self, *self.next(), incoming, kChunks * kSlotBytes);
-      received = progress == Progress::kDone;
-      if (!step.add(progress)) return step.get(false);
-    }
-    return step.get(sent && received);
+    if (!step.add(neighbour.send()) || !step.add(neighbour.receive())) return step.get(false);
+    return step.get(neighbour.done());
   }));
   for (std::thread& thread : threads) thread.join();
   for (std::size_t chunk = 0; chunk < kChunks; ++chunk) {
     const float expected = static_cast<float>(chunk) + 110.0F;
-    for (const auto& vector : {results, values[0], values[1]}) {
+    for (const auto& vector : {neighbour.values(), values[0], values[1]}) {
       EXPECT_EQ(vector[chunk * kChunkElements], expected) << chunk;
       EXPECT_EQ(vector[(chunk + 1) * kChunkElements - 1], expected) << chunk;
     }
