@@ -29,12 +29,12 @@ Failure NodeLinks::explain(const Error& error) {
   return {error.code, -1, error.message};
 }
 
-// Which ranks have not even published their address.
+// Which ranks have not even begun with what this one is at.
 Failure NodeLinks::missing(const std::string& reason) {
   std::string list;
   Rank first = -1;
   for (Rank rank = 0; rank < world_size_; ++rank) {
-    auto there = store_.check({fmt::format("{}/addr/{}", meeting_.prefix, rank)});
+    auto there = store_.check({fmt::format("{}/{}/{}", meeting_.prefix, presence_, rank)});
     if (!there || *there) continue;
     if (first < 0) first = rank;
     list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);
@@ -50,6 +50,8 @@ Failure NodeLinks::missing(const std::string& reason) {
 Outcome NodeLinks::place(const WorkerEnvironment& worker, Placement& placement) {
   world_size_ = worker.world_size;
   placement = {};
+  presence_ = "here";
+  if (auto failure = publish(fmt::format("/here/{}", worker.rank), "")) return failure;
   if (worker.virtual_node) return place_by_id(worker, placement);
   if (auto failure = read_node_sizes(worker, placement.node_sizes)) return failure;
   placement.locals.resize(static_cast<std::size_t>(worker.local_size));
@@ -114,6 +116,7 @@ Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& place
 
 Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links) {
   world_size_ = topology.world_size();
+  presence_ = "addr";
   auto engine = make_data_engine(meeting_.engine);
   if (!engine) return Failure{engine.error().code, topology.rank(), engine.error().message};
   if (auto failure = connect_by(**engine, topology, links)) return failure;

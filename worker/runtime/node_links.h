@@ -67,7 +67,9 @@ class NodeLinks {
   const Meeting& meeting_;
   Round round_;
   TimePoint deadline_;
-  int world_size_ = 0;  // Known for messages.
+  // For messages:
+  int world_size_ = 0;
+  const char* presence_ = "addr";  // The key that every rank sets first.
 };
 
 }  // namespace ddp
