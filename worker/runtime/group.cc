@@ -95,6 +95,16 @@ void Group::choose(const Choice& choice) {
   collectives_.choose(choice);
 }
 
+std::uint64_t Group::issued() {
+  const std::lock_guard lock(mutex_);
+  return sequence_;
+}
+
+void Group::count_from(std::uint64_t sequence) {
+  const std::lock_guard lock(mutex_);
+  sequence_ = sequence;
+}
+
 std::string Group::algorithms() const { return collectives_.choice().describe(); }
 
 std::shared_ptr<std::byte> Group::allocate(std::size_t bytes) {

@@ -41,6 +41,10 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // How operations are done. Same on all ranks; no operation may be outstanding.
   void choose(const Choice& choice);
   std::string algorithms() const override;
+  // Operations issued so far. count_from(): the next ones are numbered from there; on all ranks
+  // alike.
+  std::uint64_t issued();
+  void count_from(std::uint64_t sequence);
   int nodes() const { return transport_->topology().nodes(); }
 
   Rank rank() const override { return rank_; }
