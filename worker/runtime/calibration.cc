@@ -75,8 +75,8 @@ CostTable measure_costs(Group& group) {
 
 void calibrate(Group& group) {
   if (group.size() == 1) return;
-  const std::uint64_t before = group.issued();
-  CostTable costs = measure_costs(group);
+  CostTable costs;
+  group.aside([&] { costs = measure_costs(group); });
   if (group.rank() == 0) {
     const auto forced = force(process_variable("DDP_ALGO").value_or(""), costs);
     if (!forced) {
@@ -85,9 +85,7 @@ void calibrate(Group& group) {
     }
   }
   static_assert(std::is_trivially_copyable_v<CostTable>);
-  group.broadcast({&costs, sizeof(costs), DType::kU8}, 0, at_once());
-  // Users count their own operations.
-  group.count_from(before);
+  group.aside([&] { group.broadcast({&costs, sizeof(costs), DType::kU8}, 0, at_once()); });
   const Choice choice(costs);
   group.choose(choice);
   if (group.rank() == 0 && process_variable("DDP_PRINT_ALGO").value_or("") == "1")

@@ -105,6 +105,7 @@ void FlightRecorder::finished(Slot slot, bool ok) {
 }
 
 void FlightRecorder::change(Slot slot, FlightState state) {
+  if (slot == 0) return;
   FlightEntry& target = entry(slot);
   const Writing writing(target);
   // Another operation may have taken the entry.

@@ -24,7 +24,7 @@ class FlightRecorder {
     std::string_view operation;  // 16,
     std::string_view tag;        // 24.
   };
-  using Slot = std::uint64_t;  // Names one operation for good.
+  using Slot = std::uint64_t;  // Names one operation for good; 0: none.
 
   // `flight`: kFlightBytes at the begin of the rank's region. `rank`: in the world.
   FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name);

@@ -95,14 +95,16 @@ void Group::choose(const Choice& choice) {
   collectives_.choose(choice);
 }
 
-std::uint64_t Group::issued() {
-  const std::lock_guard lock(mutex_);
-  return sequence_;
-}
-
-void Group::count_from(std::uint64_t sequence) {
-  const std::lock_guard lock(mutex_);
-  sequence_ = sequence;
+void Group::aside(const std::function<void()>& body) {
+  const auto set_sequence = [&](std::uint64_t sequence) {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(sequence_, sequence);
+  };
+  const std::uint64_t before = set_sequence(0);
+  recording_ = false;
+  body();
+  recording_ = true;
+  set_sequence(before);
 }
 
 std::string Group::algorithms() const { return collectives_.choice().describe(); }
@@ -222,6 +224,7 @@ std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, std::string 
 
 std::uint64_t Group::record_issue(const Operation& operation, const std::string& tag,
                                   bool started) {
+  if (!recording_) return 0;
   const OpRecord& record = operation.record;
   return flight_.issued({record.sequence, record.count, record.root, name_of(operation.type()),
                          name_of(record.kind), tag},

@@ -41,10 +41,9 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // How operations are done. Same on all ranks; no operation may be outstanding.
   void choose(const Choice& choice);
   std::string algorithms() const override;
-  // Operations issued so far. count_from(): the next ones are numbered from there; on all ranks
-  // alike.
-  std::uint64_t issued();
-  void count_from(std::uint64_t sequence);
+  // Calls body, whose operations count as none of the group's: they have no place in its numbers
+  // nor in the flight recorder. On all ranks alike, before others use the group.
+  void aside(const std::function<void()>& body);
   int nodes() const { return transport_->topology().nodes(); }
 
   Rank rank() const override { return rank_; }
@@ -124,6 +123,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::deque<std::shared_ptr<CollectiveWork>> queue_;
   Outcome failure_;  // The first cause; the group is then of no further use.
   std::uint64_t sequence_ = 0;
+  std::atomic<bool> recording_{true};
   std::atomic<std::uint64_t> messages_issued_{0};
   std::size_t unfinished_ = 0;  // Issued operations that have no result yet.
   bool stopping_ = false;
