@@ -196,7 +196,7 @@ Outcome Collectives::run_small(const Operation& operation, const Entry& entry) {
   }
   small::finish(operation, transport_, entry, blocks);
   const Topology& topology = transport_.topology();
-  if (topology.local_size() == 2) {
+  if (topology.nodes() == 1 && topology.local_size() == 2) {
     const int other = 1 - topology.local_rank();
     take_lines(transport_.segment().operation(other, number_ - 1).payload,
                small::payload_bytes(operation.record, topology.world_size()));

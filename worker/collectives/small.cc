@@ -52,11 +52,20 @@ void copy(std::byte* target, const std::byte* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
 }
 
+// A local rank's input; this rank's own where it is, so that its slot has one reader if the node
+// has two ranks.
+const std::byte* input_of(const Operation& operation, const Topology& topology, const Entry& entry,
+                          int local) {
+  if (local == topology.local_rank() && topology.nodes() == 1)
+    return static_cast<const std::byte*>(operation.in.data);
+  return entry.payload(local);
+}
+
 // Where rank's payload can be read: for what does not reduce.
 const std::byte* payload_of(const Operation& operation, Transport& transport, const Entry& entry,
                             const std::vector<NodeGather::Block>& blocks, Rank rank) {
   const Topology& topology = transport.topology();
-  if (topology.nodes() == 1) return entry.payload(rank);
+  if (topology.nodes() == 1) return input_of(operation, topology, entry, rank);
   const int node = topology.node_of(rank);
   const std::byte* block = blocks[index(node)].data;
   if (has_root(operation.record.kind)) return block;
@@ -69,7 +78,7 @@ void add_local(const Operation& operation, const Topology& topology, const Entry
                RankRange range, std::size_t offset, Parts& parts) {
   for (Rank rank = range.begin; rank < range.end; ++rank) {
     const int local = rank - topology.first(topology.node());
-    parts.sources.push_back(entry.payload(local) + offset);
+    parts.sources.push_back(input_of(operation, topology, entry, local) + offset);
     parts.ranges.push_back({rank, rank + 1});
     if (operation.op() == ReduceOp::kPremulSum) parts.factors.push_back(entry.offer(local).factor);
   }
