@@ -132,7 +132,8 @@ bool Collectives::needs_messages(const Operation& operation) const {
 }
 
 Outcome Collectives::enter(const Operation& operation, Entry& entry) {
-  auto failure = transport_.drive(operation.deadline, [&] { return entry.step(); });
+  auto failure = transport_.drive(
+      operation.deadline, [&] { return entry.step(); }, Transport::Touches::kOnlyReads);
   if (failure && failure->code == Errc::kTimeout && !failure->told)
     return not_arrived(operation, &entry, nullptr);
   return failure;

@@ -63,8 +63,13 @@ class Transport {
   // Repeats step() (callable, gives Progress) until it is done. Fails with the failure that step()
   // recorded, with the cause if the group was aborted, or with kTimeout and an empty text after the
   // deadline.
+  //
+  // A step that writes to others' memory must not be taken after an abort; one that only reads is
+  // taken first: what has completed must not fail because a rank that is through with it already
+  // aborts what follows.
+  enum class Touches { kOnlyReads, kOthersMemory };
   template <typename Step>
-  Outcome drive(TimePoint deadline, Step&& step);
+  Outcome drive(TimePoint deadline, Step&& step, Touches touches = Touches::kOthersMemory);
   // For step(): records why it cannot go on. Gives kFailed.
   Progress fail(Failure failure) {
     step_failure_ = std::move(failure);
@@ -109,12 +114,14 @@ class Transport {
 };
 
 template <typename Step>
-Outcome Transport::drive(TimePoint deadline, Step&& step) {
+Outcome Transport::drive(TimePoint deadline, Step&& step, Touches touches) {
   Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
   for (;;) {
     clear_wants();
-    // Before every step: a rank that was stopped must not go on to write to the others.
-    if (auto aborted = check()) return aborted;
+    // Before every such step: a rank that was stopped must not go on to write to the others.
+    if (touches == Touches::kOthersMemory) {
+      if (auto aborted = check()) return aborted;
+    }
     switch (step()) {
       case Progress::kDone:
         return {};
