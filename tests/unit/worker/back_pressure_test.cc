@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <chrono>
+#include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -19,7 +22,7 @@ constexpr std::size_t kChunkElements = kSlotBytes / sizeof(float);
 constexpr std::size_t kPart = kChunkElements / 2;  // Each node's, of a chunk.
 constexpr std::size_t kChunks = 12;
 
-Operation sum_of(std::vector<float>& values) {
+Operation sum_of(std::span<float> values) {
   Operation operation;
   operation.record.kind = OpKind::kAllReduce;
   operation.record.type = static_cast<std::uint32_t>(DType::kF32);
@@ -96,13 +99,32 @@ class Neighbour {
   Way in_;
 };
 
-TEST(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
+// Private memory is held back by the slots for inputs, registered memory only by those for partial
+// sums.
+class BackPressure : public ::testing::TestWithParam<bool> {};
+
+TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
   // Ranks 0 and 1 share node 0; the test is rank 2.
   auto transports = std::move(make_inproc_transports({2, 1}, 0)).value();
-  std::vector<float> values[2];
+  constexpr std::size_t kCount = kChunks * kChunkElements;
+  std::shared_ptr<std::byte> registered[2];
+  std::vector<float> own[2];
+  std::span<float> values[2];
   std::vector<std::thread> threads;
   for (const std::size_t local : {0U, 1U}) {
-    values[local].assign(kChunks * kChunkElements, local == 0 ? 10.0F : 100.0F);
+    if (GetParam()) {
+      registered[local] = transports[local]->arena()->allocate(kCount * sizeof(float));
+      values[local] = {reinterpret_cast<float*>(registered[local].get()), kCount};
+    } else {
+      own[local].resize(kCount);
+      values[local] = own[local];
+    }
+    // Other values in every chunk, so that one chunk's sum in place of another's is seen.
+    for (std::size_t i = 0; i < kCount; ++i) {
+      values[local][i] = local == 0 ? 10.0F : 1000.0F * static_cast<float>(i / kChunkElements);
+    }
+  }
+  for (const std::size_t local : {0U, 1U}) {
     threads.emplace_back(
         [&, local] { EXPECT_FALSE(Collectives(*transports[local]).run(sum_of(values[local]))); });
   }
@@ -123,13 +145,18 @@ TEST(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
   }));
   for (std::thread& thread : threads) thread.join();
   for (std::size_t chunk = 0; chunk < kChunks; ++chunk) {
-    const float expected = static_cast<float>(chunk) + 110.0F;
-    for (const auto& vector : {neighbour.values(), values[0], values[1]}) {
+    const float expected = 1001.0F * static_cast<float>(chunk) + 10.0F;
+    for (const std::span<float> vector :
+         {std::span<float>(neighbour.values()), values[0], values[1]}) {
       EXPECT_EQ(vector[chunk * kChunkElements], expected) << chunk;
       EXPECT_EQ(vector[(chunk + 1) * kChunkElements - 1], expected) << chunk;
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Memory, BackPressure, ::testing::Bool(), [](const auto& registered) {
+  return registered.param ? "registered" : "private_memory";
+});
 
 }  // namespace
 }  // namespace ddp
