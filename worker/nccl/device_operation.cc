@@ -45,56 +45,10 @@ const char* name_of(DeviceOpKind kind) {
   return "an unknown operation";
 }
 
-const char* device_type_name(DType type) {
-  switch (type) {
-    case DType::kU8:
-      return "u8";
-    case DType::kI8:
-      return "i8";
-    case DType::kI32:
-      return "i32";
-    case DType::kI64:
-      return "i64";
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF32:
-      return "f32";
-    case DType::kF64:
-      return "f64";
-  }
-  return "elements of an unknown type";
-}
-
-const char* device_op_name(ReduceOp::Kind kind) {
-  switch (kind) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kAvg:
-      return "avg";
-    case ReduceOp::kProd:
-      return "prod";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kBand:
-      return "band";
-    case ReduceOp::kBor:
-      return "bor";
-    case ReduceOp::kBxor:
-      return "bxor";
-    case ReduceOp::kPremulSum:
-      return "premul_sum";
-  }
-  return "an unknown reduction";
-}
-
 std::string describe(const DeviceRecord& record) {
   const char* kind = name_of(record.kind);
-  const char* type = device_type_name(static_cast<DType>(record.type));
-  const char* op = device_op_name(static_cast<ReduceOp::Kind>(record.op));
+  const char* type = name_of(static_cast<DType>(record.type));
+  const char* op = name_of(static_cast<ReduceOp::Kind>(record.op));
   switch (record.kind) {
     case DeviceOpKind::kAllReduce:
     case DeviceOpKind::kAllReduceCoalesced:

@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "worker/collectives/operation.h"
 #include "worker/collectives/types.h"
 #include "worker/nccl/cuda_api.h"
 
@@ -77,9 +78,5 @@ struct DeviceOperation {
 const char* name_of(DeviceOpKind kind);
 // "all_reduce (sum) of 1000 f32", "broadcast of 5 i64 from rank 2", "barrier".
 std::string describe(const DeviceRecord& record);
-
-// Names of types and reductions, as in the messages of host groups.
-const char* device_type_name(DType type);
-const char* device_op_name(ReduceOp::Kind kind);
 
 }  // namespace ddp

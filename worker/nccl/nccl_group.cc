@@ -56,7 +56,7 @@ void require_data(DeviceOpKind kind, const Buffer& buffer) {
 
 void require_same_type(DeviceOpKind kind, const Buffer& in, const Buffer& out) {
   require(in.type == out.type, fmt::format("{}: input of {} and output of {}", name_of(kind),
-                                           device_type_name(in.type), device_type_name(out.type)));
+                                           name_of(in.type), name_of(out.type)));
 }
 
 void require_count(DeviceOpKind kind, const char* what, std::size_t got, std::size_t needed) {
@@ -170,10 +170,9 @@ void NcclGroup::check_reduction(DeviceOpKind kind, DType type, const ReduceOp& o
   const bool bits =
       op.kind() == ReduceOp::kBand || op.kind() == ReduceOp::kBor || op.kind() == ReduceOp::kBxor;
   require(!bits, fmt::format("{}: NCCL has no {}; use a host group, or min and max of single bits",
-                             name_of(kind), device_op_name(op.kind())));
-  require(valid(type, op.kind()),
-          fmt::format("{}: {} of {} has no exact value; use a sum", name_of(kind),
-                      device_op_name(op.kind()), device_type_name(type)));
+                             name_of(kind), name_of(op.kind())));
+  require(valid(type, op.kind()), fmt::format("{}: {} of {} has no exact value; use a sum",
+                                              name_of(kind), name_of(op.kind()), name_of(type)));
 }
 
 void NcclGroup::check_root(DeviceOpKind kind, Rank root) const {
