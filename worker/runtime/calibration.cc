@@ -57,8 +57,8 @@ CostTable measure_costs(Group& group) {
   if (!registered) return costs;
   std::memset(registered.get(), 0, kMany);
   std::memset(memory.get(), 0, kMany);
-  const Line one_shot = line_through(shortest_ns(group, memory.get(), kFew),
-                                     shortest_ns(group, memory.get(), kMany));
+  const Line one_shot =
+      line_through(shortest_ns(group, memory.get(), kFew), shortest_ns(group, memory.get(), kMany));
   // Everything that is registered in place, so that the direct way is seen at both sizes.
   CostTable in_place = costs;
   in_place.forced_in_node = Algorithm::kDirect;

@@ -1,6 +1,10 @@
+#include <sys/stat.h>
+
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -37,21 +41,34 @@ struct NodeMemory {
   std::shared_ptr<Arena> arena;
 };
 
-// Groups that a process makes one after the other share the memory, and buffers of an earlier one
-// may still be in use: so there is one mapping and one arena for a descriptor, as long as anybody
-// uses them.
+// Which memory the agent gave for which round; nothing if it gave none.
+using MemoryId = std::tuple<dev_t, ino_t, Round>;
+
+std::optional<MemoryId> memory_id(const WorkerEnvironment& worker) {
+  struct stat status {};
+  if (worker.shm_fd < 0 || ::fstat(worker.shm_fd, &status) != 0) return {};
+  return MemoryId{status.st_dev, status.st_ino, worker.round};
+}
+
+// Groups that a process makes one after the other in a round share the memory. Buffers of an
+// earlier one may still be in use, and other ranks may still have to leave its sub-groups: so there
+// is one mapping and one arena, until the process opens another round's.
 NodeMemory open_memory(const WorkerEnvironment& worker) {
   static std::mutex mutex;
-  static std::map<std::pair<int, Round>, std::weak_ptr<Arena>> arenas;
+  static std::shared_ptr<Arena> known;
+  static std::optional<MemoryId> known_id;
   const std::lock_guard lock(mutex);
-  auto& known = arenas[{worker.shm_fd, worker.round}];
-  if (auto arena = known.lock(); arena && worker.shm_fd >= 0) return {arena->mapping(), arena};
+  const auto id = memory_id(worker);
+  if (id && id == known_id) return {known->mapping(), known};
   auto mapping = worker.shm_fd >= 0
                      ? SharedMapping::attach(worker.shm_fd, worker.local_size, worker.round)
                      : SharedMapping::create(worker.local_size, worker.round);
   if (!mapping) throw_error(mapping.error().code, worker.rank, mapping.error().message);
   auto arena = std::make_shared<Arena>(*mapping, worker.local_rank);
-  known = arena;
+  if (id) {
+    known = arena;
+    known_id = id;
+  }
   return {*mapping, arena};
 }
 
@@ -87,10 +104,10 @@ std::unique_ptr<Transport> open_transport(const WorkerEnvironment& worker, const
     if (!failure) failure = node_links.connect(Topology(placement.node_sizes, worker.rank), links);
     if (failure) throw_error(failure->code, failure->suspect, failure->text);
   }
-  return std::make_unique<Transport>(
-      Topology(placement.node_sizes, worker.rank),
-      Segment::of_ranks(std::move(memory.mapping), placement.locals), std::move(memory.arena),
-      std::move(links), spinning_pays(worker.local_size));
+  return std::make_unique<Transport>(Topology(placement.node_sizes, worker.rank),
+                                     Segment::of_ranks(std::move(memory.mapping), placement.locals),
+                                     std::move(memory.arena), std::move(links),
+                                     spinning_pays(worker.local_size));
 }
 
 }  // namespace

@@ -92,8 +92,8 @@ Outcome Group::exchange_messages(const Operation& operation) {
   const Plan plan = plan_of(operation, rank_, size_);
   const std::uint64_t tag = PointToPoint::kInternalTags + operation.record.sequence;
   OpOptions options;
-  options.timeout = std::max(Duration(1), std::chrono::ceil<Duration>(operation.deadline +
-                                                                      kStallGrace - Clock::now()));
+  options.timeout = std::max(
+      Duration(1), std::chrono::ceil<Duration>(operation.deadline + kStallGrace - Clock::now()));
   options.tag = name_of(operation.record.kind);
   std::vector<WorkPtr> works;
   try {

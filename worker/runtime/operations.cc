@@ -17,40 +17,53 @@ void require(bool condition, Message&& message) {
 }
 
 void require_data(OpKind kind, const Buffer& buffer) {
-  require(buffer.data != nullptr || buffer.count == 0, [&] { return fmt::format("{}: the buffer of {} elements has no address", name_of(kind), buffer.count); });
+  require(buffer.data != nullptr || buffer.count == 0, [&] {
+    return fmt::format("{}: the buffer of {} elements has no address", name_of(kind), buffer.count);
+  });
 }
 
 void require_root(OpKind kind, Rank root, int size) {
-  require(root >= 0 && root < size, [&] { return fmt::format("{}: root {} is not in 0..{}", name_of(kind), root, size - 1); });
+  require(root >= 0 && root < size, [&] {
+    return fmt::format("{}: root {} is not in 0..{}", name_of(kind), root, size - 1);
+  });
 }
 
 void require_reduction(OpKind kind, DType type, ReduceOp op) {
   if (valid(type, op.kind())) return;
-  const bool bits = op.kind() == ReduceOp::kBand || op.kind() == ReduceOp::kBor ||
-                    op.kind() == ReduceOp::kBxor;
-  throw std::invalid_argument(fmt::format(
-      "{}: {} of {} is not defined; {}", name_of(kind), name_of(op), name_of(type),
-      bits ? "bits are combined in integers only" : "an average of integers has no exact value; use a sum"));
+  const bool bits =
+      op.kind() == ReduceOp::kBand || op.kind() == ReduceOp::kBor || op.kind() == ReduceOp::kBxor;
+  throw std::invalid_argument(
+      fmt::format("{}: {} of {} is not defined; {}", name_of(kind), name_of(op), name_of(type),
+                  bits ? "bits are combined in integers only"
+                       : "an average of integers has no exact value; use a sum"));
 }
 
 void require_same_type(OpKind kind, const Buffer& in, const Buffer& out) {
-  require(in.type == out.type, [&] { return fmt::format("{}: input of {} and output of {}", name_of(kind),
-                                           name_of(in.type), name_of(out.type)); });
+  require(in.type == out.type, [&] {
+    return fmt::format("{}: input of {} and output of {}", name_of(kind), name_of(in.type),
+                       name_of(out.type));
+  });
 }
 
 // `whole` must hold a block for each rank.
 void require_blocks(OpKind kind, const char* side, std::size_t block, std::size_t whole, int size) {
   const std::size_t needed = block * static_cast<std::size_t>(size);
-  require(whole == needed, [&] { return fmt::format("{}: {} elements of {} ranks need an {} of {}, not {}",
-                                       name_of(kind), block, size, side, needed, whole); });
+  require(whole == needed, [&] {
+    return fmt::format("{}: {} elements of {} ranks need an {} of {}, not {}", name_of(kind), block,
+                       size, side, needed, whole);
+  });
 }
 
 void require_counts(OpKind kind, const char* side, std::span<const std::size_t> counts,
                     const Buffer& buffer, int size) {
-  require(counts.size() == static_cast<std::size_t>(size), [&] { return fmt::format("{}: {} {} counts for {} ranks", name_of(kind), counts.size(), side, size); });
+  require(counts.size() == static_cast<std::size_t>(size), [&] {
+    return fmt::format("{}: {} {} counts for {} ranks", name_of(kind), counts.size(), side, size);
+  });
   const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-  require(total == buffer.count, [&] { return fmt::format("{}: the {} counts add up to {}, the buffer has {} elements", name_of(kind),
-                      side, total, buffer.count); });
+  require(total == buffer.count, [&] {
+    return fmt::format("{}: the {} counts add up to {}, the buffer has {} elements", name_of(kind),
+                       side, total, buffer.count);
+  });
 }
 
 Operation make(OpKind kind, Buffer in, Buffer out, std::size_t count, DType type) {
@@ -119,8 +132,10 @@ Operation all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts
   require_same_type(OpKind::kAllGather, in, out);
   require_counts(OpKind::kAllGather, "output", counts, out, size);
   const std::size_t own = counts[static_cast<std::size_t>(rank)];
-  require(own == in.count, [&] { return fmt::format("all_gather: rank {} gives {} elements, the list says {}",
-                                       rank, in.count, own); });
+  require(own == in.count, [&] {
+    return fmt::format("all_gather: rank {} gives {} elements, the list says {}", rank, in.count,
+                       own);
+  });
   Operation operation = make(OpKind::kAllGather, in, out, out.count, in.type);
   operation.record.layout = digest(counts);
   operation.out_counts.assign(counts.begin(), counts.end());
@@ -143,8 +158,8 @@ Operation gather(Buffer in, Buffer out, Rank root, Rank rank, int size) {
     require_same_type(OpKind::kGather, in, out);
     require_blocks(OpKind::kGather, "output", in.count, out.count, size);
   }
-  Operation operation =
-      make(OpKind::kGather, in, rank == root ? out : Buffer{nullptr, 0, in.type}, in.count, in.type);
+  Operation operation = make(OpKind::kGather, in, rank == root ? out : Buffer{nullptr, 0, in.type},
+                             in.count, in.type);
   operation.record.root = root;
   return operation;
 }
@@ -181,9 +196,12 @@ Operation all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffe
   require_counts(OpKind::kAllToAll, "send", send_counts, in, size);
   require_counts(OpKind::kAllToAll, "receive", receive_counts, out, size);
   constexpr std::size_t kMost = kSmallBytes / sizeof(std::uint64_t);
-  require(send_counts.size() <= kMost, [&] { return fmt::format("all_to_all: unequal blocks of {} ranks; at most {} can exchange their "
-                      "counts, so send and recv the blocks instead",
-                      size, kMost); });
+  require(send_counts.size() <= kMost, [&] {
+    return fmt::format(
+        "all_to_all: unequal blocks of {} ranks; at most {} can exchange their "
+        "counts, so send and recv the blocks instead",
+        size, kMost);
+  });
   Operation operation = make(OpKind::kAllToAll, in, out, 0, in.type);
   operation.record.layout = 1;  // The lists differ from rank to rank.
   operation.in_counts.assign(send_counts.begin(), send_counts.end());

@@ -21,8 +21,8 @@ struct WorkerEnvironment {
   std::string run_id = "none";
   std::string master_addr;  // Empty in a world of one node without virtual_node.
   int master_port = 0;
-  // DDP_VIRTUAL_NODE: neighbouring workers of one agent count as one node only if theirs are the same,
-  // so that one machine can play several. Set on all workers or on none.
+  // DDP_VIRTUAL_NODE: neighbouring workers of one agent count as one node only if theirs are the
+  // same, so that one machine can play several. Set on all workers or on none.
   std::optional<std::string> virtual_node;
   EngineKind engine = EngineKind::kTcp;  // DDP_LINK: what carries data between nodes.
   int shm_fd = -1;  // -1: not started by ddp-run; every rank counts as a node of its own.

@@ -5,7 +5,8 @@
 namespace ddp {
 namespace {
 
-constexpr int kSpinRounds = 60;  // With the looks in between about 3 us: a yield costs 6 if others run.
+constexpr int kSpinRounds =
+    60;  // With the looks in between about 3 us: a yield costs 6 if others run.
 constexpr std::chrono::microseconds kYieldTime{100};
 
 void pause_cpu() {

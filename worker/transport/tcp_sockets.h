@@ -15,8 +15,8 @@ Result<int> local_port(int fd);
 // `address` is numeric. Refused and unreachable peers are an error at once, silent ones at the
 // deadline.
 Result<UniqueFd> connect_socket(const std::string& address, int port, TimePoint deadline);
-// The same in two steps, neither of which waits: the second, once the socket can be written to, says
-// whether it is connected.
+// The same in two steps, neither of which waits: the second, once the socket can be written to,
+// says whether it is connected.
 Result<UniqueFd> begin_connect(const std::string& address, int port);
 Result<void> finish_connect(int fd, const std::string& address, int port);
 Result<void> send_all(int fd, const std::byte* data, std::size_t bytes, TimePoint deadline);
