@@ -151,6 +151,15 @@ void linger(Lock& lock, void* out, std::size_t bytes) {
   }
 }
 
+// What an aborted communicator has not got rid of: its owner may free the buffers.
+void withdraw(World& world, const std::vector<std::shared_ptr<Message>>& sent) {
+  for (auto& [ranks, box] : world.mail) {
+    std::erase_if(box, [&](const auto& each) {
+      return std::find(sent.begin(), sent.end(), each) != sent.end();
+    });
+  }
+}
+
 struct Running {
   Running() { ++state().running_kernels; }
   ~Running() { --state().running_kernels; }
@@ -199,19 +208,21 @@ void run_collective(Lock& lock, Comm& comm, std::uint64_t number, const Collecti
   const auto everybody = [&] {
     return meeting.calls.size() == static_cast<std::size_t>(world->size);
   };
-  if (!came || !wait_for(lock, comm, everybody)) return linger(lock, call.out, own_bytes);
+  // The owner of an aborted communicator may free its buffers: nobody reads them any more, and so
+  // the others wait for it, as NCCL's kernels do.
+  const auto give_up = [&] {
+    meeting.calls.erase(comm.rank);
+    linger(lock, call.out, own_bytes);
+  };
+  if (!came || !wait_for(lock, comm, everybody)) return give_up();
   const bool agreed = std::all_of(meeting.calls.begin(), meeting.calls.end(),
                                   [&](const auto& each) { return same_call(each.second, call); });
   // NCCL does not compare: ranks that disagree wait for each other.
-  if (!agreed && !wait_for(lock, comm, [] { return false; })) {
-    return linger(lock, call.out, own_bytes);
-  }
+  if (!agreed && !wait_for(lock, comm, [] { return false; })) return give_up();
   const std::vector<char> output = output_of(meeting, comm.rank);
   ++meeting.computed;
   all.changed.notify_all();
-  if (!wait_for(lock, comm, [&] { return meeting.computed == world->size; })) {
-    return linger(lock, call.out, own_bytes);
-  }
+  if (!wait_for(lock, comm, [&] { return meeting.computed == world->size; })) return give_up();
   if (!output.empty()) std::memcpy(call.out, output.data(), output.size());
   if (++meeting.left == world->size) world->meetings.erase(number);
 }
@@ -236,7 +247,10 @@ void run_transfers(Lock& lock, Comm& comm, const std::vector<PeerTransfer>& tran
     auto& box = world->mail[{transfer.peer, comm.rank}];
     // A message of another size is never received.
     const auto there = [&] { return !box.empty() && box.front()->bytes == transfer.bytes; };
-    if (!wait_for(lock, comm, there)) return linger(lock, transfer.data, transfer.bytes);
+    if (!wait_for(lock, comm, there)) {
+      withdraw(*world, sent);
+      return linger(lock, transfer.data, transfer.bytes);
+    }
     std::memcpy(transfer.data, box.front()->data, transfer.bytes);
     box.front()->taken = true;
     box.pop_front();
@@ -246,7 +260,7 @@ void run_transfers(Lock& lock, Comm& comm, const std::vector<PeerTransfer>& tran
   const auto all_taken = [&] {
     return std::all_of(sent.begin(), sent.end(), [](const auto& each) { return each->taken; });
   };
-  (void)wait_for(lock, comm, all_taken);
+  if (!wait_for(lock, comm, all_taken)) withdraw(*world, sent);
 }
 
 }  // namespace ddp::standin
