@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace ddp {
+
+// Some parameters' gradients of one backward, as a communication hook sees them. Made and owned by
+// the reducer, which keeps it from one backward to the next; used on the thread that runs the hook.
+class GradBucket {
+ public:
+  // What the bucket is of. `parameters` and `names` are in the order in which their gradients lie
+  // in the buffer.
+  struct Contents {
+    std::size_t index = 0;
+    bool is_last = false;
+    at::Tensor buffer;
+    std::vector<at::Tensor> gradients;
+    std::vector<at::Tensor> parameters;
+    std::vector<std::string> names;
+  };
+  GradBucket() = default;
+  explicit GradBucket(Contents contents) : contents_(std::move(contents)) {}
+
+  // Buckets are handed to the hook in the order of their indices, the same on all ranks.
+  std::size_t index() const { return contents_.index; }
+  // Whether it is the last one of this backward.
+  bool is_last() const { return contents_.is_last; }
+
+  // The gradients of this rank, not averaged, one behind the other: one-dimensional, contiguous, in
+  // memory of the group (ProcessGroup::allocate) unless that is full.
+  const at::Tensor& buffer() const { return contents_.buffer; }
+  // Puts another tensor of the same number of elements in place of the buffer, for a hook around
+  // which this one is wrapped; its type may differ. gradients() are parts of it from then on. Lasts
+  // for this backward.
+  void set_buffer(const at::Tensor& buffer);
+
+  // Parts of buffer(), with the parameters' sizes.
+  const std::vector<at::Tensor>& gradients() const { return contents_.gradients; }
+  const std::vector<at::Tensor>& parameters() const { return contents_.parameters; }
+  // As Module::named_parameters gives them.
+  const std::vector<std::string>& names() const { return contents_.names; }
+
+ private:
+  Contents contents_;
+};
+
+}  // namespace ddp
