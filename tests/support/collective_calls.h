@@ -70,20 +70,44 @@ inline std::uint64_t as_number(DType type, std::uint64_t bits) {
     case DType::kF32:
       return (bits & 0x807FFFFF) | ((115 + (bits >> 40) % 24) << 23);
     case DType::kF64:
-      return (bits & 0x800FFFFFFFFFFFFF) | ((1000 + mixed(bits) % 40) << 52);
+      return (bits & 0x800FFFFFFFFFFFFF) | ((1000 + ((bits >> 52) & 0x7FF) % 40) << 52);
     default:
       return bits;
   }
 }
 
+// Random numbers of the type, which is a constant here: inputs are most of what some tests compute.
+template <DType kType, typename Word>
+void put_numbers(std::vector<std::byte>& bytes, std::uint64_t start) {
+  for (std::size_t i = 0; (i + 1) * sizeof(Word) <= bytes.size(); ++i) {
+    const auto bits = static_cast<Word>(as_number(kType, mixed(start + i * 0x9e3779b97f4a7c15u)));
+    std::memcpy(bytes.data() + i * sizeof(Word), &bits, sizeof(Word));
+  }
+}
+
 // What rank `rank` gives.
 inline std::vector<std::byte> call_input(const CallShape& shape, Rank rank, std::size_t count) {
-  const std::size_t element = dtype_bytes(shape.type);
-  std::vector<std::byte> bytes(count * element);
+  std::vector<std::byte> bytes(count * dtype_bytes(shape.type));
   const std::uint64_t start = mixed(shape.seed * 8191 + static_cast<std::uint64_t>(rank) + 1);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t bits = as_number(shape.type, mixed(start + i * 0x9e3779b97f4a7c15u));
-    std::memcpy(bytes.data() + i * element, &bits, element);
+  switch (shape.type) {
+    case DType::kF16:
+      put_numbers<DType::kF16, std::uint16_t>(bytes, start);
+      break;
+    case DType::kBF16:
+      put_numbers<DType::kBF16, std::uint16_t>(bytes, start);
+      break;
+    case DType::kF32:
+      put_numbers<DType::kF32, std::uint32_t>(bytes, start);
+      break;
+    case DType::kF64:
+      put_numbers<DType::kF64, std::uint64_t>(bytes, start);
+      break;
+    default: {  // Any bits are an integer.
+      put_numbers<DType::kU8, std::uint64_t>(bytes, start);
+      const std::uint64_t last = mixed(start - 1);
+      const std::size_t rest = bytes.size() % sizeof(last);
+      if (rest > 0) std::memcpy(bytes.data() + bytes.size() - rest, &last, rest);
+    }
   }
   return bytes;
 }

@@ -1,3 +1,5 @@
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -7,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/collective_calls.h"
 #include "tests/support/worker_world.h"
 
 namespace ddp {
@@ -14,20 +17,20 @@ namespace {
 
 using test::LinkKind;
 
-// Values of very different size, so that another order of summation gives other bits.
+// Values of very different size and full precision, so that another order of summation gives other
+// bits. Every rank makes those of all ranks, so the generator is a cheap one.
 template <typename T>
 std::vector<T> input_of(Rank rank, std::size_t count, std::uint64_t seed) {
-  std::mt19937_64 random(seed * 1000 + static_cast<std::uint64_t>(rank));
+  std::array<double, 32> scales;
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    scales[i] = std::ldexp(1.0, -50 - static_cast<int>(i));
+  const std::uint64_t start = test::mixed(seed * 1000 + static_cast<std::uint64_t>(rank) + 1);
   std::vector<T> values(count);
-  for (T& value : values) {
-    const std::uint64_t bits = random();
-    if constexpr (std::is_floating_point_v<T>) {
-      const T mantissa =
-          static_cast<T>(bits % 2'000'003) / static_cast<T>(1000) - static_cast<T>(1000);
-      value = std::ldexp(mantissa, static_cast<int>((bits >> 40) % 24) - 12);
-    } else {
-      value = static_cast<T>(bits);
-    }
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t bits = test::mixed(start + i * 0x9e3779b97f4a7c15u);
+    values[i] = static_cast<T>(static_cast<std::int64_t>(bits));
+    if constexpr (std::is_floating_point_v<T>)
+      values[i] *= static_cast<T>(scales[bits % scales.size()]);
   }
   return values;
 }

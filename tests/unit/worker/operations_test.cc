@@ -1,16 +1,22 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tests/support/full_matrix.h"
 #include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 #include "tests/unit/worker/kernels_reference.h"
 
-// Every operation with buffers of many sizes, in memory of both kinds, in many worlds.
+// Every operation with buffers of many sizes, in memory of both kinds, in many worlds. Of the sizes
+// around a border between two ways that data goes, each comes with one of the three placements of
+// buffers, a different one: all pairs, a third of the products. DDP_TEST_FULL=1 runs all of them.
 namespace ddp {
 namespace {
 
@@ -43,7 +49,11 @@ bool registered(Places places, Rank rank, std::size_t turn) {
   return places == Places::kRegistered;
 }
 
+constexpr int kSmallWorld = 6;  // Larger ones take most of the time.
 constexpr std::size_t kLargestBytes = (std::size_t{3} << 20) + 40;
+constexpr std::size_t kGuards = 1024;  // Before, between and behind buffers.
+
+using CallAndPlace = std::pair<Call, bool>;  // Whether it is called in place.
 
 class Operations : public ::testing::TestWithParam<World> {
  protected:
@@ -54,7 +64,7 @@ class Operations : public ::testing::TestWithParam<World> {
   int world_size() const { return test::world_size_of(GetParam().nodes); }
 
   // Around the borders between the ways that data goes: with the record, in place or not, one chunk
-  // or several.
+  // or several. In ascending order, so that those around one border follow each other.
   std::vector<std::size_t> counts_of(Call call, DType type) const {
     const std::size_t element = dtype_bytes(type);
     const auto size = static_cast<std::size_t>(world_size());
@@ -66,10 +76,12 @@ class Operations : public ::testing::TestWithParam<World> {
       }
     }
     bytes.push_back(kLargestBytes);
-    // Enough of it lies in a buffer of many blocks.
-    const std::size_t most = test::has_block_for_each_rank(call)
-                                 ? std::max<std::size_t>(kLargestBytes / size, 5000)
-                                 : kLargestBytes;
+    // Enough of it lies in a buffer of many blocks. Unequal ones may have twice their mean.
+    const bool unequal = call == Call::kAllGatherV || call == Call::kAllToAllV;
+    const std::size_t most =
+        test::has_block_for_each_rank(call)
+            ? std::max<std::size_t>(kLargestBytes / size / (unequal ? 2 : 1), 5000)
+            : kLargestBytes;
     std::vector<std::size_t> counts;
     for (const std::size_t each : bytes) counts.push_back(std::min(each, most) / element);
     std::sort(counts.begin(), counts.end());
@@ -77,33 +89,47 @@ class Operations : public ::testing::TestWithParam<World> {
     return counts;
   }
 
-  void check(const std::vector<CallShape>& shapes) const {
-    std::vector<CallAnswer> answers;
-    for (const CallShape& shape : shapes) answers.push_back(test::answer_of(shape, world_size()));
-    test::with_groups(
-        GetParam().nodes,
-        [&](ProcessGroup& group) {
-          CallMemory memory(group, 5 * kLargestBytes);
-          for (const Places places : kPlaces) {
-            for (std::size_t i = 0; i < shapes.size(); ++i) {
-              memory.clear();
-              RunningCall(group, shapes[i], answers[i], memory, registered(places, group.rank(), i))
-                  .check();
-            }
-          }
-        },
-        GetParam().kind);
+  // Of the shape number `i` of a call: other ones than in other worlds and of other calls.
+  std::vector<Places> places_of(std::size_t i, Call call) const {
+    if (test::full_matrix()) return {kPlaces.begin(), kPlaces.end()};
+    const std::size_t world = GetParam().nodes.size() + static_cast<std::size_t>(world_size());
+    return {kPlaces[(i + world + static_cast<std::size_t>(call)) % kPlaces.size()]};
   }
 
-  // Sizes with another root and type each.
-  std::vector<CallShape> shapes_of(Call call, bool in_place = false) const {
-    constexpr std::array kTypes = {DType::kF32, DType::kU8, DType::kBF16, DType::kF64};
+  // In one world, as its memory is most of what a large one costs.
+  void check(const std::vector<CallAndPlace>& calls) const {
+    const auto groups = test::thread_groups(GetParam().nodes, GetParam().kind);
+    std::vector<std::unique_ptr<CallMemory>> memories(groups.size());
+    for (const auto& [call, in_place] : calls) {
+      const std::vector<CallShape> shapes = shapes_of(call, in_place);
+      std::vector<CallAnswer> answers;
+      for (const CallShape& shape : shapes) answers.push_back(test::answer_of(shape, world_size()));
+      test::on_ranks(world_size(), [&](Rank rank) {
+        ProcessGroup& group = *groups[static_cast<std::size_t>(rank)];
+        auto& memory = memories[static_cast<std::size_t>(rank)];
+        if (!memory) memory = std::make_unique<CallMemory>(group, 2 * kLargestBytes + kGuards);
+        for (std::size_t i = 0; i < shapes.size(); ++i) {
+          for (const Places places : places_of(i, call)) {
+            memory->clear();
+            RunningCall(group, shapes[i], answers[i], *memory, registered(places, rank, i)).check();
+          }
+        }
+      });
+    }
+  }
+
+  // Sizes with another root each, of a type and of f32.
+  std::vector<CallShape> shapes_of(Call call, bool in_place) const {
+    constexpr std::array kTypes = {DType::kU8, DType::kBF16, DType::kF64};
     std::vector<CallShape> shapes;
-    for (const DType type : {DType::kF32, kTypes[static_cast<std::size_t>(call) % kTypes.size()]}) {
+    std::vector<DType> types = {kTypes[static_cast<std::size_t>(call) % kTypes.size()]};
+    if (test::full_matrix() || world_size() <= kSmallWorld) types.push_back(DType::kF32);
+    for (const DType type : types) {
       for (const std::size_t count : counts_of(call, type)) {
         const auto number = static_cast<std::uint64_t>(shapes.size());
         shapes.push_back({call, type, ReduceOp::kSum, count,
-                          static_cast<Rank>(number % static_cast<std::uint64_t>(world_size())),
+                          static_cast<Rank>((number + number / kPlaces.size()) %
+                                            static_cast<std::uint64_t>(world_size())),
                           1000 * static_cast<std::uint64_t>(call) + number, in_place});
       }
     }
@@ -111,19 +137,27 @@ class Operations : public ::testing::TestWithParam<World> {
   }
 };
 
-TEST_P(Operations, AllReduce) { check(shapes_of(Call::kAllReduce)); }
-TEST_P(Operations, Coalesced) { check(shapes_of(Call::kCoalesced)); }
-TEST_P(Operations, Broadcast) { check(shapes_of(Call::kBroadcast)); }
-TEST_P(Operations, Reduce) { check(shapes_of(Call::kReduce)); }
-TEST_P(Operations, AllGather) { check(shapes_of(Call::kAllGather)); }
-TEST_P(Operations, AllGatherInPlace) { check(shapes_of(Call::kAllGather, true)); }
-TEST_P(Operations, AllGatherOfUnequalBlocks) { check(shapes_of(Call::kAllGatherV)); }
-TEST_P(Operations, ReduceScatter) { check(shapes_of(Call::kReduceScatter)); }
-TEST_P(Operations, ReduceScatterInPlace) { check(shapes_of(Call::kReduceScatter, true)); }
-TEST_P(Operations, Gather) { check(shapes_of(Call::kGather)); }
-TEST_P(Operations, Scatter) { check(shapes_of(Call::kScatter)); }
-TEST_P(Operations, AllToAll) { check(shapes_of(Call::kAllToAll)); }
-TEST_P(Operations, AllToAllOfUnequalBlocks) { check(shapes_of(Call::kAllToAllV)); }
+TEST_P(Operations, ThatReduce) {
+  check({{Call::kAllReduce, false},
+         {Call::kCoalesced, false},
+         {Call::kReduce, false},
+         {Call::kReduceScatter, false},
+         {Call::kReduceScatter, true}});
+}
+
+TEST_P(Operations, ThatGather) {
+  check({{Call::kAllGather, false},
+         {Call::kAllGather, true},
+         {Call::kAllGatherV, false},
+         {Call::kGather, false}});
+}
+
+TEST_P(Operations, ThatSpread) {
+  check({{Call::kBroadcast, false},
+         {Call::kScatter, false},
+         {Call::kAllToAll, false},
+         {Call::kAllToAllV, false}});
+}
 
 template <typename E>
 struct Reference {
@@ -183,17 +217,22 @@ void check_references(ProcessGroup& group, CallMemory& memory,
 
 TEST_P(Operations, EveryTypeAndReductionIsTheReferenceAlongTheTree) {
   const std::uint64_t seed = 20240611;
+  std::vector<std::function<void(ProcessGroup&, CallMemory&)>> checks;  // One a type.
   test::for_each_element([&](auto element) {
     using E = decltype(element);
-    const auto references = references_of<E>(world_size(), seed + static_cast<unsigned>(E::kType));
-    test::with_groups(
-        GetParam().nodes,
-        [&](ProcessGroup& group) {
-          CallMemory memory(group, std::size_t{1} << 20);
+    checks.push_back(
+        [references = references_of<E>(world_size(), seed + static_cast<unsigned>(E::kType))](
+            ProcessGroup& group, CallMemory& memory) {
           check_references<E>(group, memory, references);
-        },
-        GetParam().kind);
+        });
   });
+  test::with_groups(
+      GetParam().nodes,
+      [&](ProcessGroup& group) {
+        CallMemory memory(group, std::size_t{1} << 16);
+        for (const auto& check_type : checks) check_type(group, memory);
+      },
+      GetParam().kind);
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, Operations,
