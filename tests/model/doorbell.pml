@@ -18,7 +18,7 @@
  * the bell (2^32 changes between a look and the wait for it).
  *
  *   case: holds -DRANKS=3 -DGROUPS=1
- *   case: holds -DTSO
+ *   full: holds -DTSO
  *   case: holds -DTSO -DRANKS=3 -DGROUPS=1
  *   case: holds -DTSO -DABORT
  *   case: fails "invalid end state" -DTSO -DRANKS=3 -DGROUPS=1 -DNO_FENCE

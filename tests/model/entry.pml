@@ -17,7 +17,8 @@
  *   case: holds -DP=3 -DGROUP=1 -DOPERATIONS=4
  *   case: holds -DP=4 -DGROUP=2 -DOPERATIONS=3
  *   case: holds -DP=3 -DGROUP=1 -DOPERATIONS=3 -DDIFFERENCE
- *   case: holds -DP=4 -DGROUP=2 -DOPERATIONS=3 -DDIFFERENCE
+ *   case: holds -DP=4 -DGROUP=2 -DOPERATIONS=2 -DDIFFERENCE
+ *   full: holds -DP=4 -DGROUP=2 -DOPERATIONS=3 -DDIFFERENCE
  *   case: holds -DP=3 -DGROUP=2 -DOPERATIONS=3 -DDIFFERENCE
  *   case: fails "record[" -DP=3 -DGROUP=1 -DOPERATIONS=3 -DONE_SLOT
  *   case: fails "record[" -DP=3 -DGROUP=1 -DOPERATIONS=3 -DFLAG_BEFORE_RECORD

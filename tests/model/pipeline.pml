@@ -23,9 +23,11 @@
  * compares (entry.pml).
  *
  *   case: holds -DP=2 -DCHUNKS=5 -DOPERATIONS=2
- *   case: holds -DP=2 -DCHUNKS=3 -DOPERATIONS=3
+ *   case: holds -DP=2 -DCHUNKS=2 -DOPERATIONS=3
+ *   full: holds -DP=2 -DCHUNKS=3 -DOPERATIONS=3
  *   case: holds -DP=2 -DCHUNKS=3 -DOPERATIONS=2 -DABORT
- *   case: holds -DP=3 -DCHUNKS=3 -DOPERATIONS=1
+ *   case: holds -DP=3 -DCHUNKS=2 -DOPERATIONS=1
+ *   full: holds -DP=3 -DCHUNKS=3 -DOPERATIONS=1
  *   case: holds -DP=3 -DCHUNKS=3 -DOPERATIONS=1 -DOWNERS=2 -DROOT=0
  *   case: holds -DP=3 -DCHUNKS=2 -DOPERATIONS=2 -DOWNERS=2 -DSLOTS=1
  *   case: holds -DP=2 -DCHUNKS=5 -DOPERATIONS=2 -DNO_EXCHANGE -DNO_ENTRY
