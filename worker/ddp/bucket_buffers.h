@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "worker/buckets/plan.h"
+#include "worker/ddp/grad_bucket.h"
+#include "worker/ddp/module_state.h"
+#include "worker/runtime/process_group.h"
+
+namespace ddp {
+
+// Names a bucket in errors and to the group: "bucket 1 of 4 (conv2.weight .. fc1.bias)", from the
+// parameter defined first to the one defined last.
+std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layouts,
+                       const std::vector<NamedTensor>& parameters);
+
+// The buffers of all buckets, zero, in the group's registered memory as far as there is room.
+// Gradients lie in a buffer in the order of the layout's slots, as their parameters do in memory
+// (slot_of). Local. `parameters` is what the layouts were planned from: dense, on the CPU, of a
+// floating-point type.
+std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layouts,
+                                          const std::vector<NamedTensor>& parameters,
+                                          ProcessGroup& group);
+
+}  // namespace ddp

@@ -1,0 +1,62 @@
+#include "worker/ddp/hook_runner.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "worker/ddp/tensors.h"
+
+namespace ddp {
+
+void HookRunner::start(CommHook& hook, GradBucket& bucket, const std::string& tag) {
+  running_.push_back({&hook, &bucket, &tag, bucket.buffer(), Future(), false});
+  Running& running = running_.back();
+  running.future = hook.run(bucket);
+}
+
+void HookRunner::finish() {
+  for (std::size_t left = running_.size(); left > 0;) {
+    for (Running& running : running_) {
+      if (running.is_done) continue;
+      running.is_done = running.future.advance();
+      if (running.is_done) --left;
+    }
+  }
+  for (Running& running : running_) land(running);
+  running_.clear();
+}
+
+void HookRunner::give_back_buffer(const Running& running) {
+  if (!running.bucket->buffer().is_same(running.buffer)) {
+    running.bucket->set_buffer(running.buffer);
+  }
+}
+
+void HookRunner::land(Running& running) {
+  const at::Tensor value = running.future.wait();
+  const auto refuse = [&](const std::string& problem) {
+    throw std::invalid_argument(
+        fmt::format("communication hook {}, {}: {}", running.hook->name(), *running.tag, problem));
+  };
+  if (!value.defined()) refuse("its future has no tensor");
+  if (value.numel() != running.buffer.numel() || value.layout() != at::kStrided ||
+      !at::isFloatingType(value.scalar_type())) {
+    refuse(fmt::format("its future has {}; a result has {} elements of a floating-point type",
+                       describe(value), running.buffer.numel()));
+  }
+  if (value.data_ptr() != running.buffer.data_ptr() || !value.is_contiguous() ||
+      value.scalar_type() != running.buffer.scalar_type()) {
+    copy_values(running.buffer, value.reshape(running.buffer.sizes()));
+  }
+  give_back_buffer(running);
+}
+
+void HookRunner::drain() {
+  for (Running& running : running_) running.future.drain();
+  for (const Running& running : running_) give_back_buffer(running);
+  running_.clear();
+}
+
+}  // namespace ddp
