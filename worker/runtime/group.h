@@ -86,10 +86,10 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::shared_ptr<CollectiveWork> enqueue(Operation operation, std::string tag);
   struct Proposal;
   std::shared_ptr<Group> make_sub_group(Proposal proposal, const char* name);
-  // heads: by rank of this group.
+  // heads: by rank of this group. own: of this rank.
   std::shared_ptr<Group> connect_sub_group(const std::vector<Rank>& members,
                                            const std::vector<std::uint64_t>& heads,
-                                           const std::string& name);
+                                           SubGroupHead own, const std::string& name);
   PointToPoint& messages();
   void abort_with(const Failure& cause);
   void run_thread();
@@ -130,13 +130,6 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::shared_ptr<PointToPoint> messages_;
 
   int sub_groups_made_ = 0;  // By whoever calls new_group() and split(), one at a time.
-  // Other ranks may look into the heads of a sub-group after this one is through with it, and it may
-  // outlive the group that made it: they are kept until all groups of the family have ended here.
-  struct Heads {
-    std::mutex mutex;
-    std::vector<std::shared_ptr<std::byte>> kept;
-  };
-  std::shared_ptr<Heads> sub_group_heads_ = std::make_shared<Heads>();
   std::shared_ptr<Group> priority_;
 
   std::thread thread_;  // Last: it uses everything above.

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <optional>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace ddp {
 
 // What every rank of the parent tells the others before a sub-group is made.
 struct Group::Proposal {
-  std::uint64_t head = 0;     // Offset of its RegionHead in its region of the node's memory.
+  std::uint64_t head = 0;     // Offset of its SubGroupHead in its region of the node's memory.
   std::int64_t made = 0;      // Sub-groups made before.
   std::uint64_t members = 0;  // Of new_group: a digest of the list; 0 for split.
   std::int64_t color = -1;    // Who gives the same forms a group.
@@ -81,13 +81,12 @@ void Group::open_priority_channel() {
 }
 
 std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name) {
-  std::shared_ptr<std::byte> head;
-  if (proposal.color >= 0) {
-    head = transport_->arena()->allocate(sizeof(RegionHead), Arena::Backing::kAtUse);
-    if (!head) throw CollectiveError(fmt::format("{}: no shared memory left", name), Errc::kIo, rank_);
-    std::memset(head.get(), 0, offsetof(RegionHead, staging));
-    proposal.head = transport_->arena()->offset_of(head.get(), sizeof(RegionHead));
+  const bool member = proposal.color >= 0;
+  auto head = member ? SubGroupHead::allocate(transport_->arena()) : std::nullopt;
+  if (member && !head) {
+    throw CollectiveError(fmt::format("{}: no shared memory left", name), Errc::kIo, rank_);
   }
+  if (head) proposal.head = head->offset();
   std::vector<Proposal> all(static_cast<std::size_t>(size_));
   OpOptions options;
   options.tag = name;
@@ -105,7 +104,7 @@ std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name
     abort_with(cause);
     throw CollectiveError(cause.text, cause.code, cause.suspect);
   }
-  if (proposal.color < 0) return nullptr;
+  if (!member) return nullptr;
 
   std::vector<Rank> members;
   for (Rank rank = 0; rank < size_; ++rank) {
@@ -114,19 +113,15 @@ std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name
   std::stable_sort(members.begin(), members.end(), [&](Rank a, Rank b) {
     return all[static_cast<std::size_t>(a)].key < all[static_cast<std::size_t>(b)].key;
   });
-  {
-    const std::lock_guard lock(sub_group_heads_->mutex);
-    sub_group_heads_->kept.push_back(std::move(head));
-  }
   std::vector<std::uint64_t> heads;
   for (const Proposal& each : all) heads.push_back(each.head);
-  return connect_sub_group(members, heads,
+  return connect_sub_group(members, heads, std::move(*head),
                            fmt::format("{}.{}", proposal.made, proposal.color));
 }
 
 std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members,
                                                 const std::vector<std::uint64_t>& heads,
-                                                const std::string& name) {
+                                                SubGroupHead own_head, const std::string& name) {
   const Topology& parent = transport_->topology();
   const Spread spread = spread_of(parent, members);
   std::vector<int> locals;
@@ -139,7 +134,8 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
   Topology topology(spread.sizes, static_cast<Rank>(own - members.begin()));
   Meeting meeting = meeting_;
   meeting.prefix = fmt::format("{}/group/{}", meeting_.prefix, name);
-  meeting.group = fmt::format("{} of ranks {} of {}", name, fmt::join(members, ","), meeting_.group);
+  meeting.group =
+      fmt::format("{} of ranks {} of {}", name, fmt::join(members, ","), meeting_.group);
   std::vector<std::unique_ptr<Link>> links;
   if (topology.nodes() > 1) {
     if (!meeting.store) {
@@ -152,13 +148,13 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
     }
   }
   const bool spin = spinning_pays(topology.local_size());
-  auto segment = Segment::sub_group(transport_->segment(), locals, local_heads);
+  auto segment =
+      Segment::sub_group(transport_->segment(), locals, local_heads, std::move(own_head));
   auto transport = std::make_unique<Transport>(std::move(topology), std::move(segment),
                                                transport_->arena(), std::move(links), spin);
   transport->share_watch(*transport_);
   auto group = Group::make(std::move(transport), round_, options_, std::move(meeting));
   group->choose(collectives_.choice());
-  group->sub_group_heads_ = sub_group_heads_;
   return group;
 }
 

@@ -31,6 +31,7 @@ class Arena::Free {
       if (end - begin < bytes) continue;
       ranges_.erase(range);
       if (begin + bytes < end) ranges_.emplace(begin + bytes, end);
+      taken_ += bytes;
       return begin;
     }
     return kPrivate;
@@ -38,6 +39,7 @@ class Arena::Free {
 
   void give_back(std::size_t begin, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
+    taken_ -= bytes;
     std::size_t end = begin + bytes;
     auto next = ranges_.lower_bound(begin);
     if (next != ranges_.end() && next->first == end) {
@@ -51,15 +53,22 @@ class Arena::Free {
     }
   }
 
+  std::size_t taken() {
+    const std::lock_guard lock(mutex_);
+    return taken_;
+  }
+
  private:
   std::mutex mutex_;
   std::map<std::size_t, std::size_t> ranges_;  // Begin to end.
+  std::size_t taken_ = 0;
 };
 
 Arena::Arena(std::shared_ptr<SharedMapping> mapping, int region)
     : mapping_(std::move(mapping)),
       region_(region),
-      free_(std::make_shared<Free>(kArenaOffset, mapping_->region_bytes() / kAlignment * kAlignment)),
+      free_(
+          std::make_shared<Free>(kArenaOffset, mapping_->region_bytes() / kAlignment * kAlignment)),
       mapped_(static_cast<std::size_t>(mapping_->local_size())) {
   const std::size_t granules = mapping_->region_bytes() / kGranule + 1;
   for (auto& words : mapped_) {
@@ -68,6 +77,7 @@ Arena::Arena(std::shared_ptr<SharedMapping> mapping, int region)
 }
 
 std::shared_ptr<std::byte> Arena::allocate(std::size_t bytes, Backing backing) {
+  release_unused();
   const std::size_t size = round_up(bytes == 0 ? 1 : bytes, kAlignment);
   const std::uint64_t begin = free_->take(size);
   if (begin == kPrivate) return nullptr;
@@ -79,9 +89,20 @@ std::shared_ptr<std::byte> Arena::allocate(std::size_t bytes, Backing backing) {
 }
 
 void Arena::release_later(std::shared_ptr<std::byte> memory, std::function<bool()> unused) {
+  release_unused();
+  if (unused()) return;
+  const std::lock_guard lock(retired_mutex_);
+  retired_.emplace_back(std::move(memory), std::move(unused));
+}
+
+void Arena::release_unused() {
   const std::lock_guard lock(retired_mutex_);
   std::erase_if(retired_, [](const auto& each) { return each.second(); });
-  if (!unused()) retired_.emplace_back(std::move(memory), std::move(unused));
+}
+
+std::size_t Arena::bytes_in_use() {
+  release_unused();
+  return free_->taken();
 }
 
 std::uint64_t Arena::offset_of(const void* data, std::size_t bytes) const {

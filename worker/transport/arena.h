@@ -13,8 +13,8 @@
 
 namespace ddp {
 
-// One rank's view of the arenas of its node: it allocates from its own and reaches into the others'.
-// What lies in an arena is "registered": collectives read and write it in place.
+// One rank's view of the arenas of its node: it allocates from its own and reaches into the
+// others'. What lies in an arena is "registered": collectives read and write it in place.
 //
 // Memory is backed when it is allocated, and mapped here when a peer's range is first looked up, so
 // that no page fault happens while data moves, except at the first use of a peer's buffer.
@@ -27,15 +27,19 @@ class Arena {
   const std::shared_ptr<SharedMapping>& mapping() const { return mapping_; }
 
   // Aligned to a page, of undefined content. Null when the arena has no room left. May outlive the
-  // Arena. Any thread may allocate and release.
+  // Arena. Any thread may allocate and release. Lower addresses come first, so the memory that has
+  // been touched is about as large as what was in use at a time.
   //
   // After a failure of a group, ranks that have not noticed it may still write to buffers they were
   // told of.
   enum class Backing { kNow, kAtUse };
   std::shared_ptr<std::byte> allocate(std::size_t bytes, Backing backing = Backing::kNow);
   // Keeps memory that other ranks may still look at until `unused` says that they do not, which it
-  // is asked, under a lock, at the next calls; or until the Arena ends. Any thread.
+  // is asked, under a lock, by this and each later call of allocate() and release_later(); or until
+  // the Arena ends. Any thread.
   void release_later(std::shared_ptr<std::byte> memory, std::function<bool()> unused);
+  // What is allocated, rounded up to pages; with what is kept by release_later(). Any thread.
+  std::size_t bytes_in_use();
 
   // Where the range begins in this rank's region; kPrivate unless all of it lies in the arena. Any
   // thread.
@@ -46,6 +50,7 @@ class Arena {
 
  private:
   class Free;
+  void release_unused();
 
   std::shared_ptr<SharedMapping> mapping_;
   int region_;

@@ -53,14 +53,26 @@ std::shared_ptr<Segment> Segment::of_ranks(std::shared_ptr<SharedMapping> mappin
 }
 
 std::shared_ptr<Segment> Segment::sub_group(const Segment& parent, const std::vector<int>& members,
-                                            const std::vector<std::uint64_t>& heads) {
+                                            const std::vector<std::uint64_t>& heads,
+                                            SubGroupHead own_head) {
   DDP_CHECK(members.size() == heads.size(), "{} members, {} heads", members.size(), heads.size());
   std::vector<Member> own;
   for (std::size_t i = 0; i < members.size(); ++i) {
     const int region = parent.region_of(members[i]);
     own.push_back({region, parent.mapping_->region(region) + heads[i]});
   }
-  return std::shared_ptr<Segment>(new Segment(parent.mapping_, std::move(own)));
+  std::shared_ptr<Segment> segment(new Segment(parent.mapping_, std::move(own)));
+  segment->own_.emplace(std::move(own_head));
+  segment->own_->share(segment->local_size());
+  return segment;
+}
+
+Segment::~Segment() {
+  if (!own_) return;
+  for (const Member& member : members_) {
+    // The member may use the memory again from here on.
+    head_of(member.head).control.departed.value.fetch_add(1, std::memory_order_acq_rel);
+  }
 }
 
 void Segment::ring(int local) const {

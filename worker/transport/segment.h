@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -10,6 +11,7 @@
 #include "worker/transport/failure.h"
 #include "worker/transport/segment_layout.h"
 #include "worker/transport/shared_mapping.h"
+#include "worker/transport/sub_group_head.h"
 
 namespace ddp {
 
@@ -27,11 +29,14 @@ class Segment {
   // Some of the mapping's ranks, with the regions that the agent laid out for them.
   static std::shared_ptr<Segment> of_ranks(std::shared_ptr<SharedMapping> mapping,
                                            std::vector<int> locals);
-  // A group within a group: `members` are local ranks of `parent`; heads[i] is the offset, in the
-  // arena of member i, of memory for a RegionHead of zero bytes.
+  // A group within a group: `members` are local ranks of `parent`; heads[i] is the offset of member
+  // i's SubGroupHead, `own` that of this rank. Its end tells the members that this rank looks at
+  // their heads no longer.
   static std::shared_ptr<Segment> sub_group(const Segment& parent, const std::vector<int>& members,
-                                            const std::vector<std::uint64_t>& heads);
+                                            const std::vector<std::uint64_t>& heads,
+                                            SubGroupHead own);
 
+  ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
@@ -96,6 +101,7 @@ class Segment {
 
   std::shared_ptr<SharedMapping> mapping_;
   std::vector<Member> members_;
+  std::optional<SubGroupHead> own_;  // Of a sub-group.
 };
 
 }  // namespace ddp

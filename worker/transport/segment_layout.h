@@ -1,10 +1,10 @@
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+
+#include <pthread.h>
 
 #include "common/wire/shm_layout.h"
 
@@ -14,6 +14,9 @@
 //
 // and a region is a RegionHead (flags, doorbell, operation records, staging) with the rank's arena
 // behind it, from which buffers, and the regions of sub-groups, are allocated.
+//
+// A sub-group has a RegionHead of its own in the arena of each member, of which it uses flags,
+// operation records, pairs and staging.
 //
 // A byte that is not atomic is written by one rank and read by others only after they saw the flag
 // that covers it.
@@ -26,7 +29,7 @@ inline constexpr std::size_t kSmallBytes = 4096;  // Payload that fits into an o
 inline constexpr std::size_t kRecordBytes = kLine;
 inline constexpr std::size_t kPairRanks = 256;  // Ranks of a node that can exchange messages.
 
-// How far a rank has come. Numbers grow and wrap, and are never reset while the segment lives.
+// How far a rank has come. Numbers grow and wrap, and are never reset while anybody looks at them.
 enum class Flag : unsigned {
   kEntry,    // Operations entered.
   kGroup,    // Operations for which the rank, as head of a group of neighbours, saw all of them.
@@ -60,7 +63,7 @@ struct alignas(kLine) OperationSlot {
 
 // Whether the rank is there and lives; lifeline.h works on it.
 struct alignas(kLine) LifeLine {
-  pthread_mutex_t mutex;                   // Robust; held by a thread of the rank while it is there.
+  pthread_mutex_t mutex;  // Robust; held by a thread of the rank while it is there.
   std::atomic<std::uint32_t> prepared{0};  // The mutex is initialised.
   std::atomic<std::uint32_t> presence{0};  // Odd while the rank is there; grows.
   std::atomic<std::uint32_t> beats{0};     // Grows while the rank's process runs.
@@ -77,6 +80,9 @@ struct alignas(kLine) PairTable {
 
 struct alignas(4096) RankControl {
   FlagLine flags[kFlags];
+  // Of a sub-group: members of the node, the owner included, that look at this head no longer
+  // (sub_group_head.h).
+  FlagLine departed;
   Doorbell doorbell;
   LifeLine lifeline;
   OperationSlot operations[2];

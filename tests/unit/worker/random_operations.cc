@@ -32,8 +32,7 @@ std::uint64_t operations = 20'000;
 std::uint64_t seed = 0;  // 0: another one each time.
 
 constexpr std::size_t kInFlight = 8;
-// The sub-groups change so often in all: the memory of former ones stays until the world ends.
-constexpr std::uint64_t kRenewals = 8;
+constexpr std::uint64_t kRenewal = 700;  // After so many operations there are new sub-groups.
 constexpr std::size_t kMostElements = 20'000;
 
 // One rank. All ranks draw the same numbers from `random_`.
@@ -49,7 +48,7 @@ class Player {
 
   void play() {
     for (std::uint64_t turn = 0; turn < operations; ++turn) {
-      if (turn % (operations / kRenewals + 1) == 0) renew();
+      if (turn % kRenewal == 0) renew();
       step(turn);
       if (::testing::Test::HasFailure()) break;
     }
