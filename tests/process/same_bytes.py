@@ -5,7 +5,9 @@ Trains once undisturbed, then again and again with one process killed (SIGKILL) 
 the ddp-run of one of two nodes, which is then started again. Compares weights_sha256 of every run and looks for processes
 and files that a disturbed run left behind. One seed, one list of disturbances; the seed is printed.
 
-usage: same_bytes.py BIN_DIR [--seed S] [--count 20] [--grad-sync ddp|step|both] [--kinds worker,agent,node]
+Without --count: each kind in each mode once, with DDP_TEST_FULL=1 twenty disturbances.
+
+usage: same_bytes.py BIN_DIR [--seed S] [--count N] [--grad-sync ddp|step|both] [--kinds worker,agent,node]
 """
 import argparse
 import os
@@ -27,7 +29,7 @@ TRAIN = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "
 parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
 parser.add_argument("--seed", type=int, default=None)
-parser.add_argument("--count", type=int, default=20)
+parser.add_argument("--count", type=int, default=20 if os.environ.get("DDP_TEST_FULL") == "1" else 6)
 parser.add_argument("--grad-sync", choices=["ddp", "step", "both"], default="both")
 parser.add_argument("--kinds", default="worker,agent,node")
 args = parser.parse_args()

@@ -34,10 +34,10 @@ class TrainTest : public ::testing::TestWithParam<std::string> {
  protected:
   std::string path(const std::string& name) const { return folder_.path() / name; }
 
-  // A short training: 31 steps an epoch.
+  // A short training: 31 steps an epoch, of few samples, since starting LibTorch takes long enough.
   Arguments small(const Arguments& more) const {
-    Arguments flags = {"--train-samples", "1000", "--test-samples", "200",     "--batch-size", "32",
-                       "--epochs",        "3",    "--grad-sync",    GetParam()};
+    Arguments flags = {"--train-samples", "250", "--test-samples", "200",     "--batch-size", "8",
+                       "--epochs",        "3",   "--grad-sync",    GetParam()};
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
   }

@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/full_matrix.h"
 #include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
@@ -23,9 +24,9 @@ using test::CallShape;
 using test::RunningCall;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kShapes = 100;
+const int kShapes = 100;
 #else
-constexpr int kShapes = 1000;
+const int kShapes = test::full_matrix() ? 1000 : 300;
 #endif
 constexpr int kRanks = 4;
 constexpr double kMostElements = 60'000;
