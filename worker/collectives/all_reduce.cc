@@ -4,20 +4,16 @@
 #include <array>
 #include <cstring>
 
+#include "worker/transport/take_lines.h"
+
 namespace ddp {
 namespace {
 
-// Inputs and results of all slots fit into a second-level cache.
-constexpr std::size_t kMemoryChunkBytes = 128u << 10;
-// What goes through a link in one piece: large enough for few system calls, small enough to
-// overlap.
-constexpr std::size_t kLinkPieceBytes = 512u << 10;
-constexpr std::size_t kGrainBytes = 64;
-static_assert(kMemoryChunkBytes <= kSlotBytes);
-
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
-std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
+void grow(std::vector<std::byte>& memory, std::size_t bytes) {
+  if (memory.size() < bytes) memory.resize(bytes);
+}
 
 }  // namespace
 
@@ -35,45 +31,41 @@ AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Oper
       lanes_(transport.topology().lanes()),
       node_(transport.topology().node()),
       nodes_(transport.topology().nodes()),
-      to_all_(operation.record.kind == OpKind::kAllReduce),
-      data_(static_cast<std::byte*>(operation.out.data)),
+      root_node_(operation.record.kind == OpKind::kReduce
+                     ? transport.topology().node_of(operation.record.root)
+                     : -1),
+      cut_(operation.record, transport.topology()),
+      chunks_(cut_.chunks()),
       element_(dtype_bytes(operation.type())),
-      accumulator_(dtype_bytes(accumulator_of(operation.type()))) {
+      accumulator_(dtype_bytes(accumulator_of(operation.type()))),
+      inputs_(index(local_size_)),
+      outputs_(index(local_size_)) {
   plan_memory(entry);
-  const std::size_t parts = index(lanes_) * index(nodes_);
-  std::size_t bytes = kMemoryChunkBytes;
-  // The same on all nodes, wherever their buffers lie.
-  const bool lone_ranks = transport.topology().world_size() == nodes_;
-  if (nodes_ > 1) bytes = lone_ranks ? kLinkPieceBytes * parts : kSlotBytes;
-  chunk_elements_ = bytes / element_;
-  chunks_ = (operation.out.count + chunk_elements_ - 1) / chunk_elements_;
-  const std::size_t grain = kGrainBytes / element_;
-  const std::size_t most = std::min(chunk_elements_, operation.out.count);
-  slice_elements_ = round_up(most / index(lanes_) + 1, grain);
-  part_elements_ = round_up(slice_elements_ / index(nodes_) + 1, grain);
-  if (nodes_ > 1 && is_owner()) plan_peers();
+  if (nodes_ == 1 || !is_owner()) return;
+  plan_peers();
+  plan_results();
 }
 
 void AllReduce::plan_memory(const Entry& entry) {
+  // Whether results go from one rank of this node to another.
+  const bool handed_out = !scattered() || local_size_ > lanes_;
   for (int local = 0; local < local_size_; ++local) {
     const Offer offer = entry.offer(local);
     factors_.push_back(offer.factor);
-    direct_ = direct_ && offer.in != Arena::kPrivate && offer.out != Arena::kPrivate;
+    direct_ =
+        direct_ && offer.in != Arena::kPrivate && (offer.out != Arena::kPrivate || !handed_out);
   }
   direct_ = direct_ || alone();
+  inputs_[index(local_)] = static_cast<const std::byte*>(operation_.in.data);
+  outputs_[index(local_)] = static_cast<std::byte*>(operation_.out.data);
   if (!direct_) return;
   for (int local = 0; local < local_size_; ++local) {
-    if (local == local_) {
-      inputs_.push_back(static_cast<const std::byte*>(operation_.in.data));
-      outputs_.push_back(data_);
-      continue;
-    }
-    const auto at = [&](std::uint64_t offset) {
-      return transport_.arena()->at(transport_.segment().region_of(local), offset,
-                                    operation_.out.bytes());
+    if (local == local_) continue;
+    const auto at = [&](std::uint64_t offset, const Buffer& same) {
+      return transport_.arena()->at(transport_.segment().region_of(local), offset, same.bytes());
     };
-    inputs_.push_back(at(entry.offer(local).in));
-    outputs_.push_back(at(entry.offer(local).out));
+    inputs_[index(local)] = at(entry.offer(local).in, operation_.in);
+    if (handed_out) outputs_[index(local)] = at(entry.offer(local).out, operation_.out);
   }
 }
 
@@ -84,25 +76,44 @@ void AllReduce::plan_peers() {
                        topology.world_size());
   };
   own_ranges_ = ranges_of(node_);
-  in_place_partials_ =
-      alone() && accumulator_ == element_ && operation_.op() != ReduceOp::kPremulSum;
+  // Every part must lie in one piece.
+  in_place_partials_ = alone() && accumulator_ == element_ &&
+                       operation_.op() != ReduceOp::kPremulSum &&
+                       (!scattered() || topology.world_size() == nodes_);
   for (int node = 0; node < nodes_; ++node) {
-    if (node == node_) continue;
+    const std::size_t own_at = own_bytes_;
+    own_bytes_ += own_ranges_.size() * cut_.most_in_part(node) * accumulator_;
+    if (node == node_) {
+      own_at_ = own_at;
+      continue;
+    }
     Peer peer;
     peer.link = transport_.link(node);
     peer.node = node;
     peer.ranges = ranges_of(node);
-    peer.partials_at = their_bytes_;
-    their_bytes_ += peer.ranges.size() * part_elements_ * accumulator_;
+    peer.own_at = own_at;
+    peer.theirs_at = their_bytes_;
+    their_bytes_ += peer.ranges.size() * cut_.most_in_part(node_) * accumulator_;
     peers_.push_back(std::move(peer));
   }
-  const auto grow = [](std::vector<std::byte>& memory, std::size_t bytes) {
-    if (memory.size() < bytes) memory.resize(bytes);
-  };
   grow(scratch_.their_partials, kSlots * their_bytes_);
-  if (!in_place_partials_) {
-    // Every part rounds its begin up.
-    grow(scratch_.own_partials, kSlots * own_ranges_.size() * slice_elements_ * accumulator_);
+  if (!in_place_partials_) grow(scratch_.own_partials, kSlots * own_bytes_);
+}
+
+// Of a reduce: memory for results that end in another rank's.
+void AllReduce::plan_results() {
+  if (root_node_ < 0 || has_result(local_)) return;
+  if (passes_on()) {
+    grow(scratch_.results, kSlots * cut_.most_in_part(node_) * element_);
+    return;
+  }
+  std::size_t bytes = 0;
+  for (const Peer& peer : peers_) bytes += cut_.most_in_part(peer.node) * element_;
+  grow(scratch_.results, bytes);
+  std::byte* landing = scratch_.results.data();
+  for (Peer& peer : peers_) {
+    peer.landing = landing;
+    landing += cut_.most_in_part(peer.node) * element_;
   }
 }
 
@@ -134,20 +145,6 @@ Progress AllReduce::step() {
   return result.get(done);
 }
 
-std::size_t AllReduce::elements(std::size_t chunk) const {
-  return std::min(chunk_elements_, operation_.out.count - chunk * chunk_elements_);
-}
-
-Slice AllReduce::slice(std::size_t chunk, int lane) const {
-  return slice_of(elements(chunk), lane, lanes_, kGrainBytes / element_);
-}
-
-Slice AllReduce::part(std::size_t chunk, int node) const {
-  const Slice own = slice(chunk, local_);
-  const Slice within = slice_of(own.size(), node, nodes_, kGrainBytes / element_);
-  return {own.begin + within.begin, own.begin + within.end};
-}
-
 bool AllReduce::others_reached(Flag flag, std::size_t chunk, int limit) const {
   for (int local = 0; local < limit; ++local) {
     if (local != local_ &&
@@ -157,49 +154,72 @@ bool AllReduce::others_reached(Flag flag, std::size_t chunk, int limit) const {
   return true;
 }
 
-const std::byte* AllReduce::input(int local, std::size_t chunk) const {
-  if (direct_) return inputs_[index(local)] + chunk * chunk_elements_ * element_;
-  if (local == local_) {
-    return static_cast<const std::byte*>(operation_.in.data) + chunk * chunk_elements_ * element_;
-  }
-  return transport_.segment().input(local, chunk);
+const std::byte* AllReduce::input(int local, std::size_t chunk, const Cut::Run& run) const {
+  if (direct_ || local == local_) return inputs_[index(local)] + run.in * element_;
+  return transport_.segment().input(local, chunk) + run.at * element_;
+}
+
+std::byte* AllReduce::output(int local, std::size_t chunk, const Cut::Run& run) const {
+  if (direct_ || local == local_) return outputs_[index(local)] + run.out * element_;
+  return transport_.segment().input(local, chunk) + run.at * element_;
 }
 
 // The partial sums of one node's part: one range of ranks behind the other.
-std::byte* AllReduce::own_partials(std::size_t chunk, int node) const {
-  const Slice where = part(chunk, node);
-  if (in_place_partials_) return user(chunk) + where.begin * element_;
-  const std::size_t slot = own_ranges_.size() * slice_elements_ * accumulator_;
-  const std::size_t before = where.begin - slice(chunk, local_).begin;
-  return scratch_.own_partials.data() + (chunk % kSlots) * slot +
-         own_ranges_.size() * before * accumulator_;
+const std::byte* AllReduce::own_partials(std::size_t chunk, int node, std::size_t at) const {
+  if (!in_place_partials_) return scratch_.own_partials.data() + (chunk % kSlots) * own_bytes_ + at;
+  const std::byte* partials = nullptr;
+  cut_.for_each_run(chunk, part(chunk, node),
+                    [&](const Cut::Run& run) { partials = input(local_, chunk, run); });
+  return partials;
 }
 
 std::byte* AllReduce::their_partials(const Peer& peer, std::size_t chunk) const {
-  return scratch_.their_partials.data() + (chunk % kSlots) * their_bytes_ + peer.partials_at;
+  return scratch_.their_partials.data() + (chunk % kSlots) * their_bytes_ + peer.theirs_at;
 }
 
-std::byte* AllReduce::target(int local, std::size_t chunk) const {
-  if (direct_) return outputs_[index(local)] + chunk * chunk_elements_ * element_;
-  return transport_.segment().input(local, chunk);
+std::byte* AllReduce::passed_result(std::size_t chunk) const {
+  return scratch_.results.data() + (chunk % kSlots) * cut_.most_in_part(node_) * element_;
 }
 
-// From this rank's buffer to the node's others.
-void AllReduce::spread(std::size_t chunk, Slice where) {
-  const std::size_t offset = where.begin * element_;
-  for (int local = 0; local < local_size_; ++local) {
-    if (local == local_) continue;
-    std::memcpy(target(local, chunk) + offset, user(chunk) + offset, where.size() * element_);
-  }
+const std::byte* AllReduce::outgoing_result(std::size_t chunk) const {
+  if (is_last_word(chunk, node_)) return &last_word_;
+  if (passes_on()) return passed_result(chunk);
+  return outputs_[index(local_)] + cut_.out_of(chunk, part(chunk, node_)) * element_;
 }
 
-// Where a result that is computed here goes: to every rank of the node that gets it.
-void AllReduce::set_targets(std::size_t chunk, Slice where) {
-  const std::size_t offset = where.begin * element_;
+std::byte* AllReduce::incoming_result(const Peer& peer, std::size_t chunk) {
+  if (is_last_word(chunk, peer.node)) return &last_word_;
+  if (peer.landing != nullptr) return peer.landing;
+  return outputs_[index(local_)] + cut_.out_of(chunk, part(chunk, peer.node)) * element_;
+}
+
+// From where they were received to the ranks of this node.
+void AllReduce::place_results(const Peer& peer, std::size_t chunk) {
+  const std::byte* results = incoming_result(peer, chunk);
+  cut_.for_each_run(chunk, part(chunk, peer.node), [&](const Cut::Run& run) {
+    for (int local = 0; local < local_size_; ++local) {
+      if (local == local_ || !has_result(local)) continue;
+      std::memcpy(output(local, chunk, run), results, run.size * element_);
+    }
+  });
+}
+
+// Where a result that is computed here goes: to every rank of the node that gets it, or through
+// this rank to another node.
+void AllReduce::set_targets(std::size_t chunk, const Cut::Run& run) {
   targets_.clear();
-  if (has_result(local_)) targets_.push_back(user(chunk) + offset);
+  if (scattered()) {
+    const auto rank = static_cast<Rank>(run.row);
+    targets_.push_back(output(rank - transport_.topology().first(node_), chunk, run));
+    return;
+  }
+  if (passes_on()) {
+    targets_.push_back(passed_result(chunk));
+    return;
+  }
+  if (has_result(local_)) targets_.push_back(output(local_, chunk, run));
   for (int local = 0; local < local_size_; ++local) {
-    if (local != local_ && has_result(local)) targets_.push_back(target(local, chunk) + offset);
+    if (local != local_ && has_result(local)) targets_.push_back(output(local, chunk, run));
   }
 }
 
@@ -210,12 +230,18 @@ Reduction AllReduce::reduction(DType in, DType out, int divisor) const {
 Progress AllReduce::copy_in() {
   if (in_ == chunks_) return Progress::kBlocked;
   if (in_ - out_ >= kSlots) return Progress::kBlocked;
-  const std::size_t count = elements(in_);
-  const Slice own = is_owner() ? slice(in_, local_) : Slice{count, count};
   std::byte* slot = transport_.segment().input(local_, in_);
-  const std::byte* source = input(local_, in_);
-  std::memcpy(slot, source, own.begin * element_);
-  std::memcpy(slot + own.end * element_, source + own.end * element_, (count - own.end) * element_);
+  const auto copy = [&](Slice where) {
+    cut_.for_each_run(in_, where, [&](const Cut::Run& run) {
+      std::memcpy(slot + run.at * element_, input(local_, in_, run), run.size * element_);
+    });
+  };
+  for (int area = 0; area < cut_.areas(); ++area) {
+    const Slice whole = cut_.area(in_, area);
+    const Slice own = is_owner() ? cut_.slice(in_, area, local_) : Slice{whole.end, whole.end};
+    copy({whole.begin, own.begin});
+    copy({own.end, whole.end});
+  }
   ++in_;
   transport_.publish(Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
   return Progress::kMoved;
@@ -244,40 +270,50 @@ Progress AllReduce::add_up() {
 
 // One node: the sum over its ranks is the result.
 void AllReduce::add_up_final(std::size_t chunk) {
-  const Slice own = slice(chunk, local_);
-  sources_.clear();
-  ranges_.clear();
-  for (int local = 0; local < local_size_; ++local) {
-    sources_.push_back(input(local, chunk) + own.begin * element_);
-    ranges_.push_back({local, local + 1});
-  }
-  set_targets(chunk, own);
   Reduction final = reduction(operation_.type(), operation_.type(), local_size_);
   if (operation_.op() == ReduceOp::kPremulSum) final.factors = factors_;
-  reduce(final, ranges_, sources_, targets_, own.size());
+  cut_.for_each_run(chunk, cut_.slice(chunk, 0, local_), [&](const Cut::Run& run) {
+    sources_.clear();
+    ranges_.clear();
+    for (int local = 0; local < local_size_; ++local) {
+      sources_.push_back(input(local, chunk, run));
+      ranges_.push_back({local, local + 1});
+    }
+    set_targets(chunk, run);
+    reduce(final, ranges_, sources_, targets_, run.size);
+  });
 }
 
 void AllReduce::add_up_partials(std::size_t chunk) {
-  const Topology& topology = transport_.topology();
-  const int first = topology.first(node_);
-  for (int node = 0; node < nodes_; ++node) {
-    const Slice where = part(chunk, node);
-    std::byte* target = own_partials(chunk, node);
-    for (const RankRange range : own_ranges_) {
+  std::byte* slot = scratch_.own_partials.data() + (chunk % kSlots) * own_bytes_;
+  add_up_part(chunk, part(chunk, node_), slot + own_at_);
+  for (const Peer& peer : peers_) add_up_part(chunk, part(chunk, peer.node), slot + peer.own_at);
+}
+
+void AllReduce::add_up_part(std::size_t chunk, Slice where, std::byte* target) {
+  const Rank first = transport_.topology().first(node_);
+  for (const RankRange range : own_ranges_) {
+    Reduction partial = reduction(operation_.type(), accumulator_of(operation_.type()), 0);
+    if (operation_.op() == ReduceOp::kPremulSum) {
+      partial.factors =
+          std::span(factors_).subspan(index(range.begin - first), index(range.size()));
+    }
+    cut_.for_each_run(chunk, where, [&](const Cut::Run& run) {
       sources_.clear();
       ranges_.clear();
       for (Rank rank = range.begin; rank < range.end; ++rank) {
-        sources_.push_back(input(rank - first, chunk) + where.begin * element_);
+        sources_.push_back(input(rank - first, chunk, run));
         ranges_.push_back({rank, rank + 1});
       }
-      Reduction partial = reduction(operation_.type(), accumulator_of(operation_.type()), 0);
-      if (operation_.op() == ReduceOp::kPremulSum) {
-        partial.factors =
-            std::span(factors_).subspan(index(range.begin - first), index(range.size()));
-      }
-      reduce(partial, ranges_, sources_, std::array{target}, where.size());
-      target += where.size() * accumulator_;
-    }
+      reduce(partial, ranges_, sources_, std::array{target}, run.size);
+      target += run.size * accumulator_;
+    });
+  }
+  // Results come into all lines of an all_reduce.
+  for (int local = 0; !direct_ && !to_all() && local < local_size_; ++local) {
+    if (local == local_) continue;
+    take_lines(transport_.segment().input(local, chunk) + where.begin * element_,
+               where.size() * element_);
   }
 }
 
@@ -288,12 +324,12 @@ Progress AllReduce::send(Peer& peer) {
       peer.sent_partials < chunks_ && peer.sent_partials - peer.sent_results < kSlots;
   const std::size_t chunk = partials ? peer.sent_partials : peer.sent_results;
   if (partials ? added_ <= chunk : combined_ <= chunk) return Progress::kBlocked;
-  const Slice where = part(chunk, partials ? peer.node : node_);
+  if (!partials && is_last_word(chunk, node_) && ready_ < chunks_) return Progress::kBlocked;
   const Progress progress =
-      partials ? peer.out.send(transport_, *peer.link, own_partials(chunk, peer.node),
-                               own_ranges_.size() * where.size() * accumulator_)
-               : peer.out.send(transport_, *peer.link, user(chunk) + where.begin * element_,
-                               where.size() * element_);
+      partials ? peer.out.send(transport_, *peer.link, own_partials(chunk, peer.node, peer.own_at),
+                               own_ranges_.size() * part(chunk, peer.node).size() * accumulator_)
+               : peer.out.send(transport_, *peer.link, outgoing_result(chunk),
+                               result_bytes(chunk, node_, peer.node));
   if (progress != Progress::kDone) return progress;
   ++(partials ? peer.sent_partials : peer.sent_results);
   return Progress::kMoved;
@@ -313,10 +349,9 @@ Progress AllReduce::receive(Peer& peer) {
   } else {
     // The results overwrite inputs, which this rank has added up by then.
     if (added_ <= chunk) return Progress::kBlocked;
-    const Slice where = part(chunk, peer.node);
-    progress = peer.in.receive(transport_, *peer.link, user(chunk) + where.begin * element_,
-                               where.size() * element_);
-    if (progress == Progress::kDone) spread(chunk, where);
+    const std::size_t bytes = result_bytes(chunk, peer.node, node_);
+    progress = peer.in.receive(transport_, *peer.link, incoming_result(peer, chunk), bytes);
+    if (progress == Progress::kDone && gets_results(node_)) place_results(peer, chunk);
   }
   if (progress != Progress::kDone) return progress;
   ++(partials ? peer.received_partials : peer.received_results);
@@ -329,6 +364,9 @@ Progress AllReduce::combine() {
   for (const Peer& peer : peers_) {
     if (peer.received_partials <= combined_) return Progress::kBlocked;
   }
+  // The slot's former result has left.
+  if (passes_on() && combined_ - peer_of(root_node_).sent_results >= kSlots)
+    return Progress::kBlocked;
   const std::size_t chunk = combined_;
   const Slice where = part(chunk, node_);
   sources_.clear();
@@ -343,16 +381,19 @@ Progress AllReduce::combine() {
   auto peer = peers_.begin();
   for (int node = 0; node < nodes_; ++node) {
     if (node == node_) {
-      add(own_ranges_, own_partials(chunk, node_));
+      add(own_ranges_, own_partials(chunk, node_, own_at_));
     } else {
       add(peer->ranges, their_partials(*peer, chunk));
       ++peer;
     }
   }
-  set_targets(chunk, where);
-  reduce(reduction(accumulator_of(operation_.type()), operation_.type(),
-                   transport_.topology().world_size()),
-         ranges_, sources_, targets_, where.size());
+  const Reduction last = reduction(accumulator_of(operation_.type()), operation_.type(),
+                                   transport_.topology().world_size());
+  cut_.for_each_run(chunk, where, [&](const Cut::Run& run) {
+    set_targets(chunk, run);
+    reduce(last, ranges_, sources_, targets_, run.size);
+    for (const std::byte*& source : sources_) source += run.size * accumulator_;
+  });
   ++combined_;
   return Progress::kMoved;
 }
@@ -372,13 +413,19 @@ Progress AllReduce::hand_out() {
 Progress AllReduce::copy_out() {
   if (out_ == chunks_ || !others_reached(Flag::kReady, out_ + 1, lanes_)) return Progress::kBlocked;
   if (is_owner() && ready_ <= out_) return Progress::kBlocked;
-  if (has_result(local_)) {
-    const std::size_t count = elements(out_);
-    const Slice own = is_owner() ? slice(out_, local_) : Slice{count, count};
+  if (scattered() || has_result(local_)) {
+    const Slice result = cut_.result(out_, transport_.topology().rank());
+    const Slice own = is_owner() ? cut_.slice(out_, scattered() ? node_ : 0, local_)
+                                 : Slice{result.end, result.end};
     const std::byte* slot = transport_.segment().input(local_, out_);
-    std::memcpy(user(out_), slot, own.begin * element_);
-    std::memcpy(user(out_) + own.end * element_, slot + own.end * element_,
-                (count - own.end) * element_);
+    const auto copy = [&](std::size_t begin, std::size_t end) {
+      if (begin >= end) return;
+      cut_.for_each_run(out_, {begin, end}, [&](const Cut::Run& run) {
+        std::memcpy(output(local_, out_, run), slot + run.at * element_, run.size * element_);
+      });
+    };
+    copy(result.begin, std::min(own.begin, result.end));
+    copy(std::max(own.end, result.begin), result.end);
   }
   ++out_;
   return Progress::kMoved;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "worker/collectives/cut.h"
 #include "worker/collectives/entry.h"
 #include "worker/collectives/kernels.h"
 #include "worker/collectives/node_gather.h"
@@ -15,31 +16,44 @@ namespace ddp {
 struct AllReduceScratch {
   std::vector<std::byte> own_partials;
   std::vector<std::byte> their_partials;
+  std::vector<std::byte> results;  // Of a reduce, on ranks that pass them on.
 };
 
-// all_reduce (and, on one node, reduce) after the entry: a pipeline over chunks of the buffer.
+// all_reduce, reduce and, between nodes, reduce_scatter, after the entry: a pipeline over chunks of
+// the buffer.
 //
-// Each chunk is cut into one slice for each lane, and each slice into one part for each node; part
-// m of slice k belongs to the rank with local rank k on node m. That rank
-//   1. adds up its lane's slice over its node's ranks: partial sums, one for each subtree
+// Each chunk is cut into parts, one for each lane and node (cut.h). Part m of lane k belongs to the
+// rank with local rank k on node m. The rank of lane k on any node
+//   1. adds up its lane's parts over its node's ranks: partial sums, one for each subtree
 //      (tree_order.h) of the node's ranks,
 //   2. sends every other node's part of them to its owner there, and gets theirs of its own part,
-//   3. combines these to the result of its part, and sends it to the other nodes of its lane,
-//   4. hands all parts of its slice to the ranks of its node.
-// So a node sends and receives 2 (M-1)/M times the buffer, which is the least there is for M nodes,
-// and every result is computed once.
+//   3. combines these to the result of its part, and sends it to the nodes of its lane that want
+//      it: all of all_reduce, the root's of reduce, none of reduce_scatter,
+//   4. hands the results that it has to the ranks of its node that want them.
+// Every result is computed once, along the same tree, so the three give the same bits. With a the
+// bytes of a node's partial sums for a byte of the buffer (1 for nodes that are a subtree; twice as
+// much of half types, whose sums travel as f32), a node sends, and receives as much, in buffers
+//   all_reduce      (1 + a) (M-1)/M, which for a = 1 is the least there is for M nodes
+//   reduce_scatter  a (M-1)/M between equal nodes: the least too
+//   reduce          a^2 (M-1) / (a M - 1), 1 for a = 1, and of two nodes one way only (cut.h): the
+//                   root's node cannot do with less than the buffer
 //
 // Inside the node, registered buffers are read and written in place. Of private ones every rank
 // copies a chunk into its input slot; the owners put their results where they read the inputs; and
 // the rank copies these out. So every line of a slot goes from its rank to an owner and back, and
 // each of the two writes what it has just read: a line that is read while another processor holds
 // it modified comes with the right to write it, whereas writing to a line that others have only
-// read costs five to ten times as much. An owner takes its own slice from, and puts it into, the
-// user's buffer directly. kSlots chunks are under way at a time.
+// read costs five to ten times as much. Lines into which no result comes are taken (take_lines.h).
+// An owner takes its own slice from, and puts it into, the user's buffer directly. kSlots chunks
+// are under way at a time.
 //
 // Through each link go, one way, P(0) .. P(w-1), R(0), P(w), R(1), ... with P(c) the partial sums
 // and R(c) the results of chunk c, and w = kSlots: no piece needs a header, and no order of arrival
-// can make two nodes wait for each other.
+// can make two nodes wait for each other. Of what a node does not want the piece is empty.
+//
+// A rank that is through knows that all ranks called the same: what it gets depends on every rank's
+// data. Where that is nothing, on the nodes without the root of a reduce, the last R from the
+// root's node is a byte, sent when the result is there.
 class AllReduce {
  public:
   // base: value of all this rank's chunk flags before the operation; number: the operation's in the
@@ -59,7 +73,9 @@ class AllReduce {
     Link* link = nullptr;
     int node = 0;
     RankRanges ranges;
-    std::size_t partials_at = 0;  // Of its partial sums within a slot of their_partials.
+    // Bytes, within a slot: of this node's partial sums of its part, and of its own.
+    std::size_t own_at = 0, theirs_at = 0;
+    std::byte* landing = nullptr;  // For its results, where these go to another rank's memory.
     std::size_t sent_partials = 0, sent_results = 0;
     std::size_t received_partials = 0, received_results = 0;
     Piece out, in;
@@ -67,6 +83,7 @@ class AllReduce {
 
   void plan_memory(const Entry& entry);
   void plan_peers();
+  void plan_results();
   Progress copy_in();
   Progress add_up();
   Progress send(Peer& peer);
@@ -77,27 +94,47 @@ class AllReduce {
   Progress leave();
   void add_up_final(std::size_t chunk);
   void add_up_partials(std::size_t chunk);
+  void add_up_part(std::size_t chunk, Slice part, std::byte* target);
+  void place_results(const Peer& peer, std::size_t chunk);
 
   bool met() const { return meeting_ == nullptr || meeting_->done(); }
   bool alone() const { return local_size_ == 1; }
   bool is_owner() const { return local_ < lanes_; }
+  bool to_all() const { return operation_.record.kind == OpKind::kAllReduce; }
+  bool scattered() const { return operation_.record.kind == OpKind::kReduceScatter; }
+  // Whether the results of all parts go to a node.
+  bool gets_results(int node) const { return to_all() || node == root_node_; }
+  // Of them, whether they go to a rank of this node.
   bool has_result(int local) const {
-    return to_all_ || operation_.record.root == transport_.topology().global(local);
+    return to_all() || operation_.record.root == transport_.topology().global(local);
+  }
+  // Of reduce: this node only passes results on.
+  bool passes_on() const { return root_node_ >= 0 && root_node_ != node_; }
+  const Peer& peer_of(int node) const {
+    return peers_[static_cast<std::size_t>(node < node_ ? node : node - 1)];
   }
   bool others_reached(Flag flag, std::size_t chunk, int limit) const;
 
   // Sizes in elements; bounds within a chunk.
-  std::size_t elements(std::size_t chunk) const;
-  Slice slice(std::size_t chunk, int lane) const;
-  Slice part(std::size_t chunk, int node) const;  // Of this rank's slice.
-  std::byte* user(std::size_t chunk) const { return data_ + chunk * chunk_elements_ * element_; }
-  const std::byte* input(int local, std::size_t chunk) const;
-  std::byte* own_partials(std::size_t chunk, int node) const;
+  Slice part(std::size_t chunk, int node) const { return cut_.part(chunk, local_, node); }
+  std::size_t result_bytes(std::size_t chunk, int from, int to) const {
+    if (is_last_word(chunk, from)) return 1;
+    return gets_results(to) ? part(chunk, from).size() * element_ : 0;
+  }
+  // Of reduce: whether R(chunk) from a node says that the root has its result.
+  bool is_last_word(std::size_t chunk, int from) const {
+    return from == root_node_ && chunk + 1 == chunks_;
+  }
+  // Where an input lies, and where the result of it goes on a local rank.
+  const std::byte* input(int local, std::size_t chunk, const Cut::Run& run) const;
+  std::byte* output(int local, std::size_t chunk, const Cut::Run& run) const;
+  const std::byte* own_partials(std::size_t chunk, int node, std::size_t at) const;
   std::byte* their_partials(const Peer& peer, std::size_t chunk) const;
-  // Where another local rank gets its results of a chunk.
-  std::byte* target(int local, std::size_t chunk) const;
-  void set_targets(std::size_t chunk, Slice part);
-  void spread(std::size_t chunk, Slice part);
+  std::byte* passed_result(std::size_t chunk) const;
+  // Where this rank's own result lies when it is sent, and where another node's is received.
+  const std::byte* outgoing_result(std::size_t chunk) const;
+  std::byte* incoming_result(const Peer& peer, std::size_t chunk);
+  void set_targets(std::size_t chunk, const Cut::Run& run);
   Reduction reduction(DType in, DType out, int divisor) const;
 
   Transport& transport_;
@@ -111,20 +148,20 @@ class AllReduce {
   int lanes_;
   int node_;
   int nodes_;
-  bool to_all_;                     // all_reduce, not reduce.
+  int root_node_;                   // Of reduce, else -1.
   bool direct_ = true;              // All buffers of the node can be reached in place.
   bool in_place_partials_ = false;  // The user's buffer is this node's partial sum.
-  std::byte* data_;
-  std::size_t element_;
-  std::size_t accumulator_;  // Bytes of an element of a partial sum.
-  std::size_t chunk_elements_;
+  Cut cut_;
   std::size_t chunks_;
-  std::size_t slice_elements_;   // Most in a slice.
-  std::size_t part_elements_;    // Most in a part.
+  std::size_t element_;
+  std::size_t accumulator_;      // Bytes of an element of a partial sum.
+  std::size_t own_at_ = 0;       // Of the partial sums of this rank's part, within a slot.
+  std::size_t own_bytes_ = 0;    // Of a slot of own_partials.
   std::size_t their_bytes_ = 0;  // Of a slot of their_partials.
+  std::byte last_word_{};
   RankRanges own_ranges_;
   std::vector<Peer> peers_;
-  std::vector<const std::byte*> inputs_;  // Direct: by local rank.
+  std::vector<const std::byte*> inputs_;  // By local rank; those that can be reached in place.
   std::vector<std::byte*> outputs_;       // The same.
   std::vector<double> factors_;
 

@@ -44,12 +44,9 @@ Collectives::Collectives(Transport& transport)
       chunks_(transport.segment().flag(transport.topology().local_rank(), Flag::kIn)) {}
 
 Offer Collectives::offer_of(const Operation& operation) const {
-  const OpKind kind = operation.record.kind;
-  const bool copied = transport_.topology().nodes() > 1 &&
-                      (kind == OpKind::kReduce || kind == OpKind::kReduceScatter);
   Offer offer;
   offer.factor = operation.factor;
-  if (copied || !choice_.in_place()) return offer;
+  if (!choice_.in_place()) return offer;
   const Arena& arena = *transport_.arena();
   offer.in = arena.offset_of(operation.in.data, operation.in.bytes());
   offer.out = operation.out.data == operation.in.data && operation.out.count == operation.in.count
@@ -231,9 +228,6 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
     case OpKind::kBroadcast:
     case OpKind::kAllGather:
       return run_stream(operation, RootedStream(transport_, operation, chunks_));
-    case OpKind::kReduce:
-    case OpKind::kReduceScatter:
-      return run_on_copy(operation, entry);
     default:
       if (choice_.ring(operation.record, transport_.topology()))
         return run_stream(operation, Ring(transport_, operation, ring_scratch_));
@@ -246,28 +240,10 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
 
 bool Collectives::meets_on_the_way(const Operation& operation) const {
   const Topology& topology = transport_.topology();
-  return operation.record.kind == OpKind::kAllReduce && topology.nodes() > 1 &&
+  const OpKind kind = operation.record.kind;
+  return (pushes_results(kind) || kind == OpKind::kReduceScatter) && topology.nodes() > 1 &&
          choice_.all_nodes_at_once(topology.nodes()) && !is_small(operation) &&
          !choice_.ring(operation.record, topology);
-}
-
-// As an all_reduce of a copy, of which this rank takes what is its own.
-Outcome Collectives::run_on_copy(const Operation& operation, const Entry& entry) {
-  const std::size_t bytes = operation.in.bytes();
-  if (copy_.size() < bytes) copy_.resize(bytes);
-  std::memcpy(copy_.data(), operation.in.data, bytes);
-  Operation whole = operation;
-  whole.record.kind = OpKind::kAllReduce;
-  whole.in = whole.out = {copy_.data(), operation.in.count, operation.type()};
-  auto failure =
-      run_stream(whole, AllReduce(transport_, scratch_, whole, entry, number_ - 1, chunks_));
-  if (failure) return failure;
-  const bool scattered = operation.record.kind == OpKind::kReduceScatter;
-  const Rank self = transport_.topology().rank();
-  if (!scattered && self != operation.record.root) return {};
-  const std::size_t offset = scattered ? static_cast<std::size_t>(self) * operation.out.bytes() : 0;
-  std::memcpy(operation.out.data, copy_.data() + offset, operation.out.bytes());
-  return {};
 }
 
 // all_to_all of unequal blocks: what others send here against what this rank expects.

@@ -44,9 +44,8 @@ class Collectives {
   Outcome run_small(const Operation& operation, const Entry& entry);
   Outcome run_large(const Operation& operation, const Entry& entry);
   Outcome run_between_nodes(const Operation& operation, const Entry& entry, NodeGather* meeting);
-  // An all_reduce whose data follows the meeting of the nodes at once.
+  // A reduction whose data follows the meeting of the nodes at once.
   bool meets_on_the_way(const Operation& operation) const;
-  Outcome run_on_copy(const Operation& operation, const Entry& entry);
   Outcome meet_nodes(const Operation& operation, std::vector<NodeGather::Block> blocks);
   Outcome check_counts(const Operation& operation, const Entry& entry) const;
   void prepare_staging();
@@ -63,8 +62,7 @@ class Collectives {
   Choice choice_;
   AllReduceScratch scratch_;
   std::vector<std::byte> ring_scratch_;
-  std::vector<std::byte> copy_;  // Of an input that must stay as it is.
-  std::uint32_t number_;         // Operations of the segment so far.
+  std::uint32_t number_;  // Operations of the segment so far.
   bool staging_ready_ = false;
   std::uint32_t chunks_;  // Value of all this rank's chunk flags between operations.
 };
