@@ -21,7 +21,8 @@ Result<UniqueFd> begin_connect(const std::string& address, int port);
 Result<void> finish_connect(int fd, const std::string& address, int port);
 Result<void> send_all(int fd, const std::byte* data, std::size_t bytes, TimePoint deadline);
 Result<void> receive_all(int fd, std::byte* data, std::size_t bytes, TimePoint deadline);
-// No delay for small messages; a host that vanished is noticed within half a minute.
+// No delay for small messages; a host that vanished is noticed within half a minute; between nodes
+// of one host, no more under way than fits in the caches.
 void set_connection_options(int fd);
 
 }  // namespace ddp
