@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "agent/core/message_report.h"
+
 namespace ddp::agent {
 namespace {
 
@@ -20,6 +22,7 @@ constexpr char kWorld[] = "world";
 // How one rank stands in one group.
 struct Standing {
   Rank rank = -1;
+  bool awaits_message = false;
   std::optional<FlightRecord> pending;  // The first that is not done.
   std::optional<FlightRecord> last;     // The last that is done.
 };
@@ -29,8 +32,10 @@ bool ended_badly(const FlightRecord& record) { return record.state == FlightStat
 std::int64_t moment_of_failure(const std::vector<Flight>& flights, std::int64_t now_ns) {
   std::int64_t moment = now_ns;
   for (const Flight& flight : flights) {
-    for (const FlightRecord& record : flight.records) {
-      if (ended_badly(record)) moment = std::min(moment, record.ended_ns);
+    for (const auto* records : {&flight.records, &flight.messages}) {
+      for (const FlightRecord& record : *records) {
+        if (ended_badly(record)) moment = std::min(moment, record.ended_ns);
+      }
     }
   }
   return moment;
@@ -39,6 +44,7 @@ std::int64_t moment_of_failure(const std::vector<Flight>& flights, std::int64_t 
 Standing standing_in(const Flight& flight, std::uint32_t group, std::int64_t moment) {
   Standing standing;
   standing.rank = flight.rank;
+  standing.awaits_message = awaits_message(flight, moment);
   for (const FlightRecord& record : flight.records) {
     // What a rank issued later failed at once and waited for nobody.
     if (record.group != group || record.issued_ns > moment) continue;
@@ -78,12 +84,6 @@ std::string name_ranks(std::vector<Rank> ranks) {
     i = end;
   }
   return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", list);
-}
-
-std::string name_time(std::int64_t ns) {
-  const std::int64_t ms = std::max<std::int64_t>(ns, 0) / 1'000'000;
-  return ms < 1'000 ? fmt::format("{} ms", ms)
-                    : fmt::format("{:.1f} s", static_cast<double>(ms) / 1e3);
 }
 
 std::string name_operation(const FlightRecord& record) {
@@ -141,11 +141,14 @@ std::string describe_idle(const Class& idle, const std::vector<Class>& waiting,
 }
 
 // Empty if there is nothing to say.
-std::string describe_group(const std::string& name, const std::vector<Standing>& standings,
+std::string describe_group(const std::string& name, std::vector<Standing> standings,
                            std::int64_t moment) {
   const std::vector<Class> waiting = classes_of(standings, true);
-  const std::vector<Class> idle = classes_of(standings, false);
   if (waiting.empty() && name != kWorld) return "";
+  if (waiting.empty()) {
+    std::erase_if(standings, [](const Standing& each) { return each.awaits_message; });
+  }
+  const std::vector<Class> idle = classes_of(standings, false);
   std::string text = name == kWorld ? "" : fmt::format("in group {}: ", name);
   const char* separator = "";
   for (const Class& each : waiting) {
@@ -168,15 +171,18 @@ std::vector<std::string> describe_flights(const std::vector<wire::Flight>& fligh
   const std::int64_t moment = moment_of_failure(flights, now_ns);
   const auto groups = standings(flights, moment);
   std::vector<std::string> sentences;
-  const auto add = [&](const std::string& name, const std::vector<Standing>& all) {
-    if (sentences.size() == kSentencesMax) return;
-    std::string sentence = describe_group(name, all, moment);
-    if (!sentence.empty()) sentences.push_back(std::move(sentence));
+  const auto add = [&](std::string sentence) {
+    if (!sentence.empty() && sentences.size() < kSentencesMax) {
+      sentences.push_back(std::move(sentence));
+    }
   };
-  if (const auto world = groups.find(kWorld); world != groups.end()) add(kWorld, world->second);
-  for (const auto& [name, all] : groups) {
-    if (name != kWorld) add(name, all);
+  if (const auto world = groups.find(kWorld); world != groups.end()) {
+    add(describe_group(kWorld, world->second, moment));
   }
+  for (const auto& [name, all] : groups) {
+    if (name != kWorld) add(describe_group(name, all, moment));
+  }
+  for (std::string& sentence : describe_messages(flights, moment)) add(std::move(sentence));
   return sentences;
 }
 

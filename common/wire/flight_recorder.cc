@@ -46,6 +46,40 @@ std::optional<FlightRecord> read_entry(const FlightEntry& entry) {
   return record;
 }
 
+template <std::size_t Size>
+std::vector<FlightRecord> read_entries(const FlightEntry (&entries)[Size]) {
+  std::vector<FlightRecord> records;
+  for (const FlightEntry& entry : entries) {
+    if (auto record = read_entry(entry)) records.push_back(*record);
+  }
+  std::sort(records.begin(), records.end(),
+            [](const FlightRecord& a, const FlightRecord& b) { return a.number < b.number; });
+  return records;
+}
+
+nlohmann::ordered_json json_of(const Flight& flight, const FlightRecord& record, bool message) {
+  nlohmann::ordered_json json{{"rank", flight.rank},
+                              {"group", flight.group_name(record.group)},
+                              {"number", record.number},
+                              {"sequence", record.sequence},
+                              {"operation", operation_of(record)},
+                              {"type", text_of(record.type)},
+                              {"count", record.count},
+                              {"bytes", bytes_of(record)}};
+  if (message) {
+    json["peer"] = record.root;
+    json["message_tag"] = record.message_tag;
+  } else {
+    json["root"] = record.root;
+  }
+  json["tag"] = tag_of(record);
+  json["state"] = name_of(record.state);
+  json["issued_ns"] = record.issued_ns;
+  json["started_ns"] = record.started_ns;
+  json["ended_ns"] = record.ended_ns;
+  return json;
+}
+
 }  // namespace
 
 std::string operation_of(const FlightRecord& record) { return text_of(record.operation); }
@@ -71,32 +105,28 @@ Result<Flight> read_flight(const std::byte* bytes) {
     const bool named = ring.names[i].named.load(std::memory_order_acquire) != 0;
     flight.groups.push_back(named ? text_of(ring.names[i].name) : fmt::format("group {}", i));
   }
-  for (const FlightEntry& entry : ring.entries) {
-    if (auto record = read_entry(entry)) flight.records.push_back(*record);
-  }
-  std::sort(flight.records.begin(), flight.records.end(),
-            [](const FlightRecord& a, const FlightRecord& b) { return a.number < b.number; });
+  flight.records = read_entries(ring.entries);
+  flight.messages = read_entries(ring.message_entries);
   return flight;
 }
 
 std::string flight_json_lines(const Flight& flight) {
+  struct Line {
+    const FlightRecord* record;
+    bool message;
+  };
+  std::vector<Line> order;
+  for (const FlightRecord& record : flight.records) order.push_back({&record, false});
+  for (const FlightRecord& record : flight.messages) order.push_back({&record, true});
+  std::stable_sort(order.begin(), order.end(), [](const Line& a, const Line& b) {
+    return a.record->issued_ns < b.record->issued_ns;
+  });
   std::string lines;
-  for (const FlightRecord& record : flight.records) {
-    const nlohmann::ordered_json json{{"rank", flight.rank},
-                                      {"group", flight.group_name(record.group)},
-                                      {"number", record.number},
-                                      {"sequence", record.sequence},
-                                      {"operation", operation_of(record)},
-                                      {"type", text_of(record.type)},
-                                      {"count", record.count},
-                                      {"root", record.root},
-                                      {"tag", tag_of(record)},
-                                      {"state", name_of(record.state)},
-                                      {"issued_ns", record.issued_ns},
-                                      {"started_ns", record.started_ns},
-                                      {"ended_ns", record.ended_ns}};
+  for (const auto& [record, message] : order) {
     // The texts come from a worker and may be cut inside a character.
-    lines += json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    lines += json_of(flight, *record, message)
+                 .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
+             "\n";
   }
   return lines;
 }

@@ -12,7 +12,7 @@
 namespace ddp::wire {
 
 inline constexpr std::uint32_t kShmMagic = 0x53504444;  // "DDPS"
-inline constexpr std::uint32_t kShmVersion = 2;
+inline constexpr std::uint32_t kShmVersion = 3;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
 // The region of one worker: its flags, its operation recorder, its staging and its arena. Far more
 // than anybody uses, because only what is touched costs memory.
@@ -22,7 +22,7 @@ inline constexpr std::size_t kShmHeaderBytes = 4096;
 // such lines for one, and reading both costs seven times as much.
 inline constexpr std::size_t kShmBytesPerWorker = (std::size_t{16} << 30) + 17 * 4096;
 // What the agent reads of a dead or silent worker lies at the beginning of its region.
-inline constexpr std::size_t kFlightBytes = 32u << 10;
+inline constexpr std::size_t kFlightBytes = 48u << 10;
 
 // First page. The agent fills the fixed fields before it starts a worker; what follows the header
 // belongs to worker/transport.

@@ -2,6 +2,8 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -22,9 +24,10 @@ TEST_F(DdpRunFlight, TheReportNamesWhoDidNotComeToWhichOperation) {
                                 "--rdzv-id", "job", kWorker, "skip"});
   EXPECT_NE(job.status, 0);
   EXPECT_THAT(job.err, HasSubstr("Operations when it failed:\n  " + host() + ":\n"));
-  EXPECT_THAT(job.err, ContainsRegex("    ranks 0,2-3 wait in all_reduce #2 \\(bucket 3\\) since "
-                                     "[0-9.]+ s; rank 1 has not issued it: its last operation was "
-                                     "broadcast #1, done [0-9.]+ s ago\n"));
+  EXPECT_THAT(job.err,
+              ContainsRegex("    ranks 0,2-3 wait in all_reduce #2 \\(bucket 3\\) since "
+                            "[0-9.]+ m?s; rank 1 has not issued it: its last operation was "
+                            "broadcast #1, done [0-9.]+ m?s ago\n"));
   // What every rank did is beside its output.
   std::ifstream file(folder_.path() / "logs" / "job" / "round_0" / "flight_recorder.jsonl");
   std::string line;
@@ -37,6 +40,34 @@ TEST_F(DdpRunFlight, TheReportNamesWhoDidNotComeToWhichOperation) {
   }
   EXPECT_EQ(broadcasts, 4);
   EXPECT_EQ(failed, 3);
+}
+
+TEST_F(DdpRunFlight, TheReportNamesTheMessageThatDidNotComeAndWhatDid) {
+  const Finished job = run_job({"--nproc-per-node", "3", "--log-dir", (folder_.path() / "logs"),
+                                "--rdzv-id", "job", kWorker, "recv"});
+  EXPECT_NE(job.status, 0);
+  EXPECT_THAT(job.err,
+              ContainsRegex("    ranks 0,2 wait in none: their last operation was broadcast "
+                            "#1, done [0-9.]+ m?s ago\n"));
+  EXPECT_THAT(job.err,
+              ContainsRegex("    rank 1 waits in recv from rank 0, tag 7, 4 KiB "
+                            "\\(activations\\) since [0-9.]+ m?s; rank 0 last sent it tag 6, "
+                            "4 KiB [0-9.]+ m?s ago\n"));
+  std::ifstream file(folder_.path() / "logs" / "job" / "round_0" / "flight_recorder.jsonl");
+  std::string line;
+  std::vector<nlohmann::json> messages;
+  while (std::getline(file, line)) {
+    auto json = nlohmann::json::parse(line);
+    if (json.contains("message_tag")) messages.push_back(std::move(json));
+  }
+  ASSERT_EQ(messages.size(), 3U);
+  const auto& hung = messages.back();
+  EXPECT_EQ(hung["rank"], 1);
+  EXPECT_EQ(hung["operation"], "recv");
+  EXPECT_EQ(hung["peer"], 0);
+  EXPECT_EQ(hung["message_tag"], 7);
+  EXPECT_EQ(hung["bytes"], 4096);
+  EXPECT_EQ(hung["state"], "failed");
 }
 
 // A process that was stopped could go on one day and write to memory that others have then: it is

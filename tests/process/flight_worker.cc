@@ -14,6 +14,7 @@
 //
 //   flight_worker skip    rank 1 never issues the third operation, and waits
 //   flight_worker stop    rank 1 stops itself (SIGSTOP) in the first round, before the third
+//   flight_worker recv    rank 1 waits for a message with a tag that rank 0 does not send
 //
 // In later rounds all goes well. Writes its number to $OUT/pid.<rank>.<restarts>.
 namespace {
@@ -21,6 +22,20 @@ namespace {
 using ddp::Buffer;
 using ddp::DType;
 using ddp::ReduceOp;
+
+void wait_for_message(ddp::ProcessGroup& group) {
+  std::vector<float> values(1'024, 1.0F);
+  const Buffer buffer{values.data(), values.size(), DType::kF32};
+  if (group.rank() == 0) group.send(buffer, 1, 6)->wait();
+  if (group.rank() == 1) {
+    group.recv(buffer, 0, 6)->wait();
+    ddp::OpOptions options;
+    options.tag = "activations";
+    options.timeout = std::chrono::seconds(1);
+    group.recv(buffer, 0, 7, options)->wait();
+  }
+  for (;;) ::pause();
+}
 
 void run(const std::string& how, int restarts) {
   const auto group = ddp::ProcessGroup::from_environment();
@@ -30,6 +45,7 @@ void run(const std::string& how, int restarts) {
   std::vector<float> values(1'000, 1.0F);
   const Buffer buffer{values.data(), values.size(), DType::kF32};
   group->broadcast(buffer, 0)->wait();
+  if (how == "recv") wait_for_message(*group);
   if (group->rank() == 1 && restarts == 0) {
     if (how == "stop") ::raise(SIGSTOP);
     for (;;) ::pause();

@@ -56,46 +56,58 @@ class Writing {
 }  // namespace
 
 FlightRecorder::FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name)
-    : ring_(*reinterpret_cast<wire::FlightRing*>(flight)) {
-  if (ring_.magic.load() != wire::kFlightMagic) {
-    ring_.version = wire::kFlightVersion;
-    ring_.rank = rank;
-    ring_.pid = ::getpid();
-    ring_.magic.store(wire::kFlightMagic, std::memory_order_release);
+    : ring_(reinterpret_cast<wire::FlightRing*>(flight)) {
+  if (ring_->magic.load() != wire::kFlightMagic) {
+    ring_->version = wire::kFlightVersion;
+    ring_->rank = rank;
+    ring_->pid = ::getpid();
+    ring_->magic.store(wire::kFlightMagic, std::memory_order_release);
   }
-  group_ = ring_.groups.fetch_add(1);
+  group_ = ring_->groups.fetch_add(1);
   if (group_ >= wire::kFlightGroups) return;
-  wire::FlightGroup& group = ring_.names[group_];
+  wire::FlightGroup& group = ring_->names[group_];
   copy_text(group_name, group.name);
   group.named.store(1, std::memory_order_release);
 }
 
-FlightRecorder::Slot FlightRecorder::issued(const Issue& issue, TimePoint at,
-                                            bool started) {
-  const Slot slot = ring_.records.fetch_add(1, std::memory_order_relaxed) + 1;
+FlightRecorder::Slot FlightRecorder::issued(const Issue& issue, TimePoint at, bool started) {
+  const Slot slot = ring_->records.fetch_add(1, std::memory_order_relaxed) + 1;
+  begin(slot, issue, at, started ? FlightState::kStarted : FlightState::kIssued);
+  return slot;
+}
+
+FlightRecorder::Slot FlightRecorder::message(const Issue& issue, TimePoint at, FlightState state) {
+  const Slot slot = (ring_->messages.fetch_add(1, std::memory_order_relaxed) + 1) | kMessage;
+  begin(slot, issue, at, state);
+  return slot;
+}
+
+void FlightRecorder::begin(Slot slot, const Issue& issue, TimePoint at, FlightState state) {
   FlightEntry& target = entry(slot);
   const Writing writing(target);
-  if (!writing.granted()) return slot;
+  if (!writing.granted()) return;
   FlightRecord record;
-  record.number = slot;
+  record.number = slot & ~kMessage;
   record.sequence = issue.sequence;
   record.count = issue.count;
   record.issued_ns = in_ns(at);
-  if (started) {
-    record.started_ns = record.issued_ns;
-    record.state = FlightState::kStarted;
+  record.state = state;
+  if (state != FlightState::kIssued) record.started_ns = record.issued_ns;
+  if (state == FlightState::kDone || state == FlightState::kFailed) {
+    record.ended_ns = record.issued_ns;
   }
   record.group = group_;
   record.root = issue.root;
   copy_text(issue.type, record.type);
   copy_text(issue.operation, record.operation);
   copy_text(issue.tag, record.tag);
+  record.element_bytes = static_cast<std::uint32_t>(issue.element_bytes);
+  record.message_tag = issue.message_tag;
   std::uint64_t words[wire::kFlightWords];
   std::memcpy(words, &record, sizeof(record));
   for (std::size_t i = 0; i < wire::kFlightWords; ++i) {
     target.words[i].store(words[i], std::memory_order_relaxed);
   }
-  return slot;
 }
 
 void FlightRecorder::started(Slot slot) { change(slot, FlightState::kStarted); }
@@ -110,7 +122,10 @@ void FlightRecorder::change(Slot slot, FlightState state) {
   const Writing writing(target);
   // Another operation may have taken the entry.
   constexpr std::size_t kNumber = word_of(offsetof(FlightRecord, number));
-  if (!writing.granted() || target.words[kNumber].load(std::memory_order_relaxed) != slot) return;
+  if (!writing.granted() ||
+      target.words[kNumber].load(std::memory_order_relaxed) != (slot & ~kMessage)) {
+    return;
+  }
   constexpr std::size_t kStarted = word_of(offsetof(FlightRecord, started_ns));
   constexpr std::size_t kEnded = word_of(offsetof(FlightRecord, ended_ns));
   target.words[state == FlightState::kStarted ? kStarted : kEnded].store(
@@ -126,7 +141,7 @@ void FlightRecorder::change(Slot slot, FlightState state) {
 void FlightRecorder::dump_on_request() const {
   const char* path = std::getenv("DDP_FLIGHT_DUMP");  // NOLINT(concurrency-mt-unsafe)
   if (path == nullptr || *path == '\0') return;
-  const auto flight = wire::read_flight(reinterpret_cast<const std::byte*>(&ring_));
+  const auto flight = wire::read_flight(reinterpret_cast<const std::byte*>(ring_));
   const UniqueFd file(::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   if (!flight || !file) return;
   // At once, so that ranks may share the file. A failed write costs the dump and nothing else.

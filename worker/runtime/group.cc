@@ -71,6 +71,8 @@ Group::Group(std::unique_ptr<Transport> transport, Round round, const ProcessGro
   PointToPoint::Options messages;
   messages.timeout = options_.timeout;
   messages.on_failure = [this](const Failure& cause) { abort_with(cause); };
+  messages.recorder = flight_;
+  messages.world_ranks = meeting_.world_ranks;
   messages_ = PointToPoint::make(*transport_, meeting_, round_, std::move(messages));
 }
 
@@ -121,7 +123,9 @@ WorkPtr Group::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
                                     OpOptions options) {
   Buffer whole = operations::whole_of(in_out);
   auto packed = allocate(whole.bytes());
-  if (!packed) packed = std::shared_ptr<std::byte>(new std::byte[whole.bytes() + 1], [](std::byte* memory) { delete[] memory; });
+  if (!packed)
+    packed = std::shared_ptr<std::byte>(new std::byte[whole.bytes() + 1],
+                                        [](std::byte* memory) { delete[] memory; });
   whole.data = packed.get();
   Operation operation = operations::all_reduce(whole, op);
   operation.parts.assign(in_out.begin(), in_out.end());
@@ -227,7 +231,7 @@ std::uint64_t Group::record_issue(const Operation& operation, const std::string&
   if (!recording_) return 0;
   const OpRecord& record = operation.record;
   return flight_.issued({record.sequence, record.count, record.root, name_of(operation.type()),
-                         name_of(record.kind), tag},
+                         name_of(record.kind), tag, dtype_bytes(operation.type())},
                         operation.deadline - operation.timeout, started);
 }
 

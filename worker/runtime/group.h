@@ -90,6 +90,10 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::shared_ptr<Group> connect_sub_group(const std::vector<Rank>& members,
                                            const std::vector<std::uint64_t>& heads,
                                            SubGroupHead own, const std::string& name);
+  Rank rank_in_world(Rank rank) const {
+    return meeting_.world_ranks.empty() ? rank
+                                        : meeting_.world_ranks[static_cast<std::size_t>(rank)];
+  }
   PointToPoint& messages();
   void abort_with(const Failure& cause);
   void run_thread();

@@ -122,6 +122,7 @@ bool Inbox::pull(PeerStream& stream, PeerRings* node, bool eager) {
     if (of_header ? !read_header(stream) : !read_payload(stream)) break;
     moved = true;
   }
+  if (target_ != nullptr) room_.begin(*target_);
   return moved;
 }
 
@@ -192,7 +193,9 @@ bool Inbox::transfer(PeerRings& node) {
   copy_bytes(first.recv->bytes() + first.done,
              node.payload(first.header.offset, bytes) + first.done, count);
   first.done += count;
-  if (first.done == bytes) {
+  if (first.done < bytes) {
+    room_.begin(*first.recv);
+  } else {
     node.take(first.header.ticket);
     room_.complete(*first.recv);
     transfers_.pop_front();

@@ -22,6 +22,8 @@ class MailRoom {
   explicit MailRoom(std::size_t limit) : limit_bytes(limit) {}
   virtual ~MailRoom() = default;
 
+  // Some of its bytes have moved, and others have to wait. Any number of times.
+  virtual void begin(MessageWork& work) = 0;
   virtual void complete(MessageWork& work) = 0;
   // The first failure counts: nothing moves afterwards, and the mailboxes are empty.
   virtual void break_down(Failure failure) = 0;

@@ -64,6 +64,9 @@ class MessageWork final : public Work {
   // "send #12 to rank 3 tag 7 (bucket 3)"
   std::string name() const;
 
+  const std::string& text() const { return text_; }
+  bool failed() const { return state_.load(std::memory_order_acquire) == kFailed; }
+
   void succeed() { finish(kSucceeded); }
   void fail(Failure failure) {
     failure_ = std::move(failure);
@@ -78,6 +81,9 @@ class MessageWork final : public Work {
   const std::uint64_t tag;
   const std::uint64_t sequence;
   const std::chrono::milliseconds timeout;
+  // Of whoever moves it:
+  bool begun = false;                     // Some of its bytes have moved, but not all.
+  std::uint64_t flight = 0;               // Its entry in the flight recorder; 0: none.
   TimePoint deadline = TimePoint::max();  // Once the call that issued it returns.
   std::list<std::shared_ptr<MessageWork>>::iterator pending;  // Of whoever completes it.
 

@@ -24,6 +24,8 @@ struct Meeting {
   std::vector<std::string> addresses;    // Where this rank can be reached.
   EngineKind engine = EngineKind::kTcp;  // What carries the data of the links.
   std::string group = "world";           // Its name in reports, the same on all ranks.
+  // The group's ranks as ranks of the world, for reports; empty: it is the world.
+  std::vector<Rank> world_ranks;
 };
 
 // How the world's ranks are spread over nodes. `locals`: the local ranks (of this rank's machine)

@@ -80,6 +80,7 @@ bool Outbox::push(PeerStream& stream, PeerRings* node) {
     if (count >= budget) break;
     budget -= count;
   }
+  if (mid_message() && queue_.front().work != nullptr) room_.begin(*queue_.front().work);
   const auto returned = std::remove_if(lent_.begin(), lent_.end(), [&](const Lent& lent) {
     if (!node->is_taken(lent.ticket)) return false;
     node->give_back(lent.ticket);

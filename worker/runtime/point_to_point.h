@@ -5,10 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "worker/collectives/types.h"
+#include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/node_links.h"
 #include "worker/runtime/process_group.h"
 #include "worker/transport/failure.h"
@@ -44,6 +47,10 @@ class PointToPoint {
     // moves messages, without locks; not after close().
     std::function<void(const Failure&)> on_failure;
     std::size_t unexpected_limit = std::size_t{64} << 20;  // Bytes, of all peers together.
+    // Where messages with users' tags are recorded, if they are. Others belong to an operation that
+    // is recorded itself.
+    std::optional<FlightRecorder> recorder;
+    std::vector<Rank> world_ranks;  // By rank of the group, for the recorder; empty: the same.
   };
 
   // Takes of the transport what it needs: place, memory, arena. meeting.store may be null if there

@@ -14,6 +14,7 @@
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
+#include "worker/collectives/operation.h"
 #include "worker/transport/futex.h"
 
 namespace ddp {
@@ -31,6 +32,11 @@ constexpr std::chrono::seconds kDeliveryTime{5};  // For what is buffered when t
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
+wire::FlightState state_of(const MessageWork& work) {
+  if (!work.done()) return work.begun ? wire::FlightState::kStarted : wire::FlightState::kIssued;
+  return work.failed() ? wire::FlightState::kFailed : wire::FlightState::kDone;
+}
+
 }  // namespace
 
 PostOffice::PostOffice(Transport& transport, Meeting meeting, Round round, Options options)
@@ -42,8 +48,10 @@ PostOffice::PostOffice(Transport& transport, Meeting meeting, Round round, Optio
       generation_(segment_->pairs(topology_.local_rank())
                       .generation.fetch_add(1, std::memory_order_relaxed)),
       timeout_(options.timeout),
+      world_ranks_(std::move(options.world_ranks)),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       on_failure_(std::move(options.on_failure)),
+      recorder_(std::move(options.recorder)),
       peers_(static_cast<std::size_t>(topology_.world_size())) {
   DDP_CHECK(static_cast<bool>(wake_fd_), "eventfd: errno {}", errno);
   if (topology_.nodes() > 1) links_.emplace(std::move(meeting), round, topology_);
@@ -104,6 +112,10 @@ WorkPtr PostOffice::send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions op
   Peer& other = peer(to);
   if (!failure_ && !segment_->aborted() && other.node &&
       other.outbox.send_now(buffer, tag, *other.node)) {
+    if (recorder_ && tag < kInternalTags) {
+      record(MessageWork::Kind::kSend, buffer, to, tag, sequence, options.tag, Clock::now(),
+             wire::FlightState::kDone);
+    }
     return done_work();
   }
   auto work = issue(MessageWork::Kind::kSend, buffer, to, tag, options, sequence);
@@ -135,15 +147,36 @@ WorkPtr PostOffice::recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions 
 }
 
 WorkPtr PostOffice::issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous) {
-  if (!work->done()) {
-    work->deadline = Clock::now() + work->timeout;
-    next_deadline_ = std::min(next_deadline_, work->deadline);
+  const bool recorded = recorder_ && work->tag < kInternalTags;
+  if (recorded || !work->done()) {
+    const TimePoint now = Clock::now();
+    if (recorded) {
+      work->flight = record(work->kind, work->buffer, work->peer, work->tag, work->sequence,
+                            work->text(), now, state_of(*work));
+    }
+    work->deadline = now + work->timeout;
+    if (!work->done()) next_deadline_ = std::min(next_deadline_, work->deadline);
   }
   if (completed_ || !work->done()) wake_sleepers();
   if (!synchronous) want_thread();
   unlock(lock);
   if (synchronous) work->wait();
   return work;
+}
+
+std::uint64_t PostOffice::record(MessageWork::Kind kind, const Buffer& buffer, Rank peer,
+                                 std::uint64_t tag, std::uint64_t sequence, std::string_view text,
+                                 TimePoint at, wire::FlightState state) {
+  FlightRecorder::Issue issue;
+  issue.sequence = sequence;
+  issue.count = buffer.count;
+  issue.root = world_ranks_.empty() ? peer : world_ranks_[static_cast<std::size_t>(peer)];
+  issue.type = name_of(buffer.type);
+  issue.operation = kind == MessageWork::Kind::kSend ? "send" : "recv";
+  issue.tag = text;
+  issue.element_bytes = dtype_bytes(buffer.type);
+  issue.message_tag = static_cast<std::uint32_t>(tag);
+  return recorder_->message(issue, at, state);
 }
 
 void PostOffice::want_thread() {
@@ -189,13 +222,22 @@ void PostOffice::settle(const Failure& first) {
     each->active = false;
   }
   active_.clear();
-  for (const auto& work : std::exchange(pending_, {})) work->fail(first);
+  for (const auto& work : std::exchange(pending_, {})) {
+    if (work->flight != 0) recorder_->finished(work->flight, false);
+    work->fail(first);
+  }
   wake_sleepers();
+}
+
+void PostOffice::begin(MessageWork& work) {
+  if (std::exchange(work.begun, true) || work.flight == 0) return;
+  recorder_->started(work.flight);
 }
 
 void PostOffice::complete(MessageWork& work) {
   const std::shared_ptr<MessageWork> kept = *work.pending;
   pending_.erase(work.pending);
+  if (work.flight != 0) recorder_->finished(work.flight, true);
   kept->succeed();
   completed_ = true;
 }

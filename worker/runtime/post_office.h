@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -59,6 +60,7 @@ class PostOffice final : public PointToPoint,
   using Lock = std::unique_lock<std::mutex>;
 
   // MailRoom; under mutex_.
+  void begin(MessageWork& work) override;
   void complete(MessageWork& work) override;
   void break_down(Failure failure) override;
   bool alive() const override { return !failure_; }
@@ -67,6 +69,10 @@ class PostOffice final : public PointToPoint,
   std::shared_ptr<MessageWork> issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
                                      std::uint64_t tag, OpOptions& options, std::uint64_t sequence);
   WorkPtr issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous);
+  // Writes into the flight recorder that a message of a user has been issued, and how far it is.
+  std::uint64_t record(MessageWork::Kind kind, const Buffer& buffer, Rank peer, std::uint64_t tag,
+                       std::uint64_t sequence, std::string_view text, TimePoint at,
+                       wire::FlightState state);
   Peer& peer(Rank rank);
   void activate(Peer& peer);
   void retire(Peer& peer);  // If nothing is to be moved.
@@ -100,12 +106,14 @@ class PostOffice final : public PointToPoint,
   const bool spin_;
   const std::uint32_t generation_;
   const std::chrono::milliseconds timeout_;
+  const std::vector<Rank> world_ranks_;
   const UniqueFd wake_fd_;  // Wakes a thread that polls.
 
   std::mutex announce_mutex_;  // Held while on_failure_ runs.
   std::function<void(const Failure&)> on_failure_;
 
   std::mutex mutex_;  // Guards what follows.
+  std::optional<FlightRecorder> recorder_;
   std::list<std::shared_ptr<MessageWork>> pending_;
   std::vector<std::unique_ptr<Peer>> peers_;  // By rank; null until used.
   std::vector<Peer*> active_;                 // Something is to be moved.
