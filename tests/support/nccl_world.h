@@ -3,9 +3,9 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <dlfcn.h>
@@ -14,27 +14,13 @@
 #include "common/base/check.h"
 #include "common/store/hash_store.h"
 #include "tests/support/nccl_standin/control.h"
+#include "tests/support/on_ranks.h"
 #include "worker/collectives/half.h"
 #include "worker/nccl/nccl_group.h"
 
 // NcclGroups whose ranks are threads of the test: over the stand-in library, or over the real one
 // where there are devices. Memory is the library's own, so tests are the same for both.
 namespace ddp::test {
-
-// Runs body(rank) on a thread per rank. What escapes fails the test.
-inline void on_threads(int size, const std::function<void(Rank)>& body) {
-  std::vector<std::thread> threads;
-  for (Rank rank = 0; rank < size; ++rank) {
-    threads.emplace_back([rank, &body] {
-      try {
-        body(rank);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 inline std::shared_ptr<const NcclLibrary> load_library(const std::string& path) {
   auto library = NcclLibrary::load({path, path});
@@ -90,7 +76,7 @@ class NcclWorld {
             std::shared_ptr<Store> store = std::make_shared<HashStore>(), Round round = 0)
       : groups_(static_cast<std::size_t>(size)) {
     NcclGroups made(groups_.size());
-    on_threads(size, [&](Rank rank) {
+    on_ranks(size, [&](Rank rank) {
       NcclGroupOptions options = nccl_options(rank, size, round);
       options.on_abort = [this](const Failure& failure) { spread(failure); };
       if (tweak) tweak(options);
@@ -109,7 +95,7 @@ class NcclWorld {
   NcclGroup& operator[](Rank rank) { return *groups_[static_cast<std::size_t>(rank)]; }
   int size() const { return static_cast<int>(groups_.size()); }
   void run(const std::function<void(NcclGroup&)>& body) {
-    on_threads(size(), [&](Rank rank) { body((*this)[rank]); });
+    on_ranks(size(), [&](Rank rank) { body((*this)[rank]); });
   }
   // Destroys the rank's group.
   void end(Rank rank) {
@@ -121,7 +107,7 @@ class NcclWorld {
     group.reset();
   }
   void end() {
-    on_threads(size(), [&](Rank rank) { end(rank); });
+    on_ranks(size(), [&](Rank rank) { end(rank); });
   }
 
  private:

@@ -17,6 +17,7 @@
 #include "common/base/check.h"
 #include "common/store/hash_store.h"
 #include "tests/support/data_streams.h"
+#include "tests/support/on_ranks.h"
 #include "worker/runtime/group.h"
 #include "worker/runtime/node_links.h"
 #include "worker/transport/inproc.h"
@@ -34,21 +35,6 @@ inline std::string links_missing(LinkKind kind) {
 
 inline int world_size_of(const std::vector<int>& nodes) {
   return std::accumulate(nodes.begin(), nodes.end(), 0);
-}
-
-// Runs body(rank) on a thread per rank. What escapes fails the test.
-inline void on_ranks(int world_size, const std::function<void(Rank)>& body) {
-  std::vector<std::thread> threads;
-  for (Rank rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([rank, &body] {
-      try {
-        body(rank);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
 }
 
 inline ProcessGroupOptions options_of(std::chrono::milliseconds timeout) {
@@ -91,9 +77,8 @@ inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::v
 }
 
 // Element r is rank r's transport.
-inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::vector<int>& nodes,
-                                                                    LinkKind kind,
-                                                                    Round round = 0) {
+inline std::vector<std::unique_ptr<Transport>> connected_transports(
+    const std::vector<int>& nodes, LinkKind kind = LinkKind::kSocketPair, Round round = 0) {
   if (kind == LinkKind::kSocketPair) return std::move(make_inproc_transports(nodes, round)).value();
   Meeting meeting = local_meeting();
   if (kind == LinkKind::kUcx) meeting.engine = EngineKind::kUcx;
@@ -123,13 +108,11 @@ inline void with_groups(const std::vector<int>& nodes,
   on_ranks(world_size_of(nodes), [&](Rank rank) { body(*groups[static_cast<std::size_t>(rank)]); });
 }
 
-// Forks a process per rank that runs body(group) and exits with what it returns; 99 after an
-// exception, which is printed. Call it before the test starts any thread. The caller reaps the
+// Forks a process per rank that runs body(its transport) and exits with what it returns; 99 after
+// an exception, which is printed. Call it before the test starts any thread. The caller reaps the
 // processes.
-inline std::vector<pid_t> fork_ranks(
-    const std::vector<int>& nodes,
-    const std::function<int(const std::shared_ptr<ProcessGroup>&)>& body,
-    std::chrono::milliseconds timeout = std::chrono::seconds(60),
+inline std::vector<pid_t> fork_transports(
+    const std::vector<int>& nodes, const std::function<int(std::unique_ptr<Transport>)>& body,
     std::vector<std::shared_ptr<Segment>> segments = {}) {
   auto transports = std::move(make_inproc_transports(nodes, 0, std::move(segments))).value();
   std::vector<pid_t> children;
@@ -144,7 +127,7 @@ inline std::vector<pid_t> fork_ranks(
     try {
       auto own = std::move(transports[rank]);
       transports.clear();
-      status = body(Group::make(std::move(own), 0, options_of(timeout)));
+      status = body(std::move(own));
     } catch (const std::exception& error) {
       // Not a stream: the parent's may be locked by a thread that does not exist here.
       const std::string text = "rank " + std::to_string(rank) + ": " + error.what() + "\n";
@@ -153,6 +136,20 @@ inline std::vector<pid_t> fork_ranks(
     ::_exit(status);
   }
   return children;
+}
+
+// The same with body(group).
+inline std::vector<pid_t> fork_ranks(
+    const std::vector<int>& nodes,
+    const std::function<int(const std::shared_ptr<ProcessGroup>&)>& body,
+    std::chrono::milliseconds timeout = std::chrono::seconds(60),
+    std::vector<std::shared_ptr<Segment>> segments = {}) {
+  return fork_transports(
+      nodes,
+      [&](std::unique_ptr<Transport> own) {
+        return body(Group::make(std::move(own), 0, options_of(timeout)));
+      },
+      std::move(segments));
 }
 
 // Waits for the process until `limit`; its exit status, 128 + the signal that ended it, or -1 after

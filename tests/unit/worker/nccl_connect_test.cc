@@ -25,7 +25,7 @@ class NcclConnect : public test::StandinTest {
                                     const test::Tweak& tweak = {}) {
     std::vector<std::string> texts(static_cast<std::size_t>(size));
     test::NcclGroups groups(texts.size());
-    test::on_threads(size, [&](Rank rank) {
+    test::on_ranks(size, [&](Rank rank) {
       if (std::find(present.begin(), present.end(), rank) == present.end()) return;
       NcclGroupOptions options = nccl_options(rank, size, 3);
       options.connect_timeout = milliseconds(150);
@@ -38,7 +38,7 @@ class NcclConnect : public test::StandinTest {
         suspects_.at(static_cast<std::size_t>(rank)) = error.suspect_rank;
       }
     });
-    test::on_threads(size, [&](Rank rank) { groups[static_cast<std::size_t>(rank)].reset(); });
+    test::on_ranks(size, [&](Rank rank) { groups[static_cast<std::size_t>(rank)].reset(); });
     return texts;
   }
 

@@ -360,7 +360,7 @@ TEST_P(NcclOperations, StreamsAreOrderedWithoutTheHost) {
     const auto stream_of = [&](Rank rank) -> cuda::Stream& {
       return streams[static_cast<std::size_t>(rank)];
     };
-    test::on_threads(size, [&](Rank rank) {
+    test::on_ranks(size, [&](Rank rank) {
       library_->cuda().set_device(rank);
       library_->cuda().stream_create_with_priority(&stream_of(rank), cuda::kStreamNonBlocking, 0);
     });
@@ -369,7 +369,7 @@ TEST_P(NcclOperations, StreamsAreOrderedWithoutTheHost) {
       NcclWorld other(library_, size, [&](NcclGroupOptions& options) {
         options.current_stream = [&, rank = options.rank] { return stream_of(rank); };
       });
-      test::on_threads(size, [&](Rank rank) {
+      test::on_ranks(size, [&](Rank rank) {
         world[rank].barrier()->wait();
         other[rank].barrier()->wait();
         const auto data = array(world[rank], DType::kF32, {1.0});
