@@ -1,0 +1,162 @@
+// How an agent finds the coordinator, and what it does without it, one rule a test.
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/agent/agent_harness.h"
+
+namespace ddp::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST_F(Agent, ConnectsAtOnceAndJoinsWithWhatItKnows) {
+  AgentCore successor(spec(2), 7, 3);
+  EXPECT_THAT(names(successor.start(now)), ElementsAre("connect+0"));
+  const auto join = the<wire::Join>(successor.on_connected(now));
+  EXPECT_EQ(join.job_id, "job");
+  EXPECT_EQ(join.node_id, "id1");
+  EXPECT_EQ(join.host, "n1");
+  EXPECT_EQ(join.nproc, 2);
+  EXPECT_EQ(join.last_round, 7);
+  EXPECT_EQ(join.restarts, 3);
+  EXPECT_EQ(join.stop_timeout_ms, 5'000);
+}
+
+TEST_F(Agent, TriesAgainWithLongerAndLongerDelays) {
+  core.start(now);
+  for (const char* delay : {"50", "100", "200", "400", "800", "1000", "1000"}) {
+    EXPECT_THAT(names(core.on_connect_failed(now, "connection refused")),
+                ElementsAre(std::string("connect+") + delay));
+  }
+}
+
+TEST_F(Agent, SaysAfterAWhileThatNobodyAnswers) {
+  core.start(now);
+  now += Duration{1'500};
+  const auto actions = core.on_connect_failed(now, "connection refused");
+  EXPECT_THAT(names(actions), ElementsAre("print", "connect+50"));
+  EXPECT_EQ(the<Print>(actions).text,
+            "the rendezvous head:29400 does not answer (connection refused); trying for 9 s more");
+}
+
+TEST_F(Agent, GivesUpAfterTheJoinTimeout) {
+  core.start(now);
+  core.on_connect_failed(now, "connection refused");
+  const auto actions = tick_at_deadline();
+  EXPECT_EQ(now, TimePoint{Duration{1'010'000}});
+  EXPECT_THAT(names(actions), ElementsAre("exit 67"));
+  EXPECT_THAT(
+      the<Exit>(actions).result.summary,
+      HasSubstr("--rdzv-endpoint head:29400: nobody answers after 10 s (connection refused)"));
+  EXPECT_FALSE(core.next_deadline());
+}
+
+TEST_F(Agent, GivesUpOnSomebodyWhoAcceptsButDoesNotAnswer) {
+  core.start(now);
+  core.on_connected(now);
+  const auto actions = tick_at_deadline();
+  EXPECT_THAT(names(actions), ElementsAre("disconnect", "exit 67"));
+  EXPECT_THAT(the<Exit>(actions).result.summary,
+              HasSubstr("accepts connections but does not answer"));
+}
+
+TEST_F(Agent, AConnectionThatClosesBeforeTheWelcomeIsAFailedAttempt) {
+  core.start(now);
+  core.on_connected(now);
+  EXPECT_THAT(names(core.on_disconnected(now)), ElementsAre("connect+50"));
+}
+
+TEST_F(Agent, HeartbeatsWithTheLargestStep) {
+  run();
+  EXPECT_EQ(the<wire::Heartbeat>(tick_at_deadline()).step, -1);
+  EXPECT_EQ(now, TimePoint{Duration{1'001'000}});
+  core.on_worker_progress(now, 0, 12);
+  core.on_worker_progress(now, 1, 11);
+  EXPECT_EQ(the<wire::Heartbeat>(tick_at_deadline()).step, 12);
+}
+
+TEST_F(Agent, PrintsWhoIsMissingWhenThatChanges) {
+  join();
+  wire::Waiting waiting{1, 2, 2, {"n1"}, "1 of 2 nodes is in"};
+  EXPECT_EQ(the<Print>(message(waiting)).text, "1 of 2 nodes is in");
+  waiting.text = "the same with fewer seconds left";
+  EXPECT_THAT(names(message(waiting)), IsEmpty());
+  waiting.hosts = {"n2"};
+  EXPECT_THAT(names(message(waiting)), ElementsAre("print"));
+  now += Duration{30'000};
+  EXPECT_THAT(names(message(waiting)), ElementsAre("print")) << "a long wait is not silent";
+}
+
+TEST_F(Agent, ARefusalIsTheEnd) {
+  core.start(now);
+  core.on_connected(now);
+  const auto actions = message(wire::Refused{"job job is over"});
+  EXPECT_THAT(names(actions), ElementsAre("disconnect", "exit 74"));
+  EXPECT_THAT(the<Exit>(actions).result.summary, HasSubstr("job job is over"));
+}
+
+TEST_F(Agent, ALostConnectionEndsTheRoundBeforeTheNodeJoinsAgain) {
+  run(4);
+  now += Duration{2'000};
+  EXPECT_THAT(names(core.on_disconnected(now)),
+              ElementsAre("print", "signal 15: the connection to the rendezvous is lost"));
+  die(SIGTERM);
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("connect+0"));
+  const auto join = the<wire::Join>(core.on_connected(now));
+  EXPECT_EQ(join.last_round, 4);
+  EXPECT_THAT(names(core.on_message(now, wire::Welcome{})), IsEmpty())
+      << "nothing is owed of round 4";
+}
+
+TEST_F(Agent, ANodeThatIsThrownOutAgainAndAgainSlowsDown) {
+  join();
+  EXPECT_THAT(names(core.on_disconnected(now)), ElementsAre("print", "connect+0"));
+  core.on_connect_failed(now, "refused");
+  core.on_connected(now);
+  message(wire::Welcome{});
+  EXPECT_THAT(names(core.on_disconnected(now)), ElementsAre("print", "connect+50"));
+  core.on_connect_failed(now, "refused");
+  core.on_connected(now);
+  message(wire::Welcome{});
+  now += Duration{1'000};
+  EXPECT_THAT(names(core.on_disconnected(now)), ElementsAre("print", "connect+0"));
+}
+
+TEST_F(Agent, ACoordinatorThatDoesNotComeBackIsTheEnd) {
+  run(4);
+  now += Duration{2'000};
+  core.on_disconnected(now);
+  die(SIGTERM);
+  core.on_round_cleared(now);
+  const TimePoint lost = now;
+  core.on_connect_failed(now, "connection refused");
+  const auto actions = tick_at_deadline();
+  EXPECT_EQ(now - lost, Duration{8'000});
+  EXPECT_THAT(names(actions), ElementsAre("exit 71"));
+  EXPECT_THAT(
+      the<Exit>(actions).result.summary,
+      HasSubstr("head:29400 was lost and did not come back within 8 s (connection refused)"));
+  EXPECT_EQ(the<Exit>(actions).result.last_round, 4);
+}
+
+TEST_F(Agent, NumbersOfTheLatestRoundAreKept) {
+  join();
+  message(round_start(6, 2));
+  message(wire::Finish{3, "why", "report"});
+  die(SIGTERM);
+  const auto result = the<Exit>(core.on_round_cleared(now)).result;
+  EXPECT_EQ(result.last_round, 6);
+  EXPECT_EQ(result.restarts, 2);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.summary, "why");
+  EXPECT_EQ(result.report, "report");
+}
+
+}  // namespace
+}  // namespace ddp::agent
