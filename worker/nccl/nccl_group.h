@@ -130,8 +130,6 @@ class NcclGroup final : public ProcessGroup {
   void connect();
   [[noreturn]] void fail_connecting(Failure failure, bool tell);
   DeviceOperation operation_of(DeviceOpKind kind, Buffer in, Buffer out) const;
-  void check_reduction(DeviceOpKind kind, DType type, const ReduceOp& op) const;
-  void check_root(DeviceOpKind kind, Rank root) const;
   void add_transfer(DeviceOperation& operation, Transfer::Direction direction, Rank peer,
                     const Buffer& whole, std::size_t begin, std::size_t count) const;
   void add_own_part(DeviceOperation& operation, const Buffer& in, std::size_t in_begin,

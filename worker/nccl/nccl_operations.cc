@@ -1,0 +1,312 @@
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "worker/nccl/arguments.h"
+#include "worker/nccl/engine.h"
+#include "worker/nccl/nccl_group.h"
+
+// NcclGroup's operations: their arguments are checked, then they are described and given to the
+// engine.
+namespace ddp {
+
+using nccl::require;
+using nccl::require_count;
+using nccl::require_data;
+using nccl::require_rank;
+using nccl::require_reduction;
+using nccl::require_same_type;
+
+namespace {
+
+std::byte* address(const Buffer& buffer, std::size_t element) {
+  return static_cast<std::byte*>(buffer.data) + element * dtype_bytes(buffer.type);
+}
+
+std::size_t sum_of(std::span<const std::size_t> counts) {
+  std::size_t sum = 0;
+  for (const std::size_t count : counts) sum += count;
+  return sum;
+}
+
+}  // namespace
+
+DeviceOperation NcclGroup::operation_of(DeviceOpKind kind, Buffer in, Buffer out) const {
+  DeviceOperation operation;
+  operation.record.kind = kind;
+  operation.record.type = static_cast<std::uint32_t>(in.type);
+  operation.record.count = in.count;
+  operation.in = in;
+  operation.out = out;
+  return operation;
+}
+
+WorkPtr NcclGroup::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
+  const auto kind = DeviceOpKind::kAllReduce;
+  require_data(kind, in_out);
+  require_reduction(kind, in_out.type, op);
+  DeviceOperation operation = operation_of(kind, in_out, in_out);
+  operation.op = op;
+  operation.record.op = op.kind();
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                                        OpOptions options) {
+  const auto kind = DeviceOpKind::kAllReduceCoalesced;
+  require(!in_out.empty(), "all_reduce_coalesced: no buffers");
+  DeviceOperation operation = operation_of(kind, in_out.front(), in_out.front());
+  operation.record.count = 0;
+  for (const Buffer& buffer : in_out) {
+    require_data(kind, buffer);
+    require_same_type(kind, in_out.front(), buffer);
+    operation.record.count += buffer.count;
+    if (buffer.count > 0) operation.parts.push_back(buffer);
+  }
+  require_reduction(kind, in_out.front().type, op);
+  operation.op = op;
+  operation.record.op = op.kind();
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::broadcast(Buffer in_out, Rank root, OpOptions options) {
+  const auto kind = DeviceOpKind::kBroadcast;
+  require_data(kind, in_out);
+  require_rank(kind, root, options_.size);
+  DeviceOperation operation = operation_of(kind, in_out, in_out);
+  operation.record.root = root;
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) {
+  const auto kind = DeviceOpKind::kReduce;
+  require_data(kind, in_out);
+  require_rank(kind, root, options_.size);
+  require_reduction(kind, in_out.type, op);
+  DeviceOperation operation = operation_of(kind, in_out, in_out);
+  operation.op = op;
+  operation.record.op = op.kind();
+  operation.record.root = root;
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::all_gather(Buffer in, Buffer out, OpOptions options) {
+  const auto kind = DeviceOpKind::kAllGather;
+  require_data(kind, in);
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  require_count(kind, "output", out.count, in.count * static_cast<std::size_t>(options_.size));
+  return issue(operation_of(kind, in, out), std::move(options));
+}
+
+WorkPtr NcclGroup::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
+  const auto kind = DeviceOpKind::kReduceScatter;
+  require_data(kind, in);
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  require_count(kind, "input", in.count, out.count * static_cast<std::size_t>(options_.size));
+  require_reduction(kind, in.type, op);
+  DeviceOperation operation = operation_of(kind, in, out);
+  operation.op = op;
+  operation.record.op = op.kind();
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::barrier(OpOptions options) {
+  return issue(operation_of(DeviceOpKind::kBarrier, {nullptr, 0, DType::kU8}, {}),
+               std::move(options));
+}
+
+// ---- Operations that consist of sends and receives.
+
+void NcclGroup::add_transfer(DeviceOperation& operation, Transfer::Direction direction, Rank peer,
+                             const Buffer& whole, std::size_t begin, std::size_t count) const {
+  if (count == 0) return;  // The other side leaves it out, too.
+  operation.transfers.push_back({direction, peer, {address(whole, begin), count, whole.type}});
+}
+
+// What a rank gives itself; NCCL copies it if both directions are in one group.
+void NcclGroup::add_own_part(DeviceOperation& operation, const Buffer& in, std::size_t in_begin,
+                             const Buffer& out, std::size_t out_begin, std::size_t count) const {
+  if (address(in, in_begin) == address(out, out_begin)) return;
+  add_transfer(operation, Transfer::Direction::kSend, options_.rank, in, in_begin, count);
+  add_transfer(operation, Transfer::Direction::kRecv, options_.rank, out, out_begin, count);
+}
+
+WorkPtr NcclGroup::all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                               OpOptions options) {
+  const auto kind = DeviceOpKind::kAllGatherV;
+  require_data(kind, in);
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  require(counts.size() == static_cast<std::size_t>(options_.size),
+          fmt::format("all_gatherv: {} counts for {} ranks", counts.size(), options_.size));
+  require_count(kind, "input", in.count, counts[static_cast<std::size_t>(options_.rank)]);
+  require_count(kind, "output", out.count, sum_of(counts));
+  DeviceOperation operation = operation_of(kind, in, out);
+  operation.record.count = out.count;
+  std::size_t begin = 0;
+  for (Rank peer = 0; peer < options_.size; ++peer) {
+    const std::size_t count = counts[static_cast<std::size_t>(peer)];
+    if (peer == options_.rank) {
+      add_own_part(operation, in, 0, out, begin, count);
+    } else {
+      add_transfer(operation, Transfer::Direction::kSend, peer, in, 0, in.count);
+      add_transfer(operation, Transfer::Direction::kRecv, peer, out, begin, count);
+    }
+    begin += count;
+  }
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
+  const auto kind = DeviceOpKind::kGather;
+  require_data(kind, in);
+  require_rank(kind, root, options_.size);
+  DeviceOperation operation = operation_of(kind, in, out);
+  operation.record.root = root;
+  if (options_.rank != root) {
+    add_transfer(operation, Transfer::Direction::kSend, root, in, 0, in.count);
+    return issue(std::move(operation), std::move(options));
+  }
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  require_count(kind, "output", out.count, in.count * static_cast<std::size_t>(options_.size));
+  for (Rank peer = 0; peer < options_.size; ++peer) {
+    const std::size_t begin = static_cast<std::size_t>(peer) * in.count;
+    if (peer == root) {
+      add_own_part(operation, in, 0, out, begin, in.count);
+    } else {
+      add_transfer(operation, Transfer::Direction::kRecv, peer, out, begin, in.count);
+    }
+  }
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::scatter(Buffer in, Buffer out, Rank root, OpOptions options) {
+  const auto kind = DeviceOpKind::kScatter;
+  require_data(kind, out);
+  require_rank(kind, root, options_.size);
+  DeviceOperation operation = operation_of(kind, out, out);  // Every rank knows its output.
+  operation.record.root = root;
+  if (options_.rank != root) {
+    add_transfer(operation, Transfer::Direction::kRecv, root, out, 0, out.count);
+    return issue(std::move(operation), std::move(options));
+  }
+  require_data(kind, in);
+  require_same_type(kind, in, out);
+  require_count(kind, "input", in.count, out.count * static_cast<std::size_t>(options_.size));
+  for (Rank peer = 0; peer < options_.size; ++peer) {
+    const std::size_t begin = static_cast<std::size_t>(peer) * out.count;
+    if (peer == root) {
+      add_own_part(operation, in, begin, out, 0, out.count);
+    } else {
+      add_transfer(operation, Transfer::Direction::kSend, peer, in, begin, out.count);
+    }
+  }
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::all_to_all(Buffer in, Buffer out, OpOptions options) {
+  const auto kind = DeviceOpKind::kAllToAll;
+  require_data(kind, in);
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  require_count(kind, "output", out.count, in.count);
+  const auto size = static_cast<std::size_t>(options_.size);
+  require(in.count % size == 0, fmt::format("all_to_all: {} elements cannot be shared by {} ranks",
+                                            in.count, options_.size));
+  require(in.data != out.data || in.count == 0, "all_to_all: input and output are the same memory");
+  DeviceOperation operation = operation_of(kind, in, out);
+  const std::size_t part = in.count / size;
+  for (Rank peer = 0; peer < options_.size; ++peer) {
+    const std::size_t begin = static_cast<std::size_t>(peer) * part;
+    add_transfer(operation, Transfer::Direction::kSend, peer, in, begin, part);
+    add_transfer(operation, Transfer::Direction::kRecv, peer, out, begin, part);
+  }
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                               std::span<const std::size_t> receive_counts, OpOptions options) {
+  const auto kind = DeviceOpKind::kAllToAllV;
+  require_data(kind, in);
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  const auto size = static_cast<std::size_t>(options_.size);
+  require(send_counts.size() == size && receive_counts.size() == size,
+          fmt::format("all_to_allv: {} and {} counts for {} ranks", send_counts.size(),
+                      receive_counts.size(), size));
+  require_count(kind, "input", in.count, sum_of(send_counts));
+  require_count(kind, "output", out.count, sum_of(receive_counts));
+  const auto own = static_cast<std::size_t>(options_.rank);
+  require(send_counts[own] == receive_counts[own],
+          fmt::format("all_to_allv: rank {} sends itself {} elements and receives {}",
+                      options_.rank, send_counts[own], receive_counts[own]));
+  require(in.data != out.data || in.count == 0,
+          "all_to_allv: input and output are the same memory");
+  DeviceOperation operation = operation_of(kind, in, out);
+  operation.record.count = 0;  // Ranks may differ.
+  std::size_t in_begin = 0;
+  std::size_t out_begin = 0;
+  for (std::size_t peer = 0; peer < size; ++peer) {
+    const Rank rank = static_cast<Rank>(peer);
+    add_transfer(operation, Transfer::Direction::kSend, rank, in, in_begin, send_counts[peer]);
+    add_transfer(operation, Transfer::Direction::kRecv, rank, out, out_begin, receive_counts[peer]);
+    in_begin += send_counts[peer];
+    out_begin += receive_counts[peer];
+  }
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions options) {
+  const auto kind = DeviceOpKind::kSend;
+  require_data(kind, buffer);
+  require_rank(kind, to, options_.size);
+  require(to != options_.rank, "send: to this rank itself; use batch() with both directions");
+  DeviceOperation operation = operation_of(kind, buffer, buffer);
+  operation.record.root = to;
+  add_transfer(operation, Transfer::Direction::kSend, to, buffer, 0, buffer.count);
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptions options) {
+  const auto kind = DeviceOpKind::kRecv;
+  require_data(kind, buffer);
+  require_rank(kind, from, options_.size);
+  require(from != options_.rank, "recv: from this rank itself; use batch() with both directions");
+  DeviceOperation operation = operation_of(kind, buffer, buffer);
+  operation.record.root = from;
+  add_transfer(operation, Transfer::Direction::kRecv, from, buffer, 0, buffer.count);
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::batch(std::vector<Transfer> transfers, OpOptions options) {
+  const auto kind = DeviceOpKind::kBatch;
+  DeviceOperation operation = operation_of(kind, {nullptr, 0, DType::kU8}, {});
+  for (const Transfer& transfer : transfers) {
+    require_data(kind, transfer.buffer);
+    require_rank(kind, transfer.peer, options_.size);
+    add_transfer(operation, transfer.direction, transfer.peer, transfer.buffer, 0,
+                 transfer.buffer.count);
+  }
+  return issue(std::move(operation), std::move(options));
+}
+
+WorkPtr NcclGroup::issue(DeviceOperation operation, OpOptions options) {
+  const char* kind = name_of(operation.record.kind);
+  require(options.timeout.count() >= 0,
+          fmt::format("{}: a timeout of {} ms", kind, options.timeout.count()));
+  require(options.priority <= 0, fmt::format("{}: this group has no priority channel", kind));
+  operation.timeout = std::min<Duration>(
+      options.timeout.count() > 0 ? options.timeout : options_.timeout, nccl::kLongestTimeout);
+  operation.deadline = Clock::now() + operation.timeout;
+  operation.tag = std::move(options.tag);
+  const cuda::Stream stream = options_.current_stream ? options_.current_stream() : nullptr;
+  WorkPtr work = engine_->issue(std::move(operation), stream);
+  if (options.synchronous) work->wait();
+  return work;
+}
+
+}  // namespace ddp
