@@ -15,10 +15,22 @@ void grow(std::vector<std::byte>& memory, std::size_t bytes) {
   if (memory.size() < bytes) memory.resize(bytes);
 }
 
+// What the partial sums of a node are of.
+RankRanges ranges_of(const Topology& topology, int node) {
+  return subtrees_of(topology.first(node), topology.first(node) + topology.local_size(node),
+                     topology.world_size());
+}
+
+bool can_exchange(const OpRecord& record, const Topology& topology) {
+  return record.kind == OpKind::kAllReduce && topology.nodes() == 2 &&
+         partial_type_of(record, topology) == static_cast<DType>(record.type) &&
+         ranges_of(topology, 0).size() == 1 && ranges_of(topology, 1).size() == 1;
+}
+
 }  // namespace
 
 AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
-                     const Entry& entry, std::uint32_t number, std::uint32_t base,
+                     const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
                      NodeGather* meeting)
     : transport_(transport),
       scratch_(scratch),
@@ -34,10 +46,12 @@ AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Oper
       root_node_(operation.record.kind == OpKind::kReduce
                      ? transport.topology().node_of(operation.record.root)
                      : -1),
-      cut_(operation.record, transport.topology()),
+      partial_type_(partial_type_of(operation.record, transport.topology())),
+      exchange_(exchange && can_exchange(operation.record, transport.topology())),
+      cut_(operation.record, transport.topology(), exchange_),
       chunks_(cut_.chunks()),
       element_(dtype_bytes(operation.type())),
-      accumulator_(dtype_bytes(accumulator_of(operation.type()))),
+      accumulator_(dtype_bytes(partial_type_)),
       inputs_(index(local_size_)),
       outputs_(index(local_size_)) {
   plan_memory(entry);
@@ -71,18 +85,15 @@ void AllReduce::plan_memory(const Entry& entry) {
 
 void AllReduce::plan_peers() {
   const Topology& topology = transport_.topology();
-  const auto ranges_of = [&](int node) {
-    return subtrees_of(topology.first(node), topology.first(node) + topology.local_size(node),
-                       topology.world_size());
-  };
-  own_ranges_ = ranges_of(node_);
+  own_ranges_ = ranges_of(topology, node_);
   // Every part must lie in one piece.
   in_place_partials_ = alone() && accumulator_ == element_ &&
                        operation_.op() != ReduceOp::kPremulSum &&
                        (!scattered() || topology.world_size() == nodes_);
   for (int node = 0; node < nodes_; ++node) {
-    const std::size_t own_at = own_bytes_;
-    own_bytes_ += own_ranges_.size() * cut_.most_in_part(node) * accumulator_;
+    // In an exchange there is but one part.
+    const std::size_t own_at = exchange_ ? 0 : own_bytes_;
+    own_bytes_ = own_at + own_ranges_.size() * cut_.most_in_part(node) * accumulator_;
     if (node == node_) {
       own_at_ = own_at;
       continue;
@@ -90,8 +101,10 @@ void AllReduce::plan_peers() {
     Peer peer;
     peer.link = transport_.link(node);
     peer.node = node;
-    peer.ranges = ranges_of(node);
+    peer.ranges = ranges_of(topology, node);
     peer.own_at = own_at;
+    peer.results_out = gets_results(node) || node_ == root_node_;
+    peer.results_in = gets_results(node_) || node == root_node_;
     peer.theirs_at = their_bytes_;
     their_bytes_ += peer.ranges.size() * cut_.most_in_part(node_) * accumulator_;
     peers_.push_back(std::move(peer));
@@ -287,13 +300,14 @@ void AllReduce::add_up_final(std::size_t chunk) {
 void AllReduce::add_up_partials(std::size_t chunk) {
   std::byte* slot = scratch_.own_partials.data() + (chunk % kSlots) * own_bytes_;
   add_up_part(chunk, part(chunk, node_), slot + own_at_);
+  if (exchange_) return;
   for (const Peer& peer : peers_) add_up_part(chunk, part(chunk, peer.node), slot + peer.own_at);
 }
 
 void AllReduce::add_up_part(std::size_t chunk, Slice where, std::byte* target) {
   const Rank first = transport_.topology().first(node_);
   for (const RankRange range : own_ranges_) {
-    Reduction partial = reduction(operation_.type(), accumulator_of(operation_.type()), 0);
+    Reduction partial = reduction(operation_.type(), partial_type_, 0);
     if (operation_.op() == ReduceOp::kPremulSum) {
       partial.factors =
           std::span(factors_).subspan(index(range.begin - first), index(range.size()));
@@ -332,6 +346,7 @@ Progress AllReduce::send(Peer& peer) {
                                result_bytes(chunk, node_, peer.node));
   if (progress != Progress::kDone) return progress;
   ++(partials ? peer.sent_partials : peer.sent_results);
+  if (!peer.results_out) peer.sent_results = peer.sent_partials;
   return Progress::kMoved;
 }
 
@@ -355,6 +370,7 @@ Progress AllReduce::receive(Peer& peer) {
   }
   if (progress != Progress::kDone) return progress;
   ++(partials ? peer.received_partials : peer.received_results);
+  if (!peer.results_in) peer.received_results = peer.received_partials;
   return Progress::kMoved;
 }
 
@@ -363,6 +379,9 @@ Progress AllReduce::combine() {
   if (combined_ == added_) return Progress::kBlocked;
   for (const Peer& peer : peers_) {
     if (peer.received_partials <= combined_) return Progress::kBlocked;
+    // The result takes the place of what is being sent.
+    if (exchange_ && in_place_partials_ && peer.sent_partials <= combined_)
+      return Progress::kBlocked;
   }
   // The slot's former result has left.
   if (passes_on() && combined_ - peer_of(root_node_).sent_results >= kSlots)
@@ -387,8 +406,8 @@ Progress AllReduce::combine() {
       ++peer;
     }
   }
-  const Reduction last = reduction(accumulator_of(operation_.type()), operation_.type(),
-                                   transport_.topology().world_size());
+  const Reduction last =
+      reduction(partial_type_, operation_.type(), transport_.topology().world_size());
   cut_.for_each_run(chunk, where, [&](const Cut::Run& run) {
     set_targets(chunk, run);
     reduce(last, ranges_, sources_, targets_, run.size);

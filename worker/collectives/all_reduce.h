@@ -38,6 +38,13 @@ struct AllReduceScratch {
 //   reduce          a^2 (M-1) / (a M - 1), 1 for a = 1, and of two nodes one way only (cut.h): the
 //                   root's node cannot do with less than the buffer
 //
+// Two nodes may as well send each other all their partial sums of an all_reduce, and both combine
+// them: the same bytes, without a second trip ("exchange"). This is done where a node's partial
+// sums are no more than the buffer (a = 1).
+//
+// A lone rank's partial sum is its input. Where all nodes are such, it travels as it is: a = 1 for
+// half types too, but not where inputs are multiplied first.
+//
 // Inside the node, registered buffers are read and written in place. Of private ones every rank
 // copies a chunk into its input slot; the owners put their results where they read the inputs; and
 // the rank copies these out. So every line of a slot goes from its rank to an owner and back, and
@@ -58,9 +65,10 @@ class AllReduce {
  public:
   // base: value of all this rank's chunk flags before the operation; number: the operation's in the
   // segment. meeting: of the lane's ranks, if it is still under way (it then talks to all nodes
-  // directly); it is driven along, and data follows it on every link at once.
+  // directly); it is driven along, and data follows it on every link at once. exchange: whether two
+  // nodes may exchange all; the same on all ranks.
   AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
-            const Entry& entry, std::uint32_t number, std::uint32_t base,
+            const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
             NodeGather* meeting = nullptr);
 
   // Chunks that the operation adds to the flags.
@@ -75,6 +83,8 @@ class AllReduce {
     RankRanges ranges;
     // Bytes, within a slot: of this node's partial sums of its part, and of its own.
     std::size_t own_at = 0, theirs_at = 0;
+    // Whether there are any R on the way to it, and from it.
+    bool results_out = true, results_in = true;
     std::byte* landing = nullptr;  // For its results, where these go to another rank's memory.
     std::size_t sent_partials = 0, sent_results = 0;
     std::size_t received_partials = 0, received_results = 0;
@@ -103,7 +113,7 @@ class AllReduce {
   bool to_all() const { return operation_.record.kind == OpKind::kAllReduce; }
   bool scattered() const { return operation_.record.kind == OpKind::kReduceScatter; }
   // Whether the results of all parts go to a node.
-  bool gets_results(int node) const { return to_all() || node == root_node_; }
+  bool gets_results(int node) const { return (to_all() && !exchange_) || node == root_node_; }
   // Of them, whether they go to a rank of this node.
   bool has_result(int local) const {
     return to_all() || operation_.record.root == transport_.topology().global(local);
@@ -149,6 +159,8 @@ class AllReduce {
   int node_;
   int nodes_;
   int root_node_;                   // Of reduce, else -1.
+  DType partial_type_;              // Of the elements of partial sums.
+  bool exchange_;                   // All with the other node, instead of parts.
   bool direct_ = true;              // All buffers of the node can be reached in place.
   bool in_place_partials_ = false;  // The user's buffer is this node's partial sum.
   Cut cut_;

@@ -11,11 +11,12 @@ namespace {
 
 constexpr std::size_t kLeastDirectBytes = 256;
 
-constexpr Algorithm kNamed[] = {Algorithm::kOneShot, Algorithm::kDirect, Algorithm::kStaged,
-                                Algorithm::kParts, Algorithm::kRing};
+constexpr Algorithm kNamed[] = {Algorithm::kOneShot, Algorithm::kDirect,   Algorithm::kStaged,
+                                Algorithm::kParts,   Algorithm::kExchange, Algorithm::kRing};
 
 bool between_nodes(Algorithm algorithm) {
-  return algorithm == Algorithm::kParts || algorithm == Algorithm::kRing;
+  return algorithm == Algorithm::kParts || algorithm == Algorithm::kExchange ||
+         algorithm == Algorithm::kRing;
 }
 
 }  // namespace
@@ -34,6 +35,8 @@ const char* name_of(Algorithm algorithm) {
       return "parts";
     case Algorithm::kRing:
       return "ring";
+    case Algorithm::kExchange:
+      return "exchange";
   }
   return "?";
 }
@@ -60,6 +63,11 @@ bool Choice::ring(const OpRecord& record, const Topology& topology) const {
   return topology.nodes() >= costs_.ring_from_nodes && bytes >= costs_.ring_from_bytes;
 }
 
+bool Choice::exchange(const Topology& topology) const {
+  return topology.nodes() == 2 && (costs_.forced_between == Algorithm::kAuto ||
+                                   costs_.forced_between == Algorithm::kExchange);
+}
+
 std::string Choice::describe() const {
   const std::string in_node =
       fmt::format("in a node: {}{}{}",
@@ -67,11 +75,12 @@ std::string Choice::describe() const {
                                           kSmallBytes, direct_above_)
                             : "",
                   in_place_ ? "direct if registered, else " : "", name_of(Algorithm::kStaged));
-  const std::string between =
-      costs_.forced_between != Algorithm::kAuto
-          ? fmt::format("between nodes: {}", name_of(costs_.forced_between))
-          : fmt::format("between nodes: parts; ring from {} nodes of one rank and {} bytes",
-                        costs_.ring_from_nodes, costs_.ring_from_bytes);
+  const std::string between = costs_.forced_between != Algorithm::kAuto
+                                  ? fmt::format("between nodes: {}", name_of(costs_.forced_between))
+                                  : fmt::format(
+                                        "between nodes: parts (two nodes: exchange); ring from {} "
+                                        "nodes of one rank and {} bytes",
+                                        costs_.ring_from_nodes, costs_.ring_from_bytes);
   return fmt::format(
       "{}; {}; costs: one_shot {:.0f} ns + {:.3f} ns a byte, direct {:.0f} ns + {:.3f} ns a byte",
       in_node, between, costs_.one_shot_ns, costs_.one_shot_ns_per_byte, costs_.direct_ns,
@@ -89,7 +98,7 @@ Result<void> force(const std::string& names, CostTable& costs) {
     if (found == std::end(kNamed)) {
       return make_error(Errc::kInvalidArgument,
                         "DDP_ALGO={}: there is no algorithm '{}'; in a node: auto, one_shot, "
-                        "direct, staged; between nodes: parts, ring",
+                        "direct, staged; between nodes: parts, exchange, ring",
                         names, name);
     }
     Algorithm& forced = between_nodes(*found) ? costs.forced_between : costs.forced_in_node;

@@ -13,11 +13,12 @@ namespace ddp {
 // The ways in which an operation can be done.
 enum class Algorithm : std::uint8_t {
   kAuto,
-  kOneShot,  // Small: every rank gets everything and computes its result by itself.
-  kDirect,   // One node, registered: owners of slices read and write everybody's memory.
-  kStaged,   // One node: through staging slots.
-  kParts,    // Between nodes: parts of slices straight to their owners.
-  kRing,     // Between nodes of one rank: neighbours only.
+  kOneShot,   // Small: every rank gets everything and computes its result by itself.
+  kDirect,    // One node, registered: owners of slices read and write everybody's memory.
+  kStaged,    // One node: through staging slots.
+  kParts,     // Between nodes: parts of slices straight to their owners.
+  kRing,      // Between nodes of one rank: neighbours only.
+  kExchange,  // Between two nodes: each sends all its partial sums, and both combine them.
 };
 
 // What decides between them: a cost a + b * bytes of each algorithm, in nanoseconds, from which the
@@ -49,6 +50,8 @@ class Choice {
   bool one_shot() const { return one_shot_; }
   bool in_place() const { return in_place_; }
   bool ring(const OpRecord& record, const Topology& topology) const;
+  // Whether two nodes exchange all that they have instead of parts.
+  bool exchange(const Topology& topology) const;
   bool all_nodes_at_once(int nodes) const { return nodes <= costs_.direct_nodes; }
 
   // "all_reduce in a node: one_shot up to 4096 bytes (registered: up to 1024), then direct if

@@ -219,7 +219,8 @@ Outcome Collectives::run_large(const Operation& operation, const Entry& entry) {
     if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;
   }
-  return run_stream(operation, AllReduce(transport_, scratch_, operation, entry, number, chunks_));
+  return run_stream(operation,
+                    AllReduce(transport_, scratch_, operation, entry, number, chunks_, false));
 }
 
 Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& entry,
@@ -233,6 +234,7 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
         return run_stream(operation, Ring(transport_, operation, ring_scratch_));
       return run_stream(operation,
                         AllReduce(transport_, scratch_, operation, entry, number_ - 1, chunks_,
+                                  choice_.exchange(transport_.topology()),
                                   meets_on_the_way(operation) ? meeting : nullptr),
                         meets_on_the_way(operation) ? meeting : nullptr);
   }

@@ -11,6 +11,7 @@ constexpr std::size_t kMemoryChunkBytes = 128u << 10;
 // What goes through a link in one piece: large enough for few system calls, small enough to
 // overlap.
 constexpr std::size_t kLinkPieceBytes = 512u << 10;
+constexpr std::size_t kExchangePieceBytes = 1u << 20;  // Where nothing follows it on a second trip.
 constexpr std::size_t kGrainBytes = 64;
 static_assert(kMemoryChunkBytes <= kSlotBytes);
 
@@ -18,20 +19,29 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-std::size_t chunk_bytes(const Topology& topology) {
+std::size_t chunk_bytes(const Topology& topology, bool exchange) {
   if (topology.nodes() == 1) return kMemoryChunkBytes;
   // The same on all nodes, wherever their buffers lie.
   const bool lone_ranks = topology.world_size() == topology.nodes();
-  return lone_ranks ? kLinkPieceBytes * index(topology.nodes()) : kSlotBytes;
+  if (lone_ranks && exchange) return kExchangePieceBytes;
+  if (lone_ranks) return kLinkPieceBytes * index(topology.nodes());
+  return kSlotBytes;
 }
 
 }  // namespace
 
-Cut::Cut(const OpRecord& record, const Topology& topology)
-    : topology_(topology), kind_(record.kind), columns_(record.count) {
+DType partial_type_of(const OpRecord& record, const Topology& topology) {
+  const auto type = static_cast<DType>(record.type);
+  const bool inputs = topology.nodes() == topology.world_size() &&
+                      static_cast<ReduceOp::Kind>(record.op) != ReduceOp::kPremulSum;
+  return inputs ? type : accumulator_of(type);
+}
+
+Cut::Cut(const OpRecord& record, const Topology& topology, bool exchange)
+    : topology_(topology), kind_(record.kind), exchange_(exchange), columns_(record.count) {
   const std::size_t element = dtype_bytes(static_cast<DType>(record.type));
   grain_ = kGrainBytes / element;
-  width_ = chunk_bytes(topology) / element;
+  width_ = chunk_bytes(topology, exchange) / element;
   if (scattered()) {
     rows_ = index(topology.world_size());
     width_ = std::max<std::size_t>(1, width_ / rows_);
@@ -49,7 +59,7 @@ void Cut::plan_share(const OpRecord& record) {
   const auto a_of = [&](int node) {
     const Rank first = topology_.first(node);
     return subtrees_of(first, first + topology_.local_size(node), topology_.world_size()).size() *
-           dtype_bytes(accumulator_of(type)) / dtype_bytes(type);
+           dtype_bytes(partial_type_of(record, topology_)) / dtype_bytes(type);
   };
   const std::size_t others = index(topology_.nodes() - 1);
   const std::size_t of_root = a_of(root_node_);
@@ -99,6 +109,7 @@ Slice Cut::slice(std::size_t chunk, int number, int lane) const {
 Slice Cut::part(std::size_t chunk, int lane, int node) const {
   if (scattered()) return slice(chunk, node, lane);
   const Slice own = slice(chunk, 0, lane);
+  if (exchange_) return own;
   if (root_node_ < 0) {
     const Slice within = slice_of(own.size(), node, topology_.nodes(), grain_);
     return {own.begin + within.begin, own.begin + within.end};
@@ -121,6 +132,7 @@ std::size_t Cut::most_in_part(int node) const {
   const std::size_t columns = std::min(width_, columns_);
   if (scattered()) return round_up(index(topology_.local_size(node)) * columns / lanes + 1, grain_);
   const std::size_t slice = round_up(columns / lanes + 1, grain_);
+  if (exchange_) return slice;
   const std::size_t nodes = index(topology_.nodes());
   if (root_node_ < 0) return round_up(slice / nodes + 1, grain_);
   if (node == root_node_) return round_up(share(slice) + 1, grain_);

@@ -8,13 +8,18 @@
 
 namespace ddp {
 
+// In what type partial sums travel: that in which they are added up, but if every node is a lone
+// rank, whose partial sum is its input, that of the elements.
+DType partial_type_of(const OpRecord& record, const Topology& topology);
+
 // Which rank adds up which elements in an AllReduce, by the record and the topology alone, so that
 // all ranks cut alike. All sizes are in elements.
 //
 // The buffer is a matrix: one row for all_reduce and reduce, one row for each rank's block for
 // reduce_scatter. A chunk is some columns of it. Its elements are numbered row by row, and lie in
 // that order in a slot. Lanes cut an area of the chunk into slices; nodes have parts:
-//   all_reduce      one area; each slice is cut into equal parts, one for each node
+//   all_reduce      one area; each slice is cut into equal parts, one for each node; in an exchange
+//                   the slice is the part of both nodes
 //   reduce          the same, but the root's node has a share of its own (see below)
 //   reduce_scatter  an area for each node, its ranks' rows; the slice is the part. On nodes with a
 //                   lane for every rank a rank's part is its own row.
@@ -33,7 +38,8 @@ namespace ddp {
 // link, one step instead of two, and nothing else moves.
 class Cut {
  public:
-  Cut(const OpRecord& record, const Topology& topology);
+  // exchange: every node has the whole slice; see AllReduce.
+  Cut(const OpRecord& record, const Topology& topology, bool exchange = false);
 
   std::size_t chunks() const { return chunks_; }
   std::size_t elements(std::size_t chunk) const { return rows_ * width(chunk); }
@@ -69,6 +75,7 @@ class Cut {
 
   const Topology& topology_;
   OpKind kind_;
+  bool exchange_;
   std::size_t grain_;  // Bounds of slices and parts are multiples of it.
   std::size_t rows_ = 1;
   std::size_t columns_;

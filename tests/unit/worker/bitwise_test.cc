@@ -104,12 +104,13 @@ TEST(Bitwise, ResultsDependOnInputsAndRanksAlone) {
 // Each way by force, also where it would not be chosen.
 TEST(Bitwise, WhateverTheAlgorithm) {
   const std::vector<Shape> shapes = random_shapes(20240613);
-  for (const auto& nodes : {std::vector<int>{4}, std::vector<int>{1, 3}}) {
+  for (const auto& nodes : {std::vector<int>{4}, std::vector<int>{1, 3}, std::vector<int>{2, 2}}) {
     for (const Algorithm algorithm :
          {Algorithm::kOneShot, Algorithm::kDirect, Algorithm::kStaged}) {
       test::with_groups(nodes, [&](ProcessGroup& group) {
         CostTable costs;
         costs.forced_in_node = algorithm;
+        if (algorithm == Algorithm::kStaged) costs.forced_between = Algorithm::kParts;
         costs.direct_nodes = algorithm == Algorithm::kDirect ? 1 : 8;
         static_cast<Group&>(group).choose(Choice(costs));
         CallMemory memory(group, std::size_t{4} << 20);

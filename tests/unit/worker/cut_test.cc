@@ -86,7 +86,8 @@ double busiest(const Topology& topology, DType type, int root_node,
     const Rank first = topology.first(node);
     width.push_back(static_cast<double>(
         subtrees_of(first, first + topology.local_size(node), topology.world_size()).size() *
-        dtype_bytes(accumulator_of(type)) / dtype_bytes(type)));
+        dtype_bytes(topology.nodes() == topology.world_size() ? type : accumulator_of(type)) /
+        dtype_bytes(type)));
   }
   for (int node = 0; node < topology.nodes(); ++node) {
     const auto self = static_cast<std::size_t>(node);

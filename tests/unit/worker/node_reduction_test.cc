@@ -80,6 +80,8 @@ TEST_P(NodeReduction, HasTheBitsOfTheTree) {
     test::with_groups(GetParam(), [&](ProcessGroup& group) {
       CostTable costs;
       costs.forced_in_node = in_node;
+      // The other time what is chosen: an exchange, where that can be.
+      if (in_node == Algorithm::kStaged) costs.forced_between = Algorithm::kParts;
       static_cast<Group&>(group).choose(Choice(costs));
       CallMemory memory(group, std::size_t{16} << 20);
       for (std::size_t i = 0; i < list.size(); ++i) {
@@ -104,6 +106,10 @@ class Wire {
     });
     for (const auto& transport : transports_)
       collectives_.push_back(std::make_unique<Collectives>(*transport));
+  }
+
+  void choose(const Choice& choice) {
+    for (auto& each : collectives_) each->choose(choice);
   }
 
   void run(const std::function<Operation(Rank)>& make) {
@@ -141,8 +147,9 @@ class Wire {
 // Of what a rank tells each of its lane before the data.
 constexpr std::size_t kGreetingBytes = sizeof(std::uint64_t) + sizeof(OpRecord);
 
-// Bytes of a node's partial sums for an element.
+// Bytes of a node's partial sums for an element; of lone ranks they are the inputs.
 std::size_t width_of(const Topology& topology, DType type, int node) {
+  if (topology.nodes() == topology.world_size()) return dtype_bytes(type);
   const Rank first = topology.first(node);
   return subtrees_of(first, first + topology.local_size(node), topology.world_size()).size() *
          dtype_bytes(accumulator_of(type));
@@ -211,6 +218,34 @@ TEST_P(NodeReduction, ToARootKeepsEveryLinkBelowTheBound) {
       // Two nodes: all that moves goes to the root.
       if (nodes == 2 && a == 1) {
         EXPECT_LE(wire.out_of(topology.node_of(root)), 1000U) << "reduce to rank " << root;
+      }
+    }
+  }
+}
+
+// One trip, with the bytes of two: all that a node has, or a part of it and a part of the result.
+TEST_P(NodeReduction, OfAnAllReduceSendsAsMuchInAnExchangeAsInParts) {
+  const Topology topology(GetParam(), 0);
+  for (const Algorithm between : {Algorithm::kAuto, Algorithm::kParts}) {
+    Wire wire(GetParam());
+    CostTable costs;
+    costs.forced_between = between;
+    wire.choose(Choice(costs));
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      const std::size_t count = 400'000;
+      const auto nodes = static_cast<std::size_t>(topology.nodes());
+      std::vector<std::vector<std::byte>> data(static_cast<std::size_t>(world_size()));
+      wire.run([&](Rank rank) {
+        auto& own = data[static_cast<std::size_t>(rank)];
+        own.resize(count * dtype_bytes(type));
+        return operations::all_reduce({own.data(), count, type}, ReduceOp::kSum);
+      });
+      for (int node = 0; node < topology.nodes(); ++node) {
+        const std::size_t each = width_of(topology, type, node) + dtype_bytes(type);
+        const double expected = static_cast<double>(each * count * (nodes - 1) / nodes);
+        EXPECT_NEAR(static_cast<double>(wire.out_of(node)), expected,
+                    0.01 * expected + 1000.0 * world_size())
+            << name_of(type) << " out of node " << node << ", " << name_of(between);
       }
     }
   }
