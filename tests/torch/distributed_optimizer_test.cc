@@ -1,7 +1,9 @@
 #include "worker/ddp/distributed_optimizer.h"
 
+#include <cstddef>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -37,12 +39,12 @@ TEST(ReduceGradients, UndefinedCountsAsZeroAndStaysSoWhereNobodyHasOne) {
     parameters[1] = torch::zeros({3}, torch::kDouble).requires_grad_();
     parameters[2] = torch::zeros({4, 2}).t().requires_grad_();
     parameters[5] = parameters[0];  // Twice.
-    GradientReducer reducer;
+    GradientReducer reducer(group);
     for (int step = 0; step < 2; ++step) {
       if (rank == 1) parameters[0].mutable_grad() = torch::full({2, 2}, 3.0F + float(step));
       parameters[1].mutable_grad() = torch::full({3}, rank, torch::kDouble);
       parameters[2].mutable_grad() = torch::arange(8, torch::kFloat).view({2, 4}) * rank;
-      reducer.reduce(parameters, *group);
+      reducer.reduce(parameters);
       EXPECT_TRUE(torch::allclose(parameters[0].grad(), torch::full({2, 2}, (3.0 + step) / 3)));
       EXPECT_TRUE(torch::equal(parameters[1].grad(), torch::ones({3}, torch::kDouble)));
       EXPECT_TRUE(torch::equal(parameters[2].grad(), torch::arange(8, torch::kFloat).view({2, 4})));
@@ -53,8 +55,27 @@ TEST(ReduceGradients, UndefinedCountsAsZeroAndStaysSoWhereNobodyHasOne) {
     // Another list with the same object, and one parameter frozen on the way.
     parameters[2].requires_grad_(false);
     parameters[3].mutable_grad() = torch::ones({2, 2});
-    reducer.reduce({parameters[3], parameters[2], parameters[1]}, *group);
+    reducer.reduce({parameters[3], parameters[2], parameters[1]});
     EXPECT_TRUE(torch::allclose(parameters[3].grad(), torch::ones({2, 2})));
+  });
+}
+
+TEST(ReduceGradients, SparseOnesBecomeDense) {
+  run_ranks({3}, [](const GroupPtr& group) {
+    at::Tensor table = torch::zeros({5, 2}).requires_grad_();
+    GradientReducer reducer(group);
+    for (int step = 0; step < 2; ++step) {
+      table.mutable_grad().reset();
+      if (group->rank() < 2) {
+        // Row 3 twice, which is to be added up; row `rank` once.
+        const at::Tensor rows = torch::tensor({{3L, 3L, static_cast<long>(group->rank())}});
+        table.mutable_grad() = torch::sparse_coo_tensor(rows, torch::ones({3, 2}), {5, 2});
+      }
+      reducer.reduce({table});
+      const at::Tensor expected = torch::tensor({1.0, 1.0, 0.0, 4.0, 0.0}) / 3;
+      ASSERT_EQ(table.grad().layout(), at::kStrided);
+      EXPECT_TRUE(torch::allclose(table.grad(), expected.to(torch::kFloat).unsqueeze(1)));
+    }
   });
 }
 
@@ -63,23 +84,40 @@ TEST(ReduceGradients, AGradientThatCannotBeReducedIsAnErrorEverywhere) {
     at::Tensor parameter = torch::zeros({2, 2}).requires_grad_();
     parameter.mutable_grad() = torch::zeros({2, 2});
     if (group->rank() == 0) {
-      parameter.mutable_grad() = parameter.grad().to_sparse();
+      parameter.mutable_grad() = parameter.grad().to(torch::kDouble);
       EXPECT_THROW(reduce_gradients({parameter}, *group), std::invalid_argument);
     } else {
-      EXPECT_THAT(error_of([&] { reduce_gradients({parameter}, *group); }),
-                  HasSubstr("rank 0 aborted the group: the gradient of parameter 0"));
+      EXPECT_THAT(
+          error_of([&] { reduce_gradients({parameter}, *group); }),
+          HasSubstr("rank 0 aborted the group: the gradient of parameter 0 (float32 [2, 2]) "
+                    "is float64 [2, 2]"));
     }
   });
 }
 
-TEST(BroadcastParameters, VerifiesThenCopies) {
+// Equal sizes in all would pass unseen.
+TEST(ReduceGradients, DifferentParametersAreNamedAndLeaveTheGroupUsable) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    const int rank = group->rank();
+    GradientReducer reducer(group);
+    reducer.set_naming([](const at::Tensor&, std::size_t index) {
+      return "part" + std::to_string(index) + ".weight";
+    });
+    const at::Tensor first = torch::zeros({2 + rank}).requires_grad_();
+    const at::Tensor second = torch::zeros({3 - rank}).requires_grad_();
+    EXPECT_THAT(error_of([&] { reducer.reduce({first, second}); }), HasSubstr("part0.weight"));
+    reducer.reduce({torch::zeros({2}).requires_grad_()});
+  });
+}
+
+TEST(BroadcastMasterParam, VerifiesThenCopies) {
   run_ranks({2}, [](const GroupPtr& group) {
     const auto rank = static_cast<std::uint64_t>(group->rank());
     auto module = make_mlp(7 + rank);
-    broadcast_parameters(*module, *group);
+    broadcast_master_param(*module, *group);
     EXPECT_EQ(bytes_of(*module), bytes_of(*make_mlp(7)));
     auto different = make_mlp(7, {6, 5 + group->rank(), 4});
-    EXPECT_THAT(error_of([&] { broadcast_parameters(*different, *group); }),
+    EXPECT_THAT(error_of([&] { broadcast_master_param(*different, *group); }),
                 HasSubstr("layer0.weight"));
   });
 }
@@ -92,7 +130,7 @@ TEST(DistributedOptimizer, EndsWithTheBytesOfTheOtherMode) {
     torch::optim::SGD plain(hooked->parameters(), options);
 
     auto stepped = make_mlp(7 + static_cast<std::uint64_t>(group->rank()));
-    broadcast_parameters(*stepped, *group);
+    broadcast_master_param(*stepped, *group);
     torch::optim::SGD sgd({torch::optim::OptimizerParamGroup(stepped->layers[0]->parameters()),
                            torch::optim::OptimizerParamGroup(stepped->layers[1]->parameters())},
                           options);

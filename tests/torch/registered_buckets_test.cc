@@ -12,7 +12,6 @@
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/recording_group.h"
 #include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/distributed_optimizer.h"
 
 namespace ddp::test {
 namespace {
@@ -67,19 +66,6 @@ TEST(RegisteredBuckets, HoldCopiesOfGradientsToo) {
     for (const at::Tensor& parameter : model.module().parameters()) {
       EXPECT_FALSE(recording->gave(parameter.grad().data_ptr(), parameter.grad().nbytes()));
     }
-  });
-}
-
-TEST(RegisteredBuckets, TheOptimizersBuffersAreToo) {
-  run_ranks({2}, [](const GroupPtr& group) {
-    RecordingGroup recording(group);
-    auto module = make_mlp(7);
-    GradientReducer reducer;
-    loss_of(module->forward(input_of(group->rank()))).backward();
-    reducer.reduce(module->parameters(), recording);
-    expect_average_gradients(*module, 2);
-    EXPECT_EQ(recording.take(), std::vector<std::string>{"gradients"});
-    EXPECT_EQ(recording.reduced_elsewhere, 0);
   });
 }
 

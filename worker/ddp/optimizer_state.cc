@@ -16,6 +16,7 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include "worker/ddp/compat.h"
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/tensors.h"
 
@@ -157,16 +158,6 @@ struct FieldReader {
   }
 };
 
-// State is keyed by the address of the parameter: as text before LibTorch 2, as a pointer since.
-template <typename Map>
-typename Map::key_type state_key(const at::Tensor& parameter) {
-  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
-    return c10::guts::to_string(parameter.unsafeGetTensorImpl());
-  } else {
-    return parameter.unsafeGetTensorImpl();
-  }
-}
-
 std::string type_name(const torch::optim::Optimizer& optimizer) {
   const char* mangled = typeid(optimizer).name();
   int status = 0;
@@ -206,7 +197,7 @@ class TypedOptimizerState final : public OptimizerState {
       for (const at::Tensor& parameter : group.params()) {
         const std::string& name = names.at(parameter.unsafeGetTensorImpl());
         params.push_back(name);
-        const auto found = all_state.find(state_key<StateMap>(parameter));
+        const auto found = all_state.find(compat::state_key<StateMap>(parameter));
         if (found == all_state.end()) continue;
         auto state = static_cast<const ParamState&>(*found->second);
         json scalars = json::object();
@@ -288,7 +279,7 @@ class TypedOptimizerState final : public OptimizerState {
     if (found == states.end()) return;
     auto state = std::make_unique<ParamState>();
     fields(*state, FieldReader{*found, source, below, parameter});
-    into[state_key<StateMap>(parameter)] = std::move(state);
+    into[compat::state_key<StateMap>(parameter)] = std::move(state);
   }
 
   const char* type_;

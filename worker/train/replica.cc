@@ -41,7 +41,7 @@ class StepReplica final : public Replica {
         group_(std::move(group)),
         optimizer_(optimizer, group_),
         buffers_(model_->buffers()) {
-    broadcast_parameters(*model_, *group_);
+    broadcast_master_param(*model_, *group_);
   }
 
   void zero_grad() override { optimizer_.zero_grad(); }
