@@ -1,0 +1,12 @@
+#pragma once
+
+#include <memory>
+
+#include "worker/train/models/model.h"
+
+namespace ddp::train {
+
+// The network of torch_xla's benchmark, for 1 x 28 x 28 images and ten classes.
+std::shared_ptr<Model> make_mnist(bool batch_norm);
+
+}  // namespace ddp::train
