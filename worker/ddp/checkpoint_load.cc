@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
+#include "worker/ddp/checkpoint_hooks.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
 
@@ -87,6 +88,18 @@ Result<void> stage_values(const Checkpointer::Impl& impl, const checkpoint::Mani
   return {};
 }
 
+Result<void> stage_hooks(const Checkpointer::Impl& impl, TensorSource& source, Staged& staged) {
+  for (const auto& item : impl.hooks) {
+    auto state =
+        read_hook_state(item.name, *item.hook, impl.group->rank(), impl.group->size(), source);
+    if (!state) return state.error();
+    staged.risky.push_back({[&item, saved = std::move(*state)] { item.hook->restore(saved); },
+                            [&item, former = item.hook->state()] { item.hook->restore(former); },
+                            fmt::format("communication hook \"{}\"", item.name)});
+  }
+  return {};
+}
+
 Result<Staged> stage_or_throw(const Checkpointer::Impl& impl, TensorSource& source) {
   Staged staged;
   const checkpoint::Manifest& manifest = source.manifest();
@@ -108,6 +121,7 @@ Result<Staged> stage_or_throw(const Checkpointer::Impl& impl, TensorSource& sour
   if (auto generators = stage_generators(impl, source, staged); !generators) {
     return generators.error();
   }
+  if (auto hooks = stage_hooks(impl, source, staged); !hooks) return hooks.error();
   if (auto values = stage_values(impl, manifest, staged); !values) return values.error();
   return staged;
 }
@@ -176,17 +190,27 @@ std::vector<std::string> notes_on(const Checkpointer::Impl& impl,
         "state they have",
         before, now, before));
   }
+  if (before != now && !impl.hooks.empty()) {
+    notes.push_back(
+        "what communication hooks had per rank is now, on every rank, the mean over the ranks that "
+        "there were");
+  }
   std::set<std::string> registered;
   for (const auto& item : impl.modules) registered.insert("module \"" + item.name + "\"");
   for (const auto& item : impl.optimizers) registered.insert("optimizer \"" + item.name + "\"");
   for (const auto& item : impl.values) registered.insert("value \"" + item.name + "\"");
+  for (const auto& item : impl.hooks) {
+    registered.insert("communication hook \"" + item.name + "\"");
+  }
   std::set<std::string> saved;
   for (const auto& tensor : manifest.tensors) {
     if (!tensor.name.starts_with("module/")) continue;
     const std::string rest = tensor.name.substr(7);
     saved.insert("module \"" + rest.substr(0, rest.find('/')) + "\"");
   }
-  for (const auto& [kind, member] : {std::pair("optimizer", "optimizers"), {"value", "values"}}) {
+  for (const auto& [kind, member] : {std::pair("optimizer", "optimizers"),
+                                     {"value", "values"},
+                                     {"communication hook", "comm_hooks"}}) {
     const json items = manifest.state.value(member, json::object());
     for (const auto& item : items.items()) {
       saved.insert(fmt::format("{} \"{}\"", kind, item.key()));

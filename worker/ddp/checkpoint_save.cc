@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "worker/checkpoint/json_values.h"
+#include "worker/ddp/checkpoint_hooks.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
 
@@ -62,6 +63,20 @@ Result<void> collect_tensors(const Checkpointer::Impl& impl, Share& share) {
     }
   }
   share.state = {{"values", json::object()}, {"optimizers", std::move(optimizers)}};
+  return {};
+}
+
+Result<void> collect_hooks(const Checkpointer::Impl& impl, Share& share) {
+  for (const auto& item : impl.hooks) {
+    auto snapshot = snapshot_hook(item.name, *item.hook);
+    if (!snapshot) return snapshot.error();
+    auto added = add_views(snapshot->per_rank, share.per_rank, share.keep);
+    if (!added) return added;
+    if (impl.group->rank() != 0) continue;
+    added = add_views(snapshot->replicated, share.replicated, share.keep);
+    if (!added) return added;
+    share.state["comm_hooks"][item.name] = std::move(snapshot->description);
+  }
   return {};
 }
 
@@ -153,6 +168,7 @@ Result<Share> collect(const Checkpointer::Impl& impl) {
   try {
     Share share;
     if (auto tensors = collect_tensors(impl, share); !tensors) return tensors.error();
+    if (auto hooks = collect_hooks(impl, share); !hooks) return hooks.error();
     if (auto values = collect_values(impl, share); !values) return values.error();
     return share;
   } catch (const std::exception& error) {

@@ -78,6 +78,11 @@ void Checkpointer::add_value(std::string name, std::function<nlohmann::json()> s
   impl_->values.push_back({std::move(name), std::move(save), std::move(load), per_rank});
 }
 
+void Checkpointer::add_comm_hook(std::string name, CommHook& hook) {
+  check_name("communication hook", name, impl_->hooks);
+  impl_->hooks.push_back({std::move(name), &hook});
+}
+
 Result<void> Checkpointer::prepare() { return impl_->prepare(); }
 
 Result<std::string> Checkpointer::save(std::int64_t step, std::int64_t epoch) {
@@ -100,6 +105,9 @@ std::string Checkpointer::Impl::registration() const {
   for (const auto& module : modules) text += fmt::format("module {}\n", module.name);
   for (const auto& optimizer : optimizers) text += fmt::format("optimizer {}\n", optimizer.name);
   for (const auto& name : rngs) text += fmt::format("generator {}\n", name);
+  for (const auto& item : hooks) {
+    text += fmt::format("communication hook {} ({})\n", item.name, item.hook->name());
+  }
   for (const auto& value : values) {
     text += fmt::format("value {}{}\n", value.name, value.per_rank ? " per rank" : "");
   }

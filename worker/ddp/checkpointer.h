@@ -23,6 +23,7 @@ namespace ddp {
 namespace checkpoint {
 class FileSystem;
 }
+class CommHook;
 
 struct CheckpointOptions {
   std::string directory;  // Shared by all nodes; made with its parents if it is missing.
@@ -48,8 +49,9 @@ struct LoadReport {
 // load_latest and save. Every call is collective and belongs to the training thread. What is
 // registered is referenced, not owned, and must outlive the object.
 //
-// Replicated state (modules, optimizers, values) is written by rank 0 and read by all; per-rank
-// state (RNG, values with per_rank) is written and read by its own rank. The folder's format is
+// Replicated state (modules, optimizers, values, of communication hooks what is equal) is written
+// by rank 0 and read by all; per-rank state (RNG, values with per_rank, what a hook has for its
+// rank) is written and read by its own rank. The folder's format is
 // worker/checkpoint/FORMAT.md.
 //
 // Expected failures are a Result, the same on all ranks, and leave the model, the optimizer and the
@@ -87,6 +89,13 @@ class Checkpointer {
   // exception's text, and values loaded before get their former one back by load(save()).
   void add_value(std::string name, std::function<nlohmann::json()> save,
                  std::function<void(const nlohmann::json&)> load, bool per_rank = false);
+
+  // State of a communication hook (CommHook::state), so that training goes on exactly: for instance
+  // what PowerSGD still owes to each parameter, rank by rank. If the number of ranks has changed,
+  // every rank gets the mean of what there was per rank. A checkpoint with another kind of hook
+  // under this name is kMismatch, as is one without; state that the hook refuses is
+  // kInvalidArgument with its words.
+  void add_comm_hook(std::string name, CommHook& hook);
 
   // Makes the folder, removes what crashed runs left in it, and proves that every rank can write
   // there and sees what rank 0 wrote. kIo with the path and the system's reason if not. Not while

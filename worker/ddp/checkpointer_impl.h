@@ -7,6 +7,7 @@
 
 #include "worker/checkpoint/directory.h"
 #include "worker/ddp/checkpointer.h"
+#include "worker/ddp/comm_hook.h"
 #include "worker/ddp/optimizer_state.h"
 #include "worker/ddp/state_dict.h"
 
@@ -21,6 +22,10 @@ struct Checkpointer::Impl {
   struct RegisteredOptimizer {
     std::string name;
     std::unique_ptr<OptimizerState> state;
+  };
+  struct RegisteredHook {
+    std::string name;
+    CommHook* hook;
   };
   struct RegisteredValue {
     std::string name;
@@ -46,6 +51,7 @@ struct Checkpointer::Impl {
   std::vector<RegisteredModule> modules;
   std::vector<RegisteredOptimizer> optimizers;
   std::vector<std::string> rngs;
+  std::vector<RegisteredHook> hooks;
   std::vector<RegisteredValue> values;
   std::vector<std::string> warnings;
 };

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <functional>
+#include <concepts>
 #include <map>
 #include <memory>
 #include <string>
@@ -20,7 +20,8 @@ namespace ddp {
 struct CommHookState {
   nlohmann::json values;  // Equal on all ranks: counters, states of generators. Null: none.
   std::map<std::string, at::Tensor> replicated;  // Equal on all ranks.
-  std::map<std::string, at::Tensor> per_rank;    // This rank's own: what it still owes (residuals).
+  // This rank's own: what it still owes (residuals). Under the same names on all ranks.
+  std::map<std::string, at::Tensor> per_rank;
 };
 
 // Replaces the averaging of a bucket (DistributedDataParallel::register_comm_hook). PyTorch's
@@ -50,21 +51,43 @@ class CommHook {
   virtual void restore(const CommHookState& /*state*/) {}
 };
 
-// A hook without savable state, from a function; `state` is whatever it needs, kept alive with it.
+// What has state to save as CommHook says.
+template <typename State>
+concept SavableHookState = requires(const State& saved, State& restored,
+                                    const CommHookState& state) {
+  { saved.state() } -> std::same_as<CommHookState>;
+  restored.restore(state);
+};
+
+// A hook from a function, as PyTorch's register_comm_hook takes it: `Future hook(State&,
+// GradBucket&)`. `state` is whatever it needs, kept alive with it; the hook saves and restores it
+// if it can be (SavableHookState).
 template <typename State, typename Function>
-std::shared_ptr<CommHook> make_comm_hook(std::shared_ptr<State> state, Function hook) {
+std::shared_ptr<CommHook> make_comm_hook(std::shared_ptr<State> state, Function hook,
+                                         std::string name = "user") {
   class FunctionHook final : public CommHook {
    public:
-    FunctionHook(std::shared_ptr<State> state_in, Function hook_in)
-        : state_(std::move(state_in)), hook_(std::move(hook_in)) {}
-    std::string name() const override { return "user"; }
+    FunctionHook(std::shared_ptr<State> state_in, Function hook_in, std::string name_in)
+        : state_(std::move(state_in)), hook_(std::move(hook_in)), name_(std::move(name_in)) {}
+    std::string name() const override { return name_; }
     Future run(GradBucket& bucket) override { return hook_(*state_, bucket); }
+    CommHookState state() const override {
+      if constexpr (SavableHookState<State>) {
+        return state_->state();
+      } else {
+        return {};
+      }
+    }
+    void restore(const CommHookState& saved) override {
+      if constexpr (SavableHookState<State>) state_->restore(saved);
+    }
 
    private:
     std::shared_ptr<State> state_;
     Function hook_;
+    std::string name_;
   };
-  return std::make_shared<FunctionHook>(std::move(state), std::move(hook));
+  return std::make_shared<FunctionHook>(std::move(state), std::move(hook), std::move(name));
 }
 
 }  // namespace ddp

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -44,8 +46,13 @@ class GradBucket {
   // As Module::named_parameters gives them.
   const std::vector<std::string>& names() const { return contents_.names; }
 
+  // Memory that a hook keeps with the bucket from one backward to the next, one tensor a type:
+  // undefined until a hook assigns one.
+  at::Tensor& scratch(at::ScalarType type) { return scratch_[type]; }
+
  private:
   Contents contents_;
+  std::map<at::ScalarType, at::Tensor> scratch_;
 };
 
 }  // namespace ddp

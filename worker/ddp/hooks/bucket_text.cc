@@ -1,0 +1,29 @@
+#include "worker/ddp/hooks/bucket_text.h"
+
+#include <fmt/format.h>
+
+namespace ddp {
+
+std::string bucket_text(const GradBucket& bucket) {
+  const auto& names = bucket.names();
+  if (names.empty()) return fmt::format("bucket {}", bucket.index());
+  if (names.size() == 1) return fmt::format("bucket {} ({})", bucket.index(), names.front());
+  return fmt::format("bucket {} ({} .. {})", bucket.index(), names.front(), names.back());
+}
+
+std::string bucket_key(const GradBucket& bucket) {
+  std::string all;
+  for (const std::string& name : bucket.names()) all += name + '\n';
+  return fmt::format("{}..{}#{:016x}", bucket.names().front(), bucket.names().back(), hash_of(all));
+}
+
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char character : text) {
+    hash ^= static_cast<unsigned char>(character);
+    hash *= 0x100000001b3;
+  }
+  return hash;
+}
+
+}  // namespace ddp

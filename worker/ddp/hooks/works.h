@@ -1,0 +1,13 @@
+#pragma once
+
+#include <vector>
+
+#include "worker/runtime/process_group.h"
+
+namespace ddp {
+
+// The operations as one. wait() returns, or throws the first failure, only when none of them uses
+// its buffers any more. Null ones are passed over.
+WorkPtr join_works(std::vector<WorkPtr> works);
+
+}  // namespace ddp
