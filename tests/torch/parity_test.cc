@@ -15,6 +15,7 @@
 #include "tests/torch/worker_processes.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/tensors.h"
 
 namespace ddp::test {
 namespace {
@@ -23,7 +24,14 @@ constexpr int kSteps = 20;
 constexpr std::int64_t kJointBatch = 64;
 
 enum class Net { kMlp, kConv };
-enum class Way { kOneProcess, kHooks, kHooksIntoViews, kAtStep };
+enum class Way {
+  kOneProcess,
+  kHooks,
+  kHooksIntoViews,
+  kAtStep,
+  kCommHook,    // A communication hook that averages.
+  kAllOptions,  // All of DistributedDataParallel's that must not change a bit.
+};
 
 struct Run {
   Net net = Net::kConv;
@@ -82,8 +90,21 @@ std::string train(const std::shared_ptr<M>& module, const Run& run,
   } else {
     DistributedDataParallelOptions options;
     options.bucket_cap_mb = run.bucket_cap_mb;
-    options.gradient_as_bucket_view = run.way == Way::kHooksIntoViews;
+    options.gradient_as_bucket_view = run.way != Way::kHooks;
+    if (run.way == Way::kAllOptions) {
+      const auto names = module->named_parameters().keys();
+      options.static_graph = true;
+      options.skip_all_reduce_unused_params = true;
+      options.bucket_cap_mb_list = {run.bucket_cap_mb / 1000, run.bucket_cap_mb};
+      options.delay_all_reduce_named_params = {names[3], names[1]};
+      options.param_to_hook_all_reduce = names[0];
+    }
     DistributedDataParallel model(module, group, options);
+    if (run.way == Way::kCommHook) {
+      model.register_comm_hook(group, [](ProcessGroup& of, GradBucket& bucket) {
+        return Future(of.all_reduce(buffer_of(bucket.buffer()), ReduceOp::kAvg), bucket.buffer());
+      });
+    }
     repeat([&](const Batch& batch) {
       model.zero_grad();
       loss_of(model(batch.data), batch).backward();
@@ -128,7 +149,8 @@ TEST_P(Parity, AnyNumberOfWorkersEqualsOneProcessOnTheJointBatch) {
   const std::string expected = weights({1}, {GetParam(), Way::kOneProcess, 25})[0];
   for (const std::vector<int>& nodes : {std::vector<int>{1}, {2}, {4}, {1, 1}, {2, 2}}) {
     std::string first;
-    for (const Way way : {Way::kHooks, Way::kHooksIntoViews, Way::kAtStep}) {
+    for (const Way way :
+         {Way::kHooks, Way::kHooksIntoViews, Way::kAtStep, Way::kCommHook, Way::kAllOptions}) {
       SCOPED_TRACE(testing::Message() << nodes.size() << " nodes of " << nodes[0] << ", way "
                                       << static_cast<int>(way));
       const auto results = weights(nodes, {GetParam(), way, 25});

@@ -8,7 +8,8 @@ namespace ddp {
 // What planning needs to know of a parameter.
 struct BucketParameter {
   std::size_t bytes = 0;
-  int type = 0;  // Any number that tells element types apart.
+  int type = 0;        // Any number that tells element types (and devices) apart.
+  bool alone = false;  // Has a bucket of its own (sparse gradients).
 };
 
 // A bucket is closed as soon as it holds at least this much, so it may be larger by nearly one
@@ -17,6 +18,9 @@ struct BucketParameter {
 struct BucketLimits {
   std::size_t first_bytes = std::size_t{1} << 20;
   std::size_t other_bytes = std::size_t{25} << 20;
+  // In place of the two: the limits of each type's first, second, ... bucket; the last one is that
+  // of all further ones, too.
+  std::vector<std::size_t> list = {};
 };
 
 struct BucketSlot {
@@ -37,5 +41,15 @@ struct BucketLayout {
 // depends on the arguments alone, so ranks with equal parameters agree.
 std::vector<BucketLayout> plan_buckets(const std::vector<BucketParameter>& parameters,
                                        const BucketLimits& limits);
+
+// The same for an order of arrival that is known: indices into `parameters`, none twice. Those that
+// are not in it are in no bucket.
+std::vector<BucketLayout> plan_buckets(const std::vector<BucketParameter>& parameters,
+                                       const std::vector<std::size_t>& order,
+                                       const BucketLimits& limits);
+
+// A bucket of these parameters, which have one type, in this order.
+BucketLayout lay_out(const std::vector<BucketParameter>& parameters,
+                     const std::vector<std::size_t>& members);
 
 }  // namespace ddp

@@ -22,18 +22,19 @@ std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layou
 
 std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layouts,
                                           const std::vector<NamedTensor>& parameters,
-                                          ProcessGroup& group) {
+                                          ProcessGroup& group, std::optional<at::ScalarType> type) {
   std::vector<GradBucket> buckets;
   buckets.reserve(layouts.size());
   for (std::size_t index = 0; index < layouts.size(); ++index) {
     const BucketLayout& layout = layouts[index];
-    const at::Tensor& like = parameters[layout.slots.front().parameter].tensor;
-    const std::size_t element_bytes = like.element_size();
+    const at::ScalarType element_type =
+        type.value_or(parameters[layout.slots.front().parameter].tensor.scalar_type());
+    const std::size_t element_bytes = at::elementSize(element_type);
     GradBucket::Contents contents;
     contents.index = index;
     contents.is_last = index + 1 == layouts.size();
     contents.buffer = registered_zeros(
-        group, static_cast<std::int64_t>(layout.bytes / element_bytes), like.scalar_type());
+        group, static_cast<std::int64_t>(layout.bytes / element_bytes), element_type);
     for (const BucketSlot& slot : layout.slots) {
       const NamedTensor& parameter = parameters[slot.parameter];
       contents.gradients.push_back(

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "worker/buckets/plan.h"
 #include "worker/ddp/grad_bucket.h"
@@ -19,9 +22,11 @@ std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layou
 // The buffers of all buckets, zero, in the group's registered memory as far as there is room.
 // Gradients lie in a buffer in the order of the layout's slots, as their parameters do in memory
 // (slot_of). Local. `parameters` is what the layouts were planned from: dense, on the CPU, of a
-// floating-point type.
+// floating-point type. The buffers are of that type, or of `type`, for which the layouts were
+// planned then.
 std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layouts,
                                           const std::vector<NamedTensor>& parameters,
-                                          ProcessGroup& group);
+                                          ProcessGroup& group,
+                                          std::optional<at::ScalarType> type = {});
 
 }  // namespace ddp

@@ -2,28 +2,55 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "worker/ddp/broadcast.h"
+#include "worker/ddp/join_calls.h"
+#include "worker/ddp/mixed_precision.h"
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/reducer.h"
+#include "worker/ddp/stats.h"
+#include "worker/ddp/trace.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
 
+// PyTorch's names. All are the same on all ranks; with init_sync a difference is an error.
 struct DistributedDataParallelOptions {
   // A bucket is reduced once it holds this many MiB. The first to fill may be smaller, so that
   // communication starts early; it is never larger than the others.
   double bucket_cap_mb = 25;
   double first_bucket_mb = 1;
+  // In place of the two: MiB of the first, second, ... bucket; the last is that of all further
+  // ones.
+  std::vector<double> bucket_cap_mb_list;
   // Rank 0's buffers (batch norm's running statistics) replace those of all ranks at the start of a
   // forward in training mode that follows a reduced backward.
   bool broadcast_buffers = true;
   // Allow parameters that got no gradient in a backward. Costs one small exchange in each.
   bool find_unused_parameters = false;
+  // With find_unused_parameters or static_graph: buckets of which no parameter was used are not
+  // sent. All ranks must use the same parameters then.
+  bool skip_all_reduce_unused_params = false;
   // .grad is the reduced bucket itself: saves a copy and the memory of one set of gradients.
   bool gradient_as_bucket_view = false;
+  // Every iteration does what the first one did: see Reducer.
+  bool static_graph = false;
   // Verify and broadcast at construction. Without it the caller answers for equal models.
   bool init_sync = true;
+  // Names of parameters and buffers that are neither verified nor broadcast nor reduced.
+  std::vector<std::string> parameters_to_ignore;
+  // These parameters' gradients are reduced together, next after the bucket that has the gradient
+  // of param_to_hook_all_reduce: best one whose gradient comes after theirs. Both or none.
+  std::vector<std::string> delay_all_reduce_named_params;
+  std::string param_to_hook_all_reduce;
+  MixedPrecision mixed_precision;
+  // Make the buckets anew after the first backward, in the order in which gradients came.
+  bool rebuild_buckets = true;
+  // What bucket_layout() of an earlier process gave: buckets are those from the first step on. For
+  // resuming exactly with hooks that compress whole buckets.
+  BucketNames bucket_layout;
 };
 
 // What DistributedDataParallel does whatever the module's type; see there.
@@ -32,16 +59,42 @@ class DataParallelCore {
   DataParallelCore(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                    const DistributedDataParallelOptions& options);
 
+  // Around the module's forward.
   void before_forward(bool is_training);
+  void after_forward();
+  // Whether watch_outputs has to follow.
+  bool wants_outputs() const;
+  // The type to which forward converts its inputs, if any.
+  std::optional<at::ScalarType> input_type() const { return options_.mixed_precision.param_dtype; }
+
+  bool will_sync_buffers(bool is_training) const;
   void broadcast_buffers();
+  DdpStats stats() const;
+  void set_trace(std::shared_ptr<Trace> trace) { reducer_->timer().set_trace(std::move(trace)); }
+
+  // See Join.
+  void begin_join(const JoinOptions& options);
+  void finish_join();
+  void leave_join(const std::string& reason);
+
   Reducer& reducer() { return *reducer_; }
+  const Reducer& reducer() const { return *reducer_; }
   ProcessGroup& group() { return *group_; }
 
  private:
+  void announce_forward(bool with_buffers);
+  bool shadow_others();
+  void broadcast_last_model(bool is_last);
+
   std::shared_ptr<ProcessGroup> group_;
-  bool broadcast_buffers_;
-  CoalescedBroadcast buffers_;
+  DistributedDataParallelOptions options_;
+  std::string module_name_;
+  ModuleState state_;
+  std::unique_ptr<LowPrecisionParameters> low_;
+  std::unique_ptr<CoalescedBroadcast> buffers_;
   std::unique_ptr<Reducer> reducer_;
+  std::unique_ptr<JoinCalls> join_;
+  std::vector<std::size_t> first_bucket_sizes_;
   std::uint64_t buffers_as_of_ = 0;  // The reducer's passes when buffers were last equal.
 };
 

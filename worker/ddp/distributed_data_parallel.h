@@ -1,14 +1,19 @@
 #pragma once
 
+#include <concepts>
 #include <memory>
 #include <stdexcept>
+#include <type_traits>
 #include <utility>
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include "worker/ddp/comm_hook.h"
 #include "worker/ddp/data_parallel_core.h"
+#include "worker/ddp/join.h"
 #include "worker/ddp/no_sync.h"
+#include "worker/ddp/outputs.h"
 
 namespace ddp {
 
@@ -17,9 +22,10 @@ namespace ddp {
 //
 //   auto group = ddp::ProcessGroup::from_environment();
 //   ddp::DistributedDataParallel model(std::make_shared<Net>(), group);
-//   torch::optim::SGD optimizer(model.module().parameters(), options);   // after wrapping or
-//   before auto loss = torch::nll_loss(model(batch.data), batch.target); optimizer.zero_grad();
-//   loss.backward();      // every .grad is the average over the ranks when this returns
+//   torch::optim::SGD optimizer(model.module().parameters(), options);  // Or before wrapping.
+//   auto loss = torch::nll_loss(model(batch.data), batch.target);
+//   model.zero_grad();
+//   loss.backward();   // every .grad is the average over the ranks when this returns
 //   optimizer.step();
 //
 // Construction is collective. It checks that the module is the same on all ranks (else
@@ -31,6 +37,9 @@ namespace ddp {
 // All calls are made by the training thread, and every rank makes the same ones: forward in
 // training mode, backward, broadcast_buffers. Any of them throws CollectiveError once the group has
 // failed.
+//
+// With mixed_precision, parameters have their low-precision type from a forward until its backward
+// (or, without gradients, its end): look at them before or after.
 //
 // Parameters registered or unfrozen after construction are not reduced. The object keeps the module
 // and the group alive.
@@ -52,7 +61,16 @@ class DistributedDataParallel {
   template <typename... Arguments>
   auto forward(Arguments&&... arguments) {
     core_->before_forward(module_->is_training());
-    return module_->forward(std::forward<Arguments>(arguments)...);
+    using Output = decltype(module_->forward(cast(std::forward<Arguments>(arguments))...));
+    if constexpr (std::is_void_v<Output>) {
+      module_->forward(cast(std::forward<Arguments>(arguments))...);
+      core_->after_forward();
+    } else {
+      Output output = module_->forward(cast(std::forward<Arguments>(arguments))...);
+      core_->after_forward();
+      if (core_->wants_outputs()) core_->reducer().watch_outputs(tensors_of_output(output));
+      return output;
+    }
   }
   template <typename... Arguments>
   auto operator()(Arguments&&... arguments) {
@@ -63,8 +81,34 @@ class DistributedDataParallel {
   const M& module() const { return *module_; }
   const std::shared_ptr<M>& module_ptr() const { return module_; }
 
+  // Replaces the averaging of buckets, once, alike on all ranks, before the first backward or
+  // between two; a second call throws std::logic_error. See CommHook.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) {
+    core_->reducer().register_comm_hook(std::move(hook));
+  }
+  // As in PyTorch: Future hook(State& state, GradBucket& bucket). The state is kept alive with it.
+  template <typename State, typename Function>
+  requires std::invocable<Function&, State&, GradBucket&>
+  void register_comm_hook(std::shared_ptr<State> state, Function hook) {
+    register_comm_hook(make_comm_hook(std::move(state), std::move(hook)));
+  }
+
   // While the guard lives, backward accumulates gradients locally.
   NoSync no_sync() { return NoSync(core_->reducer()); }
+
+  // For different numbers of batches on the ranks: see Join.
+  Join join(bool divide_by_initial_world_size = true, bool enable = true,
+            bool throw_on_early_termination = false) {
+    return Join(*core_, {divide_by_initial_world_size, throw_on_early_termination, enable});
+  }
+  Join join(const JoinOptions& options) { return Join(*core_, options); }
+  // The same around a function.
+  template <std::invocable Function>
+  void with_join(Function&& train, const JoinOptions& options = {}) {
+    Join scope(*core_, options);
+    std::forward<Function>(train)();
+    scope.finish();
+  }
 
   // Drops the gradients of all trainable parameters, or zeroes them where they are. Dropping is
   // faster, and it makes a step independent of the one before it to the sign of a zero: autograd
@@ -74,6 +118,19 @@ class DistributedDataParallel {
   // Copies rank 0's buffers to all ranks, in whatever mode the module is: before an evaluation, for
   // example.
   void broadcast_buffers() { core_->broadcast_buffers(); }
+  // Whether the next forward does so first.
+  bool will_sync_module_buffers() const { return core_->will_sync_buffers(module_->is_training()); }
+
+  // Which parameters share a bucket; the option of that name takes it.
+  BucketNames bucket_layout() const { return core_->reducer().bucket_layout(); }
+
+  DdpStats stats() const { return core_->stats(); }
+  // Times are taken in the first ten iterations and then in one of every `iterations`.
+  void set_runtime_logging_sample_rate(int iterations) {
+    core_->reducer().timer().set_rate(iterations);
+  }
+  // Records every iteration in the trace, until it is set to null.
+  void set_trace(std::shared_ptr<Trace> trace) { core_->set_trace(std::move(trace)); }
 
   const Reducer& reducer() const { return core_->reducer(); }
 
@@ -81,6 +138,18 @@ class DistributedDataParallel {
   static std::shared_ptr<M> checked(std::shared_ptr<M> module) {
     if (!module) throw std::invalid_argument("DistributedDataParallel was given no module");
     return module;
+  }
+
+  // Inputs of floating-point type get that of the parameters, with mixed precision.
+  template <typename Argument>
+  decltype(auto) cast(Argument&& argument) const {
+    if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {
+      const auto type = core_->input_type();
+      const bool converts = type && argument.defined() && argument.is_floating_point();
+      return converts ? argument.to(*type) : at::Tensor(argument);
+    } else {
+      return std::forward<Argument>(argument);
+    }
   }
 
   std::shared_ptr<M> module_;

@@ -1,5 +1,6 @@
 #include "worker/ddp/hook_runner.h"
 
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -13,19 +14,38 @@ namespace ddp {
 void HookRunner::start(CommHook& hook, GradBucket& bucket, const std::string& tag) {
   running_.push_back({&hook, &bucket, &tag, bucket.buffer(), Future(), false});
   Running& running = running_.back();
-  running.future = hook.run(bucket);
+  try {
+    running.future = hook.run(bucket);
+  } catch (...) {
+    rethrow(running);
+  }
 }
 
 void HookRunner::finish() {
   for (std::size_t left = running_.size(); left > 0;) {
     for (Running& running : running_) {
       if (running.is_done) continue;
-      running.is_done = running.future.advance();
+      try {
+        running.is_done = running.future.advance();
+      } catch (...) {
+        rethrow(running);
+      }
       if (running.is_done) --left;
     }
   }
   for (Running& running : running_) land(running);
   running_.clear();
+}
+
+void HookRunner::rethrow(const Running& running) {
+  try {
+    throw;
+  } catch (const CollectiveError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw std::runtime_error(fmt::format("communication hook {}, {}: {}", running.hook->name(),
+                                         *running.tag, error.what()));
+  }
 }
 
 void HookRunner::give_back_buffer(const Running& running) {

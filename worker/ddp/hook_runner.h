@@ -18,13 +18,14 @@ namespace ddp {
 class HookRunner {
  public:
   // Runs the hook on a bucket. Buckets and their tags live until finish() or drain() has returned.
-  // Throws what the hook throws.
+  // What the hook throws leaves as std::runtime_error that names hook and bucket, but for
+  // CollectiveError, which goes through.
   void start(CommHook& hook, GradBucket& bucket, const std::string& tag);
 
   // Waits for all that was started: stage by stage, within a stage in the order of the starts, so
   // that all ranks issue the operations of the continuations in the same order. Then every bucket
-  // has its first buffer again, with the hook's result in it. Throws CollectiveError, what a
-  // continuation throws, or std::invalid_argument for a result that is no gradient of this bucket,
+  // has its first buffer again, with the hook's result in it. Throws as start(), and
+  // std::invalid_argument for a result that is no gradient of this bucket,
   // naming hook and bucket.
   void finish();
 
@@ -43,6 +44,7 @@ class HookRunner {
   };
   static void give_back_buffer(const Running& running);
   static void land(Running& running);
+  [[noreturn]] static void rethrow(const Running& running);
 
   std::vector<Running> running_;
 };

@@ -1,8 +1,11 @@
 #include "worker/ddp/module_state.h"
 
 #include <cstddef>
+#include <stdexcept>
 #include <unordered_map>
+#include <unordered_set>
 
+#include <fmt/format.h>
 #include <torch/nn/module.h>
 
 namespace ddp {
@@ -37,6 +40,31 @@ std::vector<NamedTensor> ModuleState::trainable() const {
     if (parameter.tensor.requires_grad()) result.push_back(parameter);
   }
   return result;
+}
+
+ModuleState ModuleState::without(const std::vector<std::string>& names) const {
+  ModuleState rest;
+  std::unordered_set<std::string> left(names.begin(), names.end());
+  const std::unordered_set<std::string> ignored = left;
+  const auto keep = [&](const std::vector<NamedTensor>& from, std::vector<NamedTensor>& to) {
+    for (const NamedTensor& item : from) {
+      std::vector<std::string> own = item.shared_as;
+      own.push_back(item.name);
+      bool is_ignored = false;
+      for (const std::string& name : own) {
+        is_ignored = is_ignored || ignored.count(name) != 0;
+        left.erase(name);
+      }
+      if (!is_ignored) to.push_back(item);
+    }
+  };
+  keep(parameters, rest.parameters);
+  keep(buffers, rest.buffers);
+  if (!left.empty()) {
+    throw std::invalid_argument(fmt::format(
+        "parameters_to_ignore: the module has no parameter or buffer '{}'", *left.begin()));
+  }
+  return rest;
 }
 
 std::vector<at::Tensor> ModuleState::tensors() const {

@@ -19,6 +19,8 @@
 namespace ddp {
 namespace {
 
+constexpr std::string_view kOption = "option ";
+
 std::string line_of(std::string_view kind, const NamedTensor& item) {
   std::string line = fmt::format("{} {} {}", kind, item.name, describe(item.tensor));
   if (kind == "parameter" && !item.tensor.requires_grad()) line += " without gradient";
@@ -28,11 +30,12 @@ std::string line_of(std::string_view kind, const NamedTensor& item) {
   return line;
 }
 
-// One line for each tensor.
-std::string description(const ModuleState& state) {
+// One line for each tensor and each setting.
+std::string description(const ModuleState& state, const std::vector<std::string>& settings) {
   std::string text;
   for (const NamedTensor& item : state.parameters) text += line_of("parameter", item) + '\n';
   for (const NamedTensor& item : state.buffers) text += line_of("buffer", item) + '\n';
+  for (const std::string& setting : settings) text += fmt::format("{}{}\n", kOption, setting);
   return text;
 }
 
@@ -52,25 +55,30 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
+bool is_option(std::string_view line) { return line.substr(0, kOption.size()) == kOption; }
+
 [[noreturn]] void throw_first_difference(std::string_view of_zero, std::string_view of_other,
                                          Rank other) {
   for (std::size_t index = 0;; ++index) {
-    const std::string_view a = take_line(of_zero);
-    const std::string_view b = take_line(of_other);
+    std::string_view a = take_line(of_zero);
+    std::string_view b = take_line(of_other);
     if (a == b) continue;
+    // One model ends before the other, so its options come first.
+    if (is_option(a) != is_option(b)) (is_option(a) ? a : b) = "nothing more";
     throw std::invalid_argument(fmt::format(
-        "the model differs between ranks, first at tensor {}: rank 0 has '{}', rank {} has '{}'; "
-        "build the same module on every rank",
+        "the model differs between ranks, first at line {}: rank 0 has '{}', rank {} has '{}'; "
+        "build the same module with the same options on every rank",
         index, a, other, b));
   }
 }
 
 }  // namespace
 
-void verify_same_model(const ModuleState& state, ProcessGroup& group) {
+void verify_same_model(const ModuleState& state, ProcessGroup& group,
+                       const std::vector<std::string>& settings) {
   if (group.size() == 1) return;
   const auto size = static_cast<std::size_t>(group.size());
-  std::string mine = description(state);
+  std::string mine = description(state, settings);
   Digest digest = digest_of(mine);
   std::vector<Digest> digests(size);
   const OpOptions options{{}, "model verification"};

@@ -48,6 +48,32 @@ TEST(PlanBuckets, OneTypeABucketAndTheBucketThatFillsFirstComesFirst) {
   EXPECT_EQ(buckets[1].type, 0);
 }
 
+TEST(PlanBuckets, AGivenOrderDecidesAndWhatIsNotInItHasNoBucket) {
+  const std::vector<BucketParameter> parameters(5, {4, 0});
+  EXPECT_EQ(members(plan_buckets(parameters, {3, 0, 4, 1}, {8, 8})), (Members{{3, 0}, {4, 1}}));
+  // Buckets come in the order of their last arrivals, also where types alternate.
+  EXPECT_EQ(members(plan_buckets({{4, 0}, {4, 1}, {4, 0}, {4, 1}}, {0, 1, 3, 2}, {100, 100})),
+            (Members{{1, 3}, {0, 2}}));
+}
+
+TEST(PlanBuckets, AListHasALimitForEachBucketOfATypeAndTheLastOneRepeats) {
+  const std::vector<BucketParameter> parameters(9, {4, 0});
+  EXPECT_EQ(members(plan_buckets(parameters, {1, 1, {4, 12, 8}})),
+            (Members{{8}, {7, 6, 5}, {4, 3}, {2, 1}, {0}}));
+  EXPECT_EQ(members(plan_buckets({{4, 0}, {4, 0}, {4, 1}, {4, 1}}, {1, 1, {4, 100}})),
+            (Members{{3}, {2}, {1}, {0}}));
+}
+
+TEST(PlanBuckets, WhatMustBeAloneIsAndDoesNotCloseTheBucketAroundIt) {
+  const auto buckets = plan_buckets({{4, 0}, {4, 0, true}, {4, 0}}, {100, 100});
+  EXPECT_EQ(members(buckets), (Members{{1}, {2, 0}}));
+}
+
+TEST(PlanBucketsDeathTest, AParameterTwiceInTheOrderIsABrokenInvariant) {
+  EXPECT_DEATH(plan_buckets({{4, 0}, {4, 0}}, {1, 1}, {}), "twice or out of range");
+  EXPECT_DEATH(lay_out({{4, 0}, {4, 1}}, {0, 1}), "its bucket of");
+}
+
 TEST(PlanBuckets, NothingToPlan) { EXPECT_TRUE(plan_buckets({}, {}).empty()); }
 
 TEST(PlanBuckets, EveryParameterIsInOneBucketWithoutGapsForRandomModels) {

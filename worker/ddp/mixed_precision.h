@@ -1,0 +1,50 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace ddp {
+
+// As PyTorch's _MixedPrecision. What is not set keeps its type.
+struct MixedPrecision {
+  // Of parameters from the start of a forward to the end of its backward, so of activations and
+  // gradients; floating-point inputs of forward are converted, too.
+  std::optional<at::ScalarType> param_dtype;
+  // Of gradients while they are averaged; param_dtype's, if that is set and this is not.
+  std::optional<at::ScalarType> reduce_dtype;
+  // Of buffers, from construction on.
+  std::optional<at::ScalarType> buffer_dtype;
+
+  bool is_set() const { return param_dtype || reduce_dtype || buffer_dtype; }
+  std::optional<at::ScalarType> type_of_reduction() const {
+    return reduce_dtype ? reduce_dtype : param_dtype;
+  }
+};
+
+// Parameters that have another type while they are used. The tensors stay the same objects: the
+// optimizer sees them with their own type and values, which only it changes. Used by one thread.
+class LowPrecisionParameters {
+ public:
+  LowPrecisionParameters(const std::vector<at::Tensor>& parameters, at::ScalarType type);
+
+  // Gives them the low type and rounded values. Gives whether that is new.
+  bool lower();
+  // Gives them their own type and values.
+  void restore();
+
+ private:
+  struct Parameter {
+    at::Tensor tensor;
+    at::Tensor full;
+    at::Tensor low;
+  };
+  std::vector<Parameter> parameters_;
+  bool is_low_ = false;
+};
+
+// Floating-point buffers get that type, at once and for good.
+void convert_buffers(const std::vector<at::Tensor>& buffers, at::ScalarType type);
+
+}  // namespace ddp
