@@ -19,6 +19,7 @@
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
+#include "tests/support/slowness.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp {
@@ -140,7 +141,7 @@ TEST(FlightRecorder, AReaderTakesNoTornRecord) {
       }
     });
   }
-  constexpr std::size_t kEnough = 3'000'000;
+  constexpr std::size_t kEnough = 3'000'000 / test::kSlowness;
   std::size_t seen = 0;
   std::size_t torn = 0;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/slowness.h"
 #include "tests/support/worker_world.h"
 
 // One rank calls something else than the others: all of them learn who called what.
@@ -269,6 +270,7 @@ std::string ranks_text(const std::vector<Rank>& ranks) {
 }
 
 TEST(Deadline, OfOneNodeListsEverybody) {
+  constexpr milliseconds kLimit(400 * test::kSlowness);
   struct Case {
     int size;
     std::vector<Rank> absent;
@@ -287,15 +289,14 @@ TEST(Deadline, OfOneNodeListsEverybody) {
       ProcessGroup& group = *groups[static_cast<std::size_t>(rank)];
       Memory memory;
       const CollectiveError error = failure_of([&] {
-        group.all_reduce(memory.output(90'000), ReduceOp::kSum, {milliseconds(400), "step 7"})
-            ->wait();
+        group.all_reduce(memory.output(90'000), ReduceOp::kSum, {kLimit, "step 7"})->wait();
       });
       EXPECT_EQ(error.code, Errc::kTimeout);
       EXPECT_EQ(error.suspect_rank, each.absent.front());
       EXPECT_EQ(std::string(error.what()),
-                "all_reduce #0 (step 7): timed out after 400 ms waiting for all ranks to call it; "
-                "arrived: " +
-                    ranks_text(present) + "; not arrived: " + ranks_text(each.absent));
+                "all_reduce #0 (step 7): timed out after " + std::to_string(kLimit.count()) +
+                    " ms waiting for all ranks to call it; arrived: " + ranks_text(present) +
+                    "; not arrived: " + ranks_text(each.absent));
     });
   }
 }
