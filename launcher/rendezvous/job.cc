@@ -80,7 +80,7 @@ void Job::handle(const NodeId& from, const wire::WorkerFailed& message) {
   Member* member = current_member(from, message.round);
   if (member == nullptr) return;
   record(message.failure, *member);
-  begin_stop(describe(failures_.back()), true);
+  stop_for_failures();
 }
 
 void Job::handle(const NodeId& from, const wire::Succeeded& message) {
@@ -88,6 +88,7 @@ void Job::handle(const NodeId& from, const wire::Succeeded& message) {
   if (member == nullptr) return;
   member->succeeded = true;
   check_all_succeeded();
+  stop_for_failures();
 }
 
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
@@ -161,7 +162,6 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
 }
 
 void Job::record(wire::Failure failure, const Member& member) {
-  if (failures_.size() >= kFailuresMax) failures_.pop_back();
   // Who reports is known from the connection; what it says of itself does not count.
   failure.node_id = member.info.node_id;
   failure.host = member.info.host;
@@ -171,7 +171,29 @@ void Job::record(wire::Failure failure, const Member& member) {
     // Workers that fail while the round is stopped for a node's coming or going follow from that.
     failure.secondary = true;
   }
+  // A cause that comes late takes the place of a consequence.
+  if (failures_.size() >= kFailuresMax && (failure.secondary || !failures_.back().secondary))
+    return;
+  if (failures_.size() >= kFailuresMax) failures_.pop_back();
   failures_.push_back(std::move(failure));
+}
+
+bool Job::cause_may_come() const {
+  int workers = 0;
+  for (const Member& member : members_) workers += member.succeeded ? 0 : member.info.nproc;
+  return failures_.size() < static_cast<std::size_t>(workers);
+}
+
+// The stop would end the worker that caused all this before it has said how it failed: by its
+// SIGTERM while it takes its time to exit, for others often end sooner.
+void Job::stop_for_failures() {
+  if (phase_ != Phase::kRunning || failures_.empty()) return;
+  const wire::Failure& root = failures_[root_cause(failures_)];
+  if (root.secondary && cause_may_come()) {
+    if (!cause_deadline_) cause_deadline_ = now_ + options_.cause_wait;
+    if (now_ < *cause_deadline_) return;
+  }
+  begin_stop(describe(root), true);
 }
 
 void Job::begin_stop(const std::string& reason, bool is_failure) {
@@ -267,6 +289,7 @@ std::optional<TimePoint> Job::next_deadline() const {
   const auto consider = [&next](TimePoint when) { next = next ? std::min(*next, when) : when; };
   for (const auto& [node_id, node] : nodes_) consider(node.heard + options_.lease);
   if (phase_ == Phase::kStopping) consider(stop_deadline_);
+  if (phase_ == Phase::kRunning && cause_deadline_) consider(*cause_deadline_);
   if (phase_ == Phase::kWaiting) {
     consider(last_call_ends_ ? *last_call_ends_ : waiting_since_ + join_timeout_);
     if (!nodes_.empty()) consider(next_announcement_);
@@ -292,6 +315,7 @@ void Job::tick(TimePoint now, std::vector<Action>& out) {
          fmt::format("nothing was heard of it for {:.1f} s",
                      static_cast<double>(options_.lease.count()) / 1'000));
   }
+  stop_for_failures();
   if (phase_ == Phase::kStopping && now >= stop_deadline_) {
     std::vector<NodeId> late;
     for (const Member& member : members_) {

@@ -84,6 +84,11 @@ class Job {
   void lose(const NodeId& node_id, const std::string& kind, const std::string& why);
   void remove_node(const NodeId& node_id);
   void record(wire::Failure failure, const Member& member);
+  // Ends a running round that has failures; while all are secondary, only once their cause cannot
+  // come any more.
+  void stop_for_failures();
+  // Whether a worker has not ended that the failures so far may follow from.
+  bool cause_may_come() const;
   void begin_stop(const std::string& reason, bool is_failure);
   void check_stopped();
   void decide_after_stop();
@@ -139,7 +144,10 @@ class Job {
   int world_size_ = 0;
   std::vector<Member> members_;          // By group rank.
   std::vector<wire::Failure> failures_;  // Of round_, in order of arrival.
-  bool stop_is_failure_ = false;         // Why the round is being stopped.
+  // Until when the round goes on although a worker has failed; set once all its failures are
+  // secondary.
+  std::optional<TimePoint> cause_deadline_;
+  bool stop_is_failure_ = false;  // Why the round is being stopped.
   std::string stop_reason_;
   std::string leave_reason_;  // Of a member that left during the round; empty if none did.
   TimePoint stop_deadline_;

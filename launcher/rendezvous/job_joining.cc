@@ -104,6 +104,7 @@ void Job::take_numbers(const wire::Join& join) {
 }
 
 void Job::welcome_into_running_round(const NodeId& node_id) {
+  if (cause_deadline_) return;  // The round is about to end by its failures anyway.
   Member* member = member_of(node_id);
   const bool any_succeeded =
       std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.succeeded; });

@@ -83,6 +83,7 @@ void Job::start_round() {
   phase_ = Phase::kRunning;
   round_ = next_round_++;
   failures_.clear();
+  cause_deadline_.reset();
   stop_reason_.clear();
   leave_reason_.clear();
   world_size_ = 0;

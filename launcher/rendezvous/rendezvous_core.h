@@ -47,6 +47,10 @@ struct CoreOptions {
   Duration heartbeat{1'000};
   Duration lease{5'000};
   Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
+  // How long a round goes on after failures that all follow from another one: the worker that
+  // caused them may still be ending. A hung one does not, so this adds to the time in which a job
+  // gets over a hang; a crash is not held up.
+  Duration cause_wait{3'000};
 };
 
 class Job;

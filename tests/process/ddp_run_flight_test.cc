@@ -70,6 +70,24 @@ TEST_F(DdpRunFlight, TheReportNamesTheMessageThatDidNotComeAndWhatDid) {
   EXPECT_EQ(hung["state"], "failed");
 }
 
+// Who fails because of another worker may be gone long before that one.
+TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsWorkerEndsLast) {
+  const Finished job = run_job({"--nproc-per-node", "3", kWorker, "cause"});
+  EXPECT_EQ(job.status, 68) << job.err;
+  EXPECT_THAT(job.err, HasSubstr("rank      : 1 (local_rank: 1)\n  exitcode  : 68 "));
+  EXPECT_THAT(job.err, HasSubstr("rank 0 on " + host() +
+                                 " failed: exit code 73 (a consequence of another failure)"));
+}
+
+TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsNodeEndsLast) {
+  const int port = free_port();
+  Process& first = start(node(2, port, {"--node-rank", "0", kWorker, "cause"}));
+  Process& second = start(node(2, port, {"--node-rank", "1", kWorker, "cause"}));
+  EXPECT_EQ(first.wait(), 68) << first.err();
+  EXPECT_EQ(second.wait(), 68) << second.err();
+  EXPECT_THAT(first.err(), HasSubstr("  rank      : 1 (local_rank: 0)\n  exitcode  : 68 "));
+}
+
 // A process that was stopped could go on one day and write to memory that others have then: it is
 // gone before the next round begins.
 TEST_F(DdpRunFlight, AStoppedWorkerIsGoneBeforeTheNextRound) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/base/exit_codes.h"
@@ -14,6 +15,9 @@
 //
 //   flight_worker skip    rank 1 never issues the third operation, and waits
 //   flight_worker stop    rank 1 stops itself (SIGSTOP) in the first round, before the third
+//   flight_worker cause   rank 1 fails by itself and needs 300 ms to exit, with status 68; the
+//   others
+//                         exit at once
 //   flight_worker recv    rank 1 waits for a message with a tag that rank 0 does not send
 //
 // In later rounds all goes well. Writes its number to $OUT/pid.<rank>.<restarts>.
@@ -37,6 +41,14 @@ void wait_for_message(ddp::ProcessGroup& group) {
   for (;;) ::pause();
 }
 
+// As a program that meets an error: the others learn of it before this process has ended.
+[[noreturn]] void fail(ddp::ProcessGroup& group) {
+  group.abort("rank 1 cannot go on");
+  // sleep: stands for all that a process may do before it ends.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::_Exit(ddp::kExitCheckpointUnwritable);
+}
+
 void run(const std::string& how, int restarts) {
   const auto group = ddp::ProcessGroup::from_environment();
   std::ofstream(std::string(std::getenv("OUT")) + "/pid." + std::to_string(group->rank()) + "." +
@@ -48,6 +60,7 @@ void run(const std::string& how, int restarts) {
   if (how == "recv") wait_for_message(*group);
   if (group->rank() == 1 && restarts == 0) {
     if (how == "stop") ::raise(SIGSTOP);
+    if (how == "cause") fail(*group);
     for (;;) ::pause();
   }
   ddp::OpOptions options;

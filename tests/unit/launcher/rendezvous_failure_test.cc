@@ -63,6 +63,7 @@ TEST(Failure, TheBudgetIsTheWholeJobsAndEndsItWithTheRootCausesStatus) {
 TEST(Failure, TheRootCauseIsTheFirstFailureThatIsNotSecondary) {
   Pair h(0);
   h.fail(h.a, 0, 0, kExitCollectiveFailed, true);
+  h.pass(Duration{3'000});
   wire::Failure real;
   real.rank = 1;
   real.exit_code = 37;
@@ -71,6 +72,72 @@ TEST(Failure, TheRootCauseIsTheFirstFailureThatIsNotSecondary) {
   ASSERT_EQ(h.finished.size(), 1u);
   EXPECT_EQ(h.finished[0].exit_code, 37);
   EXPECT_EQ(h.finished[0].summary, "rank 1 on b failed: exit code 37");
+}
+
+// A stop would end the worker whose failure this is before it has told its status.
+TEST(Failure, ASecondaryFailureWaitsForItsCause) {
+  Pair h(0);
+  h.fail(h.a, 0, 0, kExitCollectiveFailed, true);
+  h.pass(Duration{2'500});
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 0u);
+  h.fail(h.b, 0, 0, kExitCheckpointUnwritable);
+  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "rank 1 on b failed: exit code 68");
+  h.both_stopped(0);
+  EXPECT_EQ(h.finished.at(0).exit_code, kExitCheckpointUnwritable);
+}
+
+TEST(Failure, AHungCauseIsNotWaitedForLong) {
+  Pair h(0);
+  h.fail(h.a, 0, 0, kExitCollectiveFailed, true);
+  ASSERT_TRUE(h.core.next_deadline().has_value());
+  EXPECT_LE(*h.core.next_deadline(), h.now + Duration{3'000});
+  h.pass(Duration{3'000});
+  EXPECT_EQ(h.last<wire::Stop>(h.b).reason, "rank 0 on a failed: exit code 73");
+}
+
+// More secondary failures do not put the end off.
+TEST(Failure, TheWaitForACauseBeginsWithTheFirstSecondaryFailure) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 3, 3));
+  const auto b = h.join(Harness::node("b", 3, 3));
+  const auto c = h.join(Harness::node("c", 3, 3));
+  h.fail(a, 0, 0, kExitCollectiveFailed, true);
+  h.pass(Duration{2'000});
+  h.fail(b, 0, 0, kExitCollectiveFailed, true);
+  h.pass(Duration{1'000});
+  EXPECT_EQ(h.count<wire::Stop>(c), 1u);
+}
+
+TEST(Failure, ALostNodeIsACause) {
+  Pair h(0);
+  h.fail(h.a, 0, 0, kExitCollectiveFailed, true);
+  h.disconnect(h.b);
+  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node b was lost: its connection closed");
+  h.say(h.a, wire::Stopped{0, {}});
+  EXPECT_EQ(h.finished.at(0).exit_code, kExitNodeLost);
+}
+
+TEST(Failure, NoCauseIsWaitedForWhereEveryOtherWorkerHasSucceeded) {
+  Pair h(0);
+  h.fail(h.a, 0, 0, kExitCollectiveFailed, true);
+  h.say(h.b, wire::Succeeded{0});
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 1u);
+}
+
+// It would end the round before its cause is known, and as one that costs no restart.
+TEST(Failure, ANodeThatJoinsDoesNotEndTheWaitForACause) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 3, 0));
+  const auto b = h.join(Harness::node("b", 2, 3, 0));
+  h.pass(Duration{3'000});
+  ASSERT_EQ(h.rounds.size(), 1u);
+  h.fail(a, 0, 0, kExitCollectiveFailed, true);
+  h.join(Harness::node("c", 2, 3, 0));
+  EXPECT_EQ(h.count<wire::Stop>(b), 0u);
+  h.fail(b, 0, 0, 37);
+  h.say(a, wire::Stopped{0, {}});
+  h.say(b, wire::Stopped{0, {}});
+  EXPECT_EQ(h.finished.at(0).exit_code, 37);
 }
 
 TEST(Failure, TheReportSaysWhatEachNodeWaitedFor) {

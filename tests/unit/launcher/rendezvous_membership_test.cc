@@ -286,6 +286,7 @@ TEST(Membership, ALeaveExplainsSecondaryFailuresThatCameBeforeIt) {
   const auto a = h.join(Harness::node("a", 1, 2, 0));
   const auto b = h.join(Harness::node("b", 1, 2, 0));
   h.fail(a, 0, 0, kExitCollectiveFailed, true);
+  h.pass(Duration{3'000});
   h.say(a, wire::Stopped{0, {}});
   EXPECT_EQ(h.rounds.size(), 1u);
   h.say(b, wire::Leave{"node b was stopped by SIGTERM"});
