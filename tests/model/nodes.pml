@@ -1,4 +1,4 @@
-/* The all_reduce between nodes: partial sums and results share a stream to each node, without deadlock or early overwrite.
+/* all_reduce and reduce between nodes: partial sums and results share a stream to each node, no deadlock, no early overwrite.
  *
  * Models AllReduce of worker/collectives/all_reduce.cc with several nodes: add_up, send, receive with spread, combine and
  * hand_out of a lane's owner, and copy_in and copy_out of a rank without a lane.
@@ -7,6 +7,12 @@
  * puts the results. Such owners, and with -DSCRATCH all, add up into scratch memory, as in the code those do that need wider
  * partial sums, or whose nodes' buffers are registered. The others send from the user's memory. Of scratch memory a slot is
  * reused once it was sent and combined; where there is a pair, the slots of the input already wait for as much.
+ *
+ * -DEXCHANGE: two nodes send each other all their partial sums and both combine them; there are no results on the streams.
+ *
+ * -DREDUCE: a reduce to the first rank. Only its node gets results, which the others' owners pass on from a slot of their own;
+ * of a part that goes nowhere the piece is empty, and takes no room on a stream. The last piece from the root says that it
+ * has its result, which whoever is through asserts.
  *
  * A stream between two nodes holds LINK pieces, and a piece goes through at once: the sender's and the receiver's orders of
  * pieces must agree. Slots and pieces hold the number of their chunk, input slots and the user's memory also whether input
@@ -26,6 +32,17 @@
  *   case: holds -DNODES=3 -DPAIRS=0 -DCHUNKS=2 -DSLOTS=1 -DLINK=1
  *   full: holds -DNODES=3 -DPAIRS=0 -DCHUNKS=3 -DSLOTS=1 -DLINK=1
  *   case: holds -DNODES=3 -DPAIRS=1 -DCHUNKS=2 -DSLOTS=1 -DLINK=1
+ *   case: holds -DNODES=2 -DPAIRS=0 -DCHUNKS=5 -DLINK=1 -DEXCHANGE
+ *   case: holds -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DEXCHANGE
+ *   case: holds -DNODES=2 -DPAIRS=1 -DCHUNKS=5 -DLINK=2 -DEXCHANGE
+ *   case: holds -DNODES=2 -DPAIRS=0 -DCHUNKS=5 -DLINK=1 -DREDUCE
+ *   case: holds -DNODES=2 -DPAIRS=1 -DCHUNKS=4 -DLINK=1 -DREDUCE
+ *   full: holds -DNODES=3 -DPAIRS=0 -DCHUNKS=2 -DSLOTS=1 -DLINK=1 -DREDUCE
+ *   case: fails "user[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DEXCHANGE -DCOMBINE_BEFORE_SENT
+ *   case: fails "own[" -DNODES=2 -DPAIRS=2 -DCHUNKS=4 -DLINK=1 -DEXCHANGE -DOWN_FREE_BEFORE_SENT
+ *   case: fails "theirs[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DEXCHANGE -DTHEIRS_FREE_EARLY
+ *   case: fails "ready[" -DNODES=3 -DPAIRS=0 -DCHUNKS=2 -DSLOTS=1 -DLINK=1 -DREDUCE -DLAST_WORD_EARLY
+ *   case: fails "passing[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DREDUCE -DPASSING_FREE_EARLY
  *   case: fails "theirs[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DTHEIRS_FREE_EARLY
  *   case: fails "own[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DSCRATCH -DOWN_FREE_BEFORE_SENT
  *   case: fails "own[" -DNODES=2 -DPAIRS=0 -DCHUNKS=4 -DLINK=1 -DSCRATCH -DOWN_FREE_BEFORE_COMBINED
@@ -62,6 +79,38 @@ byte own[NODES * SLOTS * NODES];
 #define OWN(part) own[(self * SLOTS + chunk % SLOTS) * NODES + (part)]
 byte theirs[NODES * NODES * SLOTS];
 #define THEIRS(peer) theirs[(self * NODES + (peer)) * SLOTS + chunk % SLOTS]
+
+/* Results on the way through another node than the root's: chunk + 1. */
+#ifdef REDUCE
+byte passing[NODES * SLOTS];
+#define PASSING passing[self * SLOTS + chunk % SLOTS]
+#endif
+
+/* The part of the results that a node computes, and how many there are. */
+#ifdef EXCHANGE
+#define PART(node) 0
+#define PARTS 1
+#else
+#define PART(node) (node)
+#define PARTS NODES
+#endif
+
+/* Where results go on streams, and which of those pieces are not empty. */
+#ifdef REDUCE
+#define ROOT 0
+#define GETS_RESULTS(node) ((node) == ROOT)
+#define RESULTS_BETWEEN(from, to) ((from) == ROOT || (to) == ROOT)
+#define IS_LAST_WORD(chunk, from) ((from) == ROOT && (chunk) + 1 == CHUNKS)
+#define IS_EMPTY(chunk, from, to) ((to) != ROOT && !IS_LAST_WORD(chunk, from))
+#elif defined(EXCHANGE)
+#define GETS_RESULTS(node) true
+#define RESULTS_BETWEEN(from, to) false
+#define IS_EMPTY(chunk, from, to) false
+#else
+#define GETS_RESULTS(node) true
+#define RESULTS_BETWEEN(from, to) true
+#define IS_EMPTY(chunk, from, to) false
+#endif
 
 #define PARTIAL 0
 #define FINAL 1
@@ -127,8 +176,24 @@ chan link[NODES * NODES] = [LINK] of { bit, byte };
 #else
 #define RESULTS_THERE ALL(HAS_RESULTS)
 #endif
+#if defined(COMBINE_BEFORE_SENT) || !defined(EXCHANGE)
+#define TARGET_FREE true
+#else
+#define TARGET_FREE (HAS_SCRATCH(self) || sent_partials[1 - self] > combined)
+#endif
+#if defined(PASSING_FREE_EARLY) || !defined(REDUCE)
+#define PASSING_FREE true
+#else
+#define PASSING_FREE (self == ROOT || combined - sent_results[ROOT] < SLOTS)
+#endif
+#if defined(LAST_WORD_EARLY) || !defined(REDUCE)
+#define WORD_IS_TRUE(peer) true
+#else
+#define WORD_IS_TRUE(peer) (!IS_LAST_WORD(sent_results[peer], self) || handed_out == CHUNKS)
+#endif
 #define CAN_SEND(peer) \
-  (IS_PARTIAL(sent_partials[peer], sent_results[peer]) -> added > sent_partials[peer] : combined > sent_results[peer])
+  (IS_PARTIAL(sent_partials[peer], sent_results[peer]) -> added > sent_partials[peer] : \
+   (combined > sent_results[peer] && WORD_IS_TRUE(peer)))
 #define CAN_RECEIVE(peer) \
   (IS_PARTIAL_IN(received_partials[peer], received_results[peer]) -> THEIRS_FREE(peer) : added > received_results[peer])
 
@@ -138,51 +203,87 @@ inline add_up() {
   do
 #if PAIRS > 0 || defined(SCRATCH)
   :: atomic {
-      peer < NODES && HAS_SCRATCH(self) -> assert(USER(peer) == INPUT_THERE);
+      peer < PARTS && HAS_SCRATCH(self) -> assert(USER(peer) == INPUT_THERE);
       assert(!IS_PAIR(self) || INPUT(self, peer) == GIVEN);
       OWN(peer) = chunk + 1;
       peer++
     }
 #endif
-  :: atomic { peer == NODES || !HAS_SCRATCH(self) -> peer = 0; chunk = 0; added++; break }
+  :: atomic { peer == PARTS || !HAS_SCRATCH(self) -> peer = 0; chunk = 0; added++; break }
   od
 }
 
+/* What is sent as a result: of whom, and whether it is what it should be. */
+#ifdef REDUCE
+#define RESULT_IS_RIGHT (self == ROOT || PASSING == chunk + 1)
+#else
+#define RESULT_IS_RIGHT (USER(self) == RESULT_THERE)
+#endif
+
 inline send() {
+#ifndef EXCHANGE
   if
   :: IS_PARTIAL(sent_partials[peer], sent_results[peer]) ->
+#endif
     chunk = sent_partials[peer];
-    assert(HAS_SCRATCH(self) || USER(peer) == INPUT_THERE);
-    assert(!HAS_SCRATCH(self) || OWN(peer) == chunk + 1);
+    assert(HAS_SCRATCH(self) || USER(PART(peer)) == INPUT_THERE);
+    assert(!HAS_SCRATCH(self) || OWN(PART(peer)) == chunk + 1);
     TO(peer)!PARTIAL, chunk + 1;
-    sent_partials[peer]++
+    sent_partials[peer]++;
+    sent_results[peer] = (RESULTS_BETWEEN(self, peer) -> sent_results[peer] : sent_partials[peer])
+#ifndef EXCHANGE
   :: else ->
     chunk = sent_results[peer];
-    assert(USER(self) == RESULT_THERE);
+    assert(RESULT_IS_RIGHT);
+#ifdef REDUCE
+    if
+    :: IS_EMPTY(chunk, self, peer)
+    :: else -> TO(peer)!FINAL, chunk + 1
+    fi;
+#else
     TO(peer)!FINAL, chunk + 1;
+#endif
     sent_results[peer]++
-  fi;
+  fi
+#endif
+  ;
   chunk = 0;
   peer = 0
 }
 
+#define IS_PARTIAL_FROM(peer) IS_PARTIAL_IN(received_partials[peer], received_results[peer])
+#define NOTHING_FROM(peer) (!IS_PARTIAL_FROM(peer) && IS_EMPTY(received_results[peer], peer, self))
+
 inline receive() {
-  FROM(peer)?kind, piece;
+#ifdef REDUCE
   if
-  :: IS_PARTIAL_IN(received_partials[peer], received_results[peer]) ->
+  :: NOTHING_FROM(peer)
+  :: else -> FROM(peer)?kind, piece
+  fi;
+#else
+  FROM(peer)?kind, piece;
+#endif
+#ifndef EXCHANGE
+  if
+  :: IS_PARTIAL_FROM(peer) ->
+#endif
     chunk = received_partials[peer];
     assert(kind == PARTIAL && piece == chunk + 1);
     THEIRS(peer) = piece;
-    received_partials[peer]++
+    received_partials[peer]++;
+    received_results[peer] = (RESULTS_BETWEEN(peer, self) -> received_results[peer] : received_partials[peer])
+#ifndef EXCHANGE
   :: else ->
     chunk = received_results[peer];
-    assert(kind == FINAL && piece == chunk + 1);
-    USER(peer) = RESULT_THERE;
+    assert(IS_EMPTY(chunk, peer, self) || (kind == FINAL && piece == chunk + 1));
+    USER(peer) = (GETS_RESULTS(self) -> RESULT_THERE : USER(peer));
 #ifndef NOT_SPREAD
     INPUT(self, peer) = (IS_PAIR(self) -> RESULT : 0);
 #endif
     received_results[peer]++
-  fi;
+  fi
+#endif
+  ;
   chunk = 0;
   peer = 0;
   kind = 0;
@@ -195,22 +296,27 @@ inline combine() {
   do
   :: peer < NODES && peer != self -> assert(THEIRS(peer) == chunk + 1); peer++
   :: peer == self ->
-    assert(HAS_SCRATCH(self) || USER(self) == INPUT_THERE);
-    assert(!HAS_SCRATCH(self) || OWN(self) == chunk + 1);
+    assert(HAS_SCRATCH(self) || USER(PART(self)) == INPUT_THERE);
+    assert(!HAS_SCRATCH(self) || OWN(PART(self)) == chunk + 1);
     peer++
   :: peer == NODES -> peer = 0; break
   od;
-  USER(self) = RESULT_THERE;
-  INPUT(self, self) = (IS_PAIR(self) -> RESULT : 0);
+  USER(PART(self)) = (GETS_RESULTS(self) -> RESULT_THERE : USER(PART(self)));
+  INPUT(self, PART(self)) = (IS_PAIR(self) -> RESULT : 0);
+#ifdef REDUCE
+  PASSING = (self != ROOT -> chunk + 1 : 0);
+#endif
   chunk = 0;
   combined++
 }
 
 #define IS_PEER(node) ((node) != self && (node) < NODES)
 #define SENDING(node) \
-  IS_PEER(node) && sent_results[node] < CHUNKS && len(TO(node)) < LINK && CAN_SEND(node)
+  IS_PEER(node) && sent_results[node] < CHUNKS && CAN_SEND(node) && \
+  (len(TO(node)) < LINK || \
+   (!IS_PARTIAL(sent_partials[node], sent_results[node]) && IS_EMPTY(sent_results[node], self, node)))
 #define RECEIVING(node) \
-  IS_PEER(node) && received_results[node] < CHUNKS && len(FROM(node)) > 0 && CAN_RECEIVE(node)
+  IS_PEER(node) && received_results[node] < CHUNKS && CAN_RECEIVE(node) && (len(FROM(node)) > 0 || NOTHING_FROM(node))
 
 proctype Owner(byte self) {
   byte added;
@@ -234,10 +340,14 @@ proctype Owner(byte self) {
   :: atomic { SENDING(2) -> peer = 2; send() }
   :: atomic { RECEIVING(2) -> peer = 2; receive() }
 #endif
-  :: atomic { combined < added && PARTIALS_THERE -> combine() }
+  :: atomic { combined < added && PARTIALS_THERE && TARGET_FREE && PASSING_FREE -> combine() }
   :: atomic { handed_out < combined && RESULTS_THERE -> handed_out++; ready[self] = handed_out }
   :: handed_out == CHUNKS && ALL(SENT_ALL) -> break
   od
+#ifdef REDUCE
+  ;
+  assert(ready[ROOT] == CHUNKS)
+#endif
 }
 
 #if PAIRS > 0
@@ -250,15 +360,15 @@ proctype Neighbour(byte self) {
   :: in[self] < CHUNKS && in[self] - out < UNDER_WAY ->
     chunk = in[self];
     do
-    :: atomic { part < NODES -> INPUT(self, part) = GIVEN; part++ }
-    :: atomic { part == NODES -> part = 0; chunk = 0; break }
+    :: atomic { part < PARTS -> INPUT(self, part) = GIVEN; part++ }
+    :: atomic { part == PARTS -> part = 0; chunk = 0; break }
     od;
     in[self]++
   :: out < CHUNKS && ready[self] > out ->
     chunk = out;
     do
-    :: atomic { part < NODES -> assert(INPUT(self, part) == RESULT); part++ }
-    :: atomic { part == NODES -> part = 0; chunk = 0; break }
+    :: atomic { part < PARTS -> assert(INPUT(self, part) == RESULT); part++ }
+    :: atomic { part == PARTS -> part = 0; chunk = 0; break }
     od;
     out++
   :: in[self] == CHUNKS && out == CHUNKS -> break
