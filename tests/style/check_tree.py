@@ -12,7 +12,7 @@ LEVELS = {
     "agent/core": 2, "agent/process": 3, "agent/shell": 4,
     "worker/buckets": 1, "worker/checkpoint": 1, "worker/transport": 3, "worker/collectives": 4, "worker/runtime": 5,
     "worker/nccl": 5,
-    "worker/ddp": 6, "worker/train": 7,
+    "worker/ddp": 6, "worker/train": 7, "worker/package": 7,
 }
 # Types that the transport shares with the folder above it would make a circle, and the NCCL groups lie beside the host's;
 # these headers have no code.

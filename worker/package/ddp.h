@@ -1,0 +1,24 @@
+#pragma once
+
+// All that LibTorch programs get from ddp::ddp. Each header is the manual of its part.
+//
+// ProcessGroup::from_environment() is the group of the workers that ddp-run started; alone, a
+// program is a group of one, so the same program runs with and without ddp-run.
+#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/clip_grad.h"
+#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/hooks/batched_power_sgd_hook.h"
+#include "worker/ddp/hooks/compress_wrapper.h"
+#include "worker/ddp/hooks/default_hooks.h"
+#include "worker/ddp/hooks/hierarchical_model_averager.h"
+#include "worker/ddp/hooks/model_averager.h"
+#include "worker/ddp/hooks/post_local_sgd_hook.h"
+#include "worker/ddp/hooks/post_local_sgd_optimizer.h"
+#include "worker/ddp/hooks/power_sgd_hook.h"
+#include "worker/ddp/hooks/quantization_hooks.h"
+#include "worker/ddp/mesh_reduce.h"
+#include "worker/ddp/tensor_collectives.h"
+#include "worker/runtime/control_channel.h"
+#include "worker/runtime/process_group.h"

@@ -1,0 +1,22 @@
+# Run by the installation: copies DDP_PUBLIC_HEADERS to DDP_INCLUDE_DIR and below it, under their paths in the tree, all of
+# our headers that they include, directly or not.
+cmake_policy(VERSION 3.25)  # A script of the installation begins without any.
+set(todo ${DDP_PUBLIC_HEADERS})
+set(seen)
+while(todo)
+  list(POP_FRONT todo header)
+  if(header IN_LIST seen)
+    continue()
+  endif()
+  list(APPEND seen ${header})
+  set(folder)
+  if(NOT header IN_LIST DDP_PUBLIC_HEADERS)
+    get_filename_component(folder ${header} DIRECTORY)
+  endif()
+  file(INSTALL "${DDP_SOURCE_DIR}/${header}" DESTINATION "${CMAKE_INSTALL_PREFIX}/${DDP_INCLUDE_DIR}/${folder}")
+  file(STRINGS "${DDP_SOURCE_DIR}/${header}" lines REGEX "^#include \"")
+  foreach(line ${lines})
+    string(REGEX REPLACE "^#include \"([^\"]+)\".*" "\\1" included "${line}")
+    list(APPEND todo ${included})
+  endforeach()
+endwhile()
