@@ -1,0 +1,107 @@
+// bench-c10d: what bench-ddp does, with LibTorch's own C++ Reducer over ProcessGroupGloo, so that
+// no interpreter is in the peer's figures.
+//
+// usage: RANK=r WORLD_SIZE=p bench-c10d STORE MODEL STEPS ROUNDS
+// STORE is a file on which the ranks meet and which did not exist before. Over the loopback
+// interface, as gloo always is. The calls are those of Python's DistributedDataParallel with
+// gradient_as_bucket_view.
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+#include <torch/optim/sgd.h>
+
+#include "bench/ddp_task.h"
+
+namespace ddp::bench {
+namespace {
+
+using Group = c10d::ProcessGroupGloo;
+
+constexpr std::int64_t kBucketBytes = std::int64_t{25} << 20;
+
+int number_from_environment(const char* name) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) throw std::invalid_argument(std::string(name) + " is not set");
+  return std::stoi(text);
+}
+
+// Rank 0's parameters and buffers, for all.
+void broadcast_model(Group& group, const train::Model& model) {
+  const at::NoGradGuard no_grad;
+  for (const auto& list : {model.parameters(), model.buffers()}) {
+    for (const at::Tensor& tensor : list) {
+      std::vector<at::Tensor> tensors{tensor.detach()};
+      group.broadcast(tensors)->wait();
+    }
+  }
+}
+
+// What DistributedDataParallel makes: one bucket for the first step, rebuilt after it.
+c10d::Reducer make_reducer(const c10::intrusive_ptr<Group>& group, const train::Model& model) {
+  const std::vector<at::Tensor> parameters = model.parameters();
+  const std::vector<bool> sparse(parameters.size(), false);
+  auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
+      parameters, {static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max())}, sparse);
+  return c10d::Reducer(parameters, std::move(buckets), std::move(limits), group, sparse,
+                       kBucketBytes, /*find_unused_parameters=*/false,
+                       /*gradient_as_bucket_view=*/true, {}, c10d::kDefaultFirstBucketBytes);
+}
+
+void run(int argc, char** argv) {
+  if (argc != 5) throw std::invalid_argument("usage: bench-c10d STORE MODEL STEPS ROUNDS");
+  at::set_num_threads(1);
+  const int rank = number_from_environment("RANK");
+  const int size = number_from_environment("WORLD_SIZE");
+  auto options = Group::Options::create();
+  options->devices.push_back(Group::createDeviceForInterface("lo"));
+  const auto group = c10::make_intrusive<Group>(c10::make_intrusive<c10d::FileStore>(argv[1], size),
+                                                rank, size, options);
+
+  const Task task = make_task(argv[2], rank);
+  broadcast_model(*group, *task.model);
+  c10d::Reducer reducer = make_reducer(group, *task.model);
+  torch::optim::SGD optimizer(task.model->parameters(),
+                              torch::optim::SGDOptions(0.01).momentum(0.5));
+  // Rank 0's buffers replace the others' before every forward but the first, coalesced.
+  const std::vector<at::Tensor> buffers = task.model->buffers();
+  at::Tensor loss;
+  const auto step = [&] {
+    task.model->zero_grad(/*set_to_none=*/false);  // The optimizer's refuses bucket views.
+    reducer.prepare_for_forward();
+    reducer.rebuild_buckets();
+    if (loss.defined() && !buffers.empty()) {
+      c10d::broadcast_coalesced(group, buffers, std::size_t{250} << 20, 0);
+    }
+    const at::Tensor output = task.model->forward(task.input);
+    reducer.prepare_for_backward({output});
+    loss = task.model->loss(output, task.target);
+    loss.backward();
+    optimizer.step();
+  };
+  const auto rates = measure_steps(
+      std::stoi(argv[4]), std::stoi(argv[3]), [&] { group->barrier()->wait(); }, step);
+  if (rank == 0) print_rates("c10d", argv[2], rates, loss.item<double>());
+  group->barrier()->wait();
+}
+
+}  // namespace
+}  // namespace ddp::bench
+
+int main(int argc, char** argv) {
+  try {
+    ddp::bench::run(argc, argv);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench-c10d: %s\n", error.what());
+    return 1;
+  }
+}

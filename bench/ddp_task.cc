@@ -1,0 +1,87 @@
+#include "bench/ddp_task.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <stdexcept>
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/nn/modules/linear.h>
+
+#include "worker/train/models/mnist.h"
+#include "worker/train/models/resnet.h"
+
+namespace ddp::bench {
+namespace {
+
+class Mlp final : public train::Model {
+ public:
+  Mlp() {
+    for (int layer = 0; layer < 8; ++layer) {
+      layers_.push_back(
+          register_module("layer" + std::to_string(layer), torch::nn::Linear(1024, 1024)));
+    }
+  }
+  at::Tensor forward(const at::Tensor& input) override {
+    at::Tensor x = input;
+    for (torch::nn::Linear& layer : layers_) x = at::relu(layer->forward(x));
+    return x;
+  }
+  at::Tensor loss(const at::Tensor& output, const at::Tensor& target) override {
+    return at::mse_loss(output, target);
+  }
+  bool classifies() const override { return false; }
+
+ private:
+  std::vector<torch::nn::Linear> layers_;
+};
+
+}  // namespace
+
+Task make_task(const std::string& name, int rank) {
+  at::manual_seed(1);
+  Task task;
+  const at::Generator random =
+      at::detail::createCPUGenerator(100 + static_cast<std::uint64_t>(rank));
+  const auto classes = [&](std::int64_t rows) {
+    return at::randint(10, {rows}, random, at::TensorOptions(at::kLong));
+  };
+  if (name == "mnist") {
+    task = {train::make_mnist(/*batch_norm=*/true), at::randn({128, 1, 28, 28}, random),
+            classes(128)};
+  } else if (name == "resnet18") {
+    task = {train::make_resnet18(10), at::randn({16, 3, 64, 64}, random), classes(16)};
+  } else if (name == "mlp") {
+    task = {std::make_shared<Mlp>(), at::randn({64, 1024}, random), at::randn({64, 1024}, random)};
+  } else {
+    throw std::invalid_argument("there is no model " + name + "; there are mnist, resnet18, mlp");
+  }
+  return task;
+}
+
+std::vector<double> measure_steps(int rounds, int steps, const std::function<void()>& meet,
+                                  const std::function<void()>& step) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<double> rates;
+  for (int round = -1; round < rounds; ++round) {
+    meet();
+    const auto begin = Clock::now();
+    for (int count = 0; count < steps; ++count) step();
+    const double took = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (round >= 0) rates.push_back(steps / took);
+  }
+  return rates;
+}
+
+void print_rates(const std::string& mode, const std::string& model,
+                 const std::vector<double>& rates, double loss) {
+  fmt::print(
+      "{{\"mode\": \"{}\", \"model\": \"{}\", \"steps_per_second\": [{:.3f}], \"loss\": {}}}\n",
+      mode, model, fmt::join(rates, ", "), loss);
+  std::fflush(stdout);
+}
+
+}  // namespace ddp::bench
