@@ -7,6 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/link_streams.h"
+#include "tests/support/on_ranks.h"
+#include "tests/support/process.h"
 #include "worker/collectives/collectives.h"
 #include "worker/transport/inproc.h"
 
@@ -156,6 +159,39 @@ TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
       EXPECT_EQ(vector[chunk * kChunkElements], expected) << chunk;
       EXPECT_EQ(vector[(chunk + 1) * kChunkElements - 1], expected) << chunk;
     }
+  }
+}
+
+// In an exchange the result takes the place of what is being sent: the user's memory.
+TEST(BackPressureInExchange, ResultsWaitForANeighbourThatDoesNotRead) {
+  test::Dam dam;
+  dam.allowed = sizeof(std::uint64_t) + sizeof(OpRecord);  // What is said before the data.
+  const auto transports = test::transports_over(
+      {1, 1}, [&](Rank from, Rank /*to*/, UniqueFd socket) -> std::unique_ptr<DataStream> {
+        if (from == 0) return std::make_unique<SocketStream>(std::move(socket));
+        return std::make_unique<test::HeldStream>(std::move(socket), dam);
+      });
+  std::vector<float> values[2];
+  for (const std::size_t rank : {0U, 1U}) {
+    values[rank].resize(kChunks * kChunkElements);
+    for (std::size_t i = 0; i < values[rank].size(); ++i)
+      values[rank][i] = (rank == 0 ? 1.0F : 1000.0F) * static_cast<float>(i / 1000);
+  }
+  std::thread releasing([&] {
+    EXPECT_TRUE(test::wait_until([&] { return dam.reached.load(); }));
+    // Everything that can move has moved; less would test less, but not fail.
+    std::this_thread::sleep_for(milliseconds(200));  // sleep: nothing tells that nothing happens
+    dam.released = true;
+  });
+  test::on_ranks(2, [&](Rank rank) {
+    const auto index = static_cast<std::size_t>(rank);
+    const auto failure = Collectives(*transports[index]).run(sum_of(values[index]));
+    EXPECT_FALSE(failure) << failure->text;
+  });
+  releasing.join();
+  for (const std::vector<float>& result : values) {
+    for (std::size_t i = 0; i < result.size(); ++i)
+      ASSERT_EQ(result[i], 1001.0F * static_cast<float>(i / 1000)) << "element " << i;
   }
 }
 

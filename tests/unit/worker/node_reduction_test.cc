@@ -295,6 +295,41 @@ TEST(NodeReductionHeld, ResultsWaitForARootThatDoesNotRead) {
     ASSERT_EQ(values[0][i], static_cast<float>(i / 1000 * 6)) << "element " << i;
 }
 
+// Who gets nothing of the result knows at its end that the root has all of it.
+TEST(NodeReductionHeld, NobodyIsThroughBeforeTheRootHasItsResult) {
+  const std::vector<int> nodes = {1, 1, 1};
+  std::vector<std::vector<float>> values(3, std::vector<float>(std::size_t{1} << 20, 1.0F));
+  const auto reduce_of = [&](Rank rank) {
+    auto& own = values[static_cast<std::size_t>(rank)];
+    return operations::reduce({own.data(), own.size(), DType::kF32}, 0, ReduceOp::kSum, 3);
+  };
+  Wire wire(nodes);
+  wire.run(reduce_of);
+  // All that rank 2 has for the root but the last byte.
+  test::Dam dam;
+  dam.allowed = wire.at(2, 0) - 1;
+  const auto transports = test::transports_over(
+      nodes, [&](Rank from, Rank to, UniqueFd socket) -> std::unique_ptr<DataStream> {
+        if (from != 0 || to != 2) return std::make_unique<SocketStream>(std::move(socket));
+        return std::make_unique<test::HeldStream>(std::move(socket), dam);
+      });
+  std::thread releasing([&] {
+    EXPECT_TRUE(test::wait_until([&] { return dam.reached.load(); }));
+    // Who could be through is through; less would test less, but not fail.
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // sleep: nothing tells that
+    dam.released = true;
+  });
+  test::on_ranks(3, [&](Rank rank) {
+    Operation operation = reduce_of(rank);
+    operation.timeout = seconds(60);
+    operation.deadline = Clock::now() + operation.timeout;
+    const auto failure = Collectives(*transports[static_cast<std::size_t>(rank)]).run(operation);
+    EXPECT_FALSE(failure) << failure->text;
+    EXPECT_TRUE(dam.released) << "rank " << rank;
+  });
+  releasing.join();
+}
+
 // In the middle: the data of a rank has stopped, and nobody can have finished, when one aborts.
 TEST(NodeReductionHeld, AbortInTheMiddleReachesEveryRank) {
   for (const bool scatter : {false, true}) {
