@@ -15,6 +15,7 @@
 #include "common/base/check.h"
 #include "common/base/errc.h"
 #include "worker/collectives/operation.h"
+#include "worker/transport/control_links.h"
 #include "worker/transport/futex.h"
 
 namespace ddp {
@@ -24,8 +25,7 @@ constexpr std::chrono::hours kLongestTimeout{24 * 365};
 constexpr std::chrono::milliseconds kSleepLimit{20};  // Bounds how late an abort is seen.
 constexpr std::chrono::microseconds kShortestSleep{50};
 constexpr std::chrono::microseconds kPollLimit{500};  // A ring cannot wake a thread that polls.
-constexpr Duration kExplanationTime{100};  // How long a cause may lag behind a connection's end.
-constexpr unsigned kStepsPerCheck = 64;    // Of deadlines, except before sleeping.
+constexpr unsigned kStepsPerCheck = 64;               // Of deadlines, except before sleeping.
 constexpr std::chrono::microseconds kLookPause{500};
 constexpr int kQuietLooks = 20;
 constexpr std::chrono::seconds kDeliveryTime{5};  // For what is buffered when the group ends.
@@ -356,7 +356,7 @@ void PostOffice::check_stream(Peer& other) {
   }
   const TimePoint now = Clock::now();
   if (other.ended_at == TimePoint{}) other.ended_at = now;
-  if (now - other.ended_at < kExplanationTime) return;
+  if (now - other.ended_at < ControlLinks::kVerdictTime) return;
   const auto with_peer = [&](const auto& work) { return work->peer == other.rank; };
   const auto work = std::find_if(pending_.begin(), pending_.end(), with_peer);
   break_down({Errc::kPeerLost, other.rank,

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,6 +24,9 @@ constexpr std::size_t kPayloadMax = 1024;
 constexpr std::size_t kTextMax = 500;
 // A peer may be so many of its own intervals late, however short the limit here.
 constexpr int kBeatsMissed = 4;
+// Of the time between two calls of listen() so much counts for an explanation that does not come:
+// a watcher that did not run has not seen that it did not.
+constexpr Duration kWatchedMax{20};
 
 void append(std::string& bytes, std::uint32_t number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof(number));
@@ -54,8 +56,9 @@ struct ControlLinks::Peer {
   bool left = false;     // It said good-bye.
   Duration interval{0};  // Of its beats, as it says.
   Duration silent{0};    // Watched since it was heard last.
-  std::optional<TimePoint> ended;
-  std::string how;  // It ended.
+  bool ended = false;
+  std::string how;          // It ended.
+  Duration unexplained{0};  // Watched since then.
 };
 
 ControlLinks::ControlLinks(std::vector<ControlPeer> peers) {
@@ -119,17 +122,18 @@ bool ControlLinks::waits_for_explanation() const {
                      [](const auto& peer) { return peer->ended && !peer->left; });
 }
 
-Outcome ControlLinks::listen(TimePoint now, Duration passed, Duration limit) {
+Outcome ControlLinks::listen(Duration passed, Duration limit) {
   Outcome found;
   for (const auto& peer : peers_) {
     if (peer->left) continue;
     peer->silent += passed;
     if (!peer->ended) {
       if (auto told = take(*peer)) return told;
-      if (peer->ended) peer->ended = now;
+    } else {
+      peer->unexplained += std::min(passed, kWatchedMax);
     }
     if (peer->left || found) continue;
-    if (peer->ended && now - *peer->ended >= kExplanationTime) {
+    if (peer->unexplained >= kExplanationTime) {
       found =
           Failure{Errc::kPeerLost, peer->rank,
                   fmt::format("rank {} on node {} is gone: {}", peer->rank, peer->node, peer->how)};
@@ -153,7 +157,7 @@ Outcome ControlLinks::take(Peer& peer) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && would_block(errno)) break;
     if (got <= 0) {
-      peer.ended = TimePoint{};
+      peer.ended = true;
       peer.how = got == 0 ? "it closed the connection" : std::generic_category().message(errno);
       break;
     }

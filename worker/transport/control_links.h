@@ -33,8 +33,12 @@ struct ControlPeer {
 class ControlLinks {
  public:
   // How long a cause that is under way may lag behind the end of a connection before the peer
-  // counts as dead.
+  // counts as dead: in time that the watcher has run.
   static constexpr Duration kExplanationTime{100};
+  // How long others wait for the watcher's verdict about a peer whose data has ended. It always
+  // comes, after a death in little more than kExplanationTime, but for a peer that has left in
+  // order; a machine that is overloaded needs longer.
+  static constexpr Duration kVerdictTime{2'000};
 
   explicit ControlLinks(std::vector<ControlPeer> peers);
   ~ControlLinks();
@@ -58,7 +62,7 @@ class ControlLinks {
   // Takes in what has come. `passed` is the time that this thread has watched since the last call.
   // The failure to raise: what a peer told, or that a peer has died (kPeerLost), has been silent
   // for `limit` (kTimeout; no limit if 0), or speaks another language (kProtocol).
-  Outcome listen(TimePoint now, Duration passed, Duration limit);
+  Outcome listen(Duration passed, Duration limit);
   // Whether a connection has ended without a word, so that listen() must be called again within
   // kExplanationTime.
   bool waits_for_explanation() const;

@@ -18,7 +18,7 @@ Link::Link(UniqueFd data, UniqueFd control, Rank peer, int peer_node)
 
 // A peer that ends its streams on purpose says why, but its word may come a little later.
 void Link::explain_end() {
-  const TimePoint limit = Clock::now() + ControlLinks::kExplanationTime;
+  const TimePoint limit = Clock::now() + ControlLinks::kVerdictTime;
   while (segment_ != nullptr && !segment_->aborted() && Clock::now() < limit) {
     futex_wait(segment_->abort_word(), 0, limit - Clock::now());
   }

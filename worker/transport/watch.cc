@@ -206,9 +206,7 @@ void Watch::run_net() {
       next_beat = now + beat;
     }
     const Duration passed = watched(seen, now, beat);
-    if (const auto failure = links_.listen(now, passed, options_.stall_timeout)) {
-      return raise(*failure);
-    }
+    if (const auto failure = links_.listen(passed, options_.stall_timeout)) return raise(*failure);
     entries[0] = pollfd{net_stop_.get(), POLLIN, 0};
     const int count = 1 + links_.poll_entries(entries.data() + 1);
     auto wait = std::chrono::ceil<Duration>(next_beat - now);

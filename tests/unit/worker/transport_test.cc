@@ -119,8 +119,12 @@ TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
   EXPECT_EQ(one.receive_some(&byte, 1), 0);
   EXPECT_TRUE(one.wants_data());
   other.close({Errc::kMismatch, 3, "they disagree"});
-  // The cause comes a little later than the end, by way of the watch.
-  std::thread watch([&] { segment->raise_abort({Errc::kMismatch, 3, "they disagree"}); });
+  // The cause comes later than the end, by way of a watch that the machine does not let run.
+  std::thread watch([&] {
+    // sleep: stands for the load
+    std::this_thread::sleep_for(5 * ControlLinks::kExplanationTime);
+    segment->raise_abort({Errc::kMismatch, 3, "they disagree"});
+  });
   EXPECT_EQ(one.receive_some(&byte, 1), -1);
   watch.join();
   EXPECT_EQ(one.failure().text, "they disagree");
