@@ -44,8 +44,7 @@ void wait_for_message(ddp::ProcessGroup& group) {
 // As a program that meets an error: the others learn of it before this process has ended.
 [[noreturn]] void fail(ddp::ProcessGroup& group) {
   group.abort("rank 1 cannot go on");
-  // sleep: stands for all that a process may do before it ends.
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // sleep: a slow way to end
   std::_Exit(ddp::kExitCheckpointUnwritable);
 }
 

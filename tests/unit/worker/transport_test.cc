@@ -121,8 +121,7 @@ TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
   other.close({Errc::kMismatch, 3, "they disagree"});
   // The cause comes later than the end, by way of a watch that the machine does not let run.
   std::thread watch([&] {
-    // sleep: stands for the load
-    std::this_thread::sleep_for(5 * ControlLinks::kExplanationTime);
+    std::this_thread::sleep_for(5 * ControlLinks::kExplanationTime);  // sleep: as under load
     segment->raise_abort({Errc::kMismatch, 3, "they disagree"});
   });
   EXPECT_EQ(one.receive_some(&byte, 1), -1);
