@@ -52,7 +52,16 @@ TEST(ReduceGradients, UndefinedCountsAsZeroAndStaysSoWhereNobodyHasOne) {
       EXPECT_FALSE(parameters[4].grad().defined());
       parameters[0].mutable_grad().reset();
     }
-    // Another list with the same object, and one parameter frozen on the way.
+    std::size_t reduced = 0;
+    for (const GradBucket& bucket : reducer.buckets()) reduced += bucket.parameters().size();
+    EXPECT_EQ(reduced, 4U) << "each once, frozen ones not at all";
+    // The same list, with one parameter frozen on the way.
+    parameters[1].requires_grad_(false);
+    parameters[1].mutable_grad() = torch::full({3}, rank, torch::kDouble);
+    reducer.reduce(parameters);
+    EXPECT_TRUE(torch::equal(parameters[1].grad(), torch::full({3}, rank, torch::kDouble)));
+    parameters[1].requires_grad_(true);
+    // Another list with the same object.
     parameters[2].requires_grad_(false);
     parameters[3].mutable_grad() = torch::ones({2, 2});
     reducer.reduce({parameters[3], parameters[2], parameters[1]});

@@ -351,6 +351,9 @@ TEST(StepMode, ClosuresSeeTheAverage) {
       });
       last = loss.item<float>();
       if (step == 0) first = last;
+      const auto losses = mesh_reduce(
+          "losses", last, [](const auto& values) { return values; }, *group);
+      EXPECT_EQ(losses[0], losses[1]);
     }
     EXPECT_LT(last, first / 2);
     const auto all = mesh_reduce(
