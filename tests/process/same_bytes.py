@@ -23,8 +23,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
 LIMIT_S = 120
-TRAIN = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--epochs", "3",
-         "--batch-size", "64", "--threads", "1", "--log-every", "1000"]
+# What is trained. Each takes about as long undisturbed as it takes to start LibTorch a few times.
+RECIPES = {
+    "mnist": ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--epochs", "3",
+              "--batch-size", "64"],
+    "adam": ["--model", "toy", "--train-samples", "12000", "--epochs", "4", "--batch-size", "5", "--optimizer", "adam",
+             "--lr-schedule", "warmup-exponential", "--lr-decay-epochs", "1", "--accumulate-steps", "3",
+             "--clip-grad-norm", "1"],
+    "parallel": ["--model", "toy-model-parallel", "--micro-batches", "2", "--train-samples", "6000", "--epochs", "4",
+                 "--batch-size", "10", "--optimizer", "adamw", "--lr-schedule", "step", "--lr-decay-epochs", "2"],
+    "powersgd": ["--model", "mnist", "--train-samples", "1536", "--test-samples", "64", "--epochs", "3", "--batch-size", "32",
+                 "--comm-hook", "powersgd:rank=2,start_iter=10", "--bucket-cap-mb", "0.03"],
+    "quantize": ["--model", "mnist", "--train-samples", "1536", "--test-samples", "64", "--epochs", "3", "--batch-size", "32",
+                 "--comm-hook", "quantize_per_channel:error_feedback=true", "--bucket-cap-mb", "0.03"],
+    "localsgd": ["--model", "toy", "--train-samples", "6000", "--epochs", "4", "--batch-size", "10", "--momentum", "0.9",
+                 "--comm-hook", "post_localsgd:start_iter=30,period=7,subgroup_size=1"],
+}
+EVERY = {"mnist": 3, "adam": 40, "parallel": 40, "powersgd": 3, "quantize": 3, "localsgd": 45}  # Steps between checkpoints.
 
 parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
@@ -32,6 +47,7 @@ parser.add_argument("--seed", type=int, default=None)
 parser.add_argument("--count", type=int, default=20 if os.environ.get("DDP_TEST_FULL") == "1" else 6)
 parser.add_argument("--grad-sync", choices=["ddp", "step", "both"], default="both")
 parser.add_argument("--kinds", default="worker,agent,node")
+parser.add_argument("--recipe", default=",".join(RECIPES))
 args = parser.parse_args()
 seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
 print(f"same_bytes: --seed {seed}", flush=True)
@@ -39,16 +55,17 @@ draw = random.Random(seed)
 base = Path(tempfile.mkdtemp(prefix="same_bytes."))
 
 
-def train_command(folder, mode, undisturbed):
-    checkpoint = [] if undisturbed else ["--checkpoint-dir", str(folder / "checkpoints"), "--checkpoint-every", "3"]
-    return [str(args.bin_dir / "ddp-train"), *TRAIN, "--grad-sync", mode, *checkpoint,
-            "--summary", str(folder / "summary.json")]
+def train_command(folder, recipe, mode, undisturbed):
+    checkpoint = [] if undisturbed else ["--checkpoint-dir", str(folder / "checkpoints"),
+                                         "--checkpoint-every", str(EVERY[recipe])]
+    return [str(args.bin_dir / "ddp-train"), *RECIPES[recipe], "--threads", "1", "--log-every", "1000",
+            "--grad-sync", mode, *checkpoint, "--summary", str(folder / "summary.json")]
 
 
 class Job:
     """Two workers: on one node, or on one each of two."""
 
-    def __init__(self, folder, mode, nodes, undisturbed=False):
+    def __init__(self, folder, recipe, mode, nodes, undisturbed=False):
         folder.mkdir()
         self.folder, self.nodes_asked = folder, nodes
         flags = ["--max-restarts", "5", "--nproc-per-node", str(2 // nodes)]
@@ -57,7 +74,7 @@ class Job:
         else:
             flags += ["--nnodes", str(nodes), "--rdzv-endpoint", f"127.0.0.1:{jobs.free_port()}", "--rdzv-id", folder.name,
                       "--join-timeout", str(LIMIT_S)]
-        self.command = [str(args.bin_dir / "ddp-run"), *flags, *train_command(folder, mode, undisturbed)]
+        self.command = [str(args.bin_dir / "ddp-run"), *flags, *train_command(folder, recipe, mode, undisturbed)]
         self.started = time.monotonic()
         self.nodes = [self.start_node(index) for index in range(nodes)]
         self.killed_nodes = []
@@ -127,10 +144,10 @@ def shared_memory_files():
     return set(os.listdir("/dev/shm"))
 
 
-def disturbed(number, mode, kind, nodes, seconds, expected):
+def disturbed(number, recipe, mode, kind, nodes, seconds, expected):
     moment = draw.uniform(0.02, 1.0) * seconds
     before_shm, before_tmp = shared_memory_files(), set(os.listdir("/tmp"))
-    job = Job(base / f"{number:02d}-{mode}-{kind}-{nodes}", mode, nodes)
+    job = Job(base / f"{number:02d}-{recipe}-{mode}-{kind}-{nodes}", recipe, mode, nodes)
     try:
         victim = None
         while victim is None and any(node.process.poll() is None for node in job.nodes):
@@ -147,7 +164,7 @@ def disturbed(number, mode, kind, nodes, seconds, expected):
         job.kill()
         raise
     same = result["weights_sha256"] == expected
-    print(f"{number:2d} {mode:4s} {nodes} node(s), at {moment:5.2f} s killed {victim or 'nothing (the run was over)'}: "
+    print(f"{number:2d} {recipe} {mode:4s} {nodes} node(s), at {moment:5.2f} s killed {victim or 'nothing (the run was over)'}: "
           f"resumed from step {result['resumed_from_step']}, {result['restarts']} restart(s), {job.seconds:.2f} s, "
           f"{'same bytes' if same else 'DIFFERENT BYTES ' + result['weights_sha256']}", flush=True)
     if not same:
@@ -162,23 +179,29 @@ def disturbed(number, mode, kind, nodes, seconds, expected):
 def main():
     modes = ["ddp", "step"] if args.grad_sync == "both" else [args.grad_sync]
     kinds = args.kinds.split(",")
+    recipes = args.recipe.split(",")
+    # Neighbours differ in both, so that a short run sees something of everything.
+    ways = [(recipe, modes[(index + turn) % len(modes)]) for turn in range(len(modes)) for index, recipe in enumerate(recipes)]
     reference, seconds = {}, {}
-    for mode in modes:
-        for nodes in (1, 2):
-            job = Job(base / f"undisturbed-{mode}-{nodes}", mode, nodes, undisturbed=True)
-            try:
-                reference[mode, nodes] = job.finish()["weights_sha256"]
-            except BaseException:
-                job.kill()
-                raise
-            seconds[nodes] = job.seconds
-            print(f"undisturbed, {mode}, {nodes} node(s): {job.seconds:.2f} s, {reference[mode, nodes]}", flush=True)
+
+    def train_undisturbed(recipe, mode, nodes):
+        job = Job(base / f"undisturbed-{recipe}-{mode}-{nodes}", recipe, mode, nodes, undisturbed=True)
+        try:
+            weights = job.finish()["weights_sha256"]
+        except BaseException:
+            job.kill()
+            raise
+        seconds[recipe, mode, nodes] = job.seconds
+        print(f"undisturbed, {recipe}, {mode}, {nodes} node(s): {job.seconds:.2f} s, {weights}", flush=True)
         # Sums are in rank order wherever the ranks are, so one node and two give the same bytes.
-        assert reference[mode, 1] == reference[mode, 2], "one node and two nodes differ"
+        assert reference.setdefault((recipe, mode), weights) == weights, "one node and two nodes differ"
+
     for number in range(args.count):
-        mode, kind = modes[number % len(modes)], kinds[number // len(modes) % len(kinds)]
+        (recipe, mode), kind = ways[number % len(ways)], kinds[number % len(kinds)]
         nodes = 2 if kind == "node" else draw.choice([1, 2])
-        disturbed(number, mode, kind, nodes, seconds[nodes], reference[mode, nodes])
+        if (recipe, mode, nodes) not in seconds:
+            train_undisturbed(recipe, mode, nodes)
+        disturbed(number, recipe, mode, kind, nodes, seconds[recipe, mode, nodes], reference[recipe, mode])
     shutil.rmtree(base)
 
 

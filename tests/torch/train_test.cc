@@ -141,6 +141,75 @@ TEST_P(TrainTest, ToyTrainsAndResumes) {
   expect_same_result(train(resumable), undisturbed);
 }
 
+// Models, optimizers, schedules and hooks: what they keep from step to step is in the checkpoint.
+TEST_P(TrainTest, EveryKindOfTrainingResumesExactly) {
+  const std::vector<Arguments> kinds = {
+      {"--model", "toy", "--optimizer", "adam", "--weight-decay", "0.01", "--lr-schedule",
+       "warmup-exponential", "--lr-warmup-epochs", "1.5", "--lr-decay-epochs", "2",
+       "--accumulate-steps", "3", "--clip-grad-norm", "0.5"},
+      {"--model", "toy-model-parallel", "--micro-batches", "3", "--optimizer", "adamw",
+       "--lr-schedule", "step", "--lr-decay-epochs", "1"},
+      {"--model", "toy", "--bucket-cap-mb", "0.0001", "--comm-hook",
+       "powersgd:rank=1,start_iter=4,min_compression_rate=1"},
+      {"--model", "resnet18", "--image-size", "32", "--num-classes", "4", "--batch-size", "2",
+       "--train-samples", "10", "--test-samples", "4", "--epochs", "2", "--momentum", "0.9"}};
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    SCOPED_TRACE(kinds[i][1]);
+    Arguments flags = kinds[i];
+    flags.insert(flags.end(), {"--grad-sync", GetParam(), "--log-every", "1"});
+    if (kinds[i][1] != "resnet18") {
+      flags.insert(flags.end(), {"--train-samples", "200", "--batch-size", "8", "--epochs", "3"});
+    }
+    const auto undisturbed = train(flags);
+    const std::string folder = path("checkpoints" + std::to_string(i));
+    flags.insert(flags.end(), {"--checkpoint-dir", folder});
+    Arguments part = flags;
+    part.insert(part.end(), {"--max-steps", kinds[i][1] == "resnet18" ? "7" : "11"});
+    EXPECT_NE(train(part).at("weights_sha256"), undisturbed.at("weights_sha256"));
+    const auto resumed = train(flags);
+    EXPECT_GT(resumed.at("resumed_from_step"), 0);
+    EXPECT_THAT(last_.out, ::testing::Not(HasSubstr("note:")));
+    expect_same_result(resumed, undisturbed);
+  }
+}
+
+TEST_P(TrainTest, AccumulatedBackwardsAreAStepOverAllTheirSamples) {
+  const auto toy = [&](const Arguments& more) {
+    Arguments flags = {"--model",     "toy",      "--train-samples", "192", "--epochs", "2",
+                       "--grad-sync", GetParam(), "--test-samples",  "0"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return train(flags);
+  };
+  const auto at_once = toy({"--batch-size", "48"});
+  const auto in_parts = toy({"--batch-size", "16", "--accumulate-steps", "3"});
+  EXPECT_EQ(in_parts.at("steps"), at_once.at("steps"));
+  // The same samples in another order of additions.
+  EXPECT_NEAR(in_parts.at("train_loss"), at_once.at("train_loss"), 1e-6);
+  EXPECT_TRUE(in_parts.at("test_accuracy").is_null());
+}
+
+TEST_P(TrainTest, AModelInTwoStagesEndsWithTheBytesOfTheUndivided) {
+  const auto with = [&](const std::string& model) {
+    return train({"--model", model, "--train-samples", "200", "--batch-size", "20", "--epochs", "2",
+                  "--grad-sync", GetParam()});
+  };
+  const auto whole = with("toy");
+  const auto halves = with("toy-model-parallel");
+  expect_same_result(whole, halves);
+  EXPECT_EQ(halves.at("model"), "toy-model-parallel");
+}
+
+TEST_P(TrainTest, TheTraceHasEveryStep) {
+  train(small({"--max-steps", "5", "--trace", path("trace.json")}));
+  const auto trace = nlohmann::json::parse(folder_.read("trace.json"));
+  std::vector<std::string> steps;
+  for (const auto& event : trace.at("traceEvents")) {
+    const std::string name = event.at("name");
+    if (name.starts_with("step ") && event.at("ph") == "X") steps.push_back(name);
+  }
+  EXPECT_THAT(steps, ::testing::ElementsAre("step 1", "step 2", "step 3", "step 4", "step 5"));
+}
+
 TEST_P(TrainTest, WithoutBatchNormThereAreNoBuffers) {
   const auto summary = train(small({"--no-batch-norm", "--max-steps", "3"}));
   EXPECT_EQ(summary.at("steps"), 3);
@@ -175,19 +244,24 @@ TEST_P(TrainErrors, ACheckpointOfAnotherTrainingIsRefused) {
   expect_failure(with({"--data", "fake"}), kExitInvalidValue, HasSubstr("--data \"synthetic\""));
   expect_failure(with({"--no-batch-norm"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
   expect_failure(with({"--model", "toy"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
+  expect_failure(with({"--optimizer", "adam"}), kExitInvalidValue,
+                 AllOf(HasSubstr(path("checkpoints")), HasSubstr("SGD"), HasSubstr("Adam")));
+  expect_failure(with({"--comm-hook", "fp16"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
   // The right flags still find it as it was.
   EXPECT_EQ(train(resumable).at("resumed_from_step"), 2);
 }
 
-TEST_P(TrainErrors, ANewLearningRateHoldsAfterResuming) {
+TEST_P(TrainErrors, WhatChangesAfterResumingIsSaid) {
   const Arguments resumable = small({"--checkpoint-dir", path("checkpoints")});
   Arguments first = resumable;
   first.insert(first.end(), {"--max-steps", "2"});
   train(first);
   Arguments second = resumable;
-  second.insert(second.end(), {"--lr", "0.0625", "--max-steps", "4"});
+  second.insert(second.end(), {"--lr", "0.0625", "--lr-schedule", "step", "--max-steps", "4"});
   train(second);
-  EXPECT_THAT(last_.out, HasSubstr("learning rate 0.0625"));
+  EXPECT_THAT(last_.out, HasSubstr("--lr 0.0625 from here on, 0.01 in the checkpoint"));
+  EXPECT_THAT(last_.out, HasSubstr("--lr-schedule \"step\" from here on, \"constant\""));
+  EXPECT_THAT(last_.out, ::testing::Not(HasSubstr("--momentum")));
 }
 
 TEST_P(TrainErrors, WhatCannotBeReadOrWrittenIsNamedBeforeTraining) {
@@ -203,6 +277,11 @@ TEST_P(TrainErrors, WhatCannotBeReadOrWrittenIsNamedBeforeTraining) {
   expect_failure({"--batch-size", "2000", "--train-samples", "1999"}, kExitInvalidValue,
                  AllOf(HasSubstr("--batch-size 2000"), HasSubstr("1999")));
   expect_failure({"--model", "foo"}, kExitInvalidValue, HasSubstr("--model foo"));
+  expect_failure({"--trace", path("none/trace.json")}, kExitInvalidValue,
+                 AllOf(HasSubstr("--trace"), HasSubstr(path("none/trace.json"))));
+  expect_failure({"--device", "cuda"}, kExitInvalidValue, HasSubstr("--device cuda"));
+  expect_failure({"--comm-hook", "foo"}, kExitInvalidValue,
+                 AllOf(HasSubstr("--comm-hook foo"), HasSubstr("powersgd")));
 }
 
 TEST_P(TrainErrors, AnEnvironmentThatContradictsItselfIsNamed) {

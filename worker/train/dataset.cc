@@ -8,6 +8,7 @@
 #include "common/base/check.h"
 #include "worker/train/digits.h"
 #include "worker/train/idx.h"
+#include "worker/train/models/names.h"
 #include "worker/train/random.h"
 
 namespace ddp::train {
@@ -72,13 +73,45 @@ void RandomDataset::fill(std::span<const std::int64_t> indices, Batch& batch) co
   }
 }
 
+NoiseImages::NoiseImages(const Shape& shape, std::uint64_t seed, std::uint64_t stream)
+    : shape_(shape), seed_(seed), stream_(stream) {
+  constexpr double kLimit = 1.7320508075688772;  // The root of 3: of variance 1.
+  Random random({seed, 0x7368656574});
+  sheet_.resize(static_cast<std::size_t>(2 * 3 * shape.side * shape.side));
+  for (float& value : sheet_) value = static_cast<float>(random.between(-kLimit, kLimit));
+}
+
+void NoiseImages::fill(std::span<const std::int64_t> indices, Batch& batch) const {
+  const auto count = static_cast<std::int64_t>(indices.size());
+  ensure_form(batch.input, {count, 3, shape_.side, shape_.side}, at::kFloat);
+  ensure_form(batch.target, {count}, at::kLong);
+  auto* input = batch.input.data_ptr<float>();
+  auto* target = batch.target.data_ptr<std::int64_t>();
+  const std::size_t elements = sheet_.size() / 2;
+  for (const std::int64_t index : indices) {
+    DDP_CHECK(index >= 0 && index < shape_.count, "index {} of {}", index, shape_.count);
+    Random random({seed_, 0x77696e646f77, stream_, static_cast<std::uint64_t>(index)});
+    input = std::copy_n(sheet_.data() + random.below(elements), elements, input);
+    *target++ = static_cast<std::int64_t>(random.below(static_cast<std::uint64_t>(shape_.classes)));
+  }
+}
+
 Result<Datasets> make_datasets(const Options& options) {
   Datasets sets;
-  if (options.model == "toy") {
+  if (is_toy(options.model)) {
     sets.train = std::make_unique<RandomDataset>(RandomDataset::Shape{options.train_samples, 10, 5},
                                                  options.seed, 0);
     sets.test = std::make_unique<RandomDataset>(RandomDataset::Shape{options.test_samples, 10, 5},
                                                 options.seed, 1);
+    return sets;
+  }
+  if (is_resnet(options.model)) {
+    const auto noise = [&](std::int64_t count, std::uint64_t stream) {
+      return std::make_unique<NoiseImages>(
+          NoiseImages::Shape{count, options.image_size, options.num_classes}, options.seed, stream);
+    };
+    sets.train = noise(options.train_samples, 0);
+    sets.test = noise(options.test_samples, 1);
     return sets;
   }
   if (options.data == "mnist") {

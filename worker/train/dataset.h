@@ -58,6 +58,29 @@ class RandomDataset final : public Dataset {
   std::vector<float> values_;  // Row by row: inputs, then targets.
 };
 
+// Colour images of random numbers with mean 0 and variance 1, as normalised photographs have:
+// float32 [n, 3, side, side], labels as int64 [n]. Not zeros, with which every image is the same
+// one: a normalisation over the batch then divides by next to nothing, and the ReLUs behind it see
+// only its offset.
+//
+// An image is a window into a sheet of noise of twice its size, so millions of them cost no memory
+// and next to no time. Depends on (seed, stream, index) alone.
+class NoiseImages final : public Dataset {
+ public:
+  struct Shape {
+    std::int64_t count, side, classes;
+  };
+  NoiseImages(const Shape& shape, std::uint64_t seed, std::uint64_t stream);
+  std::int64_t size() const override { return shape_.count; }
+  void fill(std::span<const std::int64_t> indices, Batch& batch) const override;
+
+ private:
+  Shape shape_;
+  std::uint64_t seed_;
+  std::uint64_t stream_;
+  std::vector<float> sheet_;
+};
+
 struct Datasets {
   std::unique_ptr<Dataset> train;
   std::unique_ptr<Dataset> test;

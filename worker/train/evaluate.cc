@@ -10,23 +10,24 @@
 
 namespace ddp::train {
 
-double evaluate_accuracy(Model& model, const Dataset& data, ProcessGroup& group) {
-  constexpr std::size_t kBatch = 250;  // Its activations fit into a core's cache.
+double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
+                         ProcessGroup& group) {
   const bool training = model.is_training();
   model.eval();
   const at::NoGradGuard no_grad;
   std::int64_t correct = 0;
-  Batch batch;
+  const at::Device device = model.parameters().front().device();
+  Batch samples;
   std::vector<std::int64_t> indices;
   const auto count_batch = [&] {
-    data.fill(indices, batch);
-    const at::Tensor best = at::argmax(model.forward(batch.input), 1);
-    correct += at::sum(at::eq(best, batch.target)).item<std::int64_t>();
+    data.fill(indices, samples);
+    const at::Tensor best = at::argmax(model.forward(samples.input.to(device)), 1);
+    correct += at::sum(at::eq(best.cpu(), samples.target)).item<std::int64_t>();
     indices.clear();
   };
   for (std::int64_t i = group.rank(); i < data.size(); i += group.size()) {
     indices.push_back(i);
-    if (indices.size() == kBatch) count_batch();
+    if (static_cast<std::int64_t>(indices.size()) == batch) count_batch();
   }
   if (!indices.empty()) count_batch();
   model.train(training);

@@ -8,18 +8,22 @@
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "worker/ddp/hooks/hook_text.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/agreement.h"
 #include "worker/train/dataset.h"
+#include "worker/train/device.h"
 #include "worker/train/failure.h"
 #include "worker/train/machine.h"
+#include "worker/train/models/names.h"
 #include "worker/train/options.h"
 #include "worker/train/progress.h"
 #include "worker/train/summary.h"
@@ -35,24 +39,24 @@ std::int64_t environment_number(const char* name, std::int64_t absent) {
   return text == nullptr ? absent : std::strtoll(text, nullptr, 10);
 }
 
-// The group, for the thread of the control channel, which may want to abort it before or after it
-// exists.
+// The groups, for the thread of the control channel, which may want to abort them before or after
+// they exist.
 class AbortSwitch {
  public:
   void connect(std::shared_ptr<ProcessGroup> group) {
     const std::scoped_lock lock(mutex_);
-    group_ = std::move(group);
-    if (aborted_) group_->abort(reason_);
+    groups_.push_back(std::move(group));
+    if (aborted_) groups_.back()->abort(reason_);
   }
   void abort(const std::string& reason) {
     const std::scoped_lock lock(mutex_);
     if (!std::exchange(aborted_, true)) reason_ = reason;
-    if (group_) group_->abort(reason_);
+    for (const auto& group : groups_) group->abort(reason_);
   }
 
  private:
   std::mutex mutex_;
-  std::shared_ptr<ProcessGroup> group_;
+  std::vector<std::shared_ptr<ProcessGroup>> groups_;
   bool aborted_ = false;
   std::string reason_;
 };
@@ -87,16 +91,20 @@ class Worker {
   void train() {
     make_group();
     use_threads();
-    Result<void> writable;
-    if (rank_ == 0 && !options_.summary.empty()) writable = check_summary_path(options_.summary);
-    agree_or_fail(*group_, writable, kExitInvalidValue, "--summary");
+    check_output("--summary", options_.summary);
+    check_output("--trace", options_.trace);
     auto data = make_datasets(options_);
     const Result<void> readable = data ? Result<void>() : Result<void>(data.error());
     agree_or_fail(*group_, readable, kExitDataInvalid, fmt::format("--data {}", options_.data));
     ProgressPrinter printer(stdout, ::isatty(STDOUT_FILENO) != 0, options_.log_every);
+    const std::vector<c10::Device> devices = model_devices(options_);
+    const auto device_group = make_device_group(options_, devices, group_);
+    if (device_group != group_) abort_.connect(device_group);
     Trainer trainer({.options = options_,
                      .data = *std::move(data),
                      .group = group_,
+                     .devices = devices,
+                     .device_group = device_group,
                      .channel = *channel_,
                      .printer = rank_ == 0 ? &printer : nullptr,
                      .threads = threads_});
@@ -104,12 +112,22 @@ class Worker {
     if (rank_ == 0) publish(summary, printer);
   }
 
+  // Rank 0 writes it at the end, and whether it can is found out now.
+  void check_output(const char* flag, const std::string& path) {
+    Result<void> writable;
+    if (rank_ == 0 && !path.empty()) writable = check_summary_path(path);
+    agree_or_fail(*group_, writable, kExitInvalidValue, flag);
+  }
+
   // The number of threads decides the last bits of sums, so it is fixed before anything is
   // computed.
   void use_threads() {
     threads_ = options_.threads;
-    if (threads_ == 0)
-      threads_ = default_threads(static_cast<int>(environment_number("LOCAL_WORLD_SIZE", 1)));
+    if (threads_ == 0) {
+      const std::int64_t stages = is_model_parallel(options_.model) ? 2 : 1;
+      threads_ =
+          default_threads(static_cast<int>(environment_number("LOCAL_WORLD_SIZE", 1) * stages));
+    }
     at::set_num_threads(threads_);
     at::set_num_interop_threads(1);
     set_blas_threads(threads_);
@@ -169,10 +187,27 @@ int refuse(const ParsedOptions& parsed) {
   return parsed.exit_status;
 }
 
+// What the command line says, and whether its communication hook exists.
+ParsedOptions parse(int argc, char** argv) {
+  ParsedOptions parsed = parse_options(argc, argv);
+  if (!parsed.options) return parsed;
+  const std::string& hook = parsed.options->comm_hook;
+  try {
+    if (!hook.empty()) check_comm_hook_text(hook);
+  } catch (const std::invalid_argument& wrong) {
+    return {
+        {}, kExitInvalidValue, fmt::format("ddp-train: --comm-hook {}: {}", hook, wrong.what())};
+  }
+  return parsed;
+}
+
 int main(int argc, char** argv) {
-  const ParsedOptions parsed = parse_options(argc, argv);
+  const ParsedOptions parsed = parse(argc, argv);
   if (!parsed.options && parsed.exit_status == kExitSuccess) {
     fmt::print("{}", parsed.text);
+    if (parsed.text.starts_with("usage")) {
+      fmt::print("\nCommunication hooks:\n{}", comm_hook_help());
+    }
     return std::fflush(stdout) == 0 ? kExitSuccess : kExitInternal;
   }
   const int status = parsed.options ? Worker(*parsed.options).run() : refuse(parsed);

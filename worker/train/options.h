@@ -6,36 +6,66 @@
 
 namespace ddp::train {
 
+enum class DeviceKind { kCpu, kCuda };
 enum class GradSync { kDdp, kStep };
+enum class LrSchedule { kConstant, kStep, kWarmupExponential };
 enum class OnCheckpointFailure { kStop, kContinue };
+enum class OptimizerKind { kSgd, kAdam, kAdamW };
 
 // What the command line of ddp-train asks for; the flags' names are the members' with dashes.
 // --help is the reference.
 struct Options {
   std::string model = "mnist";
-  std::string data;  // Empty on the command line: synthetic for mnist, fake for toy.
+  bool batch_norm = true;
+  std::int64_t micro_batches = 1;
+
+  std::string data;  // Empty on the command line: synthetic for mnist, fake for the others.
   std::string data_dir;
-  std::int64_t batch_size = 128;  // Of one worker.
+  std::int64_t train_samples = 12000;
+  std::int64_t test_samples = 2000;
+  std::int64_t image_size = 224;
+  std::int64_t num_classes = 1000;
+
+  std::int64_t batch_size = 128;  // Of one worker and one backward.
+  std::int64_t accumulate_steps = 1;
   std::int64_t epochs = 18;
   std::int64_t max_steps = 0;  // Of the whole training, resumed or not; 0: no limit.
-  double lr = 0.01;            // Multiplied by the world size before use.
+  OptimizerKind optimizer = OptimizerKind::kSgd;
+  double lr = 0.01;  // Multiplied by the world size before use.
   double momentum = 0.5;
+  double weight_decay = 0;
+  LrSchedule lr_schedule = LrSchedule::kConstant;
+  double lr_warmup_epochs = 0.9;
+  std::int64_t lr_decay_epochs = 20;
+  double lr_decay_factor = 5;
+  double clip_grad_norm = 0;  // 0: no clipping.
   std::uint64_t seed = 1;
+
   GradSync grad_sync = GradSync::kDdp;
+  std::string comm_hook;     // Empty: none.
+  double bucket_cap_mb = 0;  // 0: what is usual with grad_sync.
+  bool gradient_as_bucket_view = true;
+  bool broadcast_buffers = true;
+  bool find_unused_parameters = false;
+  bool static_graph = false;
+
   std::string checkpoint_dir;         // Empty: no checkpoints.
   std::int64_t checkpoint_every = 0;  // Steps; 0: only at the end of an epoch.
   int checkpoint_keep = 3;
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;
-  std::string summary;  // Empty: none.
-  std::int64_t train_samples = 12000;
-  std::int64_t test_samples = 2000;
-  bool batch_norm = true;
-  std::int64_t log_every = 20;
+
+  DeviceKind device = DeviceKind::kCpu;
   int threads = 0;  // 0: OMP_NUM_THREADS, or the usable cores shared by the workers of this node.
   double timeout_seconds = 600;  // Of a collective.
+  std::string summary;           // Empty: none.
+  std::string trace;             // Empty: none.
+  std::int64_t log_every = 20;
 };
 
+const char* to_string(DeviceKind device);
 const char* to_string(GradSync mode);
+const char* to_string(LrSchedule schedule);
+const char* to_string(OptimizerKind optimizer);
 
 // Flags and values that must be the same on all workers of a job, one "--flag value" a line. Paths
 // are not among them, since nodes may differ in where things are.

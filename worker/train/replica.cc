@@ -1,10 +1,13 @@
 #include "worker/train/replica.h"
 
 #include <utility>
+#include <vector>
 
 #include "worker/ddp/broadcast.h"
+#include "worker/ddp/clip_grad.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/hooks/hook_text.h"
 
 namespace ddp::train {
 namespace {
@@ -12,61 +15,113 @@ namespace {
 // Averages during backward.
 class DdpReplica final : public Replica {
  public:
-  DdpReplica(std::shared_ptr<Model> model, torch::optim::Optimizer& optimizer,
-             std::shared_ptr<ProcessGroup> group)
-      : model_(std::move(model), std::move(group), options()), optimizer_(optimizer) {}
+  DdpReplica(const Options& options, std::shared_ptr<Model> model,
+             torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group)
+      : Replica(options, optimizer, group), model_(std::move(model), group, ddp_options(options)) {
+    if (comm_hook()) model_.register_comm_hook(comm_hook());
+  }
 
   void zero_grad() override { model_.zero_grad(); }
   at::Tensor forward(const at::Tensor& input) override { return model_.forward(input); }
-  void step() override { optimizer_.step(); }
+  std::unique_ptr<NoSync> no_sync() override {
+    return std::unique_ptr<NoSync>(new NoSync(model_.no_sync()));
+  }
+  void clip_grad_norm(double max_norm) override {
+    clip_grad_norm_(model_.module().parameters(), max_norm);
+  }
   void broadcast_buffers() override { model_.broadcast_buffers(); }
+  void set_trace(std::shared_ptr<Trace> trace) override { model_.set_trace(std::move(trace)); }
 
  private:
-  static DistributedDataParallelOptions options() {
-    DistributedDataParallelOptions options;
-    options.gradient_as_bucket_view = true;
-    return options;
+  static DistributedDataParallelOptions ddp_options(const Options& options) {
+    DistributedDataParallelOptions result;
+    if (options.bucket_cap_mb > 0) result.bucket_cap_mb = options.bucket_cap_mb;
+    result.gradient_as_bucket_view = options.gradient_as_bucket_view;
+    result.broadcast_buffers = options.broadcast_buffers;
+    result.find_unused_parameters = options.find_unused_parameters;
+    result.static_graph = options.static_graph;
+    // What a hook computes may depend on what is together in a bucket. So buckets are the same in
+    // every process, whether it has taken the first step or resumed.
+    result.rebuild_buckets = options.comm_hook.empty();
+    return result;
   }
+  void local_step() override { optimizer().step(); }
 
   DistributedDataParallel<Model> model_;
-  torch::optim::Optimizer& optimizer_;
 };
 
-// Averages in one piece at the optimizer's step.
+// Averages at the optimizer's step.
 class StepReplica final : public Replica {
  public:
-  StepReplica(std::shared_ptr<Model> model, torch::optim::Optimizer& optimizer,
-              std::shared_ptr<ProcessGroup> group)
-      : model_(std::move(model)),
-        group_(std::move(group)),
-        optimizer_(optimizer, group_),
+  StepReplica(const Options& options, std::shared_ptr<Model> model,
+              torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group)
+      : Replica(options, optimizer, group),
+        model_(std::move(model)),
+        stepper_(optimizer, *model_, group, step_options(options)),
         buffers_(model_->buffers()) {
-    broadcast_master_param(*model_, *group_);
+    if (comm_hook()) stepper_.register_comm_hook(comm_hook());
+    broadcast_master_param(*model_, *group);
   }
 
-  void zero_grad() override { optimizer_.zero_grad(); }
+  void zero_grad() override { stepper_.zero_grad(); }
   at::Tensor forward(const at::Tensor& input) override { return model_->forward(input); }
-  void step() override { optimizer_.step(); }
+  std::unique_ptr<NoSync> no_sync() override { return nullptr; }
+  void clip_grad_norm(double max_norm) override { stepper_.clip_grad_norm_(max_norm); }
   void broadcast_buffers() override {
-    if (!buffers_.empty()) buffers_.run(*group_, 0, "buffers");
+    if (!buffers_.empty()) buffers_.run(group(), 0, "buffers");
   }
+  void set_trace(std::shared_ptr<Trace> /*trace*/) override {}
 
  private:
+  static DistributedOptimizerOptions step_options(const Options& options) {
+    DistributedOptimizerOptions result;
+    result.bucket_cap_mb = options.bucket_cap_mb;
+    result.gradient_as_bucket_view = options.gradient_as_bucket_view;
+    return result;
+  }
+  void local_step() override { stepper_.step(); }
+
   std::shared_ptr<Model> model_;
-  std::shared_ptr<ProcessGroup> group_;
-  DistributedOptimizer optimizer_;
+  DistributedOptimizer stepper_;
   CoalescedBroadcast buffers_;
 };
 
 }  // namespace
 
-std::unique_ptr<Replica> Replica::make(GradSync mode, std::shared_ptr<Model> model,
+Replica::Replica(const Options& options, torch::optim::Optimizer& optimizer,
+                 const std::shared_ptr<ProcessGroup>& group)
+    : optimizer_(optimizer), group_(group) {
+  if (options.comm_hook.empty()) return;
+  hook_ = make_comm_hook_from_text(options.comm_hook, group);
+  averager_ = make_model_averager_from_text(options.comm_hook, group);
+}
+
+bool Replica::keeps_ranks_equal() const {
+  return !hook_ || group_->size() == 1 || !hook_->name().ends_with("noop");
+}
+
+bool Replica::bring_together() {
+  if (!averager_ || averager_->in_agreement()) return false;
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer_.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  average_model_parameters(parameters, *group_);
+  return true;
+}
+
+void Replica::step() {
+  local_step();
+  if (averager_) averager_->average_parameters(optimizer_);
+}
+
+std::unique_ptr<Replica> Replica::make(const Options& options, std::shared_ptr<Model> model,
                                        torch::optim::Optimizer& optimizer,
                                        std::shared_ptr<ProcessGroup> group) {
-  if (mode == GradSync::kDdp) {
-    return std::make_unique<DdpReplica>(std::move(model), optimizer, std::move(group));
+  if (options.grad_sync == GradSync::kDdp) {
+    return std::make_unique<DdpReplica>(options, std::move(model), optimizer, group);
   }
-  return std::make_unique<StepReplica>(std::move(model), optimizer, std::move(group));
+  return std::make_unique<StepReplica>(options, std::move(model), optimizer, group);
 }
 
 }  // namespace ddp::train

@@ -5,31 +5,70 @@
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/hooks/model_averager.h"
+#include "worker/ddp/no_sync.h"
+#include "worker/ddp/trace.h"
 #include "worker/runtime/process_group.h"
-#include "worker/train/model.h"
+#include "worker/train/models/model.h"
 #include "worker/train/options.h"
 
 namespace ddp::train {
 
 // This rank's copy of the model with the way its gradients are averaged with the other ranks'. One
 // step is
-//   zero_grad(), forward(), backward() on the loss, step()
-// and leaves equal parameters on all ranks. One thread; everything but zero_grad is collective and
-// throws CollectiveError.
+//   zero_grad(), forward(), backward() on the loss, clip_grad_norm(), step()
+// and leaves equal parameters on all ranks. Forward and backward may come several times, all but
+// the last while a no_sync() lives. One thread; everything but zero_grad and no_sync is collective
+// and throws CollectiveError.
 class Replica {
  public:
   // Verifies that the model is the same on all ranks and takes rank 0's parameters and buffers. The
-  // optimizer is over the model's parameters and outlives the replica.
-  static std::unique_ptr<Replica> make(GradSync mode, std::shared_ptr<Model> model,
+  // optimizer is over the model's parameters and outlives the replica. std::invalid_argument for a
+  // model that differs or that cannot be trained so.
+  static std::unique_ptr<Replica> make(const Options& options, std::shared_ptr<Model> model,
                                        torch::optim::Optimizer& optimizer,
                                        std::shared_ptr<ProcessGroup> group);
   virtual ~Replica() = default;
 
   virtual void zero_grad() = 0;
   virtual at::Tensor forward(const at::Tensor& input) = 0;
-  virtual void step() = 0;
+  // While it lives, backward adds to this rank's gradients only. Null where it always does so.
+  virtual std::unique_ptr<NoSync> no_sync() = 0;
+  // Scales the averaged gradients so that their norm is at most max_norm.
+  virtual void clip_grad_norm(double max_norm) = 0;
+  // The optimizer's step, and the averaging of the parameters where the communication hook is one
+  // that leaves that to be done.
+  void step();
   // Gives the buffers (the statistics of batch normalisation) the values they have on rank 0.
   virtual void broadcast_buffers() = 0;
+  // Whether steps leave equal parameters on all ranks: not with the hook that communicates nothing.
+  bool keeps_ranks_equal() const;
+  // Where the replicas train apart for a while (post_localsgd): gives all ranks the average of
+  // their parameters, unless they have the same ones. Returns whether anything changed.
+  bool bring_together();
+  // Records what backward does from now on, in the way that has something to record.
+  virtual void set_trace(std::shared_ptr<Trace> trace) = 0;
+
+  // --comm-hook's, and what it needs after each step; null without. Their states belong into a
+  // checkpoint.
+  const std::shared_ptr<CommHook>& comm_hook() const { return hook_; }
+  const std::shared_ptr<ModelAverager>& averager() const { return averager_; }
+
+ protected:
+  // Collective.
+  Replica(const Options& options, torch::optim::Optimizer& optimizer,
+          const std::shared_ptr<ProcessGroup>& group);
+  torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  ProcessGroup& group() const { return *group_; }
+
+ private:
+  virtual void local_step() = 0;
+
+  torch::optim::Optimizer& optimizer_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::shared_ptr<CommHook> hook_;
+  std::shared_ptr<ModelAverager> averager_;
 };
 
 }  // namespace ddp::train

@@ -16,6 +16,9 @@
 #include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
 #include "worker/train/failure.h"
+#include "worker/train/learning_rate.h"
+#include "worker/train/models/names.h"
+#include "worker/train/optimizer.h"
 
 namespace ddp::train {
 
@@ -23,8 +26,11 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   const Options& options = parts_.options;
   ProcessGroup& group = *parts_.group;
   check_same_flags(options, group);
+  // What the backwards of one step take together is one batch to the sampler: a checkpoint lies
+  // between steps.
+  const std::int64_t batch = options.batch_size * options.accumulate_steps;
   sampler_.emplace(DistributedSampler::Config{.dataset_size = parts_.data.train->size(),
-                                              .batch_size = options.batch_size,
+                                              .batch_size = batch,
                                               .rank = group.rank(),
                                               .world_size = group.size(),
                                               .seed = options.seed});
@@ -34,19 +40,24 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
         fmt::format(
             "--batch-size {}: {} workers take {} samples a step, expected at most the {} of the "
             "training set",
-            options.batch_size, group.size(), options.batch_size * group.size(),
-            parts_.data.train->size()));
+            options.batch_size, group.size(), batch * group.size(), parts_.data.train->size()));
   }
   at::manual_seed(options.seed);
-  model_ = make_model(options.model, options.batch_norm);
+  model_ = make_model({.name = options.model,
+                       .batch_norm = options.batch_norm,
+                       .num_classes = options.num_classes,
+                       .devices = parts_.devices,
+                       .micro_batches = options.micro_batches});
   at::manual_seed(options.seed + static_cast<std::uint64_t>(group.rank()));
-  torch::optim::SGDOptions sgd(options.lr * group.size());
-  sgd.momentum(options.momentum);
-  optimizer_ = std::make_unique<torch::optim::SGD>(model_->parameters(), sgd);
+  optimizer_ = make_optimizer(options, model_->parameters());
   try {
-    replica_ = Replica::make(options.grad_sync, model_, *optimizer_, parts_.group);
+    replica_ = Replica::make(options, model_, *optimizer_, parts_.device_group);
   } catch (const std::invalid_argument& different) {
     throw Failure(kExitInvalidValue, different.what());
+  }
+  if (!options.trace.empty()) {
+    trace_ = std::make_shared<Trace>(group.rank());
+    replica_->set_trace(trace_);
   }
   if (!options.checkpoint_dir.empty()) {
     checkpoint_ = std::make_unique<TrainingCheckpoint>(
@@ -56,6 +67,7 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
                                   .group = parts_.group,
                                   .model = *model_,
                                   .optimizer = *optimizer_,
+                                  .replica = *replica_,
                                   .state = state_,
                                   .say = [this](const std::string& text) { say(text); }});
   }
@@ -68,8 +80,9 @@ Summary Trainer::run() {
   }
   const bool mid_epoch = state_.loss_count > 0;
   if (mid_epoch) train_loss_ = mean_loss();
+  const bool changed = replica_->bring_together();
   // Also where this process found nothing left to train.
-  if (mid_epoch || !test_accuracy_) evaluate();
+  if (mid_epoch || changed || !test_accuracy_) evaluate();
 
   const Options& options = parts_.options;
   Summary summary;
@@ -87,7 +100,8 @@ Summary Trainer::run() {
   summary.seed = options.seed;
   summary.batch_size = options.batch_size;
   summary.threads = parts_.threads;
-  check_same_weights(summary.weights_sha256);
+  if (replica_->keeps_ranks_equal()) check_same_weights(summary.weights_sha256);
+  if (trace_) write_trace();
   return summary;
 }
 
@@ -95,16 +109,7 @@ void Trainer::resume() {
   if (!checkpoint_) return;
   checkpoint_->resume();
   resumed_from_ = state_.step;
-  for (torch::optim::OptimizerParamGroup& group : optimizer_->param_groups()) {
-    auto& loaded = static_cast<torch::optim::SGDOptions&>(group.options());
-    const double lr = parts_.options.lr * parts_.group->size();
-    if (loaded.lr() != lr || loaded.momentum() != parts_.options.momentum) {
-      say(fmt::format(
-          "note: learning rate {} and momentum {} from here on, {} and {} in the checkpoint", lr,
-          parts_.options.momentum, loaded.lr(), loaded.momentum()));
-    }
-    loaded.lr(lr).momentum(parts_.options.momentum);
-  }
+  set_hyper_parameters(*optimizer_, parts_.options);
 }
 
 bool Trainer::train_epoch() {
@@ -112,7 +117,11 @@ bool Trainer::train_epoch() {
   while (sampler_->steps_left() > 0) {
     if (limit_reached()) return false;
     const TimePoint start = Clock::now();
-    const double loss = train_step(sampler_->next_batch());
+    double loss = 0;
+    {
+      const Trace::Scope scope(trace_.get(), "loop", fmt::format("step {}", state_.step + 1));
+      loss = train_step(sampler_->next_batch());
+    }
     state_.loss_sum += loss;
     ++state_.loss_count;
     ++state_.step;
@@ -127,11 +136,31 @@ bool Trainer::train_epoch() {
 }
 
 double Trainer::train_step(std::span<const std::int64_t> indices) {
-  parts_.data.train->fill(indices, batch_);
+  const Options& options = parts_.options;
+  const double done =
+      static_cast<double>(sampler_->position()) / static_cast<double>(parts_.data.train->size());
+  set_learning_rate(*optimizer_,
+                    learning_rate(options, options.lr * parts_.group->size(), state_.epoch, done));
   replica_->zero_grad();
-  const at::Tensor loss = model_->loss(replica_->forward(batch_.input), batch_.target);
-  loss.backward();
+  const auto batch = static_cast<std::size_t>(options.batch_size);
+  double loss = 0;
+  for (; indices.size() > batch; indices = indices.subspan(batch)) {
+    const std::unique_ptr<NoSync> no_sync = replica_->no_sync();
+    loss += backward(indices.first(batch));
+  }
+  loss += backward(indices);
+  if (options.clip_grad_norm > 0) replica_->clip_grad_norm(options.clip_grad_norm);
   replica_->step();
+  return loss / static_cast<double>(options.accumulate_steps);
+}
+
+// Adds the gradients of one backward to what is there; gives the mean loss of its samples.
+double Trainer::backward(std::span<const std::int64_t> indices) {
+  parts_.data.train->fill(indices, batch_);
+  const at::Tensor output = replica_->forward(batch_.input.to(parts_.devices.front()));
+  const at::Tensor loss = model_->loss(output, batch_.target.to(output.device()));
+  const std::int64_t parts = parts_.options.accumulate_steps;
+  (parts == 1 ? loss : loss.div(static_cast<double>(parts))).backward();
   return loss.item<double>();
 }
 
@@ -159,8 +188,10 @@ void Trainer::finish_epoch() {
 
 void Trainer::evaluate() {
   replica_->broadcast_buffers();
-  if (model_->classifies())
-    test_accuracy_ = evaluate_accuracy(*model_, *parts_.data.test, *parts_.group);
+  if (!model_->classifies() || parts_.data.test->size() == 0) return;
+  // Such a batch of mnist's activations fits into a core's cache.
+  const std::int64_t batch = is_resnet(parts_.options.model) ? parts_.options.batch_size : 250;
+  test_accuracy_ = evaluate_accuracy(*model_, *parts_.data.test, batch, *parts_.group);
 }
 
 double Trainer::mean_loss() {
@@ -184,6 +215,16 @@ void Trainer::report(double loss) {
   progress.samples_per_second = throughput_.recent();
   progress.eta_seconds = throughput_.step_seconds() * static_cast<double>(steps_to_go());
   parts_.printer->step(progress, Clock::now());
+}
+
+void Trainer::write_trace() {
+  try {
+    trace_->write(parts_.options.trace, *parts_.group);
+  } catch (const CollectiveError&) {
+    throw;
+  } catch (const std::runtime_error& unwritable) {
+    throw Failure(kExitInvalidValue, fmt::format("--trace {}", unwritable.what()));
+  }
 }
 
 // Data-parallel training leaves every rank with the same bytes. If it does not, nothing that

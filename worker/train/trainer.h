@@ -4,13 +4,16 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
-#include <torch/optim/sgd.h>
+#include <c10/core/Device.h>
+#include <torch/optim/optimizer.h>
 
+#include "worker/ddp/trace.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/dataset.h"
-#include "worker/train/model.h"
+#include "worker/train/models/model.h"
 #include "worker/train/options.h"
 #include "worker/train/progress.h"
 #include "worker/train/replica.h"
@@ -26,7 +29,8 @@ namespace ddp::train {
 // all ranks; one thread; construction and run are collective.
 //
 // Exact resuming: what a step computes depends on the parameters, buffers, momenta, generators and
-// the TrainState after the step before, and on the options. A checkpoint of step k holds all of
+// the TrainState after the step before, and on the options; the learning rate is a function of the
+// TrainState. A checkpoint of step k holds all of
 // these as they are after step k, so it does not matter whether this process took the steps before
 // or one that is gone.
 //
@@ -37,6 +41,9 @@ class Trainer {
     Options options;
     Datasets data;
     std::shared_ptr<ProcessGroup> group;
+    // The model's devices, and the group for tensors on them: `group`, if they are the CPU.
+    std::vector<c10::Device> devices;
+    std::shared_ptr<ProcessGroup> device_group;
     ControlChannel& channel;
     ProgressPrinter* printer = nullptr;  // Not owned; nullptr: says nothing.
     int threads = 1;                     // Of LibTorch, set by the caller.
@@ -54,11 +61,13 @@ class Trainer {
   void resume();
   bool train_epoch();  // Whether it came to the epoch's end; else --max-steps did.
   double train_step(std::span<const std::int64_t> indices);
+  double backward(std::span<const std::int64_t> indices);
   void save_if_due();
   void finish_epoch();
   void evaluate();
   double mean_loss();
   void report(double loss);
+  void write_trace();
   void check_same_weights(const std::string& sha256);
   bool limit_reached() const;
   std::int64_t steps_to_go() const;
@@ -66,8 +75,9 @@ class Trainer {
 
   Parts parts_;
   std::shared_ptr<Model> model_;
-  std::unique_ptr<torch::optim::SGD> optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::unique_ptr<Replica> replica_;
+  std::shared_ptr<Trace> trace_;  // Null without --trace.
   std::optional<DistributedSampler> sampler_;
   std::unique_ptr<TrainingCheckpoint> checkpoint_;
   TrainState state_;

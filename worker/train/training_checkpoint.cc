@@ -22,6 +22,16 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
   checkpointer_.add_module("model", parts_.model);
   checkpointer_.add_optimizer("optimizer", parts_.optimizer, parts_.model);
   checkpointer_.add_rng();
+  if (const auto& hook = parts_.replica.comm_hook()) {
+    checkpointer_.add_comm_hook("comm_hook", *hook);
+  }
+  if (const auto& averager = parts_.replica.averager()) {
+    local_ = std::make_unique<LocalReplica>(parts_.model, parts_.optimizer);
+    checkpointer_.add_comm_hook("local_replica", *local_);
+    checkpointer_.add_value(
+        "averager", [averager] { return averager->state(); },
+        [averager](const json& saved) { averager->load_state(saved); });
+  }
   checkpointer_.add_value(
       "settings", [this] { return settings(); },
       [this](const json& saved) { compare_settings(saved); });
@@ -54,7 +64,26 @@ json TrainingCheckpoint::settings() const {
                 {"--data", options.data},
                 {"--seed", options.seed},
                 {"--train-samples", parts_.train_samples},
-                {"--no-batch-norm", !options.batch_norm}}},
+                {"--no-batch-norm", !options.batch_norm},
+                {"--image-size", options.image_size},
+                {"--num-classes", options.num_classes},
+                {"--comm-hook", options.comm_hook},
+                {"--device", to_string(options.device)}}},
+              {"may_change",
+               {{"--micro-batches", options.micro_batches},
+                {"--batch-size", options.batch_size},
+                {"--accumulate-steps", options.accumulate_steps},
+                {"--lr", options.lr},
+                {"--momentum", options.momentum},
+                {"--weight-decay", options.weight_decay},
+                {"--lr-schedule", to_string(options.lr_schedule)},
+                {"--lr-warmup-epochs", options.lr_warmup_epochs},
+                {"--lr-decay-epochs", options.lr_decay_epochs},
+                {"--lr-decay-factor", options.lr_decay_factor},
+                {"--clip-grad-norm", options.clip_grad_norm},
+                {"--grad-sync", to_string(options.grad_sync)},
+                {"--bucket-cap-mb", options.bucket_cap_mb},
+                {"--broadcast-buffers", options.broadcast_buffers}}},
               {"threads", parts_.threads}};
 }
 
@@ -68,6 +97,12 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
         "another folder",
         flag, value.dump(), parts_.options.checkpoint_dir, flag, other.dump());
     throw std::runtime_error(other_training_);
+  }
+  for (const auto& [flag, value] : own.at("may_change").items()) {
+    const json& other = saved.at("may_change").at(flag);
+    if (value == other) continue;
+    parts_.say(fmt::format("note: {} {} from here on, {} in the checkpoint", flag, value.dump(),
+                           other.dump()));
   }
   if (saved.at("threads") != own.at("threads")) {
     parts_.say(fmt::format(
@@ -85,10 +120,13 @@ void TrainingCheckpoint::resume() {
   const auto report = checkpointer_.load_latest();
   if (!report) {
     if (!other_training_.empty()) throw Failure(kExitInvalidValue, other_training_);
-    const bool other_model = report.error().code == Errc::kMismatch;
-    throw Failure(other_model ? kExitInvalidValue : kExitCheckpointUnwritable,
+    // Another model or optimizer, or another state of the communication hook.
+    const bool other =
+        report.error().code == Errc::kMismatch || report.error().code == Errc::kInvalidArgument;
+    throw Failure(other ? kExitInvalidValue : kExitCheckpointUnwritable,
                   flag + report.error().message);
   }
+  if (local_) local_->apply();
   for (const std::string& line : report->skipped) parts_.say("passed over: " + line);
   for (const std::string& line : report->notes) parts_.say("note: " + line);
   if (report->step >= 0) {

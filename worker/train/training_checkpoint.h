@@ -9,8 +9,10 @@
 
 #include "worker/ddp/checkpointer.h"
 #include "worker/runtime/process_group.h"
-#include "worker/train/model.h"
+#include "worker/train/local_replica.h"
+#include "worker/train/models/model.h"
 #include "worker/train/options.h"
+#include "worker/train/replica.h"
 #include "worker/train/train_state.h"
 
 namespace ddp::train {
@@ -19,10 +21,10 @@ namespace ddp::train {
 // if they cannot be read or written. Every call is collective. Refers to what it is given; one
 // thread.
 //
-// A checkpoint names the settings that decide the bytes of the result (model, data, seed, number of
-// samples). Resuming with others would be a mixture of two trainings and is refused; learning rate,
-// momentum, batch size, epochs and the way of averaging may change, and then the command line
-// holds, not the checkpoint.
+// A checkpoint names the settings that decide the bytes of the result. Resuming another model,
+// data, seed, optimizer or communication hook would be a mixture of two trainings and is refused.
+// What can sensibly change in the middle (learning rate, batch size, ways of averaging) may, with a
+// note: the command line holds, not the checkpoint.
 class TrainingCheckpoint {
  public:
   struct Parts {
@@ -32,6 +34,7 @@ class TrainingCheckpoint {
     std::shared_ptr<ProcessGroup> group;
     Model& model;
     torch::optim::Optimizer& optimizer;
+    Replica& replica;
     TrainState& state;
     std::function<void(const std::string&)> say;  // A line for the user.
   };
@@ -52,7 +55,8 @@ class TrainingCheckpoint {
 
   Parts parts_;
   Checkpointer checkpointer_;
-  std::string other_training_;  // Why the checkpoint is not of this training.
+  std::unique_ptr<LocalReplica> local_;  // Null where ranks are equal after each step.
+  std::string other_training_;           // Why the checkpoint is not of this training.
 };
 
 }  // namespace ddp::train

@@ -46,6 +46,14 @@ TEST(TrainOptions, DefaultsAreThePublishedSettings) {
   EXPECT_EQ(options.grad_sync, GradSync::kDdp);
   EXPECT_TRUE(options.batch_norm);
   EXPECT_EQ(good({"--model", "toy"}).data, "fake");
+  EXPECT_EQ(options.optimizer, OptimizerKind::kSgd);
+  EXPECT_EQ(options.lr_schedule, LrSchedule::kConstant);
+  EXPECT_EQ(options.accumulate_steps, 1);
+  EXPECT_EQ(options.clip_grad_norm, 0);
+  EXPECT_EQ(options.device, DeviceKind::kCpu);
+  EXPECT_TRUE(options.gradient_as_bucket_view);
+  EXPECT_TRUE(options.broadcast_buffers);
+  EXPECT_EQ(good({"--model", "resnet50"}).image_size, 224);
 }
 
 TEST(TrainOptions, DashUnderscoreAndEqualsSignAreTheSame) {
@@ -112,6 +120,83 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
   EXPECT_EQ(sizes.test_samples, 12);
 }
 
+TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
+  for (const char* name : {"toy", "toy-large", "toy-model-parallel", "mnist", "resnet18",
+                           "resnet50", "resnet50-model-parallel"}) {
+    EXPECT_EQ(good({"--model", name}).model, name);
+  }
+  const Options images = good({"--model", "resnet50-model-parallel", "--image-size", "64",
+                               "--num-classes", "10", "--micro-batches", "4", "--device", "cuda"});
+  EXPECT_EQ(images.data, "fake");
+  EXPECT_EQ(images.image_size, 64);
+  EXPECT_EQ(images.num_classes, 10);
+  EXPECT_EQ(images.micro_batches, 4);
+  EXPECT_EQ(images.device, DeviceKind::kCuda);
+}
+
+TEST(TrainOptions, FlagsOfTheOptimizerReachTheirMembers) {
+  const Options adam =
+      good({"--optimizer", "adam", "--weight-decay", "0.1", "--accumulate-steps", "3",
+            "--clip-grad-norm", "2.5", "--lr-schedule", "warmup-exponential", "--lr-warmup-epochs",
+            "1.5", "--lr-decay-epochs", "7", "--lr-decay-factor", "3"});
+  EXPECT_EQ(adam.optimizer, OptimizerKind::kAdam);
+  EXPECT_EQ(adam.weight_decay, 0.1);
+  EXPECT_EQ(adam.accumulate_steps, 3);
+  EXPECT_EQ(adam.clip_grad_norm, 2.5);
+  EXPECT_EQ(adam.lr_schedule, LrSchedule::kWarmupExponential);
+  EXPECT_EQ(adam.lr_warmup_epochs, 1.5);
+  EXPECT_EQ(adam.lr_decay_epochs, 7);
+  EXPECT_EQ(adam.lr_decay_factor, 3);
+  const Options adamw = good({"--optimizer", "adamw", "--lr-schedule", "step"});
+  EXPECT_EQ(adamw.optimizer, OptimizerKind::kAdamW);
+  EXPECT_EQ(adamw.lr_schedule, LrSchedule::kStep);
+}
+
+TEST(TrainOptions, FlagsOfDataParallelismReachTheirMembers) {
+  const Options options = good({"--comm-hook", "powersgd:rank=2", "--bucket-cap-mb", "0.5",
+                                "--gradient-as-bucket-view", "off", "--broadcast-buffers", "off",
+                                "--find-unused-parameters", "--static-graph", "--trace", "t"});
+  EXPECT_EQ(options.comm_hook, "powersgd:rank=2");
+  EXPECT_EQ(options.bucket_cap_mb, 0.5);
+  EXPECT_FALSE(options.gradient_as_bucket_view);
+  EXPECT_FALSE(options.broadcast_buffers);
+  EXPECT_TRUE(options.find_unused_parameters);
+  EXPECT_TRUE(options.static_graph);
+  EXPECT_EQ(options.trace, "t");
+}
+
+// A difference in any of them would make workers compute different things or wait in vain.
+TEST(TrainOptions, WorkersMustAgreeOnWhatTheyCompute) {
+  const std::string own = agreed_flags(good({"--model", "resnet50-model-parallel"}));
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"--micro-batches", "2"},
+           {"--image-size", "64"},
+           {"--num-classes", "10"},
+           {"--optimizer", "adam"},
+           {"--weight-decay", "0.1"},
+           {"--lr-schedule", "step"},
+           {"--lr-schedule", "warmup-exponential", "--lr-warmup-epochs", "2"},
+           {"--lr-schedule", "step", "--lr-decay-epochs", "2"},
+           {"--lr-schedule", "step", "--lr-decay-factor", "2"},
+           {"--accumulate-steps", "2"},
+           {"--clip-grad-norm", "1"},
+           {"--comm-hook", "fp16"},
+           {"--bucket-cap-mb", "1"},
+           {"--gradient-as-bucket-view", "off"},
+           {"--broadcast-buffers", "off"},
+           {"--find-unused-parameters"},
+           {"--static-graph"},
+           {"--device", "cuda"}}) {
+    std::vector<std::string> arguments = {"--model", "resnet50-model-parallel"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    EXPECT_NE(agreed_flags(good(arguments)), own) << more[0];
+  }
+  // Nodes may differ in where things are.
+  EXPECT_EQ(agreed_flags(good({"--model", "resnet50-model-parallel", "--trace", "t", "--threads",
+                               "3", "--summary", "s"})),
+            own);
+}
+
 TEST(TrainOptions, WhatCannotBeReadIsAUsageError) {
   expect_bad({"--modle", "mnist"}, kExitUsage, HasSubstr("--modle"));
   expect_bad({"--mod", "mnist"}, kExitUsage, HasSubstr("--mod"));
@@ -123,7 +208,7 @@ TEST(TrainOptions, WhatCannotBeReadIsAUsageError) {
 
 TEST(TrainOptions, AWrongValueIsNamedWithWhatWouldBeRight) {
   expect_bad({"--model", "foo"}, kExitInvalidValue,
-             AllOf(HasSubstr("--model foo: "), HasSubstr("mnist, toy")));
+             AllOf(HasSubstr("--model foo: "), HasSubstr("mnist, resnet18")));
   expect_bad({"--grad-sync", "ring"}, kExitInvalidValue,
              HasSubstr("--grad-sync ring: expected one of ddp, step"));
   expect_bad({"--batch-size", "0"}, kExitInvalidValue,
@@ -150,14 +235,34 @@ TEST(TrainOptions, FlagsThatContradictEachOtherAreNamed) {
   expect_bad({"--data", "mnist", "--data-dir", "d", "--train-samples", "5"}, kExitInvalidValue,
              HasSubstr("--train-samples"));
   expect_bad({"--checkpoint-every", "5"}, kExitInvalidValue, HasSubstr("--checkpoint-dir"));
+  expect_bad({"--model", "resnet18", "--data", "synthetic"}, kExitInvalidValue, HasSubstr("fake"));
+  expect_bad({"--model", "resnet18", "--no-batch-norm"}, kExitInvalidValue,
+             AllOf(HasSubstr("--no-batch-norm"), HasSubstr("--model mnist")));
+  expect_bad({"--image-size", "64"}, kExitInvalidValue, HasSubstr("resnet50"));
+  expect_bad({"--num-classes", "5"}, kExitInvalidValue, HasSubstr("--num-classes"));
+  expect_bad({"--model", "resnet50", "--micro-batches", "2"}, kExitInvalidValue,
+             AllOf(HasSubstr("--micro-batches"), HasSubstr("resnet50-model-parallel")));
+  expect_bad({"--model", "toy-model-parallel", "--micro-batches", "9", "--batch-size", "8"},
+             kExitInvalidValue, AllOf(HasSubstr("--micro-batches 9"), HasSubstr("8")));
+  expect_bad({"--optimizer", "adam", "--momentum", "0.9"}, kExitInvalidValue,
+             AllOf(HasSubstr("--momentum"), HasSubstr("sgd")));
+  expect_bad({"--lr-decay-epochs", "3"}, kExitInvalidValue, HasSubstr("--lr-schedule"));
+  expect_bad({"--lr-schedule", "step", "--lr-warmup-epochs", "3"}, kExitInvalidValue,
+             HasSubstr("warmup-exponential"));
+  expect_bad({"--grad-sync", "step", "--static-graph"}, kExitInvalidValue,
+             AllOf(HasSubstr("--static-graph"), HasSubstr("--grad-sync ddp")));
+  expect_bad({"--trace", ""}, kExitInvalidValue, HasSubstr("--trace"));
+  expect_bad({"--broadcast-buffers", "yes"}, kExitInvalidValue, HasSubstr("on, off"));
 }
 
 TEST(TrainOptions, HelpAndVersionEndWell) {
   const ParsedOptions help = parse({"--help"});
   EXPECT_FALSE(help.options);
   EXPECT_EQ(help.exit_status, kExitSuccess);
-  for (const char* flag : {"--checkpoint-failure", "--grad-sync", "--no-batch-norm", "--timeout"}) {
-    EXPECT_THAT(help.text, HasSubstr(flag));
+  for (const char* text :
+       {"--checkpoint-failure", "--grad-sync", "--no-batch-norm", "--timeout",
+        "Optimizer:", "toy-model-parallel", "resnet50-model-parallel", "warmup-exponential"}) {
+    EXPECT_THAT(help.text, HasSubstr(text));
   }
   EXPECT_THAT(parse({"--version"}).text, ::testing::MatchesRegex("ddp-train [0-9.]+\n"));
 }

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <charconv>
+#include <cmath>
+#include <initializer_list>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include <boost/program_options/variables_map.hpp>
+#include <fmt/format.h>
+
+namespace ddp::train {
+
+// A value that cannot be used; text is "--flag value: what would be right".
+struct BadValue {
+  std::string text;
+};
+
+// The flags that were given. read() puts a flag's value into the member that it sets and leaves it
+// alone if the flag was not given; throws BadValue.
+class FlagValues {
+ public:
+  explicit FlagValues(const boost::program_options::variables_map& given) : given_(given) {}
+
+  bool has(const char* flag) const { return given_.count(flag) != 0; }
+
+  void read(const char* flag, std::string& value) const {
+    if (has(flag)) value = text_of(flag);
+  }
+
+  template <typename Integer>
+  void read(const char* flag, Integer& value, Integer low,
+            Integer high = std::numeric_limits<Integer>::max()) const {
+    if (!has(flag)) return;
+    const std::string& text = text_of(flag);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value < low || value > high) {
+      throw BadValue{
+          fmt::format("--{} {}: expected a whole number from {} to {}", flag, text, low, high)};
+    }
+  }
+
+  // In (low, high), or [low, high) if `with_low`.
+  void read(const char* flag, double& value, double low, double high, bool with_low) const {
+    if (!has(flag)) return;
+    const std::string& text = text_of(flag);
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool number =
+        error == std::errc() && end == text.data() + text.size() && std::isfinite(value);
+    if (!number || value >= high || (with_low ? value < low : value <= low)) {
+      throw BadValue{fmt::format("--{} {}: expected a number {} {} and less than {}", flag, text,
+                                 with_low ? "of at least" : "greater than", low, high)};
+    }
+  }
+
+  template <typename Choice>
+  void read_choice(const char* flag, Choice& value,
+                   std::initializer_list<std::pair<const char*, Choice>> choices) const {
+    if (!has(flag)) return;
+    const std::string& text = text_of(flag);
+    std::string names;
+    for (const auto& [name, choice] : choices) {
+      if (text == name) {
+        value = choice;
+        return;
+      }
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+    }
+    throw BadValue{fmt::format("--{} {}: expected one of {}", flag, text, names)};
+  }
+
+  void read_switch(const char* flag, bool& value) const {
+    read_choice<bool>(flag, value, {{"on", true}, {"off", false}});
+  }
+
+ private:
+  const std::string& text_of(const char* flag) const { return given_[flag].as<std::string>(); }
+
+  const boost::program_options::variables_map& given_;
+};
+
+}  // namespace ddp::train

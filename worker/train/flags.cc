@@ -1,0 +1,140 @@
+#include "worker/train/flags.h"
+
+#include <span>
+#include <sstream>
+
+#include <boost/program_options.hpp>
+
+namespace ddp::train {
+namespace {
+
+namespace po = boost::program_options;
+
+struct Flag {
+  const char* name;
+  const char* value;  // "" for a flag without one.
+  const char* text;
+};
+
+constexpr Flag kModel[] = {
+    {"model", "NAME",
+     "toy (linear layers of 10-10-5), toy-large (10-1000000-5), mnist (two convolutions, two "
+     "linear layers), resnet18, resnet50; toy-model-parallel, resnet50-model-parallel (in two "
+     "stages over two devices: two CUDA devices of a worker, or two threads); mnist"},
+    {"no-batch-norm", "", "leave batch normalisation out of the mnist model"},
+    {"micro-batches", "N",
+     "pieces of a batch that a model-parallel model works on at the same time; batch normalisation "
+     "sees a piece at a time; 1"},
+};
+
+constexpr Flag kData[] = {
+    {"data", "KIND",
+     "synthetic (digits drawn by the program), fake (fixed random numbers) or mnist (the IDX files "
+     "in --data-dir); synthetic for mnist, fake for the others, which have no other"},
+    {"data-dir", "DIR", "folder of MNIST's four files, each plain or .gz"},
+    {"train-samples", "N", "size of the synthetic or fake training set; 12000"},
+    {"test-samples", "N", "size of the synthetic or fake test set, 0 for no evaluation; 2000"},
+    {"image-size", "PIXELS", "side of the images of a ResNet; 224"},
+    {"num-classes", "N", "of a ResNet; 1000"},
+};
+
+constexpr Flag kOptimizer[] = {
+    {"batch-size", "N", "samples of a backward and worker; 128"},
+    {"accumulate-steps", "N", "backwards of a step, whose gradients are averaged; 1"},
+    {"epochs", "N", "18"},
+    {"max-steps", "N", "stop after this step of the whole training; 0, no limit"},
+    {"optimizer", "NAME", "sgd, adam or adamw; sgd"},
+    {"lr", "X", "learning rate, multiplied by the number of workers; 0.01"},
+    {"momentum", "X", "of sgd; 0.5"},
+    {"weight-decay", "X", "of the gradient, or of the weight with adamw; 0"},
+    {"lr-schedule", "NAME",
+     "constant; step (divided by --lr-decay-factor every --lr-decay-epochs); warmup-exponential "
+     "(likewise, after a linear rise from 0 over --lr-warmup-epochs); constant"},
+    {"lr-warmup-epochs", "X", "0.9"},
+    {"lr-decay-epochs", "N", "20"},
+    {"lr-decay-factor", "X", "5"},
+    {"clip-grad-norm", "X", "scale averaged gradients whose joint norm is larger down to it; none"},
+    {"seed", "N", "of the first weights, the order of the data and the made-up data; 1"},
+};
+
+constexpr Flag kParallel[] = {
+    {"grad-sync", "MODE",
+     "ddp (gradients are averaged during backward) or step (by the optimizer's step); ddp"},
+    {"comm-hook", "NAME[:KEY=VALUE,...]",
+     "what is done with a bucket instead of averaging it: see below; averaging"},
+    {"bucket-cap-mb", "MIB", "size of a bucket; 25, and one bucket for all with --grad-sync step"},
+    {"gradient-as-bucket-view", "on|off", "leave gradients in the buckets; on"},
+    {"broadcast-buffers", "on|off", "rank 0's buffers replace all others before each step; on"},
+    {"find-unused-parameters", "", "allow parameters that get no gradient in a step"},
+    {"static-graph", "", "what the first step uses and in which order holds for all"},
+};
+
+constexpr Flag kCheckpoints[] = {
+    {"checkpoint-dir", "DIR",
+     "save checkpoints there, and resume from the newest valid one; no checkpoints"},
+    {"checkpoint-every", "STEPS",
+     "also save after every so many steps; 0, at the end of each epoch only"},
+    {"checkpoint-keep", "N", "how many of the newest checkpoints stay, 0 keeps all; 3"},
+    {"checkpoint-failure", "stop|continue", "what to do if one cannot be written; stop"},
+};
+
+constexpr Flag kRunning[] = {
+    {"device", "KIND", "cpu, or cuda: one device a worker, two for a model-parallel one; cpu"},
+    {"threads", "N",
+     "of one worker, or of one stage of a model-parallel one; OMP_NUM_THREADS, or the usable cores "
+     "shared by the workers of a node"},
+    {"timeout", "SECONDS", "how long a collective operation may take; 600"},
+    {"summary", "FILE", "write the result there as one JSON object"},
+    {"trace", "FILE",
+     "write what the ranks did when there, in Chrome's trace format, for ui.perfetto.dev"},
+    {"log-every", "STEPS",
+     "a line of progress every so many steps, where standard output is no terminal; 20"},
+    {"help", "", "print this text"},
+    {"version", "", "print the version"},
+};
+
+struct Group {
+  const char* title;
+  std::span<const Flag> flags;
+};
+
+constexpr Group kGroups[] = {
+    {"Model", kModel},
+    {"Data", kData},
+    {"Optimizer", kOptimizer},
+    {"Workers together", kParallel},
+    {"Checkpoints", kCheckpoints},
+    {"Running", kRunning},
+};
+
+}  // namespace
+
+po::options_description describe_flags() {
+  constexpr unsigned kColumns = 100;
+  po::options_description all(kColumns);
+  for (const Group& group : kGroups) {
+    po::options_description part(group.title, kColumns);
+    for (const Flag& flag : group.flags) {
+      if (*flag.value == '\0') {
+        part.add_options()(flag.name, flag.text);
+      } else {
+        part.add_options()(flag.name, po::value<std::string>()->value_name(flag.value), flag.text);
+      }
+    }
+    all.add(part);
+  }
+  return all;
+}
+
+std::string help_text() {
+  std::ostringstream text;
+  text << "usage: ddp-train [flags]\n"
+          "Trains a model, alone or as one of the workers that ddp-run starts:\n"
+          "  ddp-run --standalone --nproc-per-node 2 ddp-train --checkpoint-dir run1 --summary "
+          "run1.json\n"
+          "The value after the last semicolon is the default.\n"
+       << describe_flags();
+  return text.str();
+}
+
+}  // namespace ddp::train

@@ -1,0 +1,74 @@
+#include "worker/train/option_checks.h"
+
+#include <initializer_list>
+#include <string>
+
+#include "worker/train/models/names.h"
+
+namespace ddp::train {
+namespace {
+
+// The flags make sense only if `condition` holds; `needed` says what that takes.
+void need(const FlagValues& values, std::initializer_list<const char*> flags, bool condition,
+          const char* needed) {
+  if (condition) return;
+  for (const char* flag : flags) {
+    if (values.has(flag)) throw BadValue{fmt::format("--{}: expected {} with it", flag, needed)};
+  }
+}
+
+void check_model(const FlagValues& values, const Options& options) {
+  need(values, {"no-batch-norm"}, options.model == "mnist", "--model mnist");
+  need(values, {"image-size", "num-classes"}, is_resnet(options.model),
+       "--model resnet18, resnet50 or resnet50-model-parallel");
+  need(values, {"micro-batches"}, is_model_parallel(options.model),
+       "--model toy-model-parallel or resnet50-model-parallel");
+  if (options.micro_batches > options.batch_size) {
+    throw BadValue{fmt::format("--micro-batches {}: expected at most --batch-size, which is {}",
+                               options.micro_batches, options.batch_size)};
+  }
+}
+
+void check_data(const FlagValues& values, Options& options) {
+  const bool only_fake = options.model != "mnist";
+  if (options.data.empty()) options.data = only_fake ? "fake" : "synthetic";
+  if (only_fake && options.data != "fake") {
+    throw BadValue{fmt::format("--data {}: expected fake, the only data of --model {}",
+                               options.data, options.model)};
+  }
+  if (options.data == "mnist" && options.data_dir.empty()) {
+    throw BadValue{"--data mnist: expected --data-dir DIR with it, the folder of the IDX files"};
+  }
+  if (options.data != "mnist" && values.has("data-dir")) {
+    throw BadValue{fmt::format("--data-dir {}: expected --data mnist with it", options.data_dir)};
+  }
+  need(values, {"train-samples", "test-samples"}, options.data != "mnist",
+       "--data synthetic or fake, since mnist has its own size,");
+}
+
+void check_optimizer(const FlagValues& values, const Options& options) {
+  need(values, {"momentum"}, options.optimizer == OptimizerKind::kSgd, "--optimizer sgd");
+  need(values, {"lr-decay-epochs", "lr-decay-factor"}, options.lr_schedule != LrSchedule::kConstant,
+       "--lr-schedule step or warmup-exponential");
+  need(values, {"lr-warmup-epochs"}, options.lr_schedule == LrSchedule::kWarmupExponential,
+       "--lr-schedule warmup-exponential");
+}
+
+}  // namespace
+
+void check_together(const FlagValues& values, Options& options) {
+  check_model(values, options);
+  check_data(values, options);
+  check_optimizer(values, options);
+  need(values, {"broadcast-buffers", "find-unused-parameters", "static-graph"},
+       options.grad_sync == GradSync::kDdp, "--grad-sync ddp");
+  need(values, {"checkpoint-every", "checkpoint-keep", "checkpoint-failure"},
+       !options.checkpoint_dir.empty(), "--checkpoint-dir DIR");
+  for (const char* flag : {"data-dir", "checkpoint-dir", "summary", "trace"}) {
+    std::string path = "-";
+    values.read(flag, path);
+    if (path.empty()) throw BadValue{fmt::format("--{} '': expected a path", flag)};
+  }
+}
+
+}  // namespace ddp::train
