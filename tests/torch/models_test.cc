@@ -1,6 +1,7 @@
 #include "tests/torch/models.h"
 
-#include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 #include "worker/train/models/model.h"
+#include "worker/train/models/pipeline.h"
 
 // The models of ddp-train: what they are, and that cutting one in two changes nothing.
 namespace ddp::train {
@@ -228,6 +230,53 @@ TEST(ModelParallel, ForwardsMayComeBeforeTheirBackwards) {
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(torch::allclose(got[i].second, expected[i].second, 1e-5, 1e-6)) << got[i].first;
   }
+}
+
+// Two that come to it wait for each other; false if the other does not come.
+class Meeting {
+ public:
+  bool wait() {
+    ++arrived_;
+    return test::wait_until([this] { return arrived_ >= 2; }, std::chrono::seconds(20));
+  }
+
+ private:
+  std::atomic<int> arrived_{0};
+};
+
+TEST(ModelParallel, TheBackWorksOnOneMicroBatchWhileTheFrontWorksOnTheNext) {
+  Meeting forward;
+  Meeting backward;
+  std::atomic<int> met{0};
+  // Hooks of tensors run while the stage differentiates.
+  const auto meet_in_backward = [&](const at::Tensor& tensor) {
+    tensor.register_hook([&](const at::Tensor& /*gradient*/) { met += backward.wait() ? 1 : 0; });
+  };
+  const at::Tensor weight = torch::ones({1}).requires_grad_();
+  const at::Tensor other = torch::ones({1}).requires_grad_();
+  int in_front = 0;
+  int in_back = 0;
+  Pipeline::Stage front{[&](const at::Tensor& x) {
+                          if (in_front++ == 1) met += forward.wait() ? 1 : 0;
+                          at::Tensor y = x * weight;
+                          if (in_front == 1) meet_in_backward(y);
+                          return y;
+                        },
+                        {weight}};
+  Pipeline::Stage back{[&](const at::Tensor& x) {
+                         if (in_back++ == 0) met += forward.wait() ? 1 : 0;
+                         at::Tensor y = x * other;
+                         if (in_back == 2) meet_in_backward(y);
+                         return y;
+                       },
+                       {other}};
+  Pipeline pipeline(std::move(front), std::move(back), 2);
+  const at::Tensor output = pipeline.forward(torch::tensor({2.0F, 3.0F}));
+  EXPECT_EQ(met, 2) << "front and back did not meet in forward";
+  output.sum().backward();
+  EXPECT_EQ(met, 4) << "front and back did not meet in backward";
+  EXPECT_EQ(weight.grad().item<float>(), 5);
+  EXPECT_EQ(other.grad().item<float>(), 5);
 }
 
 TEST(ModelParallel, FrozenParametersGetNoGradient) {
