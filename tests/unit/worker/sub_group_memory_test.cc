@@ -150,7 +150,9 @@ TEST(SubGroupMemory, IsNotUsedAgainBeforeTheLastMemberLeaves) {
                               [&](std::byte value) { return value == kMark; }));
     }
     others.clear();
-    if (rank == 0) EXPECT_EQ(world.arenas[0]->bytes_in_use(), before);
+    if (rank == 0) {
+      EXPECT_EQ(world.arenas[0]->bytes_in_use(), before);
+    }
     // Made in the same memory, which holds what was left there.
     all.barrier()->wait();
     EXPECT_TRUE(adds_up(*all.split(0, rank), kMany));
