@@ -23,8 +23,10 @@
 namespace ddp {
 
 inline constexpr std::size_t kLine = 128;  // Two cache lines: the prefetcher pulls pairs.
-inline constexpr std::size_t kSlotBytes = 512u << 10;  // One chunk of one rank.
-inline constexpr std::size_t kSlots = 4;               // Chunks in flight.
+inline constexpr std::size_t kSlotBytes = 256u << 10;  // One chunk of one rank.
+// Chunks in flight. Connections share a link unequally, and a chunk needs them all: with few and
+// large chunks the fast ones run dry while the slow ones catch up.
+inline constexpr std::size_t kSlots = 8;
 inline constexpr std::size_t kSmallBytes = 4096;  // Payload that fits into an operation's record.
 inline constexpr std::size_t kRecordBytes = kLine;
 inline constexpr std::size_t kPairRanks = 256;  // Ranks of a node that can exchange messages.
