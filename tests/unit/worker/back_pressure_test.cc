@@ -23,7 +23,7 @@ using std::chrono::seconds;
 
 constexpr std::size_t kChunkElements = kSlotBytes / sizeof(float);
 constexpr std::size_t kPart = kChunkElements / 2;  // Each node's, of a chunk.
-constexpr std::size_t kChunks = 12;
+constexpr std::size_t kChunks = kSlots + 4;        // So that slots are used again.
 
 Operation sum_of(std::span<float> values) {
   Operation operation;
@@ -172,9 +172,11 @@ TEST(BackPressureInExchange, ResultsWaitForANeighbourThatDoesNotRead) {
         return std::make_unique<test::HeldStream>(std::move(socket), dam);
       });
   std::vector<float> values[2];
+  // Lone ranks exchange chunks of 1 MiB.
+  constexpr std::size_t kCount = kChunks * (std::size_t{1} << 20) / sizeof(float);
   for (const std::size_t rank : {0U, 1U}) {
-    values[rank].resize(kChunks * kChunkElements);
-    for (std::size_t i = 0; i < values[rank].size(); ++i)
+    values[rank].resize(kCount);
+    for (std::size_t i = 0; i < kCount; ++i)
       values[rank][i] = (rank == 0 ? 1.0F : 1000.0F) * static_cast<float>(i / 1000);
   }
   std::thread releasing([&] {
