@@ -98,7 +98,7 @@ Outcome Collectives::run(const Operation& operation) {
   }
   Entry entry(transport_, operation.record, offer, number_, payload, payload_bytes);
   ++number_;
-  const bool heads_meet = small || needs_messages(operation);
+  const bool heads_meet = small || meets_first(operation);
   std::optional<NodeGather> meeting;
   if (!heads_meet && transport_.has_links()) {
     meeting.emplace(transport_, operation.record, no_blocks(topology),
@@ -106,9 +106,8 @@ Outcome Collectives::run(const Operation& operation) {
   }
   auto failure = meeting ? enter_with_lane(operation, entry, *meeting) : enter(operation, entry);
   if (failure) return failure;
-  if (needs_messages(operation)) {
-    return meet_nodes(operation, no_blocks(topology));
-  }
+  if (meets_first(operation)) failure = meet_nodes(operation, no_blocks(topology));
+  if (failure || needs_messages(operation)) return failure;
   if (small && all_show_payload(operation, entry)) return run_small(operation, entry);
   return topology.nodes() == 1 ? run_large(operation, entry)
                                : run_between_nodes(operation, entry, meeting ? &*meeting : nullptr);
@@ -126,6 +125,12 @@ bool Collectives::needs_messages(const Operation& operation) const {
     default:
       return false;
   }
+}
+
+bool Collectives::meets_first(const Operation& operation) const {
+  if (transport_.topology().nodes() == 1 || is_small(operation)) return false;
+  const bool of_root_alone = operation.record.kind == OpKind::kBroadcast;
+  return of_root_alone || operation.record.count == 0 || needs_messages(operation);
 }
 
 Outcome Collectives::enter(const Operation& operation, Entry& entry) {

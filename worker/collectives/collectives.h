@@ -39,6 +39,10 @@ class Collectives {
   bool shows_payload(const Operation& operation, const Offer& offer) const;
   bool all_show_payload(const Operation& operation, const Entry& entry) const;
 
+  // Whether the nodes meet before any data moves: where a rank could be through with its part
+  // although another one calls something else or nothing, as the root of a broadcast, or all ranks
+  // of an operation without elements.
+  bool meets_first(const Operation& operation) const;
   Outcome enter(const Operation& operation, Entry& entry);
   Outcome enter_with_lane(const Operation& operation, Entry& entry, NodeGather& meeting);
   Outcome run_small(const Operation& operation, const Entry& entry);

@@ -326,5 +326,44 @@ TEST(Deadline, BetweenNodesBlamesWhoIsMissingAndNobodyElse) {
   }
 }
 
+// Where no data comes from the ranks that are missing: nobody is through before all ranks of all
+// nodes have called.
+TEST(Deadline, HoldsForWhoNeedsNothingOfTheOthers) {
+  struct Case {
+    std::vector<int> nodes;
+    Rank absent;
+    Call call;
+    Algorithm in_node;  // Small operations in one shot, or as if they were large.
+  };
+  const auto broadcast_of = [](Rank root) {
+    return broadcast(90'000, DType::kF32, root, "broadcast");
+  };
+  for (const Case& each :
+       {Case{{2, 1}, 2, broadcast_of(1), Algorithm::kAuto},
+        Case{{2, 2}, 3, broadcast_of(0), Algorithm::kAuto},
+        Case{{2, 2}, 2, broadcast_of(1), Algorithm::kAuto},
+        Case{{2, 1}, 2, barrier(), Algorithm::kStaged},
+        Case{{2, 2}, 3, barrier(), Algorithm::kStaged},
+        Case{{2, 1},
+             2,
+             all_reduce(0, DType::kF32, ReduceOp::kSum, "all_reduce"),
+             Algorithm::kStaged},
+        Case{{2, 1}, 2, all_gather(0, DType::kF32, "all_gather"), Algorithm::kStaged}}) {
+    const auto groups = test::thread_groups(each.nodes, test::LinkKind::kSocketPair,
+                                            milliseconds(400 * test::kSlowness));
+    test::on_ranks(test::world_size_of(each.nodes), [&](Rank rank) {
+      if (rank == each.absent) return;
+      auto& group = static_cast<Group&>(*groups[static_cast<std::size_t>(rank)]);
+      CostTable costs;
+      costs.forced_in_node = each.in_node;
+      group.choose(Choice(costs));
+      Memory memory;
+      const CollectiveError error = failure_of([&] { each.call.issue(group, memory)->wait(); });
+      EXPECT_EQ(error.code, Errc::kTimeout) << "rank " << rank << ", " << each.call.text;
+      EXPECT_EQ(error.suspect_rank, each.absent) << error.what();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace ddp
