@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -141,6 +142,42 @@ TEST_P(TrainTest, ToyTrainsAndResumes) {
   expect_same_result(train(resumable), undisturbed);
 }
 
+TEST_P(TrainTest, ToyLargeLearnsAtItsOwnRate) {
+  const Arguments flags = {"--model",      "toy-large", "--train-samples", "4",
+                           "--batch-size", "4",         "--epochs",        "30",
+                           "--grad-sync",  GetParam()};
+  Arguments first = flags;
+  first.insert(first.end(), {"--max-steps", "1"});
+  const double before = train(first).at("train_loss");
+  const double after = train(flags).at("train_loss");
+  EXPECT_LT(after, 0.5 * before);
+  EXPECT_GE(after, 0.0);
+}
+
+TEST_P(TrainTest, RatesAreWrittenEverySoManyStepsAndAppendedAfterResuming) {
+  const Arguments flags = small({"--rates", path("rates.jsonl"), "--log-every", "4",
+                                 "--checkpoint-dir", path("checkpoints")});
+  const auto steps = [&] {
+    std::vector<int> found;
+    std::istringstream file(folder_.read("rates.jsonl"));
+    for (std::string line; std::getline(file, line);) {
+      const auto object = nlohmann::json::parse(line);
+      EXPECT_EQ(object.at("samples"), 32);
+      EXPECT_GT(object.at("samples_per_second"), 0);
+      EXPECT_GT(object.at("cpu_seconds"), 0);
+      EXPECT_EQ(object.at("learning_rate"), 0.01);
+      found.push_back(object.at("step"));
+    }
+    return found;
+  };
+  for (const char* limit : {"10", "19"}) {
+    Arguments part = flags;
+    part.insert(part.end(), {"--max-steps", limit});
+    train(part);
+  }
+  EXPECT_THAT(steps(), ::testing::ElementsAre(4, 8, 14, 18));
+}
+
 // Models, optimizers, schedules and hooks: what they keep from step to step is in the checkpoint.
 TEST_P(TrainTest, EveryKindOfTrainingResumesExactly) {
   const std::vector<Arguments> kinds = {
@@ -279,6 +316,8 @@ TEST_P(TrainErrors, WhatCannotBeReadOrWrittenIsNamedBeforeTraining) {
   expect_failure({"--model", "foo"}, kExitInvalidValue, HasSubstr("--model foo"));
   expect_failure({"--trace", path("none/trace.json")}, kExitInvalidValue,
                  AllOf(HasSubstr("--trace"), HasSubstr(path("none/trace.json"))));
+  expect_failure({"--rates", path("none/rates.jsonl")}, kExitInvalidValue,
+                 AllOf(HasSubstr("--rates"), HasSubstr(path("none/rates.jsonl"))));
   expect_failure({"--device", "cuda"}, kExitInvalidValue, HasSubstr("--device cuda"));
   expect_failure({"--comm-hook", "foo"}, kExitInvalidValue,
                  AllOf(HasSubstr("--comm-hook foo"), HasSubstr("powersgd")));

@@ -93,6 +93,7 @@ class Worker {
     use_threads();
     check_output("--summary", options_.summary);
     check_output("--trace", options_.trace);
+    check_output("--rates", options_.rates);
     auto data = make_datasets(options_);
     const Result<void> readable = data ? Result<void>() : Result<void>(data.error());
     agree_or_fail(*group_, readable, kExitDataInvalid, fmt::format("--data {}", options_.data));

@@ -46,7 +46,8 @@ void check_data(const FlagValues& values, Options& options) {
        "--data synthetic or fake, since mnist has its own size,");
 }
 
-void check_optimizer(const FlagValues& values, const Options& options) {
+void check_optimizer(const FlagValues& values, Options& options) {
+  if (!values.has("lr")) options.lr = default_lr(options.model);
   need(values, {"momentum"}, options.optimizer == OptimizerKind::kSgd, "--optimizer sgd");
   need(values, {"lr-decay-epochs", "lr-decay-factor"}, options.lr_schedule != LrSchedule::kConstant,
        "--lr-schedule step or warmup-exponential");
@@ -64,7 +65,7 @@ void check_together(const FlagValues& values, Options& options) {
        options.grad_sync == GradSync::kDdp, "--grad-sync ddp");
   need(values, {"checkpoint-every", "checkpoint-keep", "checkpoint-failure"},
        !options.checkpoint_dir.empty(), "--checkpoint-dir DIR");
-  for (const char* flag : {"data-dir", "checkpoint-dir", "summary", "trace"}) {
+  for (const char* flag : {"data-dir", "checkpoint-dir", "summary", "trace", "rates"}) {
     std::string path = "-";
     values.read(flag, path);
     if (path.empty()) throw BadValue{fmt::format("--{} '': expected a path", flag)};

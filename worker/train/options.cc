@@ -85,6 +85,7 @@ void read_running(const FlagValues& values, Options& options) {
   values.read("timeout", options.timeout_seconds, 0, 1e6, false);
   values.read("summary", options.summary);
   values.read("trace", options.trace);
+  values.read("rates", options.rates);
   values.read<std::int64_t>("log-every", options.log_every, 1);
 }
 

@@ -31,7 +31,7 @@ struct Options {
   std::int64_t epochs = 18;
   std::int64_t max_steps = 0;  // Of the whole training, resumed or not; 0: no limit.
   OptimizerKind optimizer = OptimizerKind::kSgd;
-  double lr = 0.01;  // Multiplied by the world size before use.
+  double lr = 0.01;  // Multiplied by the world size before use. default_lr(model), if not given.
   double momentum = 0.5;
   double weight_decay = 0;
   LrSchedule lr_schedule = LrSchedule::kConstant;
@@ -59,6 +59,7 @@ struct Options {
   double timeout_seconds = 600;  // Of a collective.
   std::string summary;           // Empty: none.
   std::string trace;             // Empty: none.
+  std::string rates;             // Empty: none.
   std::int64_t log_every = 20;
 };
 

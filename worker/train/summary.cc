@@ -11,29 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/unique_fd.h"
+#include "worker/train/write_file.h"
 
 namespace ddp::train {
-namespace {
-
-Error io_error(const std::string& path, const char* what, int error) {
-  return make_error(Errc::kIo, "{}: cannot {}: {}", path, what,
-                    std::generic_category().message(error));
-}
-
-Result<void> write_all(int fd, const std::string& text, const std::string& path) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t got = ::write(fd, text.data() + done, text.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return io_error(path, "write", errno);
-    done += static_cast<std::size_t>(got);
-  }
-  if (::fsync(fd) != 0) return io_error(path, "write", errno);
-  return {};
-}
-
-}  // namespace
-
 std::string to_json(const Summary& summary) {
   nlohmann::ordered_json object;
   object["model"] = summary.model;
@@ -75,6 +55,7 @@ Result<void> write_summary(const std::string& path, const Summary& summary) {
   UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.get() < 0) return io_error(temporary, "create", errno);
   auto written = write_all(file.get(), to_json(summary), path);
+  if (written && ::fsync(file.get()) != 0) written = io_error(path, "write", errno);
   if (written && std::rename(temporary.c_str(), path.c_str()) != 0) {
     written = io_error(path, "rename", errno);
   }

@@ -75,6 +75,7 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
 
 Summary Trainer::run() {
   resume();
+  open_rate_log();
   model_->train();
   while (state_.epoch < parts_.options.epochs && train_epoch()) {
   }
@@ -126,9 +127,8 @@ bool Trainer::train_epoch() {
     ++state_.loss_count;
     ++state_.step;
     const std::int64_t before = std::exchange(state_.position, sampler_->position());
-    throughput_.add(state_.position - before,
-                    std::chrono::duration<double>(Clock::now() - start).count());
-    report(loss);
+    report(loss, state_.position - before,
+           std::chrono::duration<double>(Clock::now() - start).count());
     save_if_due();
   }
   finish_epoch();
@@ -139,8 +139,8 @@ double Trainer::train_step(std::span<const std::int64_t> indices) {
   const Options& options = parts_.options;
   const double done =
       static_cast<double>(sampler_->position()) / static_cast<double>(parts_.data.train->size());
-  set_learning_rate(*optimizer_,
-                    learning_rate(options, options.lr * parts_.group->size(), state_.epoch, done));
+  learning_rate_ = learning_rate(options, options.lr * parts_.group->size(), state_.epoch, done);
+  set_learning_rate(*optimizer_, learning_rate_);
   replica_->zero_grad();
   const auto batch = static_cast<std::size_t>(options.batch_size);
   double loss = 0;
@@ -203,7 +203,9 @@ double Trainer::mean_loss() {
   return sums[0] / sums[1];
 }
 
-void Trainer::report(double loss) {
+void Trainer::report(double loss, std::int64_t samples, double seconds) {
+  throughput_.add(samples, seconds);
+  log_rate(loss, samples, seconds);
   parts_.channel.progress(state_.step, loss, throughput_.recent());
   if (parts_.printer == nullptr) return;
   Progress progress;
@@ -215,6 +217,25 @@ void Trainer::report(double loss) {
   progress.samples_per_second = throughput_.recent();
   progress.eta_seconds = throughput_.step_seconds() * static_cast<double>(steps_to_go());
   parts_.printer->step(progress, Clock::now());
+}
+
+void Trainer::open_rate_log() {
+  const Options& options = parts_.options;
+  if (options.rates.empty() || parts_.group->rank() != 0) return;
+  auto log = RateLog::open(options.rates, state_.step > 0, options.log_every);
+  if (!log) throw Failure(kExitInvalidValue, "--rates " + log.error().message);
+  rate_log_ = *std::move(log);
+}
+
+void Trainer::log_rate(double loss, std::int64_t samples, double seconds) {
+  if (!rate_log_) return;
+  const auto written = rate_log_->step({.epoch = state_.epoch,
+                                        .step = state_.step,
+                                        .loss = loss,
+                                        .learning_rate = learning_rate_,
+                                        .samples = samples,
+                                        .seconds = seconds});
+  if (!written) say("note: --rates " + written.error().message);
 }
 
 void Trainer::write_trace() {

@@ -16,6 +16,7 @@
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
 #include "worker/train/progress.h"
+#include "worker/train/rate_log.h"
 #include "worker/train/replica.h"
 #include "worker/train/sampler.h"
 #include "worker/train/summary.h"
@@ -59,6 +60,7 @@ class Trainer {
 
  private:
   void resume();
+  void open_rate_log();
   bool train_epoch();  // Whether it came to the epoch's end; else --max-steps did.
   double train_step(std::span<const std::int64_t> indices);
   double backward(std::span<const std::int64_t> indices);
@@ -66,7 +68,8 @@ class Trainer {
   void finish_epoch();
   void evaluate();
   double mean_loss();
-  void report(double loss);
+  void report(double loss, std::int64_t samples, double seconds);
+  void log_rate(double loss, std::int64_t samples, double seconds);
   void write_trace();
   void check_same_weights(const std::string& sha256);
   bool limit_reached() const;
@@ -82,6 +85,8 @@ class Trainer {
   std::unique_ptr<TrainingCheckpoint> checkpoint_;
   TrainState state_;
   Throughput throughput_;
+  std::unique_ptr<RateLog> rate_log_;  // Null without --rates, and on all ranks but 0.
+  double learning_rate_ = 0;           // Of the last step.
   Batch batch_;
   std::int64_t resumed_from_ = 0;
   double train_loss_ = 0;  // Of the epoch that ended last.

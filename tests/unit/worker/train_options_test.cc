@@ -91,6 +91,8 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
                                 "continue",
                                 "--summary",
                                 "s",
+                                "--rates",
+                                "r",
                                 "--no-batch-norm",
                                 "--log-every",
                                 "1",
@@ -111,6 +113,7 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
   EXPECT_EQ(options.checkpoint_keep, 0);
   EXPECT_EQ(options.checkpoint_failure, OnCheckpointFailure::kContinue);
   EXPECT_EQ(options.summary, "s");
+  EXPECT_EQ(options.rates, "r");
   EXPECT_FALSE(options.batch_norm);
   EXPECT_EQ(options.log_every, 1);
   EXPECT_EQ(options.threads, 2);
@@ -132,6 +135,12 @@ TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
   EXPECT_EQ(images.num_classes, 10);
   EXPECT_EQ(images.micro_batches, 4);
   EXPECT_EQ(images.device, DeviceKind::kCuda);
+}
+
+TEST(TrainOptions, TheLearningRateWithoutAFlagIsTheModels) {
+  EXPECT_EQ(good({"--model", "toy"}).lr, 0.01);
+  EXPECT_EQ(good({"--model", "toy-large"}).lr, 1e-5);
+  EXPECT_EQ(good({"--model", "toy-large", "--lr", "0.25"}).lr, 0.25);
 }
 
 TEST(TrainOptions, FlagsOfTheOptimizerReachTheirMembers) {

@@ -10,4 +10,9 @@ inline bool is_toy(std::string_view model) { return model.starts_with("toy"); }
 // Takes 3 x size x size images and has any number of classes.
 inline bool is_resnet(std::string_view model) { return model.starts_with("resnet"); }
 
+
+// The learning rate that --lr multiplies by the number of workers, where none is given. toy-large's
+// million hidden units add up: with more than about 2e-4 its loss grows without bound.
+inline double default_lr(std::string_view model) { return model == "toy-large" ? 1e-5 : 0.01; }
+
 }  // namespace ddp::train
