@@ -74,7 +74,7 @@ void run(int argc, char** argv) {
   // Rank 0's buffers replace the others' before every forward but the first, coalesced.
   const std::vector<at::Tensor> buffers = task.model->buffers();
   at::Tensor loss;
-  const auto step = [&] {
+  const auto forward = [&] {
     task.model->zero_grad(/*set_to_none=*/false);  // The optimizer's refuses bucket views.
     reducer.prepare_for_forward();
     reducer.rebuild_buckets();
@@ -84,12 +84,12 @@ void run(int argc, char** argv) {
     const at::Tensor output = task.model->forward(task.input);
     reducer.prepare_for_backward({output});
     loss = task.model->loss(output, task.target);
-    loss.backward();
-    optimizer.step();
+    return loss;
   };
-  const auto rates = measure_steps(
-      std::stoi(argv[4]), std::stoi(argv[3]), [&] { group->barrier()->wait(); }, step);
-  if (rank == 0) print_rates("c10d", argv[2], rates, loss.item<double>());
+  const Measurement measurement =
+      measure_steps(std::stoi(argv[4]), std::stoi(argv[3]), [&] { group->barrier()->wait(); },
+                    {forward, [&] { optimizer.step(); }});
+  if (rank == 0) print_measurement("c10d", argv[2], measurement);
   group->barrier()->wait();
 }
 

@@ -1,7 +1,7 @@
 // bench-ddp: trains a model for a number of steps with this project, one thread a worker, and
 // prints steps a second.
 //
-// usage: ddp-run ... bench-ddp MODE MODEL STEPS ROUNDS
+// usage: ddp-run ... bench-ddp MODE MODEL STEPS ROUNDS [BUCKET_MB]
 // MODE: local (no communication, every worker for itself), ddp, or step. MODEL: see ddp_task.h.
 // Gradients are the buckets and are set to zero in place, as with the peers.
 #include <cstdio>
@@ -26,45 +26,46 @@ struct Contest {
   std::shared_ptr<ProcessGroup> group;
   Task task;
   torch::optim::SGD optimizer;
-  std::function<std::vector<double>(const std::function<void()>&)> measure;
-  at::Tensor loss;
+  std::function<Measurement(const Step&)> measure;
+  double bucket_mb = 0;  // 0: what is usual with the mode.
 };
 
-std::vector<double> without_communication(Contest& contest) {
-  return contest.measure([&] {
+Measurement without_communication(Contest& contest) {
+  const auto loss = [&] {
     contest.optimizer.zero_grad();
-    contest.loss = contest.task.loss();
-    contest.loss.backward();
-    contest.optimizer.step();
-  });
+    return contest.task.loss();
+  };
+  return contest.measure({loss, [&] { contest.optimizer.step(); }});
 }
 
-std::vector<double> during_backward(Contest& contest) {
+Measurement during_backward(Contest& contest) {
   DistributedDataParallelOptions options;
   options.gradient_as_bucket_view = true;
+  if (contest.bucket_mb > 0) options.bucket_cap_mb = contest.bucket_mb;
   Task& task = contest.task;
   DistributedDataParallel<train::Model> model(task.model, contest.group, options);
-  return contest.measure([&] {
+  const auto loss = [&] {
     model.zero_grad(/*set_to_none=*/false);
-    contest.loss = task.model->loss(model(task.input), task.target);
-    contest.loss.backward();
-    contest.optimizer.step();
-  });
+    return task.model->loss(model(task.input), task.target);
+  };
+  return contest.measure({loss, [&] { contest.optimizer.step(); }});
 }
 
-std::vector<double> at_the_step(Contest& contest) {
+Measurement at_the_step(Contest& contest) {
   broadcast_master_param(*contest.task.model, *contest.group);
-  DistributedOptimizer optimizer(contest.optimizer, *contest.task.model, contest.group, {0, true});
-  return contest.measure([&] {
+  DistributedOptimizer optimizer(contest.optimizer, *contest.task.model, contest.group,
+                                 {contest.bucket_mb, true});
+  const auto loss = [&] {
     optimizer.zero_grad(/*set_to_none=*/false);
-    contest.loss = contest.task.loss();
-    contest.loss.backward();
-    optimizer.step();
-  });
+    return contest.task.loss();
+  };
+  return contest.measure({loss, [&] { optimizer.step(); }});
 }
 
 void run(int argc, char** argv) {
-  if (argc != 5) throw std::invalid_argument("usage: bench-ddp MODE MODEL STEPS ROUNDS");
+  if (argc < 5 || argc > 6) {
+    throw std::invalid_argument("usage: bench-ddp MODE MODEL STEPS ROUNDS [BUCKET_MB]");
+  }
   at::set_num_threads(1);
   const std::string mode = argv[1];
   const int steps = std::stoi(argv[3]);
@@ -73,22 +74,22 @@ void run(int argc, char** argv) {
   Task task = make_task(argv[2], group->rank());
   torch::optim::SGD optimizer(task.model->parameters(),
                               torch::optim::SGDOptions(0.01).momentum(0.5));
-  const auto measure = [&](const std::function<void()>& step) {
+  const auto measure = [&](const Step& step) {
     return measure_steps(
         rounds, steps, [&] { group->barrier()->wait(); }, step);
   };
-  Contest contest{group, task, std::move(optimizer), measure, {}};
-  std::vector<double> rates;
+  Contest contest{group, task, std::move(optimizer), measure, argc > 5 ? std::stod(argv[5]) : 0};
+  Measurement measurement;
   if (mode == "local") {
-    rates = without_communication(contest);
+    measurement = without_communication(contest);
   } else if (mode == "ddp") {
-    rates = during_backward(contest);
+    measurement = during_backward(contest);
   } else if (mode == "step") {
-    rates = at_the_step(contest);
+    measurement = at_the_step(contest);
   } else {
     throw std::invalid_argument("MODE is local, ddp or step, not " + mode);
   }
-  if (group->rank() == 0) print_rates(mode, argv[2], rates, contest.loss.item<double>());
+  if (group->rank() == 0) print_measurement(mode, argv[2], measurement);
   group->barrier()->wait();
 }
 

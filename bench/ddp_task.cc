@@ -1,5 +1,7 @@
 #include "bench/ddp_task.h"
 
+#include <sys/resource.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -39,6 +41,21 @@ class Mlp final : public train::Model {
   std::vector<torch::nn::Linear> layers_;
 };
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+double cpu_seconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
 }  // namespace
 
 Task make_task(const std::string& name, int rank) {
@@ -62,25 +79,45 @@ Task make_task(const std::string& name, int rank) {
   return task;
 }
 
-std::vector<double> measure_steps(int rounds, int steps, const std::function<void()>& meet,
-                                  const std::function<void()>& step) {
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> rates;
+Measurement measure_steps(int rounds, int steps, const std::function<void()>& meet,
+                          const Step& step) {
+  Measurement measurement;
+  at::Tensor loss;
   for (int round = -1; round < rounds; ++round) {
     meet();
+    Pace pace;
+    const double cpu = cpu_seconds();
     const auto begin = Clock::now();
-    for (int count = 0; count < steps; ++count) step();
-    const double took = std::chrono::duration<double>(Clock::now() - begin).count();
-    if (round >= 0) rates.push_back(steps / took);
+    for (int count = 0; count < steps; ++count) {
+      loss = step.loss();
+      const auto forward_end = Clock::now();
+      loss.backward();
+      pace.backward_seconds += seconds_since(forward_end) / steps;
+      step.update();
+    }
+    pace.seconds = seconds_since(begin) / steps;
+    pace.cpu_seconds = (cpu_seconds() - cpu) / steps;
+    if (round >= 0) measurement.rounds.push_back(pace);
   }
-  return rates;
+  measurement.loss = loss.item<double>();
+  return measurement;
 }
 
-void print_rates(const std::string& mode, const std::string& model,
-                 const std::vector<double>& rates, double loss) {
+void print_measurement(const std::string& mode, const std::string& model,
+                       const Measurement& measurement) {
+  std::vector<double> rates;
+  std::vector<double> backward_ms;
+  std::vector<double> cpu_ms;
+  for (const Pace& pace : measurement.rounds) {
+    rates.push_back(1 / pace.seconds);
+    backward_ms.push_back(1e3 * pace.backward_seconds);
+    cpu_ms.push_back(1e3 * pace.cpu_seconds);
+  }
   fmt::print(
-      "{{\"mode\": \"{}\", \"model\": \"{}\", \"steps_per_second\": [{:.3f}], \"loss\": {}}}\n",
-      mode, model, fmt::join(rates, ", "), loss);
+      "{{\"mode\": \"{}\", \"model\": \"{}\", \"steps_per_second\": [{:.3f}], "
+      "\"backward_ms\": [{:.3f}], \"cpu_ms\": [{:.3f}], \"loss\": {}}}\n",
+      mode, model, fmt::join(rates, ", "), fmt::join(backward_ms, ", "), fmt::join(cpu_ms, ", "),
+      measurement.loss);
   std::fflush(stdout);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -29,13 +28,31 @@ struct Task {
 // Throws std::invalid_argument for another name.
 Task make_task(const std::string& name, int rank);
 
-// Steps a second in each round; the first round does not count. `meet` is called before each, to
-// begin together.
-std::vector<double> measure_steps(int rounds, int steps, const std::function<void()>& meet,
-                                  const std::function<void()>& step);
+// A step of training: zero_grad and forward, then the loss's backward, then the optimizer's step.
+struct Step {
+  std::function<at::Tensor()> loss;
+  std::function<void()> update;
+};
 
-// {"mode": .., "model": .., "steps_per_second": [..], "loss": ..} on stdout.
-void print_rates(const std::string& mode, const std::string& model,
-                 const std::vector<double>& rates, double loss);
+// What a step took in a round, on average, in this process.
+struct Pace {
+  double seconds = 0;
+  double backward_seconds = 0;
+  double cpu_seconds = 0;  // Of all threads, in user and kernel mode.
+};
+
+struct Measurement {
+  std::vector<Pace> rounds;
+  double loss = 0;
+};
+
+// The first round does not count. `meet` is called before each, to begin together.
+Measurement measure_steps(int rounds, int steps, const std::function<void()>& meet,
+                          const Step& step);
+
+// {"mode": .., "model": .., "steps_per_second": [..], "backward_ms": [..], "cpu_ms": [..],
+// "loss": ..} on stdout.
+void print_measurement(const std::string& mode, const std::string& model,
+                       const Measurement& measurement);
 
 }  // namespace ddp::bench
