@@ -59,3 +59,11 @@ function(ddp_test name)
     ENVIRONMENT "DDP_BIN_DIR=${CMAKE_BINARY_DIR}/bin;DDP_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
     ENVIRONMENT_MODIFICATION "${ddp_test_environment}")
 endfunction()
+
+# ddp_unity(NAME COUNT): that many of the target's sources share a translation unit. For sources whose compile time is that
+# of LibTorch's headers; -DDDP_UNITY=OFF compiles them one by one, which is quicker while one of them is being changed.
+function(ddp_unity name count)
+  if(DDP_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
+  endif()
+endfunction()

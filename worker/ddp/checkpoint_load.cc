@@ -1,14 +1,13 @@
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <set>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include "worker/ddp/checkpoint_hooks.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
+#include "worker/ddp/generator_state.h"
 
 // Checkpointer::load_latest: rank 0 finds and verifies, everybody reads into new memory, and only
 // when all have done so is anything changed.
@@ -17,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kTag = "checkpoint load";
+constexpr const char* kLoadTag = "checkpoint load";
 
 // A change that may fail, and its undoing.
 struct RiskyChange {
@@ -30,18 +29,6 @@ struct Staged {
   std::vector<RiskyChange> risky;
   std::vector<Commit> commits;
 };
-
-void set_generator_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  generator.set_state(state);
-}
-
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state().clone();
-}
 
 Result<void> stage_generators(const Checkpointer::Impl& impl, TensorSource& source,
                               Staged& staged) {
@@ -161,7 +148,7 @@ Result<void> make_changes(ProcessGroup& group, const Staged& staged) {
   }
   Result<void> agreed;
   try {
-    agreed = agree(group, result, kTag);
+    agreed = agree(group, result, kLoadTag);
   } catch (...) {
     undo(staged, made);
     throw;
@@ -253,10 +240,10 @@ Result<std::optional<Candidate>> next_candidate(ProcessGroup& group,
       }
     }
   }
-  if (auto agreed = agree(group, searched, kTag); !agreed) return agreed.error();
-  path = broadcast_text(group, path, 0, kTag);
+  if (auto agreed = agree(group, searched, kLoadTag); !agreed) return agreed.error();
+  path = broadcast_text(group, path, 0, kLoadTag);
   if (path.empty()) return std::optional<Candidate>();
-  text = broadcast_text(group, text, 0, kTag);
+  text = broadcast_text(group, text, 0, kLoadTag);
   auto manifest = checkpoint::parse_manifest(text);
   if (!manifest) return manifest.error();
   auto entry = checkpoint::parse_entry_name(path.substr(path.rfind('/') + 1));
@@ -267,7 +254,7 @@ Result<std::optional<Candidate>> next_candidate(ProcessGroup& group,
 
 std::vector<std::string> share_lines(ProcessGroup& group, const std::vector<std::string>& lines) {
   const std::string text = broadcast_text(
-      group, json(lines).dump(-1, ' ', false, json::error_handler_t::replace), 0, kTag);
+      group, json(lines).dump(-1, ' ', false, json::error_handler_t::replace), 0, kLoadTag);
   return json::parse(text).get<std::vector<std::string>>();
 }
 
@@ -286,7 +273,7 @@ Result<LoadReport> Checkpointer::Impl::load_latest() {
     const checkpoint::Manifest& manifest = (*candidate)->manifest;
     TensorSource source(files, (*candidate)->entry, manifest);
     Result<Staged> staged = stage(*this, source);
-    auto agreed = agree(*group, staged ? Result<void>() : Result<void>(staged.error()), kTag);
+    auto agreed = agree(*group, staged ? Result<void>() : Result<void>(staged.error()), kLoadTag);
     if (!agreed) {
       if (!is_damage(agreed.error())) {
         return make_error(static_cast<Errc>(agreed.error().code.value()), "{}: {}",

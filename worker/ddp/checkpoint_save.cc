@@ -1,13 +1,12 @@
 #include <exception>
-#include <mutex>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <fmt/format.h>
 
 #include "worker/checkpoint/json_values.h"
 #include "worker/ddp/checkpoint_hooks.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
+#include "worker/ddp/generator_state.h"
 
 // Checkpointer::save: every rank writes its files into one temporary folder and reports; rank 0
 // publishes.
@@ -16,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kTag = "checkpoint save";
+constexpr const char* kSaveTag = "checkpoint save";
 
 // What this rank has to write, and the tensors that its views point into.
 struct Share {
@@ -35,12 +34,6 @@ Result<void> add_views(const std::vector<StateTensor>& tensors,
     views.push_back(std::move(*view));
   }
   return {};
-}
-
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard<std::mutex> lock(generator.mutex());
-  return generator.get_state();
 }
 
 Result<void> collect_tensors(const Checkpointer::Impl& impl, Share& share) {
@@ -164,7 +157,7 @@ class Discard {
 
 // An exception (no memory, a parameter that has left the module) must not keep this rank from the
 // collectives in which the others wait.
-Result<Share> collect(const Checkpointer::Impl& impl) {
+Result<Share> collect_share(const Checkpointer::Impl& impl) {
   try {
     Share share;
     if (auto tensors = collect_tensors(impl, share); !tensors) return tensors.error();
@@ -185,7 +178,7 @@ Result<void> status_of(const Result<T>& result) {
 // Rank 0's registration must be everybody's, or loading would go wrong much later.
 Result<void> check_registration(const Checkpointer::Impl& impl) {
   const std::string mine = impl.registration();
-  const std::string theirs = broadcast_text(*impl.group, mine, 0, kTag);
+  const std::string theirs = broadcast_text(*impl.group, mine, 0, kSaveTag);
   if (mine == theirs) return {};
   return make_error(Errc::kMismatch,
                     "this rank has registered other state than rank 0; here:\n{}there:\n{}", mine,
@@ -199,15 +192,15 @@ Result<std::string> Checkpointer::Impl::save(std::int64_t step, std::int64_t epo
   const bool is_root = group->rank() == 0;
   Result<void> ready = check_registration(*this);
   if (step < 0) ready = make_error(Errc::kInvalidArgument, "step {} is negative", step);
-  Result<Share> share = ready ? collect(*this) : Result<Share>(ready.error());
-  if (auto agreed = agree(*group, status_of(share), kTag); !agreed) return agreed.error();
+  Result<Share> share = ready ? collect_share(*this) : Result<Share>(ready.error());
+  if (auto agreed = agree(*group, status_of(share), kSaveTag); !agreed) return agreed.error();
 
   Result<std::string> begun = std::string();
   if (is_root) begun = directory.begin(step, unique_word());
   const std::string mine = is_root && begun ? *begun : std::string();
   Discard discard(directory, mine);
-  if (auto agreed = agree(*group, status_of(begun), kTag); !agreed) return agreed.error();
-  const std::string temporary = broadcast_text(*group, mine, 0, kTag);
+  if (auto agreed = agree(*group, status_of(begun), kSaveTag); !agreed) return agreed.error();
+  const std::string temporary = broadcast_text(*group, mine, 0, kSaveTag);
 
   Report report;
   Result<void> written = write_file(files, temporary, "shard-00000.safetensors",
@@ -218,8 +211,8 @@ Result<std::string> Checkpointer::Impl::save(std::int64_t step, std::int64_t epo
   }
   Result<std::string> text = written ? report_text(report, *share, group->rank(), group->size())
                                      : Result<std::string>(written.error());
-  if (auto agreed = agree(*group, status_of(text), kTag); !agreed) return agreed.error();
-  const std::vector<std::string> reports = gather_texts(*group, *text, kTag);
+  if (auto agreed = agree(*group, status_of(text), kSaveTag); !agreed) return agreed.error();
+  const std::vector<std::string> reports = gather_texts(*group, *text, kSaveTag);
 
   Result<checkpoint::Entry> published = checkpoint::Entry();
   if (is_root) {
@@ -235,8 +228,8 @@ Result<std::string> Checkpointer::Impl::save(std::int64_t step, std::int64_t epo
       published = manifest.error();
     }
   }
-  if (auto agreed = agree(*group, status_of(published), kTag); !agreed) return agreed.error();
-  const std::string path = broadcast_text(*group, published->path, 0, kTag);
+  if (auto agreed = agree(*group, status_of(published), kSaveTag); !agreed) return agreed.error();
+  const std::string path = broadcast_text(*group, published->path, 0, kSaveTag);
   if (is_root) {
     if (auto linked = directory.update_latest(*published); !linked) {
       warnings.push_back(linked.error().message);

@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kMostMebibytes = 1024.0 * 1024.0;
 
-BucketLimits limits_of(double cap_mb) {
+BucketLimits same_limit(double cap_mb) {
   if (cap_mb == 0) {
     const std::size_t unlimited = std::numeric_limits<std::size_t>::max();
     return {unlimited, unlimited};
@@ -91,7 +91,7 @@ void GradientReducer::plan(const std::vector<at::Tensor>& parameters) {
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
     sizes.push_back({count * dtype_bytes(type), static_cast<int>(type)});
   }
-  const std::vector<BucketLayout> layouts = plan_buckets(sizes, limits_of(options_.bucket_cap_mb));
+  const std::vector<BucketLayout> layouts = plan_buckets(sizes, same_limit(options_.bucket_cap_mb));
   buckets_ = make_grad_buckets(layouts, trainable, *group_);
   tags_.clear();
   first_flag_.clear();

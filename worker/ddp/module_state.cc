@@ -12,7 +12,7 @@ namespace ddp {
 namespace {
 
 template <typename Named>
-std::vector<NamedTensor> collect(const Named& named) {
+std::vector<NamedTensor> named_tensors(const Named& named) {
   std::vector<NamedTensor> result;
   std::unordered_map<const at::TensorImpl*, std::size_t> index;
   for (const auto& item : named) {
@@ -31,7 +31,7 @@ std::vector<NamedTensor> collect(const Named& named) {
 }  // namespace
 
 ModuleState state_of(const torch::nn::Module& module) {
-  return {collect(module.named_parameters()), collect(module.named_buffers())};
+  return {named_tensors(module.named_parameters()), named_tensors(module.named_buffers())};
 }
 
 std::vector<NamedTensor> ModuleState::trainable() const {

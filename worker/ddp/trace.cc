@@ -19,7 +19,7 @@ using std::chrono::nanoseconds;
 
 double microseconds(nanoseconds time) { return static_cast<double>(time.count()) / 1000; }
 
-void write_file(const std::string& file, const std::string& events) {
+void write_trace(const std::string& file, const std::string& events) {
   std::ofstream out(file, std::ios::trunc);
   out << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n" << events << "\n]}\n";
   out.close();
@@ -91,7 +91,7 @@ std::string Trace::events() const {
   return text;
 }
 
-void Trace::write(const std::string& file) const { write_file(file, events()); }
+void Trace::write(const std::string& file) const { write_trace(file, events()); }
 
 void Trace::write(const std::string& file, ProcessGroup& group) const {
   std::string all;
@@ -102,7 +102,7 @@ void Trace::write(const std::string& file, ProcessGroup& group) const {
   Result<void> written;
   if (group.rank() == 0) {
     try {
-      write_file(file, all);
+      write_trace(file, all);
     } catch (const std::runtime_error& error) {
       written = make_error(Errc::kIo, "{}", error.what());
     }
