@@ -106,7 +106,7 @@ class RecordingGroup : public ProcessGroup {
  private:
   OpOptions record(const OpOptions& options) {
     const std::lock_guard lock(mutex_);
-    tags_.push_back(options.tag);
+    tags_.push_back(options.tag.str());
     return options;
   }
   GroupPtr group_;

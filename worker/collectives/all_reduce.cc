@@ -31,7 +31,7 @@ bool can_exchange(const OpRecord& record, const Topology& topology) {
 
 AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
                      const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
-                     NodeGather* meeting)
+                     std::pmr::memory_resource* memory, NodeGather* meeting)
     : transport_(transport),
       scratch_(scratch),
       operation_(operation),
@@ -52,8 +52,13 @@ AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Oper
       chunks_(cut_.chunks()),
       element_(dtype_bytes(operation.type())),
       accumulator_(dtype_bytes(partial_type_)),
-      inputs_(index(local_size_)),
-      outputs_(index(local_size_)) {
+      peers_(memory),
+      inputs_(index(local_size_), memory),
+      outputs_(index(local_size_), memory),
+      factors_(memory),
+      sources_(memory),
+      targets_(memory),
+      ranges_(memory) {
   plan_memory(entry);
   if (nodes_ == 1 || !is_owner()) return;
   plan_peers();

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "worker/collectives/cut.h"
@@ -66,10 +67,10 @@ class AllReduce {
   // base: value of all this rank's chunk flags before the operation; number: the operation's in the
   // segment. meeting: of the lane's ranks, if it is still under way (it then talks to all nodes
   // directly); it is driven along, and data follows it on every link at once. exchange: whether two
-  // nodes may exchange all; the same on all ranks.
+  // nodes may exchange all; the same on all ranks. memory: for lists; outlives this object.
   AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
             const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
-            NodeGather* meeting = nullptr);
+            std::pmr::memory_resource* memory, NodeGather* meeting = nullptr);
 
   // Chunks that the operation adds to the flags.
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
@@ -172,10 +173,10 @@ class AllReduce {
   std::size_t their_bytes_ = 0;  // Of a slot of their_partials.
   std::byte last_word_{};
   RankRanges own_ranges_;
-  std::vector<Peer> peers_;
-  std::vector<const std::byte*> inputs_;  // By local rank; those that can be reached in place.
-  std::vector<std::byte*> outputs_;       // The same.
-  std::vector<double> factors_;
+  std::pmr::vector<Peer> peers_;
+  std::pmr::vector<const std::byte*> inputs_;  // By local rank; those that can be reached in place.
+  std::pmr::vector<std::byte*> outputs_;       // The same.
+  std::pmr::vector<double> factors_;
 
   // Chunks through each stage, in the order of the stages.
   std::size_t in_ = 0;
@@ -184,9 +185,9 @@ class AllReduce {
   std::size_t ready_ = 0;
   std::size_t out_ = 0;
   bool told_ = false;
-  std::vector<const std::byte*> sources_;
-  std::vector<std::byte*> targets_;
-  std::vector<RankRange> ranges_;
+  std::pmr::vector<const std::byte*> sources_;
+  std::pmr::vector<std::byte*> targets_;
+  std::pmr::vector<RankRange> ranges_;
 };
 
 }  // namespace ddp

@@ -31,17 +31,16 @@ bool registered(OpKind kind, const Offer& offer) {
   return offer.in != Arena::kPrivate && (!pushes_results(kind) || offer.out != Arena::kPrivate);
 }
 
-// A meeting of nodes that exchanges records only.
-std::vector<NodeGather::Block> no_blocks(const Topology& topology) {
-  return std::vector<NodeGather::Block>(static_cast<std::size_t>(topology.nodes()));
-}
-
 }  // namespace
 
 Collectives::Collectives(Transport& transport)
     : transport_(transport),
       number_(transport.segment().flag(transport.topology().local_rank(), Flag::kEntry)),
       chunks_(transport.segment().flag(transport.topology().local_rank(), Flag::kIn)) {}
+
+NodeGather::Blocks Collectives::no_blocks() {
+  return NodeGather::Blocks(static_cast<std::size_t>(transport_.topology().nodes()), &memory_);
+}
 
 Offer Collectives::offer_of(const Operation& operation) const {
   Offer offer;
@@ -101,12 +100,12 @@ Outcome Collectives::run(const Operation& operation) {
   const bool heads_meet = small || meets_first(operation);
   std::optional<NodeGather> meeting;
   if (!heads_meet && transport_.has_links()) {
-    meeting.emplace(transport_, operation.record, no_blocks(topology),
+    meeting.emplace(transport_, operation.record, no_blocks(),
                     choice_.all_nodes_at_once(topology.nodes()));
   }
   auto failure = meeting ? enter_with_lane(operation, entry, *meeting) : enter(operation, entry);
   if (failure) return failure;
-  if (meets_first(operation)) failure = meet_nodes(operation, no_blocks(topology));
+  if (meets_first(operation)) failure = meet_nodes(operation, no_blocks());
   if (failure || needs_messages(operation)) return failure;
   if (small && all_show_payload(operation, entry)) return run_small(operation, entry);
   return topology.nodes() == 1 ? run_large(operation, entry)
@@ -168,7 +167,7 @@ Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry,
 }
 
 // The node's head meets the others; its neighbours wait until it says that it has.
-Outcome Collectives::meet_nodes(const Operation& operation, std::vector<NodeGather::Block> blocks) {
+Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks blocks) {
   const int nodes = transport_.topology().nodes();
   if (transport_.topology().local_rank() != 0) {
     auto failure = transport_.drive(operation.deadline + kStallGrace, [&] {
@@ -190,14 +189,14 @@ Outcome Collectives::meet_nodes(const Operation& operation, std::vector<NodeGath
 }
 
 Outcome Collectives::run_small(const Operation& operation, const Entry& entry) {
-  const auto blocks = small::blocks(operation.record, transport_);
+  const auto blocks = small::blocks(operation.record, transport_, &memory_);
   if (!blocks.empty()) {
     prepare_staging();
     if (transport_.topology().local_rank() == 0)
-      small::fill_own_block(operation, transport_, entry, blocks);
-    if (auto failure = meet_nodes(operation, blocks)) return failure;
+      small::fill_own_block(operation, transport_, entry, blocks, parts_);
+    if (auto failure = meet_nodes(operation, NodeGather::Blocks(blocks, &memory_))) return failure;
   }
-  small::finish(operation, transport_, entry, blocks);
+  small::finish(operation, transport_, entry, blocks, parts_);
   const Topology& topology = transport_.topology();
   if (topology.nodes() == 1 && topology.local_size() == 2) {
     const int other = 1 - topology.local_rank();
@@ -212,20 +211,20 @@ Outcome Collectives::run_large(const Operation& operation, const Entry& entry) {
   if (auto failure = check_counts(operation, entry)) return failure;
   const std::uint32_t number = number_ - 1;
   if (!pushes_results(kind))
-    return run_stream(operation, Exchange(transport_, operation, entry, number, chunks_));
+    return run_stream(operation, Exchange(transport_, operation, entry, number, chunks_, &memory_));
   bool direct = true;
   for (int local = 0; local < transport_.topology().local_size(); ++local) {
     direct = direct && registered(kind, entry.offer(local));
   }
   if (direct) {
-    DirectReduce stream(transport_, operation, entry, number);
+    DirectReduce stream(transport_, operation, entry, number, &memory_);
     auto failure =
         transport_.drive(operation.deadline + kStallGrace, [&] { return stream.step(); });
     if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;
   }
-  return run_stream(operation,
-                    AllReduce(transport_, scratch_, operation, entry, number, chunks_, false));
+  return run_stream(operation, AllReduce(transport_, scratch_, operation, entry, number, chunks_,
+                                         false, &memory_));
 }
 
 Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& entry,
@@ -239,7 +238,7 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
         return run_stream(operation, Ring(transport_, operation, ring_scratch_));
       return run_stream(operation,
                         AllReduce(transport_, scratch_, operation, entry, number_ - 1, chunks_,
-                                  choice_.exchange(transport_.topology()),
+                                  choice_.exchange(transport_.topology()), &memory_,
                                   meets_on_the_way(operation) ? meeting : nullptr),
                         meets_on_the_way(operation) ? meeting : nullptr);
   }

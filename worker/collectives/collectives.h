@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "worker/collectives/all_reduce.h"
@@ -9,6 +10,7 @@
 #include "worker/collectives/entry.h"
 #include "worker/collectives/node_gather.h"
 #include "worker/collectives/operation.h"
+#include "worker/collectives/small.h"
 #include "worker/transport/transport.h"
 
 namespace ddp {
@@ -50,7 +52,7 @@ class Collectives {
   Outcome run_between_nodes(const Operation& operation, const Entry& entry, NodeGather* meeting);
   // A reduction whose data follows the meeting of the nodes at once.
   bool meets_on_the_way(const Operation& operation) const;
-  Outcome meet_nodes(const Operation& operation, std::vector<NodeGather::Block> blocks);
+  Outcome meet_nodes(const Operation& operation, NodeGather::Blocks blocks);
   Outcome check_counts(const Operation& operation, const Entry& entry) const;
   void prepare_staging();
   template <typename Stream>
@@ -60,10 +62,15 @@ class Collectives {
                       const NodeGather* gather) const;
   Failure stalled(const Operation& operation) const;
 
+  // A meeting of nodes that exchanges records only.
+  NodeGather::Blocks no_blocks();
   void refresh_flags();
 
   Transport& transport_;
   Choice choice_;
+  // Of lists that live as long as an operation: kept, so that none of them allocates.
+  std::pmr::unsynchronized_pool_resource memory_{{0, std::size_t{64} << 10}};
+  small::Parts parts_;
   AllReduceScratch scratch_;
   std::vector<std::byte> ring_scratch_;
   std::uint32_t number_;  // Operations of the segment so far.

@@ -11,8 +11,16 @@ constexpr std::size_t kGrainBytes = 128;       // No two owners write to one lin
 }  // namespace
 
 DirectReduce::DirectReduce(Transport& transport, const Operation& operation, const Entry& entry,
-                           std::uint32_t number)
-    : transport_(transport), number_(number), element_(dtype_bytes(operation.type())) {
+                           std::uint32_t number, std::pmr::memory_resource* memory)
+    : transport_(transport),
+      number_(number),
+      element_(dtype_bytes(operation.type())),
+      inputs_(memory),
+      outputs_(memory),
+      sources_(memory),
+      targets_(memory),
+      ranges_(memory),
+      factors_(memory) {
   const Topology& topology = transport.topology();
   const int size = topology.local_size();
   const Slice own =

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "worker/collectives/entry.h"
@@ -16,9 +17,9 @@ namespace ddp {
 // through when all have said that they touch nobody's memory any more.
 class DirectReduce {
  public:
-  // `number` is the operation's in the segment.
+  // `number` is the operation's in the segment; `memory` outlives this object.
   DirectReduce(Transport& transport, const Operation& operation, const Entry& entry,
-               std::uint32_t number);
+               std::uint32_t number, std::pmr::memory_resource* memory);
   Progress step();
 
  private:
@@ -32,12 +33,12 @@ class DirectReduce {
   std::size_t end_;
   bool told_ = false;
   int others_done_ = 0;
-  std::vector<const std::byte*> inputs_;
-  std::vector<std::byte*> outputs_;
-  std::vector<const std::byte*> sources_;  // At the block that is reduced.
-  std::vector<std::byte*> targets_;
-  std::vector<RankRange> ranges_;
-  std::vector<double> factors_;
+  std::pmr::vector<const std::byte*> inputs_;
+  std::pmr::vector<std::byte*> outputs_;
+  std::pmr::vector<const std::byte*> sources_;  // At the block that is reduced.
+  std::pmr::vector<std::byte*> targets_;
+  std::pmr::vector<RankRange> ranges_;
+  std::pmr::vector<double> factors_;
 };
 
 }  // namespace ddp

@@ -21,7 +21,7 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 }  // namespace
 
 Exchange::Exchange(Transport& transport, const Operation& operation, const Entry& entry,
-                   std::uint32_t number, std::uint32_t base)
+                   std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory)
     : transport_(transport),
       operation_(operation),
       entry_(entry),
@@ -33,8 +33,11 @@ Exchange::Exchange(Transport& transport, const Operation& operation, const Entry
       in_data_(static_cast<const std::byte*>(operation.in.data)),
       reduces_(operation.record.kind == OpKind::kReduceScatter),
       gathers_(operation.record.kind == OpKind::kGather),
-      incoming_(index(size_)),
-      outgoing_(index(size_)) {
+      incoming_(index(size_), memory),
+      outgoing_(index(size_), memory),
+      sources_(memory),
+      ranges_(memory),
+      factors_(memory) {
   plan();
   const std::size_t parts = same_for_all_ ? 1 : index(size_);
   piece_bytes_ = std::max(kGrainBytes, kChunkBytes / parts / kGrainBytes * kGrainBytes);
@@ -106,7 +109,7 @@ void Exchange::plan_unequal_all_to_all() {
   longest_ = 0;
   std::size_t out_begin = 0;
   for (int source = 0; source < size_; ++source) {
-    std::vector<std::uint64_t> counts(index(size_));
+    std::pmr::vector<std::uint64_t> counts(index(size_), incoming_.get_allocator());
     std::memcpy(counts.data(), entry_.payload(source), counts.size() * sizeof(std::uint64_t));
     std::size_t begin = 0;
     for (int reader = 0; reader < size_; ++reader) {

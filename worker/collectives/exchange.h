@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "worker/collectives/entry.h"
@@ -19,9 +20,10 @@ namespace ddp {
 // into its input slots, kSlots of which fit between it and its slowest reader.
 class Exchange {
  public:
-  // base: value of this rank's chunk flags before the operation.
+  // base: value of this rank's chunk flags before the operation. memory: for lists; outlives this
+  // object.
   Exchange(Transport& transport, const Operation& operation, const Entry& entry,
-           std::uint32_t number, std::uint32_t base);
+           std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory);
   Progress step();
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
 
@@ -62,11 +64,11 @@ class Exchange {
   std::byte* out_data_;
   const std::byte* in_data_;
   bool reduces_;
-  bool gathers_ = false;        // To one rank.
-  bool same_for_all_ = false;   // One piece serves all readers.
-  std::vector<Flow> incoming_;  // By source.
-  std::vector<Flow> outgoing_;  // By reader.
-  std::size_t longest_ = 0;     // Bytes of the longest block of all.
+  bool gathers_ = false;             // To one rank.
+  bool same_for_all_ = false;        // One piece serves all readers.
+  std::pmr::vector<Flow> incoming_;  // By source.
+  std::pmr::vector<Flow> outgoing_;  // By reader.
+  std::size_t longest_ = 0;          // Bytes of the longest block of all.
   std::size_t piece_bytes_ = 0;
   std::size_t chunks_ = 0;
   bool direct_ = false;
@@ -77,9 +79,9 @@ class Exchange {
   int turn_ = 0;            // Direct: sources that are through.
   bool told_ = false;
   int others_done_ = 0;
-  std::vector<const std::byte*> sources_;
-  std::vector<RankRange> ranges_;
-  std::vector<double> factors_;
+  std::pmr::vector<const std::byte*> sources_;
+  std::pmr::vector<RankRange> ranges_;
+  std::pmr::vector<double> factors_;
 };
 
 }  // namespace ddp

@@ -10,13 +10,15 @@
 
 namespace ddp {
 
-NodeGather::NodeGather(Transport& transport, const OpRecord& record, std::vector<Block> blocks,
-                       bool direct)
+NodeGather::NodeGather(Transport& transport, const OpRecord& record, Blocks blocks, bool direct)
     : transport_(transport),
+      memory_(blocks.get_allocator().resource()),
       blocks_(std::move(blocks)),
       node_(transport.topology().node()),
       nodes_(transport.topology().nodes()),
-      direct_(direct) {
+      direct_(direct),
+      legs_(memory_),
+      met_(memory_) {
   greeting_.record = record;
   if (direct_) {
     plan_direct();
@@ -30,8 +32,9 @@ void NodeGather::plan_direct() {
   for (int node = 0; node < nodes_; ++node) {
     if (node == node_) continue;
     Link* link = transport_.link(node);
-    legs_.push_back({link, true, greeting_, {own}, 0, false, {}});
-    legs_.push_back({link, false, {}, {blocks_[static_cast<std::size_t>(node)]}, 0, false, {}});
+    const Block theirs = blocks_[static_cast<std::size_t>(node)];
+    legs_.push_back({link, true, greeting_, Blocks({own}, memory_), 0, false, {}});
+    legs_.push_back({link, false, {}, Blocks({theirs}, memory_), 0, false, {}});
   }
 }
 
@@ -41,8 +44,9 @@ void NodeGather::plan_round(int distance) {
   legs_.clear();
   const auto wrapped = [&](int node) { return ((node % nodes_) + nodes_) % nodes_; };
   const int count = std::min(distance, nodes_ - distance);
-  Leg out{transport_.link(wrapped(node_ + distance)), true, greeting_, {}, 0, false, {}};
-  Leg in{transport_.link(wrapped(node_ - distance)), false, {}, {}, 0, false, {}};
+  Leg out{
+      transport_.link(wrapped(node_ + distance)), true, greeting_, Blocks(memory_), 0, false, {}};
+  Leg in{transport_.link(wrapped(node_ - distance)), false, {}, Blocks(memory_), 0, false, {}};
   for (int i = 0; i < count; ++i) {
     out.spans.push_back(blocks_[static_cast<std::size_t>(wrapped(node_ - i))]);
     in.spans.push_back(blocks_[static_cast<std::size_t>(wrapped(node_ - distance - i))]);

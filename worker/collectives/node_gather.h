@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "worker/collectives/operation.h"
@@ -24,7 +25,9 @@ class NodeGather {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
   };
-  NodeGather(Transport& transport, const OpRecord& record, std::vector<Block> blocks, bool direct);
+  using Blocks = std::pmr::vector<Block>;
+  // Its lists lie where `blocks` does, which outlives this object.
+  NodeGather(Transport& transport, const OpRecord& record, Blocks blocks, bool direct);
   Progress step();
 
   // Of nodes that talk to each other directly: whether everything has gone to a node, and come from
@@ -46,7 +49,7 @@ class NodeGather {
     Link* link = nullptr;
     bool sending = false;
     Greeting greeting;
-    std::vector<Block> spans;
+    Blocks spans;
     std::size_t next = 0;  // Span; the greeting is before the first.
     bool greeted = false;
     Piece piece;
@@ -64,14 +67,15 @@ class NodeGather {
 
   Transport& transport_;
   Greeting greeting_;
-  std::vector<Block> blocks_;
+  std::pmr::memory_resource* memory_;
+  Blocks blocks_;
   int node_;
   int nodes_;
   bool direct_;
   int distance_ = 1;  // Of the current round.
   bool done_ = false;
-  std::vector<Leg> legs_;  // Direct: two for each other node, in order.
-  std::vector<Rank> met_;
+  std::pmr::vector<Leg> legs_;  // Direct: two for each other node, in order.
+  std::pmr::vector<Rank> met_;
 };
 
 }  // namespace ddp

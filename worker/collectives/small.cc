@@ -32,22 +32,6 @@ std::size_t block_bytes(const OpRecord& record, const Topology& topology, int no
   return index(topology.local_size(node)) * payload;
 }
 
-// What can become the result, and which ranks each part stands for.
-struct Parts {
-  std::vector<const std::byte*> sources;
-  std::vector<RankRange> ranges;
-  std::vector<double> factors;
-};
-
-// Empty, with the capacity of earlier uses: operations this short would notice an allocation.
-Parts& empty_parts() {
-  thread_local Parts parts;
-  parts.sources.clear();
-  parts.ranges.clear();
-  parts.factors.clear();
-  return parts;
-}
-
 void copy(std::byte* target, const std::byte* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
 }
@@ -63,7 +47,7 @@ const std::byte* input_of(const Operation& operation, const Topology& topology, 
 
 // Where rank's payload can be read: for what does not reduce.
 const std::byte* payload_of(const Operation& operation, Transport& transport, const Entry& entry,
-                            const std::vector<NodeGather::Block>& blocks, Rank rank) {
+                            const NodeGather::Blocks& blocks, Rank rank) {
   const Topology& topology = transport.topology();
   if (topology.nodes() == 1) return input_of(operation, topology, entry, rank);
   const int node = topology.node_of(rank);
@@ -86,10 +70,10 @@ void add_local(const Operation& operation, const Topology& topology, const Entry
 
 // Elements [begin, begin + out.count) of the reduction of everything.
 void reduce_all(const Operation& operation, Transport& transport, const Entry& entry,
-                const std::vector<NodeGather::Block>& blocks, std::size_t begin, Buffer out) {
+                const NodeGather::Blocks& blocks, Parts& parts, std::size_t begin, Buffer out) {
   const Topology& topology = transport.topology();
   const DType type = operation.type();
-  Parts& parts = empty_parts();
+  parts.clear();
   Reduction reduction{type, type, operation.op(), topology.world_size(), {}};
   if (topology.nodes() == 1) {
     add_local(operation, topology, entry, {0, topology.world_size()}, begin * dtype_bytes(type),
@@ -136,9 +120,10 @@ bool fits(const OpRecord& record, const Topology& topology) {
   return total <= kSlots * kSlotBytes;
 }
 
-std::vector<NodeGather::Block> blocks(const OpRecord& record, Transport& transport) {
+NodeGather::Blocks blocks(const OpRecord& record, Transport& transport,
+                          std::pmr::memory_resource* memory) {
   const Topology& topology = transport.topology();
-  std::vector<NodeGather::Block> blocks;
+  NodeGather::Blocks blocks(memory);
   if (topology.nodes() == 1) return blocks;
   std::byte* data = transport.segment().result(0, 0);
   for (int node = 0; node < topology.nodes(); ++node) {
@@ -149,7 +134,7 @@ std::vector<NodeGather::Block> blocks(const OpRecord& record, Transport& transpo
 }
 
 void fill_own_block(const Operation& operation, Transport& transport, const Entry& entry,
-                    const std::vector<NodeGather::Block>& blocks) {
+                    const NodeGather::Blocks& blocks, Parts& parts) {
   const Topology& topology = transport.topology();
   const int node = topology.node();
   const std::size_t payload = payload_bytes(operation.record, topology.world_size());
@@ -169,7 +154,7 @@ void fill_own_block(const Operation& operation, Transport& transport, const Entr
   const DType type = operation.type();
   const std::size_t count = payload / dtype_bytes(type);
   for (const RankRange range : ranges_of(topology, node)) {
-    Parts& parts = empty_parts();
+    parts.clear();
     add_local(operation, topology, entry, range, 0, parts);
     const Reduction reduction{type, accumulator_of(type), operation.op(), 0, parts.factors};
     reduce(reduction, parts.ranges, parts.sources, std::array{block}, count);
@@ -178,7 +163,7 @@ void fill_own_block(const Operation& operation, Transport& transport, const Entr
 }
 
 void finish(const Operation& operation, Transport& transport, const Entry& entry,
-            const std::vector<NodeGather::Block>& blocks) {
+            const NodeGather::Blocks& blocks, Parts& parts) {
   const Topology& topology = transport.topology();
   const Rank self = topology.rank();
   const Rank root = operation.record.root;
@@ -191,13 +176,13 @@ void finish(const Operation& operation, Transport& transport, const Entry& entry
   if (bytes == 0) return;
   switch (operation.record.kind) {
     case OpKind::kAllReduce:
-      reduce_all(operation, transport, entry, blocks, 0, operation.out);
+      reduce_all(operation, transport, entry, blocks, parts, 0, operation.out);
       break;
     case OpKind::kReduce:
-      if (self == root) reduce_all(operation, transport, entry, blocks, 0, operation.out);
+      if (self == root) reduce_all(operation, transport, entry, blocks, parts, 0, operation.out);
       break;
     case OpKind::kReduceScatter:
-      reduce_all(operation, transport, entry, blocks, index(self) * operation.record.count,
+      reduce_all(operation, transport, entry, blocks, parts, index(self) * operation.record.count,
                  operation.out);
       break;
     case OpKind::kBroadcast:

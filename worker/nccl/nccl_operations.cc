@@ -302,7 +302,7 @@ WorkPtr NcclGroup::issue(DeviceOperation operation, OpOptions options) {
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, nccl::kLongestTimeout);
   operation.deadline = Clock::now() + operation.timeout;
-  operation.tag = std::move(options.tag);
+  operation.tag = options.tag.str();
   const cuda::Stream stream = options_.current_stream ? options_.current_stream() : nullptr;
   WorkPtr work = engine_->issue(std::move(operation), stream);
   if (options.synchronous) work->wait();

@@ -15,6 +15,7 @@
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
+#include "common/base/recycled.h"
 #include "worker/runtime/operations.h"
 
 namespace ddp {
@@ -38,9 +39,9 @@ const WorkPtr& done_work() {
   return work;
 }
 
-std::string name_operation(const OpRecord& record, const std::string& tag) {
+std::string name_operation(const OpRecord& record, const SharedText& tag) {
   if (tag.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
-  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag);
+  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag.str());
 }
 
 }  // namespace
@@ -194,7 +195,7 @@ WorkPtr Group::issue(Operation operation, OpOptions options) {
   return work;
 }
 
-bool Group::run_now(Operation& operation, const std::string& tag) {
+bool Group::run_now(Operation& operation, const SharedText& tag) {
   const std::unique_lock executing(executing_, std::try_to_lock);
   if (!executing) return false;
   {
@@ -211,14 +212,16 @@ bool Group::run_now(Operation& operation, const std::string& tag) {
   return true;
 }
 
-std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, std::string tag) {
+std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, SharedText tag) {
   std::shared_ptr<CollectiveWork> work;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw_failure(*failure_);
     operation.record.sequence = sequence_++;
     operation.flight = record_issue(operation, tag, false);
-    work = std::make_shared<CollectiveWork>(weak_from_this(), std::move(operation), std::move(tag));
+    work =
+        std::allocate_shared<CollectiveWork>(RecyclingAllocator<CollectiveWork>(), weak_from_this(),
+                                             std::move(operation), std::move(tag));
     queue_.push_back(work);
     ++unfinished_;
   }
@@ -226,12 +229,11 @@ std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, std::string 
   return work;
 }
 
-std::uint64_t Group::record_issue(const Operation& operation, const std::string& tag,
-                                  bool started) {
+std::uint64_t Group::record_issue(const Operation& operation, const SharedText& tag, bool started) {
   if (!recording_) return 0;
   const OpRecord& record = operation.record;
   return flight_.issued({record.sequence, record.count, record.root, name_of(operation.type()),
-                         name_of(record.kind), tag, dtype_bytes(operation.type())},
+                         name_of(record.kind), tag.str(), dtype_bytes(operation.type())},
                         operation.deadline - operation.timeout, started);
 }
 
@@ -242,8 +244,9 @@ void Group::abort(const std::string& reason) {
 void Group::expire(const CollectiveWork& work) {
   {
     const std::lock_guard lock(mutex_);
-    const auto same = [&](const auto& queued) { return queued.get() == &work; };
-    if (std::none_of(queue_.begin(), queue_.end(), same)) return;
+    std::size_t place = 0;
+    while (place < queue_.size() && queue_[place].get() != &work) ++place;
+    if (place == queue_.size()) return;
   }
   abort_with(
       {Errc::kTimeout, -1,
@@ -265,9 +268,7 @@ void Group::wake() {
 std::shared_ptr<CollectiveWork> Group::next_work(TimePoint latest_deadline) {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || queue_.front()->operation().deadline > latest_deadline) return nullptr;
-  auto work = std::move(queue_.front());
-  queue_.pop_front();
-  return work;
+  return queue_.pop_front();
 }
 
 void Group::help(const CollectiveWork& work) {

@@ -1,13 +1,14 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "common/base/ring_queue.h"
+#include "common/base/shared_text.h"
 #include "common/base/unique_fd.h"
 #include "worker/collectives/collectives.h"
 #include "worker/runtime/flight_recorder.h"
@@ -82,8 +83,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
  private:
   WorkPtr issue(Operation operation, OpOptions options);
   // Runs the operation here and now. Gives whether it could: nobody else was at it.
-  bool run_now(Operation& operation, const std::string& tag);
-  std::shared_ptr<CollectiveWork> enqueue(Operation operation, std::string tag);
+  bool run_now(Operation& operation, const SharedText& tag);
+  std::shared_ptr<CollectiveWork> enqueue(Operation operation, SharedText tag);
   struct Proposal;
   std::shared_ptr<Group> make_sub_group(Proposal proposal, const char* name);
   // heads: by rank of this group. own: of this rank.
@@ -98,7 +99,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void abort_with(const Failure& cause);
   void run_thread();
   void wake();
-  std::uint64_t record_issue(const Operation& operation, const std::string& tag, bool started);
+  std::uint64_t record_issue(const Operation& operation, const SharedText& tag, bool started);
   std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
   void finish(CollectiveWork& work, const Outcome& failure);
   // The following need executing_.
@@ -124,7 +125,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   FlightRecorder flight_;
 
   std::mutex mutex_;  // Guards what follows.
-  std::deque<std::shared_ptr<CollectiveWork>> queue_;
+  RingQueue<std::shared_ptr<CollectiveWork>> queue_;
   Outcome failure_;  // The first cause; the group is then of no further use.
   std::uint64_t sequence_ = 0;
   std::atomic<bool> recording_{true};

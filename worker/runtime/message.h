@@ -56,7 +56,7 @@ class MessageWork final : public Work {
         sequence(number),
         timeout(options.timeout),
         mover_(std::move(mover)),
-        text_(options.tag) {}
+        text_(options.tag.str()) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;

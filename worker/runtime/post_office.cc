@@ -113,7 +113,7 @@ WorkPtr PostOffice::send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions op
   if (!failure_ && !segment_->aborted() && other.node &&
       other.outbox.send_now(buffer, tag, *other.node)) {
     if (recorder_ && tag < kInternalTags) {
-      record(MessageWork::Kind::kSend, buffer, to, tag, sequence, options.tag, Clock::now(),
+      record(MessageWork::Kind::kSend, buffer, to, tag, sequence, options.tag.str(), Clock::now(),
              wire::FlightState::kDone);
     }
     return done_work();

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/base/ids.h"
+#include "common/base/shared_text.h"
 #include "worker/collectives/types.h"
 
 namespace ddp {
@@ -40,7 +41,7 @@ using WorkPtr = std::shared_ptr<Work>;
 
 struct OpOptions {
   std::chrono::milliseconds timeout{0};  // 0: the group's.
-  std::string tag;                       // Named in error messages: "bucket 3 (layer4.*)".
+  SharedText tag;                        // Named in error messages: "bucket 3 (layer4.*)".
   // The call itself does the work and throws what wait() would; the Work is done when it returns.
   // Saves waking the communication thread.
   bool synchronous = false;

@@ -18,7 +18,7 @@ constexpr std::chrono::seconds kSleepLimit{1};
 std::string CollectiveWork::name() const {
   const OpRecord& record = operation_.record;
   if (tag_.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
-  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag_);
+  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag_.str());
 }
 
 void CollectiveWork::succeed() { finish(kSucceeded); }

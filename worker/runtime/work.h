@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "common/base/shared_text.h"
 #include "worker/collectives/operation.h"
 #include "worker/runtime/process_group.h"
 #include "worker/transport/failure.h"
@@ -16,7 +17,7 @@ class Group;
 // The Work of a Group. Completed once, by the thread that executes the group's operations.
 class CollectiveWork final : public Work {
  public:
-  CollectiveWork(std::weak_ptr<Group> group, Operation operation, std::string tag)
+  CollectiveWork(std::weak_ptr<Group> group, Operation operation, SharedText tag)
       : group_(std::move(group)), operation_(std::move(operation)), tag_(std::move(tag)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
@@ -37,7 +38,7 @@ class CollectiveWork final : public Work {
 
   std::weak_ptr<Group> group_;
   Operation operation_;
-  std::string tag_;
+  SharedText tag_;
   Failure failure_;  // Written before state_ becomes kFailed.
   std::atomic<std::uint32_t> state_{kPending};
   std::atomic<std::uint32_t> waiters_{0};

@@ -8,10 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <span>
 #include <stdexcept>
 
 #include <fmt/format.h>
@@ -62,7 +65,7 @@ futex_waitv entry(std::atomic<std::uint32_t>& word, std::uint32_t value) {
 }
 
 // False if the kernel cannot do it or must not.
-bool wait_for_any(std::vector<futex_waitv>& words, TimePoint until) {
+bool wait_for_any(std::span<futex_waitv> words, TimePoint until) {
   // std::chrono::steady_clock is CLOCK_MONOTONIC.
   const auto at = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch());
   timespec timeout{};
@@ -182,13 +185,14 @@ void Watch::sleep(TimePoint until) {
     futex_wait(stop_, 0, kPollPeriod);
     return;
   }
-  std::vector<futex_waitv> words{entry(stop_, 0), entry(segment_->abort_word(), 0)};
+  std::array<futex_waitv, kFutexesMax> words{entry(stop_, 0), entry(segment_->abort_word(), 0)};
+  std::size_t count = 2;
   for (const LifeSign& sign : awaited_) {
     // Whom this rank cannot sleep on, another one does: each sleeps on those that follow it.
-    if (words.size() == kFutexesMax) break;
-    words.push_back(entry(*sign.word, sign.value));
+    if (count == words.size()) break;
+    words[count++] = entry(*sign.word, sign.value);
   }
-  if (!wait_for_any(words, until)) polling_ = true;
+  if (!wait_for_any(std::span(words).first(count), until)) polling_ = true;
 }
 
 // ---- between the nodes ----

@@ -139,8 +139,7 @@ TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
   Transport& self = *transports[2];
   Neighbour neighbour(self);
   const TimePoint deadline = Clock::now() + seconds(60);
-  NodeGather meeting(self, sum_of(neighbour.values()).record, std::vector<NodeGather::Block>(2),
-                     true);
+  NodeGather meeting(self, sum_of(neighbour.values()).record, NodeGather::Blocks(2), true);
   ASSERT_FALSE(self.drive(deadline, [&] { return meeting.step(); }));
   ASSERT_FALSE(self.drive(
       deadline, [&] { return neighbour.sent_first() ? Progress::kDone : neighbour.send(); }));
