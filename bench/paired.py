@@ -1,8 +1,9 @@
 """Contenders in turn, round after round, and what may be said of them: ratios within a round, with a lower bound.
 
 A round runs every contender once, for all its sizes, in an order that turns from round to round; the machine's probe
-(bench-roof --probe) goes before the first and after each round to stderr. A round in which other processes (or the
-hypervisor) took more than 5 % of the CPU time is dropped, but the three least disturbed ones are kept in any case.
+(bench-roof --probe) goes before the first and after each round to stderr. A round is dropped if other processes (or the
+hypervisor) took more than 5 % of the CPU time, or if the cores came to lie elsewhere while it ran, so that contenders had
+different machines; but the three least disturbed ones are kept in any case.
 """
 import json
 import os
@@ -18,9 +19,12 @@ import harness
 import jobs
 
 QUICK = bool(os.environ.get("BENCH_QUICK"))
-ROUNDS = int(os.environ.get("BENCH_ROUNDS", 3 if QUICK else 5))
+ROUNDS = int(os.environ.get("BENCH_ROUNDS", 3 if QUICK else 10))
 SEED = int(os.environ.get("BENCH_SEED", 7))
 FOREIGN_LIMIT = 0.05
+# By which factor the round trip between the cores may change during a round. (The probe's bandwidth scatters by more than
+# that while the cores stay where they are.)
+MOVED_LIMIT = 1.2
 KEEP = 3
 LIMIT_S = 120  # For one run of one contender.
 COLLECTIVES = str(harness.BIN / "bench-collectives")
@@ -158,8 +162,9 @@ class Rounds:
 
     def __init__(self, title, contenders, rounds=None):
         self.title = title
-        taken, foreign = [], []
-        self.say("probe " + json.dumps(probe()))
+        taken, disturbance = [], []
+        before = probe()
+        self.say("probe " + json.dumps(before))
         for number in range(rounds or ROUNDS):
             names = list(contenders)
             names = names[number % len(names):] + names[:number % len(names)]
@@ -169,12 +174,16 @@ class Rounds:
             taken.append({name: contenders[name]() for name in names})
             now_busy, now_every = cpu_ticks()
             share = max(0, now_busy - busy - (own_ticks() - own)) / max(1, now_every - every)
-            foreign.append(share)
-            self.say(f"round {number}: foreign CPU {100 * share:.1f} %, probe " + json.dumps(probe()))
-        order = sorted(range(len(taken)), key=lambda number: foreign[number])
-        keep = [number for number in order if foreign[number] <= FOREIGN_LIMIT]
+            after = probe()
+            trips = sorted(measured["round_trip_ns"] for measured in (before, after))
+            before = after
+            # Above 1: more than is allowed.
+            disturbance.append(max(share / FOREIGN_LIMIT, trips[1] / max(1, trips[0]) / MOVED_LIMIT))
+            self.say(f"round {number}: foreign CPU {100 * share:.1f} %, probe " + json.dumps(after))
+        order = sorted(range(len(taken)), key=lambda number: disturbance[number])
+        keep = [number for number in order if disturbance[number] <= 1]
         keep = sorted(keep if len(keep) >= KEEP else order[:KEEP])
-        disturbed = sum(foreign[number] > FOREIGN_LIMIT for number in keep)
+        disturbed = sum(disturbance[number] > 1 for number in keep)
         self.say(f"{len(taken) - len(keep)} of {len(taken)} rounds dropped, {disturbed} kept although disturbed")
         self.results = {name: [taken[number][name] for number in keep] for name in contenders}
 
