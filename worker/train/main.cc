@@ -203,6 +203,7 @@ ParsedOptions parse(int argc, char** argv) {
 }
 
 int main(int argc, char** argv) {
+  keep_freed_memory();
   const ParsedOptions parsed = parse(argc, argv);
   if (!parsed.options && parsed.exit_status == kExitSuccess) {
     fmt::print("{}", parsed.text);
