@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <functional>
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -301,6 +302,9 @@ TEST(Deadline, OfOneNodeListsEverybody) {
   }
 }
 
+// From when all that come have begun, which threads of a loaded machine do at different times.
+constexpr milliseconds kLimitFromTheSameMoment(test::kSlowness > 1 ? 600 : 200);
+
 TEST(Deadline, BetweenNodesBlamesWhoIsMissingAndNobodyElse) {
   for (const auto& nodes :
        {std::vector<int>{1, 1}, std::vector<int>{2, 2}, std::vector<int>{1, 1, 1},
@@ -309,12 +313,15 @@ TEST(Deadline, BetweenNodesBlamesWhoIsMissingAndNobodyElse) {
     for (const std::size_t count : {std::size_t{10}, std::size_t{90'000}}) {
       for (Rank absent = 0; absent < size; ++absent) {
         const auto groups = test::thread_groups(nodes);
+        std::latch begun(size - 1);
         test::on_ranks(size, [&](Rank rank) {
           if (rank == absent) return;
           ProcessGroup& group = *groups[static_cast<std::size_t>(rank)];
           Memory memory;
+          begun.arrive_and_wait();
           const CollectiveError error = failure_of([&] {
-            group.all_reduce(memory.output(count), ReduceOp::kSum, {milliseconds(200), ""})->wait();
+            group.all_reduce(memory.output(count), ReduceOp::kSum, {kLimitFromTheSameMoment, ""})
+                ->wait();
           });
           EXPECT_EQ(error.code, Errc::kTimeout);
           EXPECT_EQ(error.suspect_rank, absent) << error.what();
@@ -349,15 +356,18 @@ TEST(Deadline, HoldsForWhoNeedsNothingOfTheOthers) {
              all_reduce(0, DType::kF32, ReduceOp::kSum, "all_reduce"),
              Algorithm::kStaged},
         Case{{2, 1}, 2, all_gather(0, DType::kF32, "all_gather"), Algorithm::kStaged}}) {
-    const auto groups = test::thread_groups(each.nodes, test::LinkKind::kSocketPair,
-                                            milliseconds(400 * test::kSlowness));
-    test::on_ranks(test::world_size_of(each.nodes), [&](Rank rank) {
+    const auto groups =
+        test::thread_groups(each.nodes, test::LinkKind::kSocketPair, kLimitFromTheSameMoment);
+    const int size = test::world_size_of(each.nodes);
+    std::latch begun(size - 1);
+    test::on_ranks(size, [&](Rank rank) {
       if (rank == each.absent) return;
       auto& group = static_cast<Group&>(*groups[static_cast<std::size_t>(rank)]);
       CostTable costs;
       costs.forced_in_node = each.in_node;
       group.choose(Choice(costs));
       Memory memory;
+      begun.arrive_and_wait();
       const CollectiveError error = failure_of([&] { each.call.issue(group, memory)->wait(); });
       EXPECT_EQ(error.code, Errc::kTimeout) << "rank " << rank << ", " << each.call.text;
       EXPECT_EQ(error.suspect_rank, each.absent) << error.what();
