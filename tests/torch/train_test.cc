@@ -186,6 +186,7 @@ TEST_P(TrainTest, EveryKindOfTrainingResumesExactly) {
        "--accumulate-steps", "3", "--clip-grad-norm", "0.5"},
       {"--model", "toy-model-parallel", "--micro-batches", "3", "--optimizer", "adamw",
        "--lr-schedule", "step", "--lr-decay-epochs", "1"},
+      {"--model", "toy", "--drop-last", "off", "--accumulate-steps", "3", "--momentum", "0.9"},
       {"--model", "toy", "--bucket-cap-mb", "0.0001", "--comm-hook",
        "powersgd:rank=1,start_iter=4,min_compression_rate=1"},
       {"--model", "resnet18", "--image-size", "32", "--num-classes", "4", "--batch-size", "2",

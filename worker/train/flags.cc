@@ -41,6 +41,9 @@ constexpr Flag kData[] = {
 constexpr Flag kOptimizer[] = {
     {"batch-size", "N", "samples of a backward and worker; 128"},
     {"accumulate-steps", "N", "backwards of a step, whose gradients are averaged; 1"},
+    {"drop-last", "on|off",
+     "leave out what remains of an epoch after the last whole step, or (off) make a step of it in "
+     "which every sample counts the same, on the workers that have any; on"},
     {"epochs", "N", "18"},
     {"max-steps", "N", "stop after this step of the whole training; 0, no limit"},
     {"optimizer", "NAME", "sgd, adam or adamw; sgd"},

@@ -40,6 +40,7 @@ void read_model_and_data(const FlagValues& values, Options& options) {
 void read_optimizer(const FlagValues& values, Options& options) {
   values.read<std::int64_t>("batch-size", options.batch_size, 1, kManySamples);
   values.read<std::int64_t>("accumulate-steps", options.accumulate_steps, 1, 1'000'000);
+  values.read_switch("drop-last", options.drop_last);
   values.read<std::int64_t>("epochs", options.epochs, 1, 1'000'000'000);
   values.read<std::int64_t>("max-steps", options.max_steps, 0);
   values.read_choice<OptimizerKind>("optimizer", options.optimizer,
@@ -150,6 +151,7 @@ std::string agreed_flags(const Options& options) {
   add("num-classes", options.num_classes);
   add("batch-size", options.batch_size);
   add("accumulate-steps", options.accumulate_steps);
+  add("drop-last", on_off(options.drop_last));
   add("epochs", options.epochs);
   add("max-steps", options.max_steps);
   add("optimizer", to_string(options.optimizer));

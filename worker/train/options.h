@@ -28,6 +28,7 @@ struct Options {
 
   std::int64_t batch_size = 128;  // Of one worker and one backward.
   std::int64_t accumulate_steps = 1;
+  bool drop_last = true;  // Of an epoch, where it is not a whole one for all workers.
   std::int64_t epochs = 18;
   std::int64_t max_steps = 0;  // Of the whole training, resumed or not; 0: no limit.
   OptimizerKind optimizer = OptimizerKind::kSgd;

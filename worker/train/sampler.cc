@@ -47,10 +47,11 @@ std::span<const std::int64_t> DistributedSampler::next_batch() {
   const std::int64_t left = config_.dataset_size - position_;
   const std::int64_t size = std::min(config_.batch_size, (left + world - 1) / world);
   for (std::int64_t i = 0; i < size; ++i) {
-    const std::int64_t at = (position_ + config_.rank + i * world) % config_.dataset_size;
-    batch_.push_back(permutation_[static_cast<std::size_t>(at)]);
+    const std::int64_t at = position_ + config_.rank + i * world;
+    if (at >= config_.dataset_size && !config_.even) break;
+    batch_.push_back(permutation_[static_cast<std::size_t>(at % config_.dataset_size)]);
   }
-  position_ += size * world;
+  position_ += config_.even ? size * world : std::min(size * world, left);
   return batch_;
 }
 

@@ -31,6 +31,10 @@ class DistributedSampler {
     // multiple of the world, so that every rank has as many samples as the others, and the last
     // batch is smaller.
     bool drop_last = true;
+    // Without drop_last. false: the permutation is not continued. The last joint batch is dealt as
+    // it is, so some ranks get one sample less than others, and where there are fewer samples than
+    // ranks, the highest ranks get none.
+    bool even = true;
   };
 
   explicit DistributedSampler(const Config& config);
@@ -38,8 +42,9 @@ class DistributedSampler {
   // Goes to `position` of the permutation of `epoch`. 0 <= position.
   void set_epoch(std::int64_t epoch, std::int64_t position = 0);
 
-  // This rank's indices of the next batch; empty at the end of the epoch. Valid until the next
-  // call. Advances the position by what all ranks take in this step.
+  // This rank's indices of the next batch; empty at the end of the epoch, and for a rank without
+  // samples in an uneven last batch. Valid until the next call. Advances the position by what all
+  // ranks take in this step.
   std::span<const std::int64_t> next_batch();
 
   std::int64_t epoch() const { return epoch_; }

@@ -33,7 +33,9 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
                                               .batch_size = batch,
                                               .rank = group.rank(),
                                               .world_size = group.size(),
-                                              .seed = options.seed});
+                                              .seed = options.seed,
+                                              .drop_last = options.drop_last,
+                                              .even = false});
   if (sampler_->steps_per_epoch() == 0) {
     throw Failure(
         kExitInvalidValue,
@@ -119,12 +121,14 @@ bool Trainer::train_epoch() {
     if (limit_reached()) return false;
     const TimePoint start = Clock::now();
     double loss = 0;
+    const std::span<const std::int64_t> indices = sampler_->next_batch();
     {
       const Trace::Scope scope(trace_.get(), "loop", fmt::format("step {}", state_.step + 1));
-      loss = train_step(sampler_->next_batch());
+      loss = train_step(indices);
     }
-    state_.loss_sum += loss;
-    ++state_.loss_count;
+    const auto samples = static_cast<std::int64_t>(indices.size());
+    state_.loss_sum += loss * static_cast<double>(samples);
+    state_.loss_count += samples;
     ++state_.step;
     const std::int64_t before = std::exchange(state_.position, sampler_->position());
     report(loss, state_.position - before,
@@ -135,6 +139,7 @@ bool Trainer::train_epoch() {
   return true;
 }
 
+// Gives the mean loss of the samples.
 double Trainer::train_step(std::span<const std::int64_t> indices) {
   const Options& options = parts_.options;
   const double done =
@@ -143,25 +148,40 @@ double Trainer::train_step(std::span<const std::int64_t> indices) {
   set_learning_rate(*optimizer_, learning_rate_);
   replica_->zero_grad();
   const auto batch = static_cast<std::size_t>(options.batch_size);
+  const std::int64_t joint = sampler_->position() - state_.position;
+  const auto samples = static_cast<double>(std::max<std::size_t>(indices.size(), 1));
   double loss = 0;
   for (; indices.size() > batch; indices = indices.subspan(batch)) {
     const std::unique_ptr<NoSync> no_sync = replica_->no_sync();
-    loss += backward(indices.first(batch));
+    loss += backward(indices.first(batch), joint);
   }
-  loss += backward(indices);
+  loss += backward(indices, joint);
   if (options.clip_grad_norm > 0) replica_->clip_grad_norm(options.clip_grad_norm);
   replica_->step();
-  return loss / static_cast<double>(options.accumulate_steps);
+  return loss / samples;
 }
 
-// Adds the gradients of one backward to what is there; gives the mean loss of its samples.
-double Trainer::backward(std::span<const std::int64_t> indices) {
-  parts_.data.train->fill(indices, batch_);
+// Adds the gradients of one backward to what is there, so that after all backwards of the step the
+// average over the ranks is the gradient of the mean loss of its `joint` samples. Gives the sum of
+// the losses of these samples. A rank without any takes part in what the others do, with a sample
+// that counts nothing.
+double Trainer::backward(std::span<const std::int64_t> indices, std::int64_t joint) {
+  constexpr std::array<std::int64_t, 1> kAnySample = {0};
+  parts_.data.train->fill(indices.empty() ? kAnySample : indices, batch_);
   const at::Tensor output = replica_->forward(batch_.input.to(parts_.devices.front()));
   const at::Tensor loss = model_->loss(output, batch_.target.to(output.device()));
-  const std::int64_t parts = parts_.options.accumulate_steps;
-  (parts == 1 ? loss : loss.div(static_cast<double>(parts))).backward();
-  return loss.item<double>();
+  if (indices.empty()) {
+    loss.mul(0).backward();
+    return 0;
+  }
+  const auto samples = static_cast<std::int64_t>(indices.size());
+  const std::int64_t as_one_of_all = samples * parts_.group->size();
+  if (as_one_of_all == joint) {
+    loss.backward();
+  } else {
+    loss.div(static_cast<double>(joint) / static_cast<double>(as_one_of_all)).backward();
+  }
+  return loss.item<double>() * static_cast<double>(samples);
 }
 
 void Trainer::save_if_due() {

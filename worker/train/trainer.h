@@ -63,7 +63,7 @@ class Trainer {
   void open_rate_log();
   bool train_epoch();  // Whether it came to the epoch's end; else --max-steps did.
   double train_step(std::span<const std::int64_t> indices);
-  double backward(std::span<const std::int64_t> indices);
+  double backward(std::span<const std::int64_t> indices, std::int64_t joint);
   void save_if_due();
   void finish_epoch();
   void evaluate();

@@ -73,6 +73,7 @@ json TrainingCheckpoint::settings() const {
                {{"--micro-batches", options.micro_batches},
                 {"--batch-size", options.batch_size},
                 {"--accumulate-steps", options.accumulate_steps},
+                {"--drop-last", options.drop_last},
                 {"--lr", options.lr},
                 {"--momentum", options.momentum},
                 {"--weight-decay", options.weight_decay},

@@ -124,6 +124,38 @@ TEST(Sampler, DropLastLeavesOutAnIncompleteJointBatch) {
   EXPECT_EQ(std::unique(all.begin(), all.end()), all.end());
 }
 
+// What remains is dealt in the same way, whatever is left, and begun in another world, too.
+TEST(Sampler, AnUnevenLastBatchIsTheRestOfTheOneProcess) {
+  for (const std::int64_t size : {1, 2, 3, 4, 30, 31, 34, 59}) {
+    for (const int world : {1, 2, 3, 5}) {
+      std::vector<Indices> steps;
+
+      for (Rank rank = 0; rank < world; ++rank) {
+        DistributedSampler sampler({.dataset_size = size,
+                                    .batch_size = 30 / world,
+                                    .rank = rank,
+                                    .world_size = world,
+                                    .drop_last = false,
+                                    .even = false});
+        for (std::size_t step = 0; sampler.steps_left() > 0; ++step) {
+          steps.resize(std::max(steps.size(), step + 1));
+          const Indices batch = take(sampler);
+          steps[step].insert(steps[step].end(), batch.begin(), batch.end());
+        }
+        EXPECT_EQ(sampler.position(), size);
+      }
+      auto one = make(size, 30, 0, 1, false, 0);
+      ASSERT_EQ(static_cast<std::int64_t>(steps.size()), one.steps_per_epoch());
+      for (Indices& joint : steps) {
+        Indices whole = take(one);
+        std::sort(joint.begin(), joint.end());
+        std::sort(whole.begin(), whole.end());
+        EXPECT_EQ(joint, whole) << size << " samples, world " << world;
+      }
+    }
+  }
+}
+
 TEST(Sampler, WithoutDropLastEveryRankHasTheSameShareAndNothingIsLeftOut) {
   for (const std::int64_t size : {1, 2, 7, 100, 101, 102, 103}) {
     auto ranks = make_ranks(size, 10, 3, false);

@@ -49,6 +49,7 @@ TEST(TrainOptions, DefaultsAreThePublishedSettings) {
   EXPECT_EQ(options.optimizer, OptimizerKind::kSgd);
   EXPECT_EQ(options.lr_schedule, LrSchedule::kConstant);
   EXPECT_EQ(options.accumulate_steps, 1);
+  EXPECT_TRUE(options.drop_last);
   EXPECT_EQ(options.clip_grad_norm, 0);
   EXPECT_EQ(options.device, DeviceKind::kCpu);
   EXPECT_TRUE(options.gradient_as_bucket_view);
@@ -146,11 +147,12 @@ TEST(TrainOptions, TheLearningRateWithoutAFlagIsTheModels) {
 TEST(TrainOptions, FlagsOfTheOptimizerReachTheirMembers) {
   const Options adam =
       good({"--optimizer", "adam", "--weight-decay", "0.1", "--accumulate-steps", "3",
-            "--clip-grad-norm", "2.5", "--lr-schedule", "warmup-exponential", "--lr-warmup-epochs",
-            "1.5", "--lr-decay-epochs", "7", "--lr-decay-factor", "3"});
+            "--clip-grad-norm", "2.5", "--drop-last", "off", "--lr-schedule", "warmup-exponential",
+            "--lr-warmup-epochs", "1.5", "--lr-decay-epochs", "7", "--lr-decay-factor", "3"});
   EXPECT_EQ(adam.optimizer, OptimizerKind::kAdam);
   EXPECT_EQ(adam.weight_decay, 0.1);
   EXPECT_EQ(adam.accumulate_steps, 3);
+  EXPECT_FALSE(adam.drop_last);
   EXPECT_EQ(adam.clip_grad_norm, 2.5);
   EXPECT_EQ(adam.lr_schedule, LrSchedule::kWarmupExponential);
   EXPECT_EQ(adam.lr_warmup_epochs, 1.5);
