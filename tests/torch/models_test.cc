@@ -79,6 +79,7 @@ TEST(Models, HaveTheSizesThatAreKnown) {
   EXPECT_EQ(parameters_of(*model_of({.name = "toy-large"})), 16'000'005);
   EXPECT_EQ(parameters_of(*model_of({.name = "mnist"})), 21'840 + 60);
   EXPECT_EQ(parameters_of(*model_of({.name = "mnist", .batch_norm = false})), 21'840);
+  EXPECT_EQ(parameters_of(*model_of({.name = "mlp"})), 669'706);
   EXPECT_EQ(parameters_of(*model_of({.name = "resnet18"})), 11'689'512);
   EXPECT_EQ(parameters_of(*model_of({.name = "resnet50"})), 25'557'032);
   EXPECT_EQ(parameters_of(*model_of({.name = "resnet50-model-parallel"})), 25'557'032);

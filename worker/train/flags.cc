@@ -19,7 +19,8 @@ struct Flag {
 constexpr Flag kModel[] = {
     {"model", "NAME",
      "toy (linear layers of 10-10-5), toy-large (10-1000000-5), mnist (two convolutions, two "
-     "linear layers), resnet18, resnet50; toy-model-parallel, resnet50-model-parallel (in two "
+     "linear layers), mlp (784-512-512-10, for the same data), resnet18, resnet50; "
+     "toy-model-parallel, resnet50-model-parallel (in two "
      "stages over two devices: two CUDA devices of a worker, or two threads); mnist"},
     {"no-batch-norm", "", "leave batch normalisation out of the mnist model"},
     {"micro-batches", "N",
@@ -30,7 +31,7 @@ constexpr Flag kModel[] = {
 constexpr Flag kData[] = {
     {"data", "KIND",
      "synthetic (digits drawn by the program), fake (fixed random numbers) or mnist (the IDX files "
-     "in --data-dir); synthetic for mnist, fake for the others, which have no other"},
+     "in --data-dir); synthetic for mnist and mlp, fake for the others, which have no other"},
     {"data-dir", "DIR", "folder of MNIST's four files, each plain or .gz"},
     {"train-samples", "N", "size of the synthetic or fake training set; 12000"},
     {"test-samples", "N", "size of the synthetic or fake test set, 0 for no evaluation; 2000"},
@@ -92,6 +93,9 @@ constexpr Flag kRunning[] = {
      "write what the ranks did when there, in Chrome's trace format, for ui.perfetto.dev"},
     {"rates", "FILE",
      "write how fast the last --log-every steps were there, a JSON object a line; none"},
+    {"eval-every", "STEPS",
+     "also find the test accuracy after every so many steps, for standard output and --rates; 0, "
+     "only at the end of each epoch"},
     {"log-every", "STEPS",
      "a line of progress every so many steps, where standard output is no terminal; 20"},
     {"help", "", "print this text"},

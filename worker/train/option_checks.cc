@@ -30,7 +30,7 @@ void check_model(const FlagValues& values, const Options& options) {
 }
 
 void check_data(const FlagValues& values, Options& options) {
-  const bool only_fake = options.model != "mnist";
+  const bool only_fake = !is_for_digits(options.model);
   if (options.data.empty()) options.data = only_fake ? "fake" : "synthetic";
   if (only_fake && options.data != "fake") {
     throw BadValue{fmt::format("--data {}: expected fake, the only data of --model {}",

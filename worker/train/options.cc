@@ -21,6 +21,7 @@ void read_model_and_data(const FlagValues& values, Options& options) {
                                   {{"toy", "toy"},
                                    {"toy-large", "toy-large"},
                                    {"toy-model-parallel", "toy-model-parallel"},
+                                   {"mlp", "mlp"},
                                    {"mnist", "mnist"},
                                    {"resnet18", "resnet18"},
                                    {"resnet50", "resnet50"},
@@ -87,6 +88,7 @@ void read_running(const FlagValues& values, Options& options) {
   values.read("summary", options.summary);
   values.read("trace", options.trace);
   values.read("rates", options.rates);
+  values.read<std::int64_t>("eval-every", options.eval_every, 0);
   values.read<std::int64_t>("log-every", options.log_every, 1);
 }
 
@@ -154,6 +156,7 @@ std::string agreed_flags(const Options& options) {
   add("drop-last", on_off(options.drop_last));
   add("epochs", options.epochs);
   add("max-steps", options.max_steps);
+  add("eval-every", options.eval_every);
   add("optimizer", to_string(options.optimizer));
   add("lr", options.lr);
   add("momentum", options.momentum);

@@ -19,7 +19,7 @@ struct Options {
   bool batch_norm = true;
   std::int64_t micro_batches = 1;
 
-  std::string data;  // Empty on the command line: synthetic for mnist, fake for the others.
+  std::string data;  // Empty on the command line: synthetic for mnist and mlp, fake for the others.
   std::string data_dir;
   std::int64_t train_samples = 12000;
   std::int64_t test_samples = 2000;
@@ -61,6 +61,7 @@ struct Options {
   std::string summary;           // Empty: none.
   std::string trace;             // Empty: none.
   std::string rates;             // Empty: none.
+  std::int64_t eval_every = 0;   // Steps; 0: only at the end of an epoch.
   std::int64_t log_every = 20;
 };
 

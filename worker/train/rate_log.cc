@@ -49,6 +49,17 @@ Result<void> RateLog::step(const StepRecord& record) {
   return written;
 }
 
+Result<void> RateLog::accuracy(std::int64_t epoch, std::int64_t step, double accuracy) {
+  if (file_.get() < 0) return {};
+  nlohmann::ordered_json line;
+  line["epoch"] = epoch + 1;
+  line["step"] = step;
+  line["test_accuracy"] = accuracy;
+  auto written = write_all(file_.get(), line.dump() + "\n", path_);
+  if (!written) file_.reset();
+  return written;
+}
+
 Result<void> RateLog::write_line(const StepRecord& record) {
   const double cpu = cpu_seconds();
   nlohmann::ordered_json line;

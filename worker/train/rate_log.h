@@ -30,6 +30,10 @@ struct StepRecord {
 // lie between steps. cpu_seconds, which neighbours on the machine disturb less, is what all threads
 // of this process used since the line before, between steps too. A NaN or infinite loss is null.
 //
+// and for every test accuracy that --eval-every asks for
+//
+//   {"epoch": 1, "step": 40, "test_accuracy": 0.912}
+//
 // Steps at the end that are fewer than `every` get no line: a mean over fewer steps varies more. A
 // resumed training appends; what was taken back is there twice, with the same numbers of steps.
 // One thread.
@@ -42,6 +46,8 @@ class RateLog {
   // Writes a line when it is time. kIo once, at the first line that cannot be written; none is
   // tried after that, and training goes on.
   Result<void> step(const StepRecord& record);
+  // The same for a test accuracy after a step; epoch from 0.
+  Result<void> accuracy(std::int64_t epoch, std::int64_t step, double accuracy);
 
  private:
   RateLog(std::string path, UniqueFd file, std::int64_t every);

@@ -133,6 +133,7 @@ bool Trainer::train_epoch() {
     const std::int64_t before = std::exchange(state_.position, sampler_->position());
     report(loss, state_.position - before,
            std::chrono::duration<double>(Clock::now() - start).count());
+    evaluate_if_due();
     save_if_due();
   }
   finish_epoch();
@@ -182,6 +183,17 @@ double Trainer::backward(std::span<const std::int64_t> indices, std::int64_t joi
     loss.div(static_cast<double>(joint) / static_cast<double>(as_one_of_all)).backward();
   }
   return loss.item<double>() * static_cast<double>(samples);
+}
+
+void Trainer::evaluate_if_due() {
+  const std::int64_t every = parts_.options.eval_every;
+  if (every == 0 || state_.step % every != 0) return;
+  evaluate();
+  if (!test_accuracy_) return;
+  say(fmt::format("step {}: test accuracy {:.2f} %", state_.step, 100 * *test_accuracy_));
+  if (!rate_log_) return;
+  const auto written = rate_log_->accuracy(state_.epoch, state_.step, *test_accuracy_);
+  if (!written) say("note: --rates " + written.error().message);
 }
 
 void Trainer::save_if_due() {

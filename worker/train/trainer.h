@@ -64,6 +64,7 @@ class Trainer {
   bool train_epoch();  // Whether it came to the epoch's end; else --max-steps did.
   double train_step(std::span<const std::int64_t> indices);
   double backward(std::span<const std::int64_t> indices, std::int64_t joint);
+  void evaluate_if_due();
   void save_if_due();
   void finish_epoch();
   void evaluate();

@@ -95,6 +95,8 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
                                 "--rates",
                                 "r",
                                 "--no-batch-norm",
+                                "--eval-every",
+                                "6",
                                 "--log-every",
                                 "1",
                                 "--threads",
@@ -116,6 +118,7 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
   EXPECT_EQ(options.summary, "s");
   EXPECT_EQ(options.rates, "r");
   EXPECT_FALSE(options.batch_norm);
+  EXPECT_EQ(options.eval_every, 6);
   EXPECT_EQ(options.log_every, 1);
   EXPECT_EQ(options.threads, 2);
   EXPECT_EQ(options.timeout_seconds, 2.5);
@@ -125,10 +128,11 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
 }
 
 TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
-  for (const char* name : {"toy", "toy-large", "toy-model-parallel", "mnist", "resnet18",
+  for (const char* name : {"toy", "toy-large", "toy-model-parallel", "mlp", "mnist", "resnet18",
                            "resnet50", "resnet50-model-parallel"}) {
     EXPECT_EQ(good({"--model", name}).model, name);
   }
+  EXPECT_EQ(good({"--model", "mlp"}).data, "synthetic");
   const Options images = good({"--model", "resnet50-model-parallel", "--image-size", "64",
                                "--num-classes", "10", "--micro-batches", "4", "--device", "cuda"});
   EXPECT_EQ(images.data, "fake");

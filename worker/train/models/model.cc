@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "common/base/check.h"
+#include "worker/train/models/mlp.h"
 #include "worker/train/models/mnist.h"
 #include "worker/train/models/resnet.h"
 #include "worker/train/models/toy.h"
@@ -35,6 +36,8 @@ std::shared_ptr<Model> make_model(const ModelSpec& spec) {
   DDP_CHECK(spec.devices.size() == 1, "{} on {} devices", spec.name, spec.devices.size());
   if (name == "mnist") {
     model = make_mnist(spec.batch_norm);
+  } else if (name == "mlp") {
+    model = make_mlp();
   } else {
     model = make_two_stage(name, spec.num_classes);
   }

@@ -33,12 +33,13 @@ struct ModelSpec {
 
 // The first weights come from LibTorch's default generator, whatever the devices are. `name` is one
 // of
-//   toy, toy-large             two linear layers, 10-10-5 and 10-1,000,000-5: PyTorch's DDP
-//   tutorial mnist                      the network of torch_xla's benchmark, for 1 x 28 x 28
-//   images resnet18, resnet50         for 3 x size x size images toy-model-parallel,
-//   resnet50-model-parallel
-//                              the same models, cut in two over two devices (two_stage.h): the same
-//                              names, the same first weights
+//   toy, toy-large      two linear layers, 10-10-5 and 10-1,000,000-5: PyTorch's DDP tutorial
+//   mnist               the network of torch_xla's benchmark, for 1 x 28 x 28 images
+//   mlp                 three linear layers for the same images
+//   resnet18, resnet50  for 3 x size x size images
+//   toy-model-parallel, resnet50-model-parallel
+//                       the same models, cut in two over two devices (two_stage.h): the same
+//                       names, the same first weights
 std::shared_ptr<Model> make_model(const ModelSpec& spec);
 
 }  // namespace ddp::train

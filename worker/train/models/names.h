@@ -7,9 +7,10 @@ namespace ddp::train {
 
 inline bool is_model_parallel(std::string_view model) { return model.ends_with("-model-parallel"); }
 inline bool is_toy(std::string_view model) { return model.starts_with("toy"); }
+// Takes 1 x 28 x 28 images of digits.
+inline bool is_for_digits(std::string_view model) { return model == "mnist" || model == "mlp"; }
 // Takes 3 x size x size images and has any number of classes.
 inline bool is_resnet(std::string_view model) { return model.starts_with("resnet"); }
-
 
 // The learning rate that --lr multiplies by the number of workers, where none is given. toy-large's
 // million hidden units add up: with more than about 2e-4 its loss grows without bound.
