@@ -2,7 +2,8 @@
 
 Needs root and the right to make network namespaces. The names are ddp-bench-PID-*; they are removed at the end, also after a
 failure. Links are limited in both directions by tc's tbf, so the link is the limit and not the processor that all share, as
-far as that keeps up: link_rate() says what the links really give.
+far as that keeps up: link_rate() says what the links really give. Congestion control is cubic, Linux' default, whatever the
+machine has: bbr takes the rate at which a busy worker reads for that of the link, and sends slower for a while after.
 """
 import contextlib
 import json
@@ -15,6 +16,7 @@ import harness
 import paired
 
 ADDRESS = "10.77.0.{}"
+SUBNET = "10.77.0.0/24"
 # What tbf may let through at once: packets are up to 64 KiB (segmentation is offloaded to the end of a veth), and a timer
 # that comes 0.25 ms late must not cost bandwidth.
 LEAST_BURST = 128 * 1024
@@ -66,6 +68,7 @@ def network(nodes, mbit):
             ip("-n", switch, "link", "set", f"port{node}", "master", "bridge", "up")
             ip("-n", name, "addr", "add", f"{address(node)}/24", "dev", "eth0")
             ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "route", "change", SUBNET, "dev", "eth0", "congctl", "cubic")
             limit(name, "eth0", mbit)
             limit(switch, f"port{node}", mbit)
         yield names

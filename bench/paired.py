@@ -54,7 +54,7 @@ def compile_mpi(source, folder):
     return program
 
 
-def run_all(commands, env=None):
+def run_all(commands, env=None, limit_s=LIMIT_S):
     """Starts the commands (argv, more environment) together, waits for all and gives the JSON lines they printed.
 
     Ends what it started if one fails or nothing comes in time.
@@ -65,12 +65,12 @@ def run_all(commands, env=None):
             processes.append(subprocess.Popen(command, env={**os.environ, **(env or {}), **more}, stdin=subprocess.DEVNULL,
                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
         lines = []
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         for (command, _), process in zip(commands, processes):
             try:
                 out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                sys.exit(f"bench: {' '.join(command)} was not done after {LIMIT_S} s")
+                sys.exit(f"bench: {' '.join(command)} was not done after {limit_s} s")
             if process.returncode != 0:
                 sys.exit(f"bench: {' '.join(command)} ended with {process.returncode}:\n{out[-2000:]}{err[-4000:]}")
             # ddp-run puts a worker's name before its lines.
