@@ -5,7 +5,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdio>
-#include <cstring>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -30,7 +33,7 @@ struct Stack {
   std::array<void*, kFrames> frames;
   int size = 0;
 };
-inline constexpr long kStacks = 4096;
+inline constexpr long kStacks = 1L << 16;
 
 inline std::atomic<bool> armed = false;
 inline std::atomic<long> count = 0;
@@ -62,32 +65,42 @@ inline long disarm() {
   return count;
 }
 
-// Prints the stacks of what was counted, as far as they were kept, for addr2line -Cfe PROGRAM:
-// those with a frame of the program itself among the innermost ones, which are few where a library
-// allocates for its own sake.
-inline void print_own(int among = 9) {
+// Prints the different stacks of what was counted, as far as they were kept, with their numbers,
+// the rarest first, for addr2line -Cfe PROGRAM: those with a frame of the program itself among the
+// innermost ones, which are few where a library allocates for its own sake.
+inline void print_own() {
+  constexpr int kInnermost = 9;
+  constexpr std::size_t kMostLines = 60;
+  std::map<std::vector<void*>, long> numbers;
+  for (long number = 0; number < std::min(count.load(), kStacks); ++number) {
+    const Stack& stack = stacks[static_cast<std::size_t>(number)];
+    ++numbers[{stack.frames.begin(), stack.frames.begin() + stack.size}];
+  }
+  std::vector<std::pair<long, const std::vector<void*>*>> rarest;
+  for (const auto& [frames, times] : numbers) rarest.emplace_back(times, &frames);
+  std::sort(rarest.begin(), rarest.end());
   Dl_info program{};
   ::dladdr(reinterpret_cast<void*>(&print_own), &program);
-  const long kept = std::min(count.load(), kStacks);
-  for (long number = 0; number < kept; ++number) {
-    const Stack& stack = stacks[static_cast<std::size_t>(number)];
+  std::size_t printed = 0;
+  for (const auto& [times, frames] : rarest) {
     bool own = false;
-    char line[64 * Stack::kFrames] = "";
-    std::size_t end = 0;
-    for (int i = 2; i < stack.size; ++i) {
+    std::string line;
+    for (std::size_t i = 2; i < frames->size(); ++i) {
       Dl_info info{};
-      auto* const frame = static_cast<char*>(stack.frames[static_cast<std::size_t>(i)]);
-      const bool known = ::dladdr(frame, &info) != 0;
-      if (known && info.dli_fbase == program.dli_fbase) {
-        own = own || i < among;
-        end += static_cast<std::size_t>(std::snprintf(line + end, sizeof(line) - end, " 0x%tx",
-                                                      frame - static_cast<char*>(info.dli_fbase)));
-      } else if (known && info.dli_sname != nullptr) {
-        end += static_cast<std::size_t>(
-            std::snprintf(line + end, sizeof(line) - end, " %.40s", info.dli_sname));
+      auto* const frame = static_cast<char*>((*frames)[i]);
+      if (::dladdr(frame, &info) == 0) continue;
+      char text[64] = "";
+      if (info.dli_fbase == program.dli_fbase) {
+        own = own || i < kInnermost;
+        std::snprintf(text, sizeof(text), " 0x%tx", frame - static_cast<char*>(info.dli_fbase));
+      } else if (info.dli_sname != nullptr) {
+        std::snprintf(text, sizeof(text), " %.40s", info.dli_sname);
       }
+      line += text;
     }
-    if (own) std::printf("allocation %ld:%s\n", number, line);
+    if (!own) continue;
+    std::printf("%ld allocations:%s\n", times, line.c_str());
+    if (++printed == kMostLines) break;
   }
 }
 

@@ -14,6 +14,7 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/hooks/default_hooks.h"
 
 namespace ddp::test {
 namespace {
@@ -131,11 +132,13 @@ TEST(BroadcastMasterParam, VerifiesThenCopies) {
   });
 }
 
-TEST(DistributedOptimizer, EndsWithTheBytesOfTheOtherMode) {
-  run_ranks({3}, [](const GroupPtr& group) {
+// With a communication hook, or without.
+void expect_both_modes_to_agree(Future (*hook)(ProcessGroup&, GradBucket&)) {
+  run_ranks({3}, [&](const GroupPtr& group) {
     const auto options = torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01);
     auto hooked = make_mlp(7);
     DistributedDataParallel model(hooked, group);
+    if (hook != nullptr) model.register_comm_hook(group, hook);
     torch::optim::SGD plain(hooked->parameters(), options);
 
     auto stepped = make_mlp(7 + static_cast<std::uint64_t>(group->rank()));
@@ -144,6 +147,7 @@ TEST(DistributedOptimizer, EndsWithTheBytesOfTheOtherMode) {
                            torch::optim::OptimizerParamGroup(stepped->layers[1]->parameters())},
                           options);
     DistributedOptimizer optimizer(sgd, group);
+    if (hook != nullptr) optimizer.register_comm_hook(group, hook);
     for (int step = 0; step < 10; ++step) {
       model.zero_grad(/*set_to_none=*/step % 2 == 0);
       loss_of(model(input_of(group->rank(), step))).backward();
@@ -156,6 +160,10 @@ TEST(DistributedOptimizer, EndsWithTheBytesOfTheOtherMode) {
     EXPECT_NE(bytes_of(*hooked), bytes_of(*make_mlp(7)));
   });
 }
+
+TEST(DistributedOptimizer, EndsWithTheBytesOfTheOtherMode) { expect_both_modes_to_agree(nullptr); }
+
+TEST(DistributedOptimizer, WithTheFp16HookToo) { expect_both_modes_to_agree(fp16_compress_hook); }
 
 }  // namespace
 }  // namespace ddp::test

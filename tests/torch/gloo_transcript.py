@@ -54,21 +54,26 @@ def exercise(rank, size, record):
     record("all_to_all_single_equal", output)
 
 
-def run(rank, size, folder):
+def run(rank, exercises, size, folder):
     dist.init_process_group("gloo", init_method=f"file://{folder}/store{size}", rank=rank, world_size=size)
     with open(f"{folder}/{size}.{rank}", "w", encoding="ascii") as file:
-        def record(function, tensor):
-            values = " ".join(f"{value:g}" for value in tensor.reshape(-1).tolist())
+        def record(function, tensor, form="{:g}"):
+            values = " ".join(form.format(value) for value in tensor.reshape(-1).tolist())
             file.write(f"{size} {rank} {function} {values}\n")
-        exercise(rank, size, record)
+        exercises(rank, size, record)
     dist.barrier()
 
 
-if __name__ == "__main__":
+def transcribe(exercises, worlds):
+    """Prints what exercises(rank, size, record) records on every rank of worlds of these sizes."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as temporary:
-        for world in (2, 3):
-            torch.multiprocessing.spawn(run, (world, temporary), nprocs=world)
+        for world in worlds:
+            torch.multiprocessing.spawn(run, (exercises, world, temporary), nprocs=world)
             for number in range(world):
                 with open(f"{temporary}/{world}.{number}", encoding="ascii") as lines:
                     sys.stdout.write(lines.read())
+
+
+if __name__ == "__main__":
+    transcribe(exercise, (2, 3))

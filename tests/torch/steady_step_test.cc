@@ -1,57 +1,50 @@
-// What a step costs beside its arithmetic, and what is known of it: memory, times, traces.
-#include <atomic>
+// A step in a steady state allocates nothing of ours: not on the training thread, nor on the
+// communication thread.
+//
+// What LibTorch allocates for the same step is found by a control: the bare module, with a hook on
+// every parameter that does nothing and, in the first of them, a callback at the end of backward
+// that does nothing. LibTorch cannot be asked to do less for anybody who wants to know when a
+// gradient is there and when backward is over. (It makes a list of callbacks when there is one.)
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <map>
+#include <cstring>
+#include <functional>
 #include <memory>
-#include <new>
+#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
 
-#include "tests/torch/data_parallel_fixture.h"
-#include "tests/torch/models.h"
+#include "tests/support/allocations.h"
 #include "tests/torch/rank_threads.h"
+#include "worker/ddp/compat.h"
 #include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/hooks/default_hooks.h"
 #include "worker/ddp/tensors.h"
-
-namespace {
-
-std::atomic<long> allocations = 0;
-
-void* counted(std::size_t size) {
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
-  throw std::bad_alloc();
-}
-
-}  // namespace
-
-void* operator new(std::size_t size) { return counted(size); }
-void* operator new[](std::size_t size) { return counted(size); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace ddp::test {
 namespace {
 
-using testing::HasSubstr;
+using torch::autograd::variable_list;
 
-// `count` parameters of four elements; every gradient is the input, without a copy.
+constexpr int kWarm = 14;    // Behind the ten that take times, and the new buckets.
+constexpr int kSteady = 64;  // And before the hundredth, which takes times again.
+
+// Parameters of `width` elements, every gradient of which is the input, and a buffer.
 struct Many : torch::nn::Module {
-  explicit Many(int count) {
+  Many(int count, std::int64_t width) {
     for (int i = 0; i < count; ++i) {
-      weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({4})));
+      weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({width})));
     }
+    register_buffer("running", torch::zeros({width}));
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor sum = torch::zeros({});
@@ -61,141 +54,174 @@ struct Many : torch::nn::Module {
   std::vector<at::Tensor> weights;
 };
 
-// Allocations of both ranks in one backward, in a steady state.
-long allocations_of_a_backward(int parameters, bool with_ddp, bool with_hook) {
-  std::atomic<long> result = 0;
-  run_ranks({2}, [&](const GroupPtr& group) {
-    at::set_num_threads(1);
-    auto module = std::make_shared<Many>(parameters);
-    DistributedDataParallelOptions options;
-    options.gradient_as_bucket_view = true;
-    std::unique_ptr<DistributedDataParallel<Many>> model;
-    if (with_ddp) {
-      model = std::make_unique<DistributedDataParallel<Many>>(module, group, options);
-      if (with_hook) {
-        model->register_comm_hook(group, [](ProcessGroup& of, GradBucket& bucket) {
-          return Future(of.all_reduce(buffer_of(bucket.buffer()), ReduceOp::kAvg), bucket.buffer());
-        });
+// The control's hooks.
+class IdleHooks {
+ public:
+  explicit IdleHooks(const std::vector<at::Tensor>& parameters) {
+    for (const at::Tensor& parameter : parameters) {
+      auto node = torch::autograd::impl::grad_accumulator(parameter);
+      node->add_post_hook(compat::make_post_hook([this](const variable_list& outputs,
+                                                        const variable_list& /*inputs*/) {
+        if (!std::exchange(queued_, true)) {
+          torch::autograd::Engine::get_default_engine().queue_callback([this] { queued_ = false; });
+        }
+        return outputs;
+      }));
+      nodes_.push_back(std::move(node));
+    }
+  }
+
+ private:
+  bool queued_ = false;
+  std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;
+};
+
+// Everything of a step that is ours, as functions to call.
+struct Step {
+  std::function<void()> zero_grad;
+  std::function<at::Tensor(const at::Tensor&)> forward;
+  std::function<void()> reduce = [] {};
+  std::shared_ptr<void> owner;
+};
+
+struct Case {
+  std::string name;
+  bool set_to_none = false;
+  std::function<Step(const std::shared_ptr<Many>& module, const GroupPtr& group)> make;
+  bool has_hooks = true;  // On parameters.
+};
+std::ostream& operator<<(std::ostream& out, const Case& each) { return out << each.name; }
+
+using Hook = Future (*)(ProcessGroup&, GradBucket&);
+
+Case with_ddp(std::string name, bool views, bool set_to_none, Hook hook = nullptr,
+              bool find_unused = false) {
+  return {std::move(name), set_to_none,
+          [=](const std::shared_ptr<Many>& module, const GroupPtr& group) {
+            DistributedDataParallelOptions options;
+            options.gradient_as_bucket_view = views;
+            options.find_unused_parameters = find_unused;
+            options.bucket_cap_mb =
+                3.5 * 4 / 1024 / 1024 * static_cast<double>(module->weights.front().numel());
+            auto model = std::make_shared<DistributedDataParallel<Many>>(module, group, options);
+            if (hook != nullptr) model->register_comm_hook(group, hook);
+            Step step;
+            step.zero_grad = [=] { model->zero_grad(set_to_none); };
+            step.forward = [=](const at::Tensor& x) { return model->forward(x); };
+            step.owner = model;
+            return step;
+          }};
+}
+
+Case with_step_mode(std::string name, bool views, bool set_to_none, Hook hook = nullptr) {
+  struct Both {
+    Both(const std::shared_ptr<Many>& module, const GroupPtr& group,
+         const DistributedOptimizerOptions& options)
+        : sgd(module->weights, 0.1), optimizer(sgd, group, options) {}
+    torch::optim::SGD sgd;
+    DistributedOptimizer optimizer;
+  };
+  return {std::move(name), set_to_none,
+          [=](const std::shared_ptr<Many>& module, const GroupPtr& group) {
+            DistributedOptimizerOptions options;
+            options.gradient_as_bucket_view = views;
+            auto both = std::make_shared<Both>(module, group, options);
+            if (hook != nullptr) {
+              both->optimizer.register_comm_hook(make_comm_hook(group, hook, "hook"));
+            }
+            Step step;
+            step.zero_grad = [=] { both->optimizer.zero_grad(set_to_none); };
+            step.forward = [=](const at::Tensor& x) { return module->forward(x); };
+            step.reduce = [=] { both->optimizer.reduce_gradients(); };
+            step.owner = both;
+            return step;
+          },
+          false};
+}
+
+std::vector<Case> cases() {
+  return {
+      with_ddp("plain", false, false),
+      with_ddp("plain, gradients to none", false, true),
+      with_ddp("gradient_as_bucket_view", true, false),
+      with_ddp("gradient_as_bucket_view, gradients to none", true, true),
+      with_ddp("find_unused_parameters", true, false, nullptr, true),
+      with_ddp("allreduce_hook", true, false, allreduce_hook),
+      with_ddp("fp16_compress_hook", false, false, fp16_compress_hook),
+      with_ddp("fp16_compress_hook with views", true, true, fp16_compress_hook),
+      with_step_mode("step mode", false, false),
+      with_step_mode("step mode with views", true, true),
+      with_step_mode("step mode, fp16_compress_hook", true, false, fp16_compress_hook),
+  };
+}
+
+// Nothing of ours: what the cases are compared with.
+Step control(const std::shared_ptr<Many>& module, const Case& each) {
+  Step step;
+  step.zero_grad = [module, to_none = each.set_to_none] {
+    for (const at::Tensor& weight : module->weights) {
+      at::Tensor& gradient = weight.mutable_grad();
+      if (!gradient.defined()) continue;
+      if (to_none) {
+        gradient.reset();
+      } else {
+        std::memset(gradient.data_ptr(), 0, gradient.nbytes());
       }
     }
-    const at::Tensor x = torch::ones({4});
-    for (int step = 0; step < 14; ++step) {  // Behind the ten that take times.
-      module->zero_grad(/*set_to_none=*/false);
-      const at::Tensor loss = model ? model->forward(x) : module->forward(x);
-      group->barrier()->wait();
-      const long before = allocations;
-      group->barrier()->wait();
-      loss.backward();
-      group->barrier()->wait();
-      if (step == 13) result = allocations - before;
-    }
-  });
-  return result;
+  };
+  step.forward = [module](const at::Tensor& x) { return module->forward(x); };
+  if (each.has_hooks) step.owner = std::make_shared<IdleHooks>(module->weights);
+  return step;
 }
 
-TEST(SteadyStep, AllocatesNothingForAParameter) {
-  for (const bool with_hook : {false, true}) {
-    const auto added = [&](int parameters) {
-      return allocations_of_a_backward(parameters, true, with_hook) -
-             allocations_of_a_backward(parameters, false, false);
-    };
-    const long few = added(10);
-    const long many = added(210);
-    // For a node with a hook, autograd itself copies the list of its gradients; everything else is
-    // for a backward or a bucket, of which there is one.
-    const double for_a_parameter = static_cast<double>(many - few) / 200 / 2;
-    std::printf("allocations: %ld for a backward, %.2f for each parameter, hook %d\n", few / 2,
-                for_a_parameter, with_hook ? 1 : 0);
-    EXPECT_LE(for_a_parameter, 1.2);
-    EXPECT_LE(few / 2, 30);
-  }
-}
-
-TEST(Stats, HaveTheFieldsOfPyTorch) {
-  run_ranks({2}, [](const GroupPtr& group) {
-    DistributedDataParallelOptions options;
-    options.bucket_cap_mb = 1e-5;
-    DistributedDataParallel model(make_mlp(7), group, options);
-    EXPECT_EQ(model.stats().backward_comm_time, 0);
-    for (int step = 0; step < 25; ++step) {
-      model.zero_grad();
-      loss_of(model(input_of(group->rank(), step))).backward();
-    }
-    const DdpStats stats = model.stats();
-    EXPECT_EQ(stats.iteration, 25U);
-    EXPECT_EQ(stats.num_iterations, 25U);
-    EXPECT_EQ(stats.sampled_iterations, 10U);
-    EXPECT_GT(stats.forward_compute_time, 0);
-    EXPECT_GT(stats.backward_compute_time, 0);
-    EXPECT_GT(stats.backward_comm_time, 0);
-    EXPECT_GT(stats.avg_backward_comm_time, 0);
-    EXPECT_LE(stats.backward_compute_comm_overlap_time, stats.backward_comm_time);
-    EXPECT_LE(stats.backward_compute_comm_overlap_time, stats.backward_compute_time);
-    EXPECT_EQ(stats.bucket_sizes, (std::vector<std::size_t>{16, 80, 20, 120}));
-    EXPECT_TRUE(stats.has_rebuilt_buckets);
-    EXPECT_EQ(stats.rebuilt_bucket_sizes.size(), 4U);
-    EXPECT_EQ(stats.prev_iteration_grad_ready_order_indices.size(), 4U);
-    EXPECT_EQ(stats.num_parameter_tensors, 4U);
-    EXPECT_EQ(stats.total_parameter_size_bytes, 236U);
-    EXPECT_EQ(stats.dtypes, std::vector<std::string>{"float32"});
-    EXPECT_EQ(stats.world_size, 2);
-    EXPECT_EQ(stats.rank, group->rank());
-    EXPECT_THAT(stats.module_name, HasSubstr("Mlp"));
-    EXPECT_TRUE(stats.can_set_static_graph);
-    EXPECT_EQ(to_json(stats)["rebuilt_bucket_sizes"].size(), 4U);
-
-    model.set_runtime_logging_sample_rate(5);
-    for (int step = 0; step < 10; ++step) loss_of(model(input_of(0, step))).backward();
-    EXPECT_EQ(model.stats().sampled_iterations, 12U);
-    EXPECT_THAT(error_of([&] { model.set_runtime_logging_sample_rate(0); }),
-                HasSubstr("at least 1"));
-  });
-}
-
-TEST(Trace, HasWhatEveryRankDidInOneFile) {
-  const std::string file = testing::TempDir() + "ddp_trace_test.json";
+// What two ranks allocate in kSteady steps.
+long allocations_of(const Case& each, bool is_control, std::int64_t width) {
+  long counted = -1;
   run_ranks({2}, [&](const GroupPtr& group) {
-    DistributedDataParallelOptions options;
-    options.bucket_cap_mb = 1e-5;
-    DistributedDataParallel model(make_mlp(7), group, options);
-    auto trace = std::make_shared<Trace>(group->rank());
-    model.set_trace(trace);
-    for (int step = 0; step < 2; ++step) {
-      const Trace::Scope scope(trace.get(), "loop", "step " + std::to_string(step));
-      model.zero_grad();
-      loss_of(model(input_of(group->rank(), step))).backward();
+    at::set_num_threads(1);
+    // More operations at once than a step has.
+    std::vector<WorkPtr> works(16);
+    for (WorkPtr& work : works) work = group->barrier();
+    for (WorkPtr& work : works) std::exchange(work, nullptr)->wait();
+    auto module = std::make_shared<Many>(10, width);
+    const Step step = is_control ? control(module, each) : each.make(module, group);
+    const at::Tensor x = torch::ones({width});
+    for (int number = 0; number < kWarm + kSteady; ++number) {
+      if (number == kWarm) {
+        group->barrier()->wait();
+        if (group->rank() == 0) allocations::arm();
+        group->barrier()->wait();
+      }
+      step.zero_grad();
+      step.forward(x).backward();
+      step.reduce();
     }
-    model.set_trace(nullptr);
-    const std::size_t before = trace->size();
-    for (int step = 0; step < 12; ++step) loss_of(model(input_of(group->rank()))).backward();
-    EXPECT_EQ(trace->size(), before);
-    trace->write(file, *group);
-    EXPECT_THAT(error_of([&] { trace->write("/nowhere/trace.json", *group); }),
-                HasSubstr("/nowhere/trace.json"));
+    group->barrier()->wait();
+    if (group->rank() == 0) counted = allocations::disarm();
+    group->barrier()->wait();
   });
-  const auto json = nlohmann::json::parse(std::ifstream(file));
-  std::remove(file.c_str());
-  std::map<std::pair<int, std::string>, int> spans;
-  for (const auto& event : json["traceEvents"]) {
-    if (event["ph"] != "X") continue;
-    EXPECT_GE(event["dur"].get<double>(), 0);
-    ++spans[{event["pid"].get<int>(), event["cat"].get<std::string>()}];
-  }
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ((spans[{rank, "loop"}]), 2);
-    EXPECT_EQ((spans[{rank, "compute"}]), 4);
-    for (const char* bucket : {"bucket 0", "bucket 3"}) {
-      EXPECT_EQ((spans[{rank, bucket}]), 6) << bucket;  // fill, queue, reduce
-    }
+  return counted;
+}
+
+class SteadyStep : public testing::TestWithParam<Case> {};
+
+TEST_P(SteadyStep, AllocatesNothingOfOurs) {
+  if (!allocations::kCounting) GTEST_SKIP() << "a sanitizer has its own malloc";
+  for (const std::int64_t width : {4, 40'000}) {
+    const long bare = allocations_of(GetParam(), true, width);
+    const long with_ours = allocations_of(GetParam(), false, width);
+    const double steps = 2.0 * kSteady;
+    std::printf(
+        "%s, 10 parameters of %ld elements: %.2f allocations a step and rank, of them %.2f "
+        "LibTorch's\n",
+        GetParam().name.c_str(), static_cast<long>(width), static_cast<double>(with_ours) / steps,
+        static_cast<double>(bare) / steps);
+    EXPECT_EQ(with_ours, bare);
+    if (with_ours != bare) allocations::print_own();
   }
 }
 
-TEST(Trace, IsBounded) {
-  Trace trace(0, 3);
-  for (int i = 0; i < 5; ++i) trace.span("a", "b", Clock::now(), Clock::now());
-  EXPECT_EQ(trace.size(), 3U);
-  EXPECT_EQ(trace.dropped(), 2U);
-}
+INSTANTIATE_TEST_SUITE_P(Cases, SteadyStep, testing::ValuesIn(cases()));
 
 }  // namespace
 }  // namespace ddp::test

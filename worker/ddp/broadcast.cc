@@ -52,7 +52,7 @@ CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors)
   }
 }
 
-void CoalescedBroadcast::run(ProcessGroup& group, Rank root, const std::string& tag) {
+void CoalescedBroadcast::run(ProcessGroup& group, Rank root, const SharedText& tag) {
   if (group.size() == 1) return;
   const Route route{group, root, tag};
   std::size_t first = 0;

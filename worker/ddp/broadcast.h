@@ -22,7 +22,7 @@ class CoalescedBroadcast {
   explicit CoalescedBroadcast(std::vector<at::Tensor> tensors);
 
   // Returns when all tensors have the root's values. `tag` is named in errors.
-  void run(ProcessGroup& group, Rank root, const std::string& tag);
+  void run(ProcessGroup& group, Rank root, const SharedText& tag);
 
   bool empty() const { return tensors_.empty(); }
 
@@ -30,7 +30,7 @@ class CoalescedBroadcast {
   struct Route {
     ProcessGroup& group;
     Rank root;
-    const std::string& tag;
+    const SharedText& tag;
   };
   void broadcast_one(const at::Tensor& tensor, const Route& route);
   void broadcast_packed(std::size_t first, std::size_t last, const Route& route);

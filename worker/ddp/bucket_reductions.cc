@@ -60,7 +60,7 @@ void BucketReductions::launch(std::size_t index, ReduceOp op, const at::Tensor& 
   if (bucket.sparse) {
     bucket.sparse->start(gradient);
   } else if (is_hooked(bucket)) {
-    runner_.start(*hook_, *bucket.memory, bucket.tag);
+    runner_.start(*hook_, *bucket.memory, bucket.tag.str());
   } else if (bucket.memory->buffer().numel() != 0) {
     bucket.work = group_->all_reduce(buffer_of(bucket.memory->buffer()), op, {{}, bucket.tag});
   }

@@ -8,6 +8,7 @@
 
 #include <ATen/core/ScalarType.h>
 
+#include "common/base/shared_text.h"
 #include "worker/buckets/plan.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/grad_bucket.h"
@@ -48,7 +49,7 @@ class BucketReductions {
 
   const std::vector<BucketLayout>& layouts() const { return layouts_; }
   Kind kind(std::size_t bucket) const { return buckets_[bucket].kind; }
-  const std::string& tag(std::size_t bucket) const { return buckets_[bucket].tag; }
+  const std::string& tag(std::size_t bucket) const { return buckets_[bucket].tag.str(); }
 
   // Starts to average what has been staged; of a sparse bucket, `gradient`. kSum leaves the
   // division to wait(). Throws what a hook throws as std::runtime_error that names the hook and the
@@ -67,7 +68,7 @@ class BucketReductions {
  private:
   struct Bucket {
     Kind kind = Kind::kOrdinary;
-    std::string tag;
+    SharedText tag;
     GradBucket* memory = nullptr;
     std::unique_ptr<SparseReduction> sparse;
     WorkPtr work;

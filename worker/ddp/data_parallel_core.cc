@@ -36,6 +36,12 @@ BucketLimits limits_of(const DistributedDataParallelOptions& options) {
   return limits;
 }
 
+// Names the exchange of buffers, which may come with every forward.
+const SharedText& buffers_tag() {
+  static const SharedText tag("buffers");
+  return tag;
+}
+
 std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   std::vector<at::Tensor> result;
   for (const NamedTensor& item : named) result.push_back(item.tensor);
@@ -140,7 +146,7 @@ void DataParallelCore::before_forward(bool is_training) {
   if (join_ && with_gradients) announce_forward(with_buffers);
   if (with_buffers) {
     buffers_as_of_ = reducer_->synced_passes();
-    buffers_->run(*group_, join_ ? join_->first_live() : 0, "buffers");
+    buffers_->run(*group_, join_ ? join_->first_live() : 0, buffers_tag());
   }
   if (low_ && low_->lower() && with_gradients) reducer_->renew_hooks();
 }
@@ -161,7 +167,7 @@ bool DataParallelCore::wants_outputs() const {
 void DataParallelCore::broadcast_buffers() {
   if (join_) join_->announce(JoinCalls::Call::kBuffers);
   buffers_as_of_ = reducer_->synced_passes();
-  buffers_->run(*group_, join_ ? join_->first_live() : 0, "buffers");
+  buffers_->run(*group_, join_ ? join_->first_live() : 0, buffers_tag());
 }
 
 }  // namespace ddp

@@ -1,20 +1,14 @@
 #include "worker/ddp/future.h"
 
-#include <iterator>
 #include <utility>
 
 #include "worker/ddp/tensors.h"
 
 namespace ddp {
 
-Future Future::then(Continuation next) && {
-  next_.push_back(std::move(next));
+Future Future::then_future(Continuation next) && {
+  next_.insert(next_.begin(), std::move(next));
   return std::move(*this);
-}
-
-Future Future::then(std::function<at::Tensor(at::Tensor)> next) && {
-  return std::move(*this).then(Continuation(
-      [next = std::move(next)](at::Tensor value) { return Future(next(std::move(value))); }));
 }
 
 bool Future::advance() {
@@ -23,13 +17,12 @@ bool Future::advance() {
     work->wait();
   }
   if (next_.empty()) return true;
-  const Continuation next = std::move(next_.front());
-  next_.pop_front();
+  Continuation next = std::move(next_.back());
+  next_.pop_back();
   Future following = next(std::move(value_));
   work_ = std::move(following.work_);
   value_ = std::move(following.value_);
-  next_.insert(next_.begin(), std::make_move_iterator(following.next_.begin()),
-               std::make_move_iterator(following.next_.end()));
+  for (Continuation& each : following.next_) next_.push_back(std::move(each));
   return !work_ && next_.empty();
 }
 

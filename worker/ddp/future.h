@@ -1,10 +1,13 @@
 #pragma once
 
-#include <deque>
-#include <functional>
+#include <concepts>
+#include <type_traits>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
+#include "common/base/inline_function.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
@@ -17,7 +20,8 @@ namespace ddp {
 // operations, and all ranks issue them in the same order.
 //
 // Movable, not copyable. Used by one thread at a time. Destruction waits for nothing; buffers of
-// running operations are the caller's business, except for the tensors that the future holds.
+// running operations are the caller's business, except for the tensors that the future holds. A
+// future of two continuations with few captured variables (InlineFunction) allocates nothing.
 class Future {
  public:
   Future() = default;
@@ -28,11 +32,19 @@ class Future {
   Future(Future&&) = default;
   Future& operator=(Future&&) = default;
 
-  using Continuation = std::function<Future(at::Tensor)>;
   // The future of what `next` makes of this one's value: of the tensor that it returns, or of the
-  // future.
-  Future then(Continuation next) &&;
-  Future then(std::function<at::Tensor(at::Tensor)> next) &&;
+  // future. It is called once, or never.
+  template <std::invocable<at::Tensor> Function>
+  Future then(Function next) && {
+    using Result = std::invoke_result_t<Function&, at::Tensor>;
+    if constexpr (std::is_convertible_v<Result, at::Tensor>) {
+      return std::move(*this).then_future([next = std::move(next)](at::Tensor value) mutable {
+        return Future(next(std::move(value)));
+      });
+    } else {
+      return std::move(*this).then_future(std::move(next));
+    }
+  }
 
   // Waits for the operation that is under way and starts what comes next, if anything does. Gives
   // whether the value is there. Throws CollectiveError, or what a continuation throws.
@@ -45,9 +57,12 @@ class Future {
   void drain();
 
  private:
+  using Continuation = InlineFunction<Future(at::Tensor)>;
+  Future then_future(Continuation next) &&;
+
   WorkPtr work_;
   at::Tensor value_;
-  std::deque<Continuation> next_;
+  c10::SmallVector<Continuation, 2> next_;  // The last one runs first.
 };
 
 }  // namespace ddp

@@ -8,6 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "common/base/shared_text.h"
+
 namespace ddp {
 
 // Some parameters' gradients of one backward, as a communication hook sees them. Made and owned by
@@ -49,10 +51,13 @@ class GradBucket {
   // Memory that a hook keeps with the bucket from one backward to the next, one tensor a type:
   // undefined until a hook assigns one.
   at::Tensor& scratch(at::ScalarType type) { return scratch_[type]; }
+  // Likewise the name of a hook's operations on the bucket in a type: empty until it gives one.
+  SharedText& label(at::ScalarType type) { return labels_[type]; }
 
  private:
   Contents contents_;
   std::map<at::ScalarType, at::Tensor> scratch_;
+  std::map<at::ScalarType, SharedText> labels_;
 };
 
 }  // namespace ddp

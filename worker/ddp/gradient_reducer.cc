@@ -94,10 +94,12 @@ void GradientReducer::plan(const std::vector<at::Tensor>& parameters) {
   const std::vector<BucketLayout> layouts = plan_buckets(sizes, same_limit(options_.bucket_cap_mb));
   buckets_ = make_grad_buckets(layouts, trainable, *group_);
   tags_.clear();
+  views_.clear();
   first_flag_.clear();
   std::size_t flags = 0;
   for (std::size_t bucket = 0; bucket < layouts.size(); ++bucket) {
     tags_.push_back(bucket_tag(bucket, layouts, trainable));
+    views_.emplace_back(layouts[bucket].slots.size());
     first_flag_.push_back(flags);
     flags += layouts[bucket].slots.size();
   }
@@ -136,9 +138,9 @@ void GradientReducer::exchange() {
       *used++ = parameter.grad().defined() ? 1 : 0;
     }
   }
+  static const SharedText tag("flags of gradients");
   // First, so that it meets the other ranks while this one fills its buckets.
-  flags_ = group_->all_reduce({used_.data(), used_.size(), DType::kU8}, ReduceOp::kMax,
-                              {{}, "flags of gradients"});
+  flags_ = group_->all_reduce({used_.data(), used_.size(), DType::kU8}, ReduceOp::kMax, {{}, tag});
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     fill(bucket);
     start(bucket);
@@ -149,7 +151,7 @@ void GradientReducer::exchange() {
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     if (works_[bucket]) works_[bucket]->wait();
     works_[bucket].reset();
-    publish(buckets_[bucket], used_.data() + first_flag_[bucket]);
+    publish(bucket);
   }
 }
 
@@ -181,24 +183,27 @@ void GradientReducer::fill(std::size_t bucket) {
 void GradientReducer::start(std::size_t bucket) {
   GradBucket& contents = buckets_[bucket];
   if (hook_) {
-    runner_.start(*hook_, contents, tags_[bucket]);
+    runner_.start(*hook_, contents, tags_[bucket].str());
   } else if (contents.buffer().numel() != 0) {
     works_[bucket] =
         group_->all_reduce(buffer_of(contents.buffer()), ReduceOp::kAvg, {{}, tags_[bucket]});
   }
 }
 
-void GradientReducer::publish(const GradBucket& bucket, const std::uint8_t* used) const {
-  for (std::size_t index = 0; index < bucket.parameters().size(); ++index) {
+void GradientReducer::publish(std::size_t bucket) {
+  const GradBucket& contents = buckets_[bucket];
+  const std::uint8_t* used = used_.data() + first_flag_[bucket];
+  for (std::size_t index = 0; index < contents.parameters().size(); ++index) {
     if (used[index] == 0) continue;
-    const at::Tensor& slot = bucket.gradients()[index];
-    at::Tensor& gradient = bucket.parameters()[index].mutable_grad();
+    const at::Tensor& slot = contents.gradients()[index];
+    at::Tensor& gradient = contents.parameters()[index].mutable_grad();
     if (is_same_memory(gradient, slot)) continue;
     const bool is_dense = gradient.defined() && gradient.layout() == at::kStrided;
     if (is_dense && (!options_.gradient_as_bucket_view || gradient.requires_grad())) {
       copy_values(gradient, slot);
     } else {
-      gradient = options_.gradient_as_bucket_view ? slot.variable_data() : slot.clone();
+      gradient = options_.gradient_as_bucket_view ? gradient_view(views_[bucket][index], slot)
+                                                  : slot.clone();
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "common/base/shared_text.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/grad_bucket.h"
 #include "worker/ddp/hook_runner.h"
@@ -73,7 +74,7 @@ class GradientReducer {
   void exchange();
   void fill(std::size_t bucket);
   void start(std::size_t bucket);
-  void publish(const GradBucket& bucket, const std::uint8_t* used) const;
+  void publish(std::size_t bucket);
   void drain();
 
   std::shared_ptr<ProcessGroup> group_;
@@ -83,9 +84,10 @@ class GradientReducer {
 
   std::vector<Listed> listed_;  // What was planned for.
   std::vector<GradBucket> buckets_;
-  std::vector<std::string> tags_;        // By bucket.
-  std::vector<std::size_t> first_flag_;  // By bucket: where its flags begin.
-  std::vector<std::uint8_t> used_;       // 1: there is a gradient; after the exchange: anywhere.
+  std::vector<std::vector<at::Tensor>> views_;  // By bucket: what .grad is, with views.
+  std::vector<SharedText> tags_;                // By bucket.
+  std::vector<std::size_t> first_flag_;         // By bucket: where its flags begin.
+  std::vector<std::uint8_t> used_;  // 1: there is a gradient; after the exchange: anywhere.
   HookRunner runner_;
   WorkPtr flags_;
   std::vector<WorkPtr> works_;

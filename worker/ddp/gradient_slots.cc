@@ -48,6 +48,7 @@ void GradientSlots::vacate() {
     parameter.is_vacated = is_same_memory(gradient, parameter.slot);
     if (parameter.is_vacated) move_to(gradient, gradient.variable_data().clone());
     parameter.slot.reset();
+    parameter.view.reset();
   }
 }
 
@@ -78,7 +79,7 @@ void GradientSlots::stage(std::size_t index) {
         "DistributedDataParallel averages gradients that were made with create_graph, but not "
         "their graph: higher derivatives are those of this rank alone.");
   } else if (may_view(parameter)) {
-    gradient = parameter.slot.variable_data();
+    gradient = gradient_view(parameter.view, parameter.slot);
   }
 }
 
@@ -104,7 +105,7 @@ void GradientSlots::publish(std::size_t index, bool used_somewhere) {
   at::Tensor& gradient = parameter.named.tensor.mutable_grad();
   const at::ScalarType type = parameter.named.tensor.scalar_type();
   if (!gradient.defined() || gradient.scalar_type() != type) {
-    gradient = may_view(parameter) ? parameter.slot.variable_data()
+    gradient = may_view(parameter) ? gradient_view(parameter.view, parameter.slot)
                                    : parameter.slot.to(type, /*non_blocking=*/false, /*copy=*/true);
   } else if (!is_same_memory(gradient, parameter.slot)) {
     copy_values(gradient, parameter.slot);

@@ -59,6 +59,7 @@ class GradientSlots {
   struct Parameter {
     NamedTensor named;
     at::Tensor slot;
+    at::Tensor view;          // What .grad is if it is the slot itself; see gradient_view.
     at::Tensor before;        // What .grad was, if staging overwrote it and it may be wanted back.
     bool is_vacated = false;  // Was a view, and will be one of the next slot.
   };

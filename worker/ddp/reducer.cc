@@ -23,6 +23,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       slots_(std::move(parameters),
              {options_.gradient_as_bucket_view, options_.after_backward != nullptr}),
       reductions_(group_, slots_, options_.plan.element_type),
+      reduced_(slots_.named()),
       parameters_(slots_.size()),
       used_flags_(slots_.size(), 0),
       progress_({}, 0) {
@@ -103,8 +104,8 @@ void Reducer::check_types() {
 void Reducer::watch_outputs(const std::vector<at::Tensor>& outputs) {
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    output.register_hook([this](const at::Tensor& gradient) {
-      on_outputs();
+    output.register_hook([self = std::weak_ptr(self_)](const at::Tensor& gradient) {
+      if (const auto reducer = self.lock()) (*reducer)->on_outputs();
       return gradient;
     });
   }

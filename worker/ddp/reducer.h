@@ -20,6 +20,7 @@
 #include "worker/ddp/join_calls.h"
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/pass_timer.h"
+#include "worker/ddp/reduced_parameters.h"
 #include "worker/ddp/reduction_plan.h"
 #include "worker/runtime/process_group.h"
 
@@ -78,8 +79,9 @@ struct ReducerOptions {
 // In a group of one without a hook gradients are neither copied nor sent; only missing ones are
 // detected.
 //
-// One reducer a module, one backward at a time: a second one on another thread, or one nested in
-// the first, throws std::logic_error, except for nested ones with static_graph (watch_outputs).
+// One reducer a module, or the backward throws std::logic_error naming a parameter that has two.
+// One backward at a time: a second one on another thread, or one nested in the first, throws
+// std::logic_error, except for nested ones with static_graph (watch_outputs).
 // Gradients computed with create_graph are averaged but their graph is not. torch::autograd::grad
 // does not run hooks, so what it returns is local. The reducer must outlive every backward through
 // its parameters that has begun.
@@ -103,7 +105,8 @@ class Reducer {
   bool require_sync() const { return require_sync_; }
 
   // Backward through one of these begins this module's backward, so that it ends with it, however
-  // many backwards are nested in it. Those without a graph are passed over.
+  // many backwards are nested in it. Those without a graph are passed over. They may outlive the
+  // reducer.
   void watch_outputs(const std::vector<at::Tensor>& outputs);
 
   // Checks that parameters have the types they had at construction: a parameter that has been given
@@ -146,6 +149,7 @@ class Reducer {
   // One backward that synchronises. Owned by autograd's record of that backward, which dies at the
   // latest when backward() returns or throws: that is how an abandoned one is noticed.
   struct Pass;
+  struct EndOfPass;
 
   struct Parameter {
     at::ScalarType type = at::kFloat;  // At construction.
@@ -194,11 +198,14 @@ class Reducer {
   ReduceOp reduce_op() const;
   const std::string& name_of(std::size_t index) const { return slots_.parameter(index).name; }
 
+  // For hooks on outputs, which live as long as what forward gave.
+  const std::shared_ptr<Reducer*> self_ = std::make_shared<Reducer*>(this);
   std::shared_ptr<ProcessGroup> group_;
   ReducerOptions options_;
   ReductionPlanner planner_;
   GradientSlots slots_;
   BucketReductions reductions_;
+  ReducedParameters reduced_;
   std::vector<Parameter> parameters_;
   std::vector<std::uint8_t> used_flags_;  // By parameter, after the exchange: some rank used it.
   std::vector<std::size_t> arrivals_;     // Of the first backward.

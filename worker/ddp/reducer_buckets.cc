@@ -68,8 +68,9 @@ WorkPtr Reducer::reduce_used_flags(bool shadow) {
     const bool used = !shadow && parameters_[index].used && slots_.gradient(index).defined();
     used_flags_[index] = used ? 1 : 0;
   }
+  static const SharedText tag("flags of used parameters");
   return group_->all_reduce({used_flags_.data(), used_flags_.size(), DType::kU8}, ReduceOp::kMax,
-                            {{}, "flags of used parameters"});
+                            {{}, tag});
 }
 
 // All ranks issue the same operations here, in the same order: the flags, then what hooks and

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include "common/base/recycled.h"
 #include "worker/ddp/compat.h"
 #include "worker/ddp/reducer.h"
 
@@ -48,6 +49,16 @@ struct Reducer::Pass {
   std::thread::id thread = std::this_thread::get_id();
   bool is_started = false;  // A gradient has come.
   bool is_finished = false;
+};
+
+// What autograd calls at the end of the backward, and destroys with its record of it.
+struct Reducer::EndOfPass : Recycled<EndOfPass> {
+  EndOfPass(Reducer& reducer_in, std::shared_ptr<Pass> pass_in)
+      : reducer(&reducer_in), pass(std::move(pass_in)) {}
+  void operator()() const { reducer->finish_pass(*pass); }
+
+  Reducer* reducer;
+  std::shared_ptr<Pass> pass;
 };
 
 void Reducer::on_outputs() {
@@ -94,10 +105,17 @@ void Reducer::begin_pass(const void* graph, bool from_outputs) {
     drain();
     for (Parameter& parameter : parameters_) parameter.used = false;
   }
-  auto pass = std::make_shared<Pass>(group_, graph, from_outputs);
+  if (const auto shared = reduced_.find_shared()) {
+    const std::string text = fmt::format(
+        "parameter {} is reduced by {} DistributedDataParallel modules; destroy one of them first",
+        name_of(shared->index), shared->reducers);
+    abort(text);
+    throw std::logic_error(text);
+  }
+  pass_.reset();  // The memory of the last one is this one's.
+  auto pass = std::allocate_shared<Pass>(RecyclingAllocator<Pass>(), group_, graph, from_outputs);
   // Queued at the first gradient, so that it runs however few gradients come.
-  torch::autograd::Engine::get_default_engine().queue_callback(
-      [this, pass] { finish_pass(*pass); });
+  torch::autograd::Engine::get_default_engine().queue_callback(EndOfPass(*this, pass));
   pass_ = pass;
   in_pass_ = true;
   timer_.begin_backward(buckets().size());

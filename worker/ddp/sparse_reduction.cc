@@ -13,7 +13,7 @@
 namespace ddp {
 
 SparseReduction::SparseReduction(std::shared_ptr<ProcessGroup> group, NamedTensor parameter,
-                                 std::string tag)
+                                 SharedText tag)
     : group_(std::move(group)),
       parameter_(std::move(parameter)),
       tag_(std::move(tag)),

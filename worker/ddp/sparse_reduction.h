@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "common/base/shared_text.h"
 #include "worker/ddp/module_state.h"
 #include "worker/runtime/process_group.h"
 
@@ -20,7 +21,7 @@ namespace ddp {
 // operations. Used by one thread at a time; throws CollectiveError.
 class SparseReduction {
  public:
-  SparseReduction(std::shared_ptr<ProcessGroup> group, NamedTensor parameter, std::string tag);
+  SparseReduction(std::shared_ptr<ProcessGroup> group, NamedTensor parameter, SharedText tag);
 
   // Tells the others how many rows there are. An undefined gradient has none. Throws
   // std::invalid_argument naming the parameter.
@@ -35,7 +36,7 @@ class SparseReduction {
  private:
   std::shared_ptr<ProcessGroup> group_;
   NamedTensor parameter_;
-  std::string tag_;
+  SharedText tag_;
   std::int64_t row_elements_ = 1;
   at::Tensor rows_;    // This rank's row numbers.
   at::Tensor values_;  // And what is in them.

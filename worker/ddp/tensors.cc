@@ -165,6 +165,12 @@ void wait_quietly(WorkPtr& work) {
   work.reset();
 }
 
+const at::Tensor& gradient_view(at::Tensor& kept, const at::Tensor& slot) {
+  const bool is_free = kept.defined() && kept.use_count() == 1 && !kept.requires_grad();
+  if (!is_free || !is_same_memory(kept, slot)) kept = slot.variable_data();
+  return kept;
+}
+
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() && a.layout() == at::kStrided && b.layout() == at::kStrided &&
          a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides() &&

@@ -58,6 +58,10 @@ void copy_values(const at::Tensor& to, const at::Tensor& from);
 // became of it. For clearing up after an error whose cause is being thrown already.
 void wait_quietly(WorkPtr& work);
 
+// A tensor over the memory of `slot`, to be a .grad. `kept` is the one that was given before, or
+// undefined: it is given again if nobody else holds it and nothing became of it since.
+const at::Tensor& gradient_view(at::Tensor& kept, const at::Tensor& slot);
+
 // True if both are the same elements in memory.
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b);
 

@@ -89,6 +89,7 @@ Watch::Watch(const Topology& topology, std::shared_ptr<Segment> segment,
   for (int step = 1; step < size; ++step) {
     neighbours_.push_back({(topology_.local_rank() + step) % size});
   }
+  awaited_.reserve(neighbours_.size());
   thread_ = std::thread([this] { run(); });
   if (!links_.empty()) {
     // Peers miss whom they have heard once, so that comes before anything can happen to this rank.

@@ -8,6 +8,17 @@
 namespace ddp {
 namespace {
 
+// What an operation on the bucket in `type` is called.
+const SharedText& label_of(GradBucket& bucket, at::ScalarType type) {
+  SharedText& label = bucket.label(type);
+  if (!label.empty()) return label;
+  const bool is_own =
+      bucket.parameters().empty() || bucket.parameters().front().scalar_type() == type;
+  label =
+      is_own ? bucket_text(bucket) : fmt::format("{} as {}", bucket_text(bucket), type_name(type));
+  return label;
+}
+
 Future compress_hook(ProcessGroup& group, GradBucket& bucket, at::ScalarType type) {
   const at::Tensor buffer = bucket.buffer();
   if (buffer.scalar_type() == type) return allreduce_hook(group, bucket);
@@ -17,9 +28,8 @@ Future compress_hook(ProcessGroup& group, GradBucket& bucket, at::ScalarType typ
   }
   copy_values(compressed, buffer);
   WorkPtr work =
-      group.all_reduce(buffer_of(compressed), ReduceOp::kAvg,
-                       {{}, fmt::format("{} as {}", bucket_text(bucket), type_name(type))});
-  return Future(std::move(work), compressed).then([buffer](const at::Tensor& averaged) {
+      group.all_reduce(buffer_of(compressed), ReduceOp::kAvg, {{}, label_of(bucket, type)});
+  return Future(std::move(work), compressed).then([buffer = buffer](const at::Tensor& averaged) {
     copy_values(buffer, averaged);
     return buffer;
   });
@@ -29,9 +39,9 @@ Future compress_hook(ProcessGroup& group, GradBucket& bucket, at::ScalarType typ
 
 Future allreduce_hook(ProcessGroup& process_group, GradBucket& bucket) {
   const at::Tensor& buffer = bucket.buffer();
-  return Future(
-      process_group.all_reduce(buffer_of(buffer), ReduceOp::kAvg, {{}, bucket_text(bucket)}),
-      buffer);
+  return Future(process_group.all_reduce(buffer_of(buffer), ReduceOp::kAvg,
+                                         {{}, label_of(bucket, buffer.scalar_type())}),
+                buffer);
 }
 
 Future fp16_compress_hook(ProcessGroup& process_group, GradBucket& bucket) {
