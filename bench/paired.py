@@ -1,9 +1,9 @@
 """Contenders in turn, round after round, and what may be said of them: ratios within a round, with a lower bound.
 
 A round runs every contender once, for all its sizes, in an order that turns from round to round; the machine's probe
-(bench-roof --probe) goes before the first and after each round to stderr. A round is dropped if other processes (or the
-hypervisor) took more than 5 % of the CPU time, or if the cores came to lie elsewhere while it ran, so that contenders had
-different machines; but the three least disturbed ones are kept in any case.
+(bench-roof --probe) runs between them. A round is dropped if other processes (or the hypervisor) took more than 5 % of the
+CPU time, but the three least disturbed ones are kept in any case. Two contenders are compared in those rounds in which the
+cores lay equally far apart for both.
 """
 import json
 import os
@@ -22,8 +22,8 @@ QUICK = bool(os.environ.get("BENCH_QUICK"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", 3 if QUICK else 10))
 SEED = int(os.environ.get("BENCH_SEED", 7))
 FOREIGN_LIMIT = 0.05
-# By which factor the round trip between the cores may change during a round. (The probe's bandwidth scatters by more than
-# that while the cores stay where they are.)
+# By which factor the round trips between the cores may differ around two contenders. (The probe's bandwidth scatters by more
+# than that while the cores stay where they are.)
 MOVED_LIMIT = 1.2
 KEEP = 3
 LIMIT_S = 120  # For one run of one contender.
@@ -157,12 +157,17 @@ def own_ticks():
         os.sysconf("SC_CLK_TCK")
 
 
+def change(trips):
+    """By which factor these round trips differ at most."""
+    return max(trips) / max(1, min(trips))
+
+
 class Rounds:
     """What the contenders (name -> function giving {key: line}) did; results[name] is a list with one entry a kept round."""
 
     def __init__(self, title, contenders, rounds=None):
         self.title = title
-        taken, disturbance = [], []
+        taken, foreign, trips = [], [], []
         before = probe()
         self.say("probe " + json.dumps(before))
         for number in range(rounds or ROUNDS):
@@ -170,22 +175,34 @@ class Rounds:
             names = names[number % len(names):] + names[:number % len(names)]
             if number % 2:
                 names.reverse()
+            results, around = {}, {}
             busy, every, own = *cpu_ticks(), own_ticks()
-            taken.append({name: contenders[name]() for name in names})
+            for name in names:
+                results[name] = contenders[name]()
+                after = probe()
+                around[name] = (before["round_trip_ns"], after["round_trip_ns"])
+                before = after
             now_busy, now_every = cpu_ticks()
-            share = max(0, now_busy - busy - (own_ticks() - own)) / max(1, now_every - every)
-            after = probe()
-            trips = sorted(measured["round_trip_ns"] for measured in (before, after))
-            before = after
-            # Above 1: more than is allowed.
-            disturbance.append(max(share / FOREIGN_LIMIT, trips[1] / max(1, trips[0]) / MOVED_LIMIT))
-            self.say(f"round {number}: foreign CPU {100 * share:.1f} %, probe " + json.dumps(after))
-        order = sorted(range(len(taken)), key=lambda number: disturbance[number])
-        keep = [number for number in order if disturbance[number] <= 1]
+            taken.append(results)
+            trips.append(around)
+            foreign.append(max(0, now_busy - busy - (own_ticks() - own)) / max(1, now_every - every))
+            self.say(f"round {number}: foreign CPU {100 * foreign[-1]:.1f} %, round trips of " +
+                     ", ".join(f"{name} {around[name][0]} {around[name][1]}" for name in contenders))
+        order = sorted(range(len(taken)), key=lambda number: foreign[number])
+        keep = [number for number in order if foreign[number] <= FOREIGN_LIMIT]
         keep = sorted(keep if len(keep) >= KEEP else order[:KEEP])
-        disturbed = sum(disturbance[number] > 1 for number in keep)
+        disturbed = sum(foreign[number] > FOREIGN_LIMIT for number in keep)
         self.say(f"{len(taken) - len(keep)} of {len(taken)} rounds dropped, {disturbed} kept although disturbed")
         self.results = {name: [taken[number][name] for number in keep] for name in contenders}
+        self.trips = {name: [trips[number][name] for number in keep] for name in contenders}
+
+    def comparable(self, mine, peer):
+        """The kept rounds in which both contenders had the cores equally far apart from begin to end; the KEEP best if
+        they are fewer."""
+        changes = [change((*ours, *theirs)) for ours, theirs in zip(self.trips[mine], self.trips[peer])]
+        order = sorted(range(len(changes)), key=lambda number: changes[number])
+        alike = [number for number in order if changes[number] <= MOVED_LIMIT]
+        return sorted(alike if len(alike) >= KEEP else order[:KEEP])
 
     def say(self, text):
         print(f"{self.title}: {text}", file=sys.stderr, flush=True)
@@ -200,10 +217,12 @@ class Rounds:
             return {"figure": figure_name, "ours": round(statistics.median(our_times), 9), "peer": None, "peer_name": peer_name,
                     "ratio": None, "low": None, "unit": "s", "goal": None}
         peer_times = self.times(*peer, statistic)
+        kept = self.comparable(mine[0], peer[0])
+        our_times, peer_times = [our_times[number] for number in kept], [peer_times[number] for number in kept]
         ratios = [theirs / our for our, theirs in zip(our_times, peer_times)]
         return {"figure": figure_name, "ours": round(statistics.median(our_times), 9), "peer": round(statistics.median(peer_times), 9),
                 "peer_name": peer_name, "ratio": round(statistics.median(ratios), 3), "low": round(lower_bound(ratios), 3),
-                "unit": "s", "goal": goal}
+                "rounds": len(ratios), "unit": "s", "goal": goal}
 
 
 def lower_bound(ratios):
