@@ -26,7 +26,8 @@ std::int64_t in_ns(TimePoint time) {
 
 template <std::size_t Size>
 void copy_text(std::string_view text, char (&to)[Size]) {
-  std::memcpy(to, text.data(), std::min(text.size(), Size));
+  // Not memcpy: an empty text may have no data at all.
+  std::copy_n(text.begin(), std::min(text.size(), Size), to);
 }
 
 constexpr std::size_t word_of(std::size_t offset) { return offset / sizeof(std::uint64_t); }
