@@ -20,6 +20,7 @@
 #include <torch/optim/sgd.h>
 
 #include "bench/ddp_task.h"
+#include "bench/program.h"
 
 namespace ddp::bench {
 namespace {
@@ -97,11 +98,5 @@ void run(int argc, char** argv) {
 }  // namespace ddp::bench
 
 int main(int argc, char** argv) {
-  try {
-    ddp::bench::run(argc, argv);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench-c10d: %s\n", error.what());
-    return 1;
-  }
+  return ddp::bench::run_program("bench-c10d", ddp::bench::run, argc, argv);
 }

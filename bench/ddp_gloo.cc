@@ -20,6 +20,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "bench/pattern.h"
+#include "bench/program.h"
 #include "bench/samples.h"
 
 namespace ddp::bench {
@@ -188,11 +189,5 @@ void run(int argc, char** argv) {
 }  // namespace ddp::bench
 
 int main(int argc, char** argv) {
-  try {
-    ddp::bench::run(argc, argv);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench-gloo: %s\n", error.what());
-    return 1;
-  }
+  return ddp::bench::run_program("bench-gloo", ddp::bench::run, argc, argv);
 }

@@ -27,6 +27,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include "bench/program.h"
 #include "worker/ddp/compat.h"
 #include "worker/ddp/distributed_data_parallel.h"
 
@@ -170,11 +171,5 @@ void run(int argc, char** argv) {
 }  // namespace ddp::bench
 
 int main(int argc, char** argv) {
-  try {
-    ddp::bench::run(argc, argv);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench-hooks: %s\n", error.what());
-    return 1;
-  }
+  return ddp::bench::run_program("bench-hooks", ddp::bench::run, argc, argv);
 }

@@ -16,6 +16,7 @@
 #include <torch/optim/sgd.h>
 
 #include "bench/ddp_task.h"
+#include "bench/program.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
 
@@ -97,11 +98,5 @@ void run(int argc, char** argv) {
 }  // namespace ddp::bench
 
 int main(int argc, char** argv) {
-  try {
-    ddp::bench::run(argc, argv);
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench-ddp: %s\n", error.what());
-    return 1;
-  }
+  return ddp::bench::run_program("bench-ddp", ddp::bench::run, argc, argv);
 }
