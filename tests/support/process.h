@@ -40,6 +40,7 @@ inline bool wait_until(const std::function<bool()>& condition,
 struct ProcessOptions {
   std::map<std::string, std::string> environment;  // On top of this process's own.
   std::string folder;                              // To run in; empty: this process's.
+  std::vector<int> inherited;                      // Descriptors that it keeps, by their numbers.
 };
 
 // One child process. Its standard output and error are kept apart in memory; both may be read at
@@ -56,6 +57,7 @@ class Process {
     if (pid_ < 0) throw std::runtime_error("fork");
     if (pid_ > 0) return;
     for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
+    for (const int fd : options.inherited) ::fcntl(fd, F_SETFD, 0);
     ::dup2(out_, STDOUT_FILENO);
     ::dup2(err_, STDERR_FILENO);
     if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) ::_exit(125);
@@ -135,6 +137,13 @@ inline Finished run(std::vector<std::string> arguments, const ProcessOptions& op
   Process process(std::move(arguments), options);
   const int status = process.wait(limit).value_or(-1);
   return Finished{status, process.out(), process.err()};
+}
+
+// What runs one test of this very program in a process of its own, also a test that GoogleTest
+// leaves alone because its name begins with DISABLED_. For the peer of a test whose process has
+// threads, whose own fork would be a process with half a library.
+inline std::vector<std::string> this_program(const std::string& test) {
+  return {"/proc/self/exe", "--gtest_also_run_disabled_tests", "--gtest_filter=" + test};
 }
 
 }  // namespace ddp::test

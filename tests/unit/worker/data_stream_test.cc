@@ -1,10 +1,9 @@
 #include <poll.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <random>
@@ -18,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/errc.h"
 #include "tests/support/data_streams.h"
+#include "tests/support/process.h"
 
 namespace ddp {
 namespace {
@@ -273,45 +273,38 @@ TEST_P(DataStreamTest, StreamsOfOneEngineDoNotMissEachOthersNews) {
   ending.join();
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, DataStreamTest,
-                         ::testing::Values(EngineKind::kTcp, EngineKind::kUcx), name_of_param);
+// The peer that TheKillOfThePeerIsSeen runs: sends until it is killed.
+TEST_P(DataStreamTest, DISABLED_Peer) {
+  auto stream = test::make_stream(GetParam(), UniqueFd(std::stoi(std::getenv("DDP_TEST_STREAM"))));
+  Bytes buffer(std::size_t{1} << 20);
+  while (send_all_of(*stream, buffer.data(), buffer.size())) {
+  }
+}
 
-// GoogleTest runs suites with this ending first: a process that has started UCX cannot fork.
-class DataStreamDeathTest : public ::testing::TestWithParam<EngineKind> {};
-
-TEST_P(DataStreamDeathTest, TheKillOfThePeerIsSeen) {
+TEST_P(DataStreamTest, TheKillOfThePeerIsSeen) {
   auto [own, theirs] = test::socket_pair();
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    own.reset();
-    if (!test::engine_missing(GetParam()).empty()) ::_exit(7);
-    auto stream = test::make_stream(GetParam(), std::move(theirs));
-    Bytes buffer(std::size_t{1} << 20);
-    for (;;) (void)send_all_of(*stream, buffer.data(), buffer.size());
-  }
+  test::ProcessOptions options;
+  options.environment["DDP_TEST_STREAM"] = std::to_string(theirs.get());
+  options.inherited = {theirs.get()};
+  test::Process peer(test::this_program(std::string("Engines/DataStreamTest.DISABLED_Peer/") +
+                                        name_of(GetParam())),
+                     options);
   theirs.reset();
-  int status = 0;
-  const std::string missing = test::engine_missing(GetParam());
-  if (!missing.empty()) {
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    GTEST_SKIP() << missing;
-  }
   auto stream = test::make_stream(GetParam(), std::move(own));
   Bytes buffer(std::size_t{1} << 20);
   EXPECT_TRUE(receive_all_of(*stream, buffer.data(), buffer.size()));
-  ::kill(child, SIGKILL);
+  peer.kill(SIGKILL);
   const TimePoint killed = Clock::now();
   while (receive_all_of(*stream, buffer.data(), buffer.size())) {
   }
   EXPECT_LT(Clock::now() - killed, seconds(2));
   EXPECT_THAT(stream->how(), ::testing::Not(::testing::IsEmpty()));
   std::cout << "it says: " << stream->how() << "\n";
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(peer.wait(), 128 + SIGKILL) << peer.err();
 }
 
-INSTANTIATE_TEST_SUITE_P(Engines, DataStreamDeathTest,
-                         ::testing::Values(EngineKind::kUcx, EngineKind::kTcp), name_of_param);
+INSTANTIATE_TEST_SUITE_P(Engines, DataStreamTest,
+                         ::testing::Values(EngineKind::kTcp, EngineKind::kUcx), name_of_param);
 
 TEST(DataEngine, IsChosenByDdpLink) {
   EXPECT_EQ(*engine_of({}), EngineKind::kTcp);

@@ -1,10 +1,8 @@
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -16,6 +14,8 @@
 
 #include "common/base/errc.h"
 #include "common/store/file_store.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/worker_world.h"
 #include "worker/runtime/node_links.h"
 #include "worker/transport/data_engine.h"
@@ -113,27 +113,23 @@ void sum_for_ever(ProcessGroup& group) {
   }
 }
 
-// GoogleTest runs suites with this ending first: a process that has started UCX cannot fork.
-TEST(LinkEngineDeathTest, AKilledRankIsNamedAtOnce) {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("ddp-link-engine-" + std::to_string(::getpid())))
-          .string();
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    if (!test::links_missing(LinkKind::kUcx).empty()) ::_exit(0);
-    sum_for_ever(*join_over_ucx(path, 1));
-  }
-  if (const std::string missing = test::links_missing(LinkKind::kUcx); !missing.empty()) {
-    EXPECT_EQ(test::reap(child, seconds(30)), 0);
-    GTEST_SKIP() << missing;
-  }
+// The peer that AKilledRankIsNamedAtOnce runs.
+TEST_F(LinkEngine, DISABLED_Peer) {
+  sum_for_ever(*join_over_ucx(std::getenv("DDP_TEST_MEETING"), 1));
+}
+
+TEST_F(LinkEngine, AKilledRankIsNamedAtOnce) {
+  const test::TempDir folder;
+  const std::string path = folder.path() / "meeting";
+  test::ProcessOptions options;
+  options.environment["DDP_TEST_MEETING"] = path;
+  test::Process peer(test::this_program("LinkEngine.DISABLED_Peer"), options);
   const auto group = join_over_ucx(path, 0);
   TimePoint killed;
   std::thread killing([&] {
     std::this_thread::sleep_for(seconds(1));  // sleep: the kill is to fall into an operation
     killed = Clock::now();
-    ::kill(child, SIGKILL);
+    peer.kill(SIGKILL);
   });
   try {
     sum_for_ever(*group);
@@ -144,8 +140,7 @@ TEST(LinkEngineDeathTest, AKilledRankIsNamedAtOnce) {
     EXPECT_THAT(error.what(), HasSubstr("rank 1 on node 1 is gone: "));
     std::cout << error.what() << "\n";
   }
-  EXPECT_EQ(test::reap(child, seconds(30)), 128 + SIGKILL);
-  std::filesystem::remove(path);
+  EXPECT_EQ(peer.wait(), 128 + SIGKILL) << peer.err();
 }
 
 }  // namespace
