@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -12,6 +14,7 @@
 #include "common/base/exit_codes.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
+#include "worker/checkpoint/manifest.h"
 
 // The program ddp-train alone, as a world of one. With several workers it is started by ddp-run in
 // tests/process.
@@ -55,6 +58,27 @@ class TrainTest : public ::testing::TestWithParam<std::string> {
     for (const char* key : {"weights_sha256", "train_loss", "test_accuracy", "steps", "epochs"}) {
       EXPECT_EQ(a.at(key), b.at(key)) << key;
     }
+  }
+
+  // Makes the newest checkpoint one of a program that does not have these flags yet.
+  void forget_settings(const std::vector<std::string>& flags) const {
+    const std::filesystem::path checkpoints = path("checkpoints");
+    std::filesystem::path newest;
+    for (const auto& entry : std::filesystem::directory_iterator(checkpoints)) {
+      if (!std::filesystem::exists(entry.path() / checkpoint::kManifestName)) continue;
+      newest = std::max(newest, entry.path());
+    }
+    const std::string name =
+        "checkpoints/" + (newest.filename() / checkpoint::kManifestName).string();
+    auto manifest = checkpoint::parse_manifest(folder_.read(name));
+    ASSERT_TRUE(manifest) << manifest.error().message;
+    for (const char* kind : {"must_agree", "may_change"}) {
+      nlohmann::json& settings = manifest->state.at("values").at("settings").at(kind);
+      for (const std::string& flag : flags) settings.erase(flag);
+    }
+    const auto text = checkpoint::manifest_to_text(*manifest);
+    ASSERT_TRUE(text) << text.error().message;
+    folder_.write(name, *text);
   }
 
   test::TempDir folder_;
@@ -300,6 +324,27 @@ TEST_P(TrainErrors, WhatChangesAfterResumingIsSaid) {
   EXPECT_THAT(last_.out, HasSubstr("--lr 0.0625 from here on, 0.01 in the checkpoint"));
   EXPECT_THAT(last_.out, HasSubstr("--lr-schedule \"step\" from here on, \"constant\""));
   EXPECT_THAT(last_.out, ::testing::Not(HasSubstr("--momentum")));
+}
+
+TEST_P(TrainErrors, ASettingThatTheCheckpointDoesNotKnowHadItsDefault) {
+  const Arguments flags = {"--model",      "toy", "--train-samples", "200",
+                           "--batch-size", "20",  "--epochs",        "2"};
+  const auto undisturbed = train(flags);
+  Arguments resumable = flags;
+  resumable.insert(resumable.end(), {"--checkpoint-dir", path("checkpoints")});
+  Arguments part = resumable;
+  part.insert(part.end(), {"--max-steps", "7"});
+  train(part);
+  forget_settings({"--drop-last", "--device"});
+
+  Arguments other = part;
+  other.insert(other.end(), {"--drop-last", "off"});
+  train(other);
+  EXPECT_THAT(last_.out, HasSubstr("--drop-last false from here on, true in the checkpoint"));
+  EXPECT_THAT(last_.out, ::testing::Not(HasSubstr("--device")));
+  forget_settings({"--drop-last"});
+  expect_same_result(train(resumable), undisturbed);
+  EXPECT_THAT(last_.out, ::testing::Not(HasSubstr("note:")));
 }
 
 TEST_P(TrainErrors, WhatCannotBeReadOrWrittenIsNamedBeforeTraining) {

@@ -33,7 +33,7 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
         [averager](const json& saved) { averager->load_state(saved); });
   }
   checkpointer_.add_value(
-      "settings", [this] { return settings(); },
+      "settings", [this] { return settings_of(parts_.options); },
       [this](const json& saved) { compare_settings(saved); });
   checkpointer_.add_value(
       "position",
@@ -57,8 +57,7 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
       true);
 }
 
-json TrainingCheckpoint::settings() const {
-  const Options& options = parts_.options;
+json TrainingCheckpoint::settings_of(const Options& options) const {
   return json{{"must_agree",
                {{"--model", options.model},
                 {"--data", options.data},
@@ -89,9 +88,14 @@ json TrainingCheckpoint::settings() const {
 }
 
 void TrainingCheckpoint::compare_settings(const json& saved) {
-  const json own = settings();
+  const json own = settings_of(parts_.options);
+  const json defaults = settings_of({});
+  // A flag that is newer than the checkpoint had the effect of its default there.
+  const auto other_of = [&](const char* part, const std::string& flag) {
+    return saved.at(part).value(flag, defaults.at(part).at(flag));
+  };
   for (const auto& [flag, value] : own.at("must_agree").items()) {
-    const json& other = saved.at("must_agree").at(flag);
+    const json other = other_of("must_agree", flag);
     if (value == other) continue;
     other_training_ = fmt::format(
         "{} {}: --checkpoint-dir {} holds a training with {} {}; resume it as it was, or use "
@@ -100,7 +104,7 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
     throw std::runtime_error(other_training_);
   }
   for (const auto& [flag, value] : own.at("may_change").items()) {
-    const json& other = saved.at("may_change").at(flag);
+    const json other = other_of("may_change", flag);
     if (value == other) continue;
     parts_.say(fmt::format("note: {} {} from here on, {} in the checkpoint", flag, value.dump(),
                            other.dump()));

@@ -50,7 +50,8 @@ class TrainingCheckpoint {
   void save();
 
  private:
-  nlohmann::json settings() const;
+  // What these options mean for a training of this data with these threads.
+  nlohmann::json settings_of(const Options& options) const;
   void compare_settings(const nlohmann::json& saved);
 
   Parts parts_;
