@@ -38,9 +38,10 @@ struct InBackward : torch::autograd::Function<InBackward> {
 
 // Two layers with a function that backward calls between them.
 struct Interrupted : torch::nn::Module {
-  explicit Interrupted(std::function<void()> between) : action(std::move(between)) {
-    first = register_module("first", torch::nn::Linear(6, 5));
-    second = register_module("second", torch::nn::Linear(5, 4));
+  explicit Interrupted(std::function<void()> between, std::int64_t hidden = 5, std::int64_t out = 4)
+      : action(std::move(between)) {
+    first = register_module("first", torch::nn::Linear(6, hidden));
+    second = register_module("second", torch::nn::Linear(hidden, out));
     fill(*this, 7);
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -73,6 +74,39 @@ TEST(Overlap, FullBucketsAreIssuedWhileBackwardGoesOn) {
     EXPECT_EQ(recording->take(),
               (std::vector<std::string>{"bucket 2 of 4 (first.bias)",
                                         "bucket 3 of 4 (first.weight)", "order of gradients"}));
+  });
+}
+
+TEST(Overlap, APieceOfABucketIsIssuedBeforeTheBucketIsFull) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    std::vector<std::string> early;
+    const auto gradients = [&](const DistributedDataParallelOptions& options) {
+      auto recording = std::make_shared<RecordingGroup>(group);
+      auto module = std::make_shared<Interrupted>([&] { early = recording->take(); }, 256, 300);
+      DistributedDataParallel model(module, recording, options);
+      recording->take();
+      model(input_of(group->rank())).backward();
+      EXPECT_EQ(recording->reduced_elsewhere, options.find_unused_parameters ? 1 : 0);
+      early.insert(early.end(), {"and later"});
+      for (const std::string& tag : recording->take()) early.push_back(tag);
+      return gradients_of(*module);
+    };
+    DistributedDataParallelOptions one_bucket;
+    one_bucket.bucket_cap_mb = 100;
+    const auto in_pieces = gradients(one_bucket);
+    EXPECT_THAT(early, ::testing::ElementsAre(
+                           "bucket 0 of 1, piece 0 of 2 (second.weight .. second.bias)",
+                           "and later", "bucket 0 of 1, piece 1 of 2 (first.weight .. first.bias)",
+                           "order of gradients"));
+    // What has to be decided for a bucket is reduced as a bucket.
+    one_bucket.find_unused_parameters = one_bucket.skip_all_reduce_unused_params = true;
+    gradients(one_bucket);
+    EXPECT_THAT(early,
+                ::testing::ElementsAre("and later", "bucket 0 of 1 (first.weight .. second.bias)",
+                                       "flags of used parameters", "order of gradients"));
+    const auto alone = gradients(small_buckets());
+    for (std::size_t i = 0; i < alone.size(); ++i)
+      EXPECT_TRUE(at::equal(in_pieces[i].second, alone[i].second)) << alone[i].first;
   });
 }
 

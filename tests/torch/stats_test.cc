@@ -96,7 +96,7 @@ TEST(Trace, HasWhatEveryRankDidInOneFile) {
   for (const int rank : {0, 1}) {
     EXPECT_EQ((spans[{rank, "loop"}]), 2);
     EXPECT_EQ((spans[{rank, "compute"}]), 4);
-    for (const char* bucket : {"bucket 0", "bucket 3"}) {
+    for (const char* bucket : {"bucket 0 of 4", "bucket 3 of 4"}) {
       EXPECT_EQ((spans[{rank, bucket}]), 6) << bucket;  // fill, queue, reduce
     }
   }

@@ -8,9 +8,10 @@
 
 namespace ddp {
 
-// Which gradients of one backward have arrived, and which buckets may therefore be reduced. Buckets
-// are handed out strictly in index order, whatever the order of arrival, because all ranks must
-// issue the same collectives in the same order. Not thread-safe.
+// Which gradients of one backward have arrived, and which buckets, or pieces of buckets in the form
+// of buckets (layout_of), may therefore be reduced. They are handed out strictly in index order,
+// whatever the order of arrival, because all ranks must issue the same collectives in the same
+// order. Not thread-safe.
 class BucketProgress {
  public:
   // Every parameter below parameter_count is in exactly one bucket.

@@ -9,15 +9,29 @@
 
 namespace ddp {
 
-std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layouts,
-                       const std::vector<NamedTensor>& parameters) {
-  const BucketLayout& layout = layouts[index];
+namespace {
+
+// From the parameter defined first to the one defined last.
+std::string span_of(const BucketLayout& layout, const std::vector<NamedTensor>& parameters) {
   const std::string& first = parameters[layout.slots.back().parameter].name;
   const std::string& last = parameters[layout.slots.front().parameter].name;
-  if (layout.slots.size() == 1) {
-    return fmt::format("bucket {} of {} ({})", index, layouts.size(), first);
-  }
-  return fmt::format("bucket {} of {} ({} .. {})", index, layouts.size(), first, last);
+  return layout.slots.size() == 1 ? first : fmt::format("{} .. {}", first, last);
+}
+
+}  // namespace
+
+std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layouts,
+                       const std::vector<NamedTensor>& parameters) {
+  return fmt::format("bucket {} of {} ({})", index, layouts.size(),
+                     span_of(layouts[index], parameters));
+}
+
+std::string piece_tag(const BucketPiece& piece, std::size_t number, std::size_t count,
+                      const std::vector<BucketLayout>& layouts,
+                      const std::vector<NamedTensor>& parameters) {
+  if (count == 1) return bucket_tag(piece.bucket, layouts, parameters);
+  return fmt::format("bucket {} of {}, piece {} of {} ({})", piece.bucket, layouts.size(), number,
+                     count, span_of(layout_of(piece, layouts), parameters));
 }
 
 std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layouts,

@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
 #include "worker/ddp/grad_bucket.h"
 #include "worker/ddp/module_state.h"
@@ -18,6 +19,13 @@ namespace ddp {
 // parameter defined first to the one defined last.
 std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layouts,
                        const std::vector<NamedTensor>& parameters);
+
+// The same for piece `number` of the `count` of its bucket: "bucket 1 of 4, piece 0 of 3
+// (fc1.weight
+// .. fc1.bias)"; the bucket's name if there is one piece only.
+std::string piece_tag(const BucketPiece& piece, std::size_t number, std::size_t count,
+                      const std::vector<BucketLayout>& layouts,
+                      const std::vector<NamedTensor>& parameters);
 
 // The buffers of all buckets, zero, in the group's registered memory as far as there is room.
 // Gradients lie in a buffer in the order of the layout's slots, as their parameters do in memory

@@ -10,8 +10,12 @@
 namespace ddp {
 
 BucketReductions::BucketReductions(std::shared_ptr<ProcessGroup> group, GradientSlots& slots,
-                                   std::optional<at::ScalarType> element_type)
-    : group_(std::move(group)), slots_(slots), element_type_(element_type) {}
+                                   std::optional<at::ScalarType> element_type,
+                                   std::optional<PieceLimits> piece_limits)
+    : group_(std::move(group)),
+      slots_(slots),
+      element_type_(element_type),
+      piece_limits_(piece_limits) {}
 
 void BucketReductions::build(Plan plan, bool with_memory) {
   // The old memory goes first, so that the group has room for the new.
@@ -23,10 +27,35 @@ void BucketReductions::build(Plan plan, bool with_memory) {
   buckets_.resize(layouts_.size());
   for (std::size_t index = 0; index < layouts_.size(); ++index) {
     buckets_[index].kind = plan.kinds[index];
-    buckets_[index].tag = bucket_tag(index, layouts_, slots_.named());
   }
+  cut();
   has_memory_ = with_memory;
   if (with_memory) allocate();
+}
+
+void BucketReductions::cut() {
+  std::vector<bool> is_whole;
+  for (const Bucket& bucket : buckets_) {
+    is_whole.push_back(!piece_limits_ || bucket.kind == Kind::kSparse || is_hooked(bucket));
+  }
+  pieces_ = cut_into_pieces(layouts_, is_whole, piece_limits_.value_or(PieceLimits{}));
+  reductions_.clear();
+  reductions_.resize(pieces_.size());
+  for (Bucket& bucket : buckets_) bucket.pieces = 0;
+  for (std::size_t index = 0; index < pieces_.size(); ++index) {
+    Bucket& bucket = buckets_[pieces_[index].bucket];
+    if (bucket.pieces++ == 0) bucket.first_piece = index;
+  }
+  for (std::size_t index = 0; index < pieces_.size(); ++index) {
+    const Bucket& bucket = buckets_[pieces_[index].bucket];
+    reductions_[index].tag = piece_tag(pieces_[index], index - bucket.first_piece, bucket.pieces,
+                                       layouts_, slots_.named());
+  }
+}
+
+void BucketReductions::set_hook(std::shared_ptr<CommHook> hook) {
+  hook_ = std::move(hook);
+  cut();
 }
 
 void BucketReductions::allocate() {
@@ -35,7 +64,8 @@ void BucketReductions::allocate() {
     Bucket& bucket = buckets_[index];
     if (bucket.kind == Kind::kSparse) {
       bucket.sparse = std::make_unique<SparseReduction>(
-          group_, slots_.parameter(layouts_[index].slots.front().parameter), bucket.tag);
+          group_, slots_.parameter(layouts_[index].slots.front().parameter),
+          reductions_[bucket.first_piece].tag);
     } else {
       of_kind[bucket.kind == Kind::kPlain ? 1 : 0].push_back(layouts_[index]);
     }
@@ -55,35 +85,44 @@ void BucketReductions::allocate() {
 }
 
 void BucketReductions::launch(std::size_t index, ReduceOp op, const at::Tensor& gradient) {
-  Bucket& bucket = buckets_[index];
-  bucket.is_launched = true;
+  const BucketPiece& piece = pieces_[index];
+  Bucket& bucket = buckets_[piece.bucket];
+  Reduction& reduction = reductions_[index];
+  reduction.is_launched = true;
   if (bucket.sparse) {
     bucket.sparse->start(gradient);
   } else if (is_hooked(bucket)) {
-    runner_.start(*hook_, *bucket.memory, bucket.tag.str());
-  } else if (bucket.memory->buffer().numel() != 0) {
-    bucket.work = group_->all_reduce(buffer_of(bucket.memory->buffer()), op, {{}, bucket.tag});
+    runner_.start(*hook_, *bucket.memory, reduction.tag.str());
+  } else if (piece.bytes != 0) {
+    Buffer part = buffer_of(bucket.memory->buffer());
+    part.data = static_cast<std::byte*>(part.data) + piece.offset_bytes;
+    part.count = piece.bytes / dtype_bytes(part.type);
+    reduction.work = group_->all_reduce(part, op, {{}, reduction.tag});
   }
 }
 
 bool BucketReductions::is_done(std::size_t index) const {
-  const Bucket& bucket = buckets_[index];
-  return bucket.is_launched && !bucket.sparse && !is_hooked(bucket) &&
-         (!bucket.work || bucket.work->done());
+  const Bucket& bucket = buckets_[pieces_[index].bucket];
+  const Reduction& reduction = reductions_[index];
+  return reduction.is_launched && !bucket.sparse && !is_hooked(bucket) &&
+         (!reduction.work || reduction.work->done());
 }
 
 void BucketReductions::finish_stages() {
   if (hook_) runner_.finish();
   for (Bucket& bucket : buckets_) {
-    if (bucket.sparse && bucket.is_launched) bucket.sparse->gather();
+    if (bucket.sparse && reductions_[bucket.first_piece].is_launched) bucket.sparse->gather();
   }
 }
 
 at::Tensor BucketReductions::wait(std::size_t index, double scale) {
   Bucket& bucket = buckets_[index];
-  bucket.is_launched = false;
+  for (std::size_t piece = 0; piece < bucket.pieces; ++piece) {
+    Reduction& reduction = reductions_[bucket.first_piece + piece];
+    reduction.is_launched = false;
+    if (const WorkPtr work = std::exchange(reduction.work, nullptr)) work->wait();
+  }
   if (bucket.sparse) return bucket.sparse->finish(scale);
-  if (const WorkPtr work = std::exchange(bucket.work, nullptr)) work->wait();
   if (scale != 1 && !is_hooked(bucket)) {
     const at::NoGradGuard no_grad;
     bucket.memory->buffer().mul_(scale);
@@ -93,9 +132,11 @@ at::Tensor BucketReductions::wait(std::size_t index, double scale) {
 
 void BucketReductions::drain() {
   runner_.drain();
+  for (Reduction& reduction : reductions_) {
+    reduction.is_launched = false;
+    wait_quietly(reduction.work);
+  }
   for (Bucket& bucket : buckets_) {
-    bucket.is_launched = false;
-    wait_quietly(bucket.work);
     if (bucket.sparse) bucket.sparse->drain();
   }
 }

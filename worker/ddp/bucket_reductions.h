@@ -9,6 +9,7 @@
 #include <ATen/core/ScalarType.h>
 
 #include "common/base/shared_text.h"
+#include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/grad_bucket.h"
@@ -20,8 +21,9 @@
 namespace ddp {
 
 // The buckets of a reducer: their memory, and the operations that make averages of them. Every
-// bucket is launched at most once in a backward; then finish_stages(), then wait() for each. All
-// ranks do the same in the same order. Used by one thread at a time.
+// piece of a bucket (worker/buckets/pieces.h) is launched at most once in a backward; then
+// finish_stages(), then wait() for each bucket. All ranks do the same in the same order. Used by
+// one thread at a time.
 class BucketReductions {
  public:
   enum class Kind {
@@ -34,29 +36,35 @@ class BucketReductions {
     std::vector<Kind> kinds;
   };
 
-  // `element_type` is that of the buckets, if it is not the parameters'. The slots outlive this
-  // object.
+  // `element_type` is that of the buckets, if it is not the parameters'. Without `piece_limits`
+  // every bucket is one piece. The slots outlive this object.
   BucketReductions(std::shared_ptr<ProcessGroup> group, GradientSlots& slots,
-                   std::optional<at::ScalarType> element_type);
+                   std::optional<at::ScalarType> element_type,
+                   std::optional<PieceLimits> piece_limits);
 
   // Takes a plan. With memory, buckets are allocated and gradients get their slots; values of
   // gradients that are views move. Between backwards.
   void build(Plan plan, bool with_memory);
   bool has_memory() const { return has_memory_; }
 
-  void set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
+  // From here on ordinary buckets are one piece each. Between backwards.
+  void set_hook(std::shared_ptr<CommHook> hook);
   CommHook* hook() const { return hook_.get(); }
 
   const std::vector<BucketLayout>& layouts() const { return layouts_; }
   Kind kind(std::size_t bucket) const { return buckets_[bucket].kind; }
-  const std::string& tag(std::size_t bucket) const { return buckets_[bucket].tag.str(); }
 
-  // Starts to average what has been staged; of a sparse bucket, `gradient`. kSum leaves the
+  // In the order in which they are launched: bucket after bucket.
+  const std::vector<BucketPiece>& pieces() const { return pieces_; }
+  // Names it in errors and to the group.
+  const std::string& tag(std::size_t piece) const { return reductions_[piece].tag.str(); }
+
+  // Starts to average a piece that has been staged; of a sparse bucket, `gradient`. kSum leaves the
   // division to wait(). Throws what a hook throws as std::runtime_error that names the hook and the
   // bucket.
-  void launch(std::size_t bucket, ReduceOp op, const at::Tensor& gradient);
-  // Whether what was launched is reduced, as far as that is known without waiting.
-  bool is_done(std::size_t bucket) const;
+  void launch(std::size_t piece, ReduceOp op, const at::Tensor& gradient);
+  // Whether a piece that was launched is reduced, as far as that is known without waiting.
+  bool is_done(std::size_t piece) const;
   // Everything that needs more than one operation, until the last one.
   void finish_stages();
   // Waits for a bucket and multiplies it by `scale`, unless a hook made it. Gives the gradient of a
@@ -68,22 +76,30 @@ class BucketReductions {
  private:
   struct Bucket {
     Kind kind = Kind::kOrdinary;
-    SharedText tag;
     GradBucket* memory = nullptr;
     std::unique_ptr<SparseReduction> sparse;
+    std::size_t first_piece = 0;
+    std::size_t pieces = 0;
+  };
+  struct Reduction {  // Of a piece.
+    SharedText tag;
     WorkPtr work;
     bool is_launched = false;
   };
   void allocate();
+  void cut();
   bool is_hooked(const Bucket& bucket) const { return hook_ && bucket.kind == Kind::kOrdinary; }
 
   std::shared_ptr<ProcessGroup> group_;
   GradientSlots& slots_;
   std::optional<at::ScalarType> element_type_;
+  std::optional<PieceLimits> piece_limits_;
   std::shared_ptr<CommHook> hook_;
   HookRunner runner_;
   std::vector<BucketLayout> layouts_;
   std::vector<Bucket> buckets_;
+  std::vector<BucketPiece> pieces_;
+  std::vector<Reduction> reductions_;  // By piece.
   std::vector<GradBucket> ordinary_;
   std::vector<GradBucket> plain_;
   bool has_memory_ = false;

@@ -18,8 +18,9 @@ namespace ddp {
 
 // PyTorch's names. All are the same on all ranks; with init_sync a difference is an error.
 struct DistributedDataParallelOptions {
-  // A bucket is reduced once it holds this many MiB. The first to fill may be smaller, so that
-  // communication starts early; it is never larger than the others.
+  // A bucket is closed once it holds this many MiB; a hook is given whole buckets. Without a hook a
+  // bucket is reduced piece by piece as its gradients come (worker/buckets/pieces.h), so larger
+  // buckets cost no overlap. The first to fill may be smaller; it is never larger than the others.
   double bucket_cap_mb = 25;
   double first_bucket_mb = 1;
   // In place of the two: MiB of the first, second, ... bucket; the last is that of all further

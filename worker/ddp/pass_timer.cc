@@ -52,31 +52,31 @@ void PassTimer::end_forward() {
   if (trace_) trace_->span("compute", "forward", forward_begin_, forward_end_);
 }
 
-void PassTimer::begin_backward(std::size_t buckets) {
+void PassTimer::begin_backward(std::size_t pieces) {
   if (!is_on_ || std::exchange(in_backward_, true)) return;
-  buckets_.assign(buckets, {});
+  pieces_.assign(pieces, {});
   backward_begin_ = Clock::now();
   compute_end_ = {};
 }
 
-void PassTimer::gradient(std::size_t bucket) {
-  if (is_taking() && !is_set(buckets_[bucket].first)) buckets_[bucket].first = Clock::now();
+void PassTimer::gradient(std::size_t piece) {
+  if (is_taking() && !is_set(pieces_[piece].first)) pieces_[piece].first = Clock::now();
 }
 
-void PassTimer::ready(std::size_t bucket) {
-  if (is_taking()) buckets_[bucket].ready = Clock::now();
+void PassTimer::ready(std::size_t piece) {
+  if (is_taking()) pieces_[piece].ready = Clock::now();
 }
 
-void PassTimer::launched(std::size_t bucket) {
-  if (is_taking()) buckets_[bucket].launched = Clock::now();
+void PassTimer::launched(std::size_t piece) {
+  if (is_taking()) pieces_[piece].launched = Clock::now();
 }
 
-void PassTimer::done(std::size_t bucket) {
-  if (is_taking() && !is_set(buckets_[bucket].done)) buckets_[bucket].done = Clock::now();
+void PassTimer::done(std::size_t piece) {
+  if (is_taking() && !is_set(pieces_[piece].done)) pieces_[piece].done = Clock::now();
 }
 
-bool PassTimer::is_in_flight(std::size_t bucket) const {
-  return is_taking() && is_set(buckets_[bucket].launched) && !is_set(buckets_[bucket].done);
+bool PassTimer::is_in_flight(std::size_t piece) const {
+  return is_taking() && is_set(pieces_[piece].launched) && !is_set(pieces_[piece].done);
 }
 
 void PassTimer::end_compute() {
@@ -88,10 +88,10 @@ void PassTimer::end_backward(const std::vector<std::string>& names) {
   const TimePoint end = Clock::now();
   TimePoint comm_begin = TimePoint::max();
   TimePoint comm_end = TimePoint::min();
-  for (const Bucket& bucket : buckets_) {
-    if (!is_set(bucket.launched)) continue;
-    comm_begin = std::min(comm_begin, bucket.launched);
-    comm_end = std::max(comm_end, bucket.done);
+  for (const Piece& piece : pieces_) {
+    if (!is_set(piece.launched)) continue;
+    comm_begin = std::min(comm_begin, piece.launched);
+    comm_end = std::max(comm_end, piece.done);
   }
   last_ = {};
   last_.forward_compute = nanoseconds(forward_begin_, forward_end_);
@@ -112,17 +112,17 @@ void PassTimer::end_backward(const std::vector<std::string>& names) {
 void PassTimer::add_to_trace(const std::vector<std::string>& names, TimePoint end) const {
   trace_->span("compute", "backward", backward_begin_, compute_end_);
   trace_->span("reducer", "wait for buckets", compute_end_, end);
-  for (std::size_t index = 0; index < buckets_.size(); ++index) {
-    const Bucket& bucket = buckets_[index];
-    const std::string lane = fmt::format("bucket {}", index);
+  for (std::size_t index = 0; index < pieces_.size(); ++index) {
+    const Piece& piece = pieces_[index];
+    const std::string lane = names[index].substr(0, names[index].find(" ("));
     const auto add = [&](const char* what, TimePoint from, TimePoint to) {
       if (is_set(from) && is_set(to) && from <= to) {
         trace_->span(lane, fmt::format("{} {}", what, names[index]), from, to);
       }
     };
-    add("fill", bucket.first, bucket.ready);
-    add("queue", bucket.ready, bucket.launched);
-    add("reduce", bucket.launched, bucket.done);
+    add("fill", piece.first, piece.ready);
+    add("queue", piece.ready, piece.launched);
+    add("reduce", piece.launched, piece.done);
   }
 }
 

@@ -15,13 +15,13 @@ namespace ddp {
 struct PassTimes {
   std::int64_t forward_compute = 0;
   std::int64_t backward_compute = 0;       // Until the last gradient.
-  std::int64_t backward_comm = 0;          // From the first bucket's launch until the last is done.
+  std::int64_t backward_comm = 0;          // From the first piece's launch until the last is done.
   std::int64_t backward_comm_overlap = 0;  // Of that, what lies within backward_compute.
 };
 
-// Takes the times of forward, backward and buckets: of the first ten iterations, then of one in
-// every `rate`, and of all while there is a trace. Reads no clock otherwise. Used by one thread at
-// a time.
+// Takes the times of forward, backward and pieces of buckets: of the first ten iterations, then of
+// one in every `rate`, and of all while there is a trace. Reads no clock otherwise. Used by one
+// thread at a time.
 class PassTimer {
  public:
   // 1: every iteration.
@@ -40,18 +40,18 @@ class PassTimer {
   void end_forward();
   // From here on each does nothing unless is_on() and a backward has begun. The first call of a
   // backward begins it.
-  void begin_backward(std::size_t buckets);
-  void gradient(std::size_t bucket);
-  void ready(std::size_t bucket);
-  void launched(std::size_t bucket);
-  void done(std::size_t bucket);
-  bool is_in_flight(std::size_t bucket) const;
+  void begin_backward(std::size_t pieces);
+  void gradient(std::size_t piece);
+  void ready(std::size_t piece);
+  void launched(std::size_t piece);
+  void done(std::size_t piece);
+  bool is_in_flight(std::size_t piece) const;
   void end_compute();
-  // The backward is over. `names` are the buckets'.
+  // The backward is over. `names` are the pieces', of the form "BUCKET (PARAMETERS)".
   void end_backward(const std::vector<std::string>& names);
 
  private:
-  struct Bucket {
+  struct Piece {
     TimePoint first, ready, launched, done;
   };
   bool is_taking() const { return is_on_ && in_backward_; }
@@ -64,7 +64,7 @@ class PassTimer {
   std::uint64_t iterations_ = 0;
   std::uint64_t sampled_ = 0;
   TimePoint forward_begin_, forward_end_, backward_begin_, compute_end_;
-  std::vector<Bucket> buckets_;
+  std::vector<Piece> pieces_;
   PassTimes last_;
   PassTimes sum_;
 };

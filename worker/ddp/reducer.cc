@@ -22,7 +22,9 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       planner_(parameters, options_.plan),
       slots_(std::move(parameters),
              {options_.gradient_as_bucket_view, options_.after_backward != nullptr}),
-      reductions_(group_, slots_, options_.plan.element_type),
+      // Whether to skip is decided for a bucket.
+      reductions_(group_, slots_, options_.plan.element_type,
+                  options_.skip_all_reduce_unused_params ? std::nullopt : options_.pieces),
       reduced_(slots_.named()),
       parameters_(slots_.size()),
       used_flags_(slots_.size(), 0),
@@ -50,14 +52,22 @@ Reducer::~Reducer() {
 // Without a hook, a group of one has nothing to do with buckets.
 void Reducer::adopt(BucketReductions::Plan plan) {
   reductions_.build(std::move(plan), group_->size() > 1 || reductions_.hook() != nullptr);
+  follow_pieces();
+}
+
+void Reducer::follow_pieces() {
   tags_.clear();
-  for (std::size_t index = 0; index < buckets().size(); ++index) {
+  std::vector<BucketLayout> layouts;
+  for (std::size_t index = 0; index < reductions_.pieces().size(); ++index) {
+    const BucketPiece& piece = reductions_.pieces()[index];
     tags_.push_back(reductions_.tag(index));
-    for (const BucketSlot& slot : buckets()[index].slots) {
-      parameters_[slot.parameter].bucket = index;
+    layouts.push_back(layout_of(piece, buckets()));
+    for (const BucketSlot& slot : layouts.back().slots) {
+      parameters_[slot.parameter].bucket = piece.bucket;
+      parameters_[slot.parameter].piece = index;
     }
   }
-  progress_ = BucketProgress(buckets(), parameters_.size());
+  progress_ = BucketProgress(layouts, parameters_.size());
 }
 
 void Reducer::add_hook(std::size_t index) {
@@ -130,6 +140,8 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
       kinds.push_back(reductions_.kind(bucket));
     }
     adopt({buckets(), std::move(kinds)});
+  } else {
+    follow_pieces();
   }
 }
 

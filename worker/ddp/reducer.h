@@ -12,6 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
 #include "worker/buckets/progress.h"
 #include "worker/ddp/bucket_reductions.h"
@@ -38,6 +39,8 @@ struct ReducerOptions {
   bool static_graph = false;
   bool rebuild_buckets = true;
   BucketNames bucket_layout;  // If not empty, the buckets from the first step on, for good.
+  // Without, every bucket is reduced in one piece.
+  std::optional<PieceLimits> pieces = PieceLimits{};
   // Runs at the end of every backward, also of those without synchronisation, before gradients are
   // written. May give parameters another type; gradients get theirs.
   std::function<void()> after_backward;
@@ -46,11 +49,12 @@ struct ReducerOptions {
 // Averages gradients over the group while backward goes on.
 //
 // A hook on every parameter copies its gradient into a bucket as soon as it is computed; buckets
-// lie in the group's registered memory, where they are reduced without another copy. A full bucket
-// is reduced on the group's communication thread, in an order that all ranks share. At the end of
-// backward, inside the call of backward(), the reducer waits for all buckets and writes the
-// averages to .grad. So when backward() returns, every .grad is the average over the ranks of what
-// .grad would be without the reducer, earlier accumulation included.
+// lie in the group's registered memory, where they are reduced without another copy. A full bucket,
+// or a piece of one (worker/buckets/pieces.h), is reduced on the group's communication thread, in
+// an order that all ranks share. At the end of backward, inside the call of backward(), the reducer
+// waits for all buckets and writes the averages to .grad. So when backward() returns, every .grad
+// is the average over the ranks of what .grad would be without the reducer, earlier accumulation
+// included.
 //
 // Buckets. The first backward has them in the reverse order of definition. At its end they are made
 // anew, once, in the order in which gradients arrived on rank 0, unless a layout was given or
@@ -154,6 +158,7 @@ class Reducer {
   struct Parameter {
     at::ScalarType type = at::kFloat;  // At construction.
     std::size_t bucket = 0;
+    std::size_t piece = 0;
     std::shared_ptr<torch::autograd::Node>
         node;  // Tensors hold their AccumulateGrad weakly; without it the hook dies.
     std::uintptr_t hook = 0;
@@ -164,6 +169,7 @@ class Reducer {
   };
 
   void adopt(BucketReductions::Plan plan);
+  void follow_pieces();
   void make_memory();
   void add_hook(std::size_t index);
   void remove_hook(Parameter& parameter);
@@ -183,7 +189,7 @@ class Reducer {
   // What happens to buckets (reducer_buckets.cc).
   void make_ready(std::size_t index);
   void stage_rest();
-  void launch_ready_buckets();
+  void launch_ready_pieces();
   bool may_skip(std::size_t bucket) const;
   bool is_sparse(std::size_t bucket) const;
   WorkPtr reduce_used_flags(bool shadow);
@@ -191,7 +197,8 @@ class Reducer {
   void publish_bucket(std::size_t bucket, double scale, bool shadow);
   void end_synced_pass();
   void rebuild();
-  void poll_buckets();
+  void poll_pieces();
+  void note_done(std::size_t bucket);
   void drain() { reductions_.drain(); }
 
   void abort(const std::string& reason);
@@ -209,7 +216,7 @@ class Reducer {
   std::vector<Parameter> parameters_;
   std::vector<std::uint8_t> used_flags_;  // By parameter, after the exchange: some rank used it.
   std::vector<std::size_t> arrivals_;     // Of the first backward.
-  std::vector<std::string> tags_;         // Of the buckets.
+  std::vector<std::string> tags_;         // Of the pieces.
 
   // Hooks may come from several of autograd's threads, one at a time for each device.
   std::mutex mutex_;

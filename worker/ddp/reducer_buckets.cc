@@ -44,22 +44,30 @@ bool Reducer::may_skip(std::size_t bucket) const {
                       [&](const BucketSlot& slot) { return parameters_[slot.parameter].used; });
 }
 
-void Reducer::launch_ready_buckets() {
+void Reducer::launch_ready_pieces() {
   while (const auto index = progress_.next_launch()) {
     timer_.ready(*index);
-    if (may_skip(*index)) continue;
-    const at::Tensor gradient = is_sparse(*index)
-                                    ? slots_.gradient(buckets()[*index].slots.front().parameter)
+    const std::size_t bucket = reductions_.pieces()[*index].bucket;
+    if (may_skip(bucket)) continue;
+    const at::Tensor gradient = is_sparse(bucket)
+                                    ? slots_.gradient(buckets()[bucket].slots.front().parameter)
                                     : at::Tensor();
     reductions_.launch(*index, reduce_op(), gradient);
     timer_.launched(*index);
   }
-  if (timer_.is_on()) poll_buckets();
+  if (timer_.is_on()) poll_pieces();
 }
 
-void Reducer::poll_buckets() {
-  for (std::size_t bucket = 0; bucket < buckets().size(); ++bucket) {
-    if (timer_.is_in_flight(bucket) && reductions_.is_done(bucket)) timer_.done(bucket);
+void Reducer::poll_pieces() {
+  for (std::size_t piece = 0; piece < reductions_.pieces().size(); ++piece) {
+    if (timer_.is_in_flight(piece) && reductions_.is_done(piece)) timer_.done(piece);
+  }
+}
+
+void Reducer::note_done(std::size_t bucket) {
+  const std::vector<BucketPiece>& pieces = reductions_.pieces();
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    if (pieces[piece].bucket == bucket) timer_.done(piece);
   }
 }
 
@@ -76,7 +84,7 @@ WorkPtr Reducer::reduce_used_flags(bool shadow) {
 // All ranks issue the same operations here, in the same order: the flags, then what hooks and
 // sparse buckets need.
 void Reducer::complete(bool shadow) {
-  DDP_CHECK(progress_.all_launched(), "a bucket was not launched");
+  DDP_CHECK(progress_.all_launched(), "a piece of a bucket was not launched");
   const bool exchange =
       options_.find_unused_parameters || (options_.static_graph && synced_passes_ == 0);
   const WorkPtr flags = exchange ? reduce_used_flags(shadow) : nullptr;
@@ -108,7 +116,7 @@ void Reducer::publish_bucket(std::size_t bucket, double scale, bool shadow) {
     return;
   }
   const at::Tensor sparse = reductions_.wait(bucket, scale);
-  timer_.done(bucket);
+  if (timer_.is_on()) note_done(bucket);
   if (shadow) return;
   for (const BucketSlot& slot : slots) {
     if (!is_sparse(bucket)) {
@@ -127,8 +135,8 @@ void Reducer::shadow_backward() {
       if (!is_sparse(parameters_[index].bucket)) slots_.stage_zero(index);
       progress_.mark_ready(index);
     }
-    while (const auto bucket = progress_.next_launch()) {
-      reductions_.launch(*bucket, reduce_op(), {});
+    while (const auto piece = progress_.next_launch()) {
+      reductions_.launch(*piece, reduce_op(), {});
     }
     complete(/*shadow=*/true);
     ++synced_passes_;

@@ -118,7 +118,7 @@ void Reducer::begin_pass(const void* graph, bool from_outputs) {
   torch::autograd::Engine::get_default_engine().queue_callback(EndOfPass(*this, pass));
   pass_ = pass;
   in_pass_ = true;
-  timer_.begin_backward(buckets().size());
+  timer_.begin_backward(reductions_.pieces().size());
 }
 
 // A backward without synchronisation, whose end has to be noticed.
@@ -158,7 +158,7 @@ void Reducer::arrive(std::size_t index) {
   Parameter& parameter = parameters_[index];
   parameter.used = true;
   ++parameter.count;
-  timer_.gradient(parameter.bucket);
+  timer_.gradient(parameter.piece);
   if (synced_passes_ == 0) arrivals_.push_back(index);
   if (options_.static_graph) {
     if (!counts_known_ || parameter.count < parameter.expected) return;
@@ -177,7 +177,7 @@ void Reducer::arrive(std::size_t index) {
   }
   if (!reductions_.has_memory()) return;
   make_ready(index);
-  launch_ready_buckets();
+  launch_ready_pieces();
 }
 
 void Reducer::finish_pass(Pass& pass) {
@@ -188,7 +188,7 @@ void Reducer::finish_pass(Pass& pass) {
     if (reductions_.has_memory()) {
       try {
         stage_rest();
-        launch_ready_buckets();
+        launch_ready_pieces();
         complete(/*shadow=*/false);
       } catch (const std::exception& error) {
         drain();

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
 #include "worker/buckets/progress.h"
 
@@ -100,6 +101,66 @@ TEST(PlanBuckets, EveryParameterIsInOneBucketWithoutGapsForRandomModels) {
       EXPECT_LT(bucket.slots.back().offset_bytes, std::max(limits.first_bytes, limits.other_bytes));
     }
     EXPECT_EQ(seen, std::vector<int>(parameters.size(), 1));
+  }
+}
+
+TEST(CutIntoPieces, APieceClosesAtItsLimitAndTheLastOnesAreSmaller) {
+  const std::vector<BucketParameter> parameters(16, {100, 0});
+  const auto buckets = plan_buckets(parameters, {400, 1200});  // 4 and 12 slots.
+  const auto pieces = cut_into_pieces(buckets, {false, false}, {250, 100});
+  std::vector<std::vector<std::size_t>> found;
+  for (const BucketPiece& piece : pieces) {
+    found.push_back({piece.bucket, piece.first_slot, piece.slots, piece.offset_bytes, piece.bytes});
+  }
+  // A quarter of 1,600, 1,300, 1,200, ... bytes that are left, between 100 and 250.
+  EXPECT_EQ(found, (Members{{0, 0, 3, 0, 300},
+                            {0, 3, 1, 300, 100},
+                            {1, 0, 3, 0, 300},
+                            {1, 3, 3, 300, 300},
+                            {1, 6, 2, 600, 200},
+                            {1, 8, 1, 800, 100},
+                            {1, 9, 1, 900, 100},
+                            {1, 10, 1, 1000, 100},
+                            {1, 11, 1, 1100, 100}}));
+  EXPECT_EQ(members({layout_of(pieces[4], buckets)}), (Members{{5, 4}}));
+}
+
+TEST(CutIntoPieces, WhatIsWholeAndWhatIsOneParameterStayWhole) {
+  const auto buckets = plan_buckets({{100 * kMiB, 0}, {5 * kMiB, 0}, {kMiB, 0}}, {kMiB, 6 * kMiB});
+  ASSERT_EQ(buckets.size(), 2U);
+  const auto pieces = cut_into_pieces(buckets, {true, true}, {1, 1});
+  ASSERT_EQ(pieces.size(), 2U);
+  EXPECT_EQ(pieces[1].bytes, buckets[1].bytes);
+  EXPECT_EQ(cut_into_pieces(buckets, {false, false}, {}).size(), 2U + 1U);
+}
+
+TEST(CutIntoPieces, EverySlotIsInOnePieceForRandomModels) {
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    std::vector<BucketParameter> parameters(1 + random() % 60);
+    for (auto& parameter : parameters) {
+      parameter = {random() % 5000, static_cast<int>(random() % 3)};
+    }
+    const auto buckets = plan_buckets(parameters, {1 + random() % 3000, 1 + random() % 30000});
+    std::vector<bool> is_whole(buckets.size());
+    for (std::size_t i = 0; i < buckets.size(); ++i) is_whole[i] = random() % 4 == 0;
+    const auto pieces = cut_into_pieces(buckets, is_whole, {1 + random() % 9000, random() % 900});
+    std::vector<std::size_t> bytes(buckets.size(), 0);
+    Members slots(buckets.size());
+    std::size_t last = 0;
+    for (const BucketPiece& piece : pieces) {
+      EXPECT_GE(piece.bucket, last);
+      last = piece.bucket;
+      EXPECT_EQ(piece.offset_bytes, bytes[piece.bucket]);
+      bytes[piece.bucket] += piece.bytes;
+      for (const BucketSlot& slot : layout_of(piece, buckets).slots) {
+        slots[piece.bucket].push_back(slot.parameter);
+      }
+      EXPECT_TRUE(!is_whole[piece.bucket] || piece.slots == buckets[piece.bucket].slots.size());
+    }
+    EXPECT_EQ(slots, members(buckets));
+    for (std::size_t i = 0; i < buckets.size(); ++i) EXPECT_EQ(bytes[i], buckets[i].bytes);
   }
 }
 
