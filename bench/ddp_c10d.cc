@@ -87,10 +87,10 @@ void run(int argc, char** argv) {
     loss = task.model->loss(output, task.target);
     return loss;
   };
-  const Measurement measurement =
+  const std::vector<Measurement> measurements =
       measure_steps(std::stoi(argv[4]), std::stoi(argv[3]), [&] { group->barrier()->wait(); },
-                    {forward, [&] { optimizer.step(); }});
-  if (rank == 0) print_measurement("c10d", argv[2], measurement);
+                    {{forward, [&] { optimizer.step(); }}});
+  if (rank == 0) print_measurement("c10d", argv[2], measurements.front());
   group->barrier()->wait();
 }
 

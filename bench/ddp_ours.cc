@@ -1,8 +1,9 @@
 // bench-ddp: trains a model for a number of steps with this project, one thread a worker, and
 // prints steps a second.
 //
-// usage: ddp-run ... bench-ddp MODE MODEL STEPS ROUNDS [BUCKET_MB]
-// MODE: local (no communication, every worker for itself), ddp, or step. MODEL: see ddp_task.h.
+// usage: ddp-run ... bench-ddp MODES MODEL STEPS ROUNDS [BUCKET_MB]
+// MODES, with commas, which take turns: local (no communication, every worker for itself), ddp, or
+// step. MODEL: see ddp_task.h.
 // Gradients are the buckets and are set to zero in place, as with the peers.
 #include <cstdio>
 #include <exception>
@@ -17,80 +18,84 @@
 
 #include "bench/ddp_task.h"
 #include "bench/program.h"
+#include "bench/samples.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
 
 namespace ddp::bench {
 namespace {
 
+// What a mode trains and with what; every mode has a model of its own.
 struct Contest {
   std::shared_ptr<ProcessGroup> group;
   Task task;
-  torch::optim::SGD optimizer;
-  std::function<Measurement(const Step&)> measure;
   double bucket_mb = 0;  // 0: what is usual with the mode.
+  torch::optim::SGD optimizer{task.model->parameters(),
+                              torch::optim::SGDOptions(0.01).momentum(0.5)};
 };
 
-Measurement without_communication(Contest& contest) {
-  const auto loss = [&] {
-    contest.optimizer.zero_grad();
-    return contest.task.loss();
+Step without_communication(const std::shared_ptr<Contest>& contest) {
+  const auto loss = [contest] {
+    contest->optimizer.zero_grad();
+    return contest->task.loss();
   };
-  return contest.measure({loss, [&] { contest.optimizer.step(); }});
+  return {loss, [contest] { contest->optimizer.step(); }};
 }
 
-Measurement during_backward(Contest& contest) {
+Step during_backward(const std::shared_ptr<Contest>& contest) {
   DistributedDataParallelOptions options;
   options.gradient_as_bucket_view = true;
-  if (contest.bucket_mb > 0) options.bucket_cap_mb = contest.bucket_mb;
-  Task& task = contest.task;
-  DistributedDataParallel<train::Model> model(task.model, contest.group, options);
-  const auto loss = [&] {
-    model.zero_grad(/*set_to_none=*/false);
-    return task.model->loss(model(task.input), task.target);
+  if (contest->bucket_mb > 0) options.bucket_cap_mb = contest->bucket_mb;
+  const auto model = std::make_shared<DistributedDataParallel<train::Model>>(
+      contest->task.model, contest->group, options);
+  const auto loss = [contest, model] {
+    const Task& task = contest->task;
+    model->zero_grad(/*set_to_none=*/false);
+    return task.model->loss((*model)(task.input), task.target);
   };
-  return contest.measure({loss, [&] { contest.optimizer.step(); }});
+  return {loss, [contest] { contest->optimizer.step(); }};
 }
 
-Measurement at_the_step(Contest& contest) {
-  broadcast_master_param(*contest.task.model, *contest.group);
-  DistributedOptimizer optimizer(contest.optimizer, *contest.task.model, contest.group,
-                                 {contest.bucket_mb, true});
-  const auto loss = [&] {
-    optimizer.zero_grad(/*set_to_none=*/false);
-    return contest.task.loss();
+Step at_the_step(const std::shared_ptr<Contest>& contest) {
+  broadcast_master_param(*contest->task.model, *contest->group);
+  const auto optimizer = std::make_shared<DistributedOptimizer>(
+      contest->optimizer, *contest->task.model, contest->group,
+      GradientReducerOptions{contest->bucket_mb, true});
+  const auto loss = [contest, optimizer] {
+    optimizer->zero_grad(/*set_to_none=*/false);
+    return contest->task.loss();
   };
-  return contest.measure({loss, [&] { optimizer.step(); }});
+  return {loss, [optimizer] { optimizer->step(); }};
+}
+
+Step step_of(const std::string& mode, const std::shared_ptr<Contest>& contest) {
+  if (mode == "local") return without_communication(contest);
+  if (mode == "ddp") return during_backward(contest);
+  if (mode == "step") return at_the_step(contest);
+  throw std::invalid_argument("a mode is local, ddp or step, not " + mode);
 }
 
 void run(int argc, char** argv) {
   if (argc < 5 || argc > 6) {
-    throw std::invalid_argument("usage: bench-ddp MODE MODEL STEPS ROUNDS [BUCKET_MB]");
+    throw std::invalid_argument("usage: bench-ddp MODES MODEL STEPS ROUNDS [BUCKET_MB]");
   }
   at::set_num_threads(1);
-  const std::string mode = argv[1];
+  const std::vector<std::string> modes = parse_names(argv[1]);
   const int steps = std::stoi(argv[3]);
   const int rounds = std::stoi(argv[4]);
+  const double bucket_mb = argc > 5 ? std::stod(argv[5]) : 0;
   const std::shared_ptr<ProcessGroup> group = ProcessGroup::from_environment();
-  Task task = make_task(argv[2], group->rank());
-  torch::optim::SGD optimizer(task.model->parameters(),
-                              torch::optim::SGDOptions(0.01).momentum(0.5));
-  const auto measure = [&](const Step& step) {
-    return measure_steps(
-        rounds, steps, [&] { group->barrier()->wait(); }, step);
-  };
-  Contest contest{group, task, std::move(optimizer), measure, argc > 5 ? std::stod(argv[5]) : 0};
-  Measurement measurement;
-  if (mode == "local") {
-    measurement = without_communication(contest);
-  } else if (mode == "ddp") {
-    measurement = during_backward(contest);
-  } else if (mode == "step") {
-    measurement = at_the_step(contest);
-  } else {
-    throw std::invalid_argument("MODE is local, ddp or step, not " + mode);
+  std::vector<Step> contenders;
+  for (const std::string& mode : modes) {
+    const auto contest =
+        std::make_shared<Contest>(Contest{group, make_task(argv[2], group->rank()), bucket_mb});
+    contenders.push_back(step_of(mode, contest));
   }
-  if (group->rank() == 0) print_measurement(mode, argv[2], measurement);
+  const std::vector<Measurement> measurements = measure_steps(
+      rounds, steps, [&] { group->barrier()->wait(); }, contenders);
+  for (std::size_t index = 0; index < modes.size() && group->rank() == 0; ++index) {
+    print_measurement(modes[index], argv[2], measurements[index]);
+  }
   group->barrier()->wait();
 }
 

@@ -71,36 +71,51 @@ Task make_task(const std::string& name, int rank) {
             classes(128)};
   } else if (name == "resnet18") {
     task = {train::make_resnet18(10), at::randn({16, 3, 64, 64}, random), classes(16)};
+  } else if (name == "resnet50") {
+    task = {train::make_resnet50(1000), at::randn({128, 3, 32, 32}, random), classes(128)};
   } else if (name == "mlp") {
     task = {std::make_shared<Mlp>(), at::randn({64, 1024}, random), at::randn({64, 1024}, random)};
   } else {
-    throw std::invalid_argument("there is no model " + name + "; there are mnist, resnet18, mlp");
+    throw std::invalid_argument("there is no model " + name +
+                                "; there are mnist, resnet18, resnet50, mlp");
   }
   return task;
 }
 
-Measurement measure_steps(int rounds, int steps, const std::function<void()>& meet,
-                          const Step& step) {
-  Measurement measurement;
+namespace {
+
+// One turn; gives the last loss.
+double take_steps(const Step& step, int steps, Pace& pace) {
   at::Tensor loss;
-  for (int round = -1; round < rounds; ++round) {
-    meet();
-    Pace pace;
-    const double cpu = cpu_seconds();
-    const auto begin = Clock::now();
-    for (int count = 0; count < steps; ++count) {
-      loss = step.loss();
-      const auto forward_end = Clock::now();
-      loss.backward();
-      pace.backward_seconds += seconds_since(forward_end) / steps;
-      step.update();
-    }
-    pace.seconds = seconds_since(begin) / steps;
-    pace.cpu_seconds = (cpu_seconds() - cpu) / steps;
-    if (round >= 0) measurement.rounds.push_back(pace);
+  const double cpu = cpu_seconds();
+  const auto begin = Clock::now();
+  for (int count = 0; count < steps; ++count) {
+    loss = step.loss();
+    const auto forward_end = Clock::now();
+    loss.backward();
+    pace.backward_seconds += seconds_since(forward_end) / steps;
+    step.update();
   }
-  measurement.loss = loss.item<double>();
-  return measurement;
+  pace.seconds = seconds_since(begin) / steps;
+  pace.cpu_seconds = (cpu_seconds() - cpu) / steps;
+  return loss.item<double>();
+}
+
+}  // namespace
+
+std::vector<Measurement> measure_steps(int rounds, int steps, const std::function<void()>& meet,
+                                       const std::vector<Step>& contenders) {
+  std::vector<Measurement> measurements(contenders.size());
+  for (std::size_t round = 0; round <= static_cast<std::size_t>(rounds); ++round) {
+    for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
+      const std::size_t index = (round + turn) % contenders.size();
+      meet();
+      Pace pace;
+      measurements[index].loss = take_steps(contenders[index], steps, pace);
+      if (round > 0) measurements[index].rounds.push_back(pace);
+    }
+  }
+  return measurements;
 }
 
 void print_measurement(const std::string& mode, const std::string& model,

@@ -16,6 +16,7 @@ namespace ddp::bench {
 //
 //   mnist     the network and the batch of shared/peers/ddp_mnist.py: 22 thousand parameters
 //   resnet18  16 images of 3 x 64 x 64, ten classes: 11 million parameters
+//   resnet50  128 images of 3 x 32 x 32, 1000 classes: 26 million parameters
 //   mlp       eight Linear(1024, 1024), 64 rows: 33.6 MB of gradients
 struct Task {
   std::shared_ptr<train::Model> model;
@@ -46,9 +47,11 @@ struct Measurement {
   double loss = 0;
 };
 
-// The first round does not count. `meet` is called before each, to begin together.
-Measurement measure_steps(int rounds, int steps, const std::function<void()>& meet,
-                          const Step& step);
+// Element i: of contender i. In every round each takes `steps` steps, in an order that turns from
+// round to round, so that what the machine does to one in a round it does to all. The first round
+// does not count. `meet` is called before each turn, to begin together.
+std::vector<Measurement> measure_steps(int rounds, int steps, const std::function<void()>& meet,
+                                       const std::vector<Step>& contenders);
 
 // {"mode": .., "model": .., "steps_per_second": [..], "backward_ms": [..], "cpu_ms": [..],
 // "loss": ..} on stdout.

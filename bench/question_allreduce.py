@@ -30,30 +30,27 @@ def registered_goal(size):
     return 3.0 if size >= 64 * KIB else 1.5 if size >= 4 * KIB else None
 
 
-def two_ranks(mpi_program):
+def two_ranks(mpi_program, size):
     contenders = {
-        "ours": paired.ours(2, SIZES, SECONDS),
-        "mpi": paired.mpi(mpi_program, 2, SIZES, SECONDS),
-        "mpi tuned": paired.mpi(mpi_program, 2, [size for size in SIZES if size >= LARGE], SECONDS, env=paired.TUNED_MALLOC),
-        "gloo": paired.gloo(2, SIZES, SECONDS),
-        "roof": paired.roof(2, [size for size in SIZES if size >= LARGE], SECONDS),
+        "ours": paired.ours(2, [size], SECONDS),
+        "mpi": paired.mpi(mpi_program, 2, [size], SECONDS),
+        "gloo": paired.gloo(2, [size], SECONDS),
     }
-    rounds = paired.Rounds("2 ranks, f32", contenders)
-    for size in SIZES:
-        for memory in ("registered", "private"):
-            name, mine, peer = f"2 ranks, f32, {label(size)}, {memory}", ("ours", key(memory, size)), key("private", size)
-            registered = memory == "registered"
-            private_goal = None if size < 4 * KIB else 1.3 if size == LARGE else 0.8
-            yield rounds.figure(name, mine, ("mpi", peer), "Open MPI (private)",
-                                registered_goal(size) if registered else private_goal)
-            if size >= LARGE:
-                yield rounds.figure(name, mine, ("mpi tuned", peer), "Open MPI, tuned malloc (private)",
-                                    2.0 if registered else None)
-            yield rounds.figure(name, mine, ("gloo", peer), "gloo from C++ (private)",
-                                8.0 if registered and size >= MIB else None)
-            if size >= LARGE:
-                yield rounds.figure(name + ", fraction of the roof", mine, ("roof", peer), "roof",
-                                    0.85 if registered else None, statistic="median_max_s")
+    if size >= LARGE:
+        contenders["mpi tuned"] = paired.mpi(mpi_program, 2, [size], SECONDS, env=paired.TUNED_MALLOC)
+        contenders["roof"] = paired.roof(2, [size], SECONDS)
+    rounds = paired.Rounds(f"2 ranks, f32, {label(size)}", contenders)
+    for memory in ("registered", "private"):
+        name, mine, peer = f"2 ranks, f32, {label(size)}, {memory}", ("ours", key(memory, size)), key("private", size)
+        registered = memory == "registered"
+        private_goal = None if size < 4 * KIB else 1.3 if size == LARGE else 0.8
+        yield rounds.figure(name, mine, ("mpi", peer), "Open MPI (private)", registered_goal(size) if registered else private_goal)
+        if size >= LARGE:
+            yield rounds.figure(name, mine, ("mpi tuned", peer), "Open MPI, tuned malloc (private)", 2.0 if registered else None)
+        yield rounds.figure(name, mine, ("gloo", peer), "gloo from C++ (private)", 8.0 if registered and size >= MIB else None)
+        if size >= LARGE:
+            yield rounds.figure(name + ", fraction of the roof", mine, ("roof", peer), "roof", 0.85 if registered else None,
+                                statistic="median_max_s")
 
 
 def bfloat16():
@@ -64,26 +61,24 @@ def bfloat16():
             yield rounds.figure(f"2 ranks, bf16, {label(size)}, {memory}", ("ours", key(memory, size, "bf16")), None, None, None)
 
 
-def four_ranks(mpi_program):
-    rounds = paired.Rounds("4 ranks, f32", {"ours": paired.ours(4, FOUR_SIZES, SECONDS),
-                                            "mpi": paired.mpi(mpi_program, 4, FOUR_SIZES, SECONDS)})
-    for size in FOUR_SIZES:
-        for memory in ("registered", "private"):
-            yield rounds.figure(f"4 ranks, f32, {label(size)}, {memory}", ("ours", key(memory, size)),
-                                ("mpi", key("private", size)), "Open MPI (private)", 3.0 if memory == "registered" else None)
+def four_ranks(mpi_program, size):
+    rounds = paired.Rounds(f"4 ranks, f32, {label(size)}", {"ours": paired.ours(4, [size], SECONDS),
+                                                           "mpi": paired.mpi(mpi_program, 4, [size], SECONDS)})
+    for memory in ("registered", "private"):
+        yield rounds.figure(f"4 ranks, f32, {label(size)}, {memory}", ("ours", key(memory, size)),
+                            ("mpi", key("private", size)), "Open MPI (private)", 3.0 if memory == "registered" else None)
 
 
-def two_nodes(mpi_program):
+def two_nodes(mpi_program, size):
     contenders = {
-        "ours": paired.ours(2, TCP_SIZES, SECONDS, memories=("private",), nodes=2),
-        "mpi": paired.mpi(mpi_program, 2, TCP_SIZES, SECONDS, options=paired.MPI_TCP),
-        "gloo": paired.gloo(2, TCP_SIZES, SECONDS),
+        "ours": paired.ours(2, [size], SECONDS, memories=("private",), nodes=2),
+        "mpi": paired.mpi(mpi_program, 2, [size], SECONDS, options=paired.MPI_TCP),
+        "gloo": paired.gloo(2, [size], SECONDS),
     }
-    rounds = paired.Rounds("2 nodes over loopback TCP, f32", contenders)
-    for size in TCP_SIZES:
-        name, mine, peer = f"2 nodes over TCP, f32, {label(size)}, private", ("ours", key("private", size)), key("private", size)
-        yield rounds.figure(name, mine, ("gloo", peer), "gloo from C++ (private)", 1.5)
-        yield rounds.figure(name, mine, ("mpi", peer), "Open MPI over TCP (private)", 1.2)
+    rounds = paired.Rounds(f"2 nodes over loopback TCP, f32, {label(size)}", contenders)
+    name, mine, peer = f"2 nodes over TCP, f32, {label(size)}, private", ("ours", key("private", size)), key("private", size)
+    yield rounds.figure(name, mine, ("gloo", peer), "gloo from C++ (private)", 1.5)
+    yield rounds.figure(name, mine, ("mpi", peer), "Open MPI over TCP (private)", 1.2)
 
 
 def beside_a_loop(contender):
@@ -121,7 +116,12 @@ def figures():
     wanted = os.environ.get("BENCH_PARTS", "two,bf16,four,tcp,disturbed").split(",")
     with tempfile.TemporaryDirectory(prefix="bench-mpi.") as folder:
         program = paired.compile_mpi(harness.PEERS / "mpi_allreduce.c", folder)
-        parts = {"two": lambda: two_ranks(program), "bf16": bfloat16, "four": lambda: four_ranks(program),
-                 "tcp": lambda: two_nodes(program), "disturbed": lambda: disturbed(program)}
+        # A size has rounds of its own: the shorter a contender's turn, the less often the cores move during it.
+        parts = {"two": (two_ranks, SIZES), "four": (four_ranks, FOUR_SIZES), "tcp": (two_nodes, TCP_SIZES)}
         for part in wanted:
-            yield from parts[part]()
+            if part in parts:
+                question, sizes = parts[part]
+                for size in sizes:
+                    yield from question(program, size)
+            else:
+                yield from {"bf16": bfloat16, "disturbed": lambda: disturbed(program)}[part]()

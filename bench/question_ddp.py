@@ -1,7 +1,7 @@
 """How many steps a second do two workers train, against PyTorch's DistributedDataParallel and without communication?
 
 Models and batches: ddp_task.h. One thread a worker, one node. Gradients are the buckets in all contenders. "local" is our
-program with two workers that do not communicate: what the machine can do.
+program with two workers that do not communicate: what the machine can do. Our modes take turns within one process (modes.py).
 """
 import os
 import statistics
@@ -10,15 +10,17 @@ import tempfile
 
 import harness
 import jobs
+import modes
 import paired
 
-OURS = str(harness.BIN / "bench-ddp")
 C10D = str(harness.BIN / "bench-c10d")
 PYTHON_PEER = str(harness.ROOT / "bench" / "ddp_python.py")
 MODELS = os.environ.get("BENCH_PARTS", "mnist,resnet18,mlp").split(",")
-# How many steps make a measurement: a second or two.
-STEPS = {"mnist": 300, "resnet18": 10, "mlp": 25}
-INNER_ROUNDS = 3
+# How many steps make a turn of ours: a third to half a second.
+STEPS = {"mnist": 30, "resnet18": 2, "mlp": 8}
+TURNS = 8
+# The peers' turns are longer and fewer.
+PEER_TURNS = 3
 AGAINST_PYTHON = {"mnist": 1.4, "resnet18": 1.0, "mlp": 1.0}
 # No communication takes at most 3 % more steps a second than ddp.
 AGAINST_LOCAL = {"resnet18": 0.97}
@@ -29,25 +31,19 @@ def median_rate(lines):
     return {"rate": {"steps_per_second": statistics.median(line["steps_per_second"])}}
 
 
-def ours(mode, model, steps):
-    command = [harness.DDP_RUN, "--standalone", "--nproc-per-node", "2", "--no-python", OURS, mode, model, str(steps),
-               str(INNER_ROUNDS)]
-    return lambda: median_rate(paired.run_all([(command, {})]))
-
-
 def c10d(model, steps):
     def run():
         with tempfile.TemporaryDirectory(prefix="bench-c10d.") as folder:
-            command = [C10D, os.path.join(folder, "store"), model, str(steps), str(INNER_ROUNDS)]
+            command = [C10D, os.path.join(folder, "store"), model, str(steps), str(PEER_TURNS)]
             return median_rate(paired.run_all([(command, {"RANK": str(rank), "WORLD_SIZE": "2"}) for rank in range(2)]))
     return run
 
 
 def python(model, steps):
     if model == "mnist":
-        arguments = [str(harness.PEERS / "ddp_mnist.py"), "ddp", "--steps", str(steps), "--rounds", str(INNER_ROUNDS)]
+        arguments = [str(harness.PEERS / "ddp_mnist.py"), "ddp", "--steps", str(steps), "--rounds", str(PEER_TURNS)]
     else:
-        arguments = [PYTHON_PEER, model, str(steps), str(INNER_ROUNDS)]
+        arguments = [PYTHON_PEER, model, str(steps), str(PEER_TURNS)]
 
     def run():
         where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
@@ -56,31 +52,32 @@ def python(model, steps):
     return run
 
 
-def figure(rounds, name, mine, peer, peer_name, goal):
-    our_rates = rounds.times(mine, "rate", "steps_per_second")
-    peer_rates = rounds.times(peer, "rate", "steps_per_second")
+def figure(rounds, name, mode, peer, peer_name, goal):
+    kept = rounds.comparable("ours", peer)
+    our_rates = [1 / statistics.median(rounds.results["ours"][number][mode]["seconds"]) for number in kept]
+    peer_rates = [rounds.results[peer][number]["rate"]["steps_per_second"] for number in kept]
     ratios = [our / theirs for our, theirs in zip(our_rates, peer_rates)]
     return {"figure": name, "ours": round(statistics.median(our_rates), 2), "peer": round(statistics.median(peer_rates), 2),
             "peer_name": peer_name, "ratio": round(statistics.median(ratios), 3), "low": round(paired.lower_bound(ratios), 3),
-            "unit": "steps/s", "goal": goal}
+            "rounds": len(kept), "unit": "steps/s", "goal": goal}
 
 
 def figures():
-    harness.require(harness.DDP_RUN, OURS, paired.ROOF, "/usr/bin/python3")
+    harness.require(harness.DDP_RUN, modes.OURS, paired.ROOF, "/usr/bin/python3")
     has_c10d = os.path.exists(C10D)
     if not has_c10d:
         print("bench: bench-c10d is not built (libgloo-dev): Python's DDP is the only peer", file=sys.stderr)
     for model in MODELS:
-        steps = max(2, STEPS[model] // 5) if paired.QUICK else STEPS[model]
-        contenders = {mode: ours(mode, model, steps) for mode in ("ddp", "step", "local")}
-        contenders["python"] = python(model, steps)
+        steps = 1 if paired.QUICK else STEPS[model]
+        peer_steps = steps * TURNS // PEER_TURNS
+        contenders = {"ours": modes.contender(("ddp", "step", "local"), model, steps, TURNS), "python": python(model, peer_steps)}
         if has_c10d:
-            contenders["c10d"] = c10d(model, steps)
+            contenders["c10d"] = c10d(model, peer_steps)
         rounds = paired.Rounds(f"ddp, {model}, 2 workers", contenders)
         for mode in ("ddp", "step"):
             what = f"{model}, 2 workers, {mode} mode"
             yield figure(rounds, f"{what}, against Python", mode, "python", "Python DDP over gloo", AGAINST_PYTHON[model])
             if has_c10d:
                 yield figure(rounds, f"{what}, against C++", mode, "c10d", "c10d::Reducer over gloo, in C++", 1.0)
-            yield figure(rounds, f"{what}, against no communication", mode, "local", "the same without communication",
-                         AGAINST_LOCAL.get(model) if mode == "ddp" else None)
+            yield modes.figure(rounds.results["ours"], f"{what}, against no communication", mode, "local",
+                               "the same without communication", AGAINST_LOCAL.get(model) if mode == "ddp" else None)
