@@ -77,13 +77,6 @@ class PostOffice final : public PointToPoint,
   void activate(Peer& peer);
   void retire(Peer& peer);  // If nothing is to be moved.
   bool busy() const { return !pending_.empty() || !active_.empty(); }
-  bool step(bool eager);
-  bool connect();
-  bool move(Peer& peer);
-  bool pull_all();
-  void check_stream(Peer& peer);
-  void check_deadlines();
-  std::string status(const MessageWork& work);
   void settle(const Failure& first);
   void wake_sleepers();
   // If there is something to be moved, and nobody else at it.
@@ -91,6 +84,14 @@ class PostOffice final : public PointToPoint,
   // Gives mutex_ back, then tells the owner of a failure.
   void unlock(Lock& lock);
 
+  // Moving (post_office_moving.cc).
+  bool step(bool eager);
+  bool connect();
+  bool move(Peer& peer);
+  bool pull_all();
+  void check_stream(Peer& peer);
+  void check_deadlines();
+  std::string status(const MessageWork& work);
   // Moves until the work is done; without a work, until nothing is left or else, with a limit,
   // until then, without, until a waiter does it. Gives the lock away in between.
   void drive(Lock& lock, const MessageWork* until, TimePoint limit);
