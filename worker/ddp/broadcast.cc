@@ -23,18 +23,19 @@ bool travels_alone(const at::Tensor& tensor) { return tensor.nbytes() >= kLargeB
 // addressed as bytes.
 void pack(const at::Tensor& tensor, std::uint8_t* bytes) {
   if (tensor.numel() == 0) return;
-  const at::Tensor packed = is_packed(tensor) ? tensor : tensor.variable_data().contiguous();
+  const at::Tensor packed = on_host(tensor);
   std::memcpy(bytes, packed.data_ptr(), packed.nbytes());
 }
 
 void unpack(const std::uint8_t* bytes, const at::Tensor& tensor) {
   if (tensor.numel() == 0) return;
-  if (is_packed(tensor)) {
+  if (is_packed(tensor) && tensor.device().is_cpu()) {
     std::memcpy(tensor.data_ptr(), bytes, tensor.nbytes());
     tensor.unsafeGetTensorImpl()->bump_version();
     return;
   }
-  const at::Tensor packed = at::empty(tensor.sizes(), tensor.options().requires_grad(false));
+  const at::Tensor packed = at::empty_strided(tensor.sizes(), packed_strides(tensor),
+                                              at::TensorOptions(tensor.scalar_type()));
   std::memcpy(packed.data_ptr(), bytes, packed.nbytes());
   copy_values(tensor, packed);
 }
@@ -44,10 +45,10 @@ void unpack(const std::uint8_t* bytes, const at::Tensor& tensor) {
 CoalescedBroadcast::CoalescedBroadcast(std::vector<at::Tensor> tensors)
     : tensors_(std::move(tensors)) {
   for (const at::Tensor& tensor : tensors_) {
-    if (!tensor.device().is_cpu() || tensor.layout() != at::kStrided) {
-      throw std::invalid_argument(fmt::format(
-          "cannot broadcast a tensor ({}) on {}: only dense tensors in CPU memory can be sent",
-          describe(tensor), tensor.device().str()));
+    if (tensor.layout() != at::kStrided) {
+      throw std::invalid_argument(
+          fmt::format("cannot broadcast a tensor ({}) on {}: only dense tensors can be sent",
+                      describe(tensor), tensor.device().str()));
     }
   }
 }
@@ -73,7 +74,7 @@ void CoalescedBroadcast::run(ProcessGroup& group, Rank root, const SharedText& t
 }
 
 void CoalescedBroadcast::broadcast_one(const at::Tensor& tensor, const Route& route) {
-  const at::Tensor packed = is_packed(tensor) ? tensor : tensor.variable_data().contiguous();
+  const at::Tensor packed = on_host(tensor);
   route.group
       .broadcast({packed.data_ptr(), packed.nbytes(), DType::kU8}, route.root, {{}, route.tag})
       ->wait();

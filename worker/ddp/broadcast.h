@@ -13,7 +13,7 @@ namespace ddp {
 
 // Gives tensors of any element type the values that they have on one rank. Small tensors travel
 // together. The tensors have the same sizes, types and strides on all ranks (verify_same_model sees
-// to that) and are on the CPU.
+// to that). Those that are not on the CPU go through host memory; `group` is one of host memory.
 //
 // Keeps a staging buffer between calls, so that repeating it allocates nothing. Used by one thread;
 // every call is collective and throws CollectiveError.

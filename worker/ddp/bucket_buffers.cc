@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <utility>
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "worker/ddp/tensors.h"
@@ -34,6 +35,16 @@ std::string piece_tag(const BucketPiece& piece, std::size_t number, std::size_t 
                      count, span_of(layout_of(piece, layouts), parameters));
 }
 
+namespace {
+
+at::Tensor zeros_on(const at::Device& device, ProcessGroup& group, std::int64_t elements,
+                    at::ScalarType type) {
+  if (device.is_cpu()) return registered_zeros(group, elements, type);
+  return at::zeros({elements}, at::TensorOptions(type).device(device));
+}
+
+}  // namespace
+
 std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layouts,
                                           const std::vector<NamedTensor>& parameters,
                                           ProcessGroup& group, std::optional<at::ScalarType> type) {
@@ -47,8 +58,9 @@ std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layou
     GradBucket::Contents contents;
     contents.index = index;
     contents.is_last = index + 1 == layouts.size();
-    contents.buffer = registered_zeros(
-        group, static_cast<std::int64_t>(layout.bytes / element_bytes), element_type);
+    contents.buffer =
+        zeros_on(parameters[layout.slots.front().parameter].tensor.device(), group,
+                 static_cast<std::int64_t>(layout.bytes / element_bytes), element_type);
     for (const BucketSlot& slot : layout.slots) {
       const NamedTensor& parameter = parameters[slot.parameter];
       contents.gradients.push_back(

@@ -27,11 +27,12 @@ std::string piece_tag(const BucketPiece& piece, std::size_t number, std::size_t 
                       const std::vector<BucketLayout>& layouts,
                       const std::vector<NamedTensor>& parameters);
 
-// The buffers of all buckets, zero, in the group's registered memory as far as there is room.
+// The buffers of all buckets, zero, on the parameters' device: on the CPU in the group's registered
+// memory as far as there is room.
 // Gradients lie in a buffer in the order of the layout's slots, as their parameters do in memory
-// (slot_of). Local. `parameters` is what the layouts were planned from: dense, on the CPU, of a
-// floating-point type. The buffers are of that type, or of `type`, for which the layouts were
-// planned then.
+// (slot_of). Local. `parameters` is what the layouts were planned from: dense, of a floating-point
+// type, those of a layout on one device. The buffers are of that type, or of `type`, for which the
+// layouts were planned then.
 std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layouts,
                                           const std::vector<NamedTensor>& parameters,
                                           ProcessGroup& group,

@@ -9,10 +9,12 @@
 
 namespace ddp {
 
-BucketReductions::BucketReductions(std::shared_ptr<ProcessGroup> group, GradientSlots& slots,
+BucketReductions::BucketReductions(std::shared_ptr<ProcessGroup> group,
+                                   std::vector<DeviceGroup> device_groups, GradientSlots& slots,
                                    std::optional<at::ScalarType> element_type,
                                    std::optional<PieceLimits> piece_limits)
     : group_(std::move(group)),
+      device_groups_(std::move(device_groups)),
       slots_(slots),
       element_type_(element_type),
       piece_limits_(piece_limits) {}
@@ -77,6 +79,7 @@ void BucketReductions::allocate() {
     Bucket& bucket = buckets_[index];
     if (bucket.kind == Kind::kSparse) continue;
     bucket.memory = bucket.kind == Kind::kPlain ? &plain_[next[1]++] : &ordinary_[next[0]++];
+    bucket.route.emplace(*bucket.memory, *group_, device_groups_);
     const std::vector<BucketSlot>& slots = layouts_[index].slots;
     for (std::size_t slot = 0; slot < slots.size(); ++slot) {
       slots_.place(slots[slot].parameter, bucket.memory->gradients()[slot]);
@@ -92,12 +95,10 @@ void BucketReductions::launch(std::size_t index, ReduceOp op, const at::Tensor& 
   if (bucket.sparse) {
     bucket.sparse->start(gradient);
   } else if (is_hooked(bucket)) {
-    runner_.start(*hook_, *bucket.memory, reduction.tag.str());
+    runner_.start(*hook_, bucket.route->on_host(), reduction.tag.str());
   } else if (piece.bytes != 0) {
-    Buffer part = buffer_of(bucket.memory->buffer());
-    part.data = static_cast<std::byte*>(part.data) + piece.offset_bytes;
-    part.count = piece.bytes / dtype_bytes(part.type);
-    reduction.work = group_->all_reduce(part, op, {{}, reduction.tag});
+    reduction.work =
+        bucket.route->all_reduce(piece.offset_bytes, piece.bytes, op, {{}, reduction.tag});
   }
 }
 
@@ -123,6 +124,7 @@ at::Tensor BucketReductions::wait(std::size_t index, double scale) {
     if (const WorkPtr work = std::exchange(reduction.work, nullptr)) work->wait();
   }
   if (bucket.sparse) return bucket.sparse->finish(scale);
+  bucket.route->land();
   if (scale != 1 && !is_hooked(bucket)) {
     const at::NoGradGuard no_grad;
     bucket.memory->buffer().mul_(scale);

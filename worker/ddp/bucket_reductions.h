@@ -11,6 +11,7 @@
 #include "common/base/shared_text.h"
 #include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
+#include "worker/ddp/bucket_route.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/grad_bucket.h"
 #include "worker/ddp/gradient_slots.h"
@@ -37,9 +38,10 @@ class BucketReductions {
   };
 
   // `element_type` is that of the buckets, if it is not the parameters'. Without `piece_limits`
-  // every bucket is one piece. The slots outlive this object.
-  BucketReductions(std::shared_ptr<ProcessGroup> group, GradientSlots& slots,
-                   std::optional<at::ScalarType> element_type,
+  // every bucket is one piece. The slots outlive this object. `group` is one of host memory, beside
+  // which the others stand: see BucketRoute.
+  BucketReductions(std::shared_ptr<ProcessGroup> group, std::vector<DeviceGroup> device_groups,
+                   GradientSlots& slots, std::optional<at::ScalarType> element_type,
                    std::optional<PieceLimits> piece_limits);
 
   // Takes a plan. With memory, buckets are allocated and gradients get their slots; values of
@@ -77,6 +79,7 @@ class BucketReductions {
   struct Bucket {
     Kind kind = Kind::kOrdinary;
     GradBucket* memory = nullptr;
+    std::optional<BucketRoute> route;  // Of the memory.
     std::unique_ptr<SparseReduction> sparse;
     std::size_t first_piece = 0;
     std::size_t pieces = 0;
@@ -91,6 +94,7 @@ class BucketReductions {
   bool is_hooked(const Bucket& bucket) const { return hook_ && bucket.kind == Kind::kOrdinary; }
 
   std::shared_ptr<ProcessGroup> group_;
+  std::vector<DeviceGroup> device_groups_;
   GradientSlots& slots_;
   std::optional<at::ScalarType> element_type_;
   std::optional<PieceLimits> piece_limits_;

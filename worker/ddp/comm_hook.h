@@ -27,6 +27,9 @@ struct CommHookState {
 // Replaces the averaging of a bucket (DistributedDataParallel::register_comm_hook). PyTorch's
 // communication hooks as an interface, with state that can be saved.
 //
+// Hooks work on host memory: the gradients of a model on another device are given to them as a copy
+// there, and go back when they are done.
+//
 // run() is called by a thread of backward as soon as a bucket is full, buckets in the order of
 // their indices. It gets gradients that nobody has divided by the size of the group: averaging, if
 // any, is its own business. The value of the future it returns has as many elements as the buffer,

@@ -72,6 +72,7 @@ std::vector<std::string> settings_of(const DistributedDataParallelOptions& optio
                   type(options.mixed_precision.buffer_dtype)),
       fmt::format("rebuild_buckets {}", options.rebuild_buckets),
       fmt::format("bucket_layout [{}]", fmt::join(buckets, "; ")),
+      fmt::format("device_groups {}", options.device_groups.size()),
   };
 }
 
@@ -90,6 +91,7 @@ ReducerOptions reducer_options(const torch::nn::Module& module,
   result.static_graph = options.static_graph;
   result.rebuild_buckets = options.rebuild_buckets;
   result.bucket_layout = options.bucket_layout;
+  result.device_groups = options.device_groups;
   return result;
 }
 

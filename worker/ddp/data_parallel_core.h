@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "worker/ddp/broadcast.h"
+#include "worker/ddp/bucket_route.h"
 #include "worker/ddp/join_calls.h"
 #include "worker/ddp/mixed_precision.h"
 #include "worker/ddp/module_state.h"
@@ -52,6 +53,13 @@ struct DistributedDataParallelOptions {
   // What bucket_layout() of an earlier process gave: buckets are those from the first step on. For
   // resuming exactly with hooks that compress whole buckets.
   BucketNames bucket_layout;
+  // For parameters on other devices than the CPU: groups of the same ranks for the memory of these
+  // devices (NcclGroup), beside the process group, which is one of host memory. Gradients on a
+  // device that has none, and those that a communication hook takes, go through host memory.
+  std::vector<DeviceGroup> device_groups;
+  // Of PyTorch's other arguments, device_ids, output_device and dim have no counterpart: the module
+  // lies where it lies, on as many devices as it likes, and so does its input. Nor has device_mesh:
+  // a dimension of a mesh is a group that ProcessGroup::split gives.
 };
 
 // What DistributedDataParallel does whatever the module's type; see there.

@@ -38,6 +38,9 @@ namespace ddp {
 // training mode, backward, broadcast_buffers. Any of them throws CollectiveError once the group has
 // failed.
 //
+// The module may lie on any device, or on several: what it is on is not asked for, and inputs are
+// not moved. How gradients travel from devices other than the CPU says device_groups.
+//
 // With mixed_precision, parameters have their low-precision type from a forward until its backward
 // (or, without gradients, its end): look at them before or after.
 //

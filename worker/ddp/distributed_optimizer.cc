@@ -32,10 +32,10 @@ std::shared_ptr<ProcessGroup> borrow(ProcessGroup& group) {
 
 // The average over the ranks, the same bits on all of them.
 at::Tensor average_of(const at::Tensor& loss, ProcessGroup& group) {
-  at::Tensor average = loss.detach().contiguous().clone();
-  gradient_type(average, "the loss");
+  gradient_type(loss, "the loss");
+  at::Tensor average = loss.detach().cpu().contiguous().clone();
   group.all_reduce(buffer_of(average), ReduceOp::kAvg, {{}, "loss"})->wait();
-  return average;
+  return average.to(loss.device());
 }
 
 }  // namespace

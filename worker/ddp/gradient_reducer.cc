@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <stdexcept>
@@ -32,10 +31,6 @@ BucketLimits same_limit(double cap_mb) {
   return {bytes, bytes};
 }
 
-void clear(const at::Tensor& slot) {
-  if (slot.numel() != 0) std::memset(slot.data_ptr(), 0, slot.nbytes());
-}
-
 }  // namespace
 
 GradientReducer::GradientReducer(std::shared_ptr<ProcessGroup> group,
@@ -46,6 +41,7 @@ GradientReducer::GradientReducer(std::shared_ptr<ProcessGroup> group,
         "bucket_cap_mb is {}; it must be at least 0 (one bucket) and at most 1048576 MiB",
         options_.bucket_cap_mb));
   }
+  check_device_groups(options_.device_groups, *group_);
 }
 
 GradientReducer::~GradientReducer() { drain(); }
@@ -73,6 +69,7 @@ bool GradientReducer::is_planned(const std::vector<at::Tensor>& parameters) cons
 
 void GradientReducer::plan(const std::vector<at::Tensor>& parameters) {
   listed_.clear();
+  routes_.clear();
   buckets_.clear();
   std::vector<NamedTensor> trainable;
   std::unordered_set<const at::TensorImpl*> seen;
@@ -86,13 +83,18 @@ void GradientReducer::plan(const std::vector<at::Tensor>& parameters) {
   verify_same_model({trainable, {}}, *group_);
 
   std::vector<BucketParameter> sizes;
+  std::vector<c10::Device> devices;
   for (const NamedTensor& parameter : trainable) {
     const DType type = gradient_type(parameter.tensor, parameter.name);
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
-    sizes.push_back({count * dtype_bytes(type), static_cast<int>(type)});
+    const int device = device_number(parameter.tensor.device(), devices);
+    sizes.push_back({count * dtype_bytes(type), kind_number(type, device)});
   }
   const std::vector<BucketLayout> layouts = plan_buckets(sizes, same_limit(options_.bucket_cap_mb));
   buckets_ = make_grad_buckets(layouts, trainable, *group_);
+  for (GradBucket& bucket : buckets_) {
+    routes_.emplace_back(bucket, *group_, options_.device_groups);
+  }
   tags_.clear();
   views_.clear();
   first_flag_.clear();
@@ -124,7 +126,7 @@ void GradientReducer::reduce(const std::vector<at::Tensor>& parameters) {
   try {
     exchange();
   } catch (const std::exception& error) {
-    if (group_->size() > 1) group_->abort(error.what());
+    abort_all(*group_, options_.device_groups, error.what());
     drain();
     throw;
   }
@@ -151,6 +153,7 @@ void GradientReducer::exchange() {
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     if (works_[bucket]) works_[bucket]->wait();
     works_[bucket].reset();
+    routes_[bucket].land();
     publish(bucket);
   }
 }
@@ -162,31 +165,30 @@ void GradientReducer::fill(std::size_t bucket) {
     const at::Tensor& slot = contents.gradients()[index];
     const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined()) {
-      clear(slot);
+      zero_values(slot);
       continue;
     }
     if (is_same_memory(gradient, slot)) continue;
     const bool is_sparse = gradient.is_sparse();
     if ((gradient.layout() != at::kStrided && !is_sparse) ||
-        gradient.sizes() != parameter.sizes() || !gradient.device().is_cpu() ||
+        gradient.sizes() != parameter.sizes() || gradient.device() != parameter.device() ||
         gradient.scalar_type() != parameter.scalar_type()) {
       throw std::invalid_argument(fmt::format(
           "the gradient of {} ({}) is {} on {}; a gradient has its parameter's sizes and type to "
-          "be reduced, and is on the CPU",
-          contents.names()[index], describe(parameter), describe(gradient),
-          gradient.device().str()));
+          "be reduced, and is on its device, {}",
+          contents.names()[index], describe(parameter), describe(gradient), gradient.device().str(),
+          parameter.device().str()));
     }
     copy_values(slot, is_sparse ? gradient.to_dense() : gradient);
   }
 }
 
 void GradientReducer::start(std::size_t bucket) {
-  GradBucket& contents = buckets_[bucket];
+  BucketRoute& route = routes_[bucket];
   if (hook_) {
-    runner_.start(*hook_, contents, tags_[bucket].str());
-  } else if (contents.buffer().numel() != 0) {
-    works_[bucket] =
-        group_->all_reduce(buffer_of(contents.buffer()), ReduceOp::kAvg, {{}, tags_[bucket]});
+    runner_.start(*hook_, route.on_host(), tags_[bucket].str());
+  } else if (const std::size_t bytes = buckets_[bucket].buffer().nbytes(); bytes != 0) {
+    works_[bucket] = route.all_reduce(0, bytes, ReduceOp::kAvg, {{}, tags_[bucket]});
   }
 }
 

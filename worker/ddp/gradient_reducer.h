@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "common/base/shared_text.h"
+#include "worker/ddp/bucket_route.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/grad_bucket.h"
 #include "worker/ddp/hook_runner.h"
@@ -25,6 +26,8 @@ struct GradientReducerOptions {
   // .grad is the reduced bucket itself: saves a copy after the reduction, and the copy before it as
   // well if gradients are set to zero in place.
   bool gradient_as_bucket_view = false;
+  // For parameters on other devices: see BucketRoute.
+  std::vector<DeviceGroup> device_groups;
 };
 
 // Averages .grad over the ranks when it is told to: what the step mode is made of. It uses no hooks
@@ -40,7 +43,8 @@ struct GradientReducerOptions {
 // In a group of one a communication hook is run, and nothing is done without one.
 class GradientReducer {
  public:
-  // Throws std::invalid_argument for a bucket_cap_mb below 0 or above 1048576.
+  // `group` is one of host memory. Throws std::invalid_argument for a bucket_cap_mb below 0 or
+  // above 1048576, or for device groups that do not fit.
   explicit GradientReducer(std::shared_ptr<ProcessGroup> group,
                            const GradientReducerOptions& options = {});
   // Waits for what is in flight.
@@ -84,6 +88,7 @@ class GradientReducer {
 
   std::vector<Listed> listed_;  // What was planned for.
   std::vector<GradBucket> buckets_;
+  std::vector<BucketRoute> routes_;             // By bucket.
   std::vector<std::vector<at::Tensor>> views_;  // By bucket: what .grad is, with views.
   std::vector<SharedText> tags_;                // By bucket.
   std::vector<std::size_t> first_flag_;         // By bucket: where its flags begin.

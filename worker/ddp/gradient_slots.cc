@@ -1,6 +1,5 @@
 #include "worker/ddp/gradient_slots.h"
 
-#include <cstring>
 #include <stdexcept>
 #include <utility>
 
@@ -90,10 +89,7 @@ void GradientSlots::stage_and_keep(std::size_t index) {
   stage(index);
 }
 
-void GradientSlots::stage_zero(std::size_t index) {
-  const at::Tensor& slot = parameters_[index].slot;
-  if (slot.numel() != 0) std::memset(slot.data_ptr(), 0, slot.nbytes());
-}
+void GradientSlots::stage_zero(std::size_t index) { zero_values(parameters_[index].slot); }
 
 void GradientSlots::publish(std::size_t index, bool used_somewhere) {
   Parameter& parameter = parameters_[index];
@@ -135,9 +131,8 @@ void GradientSlots::zero_grad(bool set_to_none) {
       continue;
     } else if (gradient.requires_grad()) {
       gradient = at::zeros_like(gradient);
-    } else if (is_packed(gradient) && gradient.device().is_cpu()) {
-      if (gradient.numel() != 0) std::memset(gradient.data_ptr(), 0, gradient.nbytes());
-      mark_changed(gradient);
+    } else if (is_packed(gradient)) {
+      zero_values(gradient);
     } else {
       gradient.zero_();
     }

@@ -23,7 +23,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       slots_(std::move(parameters),
              {options_.gradient_as_bucket_view, options_.after_backward != nullptr}),
       // Whether to skip is decided for a bucket.
-      reductions_(group_, slots_, options_.plan.element_type,
+      reductions_(group_, options_.device_groups, slots_, options_.plan.element_type,
                   options_.skip_all_reduce_unused_params ? std::nullopt : options_.pieces),
       reduced_(slots_.named()),
       parameters_(slots_.size()),
@@ -35,11 +35,14 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
         "skip_all_reduce_unused_params needs find_unused_parameters or static_graph: without, "
         "an unused parameter is an error");
   }
+  check_device_groups(options_.device_groups, *group_);
   has_rebuilt_ = !options_.rebuild_buckets || !options_.bucket_layout.empty();
   adopt(options_.bucket_layout.empty() ? planner_.first()
                                        : planner_.from_names(options_.bucket_layout));
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     parameters_[index].type = slots_.parameter(index).tensor.scalar_type();
+    parameters_[index].device = slots_.parameter(index).tensor.device();
+    is_all_on_cpu_ = is_all_on_cpu_ && parameters_[index].device.is_cpu();
     add_hook(index);
   }
 }
@@ -100,12 +103,20 @@ void Reducer::renew_hooks() {
 void Reducer::check_types() {
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     const NamedTensor& parameter = slots_.parameter(index);
-    if (parameter.tensor.scalar_type() == parameters_[index].type) continue;
-    const std::string text = fmt::format(
-        "parameter {} is {} now, it was {} when the module was wrapped; convert the module first, "
-        "then wrap it, or use mixed_precision",
-        parameter.name, type_name(parameter.tensor.scalar_type()),
-        type_name(parameters_[index].type));
+    const Parameter& at_construction = parameters_[index];
+    const bool is_moved = parameter.tensor.device() != at_construction.device;
+    if (!is_moved && parameter.tensor.scalar_type() == at_construction.type) continue;
+    const std::string text =
+        is_moved
+            ? fmt::format(
+                  "parameter {} is on {} now, it was on {} when the module was "
+                  "wrapped; move the module first, then wrap it",
+                  parameter.name, parameter.tensor.device().str(), at_construction.device.str())
+            : fmt::format(
+                  "parameter {} is {} now, it was {} when the module was wrapped; "
+                  "convert the module first, then wrap it, or use mixed_precision",
+                  parameter.name, type_name(parameter.tensor.scalar_type()),
+                  type_name(at_construction.type));
     abort(text);
     throw std::logic_error(text);
   }
@@ -130,7 +141,7 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
                     "not registered",
                     present->name(), hook->name()));
   }
-  if (!pass_.expired()) {
+  if (in_pass_ && !pass_.expired()) {
     throw std::logic_error("register_comm_hook was called during a backward");
   }
   reductions_.set_hook(std::move(hook));
@@ -159,7 +170,7 @@ std::vector<std::string> Reducer::unused_parameters() const {
 }
 
 void Reducer::abort(const std::string& reason) {
-  if (group_->size() > 1) group_->abort(reason);
+  abort_all(*group_, options_.device_groups, reason);
 }
 
 }  // namespace ddp

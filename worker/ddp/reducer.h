@@ -44,6 +44,8 @@ struct ReducerOptions {
   // Runs at the end of every backward, also of those without synchronisation, before gradients are
   // written. May give parameters another type; gradients get theirs.
   std::function<void()> after_backward;
+  // For parameters on other devices: see BucketRoute.
+  std::vector<DeviceGroup> device_groups;
 };
 
 // Averages gradients over the group while backward goes on.
@@ -77,6 +79,13 @@ struct ReducerOptions {
 // divided then. It also runs in a group of one. Buckets of sparse gradients and of delayed
 // parameters do not go through it.
 //
+// Devices. Parameters may lie on any devices, those of one module on several; each has buckets of
+// its own. On the CPU these are in the group's registered memory; how others get to the other ranks
+// says BucketRoute: with a group for the device's memory, or through host memory. What ranks have
+// to agree on goes over `group`, which is one of host memory. Backward then runs on a thread of
+// each device, and any of them may call the reducer. Results are waited for on the host, so
+// they are there for every stream of a device when backward() returns.
+//
 // If a rank's backward ends by an exception, its group is aborted, so that the others do not wait
 // for the rest of its buckets. The reducer itself begins the next backward from a clean state.
 //
@@ -91,8 +100,9 @@ struct ReducerOptions {
 // its parameters that has begun.
 class Reducer {
  public:
-  // The parameters, in the order of definition, all requiring a gradient, dense, on the CPU,
-  // of a floating-point type; std::invalid_argument names the one that is not.
+  // The parameters, in the order of definition, all requiring a gradient, dense, of a
+  // floating-point type; std::invalid_argument names the one that is not. `group` is one of host
+  // memory.
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group,
           ReducerOptions options);
   // Removes the hooks. If a backward was abandoned half-way, waits for what it has in flight in the
@@ -113,9 +123,9 @@ class Reducer {
   // reducer.
   void watch_outputs(const std::vector<at::Tensor>& outputs);
 
-  // Checks that parameters have the types they had at construction: a parameter that has been given
-  // another one (Module::to) has lost the hook. Else aborts the group and throws std::logic_error
-  // naming the parameter. For the start of a forward.
+  // Checks that parameters have the types and devices they had at construction: a parameter that
+  // has been given another one (Module::to) has lost the hook. Else aborts the group and throws
+  // std::logic_error naming the parameter. For the start of a forward.
   void check_types();
 
   // Parameters have been given another type, which gives them other nodes in the graph.
@@ -150,13 +160,18 @@ class Reducer {
   std::vector<std::string> unused_parameters() const;
 
  private:
-  // One backward that synchronises. Owned by autograd's record of that backward, which dies at the
-  // latest when backward() returns or throws: that is how an abandoned one is noticed.
+  // One backward that synchronises. Owned by autograd's record of that backward, which dies when
+  // backward() returns or throws: that is how an abandoned one is noticed. (A thread of a device
+  // may hold the record a little longer.)
   struct Pass;
+  struct LocalPass {
+    bool is_finished = false;
+  };
   struct EndOfPass;
 
   struct Parameter {
-    at::ScalarType type = at::kFloat;  // At construction.
+    at::ScalarType type = at::kFloat;  // At construction, as the device.
+    c10::Device device = at::kCPU;
     std::size_t bucket = 0;
     std::size_t piece = 0;
     std::shared_ptr<torch::autograd::Node>
@@ -178,6 +193,7 @@ class Reducer {
   void on_outputs();
   void on_gradient(std::size_t index);
   Pass& enter_pass(bool from_outputs);
+  bool is_nested_in(const Pass& pass) const;
   void begin_pass(const void* graph, bool from_outputs);
   void enter_local_pass();
   void start(Pass& pass);
@@ -220,9 +236,10 @@ class Reducer {
 
   // Hooks may come from several of autograd's threads, one at a time for each device.
   std::mutex mutex_;
+  bool is_all_on_cpu_ = true;
   bool require_sync_ = true;
   std::weak_ptr<Pass> pass_;
-  std::weak_ptr<int> local_pass_;
+  std::weak_ptr<LocalPass> local_pass_;
   bool in_pass_ = false;  // Between the first hook and the end; true with pass_ expired: abandoned.
   BucketProgress progress_;
   PassTimer timer_;

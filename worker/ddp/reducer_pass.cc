@@ -29,21 +29,27 @@ std::string list(const std::vector<std::string>& names) {
 }  // namespace
 
 struct Reducer::Pass {
-  Pass(std::shared_ptr<ProcessGroup> group_in, const void* graph_in, bool from_outputs_in)
-      : group(std::move(group_in)), graph(graph_in), from_outputs(from_outputs_in) {}
+  Pass(std::shared_ptr<ProcessGroup> group_in, std::vector<DeviceGroup> device_groups_in,
+       const void* graph_in, bool from_outputs_in)
+      : group(std::move(group_in)),
+        device_groups(std::move(device_groups_in)),
+        graph(graph_in),
+        from_outputs(from_outputs_in) {}
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
 
   ~Pass() {
     if (is_finished || group->size() == 1) return;
     try {
-      group->abort("backward ended by an exception before its gradients were reduced");
+      abort_all(*group, device_groups,
+                "backward ended by an exception before its gradients were reduced");
     } catch (const std::exception&) {
       // Nothing is left to tell the peers with; their deadlines end their wait.
     }
   }
 
   std::shared_ptr<ProcessGroup> group;
+  std::vector<DeviceGroup> device_groups;
   const void* graph;
   bool from_outputs;  // Began at the module's outputs, so every nested backward lies within it.
   std::thread::id thread = std::this_thread::get_id();
@@ -86,17 +92,23 @@ void Reducer::on_gradient(std::size_t index) {
 Reducer::Pass& Reducer::enter_pass(bool from_outputs) {
   const void* graph = compat::current_backward();
   std::shared_ptr<Pass> pass = pass_.lock();
-  if (!pass) {
+  if (!pass || pass->is_finished) {
     begin_pass(graph, from_outputs);
     pass = pass_.lock();
-  } else if (pass->graph != graph && !(options_.static_graph && pass->from_outputs &&
-                                       pass->thread == std::this_thread::get_id())) {
+  } else if (pass->graph != graph && !is_nested_in(*pass)) {
     throw std::logic_error(
         "a backward through a DistributedDataParallel module began before another one had ended; "
         "run them one after the other, and only the last one outside of no_sync(); one that is "
         "nested in another (checkpointing) needs static_graph");
   }
   return *pass;  // Autograd's record of the running backward owns it.
+}
+
+// Whether a backward that runs here is part of this one. A nested one runs on the thread of its
+// device, whoever began it: a thread tells whose a backward is on the CPU only.
+bool Reducer::is_nested_in(const Pass& pass) const {
+  return options_.static_graph && pass.from_outputs &&
+         (!is_all_on_cpu_ || pass.thread == std::this_thread::get_id());
 }
 
 void Reducer::begin_pass(const void* graph, bool from_outputs) {
@@ -113,7 +125,8 @@ void Reducer::begin_pass(const void* graph, bool from_outputs) {
     throw std::logic_error(text);
   }
   pass_.reset();  // The memory of the last one is this one's.
-  auto pass = std::allocate_shared<Pass>(RecyclingAllocator<Pass>(), group_, graph, from_outputs);
+  auto pass = std::allocate_shared<Pass>(RecyclingAllocator<Pass>(), group_, options_.device_groups,
+                                         graph, from_outputs);
   // Queued at the first gradient, so that it runs however few gradients come.
   torch::autograd::Engine::get_default_engine().queue_callback(EndOfPass(*this, pass));
   pass_ = pass;
@@ -123,11 +136,13 @@ void Reducer::begin_pass(const void* graph, bool from_outputs) {
 
 // A backward without synchronisation, whose end has to be noticed.
 void Reducer::enter_local_pass() {
-  if (!local_pass_.expired()) return;
-  const auto pass = std::make_shared<int>(0);
+  if (const auto present = local_pass_.lock(); present && !present->is_finished) return;
+  const auto pass = std::make_shared<LocalPass>();
   torch::autograd::Engine::get_default_engine().queue_callback([this, pass] {
     options_.after_backward();
     slots_.match_types();
+    const std::lock_guard lock(mutex_);
+    pass->is_finished = true;
   });
   local_pass_ = pass;
 }

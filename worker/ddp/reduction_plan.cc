@@ -16,6 +16,7 @@ using Kind = BucketReductions::Kind;
 
 ReductionPlanner::ReductionPlanner(const std::vector<NamedTensor>& parameters, Options options)
     : options_(std::move(options)), is_delayed_(parameters.size(), false) {
+  std::vector<c10::Device> devices;
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) {
       throw std::invalid_argument(fmt::format("parameter {} requires no gradient", parameter.name));
@@ -25,7 +26,8 @@ ReductionPlanner::ReductionPlanner(const std::vector<NamedTensor>& parameters, O
       type = gradient_type(at::empty({0}, *options_.element_type), "the type of reduction");
     }
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
-    parameters_.push_back({count * dtype_bytes(type), static_cast<int>(type)});
+    const int device = device_number(parameter.tensor.device(), devices);
+    parameters_.push_back({count * dtype_bytes(type), kind_number(type, device)});
     names_.push_back(parameter.name);
   }
   for (const std::string& name : options_.sparse) {
@@ -115,7 +117,8 @@ BucketReductions::Plan ReductionPlanner::from_names(const BucketNames& names) co
         if (parameters_[first].alone || parameters_[index].alone) {
           refuse("shares it, but one of the gradients is sparse");
         }
-        if (parameters_[first].type != parameters_[index].type) refuse("is of another type");
+        if (parameters_[first].type != parameters_[index].type)
+          refuse("is of another type or on another device");
         if (is_delayed_[first] != is_delayed_[index]) refuse("is delayed unlike the first one");
       }
       members.push_back(index);

@@ -28,8 +28,9 @@ class ReductionPlanner {
     std::string delay_until;                     // ...reduced next after this parameter's.
     std::optional<at::ScalarType> element_type;  // Of the buckets, if not the parameters'.
   };
-  // Parameters in the order of definition, dense in themselves, on the CPU, of a floating-point
-  // type. Throws std::invalid_argument naming the one that is not, or a name that there is not.
+  // Parameters in the order of definition, dense in themselves, of a floating-point type. Those on
+  // different devices are in different buckets. Throws std::invalid_argument naming the one that is
+  // not, or a name that there is not.
   ReductionPlanner(const std::vector<NamedTensor>& parameters, Options options);
 
   // Before the order is known: the reverse of the order of definition.

@@ -30,7 +30,7 @@ void SparseReduction::start(const at::Tensor& gradient) {
   const at::NoGradGuard no_grad;
   const at::Tensor& like = parameter_.tensor;
   if (gradient.defined()) {
-    const at::Tensor data = gradient.detach();
+    const at::Tensor data = gradient.detach().cpu();
     const at::Tensor sparse =
         (data.layout() == at::kSparse ? data : data.to_sparse(/*sparse_dim=*/1)).coalesce();
     if (sparse.sizes() != like.sizes() || sparse.sparse_dim() != 1) {
@@ -43,7 +43,7 @@ void SparseReduction::start(const at::Tensor& gradient) {
     values_ = sparse.values().to(like.scalar_type()).contiguous();
   } else {
     rows_ = at::empty({0}, at::kLong);
-    values_ = at::empty({0}, like.scalar_type());
+    values_ = at::empty({0}, at::TensorOptions(like.scalar_type()));
   }
   std::int64_t& mine = counts_[static_cast<std::size_t>(group_->rank())];
   mine = rows_.numel();
@@ -79,7 +79,7 @@ at::Tensor SparseReduction::finish(double scale) {
   values_.reset();
   all_rows_.reset();
   all_values_.reset();
-  return sum;
+  return sum.to(parameter_.tensor.device());
 }
 
 void SparseReduction::drain() {

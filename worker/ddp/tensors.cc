@@ -43,14 +43,11 @@ const char* type_name(at::ScalarType type) {
   }
 }
 
-DType element_type(const at::Tensor& tensor, const std::string& what) {
+namespace {
+
+// On any device.
+DType type_of_elements(const at::Tensor& tensor, const std::string& what) {
   if (!tensor.defined()) throw std::invalid_argument(fmt::format("{} is undefined", what));
-  if (!tensor.device().is_cpu()) {
-    throw std::invalid_argument(fmt::format(
-        "{} is on {}; a group of host memory takes CPU tensors only (for memory of CUDA devices "
-        "there is NCCL's group, worker/nccl)",
-        what, tensor.device().str()));
-  }
   if (tensor.layout() != at::kStrided) {
     throw std::invalid_argument(fmt::format("{} is not dense; convert it with to_dense()", what));
   }
@@ -80,8 +77,20 @@ DType element_type(const at::Tensor& tensor, const std::string& what) {
   }
 }
 
+}  // namespace
+
+DType element_type(const at::Tensor& tensor, const std::string& what) {
+  if (tensor.defined() && !tensor.device().is_cpu()) {
+    throw std::invalid_argument(fmt::format(
+        "{} is on {}; a group of host memory takes CPU tensors only (for memory of CUDA devices "
+        "there is NCCL's group, worker/nccl)",
+        what, tensor.device().str()));
+  }
+  return type_of_elements(tensor, what);
+}
+
 DType gradient_type(const at::Tensor& tensor, const std::string& what) {
-  const DType type = element_type(tensor, what);
+  const DType type = type_of_elements(tensor, what);
   if (is_floating(type)) return type;
   throw std::invalid_argument(
       fmt::format("{} is {}; gradients are averaged as float16, bfloat16, float32 or float64", what,
@@ -92,6 +101,20 @@ Buffer buffer_of(const at::Tensor& tensor) {
   DDP_CHECK(tensor.is_contiguous(), "{}", describe(tensor));
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()),
           element_type(tensor, "a buffer")};
+}
+
+Buffer device_buffer_of(const at::Tensor& tensor) {
+  DDP_CHECK(tensor.is_contiguous(), "{}", describe(tensor));
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()),
+          type_of_elements(tensor, "a buffer")};
+}
+
+at::Tensor on_host(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu() && is_packed(tensor)) return tensor;
+  const at::NoGradGuard no_grad;
+  const at::Tensor copy = at::empty_strided(tensor.sizes(), packed_strides(tensor),
+                                            at::TensorOptions(tensor.scalar_type()));
+  return copy.copy_(tensor.detach());
 }
 
 at::Tensor registered_zeros(ProcessGroup& group, std::int64_t elements, at::ScalarType type) {
@@ -155,6 +178,16 @@ void copy_values(const at::Tensor& to, const at::Tensor& from) {
   to.copy_(from);
 }
 
+void zero_values(const at::Tensor& tensor) {
+  if (!tensor.device().is_cpu()) {
+    const at::NoGradGuard no_grad;
+    tensor.zero_();
+    return;
+  }
+  if (tensor.nbytes() != 0) std::memset(tensor.data_ptr(), 0, tensor.nbytes());
+  mark_changed(tensor);
+}
+
 void wait_quietly(WorkPtr& work) {
   if (!work) return;
   try {
@@ -174,7 +207,7 @@ const at::Tensor& gradient_view(at::Tensor& kept, const at::Tensor& slot) {
 bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() && b.defined() && a.layout() == at::kStrided && b.layout() == at::kStrided &&
          a.data_ptr() == b.data_ptr() && a.sizes() == b.sizes() && a.strides() == b.strides() &&
-         a.scalar_type() == b.scalar_type();
+         a.scalar_type() == b.scalar_type() && a.device() == b.device();
 }
 
 }  // namespace ddp

@@ -10,7 +10,8 @@
 #include "worker/collectives/types.h"
 #include "worker/runtime/process_group.h"
 
-// Between LibTorch's tensors and the bytes that collectives move. CPU tensors only.
+// Between LibTorch's tensors and the bytes that collectives move. CPU tensors only, where nothing
+// else is said.
 namespace ddp {
 
 // "float32", and so on.
@@ -21,15 +22,21 @@ const char* type_name(at::ScalarType type);
 // the CPU.
 DType element_type(const at::Tensor& tensor, const std::string& what);
 
-// The same for what is averaged: floating point only.
+// The same for what is averaged: floating point only, on any device.
 DType gradient_type(const at::Tensor& tensor, const std::string& what);
 
 // All elements of a contiguous tensor. The tensor must outlive the use of the buffer.
 Buffer buffer_of(const at::Tensor& tensor);
+// The same for a group of the memory of the tensor's device, whichever that is.
+Buffer device_buffer_of(const at::Tensor& tensor);
 
 // A flat tensor of zeros in memory that the group's ranks reduce in place (ProcessGroup::allocate),
 // or in ordinary memory if there is none left. It may outlive the group.
 at::Tensor registered_zeros(ProcessGroup& group, std::int64_t elements, at::ScalarType type);
+
+// The tensor without history in host memory, with packed strides: itself, if it is there and is so
+// already. Waits for the tensor's device.
+at::Tensor on_host(const at::Tensor& tensor);
 
 // "float32 [10, 5]", or "float32 [10, 5] strides [1, 10]" where the layout is not row-major.
 std::string describe(const at::Tensor& tensor);
@@ -51,8 +58,12 @@ at::Tensor slot_of(const at::Tensor& flat, std::int64_t first_element, const at:
 // values have changed since.
 void mark_changed(const at::Tensor& tensor);
 
-// Copies values; a memcpy where both have equal type, sizes and packed strides.
+// Copies values; a memcpy where both are on the CPU and have equal type, sizes and packed strides.
+// Between devices it returns when that is done.
 void copy_values(const at::Tensor& to, const at::Tensor& from);
+
+// Sets a packed tensor to zero; on the CPU a memset.
+void zero_values(const at::Tensor& tensor);
 
 // Waits until an operation, which may be null, no longer uses its buffer, and drops it, whatever
 // became of it. For clearing up after an error whose cause is being thrown already.

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <xxhash.h>
 
+#include "worker/ddp/bucket_route.h"
 #include "worker/ddp/tensors.h"
 
 namespace ddp {
@@ -21,8 +22,19 @@ namespace {
 
 constexpr std::string_view kOption = "option ";
 
-std::string line_of(std::string_view kind, const NamedTensor& item) {
-  std::string line = fmt::format("{} {} {}", kind, item.name, describe(item.tensor));
+// The numbers of devices may differ between ranks. What lies together on one may not.
+std::string place_of(const at::Tensor& tensor, std::vector<c10::Device>& devices) {
+  const c10::Device device = tensor.device();
+  if (device.is_cpu()) return {};
+  return fmt::format(" on {} device number {} of the module",
+                     c10::DeviceTypeName(device.type(), /*lower_case=*/true),
+                     device_number(device, devices));
+}
+
+std::string line_of(std::string_view kind, const NamedTensor& item,
+                    std::vector<c10::Device>& devices) {
+  std::string line = fmt::format("{} {} {}{}", kind, item.name, describe(item.tensor),
+                                 place_of(item.tensor, devices));
   if (kind == "parameter" && !item.tensor.requires_grad()) line += " without gradient";
   if (!item.shared_as.empty()) {
     line += fmt::format(" shared as {}", fmt::join(item.shared_as, ", "));
@@ -33,8 +45,11 @@ std::string line_of(std::string_view kind, const NamedTensor& item) {
 // One line for each tensor and each setting.
 std::string description(const ModuleState& state, const std::vector<std::string>& settings) {
   std::string text;
-  for (const NamedTensor& item : state.parameters) text += line_of("parameter", item) + '\n';
-  for (const NamedTensor& item : state.buffers) text += line_of("buffer", item) + '\n';
+  std::vector<c10::Device> devices;
+  for (const NamedTensor& item : state.parameters) {
+    text += line_of("parameter", item, devices) + '\n';
+  }
+  for (const NamedTensor& item : state.buffers) text += line_of("buffer", item, devices) + '\n';
   for (const std::string& setting : settings) text += fmt::format("{}{}\n", kOption, setting);
   return text;
 }

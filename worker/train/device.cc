@@ -52,28 +52,29 @@ std::vector<c10::Device> model_devices(const Options& options) {
   return devices;
 }
 
-std::shared_ptr<ProcessGroup> make_device_group(const Options& options,
-                                                const std::vector<c10::Device>& devices,
-                                                const std::shared_ptr<ProcessGroup>& host) {
-  if (options.device == DeviceKind::kCpu || host->size() == 1) return host;
-  if (devices.size() > 1) {
-    refuse_cuda(
-        fmt::format("--model {} on CUDA devices is for one worker; expected cpu", options.model));
-  }
-  auto library = NcclLibrary::load();
+std::vector<DeviceGroup> make_device_groups(const Options& options,
+                                            const std::vector<c10::Device>& devices,
+                                            const std::shared_ptr<ProcessGroup>& host) {
+  if (options.device == DeviceKind::kCpu || host->size() == 1) return {};
+  const auto library = NcclLibrary::load();
   if (!library) refuse_cuda(library.error().message);
-  NcclGroupOptions nccl;
-  nccl.timeout =
-      std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_seconds * 1000) + 1);
-  nccl.rank = host->rank();
-  nccl.size = host->size();
-  nccl.round = host->round();
-  nccl.device = devices[0].index();
-  nccl.name = "ddp-train";
-  nccl.on_abort = [host](const ddp::Failure& failure) { host->abort(failure.text); };
   const WorkerEnvironment worker = read_worker_environment(process_variable);
-  nccl.abort_store = connect_store(worker, nccl.connect_timeout);
-  return NcclGroup::make(*std::move(library), connect_store(worker, nccl.connect_timeout), nccl);
+  std::vector<DeviceGroup> groups;
+  for (const c10::Device& device : devices) {
+    NcclGroupOptions nccl;
+    nccl.timeout =
+        std::chrono::milliseconds(static_cast<std::int64_t>(options.timeout_seconds * 1000) + 1);
+    nccl.rank = host->rank();
+    nccl.size = host->size();
+    nccl.round = host->round();
+    nccl.device = device.index();
+    nccl.name = fmt::format("ddp-train stage {}", groups.size());
+    nccl.on_abort = [host](const ddp::Failure& failure) { host->abort(failure.text); };
+    nccl.abort_store = connect_store(worker, nccl.connect_timeout);
+    groups.push_back(
+        {device, NcclGroup::make(*library, connect_store(worker, nccl.connect_timeout), nccl)});
+  }
+  return groups;
 }
 
 }  // namespace ddp::train

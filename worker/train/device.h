@@ -5,6 +5,7 @@
 
 #include <c10/core/Device.h>
 
+#include "worker/ddp/bucket_route.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/options.h"
 
@@ -15,12 +16,12 @@ namespace ddp::train {
 // kExitInvalidValue if LibTorch has no CUDA or there are not enough devices.
 std::vector<c10::Device> model_devices(const Options& options);
 
-// The group for tensors on these devices: `host`, or a NcclGroup of the same ranks beside it whose
-// failures abort `host`. Collective. Throws Failure with kExitInvalidValue where NCCL cannot be
-// loaded, or where there are several workers of two CUDA devices each, since a NcclGroup is over
-// one device; CollectiveError if the ranks do not meet.
-std::shared_ptr<ProcessGroup> make_device_group(const Options& options,
-                                                const std::vector<c10::Device>& devices,
-                                                const std::shared_ptr<ProcessGroup>& host);
+// The groups that stand beside `host` for memory of these devices: for each CUDA device a NcclGroup
+// of the same ranks whose failures abort `host`; none for the CPU or for one worker. Collective.
+// Throws Failure with kExitInvalidValue where NCCL cannot be loaded; CollectiveError if the ranks
+// do not meet.
+std::vector<DeviceGroup> make_device_groups(const Options& options,
+                                            const std::vector<c10::Device>& devices,
+                                            const std::shared_ptr<ProcessGroup>& host);
 
 }  // namespace ddp::train

@@ -99,13 +99,13 @@ class Worker {
     agree_or_fail(*group_, readable, kExitDataInvalid, fmt::format("--data {}", options_.data));
     ProgressPrinter printer(stdout, ::isatty(STDOUT_FILENO) != 0, options_.log_every);
     const std::vector<c10::Device> devices = model_devices(options_);
-    const auto device_group = make_device_group(options_, devices, group_);
-    if (device_group != group_) abort_.connect(device_group);
+    const std::vector<DeviceGroup> device_groups = make_device_groups(options_, devices, group_);
+    for (const DeviceGroup& beside : device_groups) abort_.connect(beside.group);
     Trainer trainer({.options = options_,
                      .data = *std::move(data),
                      .group = group_,
                      .devices = devices,
-                     .device_group = device_group,
+                     .device_groups = device_groups,
                      .channel = *channel_,
                      .printer = rank_ == 0 ? &printer : nullptr,
                      .threads = threads_});

@@ -16,8 +16,10 @@ namespace {
 class DdpReplica final : public Replica {
  public:
   DdpReplica(const Options& options, std::shared_ptr<Model> model,
-             torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group)
-      : Replica(options, optimizer, group), model_(std::move(model), group, ddp_options(options)) {
+             torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group,
+             const std::vector<DeviceGroup>& device_groups)
+      : Replica(options, optimizer, group),
+        model_(std::move(model), group, ddp_options(options, device_groups)) {
     if (comm_hook()) model_.register_comm_hook(comm_hook());
   }
 
@@ -33,8 +35,10 @@ class DdpReplica final : public Replica {
   void set_trace(std::shared_ptr<Trace> trace) override { model_.set_trace(std::move(trace)); }
 
  private:
-  static DistributedDataParallelOptions ddp_options(const Options& options) {
+  static DistributedDataParallelOptions ddp_options(const Options& options,
+                                                    const std::vector<DeviceGroup>& device_groups) {
     DistributedDataParallelOptions result;
+    result.device_groups = device_groups;
     if (options.bucket_cap_mb > 0) result.bucket_cap_mb = options.bucket_cap_mb;
     result.gradient_as_bucket_view = options.gradient_as_bucket_view;
     result.broadcast_buffers = options.broadcast_buffers;
@@ -54,10 +58,11 @@ class DdpReplica final : public Replica {
 class StepReplica final : public Replica {
  public:
   StepReplica(const Options& options, std::shared_ptr<Model> model,
-              torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group)
+              torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group,
+              const std::vector<DeviceGroup>& device_groups)
       : Replica(options, optimizer, group),
         model_(std::move(model)),
-        stepper_(optimizer, *model_, group, step_options(options)),
+        stepper_(optimizer, *model_, group, step_options(options, device_groups)),
         buffers_(model_->buffers()) {
     if (comm_hook()) stepper_.register_comm_hook(comm_hook());
     broadcast_master_param(*model_, *group);
@@ -73,8 +78,10 @@ class StepReplica final : public Replica {
   void set_trace(std::shared_ptr<Trace> /*trace*/) override {}
 
  private:
-  static DistributedOptimizerOptions step_options(const Options& options) {
+  static DistributedOptimizerOptions step_options(const Options& options,
+                                                  const std::vector<DeviceGroup>& device_groups) {
     DistributedOptimizerOptions result;
+    result.device_groups = device_groups;
     result.bucket_cap_mb = options.bucket_cap_mb;
     result.gradient_as_bucket_view = options.gradient_as_bucket_view;
     return result;
@@ -117,11 +124,12 @@ void Replica::step() {
 
 std::unique_ptr<Replica> Replica::make(const Options& options, std::shared_ptr<Model> model,
                                        torch::optim::Optimizer& optimizer,
-                                       std::shared_ptr<ProcessGroup> group) {
+                                       std::shared_ptr<ProcessGroup> group,
+                                       const std::vector<DeviceGroup>& device_groups) {
   if (options.grad_sync == GradSync::kDdp) {
-    return std::make_unique<DdpReplica>(options, std::move(model), optimizer, group);
+    return std::make_unique<DdpReplica>(options, std::move(model), optimizer, group, device_groups);
   }
-  return std::make_unique<StepReplica>(options, std::move(model), optimizer, group);
+  return std::make_unique<StepReplica>(options, std::move(model), optimizer, group, device_groups);
 }
 
 }  // namespace ddp::train

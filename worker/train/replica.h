@@ -1,10 +1,12 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
+#include "worker/ddp/bucket_route.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/hooks/model_averager.h"
 #include "worker/ddp/no_sync.h"
@@ -25,10 +27,12 @@ class Replica {
  public:
   // Verifies that the model is the same on all ranks and takes rank 0's parameters and buffers. The
   // optimizer is over the model's parameters and outlives the replica. std::invalid_argument for a
-  // model that differs or that cannot be trained so.
+  // model that differs or that cannot be trained so. The group is one of host memory; gradients on
+  // other devices go over the others.
   static std::unique_ptr<Replica> make(const Options& options, std::shared_ptr<Model> model,
                                        torch::optim::Optimizer& optimizer,
-                                       std::shared_ptr<ProcessGroup> group);
+                                       std::shared_ptr<ProcessGroup> group,
+                                       const std::vector<DeviceGroup>& device_groups = {});
   virtual ~Replica() = default;
 
   virtual void zero_grad() = 0;

@@ -53,7 +53,7 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   at::manual_seed(options.seed + static_cast<std::uint64_t>(group.rank()));
   optimizer_ = make_optimizer(options, model_->parameters());
   try {
-    replica_ = Replica::make(options, model_, *optimizer_, parts_.device_group);
+    replica_ = Replica::make(options, model_, *optimizer_, parts_.group, parts_.device_groups);
   } catch (const std::invalid_argument& different) {
     throw Failure(kExitInvalidValue, different.what());
   }

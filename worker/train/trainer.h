@@ -9,6 +9,7 @@
 #include <c10/core/Device.h>
 #include <torch/optim/optimizer.h>
 
+#include "worker/ddp/bucket_route.h"
 #include "worker/ddp/trace.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
@@ -42,9 +43,9 @@ class Trainer {
     Options options;
     Datasets data;
     std::shared_ptr<ProcessGroup> group;
-    // The model's devices, and the group for tensors on them: `group`, if they are the CPU.
+    // The model's devices, and the groups for memory of those that are not the CPU.
     std::vector<c10::Device> devices;
-    std::shared_ptr<ProcessGroup> device_group;
+    std::vector<DeviceGroup> device_groups;
     ControlChannel& channel;
     ProgressPrinter* printer = nullptr;  // Not owned; nullptr: says nothing.
     int threads = 1;                     // Of LibTorch, set by the caller.

@@ -1,0 +1,136 @@
+#include "tests/torch/host_device.h"
+
+#include <cstddef>
+#include <cstdlib>
+#include <new>
+#include <tuple>
+
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/NativeFunctions.h>
+#include <ATen/native/CPUFallback.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/library.h>
+
+#include "common/base/check.h"
+
+namespace ddp::test {
+namespace {
+
+constexpr c10::DeviceType kKind = c10::DeviceType::XPU;
+constexpr std::size_t kAlignment = 64;
+
+thread_local c10::DeviceIndex current = 0;
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kKind; }
+  c10::Device exchangeDevice(c10::Device device) const override {
+    const c10::Device before = getDevice();
+    setDevice(device);
+    return before;
+  }
+  c10::Device getDevice() const override { return {kKind, current}; }
+  void setDevice(c10::Device device) const override { uncheckedSetDevice(device); }
+  void uncheckedSetDevice(c10::Device device) const noexcept override {
+    if (device.has_index()) current = device.index();
+  }
+  c10::Stream getStream(c10::Device device) const noexcept override {
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
+  c10::DeviceIndex deviceCount() const noexcept override { return kHostDevices; }
+};
+
+struct HostMemory final : c10::Allocator {
+  c10::DataPtr allocate(std::size_t bytes) const override {
+    const std::size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    void* const memory = whole == 0 ? nullptr : std::aligned_alloc(kAlignment, whole);
+    if (whole != 0 && memory == nullptr) throw std::bad_alloc();
+    return {memory, memory, &std::free, c10::Device(kKind, current)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
+};
+
+HostMemory host_memory;
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::XPU);
+
+at::Tensor empty(at::IntArrayRef sizes, c10::optional<at::ScalarType> type,
+                 c10::optional<at::Layout> /*layout*/, c10::optional<at::Device> device,
+                 c10::optional<bool> /*pinned*/, c10::optional<at::MemoryFormat> format) {
+  const c10::OptionalDeviceGuard guard(device);
+  return at::detail::empty_generic(sizes, &host_memory, kKeys, type.value_or(at::kFloat), format);
+}
+
+at::Tensor empty_strided(at::IntArrayRef sizes, at::IntArrayRef strides,
+                         c10::optional<at::ScalarType> type, c10::optional<at::Layout> /*layout*/,
+                         c10::optional<at::Device> device, c10::optional<bool> /*pinned*/) {
+  const c10::OptionalDeviceGuard guard(device);
+  return at::detail::empty_strided_generic(sizes, strides, &host_memory, kKeys,
+                                           type.value_or(at::kFloat));
+}
+
+// The same memory as a CPU tensor.
+at::Tensor as_cpu(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return tensor;
+  return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(),
+                       at::TensorOptions(tensor.scalar_type()));
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+  as_cpu(to).copy_(as_cpu(from));
+  return to;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (to.sizes() != from.sizes()) to.resize_(from.sizes());
+  return copy_from(from, to, false);
+}
+
+// It changes the running statistics but does not say so, so copies of them would not do.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
+    const at::Tensor& input, const c10::optional<at::Tensor>& weight,
+    const c10::optional<at::Tensor>& bias, const c10::optional<at::Tensor>& mean,
+    const c10::optional<at::Tensor>& variance, bool training, double momentum, double epsilon) {
+  const auto on_cpu = [](const c10::optional<at::Tensor>& tensor) {
+    return tensor && tensor->defined() ? c10::make_optional(as_cpu(*tensor)) : tensor;
+  };
+  const auto [output, saved_mean, saved_inverse] =
+      at::native_batch_norm(as_cpu(input), on_cpu(weight), on_cpu(bias), on_cpu(mean),
+                            on_cpu(variance), training, momentum, epsilon);
+  const c10::Device device = input.device();
+  return {output.to(device), saved_mean.to(device), saved_inverse.to(device)};
+}
+
+void compute_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(op, stack);
+}
+
+C10_REGISTER_GUARD_IMPL(XPU, Guard);
+
+TORCH_LIBRARY_IMPL(_, XPU, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_cpu>());
+}
+
+TORCH_LIBRARY_IMPL(aten, XPU, m) {
+  m.impl("empty.memory_format", TORCH_FN(empty));
+  m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("native_batch_norm", TORCH_FN(batch_norm));
+  m.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
+  m.impl("view", TORCH_FN(at::native::view));
+  m.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+  m.impl("resize_", TORCH_FN(at::native::resize_));
+  m.impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
+}
+
+}  // namespace
+
+c10::Device host_device(int number) {
+  DDP_CHECK(number >= 0 && number < kHostDevices, "host device {}", number);
+  return {kKind, static_cast<c10::DeviceIndex>(number)};
+}
+
+}  // namespace ddp::test
