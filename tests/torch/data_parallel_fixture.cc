@@ -68,7 +68,7 @@ void expect_average_gradients(const Mlp& module, int world, const std::vector<in
 std::ostream& operator<<(std::ostream& out, const Mode& mode) { return out << mode.name; }
 
 std::vector<Mode> modes() {
-  std::vector<Mode> result(4);
+  std::vector<Mode> result(6);
   result[0].name = "Copies";
   result[1].name = "BucketViews";
   result[1].options.gradient_as_bucket_view = true;
@@ -78,6 +78,11 @@ std::vector<Mode> modes() {
   result[3].options.find_unused_parameters = true;
   result[3].options.gradient_as_bucket_view = true;
   result[3].options.bucket_cap_mb = 1e-5;
+  result[4].name = "BatchedCopies";
+  result[4].options.batched_grad_copy = true;
+  result[5].name = "BatchedFindUnusedBucketViewsTinyBuckets";
+  result[5].options = result[3].options;
+  result[5].options.batched_grad_copy = true;
   return result;
 }
 

@@ -222,6 +222,37 @@ TEST(SkipUnused, NeedsAWayToKnow) {
   });
 }
 
+// What happens to a gradient between its arrival and that of the last one of its bucket is part of
+// what is averaged if copies wait for the last one, and else is not.
+TEST(BatchedGradCopy, CopiesWhenTheBucketIsFull) {
+  for (const bool views : {false, true}) {
+    for (const bool batched : {false, true}) {
+      run_ranks({2}, [&](const GroupPtr& group) {
+        DistributedDataParallelOptions options;
+        options.gradient_as_bucket_view = views;
+        options.batched_grad_copy = batched;
+        DistributedDataParallel model(make_mlp(7), group, options);
+        const auto& layers = model.module().layers;
+        at::Tensor last = layers.back()->weight;
+        layers.front()->weight.register_hook([last](const at::Tensor& gradient) {
+          const torch::NoGradGuard no_grad;
+          // Not in place, where a view of the bucket would see it.
+          last.mutable_grad() = last.grad() * 3;
+          return gradient;
+        });
+        for (int step = 0; step < 3; ++step) {
+          model.zero_grad();
+          loss_of(model(input_of(group->rank(), step))).backward();
+          const std::string name = "layer1.weight";
+          const at::Tensor plain =
+              average({local_gradients(0, {step}).at(name), local_gradients(1, {step}).at(name)});
+          EXPECT_TRUE(torch::allclose(last.grad(), batched ? plain * 3 : plain)) << step;
+        }
+      });
+    }
+  }
+}
+
 TEST(IgnoredParameters, StayWhatTheyAreOnEveryRank) {
   run_ranks({2}, [](const GroupPtr& group) {
     auto module = make_mlp(7 + static_cast<std::uint64_t>(group->rank()));

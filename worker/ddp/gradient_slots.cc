@@ -27,9 +27,13 @@ GradientSlots::GradientSlots(std::vector<NamedTensor> parameters, Options option
   }
 }
 
+at::ScalarType GradientSlots::type_of(const Parameter& parameter) const {
+  return options_.type.value_or(parameter.named.tensor.scalar_type());
+}
+
 bool GradientSlots::may_view(const Parameter& parameter) const {
   return options_.as_views && parameter.slot.defined() &&
-         parameter.slot.scalar_type() == parameter.named.tensor.scalar_type();
+         parameter.slot.scalar_type() == type_of(parameter);
 }
 
 void GradientSlots::place(std::size_t index, at::Tensor slot) {
@@ -99,7 +103,7 @@ void GradientSlots::publish(std::size_t index, bool used_somewhere) {
     return;
   }
   at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-  const at::ScalarType type = parameter.named.tensor.scalar_type();
+  const at::ScalarType type = type_of(parameter);
   if (!gradient.defined() || gradient.scalar_type() != type) {
     gradient = may_view(parameter) ? gradient_view(parameter.view, parameter.slot)
                                    : parameter.slot.to(type, /*non_blocking=*/false, /*copy=*/true);
@@ -116,7 +120,7 @@ void GradientSlots::match_types() {
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters_) {
     at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-    const at::ScalarType type = parameter.named.tensor.scalar_type();
+    const at::ScalarType type = type_of(parameter);
     if (gradient.defined() && gradient.scalar_type() != type) gradient = gradient.to(type);
   }
 }

@@ -20,6 +20,7 @@ class GradientSlots {
   struct Options {
     bool as_views = false;
     bool convert = false;
+    std::optional<at::ScalarType> type = {};  // Of .grad after backward, if not the parameter's.
   };
   GradientSlots(std::vector<NamedTensor> parameters, Options options);
 
@@ -49,7 +50,8 @@ class GradientSlots {
   // Puts a gradient into .grad that has no slot.
   void publish_value(std::size_t index, const at::Tensor& value);
 
-  // Gives .grad the parameter's type, for the end of a backward that computed in another one.
+  // Gives .grad the type that it has after backward, for the end of a backward that computed in
+  // another one.
   void match_types();
 
   // As Reducer::zero_grad.
@@ -65,6 +67,7 @@ class GradientSlots {
   };
   void check(const Parameter& parameter, const at::Tensor& gradient) const;
   bool may_view(const Parameter& parameter) const;
+  at::ScalarType type_of(const Parameter& parameter) const;
 
   Options options_;
   std::vector<Parameter> parameters_;

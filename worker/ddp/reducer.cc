@@ -20,8 +20,8 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
     : group_(std::move(group)),
       options_(std::move(options)),
       planner_(parameters, options_.plan),
-      slots_(std::move(parameters),
-             {options_.gradient_as_bucket_view, options_.after_backward != nullptr}),
+      slots_(std::move(parameters), {options_.gradient_as_bucket_view,
+                                     options_.after_backward != nullptr, options_.gradient_type}),
       // Whether to skip is decided for a bucket.
       reductions_(group_, options_.device_groups, slots_, options_.plan.element_type,
                   options_.skip_all_reduce_unused_params ? std::nullopt : options_.pieces),

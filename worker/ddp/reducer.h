@@ -37,6 +37,8 @@ struct ReducerOptions {
   bool skip_all_reduce_unused_params = false;
   bool gradient_as_bucket_view = false;
   bool static_graph = false;
+  bool batched_grad_copy = false;
+  std::optional<at::ScalarType> gradient_type;  // Of .grad after backward, if not the parameter's.
   bool rebuild_buckets = true;
   BucketNames bucket_layout;  // If not empty, the buckets from the first step on, for good.
   // Without, every bucket is reduced in one piece.
@@ -177,6 +179,7 @@ class Reducer {
     std::shared_ptr<torch::autograd::Node>
         node;  // Tensors hold their AccumulateGrad weakly; without it the hook dies.
     std::uintptr_t hook = 0;
+    bool is_deferred = false;  // Its gradient is copied when the piece is launched.
     bool used = false;         // Since the last synchronised backward.
     bool used_in_last = true;  // In the one before.
     std::size_t count = 0;     // Gradients in this backward.
@@ -205,6 +208,7 @@ class Reducer {
   // What happens to buckets (reducer_buckets.cc).
   void make_ready(std::size_t index);
   void stage_rest();
+  void stage_deferred(std::size_t piece);
   void launch_ready_pieces();
   bool may_skip(std::size_t bucket) const;
   bool is_sparse(std::size_t bucket) const;

@@ -16,7 +16,21 @@ bool Reducer::is_sparse(std::size_t bucket) const {
 }
 
 void Reducer::make_ready(std::size_t index) {
-  if (!is_sparse(parameters_[index].bucket)) slots_.stage(index);
+  Parameter& parameter = parameters_[index];
+  if (is_sparse(parameter.bucket)) return;
+  const at::Tensor& gradient = slots_.gradient(index);
+  parameter.is_deferred =
+      options_.batched_grad_copy && gradient.defined() && !gradient.requires_grad();
+  if (!parameter.is_deferred) slots_.stage(index);
+}
+
+void Reducer::stage_deferred(std::size_t index) {
+  const BucketPiece& piece = reductions_.pieces()[index];
+  const std::vector<BucketSlot>& slots = buckets()[piece.bucket].slots;
+  for (std::size_t slot = piece.first_slot; slot < piece.first_slot + piece.slots; ++slot) {
+    const std::size_t parameter = slots[slot].parameter;
+    if (std::exchange(parameters_[parameter].is_deferred, false)) slots_.stage(parameter);
+  }
 }
 
 // Those that got no gradient, or with static_graph all in the first backward.
@@ -49,6 +63,7 @@ void Reducer::launch_ready_pieces() {
     timer_.ready(*index);
     const std::size_t bucket = reductions_.pieces()[*index].bucket;
     if (may_skip(bucket)) continue;
+    if (options_.batched_grad_copy) stage_deferred(*index);
     const at::Tensor gradient = is_sparse(bucket)
                                     ? slots_.gradient(buckets()[bucket].slots.front().parameter)
                                     : at::Tensor();

@@ -150,7 +150,10 @@ void Reducer::enter_local_pass() {
 void Reducer::start(Pass& pass) {
   pass.is_started = true;
   progress_.begin();
-  for (Parameter& parameter : parameters_) parameter.count = 0;
+  for (Parameter& parameter : parameters_) {
+    parameter.count = 0;
+    parameter.is_deferred = false;
+  }
   if (synced_passes_ == 0) arrivals_.clear();
   if (join_ != nullptr) {
     join_->begin(JoinCalls::Call::kBackward);
