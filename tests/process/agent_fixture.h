@@ -49,8 +49,8 @@ class Agent {
     command.insert(command.end(), {bin("ddp-agent"), "--job-fd", std::to_string(job_.get()),
                                    "--result-fd", std::to_string(result_.get())});
     command.insert(command.end(), more.begin(), more.end());
-    process_ =
-        std::make_unique<Process>(std::move(command), ProcessOptions{{{"DDP_TEST_JOB", mark}}, ""});
+    process_ = std::make_unique<Process>(std::move(command),
+                                         ProcessOptions{{{"DDP_TEST_JOB", mark}}, "", {}});
   }
 
   Process& process() { return *process_; }

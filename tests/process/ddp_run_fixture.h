@@ -55,8 +55,9 @@ class DdpRunTest : public testing::Test {
     environment.emplace("DDP_TEST_JOB", mark_);
     environment.emplace("TMPDIR", tmp_.path());
     environment.emplace("OUT", folder_.path());
-    jobs_.push_back(
-        std::make_unique<Process>(std::move(command), ProcessOptions{environment, folder_.path()}));
+    const ProcessOptions options{
+        .environment = environment, .folder = folder_.path(), .inherited = {}};
+    jobs_.push_back(std::make_unique<Process>(std::move(command), options));
     return *jobs_.back();
   }
   Finished run_job(const Arguments& arguments,
