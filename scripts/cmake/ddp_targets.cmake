@@ -61,7 +61,8 @@ function(ddp_test name)
 endfunction()
 
 # ddp_unity(NAME COUNT): that many of the target's sources share a translation unit. For sources whose compile time is that
-# of LibTorch's headers; -DDDP_UNITY=OFF compiles them one by one, which is quicker while one of them is being changed.
+# of their headers, LibTorch's above all; -DDDP_UNITY=OFF compiles them one by one, which is quicker while one of them is being
+# changed, and finds what a source forgets to include. Sources that have the same name twice go into different units.
 function(ddp_unity name count)
   if(DDP_UNITY)
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
