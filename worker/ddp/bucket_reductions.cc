@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "worker/ddp/bucket_buffers.h"
 #include "worker/ddp/tensors.h"

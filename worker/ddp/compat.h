@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -10,7 +9,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 // What differs between LibTorch 1.13 and 2.x, and nothing else: this is the only file of ours that
 // may ask which one it is. Differences are asked of the types where that is possible, since they
@@ -21,15 +19,21 @@
 // replaced by std::optional (no function of ours takes or gives one of LibTorch's).
 namespace ddp::compat {
 
-using PostHookFunction = std::function<torch::autograd::variable_list(
-    const torch::autograd::variable_list& outputs, const torch::autograd::variable_list& inputs)>;
-
-// A hook for Node::add_post_hook, which runs after the node. 2.x has a second constructor, with
-// functions for compiled autograd, which would refuse a hook that has none; C++ programs do not
-// compile their backward.
-inline std::unique_ptr<torch::autograd::FunctionPostHook> make_post_hook(
-    PostHookFunction function) {
-  return std::make_unique<torch::autograd::utils::LambdaPostHook>(std::move(function));
+// A hook for Node::add_post_hook, which runs `function(outputs, inputs)` after the node and gives
+// what that gives. (LibTorch's LambdaPostHook cannot be used: its header does not compile by itself
+// in 2.4. 2.x has a second member, for compiled autograd, whose default refuses; C++ programs do
+// not compile their backward.)
+template <typename Function>
+std::unique_ptr<torch::autograd::FunctionPostHook> make_post_hook(Function function) {
+  using torch::autograd::variable_list;
+  struct Hook final : torch::autograd::FunctionPostHook {
+    explicit Hook(Function function_in) : function(std::move(function_in)) {}
+    variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
+      return function(outputs, inputs);
+    }
+    Function function;
+  };
+  return std::make_unique<Hook>(std::move(function));
 }
 
 // Autograd's record of the backward that runs on this thread, null outside of one. Its address

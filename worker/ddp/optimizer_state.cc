@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 #include <cxxabi.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
