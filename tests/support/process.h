@@ -40,7 +40,7 @@ inline bool wait_until(const std::function<bool()>& condition,
 struct ProcessOptions {
   std::map<std::string, std::string> environment;  // On top of this process's own.
   std::string folder;                              // To run in; empty: this process's.
-  std::vector<int> inherited;                      // Descriptors that it keeps, by their numbers.
+  std::vector<int> inherited = {};                 // Descriptors that it keeps, by their numbers.
 };
 
 // One child process. Its standard output and error are kept apart in memory; both may be read at

@@ -60,7 +60,7 @@ struct DistributedDataParallelOptions {
   // For parameters on other devices than the CPU: groups of the same ranks for the memory of these
   // devices (NcclGroup), beside the process group, which is one of host memory. Gradients on a
   // device that has none, and those that a communication hook takes, go through host memory.
-  std::vector<DeviceGroup> device_groups;
+  std::vector<DeviceGroup> device_groups = {};
   // Of PyTorch's other arguments, device_ids, output_device and dim have no counterpart: the module
   // lies where it lies, on as many devices as it likes, and so does its input. Nor has device_mesh:
   // a dimension of a mesh is a group that ProcessGroup::split gives.

@@ -27,7 +27,7 @@ struct GradientReducerOptions {
   // well if gradients are set to zero in place.
   bool gradient_as_bucket_view = false;
   // For parameters on other devices: see BucketRoute.
-  std::vector<DeviceGroup> device_groups;
+  std::vector<DeviceGroup> device_groups = {};
 };
 
 // Averages .grad over the ranks when it is told to: what the step mode is made of. It uses no hooks

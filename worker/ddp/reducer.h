@@ -47,7 +47,7 @@ struct ReducerOptions {
   // written. May give parameters another type; gradients get theirs.
   std::function<void()> after_backward;
   // For parameters on other devices: see BucketRoute.
-  std::vector<DeviceGroup> device_groups;
+  std::vector<DeviceGroup> device_groups = {};
 };
 
 // Averages gradients over the group while backward goes on.

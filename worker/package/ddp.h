@@ -3,7 +3,9 @@
 // All that LibTorch programs get from ddp::ddp. Each header is the manual of its part.
 //
 // ProcessGroup::from_environment() is the group of the workers that ddp-run started; alone, a
-// program is a group of one, so the same program runs with and without ddp-run.
+// program is a group of one, so the same program runs with and without ddp-run. For a model on CUDA
+// devices a NcclGroup stands beside it for each (DistributedDataParallelOptions::device_groups).
+#include "common/store/tcp_store.h"
 #include "worker/ddp/checkpointer.h"
 #include "worker/ddp/clip_grad.h"
 #include "worker/ddp/comm_hook.h"
@@ -20,5 +22,7 @@
 #include "worker/ddp/hooks/quantization_hooks.h"
 #include "worker/ddp/mesh_reduce.h"
 #include "worker/ddp/tensor_collectives.h"
+#include "worker/nccl/nccl_group.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
+#include "worker/runtime/worker_environment.h"
