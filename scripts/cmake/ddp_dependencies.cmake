@@ -1,7 +1,10 @@
 # What the build takes from the distribution. LibTorch is looked for in worker/, since nothing else may use it.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  # It looks up what the compiler said it read: running the preprocessor first costs up to a tenth of compiling. Unless told
+  # so, it leaves alone what begins with precompiled headers.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
+    ${CCACHE_PROGRAM})
 endif()
 
 find_package(Threads REQUIRED)
