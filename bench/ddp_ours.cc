@@ -2,8 +2,9 @@
 // prints steps a second.
 //
 // usage: ddp-run ... bench-ddp MODES MODEL STEPS ROUNDS [BUCKET_MB]
-// MODES, with commas, which take turns: local (no communication, every worker for itself), ddp, or
-// step. MODEL: see ddp_task.h.
+// MODES, with commas, which take turns: local (no communication, every worker for itself), barrier
+// (the same, but the workers wait for one another in each step), ddp, or step. MODEL: see
+// ddp_task.h.
 // Gradients are the buckets and are set to zero in place, as with the peers.
 #include <cstdio>
 #include <exception>
@@ -42,6 +43,15 @@ Step without_communication(const std::shared_ptr<Contest>& contest) {
   return {loss, [contest] { contest->optimizer.step(); }};
 }
 
+Step without_data(const std::shared_ptr<Contest>& contest) {
+  Step step = without_communication(contest);
+  step.update = [contest] {
+    contest->group->barrier()->wait();
+    contest->optimizer.step();
+  };
+  return step;
+}
+
 Step during_backward(const std::shared_ptr<Contest>& contest) {
   DistributedDataParallelOptions options;
   options.gradient_as_bucket_view = true;
@@ -70,9 +80,10 @@ Step at_the_step(const std::shared_ptr<Contest>& contest) {
 
 Step step_of(const std::string& mode, const std::shared_ptr<Contest>& contest) {
   if (mode == "local") return without_communication(contest);
+  if (mode == "barrier") return without_data(contest);
   if (mode == "ddp") return during_backward(contest);
   if (mode == "step") return at_the_step(contest);
-  throw std::invalid_argument("a mode is local, ddp or step, not " + mode);
+  throw std::invalid_argument("a mode is local, barrier, ddp or step, not " + mode);
 }
 
 void run(int argc, char** argv) {

@@ -18,6 +18,7 @@ FOUR_SIZES = [MIB] if QUICK else [64 * KIB, MIB, 25 * MIB]
 TCP_SIZES = [64 * KIB, MIB] if QUICK else [64 * KIB, MIB, 25 * MIB, 100 * MIB]
 DISTURBED_SIZES = [MIB, 25 * MIB]
 SECONDS = 0.1 if QUICK else 0.15  # For each size in each round.
+TCP_SECONDS = 0.1 if QUICK else 0.5  # TCP's windows take some turns to open.
 LARGE = 25 * MIB
 
 
@@ -71,9 +72,9 @@ def four_ranks(mpi_program, size):
 
 def two_nodes(mpi_program, size):
     contenders = {
-        "ours": paired.ours(2, [size], SECONDS, memories=("private",), nodes=2),
-        "mpi": paired.mpi(mpi_program, 2, [size], SECONDS, options=paired.MPI_TCP),
-        "gloo": paired.gloo(2, [size], SECONDS),
+        "ours": paired.ours(2, [size], TCP_SECONDS, memories=("private",), nodes=2),
+        "mpi": paired.mpi(mpi_program, 2, [size], TCP_SECONDS, options=paired.MPI_TCP),
+        "gloo": paired.gloo(2, [size], TCP_SECONDS),
     }
     rounds = paired.Rounds(f"2 nodes over loopback TCP, f32, {label(size)}", contenders)
     name, mine, peer = f"2 nodes over TCP, f32, {label(size)}, private", ("ours", key("private", size)), key("private", size)
