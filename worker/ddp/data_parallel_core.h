@@ -37,9 +37,10 @@ struct DistributedDataParallelOptions {
   bool skip_all_reduce_unused_params = false;
   // .grad is the reduced bucket itself: saves a copy and the memory of one set of gradients.
   bool gradient_as_bucket_view = false;
-  // Gradients are copied into their bucket all at once, when the last one has come, and not each
-  // when it comes, as those made with create_graph always are. With a bucket of many small
-  // gradients on a device that pays; on the CPU they are best copied while they are in its cache.
+  // Gradients are copied into their bucket, or the piece of it that is reduced at once, together
+  // when the last one has come, and not each when it comes, as those made with create_graph always
+  // are. With many small gradients on a device that pays; on the CPU they are best copied while
+  // they are in its cache.
   bool batched_grad_copy = false;
   // Every iteration does what the first one did: see Reducer.
   bool static_graph = false;
