@@ -15,53 +15,52 @@ constexpr int kNoOpcode = -1;
 struct OpInfo {
   const char* name;
   const char* grammar;
-  int newest;  // Opcode by dialect.
-  int legacy;
+  int opcodes[kDialectCount];  // By dialect: newest, interim, legacy.
 };
 
 constexpr std::array<OpInfo, kOpCount> kOps{{
-    {"VALIDATE", "u", 0, kNoOpcode},
-    {"PING", "u", 13, kNoOpcode},
-    {"SET", "kv", 1, 0},
-    {"COMPARE_SET", "kvv", 2, 1},
-    {"GET", "k", 3, 2},
-    {"ADD", "ki", 4, 3},
-    {"CHECK", "K", 5, 4},
-    {"WAIT", "K", 6, 5},
-    {"GETNUMKEYS", "", 7, 6},
-    {"WATCH_KEY", "k", kNoOpcode, 7},
-    {"DELETE_KEY", "k", 8, 8},
-    {"APPEND", "kv", 9, kNoOpcode},
-    {"MULTI_GET", "K", 10, kNoOpcode},
-    {"MULTI_SET", "P", 11, kNoOpcode},
-    {"CANCEL_WAIT", "", 12, kNoOpcode},
-    {"QUEUE_PUSH", "kv", 14, kNoOpcode},
-    {"QUEUE_POP", "k", 15, kNoOpcode},
-    {"QUEUE_LEN", "k", 16, kNoOpcode},
-    {"LIST_KEYS", "", 17, kNoOpcode},
-    {"BARRIER", "ki", 18, kNoOpcode},
+    {"VALIDATE", "u", {0, kNoOpcode, kNoOpcode}},
+    {"PING", "u", {13, kNoOpcode, kNoOpcode}},
+    {"SET", "kv", {1, 0, 0}},
+    {"COMPARE_SET", "kvv", {2, 1, 1}},
+    {"GET", "k", {3, 2, 2}},
+    {"ADD", "ki", {4, 3, 3}},
+    {"CHECK", "K", {5, 4, 4}},
+    {"WAIT", "K", {6, 5, 5}},
+    {"GETNUMKEYS", "", {7, 6, 6}},
+    {"WATCH_KEY", "k", {kNoOpcode, kNoOpcode, 7}},
+    {"DELETE_KEY", "k", {8, 7, 8}},
+    {"APPEND", "kv", {9, 8, kNoOpcode}},
+    {"MULTI_GET", "K", {10, 9, kNoOpcode}},
+    {"MULTI_SET", "P", {11, 10, kNoOpcode}},
+    {"CANCEL_WAIT", "", {12, 11, kNoOpcode}},
+    {"QUEUE_PUSH", "kv", {14, kNoOpcode, kNoOpcode}},
+    {"QUEUE_POP", "k", {15, kNoOpcode, kNoOpcode}},
+    {"QUEUE_LEN", "k", {16, kNoOpcode, kNoOpcode}},
+    {"LIST_KEYS", "", {17, kNoOpcode, kNoOpcode}},
+    {"BARRIER", "ki", {18, kNoOpcode, kNoOpcode}},
 }};
 
 const OpInfo& info(Op op) { return kOps[static_cast<std::size_t>(op)]; }
 
-int opcode(Op op, Dialect dialect) {
-  return dialect == Dialect::kNewest ? info(op).newest : info(op).legacy;
-}
+int opcode(Op op, Dialect dialect) { return info(op).opcodes[static_cast<std::size_t>(dialect)]; }
 
 constexpr std::size_t kOpcodeLimit = 19;
 
 std::optional<Op> find_op(unsigned char byte, Dialect dialect) {
   using Table = std::array<std::optional<Op>, kOpcodeLimit>;
-  static const std::array<Table, 2> tables = [] {
-    std::array<Table, 2> out{};
+  static const std::array<Table, kDialectCount> tables = [] {
+    std::array<Table, kDialectCount> out{};
     for (std::size_t i = 0; i < kOpCount; ++i) {
-      if (kOps[i].newest >= 0) out[0][static_cast<std::size_t>(kOps[i].newest)] = Op(i);
-      if (kOps[i].legacy >= 0) out[1][static_cast<std::size_t>(kOps[i].legacy)] = Op(i);
+      for (std::size_t of = 0; of < kDialectCount; ++of) {
+        const int code = kOps[i].opcodes[of];
+        if (code != kNoOpcode) out[of][static_cast<std::size_t>(code)] = Op(i);
+      }
     }
     return out;
   }();
   if (byte >= kOpcodeLimit) return std::nullopt;
-  return tables[dialect == Dialect::kNewest ? 0 : 1][byte];
+  return tables[static_cast<std::size_t>(dialect)][byte];
 }
 
 void put_little_endian(std::string& out, std::uint64_t value, std::size_t bytes) {
@@ -80,14 +79,14 @@ std::uint64_t get_little_endian(const char* bytes, std::size_t count) {
 
 constexpr std::array<char, 5> kValidateBytes{'\x00', '\xCE', '\xF7', '\x85', '\x3C'};
 
-// One large request must not hold its memory for the rest of an idle connection's life.
-constexpr std::size_t kKeepBytes = 64u << 10;
-constexpr std::size_t kKeepKeys = 1'024;
+// What an idle connection keeps of its last request's memory, so that small ones allocate nothing.
+constexpr std::size_t kKeepBytes = 512;
+constexpr std::size_t kKeepKeys = 8;
 
-template <typename T>
-void clear_and_trim(std::vector<T>& items) {
+template <typename Items>
+void clear_and_trim(Items& items, std::size_t keep) {
   items.clear();
-  if (items.capacity() > kKeepKeys) items.shrink_to_fit();
+  if (items.capacity() > keep) items.shrink_to_fit();
 }
 
 }  // namespace
@@ -149,13 +148,17 @@ void RequestParser::append(std::string_view bytes) {
 
 void RequestParser::discard_consumed() {
   if (start_ == 0) return;
-  if (start_ == buffer_.size()) {
-    buffer_.clear();
-    if (buffer_.capacity() > kKeepBytes) buffer_.shrink_to_fit();
-  } else {
-    buffer_.erase(0, start_);
-  }
+  buffer_.erase(0, start_);
   start_ = 0;
+}
+
+// Thousands of connections are idle for each that is not.
+void RequestParser::become_idle() {
+  clear_and_trim(buffer_, kKeepBytes);
+  start_ = 0;
+  clear_and_trim(request_.keys, kKeepKeys);
+  clear_and_trim(request_.values, kKeepKeys);
+  clear_and_trim(spans_, kKeepKeys);
 }
 
 bool RequestParser::detect_dialect() {
@@ -163,7 +166,7 @@ bool RequestParser::detect_dialect() {
   if (count == 0) return false;
   if (!std::equal(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(count),
                   kValidateBytes.begin())) {
-    dialect_ = Dialect::kLegacy;
+    dialect_ = old_;
     return true;
   }
   if (count < kValidateBytes.size()) return false;
@@ -189,18 +192,29 @@ Result<const Request*> RequestParser::next() {
 
 Result<bool> RequestParser::begin_request() {
   cursor_ = 0;
-  if (start_ == buffer_.size()) return false;
+  if (start_ == buffer_.size()) {
+    become_idle();
+    return false;
+  }
   const auto byte = static_cast<unsigned char>(buffer_[start_]);
-  const std::optional<Op> op = find_op(byte, *dialect_);
-  if (!op) return make_error(Errc::kProtocol, "unknown opcode {}", byte);
+  std::optional<Op> op = find_op(byte, *dialect_);
+  if (!op && *dialect_ == Dialect::kLegacy) {
+    op = find_op(byte, Dialect::kInterim);
+    if (op) dialect_ = Dialect::kInterim;
+  }
+  if (!op) {
+    return make_error(Errc::kProtocol,
+                      "unknown opcode {}: no PyTorch store client, or one of a newer release",
+                      byte);
+  }
   if (*op == Op::kValidate && validated_) {
     return make_error(Errc::kProtocol, "VALIDATE is sent once, as the first request");
   }
   validated_ = true;
   request_.op = *op;
-  clear_and_trim(request_.keys);
-  clear_and_trim(request_.values);
-  clear_and_trim(spans_);
+  request_.keys.clear();
+  request_.values.clear();
+  spans_.clear();
   repeat_.reset();
   length_.reset();
   grammar_ = info(*op).grammar;
@@ -277,6 +291,11 @@ bool RequestParser::take(std::size_t count, std::uint64_t& out) {
   out = get_little_endian(buffer_.data() + start_ + cursor_, count);
   cursor_ += count;
   return true;
+}
+
+std::size_t RequestParser::memory_bytes() const {
+  return buffer_.capacity() + spans_.capacity() * sizeof(Span) +
+         (request_.keys.capacity() + request_.values.capacity()) * sizeof(std::string_view);
 }
 
 // The buffer does not move until the next append(), so offsets become views only here.

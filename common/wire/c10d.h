@@ -14,14 +14,21 @@
 // and that many bytes; there is no request number, no status and no error answer.
 //
 // Opcodes moved between releases and no version travels, so the first bytes of a connection decide:
-// the newest dialect always begins with VALIDATE, 00 CE F7 85 3C. In the older one the same bytes
+// the newest dialect always begins with VALIDATE, 00 CE F7 85 3C. In the older ones the same bytes
 // would be a SET with a key of 968 MiB, which no limit here lets pass.
+//
+// Those two are alike but for two opcodes: 7 is kLegacy's WATCH_KEY and kInterim's DELETE_KEY, 8 is
+// kLegacy's DELETE_KEY and kInterim's APPEND. Only kInterim goes on behind 8. So somebody has to
+// say which of them an old connection speaks, and one that sends 9, 10 or 11 speaks kInterim from
+// there on, whatever was said.
 namespace ddp::wire::c10d {
 
 enum class Dialect {
-  kNewest,  // PyTorch >= 2.2.
-  kLegacy,  // PyTorch 1.9 to 2.0 (opcodes 0 to 8).
+  kNewest,   // PyTorch >= 2.2.
+  kInterim,  // PyTorch 2.1 (opcodes 0 to 11).
+  kLegacy,   // PyTorch 1.9 to 2.0 (opcodes 0 to 8).
 };
+inline constexpr std::size_t kDialectCount = 3;
 
 enum class Op {
   kValidate,
@@ -33,7 +40,7 @@ enum class Op {
   kCheck,
   kWait,
   kNumKeys,
-  kWatchKey,  // Legacy only.
+  kWatchKey,  // kLegacy only.
   kDeleteKey,
   kAppend,
   kMultiGet,
@@ -92,7 +99,10 @@ bool has_op(Dialect dialect, Op op);
 // thread safe.
 class RequestParser {
  public:
-  explicit RequestParser(const Limits& limits = {}) : limits_(limits) {}
+  // `old` is what a connection without VALIDATE speaks until it proves otherwise: kLegacy or
+  // kInterim.
+  explicit RequestParser(const Limits& limits = {}, Dialect old = Dialect::kLegacy)
+      : limits_(limits), old_(old) {}
 
   void append(std::string_view bytes);
   // The next whole request, valid until the next call of append() or next(); null while it is
@@ -100,9 +110,12 @@ class RequestParser {
   // stream is then unusable, and every later call says so again.
   Result<const Request*> next();
 
-  // Known from the first bytes on; VALIDATE is given out as the first request of kNewest.
+  // That of the request given out last. Known from the first bytes on; VALIDATE is given out as the
+  // first request of kNewest, and kLegacy may become kInterim later.
   std::optional<Dialect> dialect() const { return dialect_; }
   std::size_t buffered_bytes() const { return buffer_.size() - start_; }
+  // Allocated, beside the object itself. Little while no request is under way.
+  std::size_t memory_bytes() const;
 
  private:
   struct Span {
@@ -118,8 +131,10 @@ class RequestParser {
   bool take(std::size_t count, std::uint64_t& out);
   void finish_request();
   void discard_consumed();
+  void become_idle();
 
   Limits limits_;
+  Dialect old_;
   std::string buffer_;
   std::size_t start_ = 0;  // Of the current request. Invariant: start_ + cursor_ <= buffer_.size().
   std::size_t cursor_ = 0;

@@ -10,9 +10,23 @@ using wire::c10d::Dialect;
 using wire::c10d::Op;
 using wire::c10d::Request;
 
+namespace {
+
+constexpr std::size_t kLengthBytes = 8;  // Before a string.
+constexpr std::size_t kKeepBytes = 64u << 10;
+constexpr std::size_t kKeepOutputs = 1'024;
+
+template <typename Items>
+void clear_and_trim(Items& items, std::size_t keep) {
+  items.clear();
+  if (items.capacity() > keep) items.shrink_to_fit();
+}
+
+}  // namespace
+
 void StoreCore::Effects::clear() {
-  answer.clear();
-  outputs.clear();
+  clear_and_trim(answer, kKeepBytes);
+  clear_and_trim(outputs, kKeepOutputs);
   close_reason.clear();
 }
 
@@ -99,6 +113,7 @@ void StoreCore::on_queue(const Request& request, Effects& effects) {
     return wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(length));
   }
   queues_[std::string(request.key)].emplace_back(request.value);
+  bytes_ += request.value.size();
   wake_one(request.key, effects);
 }
 
@@ -108,13 +123,14 @@ void StoreCore::queue_pop(std::string_view key, Effects& effects) {
   std::deque<std::string>& queue = found->second;
   wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(queue.size()));
   wire::c10d::put_string(effects.answer, queue.front());
+  bytes_ -= queue.front().size();
   queue.pop_front();
   if (queue.empty()) queues_.erase(found);
 }
 
 // True if `value` fits into the answer.
 bool StoreCore::put_answer(std::string_view value, Effects& effects) const {
-  if (effects.answer.size() + value.size() > max_answer_bytes_) {
+  if (effects.answer.size() + kLengthBytes + value.size() > max_answer_bytes_) {
     effects.answer.clear();
     effects.close_reason = fmt::format("answer of more than {} bytes", max_answer_bytes_);
     return false;
@@ -128,6 +144,7 @@ void StoreCore::multi_get(Dialect dialect, const Request& request, Effects& effe
     const auto found = values_.find(key);
     if (found != values_.end()) return put_answer(found->second, effects);
     if (dialect == Dialect::kNewest) return put_answer({}, effects);
+    effects.answer.clear();
     effects.close_reason = fmt::format("get of '{}', which is not there", key.substr(0, 128));
     return false;
   };
@@ -177,6 +194,7 @@ void StoreCore::append(const Request& request, Effects& effects) {
   if (found == values_.end()) return store(request.key, request.value, effects);
   if (!watchers_.contains(request.key)) {
     found->second.append(request.value);
+    bytes_ += request.value.size();
     return wake_all(request.key, effects);
   }
   store(request.key, found->second + std::string(request.value), effects);
@@ -187,6 +205,7 @@ void StoreCore::erase(const Request& request, Effects& effects) {
   wire::c10d::put_i64(effects.answer, found == values_.end() ? 0 : 1);
   if (found == values_.end()) return;
   notify(wire::c10d::kKeyDeleted, request.key, found->second, {}, effects);
+  bytes_ -= found->first.size() + found->second.size();
   values_.erase(found);
 }
 
@@ -201,8 +220,11 @@ void StoreCore::barrier(ClientId from, const Request& request, Effects& effects)
         fmt::format("barrier '{}': {}", request.key.substr(0, 128), count.error().message);
     return;
   }
-  if (found == values_.end()) found = values_.emplace(request.key, "").first;
-  found->second = std::to_string(*count);
+  if (found == values_.end()) {
+    found = values_.emplace(request.key, "").first;
+    bytes_ += request.key.size();
+  }
+  replace(found->second, std::to_string(*count));
   if (*count >= request.number) {
     effects.answer.push_back(wire::c10d::kStopWaiting);
     return wake_all(request.key, effects);
@@ -228,11 +250,20 @@ void StoreCore::store(std::string_view key, std::string_view value, Effects& eff
   if (found == values_.end()) {
     notify(wire::c10d::kKeyCreated, key, {}, value, effects);
     values_.emplace(key, value);
+    bytes_ += key.size() + value.size();
   } else {
     notify(wire::c10d::kKeyUpdated, key, found->second, value, effects);
-    found->second.assign(value);
+    replace(found->second, value);
   }
   wake_all(key, effects);
+}
+
+void StoreCore::replace(std::string& value, std::string_view by) {
+  bytes_ += by.size();
+  bytes_ -= value.size();
+  // A key that held a large value once does not keep its memory.
+  if (value.capacity() > kKeepBytes && by.size() < value.capacity() / 4) value = std::string();
+  value.assign(by);
 }
 
 void StoreCore::notify(char kind, std::string_view key, std::string_view before,

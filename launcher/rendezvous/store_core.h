@@ -32,7 +32,7 @@ class StoreCore {
     // Not empty: the sender's connection is to be closed, and this is why. The protocol has no
     // other way to refuse.
     std::string close_reason;
-    void clear();
+    void clear();  // Lets go of what a large answer needed.
   };
 
   // An answer larger than `max_answer_bytes` closes instead: a short request for many values, or
@@ -42,9 +42,11 @@ class StoreCore {
   // Costs in proportion to the request, its answer and the clients it wakes; never to the number of
   // connections or keys. `effects` is cleared first.
   //  - A compare_set that stores wakes those who wait for the key.
-  //  - A client waits for one set of keys; its next WAIT or BARRIER replaces that. A legacy client
-  //    sends something else only when it has given up, so that ends its wait as well.
-  //  - A GET of an absent key is answered with an empty value, to a legacy client by closing.
+  //  - A client waits for one set of keys; its next WAIT or BARRIER replaces that. A client of
+  //    kLegacy sends something else only when it has given up, so that ends its wait as well; later
+  //    ones say CANCEL_WAIT.
+  //  - A get of an absent key is answered with an empty value to kNewest, as its server does, and
+  //    by closing to the older ones, as theirs did.
   void on_request(ClientId from, wire::c10d::Dialect dialect, const wire::c10d::Request& request,
                   Effects& effects);
   // The connection is gone: its wait and its watches end. Idempotent.
@@ -52,6 +54,8 @@ class StoreCore {
 
   std::size_t num_keys() const { return values_.size(); }
   std::size_t num_waits() const { return waits_.size(); }
+  // Of all keys, their values, and what is queued.
+  std::size_t num_bytes() const { return bytes_; }
 
  private:
   using Request = wire::c10d::Request;
@@ -91,6 +95,7 @@ class StoreCore {
   void queue_pop(std::string_view key, Effects& effects);
 
   bool put_answer(std::string_view value, Effects& effects) const;
+  void replace(std::string& value, std::string_view by);
   void store(std::string_view key, std::string_view value, Effects& effects);
   void notify(char kind, std::string_view key, std::string_view before, std::string_view after,
               Effects& effects);
@@ -105,6 +110,7 @@ class StoreCore {
 
   std::size_t max_answer_bytes_;
   std::uint64_t next_ticket_ = 1;
+  std::size_t bytes_ = 0;
   KeyMap<std::string> values_;
   KeyMap<std::deque<std::string>> queues_;  // None is empty.
   KeyMap<Line> waiters_;                    // None is empty.

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <fstream>
+#include <ostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -9,12 +12,15 @@
 
 #include <stdlib.h>
 
+#include "common/wire/c10d.h"
+
 namespace ddp::test {
 
 // A line of tests/unit/launcher/store_transcripts/*.txt: what a connection sends, what it is
-// answered (no bytes: nothing), or that the server has closed it.
+// answered (no bytes: nothing; with `<keys`, a list of keys in any order), or that the server has
+// closed it.
 struct TranscriptLine {
-  enum Kind { kSend, kAnswer, kClosed };
+  enum Kind { kSend, kAnswer, kKeys, kClosed };
   Kind kind = kSend;
   std::string connection;
   std::string bytes;
@@ -32,6 +38,38 @@ inline std::string to_hex(std::string_view bytes) {
   }
   return out;
 }
+
+// The bytes of a list of keys, those in alphabetical order.
+inline std::string sorted_keys(std::string_view list) {
+  std::vector<std::string_view> keys;
+  for (std::size_t at = 8; at + 8 <= list.size();) {
+    const auto size = static_cast<std::size_t>(wire::c10d::get_i64(list.data() + at));
+    keys.push_back(list.substr(at, 8 + size));
+    at += keys.back().size();
+  }
+  std::sort(keys.begin(), keys.end());
+  std::string out(list.substr(0, 8));
+  for (const std::string_view key : keys) out += key;
+  return out;
+}
+
+// Every one, by name, and what clients without VALIDATE speak in it.
+struct Transcript {
+  const char* name;
+  wire::c10d::Dialect old_dialect;
+};
+inline void PrintTo(const Transcript& transcript, std::ostream* out) { *out << transcript.name; }
+inline constexpr std::array<Transcript, 9> kTranscripts{{
+    {"legacy", wire::c10d::Dialect::kLegacy},
+    {"interim", wire::c10d::Dialect::kInterim},
+    {"newest", wire::c10d::Dialect::kLegacy},
+    {"switch", wire::c10d::Dialect::kLegacy},
+    {"python_client", wire::c10d::Dialect::kLegacy},
+    {"cpp_client", wire::c10d::Dialect::kLegacy},
+    {"recorded_gloo", wire::c10d::Dialect::kLegacy},
+    {"recorded_torchrun_c10d", wire::c10d::Dialect::kLegacy},
+    {"recorded_torchrun_static", wire::c10d::Dialect::kLegacy},
+}};
 
 inline std::vector<TranscriptLine> read_transcript(const std::string& name) {
   const char* const root = ::getenv("DDP_SOURCE_DIR");
@@ -51,9 +89,10 @@ inline std::vector<TranscriptLine> read_transcript(const std::string& name) {
     TranscriptLine line;
     std::string mark, hex;
     words >> line.connection >> mark;
-    line.kind = mark == ">"   ? TranscriptLine::kSend
-                : mark == "<" ? TranscriptLine::kAnswer
-                              : TranscriptLine::kClosed;
+    line.kind = mark == ">"       ? TranscriptLine::kSend
+                : mark == "<"     ? TranscriptLine::kAnswer
+                : mark == "<keys" ? TranscriptLine::kKeys
+                                  : TranscriptLine::kClosed;
     while (words >> hex && hex != "-") {
       line.bytes.push_back(static_cast<char>(std::stoi(hex, nullptr, 16)));
     }

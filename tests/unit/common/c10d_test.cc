@@ -1,6 +1,7 @@
 // The parser of c10d requests against every operation, every cut, and hostile bytes.
 #include "common/wire/c10d.h"
 
+#include <algorithm>
 #include <limits>
 #include <random>
 
@@ -34,7 +35,7 @@ Request sample_request(Op op) {
 std::vector<Sample> samples() {
   std::vector<Sample> out;
   for (std::size_t i = 0; i < kOpCount; ++i) {
-    for (const Dialect dialect : {Dialect::kNewest, Dialect::kLegacy}) {
+    for (const Dialect dialect : {Dialect::kNewest, Dialect::kInterim, Dialect::kLegacy}) {
       const Op op = static_cast<Op>(i);
       if (has_op(dialect, op) && op != Op::kValidate) out.push_back({dialect, sample_request(op)});
     }
@@ -47,6 +48,11 @@ std::string bytes_of(const Sample& sample) {
   if (sample.dialect == Dialect::kNewest) bytes += kValidate;
   encode_request(sample.request, sample.dialect, bytes);
   return bytes;
+}
+
+// For what the sample's connection sends first.
+Dialect old_dialect(const Sample& sample) {
+  return sample.dialect == Dialect::kInterim ? Dialect::kInterim : Dialect::kLegacy;
 }
 
 std::string encoded(const Request& request, Dialect dialect) {
@@ -78,6 +84,21 @@ TEST(C10dTest, OpcodesAreThoseOfPyTorch) {
   for (const auto& [op, code] : legacy) {
     EXPECT_EQ(encoded(sample_request(op), Dialect::kLegacy)[0], code) << op_name(op);
   }
+  const std::vector<std::pair<Op, int>> interim = {
+      {Op::kSet, 0},    {Op::kCompareSet, 1}, {Op::kGet, 2},       {Op::kAdd, 3},
+      {Op::kCheck, 4},  {Op::kWait, 5},       {Op::kNumKeys, 6},   {Op::kDeleteKey, 7},
+      {Op::kAppend, 8}, {Op::kMultiGet, 9},   {Op::kMultiSet, 10}, {Op::kCancelWait, 11}};
+  for (const auto& [op, code] : interim) {
+    EXPECT_EQ(encoded(sample_request(op), Dialect::kInterim)[0], code) << op_name(op);
+  }
+  for (std::size_t i = 0; i < kOpCount; ++i) {
+    const auto listed = [op = static_cast<Op>(i)](const auto& table) {
+      return std::any_of(table.begin(), table.end(), [&](auto& one) { return one.first == op; });
+    };
+    EXPECT_EQ(has_op(Dialect::kNewest, static_cast<Op>(i)), listed(newest)) << i;
+    EXPECT_EQ(has_op(Dialect::kInterim, static_cast<Op>(i)), listed(interim)) << i;
+    EXPECT_EQ(has_op(Dialect::kLegacy, static_cast<Op>(i)), listed(legacy)) << i;
+  }
   EXPECT_EQ(encoded(sample_request(Op::kValidate), Dialect::kNewest), kValidate);
 }
 
@@ -85,7 +106,7 @@ TEST(C10dTest, EveryRequestComesBackAsItWasHoweverItIsCut) {
   for (const Sample& sample : samples()) {
     const std::string bytes = bytes_of(sample);
     for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
-      RequestParser parser;
+      RequestParser parser({}, old_dialect(sample));
       const Request* request = nullptr;
       for (std::size_t at = 0; at < bytes.size(); at += piece) {
         ASSERT_EQ(request, nullptr) << "whole before its last byte";
@@ -106,7 +127,7 @@ TEST(C10dTest, EveryTruncationIsIncompleteAndNeverWrong) {
   for (const Sample& sample : samples()) {
     const std::string bytes = bytes_of(sample);
     for (std::size_t size = 0; size < bytes.size(); ++size) {
-      RequestParser parser;
+      RequestParser parser({}, old_dialect(sample));
       parser.append(std::string_view(bytes).substr(0, size));
       EXPECT_EQ(next_after_greeting(parser), nullptr) << op_name(sample.request.op) << " " << size;
     }
@@ -145,6 +166,38 @@ TEST(C10dTest, ALegacySetWhoseLengthBeginsLikeTheMagicIsASet) {
   EXPECT_EQ(parsed->key, key);
 }
 
+TEST(C10dTest, OnlyAnOldConnectionCanTurnOutToBeInterim) {
+  for (const Op op : {Op::kMultiGet, Op::kMultiSet, Op::kCancelWait}) {
+    RequestParser parser;
+    parser.append(encoded(sample_request(Op::kNumKeys), Dialect::kLegacy));
+    ASSERT_EQ(parser.next().value()->op, Op::kNumKeys);
+    EXPECT_EQ(parser.dialect(), Dialect::kLegacy);
+    parser.append(encoded(sample_request(op), Dialect::kInterim));
+    parser.append(encoded(sample_request(Op::kDeleteKey), Dialect::kInterim));
+    ASSERT_EQ(parser.next().value()->op, op);
+    EXPECT_EQ(parser.dialect(), Dialect::kInterim);
+    ASSERT_EQ(parser.next().value()->op, Op::kDeleteKey);
+    EXPECT_EQ(parser.dialect(), Dialect::kInterim);
+  }
+  RequestParser newest;
+  newest.append(std::string(kValidate) + encoded(sample_request(Op::kAppend), Dialect::kNewest));
+  EXPECT_EQ(newest.next().value()->op, Op::kValidate);
+  EXPECT_EQ(newest.next().value()->op, Op::kAppend) << "9 is not 2.1's MULTI_GET here";
+  EXPECT_EQ(newest.dialect(), Dialect::kNewest);
+}
+
+TEST(C10dTest, AnIdleParserKeepsNoMemoryOfALargeRequest) {
+  RequestParser parser;
+  Request request;
+  request.op = Op::kWait;
+  request.keys.assign(10'000, "key");
+  parser.append(encoded(request, Dialect::kLegacy));
+  EXPECT_EQ(parser.next().value()->keys.size(), 10'000u);
+  EXPECT_GT(parser.memory_bytes(), 100'000u);
+  EXPECT_EQ(parser.next().value(), nullptr);
+  EXPECT_LT(parser.memory_bytes(), 2'000u);
+}
+
 // Feeds bytes to a parser until it refuses or nothing is left.
 Result<const Request*> feed(std::string_view bytes, const Limits& limits = {}) {
   RequestParser parser(limits);
@@ -161,7 +214,7 @@ Result<const Request*> feed(std::string_view bytes, const Limits& limits = {}) {
 }
 
 TEST(C10dTest, RefusesUnknownOpcodesAndASecondValidate) {
-  for (int code = 9; code < 256; ++code) {
+  for (int code = 12; code < 256; ++code) {
     EXPECT_FALSE(feed(std::string(1, static_cast<char>(code)))) << code;
   }
   for (int code = 19; code < 256; ++code) {
@@ -217,7 +270,7 @@ TEST(C10dTest, FlippedBytesNeverBreakTheParser) {
     for (int i = 0; i < 3; ++i) {
       bytes[random() % bytes.size()] = static_cast<char>(random());
     }
-    RequestParser parser;
+    RequestParser parser({}, round % 2 == 0 ? Dialect::kLegacy : Dialect::kInterim);
     for (std::size_t at = 0; at < bytes.size();) {
       const std::size_t piece = 1 + random() % 40;
       parser.append(std::string_view(bytes).substr(at, piece));
