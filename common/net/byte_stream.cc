@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64u << 10;
 constexpr int kReadsPerTurn = 16;  // Then other connections get their turn.
-constexpr std::size_t kKeepBytes = 64u << 10;
+constexpr std::size_t kKeepBytes = 512;
 constexpr Duration kLingerLimit{2'000};
 
 bool is_retry(const std::error_code& error) {
@@ -34,13 +34,14 @@ void clear_and_trim(std::string& bytes) {
 }  // namespace
 
 ByteStream::ByteStream(tcp::socket socket, const Options& options)
-    : io_(context_of(socket)), socket_(std::move(socket)), linger_(io_) {
-  set_options(options);
+    : io_(context_of(socket)),
+      socket_(std::move(socket)),
+      socket_options_(options.socket),
+      max_queued_bytes_(options.max_queued_bytes) {
+  set_stream_options(socket_, options.socket);
   std::error_code ignored;
-  const tcp::endpoint remote = socket_.remote_endpoint(ignored);
-  local_address_ = address_text(socket_.local_endpoint(ignored).address());
-  remote_address_ = address_text(remote.address());
-  remote_ = endpoint_text(remote_address_, remote.port());
+  remote_ = socket_.remote_endpoint(ignored);
+  local_ = socket_.local_endpoint(ignored);
 }
 
 std::shared_ptr<ByteStream> ByteStream::create(tcp::socket socket, const Options& options) {
@@ -49,7 +50,9 @@ std::shared_ptr<ByteStream> ByteStream::create(tcp::socket socket, const Options
 
 void ByteStream::set_options(const Options& options) {
   max_queued_bytes_ = options.max_queued_bytes;
-  if (!ended_) set_stream_options(socket_, options.socket);
+  if (ended_ || options.socket == socket_options_) return;
+  socket_options_ = options.socket;
+  set_stream_options(socket_, options.socket);
 }
 
 void ByteStream::set_handler(std::shared_ptr<Handler> handler) {
@@ -83,11 +86,11 @@ void ByteStream::read_some() {
     const std::size_t count = socket_.read_some(asio::buffer(buffer), error);
     if (is_retry(error)) break;
     if (error == asio::error::eof) {
-      return end(make_error(Errc::kPeerLost, "{} closed the connection", remote_));
+      return end(make_error(Errc::kPeerLost, "{} closed the connection", remote()));
     }
     if (error) {
       return end(
-          make_error(Errc::kPeerLost, "connection to {} lost: {}", remote_, error.message()));
+          make_error(Errc::kPeerLost, "connection to {} lost: {}", remote(), error.message()));
     }
     if (!draining_) {
       // A copy: the handler may replace itself while it runs.
@@ -103,10 +106,21 @@ void ByteStream::send(std::string_view bytes) {
   if (ended_ || draining_ || write_broken_ || bytes.empty()) return;
   if (queued_bytes() + bytes.size() > max_queued_bytes_ && queued_bytes() > 0) {
     return end(make_error(Errc::kIo, "{} does not read: {} bytes wait to be sent, the limit is {}",
-                          remote_, queued_bytes() + bytes.size(), max_queued_bytes_));
+                          remote(), queued_bytes() + bytes.size(), max_queued_bytes_));
   }
+  if (queued_bytes() == 0 && !waiting_writable_) bytes.remove_prefix(write_now(bytes));
+  if (bytes.empty() || write_broken_) return;
   pending_.append(bytes);
   if (!waiting_writable_) write_some();
+}
+
+// How many of them the kernel took.
+std::size_t ByteStream::write_now(std::string_view bytes) {
+  std::error_code error;
+  const std::size_t count = socket_.write_some(asio::buffer(bytes), error);
+  // What the peer sent before it went can still be read, so the reader ends the connection.
+  if (error && !is_retry(error)) write_broken_ = true;
+  return count;
 }
 
 void ByteStream::write_some() {
@@ -117,11 +131,9 @@ void ByteStream::write_some() {
       std::swap(writing_, pending_);
       if (writing_.empty()) break;
     }
-    std::error_code error;
-    written_ += socket_.write_some(asio::buffer(writing_) + written_, error);
-    if (is_retry(error)) return wait_writable();
-    // What the peer sent before it went can still be read, so the reader ends the connection.
-    if (error) write_broken_ = true;
+    const std::size_t count = write_now(std::string_view(writing_).substr(written_));
+    written_ += count;
+    if (count == 0 && !write_broken_) return wait_writable();
   }
   if (write_broken_) {
     clear_and_trim(writing_);
@@ -155,7 +167,8 @@ void ByteStream::close_after_writes() {
 }
 
 void ByteStream::limit_draining() {
-  linger_.after(kLingerLimit, [weak = weak_from_this()] {
+  if (!linger_) linger_.emplace(io_);
+  linger_->after(kLingerLimit, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->end({});
   });
 }
@@ -163,7 +176,7 @@ void ByteStream::limit_draining() {
 bool ByteStream::close_socket() {
   if (ended_) return false;
   ended_ = true;
-  linger_.cancel();
+  if (linger_) linger_->cancel();
   std::error_code ignored;
   socket_.close(ignored);
   return true;
@@ -172,7 +185,7 @@ bool ByteStream::close_socket() {
 void ByteStream::end(Error why) {
   if (!close_socket()) return;
   if (draining_) {
-    why = make_error(Errc::kAborted, "connection to {} closed by this side", remote_);
+    why = make_error(Errc::kAborted, "connection to {} closed by this side", remote());
   }
   asio::post(io_, [self = shared_from_this(), why = std::move(why)] {
     const std::shared_ptr<Handler> handler = std::exchange(self->handler_, nullptr);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,7 +16,7 @@ namespace ddp::net {
 
 // A connected TCP socket: bytes out through a bounded queue, bytes in to a handler, everything on
 // the thread that runs its io_context. Pending operations keep it alive until it is closed. An idle
-// stream holds no buffer.
+// stream holds no buffer: one thread has thousands of them.
 class ByteStream : public std::enable_shared_from_this<ByteStream> {
  public:
   // Told what happens, always from the event loop. It may call any member of the stream, and
@@ -59,11 +60,11 @@ class ByteStream : public std::enable_shared_from_this<ByteStream> {
 
   bool is_open() const { return !ended_ && !draining_; }
   std::size_t queued_bytes() const { return writing_.size() - written_ + pending_.size(); }
-  // Numeric, without port.
-  const std::string& local_address() const { return local_address_; }
-  const std::string& remote_address() const { return remote_address_; }
+  // Numeric, without port; also after the end.
+  std::string local_address() const { return address_text(local_.address()); }
+  std::string remote_address() const { return address_text(remote_.address()); }
   // ADDRESS:PORT, for messages.
-  const std::string& remote() const { return remote_; }
+  std::string remote() const { return endpoint_text(remote_.address(), remote_.port()); }
   asio::io_context& io() { return io_; }
 
  private:
@@ -71,6 +72,7 @@ class ByteStream : public std::enable_shared_from_this<ByteStream> {
 
   void wait_readable();
   void read_some();
+  std::size_t write_now(std::string_view bytes);
   void write_some();
   void wait_writable();
   void limit_draining();
@@ -79,12 +81,12 @@ class ByteStream : public std::enable_shared_from_this<ByteStream> {
 
   asio::io_context& io_;
   asio::ip::tcp::socket socket_;
-  Timer linger_;
+  StreamOptions socket_options_;
+  std::optional<Timer> linger_;  // Once draining.
   std::size_t max_queued_bytes_ = 0;
   std::shared_ptr<Handler> handler_;
-  std::string local_address_;
-  std::string remote_address_;
-  std::string remote_;
+  asio::ip::tcp::endpoint local_;
+  asio::ip::tcp::endpoint remote_;
   std::string writing_;      // Goes to the kernel piece by piece.
   std::size_t written_ = 0;  // Invariant: written_ <= writing_.size().
   std::string pending_;      // Follows writing_.

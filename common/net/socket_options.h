@@ -14,6 +14,8 @@ struct StreamOptions {
   // Sent data unacknowledged, or a receive window closed, for this long ends the connection; 0: the
   // system's limit. Not for peers that may be stopped in a debugger with an answer unread.
   std::chrono::milliseconds user_timeout{0};
+
+  bool operator==(const StreamOptions&) const = default;
 };
 
 // No child inherits the descriptor: a listening socket kept by one would keep the port taken.

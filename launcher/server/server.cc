@@ -6,12 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "common/log/log.h"
 #include "common/net/byte_stream.h"
 #include "common/net/listener.h"
 #include "common/wire/frame.h"
 #include "launcher/server/agent_front.h"
 #include "launcher/server/http_session.h"
-#include "launcher/server/store_front.h"
+#include "launcher/server/log_limit.h"
 
 namespace ddp::server {
 namespace {
@@ -34,9 +35,11 @@ class Newcomer : public net::ByteStream::Handler {
 
 class ServerImpl : public Server {
  public:
-  ServerImpl(asio::io_context& io, std::unique_ptr<net::Listener> listener, bool fresh_store)
+  ServerImpl(asio::io_context& io, std::unique_ptr<net::Listener> listener,
+             const ServerOptions& options)
       : listener_(std::move(listener)),
-        fresh_store_each_round_(fresh_store),
+        options_(options),
+        store_(options.store),
         agents_(io, listener_->port(),
                 {[this](const std::string&) { on_round_begins(); },
                  [this](const std::string& job_id, const wire::Finish& finish) {
@@ -52,6 +55,7 @@ class ServerImpl : public Server {
 
   int port() const override { return listener_->port(); }
   std::string endpoint() const override { return listener_->endpoint(); }
+  StoreFigures store_figures() const override { return store_.figures(); }
   void on_job_finished(JobFinishedCallback callback) override {
     job_finished_ = std::move(callback);
   }
@@ -67,15 +71,21 @@ class ServerImpl : public Server {
   void forget(std::uint64_t id) { streams_.erase(id); }
 
  private:
+  std::size_t num_connections() const {
+    return agents_.num_agents() + store_.num_connections() + streams_.size();
+  }
   void welcome(asio::ip::tcp::socket socket);
+  void turn_away();
   void on_round_begins();
   std::optional<HttpPage> page(std::string_view path) const;
   std::string metrics() const;
 
   std::unique_ptr<net::Listener> listener_;
-  bool fresh_store_each_round_;
+  ServerOptions options_;
   JobFinishedCallback job_finished_;
   StoreFront store_;
+  LogLimit refusals_{1, Duration(10'000)};
+  std::uint64_t turned_away_ = 0;
   AgentFront agents_;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::ByteStream>> streams_;  // New and HTTP.
   std::uint64_t next_id_ = 1;
@@ -89,10 +99,23 @@ void Newcomer::on_bytes(std::string_view bytes) {
 void Newcomer::on_closed(const Error& /*why*/) { server_.forget(id_); }
 
 void ServerImpl::welcome(asio::ip::tcp::socket socket) {
+  if (options_.max_connections > 0 && num_connections() >= options_.max_connections) {
+    return turn_away();
+  }
   const std::uint64_t id = next_id_++;
   auto stream = net::ByteStream::create(std::move(socket), {});
   streams_.emplace(id, stream);
   stream->set_handler(std::make_shared<Newcomer>(*this, id));
+}
+
+// Its connection closes with the socket.
+void ServerImpl::turn_away() {
+  ++turned_away_;
+  if (!refusals_.admit(Clock::now())) return;
+  log::warning(
+      "closed a new connection: {} are open, the limit of --max-connections; start ddp-rendezvous "
+      "with a higher one, or end clients that are not needed ({} closed so far)",
+      options_.max_connections, turned_away_);
 }
 
 void ServerImpl::hand_over(std::uint64_t id, std::string_view received) {
@@ -121,7 +144,7 @@ void ServerImpl::hand_over(std::uint64_t id, std::string_view received) {
 }
 
 void ServerImpl::on_round_begins() {
-  if (fresh_store_each_round_) store_.reset();
+  if (options_.fresh_store_each_round) store_.reset();
 }
 
 std::optional<HttpPage> ServerImpl::page(std::string_view path) const {
@@ -141,11 +164,15 @@ std::string ServerImpl::metrics() const {
   add("ddp_jobs_finished_total", "counter", "Jobs that are over.", agents_.num_finished_jobs());
   add("ddp_rounds_total", "counter", "Rounds begun by all jobs.", agents_.num_rounds());
   add("ddp_agents", "gauge", "Agents connected.", agents_.num_agents());
-  add("ddp_store_keys", "gauge", "Keys in the store.", store_.num_keys());
-  add("ddp_store_connections", "gauge", "Store clients connected.", store_.num_connections());
-  add("ddp_store_requests_total", "counter", "Store requests served.", store_.num_requests());
-  add("ddp_connections", "gauge", "Connections of every kind.",
-      agents_.num_agents() + store_.num_connections() + streams_.size());
+  const StoreFigures store = store_.figures();
+  add("ddp_store_keys", "gauge", "Keys in the store.", store.keys);
+  add("ddp_store_bytes", "gauge", "Bytes of its keys and values.", store.bytes);
+  add("ddp_store_connections", "gauge", "Store clients connected.", store.connections);
+  add("ddp_store_waits", "gauge", "Store clients that wait for keys.", store.waits);
+  add("ddp_store_requests_total", "counter", "Store requests served.", store.all_requests());
+  add("ddp_connections", "gauge", "Connections of every kind.", num_connections());
+  add("ddp_connections_turned_away_total", "counter", "Connections beyond --max-connections.",
+      turned_away_);
   return out;
 }
 
@@ -154,8 +181,7 @@ std::string ServerImpl::metrics() const {
 Result<std::unique_ptr<Server>> Server::listen(asio::io_context& io, const ServerOptions& options) {
   auto listener = net::Listener::open(io, options.bind_address, options.port);
   if (!listener) return listener.error();
-  return std::unique_ptr<Server>(
-      std::make_unique<ServerImpl>(io, std::move(*listener), options.fresh_store_each_round));
+  return std::unique_ptr<Server>(std::make_unique<ServerImpl>(io, std::move(*listener), options));
 }
 
 }  // namespace ddp::server

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "common/base/result.h"
 #include "common/wire/rendezvous_messages.h"
+#include "launcher/server/store_front.h"
 
 // The daemon: one listening socket whose connections are c10d store clients, agents, or HTTP
 // clients, told apart by their first byte, feeding StoreCore and RendezvousCore. ddp-rendezvous
@@ -18,6 +20,10 @@ namespace ddp::server {
 struct ServerOptions {
   std::string bind_address;  // Numeric; empty: all addresses, IPv6 and IPv4.
   int port = 0;              // 0: the system picks one.
+  // Of every kind, together; 0: as many as there are descriptors for. One more is accepted and
+  // closed at once, with a line in the log that names --max-connections.
+  std::size_t max_connections = 0;
+  StoreOptions store;
   // Give every round an empty store and close the store connections of the round before. Right
   // where the daemon serves one job: PyTorch >= 2.5 does not prefix keys by restart, so keys of an
   // old round would be taken for the new one's.
@@ -36,6 +42,7 @@ class Server {
   virtual int port() const = 0;
   // ADDRESS:PORT as bound, for people.
   virtual std::string endpoint() const = 0;
+  virtual StoreFigures store_figures() const = 0;
   // Called once per job, when it is over, from the event loop; it may destroy the server. Members
   // may still be reading their `finish`.
   virtual void on_job_finished(JobFinishedCallback callback) = 0;

@@ -3,6 +3,10 @@
 #include <string>
 #include <utility>
 
+#include <asio/post.hpp>
+#include <fmt/format.h>
+
+#include "common/base/clock.h"
 #include "common/log/log.h"
 
 namespace ddp::server {
@@ -14,29 +18,37 @@ namespace {
 
 // A client with this much unread gets no further request answered until it has read.
 constexpr std::size_t kPauseBytes = 1u << 20;
-constexpr std::size_t kMaxAnswerBytes = 256u << 20;
-// One answer, what may lie before it, and pushes of keys that a legacy client watches.
-constexpr std::size_t kMaxQueuedBytes = kMaxAnswerBytes + (64u << 20);
+// What may lie in a client's queue beside one answer: others before it, and pushes of keys that it
+// watches.
+constexpr std::size_t kMaxOtherBytes = 64u << 20;
+// So many of one client's requests take less than a tenth of a millisecond; then others are served.
+constexpr int kRequestsPerTurn = 256;
+constexpr std::size_t kMoveBytes = 64u << 10;
 
 }  // namespace
+
+std::uint64_t StoreFigures::all_requests() const {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t of_one : requests) sum += of_one;
+  return sum;
+}
 
 class StoreFront::Session : public net::ByteStream::Handler,
                             public std::enable_shared_from_this<Session> {
  public:
   Session(StoreFront& front, std::uint64_t id, std::shared_ptr<net::ByteStream> stream)
-      : front_(front), id_(id), stream_(std::move(stream)) {}
+      : front_(front),
+        id_(id),
+        stream_(std::move(stream)),
+        parser_(front.options_.limits, front.options_.old_dialect) {}
 
   void on_bytes(std::string_view bytes) override {
+    front_.received_bytes_ += bytes.size();
     parser_.append(bytes);
     process();
   }
 
-  void on_drained() override {
-    if (!paused_) return;
-    paused_ = false;
-    process();
-    if (!paused_) stream_->resume_reading();
-  }
+  void on_drained() override { go_on(); }
 
   void on_closed(const Error& why) override {
     if (why.code == Errc::kIo) log::warning("store client dropped: {}", why.message);
@@ -48,6 +60,9 @@ class StoreFront::Session : public net::ByteStream::Handler,
 
  private:
   void process();
+  void pause();
+  void go_on();
+  void take_turns();
   void perform(const Request& request, std::string& out);
   void refuse(std::string_view reason);
 
@@ -55,20 +70,22 @@ class StoreFront::Session : public net::ByteStream::Handler,
   std::uint64_t id_;
   std::shared_ptr<net::ByteStream> stream_;
   wire::c10d::RequestParser parser_;
-  bool paused_ = false;
+  bool paused_ = false;      // Requests that have come wait; no more are read.
+  bool takes_turn_ = false;  // go_on() is posted.
 };
 
 // Answers of requests that came together leave together.
 void StoreFront::Session::process() {
   std::string out;
-  while (stream_->is_open()) {
+  for (int served = 0; stream_->is_open(); ++served) {
     if (out.size() + stream_->queued_bytes() > kPauseBytes) {
       stream_->send(out);
       out.clear();
-      if (stream_->queued_bytes() > 0) {
-        paused_ = true;
-        return stream_->pause_reading();
-      }
+      if (stream_->queued_bytes() > 0) return pause();
+    }
+    if (served == kRequestsPerTurn) {
+      stream_->send(out);
+      return take_turns();
     }
     Result<const Request*> request = parser_.next();
     if (!request) {
@@ -81,11 +98,36 @@ void StoreFront::Session::process() {
   stream_->send(out);
 }
 
+void StoreFront::Session::pause() {
+  paused_ = true;
+  stream_->pause_reading();
+}
+
+void StoreFront::Session::go_on() {
+  if (!paused_ || !stream_->is_open()) return;
+  paused_ = false;
+  process();
+  if (!paused_) stream_->resume_reading();
+}
+
+void StoreFront::Session::take_turns() {
+  pause();
+  if (std::exchange(takes_turn_, true)) return;
+  asio::post(stream_->io(), [self = shared_from_this()] {
+    self->takes_turn_ = false;
+    self->go_on();
+  });
+}
+
 void StoreFront::Session::perform(const Request& request, std::string& out) {
-  ++front_.requests_;
+  ++front_.requests_[static_cast<std::size_t>(request.op)];
   StoreCore::Effects& effects = front_.effects_;
   front_.core_->on_request(id_, *parser_.dialect(), request, effects);
-  out += effects.answer;
+  if (out.empty() && effects.answer.size() > kMoveBytes) {
+    out = std::move(effects.answer);
+  } else {
+    out += effects.answer;
+  }
   for (const StoreCore::Output& output : effects.outputs) {
     if (output.to == id_) {
       out += output.bytes;
@@ -102,19 +144,23 @@ void StoreFront::Session::perform(const Request& request, std::string& out) {
 
 // The protocol knows no error answer: closing is all there is.
 void StoreFront::Session::refuse(std::string_view reason) {
-  log::warning("closing store client {}: {}", stream_->remote(), reason);
+  if (const auto left_out = front_.refusals_.admit(Clock::now())) {
+    log::warning("closing store client {}: {}{}", stream_->remote(), reason,
+                 *left_out == 0 ? "" : fmt::format(" ({} more since the last line)", *left_out));
+  }
   front_.core_->on_disconnect(id_);
   stream_->close_after_writes();
 }
 
-StoreFront::StoreFront() : core_(std::make_unique<StoreCore>(kMaxAnswerBytes)) {}
+StoreFront::StoreFront(const StoreOptions& options)
+    : options_(options), core_(std::make_unique<StoreCore>(options.max_answer_bytes)) {}
 
 StoreFront::~StoreFront() { close_all(); }
 
 void StoreFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received) {
   const std::uint64_t id = next_id_++;
   net::ByteStream::Options options;
-  options.max_queued_bytes = kMaxQueuedBytes;
+  options.max_queued_bytes = options_.max_answer_bytes + kMaxOtherBytes;
   stream->set_options(options);
   auto session = std::make_shared<Session>(*this, id, stream);
   sessions_.emplace(id, session);
@@ -124,7 +170,18 @@ void StoreFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::stri
 
 void StoreFront::reset() {
   close_all();
-  core_ = std::make_unique<StoreCore>(kMaxAnswerBytes);
+  core_ = std::make_unique<StoreCore>(options_.max_answer_bytes);
+}
+
+StoreFigures StoreFront::figures() const {
+  StoreFigures out;
+  out.connections = sessions_.size();
+  out.waits = core_->num_waits();
+  out.keys = core_->num_keys();
+  out.bytes = core_->num_bytes();
+  out.received_bytes = received_bytes_;
+  out.requests = requests_;
+  return out;
 }
 
 void StoreFront::close_all() {

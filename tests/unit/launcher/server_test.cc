@@ -1,8 +1,8 @@
-// The daemon over real sockets: the store in both dialects, agents, HTTP, hostile and slow clients.
+// The daemon over real sockets: our own store client, agents, HTTP. Raw store clients are in
+// store_front_test.cc.
 #include "launcher/server/server.h"
 
 #include <atomic>
-#include <map>
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,6 @@
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
 #include "tests/support/store_contract.h"
-#include "tests/support/store_transcript.h"
 
 namespace ddp::server {
 namespace {
@@ -61,27 +60,6 @@ std::string number(std::int64_t value) {
   return out;
 }
 
-class ServerTranscriptTest : public testing::TestWithParam<const char*> {};
-
-// The recorded conversations again, one byte a segment.
-TEST_P(ServerTranscriptTest, IsAnsweredByteForByteOverASocket) {
-  const ServerThread server;
-  std::map<std::string, std::unique_ptr<RawClient>> clients;
-  for (const test::TranscriptLine& line : test::read_transcript(GetParam())) {
-    SCOPED_TRACE(line.where);
-    std::unique_ptr<RawClient>& client = clients[line.connection];
-    if (!client) client = std::make_unique<RawClient>(server.port());
-    if (line.kind == test::TranscriptLine::kSend) {
-      for (const char byte : line.bytes) ASSERT_TRUE(client->send({&byte, 1}));
-    } else {
-      ASSERT_EQ(test::to_hex(client->receive(line.bytes.size())), test::to_hex(line.bytes));
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(PyTorch, ServerTranscriptTest, testing::Values("newest", "python_client"),
-                         [](const auto& given) { return std::string(given.param); });
-
 TEST(ServerStoreTest, SixtyFourClientsAtOnce) {
   const ServerThread server;
   constexpr int kClients = 64, kRounds = 20;
@@ -106,87 +84,6 @@ TEST(ServerStoreTest, SixtyFourClientsAtOnce) {
   for (std::thread& thread : threads) thread.join();
   auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
   EXPECT_EQ(store->num_keys().value(), kRounds * (kClients + 2));
-}
-
-TEST(ServerStoreTest, HalfARequestStallsNobody) {
-  const ServerThread server;
-  RawClient half(server.port());
-  half.send(std::string("\x00\x03\x00", 3));
-  RawClient other(server.port());
-  other.send(std::string(1, '\x06'));
-  EXPECT_EQ(other.receive(8), number(0));
-}
-
-TEST(ServerStoreTest, ASetFollowedByAnyKindOfCloseIsApplied) {
-  const ServerThread server;
-  {
-    RawClient client(server.port());
-    client.send(request_bytes(Op::kSet, "closed", "1"));
-  }
-  RawClient abrupt(server.port());
-  // Its answer meets a closed socket, and the set behind it must count all the same.
-  abrupt.send(std::string(1, '\x06') + request_bytes(Op::kSet, "reset", "1"));
-  EXPECT_EQ(abrupt.receive(8).size(), 8u);
-  abrupt.send(std::string(1, '\x06') + request_bytes(Op::kSet, "reset again", "1"));
-  abrupt.close();
-  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
-  RawClient raw(server.port());
-  for (const char* const key : {"closed", "reset", "reset again"}) {
-    raw.send(request_bytes(Op::kWait, key));
-    EXPECT_EQ(raw.receive(1), std::string(1, '\0')) << key;
-  }
-}
-
-TEST(ServerStoreTest, AClientThatDoesNotReadGetsEverythingOnceItDoes) {
-  const ServerThread server;
-  // More than the daemon would ever queue for one client, so it has to stop reading its requests.
-  constexpr int kRequests = 400;
-  const std::string value(1'000'000, 'v');
-  RawClient lazy(server.port());
-  // The count's answer shows that the set is done: connections have no order among each other.
-  lazy.send(request_bytes(Op::kSet, "big", value) + std::string(1, '\x06'));
-  ASSERT_EQ(lazy.receive(8), number(1));
-  std::string requests;
-  for (int i = 0; i < kRequests; ++i) requests += request_bytes(Op::kGet, "big");
-  ASSERT_TRUE(lazy.send(requests));
-  // Others are served meanwhile.
-  RawClient other(server.port());
-  for (int i = 0; i < 100; ++i) {
-    other.send(std::string(1, '\x06'));
-    ASSERT_EQ(other.receive(8), number(1));
-  }
-  for (int i = 0; i < kRequests; ++i) {
-    const std::string answer = lazy.receive(8 + value.size());
-    ASSERT_EQ(answer.size(), 8 + value.size()) << i;
-    ASSERT_EQ(answer.compare(8, value.size(), value), 0) << i;
-  }
-}
-
-TEST(ServerStoreTest, HostileBytesCloseTheirOwnConnectionOnly) {
-  const ServerThread server;
-  RawClient good(server.port());
-  const std::vector<std::string> hostile = {
-      std::string("\xff"), std::string("\x02\x00\x00\x00\x00\x00\x01\x00\x00", 9),
-      std::string("\xDDXYZ_"), std::string("\x00\xCE\xF7\x85\x3C\xFE", 6)};
-  for (const std::string& bytes : hostile) {
-    RawClient client(server.port());
-    client.send(bytes);
-    EXPECT_TRUE(client.is_closed_by_peer()) << test::to_hex(bytes);
-  }
-  good.send(std::string(1, '\x06'));
-  EXPECT_EQ(good.receive(8), number(0));
-}
-
-TEST(ServerStoreTest, AWaitDiesWithItsConnection) {
-  const ServerThread server;
-  for (int i = 0; i < 100; ++i) {
-    RawClient client(server.port());
-    client.send(request_bytes(Op::kWait, "never"));
-    if (i % 2 == 0) client.reset();
-  }
-  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
-  ASSERT_TRUE(store->set("never", ""));
-  EXPECT_EQ(store->num_keys().value(), 1);
 }
 
 TEST(ServerStoreTest, TheClientSaysWhichServerWasLost) {

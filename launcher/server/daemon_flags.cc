@@ -1,0 +1,231 @@
+#include "launcher/server/daemon_flags.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "common/base/exit_codes.h"
+
+namespace ddp::server {
+namespace {
+
+namespace options = boost::program_options;
+using wire::c10d::Dialect;
+
+// Descriptors that are no connections: standard streams, the listener, epoll, a spare for the one
+// that is turned away.
+constexpr std::size_t kOwnDescriptors = 32;
+// A key length that begins like VALIDATE, 968 MiB, must stay beyond the limit (c10d.h).
+constexpr std::uint64_t kMaxKeyBytes = 512ull << 20;
+constexpr std::uint64_t kMaxBytes = 64ull << 30;
+constexpr std::uint64_t kMinMessageBytes = 1'024;
+constexpr double kMaxSeconds = 1e6;
+
+struct Texts {
+  std::string port = "29400";
+  std::string bind;
+  std::string max_connections, max_key_bytes, max_value_bytes, max_keys, max_request_bytes,
+      max_answer_bytes;
+  std::string old_clients = "2.0";
+  std::string stats;
+  std::vector<std::string> extra;
+  options::variables_map given;
+};
+
+options::options_description visible_flags(Texts& texts) {
+  const wire::c10d::Limits limits;
+  const auto bytes = [](std::uint64_t value) { return fmt::format("{}M", value >> 20); };
+  options::options_description flags(
+      "ddp-rendezvous: TCP store and rendezvous coordinator on one port.\n"
+      "Bytes and counts may end in K, M or G (1024, 1024^2, 1024^3)");
+  const auto add = [&flags](const char* name, std::string& text, const char* value_name,
+                            const std::string& help) {
+    auto* const value = options::value(&text)->value_name(value_name);
+    if (!text.empty()) value->default_value(text);
+    flags.add_options()(name, value, help.c_str());
+  };
+  add("port", texts.port, "N", "TCP port; 0 takes any free one and prints it");
+  add("bind", texts.bind, "ADDR", "numeric address to listen on (default: all, IPv6 and IPv4)");
+  add("old-clients", texts.old_clients, "VERSION",
+      "the PyTorch release of clients older than 2.2: 1.9 to 2.0, or 2.1. Their requests to delete "
+      "a key differ, and nothing in them tells which it is; newer ones are recognised");
+  add("max-connections", texts.max_connections, "N",
+      "close a new connection when so many are open (default: what the limit of open files "
+      "allows)");
+  add("max-key-bytes", texts.max_key_bytes, "N",
+      fmt::format("longest key (default: {}K)", limits.key_bytes >> 10));
+  add("max-value-bytes", texts.max_value_bytes, "N",
+      fmt::format("longest value (default: {})", bytes(limits.value_bytes)));
+  add("max-keys", texts.max_keys, "N",
+      fmt::format("most keys of one request (default: {}K)", limits.count >> 10));
+  add("max-request-bytes", texts.max_request_bytes, "N",
+      fmt::format("most that is kept of a connection's request until it is whole (default: {})",
+                  bytes(limits.request_bytes)));
+  add("max-answer-bytes", texts.max_answer_bytes, "N",
+      fmt::format("largest answer that is kept for a connection until it is read (default: {})",
+                  bytes(StoreOptions().max_answer_bytes)));
+  add("stats", texts.stats, "SECONDS",
+      "print figures of the store to standard error this often, and sums at the end; 0: only "
+      "those");
+  flags.add_options()("until-eof",
+                      "end when standard input ends: for a program that starts it for itself")(
+      "version", "print the version")("help,h", "print this");
+  return flags;
+}
+
+// Throws options::error.
+void parse(int argc, char** argv, Texts& texts) {
+  options::options_description all;
+  all.add(visible_flags(texts)).add_options()("extra", options::value(&texts.extra));
+  options::positional_options_description positional;
+  positional.add("extra", -1);
+  const int style =
+      options::command_line_style::default_style & ~options::command_line_style::allow_guessing;
+  options::store(options::command_line_parser(argc, argv)
+                     .options(all)
+                     .positional(positional)
+                     .style(style)
+                     .run(),
+                 texts.given);
+  options::notify(texts.given);
+}
+
+std::optional<std::uint64_t> parse_number(std::string_view text) {
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  const std::string_view unit = text.substr(static_cast<std::size_t>(end - text.data()));
+  if (unit.empty()) return number;
+  const std::size_t power = std::string_view("KMG").find(unit.front());
+  if (power == std::string_view::npos || unit.size() > 1) return std::nullopt;
+  const int shift = static_cast<int>(10 * (power + 1));
+  return number << shift >> shift == number ? std::optional(number << shift) : std::nullopt;
+}
+
+std::optional<Dialect> parse_version(std::string_view text) {
+  for (const std::string_view release : {"1.9", "1.10", "1.11", "1.12", "1.13", "2.0"}) {
+    if (text == release) return Dialect::kLegacy;
+  }
+  return text == "2.1" ? std::optional(Dialect::kInterim) : std::nullopt;
+}
+
+std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(seconds) ||
+      seconds < 0 || seconds > kMaxSeconds) {
+    return std::nullopt;
+  }
+  const std::chrono::milliseconds time(static_cast<std::int64_t>(std::llround(seconds * 1'000)));
+  return seconds > 0 ? std::max(time, std::chrono::milliseconds(1)) : time;
+}
+
+// Texts to values; the first one that is wrong stays in refusal().
+class Reader {
+ public:
+  template <typename Number>
+  void number(const char* flag, const std::string& text, std::uint64_t minimum,
+              std::uint64_t maximum, Number& out) {
+    if (text.empty()) return;
+    const std::optional<std::uint64_t> value = parse_number(text);
+    if (value && *value >= minimum && *value <= maximum) {
+      out = static_cast<Number>(*value);
+    } else {
+      refuse("{} {}: give a number from {} to {}", flag, text, minimum, maximum);
+    }
+  }
+  template <typename... Args>
+  void refuse(fmt::format_string<Args...> format, Args&&... args) {
+    if (!refusal_) {
+      refusal_ = Refusal{kExitInvalidValue, fmt::format(format, std::forward<Args>(args)...)};
+    }
+  }
+  const std::optional<Refusal>& refusal() const { return refusal_; }
+
+ private:
+  std::optional<Refusal> refusal_;
+};
+
+void read_max_connections(Reader& reader, const std::string& text, std::size_t descriptors,
+                          std::size_t& out) {
+  const std::size_t possible = std::max(descriptors, kOwnDescriptors + 1) - kOwnDescriptors;
+  out = possible;
+  std::size_t wanted = possible;
+  reader.number("--max-connections", text, 1, kMaxBytes, wanted);
+  if (wanted > possible) {
+    return reader.refuse(
+        "--max-connections {}: the limit of open files is {}, which leaves {} for connections; "
+        "raise it (`ulimit -Hn`, or LimitNOFILE= of the service), or give a lower number",
+        text, descriptors, possible);
+  }
+  out = wanted;
+}
+
+DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
+  DaemonFlags flags;
+  ServerOptions& server = flags.server;
+  wire::c10d::Limits& limits = server.store.limits;
+  Reader reader;
+  server.bind_address = texts.bind;
+  if (texts.port.empty()) reader.refuse("--port: give a number from 0 to 65535");
+  reader.number("--port", texts.port, 0, 65'535, server.port);
+  read_max_connections(reader, texts.max_connections, descriptors, server.max_connections);
+  reader.number("--max-key-bytes", texts.max_key_bytes, 1, kMaxKeyBytes, limits.key_bytes);
+  reader.number("--max-value-bytes", texts.max_value_bytes, 1, kMaxBytes, limits.value_bytes);
+  reader.number("--max-keys", texts.max_keys, 1, 16u << 20, limits.count);
+  reader.number("--max-request-bytes", texts.max_request_bytes, kMinMessageBytes, kMaxBytes,
+                limits.request_bytes);
+  reader.number("--max-answer-bytes", texts.max_answer_bytes, kMinMessageBytes, kMaxBytes,
+                server.store.max_answer_bytes);
+  if (const auto dialect = parse_version(texts.old_clients)) {
+    server.store.old_dialect = *dialect;
+  } else {
+    reader.refuse(
+        "--old-clients {}: give a release from 1.9 to 2.0, or 2.1; newer ones need no flag",
+        texts.old_clients);
+  }
+  flags.until_eof = texts.given.contains("until-eof");
+  if (texts.given.contains("stats")) {
+    flags.stats = parse_seconds(texts.stats);
+    if (!flags.stats) {
+      reader.refuse("--stats {}: give a number of seconds from 0 to {:.0f}, for example 10",
+                    texts.stats, kMaxSeconds);
+    }
+  }
+  if (reader.refusal()) return *reader.refusal();
+  return flags;
+}
+
+}  // namespace
+
+DaemonCommand read_daemon_flags(int argc, char** argv, std::size_t descriptors) {
+  Texts texts;
+  try {
+    parse(argc, argv, texts);
+  } catch (const options::error& error) {
+    return Refusal{kExitUsage, fmt::format("{}; --help lists the flags", error.what())};
+  }
+  if (!texts.extra.empty()) {
+    return Refusal{kExitUsage, fmt::format("unexpected argument '{}'; --help lists the flags",
+                                           texts.extra.front())};
+  }
+  if (texts.given.contains("help")) {
+    std::ostringstream text;
+    Texts defaults;
+    text << visible_flags(defaults);
+    return PrintText{text.str()};
+  }
+  if (texts.given.contains("version")) {
+    return PrintText{fmt::format("ddp-rendezvous {}\n", DDP_VERSION)};
+  }
+  return values_of(texts, descriptors);
+}
+
+}  // namespace ddp::server

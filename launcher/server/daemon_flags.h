@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "launcher/server/server.h"
+
+namespace ddp::server {
+
+// What the command line of ddp-rendezvous asks the daemon to do.
+struct DaemonFlags {
+  ServerOptions server;
+  std::optional<std::chrono::milliseconds> stats;  // As StatsPrinter's interval; absent: no stats.
+  bool until_eof = false;                          // End when standard input does.
+};
+// Not to serve but to print this (--help, --version).
+struct PrintText {
+  std::string text;
+};
+// Why the command line cannot be followed, in one line, and the program's exit status.
+struct Refusal {
+  int exit_code = 0;
+  std::string reason;
+};
+using DaemonCommand = std::variant<DaemonFlags, PrintText, Refusal>;
+
+// `descriptors`: how many files the process may have open, which bounds --max-connections and is
+// its default.
+DaemonCommand read_daemon_flags(int argc, char** argv, std::size_t descriptors);
+
+}  // namespace ddp::server
