@@ -1,6 +1,10 @@
 #include "common/net/byte_stream.h"
 
+#include <sys/socket.h>
+
 #include <array>
+#include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include <asio/post.hpp>
@@ -16,10 +20,7 @@ constexpr int kReadsPerTurn = 16;  // Then other connections get their turn.
 constexpr std::size_t kKeepBytes = 512;
 constexpr Duration kLingerLimit{2'000};
 
-bool is_retry(const std::error_code& error) {
-  return error == asio::error::would_block || error == asio::error::try_again ||
-         error == asio::error::interrupted;
-}
+bool is_retry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 asio::io_context& context_of(tcp::socket& socket) {
   return static_cast<asio::io_context&>(
@@ -33,26 +34,25 @@ void clear_and_trim(std::string& bytes) {
 
 }  // namespace
 
-ByteStream::ByteStream(tcp::socket socket, const Options& options)
-    : io_(context_of(socket)),
-      socket_(std::move(socket)),
-      socket_options_(options.socket),
-      max_queued_bytes_(options.max_queued_bytes) {
-  set_stream_options(socket_, options.socket);
+ByteStream::ByteStream(asio::io_context& io, tcp::socket socket, const Options& options)
+    : io_(io), socket_options_(options.socket), max_queued_bytes_(options.max_queued_bytes) {
   std::error_code ignored;
-  remote_ = socket_.remote_endpoint(ignored);
-  local_ = socket_.local_endpoint(ignored);
+  remote_ = socket.remote_endpoint(ignored);
+  local_ = socket.local_endpoint(ignored);
+  socket_.reset(socket.release(ignored));  // From asio's reactor: the Poller watches it.
+  set_stream_options(socket_.get(), options.socket);
 }
 
 std::shared_ptr<ByteStream> ByteStream::create(tcp::socket socket, const Options& options) {
-  return std::shared_ptr<ByteStream>(new ByteStream(std::move(socket), options));
+  asio::io_context& io = context_of(socket);
+  return std::shared_ptr<ByteStream>(new ByteStream(io, std::move(socket), options));
 }
 
 void ByteStream::set_options(const Options& options) {
   max_queued_bytes_ = options.max_queued_bytes;
   if (ended_ || options.socket == socket_options_) return;
   socket_options_ = options.socket;
-  set_stream_options(socket_, options.socket);
+  set_stream_options(socket_.get(), options.socket);
 }
 
 void ByteStream::set_handler(std::shared_ptr<Handler> handler) {
@@ -62,36 +62,39 @@ void ByteStream::set_handler(std::shared_ptr<Handler> handler) {
   if (first) resume_reading();
 }
 
-void ByteStream::pause_reading() { paused_ = true; }
+void ByteStream::pause_reading() {
+  paused_ = true;
+  watch();
+}
 
 void ByteStream::resume_reading() {
   paused_ = false;
-  wait_readable();
+  watch();
 }
 
-void ByteStream::wait_readable() {
-  if (ended_ || paused_ || waiting_readable_) return;
-  waiting_readable_ = true;
-  socket_.async_wait(tcp::socket::wait_read,
-                     [self = shared_from_this()](const std::error_code& error) {
-                       self->waiting_readable_ = false;
-                       if (!error) self->read_some();
-                     });
+void ByteStream::watch() {
+  if (ended_) return;
+  Poller::of(io_).watch(socket_.get(), shared_from_this(), {!paused_, waiting_writable_});
+}
+
+void ByteStream::on_ready(bool readable, bool writable) {
+  if (writable && waiting_writable_) drained();
+  if (readable) read_some();
 }
 
 void ByteStream::read_some() {
   for (int i = 0; i < kReadsPerTurn && !ended_ && !paused_; ++i) {
     std::array<char, kReadBytes> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-    std::error_code error;
-    const std::size_t count = socket_.read_some(asio::buffer(buffer), error);
-    if (is_retry(error)) break;
-    if (error == asio::error::eof) {
+    const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
+    if (got < 0 && is_retry(errno)) break;
+    if (got == 0) {
       return end(make_error(Errc::kPeerLost, "{} closed the connection", remote()));
     }
-    if (error) {
-      return end(
-          make_error(Errc::kPeerLost, "connection to {} lost: {}", remote(), error.message()));
+    if (got < 0) {
+      return end(make_error(Errc::kPeerLost, "connection to {} lost: {}", remote(),
+                            std::generic_category().message(errno)));
     }
+    const auto count = static_cast<std::size_t>(got);
     if (!draining_) {
       // A copy: the handler may replace itself while it runs.
       const std::shared_ptr<Handler> handler = handler_;
@@ -99,7 +102,6 @@ void ByteStream::read_some() {
     }
     if (count < buffer.size()) break;
   }
-  wait_readable();
 }
 
 void ByteStream::send(std::string_view bytes) {
@@ -116,11 +118,11 @@ void ByteStream::send(std::string_view bytes) {
 
 // How many of them the kernel took.
 std::size_t ByteStream::write_now(std::string_view bytes) {
-  std::error_code error;
-  const std::size_t count = socket_.write_some(asio::buffer(bytes), error);
+  const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  if (count >= 0) return static_cast<std::size_t>(count);
   // What the peer sent before it went can still be read, so the reader ends the connection.
-  if (error && !is_retry(error)) write_broken_ = true;
-  return count;
+  if (!is_retry(errno)) write_broken_ = true;
+  return 0;
 }
 
 void ByteStream::write_some() {
@@ -133,29 +135,29 @@ void ByteStream::write_some() {
     }
     const std::size_t count = write_now(std::string_view(writing_).substr(written_));
     written_ += count;
-    if (count == 0 && !write_broken_) return wait_writable();
+    if (count == 0 && !write_broken_) {
+      waiting_writable_ = true;
+      return watch();
+    }
   }
   if (write_broken_) {
     clear_and_trim(writing_);
     clear_and_trim(pending_);
     written_ = 0;
   }
-  std::error_code ignored;
-  if (draining_ && !ended_) socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  if (draining_ && !ended_) ::shutdown(socket_.get(), SHUT_WR);
 }
 
-void ByteStream::wait_writable() {
-  waiting_writable_ = true;
-  socket_.async_wait(tcp::socket::wait_write,
-                     [self = shared_from_this()](const std::error_code& error) {
-                       self->waiting_writable_ = false;
-                       if (error || self->ended_) return;
-                       if (self->draining_) self->limit_draining();
-                       self->write_some();
-                       if (self->waiting_writable_ || self->ended_ || self->draining_) return;
-                       const std::shared_ptr<Handler> handler = self->handler_;
-                       if (handler) handler->on_drained();
-                     });
+// The kernel takes bytes again.
+void ByteStream::drained() {
+  waiting_writable_ = false;
+  if (draining_) limit_draining();
+  write_some();
+  if (waiting_writable_) return;
+  watch();
+  if (ended_ || draining_) return;
+  const std::shared_ptr<Handler> handler = handler_;
+  if (handler) handler->on_drained();
 }
 
 void ByteStream::close_after_writes() {
@@ -177,8 +179,8 @@ bool ByteStream::close_socket() {
   if (ended_) return false;
   ended_ = true;
   if (linger_) linger_->cancel();
-  std::error_code ignored;
-  socket_.close(ignored);
+  const UniqueFd socket = std::move(socket_);
+  Poller::of(io_).forget(socket.get());
   return true;
 }
 

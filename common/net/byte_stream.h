@@ -9,6 +9,8 @@
 #include <asio/ip/tcp.hpp>
 
 #include "common/base/result.h"
+#include "common/base/unique_fd.h"
+#include "common/net/poller.h"
 #include "common/net/socket_options.h"
 #include "common/net/timer.h"
 
@@ -17,7 +19,7 @@ namespace ddp::net {
 // A connected TCP socket: bytes out through a bounded queue, bytes in to a handler, everything on
 // the thread that runs its io_context. Pending operations keep it alive until it is closed. An idle
 // stream holds no buffer: one thread has thousands of them.
-class ByteStream : public std::enable_shared_from_this<ByteStream> {
+class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<ByteStream> {
  public:
   // Told what happens, always from the event loop. It may call any member of the stream, and
   // replace itself. The stream holds it until on_closed() or close().
@@ -68,34 +70,34 @@ class ByteStream : public std::enable_shared_from_this<ByteStream> {
   asio::io_context& io() { return io_; }
 
  private:
-  ByteStream(asio::ip::tcp::socket socket, const Options& options);
+  ByteStream(asio::io_context& io, asio::ip::tcp::socket socket, const Options& options);
 
-  void wait_readable();
+  void on_ready(bool readable, bool writable) override;
+  void watch();
   void read_some();
   std::size_t write_now(std::string_view bytes);
   void write_some();
-  void wait_writable();
+  void drained();
   void limit_draining();
   void end(Error why);
   bool close_socket();
 
   asio::io_context& io_;
-  asio::ip::tcp::socket socket_;
+  UniqueFd socket_;
   StreamOptions socket_options_;
   std::optional<Timer> linger_;  // Once draining.
   std::size_t max_queued_bytes_ = 0;
   std::shared_ptr<Handler> handler_;
   asio::ip::tcp::endpoint local_;
   asio::ip::tcp::endpoint remote_;
-  std::string writing_;      // Goes to the kernel piece by piece.
-  std::size_t written_ = 0;  // Invariant: written_ <= writing_.size().
-  std::string pending_;      // Follows writing_.
-  bool waiting_readable_ = false;
-  bool waiting_writable_ = false;
-  bool paused_ = true;         // No handler yet, or pause_reading().
-  bool write_broken_ = false;  // The kernel refused a write; the reading side finds out why.
-  bool draining_ = false;      // close_after_writes() was called.
-  bool ended_ = false;         // The socket is closed.
+  std::string writing_;            // Goes to the kernel piece by piece.
+  std::size_t written_ = 0;        // Invariant: written_ <= writing_.size().
+  std::string pending_;            // Follows writing_.
+  bool waiting_writable_ = false;  // The kernel took less than there is.
+  bool paused_ = true;             // No handler yet, or pause_reading().
+  bool write_broken_ = false;      // The kernel refused a write; the reading side finds out why.
+  bool draining_ = false;          // close_after_writes() was called.
+  bool ended_ = false;             // The socket is closed.
 };
 
 }  // namespace ddp::net

@@ -102,7 +102,7 @@ void ConnectAttempt::say_preamble() {
     return connect_next();
   }
   connected = true;
-  set_stream_options(socket, StreamOptions{});
+  set_stream_options(socket.native_handle(), StreamOptions{});
   asio::async_write(
       socket, asio::buffer(wire::kRendezvousPreamble),
       [self = shared_from_this()](const std::error_code&, std::size_t) { self->read_preamble(); });

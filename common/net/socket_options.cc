@@ -21,10 +21,8 @@ void set_int(int fd, int level, int name, long value) {
 
 void set_close_on_exec(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
-void set_stream_options(asio::ip::tcp::socket& socket, const StreamOptions& options) {
-  std::error_code ignored;
-  socket.non_blocking(true, ignored);
-  const int fd = socket.native_handle();
+void set_stream_options(int fd, const StreamOptions& options) {
+  ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
   set_close_on_exec(fd);
   set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);

@@ -23,7 +23,7 @@ void set_close_on_exec(int fd);
 
 // Close-on-exec, TCP_NODELAY, non-blocking mode and the options above. A socket that refuses one
 // stays usable: what is wrong with it shows at the next read.
-void set_stream_options(asio::ip::tcp::socket& socket, const StreamOptions& options);
+void set_stream_options(int fd, const StreamOptions& options);
 
 // Numeric text; an IPv4 address mapped into IPv6 in its dotted form.
 std::string address_text(const asio::ip::address& address);
