@@ -115,6 +115,7 @@ def figures():
     harness.require(paired.GLOO)
     print(f"allreduce: seed of the bootstrap {paired.SEED}", file=sys.stderr)
     wanted = os.environ.get("BENCH_PARTS", "two,bf16,four,tcp,disturbed").split(",")
+    only = {int(size) for size in os.environ["BENCH_BYTES"].split(",")} if os.environ.get("BENCH_BYTES") else None
     with tempfile.TemporaryDirectory(prefix="bench-mpi.") as folder:
         program = paired.compile_mpi(harness.PEERS / "mpi_allreduce.c", folder)
         # A size has rounds of its own: the shorter a contender's turn, the less often the cores move during it.
@@ -123,6 +124,7 @@ def figures():
             if part in parts:
                 question, sizes = parts[part]
                 for size in sizes:
-                    yield from question(program, size)
+                    if only is None or size in only:
+                        yield from question(program, size)
             else:
                 yield from {"bf16": bfloat16, "disturbed": lambda: disturbed(program)}[part]()

@@ -1,0 +1,185 @@
+"""How fast is the TCP store, against PyTorch's own server, redis-server and a bare echo server?
+
+One load generator (bench-store) for all. PyTorch's server (1.13.1) and ours get the same bytes, those of the legacy dialect;
+beside redis-server ours speaks the newest one. A c10d SET has no answer, so it is sent together with a CHECK of its key.
+"""
+import os
+import resource
+import socket
+import statistics
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import harness
+import jobs
+import paired
+from paired import QUICK
+
+STORE = str(harness.BIN / "bench-store")
+DAEMON = str(harness.BIN / "ddp-rendezvous")
+PYTORCH = ["/usr/bin/python3", str(harness.PEERS / "tcpstore_server.py")]
+OPS = ["get", "set", "add"]
+GOALS = {1: 1.0, 8: 1.3, 64: 2.0}  # Against PyTorch's server, by the number of clients.
+REDIS_OPS = {"get": "GET", "set": "SET", "add": "INCR"}
+SECONDS = 0.1 if QUICK else 0.3
+IDLE = [1000] if QUICK else [4000, 9000]
+IDLE_GOALS = {9000: 20.0}
+BARRIER = [200] if QUICK else [1000, 8000]
+CHURN = 2000 if QUICK else 20000
+MEMORY_LIMIT = 4096
+DESCRIPTORS = 20000
+
+
+def allow_descriptors():
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS // 2:
+        sys.exit(f"bench: this process may open {hard} files, store needs {DESCRIPTORS // 2}: raise the hard limit (ulimit -Hn)")
+
+
+class Server:
+    """A server process of this machine: its port, its memory. Ends with the `with` block."""
+
+    def __init__(self, command, port=None):
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        # The port is the last number of the first line, or was given; then the line says that it listens.
+        line = self.process.stdout.readline()
+        self.port = port or int(line.strip().rsplit(":", 1)[-1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.stdin.close()
+        self.process.terminate()
+        self.process.wait(30)
+
+    def resident_bytes(self):
+        with open(f"/proc/{self.process.pid}/status") as status:
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
+
+
+def redis():
+    port = jobs.free_port()
+    server = Server(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+                     "--maxclients", str(DESCRIPTORS // 2), "--loglevel", "notice", "--daemonize", "no"], port)
+    for line in server.process.stdout:
+        if "Ready to accept" in line:
+            return server
+    sys.exit("bench: redis-server did not start")
+
+
+def load(server, protocol, clients, ops=None, idle=0, seconds=SECONDS):
+    """A contender: {op: line}."""
+    command = [STORE, "--protocol", protocol, "--port", str(server.port), "--clients", str(clients), "--op", ",".join(ops or OPS),
+               "--idle", str(idle), "--seconds", str(seconds)]
+    return lambda: {line["op"]: line for line in paired.run_all([(command, {})])}
+
+
+def barrier(server, protocol, clients, by_counter):
+    command = [STORE, "--protocol", protocol, "--port", str(server.port), "--barrier", str(clients), "--turns", "3"]
+    command += ["--counter"] if by_counter else []
+    return lambda: {line["op"]: line for line in paired.run_all([(command, {})])}
+
+
+def round_trips(servers, clients):
+    rounds = paired.Rounds(f"{clients} clients", {
+        "ours": load(servers["ours"], "c10d-legacy", clients),
+        "ours, newest": load(servers["ours"], "c10d-newest", clients),
+        "pytorch": load(servers["pytorch"], "c10d-legacy", clients),
+        "redis": load(servers["redis"], "redis", clients),
+        "echo": load(servers["echo"], "echo", clients),
+    })
+    for op in OPS:
+        name = f"{op}, {clients} clients"
+        for statistic, what in (("seconds_each", "time for each"), ("median_s", "median latency")):
+            rate = statistic == "seconds_each"
+            yield rounds.figure(f"{name}, {what}", ("ours", op), ("pytorch", op), "PyTorch 1.13.1's server",
+                                GOALS[clients] if rate else None, statistic)
+            yield rounds.figure(f"{name}, {what}", ("ours, newest", op), ("redis", op), f"redis-server, {REDIS_OPS[op]}",
+                                1.0 if rate else None, statistic)
+            yield rounds.figure(f"{name}, {what}", ("ours, newest", op), ("echo", op), "an echo server (the floor)", None, statistic)
+
+
+def beside_idle(servers):
+    for idle in IDLE:
+        rounds = paired.Rounds(f"{idle} idle connections", {
+            "ours": load(servers["ours"], "c10d-legacy", 1, ["add"], idle),
+            "ours, alone": load(servers["ours"], "c10d-legacy", 1, ["add"]),
+            "pytorch": load(servers["pytorch"], "c10d-legacy", 1, ["add"], idle),
+            "redis": load(servers["redis"], "redis", 1, ["add"], idle),
+        }, rounds=3 if QUICK else 6)
+        name, mine = f"add beside {idle} idle connections, median latency", ("ours", "add")
+        yield rounds.figure(name, mine, ("pytorch", "add"), "PyTorch 1.13.1's server", IDLE_GOALS.get(idle))
+        yield rounds.figure(name, mine, ("redis", "add"), "redis-server, INCR", 1.0)
+        yield rounds.figure(name, mine, ("ours, alone", "add"), "ours, without them", round(1 / 1.2, 3))
+
+
+def barriers(servers):
+    for clients in BARRIER:
+        rounds = paired.Rounds(f"barrier of {clients}", {
+            "ours": barrier(servers["ours"], "c10d-legacy", clients, True),
+            "ours, BARRIER": barrier(servers["ours"], "c10d-newest", clients, False),
+            "pytorch": barrier(servers["pytorch"], "c10d-legacy", clients, True),
+        }, rounds=3 if QUICK else 5)
+        yield rounds.figure(f"barrier of {clients} connections by ADD and WAIT", ("ours", "barrier"), ("pytorch", "barrier"),
+                            "PyTorch 1.13.1's server", 1.0)
+        yield rounds.figure(f"barrier of {clients} connections by BARRIER", ("ours, BARRIER", "barrier"), ("pytorch", "barrier"),
+                            "PyTorch 1.13.1's server, ADD and WAIT", 1.0)
+
+
+def memory():
+    """User space of the daemon for each connection that has said hello and is silent."""
+    count = IDLE[-1]
+    hello = bytes.fromhex("00cef7853c0d39300000")  # VALIDATE, PING.
+    with Server([DAEMON, "--port", "0", "--bind", "127.0.0.1"]) as server, ExitStack() as stack:
+        before = server.resident_bytes()
+        for _ in range(count):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            client.sendall(hello)
+            if client.recv(4) != hello[6:]:
+                sys.exit("bench: the daemon did not answer PING")
+        each = (server.resident_bytes() - before) / count
+    return harness.figure(f"memory of an idle connection, {count} of them", each, MEMORY_LIMIT, "limit", "bytes", 1.0)
+
+
+def beside_churn(servers):
+    """One client's adds while another process connects, sends random bytes and resets, without a pause."""
+    server, took = servers["ours"], {"alone": [], "beside": []}
+    quiet = load(server, "c10d-newest", 1, ["add"])
+    before = server.resident_bytes()
+    for turn in range(5):
+        took["alone"].append(quiet()["add"]["median_s"])
+        churn = subprocess.Popen([STORE, "--port", str(server.port), "--churn", str(CHURN), "--seed", str(turn + 1)])
+        beside = load(server, "c10d-newest", 1, ["add"], seconds=0.5)()["add"]["median_s"]
+        if churn.poll() is not None:
+            sys.exit("bench: the hostile load was over before the other one")
+        took["beside"].append(beside)
+        if churn.wait(120) != 0:
+            sys.exit("bench: the hostile load failed")
+    print(f"store: anonymous memory of the daemon grew by {server.resident_bytes() - before} bytes over {5 * CHURN} resets", file=sys.stderr)
+    return harness.figure("add beside connects, random bytes and resets, median latency", statistics.median(took["beside"]),
+                          statistics.median(took["alone"]), "ours, without them", "s", 0.5, digits=9)
+
+
+def figures():
+    harness.require(STORE, DAEMON, "redis-server", PYTORCH[0])
+    allow_descriptors()
+    wanted = os.environ.get("BENCH_PARTS", "trips,idle,barrier,memory,churn").split(",")
+    with ExitStack() as stack:
+        servers = {"ours": Server([DAEMON, "--port", "0", "--bind", "127.0.0.1"]), "pytorch": Server(PYTORCH), "redis": redis(),
+                   "echo": Server([STORE, "--echo"])}
+        for server in servers.values():
+            stack.enter_context(server)
+        if "trips" in wanted:
+            for clients in GOALS:
+                yield from round_trips(servers, clients)
+        if "idle" in wanted:
+            yield from beside_idle(servers)
+        if "barrier" in wanted:
+            yield from barriers(servers)
+        if "memory" in wanted:
+            yield memory()
+        if "churn" in wanted:
+            yield beside_churn(servers)
