@@ -130,15 +130,17 @@ std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
 // Texts to values; the first one that is wrong stays in refusal().
 class Reader {
  public:
+  explicit Reader(const options::variables_map& given) : given_(given) {}
+
   template <typename Number>
   void number(const char* flag, const std::string& text, std::uint64_t minimum,
               std::uint64_t maximum, Number& out) {
-    if (text.empty()) return;
+    if (!given_.contains(flag + 2)) return;
     const std::optional<std::uint64_t> value = parse_number(text);
     if (value && *value >= minimum && *value <= maximum) {
       out = static_cast<Number>(*value);
     } else {
-      refuse("{} {}: give a number from {} to {}", flag, text, minimum, maximum);
+      refuse("{} '{}': give a number from {} to {}", flag, text, minimum, maximum);
     }
   }
   template <typename... Args>
@@ -150,6 +152,7 @@ class Reader {
   const std::optional<Refusal>& refusal() const { return refusal_; }
 
  private:
+  const options::variables_map& given_;
   std::optional<Refusal> refusal_;
 };
 
@@ -172,9 +175,8 @@ DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
   DaemonFlags flags;
   ServerOptions& server = flags.server;
   wire::c10d::Limits& limits = server.store.limits;
-  Reader reader;
+  Reader reader(texts.given);
   server.bind_address = texts.bind;
-  if (texts.port.empty()) reader.refuse("--port: give a number from 0 to 65535");
   reader.number("--port", texts.port, 0, 65'535, server.port);
   read_max_connections(reader, texts.max_connections, descriptors, server.max_connections);
   reader.number("--max-key-bytes", texts.max_key_bytes, 1, kMaxKeyBytes, limits.key_bytes);
@@ -188,14 +190,14 @@ DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
     server.store.old_dialect = *dialect;
   } else {
     reader.refuse(
-        "--old-clients {}: give a release from 1.9 to 2.0, or 2.1; newer ones need no flag",
+        "--old-clients '{}': give a release from 1.9 to 2.0, or 2.1; newer ones need no flag",
         texts.old_clients);
   }
   flags.until_eof = texts.given.contains("until-eof");
   if (texts.given.contains("stats")) {
     flags.stats = parse_seconds(texts.stats);
     if (!flags.stats) {
-      reader.refuse("--stats {}: give a number of seconds from 0 to {:.0f}, for example 10",
+      reader.refuse("--stats '{}': give a number of seconds from 0 to {:.0f}, for example 10",
                     texts.stats, kMaxSeconds);
     }
   }

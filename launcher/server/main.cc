@@ -18,6 +18,7 @@
 #include "common/base/exit_codes.h"
 #include "common/log/log.h"
 #include "launcher/server/daemon_flags.h"
+#include "launcher/server/memory_keeper.h"
 #include "launcher/server/server.h"
 #include "launcher/server/stats_printer.h"
 
@@ -79,11 +80,13 @@ int serve(const DaemonFlags& flags) {
     input.assign(::dup(STDIN_FILENO));
     stop_at_eof(io, input);
   }
-  std::optional<StatsPrinter> stats;
-  if (flags.stats) stats.emplace(io, **server, *flags.stats);
   say(stdout, fmt::format("listening on {}\n", (*server)->endpoint()));
-  io.run();
-  stats.reset();
+  {
+    const MemoryKeeper memory(io);
+    std::optional<StatsPrinter> stats;
+    if (flags.stats) stats.emplace(io, **server, *flags.stats);
+    io.run();
+  }
   server->reset();
   return ddp::kExitSuccess;
 }

@@ -27,7 +27,7 @@ struct StoreFigures {
   std::size_t connections = 0;
   std::size_t waits = 0;  // Clients whose WAIT or BARRIER is not answered yet.
   std::size_t keys = 0;
-  std::size_t bytes = 0;                                       // As StoreCore::num_bytes().
+  std::size_t bytes = 0;  // As StoreCore::num_bytes().
   std::uint64_t received_bytes = 0;
   std::array<std::uint64_t, wire::c10d::kOpCount> requests{};  // By operation.
 

@@ -41,6 +41,7 @@ struct ProcessOptions {
   std::map<std::string, std::string> environment;  // On top of this process's own.
   std::string folder;                              // To run in; empty: this process's.
   std::vector<int> inherited = {};                 // Descriptors that it keeps, by their numbers.
+  int input = -1;                                  // Its standard input; -1: this process's.
 };
 
 // One child process. Its standard output and error are kept apart in memory; both may be read at
@@ -58,6 +59,7 @@ class Process {
     if (pid_ > 0) return;
     for (const auto& [name, value] : options.environment) ::setenv(name.c_str(), value.c_str(), 1);
     for (const int fd : options.inherited) ::fcntl(fd, F_SETFD, 0);
+    if (options.input >= 0) ::dup2(options.input, STDIN_FILENO);
     ::dup2(out_, STDOUT_FILENO);
     ::dup2(err_, STDERR_FILENO);
     if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) ::_exit(125);

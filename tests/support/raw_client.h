@@ -18,22 +18,30 @@
 
 namespace ddp::test {
 
-// A TCP client of a port of 127.0.0.1 that sends and receives what the test says. What it waits for
-// must come within 20 s.
+// A TCP client of a port of 127.0.0.1, or ::1 with AF_INET6, that sends and receives what the test
+// says. What it waits for must come within 20 s.
 class RawClient {
  public:
-  explicit RawClient(int port, int receive_buffer = 0)
-      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit RawClient(int port, int receive_buffer = 0, int family = AF_INET)
+      : fd_(::socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     if (receive_buffer > 0) {
       ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
     }
     const int on = 1;
     ::setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<std::uint16_t>(port));
-    if (::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+    const std::uint16_t network_port = htons(static_cast<std::uint16_t>(port));
+    sockaddr_in v4{};
+    v4.sin_family = AF_INET;
+    v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    v4.sin_port = network_port;
+    sockaddr_in6 v6{};
+    v6.sin6_family = AF_INET6;
+    v6.sin6_addr = in6addr_loopback;
+    v6.sin6_port = network_port;
+    const bool is_v4 = family == AF_INET;
+    const auto* const address =
+        is_v4 ? reinterpret_cast<sockaddr*>(&v4) : reinterpret_cast<sockaddr*>(&v6);
+    if (::connect(fd_, address, is_v4 ? sizeof(v4) : sizeof(v6)) != 0) {
       ::close(fd_);
       throw std::runtime_error("cannot connect to port " + std::to_string(port));
     }

@@ -1,5 +1,9 @@
 // The program ddp-rendezvous: its flags, its exit codes, its manners.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -32,6 +36,89 @@ TEST(DdpRendezvousTest, ListensAndEndsAtASignalWithOpenConnections) {
   }
 }
 
+int port_of(const Process& daemon) {
+  const std::string out = daemon.out();
+  return std::stoi(out.substr(out.rfind(':') + 1));
+}
+
+// Whether it answers GETNUMKEYS.
+bool serves(RawClient& client) {
+  client.send("\x06");
+  return client.receive(8).size() == 8;
+}
+
+TEST(DdpRendezvousTest, ListensOnIPv4AndIPv6) {
+  Process daemon({program(), "--port", "0"});
+  ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
+  RawClient v4(port_of(daemon));
+  RawClient v6(port_of(daemon), 0, AF_INET6);
+  v4.send(std::string("\x03\x01\0\0\0\0\0\0\0n\x05\0\0\0\0\0\0\0", 18));
+  EXPECT_EQ(v4.receive(8)[0], '\x05');
+  v6.send(std::string("\x03\x01\0\0\0\0\0\0\0n\x02\0\0\0\0\0\0\0", 18));
+  EXPECT_EQ(v6.receive(8)[0], '\x07') << "one store";
+}
+
+TEST(DdpRendezvousTest, SaysOnceWhyItTurnsConnectionsAway) {
+  Process daemon({program(), "--port", "0", "--max-connections", "2"});
+  ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
+  RawClient first(port_of(daemon)), second(port_of(daemon));
+  ASSERT_TRUE(serves(first) && serves(second));
+  for (int i = 0; i < 50; ++i) {
+    RawClient more(port_of(daemon));
+    EXPECT_TRUE(more.is_closed_by_peer());
+  }
+  EXPECT_TRUE(serves(first));
+  const std::string err = daemon.err();
+  EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+  EXPECT_NE(err.find("2 are open"), std::string::npos) << err;
+  EXPECT_NE(err.find("--max-connections"), std::string::npos) << err;
+}
+
+TEST(DdpRendezvousTest, PrintsFiguresAgainAndAgainAndTheirSumsAtTheEnd) {
+  Process daemon({program(), "--port", "0", "--stats", "0.05"});
+  ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
+  RawClient client(port_of(daemon));
+  ASSERT_TRUE(serves(client) && serves(client));
+  EXPECT_TRUE(daemon.complains("1 clients, 0 wait, 0 keys, 0 bytes, 0 requests")) << daemon.err();
+  daemon.kill(SIGTERM);
+  EXPECT_EQ(daemon.wait(), kExitSuccess);
+  const std::string err = daemon.err();
+  const std::size_t sums = err.find("stats: in all ");
+  ASSERT_NE(sums, std::string::npos) << err;
+  EXPECT_NE(err.find("2 requests, ", sums), std::string::npos) << err;
+  EXPECT_NE(err.find(" GETNUMKEYS 2\n", sums), std::string::npos) << err;
+}
+
+TEST(DdpRendezvousTest, TakesOldClientsForWhatItIsTold) {
+  for (const auto& [release, answer] : {std::pair("2.1", 8u), std::pair("1.13", 1u)}) {
+    Process daemon({program(), "--port", "0", "--old-clients", release});
+    ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
+    RawClient client(port_of(daemon));
+    // DELETE_KEY answers with a number, WATCH_KEY with one byte; then the number of keys.
+    client.send(std::string("\x07\x01\0\0\0\0\0\0\0n\x06", 11));
+    client.receive(answer);
+    EXPECT_EQ(client.receive(8).size(), 8u) << release;
+  }
+}
+
+TEST(DdpRendezvousTest, EndsWithStandardInputIfAsked) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  ProcessOptions options;
+  options.input = ends[0];
+  Process daemon({program(), "--port", "0", "--until-eof"}, options);
+  ::close(ends[0]);
+  ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
+  RawClient client(port_of(daemon));
+  EXPECT_TRUE(serves(client));
+  ASSERT_EQ(::write(ends[1], "ignored", 7), 7);
+  EXPECT_TRUE(serves(client));
+  EXPECT_FALSE(daemon.has_ended());
+  ::close(ends[1]);
+  EXPECT_EQ(daemon.wait(), kExitSuccess);
+  EXPECT_TRUE(client.is_closed_by_peer());
+}
+
 TEST(DdpRendezvousTest, APortInUseIsOneLineAndItsOwnStatus) {
   const ListeningSocket taken;
   const std::string port = std::to_string(taken.port());
@@ -49,6 +136,17 @@ TEST(DdpRendezvousTest, BadFlagsAreOneLineEach) {
       {{"--port", "-1"}, kExitInvalidValue},
       {{"--bind", "nowhere"}, kExitInvalidValue},
       {{"--bind", "192.0.2.1"}, kExitInvalidValue},
+      {{"--max-connections", "0"}, kExitInvalidValue},
+      {{"--max-connections", "40000000000"}, kExitInvalidValue},
+      {{"--max-key-bytes", "1000M"}, kExitInvalidValue},
+      {{"--max-value-bytes", "8MB"}, kExitInvalidValue},
+      {{"--max-value-bytes", "17179869184G"}, kExitInvalidValue},
+      {{"--max-keys", "-1"}, kExitInvalidValue},
+      {{"--max-request-bytes", "1"}, kExitInvalidValue},
+      {{"--max-answer-bytes", ""}, kExitInvalidValue},
+      {{"--stats", "often"}, kExitInvalidValue},
+      {{"--stats", "-1"}, kExitInvalidValue},
+      {{"--old-clients", "2.2"}, kExitInvalidValue},
       {{"--prot", "1"}, kExitUsage},
       {{"--por", "1"}, kExitUsage},
       {{"29400"}, kExitUsage},
@@ -61,6 +159,19 @@ TEST(DdpRendezvousTest, BadFlagsAreOneLineEach) {
     EXPECT_EQ(finished.status, status) << shown << ": " << finished.err;
     EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
     EXPECT_NE(finished.err.find(shown), std::string::npos) << finished.err;
+    EXPECT_EQ(finished.out, "") << finished.out;
+    if (status != kExitInvalidValue) continue;
+    EXPECT_NE(finished.err.find(arguments.at(1)), std::string::npos)
+        << "the flag: " << finished.err;
+  }
+}
+
+TEST(DdpRendezvousTest, MoreConnectionsThanDescriptorsNameTheLimitOfOpenFiles) {
+  const Finished finished = run(
+      {"/bin/sh", "-c", "ulimit -n 100; exec " + program() + " --port 0 --max-connections 100"});
+  EXPECT_EQ(finished.status, kExitInvalidValue);
+  for (const char* const text : {"--max-connections 100", "limit of open files is 100", "ulimit"}) {
+    EXPECT_NE(finished.err.find(text), std::string::npos) << finished.err;
   }
 }
 
