@@ -15,15 +15,19 @@
 #include "common/base/unique_fd.h"
 #include "common/store/deadline.h"
 #include "common/store/key_map.h"
+#include "common/store/store_errors.h"
 #include "common/wire/c10d.h"
 
 namespace ddp {
 namespace {
 
 constexpr std::string_view kMagic = "ddpstore";
-// A record: S (set) or D (delete), key, value; strings as on the wire.
+// A record: its kind, key, value; strings as on the wire.
 constexpr char kSetRecord = 'S';
-constexpr char kDeleteRecord = 'D';
+constexpr char kDeleteRecord = 'D';  // No value.
+constexpr char kAppendRecord = 'A';
+constexpr char kPushRecord = 'P';
+constexpr char kPopRecord = 'O';  // No value.
 // File systems of other machines send no notifications, so waiting looks again this often.
 constexpr Duration kLookAgain{50};
 
@@ -46,6 +50,8 @@ class FileLock {
   int error_ = 0;
 };
 
+Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::string& shown);
+
 class FileStoreClient final : public Store {
  public:
   FileStoreClient(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -59,6 +65,17 @@ class FileStoreClient final : public Store {
                                   std::string_view desired) override;
   Result<bool> delete_key(std::string_view key) override;
   Result<std::int64_t> num_keys() override;
+  Result<std::vector<std::string>> list_keys() override;
+  Result<void> append(std::string_view key, std::string_view value) override;
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Timeout timeout) override;
+  Result<void> multi_set(const std::vector<std::string>& keys,
+                         const std::vector<std::string>& values) override;
+  Result<void> queue_push(std::string_view key, std::string_view value) override;
+  Result<std::string> queue_pop(std::string_view key, Timeout timeout) override;
+  Result<std::int64_t> queue_len(std::string_view key) override;
+  Result<void> barrier(std::string_view key, int world_size, Timeout timeout) override;
+  Result<std::unique_ptr<Store>> clone() override;
 
  private:
   // Runs `change` on the newest state, alone; it gives the records to append.
@@ -70,6 +87,13 @@ class FileStoreClient final : public Store {
   std::size_t apply_records(std::string_view bytes);
   Result<void> refresh();
   Result<void> write_record(char kind, std::string_view key, std::string_view value);
+  void apply_record(char kind, std::string_view key, std::string_view value);
+  // Brings the map up to date until ready() or the deadline; gives what ready() said last.
+  template <typename Ready>
+  Result<bool> wait_for(TimePoint deadline, Ready ready);
+  // The file's name as long as this object has it open, even if it has been removed.
+  std::string own_path() const { return fmt::format("/proc/self/fd/{}", fd_.get()); }
+  std::string name() const { return fmt::format("store file '{}'", path_); }
   Error io_error(const char* what, int error_number) const;
 
   UniqueFd fd_;
@@ -112,14 +136,26 @@ std::size_t FileStoreClient::apply_records(std::string_view bytes) {
     std::size_t at = done + 1;
     std::string_view key, value;
     if (!take_string(at, key) || !take_string(at, value)) break;
-    if (bytes[done] == kSetRecord) {
-      map_.put(key, value);
-    } else {
-      map_.erase(key);
-    }
+    apply_record(bytes[done], key, value);
     done = at;
   }
   return done;
+}
+
+void FileStoreClient::apply_record(char kind, std::string_view key, std::string_view value) {
+  switch (kind) {
+    case kSetRecord:
+      return map_.put(key, value);
+    case kAppendRecord:
+      return map_.append(key, value);
+    case kPushRecord:
+      return map_.push(key, value);
+    case kPopRecord:
+      map_.pop(key);
+      return;
+    default:
+      map_.erase(key);
+  }
 }
 
 Result<void> FileStoreClient::replay() {
@@ -169,11 +205,7 @@ Result<void> FileStoreClient::write_record(char kind, std::string_view key,
   }
   torn_ = false;
   end_ += static_cast<off_t>(record.size());
-  if (kind == kSetRecord) {
-    map_.put(key, value);
-  } else {
-    map_.erase(key);
-  }
+  apply_record(kind, key, value);
   return {};
 }
 
@@ -184,6 +216,30 @@ Result<void> FileStoreClient::update(Change change) {
   Result<void> fresh = replay();
   if (!fresh) return fresh;
   return change();
+}
+
+template <typename Ready>
+Result<bool> FileStoreClient::wait_for(TimePoint deadline, Ready ready) {
+  Result<void> fresh = refresh();
+  if (!fresh) return fresh.error();
+  if (ready()) return true;
+  // Watched before looking again, so that no change falls between.
+  const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  if (watch) ::inotify_add_watch(watch.get(), own_path().c_str(), IN_MODIFY);
+  while (true) {
+    fresh = refresh();
+    if (!fresh) return fresh.error();
+    if (ready()) return true;
+    const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
+    if (left.count() <= 0) return false;
+    pollfd entry{watch.get(), POLLIN, 0};
+    ::poll(&entry, 1, static_cast<int>(std::min(left, kLookAgain).count()));
+    std::array<char, 4096> events;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+    if ((entry.revents & POLLIN) != 0) {
+      while (::read(watch.get(), events.data(), events.size()) > 0) {
+      }
+    }
+  }
 }
 
 Result<void> FileStoreClient::set(std::string_view key, std::string_view value) {
@@ -238,46 +294,117 @@ Result<std::int64_t> FileStoreClient::num_keys() {
   return static_cast<std::int64_t>(map_.size());
 }
 
+Result<std::vector<std::string>> FileStoreClient::list_keys() {
+  Result<void> fresh = refresh();
+  if (!fresh) return fresh.error();
+  return map_.list();
+}
+
+Result<void> FileStoreClient::append(std::string_view key, std::string_view value) {
+  return update([&] { return write_record(kAppendRecord, key, value); });
+}
+
+Result<void> FileStoreClient::multi_set(const std::vector<std::string>& keys,
+                                        const std::vector<std::string>& values) {
+  if (auto right = store_errors::check_pairs(keys.size(), values.size()); !right) return right;
+  return update([&]() -> Result<void> {
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      Result<void> written = write_record(kSetRecord, keys[i], values[i]);
+      if (!written) return written;
+    }
+    return {};
+  });
+}
+
 Result<std::string> FileStoreClient::get(std::string_view key, Timeout timeout) {
-  Result<void> there = wait({std::string(key)}, timeout);
+  Result<std::vector<std::string>> values = multi_get({std::string(key)}, timeout);
+  if (!values) return values.error();
+  return std::move(values->front());
+}
+
+Result<std::vector<std::string>> FileStoreClient::multi_get(const std::vector<std::string>& keys,
+                                                            Timeout timeout) {
+  Result<bool> there = wait_for(deadline_after(timeout), [&] { return map_.has_all_values(keys); });
   if (!there) return there.error();
-  return *map_.find(key);
+  if (!*there) return store_errors::missing(name(), map_.missing(keys, false), timeout);
+  return map_.values_of(keys);
 }
 
 Result<void> FileStoreClient::wait(const std::vector<std::string>& keys, Timeout timeout) {
+  Result<bool> there = wait_for(deadline_after(timeout), [&] { return map_.has_all(keys); });
+  if (!there) return there.error();
+  if (!*there) return store_errors::missing(name(), map_.missing(keys, true), timeout);
+  return {};
+}
+
+Result<void> FileStoreClient::queue_push(std::string_view key, std::string_view value) {
+  return update([&] { return write_record(kPushRecord, key, value); });
+}
+
+Result<std::string> FileStoreClient::queue_pop(std::string_view key, Timeout timeout) {
   const TimePoint deadline = deadline_after(timeout);
-  // Watched before looking, so that no change falls between.
-  const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  if (watch) ::inotify_add_watch(watch.get(), path_.c_str(), IN_MODIFY);
   while (true) {
-    Result<void> fresh = refresh();
-    if (!fresh) return fresh;
-    if (map_.has_all(keys)) return {};
-    const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
-    if (left.count() <= 0) return map_.missing(keys, timeout);
-    pollfd entry{watch.get(), POLLIN, 0};
-    ::poll(&entry, 1, static_cast<int>(std::min(left, kLookAgain).count()));
-    std::array<char, 4096> events;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-    if ((entry.revents & POLLIN) != 0) {
-      while (::read(watch.get(), events.data(), events.size()) > 0) {
-      }
-    }
+    Result<bool> there = wait_for(deadline, [&] { return map_.queue_len(key) > 0; });
+    if (!there) return there.error();
+    if (!*there) return store_errors::empty_queue(name(), key, timeout);
+    // Somebody else may be quicker.
+    bool popped = false;
+    std::string value;
+    Result<void> done = update([&]() -> Result<void> {
+      const std::string* const front = map_.front(key);
+      if (front == nullptr) return {};
+      value = *front;
+      popped = true;
+      return write_record(kPopRecord, key, {});
+    });
+    if (!done) return done.error();
+    if (popped) return value;
   }
+}
+
+Result<std::int64_t> FileStoreClient::queue_len(std::string_view key) {
+  Result<void> fresh = refresh();
+  if (!fresh) return fresh.error();
+  return map_.queue_len(key);
+}
+
+Result<void> FileStoreClient::barrier(std::string_view key, int world_size, Timeout timeout) {
+  if (auto right = store_errors::check_world_size(key, world_size); !right) return right;
+  const TimePoint deadline = deadline_after(timeout);
+  Result<std::int64_t> count = add(key, 1);
+  if (!count) return count.error();
+  Result<bool> complete = wait_for(deadline, [&] {
+    count = map_.sum(key, 0);
+    return count && *count >= world_size;
+  });
+  if (!complete) return complete.error();
+  if (*complete) return {};
+  return store_errors::incomplete_barrier(name(), key, count ? *count : 0, world_size, timeout);
+}
+
+Result<std::unique_ptr<Store>> FileStoreClient::clone() {
+  // Another open file, since locks belong to open files, not to descriptors.
+  return open_store(own_path(), path_);
+}
+
+// `shown`: the path in messages.
+Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::string& shown) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd) {
+    return make_error(Errc::kIo, "cannot open store file '{}': {}", shown,
+                      std::generic_category().message(errno));
+  }
+  std::unique_ptr<Store> store = std::make_unique<FileStoreClient>(std::move(fd), shown);
+  // Reads what is there, so that a wrong file is found out at once.
+  Result<std::int64_t> keys = store->num_keys();
+  if (!keys) return keys.error();
+  return store;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Store>> FileStore::open(const std::string& path) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd) {
-    return make_error(Errc::kIo, "cannot open store file '{}': {}", path,
-                      std::generic_category().message(errno));
-  }
-  std::unique_ptr<Store> store = std::make_unique<FileStoreClient>(std::move(fd), path);
-  // Reads what is there, so that a wrong file is found out at once.
-  Result<std::int64_t> keys = store->num_keys();
-  if (!keys) return keys.error();
-  return store;
+  return open_store(path, path);
 }
 
 }  // namespace ddp

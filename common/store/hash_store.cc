@@ -1,68 +1,143 @@
 #include "common/store/hash_store.h"
 
+#include <utility>
+
 #include "common/store/deadline.h"
+#include "common/store/store_errors.h"
 
 namespace ddp {
+namespace {
 
-void HashStore::put(std::string_view key, std::string_view value) {
-  map_.put(key, value);
-  changed_.notify_all();
+constexpr std::string_view kHashStore = "store";
+
+}  // namespace
+
+template <typename Change>
+auto HashStore::change(Change&& change) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->changed.notify_all();
+  return change(shared_->map);
+}
+
+template <typename Ready>
+HashStore::Waited HashStore::wait_for(Timeout timeout, Ready&& ready) {
+  Waited waited{std::unique_lock(shared_->mutex)};
+  waited.came = shared_->changed.wait_until(waited.lock, deadline_after(timeout),
+                                            [&] { return ready(shared_->map); });
+  return waited;
 }
 
 Result<void> HashStore::set(std::string_view key, std::string_view value) {
-  const std::lock_guard lock(mutex_);
-  put(key, value);
+  change([&](KeyMap& map) { map.put(key, value); });
   return {};
 }
 
 Result<std::string> HashStore::get(std::string_view key, Timeout timeout) {
-  std::unique_lock lock(mutex_);
-  Result<void> there = wait_locked(lock, {std::string(key)}, timeout);
-  if (!there) return there.error();
-  return *map_.find(key);
+  Result<std::vector<std::string>> values = multi_get({std::string(key)}, timeout);
+  if (!values) return values.error();
+  return std::move(values->front());
 }
 
 Result<std::int64_t> HashStore::add(std::string_view key, std::int64_t delta) {
-  const std::lock_guard lock(mutex_);
-  Result<std::int64_t> sum = map_.sum(key, delta);
-  if (sum) put(key, std::to_string(*sum));
-  return sum;
+  return change([&](KeyMap& map) {
+    Result<std::int64_t> sum = map.sum(key, delta);
+    if (sum) map.put(key, std::to_string(*sum));
+    return sum;
+  });
 }
 
 Result<bool> HashStore::check(const std::vector<std::string>& keys) {
-  const std::lock_guard lock(mutex_);
-  return map_.has_all(keys);
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->map.has_all(keys);
 }
 
 Result<void> HashStore::wait(const std::vector<std::string>& keys, Timeout timeout) {
-  std::unique_lock lock(mutex_);
-  return wait_locked(lock, keys, timeout);
-}
-
-Result<void> HashStore::wait_locked(std::unique_lock<std::mutex>& lock,
-                                    const std::vector<std::string>& keys, Timeout timeout) {
-  const TimePoint deadline = deadline_after(timeout);
-  if (changed_.wait_until(lock, deadline, [&] { return map_.has_all(keys); })) return {};
-  return map_.missing(keys, timeout);
+  const Waited waited = wait_for(timeout, [&](const KeyMap& map) { return map.has_all(keys); });
+  if (waited.came) return {};
+  return store_errors::missing(kHashStore, shared_->map.missing(keys, true), timeout);
 }
 
 Result<std::string> HashStore::compare_set(std::string_view key, std::string_view expected,
                                            std::string_view desired) {
-  const std::lock_guard lock(mutex_);
-  bool stores = false;
-  std::string answer = map_.compare(key, expected, desired, stores);
-  if (stores) put(key, answer);
-  return answer;
+  return change([&](KeyMap& map) -> Result<std::string> {
+    bool stores = false;
+    std::string answer = map.compare(key, expected, desired, stores);
+    if (stores) map.put(key, answer);
+    return answer;
+  });
 }
 
 Result<bool> HashStore::delete_key(std::string_view key) {
-  const std::lock_guard lock(mutex_);
-  return map_.erase(key);
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->map.erase(key);
 }
 
 Result<std::int64_t> HashStore::num_keys() {
-  const std::lock_guard lock(mutex_);
-  return static_cast<std::int64_t>(map_.size());
+  const std::lock_guard lock(shared_->mutex);
+  return static_cast<std::int64_t>(shared_->map.size());
+}
+
+Result<std::vector<std::string>> HashStore::list_keys() {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->map.list();
+}
+
+Result<void> HashStore::append(std::string_view key, std::string_view value) {
+  change([&](KeyMap& map) { map.append(key, value); });
+  return {};
+}
+
+Result<std::vector<std::string>> HashStore::multi_get(const std::vector<std::string>& keys,
+                                                      Timeout timeout) {
+  const Waited waited =
+      wait_for(timeout, [&](const KeyMap& map) { return map.has_all_values(keys); });
+  if (!waited.came)
+    return store_errors::missing(kHashStore, shared_->map.missing(keys, false), timeout);
+  return shared_->map.values_of(keys);
+}
+
+Result<void> HashStore::multi_set(const std::vector<std::string>& keys,
+                                  const std::vector<std::string>& values) {
+  if (auto right = store_errors::check_pairs(keys.size(), values.size()); !right) return right;
+  change([&](KeyMap& map) {
+    for (std::size_t i = 0; i < keys.size(); ++i) map.put(keys[i], values[i]);
+  });
+  return {};
+}
+
+Result<void> HashStore::queue_push(std::string_view key, std::string_view value) {
+  change([&](KeyMap& map) { map.push(key, value); });
+  return {};
+}
+
+Result<std::string> HashStore::queue_pop(std::string_view key, Timeout timeout) {
+  const Waited waited =
+      wait_for(timeout, [&](const KeyMap& map) { return map.queue_len(key) > 0; });
+  if (!waited.came) return store_errors::empty_queue(kHashStore, key, timeout);
+  return *shared_->map.pop(key);
+}
+
+Result<std::int64_t> HashStore::queue_len(std::string_view key) {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->map.queue_len(key);
+}
+
+Result<void> HashStore::barrier(std::string_view key, int world_size, Timeout timeout) {
+  if (auto right = store_errors::check_world_size(key, world_size); !right) return right;
+  if (Result<std::int64_t> came = add(key, 1); !came) return came.error();
+  const auto count = [&](const KeyMap& map) {
+    const Result<std::int64_t> sum = map.sum(key, 0);
+    return sum ? *sum : 0;
+  };
+  const Waited waited =
+      wait_for(timeout, [&](const KeyMap& map) { return count(map) >= world_size; });
+  if (waited.came) return {};
+  return store_errors::incomplete_barrier(kHashStore, key, count(shared_->map), world_size,
+                                          timeout);
+}
+
+Result<std::unique_ptr<Store>> HashStore::clone() {
+  return std::unique_ptr<Store>(new HashStore(shared_));
 }
 
 }  // namespace ddp

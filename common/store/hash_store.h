@@ -11,6 +11,8 @@ namespace ddp {
 // A store inside one process, for ranks that are threads. Any number of threads may use one object.
 class HashStore final : public Store {
  public:
+  HashStore() : shared_(std::make_shared<Shared>()) {}
+
   Result<void> set(std::string_view key, std::string_view value) override;
   Result<std::string> get(std::string_view key, Timeout timeout) override;
   Result<std::int64_t> add(std::string_view key, std::int64_t delta) override;
@@ -20,15 +22,38 @@ class HashStore final : public Store {
                                   std::string_view desired) override;
   Result<bool> delete_key(std::string_view key) override;
   Result<std::int64_t> num_keys() override;
+  Result<std::vector<std::string>> list_keys() override;
+  Result<void> append(std::string_view key, std::string_view value) override;
+  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                             Timeout timeout) override;
+  Result<void> multi_set(const std::vector<std::string>& keys,
+                         const std::vector<std::string>& values) override;
+  Result<void> queue_push(std::string_view key, std::string_view value) override;
+  Result<std::string> queue_pop(std::string_view key, Timeout timeout) override;
+  Result<std::int64_t> queue_len(std::string_view key) override;
+  Result<void> barrier(std::string_view key, int world_size, Timeout timeout) override;
+  Result<std::unique_ptr<Store>> clone() override;
 
  private:
-  void put(std::string_view key, std::string_view value);
-  Result<void> wait_locked(std::unique_lock<std::mutex>& lock, const std::vector<std::string>& keys,
-                           Timeout timeout);
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    KeyMap map;  // Guarded by mutex.
+  };
+  explicit HashStore(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  KeyMap map_;  // Guarded by mutex_.
+  // Changes the map and wakes whoever waits for it.
+  template <typename Change>
+  auto change(Change&& change);
+  // Holds the lock and has waited for ready(map); whether that came in time.
+  struct Waited {
+    std::unique_lock<std::mutex> lock;
+    bool came = false;
+  };
+  template <typename Ready>
+  Waited wait_for(Timeout timeout, Ready&& ready);
+
+  std::shared_ptr<Shared> shared_;  // Of all clones.
 };
 
 }  // namespace ddp

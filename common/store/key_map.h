@@ -1,9 +1,10 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,25 +13,39 @@
 
 namespace ddp {
 
-// The meanings of Store's operations over a map, for stores that keep one. Not thread safe.
+// The meanings of Store's operations over maps, for stores that keep them. Not thread safe.
 class KeyMap {
  public:
   void put(std::string_view key, std::string_view value);
+  void append(std::string_view key, std::string_view suffix);
   bool erase(std::string_view key);
   const std::string* find(std::string_view key) const;
   std::size_t size() const { return values_.size(); }
+  std::vector<std::string> list() const;
+  // Of keys that are all there.
+  std::vector<std::string> values_of(const std::vector<std::string>& keys) const;
+
+  void push(std::string_view key, std::string_view value);
+  // Nothing if the queue is empty.
+  std::optional<std::string> pop(std::string_view key);
+  const std::string* front(std::string_view key) const;
+  std::int64_t queue_len(std::string_view key) const;
 
   // kInvalidArgument if the present value is no number.
   Result<std::int64_t> sum(std::string_view key, std::int64_t delta) const;
   // What compare_set() answers; `stores` tells whether that value is to be stored.
   std::string compare(std::string_view key, std::string_view expected, std::string_view desired,
                       bool& stores) const;
+  // A value or a queue that is not empty.
+  bool has(std::string_view key) const;
   bool has_all(const std::vector<std::string>& keys) const;
-  // kTimeout naming those of `keys` that are absent.
-  Error missing(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) const;
+  bool has_all_values(const std::vector<std::string>& keys) const;
+  // Those of `keys` that have no value (and, with `or_queue`, no queue either), in quotes.
+  std::string missing(const std::vector<std::string>& keys, bool or_queue) const;
 
  private:
   std::map<std::string, std::string, std::less<>> values_;
+  std::map<std::string, std::deque<std::string>, std::less<>> queues_;  // None is empty.
 };
 
 }  // namespace ddp

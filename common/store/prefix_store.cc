@@ -39,5 +39,45 @@ Result<std::string> PrefixStore::compare_set(std::string_view key, std::string_v
 }
 Result<bool> PrefixStore::delete_key(std::string_view key) { return store_->delete_key(join(key)); }
 Result<std::int64_t> PrefixStore::num_keys() { return store_->num_keys(); }
+Result<void> PrefixStore::append(std::string_view key, std::string_view value) {
+  return store_->append(join(key), value);
+}
+Result<std::vector<std::string>> PrefixStore::multi_get(const std::vector<std::string>& keys,
+                                                        Timeout timeout) {
+  return store_->multi_get(join(keys), timeout);
+}
+Result<void> PrefixStore::multi_set(const std::vector<std::string>& keys,
+                                    const std::vector<std::string>& values) {
+  return store_->multi_set(join(keys), values);
+}
+Result<void> PrefixStore::queue_push(std::string_view key, std::string_view value) {
+  return store_->queue_push(join(key), value);
+}
+Result<std::string> PrefixStore::queue_pop(std::string_view key, Timeout timeout) {
+  return store_->queue_pop(join(key), timeout);
+}
+Result<std::int64_t> PrefixStore::queue_len(std::string_view key) {
+  return store_->queue_len(join(key));
+}
+Result<void> PrefixStore::barrier(std::string_view key, int world_size, Timeout timeout) {
+  return store_->barrier(join(key), world_size, timeout);
+}
+
+Result<std::vector<std::string>> PrefixStore::list_keys() {
+  Result<std::vector<std::string>> all = store_->list_keys();
+  if (!all) return all;
+  const std::string start = join("");
+  std::vector<std::string> own;
+  for (const std::string& key : *all) {
+    if (key.starts_with(start)) own.push_back(key.substr(start.size()));
+  }
+  return own;
+}
+
+Result<std::unique_ptr<Store>> PrefixStore::clone() {
+  Result<std::unique_ptr<Store>> store = store_->clone();
+  if (!store) return store;
+  return std::unique_ptr<Store>(std::make_unique<PrefixStore>(prefix_, *std::move(store)));
+}
 
 }  // namespace ddp

@@ -19,6 +19,7 @@ namespace ddp {
 namespace {
 
 constexpr std::size_t kReadBytes = 64u << 10;
+constexpr std::size_t kKeepBytes = 256u << 10;
 
 std::string errno_text(int number) { return std::generic_category().message(number); }
 
@@ -98,7 +99,8 @@ Result<Socket> Socket::connect(const std::string& host, int port, TimePoint dead
                     "cannot connect to {}: {}", host_and_port(host, port), errno_text(last_errno));
 }
 
-Result<void> Socket::write_all(std::string_view bytes, TimePoint deadline) {
+Result<void> Socket::write_all(std::string_view bytes, TimePoint deadline, bool* taken) {
+  if (taken != nullptr) *taken = false;
   while (!bytes.empty()) {
     const ssize_t count = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count >= 0) {
@@ -113,7 +115,18 @@ Result<void> Socket::write_all(std::string_view bytes, TimePoint deadline) {
       return make_error(Errc::kTimeout, "the peer does not read");
     }
   }
+  if (taken != nullptr) *taken = true;
   return {};
+}
+
+bool Socket::is_quiet() const {
+  if (read_ < buffer_.size()) return false;
+  char byte = 0;
+  ssize_t count = 0;
+  do {
+    count = ::recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  } while (count < 0 && errno == EINTR);
+  return count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
 Result<bool> Socket::can_read(TimePoint deadline) {
@@ -151,6 +164,11 @@ Result<std::string> Socket::read_exactly(std::size_t count, TimePoint deadline) 
   }
   std::string out = buffer_.substr(read_, count);
   read_ += count;
+  if (read_ == buffer_.size() && buffer_.capacity() > kKeepBytes) {
+    // One large value must not hold its memory for the rest of the connection's life.
+    buffer_ = std::string();
+    read_ = 0;
+  }
   return out;
 }
 

@@ -18,8 +18,11 @@ class Socket {
   // the system's time limits, not ours), kPeerLost if nobody listens, kTimeout.
   static Result<Socket> connect(const std::string& host, int port, TimePoint deadline);
 
-  Result<void> write_all(std::string_view bytes, TimePoint deadline);
+  // `taken`, if given: whether the system took all bytes, so that the peer may have got them.
+  Result<void> write_all(std::string_view bytes, TimePoint deadline, bool* taken = nullptr);
   Result<std::string> read_exactly(std::size_t count, TimePoint deadline);
+  // As far as this side knows: the peer has neither closed nor sent what nobody asked for.
+  bool is_quiet() const;
   // True when a byte (or the end of the stream) is there, false at the deadline.
   Result<bool> can_read(TimePoint deadline);
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,14 +11,23 @@
 
 namespace ddp {
 
-// A key-value store that all ranks see, with the operations and meanings of PyTorch's c10d Store.
-// Keys and values are any bytes. Calls block; one object serves one thread at a time.
+// A key-value store that all ranks see, with the operations, names and meanings of PyTorch's c10d
+// Store. Keys and values are any bytes. A key holds a value or a queue; which, follows from the
+// operation that made it. Calls block; one object serves one thread at a time, clone() gives the
+// next one its own. There is no timeout that an object keeps (PyTorch's set_timeout): each call
+// that waits is told how long.
 //
-// Failures: kTimeout names the keys that were missing; kPeerLost means that the server is gone and
-// the object is of no further use.
+// When an operation that changes something has succeeded, everybody's next operation sees it.
+//
+// Failures:
+//   kTimeout          names what was missing; the object is as good as before
+//   kInvalidArgument  the call is wrong, or this kind of store or server lacks the operation
+//   kPeerLost         the server is gone, or (TcpStore) went away in the middle of an operation
+//                     that must not be done twice; the message says which
 class Store {
  public:
   using Timeout = std::chrono::milliseconds;
+  static constexpr Timeout kDoNotWait{0};
 
   virtual ~Store() = default;
 
@@ -32,8 +42,34 @@ class Store {
   // value now held; `expected` if the key is absent and `expected` is not empty.
   virtual Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                           std::string_view desired) = 0;
+  // Deletes a value; queues stay. False if there was none.
   virtual Result<bool> delete_key(std::string_view key) = 0;
+  // Values, not queues.
   virtual Result<std::int64_t> num_keys() = 0;
+  // Keys of values, in any order.
+  virtual Result<std::vector<std::string>> list_keys() = 0;
+
+  // Puts `value` behind what the key holds.
+  virtual Result<void> append(std::string_view key, std::string_view value) = 0;
+  // Waits for all keys, then gives their values in the order of the keys.
+  virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
+                                                     Timeout timeout) = 0;
+  // Sets one after the other; who waits for one of the keys may see it before the rest is there.
+  virtual Result<void> multi_set(const std::vector<std::string>& keys,
+                                 const std::vector<std::string>& values) = 0;
+
+  // First in, first out. To check() and wait() a key is there while its queue is not empty.
+  virtual Result<void> queue_push(std::string_view key, std::string_view value) = 0;
+  // With kDoNotWait an empty queue is kNotFound (PyTorch's block=False), otherwise kTimeout.
+  virtual Result<std::string> queue_pop(std::string_view key, Timeout timeout) = 0;
+  virtual Result<std::int64_t> queue_len(std::string_view key) = 0;
+
+  // Returns when `world_size` callers have come. A key serves one barrier: its counter (the key's
+  // value) stays, also that of a caller who gave up, and whoever comes later does not wait.
+  virtual Result<void> barrier(std::string_view key, int world_size, Timeout timeout) = 0;
+
+  // Another object that shows the same keys, for another thread.
+  virtual Result<std::unique_ptr<Store>> clone() = 0;
 };
 
 }  // namespace ddp

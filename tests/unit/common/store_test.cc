@@ -46,6 +46,11 @@ TEST(PrefixStoreTest, JoinsKeysWithASlashOutermostPrefixFirst) {
   EXPECT_EQ(base->get("pre/inner/k", 0ms).value(), "v");
   ASSERT_TRUE(base->set("unprefixed", ""));
   EXPECT_EQ(inner.num_keys().value(), 2);
+  EXPECT_EQ(inner.list_keys().value(), std::vector<std::string>{"k"});
+  EXPECT_EQ(outer->list_keys().value(), std::vector<std::string>{"inner/k"});
+  // A prefix that begins with ours is another one.
+  ASSERT_TRUE(base->set("prefix/k", ""));
+  EXPECT_EQ(outer->list_keys().value(), std::vector<std::string>{"inner/k"});
 }
 
 TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
@@ -56,10 +61,31 @@ TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
     ASSERT_TRUE(store->set("kept", "1"));
     ASSERT_TRUE(store->set("gone", "1"));
     ASSERT_TRUE(store->delete_key("gone").value());
+    ASSERT_TRUE(store->append("kept", "2"));
+    for (const char* const value : {"a", "b"}) ASSERT_TRUE(store->queue_push("q", value));
+    ASSERT_TRUE(store->queue_pop("q", 0ms));
   }
   auto store = FileStore::open(path).value();
-  EXPECT_EQ(store->get("kept", 0ms).value(), "1");
+  EXPECT_EQ(store->get("kept", 0ms).value(), "12");
   EXPECT_FALSE(store->check({"gone"}).value());
+  EXPECT_EQ(store->queue_len("q").value(), 1);
+  EXPECT_EQ(store->queue_pop("q", 0ms).value(), "b");
+}
+
+// The file has no name any more, but those who have it open meet in it, their clones included.
+TEST(FileStoreTest, GoesOnAfterItsFileWasRemoved) {
+  const TempDir dir;
+  const std::string path = dir.path() / "store";
+  auto store = FileStore::open(path).value();
+  auto other = FileStore::open(path).value();
+  ASSERT_TRUE(std::filesystem::remove(path));
+  auto clone = other->clone().value();
+  ASSERT_TRUE(store->set("k", "v"));
+  EXPECT_EQ(other->get("k", 0ms).value(), "v");
+  std::thread setter([&] { ASSERT_TRUE(store->set("late", "1")); });
+  EXPECT_TRUE(clone->wait({"k", "late"}, 20s));
+  setter.join();
+  EXPECT_FALSE(FileStore::open(path).value()->check({"k"}).value()) << "a new file";
 }
 
 // The file is cut at every length a killed writer can leave: nothing but the cut record is lost,

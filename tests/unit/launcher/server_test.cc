@@ -13,7 +13,6 @@
 #include "tests/support/process.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
-#include "tests/support/store_contract.h"
 
 namespace ddp::server {
 namespace {
@@ -23,24 +22,6 @@ using test::RawClient;
 using test::ServerThread;
 using wire::c10d::Dialect;
 using wire::c10d::Op;
-
-test::StoreMaker tcp_stores() {
-  return [server = std::make_shared<ServerThread>()] {
-    return TcpStore::connect("127.0.0.1", server->port(), 20s).value();
-  };
-}
-
-}  // namespace
-}  // namespace ddp::server
-
-namespace ddp::test {
-INSTANTIATE_TEST_SUITE_P(Tcp, StoreContract,
-                         testing::Values(StoreCase{"TcpStore", server::tcp_stores}),
-                         [](const auto& given) { return given.param.name; });
-}  // namespace ddp::test
-
-namespace ddp::server {
-namespace {
 
 std::string request_bytes(Op op, std::string_view key, std::string_view value = {},
                           Dialect dialect = Dialect::kLegacy) {
@@ -84,18 +65,6 @@ TEST(ServerStoreTest, SixtyFourClientsAtOnce) {
   for (std::thread& thread : threads) thread.join();
   auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
   EXPECT_EQ(store->num_keys().value(), kRounds * (kClients + 2));
-}
-
-TEST(ServerStoreTest, TheClientSaysWhichServerWasLost) {
-  auto server = std::make_unique<ServerThread>();
-  auto store = TcpStore::connect("127.0.0.1", server->port(), 20s).value();
-  const std::string where = "127.0.0.1:" + std::to_string(server->port());
-  server.reset();
-  const Result<void> waited = store->wait({"k"}, 20s);
-  ASSERT_FALSE(waited);
-  EXPECT_EQ(waited.error().code, Errc::kPeerLost);
-  EXPECT_NE(waited.error().message.find(where), std::string::npos) << waited.error().message;
-  EXPECT_EQ(store->num_keys().error().message, waited.error().message) << "the first cause stays";
 }
 
 TEST(ServerStoreTest, TheClientRefusesWhatAPyTorchServerWouldCloseFor) {

@@ -1,0 +1,202 @@
+#include "common/store/tcp_client.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/store/deadline.h"
+
+namespace ddp {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestPause{1'000};
+// However short the deadline of an operation, a lost connection gets one try of this length.
+constexpr std::chrono::milliseconds kLeastConnect{1'000};
+// An answer longer than this is not one.
+constexpr std::int64_t kMaxAnswerBytes = 1LL << 30;
+// For the answer to CANCEL_WAIT, which the server gives at once or not at all.
+constexpr std::chrono::milliseconds kCancelLimit{10'000};
+
+}  // namespace
+
+Backoff::Backoff()
+    : random_(static_cast<unsigned>(::getpid()) ^
+              static_cast<unsigned>(Clock::now().time_since_epoch().count())) {}
+
+bool Backoff::pause(TimePoint deadline) {
+  if (deadline - Clock::now() <= next_) return false;
+  std::uniform_int_distribution<long> jitter(next_.count() / 2, next_.count());
+  ::poll(nullptr, 0, static_cast<int>(jitter(random_)));
+  next_ = std::min(2 * next_, kLongestPause);
+  return true;
+}
+
+TcpClient::TcpClient(GreetedSocket greeted, std::string host, int port,
+                     const TcpStoreOptions& options)
+    : host_(std::move(host)),
+      port_(port),
+      where_("store " + host_and_port(host_, port)),
+      options_(options),
+      kind_(greeted.kind),
+      socket_(std::move(greeted.socket)) {}
+
+TimePoint TcpClient::answer_deadline() const { return deadline_after(options_.timeout); }
+
+void TcpClient::drop() {
+  if (!socket_) return;
+  socket_.reset();
+  lost_since_ = Clock::now();
+}
+
+Result<void> TcpClient::reconnect(TimePoint deadline) {
+  if (broken_) return *broken_;
+  if (socket_) return {};
+  const TimePoint last = lost_since_ + options_.retry;
+  Backoff backoff;
+  while (true) {
+    const TimePoint limit = std::min(last, std::max(deadline, Clock::now() + kLeastConnect));
+    Result<GreetedSocket> greeted = connect_and_greet(host_, port_, kind_, {}, limit);
+    if (greeted) {
+      socket_ = std::move(greeted->socket);
+      return {};
+    }
+    if (greeted.error().code == Errc::kProtocol) return fail(greeted.error());
+    if (backoff.pause(std::min(last, deadline))) continue;
+    if (deadline < last) {
+      return make_error(Errc::kPeerLost, "{}: the connection is lost: {}", where_,
+                        greeted.error().message);
+    }
+    return fail(make_error(Errc::kPeerLost, "lost, and not back within {} ms: {}",
+                           options_.retry.count(), greeted.error().message));
+  }
+}
+
+Error TcpClient::fail(const Error& cause) {
+  if (!broken_) {
+    broken_ = make_error(Errc::kPeerLost, "{}: {}", where_, cause.message);
+    socket_.reset();
+  }
+  return *broken_;
+}
+
+Error TcpClient::give_up(Op op, int tries, const Error& cause) const {
+  return make_error(Errc::kPeerLost, "{}: the connection was lost at {} {} times: {}", where_,
+                    wire::c10d::op_name(op), tries, cause.message);
+}
+
+Error TcpClient::in_doubt(Op op, const Error& cause) const {
+  const std::string key = wire_keys_.empty() ? std::string() : wire_keys_[0].substr(1);
+  return make_error(Errc::kPeerLost,
+                    "{}: the connection was lost at {} of '{}', which may or may not have been "
+                    "done: {}{}",
+                    where_, wire::c10d::op_name(op), key, cause.message,
+                    op == Op::kAdd || op == Op::kBarrier
+                        ? " (a server also closes if the key's value is no number)"
+                        : "");
+}
+
+Result<std::string> TcpClient::read(std::size_t count) {
+  return socket_->read_exactly(count, answer_deadline());
+}
+
+Result<std::int64_t> TcpClient::read_number() {
+  Result<std::string> bytes = read(8);
+  if (!bytes) return bytes.error();
+  return wire::c10d::get_i64(bytes->data());
+}
+
+Result<std::string> TcpClient::read_string() {
+  Result<std::int64_t> length = read_number();
+  if (!length) return length.error();
+  if (*length < 0 || *length > kMaxAnswerBytes) {
+    return make_error(Errc::kProtocol, "an answer of {} bytes", *length);
+  }
+  return read(static_cast<std::size_t>(*length));
+}
+
+Result<std::vector<std::string>> TcpClient::read_strings(std::size_t count) {
+  std::vector<std::string> strings;
+  while (strings.size() < count) {
+    Result<std::string> string = read_string();
+    if (!string) return string.error();
+    strings.push_back(*std::move(string));
+  }
+  return strings;
+}
+
+Result<void> TcpClient::read_confirmation() {
+  Result<std::string> answer = read(1);
+  if (!answer) return answer.error();
+  if ((*answer)[0] == wire::c10d::kReady) return {};
+  return make_error(Errc::kProtocol, "answer {} to CHECK of nothing", int{(*answer)[0]});
+}
+
+Result<bool> TcpClient::read_wait(TimePoint deadline) {
+  Result<bool> readable = socket_->can_read(deadline);
+  if (!readable) return readable;
+  if (!*readable) return cancel_wait();
+  Result<std::string> answer = read(1);
+  if (!answer) return answer.error();
+  if ((*answer)[0] == wire::c10d::kStopWaiting) return true;
+  return make_error(Errc::kProtocol, "answer {} to WAIT", int{(*answer)[0]});
+}
+
+// The deadline has passed, so a connection that is lost here is no matter: it is made again when it
+// is needed.
+Result<bool> TcpClient::cancel_wait() {
+  if (!dialect_has(Op::kCancelWait)) {
+    // The server will answer the wait when nobody expects it any more.
+    drop();
+    return false;
+  }
+  Request request;
+  request.op = Op::kCancelWait;
+  std::string bytes;
+  wire::c10d::encode_request(request, kind_.dialect, bytes);
+  const TimePoint limit = deadline_after(kCancelLimit);
+  if (!socket_->write_all(bytes, limit)) {
+    drop();
+    return false;
+  }
+  Result<std::string> answer = socket_->read_exactly(1, limit);
+  if (answer && (*answer)[0] == wire::c10d::kWaitCanceled) return false;
+  // The keys came just before the cancellation did; its own answer follows.
+  if (answer) answer = socket_->read_exactly(1, limit);
+  if (answer) return true;
+  drop();
+  return false;
+}
+
+Result<std::unique_ptr<Store>> TcpClient::clone() {
+  TcpStoreOptions options = options_;
+  options.dialect = kind_.dialect;
+  return TcpStore::connect(host_, port_, options);
+}
+
+Result<std::unique_ptr<Store>> TcpStore::connect(const std::string& host, int port,
+                                                 const TcpStoreOptions& options) {
+  const TimePoint deadline = deadline_after(options.timeout);
+  Backoff backoff;
+  while (true) {
+    Result<GreetedSocket> greeted = connect_and_greet(host, port, {}, options.dialect, deadline);
+    if (greeted) {
+      return std::unique_ptr<Store>(
+          std::make_unique<TcpClient>(*std::move(greeted), host, port, options));
+    }
+    if (greeted.error().code == Errc::kProtocol) return greeted.error();
+    if (!backoff.pause(deadline)) {
+      return make_error(Errc::kTimeout, "no TCP store within {} ms: {}", options.timeout.count(),
+                        greeted.error().message);
+    }
+  }
+}
+
+Result<std::unique_ptr<Store>> TcpStore::connect(const std::string& host, int port,
+                                                 Store::Timeout timeout) {
+  TcpStoreOptions options;
+  options.timeout = timeout;
+  return connect(host, port, options);
+}
+
+}  // namespace ddp
