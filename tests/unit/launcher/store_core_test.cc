@@ -1,11 +1,9 @@
 // The store's meanings: recorded conversations with PyTorch byte for byte, then what they leave
-// out.
+// out. tests/sim/store_sim_test has all operations in all orders.
 #include "launcher/rendezvous/store_core.h"
 
 #include <algorithm>
 #include <map>
-#include <random>
-#include <set>
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -314,74 +312,6 @@ TEST(StoreCoreTest, AnAnswerBeyondTheLimitClosesInsteadOfGrowing) {
   EXPECT_EQ(h.ask("a", with_keys(Op::kMultiGet, {"k", "k"})).size(), 2 * 308u);
   EXPECT_EQ(h.ask("a", with_keys(Op::kMultiGet, {"k", "k", "k", "k"})), "");
   EXPECT_TRUE(h.is_closed("a"));
-}
-
-// Random operations of many clients against a model that keeps only sets of missing keys.
-TEST(StoreCoreTest, WaitsAgreeWithAModel) {
-  constexpr unsigned kSeed = 7;
-  SCOPED_TRACE(testing::Message() << "seed " << kSeed);
-  std::mt19937 random(kSeed);
-  Harness h;
-  std::set<std::string> present;
-  std::map<std::string, std::set<std::string>> missing;  // By waiting client.
-  const std::vector<std::string> keys = {"a", "b", "c", "d", "e"};
-  const auto any_key = [&] { return keys[random() % keys.size()]; };
-  for (int step = 0; step < 50'000; ++step) {
-    const std::string client = "client " + std::to_string(random() % 6);
-    std::map<std::string, std::string> expected;
-    const std::string key = any_key();
-    switch (random() % 5) {
-      case 0: {
-        const std::vector<std::string> wanted = {any_key(), any_key(), any_key()};
-        missing.erase(client);
-        std::set<std::string> absent;
-        for (const std::string& one : wanted) {
-          if (!present.contains(one)) absent.insert(one);
-        }
-        if (absent.empty()) {
-          expected[client] = kZero;
-        } else {
-          missing[client] = absent;
-        }
-        h.perform(client, Dialect::kNewest,
-                  with_keys(Op::kWait, {wanted[0], wanted[1], wanted[2]}));
-        break;
-      }
-      case 1:
-        h.perform("writer", Dialect::kNewest, with(Op::kSet, key, "x"));
-        present.insert(key);
-        for (auto it = missing.begin(); it != missing.end();) {
-          it->second.erase(key);
-          if (it->second.empty()) {
-            expected[it->first] = kZero;
-            it = missing.erase(it);
-          } else {
-            ++it;
-          }
-        }
-        break;
-      case 2:
-        expected["writer"] = number(present.erase(key) > 0 ? 1 : 0);
-        h.perform("writer", Dialect::kNewest, with(Op::kDeleteKey, key));
-        break;
-      case 3:
-        missing.erase(client);
-        expected[client] = kOne;
-        h.perform(client, Dialect::kNewest, with(Op::kCancelWait));
-        break;
-      default:
-        missing.erase(client);
-        h.core().on_disconnect(100);
-        h.disconnect(client);
-    }
-    for (int i = 0; i < 6; ++i) {
-      const std::string name = "client " + std::to_string(i);
-      ASSERT_EQ(h.take(name), expected[name]) << "step " << step << " " << name;
-    }
-    ASSERT_EQ(h.take("writer"), expected["writer"]) << "step " << step;
-    ASSERT_EQ(h.core().num_waits(), missing.size()) << "step " << step;
-    ASSERT_EQ(h.core().num_keys(), present.size());
-  }
 }
 
 }  // namespace
