@@ -212,6 +212,7 @@ Result<bool> RequestParser::begin_request() {
   }
   validated_ = true;
   request_.op = *op;
+  request_.key = request_.value = request_.expected = {};  // Else views of what is gone.
   request_.keys.clear();
   request_.values.clear();
   spans_.clear();
