@@ -85,7 +85,7 @@ Task make_task(const std::string& name, int rank) {
 namespace {
 
 // One turn; gives the last loss.
-double take_steps(const Step& step, int steps, Pace& pace) {
+double take_steps(const Step& step, int steps, const std::function<void()>& meet, Pace& pace) {
   at::Tensor loss;
   const double cpu = cpu_seconds();
   const auto begin = Clock::now();
@@ -96,8 +96,9 @@ double take_steps(const Step& step, int steps, Pace& pace) {
     pace.backward_seconds += seconds_since(forward_end) / steps;
     step.update();
   }
-  pace.seconds = seconds_since(begin) / steps;
   pace.cpu_seconds = (cpu_seconds() - cpu) / steps;
+  meet();
+  pace.seconds = seconds_since(begin) / steps;
   return loss.item<double>();
 }
 
@@ -111,7 +112,7 @@ std::vector<Measurement> measure_steps(int rounds, int steps, const std::functio
       const std::size_t index = (round + turn) % contenders.size();
       meet();
       Pace pace;
-      measurements[index].loss = take_steps(contenders[index], steps, pace);
+      measurements[index].loss = take_steps(contenders[index], steps, meet, pace);
       if (round > 0) measurements[index].rounds.push_back(pace);
     }
   }

@@ -37,7 +37,7 @@ struct Step {
 
 // What a step took in a round, on average, in this process.
 struct Pace {
-  double seconds = 0;
+  double seconds = 0;  // Until the slowest worker was through with the round.
   double backward_seconds = 0;
   double cpu_seconds = 0;  // Of all threads, in user and kernel mode.
 };
@@ -49,7 +49,8 @@ struct Measurement {
 
 // Element i: of contender i. In every round each takes `steps` steps, in an order that turns from
 // round to round, so that what the machine does to one in a round it does to all. The first round
-// does not count. `meet` is called before each turn, to begin together.
+// does not count. `meet` is called before and after each turn: a job is as fast as its slowest
+// worker, whether its workers talk to one another or not.
 std::vector<Measurement> measure_steps(int rounds, int steps, const std::function<void()>& meet,
                                        const std::vector<Step>& contenders);
 
