@@ -8,6 +8,9 @@ namespace ddp::server {
 namespace {
 
 constexpr Duration kInterval{2'000};
+// The C library counts its free pieces one by one, millions of them in tens of milliseconds. So
+// much longer than a look took, none follows.
+constexpr int kPause = 1'000;
 constexpr std::size_t kWorthwhileBytes = 2u << 20;
 // Larger pieces go back to the system at once. Without a limit set, glibc raises it to the largest
 // piece that it has seen, and puts what is smaller where it cannot be given back.
@@ -18,18 +21,20 @@ constexpr int kLargePiece = 1 << 20;
 MemoryKeeper::MemoryKeeper(asio::io_context& io) : timer_(io) {
   ::mallopt(M_MMAP_THRESHOLD, kLargePiece);
   ::mallopt(M_TRIM_THRESHOLD, kLargePiece);
-  look_later();
+  look_after(kInterval);
 }
 
-void MemoryKeeper::look_later() {
-  timer_.after(kInterval, [this] {
+void MemoryKeeper::look_after(Duration time) {
+  timer_.after(time, [this] {
+    const TimePoint began = Clock::now();
     const std::size_t free = ::mallinfo2().fordblks;
     given_back_ = std::min(given_back_, free);
     if (free - given_back_ >= kWorthwhileBytes) {
       ::malloc_trim(0);
       given_back_ = ::mallinfo2().fordblks;
     }
-    look_later();
+    const auto taken = std::chrono::duration_cast<Duration>((Clock::now() - began) * kPause);
+    look_after(std::max(kInterval, taken));
   });
 }
 

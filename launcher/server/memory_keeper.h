@@ -17,7 +17,7 @@ class MemoryKeeper {
   explicit MemoryKeeper(asio::io_context& io);
 
  private:
-  void look_later();
+  void look_after(Duration time);
 
   net::Timer timer_;
   std::size_t given_back_ = 0;  // Of the free bytes, those that the system has already, at most.
