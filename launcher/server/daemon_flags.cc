@@ -44,6 +44,7 @@ options::options_description visible_flags(Texts& texts) {
   const auto bytes = [](std::uint64_t value) { return fmt::format("{}M", value >> 20); };
   options::options_description flags(
       "ddp-rendezvous: TCP store and rendezvous coordinator on one port.\n"
+      "A client of one: ddp-rendezvous get|set|add|wait|keys|del, explained by get --help.\n"
       "Bytes and counts may end in K, M or G (1024, 1024^2, 1024^3)");
   const auto add = [&flags](const char* name, std::string& text, const char* value_name,
                             const std::string& help) {

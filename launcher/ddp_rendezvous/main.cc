@@ -17,6 +17,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/log/log.h"
+#include "launcher/ddp_rendezvous/client_commands.h"
 #include "launcher/server/daemon_flags.h"
 #include "launcher/server/memory_keeper.h"
 #include "launcher/server/server.h"
@@ -94,6 +95,8 @@ int serve(const DaemonFlags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (const std::optional<int> status = ddp::rendezvous_client::run_client_command(argc, argv))
+    return *status;
   ddp::log::init("ddp-rendezvous", "");
   const DaemonCommand command = read_daemon_flags(argc, argv, raise_descriptor_limit());
   if (const auto* const refusal = std::get_if<Refusal>(&command)) {
