@@ -152,7 +152,7 @@ def beside_churn(servers):
     for turn in range(5):
         took["alone"].append(quiet()["add"]["median_s"])
         churn = subprocess.Popen([STORE, "--port", str(server.port), "--churn", str(CHURN), "--seed", str(turn + 1)])
-        beside = load(server, "c10d-newest", 1, ["add"], seconds=0.5)()["add"]["median_s"]
+        beside = load(server, "c10d-newest", 1, ["add"], seconds=SECONDS / 2)()["add"]["median_s"]
         if churn.poll() is not None:
             sys.exit("bench: the hostile load was over before the other one")
         took["beside"].append(beside)
