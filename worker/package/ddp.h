@@ -24,5 +24,6 @@
 #include "worker/ddp/tensor_collectives.h"
 #include "worker/nccl/nccl_group.h"
 #include "worker/runtime/control_channel.h"
+#include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"

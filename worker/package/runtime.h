@@ -5,5 +5,6 @@
 #include "common/store/tcp_store.h"
 #include "worker/nccl/nccl_group.h"
 #include "worker/runtime/control_channel.h"
+#include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"

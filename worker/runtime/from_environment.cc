@@ -1,29 +1,18 @@
-#include <sys/stat.h>
-
 #include <map>
 #include <mutex>
-#include <numeric>
-#include <optional>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
 #include "common/store/tcp_store.h"
-#include "worker/runtime/calibration.h"
-#include "worker/runtime/group.h"
-#include "worker/runtime/node_links.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"
+#include "worker/runtime/world_group.h"
 #include "worker/transport/tcp.h"
 
 namespace ddp {
 namespace {
-
-[[noreturn]] void throw_error(const std::error_code& code, Rank suspect, const std::string& text) {
-  throw CollectiveError(text, code, suspect);
-}
 
 // The first group of a round has the plain prefix; groups that a process makes later in it are told
 // apart by a number, which all ranks count alike.
@@ -36,52 +25,16 @@ std::string store_prefix(const WorkerEnvironment& worker) {
   return count == 0 ? prefix : fmt::format("{}.{}", prefix, count);
 }
 
-struct NodeMemory {
-  std::shared_ptr<SharedMapping> mapping;
-  std::shared_ptr<Arena> arena;
-};
-
-// Which memory the agent gave for which round; nothing if it gave none.
-using MemoryId = std::tuple<dev_t, ino_t, Round>;
-
-std::optional<MemoryId> memory_id(const WorkerEnvironment& worker) {
-  struct stat status {};
-  if (worker.shm_fd < 0 || ::fstat(worker.shm_fd, &status) != 0) return {};
-  return MemoryId{status.st_dev, status.st_ino, worker.round};
-}
-
-// Groups that a process makes one after the other in a round share the memory. Buffers of an
-// earlier one may still be in use, and other ranks may still have to leave its sub-groups: so there
-// is one mapping and one arena, until the process opens another round's.
-NodeMemory open_memory(const WorkerEnvironment& worker) {
-  static std::mutex mutex;
-  static std::shared_ptr<Arena> known;
-  static std::optional<MemoryId> known_id;
-  const std::lock_guard lock(mutex);
-  const auto id = memory_id(worker);
-  if (id && id == known_id) return {known->mapping(), known};
-  auto mapping = worker.shm_fd >= 0
-                     ? SharedMapping::attach(worker.shm_fd, worker.local_size, worker.round)
-                     : SharedMapping::create(worker.local_size, worker.round);
-  if (!mapping) throw_error(mapping.error().code, worker.rank, mapping.error().message);
-  auto arena = std::make_shared<Arena>(*mapping, worker.local_rank);
-  if (id) {
-    known = arena;
-    known_id = id;
-  }
-  return {*mapping, arena};
-}
-
 Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
   Meeting meeting;
   if (worker.master_addr.empty()) return meeting;
   const auto timeout = std::chrono::ceil<Duration>(deadline - Clock::now());
   auto store = TcpStore::connect(worker.master_addr, worker.master_port, timeout);
   if (!store) {
-    throw_error(
-        store.error().code, -1,
+    throw CollectiveError(
         fmt::format("rank {} cannot reach the store at MASTER_ADDR={} MASTER_PORT={}: {}",
-                    worker.rank, worker.master_addr, worker.master_port, store.error().message));
+                    worker.rank, worker.master_addr, worker.master_port, store.error().message),
+        store.error().code, -1);
   }
   meeting.store = std::move(*store);
   meeting.prefix = store_prefix(worker);
@@ -90,40 +43,12 @@ Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
   return meeting;
 }
 
-std::unique_ptr<Transport> open_transport(const WorkerEnvironment& worker, const Meeting& meeting,
-                                          TimePoint deadline) {
-  NodeMemory memory = open_memory(worker);
-  Placement placement{{worker.local_size}, {}};
-  std::vector<std::unique_ptr<Link>> links;
-  if (!meeting.store) {
-    placement.locals.resize(static_cast<std::size_t>(worker.local_size));
-    std::iota(placement.locals.begin(), placement.locals.end(), 0);
-  } else {
-    NodeLinks node_links(meeting, worker.round, deadline);
-    auto failure = node_links.place(worker, placement);
-    if (!failure) failure = node_links.connect(Topology(placement.node_sizes, worker.rank), links);
-    if (failure) throw_error(failure->code, failure->suspect, failure->text);
-  }
-  return std::make_unique<Transport>(Topology(placement.node_sizes, worker.rank),
-                                     Segment::of_ranks(std::move(memory.mapping), placement.locals),
-                                     std::move(memory.arena), std::move(links),
-                                     spinning_pays(worker.local_size));
-}
-
 }  // namespace
 
 std::shared_ptr<ProcessGroup> ProcessGroup::from_environment(const ProcessGroupOptions& options) {
   const WorkerEnvironment worker = read_worker_environment(process_variable);
   const TimePoint deadline = Clock::now() + options.connect_timeout;
-  Meeting meeting = open_meeting(worker, deadline);
-  auto transport = open_transport(worker, meeting, deadline);
-  auto group = Group::make(std::move(transport), worker.round, options, std::move(meeting));
-  // Whoever does not come is found now, with the time that is meant for coming.
-  const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
-  group->barrier({std::max(left, Duration(1)), "all ranks present"})->wait();
-  calibrate(*group);
-  if (options.priority_channel) group->open_priority_channel();
-  return group;
+  return make_world_group(worker, open_meeting(worker, deadline), deadline, options);
 }
 
 }  // namespace ddp

@@ -83,6 +83,7 @@ class ProcessGroup {
   // LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, DDP_ROUND, DDP_SHM_FD, MASTER_ADDR,
   // MASTER_PORT, DDP_VIRTUAL_NODE). Without WORLD_SIZE: a group of one. Collective. Throws
   // CollectiveError, or std::invalid_argument naming the variable that is wrong.
+  // Processes that ddp-run has not started: runtime/init_process_group.h.
   static std::shared_ptr<ProcessGroup> from_environment(const ProcessGroupOptions& options = {});
 
   virtual Rank rank() const = 0;

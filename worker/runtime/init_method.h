@@ -1,0 +1,26 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.h"
+#include "common/store/endpoint.h"
+
+namespace ddp {
+
+// An init_method of PyTorch: env://, tcp://HOST:PORT or file:///PATH, each with
+// ?rank=R&world_size=N if wanted.
+struct InitMethod {
+  enum class Kind { kEnvironment, kTcp, kFile };
+  Kind kind = Kind::kEnvironment;
+  StoreEndpoint endpoint;  // kTcp.
+  std::string path;        // kFile; absolute.
+  std::optional<int> rank;
+  std::optional<int> world_size;
+};
+
+// kInvalidArgument says what is wrong and what would be right.
+Result<InitMethod> parse_init_method(std::string_view url);
+
+}  // namespace ddp

@@ -1,0 +1,208 @@
+#include "worker/runtime/store_daemon.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <dlfcn.h>
+
+#include "common/base/unique_fd.h"
+
+extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX says so.
+
+namespace ddp {
+namespace {
+
+constexpr const char* kProgram = "ddp-rendezvous";
+
+bool is_loopback(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+}
+
+std::string numeric(const addrinfo& address) {
+  std::array<char, NI_MAXHOST> text{};
+  ::getnameinfo(address.ai_addr, address.ai_addrlen, text.data(), text.size(), nullptr, 0,
+                NI_NUMERICHOST);
+  return text.data();
+}
+
+// Where a daemon for HOST:PORT has to listen (empty: everywhere); nothing if there is nobody to
+// start: the port is taken, or the address belongs to another machine.
+std::optional<std::string> bind_address(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
+  std::optional<std::string> chosen;
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    const UniqueFd fd(::socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int on = 1;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (::bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0) {
+      // Clients try all addresses of a name; those of PyTorch do not find an IPv6 one only.
+      const bool better = !chosen || address->ai_family == AF_INET;
+      if (better) chosen = is_loopback(*address->ai_addr) ? numeric(*address) : "";
+    } else if (errno == EADDRINUSE) {
+      return {};
+    }
+  }
+  return chosen;
+}
+
+std::string own_object() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&own_object), &info) == 0) return {};
+  return info.dli_fname;
+}
+
+// Without a slash: PATH is searched.
+std::string find_program() {
+  const char* const told = std::getenv("DDP_RENDEZVOUS");  // NOLINT(concurrency-mt-unsafe)
+  if (told != nullptr && *told != '\0') return told;
+  std::error_code ignored;
+  std::vector<std::filesystem::path> folders = {
+      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path()};
+  const auto object = std::filesystem::absolute(own_object(), ignored).parent_path();
+  folders.push_back(object);
+  folders.push_back(object.parent_path() / "bin");
+  for (const std::filesystem::path& folder : folders) {
+    const std::string path = folder / kProgram;
+    if (::access(path.c_str(), X_OK) == 0) return path;
+  }
+  return kProgram;
+}
+
+struct Pipe {
+  UniqueFd read, write;
+};
+
+Result<Pipe> make_pipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return make_error(Errc::kIo, "no pipe: {}", std::generic_category().message(errno));
+  }
+  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+Result<pid_t> spawn(const std::string& program, std::vector<std::string> arguments, int input,
+                    int output) {
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+  // A signal for the training's process group is not for the store, which others still use.
+  posix_spawnattr_t attributes;
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  pid_t pid = -1;
+  const int failure =
+      ::posix_spawnp(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  if (failure == ENOENT) {
+    return make_error(Errc::kNotFound,
+                      "there is no program {} to serve the store; install it, put it into PATH or "
+                      "name it in DDP_RENDEZVOUS",
+                      program);
+  }
+  if (failure != 0) {
+    return make_error(Errc::kIo, "cannot start {}: {}", program,
+                      std::generic_category().message(failure));
+  }
+  return pid;
+}
+
+// Until the daemon has printed a line.
+Result<void> await_line(int fd, const std::string& program, TimePoint deadline) {
+  while (true) {
+    const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
+    pollfd entry{fd, POLLIN, 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(std::max<long>(left, 0)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return make_error(Errc::kTimeout, "{} does not say that it listens", program);
+    std::array<char, 256> bytes{};
+    const ssize_t count = ::read(fd, bytes.data(), bytes.size());
+    if (count <= 0) {
+      return make_error(Errc::kIo, "{} ended at once; its reason is in standard error", program);
+    }
+    if (std::string_view(bytes.data(), static_cast<std::size_t>(count)).ends_with('\n')) return {};
+  }
+}
+
+struct Daemon {
+  pid_t pid = -1;
+  UniqueFd input;  // It ends when this closes.
+};
+
+// Nothing if there is none to start.
+Result<std::optional<Daemon>> start(const std::string& host, int port, TimePoint deadline) {
+  const std::optional<std::string> address = bind_address(host, port);
+  if (!address) return std::optional<Daemon>();
+  Result<Pipe> input = make_pipe();
+  Result<Pipe> output = make_pipe();
+  if (!input) return input.error();
+  if (!output) return output.error();
+  const std::string program = find_program();
+  std::vector<std::string> arguments = {kProgram, "--until-eof", "--port", std::to_string(port)};
+  if (!address->empty()) arguments.insert(arguments.end(), {"--bind", *address});
+  const Result<pid_t> pid =
+      spawn(program, std::move(arguments), input->read.get(), output->write.get());
+  if (!pid) return pid.error();
+  output->write.reset();
+  const Result<void> listens = await_line(output->read.get(), program, deadline);
+  if (listens) return std::optional(Daemon{*pid, std::move(input->write)});
+  input->write.reset();
+  ::waitpid(*pid, nullptr, 0);
+  return listens.error();
+}
+
+struct Daemons {
+  std::mutex mutex;
+  std::map<std::pair<std::string, int>, Daemon> by_endpoint;
+};
+
+}  // namespace
+
+Result<void> serve_store(const std::string& host, int port, TimePoint deadline) {
+  // Never destroyed: the end of the process closes what the daemons wait for.
+  static auto* const daemons = new Daemons;
+  const std::lock_guard lock(daemons->mutex);
+  const auto known = daemons->by_endpoint.find({host, port});
+  if (known != daemons->by_endpoint.end()) {
+    if (::waitpid(known->second.pid, nullptr, WNOHANG) == 0) return {};
+    daemons->by_endpoint.erase(known);  // Somebody has ended it.
+  }
+  Result<std::optional<Daemon>> started = start(host, port, deadline);
+  if (!started) return started.error();
+  if (*started) daemons->by_endpoint.emplace(std::pair(host, port), **std::move(started));
+  return {};
+}
+
+}  // namespace ddp

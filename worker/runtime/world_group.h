@@ -1,0 +1,18 @@
+#pragma once
+
+#include <memory>
+
+#include "common/base/clock.h"
+#include "worker/runtime/group.h"
+#include "worker/runtime/node_links.h"
+#include "worker/runtime/process_group.h"
+#include "worker/runtime/worker_environment.h"
+
+namespace ddp {
+
+// The group of all workers, once this one knows its place and where they meet. Collective; throws
+// CollectiveError, which names the ranks that have not come by the deadline.
+std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting meeting,
+                                        TimePoint deadline, const ProcessGroupOptions& options);
+
+}  // namespace ddp
