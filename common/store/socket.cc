@@ -1,5 +1,6 @@
 #include "common/store/socket.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -18,6 +19,8 @@
 namespace ddp {
 namespace {
 
+// How long recv() may block.
+constexpr std::chrono::seconds kLongestReceive{1};
 constexpr std::size_t kReadBytes = 64u << 10;
 constexpr std::size_t kKeepBytes = 256u << 10;
 
@@ -67,6 +70,10 @@ int connect_one(const addrinfo& address, TimePoint deadline, UniqueFd& out) {
     if (error != 0) return error;
   }
   if (is_connected_to_itself(fd.get())) return ECONNREFUSED;
+  // From here on only recv() blocks, and not for long.
+  const timeval longest{kLongestReceive.count(), 0};
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof(longest));
+  ::fcntl(fd.get(), F_SETFL, 0);
   out = std::move(fd);
   return 0;
 }
@@ -102,7 +109,8 @@ Result<Socket> Socket::connect(const std::string& host, int port, TimePoint dead
 Result<void> Socket::write_all(std::string_view bytes, TimePoint deadline, bool* taken) {
   if (taken != nullptr) *taken = false;
   while (!bytes.empty()) {
-    const ssize_t count = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t count =
+        ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(count));
       continue;
@@ -141,7 +149,13 @@ Result<void> Socket::fill(TimePoint deadline) {
   }
   while (true) {
     std::array<char, kReadBytes> bytes;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-    const ssize_t count = ::recv(fd_.get(), bytes.data(), bytes.size(), 0);
+    // One system call for an answer that is on its way: the socket itself ends the wait now and
+    // then. Near the deadline poll() is more exact.
+    const bool is_near = deadline - Clock::now() < 2 * kLongestReceive;
+    if (is_near && poll_until(fd_.get(), POLLIN, deadline) == 0) {
+      return make_error(Errc::kTimeout, "no answer");
+    }
+    const ssize_t count = ::recv(fd_.get(), bytes.data(), bytes.size(), is_near ? MSG_DONTWAIT : 0);
     if (count > 0) {
       buffer_.append(bytes.data(), static_cast<std::size_t>(count));
       return {};
@@ -150,9 +164,6 @@ Result<void> Socket::fill(TimePoint deadline) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
       return make_error(Errc::kPeerLost, "the connection is lost: {}", errno_text(errno));
-    }
-    if (poll_until(fd_.get(), POLLIN, deadline) == 0) {
-      return make_error(Errc::kTimeout, "no answer");
     }
   }
 }
