@@ -251,7 +251,9 @@ void run_transfers(Lock& lock, Comm& comm, const std::vector<PeerTransfer>& tran
       withdraw(*world, sent);
       return linger(lock, transfer.data, transfer.bytes);
     }
-    std::memcpy(transfer.data, box.front()->data, transfer.bytes);
+    if (transfer.bytes > 0) {
+      std::memcpy(transfer.data, box.front()->data, transfer.bytes);
+    }
     box.front()->taken = true;
     box.pop_front();
     all.changed.notify_all();

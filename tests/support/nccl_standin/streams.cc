@@ -212,12 +212,12 @@ STANDIN_API Error cudaFree(void* memory) {
 }
 
 STANDIN_API Error cudaMemset(void* memory, int value, std::size_t bytes) {
-  std::memset(memory, value, bytes);
+  if (bytes > 0) std::memset(memory, value, bytes);
   return cuda::kSuccess;
 }
 
 STANDIN_API Error cudaMemcpy(void* to, const void* from, std::size_t bytes, int /*kind*/) {
-  std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);
   return cuda::kSuccess;
 }
 
