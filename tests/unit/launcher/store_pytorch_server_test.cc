@@ -76,6 +76,7 @@ TEST(PyTorchServerTest, AWaitThatTimedOutDoesNotSpoilLaterAnswers) {
     const std::string key = "late " + std::to_string(i);
     EXPECT_EQ(store->wait({key}, 5ms).error().code, Errc::kTimeout);
     ASSERT_TRUE(other->set(key, "v"));
+    EXPECT_FALSE(store->check({"absent"}).value()) << "the wait's answer, taken for this one's";
     EXPECT_EQ(store->add("n", 1).value(), i + 1);
     EXPECT_EQ(store->get(key, 20s).value(), "v");
   }
