@@ -186,6 +186,18 @@ TEST(C10dTest, OnlyAnOldConnectionCanTurnOutToBeInterim) {
   EXPECT_EQ(newest.dialect(), Dialect::kNewest);
 }
 
+TEST(C10dTest, ARequestHasNothingOfTheOneBefore) {
+  RequestParser parser;
+  parser.append(encoded(sample_request(Op::kCompareSet), Dialect::kLegacy));
+  ASSERT_EQ(parser.next().value()->op, Op::kCompareSet);
+  parser.append(encoded(sample_request(Op::kNumKeys), Dialect::kLegacy));
+  const Request* const request = parser.next().value();
+  ASSERT_EQ(request->op, Op::kNumKeys);
+  for (const std::string_view text : {request->key, request->value, request->expected}) {
+    EXPECT_EQ(text.data(), nullptr) << "a view of bytes that are gone";
+  }
+}
+
 TEST(C10dTest, AnIdleParserKeepsNoMemoryOfALargeRequest) {
   RequestParser parser;
   Request request;
