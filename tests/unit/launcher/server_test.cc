@@ -13,33 +13,18 @@
 #include "tests/support/process.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
+#include "tests/support/store_request.h"
 
 namespace ddp::server {
 namespace {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
+using test::number_bytes;
 using test::RawClient;
+using test::request_bytes;
 using test::ServerThread;
 using wire::c10d::Dialect;
 using wire::c10d::Op;
-
-std::string request_bytes(Op op, std::string_view key, std::string_view value = {},
-                          Dialect dialect = Dialect::kLegacy) {
-  wire::c10d::Request request;
-  request.op = op;
-  request.key = key;
-  request.value = value;
-  request.keys = {key};
-  std::string out;
-  wire::c10d::encode_request(request, dialect, out);
-  return out;
-}
-
-std::string number(std::int64_t value) {
-  std::string out;
-  wire::c10d::put_i64(out, value);
-  return out;
-}
 
 TEST(ServerStoreTest, SixtyFourClientsAtOnce) {
   const ServerThread server;
@@ -92,7 +77,7 @@ TEST(ServerTest, TheSamePortIsFreeAtOnceAndTakenWhileServed) {
   EXPECT_NE(second.error().message.find(std::to_string(port)), std::string::npos);
   RawClient client(port);
   client.send(std::string(1, '\x06'));
-  EXPECT_EQ(client.receive(8), number(0));
+  EXPECT_EQ(client.receive(8), number_bytes(0));
   server.reset();
   const ServerThread again(options);
   EXPECT_EQ(again.port(), port);
@@ -212,7 +197,7 @@ TEST(ServerAgentTest, EveryRoundGetsAFreshStoreWhereThatIsWanted) {
     ASSERT_TRUE(start);
     RawClient worker(server.port());
     worker.send(request_bytes(Op::kSet, "k", "v") + std::string(1, '\x06'));
-    ASSERT_EQ(worker.receive(8), number(1));
+    ASSERT_EQ(worker.receive(8), number_bytes(1));
     wire::WorkerFailed failed;
     failed.round = start->round;
     failed.failure.exit_code = 1;
@@ -228,7 +213,7 @@ TEST(ServerAgentTest, EveryRoundGetsAFreshStoreWhereThatIsWanted) {
     }
     RawClient successor(server.port());
     successor.send(std::string(1, '\x06'));
-    EXPECT_EQ(successor.receive(8), number(fresh ? 0 : 1));
+    EXPECT_EQ(successor.receive(8), number_bytes(fresh ? 0 : 1));
   }
 }
 

@@ -11,33 +11,18 @@
 #include "tests/support/process.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/server_thread.h"
+#include "tests/support/store_request.h"
 #include "tests/support/store_transcript.h"
 
 namespace ddp::server {
 namespace {
 
+using test::number_bytes;
 using test::RawClient;
+using test::request_bytes;
 using test::ServerThread;
 using wire::c10d::Dialect;
 using wire::c10d::Op;
-
-std::string request_bytes(Op op, std::string_view key, std::string_view value = {},
-                          Dialect dialect = Dialect::kLegacy) {
-  wire::c10d::Request request;
-  request.op = op;
-  request.key = key;
-  request.value = value;
-  request.keys = {key};
-  std::string out;
-  wire::c10d::encode_request(request, dialect, out);
-  return out;
-}
-
-std::string number(std::int64_t value) {
-  std::string out;
-  wire::c10d::put_i64(out, value);
-  return out;
-}
 
 StoreFigures figures(ServerThread& server) {
   StoreFigures out;
@@ -84,7 +69,7 @@ TEST(StoreFrontTest, HalfARequestStallsNobody) {
   half.send(std::string("\x00\x03\x00", 3));
   RawClient other(server.port());
   other.send(std::string(1, '\x06'));
-  EXPECT_EQ(other.receive(8), number(0));
+  EXPECT_EQ(other.receive(8), number_bytes(0));
 }
 
 TEST(StoreFrontTest, ASetFollowedByAnyKindOfCloseIsApplied) {
@@ -114,7 +99,7 @@ TEST(StoreFrontTest, AClientThatDoesNotReadGetsEverythingOnceItDoes) {
   RawClient lazy(server.port());
   // The count's answer shows that the set is done: connections have no order among each other.
   lazy.send(request_bytes(Op::kSet, "big", value) + std::string(1, '\x06'));
-  ASSERT_EQ(lazy.receive(8), number(1));
+  ASSERT_EQ(lazy.receive(8), number_bytes(1));
   std::string requests;
   for (int i = 0; i < kRequests; ++i) requests += request_bytes(Op::kGet, "big");
   ASSERT_TRUE(lazy.send(requests));
@@ -122,7 +107,7 @@ TEST(StoreFrontTest, AClientThatDoesNotReadGetsEverythingOnceItDoes) {
   RawClient other(server.port());
   for (int i = 0; i < 100; ++i) {
     other.send(std::string(1, '\x06'));
-    ASSERT_EQ(other.receive(8), number(1));
+    ASSERT_EQ(other.receive(8), number_bytes(1));
   }
   for (int i = 0; i < kRequests; ++i) {
     const std::string answer = lazy.receive(8 + value.size());
@@ -143,7 +128,7 @@ TEST(StoreFrontTest, HostileBytesCloseTheirOwnConnectionOnly) {
     EXPECT_TRUE(client.is_closed_by_peer()) << test::to_hex(bytes);
   }
   good.send(std::string(1, '\x06'));
-  EXPECT_EQ(good.receive(8), number(0));
+  EXPECT_EQ(good.receive(8), number_bytes(0));
 }
 
 TEST(StoreFrontTest, AWaitDiesWithItsConnection) {
@@ -165,7 +150,7 @@ TEST(StoreFrontTest, AClientThatSendsManyRequestsAtOnceLetsOthersHaveTheirTurn) 
   RawClient greedy(server.port()), other(server.port());
   for (RawClient* const client : {&greedy, &other}) {
     client->send(std::string(1, '\x06'));
-    ASSERT_EQ(client->receive(8), number(0));
+    ASSERT_EQ(client->receive(8), number_bytes(0));
   }
   constexpr int kRequests = 2'000;
   std::string add = request_bytes(Op::kAdd, "n");
@@ -199,17 +184,17 @@ TEST(StoreFrontTest, OneConnectionTooManyIsClosedAndTheOthersStay) {
   auto third = std::make_unique<RawClient>(server.port());
   for (RawClient* const client : {&first, &second, third.get()}) {
     client->send(std::string(1, '\x06'));
-    ASSERT_EQ(client->receive(8), number(0));
+    ASSERT_EQ(client->receive(8), number_bytes(0));
   }
   RawClient fourth(server.port());
   EXPECT_TRUE(fourth.is_closed_by_peer());
   first.send(std::string(1, '\x06'));
-  EXPECT_EQ(first.receive(8), number(0));
+  EXPECT_EQ(first.receive(8), number_bytes(0));
   third->reset();
   ASSERT_TRUE(test::wait_until([&] { return figures(server).connections == 2; }));
   RawClient successor(server.port());
   successor.send(std::string(1, '\x06'));
-  EXPECT_EQ(successor.receive(8), number(0));
+  EXPECT_EQ(successor.receive(8), number_bytes(0));
 }
 
 TEST(StoreFrontTest, WhatExceedsAnOptionClosesAndWhatFitsDoesNot) {

@@ -10,6 +10,7 @@
 #include "tests/support/full_matrix.h"
 #include "tests/support/hostile_client.h"
 #include "tests/support/process.h"
+#include "tests/support/store_request.h"
 
 namespace ddp::test {
 namespace {
@@ -26,17 +27,6 @@ constexpr bool kMemoryIsItsOwn = false;
 #else
 constexpr bool kMemoryIsItsOwn = true;
 #endif
-
-std::string request_bytes(Op op, std::string_view key, std::string_view value = {}) {
-  wire::c10d::Request request;
-  request.op = op;
-  request.key = key;
-  request.value = value;
-  request.keys = {key};
-  std::string out;
-  wire::c10d::encode_request(request, Dialect::kLegacy, out);
-  return out;
-}
 
 class StoreHostileTest : public testing::Test {
  protected:
