@@ -40,9 +40,10 @@ Result<void> probe(asio::io_context& io, const config::JobSpec& spec) {
 
 Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, JobPlan& plan) {
   if (!plan.host) return std::unique_ptr<server::Server>();
-  const server::ServerOptions options{.bind_address = plan.bind_address,
-                                      .port = plan.spec.coordinator_port,
-                                      .fresh_store_each_round = true};
+  server::ServerOptions options;
+  options.bind_address = plan.bind_address;
+  options.port = plan.spec.coordinator_port;
+  options.fresh_store_each_round = true;
   std::string last;
   for (int attempt = 0; attempt < kProbes; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(kProbePause);
