@@ -30,7 +30,12 @@ struct JobSpec {
   std::int64_t last_call_ms = 30'000;
   std::int64_t stop_timeout_ms = 30'000;  // --shutdown-timeout: from SIGTERM to SIGKILL.
   std::int64_t coordinator_timeout_ms =
-      60'000;  // How long to try to reconnect to a lost coordinator.
+      60'000;                             // How long to try to reconnect to a lost coordinator.
+  bool restart_on_start_failure = false;  // Also before any worker has reported progress.
+  int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
+  std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
+  std::int64_t progress_timeout_ms = 0;  // A worker without a new step for so long hangs; 0: never.
+  int standby = 0;  // Workers of this node that are started ahead, to replace others at once.
 
   std::vector<std::string>
       command;  // argv of a worker; command[0] is looked up in PATH as execvp does.

@@ -25,8 +25,23 @@ po::options_description describe_flags() {
   return description;
 }
 
+// The one flag of torchrun that `name` is the beginning of; `name` itself if there is none, more
+// than one, or a flag of just this name. A flag of ours must not make a shortened name ambiguous
+// that torchrun takes.
+std::string_view torchruns_name(std::string_view name) {
+  std::string_view found;
+  for (const Flag& flag : all_flags()) {
+    if (flag.name == name) return name;
+    if (flag.own || !flag.name.starts_with(name)) continue;
+    if (!found.empty()) return name;
+    found = flag.name;
+  }
+  return found.empty() ? name : found;
+}
+
 // Runs before the library's own parsers and does what they cannot: the first argument that is not a
-// flag, or what follows "--", ends the flags; underscores in names mean dashes. Returning nothing
+// flag, or what follows "--", ends the flags; underscores in names mean dashes, and a beginning of
+// one of torchrun's names means that one. Returning nothing
 // hands over to the next parser. The library also calls it for the argument behind a flag that
 // takes a value, alone; a single argument is therefore left to it.
 std::vector<po::option> take_program_or_mend_name(std::vector<std::string>& rest) {
@@ -41,6 +56,8 @@ std::vector<po::option> take_program_or_mend_name(std::vector<std::string>& rest
   if (first.starts_with("--")) {
     const auto name_end = std::min(first.find('='), first.size());
     std::replace(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(name_end), '_', '-');
+    const std::string name = first.substr(2, name_end - 2);
+    first.replace(2, name.size(), torchruns_name(name));
   }
   return {};
 }

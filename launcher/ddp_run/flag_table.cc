@@ -61,8 +61,28 @@ constexpr auto kFlags = std::to_array<Flag>({
 
     {kFailure, "max-restarts", 0, "N",
      "how often the whole job may be restarted after failures (default 0)", "--max-restarts 3"},
+    {kFailure, "max-no-progress", 0, "N",
+     "end the job after N restarts without a new step, where workers report steps (default 3; 0: "
+     "no limit)",
+     "--max-no-progress 5", true},
+    {kFailure, "restart-on-start-failure", 0, "",
+     "restart also where no worker had made a step yet, where workers report steps", "", true},
+    {kFailure, "progress-timeout", 0, "SECONDS",
+     "a worker that reports no new step for so long hangs: its stacks are written to its log and "
+     "it counts as lost (default 0: never)",
+     "--progress-timeout 60", true},
+    {kFailure, "standby", 0, "N",
+     "start N more workers on this node, which take the place of others at once; for programs "
+     "with ddp::run_elastic (default 0)",
+     "--standby 1", true},
+    {kFailure, "last-call", 0, "SECONDS",
+     "how long to wait for more nodes once MIN are there (default 30)", "--last-call 5", true},
+    {kFailure, "scale-up-timeout", 0, "SECONDS",
+     "how long workers have to commit before a new node comes in (default 60)",
+     "--scale-up-timeout 10", true},
     {kFailure, "join-timeout", 0, "SECONDS",
-     "how long to wait for the rendezvous and for the nodes (default 600)", "--join-timeout 60"},
+     "how long to wait for the rendezvous and for the nodes (default 600)", "--join-timeout 60",
+     true},
     {kFailure, "shutdown-timeout", 0, "SECONDS",
      "what workers get between SIGTERM and SIGKILL (default 30, or "
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
@@ -70,13 +90,13 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kFailure, "coordinator-timeout", 0, "SECONDS",
      "how long to look for a rendezvous daemon that was lost "
      "(default 60)",
-     "--coordinator-timeout 300"},
+     "--coordinator-timeout 300", true},
 
     {kOutput, "log-dir", 0, "DIR",
      "also write each worker's output to DIR/ID/round_K/rank_R.out and .err", "--log-dir logs"},
     {kOutput, "role", 0, "NAME", "ROLE_NAME of the workers (default: default)", "--role trainer"},
     {kOutput, "help", 'h', "", "this text", ""},
-    {kOutput, "version", 0, "", "the version", ""},
+    {kOutput, "version", 0, "", "the version", "", true},
 
     {kAccepted, "monitor-interval", 0, "SECONDS", "no effect: a worker's end is seen at once", ""},
     {kAccepted, "start-method", 0, "spawn|fork|forkserver",

@@ -15,6 +15,8 @@ struct Flag {
   std::string_view placeholder;  // Of the value; empty for a flag without one.
   std::string_view help;
   std::string_view example;  // Empty where it would say nothing new.
+  // Not torchrun's: where a shortened name fits one of torchrun's flags, it means that one.
+  bool own = false;
 };
 
 // All flags, those of a group together.

@@ -138,6 +138,21 @@ class Reader {
         })) {
       options_.max_restarts = *n;
     }
+    options_.restart_on_start_failure = has("restart-on-start-failure");
+    if (auto n = value<int>("max-no-progress", [](const std::string& text) {
+          return parse_integer(text, 0, 1'000'000);
+        })) {
+      options_.max_no_progress = *n;
+    }
+    if (auto n = value<int>(
+            "standby", [](const std::string& text) { return parse_integer(text, 0, 1'024); })) {
+      options_.standby = *n;
+    }
+    if (auto ms = value<std::int64_t>("progress-timeout", seconds_or_none))
+      options_.progress_timeout_ms = *ms;
+    if (auto ms = value<std::int64_t>("scale-up-timeout", seconds_or_none))
+      options_.scale_up_ms = *ms;
+    if (auto ms = value<std::int64_t>("last-call", seconds_or_none)) options_.last_call_ms = *ms;
     if (auto ms = value<std::int64_t>("join-timeout", seconds)) options_.join_timeout_ms = *ms;
     if (auto ms = value<std::int64_t>("coordinator-timeout", seconds_or_none))
       options_.coordinator_timeout_ms = *ms;

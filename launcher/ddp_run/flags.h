@@ -44,6 +44,11 @@ struct Options {
   std::int64_t last_call_ms = 30'000;
   std::int64_t stop_timeout_ms = 30'000;
   std::int64_t coordinator_timeout_ms = 60'000;
+  bool restart_on_start_failure = false;
+  int max_no_progress = 3;
+  std::int64_t scale_up_ms = 60'000;
+  std::int64_t progress_timeout_ms = 0;
+  int standby = 0;
 
   std::string log_dir;  // Empty: no files.
   std::string role = "default";

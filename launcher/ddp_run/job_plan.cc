@@ -95,6 +95,11 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.last_call_ms = options.last_call_ms;
   spec.stop_timeout_ms = options.stop_timeout_ms;
   spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
+  spec.restart_on_start_failure = options.restart_on_start_failure;
+  spec.max_no_progress = options.max_no_progress;
+  spec.scale_up_ms = options.scale_up_ms;
+  spec.progress_timeout_ms = options.progress_timeout_ms;
+  spec.standby = options.standby;
   spec.command = worker_command(options);
   spec.role = options.role;
   spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.

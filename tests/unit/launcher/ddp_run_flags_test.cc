@@ -46,6 +46,11 @@ TEST(Flags, DefaultsAreTorchruns) {
   EXPECT_EQ(options.last_call_ms, 30'000);
   EXPECT_EQ(options.stop_timeout_ms, 30'000);
   EXPECT_EQ(options.coordinator_timeout_ms, 60'000);
+  EXPECT_FALSE(options.restart_on_start_failure);
+  EXPECT_EQ(options.max_no_progress, 3);
+  EXPECT_EQ(options.scale_up_ms, 60'000);
+  EXPECT_EQ(options.progress_timeout_ms, 0);
+  EXPECT_EQ(options.standby, 0);
   EXPECT_EQ(options.role, "default");
   EXPECT_EQ(options.log_dir, "");
   EXPECT_EQ(options.python, "python3");
@@ -77,6 +82,17 @@ TEST(Flags, EveryFlagReachesItsOption) {
                                       "0",
                                       "--coordinator-timeout",
                                       "7",
+                                      "--restart-on-start-failure",
+                                      "--max-no-progress",
+                                      "9",
+                                      "--scale-up-timeout",
+                                      "4",
+                                      "--last-call",
+                                      "0.25",
+                                      "--progress-timeout",
+                                      "2.5",
+                                      "--standby",
+                                      "2",
                                       "--log-dir",
                                       "logs",
                                       "--role",
@@ -105,6 +121,12 @@ TEST(Flags, EveryFlagReachesItsOption) {
   EXPECT_EQ(options.join_timeout_ms, 1'500);
   EXPECT_EQ(options.stop_timeout_ms, 0);
   EXPECT_EQ(options.coordinator_timeout_ms, 7'000);
+  EXPECT_TRUE(options.restart_on_start_failure);
+  EXPECT_EQ(options.max_no_progress, 9);
+  EXPECT_EQ(options.scale_up_ms, 4'000);
+  EXPECT_EQ(options.last_call_ms, 250);
+  EXPECT_EQ(options.progress_timeout_ms, 2'500);
+  EXPECT_EQ(options.standby, 2);
   EXPECT_EQ(options.log_dir, "logs");
   EXPECT_EQ(options.role, "trainer");
   EXPECT_TRUE(options.module);
@@ -125,6 +147,8 @@ TEST(Flags, SpellingsMeanTheSame) {
     EXPECT_EQ(options_of(arguments).nproc.number, 3) << testing::PrintToString(flags);
   }
   EXPECT_TRUE(options_of({"--standal", "a"}).standalone);
+  // torchrun takes it so, whatever flags of ours begin alike.
+  EXPECT_TRUE(options_of({"--stand", "a"}).standalone);
   EXPECT_EQ(options_of({"--max_r", "2", "a"}).max_restarts, 2);
   EXPECT_TRUE(options_of({"--module", "a"}).module);
   EXPECT_TRUE(options_of({"--no_python", "a"}).no_python);
