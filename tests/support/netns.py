@@ -1,0 +1,110 @@
+"""Nodes of a network of their own on this machine: namespaces around a bridge that has a namespace of its own.
+
+Needs root and the right to make namespaces (reason_to_skip() says what is missing). The names begin with PREFIX-PID-; they
+are removed at the end, also after a failure and at SIGTERM.
+"""
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+ADDRESS = "10.77.0.{}"
+SUBNET = "10.77.0.0/24"
+NOBODY = "02:00:00:00:00:fe"  # A link-layer address that no interface has.
+# What tbf may let through at once: packets are up to 64 KiB (segmentation is offloaded to the end of a veth), and a timer
+# that comes 0.25 ms late must not cost bandwidth.
+LEAST_BURST = 128 * 1024
+BURST_S = 0.25e-3
+
+
+def ip(*words, check=True):
+    return subprocess.run(["ip", *words], check=check, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True).stdout
+
+
+def inside(namespace, *command):
+    """The command, to be run in that namespace."""
+    return ["ip", "netns", "exec", namespace, *command]
+
+
+def address(node):
+    return ADDRESS.format(node + 1)
+
+
+def reason_to_skip():
+    """Why no network can be made here; empty if one can."""
+    if os.geteuid() != 0:
+        return "not root, so no network namespaces can be made"
+    if not shutil.which("ip") or not shutil.which("tc"):
+        return "ip and tc are missing (package iproute2)"
+    name = f"ddp-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], stderr=subprocess.PIPE, text=True)
+    if made.returncode == 0:
+        made = subprocess.run(["ip", "-n", name, "link", "add", "bridge", "type", "bridge"], stderr=subprocess.PIPE, text=True)
+        ip("netns", "del", name)
+    return "" if made.returncode == 0 else f"this machine makes no network namespaces or bridges: {made.stderr.strip()}"
+
+
+class Network:
+    """names[k] is the namespace of node k, whose address is address(k)."""
+
+    def __init__(self, prefix, nodes):
+        self.switch = f"{prefix}-{os.getpid()}-switch"
+        self.names = [f"{prefix}-{os.getpid()}-{node}" for node in range(nodes)]
+        self.made = []
+
+    def build(self):
+        for name in [self.switch, *self.names]:
+            ip("netns", "add", name)
+            self.made.append(name)
+            ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "bridge", "up")
+        for node, name in enumerate(self.names):
+            ip("-n", self.switch, "link", "add", f"port{node}", "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", self.switch, "link", "set", f"port{node}", "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"{address(node)}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+
+    def remove(self):
+        for name in self.made:
+            ip("netns", "del", name, check=False)
+
+    def cut(self, node):
+        """The cable is pulled at the switch: the node's own interface loses its carrier."""
+        ip("-n", self.switch, "link", "set", f"port{node}", "down")
+
+    def mend(self, node):
+        ip("-n", self.switch, "link", "set", f"port{node}", "up")
+
+    def deafen(self, node, to):
+        """What the node sends to that other one is lost without a trace; the other direction goes on."""
+        ip("-n", self.names[node], "neigh", "replace", address(to), "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
+
+    def hear_again(self, node, to):
+        ip("-n", self.names[node], "neigh", "del", address(to), "dev", "eth0")
+
+    def limit(self, node, mbit):
+        """The node's link carries so much in each direction."""
+        burst = max(LEAST_BURST, int(mbit * 1e6 / 8 * BURST_S))
+        for namespace, device in ((self.names[node], "eth0"), (self.switch, f"port{node}")):
+            subprocess.run(inside(namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit",
+                                  "burst", str(burst), "latency", "100ms"), check=True)
+
+    def unlimit(self, node):
+        for namespace, device in ((self.names[node], "eth0"), (self.switch, f"port{node}")):
+            subprocess.run(inside(namespace, "tc", "qdisc", "del", "dev", device, "root"), check=True)
+
+
+@contextlib.contextmanager
+def network(prefix, nodes):
+    net = Network(prefix, nodes)
+    # So that what is below runs at the end of a job that is told to end.
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        net.build()
+        yield net
+    finally:
+        net.remove()
+        signal.signal(signal.SIGTERM, former)
