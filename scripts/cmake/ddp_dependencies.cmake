@@ -15,6 +15,8 @@ find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 find_package(ZLIB REQUIRED)
 find_package(GTest REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
+# Only the header: the library is loaded by who needs it (launcher/etcd).
+find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
 
 # Standalone Asio is headers only. SYSTEM, so that our warnings do not judge it.
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <asio/io_context.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/result.h"
+#include "common/net/timer.h"
+
+namespace ddp::etcd {
+
+// Files in PEM format; empty: the system's certificates, and no certificate of our own.
+struct TlsFiles {
+  std::string ca;
+  std::string certificate;
+  std::string key;
+};
+
+struct HttpRequest {
+  std::string url;
+  std::string body;   // JSON, sent by POST.
+  Duration limit{0};  // For all of it; 0: it may last for ever, once connected.
+};
+
+struct HttpAnswer {
+  long status = 0;
+  std::string body;           // Empty where the bytes went to on_bytes.
+  std::string local_address;  // Numeric: where this machine sent it from.
+};
+
+// HTTP requests by libcurl, without a thread of its own: its sockets and time limits are watched by
+// the event loop. Everything, callbacks included, happens on the thread of `io`; callbacks come
+// from the event loop, never from inside a call, and may destroy this object. Connections are kept
+// for later requests.
+class HttpClient {
+ public:
+  using RequestId = std::uint64_t;
+  using BytesCallback = std::function<void(std::string_view bytes)>;
+  // kTimeout, kPeerLost (no connection, or it broke), kInvalidArgument (certificates do not fit).
+  using EndCallback = std::function<void(Result<HttpAnswer>)>;
+
+  // kNotFound if libcurl is not installed.
+  static Result<std::unique_ptr<HttpClient>> create(asio::io_context& io, const TlsFiles& tls);
+  ~HttpClient();  // Cancels everything.
+  HttpClient(const HttpClient&) = delete;
+  HttpClient& operator=(const HttpClient&) = delete;
+
+  // `on_bytes`, if there is one, gets the answer's bytes as they come.
+  RequestId post(const HttpRequest& request, BytesCallback on_bytes, EndCallback on_end);
+  // No callback follows. Nothing for a request that has ended.
+  void cancel(RequestId id);
+
+ private:
+  struct Curl;  // What needs libcurl's header.
+  struct Transfer;
+  class SocketWatcher;
+
+  HttpClient(asio::io_context& io, TlsFiles tls, std::unique_ptr<Curl> curl);
+  void watch_socket(int fd, bool read, bool write);
+  void set_timer(long ms);
+  void act(int fd, int events);
+  void deliver();
+  void end(RequestId id, int code);
+
+  asio::io_context& io_;
+  const TlsFiles tls_;
+  std::unique_ptr<Curl> curl_;
+  net::Timer timer_;
+  std::map<RequestId, std::unique_ptr<Transfer>> transfers_;
+  RequestId next_id_ = 1;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace ddp::etcd

@@ -1,0 +1,312 @@
+#include "launcher/etcd/leadership.h"
+
+#include <random>
+#include <utility>
+
+namespace ddp::etcd {
+namespace {
+
+// Of one question; its failure is no more than a reason to ask again.
+constexpr Duration kCallLimit{4'000};
+constexpr Duration kRepeat{500};
+// A watch at an endpoint that is cut off from its cluster is silent, so everybody looks now and
+// then.
+constexpr Duration kLookAnyway{10'000};
+// Those that see a coordinator's key vanish do not all try at once.
+constexpr int kJitterMs = 50;
+constexpr Duration kResignLimit{1'000};
+constexpr Duration kFirstNotice{3'000};
+constexpr Duration kNoticePeriod{30'000};
+
+Duration jitter() {
+  static std::minstd_rand generator{std::random_device{}()};
+  return Duration(std::uniform_int_distribution<int>(0, kJitterMs)(generator));
+}
+
+}  // namespace
+
+Leadership::Leadership(asio::io_context& io, EtcdClient& client, LeadershipOptions options,
+                       Events events)
+    : io_(io),
+      client_(client),
+      options_(std::move(options)),
+      keys_(keys_of(options_.prefix, options_.job_id)),
+      events_(std::move(events)),
+      look_timer_(io),
+      lease_timer_(io),
+      write_timer_(io) {}
+
+void Leadership::start() {
+  started_ = Clock::now();
+  next_notice_ = started_ + kFirstNotice;
+  state_.record.job_id = options_.job_id;
+  look();
+}
+
+// ---- who leads ----
+
+void Leadership::look_after(Duration delay) {
+  look_timer_.after(delay, [this] { look(); });
+}
+
+void Leadership::look() {
+  if (phase_ != Phase::kStarting && phase_ != Phase::kFollowing) return;
+  client_.end_watch();
+  const Duration left =
+      options_.patience - std::chrono::duration_cast<Duration>(Clock::now() - started_);
+  const Duration limit = phase_ == Phase::kStarting ? std::min(left, kCallLimit) : kCallLimit;
+  client_.transact({.compare = {}, .put = {}, .get = {keys_.leader, keys_.state}}, limit,
+                   [this](Result<TransactionAnswer> answer) { on_look(std::move(answer)); });
+}
+
+void Leadership::look_failed(const Error& error) {
+  const bool refused = error.code == Errc::kInvalidArgument || error.code == Errc::kProtocol ||
+                       error.code == Errc::kCorrupt;
+  if (phase_ == Phase::kStarting &&
+      (refused || Clock::now() + kRepeat >= started_ + options_.patience)) {
+    phase_ = Phase::kStopped;
+    return events_.failed(error);
+  }
+  if (Clock::now() >= next_notice_) {
+    events_.notice(error.message);
+    next_notice_ = Clock::now() + kNoticePeriod;
+  }
+  look_after(kRepeat);
+}
+
+void Leadership::on_look(Result<TransactionAnswer> answer) {
+  if (phase_ != Phase::kStarting && phase_ != Phase::kFollowing) return;
+  if (!answer) return look_failed(answer.error());
+  if (!read_state(answer->got[1])) return;
+  if (phase_ == Phase::kStarting && state_.record.finished) {
+    phase_ = Phase::kStopped;
+    return events_.was_over(state_.record.result);
+  }
+  phase_ = Phase::kFollowing;
+  if (!answer->got[0]) return stand();
+  const auto leader = parse_leader(answer->got[0]->value);
+  if (!leader) return look_failed(leader.error());
+  follow(*leader, answer->revision);
+}
+
+// False where somebody else's bytes lie there; that is told.
+bool Leadership::read_state(const std::optional<KeyValue>& found) {
+  state_revision_ = found ? found->mod_revision : 0;
+  if (!found) {
+    state_ = {};
+    state_.record.job_id = options_.job_id;
+    return true;
+  }
+  auto state = parse_state(found->value);
+  if (!state) {
+    look_failed(make_error(Errc::kCorrupt,
+                           "etcd's key {}: {}; delete it, or choose another --rdzv-id", keys_.state,
+                           state.error().message));
+    return false;
+  }
+  state_ = std::move(*state);
+  return true;
+}
+
+void Leadership::follow(const Leader& leader, Revision revision) {
+  if (leader_ != leader) {
+    leader_ = leader;
+    events_.leader(leader);
+    if (stopped()) return;
+  }
+  client_.watch(
+      keys_.leader, revision + 1, [this] { look_after(jitter()); },
+      [this](const Error&) { look_after(kRepeat); });
+  look_after(kLookAnyway);
+}
+
+// ---- taking the office ----
+
+void Leadership::stand() {
+  phase_ = Phase::kStanding;
+  const std::optional<Leader> own = events_.stand();
+  if (!own) {
+    phase_ = Phase::kFollowing;
+    return look_after(kRepeat);
+  }
+  own_ = *own;
+  client_.grant_lease(options_.lease, kCallLimit, [this](Result<LeaseId> lease) {
+    if (phase_ != Phase::kStanding) return;
+    if (!lease) return lose(lease.error().message);
+    claim(*lease, own_, false);
+  });
+}
+
+// `again`: it had the office and nobody else may have had it since, which the record shows.
+void Leadership::claim(LeaseId lease, const Leader& own, bool again) {
+  Transaction transaction{.compare = {{keys_.leader, Compare::What::kCreated, 0}},
+                          .put = {{keys_.leader, to_json(own), lease}},
+                          .get = {keys_.leader, keys_.state}};
+  if (again) {
+    transaction.compare.push_back({keys_.state, Compare::What::kModified, state_revision_});
+  }
+  client_.transact(transaction, kCallLimit, [=, this](Result<TransactionAnswer> answer) {
+    on_claim(std::move(answer), lease, own, again);
+  });
+}
+
+void Leadership::on_claim(Result<TransactionAnswer> answer, LeaseId lease, const Leader& own,
+                          bool again) {
+  if (phase_ != (again ? Phase::kRegaining : Phase::kStanding)) return;
+  if (!answer) {
+    if (!again) return lose(answer.error().message);
+    return lease_timer_.after(kRepeat, [this] { regain(); });
+  }
+  // A request that was carried out twice finds its own key.
+  const bool ours = answer->got[0] && answer->got[0]->lease == lease;
+  if (!ours) {
+    client_.revoke_lease(lease, kCallLimit, [](const Result<bool>&) {});
+    return lose("another ddp-run coordinates the job");
+  }
+  if (again) {
+    lease_ = lease;
+    office_ = answer->got[0]->create_revision;
+    return begin_leading();
+  }
+  if (!read_state(answer->got[1])) return;
+  take_over(lease, answer->got[0]->create_revision, own);
+}
+
+// The record is written anew before anything else: a predecessor that comes back late sees by it
+// that it was replaced.
+void Leadership::take_over(LeaseId lease, Revision revision, const Leader& own) {
+  phase_ = Phase::kTakingOver;
+  lease_ = lease;
+  office_ = revision;
+  own_ = own;
+  ++state_.coordinators;
+  client_.grant_lease(state_.record.finished ? options_.finished_life : options_.record_life,
+                      kCallLimit, [this](Result<LeaseId> granted) {
+                        if (phase_ != Phase::kTakingOver) return;
+                        if (!granted) return lose(granted.error().message);
+                        record_lease_ = *granted;
+                        write_taken_over();
+                      });
+}
+
+void Leadership::write_taken_over() {
+  client_.transact(guarded_put(state_, record_lease_), kCallLimit,
+                   [this](Result<TransactionAnswer> answer) {
+                     if (phase_ != Phase::kTakingOver) return;
+                     if (!answer) return lose(answer.error().message);
+                     if (!answer->succeeded) return lose("another ddp-run coordinates the job");
+                     state_revision_ = answer->revision;
+                     phase_ = Phase::kLeading;
+                     begin_leading();
+                     events_.won(state_.record);
+                     if (!leads()) return;
+                     leader_ = own_;
+                     events_.leader(own_);
+                   });
+}
+
+Transaction Leadership::guarded_put(const StoredState& state, LeaseId lease) const {
+  return {.compare = {{keys_.leader, Compare::What::kCreated, office_}},
+          .put = {{keys_.state, to_json(state), lease}},
+          .get = {keys_.state}};
+}
+
+void Leadership::lose(const std::string& why) {
+  if (stopped()) return;
+  // A key that may be ours must not stand in anybody's way.
+  if (lease_ != 0) client_.revoke_lease(lease_, kCallLimit, [](const Result<bool>&) {});
+  lease_ = 0;
+  office_ = 0;
+  pending_.clear();
+  writing_ = false;
+  lease_timer_.cancel();
+  write_timer_.cancel();
+  phase_ = Phase::kFollowing;
+  leader_.reset();
+  events_.lost(why);
+  if (phase_ == Phase::kFollowing) look_after(jitter());
+}
+
+// ---- in office ----
+
+void Leadership::begin_leading() {
+  phase_ = Phase::kLeading;
+  lease_timer_.after(options_.lease / 3, [this] { keep_alive(); });
+  write_next();
+}
+
+void Leadership::keep_alive() {
+  client_.keep_alive(lease_, options_.lease, [this, lease = lease_](Result<std::int64_t> left) {
+    if (phase_ != Phase::kLeading || lease_ != lease) return;
+    if (left && *left == 0) return lease_ended();
+    // Whether it answers or not: the lease's end is etcd's to tell.
+    lease_timer_.after(left ? options_.lease / 3 : kRepeat, [this] { keep_alive(); });
+  });
+}
+
+void Leadership::lease_ended() {
+  if (phase_ != Phase::kLeading) return;
+  phase_ = Phase::kRegaining;
+  lease_timer_.cancel();
+  regain();
+}
+
+void Leadership::regain() {
+  client_.grant_lease(options_.lease, kCallLimit, [this](Result<LeaseId> lease) {
+    if (phase_ != Phase::kRegaining) return;
+    if (!lease) return lease_timer_.after(kRepeat, [this] { regain(); });
+    claim(*lease, own_, true);
+  });
+}
+
+void Leadership::store(const rendezvous::JobRecord& record, std::function<void()> stored) {
+  if (!leads()) return;
+  pending_.push_back({record, std::move(stored)});
+  write_next();
+}
+
+void Leadership::write_next() {
+  if (pending_.empty() || writing_ || phase_ != Phase::kLeading) return;
+  writing_ = true;
+  if (!pending_.front().record.finished) return write(record_lease_);
+  client_.grant_lease(options_.finished_life, kCallLimit, [this](Result<LeaseId> lease) {
+    if (!leads() || !writing_) return;
+    if (lease) return write(*lease);
+    writing_ = false;
+    write_timer_.after(kRepeat, [this] { write_next(); });
+  });
+}
+
+void Leadership::write(LeaseId record_lease) {
+  StoredState next{pending_.front().record, state_.coordinators};
+  client_.transact(guarded_put(next, record_lease), kCallLimit,
+                   [this, next](Result<TransactionAnswer> answer) {
+                     if (!leads() || !writing_) return;
+                     writing_ = false;
+                     if (!answer) {
+                       return write_timer_.after(kRepeat, [this] { write_next(); });
+                     }
+                     // Its key is gone, so its lease has ended.
+                     if (!answer->succeeded) return lease_ended();
+                     state_ = next;
+                     state_revision_ = answer->revision;
+                     const auto stored = std::move(pending_.front().stored);
+                     pending_.pop_front();
+                     stored();
+                     write_next();
+                   });
+}
+
+void Leadership::stop(std::function<void()> done) {
+  const LeaseId lease = std::exchange(lease_, 0);
+  phase_ = Phase::kStopped;
+  look_timer_.cancel();
+  lease_timer_.cancel();
+  write_timer_.cancel();
+  client_.end_watch();
+  if (lease == 0) return look_timer_.after(Duration(0), std::move(done));
+  client_.revoke_lease(lease, kResignLimit,
+                       [done = std::move(done)](const Result<bool>&) { done(); });
+}
+
+}  // namespace ddp::etcd

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/listener.h"
+#include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
+
+namespace ddp::test {
+
+// A real etcd cluster on the loopback interface, gone with the object. Its elections are quicker
+// than etcd's own setting makes them, so that leases may be as short as a second.
+class EtcdCluster {
+ public:
+  // Why there can be none here; empty if there can.
+  static std::string missing() {
+    for (const char* folder : {"/usr/bin/", "/usr/local/bin/"}) {
+      if (::access((std::string(folder) + "etcd").c_str(), X_OK) == 0) return "";
+    }
+    return "etcd is not installed; apt-get install etcd-server";
+  }
+
+  // Starts the members; wait_until_ready() follows, or does not where that is the test.
+  explicit EtcdCluster(int members) {
+    for (int i = 0; i < members; ++i) {
+      client_ports_.push_back(free_port());
+      peer_ports_.push_back(free_port());
+    }
+    processes_.resize(static_cast<std::size_t>(members));
+    for (int i = 0; i < members; ++i) start(i);
+  }
+
+  // Starts a member (again, with what it has stored).
+  void start(int member) {
+    const auto i = static_cast<std::size_t>(member);
+    processes_[i] =
+        std::make_unique<Process>(std::vector<std::string>{"etcd",
+                                                           "--name",
+                                                           name(i),
+                                                           "--data-dir",
+                                                           folder_.path() / name(i),
+                                                           "--log-level",
+                                                           "error",
+                                                           "--heartbeat-interval",
+                                                           "50",
+                                                           "--election-timeout",
+                                                           "500",
+                                                           "--initial-cluster",
+                                                           peers(),
+                                                           "--listen-client-urls",
+                                                           url(client_ports_[i]),
+                                                           "--advertise-client-urls",
+                                                           url(client_ports_[i]),
+                                                           "--listen-peer-urls",
+                                                           url(peer_ports_[i]),
+                                                           "--initial-advertise-peer-urls",
+                                                           url(peer_ports_[i])});
+  }
+  void kill(int member, int signal = SIGKILL) {
+    Process& process = *processes_[static_cast<std::size_t>(member)];
+    process.kill(signal);
+    if (signal == SIGKILL) process.wait();
+  }
+
+  // Until it answers, which a cluster does once it has elected.
+  [[nodiscard]] bool wait_until_ready() {
+    return wait_until([this] { return !get("/ddp-test").empty(); });
+  }
+
+  // "127.0.0.1:2379,127.0.0.1:2380"
+  std::string endpoints() const {
+    std::string text;
+    for (const int port : client_ports_) {
+      text += (text.empty() ? "" : ",") + ("127.0.0.1:" + std::to_string(port));
+    }
+    return text;
+  }
+  std::vector<std::string> urls() const {
+    std::vector<std::string> all;
+    for (const int port : client_ports_) all.push_back(url(port));
+    return all;
+  }
+
+  // Of the member that leads the cluster; -1 while none does.
+  int leader() {
+    for (std::size_t i = 0; i < client_ports_.size(); ++i) {
+      const Finished status = etcdctl({"--endpoints", url(client_ports_[i]), "endpoint", "status"});
+      // Endpoint, id, version, size, whether it leads, ...
+      std::size_t begin = 0;
+      for (int field = 0; field < 4; ++field) begin = status.out.find(", ", begin) + 2;
+      if (status.status == 0 && status.out.compare(begin, 4, "true") == 0) {
+        return static_cast<int>(i);
+      }
+    }
+    return -1;
+  }
+
+  // etcd's own client.
+  Finished etcdctl(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "etcdctl");
+    return run(std::move(arguments), {.environment = {{"ETCDCTL_API", "3"}}, .folder = ""});
+  }
+  // "KEY\nVALUE\n" of all keys that begin so, or "none"; empty if the cluster does not answer.
+  std::string get(const std::string& prefix) const {
+    const Finished found = etcdctl({"--endpoints", endpoints(), "--dial-timeout", "1s",
+                                    "--command-timeout", "1s", "get", "--prefix", prefix});
+    if (found.status != 0) return "";
+    return found.out.empty() ? "none" : found.out;
+  }
+
+ private:
+  static std::string name(std::size_t member) { return "m" + std::to_string(member); }
+  static std::string url(int port) { return "http://127.0.0.1:" + std::to_string(port); }
+  std::string peers() const {
+    std::string text;
+    for (std::size_t i = 0; i < peer_ports_.size(); ++i) {
+      text += (i == 0 ? "" : ",") + name(i) + "=" + url(peer_ports_[i]);
+    }
+    return text;
+  }
+
+  TempDir folder_;
+  std::vector<int> client_ports_;
+  std::vector<int> peer_ports_;
+  std::vector<std::unique_ptr<Process>> processes_;
+};
+
+}  // namespace ddp::test
+
+// In the first line of a test that needs it.
+#define DDP_NEEDS_ETCD() \
+  if (const std::string why = ddp::test::EtcdCluster::missing(); !why.empty()) GTEST_SKIP() << why
