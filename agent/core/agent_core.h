@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,30 +28,60 @@ struct Disconnect {};  // Close it after what was sent has left; no on_disconnec
 struct SendToCoordinator {
   wire::AgentMessage message;
 };
-struct SpawnWorkers {  // Answer each with nothing, or on_spawn_failed.
+// Hand the round to the workers that have parked, start the others (from the standby processes
+// where there are any). Answer each with nothing, or on_spawn_failed; and with on_worker_hello for
+// those that were there before.
+struct SpawnWorkers {
   wire::RoundStart round;
 };
-// SIGTERM (or another signal) to the process group of every live worker, after the round's shared
-// abort word is set and an `abort` order has gone over the control channels. `abort_reason` empty:
+// The round's shared abort word is set and an `abort` order goes to every live worker; then SIGTERM
+// (or another signal) to the process group of each that is not in `keep`. `abort_reason` empty:
 // only the signal.
 struct SignalWorkers {
   int signal = 0;
   std::string abort_reason;
+  std::set<int> keep = {};  // Local ranks.
 };
 // SIGKILL to every process of the round: process groups, and whatever they left behind (the agent
-// is their subreaper).
-struct KillWorkers {};
-// Nothing of the round may be left: kill what workers left behind, close log files.
-// on_round_cleared answers.
-struct ClearRound {};
+// is their subreaper). Those in `keep` and what they have started are left alone.
+struct KillWorkers {
+  std::set<int> keep = {};
+};
+// Nothing of the round may be left but the parked workers in `keep`: kill what the others left
+// behind, let go of their log files and of the round's memory. on_round_cleared answers.
+struct ClearRound {
+  std::set<int> keep = {};
+};
+// Order `commit_request` to those workers of the round that are in `from`; each answers with
+// on_worker_committed, or ends.
+struct RequestCommit {
+  Round round = kNoRound;
+  std::int64_t deadline_ms = 0;
+  std::set<int> from;
+};
+// These workers have made no progress for too long. Which of them wait in an operation for another
+// rank, as the round's flight records say? on_hung_workers answers with the others.
+struct FindHung {
+  std::set<int> stalled;
+};
+// Write the stacks of all threads of this worker to its log and the console.
+struct DumpStacks {
+  int local_rank = 0;
+};
+// SIGKILL to this worker once its stacks are written; its WorkerExit says `cause`.
+struct KillWorker {
+  int local_rank = 0;
+  std::string cause;
+};
 struct Print {  // A line for the person in front of the terminal, without a prefix.
   std::string text;
 };
 struct Exit {
   config::AgentResult result;
 };
-using Action = std::variant<Connect, Disconnect, SendToCoordinator, SpawnWorkers, SignalWorkers,
-                            KillWorkers, ClearRound, Print, Exit>;
+using Action =
+    std::variant<Connect, Disconnect, SendToCoordinator, SpawnWorkers, SignalWorkers, KillWorkers,
+                 ClearRound, RequestCommit, FindHung, DumpStacks, KillWorker, Print, Exit>;
 
 // How a worker ended, with what the shell knows of it.
 struct WorkerExit {
@@ -61,21 +92,26 @@ struct WorkerExit {
   std::int64_t time_ms = 0;  // Wall clock, for people.
   bool secondary = false;    // From the control channel's `error`.
   std::string message;       // Likewise.
+  std::string cause;         // What the shell found out: see wire::Failure.
+  std::string callstack;     // Likewise.
   std::string log_path;
   std::vector<std::string> stderr_tail;
 };
 
 // Life of an agent: connect, join, wait; for each round spawn, supervise, stop when told, clear;
-// exit with the status of the job. README.md beside this file has the table of states and events.
+// exit with the status of the job. A round goes on while the coordinator is away. README.md beside
+// this file has the table of states and events.
 //
 // Owner and thread: one object per agent process, driven by one thread; nothing here blocks. Every
 // call returns the actions to carry out, in order, before the next call. After Exit all calls
 // return nothing. `now` never goes backwards.
 //
 // What the core relies on: on_worker_exit or on_spawn_failed comes exactly once for every worker of
-// a SpawnWorkers, on_round_cleared once for every ClearRound, on_connected or on_connect_failed
-// once for every Connect, on_disconnected once for every lost connection (none after Disconnect).
-// on_message only brings messages of the connection that is open.
+// a SpawnWorkers that was not there before, whenever it ends, also while it is parked and no round
+// runs; on_round_cleared comes once for every ClearRound, on_hung_workers once for every FindHung,
+// on_connected or on_connect_failed once for every Connect, on_disconnected once for every lost
+// connection (none after Disconnect). on_message only brings messages of the connection that is
+// open.
 class AgentCore {
  public:
   // `restarts` and `last_round` come from a predecessor that was lost, else 0 and kNoRound.
@@ -91,6 +127,14 @@ class AgentCore {
                                       const std::string& why);
   std::vector<Action> on_worker_exit(TimePoint now, const WorkerExit& exit);
   std::vector<Action> on_worker_progress(TimePoint now, int local_rank, std::int64_t step);
+  // What workers say on their control channels.
+  std::vector<Action> on_worker_hello(TimePoint now, int local_rank, bool reconfigurable);
+  std::vector<Action> on_worker_parked(TimePoint now, int local_rank, Round round,
+                                       std::int64_t step);
+  std::vector<Action> on_worker_committed(TimePoint now, int local_rank, Round round,
+                                          std::int64_t step);
+  // Answer to FindHung: those that do not wait for another rank.
+  std::vector<Action> on_hung_workers(TimePoint now, const std::set<int>& hung);
   // `operations`: what the workers were waiting for, if the round failed; goes with Stopped.
   std::vector<Action> on_round_cleared(TimePoint now, std::vector<std::string> operations = {});
   // The user's signal to this node (forwarded by ddp-run): stop the workers with it, leave, exit
@@ -104,8 +148,8 @@ class AgentCore {
   std::optional<TimePoint> next_deadline() const;
 
  private:
-  // The connection. Invariant: kClosed, kConnecting only while phase_ is kIdle or the round is on
-  // its way out, because a node joins only when nothing of an older round lives on it.
+  // The connection. A node joins while it is idle, or with the round that it runs; a round that is
+  // on its way out is cleared first.
   enum class Link {
     kClosed,      // None, and none asked for.
     kConnecting,  // Connect is out.
@@ -114,28 +158,43 @@ class AgentCore {
   };
   // What of the current round is on this node.
   enum class Phase {
-    kIdle,      // Nothing: never started, or cleared.
+    kIdle,      // Nothing takes part in a round; parked workers may wait for the next one.
     kRunning,   // Workers were spawned; some may have ended.
-    kStopping,  // They were told to end; SIGKILL follows at kill_at_.
-    kClearing,  // All have ended; ClearRound is out.
+    kStopping,  // They were told to end or to park; SIGKILL follows at kill_at_.
+    kClearing,  // All have ended or parked; ClearRound is out.
   };
 
   void handle(const wire::Welcome& message);
   void handle(const wire::Waiting& message);
   void handle(const wire::RoundStart& message);
+  void handle(const wire::CommitRound& message);
   void handle(const wire::Stop& message);
   void handle(const wire::Finish& message);
   void handle(const wire::Refused& message);
 
   void begin_connecting();
   void connect(Duration delay);
+  wire::Join join_message() const;
   void retry(const std::string& why);
   void give_up();
   TimePoint connect_deadline() const;
+  bool is_connecting() const;
   void begin_round(const wire::RoundStart& message);
-  void stop_workers(int signal, const std::string& reason);
-  void worker_gone(int local_rank);
+  // Those in `keep` may park, the others end.
+  void stop_workers(int signal, const std::string& reason, std::set<int> keep = {});
+  void end_kept(int signal, const std::string& reason, const std::set<int>& spared);
+  void hasten_end();
+  void check_all_gone();
+  void note_parked_end(const WorkerExit& exit);
+  void check_committed();
+  std::optional<TimePoint> stall_deadline() const;
+  void look_for_stalled();
   void report(wire::Failure failure);
+  void send_failure(const wire::Failure& failure);
+  // Whether the round that this node had last goes on for it: it runs, or has succeeded here and
+  // nobody has ended it.
+  bool holds_round() const;
+  void send_what_waited();
   wire::Failure failure_of(int local_rank) const;
   bool is_consequence_of_stop(const WorkerExit& exit) const;
   void clear_round();
@@ -173,6 +232,19 @@ class AgentCore {
   Phase phase_ = Phase::kIdle;
   wire::RoundStart round_;
   std::set<int> live_;  // Local ranks that have not ended. Empty in kIdle and kClearing.
+  // Local ranks whose worker has left the round and waits for the next one. Part of live_ while
+  // that is not empty.
+  std::set<int> parked_;
+  std::set<int> keeping_;  // In kStopping: those of live_ that need not end, if they park in time.
+  std::set<int> hello_;    // Of this round: those that have said hello,
+  std::set<int> reconfigurable_;          // and that can take part in the next round.
+  std::set<int> hung_;                    // Ended by us because they made no progress.
+  std::map<int, TimePoint> progress_at_;  // Of those that have reported progress in this round.
+  bool examining_ = false;                // FindHung is out.
+  std::set<int> committing_;              // Those whose commit is awaited,
+  bool commit_asked_ = false;             // for a NodeCommitted that is owed,
+  std::int64_t committed_ = -1;           // with the least step of those that answered.
+  std::vector<wire::Failure> failures_;   // Sent, or to be sent when the link is back.
   // Failures since Stop or the signal, for Stopped; those before were sent one by one.
   std::vector<wire::Failure> late_failures_;
   std::vector<std::string> operations_;  // For Stopped.
@@ -180,12 +252,14 @@ class AgentCore {
   std::int64_t step_ = -1;
   int stop_signal_ = 0;  // What the workers were told to end with.
   TimePoint kill_at_;
+  TimePoint park_at_;  // When those of keeping_ that have not parked are told to end.
 
   // What follows once the round is cleared, in the order of settle().
   std::optional<config::AgentResult> ending_;  // The agent exits.
   bool leaving_ = false;            // ... and tells the coordinator that it goes for good.
   std::optional<Round> stop_owed_;  // Stopped is owed for this round.
   bool success_owed_ = false;       // Succeeded is owed.
+  bool succeeded_ = false;          // It was sent, and the round was not ended since.
   std::optional<wire::RoundStart> next_round_;  // To be started.
   bool exited_ = false;
 };

@@ -41,6 +41,11 @@ TimePoint AgentCore::connect_deadline() const {
          Duration{was_joined_ ? spec_.coordinator_timeout_ms : spec_.join_timeout_ms};
 }
 
+// Nobody is looked for by an agent that is about to exit.
+bool AgentCore::is_connecting() const {
+  return !ending_ && (link_ == Link::kConnecting || link_ == Link::kJoining);
+}
+
 void AgentCore::begin_connecting() {
   connecting_since_ = now_;
   next_notice_ = now_ + kFirstNotice;
@@ -48,7 +53,7 @@ void AgentCore::begin_connecting() {
 }
 
 void AgentCore::connect(Duration delay) {
-  DDP_CHECK(phase_ == Phase::kIdle, "phase={}", static_cast<int>(phase_));
+  DDP_CHECK(!ending_, "status={}", ending_->exit_code);
   link_ = Link::kConnecting;
   emit(Connect{delay});
 }
@@ -80,19 +85,16 @@ void AgentCore::give_up() {
                     endpoint(), seconds(spec_.join_timeout_ms), last_error_),
         "");
   }
-  exit_now();
+  stop_workers(SIGTERM, ending_->summary);
 }
 
-std::vector<Action> AgentCore::on_connected(TimePoint now) {
-  now_ = now;
-  if (exited_ || link_ != Link::kConnecting) return take();
-  link_ = Link::kJoining;
-  last_error_ = "it accepts connections but does not answer";
-  send(wire::Join{.job_id = spec_.job_id,
+wire::Join AgentCore::join_message() const {
+  wire::Join join{.job_id = spec_.job_id,
                   .node_id = spec_.node_id,
                   .host = spec_.host,
                   .address = spec_.local_addr,
                   .node_rank = spec_.node_rank,
+                  .program = spec_.program,
                   .nproc = spec_.nproc,
                   .min_nodes = spec_.min_nodes,
                   .max_nodes = spec_.max_nodes,
@@ -101,13 +103,58 @@ std::vector<Action> AgentCore::on_connected(TimePoint now) {
                   .last_call_ms = spec_.last_call_ms,
                   .stop_timeout_ms = spec_.stop_timeout_ms,
                   .last_round = last_round_,
-                  .restarts = restarts_});
+                  .restarts = restarts_,
+                  .restart_on_start_failure = spec_.restart_on_start_failure,
+                  .max_no_progress = spec_.max_no_progress,
+                  .scale_up_ms = spec_.scale_up_ms};
+  if (holds_round()) {
+    join.running_round = round_.round;
+    join.group_rank = round_.group_rank;
+    join.members = round_.members;
+  }
+  return join;
+}
+
+// Whether the round that this node had last goes on for it: it runs, or has succeeded here and
+// nobody has ended it.
+bool AgentCore::holds_round() const {
+  return !ending_ && (phase_ == Phase::kRunning || success_owed_ || succeeded_);
+}
+
+// What happened while there was no connection, or was said on one that was lost.
+void AgentCore::send_what_waited() {
+  if (!holds_round()) return;
+  if (phase_ == Phase::kRunning) {
+    if (step_ >= 0) send(wire::Heartbeat{step_});
+    for (const wire::Failure& failure : failures_) send_failure(failure);
+  } else if (phase_ == Phase::kIdle) {
+    success_owed_ = false;
+    succeeded_ = true;
+    send(wire::Succeeded{round_.round});
+  }
+}
+
+std::vector<Action> AgentCore::on_connected(TimePoint now) {
+  now_ = now;
+  if (exited_ || link_ != Link::kConnecting) return take();
+  if (ending_) {
+    link_ = Link::kClosed;
+    emit(Disconnect{});
+    return take();
+  }
+  link_ = Link::kJoining;
+  last_error_ = "it accepts connections but does not answer";
+  send(join_message());
   return take();
 }
 
 std::vector<Action> AgentCore::on_connect_failed(TimePoint now, const std::string& why) {
   now_ = now;
   if (exited_ || link_ != Link::kConnecting) return take();
+  if (ending_) {
+    link_ = Link::kClosed;
+    return take();
+  }
   retry(why);
   return take();
 }
@@ -117,18 +164,25 @@ std::vector<Action> AgentCore::on_disconnected(TimePoint now) {
   if (exited_ || link_ == Link::kClosed || link_ == Link::kConnecting) return take();
   const bool joined = link_ == Link::kJoined;
   link_ = Link::kClosed;
-  // What the old connection ordered is void: the coordinator counts this node as lost.
-  next_round_.reset();
-  stop_owed_.reset();
-  success_owed_ = false;
   if (!joined) {
-    retry("it closed the connection");
+    if (!ending_) retry("it closed the connection");
     return take();
   }
+  // What the old connection ordered is void; its successor orders anew.
+  next_round_.reset();
+  stop_owed_.reset();
+  commit_asked_ = false;
   last_error_ = "the connection closed";
   if (now - joined_at_ >= kSteadyConnection) backoff_ = Duration{0};
-  if (!ending_) emit(Print{fmt::format("the connection to the rendezvous {} is lost", endpoint())});
-  stop_workers(SIGTERM, "the connection to the rendezvous is lost");
+  if (!ending_) {
+    emit(Print{fmt::format("the connection to the rendezvous {} is lost{}", endpoint(),
+                           phase_ == Phase::kRunning ? "; the workers go on" : "")});
+  }
+  if (phase_ == Phase::kRunning) {
+    begin_connecting();
+  } else if (phase_ == Phase::kIdle) {
+    settle();
+  }
   return take();
 }
 

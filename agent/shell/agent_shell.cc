@@ -66,7 +66,12 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       clear_timer_(io),
       user_signals_(io),
       child_signal_(io, SIGCHLD),
-      parent_pidfd_(io) {}
+      parent_pidfd_(io) {
+  if (!start.coordinator_fd) return;
+  feed_.emplace(
+      io, std::move(start.coordinator_fd),
+      [this](const std::string& host, int port) { link_.set_endpoint(host, port); });
+}
 
 int AgentShell::run() {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
@@ -162,6 +167,14 @@ void AgentShell::perform(const ClearRound&) {
     });
   });
 }
+
+// Not carried out yet: workers say nothing that makes the core ask for these.
+void AgentShell::perform(const RequestCommit&) {}
+void AgentShell::perform(const FindHung& action) {
+  tell([this, action](TimePoint now) { return core_.on_hung_workers(now, action.stalled); });
+}
+void AgentShell::perform(const DumpStacks&) {}
+void AgentShell::perform(const KillWorker&) {}
 
 void AgentShell::perform(const Print& action) { print(action.text); }
 

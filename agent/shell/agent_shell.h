@@ -15,6 +15,7 @@
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
 #include "agent/process/round_processes.h"
+#include "agent/shell/coordinator_feed.h"
 #include "agent/shell/coordinator_link.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
@@ -29,6 +30,7 @@ struct AgentStart {
   // From a predecessor that was lost.
   Round last_round = kNoRound;
   int restarts = 0;
+  UniqueFd coordinator_fd;  // CoordinatorFeed's; none where the coordinator stays where it is.
 };
 
 // Carries out what AgentCore decides: sockets, timers, signals, processes. One thread, the main
@@ -60,6 +62,10 @@ class AgentShell {
   void perform(const SignalWorkers& action);
   void perform(const KillWorkers& action);
   void perform(const ClearRound& action);
+  void perform(const RequestCommit& action);
+  void perform(const FindHung& action);
+  void perform(const DumpStacks& action);
+  void perform(const KillWorker& action);
   void perform(const Print& action);
   void perform(const Exit& action);
 
@@ -77,6 +83,7 @@ class AgentShell {
   Console::Pair console_;
   RoundProcesses processes_;
   CoordinatorLink link_;
+  std::optional<CoordinatorFeed> feed_;
   net::Timer tick_;
   net::Timer clear_timer_;
   asio::signal_set user_signals_;

@@ -4,16 +4,22 @@
 
 namespace ddp::wire {
 
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Hello, rank, pid, round)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Hello, rank, pid, round, reconfigurable)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Parked, round, step)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Committed, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Progress, step, loss, samples_per_second)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerError, message, secondary)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Abort, round, reason)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRequest, deadline_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRequest, round, deadline_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NewRound, round, environment)
 
 // Not in an unnamed namespace: argument-dependent lookup does not look there.
 static const char* type_name(const Hello*) { return "hello"; }
 static const char* type_name(const Progress*) { return "progress"; }
 static const char* type_name(const WorkerError*) { return "error"; }
+static const char* type_name(const Parked*) { return "parked"; }
+static const char* type_name(const Committed*) { return "committed"; }
+static const char* type_name(const NewRound*) { return "new_round"; }
 static const char* type_name(const Abort*) { return "abort"; }
 static const char* type_name(const CommitRequest*) { return "commit_request"; }
 

@@ -6,24 +6,36 @@ namespace ddp::wire {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, kind, node_id, host, group_rank, rank,
                                                 local_rank, pid, exit_code, signal, time_ms,
-                                                secondary, message, log_path, stderr_tail)
+                                                secondary, message, cause, callstack, log_path,
+                                                stderr_tail)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Member, node_id, host, address, nproc, first_rank)
+// Not in an unnamed namespace: argument-dependent lookup does not look there.
+static void to_json(nlohmann::json& json, const MemberList& members) { json = members.all(); }
+static void from_json(const nlohmann::json& json, MemberList& members) {
+  members = MemberList(json.get<std::vector<Member>>());
+}
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
-                                                nproc, min_nodes, max_nodes, max_restarts,
+                                                program, nproc, min_nodes, max_nodes, max_restarts,
                                                 join_timeout_ms, last_call_ms, stop_timeout_ms,
-                                                last_round, restarts)
+                                                last_round, restarts, running_round, group_rank,
+                                                members, restart_on_start_failure, max_no_progress,
+                                                scale_up_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Heartbeat, step)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
+                                                reports_progress)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Succeeded, round)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, operations)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, parked, step,
+                                                reports_progress, operations)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeCommitted, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Waiting, have, min_nodes, max_nodes, hosts, text)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Member, node_id, host, address, nproc, first_rank)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundStart, round, restarts, max_restarts,
                                                 group_rank, world_size, members, master_addr,
                                                 master_port, reason)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stop, round, reason)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, report)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stop, round, reason, keep_workers)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRound, round, deadline_ms, reason)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, report, error)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Refused, message)
 
 // Not in an unnamed namespace: argument-dependent lookup does not look there.
@@ -31,11 +43,13 @@ static const char* type_name(const Join*) { return "join"; }
 static const char* type_name(const Heartbeat*) { return "heartbeat"; }
 static const char* type_name(const WorkerFailed*) { return "worker_failed"; }
 static const char* type_name(const Succeeded*) { return "succeeded"; }
+static const char* type_name(const NodeCommitted*) { return "node_committed"; }
 static const char* type_name(const Stopped*) { return "stopped"; }
 static const char* type_name(const Leave*) { return "leave"; }
 static const char* type_name(const Welcome*) { return "welcome"; }
 static const char* type_name(const Waiting*) { return "waiting"; }
 static const char* type_name(const RoundStart*) { return "round_start"; }
+static const char* type_name(const CommitRound*) { return "commit_round"; }
 static const char* type_name(const Stop*) { return "stop"; }
 static const char* type_name(const Finish*) { return "finish"; }
 static const char* type_name(const Refused*) { return "refused"; }

@@ -8,6 +8,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/wire/member_list.h"
 
 // Messages between agents and the coordinator. JSON objects {"type": ..., fields...}, one a frame;
 // PROTOCOL.md has the conversation. Unknown fields are ignored and absent ones take the default
@@ -34,8 +35,12 @@ struct Failure {
   // with secondary set) or exited with kExitCollectiveFailed. Never named as root cause while
   // another failure of the round is known.
   bool secondary = false;
-  std::string message;   // Exception text, errno text; empty if unknown.
-  std::string log_path;  // Of this worker's standard error; empty without --log-dir.
+  std::string message;  // Exception text, errno text; empty if unknown.
+  // What the agent found out about the ending: "killed by the kernel: out of memory (memory.max of
+  // ... is 2 GiB)", "no progress for 30 s; its stacks are in its log"; empty if nothing.
+  std::string cause;
+  std::string callstack{};  // Of the exception, several lines; empty if unknown.
+  std::string log_path;     // Of this worker's standard error; empty without --log-dir.
   std::vector<std::string> stderr_tail;  // Last lines, oldest first, at most 20.
 
   // 128 + signal, or exit_code.
@@ -49,11 +54,12 @@ struct Failure {
 struct Join {
   std::string job_id;
   NodeId node_id;
-  std::string host;     // Name for people.
-  std::string address;  // Numeric address the node is reached at; empty: the connection's source
-                        // address is taken.
-  int node_rank = -1;   // Asked-for group rank, or -1.
-  int nproc = 1;        // Workers this node starts.
+  std::string host;       // Name for people.
+  std::string address;    // Numeric address the node is reached at; empty: the connection's source
+                          // address is taken.
+  int node_rank = -1;     // Asked-for group rank, or -1.
+  std::string program{};  // What the user named on the command line, for the report's heading.
+  int nproc = 1;          // Workers this node starts.
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
@@ -64,6 +70,15 @@ struct Join {
   // the lost one.
   Round last_round = kNoRound;
   int restarts = 0;
+  // The round that runs on this node while it joins: its connection was lost, its workers go on.
+  // With the place that it has there, as its RoundStart said; kNoRound: nothing runs.
+  Round running_round = kNoRound;
+  int group_rank = -1;
+  MemberList members{};
+  // The rules of the job; the same on every node.
+  bool restart_on_start_failure = false;  // Also where no worker has reported progress yet.
+  int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
+  std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
 };
 
 struct Heartbeat {
@@ -76,6 +91,10 @@ struct Heartbeat {
 struct WorkerFailed {
   Round round = kNoRound;
   Failure failure;
+  // As Heartbeat's.
+  std::int64_t step = -1;
+  // Whether the node's workers have said hello: only then does the lack of steps mean anything.
+  bool reports_progress = false;
 };
 
 // All workers of the round on this node ended with status 0.
@@ -83,10 +102,21 @@ struct Succeeded {
   Round round = kNoRound;
 };
 
-// Answer to Stop: no process of the round is left on this node. `failures` are those seen since.
+// All workers of this node that can commit have done so after a CommitRound.
+struct NodeCommitted {
+  Round round = kNoRound;
+  std::int64_t step = -1;
+};
+
+// Answer to Stop: nothing on this node takes part in the round any more. Its processes are gone,
+// but for workers that wait for the next round ("parked"). `failures` are those seen since.
 struct Stopped {
   Round round = kNoRound;
   std::vector<Failure> failures;
+  int parked = 0;
+  // As WorkerFailed's.
+  std::int64_t step = -1;
+  bool reports_progress = false;
   // Which of the node's workers waited for which operation when the round failed: sentences for the
   // report, from the workers' flight recorders.
   std::vector<std::string> operations{};
@@ -115,14 +145,6 @@ struct Waiting {
   std::string text;                // "2 of 4 nodes are in (a, b); 2 missing, 598 s left".
 };
 
-struct Member {
-  NodeId node_id;
-  std::string host;
-  std::string address;
-  int nproc = 1;
-  Rank first_rank = 0;  // Ranks first_rank .. first_rank + nproc - 1 live there.
-};
-
 // Start the workers of this round. members is ordered by group rank; the receiver is
 // members[group_rank].
 struct RoundStart {
@@ -131,7 +153,7 @@ struct RoundStart {
   int max_restarts = 0;
   int group_rank = 0;
   int world_size = 1;
-  std::vector<Member> members;
+  MemberList members{};
   // The store workers may use. master_addr empty: the agent puts in the address it reaches the
   // coordinator at.
   std::string master_addr;
@@ -139,10 +161,23 @@ struct RoundStart {
   std::string reason;  // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
 };
 
-// End the round's workers and answer Stopped.
+// The round is about to end in order, because a node comes in: the workers commit at the next step
+// boundary and go on. Answer NodeCommitted, at once where no worker can commit.
+struct CommitRound {
+  Round round = kNoRound;
+  std::int64_t deadline_ms = 0;  // From now; Stop comes then at the latest.
+  std::string reason;
+};
+
+// How long a worker has to leave a round before it is ended like any other.
+inline constexpr std::int64_t kParkLimitMs = 5'000;
+
+// End the round on this node and answer Stopped. Workers that can take part in the next round keep
+// their processes and park, if keep_workers is set; the others are ended.
 struct Stop {
   Round round = kNoRound;
   std::string reason;
+  bool keep_workers = true;
 };
 
 // The job is over; the agent ends what still runs and exits. No answer.
@@ -151,6 +186,9 @@ struct Finish {
   std::string summary;  // One line.
   std::string report;   // The whole report, several lines; empty on success. Printed by the
                         // coordinator's ddp-run.
+  // The root cause as an error file of torchelastic (JSON), for a launcher above ddp-run; empty if
+  // the job did not end by a failure.
+  std::string error{};
 };
 
 // The join is not accepted and never will be as it is; the connection closes after it.
@@ -158,8 +196,10 @@ struct Refused {
   std::string message;
 };
 
-using AgentMessage = std::variant<Join, Heartbeat, WorkerFailed, Succeeded, Stopped, Leave>;
-using CoordinatorMessage = std::variant<Welcome, Waiting, RoundStart, Stop, Finish, Refused>;
+using AgentMessage =
+    std::variant<Join, Heartbeat, WorkerFailed, Succeeded, NodeCommitted, Stopped, Leave>;
+using CoordinatorMessage =
+    std::variant<Welcome, Waiting, RoundStart, CommitRound, Stop, Finish, Refused>;
 
 // JSON text without the frame header.
 std::string encode(const AgentMessage& message);

@@ -91,6 +91,8 @@ void Job::handle(const NodeId& from, const wire::Succeeded& message) {
   stop_for_failures();
 }
 
+void Job::handle(const NodeId&, const wire::NodeCommitted&) {}
+
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
   Member* member = current_member(from, message.round);
   if (member == nullptr || phase_ != Phase::kStopping) return;

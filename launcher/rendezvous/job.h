@@ -70,6 +70,7 @@ class Job {
   void handle(const NodeId& from, const wire::Heartbeat& message);
   void handle(const NodeId& from, const wire::WorkerFailed& message);
   void handle(const NodeId& from, const wire::Succeeded& message);
+  void handle(const NodeId& from, const wire::NodeCommitted& message);
   void handle(const NodeId& from, const wire::Stopped& message);
   void handle(const NodeId& from, const wire::Leave& message);
 

@@ -136,6 +136,8 @@ std::vector<Action> RendezvousCore::on_tick(TimePoint now) {
   return settled(std::move(actions));
 }
 
+void RendezvousCore::restore(TimePoint, const JobRecord&) {}
+
 std::optional<TimePoint> RendezvousCore::next_deadline() const {
   std::optional<TimePoint> next;
   for (const auto& [job_id, job] : jobs_) {

@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
+#include "launcher/rendezvous/job_record.h"
 
 // The coordinator of jobs as a deterministic object: messages and time in, actions out. It owns
 // membership, the round number and the restart budget of every job. No sockets, no clock, no
@@ -41,7 +42,12 @@ struct JobFinished {
   std::string job_id;
   wire::Finish finish;
 };
-using Action = std::variant<SendTo, CloseConnection, RoundBegins, JobFinished>;
+// What follows, in this batch and in later ones, must not leave before this record is where the next
+// coordinator finds it. Where nobody keeps records it is ignored.
+struct Persist {
+  JobRecord record;
+};
+using Action = std::variant<SendTo, CloseConnection, RoundBegins, JobFinished, Persist>;
 
 struct CoreOptions {
   Duration heartbeat{1'000};
@@ -73,6 +79,10 @@ class RendezvousCore {
   std::vector<Action> on_tick(TimePoint now);
   // When on_tick is next needed; nothing while no time limit runs.
   std::optional<TimePoint> next_deadline() const;
+
+  // What the coordinator before this one has kept of a job: it goes on with these numbers, or is
+  // over. Before any join of the job.
+  void restore(TimePoint now, const JobRecord& record);
 
   // Ends a job from outside (the user interrupted its ddp-run): finish with this status to every
   // member. Does nothing where the job is unknown or over.

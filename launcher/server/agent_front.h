@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <set>
@@ -30,10 +31,20 @@ class AgentFront {
   };
 
   // `port` is put into the round_start messages that leave the store's port open.
+  // Stores a job's record somewhere and then calls back, from the event loop, on the thread of
+  // `io`. If it never does, nothing more of what follows the record is done.
+  using RecordKeeper =
+      std::function<void(const rendezvous::JobRecord& record, std::function<void()> stored)>;
+
   AgentFront(asio::io_context& io, int port, Hooks hooks);
   ~AgentFront();  // Closes every connection.
   AgentFront(const AgentFront&) = delete;
   AgentFront& operator=(const AgentFront&) = delete;
+
+  // From now on nobody is told of a round or of the job's end before its record is kept.
+  void keep_records(RecordKeeper keeper) { keeper_ = std::move(keeper); }
+  // What an earlier coordinator of the job has left. Before anybody joins.
+  void restore(const rendezvous::JobRecord& record);
 
   // A connection whose preambles are exchanged; `received` follows the agent's.
   void adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received);
@@ -51,10 +62,13 @@ class AgentFront {
   void on_frame(std::uint64_t id, const std::string& payload);
   void on_closed(std::uint64_t id, const Error& why);
   void apply(std::vector<rendezvous::Action> actions);
+  void perform_waiting();
   void perform(rendezvous::SendTo& action);
   void perform(const rendezvous::CloseConnection& action);
   void perform(const rendezvous::RoundBegins& action);
   void perform(const rendezvous::JobFinished& action);
+  void perform(const rendezvous::Persist& action);
+  void perform(const rendezvous::Persist&) {}  // No records are kept.
   void arm_timer();
   void drained();
 
@@ -62,6 +76,9 @@ class AgentFront {
   int port_;
   Hooks hooks_;
   rendezvous::RendezvousCore core_;
+  RecordKeeper keeper_;
+  std::deque<rendezvous::Action> waiting_;  // In order; behind a record that is being stored.
+  bool storing_ = false;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::FrameConnection>> agents_;
   net::Timer tick_;
   net::Timer drain_limit_;

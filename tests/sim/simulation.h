@@ -98,6 +98,7 @@ class Simulation {
   void carry_out(const rendezvous::CloseConnection& action);
   void carry_out(const rendezvous::RoundBegins& action);
   void carry_out(const rendezvous::JobFinished& action);
+  void carry_out(const rendezvous::Persist&) {}
   void schedule_coordinator_tick();
   void close_for_coordinator(rendezvous::ConnectionId id, Duration delay);
   void close_for_agent(rendezvous::ConnectionId id, Duration delay);
@@ -120,6 +121,10 @@ class Simulation {
   void carry_out(int agent, const agent::SignalWorkers& action);
   void carry_out(int agent, const agent::KillWorkers& action);
   void carry_out(int agent, const agent::ClearRound& action);
+  void carry_out(int, const agent::RequestCommit&) {}
+  void carry_out(int, const agent::FindHung&) {}
+  void carry_out(int, const agent::DumpStacks&) {}
+  void carry_out(int, const agent::KillWorker&) {}
   void carry_out(int agent, const agent::Print& action);
   void carry_out(int agent, const agent::Exit& action);
   void drop_connection(int agent);

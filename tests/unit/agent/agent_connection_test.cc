@@ -101,17 +101,71 @@ TEST_F(Agent, ARefusalIsTheEnd) {
   EXPECT_THAT(the<Exit>(actions).result.summary, HasSubstr("job job is over"));
 }
 
-TEST_F(Agent, ALostConnectionEndsTheRoundBeforeTheNodeJoinsAgain) {
+TEST_F(Agent, ALostConnectionLeavesTheRoundRunning) {
   run(4);
   now += Duration{2'000};
-  EXPECT_THAT(names(core.on_disconnected(now)),
-              ElementsAre("print", "signal 15: the connection to the rendezvous is lost"));
-  die(SIGTERM);
-  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("connect+0"));
+  EXPECT_THAT(names(core.on_disconnected(now)), ElementsAre("print", "connect+0"));
   const auto join = the<wire::Join>(core.on_connected(now));
   EXPECT_EQ(join.last_round, 4);
-  EXPECT_THAT(names(core.on_message(now, wire::Welcome{})), IsEmpty())
-      << "nothing is owed of round 4";
+  EXPECT_EQ(join.running_round, 4);
+  EXPECT_EQ(join.group_rank, 1);
+  ASSERT_EQ(join.members.size(), 2u);
+  EXPECT_EQ(join.members[1].node_id, "id1");
+  EXPECT_THAT(names(core.on_message(now, wire::Welcome{})), IsEmpty()) << "nothing has happened";
+  // Orders of the new connection are for the round that runs.
+  EXPECT_THAT(names(message(wire::Stop{4, "why"})), ElementsAre("signal 15: why"));
+}
+
+TEST_F(Agent, WhatHappensWhileTheCoordinatorIsAwayIsToldAfterwards) {
+  run(4);
+  core.on_worker_hello(now, 0, false);
+  core.on_disconnected(now);
+  core.on_worker_progress(now, 0, 17);
+  EXPECT_THAT(names(ends(0, 0, SIGKILL)), IsEmpty());
+  core.on_connected(now);
+  const auto actions = message(wire::Welcome{});
+  EXPECT_THAT(names(actions), ElementsAre("heartbeat", "failed"));
+  const auto failed = the<wire::WorkerFailed>(actions);
+  EXPECT_EQ(failed.round, 4);
+  EXPECT_EQ(failed.failure.signal, SIGKILL);
+  EXPECT_EQ(failed.step, 17);
+  EXPECT_TRUE(failed.reports_progress);
+}
+
+TEST_F(Agent, AFailureThatALostCoordinatorHeardOfIsToldToTheNextOne) {
+  run(4);
+  EXPECT_THAT(names(ends(1, 3)), ElementsAre("failed"));
+  core.on_disconnected(now);
+  core.on_connected(now);
+  EXPECT_EQ(the<wire::WorkerFailed>(message(wire::Welcome{})).failure.exit_code, 3);
+}
+
+TEST_F(Agent, SuccessWhileTheCoordinatorIsAwayIsToldAfterwards) {
+  run(4);
+  core.on_disconnected(now);
+  ends(0, 0);
+  EXPECT_THAT(names(ends(1, 0)), ElementsAre("clear"));
+  EXPECT_THAT(names(core.on_round_cleared(now)), IsEmpty()) << "it is connecting already";
+  EXPECT_EQ(the<wire::Join>(core.on_connected(now)).running_round, 4);
+  EXPECT_THAT(names(message(wire::Welcome{})), ElementsAre("succeeded"));
+  // That connection is lost as well, and with it what was said.
+  core.on_disconnected(now);
+  EXPECT_EQ(the<wire::Join>(core.on_connected(now)).running_round, 4);
+  EXPECT_THAT(names(message(wire::Welcome{})), ElementsAre("succeeded"));
+  // Somebody has ended the round: its success is void.
+  EXPECT_THAT(names(message(wire::Stop{4, "why"})), ElementsAre("stopped"));
+  core.on_disconnected(now);
+  EXPECT_EQ(the<wire::Join>(core.on_connected(now)).running_round, kNoRound);
+}
+
+TEST_F(Agent, AStopThatTheConnectionDoesNotOutliveIsCarriedOutAndNotAnswered) {
+  run(4);
+  message(wire::Stop{4, "why"});
+  EXPECT_THAT(names(core.on_disconnected(now)), ElementsAre("print"));
+  die(SIGTERM);
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("connect+0"));
+  EXPECT_EQ(the<wire::Join>(core.on_connected(now)).running_round, kNoRound);
+  EXPECT_THAT(names(message(wire::Welcome{})), IsEmpty());
 }
 
 TEST_F(Agent, ANodeThatIsThrownOutAgainAndAgainSlowsDown) {
@@ -132,16 +186,16 @@ TEST_F(Agent, ACoordinatorThatDoesNotComeBackIsTheEnd) {
   run(4);
   now += Duration{2'000};
   core.on_disconnected(now);
-  die(SIGTERM);
-  core.on_round_cleared(now);
   const TimePoint lost = now;
   core.on_connect_failed(now, "connection refused");
-  const auto actions = tick_at_deadline();
+  EXPECT_THAT(names(tick_at_deadline()),
+              ElementsAre("signal 15: the rendezvous head:29400 was lost and did not come back "
+                          "within 8 s (connection refused)"));
   EXPECT_EQ(now - lost, Duration{8'000});
+  EXPECT_THAT(names(core.on_connected(now)), ElementsAre("disconnect")) << "it is too late";
+  die(SIGTERM);
+  const auto actions = core.on_round_cleared(now);
   EXPECT_THAT(names(actions), ElementsAre("exit 71"));
-  EXPECT_THAT(
-      the<Exit>(actions).result.summary,
-      HasSubstr("head:29400 was lost and did not come back within 8 s (connection refused)"));
   EXPECT_EQ(the<Exit>(actions).result.last_round, 4);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <type_traits>
 #include <variant>
@@ -20,8 +21,8 @@ struct Name {
   }
   std::string operator()(const Disconnect&) const { return "disconnect"; }
   std::string operator()(const SendToCoordinator& a) const {
-    static const char* const kNames[] = {"join",      "heartbeat", "failed",
-                                         "succeeded", "stopped",   "leave"};
+    static const char* const kNames[] = {"join",      "heartbeat", "failed", "succeeded",
+                                         "committed", "stopped",   "leave"};
     return kNames[a.message.index()];
   }
   std::string operator()(const SpawnWorkers& a) const {
@@ -29,13 +30,33 @@ struct Name {
   }
   std::string operator()(const SignalWorkers& a) const {
     return "signal " + std::to_string(a.signal) +
-           (a.abort_reason.empty() ? "" : ": " + a.abort_reason);
+           (a.abort_reason.empty() ? "" : ": " + a.abort_reason) + but(a.keep);
   }
-  std::string operator()(const KillWorkers&) const { return "kill"; }
-  std::string operator()(const ClearRound&) const { return "clear"; }
+  std::string operator()(const KillWorkers& a) const { return "kill" + but(a.keep); }
+  std::string operator()(const ClearRound& a) const { return "clear" + but(a.keep); }
+  std::string operator()(const RequestCommit& a) const {
+    return "commit " + std::to_string(a.round) + " of" + list(a.from);
+  }
+  std::string operator()(const FindHung& a) const { return "find hung of" + list(a.stalled); }
+  std::string operator()(const DumpStacks& a) const {
+    return "dump " + std::to_string(a.local_rank);
+  }
+  std::string operator()(const KillWorker& a) const {
+    return "kill " + std::to_string(a.local_rank) + ": " + a.cause;
+  }
   std::string operator()(const Print&) const { return "print"; }
   std::string operator()(const Exit& a) const {
     return "exit " + std::to_string(a.result.exit_code);
+  }
+
+ private:
+  static std::string list(const std::set<int>& ranks) {
+    std::string text;
+    for (const int rank : ranks) text += " " + std::to_string(rank);
+    return text;
+  }
+  static std::string but(const std::set<int>& kept) {
+    return kept.empty() ? "" : " but" + list(kept);
   }
 };
 
@@ -96,7 +117,8 @@ inline WorkerExit exit_of(int local_rank, int exit_code, int signal = 0) {
 
 class Agent : public ::testing::Test {
  protected:
-  explicit Agent(int nproc = 2) : core(spec(nproc), kNoRound, 0) {}
+  Agent() : Agent(spec(2)) {}
+  explicit Agent(const config::JobSpec& job) : core(job, kNoRound, 0) {}
 
   void join() {
     core.start(now);
@@ -121,6 +143,13 @@ class Agent : public ::testing::Test {
     EXPECT_TRUE(core.next_deadline());
     now = *core.next_deadline();
     return core.on_tick(now);
+  }
+
+  // Both workers run round `round` and can take part in the next one.
+  void run_reconfigurable(Round round = 0) {
+    run(round);
+    core.on_worker_hello(now, 0, true);
+    core.on_worker_hello(now, 1, true);
   }
 
   TimePoint now{Duration{1'000'000}};

@@ -143,10 +143,10 @@ TEST(Failure, ANodeThatJoinsDoesNotEndTheWaitForACause) {
 TEST(Failure, TheReportSaysWhatEachNodeWaitedFor) {
   Pair h(1);
   h.fail(h.a, 0, 9);
-  h.say(h.a, wire::Stopped{0, {}, {"of an older round"}});
+  h.say(h.a, wire::Stopped{0, {}, 0, -1, false, {"of an older round"}});
   h.say(h.b, wire::Stopped{0, {}});
   h.fail(h.a, 1, 9);
-  h.say(h.a, wire::Stopped{1, {}, {"rank 1 waits"}});
+  h.say(h.a, wire::Stopped{1, {}, 0, -1, false, {"rank 1 waits"}});
   h.say(h.b, wire::Stopped{1, {}});
   ASSERT_EQ(h.finished.size(), 1u);
   EXPECT_THAT(h.finished[0].report, HasSubstr("  a:\n    rank 1 waits\n"));

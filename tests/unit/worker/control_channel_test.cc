@@ -122,7 +122,7 @@ TEST(ControlChannel, PassesOrdersOn) {
       {[&](const std::string& reason) { aborted.set_value(reason); }, [&] { commit.set_value(); }});
   agent.receive();
   const std::string bytes =
-      wire::encode_frame(wire::encode(wire::WorkerOrder{wire::CommitRequest{5}})) +
+      wire::encode_frame(wire::encode(wire::WorkerOrder{wire::CommitRequest{6, 5}})) +
       wire::encode_frame(R"({"type":"of a newer agent"})") +
       wire::encode_frame(wire::encode(wire::WorkerOrder{wire::Abort{6, "node lost"}}));
   for (const char byte : bytes) agent.send(std::string(1, byte));  // However the stream is cut.

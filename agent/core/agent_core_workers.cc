@@ -1,0 +1,314 @@
+// The workers of a round: how they begin, what they say, how they end or wait for the next round.
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "agent/core/agent_core.h"
+#include "common/base/exit_codes.h"
+#include "common/base/signal_name.h"
+
+namespace ddp::agent {
+namespace {
+
+// SIGKILL is repeated: a process may have forked between two looks at the process table.
+constexpr Duration kKillRepeat{1'000};
+constexpr Duration kParkLimit{wire::kParkLimitMs};
+
+}  // namespace
+
+void AgentCore::begin_round(const wire::RoundStart& message) {
+  round_ = message;
+  phase_ = Phase::kRunning;
+  live_.clear();
+  for (int local_rank = 0; local_rank < spec_.nproc; ++local_rank) live_.insert(local_rank);
+  for (std::set<int>* each : {&parked_, &keeping_, &hello_, &reconfigurable_, &hung_})
+    each->clear();
+  progress_at_.clear();
+  examining_ = false;
+  commit_asked_ = false;
+  failures_.clear();
+  late_failures_.clear();
+  operations_.clear();
+  failed_ = false;
+  step_ = -1;
+  waiting_ = {};
+  emit(SpawnWorkers{message});
+}
+
+// ---- ending and parking ----
+
+// Whatever the phase, afterwards the workers are ending or have ended, and settle() runs when the
+// round is cleared (at once where there is nothing to clear).
+void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int> keep) {
+  if (ending_) keep.clear();
+  if (phase_ == Phase::kIdle && ending_ && !parked_.empty()) {
+    // Those that waited for another round end like those of a round.
+    phase_ = Phase::kRunning;
+    live_ = parked_;
+  }
+  if (phase_ == Phase::kIdle) return settle();
+  if (phase_ == Phase::kStopping && keep.empty()) return end_kept(signal, reason, {});
+  if (phase_ != Phase::kRunning) return;
+  std::erase_if(keep, [this](int local_rank) { return !live_.contains(local_rank); });
+  std::erase_if(parked_, [&](int local_rank) { return !keep.contains(local_rank); });
+  phase_ = Phase::kStopping;
+  stop_signal_ = signal;
+  keeping_ = std::move(keep);
+  kill_at_ = now_ + Duration{spec_.stop_timeout_ms};
+  park_at_ = now_ + kParkLimit;
+  if (live_ != parked_) emit(SignalWorkers{signal, reason, keeping_});
+  check_all_gone();
+}
+
+// The workers of keeping_ are to end after all, but for `spared`.
+void AgentCore::end_kept(int signal, const std::string& reason, const std::set<int>& spared) {
+  std::set<int> others = live_;
+  for (const int local_rank : keeping_) {
+    if (!spared.contains(local_rank)) others.erase(local_rank);
+  }
+  keeping_ = spared;
+  std::erase_if(parked_, [&](int local_rank) { return !spared.contains(local_rank); });
+  if (others == live_) return;
+  kill_at_ = std::max(kill_at_, now_ + Duration{spec_.stop_timeout_ms});
+  emit(SignalWorkers{signal, reason, std::move(others)});
+}
+
+void AgentCore::hasten_end() {
+  if (phase_ != Phase::kStopping) return;
+  if (keeping_ != parked_ && now_ >= park_at_) end_kept(SIGTERM, "", std::set<int>(parked_));
+  if (now_ < kill_at_) return;
+  if (live_ != keeping_) emit(KillWorkers{keeping_});
+  kill_at_ = now_ + kKillRepeat;
+}
+
+// After a worker has ended or parked.
+void AgentCore::check_all_gone() {
+  if (phase_ == Phase::kStopping && live_ == parked_) return clear_round();
+  if (phase_ != Phase::kRunning || !live_.empty()) return;
+  if (failed_) return;  // The failures are reported, and Stop comes.
+  success_owed_ = true;
+  clear_round();
+}
+
+void AgentCore::clear_round() {
+  phase_ = Phase::kClearing;
+  live_.clear();
+  keeping_.clear();
+  emit(ClearRound{parked_});
+}
+
+std::vector<Action> AgentCore::on_round_cleared(TimePoint now,
+                                                std::vector<std::string> operations) {
+  now_ = now;
+  if (exited_ || phase_ != Phase::kClearing) return take();
+  operations_ = std::move(operations);
+  phase_ = Phase::kIdle;
+  settle();
+  return take();
+}
+
+// ---- failures ----
+
+wire::Failure AgentCore::failure_of(int local_rank) const {
+  const auto group_rank = static_cast<std::size_t>(round_.group_rank);
+  wire::Failure failure;
+  failure.node_id = spec_.node_id;
+  failure.host = spec_.host;
+  failure.group_rank = round_.group_rank;
+  failure.rank = round_.members[group_rank].first_rank + local_rank;
+  failure.local_rank = local_rank;
+  return failure;
+}
+
+void AgentCore::report(wire::Failure failure) {
+  if (phase_ == Phase::kStopping) {
+    late_failures_.push_back(std::move(failure));
+    return;
+  }
+  failed_ = true;
+  if (link_ == Link::kJoined) send_failure(failure);
+  failures_.push_back(std::move(failure));
+}
+
+void AgentCore::send_failure(const wire::Failure& failure) {
+  send(wire::WorkerFailed{round_.round, failure, step_, !hello_.empty()});
+}
+
+std::vector<Action> AgentCore::on_spawn_failed(TimePoint now, int local_rank, int status,
+                                               const std::string& why) {
+  now_ = now;
+  if (exited_ || !live_.contains(local_rank)) return take();
+  wire::Failure failure = failure_of(local_rank);
+  failure.kind = "start";
+  failure.exit_code = status;
+  failure.message = why;
+  report(std::move(failure));
+  live_.erase(local_rank);
+  check_all_gone();
+  return take();
+}
+
+bool AgentCore::is_consequence_of_stop(const WorkerExit& exit) const {
+  if (phase_ != Phase::kStopping || hung_.contains(exit.local_rank)) return false;
+  const int status = exit.signal != 0 ? kExitSignalBase + exit.signal : exit.exit_code;
+  return status == kExitSignalBase + SIGTERM || status == kExitSignalBase + SIGKILL ||
+         status == kExitSignalBase + stop_signal_ || status == kExitCollectiveFailed;
+}
+
+std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& exit) {
+  now_ = now;
+  if (exited_) return take();
+  if (!live_.contains(exit.local_rank)) {
+    note_parked_end(exit);
+    return take();
+  }
+  const bool success = exit.exit_code == 0 && exit.signal == 0;
+  if (!success && !is_consequence_of_stop(exit)) {
+    wire::Failure failure = failure_of(exit.local_rank);
+    failure.pid = exit.pid;
+    failure.exit_code = exit.exit_code;
+    failure.signal = exit.signal;
+    failure.time_ms = exit.time_ms;
+    failure.secondary =
+        !hung_.contains(exit.local_rank) &&
+        (exit.secondary || (exit.signal == 0 && exit.exit_code == kExitCollectiveFailed));
+    failure.message = exit.message;
+    failure.cause = exit.cause;
+    failure.callstack = exit.callstack;
+    failure.log_path = exit.log_path;
+    failure.stderr_tail = exit.stderr_tail;
+    report(std::move(failure));
+  }
+  for (std::set<int>* each : {&live_, &parked_, &keeping_, &reconfigurable_, &committing_}) {
+    each->erase(exit.local_rank);
+  }
+  progress_at_.erase(exit.local_rank);
+  check_committed();
+  check_all_gone();
+  return take();
+}
+
+// No round is lost by it: the next one starts another worker in its place.
+void AgentCore::note_parked_end(const WorkerExit& exit) {
+  if (parked_.erase(exit.local_rank) == 0) return;
+  const std::string how =
+      exit.signal != 0 ? signal_name(exit.signal) : fmt::format("exit code {}", exit.exit_code);
+  emit(
+      Print{fmt::format("the worker with local rank {} ended while it waited for the next round: "
+                        "{}; another takes its place",
+                        exit.local_rank, how)});
+}
+
+// ---- what workers say ----
+
+std::vector<Action> AgentCore::on_worker_hello(TimePoint now, int local_rank, bool reconfigurable) {
+  now_ = now;
+  if (!live_.contains(local_rank)) return take();
+  hello_.insert(local_rank);
+  if (reconfigurable) reconfigurable_.insert(local_rank);
+  return take();
+}
+
+std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
+                                                  std::int64_t step) {
+  now_ = now;
+  if (exited_ || !live_.contains(local_rank)) return take();
+  const bool first = step_ < 0 && step >= 0;
+  step_ = std::max(step_, step);
+  progress_at_[local_rank] = now;
+  // Whether a round has come to any step decides what follows its end, so that is told at once.
+  if (first && link_ == Link::kJoined && phase_ == Phase::kRunning) {
+    send(wire::Heartbeat{step_});
+    next_heartbeat_ = now_ + heartbeat_;
+  }
+  return take();
+}
+
+std::vector<Action> AgentCore::on_worker_parked(TimePoint now, int local_rank, Round round,
+                                                std::int64_t step) {
+  now_ = now;
+  if (exited_ || round != round_.round || !live_.contains(local_rank)) return take();
+  if (parked_.contains(local_rank)) return take();
+  step_ = std::max(step_, step);
+  progress_at_.erase(local_rank);
+  committing_.erase(local_rank);
+  if (phase_ == Phase::kStopping && keeping_.contains(local_rank)) {
+    parked_.insert(local_rank);
+    check_all_gone();
+  } else if (phase_ == Phase::kRunning) {
+    // What it has noticed, the coordinator may not know: a connection between two workers can break
+    // while all agents are well.
+    parked_.insert(local_rank);
+    wire::Failure failure = failure_of(local_rank);
+    failure.kind = "collective";
+    failure.exit_code = kExitCollectiveFailed;
+    failure.secondary = true;
+    failure.message = "a collective failed because of another rank";
+    report(std::move(failure));
+  }
+  check_committed();
+  return take();
+}
+
+std::vector<Action> AgentCore::on_worker_committed(TimePoint now, int local_rank, Round round,
+                                                   std::int64_t step) {
+  now_ = now;
+  if (exited_ || round != round_.round || committing_.erase(local_rank) == 0) return take();
+  committed_ = committed_ < 0 ? step : std::min(committed_, step);
+  check_committed();
+  return take();
+}
+
+void AgentCore::check_committed() {
+  if (!commit_asked_ || !committing_.empty()) return;
+  commit_asked_ = false;
+  if (link_ == Link::kJoined) send(wire::NodeCommitted{round_.round, committed_});
+}
+
+// ---- workers that hang ----
+
+std::optional<TimePoint> AgentCore::stall_deadline() const {
+  if (spec_.progress_timeout_ms <= 0 || phase_ != Phase::kRunning || examining_) {
+    return std::nullopt;
+  }
+  std::optional<TimePoint> first;
+  for (const auto& [local_rank, when] : progress_at_) first = first ? std::min(*first, when) : when;
+  if (first) *first += Duration{spec_.progress_timeout_ms};
+  return first;
+}
+
+void AgentCore::look_for_stalled() {
+  const auto deadline = stall_deadline();
+  if (!deadline || now_ < *deadline) return;
+  FindHung question;
+  for (const auto& [local_rank, when] : progress_at_) {
+    if (now_ - when >= Duration{spec_.progress_timeout_ms}) question.stalled.insert(local_rank);
+  }
+  examining_ = true;
+  emit(std::move(question));
+}
+
+std::vector<Action> AgentCore::on_hung_workers(TimePoint now, const std::set<int>& hung) {
+  now_ = now;
+  examining_ = false;
+  if (exited_ || phase_ != Phase::kRunning) return take();
+  const Duration limit{spec_.progress_timeout_ms};
+  for (auto& [local_rank, when] : progress_at_) {
+    // Who waits for another rank is given as much time again.
+    if (now_ - when >= limit && !hung.contains(local_rank)) when = now_;
+  }
+  for (const int local_rank : hung) {
+    const auto found = progress_at_.find(local_rank);
+    if (found == progress_at_.end() || now_ - found->second < limit) continue;
+    progress_at_.erase(found);
+    hung_.insert(local_rank);
+    emit(DumpStacks{local_rank});
+    emit(KillWorker{local_rank, fmt::format("no progress for {:.3g} s; its stacks are in its log",
+                                            static_cast<double>(limit.count()) / 1'000)});
+  }
+  return take();
+}
+
+}  // namespace ddp::agent

@@ -1,0 +1,260 @@
+// Workers that keep their process from round to round, commits, and workers that hang; one rule a
+// test.
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/exit_codes.h"
+#include "tests/unit/agent/agent_harness.h"
+
+namespace ddp::agent {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST_F(Agent, ReconfigurableWorkersParkAndTakePartInTheNextRound) {
+  run_reconfigurable();
+  EXPECT_THAT(names(message(wire::Stop{0, "node x was lost"})),
+              ElementsAre("signal 15: node x was lost but 0 1"));
+  EXPECT_THAT(names(core.on_worker_parked(now, 1, 0, 6)), IsEmpty());
+  EXPECT_THAT(names(core.on_worker_parked(now, 0, 0, 7)), ElementsAre("clear but 0 1"));
+  const auto stopped = the<wire::Stopped>(core.on_round_cleared(now));
+  EXPECT_EQ(stopped.parked, 2);
+  EXPECT_EQ(stopped.step, 7);
+  EXPECT_TRUE(stopped.reports_progress);
+  EXPECT_THAT(stopped.failures, IsEmpty());
+  EXPECT_THAT(names(message(round_start(1))), ElementsAre("spawn 1"));
+  EXPECT_THAT(names(core.on_worker_parked(now, 0, 0, 7)), IsEmpty()) << "of the old round";
+  // They said hello long ago, but the shell tells it for each round.
+  EXPECT_THAT(names(message(wire::Stop{1, "why"})), ElementsAre("signal 15: why"));
+}
+
+TEST_F(Agent, WhoIsNotReconfigurableEndsWhileOthersPark) {
+  run();
+  core.on_worker_hello(now, 0, true);
+  core.on_worker_hello(now, 1, false);
+  EXPECT_THAT(names(message(wire::Stop{0, "why"})), ElementsAre("signal 15: why but 0"));
+  core.on_worker_parked(now, 0, 0, -1);
+  EXPECT_THAT(names(ends(1, 0, SIGTERM)), ElementsAre("clear but 0"));
+}
+
+TEST_F(Agent, AFreshStartEndsEverybody) {
+  run_reconfigurable();
+  EXPECT_THAT(names(message(wire::Stop{0, "why", false})), ElementsAre("signal 15: why"));
+  EXPECT_THAT(names(core.on_worker_parked(now, 0, 0, 3)), IsEmpty()) << "too late for that";
+  die(SIGTERM);
+  EXPECT_EQ(the<wire::Stopped>(core.on_round_cleared(now)).parked, 0);
+}
+
+TEST_F(Agent, WhoDoesNotParkInTimeIsEnded) {
+  run_reconfigurable();
+  message(wire::Stop{0, "why"});
+  core.on_worker_parked(now, 1, 0, 3);
+  now += Duration{4'999};
+  core.on_tick(now);
+  now += Duration{1};
+  EXPECT_THAT(names(core.on_tick(now)), ElementsAre("signal 15 but 1"));
+  EXPECT_THAT(names(core.on_worker_parked(now, 0, 0, 3)), IsEmpty()) << "it has its SIGTERM";
+  now += Duration{5'000};
+  EXPECT_THAT(names(core.on_tick(now)), ElementsAre("kill but 1", "heartbeat"));
+  EXPECT_THAT(names(ends(0, 0, SIGKILL)), ElementsAre("clear but 1"));
+  EXPECT_EQ(the<wire::Stopped>(core.on_round_cleared(now)).parked, 1);
+}
+
+TEST_F(Agent, AWorkerThatParksByItselfSaysThatTheRoundIsBroken) {
+  run_reconfigurable();
+  const auto failure = the<wire::WorkerFailed>(core.on_worker_parked(now, 1, 0, 3)).failure;
+  EXPECT_EQ(failure.kind, "collective");
+  EXPECT_EQ(failure.rank, 4);
+  EXPECT_TRUE(failure.secondary);
+  EXPECT_THAT(names(core.on_worker_parked(now, 0, 0, 3)), ElementsAre("failed"));
+  EXPECT_THAT(names(message(wire::Stop{0, "why"})), ElementsAre("clear but 0 1"))
+      << "nobody is left who needs to be told";
+}
+
+TEST_F(Agent, AParkedWorkerThatEndsIsReplacedWithoutAFailure) {
+  run_reconfigurable();
+  message(wire::Stop{0, "why"});
+  core.on_worker_parked(now, 0, 0, 3);
+  core.on_worker_parked(now, 1, 0, 3);
+  core.on_round_cleared(now);
+  const auto actions = ends(0, 0, SIGKILL);
+  EXPECT_THAT(names(actions), ElementsAre("print"));
+  EXPECT_EQ(the<Print>(actions).text,
+            "the worker with local rank 0 ended while it waited for the next round: SIGKILL; "
+            "another takes its place");
+  EXPECT_THAT(names(ends(0, 0, SIGKILL)), IsEmpty());
+  EXPECT_THAT(names(message(round_start(1))), ElementsAre("spawn 1"));
+}
+
+TEST_F(Agent, ParkedWorkersEndWithTheJob) {
+  run_reconfigurable();
+  message(wire::Stop{0, "why"});
+  core.on_worker_parked(now, 0, 0, 3);
+  core.on_worker_parked(now, 1, 0, 3);
+  core.on_round_cleared(now);
+  EXPECT_THAT(names(message(wire::Finish{9, "all is lost", ""})),
+              ElementsAre("signal 15: the job is over: all is lost"));
+  die(SIGTERM);
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("disconnect", "exit 9"));
+}
+
+TEST_F(Agent, AFinishDuringParkingEndsThoseThatHaveParked) {
+  run_reconfigurable();
+  message(wire::Stop{0, "why"});
+  core.on_worker_parked(now, 0, 0, 3);
+  EXPECT_THAT(names(message(wire::Finish{9, "all is lost", ""})),
+              ElementsAre("signal 15: the job is over: all is lost"));
+  die(SIGTERM);
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("disconnect", "exit 9"));
+}
+
+TEST_F(Agent, AFinishDuringTheClearingEndsThoseThatHaveParked) {
+  run_reconfigurable();
+  message(wire::Stop{0, "why"});
+  core.on_worker_parked(now, 0, 0, 3);
+  core.on_worker_parked(now, 1, 0, 3);
+  EXPECT_THAT(names(message(wire::Finish{9, "all is lost", ""})), IsEmpty());
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("signal 15: all is lost"));
+  die(SIGTERM);
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("disconnect", "exit 9"));
+}
+
+TEST_F(Agent, TheUsersSignalReachesParkedWorkers) {
+  run_reconfigurable();
+  message(wire::Stop{0, "why"});
+  core.on_worker_parked(now, 0, 0, 3);
+  EXPECT_THAT(names(core.on_signal(now, SIGINT)), ElementsAre("signal 2"));
+  die(SIGINT);
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("leave", "disconnect", "exit 130"));
+}
+
+TEST_F(Agent, ParkedWorkersOutliveALostConnection) {
+  run_reconfigurable();
+  message(wire::Stop{0, "why"});
+  core.on_worker_parked(now, 0, 0, 3);
+  core.on_disconnected(now);
+  EXPECT_THAT(names(core.on_worker_parked(now, 1, 0, 3)), ElementsAre("clear but 0 1"));
+  EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("connect+0"));
+  EXPECT_EQ(the<wire::Join>(core.on_connected(now)).running_round, kNoRound);
+}
+
+// ---- commits ----
+
+TEST_F(Agent, ACommitIsAskedOfThoseThatSaidHello) {
+  run();
+  core.on_worker_hello(now, 0, true);
+  EXPECT_THAT(names(message(wire::CommitRound{0, 500, "node c comes"})),
+              ElementsAre("commit 0 of 0"));
+  EXPECT_THAT(names(core.on_worker_committed(now, 1, 0, 8)), IsEmpty()) << "was not asked";
+  EXPECT_THAT(names(core.on_worker_committed(now, 0, 7, 8)), IsEmpty()) << "of another round";
+  const auto committed = the<wire::NodeCommitted>(core.on_worker_committed(now, 0, 0, 8));
+  EXPECT_EQ(committed.round, 0);
+  EXPECT_EQ(committed.step, 8);
+  EXPECT_THAT(names(core.on_worker_committed(now, 0, 0, 9)), IsEmpty());
+}
+
+TEST_F(Agent, TheLeastStepIsWhatANodeHasCommitted) {
+  run_reconfigurable();
+  EXPECT_EQ(the<RequestCommit>(message(wire::CommitRound{0, 500, ""})).deadline_ms, 500);
+  EXPECT_THAT(names(core.on_worker_committed(now, 1, 0, 9)), IsEmpty());
+  EXPECT_EQ(the<wire::NodeCommitted>(core.on_worker_committed(now, 0, 0, 8)).step, 8);
+}
+
+TEST_F(Agent, WhereNobodyCanCommitTheAnswerComesAtOnce) {
+  run();
+  EXPECT_THAT(names(message(wire::CommitRound{0, 500, ""})), ElementsAre("committed"));
+  EXPECT_THAT(names(message(wire::CommitRound{3, 500, ""})), IsEmpty()) << "another round";
+}
+
+TEST_F(Agent, AWorkerThatEndsOwesNoCommit) {
+  run_reconfigurable();
+  message(wire::CommitRound{0, 500, ""});
+  core.on_worker_committed(now, 1, 0, 9);
+  EXPECT_THAT(names(ends(0, 0, SIGKILL)), ElementsAre("failed", "committed"));
+}
+
+// ---- workers that hang ----
+
+class Stalling : public Agent {
+ protected:
+  Stalling() : Agent(impatient()) { run_reconfigurable(); }
+  static config::JobSpec impatient() {
+    config::JobSpec job = spec(2);
+    job.progress_timeout_ms = 30'000;
+    return job;
+  }
+  std::vector<std::string> pass(Duration time) {
+    const TimePoint end = now + time;
+    std::vector<std::string> all;
+    while (core.next_deadline() && *core.next_deadline() <= end) {
+      for (const std::string& name : names(tick_at_deadline())) {
+        if (name != "heartbeat") all.push_back(name);
+      }
+    }
+    now = end;
+    return all;
+  }
+};
+
+TEST_F(Stalling, AWorkerWithoutProgressIsKilledAfterItsStacksAreWritten) {
+  core.on_worker_progress(now, 0, 1);
+  EXPECT_THAT(pass(Duration{29'999}), IsEmpty());
+  EXPECT_THAT(pass(Duration{1}), ElementsAre("find hung of 0"));
+  EXPECT_THAT(pass(Duration{90'000}), IsEmpty()) << "the answer is awaited";
+  EXPECT_THAT(names(core.on_hung_workers(now, {0})),
+              ElementsAre("dump 0", "kill 0: no progress for 30 s; its stacks are in its log"));
+  WorkerExit exit = exit_of(0, 0, SIGKILL);
+  exit.cause = "no progress for 30 s; its stacks are in its log";
+  exit.secondary = true;  // What it said before does not count.
+  const auto failure = the<wire::WorkerFailed>(core.on_worker_exit(now, exit)).failure;
+  EXPECT_FALSE(failure.secondary);
+  EXPECT_EQ(failure.cause, exit.cause);
+}
+
+TEST_F(Stalling, WhoNeverMadeProgressIsNotTimed) {
+  EXPECT_THAT(pass(Duration{3'600'000}), IsEmpty());
+}
+
+TEST_F(Stalling, EveryStepGivesTimeAgain) {
+  core.on_worker_progress(now, 0, 1);
+  EXPECT_THAT(pass(Duration{20'000}), IsEmpty());
+  core.on_worker_progress(now, 0, 2);
+  EXPECT_THAT(pass(Duration{29'999}), IsEmpty());
+}
+
+TEST_F(Stalling, WhoWaitsForAnotherRankGetsAsMuchTimeAgain) {
+  core.on_worker_progress(now, 0, 1);
+  core.on_worker_progress(now, 1, 1);
+  EXPECT_THAT(pass(Duration{30'000}), ElementsAre("find hung of 0 1"));
+  EXPECT_THAT(names(core.on_hung_workers(now, {})), IsEmpty());
+  EXPECT_THAT(pass(Duration{29'999}), IsEmpty());
+  EXPECT_THAT(pass(Duration{1}), ElementsAre("find hung of 0 1"));
+  core.on_worker_progress(now, 1, 2);
+  EXPECT_THAT(names(core.on_hung_workers(now, {0, 1})),
+              ElementsAre("dump 0", "kill 0: no progress for 30 s; its stacks are in its log"))
+      << "rank 1 has come to a step meanwhile";
+}
+
+TEST_F(Stalling, AHungWorkersEndIsTheCauseAlsoIfTheRoundStopsMeanwhile) {
+  core.on_worker_progress(now, 0, 1);
+  pass(Duration{30'000});
+  core.on_hung_workers(now, {0});
+  message(wire::Stop{0, "others left the round"});
+  core.on_worker_parked(now, 1, 0, 1);
+  EXPECT_THAT(names(ends(0, 0, SIGKILL)), ElementsAre("clear but 1"));
+  EXPECT_EQ(the<wire::Stopped>(core.on_round_cleared(now)).failures.size(), 1u);
+}
+
+TEST_F(Agent, TheFirstStepOfARoundIsToldAtOnce) {
+  run();
+  EXPECT_THAT(names(core.on_worker_progress(now, 0, 5)), ElementsAre("heartbeat"));
+  EXPECT_THAT(names(core.on_worker_progress(now, 0, 6)), IsEmpty());
+}
+
+}  // namespace
+}  // namespace ddp::agent
