@@ -98,6 +98,19 @@ TEST(Models, AreDrawnFromTheSeedAlone) {
             test::bytes_of(*model_of({.name = "resnet50-model-parallel"})));
 }
 
+TEST(Models, DropoutDrawsInTrainingOnly) {
+  const auto model = model_of({.name = "mnist", .dropout = 0.5});
+  const at::Tensor input = test::random_tensor({4, 1, 28, 28}, 3);
+  const auto forward = [&] {
+    at::manual_seed(3);
+    const at::Tensor first = model->forward(input);
+    return test::same_bytes(first, model->forward(input));
+  };
+  EXPECT_FALSE(forward());
+  model->eval();
+  EXPECT_TRUE(forward());
+}
+
 TEST(Models, ResNetsTakeImagesOfAnySize) {
   const auto model = model_of({.name = "resnet18", .num_classes = 7});
   for (const std::int64_t side : {32, 50, 96}) {

@@ -23,6 +23,8 @@ constexpr Flag kModel[] = {
      "toy-model-parallel, resnet50-model-parallel (in two "
      "stages over two devices: two CUDA devices of a worker, or two threads); mnist"},
     {"no-batch-norm", "", "leave batch normalisation out of the mnist model"},
+    {"dropout", "P",
+     "probability with which the mnist model leaves out an input of its last layer; 0"},
     {"micro-batches", "N",
      "pieces of a batch that a model-parallel model works on at the same time; batch normalisation "
      "sees a piece at a time; 1"},

@@ -27,6 +27,7 @@ void read_model_and_data(const FlagValues& values, Options& options) {
                                    {"resnet50", "resnet50"},
                                    {"resnet50-model-parallel", "resnet50-model-parallel"}});
   options.batch_norm = !values.has("no-batch-norm");
+  values.read("dropout", options.dropout, 0, 1, true);
   values.read<std::int64_t>("micro-batches", options.micro_batches, 1, kManySamples);
   values.read_choice<std::string>(
       "data", options.data, {{"synthetic", "synthetic"}, {"fake", "fake"}, {"mnist", "mnist"}});
@@ -143,6 +144,7 @@ std::string agreed_flags(const Options& options) {
   };
   add("model", options.model);
   add("no-batch-norm", options.batch_norm ? "no" : "yes");
+  add("dropout", options.dropout);
   add("micro-batches", options.micro_batches);
   add("data", options.data);
   if (options.data != "mnist") {

@@ -17,6 +17,7 @@ enum class OptimizerKind { kSgd, kAdam, kAdamW };
 struct Options {
   std::string model = "mnist";
   bool batch_norm = true;
+  double dropout = 0;  // Probability with which mnist leaves out an input of its last layer.
   std::int64_t micro_batches = 1;
 
   std::string data;  // Empty on the command line: synthetic for mnist and mlp, fake for the others.

@@ -47,6 +47,7 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   at::manual_seed(options.seed);
   model_ = make_model({.name = options.model,
                        .batch_norm = options.batch_norm,
+                       .dropout = options.dropout,
                        .num_classes = options.num_classes,
                        .devices = parts_.devices,
                        .micro_batches = options.micro_batches});

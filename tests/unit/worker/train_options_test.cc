@@ -133,6 +133,7 @@ TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
     EXPECT_EQ(good({"--model", name}).model, name);
   }
   EXPECT_EQ(good({"--model", "mlp"}).data, "synthetic");
+  EXPECT_EQ(good({"--dropout", "0.25"}).dropout, 0.25);
   const Options images = good({"--model", "resnet50-model-parallel", "--image-size", "64",
                                "--num-classes", "10", "--micro-batches", "4", "--device", "cuda"});
   EXPECT_EQ(images.data, "fake");
@@ -206,6 +207,7 @@ TEST(TrainOptions, WorkersMustAgreeOnWhatTheyCompute) {
     arguments.insert(arguments.end(), more.begin(), more.end());
     EXPECT_NE(agreed_flags(good(arguments)), own) << more[0];
   }
+  EXPECT_NE(agreed_flags(good({"--dropout", "0.5"})), agreed_flags(good({})));
   // Nodes may differ in where things are.
   EXPECT_EQ(agreed_flags(good({"--model", "resnet50-model-parallel", "--trace", "t", "--threads",
                                "3", "--summary", "s"})),
@@ -238,6 +240,7 @@ TEST(TrainOptions, AWrongValueIsNamedWithWhatWouldBeRight) {
   expect_bad({"--lr", "nan"}, kExitInvalidValue, HasSubstr("--lr nan"));
   expect_bad({"--momentum", "1"}, kExitInvalidValue, HasSubstr("--momentum 1"));
   expect_bad({"--timeout", "0"}, kExitInvalidValue, HasSubstr("--timeout 0"));
+  expect_bad({"--dropout", "1"}, kExitInvalidValue, HasSubstr("--dropout 1"));
   expect_bad({"--checkpoint-failure", "x", "--checkpoint-dir", "d"}, kExitInvalidValue,
              HasSubstr("stop, continue"));
   expect_bad({"--summary", ""}, kExitInvalidValue, HasSubstr("--summary"));
@@ -253,6 +256,8 @@ TEST(TrainOptions, FlagsThatContradictEachOtherAreNamed) {
   expect_bad({"--model", "resnet18", "--data", "synthetic"}, kExitInvalidValue, HasSubstr("fake"));
   expect_bad({"--model", "resnet18", "--no-batch-norm"}, kExitInvalidValue,
              AllOf(HasSubstr("--no-batch-norm"), HasSubstr("--model mnist")));
+  expect_bad({"--model", "mlp", "--dropout", "0.5"}, kExitInvalidValue,
+             AllOf(HasSubstr("--dropout"), HasSubstr("--model mnist")));
   expect_bad({"--image-size", "64"}, kExitInvalidValue, HasSubstr("resnet50"));
   expect_bad({"--num-classes", "5"}, kExitInvalidValue, HasSubstr("--num-classes"));
   expect_bad({"--model", "resnet50", "--micro-batches", "2"}, kExitInvalidValue,

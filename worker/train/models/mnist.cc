@@ -1,5 +1,6 @@
 #include "worker/train/models/mnist.h"
 
+#include <ATen/ops/dropout.h>
 #include <ATen/ops/flatten.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/max_pool2d.h>
@@ -14,8 +15,9 @@ namespace {
 
 class Mnist final : public Model {
  public:
-  explicit Mnist(bool batch_norm)
-      : conv1_(register_module("conv1", torch::nn::Conv2d(1, 10, 5))),
+  Mnist(bool batch_norm, double dropout)
+      : dropout_(dropout),
+        conv1_(register_module("conv1", torch::nn::Conv2d(1, 10, 5))),
         conv2_(register_module("conv2", torch::nn::Conv2d(10, 20, 5))),
         fc1_(register_module("fc1", torch::nn::Linear(320, 50))),
         fc2_(register_module("fc2", torch::nn::Linear(50, 10))) {
@@ -30,6 +32,7 @@ class Mnist final : public Model {
     x = at::relu(at::max_pool2d(conv2_->forward(x), 2));
     if (bn2_) x = bn2_->forward(x);
     x = at::relu(fc1_->forward(at::flatten(x, 1)));
+    if (dropout_ > 0) x = at::dropout(x, dropout_, is_training());
     return at::log_softmax(fc2_->forward(x), 1);
   }
 
@@ -39,6 +42,7 @@ class Mnist final : public Model {
   bool classifies() const override { return true; }
 
  private:
+  const double dropout_;
   torch::nn::Conv2d conv1_;
   torch::nn::Conv2d conv2_;
   torch::nn::Linear fc1_;
@@ -49,6 +53,8 @@ class Mnist final : public Model {
 
 }  // namespace
 
-std::shared_ptr<Model> make_mnist(bool batch_norm) { return std::make_shared<Mnist>(batch_norm); }
+std::shared_ptr<Model> make_mnist(bool batch_norm, double dropout) {
+  return std::make_shared<Mnist>(batch_norm, dropout);
+}
 
 }  // namespace ddp::train

@@ -35,7 +35,7 @@ std::shared_ptr<Model> make_model(const ModelSpec& spec) {
   }
   DDP_CHECK(spec.devices.size() == 1, "{} on {} devices", spec.name, spec.devices.size());
   if (name == "mnist") {
-    model = make_mnist(spec.batch_norm);
+    model = make_mnist(spec.batch_norm, spec.dropout);
   } else if (name == "mlp") {
     model = make_mlp();
   } else {

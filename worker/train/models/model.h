@@ -25,6 +25,7 @@ class Model : public torch::nn::Module {
 struct ModelSpec {
   std::string name;
   bool batch_norm = true;           // Of mnist: whether it has its two normalisations.
+  double dropout = 0;               // Of mnist: see Options.
   std::int64_t num_classes = 1000;  // Of the ResNets.
   std::vector<c10::Device> devices = {
       c10::kCPU};                  // Two for a model-parallel one, which may be equal.
