@@ -37,6 +37,7 @@ struct JobSpec {
   std::int64_t progress_timeout_ms = 0;  // A worker without a new step for so long hangs; 0: never.
   int standby = 0;  // Workers of this node that are started ahead, to replace others at once.
 
+  std::string program;  // What the user named: a script, a module or a program; for people.
   std::vector<std::string>
       command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
   std::string role = "default";  // ROLE_NAME
@@ -57,6 +58,7 @@ struct AgentResult {
   // Numbers a successor agent joins with.
   Round last_round = kNoRound;
   int restarts = 0;
+  std::string error{};  // The root cause as an error file of torchelastic (JSON), if there is one.
 };
 
 std::string to_json(const AgentResult& result);
