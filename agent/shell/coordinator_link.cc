@@ -27,6 +27,7 @@ CoordinatorLink::~CoordinatorLink() {
 
 void CoordinatorLink::connect(Duration delay) {
   ++generation_;
+  trying_ = true;
   if (delay.count() > 0) {
     delay_.after(delay, [this] { attempt(); });
   } else {
@@ -41,12 +42,29 @@ void CoordinatorLink::attempt() {
                                   CoordinatorLink* link = *self;
                                   if (link == nullptr || link->generation_ != generation) {
                                     if (result) (*result)->close();
-                                  } else if (result) {
+                                    return;
+                                  }
+                                  link->trying_ = false;
+                                  if (result) {
                                     link->adopt(std::move(*result));
                                   } else {
                                     link->events_.on_connect_failed(result.error().message);
                                   }
                                 });
+}
+
+void CoordinatorLink::set_endpoint(const std::string& host, int port) {
+  if (host == host_ && port == port_) return;
+  host_ = host;
+  port_ = port;
+  if (trying_) {
+    ++generation_;
+    delay_.cancel();
+    attempt();
+  } else if (connection_) {
+    drop_connection();
+    events_.on_disconnected();
+  }
 }
 
 void CoordinatorLink::adopt(std::shared_ptr<net::FrameConnection> connection) {
@@ -79,8 +97,13 @@ void CoordinatorLink::send(const wire::AgentMessage& message) {
 }
 
 void CoordinatorLink::disconnect() {
-  ++generation_;
   delay_.cancel();
+  trying_ = false;
+  drop_connection();
+}
+
+void CoordinatorLink::drop_connection() {
+  ++generation_;
   if (!connection_) return;
   ++closing_;
   std::exchange(connection_, nullptr)->close_after_writes();

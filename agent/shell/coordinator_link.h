@@ -31,6 +31,9 @@ class CoordinatorLink {
   CoordinatorLink& operator=(const CoordinatorLink&) = delete;
 
   void connect(Duration delay);
+  // The coordinator is somewhere else from now on. An attempt or its delay starts over at once, and
+  // a connection to the old place counts as lost. Nothing where it is there already.
+  void set_endpoint(const std::string& host, int port);
   // Nothing while there is no connection.
   void send(const wire::AgentMessage& message);
   // Closes after what was sent has left. No event follows.
@@ -43,14 +46,16 @@ class CoordinatorLink {
 
  private:
   void attempt();
+  void drop_connection();
   void adopt(std::shared_ptr<net::FrameConnection> connection);
   void on_frame(const std::string& payload);
 
   asio::io_context& io_;
-  const std::string host_;
-  const int port_;
+  std::string host_;
+  int port_;
   Events events_;
   net::Timer delay_;
+  bool trying_ = false;  // An attempt or its delay is under way.
   // Attempts and connections of older generations are forgotten: what they still report is ignored.
   std::uint64_t generation_ = 0;
   std::shared_ptr<net::FrameConnection> connection_;

@@ -88,6 +88,10 @@ int main(int argc, char** argv) {
   start.parent = parent;
   start.last_round = options->last_round;
   start.restarts = options->restarts;
+  if (options->coordinator_fd >= 0) {
+    start.coordinator_fd.reset(options->coordinator_fd);
+    ::fcntl(start.coordinator_fd.get(), F_SETFD, FD_CLOEXEC);
+  }
   const auto text = read_all(job_fd.get());
   if (!text) return fail(text.error(), kExitInternal);
   auto spec = config::parse_job_spec(*text);

@@ -36,7 +36,7 @@ Result<AgentOptions> parse_agent_options(const std::vector<std::string>& argumen
     if (flag == "--version") options.version = true;
     if (options.help || options.version) return options;
     const bool known = flag == "--job-fd" || flag == "--result-fd" || flag == "--last-round" ||
-                       flag == "--restarts";
+                       flag == "--restarts" || flag == "--coordinator-fd";
     if (!known) return make_error(Errc::kInvalidArgument, "{}: unknown argument", flag);
     if (i + 1 == arguments.size())
       return make_error(Errc::kInvalidArgument, "{}: its value is missing", flag);
@@ -46,6 +46,7 @@ Result<AgentOptions> parse_agent_options(const std::vector<std::string>& argumen
     if (flag == "--result-fd") assigned = assign(flag, text, 0, options.result_fd);
     if (flag == "--last-round") assigned = assign<Round>(flag, text, kNoRound, options.last_round);
     if (flag == "--restarts") assigned = assign(flag, text, 0, options.restarts);
+    if (flag == "--coordinator-fd") assigned = assign(flag, text, 0, options.coordinator_fd);
     if (!assigned) return assigned.error();
   }
   if (options.job_fd < 0) return make_error(Errc::kInvalidArgument, "--job-fd is missing");

@@ -14,6 +14,8 @@ struct AgentOptions {
   int result_fd = -1;  // AgentResult as JSON is written there.
   Round last_round = kNoRound;
   int restarts = 0;
+  int coordinator_fd =
+      -1;  // "HOST PORT\n" is read from there when the coordinator moves; -1: never.
   bool help = false;
   bool version = false;
 };
@@ -23,7 +25,8 @@ inline constexpr const char* kAgentUsage =
     "  --job-fd N        descriptor with the job description (JSON), read to its end\n"
     "  --result-fd N     descriptor that gets the result (JSON)\n"
     "  --last-round R    last round of the agent this one replaces\n"
-    "  --restarts K      restarts the job had had by then\n";
+    "  --restarts K      restarts the job had had by then\n"
+    "  --coordinator-fd N  descriptor that says where the coordinator is when it moves\n";
 
 // `arguments` without the program's name. kInvalidArgument names the argument.
 Result<AgentOptions> parse_agent_options(const std::vector<std::string>& arguments);

@@ -23,12 +23,27 @@ namespace {
 // Numbers that the agent gets.
 constexpr int kJobFd = 3;
 constexpr int kResultFd = 4;
+constexpr int kCoordinatorFd = 5;
 
 Error system_error(const char* what, int error) {
   return make_error(Errc::kIo, "{}: {}", what, std::generic_category().message(error));
 }
 
 UniqueFd moved_up(UniqueFd fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstOwnFd)); }
+
+struct Pipe {
+  UniqueFd read_end;
+  UniqueFd write_end;
+
+  // False with errno.
+  bool open() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return false;
+    read_end.reset(ends[0]);
+    write_end.reset(ends[1]);
+    return true;
+  }
+};
 
 // A file without a name that holds `text`, to be read from its start.
 Result<UniqueFd> memory_file(std::string_view text) {
@@ -46,10 +61,11 @@ Result<UniqueFd> memory_file(std::string_view text) {
 // What posix_spawn wants to know, released at the end.
 class SpawnSettings {
  public:
-  SpawnSettings(int job_fd, int result_fd) {
+  SpawnSettings(int job_fd, int result_fd, int coordinator_fd) {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, job_fd, kJobFd);
     ::posix_spawn_file_actions_adddup2(&actions, result_fd, kResultFd);
+    ::posix_spawn_file_actions_adddup2(&actions, coordinator_fd, kCoordinatorFd);
     ::posix_spawnattr_init(&attributes);
     ::posix_spawnattr_setflags(
         &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
@@ -71,11 +87,16 @@ class SpawnSettings {
   posix_spawnattr_t attributes;
 };
 
-Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd) {
-  const SpawnSettings settings(job_fd, result_fd);
-  std::array<std::string, 5> arguments{program, "--job-fd", std::to_string(kJobFd), "--result-fd",
-                                       std::to_string(kResultFd)};
-  std::array<char*, 6> argv{};
+Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int coordinator_fd) {
+  const SpawnSettings settings(job_fd, result_fd, coordinator_fd);
+  std::array<std::string, 7> arguments{program,
+                                       "--job-fd",
+                                       std::to_string(kJobFd),
+                                       "--result-fd",
+                                       std::to_string(kResultFd),
+                                       "--coordinator-fd",
+                                       std::to_string(kCoordinatorFd)};
+  std::array<char*, 8> argv{};
   for (std::size_t i = 0; i < arguments.size(); ++i) argv[i] = arguments[i].data();
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, program.c_str(), &settings.actions, &settings.attributes,
@@ -96,11 +117,13 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
                                                           EndCallback on_end) {
   const auto job = memory_file(config::to_json(spec));
   if (!job) return job.error();
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return system_error("pipe", errno);
-  UniqueFd read_end(ends[0]);
-  const UniqueFd write_end = moved_up(UniqueFd(ends[1]));
-  const auto pid = spawn(program, job->get(), write_end.get());
+  Pipe result;
+  Pipe coordinator;
+  if (!result.open() || !coordinator.open()) return system_error("pipe", errno);
+  const UniqueFd result_end = moved_up(std::move(result.write_end));
+  ::fcntl(coordinator.write_end.get(), F_SETFL, O_NONBLOCK);
+  const UniqueFd coordinator_end = moved_up(std::move(coordinator.read_end));
+  const auto pid = spawn(program, job->get(), result_end.get(), coordinator_end.get());
   if (!pid) return pid.error();
   // The child is not reaped yet, so the number is certainly its own.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
@@ -111,22 +134,31 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
     return system_error("pidfd_open", error);
   }
   std::unique_ptr<AgentProcess> agent(
-      new AgentProcess(io, *pid, std::move(pidfd), std::move(read_end), std::move(on_end)));
+      new AgentProcess(io, *pid, std::move(pidfd), std::move(result.read_end),
+                       std::move(coordinator.write_end), std::move(on_end)));
   agent->wait_for_end();
   agent->read_result();
   return agent;
 }
 
 AgentProcess::AgentProcess(asio::io_context& io, pid_t pid, UniqueFd pidfd, UniqueFd result_pipe,
-                           EndCallback on_end)
+                           UniqueFd coordinator_pipe, EndCallback on_end)
     : pid_(pid),
       pidfd_(io, pidfd.release()),
       result_pipe_(io, result_pipe.release()),
+      coordinator_pipe_(std::move(coordinator_pipe)),
       on_end_(std::move(on_end)) {
   result_pipe_.non_blocking(true);
 }
 
 void AgentProcess::signal(int signal_number) const { ::kill(pid_, signal_number); }
+
+void AgentProcess::tell_coordinator(const std::string& host, int port) const {
+  const std::string line = fmt::format("{} {}\n", host, port);
+  // An agent that does not read hangs or is about to end; either way it needs no coordinator.
+  [[maybe_unused]] const ssize_t written =
+      ::write(coordinator_pipe_.get(), line.data(), line.size());
+}
 
 void AgentProcess::read_result() {
   result_pipe_.async_wait(

@@ -34,6 +34,7 @@ class AgentProcess {
 
   // Starts the binary `program`. `on_end` comes once, from the event loop, when the process has
   // ended and is reaped; it may destroy this object. kNotFound or kIo if it cannot be started.
+  // The agent can be told later that its coordinator has moved.
   static Result<std::unique_ptr<AgentProcess>> start(asio::io_context& io,
                                                      const std::string& program,
                                                      const config::JobSpec& spec,
@@ -41,10 +42,12 @@ class AgentProcess {
 
   // Only before on_end: the process number is ours until then.
   void signal(int signal_number) const;
+  // The coordinator is elsewhere from now on than `spec` said.
+  void tell_coordinator(const std::string& host, int port) const;
 
  private:
   AgentProcess(asio::io_context& io, pid_t pid, UniqueFd pidfd, UniqueFd result_pipe,
-               EndCallback on_end);
+               UniqueFd coordinator_pipe, EndCallback on_end);
   void wait_for_end();
   void read_result();
   void drain_result();
@@ -52,6 +55,7 @@ class AgentProcess {
   pid_t pid_;
   asio::posix::stream_descriptor pidfd_;
   asio::posix::stream_descriptor result_pipe_;
+  UniqueFd coordinator_pipe_;
   std::string result_text_;
   EndCallback on_end_;
   std::shared_ptr<void> alive_ = std::make_shared<char>();

@@ -37,11 +37,15 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--rdzv-endpoint node0:29400"},
     {kRendezvous, "rdzv-id", 0, "ID", "name of the job, the same on all nodes (default: none)",
      "--rdzv-id mnist-7"},
-    {kRendezvous, "rdzv-backend", 0, "c10d|static", "accepted; both mean ddp-run's own rendezvous",
-     ""},
+    {kRendezvous, "rdzv-backend", 0, "c10d|static|etcd",
+     "c10d and static both mean ddp-run's own rendezvous (default). etcd: --rdzv-endpoint "
+     "HOST:PORT,... names an etcd cluster (default port 2379), which keeps the job's state; any "
+     "node may coordinate, and when it is lost another one does. Needs --rdzv-id",
+     "--rdzv-backend etcd --rdzv-endpoint etcd0,etcd1,etcd2 --rdzv-id mnist-7"},
     {kRendezvous, "rdzv-conf", 0, "K=V,...",
      "join_timeout, last_call_timeout, timeout (seconds) and is_host "
-     "(true, false); other keys have no effect",
+     "(true, false); with etcd: protocol (http, https), cacert, cert, key (files) and etcd_prefix "
+     "(default /ddp-run/); other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
     {kRendezvous, "node-rank", 0, "N",
      "rank of this node among the nodes (default: decided when they meet)", "--node-rank 1"},

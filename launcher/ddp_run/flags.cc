@@ -51,6 +51,8 @@ class Reader {
     auto master_port = value<int>(
         "master-port", [](const std::string& text) { return parse_integer(text, 0, 65535); });
     if (options_.standalone) return;  // As in torchrun, it overrides what else names an endpoint.
+    read_backend();
+    if (options_.etcd) return read_etcd_endpoints();
     if (auto endpoint = value<Endpoint>("rdzv-endpoint", [](const std::string& text) {
           return parse_endpoint(text, kDefaultRendezvousPort);
         })) {
@@ -68,17 +70,35 @@ class Reader {
     }
   }
 
+  void read_backend() {
+    const GivenFlag* given = line_.find("rdzv-backend");
+    if (given == nullptr || given->value == "c10d" || given->value == "static") return;
+    if (given->value != "etcd" && given->value != "etcd-v2") {
+      return fail(invalid(given->shown,
+                          "there are c10d and static, which both mean ddp-run's own rendezvous, "
+                          "and etcd"));
+    }
+    options_.etcd.emplace();
+    if (given->value == "etcd-v2") {
+      options_.warnings.push_back(fmt::format(
+          "{}: taken for etcd; ddp-run speaks version 3 of etcd's API, and its own keys",
+          given->shown));
+    }
+  }
+
+  void read_etcd_endpoints() {
+    if (auto endpoints = value<std::vector<Endpoint>>("rdzv-endpoint", parse_etcd_endpoints)) {
+      set_endpoint("rdzv-endpoint", endpoints->front());
+      options_.etcd->endpoints = std::move(*endpoints);
+    }
+  }
+
   void set_endpoint(const std::string& flag, Endpoint endpoint) {
     options_.endpoint_flag = line_.find(flag)->shown;
     options_.endpoint = std::move(endpoint);
   }
 
   void read_rendezvous() {
-    if (const GivenFlag* given = line_.find("rdzv-backend");
-        given != nullptr && given->value != "c10d" && given->value != "static") {
-      fail(invalid(given->shown,
-                   "there are c10d and static, which both mean ddp-run's own rendezvous"));
-    }
     if (const GivenFlag* given = line_.find("rdzv-id"); given != nullptr) {
       if (given->value.empty() || given->value.size() > 128 ||
           given->value.find('/') != std::string::npos) {
@@ -106,7 +126,7 @@ class Reader {
     std::optional<std::int64_t> timeout;
     std::optional<std::int64_t> join_timeout;
     for (const auto& [key, text] : *pairs) {
-      if (key == "is_host") {
+      if (key == "is_host" && !options_.etcd) {
         const auto is_host = parse_boolean(text);
         if (!is_host)
           return fail(invalid(given.shown, "is_host={} is {}", text, is_host.error().message));
@@ -118,16 +138,23 @@ class Reader {
         if (key == "join_timeout") join_timeout = *limit;
         if (key == "timeout") timeout = *limit;
         if (key == "last_call_timeout") options_.last_call_ms = *limit;
-      } else {
+      } else if (!read_etcd_key(given, key, text)) {
         options_.warnings.push_back(
             fmt::format("{}: the key {} has no effect; those with one are join_timeout, "
-                        "last_call_timeout, timeout, "
-                        "is_host",
-                        given.shown, key));
+                        "last_call_timeout, timeout, {}",
+                        given.shown, key,
+                        options_.etcd ? "protocol, cacert, cert, key, etcd_prefix" : "is_host"));
       }
     }
     if (timeout) options_.join_timeout_ms = *timeout;
     if (join_timeout) options_.join_timeout_ms = *join_timeout;
+  }
+
+  bool read_etcd_key(const GivenFlag& given, const std::string& key, const std::string& text) {
+    if (!options_.etcd) return false;
+    const auto taken = take_etcd_key(key, text, *options_.etcd);
+    if (!taken) fail(invalid(given.shown, "{}", taken.error().message));
+    return !taken || *taken;
   }
 
   void read_limits() {
@@ -221,7 +248,21 @@ class Reader {
     }
   }
 
+  void check_etcd() {
+    const std::string shown = line_.find("rdzv-backend")->shown;
+    if (options_.etcd->endpoints.empty()) {
+      fail(invalid(shown,
+                   "--rdzv-endpoint is missing; name the cluster's client ports, for example "
+                   "--rdzv-endpoint etcd0:2379,etcd1:2379"));
+    } else if (!options_.job_id) {
+      fail(invalid(shown,
+                   "--rdzv-id is missing; jobs that share a cluster are told apart by it, for "
+                   "example --rdzv-id mnist-7"));
+    }
+  }
+
   void check_together() {
+    if (options_.etcd) check_etcd();
     if (options_.max_nodes > 1) {
       const std::string shown = line_.find("nnodes")->shown;
       if (options_.standalone) {

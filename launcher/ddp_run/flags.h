@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "launcher/ddp_run/etcd_settings.h"
 
 namespace ddp::run {
 
@@ -32,8 +33,9 @@ struct Options {
   int max_nodes = 1;
   ProcessCount nproc;
 
-  std::optional<Endpoint> endpoint;  // Nothing: this machine alone.
+  std::optional<Endpoint> endpoint;  // Nothing: this machine alone. With etcd, its first one.
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
+  std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
   int node_rank = -1;

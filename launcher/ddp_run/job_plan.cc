@@ -61,6 +61,12 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
     return {};
   }
   plan.endpoint_flag = options.endpoint_flag;
+  if (options.etcd) {
+    plan.etcd = options.etcd;
+    plan.spec.coordinator_host = options.endpoint->host;
+    plan.spec.coordinator_port = options.endpoint->port;
+    return {};
+  }
   const HostPlace place = machine.locate_host(options.endpoint->host);
   plan.host = options.is_host.value_or(place.local && options.node_rank <= 0);
   plan.bind_address = place.loopback ? place.address : "";
@@ -100,6 +106,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.scale_up_ms = options.scale_up_ms;
   spec.progress_timeout_ms = options.progress_timeout_ms;
   spec.standby = options.standby;
+  spec.program = options.program;
   spec.command = worker_command(options);
   spec.role = options.role;
   spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.

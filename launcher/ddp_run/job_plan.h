@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "common/base/result.h"
@@ -15,6 +16,8 @@ struct JobPlan {
   // Run the rendezvous daemon here, unless one answers at the endpoint already.
   bool host = false;
   std::string bind_address;  // Numeric; empty: all addresses.
+  // The coordinator is elected there, and may be anywhere; spec's coordinator is to be filled in.
+  std::optional<EtcdSettings> etcd;
   std::string
       endpoint_flag;  // The flag that names the endpoint, with its value; empty if there is none.
 };

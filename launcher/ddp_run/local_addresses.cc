@@ -11,6 +11,7 @@
 
 #include <net/if.h>
 
+#include "common/base/unique_fd.h"
 #include "launcher/ddp_run/machine.h"
 
 namespace ddp::run {
@@ -113,6 +114,26 @@ HostPlace locate_host(const std::string& host) {
   }
   if (place.address.empty()) place.address = "127.0.0.1";
   return place;
+}
+
+std::string source_address(const std::string& host) {
+  constexpr const char* kAnyPort = "9";  // Nothing is sent.
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(host.c_str(), kAnyPort, &hints, &list) != 0) return "";
+  const std::unique_ptr<addrinfo, FreeAddrInfo> owner(list);
+  for (; list != nullptr; list = list->ai_next) {
+    const UniqueFd socket(::socket(list->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    socklen_t size = sizeof(own);
+    auto* generic = reinterpret_cast<sockaddr*>(&own);
+    if (::connect(socket.get(), list->ai_addr, list->ai_addrlen) == 0 &&
+        ::getsockname(socket.get(), generic, &size) == 0) {
+      return to_text(generic);
+    }
+  }
+  return "";
 }
 
 }  // namespace ddp::run

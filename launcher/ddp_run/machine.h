@@ -29,6 +29,10 @@ struct HostPlace {
 // May ask the name service. A name that does not resolve is not local.
 HostPlace locate_host(const std::string& host);
 
+// Numeric address from which this machine sends to `host`, empty if there is no way to it. May ask
+// the name service.
+std::string source_address(const std::string& host);
+
 std::string host_name();
 
 // The facts as functions, so that a test can put others in their place; each is called only if it

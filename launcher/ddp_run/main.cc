@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   prepare_process();
   const UniqueFd place = run::wait_for_predecessor(plan->spec);
   asio::io_context io(1);
-  auto server = run::host_rendezvous(io, *plan);
+  auto server = run::host_rendezvous(io, *plan);  // Not with etcd: plan.host is false.
   if (!server) return fail(server.error());
   return run::Supervisor(io, std::move(*plan), std::move(*server)).run();
 }

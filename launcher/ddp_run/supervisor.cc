@@ -51,9 +51,36 @@ int Supervisor::run() {
     });
   }
   wait_for_signal();
-  start_agent();
+  if (plan_.etcd) {
+    start_etcd();
+  } else {
+    start_agent();
+  }
   io_.run();
   return exit_code_.value_or(kExitInternal);
+}
+
+// The agent starts when there is a coordinator for it.
+void Supervisor::start_etcd() {
+  auto etcd = EtcdHosting::create(
+      io_, plan_,
+      {.coordinator = [this](const std::string& host, int port) { on_coordinator(host, port); },
+       .job_finished = [this](const wire::Finish& finish) { on_job_finished(finish); },
+       .failed = [this](int exit_code, const std::string& why) { conclude(exit_code, why, ""); },
+       .notice = [](const std::string& text) { print("ddp-run: " + text); }});
+  if (!etcd) return conclude(exit_code_of(etcd.error()), etcd.error().message, "");
+  etcd_ = std::move(*etcd);
+  etcd_->start();
+}
+
+void Supervisor::on_coordinator(const std::string& host, int port) {
+  plan_.spec.coordinator_host = host;
+  plan_.spec.coordinator_port = port;
+  if (agent_) {
+    agent_->tell_coordinator(host, port);
+  } else if (!exit_code_ && lost_agents_ == 0) {
+    start_agent();
+  }
 }
 
 void Supervisor::start_agent() {
@@ -88,7 +115,7 @@ void Supervisor::on_agent_lost(const std::string& how) {
   }
   const std::string summary =
       fmt::format("{}; --max-restarts {} is used up", lost, plan_.spec.max_restarts);
-  if (!server_) return conclude(kExitNodeLost, summary, "");
+  if (server() == nullptr) return conclude(kExitNodeLost, summary, "");
   // The coordinator ends the job as soon as it knows, and its report says more.
   timer_.after(Duration(plan_.spec.stop_timeout_ms) + kGrace,
                [this, summary] { conclude(kExitNodeLost, summary, ""); });
@@ -124,7 +151,7 @@ void Supervisor::on_signal(int signal) {
 }
 
 bool Supervisor::prints_report() const {
-  return server_ != nullptr || plan_.spec.max_nodes == 1 || plan_.spec.node_rank == 0;
+  return server() != nullptr || plan_.spec.max_nodes == 1 || plan_.spec.node_rank == 0;
 }
 
 void Supervisor::conclude(int exit_code, const std::string& summary, const std::string& report) {
@@ -133,9 +160,15 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
   if (exit_code != kExitSuccess) {
     print(prints_report() && !report.empty() ? report : fmt::format("ddp-run: {}", summary));
   }
-  if (!server_) return io_.stop();
-  if (!finish_) server_->end_job(plan_.spec.job_id, exit_code, summary);
-  server_->drain(kDrainLimit, [this] { io_.stop(); });
+  // Where any node can coordinate, the job goes on without this one.
+  if (server_ && !finish_) server_->end_job(plan_.spec.job_id, exit_code, summary);
+  if (server() == nullptr || (etcd_ && !finish_)) return say_farewell();
+  server()->drain(kDrainLimit, [this] { say_farewell(); });
+}
+
+void Supervisor::say_farewell() {
+  if (!etcd_) return io_.stop();
+  etcd_->end([this] { io_.stop(); });
 }
 
 }  // namespace ddp::run

@@ -9,6 +9,7 @@
 
 #include "common/net/timer.h"
 #include "launcher/ddp_run/agent_process.h"
+#include "launcher/ddp_run/etcd_hosting.h"
 #include "launcher/ddp_run/job_plan.h"
 #include "launcher/server/server.h"
 
@@ -19,7 +20,7 @@ namespace ddp::run {
 // be a child subreaper and have no other children.
 class Supervisor {
  public:
-  // `server` is the rendezvous this process hosts, or null.
+  // `server` is the rendezvous this process hosts, or null; null with plan.etcd.
   Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server);
 
   // Runs to the end of the job and gives the exit status. Nothing of the job is left on this node
@@ -27,6 +28,8 @@ class Supervisor {
   int run();
 
  private:
+  void start_etcd();
+  void on_coordinator(const std::string& host, int port);
   void start_agent();
   void on_agent_end(const AgentEnd& end);
   void on_agent_lost(const std::string& how);
@@ -37,10 +40,14 @@ class Supervisor {
   // was sent.
   void conclude(int exit_code, const std::string& summary, const std::string& report);
   bool prints_report() const;
+  // The rendezvous, while it runs in this process.
+  server::Server* server() const { return etcd_ ? etcd_->server() : server_.get(); }
+  void say_farewell();
 
   asio::io_context& io_;
-  const JobPlan plan_;
+  JobPlan plan_;
   std::unique_ptr<server::Server> server_;
+  std::unique_ptr<EtcdHosting> etcd_;  // With --rdzv-backend etcd.
   std::unique_ptr<AgentProcess> agent_;
   asio::signal_set signals_;
   net::Timer timer_;  // After a signal: until the agent is killed. After a loss: until the

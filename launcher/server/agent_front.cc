@@ -46,10 +46,17 @@ void AgentFront::on_closed(std::uint64_t id, const Error& why) {
 }
 
 void AgentFront::apply(std::vector<Action> actions) {
-  for (Action& action : actions) {
+  for (Action& action : actions) waiting_.push_back(std::move(action));
+  perform_waiting();
+  arm_timer();
+}
+
+void AgentFront::perform_waiting() {
+  while (!waiting_.empty() && !storing_) {
+    Action action = std::move(waiting_.front());
+    waiting_.pop_front();
     std::visit([this](auto& one) { perform(one); }, action);
   }
-  arm_timer();
 }
 
 void AgentFront::perform(rendezvous::SendTo& action) {
@@ -84,6 +91,21 @@ void AgentFront::perform(const rendezvous::JobFinished& action) {
     const auto callback = hooks_.job_finished;  // A copy: it may destroy this object.
     callback(action.job_id, action.finish);
   });
+}
+
+void AgentFront::perform(const rendezvous::Persist& action) {
+  if (!keeper_) return;
+  storing_ = true;
+  keeper_(action.record, [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    storing_ = false;
+    perform_waiting();
+  });
+}
+
+void AgentFront::restore(const rendezvous::JobRecord& record) {
+  core_.restore(Clock::now(), record);
+  arm_timer();
 }
 
 void AgentFront::arm_timer() {

@@ -30,12 +30,12 @@ class AgentFront {
     std::function<void(const std::string& job_id, const wire::Finish&)> job_finished;
   };
 
-  // `port` is put into the round_start messages that leave the store's port open.
   // Stores a job's record somewhere and then calls back, from the event loop, on the thread of
   // `io`. If it never does, nothing more of what follows the record is done.
   using RecordKeeper =
       std::function<void(const rendezvous::JobRecord& record, std::function<void()> stored)>;
 
+  // `port` is put into the round_start messages that leave the store's port open.
   AgentFront(asio::io_context& io, int port, Hooks hooks);
   ~AgentFront();  // Closes every connection.
   AgentFront(const AgentFront&) = delete;
@@ -68,7 +68,6 @@ class AgentFront {
   void perform(const rendezvous::RoundBegins& action);
   void perform(const rendezvous::JobFinished& action);
   void perform(const rendezvous::Persist& action);
-  void perform(const rendezvous::Persist&) {}  // No records are kept.
   void arm_timer();
   void drained();
 

@@ -46,7 +46,7 @@ class ServerImpl : public Server {
                    const auto callback = job_finished_;  // A copy: it may destroy the server.
                    if (callback) callback(job_id, finish);
                  }}) {
-    listener_->start([this](asio::ip::tcp::socket socket) { welcome(std::move(socket)); });
+    if (!options.closed_at_first) begin_listening();
   }
 
   ~ServerImpl() override {
@@ -56,6 +56,11 @@ class ServerImpl : public Server {
   int port() const override { return listener_->port(); }
   std::string endpoint() const override { return listener_->endpoint(); }
   StoreFigures store_figures() const override { return store_.figures(); }
+  void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) override {
+    agents_.restore(record);
+    agents_.keep_records(std::move(keeper));
+    begin_listening();
+  }
   void on_job_finished(JobFinishedCallback callback) override {
     job_finished_ = std::move(callback);
   }
@@ -73,6 +78,9 @@ class ServerImpl : public Server {
  private:
   std::size_t num_connections() const {
     return agents_.num_agents() + store_.num_connections() + streams_.size();
+  }
+  void begin_listening() {
+    listener_->start([this](asio::ip::tcp::socket socket) { welcome(std::move(socket)); });
   }
   void welcome(asio::ip::tcp::socket socket);
   void turn_away();

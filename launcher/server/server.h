@@ -10,6 +10,7 @@
 
 #include "common/base/result.h"
 #include "common/wire/rendezvous_messages.h"
+#include "launcher/server/agent_front.h"
 #include "launcher/server/store_front.h"
 
 // The daemon: one listening socket whose connections are c10d store clients, agents, or HTTP
@@ -28,6 +29,8 @@ struct ServerOptions {
   // where the daemon serves one job: PyTorch >= 2.5 does not prefix keys by restart, so keys of an
   // old round would be taken for the new one's.
   bool fresh_store_each_round = false;
+  // Connections wait, unanswered, until open() is called.
+  bool closed_at_first = false;
 };
 
 // Lives on one thread, that of `io`.
@@ -43,6 +46,9 @@ class Server {
   // ADDRESS:PORT as bound, for people.
   virtual std::string endpoint() const = 0;
   virtual StoreFigures store_figures() const = 0;
+  // A daemon that takes over from another one, and that others can take over from: begins with what
+  // is left of its job, and keeps it by `keeper` (AgentFront says how). With closed_at_first only.
+  virtual void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) = 0;
   // Called once per job, when it is over, from the event loop; it may destroy the server. Members
   // may still be reading their `finish`.
   virtual void on_job_finished(JobFinishedCallback callback) = 0;

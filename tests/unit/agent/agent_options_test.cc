@@ -12,13 +12,14 @@ namespace {
 using testing::HasSubstr;
 
 TEST(AgentOptions, ReadsAll) {
-  const auto options = parse_agent_options(
-      {"--job-fd", "3", "--result-fd", "4", "--last-round", "-1", "--restarts", "2"});
+  const auto options = parse_agent_options({"--job-fd", "3", "--result-fd", "4", "--last-round",
+                                            "-1", "--restarts", "2", "--coordinator-fd", "5"});
   ASSERT_TRUE(options.has_value()) << options.error().message;
   EXPECT_EQ(options->job_fd, 3);
   EXPECT_EQ(options->result_fd, 4);
   EXPECT_EQ(options->last_round, kNoRound);
   EXPECT_EQ(options->restarts, 2);
+  EXPECT_EQ(options->coordinator_fd, 5);
 }
 
 TEST(AgentOptions, ErrorsNameTheArgument) {

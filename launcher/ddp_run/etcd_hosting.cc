@@ -1,0 +1,112 @@
+#include "launcher/ddp_run/etcd_hosting.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/machine.h"
+
+namespace ddp::run {
+namespace {
+
+bool is_loopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.");
+}
+
+int status_of(const Error& error) {
+  return error.code == Errc::kTimeout ? kExitJoinTimeout : kExitInvalidValue;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EtcdHosting>> EtcdHosting::create(asio::io_context& io, const JobPlan& plan,
+                                                         Events events) {
+  const EtcdSettings& settings = *plan.etcd;
+  auto client = etcd::EtcdClient::create(
+      io, {.endpoints = etcd_urls(settings),
+           .tls = {.ca = settings.ca, .certificate = settings.certificate, .key = settings.key}});
+  if (!client) return exit_error(kExitInvalidValue, "{}", client.error().message);
+  return std::unique_ptr<EtcdHosting>(
+      new EtcdHosting(io, plan, std::move(*client), std::move(events)));
+}
+
+EtcdHosting::EtcdHosting(asio::io_context& io, const JobPlan& plan,
+                         std::unique_ptr<etcd::EtcdClient> client, Events events)
+    : io_(io),
+      spec_(plan.spec),
+      settings_(*plan.etcd),
+      events_(std::move(events)),
+      client_(std::move(client)),
+      leadership_(io, *client_,
+                  {.prefix = settings_.prefix,
+                   .job_id = spec_.job_id,
+                   .patience = Duration(spec_.join_timeout_ms)},
+                  leadership_events()) {}
+
+etcd::Leadership::Events EtcdHosting::leadership_events() {
+  return {
+      .stand = [this] { return listen(); },
+      .won =
+          [this](const rendezvous::JobRecord& record) {
+            server_->open(record,
+                          [this](const rendezvous::JobRecord& next, std::function<void()> stored) {
+                            leadership_.store(next, std::move(stored));
+                          });
+          },
+      .lost = [this](const std::string&) { server_.reset(); },
+      .leader =
+          [this](const etcd::Leader& leader) { events_.coordinator(leader.address, leader.port); },
+      .was_over =
+          [this](const wire::Finish& result) {
+            events_.failed(kExitRefused,
+                           fmt::format("job {} is over: {}; for another one choose another "
+                                       "--rdzv-id",
+                                       spec_.job_id, result.summary));
+          },
+      .failed = [this](const Error& why) { events_.failed(status_of(why), why.message); },
+      .notice = [this](const std::string& text) { events_.notice(text); },
+  };
+}
+
+// Where the other nodes reach this one: from where it reaches etcd. An etcd on this very machine
+// does not tell, but another endpoint may.
+std::string EtcdHosting::own_address() const {
+  if (!spec_.local_addr.empty()) return spec_.local_addr;
+  std::string address = client_->local_address();
+  if (!is_loopback(address)) return address;
+  for (const Endpoint& endpoint : settings_.endpoints) {
+    const std::string source = source_address(endpoint.host);
+    if (!source.empty() && !is_loopback(source)) return source;
+  }
+  return address;
+}
+
+// Nobody is served before the record of the coordinators before this one is here.
+std::optional<etcd::Leader> EtcdHosting::listen() {
+  const std::string address = own_address();
+  server::ServerOptions options;
+  options.bind_address = is_loopback(address) ? address : "";
+  options.fresh_store_each_round = true;
+  options.closed_at_first = true;
+  auto server = server::Server::listen(io_, options);
+  if (!server) {
+    events_.notice(fmt::format("the rendezvous cannot run here: {}", server.error().message));
+    return std::nullopt;
+  }
+  server_ = std::move(*server);
+  server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
+    if (job_id == spec_.job_id) events_.job_finished(finish);
+  });
+  return etcd::Leader{
+      .node_id = spec_.node_id, .host = spec_.host, .address = address, .port = server_->port()};
+}
+
+void EtcdHosting::end(std::function<void()> done) {
+  // First the office, so that it is free when this node's agents and the others' find out.
+  leadership_.stop([this, done = std::move(done)] {
+    server_.reset();
+    done();
+  });
+}
+
+}  // namespace ddp::run
