@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <deque>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -28,20 +30,25 @@ constexpr Duration kProgressInterval{100};
 constexpr std::size_t kBacklogLimit =
     256u << 10;  // An agent that does not read for so long gets no more.
 constexpr std::size_t kErrorTextLimit = 16u << 10;
+constexpr std::size_t kDescriptorsAtOnce = 4;
 
 class NoChannel final : public ControlChannel {
  public:
+  bool connected() const override { return false; }
   void progress(std::int64_t /*step*/, double /*loss*/, double /*samples_per_second*/) override {}
+  void progress(std::int64_t /*step*/) override {}
   void error(const std::string& /*message*/, bool /*secondary*/) override {}
+  void parked(Round /*round*/, std::int64_t /*step*/) override {}
+  void committed(Round /*round*/, std::int64_t /*step*/) override {}
 };
 
 class SocketChannel final : public ControlChannel {
  public:
-  SocketChannel(UniqueFd socket, Orders orders, Rank rank, Round round)
+  SocketChannel(UniqueFd socket, Orders orders, const wire::Hello& hello)
       : socket_(std::move(socket)),
         wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         orders_(std::move(orders)) {
-    post(wire::Hello{rank, ::getpid(), round});
+    post(hello);
     thread_ = std::thread([this] { run_thread(); });
   }
 
@@ -54,21 +61,45 @@ class SocketChannel final : public ControlChannel {
     thread_.join();
   }
 
+  bool connected() const override { return true; }
+
   void progress(std::int64_t step, double loss, double samples_per_second) override {
+    wire::Progress progress{step, loss, samples_per_second};
     {
       const std::lock_guard lock(mutex_);
-      const TimePoint now = Clock::now();
-      if (now - last_progress_ < kProgressInterval) return;
-      last_progress_ = now;
+      told_ = progress;
+      if (!progress_is_due()) return;
     }
-    post(wire::Progress{step, loss, samples_per_second});
+    post(progress);
+  }
+
+  void progress(std::int64_t step) override {
+    wire::Progress progress;
+    {
+      const std::lock_guard lock(mutex_);
+      told_.step = step;
+      if (!progress_is_due()) return;
+      progress = told_;
+    }
+    post(progress);
   }
 
   void error(const std::string& message, bool secondary) override {
     post(wire::WorkerError{message.substr(0, kErrorTextLimit), secondary});
   }
 
+  void parked(Round round, std::int64_t step) override { post(wire::Parked{round, step}); }
+  void committed(Round round, std::int64_t step) override { post(wire::Committed{round, step}); }
+
  private:
+  // Needs mutex_.
+  bool progress_is_due() {
+    const TimePoint now = Clock::now();
+    if (now - last_progress_ < kProgressInterval) return false;
+    last_progress_ = now;
+    return true;
+  }
+
   void post(const wire::WorkerMessage& message) {
     const std::string frame = wire::encode_frame(wire::encode(message));
     bool left = false;
@@ -124,17 +155,17 @@ class SocketChannel final : public ControlChannel {
 
   void read_orders() {
     char buffer[4096];
-    const ssize_t count = ::recv(socket_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    const ssize_t count = receive(buffer, sizeof(buffer));
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (count <= 0) {
-      ended_ = true;
+      end();
       return;
     }
     decoder_.append({buffer, static_cast<std::size_t>(count)});
     for (;;) {
       auto payload = decoder_.next();
       if (!payload) {
-        ended_ = true;  // Not our protocol: nothing that follows can be understood.
+        end();  // Not our protocol: nothing that follows can be understood.
         return;
       }
       if (!*payload) return;
@@ -142,13 +173,48 @@ class SocketChannel final : public ControlChannel {
     }
   }
 
+  // As recv(). Descriptors that come along are kept in the order of their frames.
+  ssize_t receive(char* buffer, std::size_t size) {
+    iovec data{buffer, size};
+    alignas(cmsghdr) char space[CMSG_SPACE(kDescriptorsAtOnce * sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = space;
+    message.msg_controllen = sizeof(space);
+    const ssize_t count = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (count < 0) return count;
+    for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
+         item = CMSG_NXTHDR(&message, item)) {
+      if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+      for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= item->cmsg_len; at += sizeof(int)) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(item) + at, sizeof(fd));
+        descriptors_.emplace_back(fd);
+      }
+    }
+    return count;
+  }
+
+  void end() {
+    ended_ = true;
+    if (orders_.on_end) orders_.on_end();
+  }
+
   void obey(const std::string& payload) {
-    const auto order = wire::decode_worker_order(payload);
+    auto order = wire::decode_worker_order(payload);
     if (!order) return;  // An order of a newer agent.
     if (const auto* abort = std::get_if<wire::Abort>(&*order)) {
       if (orders_.on_abort) orders_.on_abort(abort->reason);
-    } else if (orders_.on_commit_request) {
-      orders_.on_commit_request();
+    } else if (std::holds_alternative<wire::CommitRequest>(*order)) {
+      if (orders_.on_commit_request) orders_.on_commit_request();
+    } else if (auto* begun = std::get_if<wire::NewRound>(&*order)) {
+      RoundPlace place{begun->round, std::move(begun->environment), {}};
+      if (!descriptors_.empty()) {
+        place.memory = std::move(descriptors_.front());
+        descriptors_.pop_front();
+      }
+      if (orders_.on_new_round) orders_.on_new_round(std::move(place));
     }
   }
 
@@ -158,11 +224,13 @@ class SocketChannel final : public ControlChannel {
 
   // Of the thread alone.
   wire::FrameDecoder decoder_;
+  std::deque<UniqueFd> descriptors_;  // Of frames that are not complete yet.
   bool ended_ = false;
 
   std::mutex mutex_;  // Guards what follows.
   std::string unsent_;
   TimePoint last_progress_{};
+  wire::Progress told_;
   bool broken_ = false;
   bool stopping_ = false;
 
@@ -181,7 +249,8 @@ int control_fd(const std::string& text) {
 
 }  // namespace
 
-std::unique_ptr<ControlChannel> ControlChannel::from_environment(Orders orders) {
+std::unique_ptr<ControlChannel> ControlChannel::from_environment(Orders orders,
+                                                                 bool reconfigurable) {
   const auto text = process_variable("DDP_CONTROL_FD");
   if (!text) return std::make_unique<NoChannel>();
   const WorkerEnvironment worker = read_worker_environment(process_variable);
@@ -194,8 +263,12 @@ std::unique_ptr<ControlChannel> ControlChannel::from_environment(Orders orders) 
     throw std::invalid_argument(
         fmt::format("DDP_CONTROL_FD={}: {}", *text, std::generic_category().message(errno)));
   }
-  return std::make_unique<SocketChannel>(std::move(socket), std::move(orders), worker.rank,
-                                         worker.round);
+  wire::Hello hello{worker.rank, ::getpid(), worker.round, reconfigurable};
+  if (is_standby()) {
+    hello.rank = -1;
+    hello.round = kNoRound;
+  }
+  return std::make_unique<SocketChannel>(std::move(socket), std::move(orders), hello);
 }
 
 }  // namespace ddp

@@ -2,12 +2,22 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
 #include "common/base/ids.h"
+#include "common/base/unique_fd.h"
 
 namespace ddp {
+
+// A place in the round that begins, as the agent gives it to a process that is there already.
+struct RoundPlace {
+  Round round = kNoRound;
+  // What of this process's environment differs in that round.
+  std::map<std::string, std::string> environment;
+  UniqueFd memory;  // Shared memory of the node in that round; empty if the agent sent none.
+};
 
 // The worker's end of the socket to its agent (DDP_CONTROL_FD). Without that variable every call
 // does nothing, so a program needs no second path for running alone. A failed write is ignored: the
@@ -16,19 +26,34 @@ namespace ddp {
 // Owns the descriptor and one thread that reads orders. Any thread may call; nothing blocks.
 class ControlChannel {
  public:
+  // All are called on the channel's thread, one after the other.
   struct Orders {
-    std::function<void(const std::string& reason)> on_abort;  // On the channel's thread.
-    std::function<void()> on_commit_request;                  // On the channel's thread.
+    std::function<void(const std::string& reason)> on_abort;
+    std::function<void()> on_commit_request;
+    std::function<void(RoundPlace place)> on_new_round = {};
+    std::function<void()> on_end = {};  // The agent is gone, once; nothing follows.
   };
 
-  // The channel of this process's environment; says hello with RANK and DDP_ROUND.
-  static std::unique_ptr<ControlChannel> from_environment(Orders orders);
+  // The channel of this process's environment; says hello with RANK and DDP_ROUND, or with no rank
+  // if DDP_STANDBY says that this process has no place yet. reconfigurable: this process leaves a
+  // round when it is told to, says parked() and takes on_new_round = {}; else the agent ends it with its
+  // round. Programs use ElasticWorker (runtime/elastic_worker.h) for that.
+  static std::unique_ptr<ControlChannel> from_environment(Orders orders,
+                                                          bool reconfigurable = false);
   virtual ~ControlChannel() = default;
 
+  // Whether there is an agent.
+  virtual bool connected() const = 0;
   // At most ten messages a second leave; the others are dropped.
   virtual void progress(std::int64_t step, double loss, double samples_per_second) = 0;
+  // The same with the loss and the rate that progress() was told last.
+  virtual void progress(std::int64_t step) = 0;
   // Call before ending badly. secondary: the cause lies with another rank.
   virtual void error(const std::string& message, bool secondary) = 0;
+  // The process has left the round and waits for the next one. step: of its last commit, -1: none.
+  virtual void parked(Round round, std::int64_t step) = 0;
+  // Answers a commit request.
+  virtual void committed(Round round, std::int64_t step) = 0;
 };
 
 }  // namespace ddp

@@ -18,9 +18,12 @@ namespace {
 // apart by a number, which all ranks count alike.
 std::string store_prefix(const WorkerEnvironment& worker) {
   static std::mutex mutex;
-  static std::map<std::pair<std::string, Round>, int> counts;
+  static std::map<std::string, std::pair<Round, int>> counts;  // Of each job's latest round.
   const std::lock_guard lock(mutex);
-  const int count = counts[{worker.run_id, worker.round}]++;
+  auto& [round, groups] = counts.try_emplace(worker.run_id, kNoRound, 0).first->second;
+  if (round != worker.round) groups = 0;
+  round = worker.round;
+  const int count = groups++;
   const std::string prefix = fmt::format("ddp/{}/{}", worker.run_id, worker.round);
   return count == 0 ? prefix : fmt::format("{}.{}", prefix, count);
 }
@@ -45,10 +48,14 @@ Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> ProcessGroup::from_environment(const ProcessGroupOptions& options) {
-  const WorkerEnvironment worker = read_worker_environment(process_variable);
+std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
+                                            const ProcessGroupOptions& options) {
   const TimePoint deadline = Clock::now() + options.connect_timeout;
   return make_world_group(worker, open_meeting(worker, deadline), deadline, options);
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::from_environment(const ProcessGroupOptions& options) {
+  return make_described_group(read_worker_environment(process_variable), options);
 }
 
 }  // namespace ddp

@@ -86,6 +86,10 @@ WorkerEnvironment read_worker_environment(const Lookup& lookup) {
   return worker;
 }
 
+bool is_standby() {
+  return process_variable("DDP_STANDBY") == "1" && !process_variable("WORLD_SIZE");
+}
+
 std::optional<std::string> process_variable(const std::string& name) {
   const char* value =
       std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): nobody changes it.

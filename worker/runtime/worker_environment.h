@@ -34,6 +34,9 @@ using Lookup = std::function<std::optional<std::string>(const std::string& name)
 // and what is right.
 WorkerEnvironment read_worker_environment(const Lookup& lookup);
 
+// Whether this process was started without a place in the world, to wait for one (DDP_STANDBY=1).
+bool is_standby();
+
 // The variables of this process.
 std::optional<std::string> process_variable(const std::string& name);
 

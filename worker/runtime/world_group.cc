@@ -35,21 +35,30 @@ std::optional<MemoryId> memory_id(const WorkerEnvironment& worker) {
 // Groups that a process makes one after the other in a round share the memory. Buffers of an
 // earlier one may still be in use, and other ranks may still have to leave its sub-groups: so there
 // is one mapping and one arena, until the process opens another round's.
+struct KnownMemory {
+  std::mutex mutex;
+  std::shared_ptr<Arena> arena;
+  std::optional<MemoryId> id;
+};
+
+KnownMemory& known_memory() {
+  static KnownMemory known;
+  return known;
+}
+
 NodeMemory open_memory(const WorkerEnvironment& worker) {
-  static std::mutex mutex;
-  static std::shared_ptr<Arena> known;
-  static std::optional<MemoryId> known_id;
-  const std::lock_guard lock(mutex);
+  KnownMemory& known = known_memory();
+  const std::lock_guard lock(known.mutex);
   const auto id = memory_id(worker);
-  if (id && id == known_id) return {known->mapping(), known};
+  if (id && id == known.id) return {known.arena->mapping(), known.arena};
   auto mapping = worker.shm_fd >= 0
                      ? SharedMapping::attach(worker.shm_fd, worker.local_size, worker.round)
                      : SharedMapping::create(worker.local_size, worker.round);
   if (!mapping) throw_error(mapping.error().code, worker.rank, mapping.error().message);
   auto arena = std::make_shared<Arena>(*mapping, worker.local_rank);
   if (id) {
-    known = arena;
-    known_id = id;
+    known.arena = arena;
+    known.id = id;
   }
   return {*mapping, arena};
 }
@@ -75,6 +84,13 @@ std::unique_ptr<Transport> open_transport(const WorkerEnvironment& worker, const
 }
 
 }  // namespace
+
+void forget_round_memory() {
+  KnownMemory& known = known_memory();
+  const std::lock_guard lock(known.mutex);
+  known.arena.reset();
+  known.id.reset();
+}
 
 std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting meeting,
                                         TimePoint deadline, const ProcessGroupOptions& options) {

@@ -15,4 +15,13 @@ namespace ddp {
 std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting meeting,
                                         TimePoint deadline, const ProcessGroupOptions& options);
 
+// The group that `worker` describes: ProcessGroup::from_environment(), of any environment.
+std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
+                                            const ProcessGroupOptions& options);
+
+// Lets go of the memory of the round that this process has left: it is unmapped when the last
+// buffer in it is released. Until then, and where this is not called until the next round's group
+// is made, it stays.
+void forget_round_memory();
+
 }  // namespace ddp

@@ -1,0 +1,243 @@
+#include "worker/runtime/elastic_worker.h"
+
+#include <fcntl.h>
+
+#include <charconv>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/errc.h"
+#include "common/base/unique_fd.h"
+#include "worker/runtime/worker_environment.h"
+#include "worker/runtime/world_group.h"
+
+namespace ddp {
+
+class ElasticWorker::Impl {
+ public:
+  explicit Impl(ElasticWorkerOptions chosen) : options(std::move(chosen)) {
+    placed_ = !is_standby();
+    round_ = placed_ ? read_worker_environment(process_variable).round : kNoRound;
+    if (const auto fd = number_of(process_variable("DDP_SHM_FD"))) {
+      memory_.reset(static_cast<int>(*fd));
+      ::fcntl(memory_.get(), F_SETFD, FD_CLOEXEC);
+    }
+    channel = ControlChannel::from_environment(
+        {.on_abort = [this](const std::string& reason) { ordered_to_abort(reason); },
+         .on_commit_request = [this] { want_commit(); },
+         .on_new_round = [this](RoundPlace place) { take(std::move(place)); },
+         .on_end = [this] { lose_agent(); }},
+        options.reconfigurable);
+  }
+
+  static std::optional<std::int64_t> number_of(const std::optional<std::string>& text) {
+    std::int64_t value = 0;
+    if (!text) return {};
+    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+    if (error != std::errc() || end != text->data() + text->size()) return {};
+    return value;
+  }
+
+  bool reconfigurable() const { return options.reconfigurable && channel->connected(); }
+
+  void wait_for_place() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return placed_ || next_ || agent_gone_; });
+    if (!next_) {
+      if (placed_) return;
+      throw std::runtime_error("the agent is gone, so there is no further round");
+    }
+    RoundPlace place = std::move(*next_);
+    next_.reset();
+    placed_ = true;
+    round_ = place.round;
+    overlay_ = std::move(place.environment);
+    memory_ = std::move(place.memory);
+  }
+
+  std::shared_ptr<ProcessGroup> join() {
+    wait_for_place();
+    const WorkerEnvironment worker =
+        read_worker_environment([this](const std::string& name) { return variable(name); });
+    std::shared_ptr<ProcessGroup> group = make_described_group(worker, options.group);
+    attach(group);
+    return group;
+  }
+
+  void leave(std::int64_t step, const CollectiveError& cause) {
+    abort(cause.what());
+    release_groups();
+    if (!reconfigurable()) throw cause;
+    std::unique_lock lock(mutex_);
+    const bool told = changed_.wait_for(lock, patience(cause), [this] { return is_over(); });
+    if (!told || agent_gone_) throw cause;
+    const Round left = round_;
+    placed_ = false;
+    memory_.reset();
+    overlay_.clear();
+    lock.unlock();
+    forget_round_memory();
+    channel->parked(left, step);
+  }
+
+  std::optional<std::string> variable(const std::string& name) const {
+    const std::lock_guard lock(mutex_);
+    if (name == "DDP_SHM_FD") {
+      if (!memory_) return {};
+      return std::to_string(memory_.get());
+    }
+    const auto found = overlay_.find(name);
+    return found == overlay_.end() ? process_variable(name) : found->second;
+  }
+
+  Round round() const {
+    const std::lock_guard lock(mutex_);
+    return round_;
+  }
+
+  void attach(const std::shared_ptr<ProcessGroup>& group) {
+    std::string reason;
+    {
+      const std::lock_guard lock(mutex_);
+      groups_.push_back(group);
+      if (!aborted_) return;
+      reason = reason_;
+    }
+    group->abort(reason);
+  }
+
+  void abort(const std::string& reason) {
+    std::vector<std::shared_ptr<ProcessGroup>> groups;
+    std::string first;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!std::exchange(aborted_, true)) reason_ = reason;
+      first = reason_;
+      for (const auto& group : groups_) {
+        if (auto alive = group.lock()) groups.push_back(std::move(alive));
+      }
+    }
+    for (const auto& group : groups) group->abort(first);
+  }
+
+  bool commit_requested() const {
+    const std::lock_guard lock(mutex_);
+    return commit_requested_;
+  }
+
+  void committed(std::int64_t step) {
+    channel->progress(step);
+    Round round = kNoRound;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!std::exchange(commit_requested_, false)) return;
+      round = round_;
+    }
+    channel->committed(round, step);
+  }
+
+  const ElasticWorkerOptions options;
+  std::unique_ptr<ControlChannel> channel;  // Reset first: its thread uses the rest.
+
+ private:
+  // The following need mutex_.
+  bool is_over() const { return over_ || next_ || agent_gone_; }
+  std::chrono::milliseconds patience(const CollectiveError& cause) const {
+    if (cause.code == Errc::kPeerLost || cause.code == Errc::kAborted) return options.lost_limit;
+    if (cause.code == Errc::kTimeout) return options.timeout_limit;
+    return std::chrono::milliseconds(0);  // A mistake of the program, which would only come again.
+  }
+
+  // Nothing of the round runs in this process after it, even if somebody still has a group: a
+  // failed group begins no operation, and one that it is in comes to its end before the barrier's
+  // turn.
+  void release_groups() {
+    std::vector<std::weak_ptr<ProcessGroup>> groups;
+    {
+      const std::lock_guard lock(mutex_);
+      groups = std::exchange(groups_, {});
+    }
+    for (const auto& group : groups) {
+      const auto kept = group.lock();
+      if (!kept) continue;
+      try {
+        kept->barrier()->wait();
+      } catch (const CollectiveError&) {
+        // As it must.
+      }
+    }
+  }
+
+  // On the channel's thread.
+  void ordered_to_abort(const std::string& reason) {
+    abort(reason);
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+    changed_.notify_all();
+  }
+  void want_commit() {
+    const std::lock_guard lock(mutex_);
+    commit_requested_ = true;
+  }
+  void take(RoundPlace place) {
+    const std::lock_guard lock(mutex_);
+    next_ = std::move(place);
+    // What follows concerns that round.
+    over_ = false;
+    aborted_ = false;
+    commit_requested_ = false;
+    changed_.notify_all();
+  }
+  void lose_agent() {
+    const std::lock_guard lock(mutex_);
+    agent_gone_ = true;
+    changed_.notify_all();
+  }
+
+  mutable std::mutex mutex_;  // Guards what follows.
+  std::condition_variable changed_;
+  std::optional<RoundPlace> next_;  // The round that the agent has announced.
+  bool placed_ = false;             // This process has a place in round_, or the last it had.
+  Round round_ = kNoRound;
+  std::map<std::string, std::string> overlay_;
+  UniqueFd memory_;
+  std::vector<std::weak_ptr<ProcessGroup>> groups_;  // Of round_.
+  bool over_ = false;                                // The agent has said so of round_.
+  bool aborted_ = false;
+  std::string reason_;
+  bool commit_requested_ = false;
+  bool agent_gone_ = false;
+};
+
+ElasticWorker::ElasticWorker(ElasticWorkerOptions options)
+    : impl_(std::make_unique<Impl>(std::move(options))) {}
+ElasticWorker::~ElasticWorker() { impl_->channel.reset(); }
+
+bool ElasticWorker::reconfigurable() const { return impl_->reconfigurable(); }
+void ElasticWorker::wait_for_place() { impl_->wait_for_place(); }
+std::shared_ptr<ProcessGroup> ElasticWorker::join() { return impl_->join(); }
+void ElasticWorker::leave(std::int64_t step, const CollectiveError& cause) {
+  impl_->leave(step, cause);
+}
+
+std::optional<std::string> ElasticWorker::variable(const std::string& name) const {
+  return impl_->variable(name);
+}
+
+std::int64_t ElasticWorker::variable_or(const std::string& name, std::int64_t otherwise) const {
+  return Impl::number_of(variable(name)).value_or(otherwise);
+}
+
+Round ElasticWorker::round() const { return impl_->round(); }
+void ElasticWorker::attach(const std::shared_ptr<ProcessGroup>& group) { impl_->attach(group); }
+void ElasticWorker::abort(const std::string& reason) { impl_->abort(reason); }
+bool ElasticWorker::commit_requested() const { return impl_->commit_requested(); }
+void ElasticWorker::committed(std::int64_t step) { impl_->committed(step); }
+ControlChannel& ElasticWorker::channel() { return *impl_->channel; }
+
+}  // namespace ddp
