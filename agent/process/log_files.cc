@@ -30,34 +30,68 @@ Result<UniqueFd> open_for_append(const std::string& path) {
   return fd;
 }
 
-Result<std::string> make_round_folder(const std::string& log_dir, const std::string& job_id,
-                                      Round round) {
-  const std::string folder = fmt::format("{}/{}/round_{}", log_dir, folder_name(job_id), round);
+Result<std::string> make_folder(const std::string& log_dir, const std::string& job_id,
+                                const std::string& name) {
+  const std::string folder = fmt::format("{}/{}/{}", log_dir, folder_name(job_id), name);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return make_error(Errc::kIo, "{}: {}", folder, error.message());
   return folder;
 }
 
-}  // namespace
+std::string round_folder(Round round) { return fmt::format("round_{}", round); }
 
-Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                                Rank rank) {
-  const Result<std::string> folder = make_round_folder(log_dir, job_id, round);
-  if (!folder) return folder.error();
-  const std::string base = fmt::format("{}/rank_{}", *folder, rank);
+// A link that an earlier job of the same id has left would lead into another process's file.
+void remove_link(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(path, ignored)) ::unlink(path.c_str());
+}
+
+Result<LogFiles> open_files(const std::string& base) {
+  for (const char* ending : {".out", ".err"}) remove_link(base + ending);
   Result<UniqueFd> out = open_for_append(base + ".out");
   if (!out) return out.error();
   Result<UniqueFd> err = open_for_append(base + ".err");
   if (!err) return err.error();
-  const std::string error_path = base + ".error.json";
-  ::unlink(error_path.c_str());
-  return LogFiles{std::move(*out), std::move(*err), base + ".err", error_path};
+  LogFiles files{std::move(*out), std::move(*err), base};
+  ::unlink(files.error_path().c_str());
+  return files;
+}
+
+}  // namespace
+
+Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
+                                Rank rank) {
+  const Result<std::string> folder = make_folder(log_dir, job_id, round_folder(round));
+  if (!folder) return folder.error();
+  return open_files(fmt::format("{}/rank_{}", *folder, rank));
+}
+
+Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::string& job_id,
+                                        const std::string& name) {
+  const Result<std::string> folder = make_folder(log_dir, job_id, "standby");
+  if (!folder) return folder.error();
+  return open_files(fmt::format("{}/{}", *folder, name));
+}
+
+Result<void> link_log_files(const std::string& log_dir, const std::string& job_id, Round round,
+                            Rank rank, const std::string& base) {
+  const Result<std::string> folder = make_folder(log_dir, job_id, round_folder(round));
+  if (!folder) return folder.error();
+  // Relative, so that the folder of the job can be moved.
+  const std::string target = std::filesystem::path(base).lexically_relative(*folder).string();
+  for (const char* ending : {".out", ".err"}) {
+    const std::string link = fmt::format("{}/rank_{}{}", *folder, rank, ending);
+    remove_link(link);
+    if (::symlink((target + ending).c_str(), link.c_str()) != 0 && errno != EEXIST)
+      return make_error(Errc::kIo, "{}: {}", link, std::generic_category().message(errno));
+  }
+  return {};
 }
 
 Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,
                                const std::string& lines) {
-  const Result<std::string> folder = make_round_folder(log_dir, job_id, round);
+  const Result<std::string> folder = make_folder(log_dir, job_id, round_folder(round));
   if (!folder) return folder.error();
   const std::string path = *folder + "/flight_recorder.jsonl";
   const Result<UniqueFd> file = open_for_append(path);
@@ -68,20 +102,25 @@ Result<void> append_flight_log(const std::string& log_dir, const std::string& jo
   return {};
 }
 
-std::string read_error_file(const std::string& path) {
+ErrorFile read_error_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return {};
   std::string text(kMaxErrorFileBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const auto text_of = [](const nlohmann::json& object, const char* name) {
+    return object.contains(name) && object[name].is_string() ? object[name].get<std::string>()
+                                                             : std::string();
+  };
   if (!json.is_object() || !json.contains("message")) return {};
   const nlohmann::json& message = json["message"];
-  if (message.is_string()) return message.get<std::string>();
-  if (message.is_object() && message.contains("message") && message["message"].is_string()) {
-    return message["message"].get<std::string>();
-  }
-  return {};
+  if (message.is_string()) return {message.get<std::string>(), ""};
+  if (!message.is_object()) return {};
+  ErrorFile error{text_of(message, "message"), ""};
+  if (message.contains("extraInfo") && message["extraInfo"].is_object())
+    error.callstack = text_of(message["extraInfo"], "py_callstack");
+  return error;
 }
 
 }  // namespace ddp::agent

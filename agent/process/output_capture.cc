@@ -109,6 +109,27 @@ void OutputCapture::close() {
   options_.file.reset();
 }
 
+void OutputCapture::begin_round(std::string prefix, const std::string& separator) {
+  drain();
+  tail_.clear();
+  exception_.clear();
+  options_.prefix = std::move(prefix);
+  finish_file_line();
+  write_file(separator + "\n");
+}
+
+void OutputCapture::add_lines(const std::string& lines) {
+  drain();
+  finish_file_line();
+  const bool keep_tail = std::exchange(options_.keep_tail, false);
+  consume(lines);
+  options_.keep_tail = keep_tail;
+}
+
+void OutputCapture::finish_file_line() {
+  if (last_in_file_ != '\n') write_file("\n");
+}
+
 void OutputCapture::consume(std::string_view bytes) {
   write_file(bytes);
   if (options_.prefix.empty()) console_->write(bytes);
@@ -128,11 +149,13 @@ void OutputCapture::emit_line(const LineSplitter::Piece& piece) {
     console_->write(scratch_);
   }
   if (!options_.keep_tail || piece.continues) return;
+  exception_.add_line(piece.text);
   tail_.emplace_back(piece.text.substr(0, kTailLineBytes));
   if (tail_.size() > kTailLines) tail_.pop_front();
 }
 
 void OutputCapture::write_file(std::string_view bytes) {
+  if (!bytes.empty()) last_in_file_ = bytes.back();
   while (options_.file && !bytes.empty()) {
     const ssize_t written = ::write(options_.file.get(), bytes.data(), bytes.size());
     if (written >= 0) {

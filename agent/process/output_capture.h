@@ -11,6 +11,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 
 #include "agent/process/console.h"
+#include "agent/process/exception_text.h"
 #include "agent/process/line_splitter.h"
 #include "common/base/unique_fd.h"
 
@@ -45,7 +46,16 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   // Stops reading and closes pipe and file.
   void close();
 
+  // The worker takes part in another round from now on: the file gets `separator` on a line of its
+  // own, the console the new prefix, and the last lines begin anew. Reads what has come first.
+  void begin_round(std::string prefix, const std::string& separator);
+  // Whole lines that are not the worker's: to the console and the file as if it had written them,
+  // but not among its last lines.
+  void add_lines(const std::string& lines);
+
   std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
+  // What the program failed of, as far as it has written it; only with keep_tail.
+  std::string exception() const { return exception_.text(); }
 
  private:
   OutputCapture(asio::io_context& io, std::shared_ptr<Console> console, Options options);
@@ -56,6 +66,8 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   void consume(std::string_view bytes);
   void finish_line();
   void emit_line(const LineSplitter::Piece& piece);
+  // Ends an unfinished line, so that what follows stands on its own.
+  void finish_file_line();
   void write_file(std::string_view bytes);
 
   asio::posix::stream_descriptor pipe_;
@@ -63,7 +75,9 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   Options options_;
   LineSplitter splitter_;
   std::deque<std::string> tail_;  // Invariant: at most kTailLines of at most kTailLineBytes.
-  std::string scratch_;           // Prefix, line and end, put together for one write.
+  ExceptionText exception_;
+  std::string scratch_;  // Prefix, line and end, put together for one write.
+  char last_in_file_ = '\n';
 };
 
 }  // namespace ddp::agent

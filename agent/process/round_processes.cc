@@ -16,6 +16,7 @@
 #include "agent/process/spawn.h"
 #include "common/base/check.h"
 #include "common/base/descendants.h"
+#include "common/config/scratch_folder.h"
 
 namespace ddp::agent {
 namespace {
@@ -34,27 +35,60 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
+// For error files; a log folder has its own.
+std::string make_error_folder(const config::JobSpec& spec) {
+  if (!spec.log_dir.empty()) return "";
+  const std::string folder = config::scratch_folder(spec.node_id);
+  return config::make_scratch_folder(folder) ? folder : "";
+}
+
 }  // namespace
 
 RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Console::Pair console,
                                Events events)
     : spec_(std::move(spec)),
       environment_(own_environment()),
+      events_(std::move(events)),
       context_{io,
                spec_,
                environment_,
                std::move(console),
                usable_cores(),
-               std::move(events.on_exit),
-               std::move(events.on_progress)} {}
+               MemoryKills::of_this_process(),
+               make_error_folder(spec_),
+               [this](const Worker& worker, const WorkerExit& exit) { on_exit(worker, exit); },
+               [this](Worker& worker, const wire::WorkerMessage& message) {
+                 on_message(worker, message);
+               }} {}
 
 RoundProcesses::~RoundProcesses() {
   for (const auto& worker : workers_) worker->close();
+  for (const auto& standby : standbys_) standby->close();
+  if (!context_.error_folder.empty()) config::remove_scratch_folder(context_.error_folder);
+}
+
+std::shared_ptr<Worker> RoundProcesses::take_waiting(std::vector<std::shared_ptr<Worker>>& kept,
+                                                     int local_rank) {
+  const auto take = [](std::vector<std::shared_ptr<Worker>>& from, const auto& fits) {
+    const auto found = std::find_if(from.begin(), from.end(), fits);
+    if (found == from.end()) return std::shared_ptr<Worker>();
+    const std::shared_ptr<Worker> worker = *found;
+    from.erase(found);
+    return worker;
+  };
+  const auto parked = take(kept, [local_rank](const std::shared_ptr<Worker>& worker) {
+    return worker->is_waiting() && worker->local_rank() == local_rank;
+  });
+  if (parked) return parked;
+  return take(standbys_,
+              [](const std::shared_ptr<Worker>& worker) { return worker->is_waiting(); });
 }
 
 std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::RoundStart& round) {
-  DDP_CHECK(workers_.empty() && !memory_, "round {} starts on top of round {}", round.round,
-            round_);
+  DDP_CHECK(!memory_, "round {} starts on top of round {}", round.round, round_);
+  starting_ = true;
+  reap();
+  starting_ = false;
   const int nproc = round.members.at(static_cast<std::size_t>(round.group_rank)).nproc;
   std::vector<StartFailure> failures;
   auto memory = RoundMemory::create(nproc, round.round);
@@ -65,7 +99,21 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
   }
   memory_ = std::move(*memory);
   round_ = round.round;
+  standbys_due_ = true;
+  std::vector<std::shared_ptr<Worker>> kept = std::exchange(workers_, {});
+  std::vector<int> to_start;
   for (int i = 0; i < nproc; ++i) {
+    const auto worker = take_waiting(kept, i);
+    if (!worker) {
+      to_start.push_back(i);
+      continue;
+    }
+    worker->take_place(round, i, memory_->fd());
+    workers_.push_back(worker);
+    events_.on_hello(i, true);
+  }
+  for (const auto& worker : kept) worker->close();
+  for (const int i : to_start) {
     auto worker = Worker::start(context_, round, i, memory_->fd());
     if (worker) {
       workers_.push_back(std::move(*worker));
@@ -76,19 +124,116 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
   return failures;
 }
 
-void RoundProcesses::signal(int number, const std::string& abort_reason) {
+void RoundProcesses::fill_standbys() {
+  if (!std::exchange(standbys_due_, false)) return;
+  while (static_cast<int>(standbys_.size()) < spec_.standby) {
+    auto standby = Worker::start_standby(context_, standbys_started_++);
+    if (!standby) return print(fmt::format("no standby: {}", standby.error().message));
+    standbys_.push_back(std::move(*standby));
+  }
+}
+
+int RoundProcesses::standbys_ready() const {
+  return static_cast<int>(
+      std::count_if(standbys_.begin(), standbys_.end(),
+                    [](const std::shared_ptr<Worker>& standby) { return standby->is_waiting(); }));
+}
+
+void RoundProcesses::on_exit(const Worker& worker, const WorkerExit& exit) {
+  const auto standby =
+      std::find_if(standbys_.begin(), standbys_.end(),
+                   [&worker](const std::shared_ptr<Worker>& one) { return one.get() == &worker; });
+  const bool is_standby = standby != standbys_.end();
+  // A new worker already has the place of one that ended just before the start.
+  if (!is_standby && !starting_) return events_.on_exit(exit);
+  print(fmt::format("a {} process on {} (pid {}) ended with {} {}{}{}",
+                    is_standby ? "standby" : "parked", spec_.host, exit.pid,
+                    exit.signal != 0 ? "signal" : "status",
+                    exit.signal != 0 ? exit.signal : exit.exit_code,
+                    exit.message.empty() ? "" : ": ", exit.message));
+  if (!is_standby) return;
+  (*standby)->close();
+  standbys_.erase(standby);
+}
+
+void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& message) {
+  const int local_rank = worker.local_rank();
+  if (local_rank < 0) return;
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+    events_.on_hello(local_rank, hello->reconfigurable);
+  } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
+    if (worker.reconfigurable()) fill_standbys();
+    events_.on_progress(local_rank, progress->step);
+  } else if (const auto* parked = std::get_if<wire::Parked>(&message)) {
+    events_.on_parked(local_rank, parked->round, parked->step);
+  } else if (const auto* committed = std::get_if<wire::Committed>(&message)) {
+    events_.on_committed(local_rank, committed->round, committed->step);
+  }
+}
+
+void RoundProcesses::signal(int number, const std::string& abort_reason,
+                            const std::set<int>& keep) {
   if (!abort_reason.empty()) {
     if (memory_) memory_->abort(abort_reason);
     for (const auto& worker : workers_) {
-      if (worker->running()) worker->send(wire::Abort{round_, abort_reason});
+      if (worker->running() && !worker->is_waiting())
+        worker->send(wire::Abort{round_, abort_reason});
     }
   }
-  for (const auto& worker : workers_) worker->signal(number);
+  for (const auto& worker : workers_) {
+    if (!keep.contains(worker->local_rank())) worker->signal(number);
+  }
+}
+
+void RoundProcesses::request_commit(const wire::CommitRequest& order, const std::set<int>& from) {
+  for (const auto& worker : workers_) {
+    if (worker->running() && from.contains(worker->local_rank())) worker->send(order);
+  }
+}
+
+std::set<int> RoundProcesses::hung(const std::set<int>& local_ranks) const {
+  std::set<int> hung = local_ranks;
+  if (!memory_) return hung;
+  const auto waits = [](const wire::FlightRecord& record) {
+    return record.state == wire::FlightState::kIssued ||
+           record.state == wire::FlightState::kStarted;
+  };
+  for (const wire::Flight& flight : memory_->flights()) {
+    if (!std::any_of(flight.records.begin(), flight.records.end(), waits) &&
+        !std::any_of(flight.messages.begin(), flight.messages.end(), waits)) {
+      continue;
+    }
+    for (const auto& worker : workers_) {
+      if (worker->pid() == flight.pid) hung.erase(worker->local_rank());
+    }
+  }
+  return hung;
+}
+
+std::shared_ptr<Worker> RoundProcesses::of_local_rank(int local_rank) const {
+  for (const auto& worker : workers_) {
+    if (worker->local_rank() == local_rank) return worker;
+  }
+  return nullptr;
+}
+
+void RoundProcesses::dump_stacks(int local_rank) {
+  if (const auto worker = of_local_rank(local_rank)) worker->dump_stacks();
+}
+
+void RoundProcesses::kill(int local_rank, const std::string& cause) {
+  if (const auto worker = of_local_rank(local_rank)) worker->kill(cause);
+}
+
+void RoundProcesses::print(const std::string& text) {
+  context_.console.err->write(fmt::format("ddp-run: {}\n", text));
 }
 
 std::shared_ptr<Worker> RoundProcesses::find(pid_t pid) const {
-  for (const auto& worker : workers_) {
-    if (worker->running() && worker->pid() == pid) return worker;
+  for (const auto* group : {&workers_, &standbys_}) {
+    for (const auto& worker : *group) {
+      if (worker->running() && worker->pid() == pid) return worker;
+    }
   }
   return nullptr;
 }
@@ -106,8 +251,20 @@ void RoundProcesses::reap() {
   }
 }
 
-bool RoundProcesses::clear(Duration limit) {
-  if (!kill_descendants(0, limit)) return false;
+bool RoundProcesses::clear(const std::set<int>& keep, Duration limit) {
+  std::vector<pid_t> kept;
+  for (const auto& worker : workers_) {
+    if (worker->is_waiting() && keep.contains(worker->local_rank())) kept.push_back(worker->pid());
+  }
+  for (const auto& standby : standbys_) kept.push_back(standby->pid());
+  if (!kill_descendants(kept, limit)) return false;
+  abandon(keep);
+  return true;
+}
+
+bool RoundProcesses::clear_all(Duration limit) {
+  if (!kill_descendants({}, limit)) return false;
+  for (const auto& standby : std::exchange(standbys_, {})) standby->close();
   abandon();
   return true;
 }
@@ -132,13 +289,19 @@ void RoundProcesses::keep_flights() {
   std::string lines;
   for (const wire::Flight& flight : flights) lines += wire::flight_json_lines(flight);
   const auto kept = append_flight_log(spec_.log_dir, spec_.job_id, round_, lines);
-  if (!kept) context_.console.err->write(fmt::format("ddp-run: {}\n", kept.error().message));
+  if (!kept) print(kept.error().message);
 }
 
-void RoundProcesses::abandon() {
+void RoundProcesses::abandon(const std::set<int>& keep) {
   keep_flights();
-  for (const auto& worker : workers_) worker->close();
-  workers_.clear();
+  const auto ended = std::stable_partition(
+      workers_.begin(), workers_.end(), [&keep](const std::shared_ptr<Worker>& worker) {
+        return worker->is_waiting() && keep.contains(worker->local_rank());
+      });
+  std::for_each(ended, workers_.end(),
+                [](const std::shared_ptr<Worker>& worker) { worker->close(); });
+  workers_.erase(ended, workers_.end());
+  context_.memory_kills.claim_all();
   memory_.reset();
 }
 

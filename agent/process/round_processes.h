@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,15 +20,27 @@
 
 namespace ddp::agent {
 
-// All processes of this node: the workers of at most one round and whatever they start. This
-// process must be a child subreaper and have no other children. Lives on the thread of `io`, which
-// must be the main thread (see spawn()).
+// All processes of this node: the workers of at most one round, workers that have parked and wait
+// for the next one, standbys, and whatever these start. This process must be a child subreaper and
+// have no other children. Lives on the thread of `io`, which must be the main thread (see spawn()).
+//
+// Standbys (JobSpec.standby) are started when a worker that can take part in further rounds reports
+// progress: then they do not compete with the round's start, and a program that knows nothing of
+// rounds is never started outside one. One that dies is replaced in the round after.
 class RoundProcesses {
  public:
   struct Events {
-    std::function<void(const WorkerExit&)> on_exit;  // Once a started worker, not from inside a
-                                                     // call to this object other than reap().
-    std::function<void(int local_rank, std::int64_t step)> on_progress;
+    // Once a worker, whenever it ends, also while it waits for a round; not for standbys, nor for
+    // one that start() finds dead and replaces. Not from inside a call to this object other than
+    // reap().
+    std::function<void(const WorkerExit&)> on_exit;
+    std::function<void(int local_rank, std::int64_t step)> on_progress = [](int, std::int64_t) {};
+    // Also from inside start(), for each worker that was there before.
+    std::function<void(int local_rank, bool reconfigurable)> on_hello = [](int, bool) {};
+    std::function<void(int local_rank, Round round, std::int64_t step)> on_parked =
+        [](int, Round, std::int64_t) {};
+    std::function<void(int local_rank, Round round, std::int64_t step)> on_committed =
+        [](int, Round, std::int64_t) {};
   };
   struct StartFailure {
     int local_rank = 0;
@@ -40,33 +53,56 @@ class RoundProcesses {
   RoundProcesses(const RoundProcesses&) = delete;
   RoundProcesses& operator=(const RoundProcesses&) = delete;
 
-  // Starts a worker for each local rank; those that could not be started are returned. Nothing may
-  // be left of the round before: clear() has said so.
+  // Makes the round's memory and gives it to the workers that wait, each under its local rank; for
+  // the other local ranks takes a standby that waits, or starts a process. Those that could not be
+  // started are returned. Nothing else may be left of the round before: clear() has said so.
   std::vector<StartFailure> start(const wire::RoundStart& round);
-  // To the process group of each live worker. With a reason: first the abort word and an `abort`
-  // order.
-  void signal(int number, const std::string& abort_reason);
+  // With a reason: raises the abort word and sends each live worker an `abort` order. Then the
+  // signal to the process group of each whose local rank is not in `keep`.
+  void signal(int number, const std::string& abort_reason, const std::set<int>& keep = {});
+  void request_commit(const wire::CommitRequest& order, const std::set<int>& from);
+  // Those of `local_ranks` that do not wait in an operation of the round for another rank.
+  std::set<int> hung(const std::set<int>& local_ranks) const;
+  void dump_stacks(int local_rank);
+  // Once its stacks are written, if that is under way; its exit tells `cause`.
+  void kill(int local_rank, const std::string& cause);
+  // Standbys that could take a place now.
+  int standbys_ready() const;
   // After SIGCHLD: takes the status of every child that has ended, workers and adopted orphans.
   void reap();
-  // Kills whatever is left of the round and lets go of its memory, pipes and files. False if
+  // Kills whatever is left of the round, and lets go of its memory, pipes and files. Workers of
+  // `keep` that have parked stay with what they have started, and so do standbys. False if
   // something still lived after `limit`: call again. Workers that are killed here get no on_exit.
-  bool clear(Duration limit);
-  // Lets go of what clear() could not kill, so that another round can start.
-  void abandon();
+  bool clear(const std::set<int>& keep, Duration limit);
+  // The same for everything.
+  bool clear_all(Duration limit);
+  // Lets go of what clear() or clear_all() could not kill, so that another round can start.
+  void abandon(const std::set<int>& keep = {});
   // Sentences about what the workers of the round that was cleared last were waiting for; none if
   // it ended well.
   std::vector<std::string> take_operations() { return std::exchange(operations_, {}); }
 
  private:
   std::shared_ptr<Worker> find(pid_t pid) const;
+  std::shared_ptr<Worker> of_local_rank(int local_rank) const;
+  std::shared_ptr<Worker> take_waiting(std::vector<std::shared_ptr<Worker>>& kept, int local_rank);
+  void on_exit(const Worker& worker, const WorkerExit& exit);
+  void on_message(Worker& worker, const wire::WorkerMessage& message);
+  void fill_standbys();
   void keep_flights();
+  void print(const std::string& text);
 
   const config::JobSpec spec_;
   const std::vector<std::string> environment_;
+  const Events events_;
   WorkerContext context_;
   Round round_ = kNoRound;
-  std::unique_ptr<RoundMemory> memory_;
+  std::unique_ptr<RoundMemory> memory_;  // Empty: no round runs here.
   std::vector<std::shared_ptr<Worker>> workers_;
+  std::vector<std::shared_ptr<Worker>> standbys_;
+  int standbys_started_ = 0;
+  bool standbys_due_ = true;  // None has been started since the round began.
+  bool starting_ = false;
   std::vector<std::string> operations_;
 };
 

@@ -62,6 +62,8 @@ void reset_signals() {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
   // A parent that died before prctl sends no signal.
   if (::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
+  // Where Yama limits ptrace to ancestors, our helper that reads a hung worker's stacks is none.
+  ::prctl(PR_SET_PTRACER, child.parent);
   if (::setsid() < 0) return "setsid";
   if (!move_fd(child.stdin_fd, 0) || !move_fd(child.stdout_fd, 1) || !move_fd(child.stderr_fd, 2))
     return "dup2";

@@ -13,8 +13,10 @@
 
 #include <fmt/format.h>
 
+#include "agent/process/exit_cause.h"
 #include "agent/process/spawn.h"
 #include "agent/process/worker_env.h"
+#include "common/base/check.h"
 
 namespace ddp::agent {
 
@@ -24,7 +26,7 @@ struct Worker::Pipes {
   UniqueFd control_agent, control_worker;
 };
 
-Worker::Worker(const WorkerContext& context, int local_rank)
+Worker::Worker(WorkerContext& context, int local_rank)
     : context_(context), local_rank_(local_rank), pidfd_(context.io) {}
 
 Result<Worker::Pipes> Worker::make_pipes() {
@@ -43,19 +45,83 @@ Result<Worker::Pipes> Worker::make_pipes() {
   return pipes;
 }
 
-void Worker::open_logs(const wire::RoundStart& round, Rank rank) {
-  if (context_.spec.log_dir.empty()) return;
-  Result<LogFiles> logs =
-      open_log_files(context_.spec.log_dir, context_.spec.job_id, round.round, rank);
+void Worker::keep_logs(Result<LogFiles> logs) {
   if (logs) {
     logs_ = std::move(*logs);
   } else {
-    context_.console.err->write(fmt::format(
-        "ddp-run: --log-dir: {}; rank {} goes on without log files\n", logs.error().message, rank));
+    context_.console.err->write(
+        fmt::format("ddp-run: --log-dir: {}; goes on without log files\n", logs.error().message));
   }
 }
 
-void Worker::capture(Pipes& pipes, const std::string& prefix) {
+void Worker::choose_error_file() {
+  static int count = 0;  // Of this process, which is one agent.
+  if (!logs_.base.empty()) {
+    error_path_ = logs_.error_path();
+  } else if (!context_.error_folder.empty()) {
+    error_path_ = fmt::format("{}/{}.error.json", context_.error_folder, ++count);
+    ::unlink(error_path_.c_str());
+  }
+}
+
+std::string Worker::prefix_in(const wire::RoundStart& round) const {
+  if (round.world_size == 1 && !context_.spec.single_node_prefix) return "";
+  return fmt::format("[{}:{}] ", context_.spec.host, rank_of(round, local_rank_));
+}
+
+Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire::RoundStart& round,
+                                              int local_rank, int shm_fd) {
+  std::shared_ptr<Worker> worker(new Worker(context, local_rank));
+  worker->round_ = round.round;
+  Result<Pipes> pipes = worker->make_pipes();
+  if (!pipes) return pipes.error();
+  if (const config::JobSpec& spec = context.spec; !spec.log_dir.empty()) {
+    worker->keep_logs(
+        open_log_files(spec.log_dir, spec.job_id, round.round, rank_of(round, local_rank)));
+  }
+  worker->choose_error_file();
+  const WorkerEnvInputs inputs{.local_rank = local_rank,
+                               .control_fd = pipes->control_worker.get(),
+                               .shm_fd = shm_fd,
+                               .usable_cores = context.usable_cores,
+                               .error_file = worker->error_path_};
+  const auto started = worker->run(
+      *pipes, worker_environment(context.spec, round, inputs, context.inherited_environment),
+      {inputs.control_fd, shm_fd}, worker->prefix_in(round));
+  if (!started) return started.error();
+  return worker;
+}
+
+Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, int number) {
+  std::shared_ptr<Worker> worker(new Worker(context, -1));
+  Result<Pipes> pipes = worker->make_pipes();
+  if (!pipes) return pipes.error();
+  if (const config::JobSpec& spec = context.spec; !spec.log_dir.empty()) {
+    worker->keep_logs(open_standby_log_files(
+        spec.log_dir, spec.job_id, fmt::format("{}_{}_{}", spec.host, spec.node_id, number)));
+  }
+  worker->choose_error_file();
+  const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
+                               .usable_cores = context.usable_cores,
+                               .error_file = worker->error_path_};
+  const auto started =
+      worker->run(*pipes, standby_environment(context.spec, inputs, context.inherited_environment),
+                  {inputs.control_fd}, fmt::format("[{}:standby] ", context.spec.host));
+  if (!started) return started.error();
+  return worker;
+}
+
+Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
+                         std::vector<int> inherited, const std::string& prefix) {
+  SpawnRequest request;
+  request.command = context_.spec.command;
+  request.environment = std::move(environment);
+  request.stdout_fd = pipes.out_write.get();
+  request.stderr_fd = pipes.err_write.get();
+  request.inherited_fds = std::move(inherited);
+  Result<SpawnedProcess> process = spawn(request);
+  if (!process) return process.error();
+
   out_ = OutputCapture::start(context_.io, std::move(pipes.out_read), context_.console.out,
                               {prefix, std::move(logs_.out), false});
   err_ = OutputCapture::start(context_.io, std::move(pipes.err_read), context_.console.err,
@@ -63,41 +129,34 @@ void Worker::capture(Pipes& pipes, const std::string& prefix) {
   channel_ =
       WorkerChannel::start(context_.io, std::move(pipes.control_agent),
                            [this](const wire::WorkerMessage& message) { on_message(message); });
+  pid_ = process->pid;
+  running_ = true;
+  pidfd_.assign(process->pidfd.release());
+  wait();
+  return {};
 }
 
-Result<std::shared_ptr<Worker>> Worker::start(const WorkerContext& context,
-                                              const wire::RoundStart& round, int local_rank,
-                                              int shm_fd) {
-  std::shared_ptr<Worker> worker(new Worker(context, local_rank));
+void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_fd) {
+  local_rank_ = local_rank;
+  round_ = round.round;
+  waiting_ = false;
+  error_ = {};
+  sent_signals_.clear();
   const Rank rank = rank_of(round, local_rank);
-  Result<Pipes> pipes = worker->make_pipes();
-  if (!pipes) return pipes.error();
-  worker->open_logs(round, rank);
-
-  WorkerEnvInputs inputs;
-  inputs.local_rank = local_rank;
-  inputs.control_fd = pipes->control_worker.get();
-  inputs.shm_fd = shm_fd;
-  inputs.usable_cores = context.usable_cores;
-  inputs.error_file = worker->logs_.error_path;
-  SpawnRequest request;
-  request.command = context.spec.command;
-  request.environment =
-      worker_environment(context.spec, round, inputs, context.inherited_environment);
-  request.stdout_fd = pipes->out_write.get();
-  request.stderr_fd = pipes->err_write.get();
-  request.inherited_fds = {inputs.control_fd, shm_fd};
-  Result<SpawnedProcess> process = spawn(request);
-  if (!process) return process.error();
-
-  const bool prefixed = round.world_size > 1 || context.spec.single_node_prefix;
-  worker->capture(*pipes,
-                  prefixed ? fmt::format("[{}:{}] ", context.spec.host, rank) : std::string());
-  worker->pid_ = process->pid;
-  worker->running_ = true;
-  worker->pidfd_.assign(process->pidfd.release());
-  worker->wait();
-  return worker;
+  const std::string separator =
+      fmt::format("--- round {}, rank {}: {} ---", round.round, rank, round.reason);
+  for (const auto& capture : {out_, err_}) capture->begin_round(prefix_in(round), separator);
+  if (!logs_.base.empty()) {
+    const auto linked =
+        link_log_files(context_.spec.log_dir, context_.spec.job_id, round.round, rank, logs_.base);
+    if (!linked) {
+      context_.console.err->write(
+          fmt::format("ddp-run: --log-dir: {}; the output of rank {} is in {}\n",
+                      linked.error().message, rank, logs_.err_path()));
+    }
+  }
+  channel_->send(wire::NewRound{round.round, round_environment(context_.spec, round, local_rank)},
+                 shm_fd);
 }
 
 void Worker::wait() {
@@ -114,45 +173,90 @@ void Worker::reap() {
   const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG);
   if (result == 0 && info.si_pid == 0) return;
   running_ = false;
+  waiting_ = false;
   std::error_code ignored;
   pidfd_.close(ignored);
+  dump_.reset();
   channel_->drain();
   out_->drain();
   err_->drain();
+  // Not ours to reap any more: somebody has killed and reaped it, which only kill_descendants does.
+  if (result != 0) return context_.on_exit(*this, describe_exit(0, SIGKILL, false));
+  const bool exited = info.si_code == CLD_EXITED;
+  context_.on_exit(*this, describe_exit(exited ? info.si_status : 0, exited ? 0 : info.si_status,
+                                        info.si_code == CLD_DUMPED));
+}
 
+WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
+  using std::chrono::system_clock;
   WorkerExit exit;
   exit.local_rank = local_rank_;
   exit.pid = pid_;
-  if (result != 0) {
-    exit.signal =
-        SIGKILL;  // Somebody has reaped it: only kill_descendants does that, after killing it.
-  } else if (info.si_code == CLD_EXITED) {
-    exit.exit_code = info.si_status;
-  } else {
-    exit.signal = info.si_status;
-  }
-  using std::chrono::system_clock;
+  exit.exit_code = exit_code;
+  exit.signal = signal;
   exit.time_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(system_clock::now().time_since_epoch())
           .count();
-  exit.secondary = error_.secondary;
-  exit.message = error_.message;
-  if (exit.message.empty() && !logs_.error_path.empty())
-    exit.message = read_error_file(logs_.error_path);
-  exit.log_path = logs_.err_path;
+  exit.log_path = logs_.base.empty() ? "" : logs_.err_path();
   exit.stderr_tail = err_->tail();
-  context_.on_exit(exit);
+  if (exit_code == 0 && signal == 0) return exit;
+  const ErrorFile file = error_path_.empty() ? ErrorFile{} : read_error_file(error_path_);
+  exit.secondary = error_.secondary;
+  exit.message = error_.message.empty() ? file.message : error_.message;
+  exit.callstack = file.callstack;
+  // What stands in its output may be long past, unless it ended by that.
+  if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();
+  exit.cause = cause_of(exit_code, signal, core_dumped);
+  return exit;
+}
+
+std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
+  if (signal == SIGKILL && !kill_cause_.empty()) return kill_cause_;
+  MemoryKills& kills = context_.memory_kills;
+  const Ending ending{.exit_code = exit_code,
+                      .signal = signal,
+                      .core_dumped = core_dumped,
+                      .sent_by_agent = sent_signals_.contains(signal),
+                      .memory_is_watched = kills.can_tell(),
+                      .memory_kills = error_.secondary ? 0 : kills.unclaimed(),
+                      .memory_limit = kills.limit()};
+  if (signal == SIGKILL && ending.memory_kills > 0) kills.claim(1);
+  return describe_ending(ending);
 }
 
 void Worker::signal(int number) {
   if (!running_) return;
+  DDP_CHECK(pid_ > 1, "pid {} is no process's number", pid_);
+  sent_signals_.insert(number);
   // Not reaped yet, so neither the process nor its group can be somebody else's.
   ::kill(-pid_, number);
   if (number != SIGKILL) ::kill(-pid_, SIGCONT);
 }
 
+void Worker::dump_stacks() {
+  if (!running_ || dump_) return;
+  dump_ = StackDump::start(context_.io, pid_, [this](const std::string& text) {
+    err_->add_lines(
+        fmt::format("--- stacks of process {} ---\n{}--- end of stacks ---\n", pid_, text));
+    dump_.reset();
+    if (kill_after_dump_) signal(SIGKILL);
+  });
+}
+
+void Worker::kill(const std::string& cause) {
+  if (!running_) return;
+  kill_cause_ = cause;
+  if (dump_) {
+    kill_after_dump_ = true;
+  } else {
+    signal(SIGKILL);
+  }
+}
+
 void Worker::close() {
   running_ = false;
+  waiting_ = false;
+  dump_.reset();
   std::error_code ignored;
   pidfd_.close(ignored);
   channel_->close();
@@ -163,9 +267,16 @@ void Worker::close() {
 }
 
 void Worker::on_message(const wire::WorkerMessage& message) {
-  if (const auto* progress = std::get_if<wire::Progress>(&message))
-    context_.on_progress(local_rank_, progress->step);
-  if (const auto* error = std::get_if<wire::WorkerError>(&message)) error_ = *error;
+  if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+    reconfigurable_ = hello->reconfigurable;
+    waiting_ = local_rank_ < 0 && reconfigurable_;
+  } else if (const auto* parked = std::get_if<wire::Parked>(&message)) {
+    if (parked->round != round_ || !reconfigurable_) return;
+    waiting_ = true;
+  } else if (const auto* error = std::get_if<wire::WorkerError>(&message)) {
+    error_ = *error;
+  }
+  context_.on_message(*this, message);
 }
 
 }  // namespace ddp::agent

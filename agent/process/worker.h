@@ -1,8 +1,8 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,12 +12,16 @@
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
 #include "agent/process/log_files.h"
+#include "agent/process/memory_kills.h"
 #include "agent/process/output_capture.h"
+#include "agent/process/stack_dump.h"
 #include "agent/process/worker_channel.h"
 #include "common/config/job_spec.h"
 #include "common/wire/rendezvous_messages.h"
 
 namespace ddp::agent {
+
+class Worker;
 
 // What all workers of a node have in common.
 struct WorkerContext {
@@ -26,26 +30,42 @@ struct WorkerContext {
   const std::vector<std::string>& inherited_environment;
   Console::Pair console;
   int usable_cores = 1;
-  // Called once a worker, after all its output has been read.
-  std::function<void(const WorkerExit&)> on_exit;
-  std::function<void(int local_rank, std::int64_t step)> on_progress;
+  MemoryKills memory_kills;
+  std::string error_folder;  // For error files where there is no --log-dir; empty: none.
+  // Called once a process, after all its output has been read.
+  std::function<void(const Worker&, const WorkerExit&)> on_exit;
+  std::function<void(Worker&, const wire::WorkerMessage&)> on_message;
 };
 
-// One running worker: its process, its output, its control channel. Lives on the thread of `io`;
-// the context outlives it.
+// One running process of the job: a worker of a round, one that has parked, or a standby, with its
+// output and its control channel. Lives on the thread of `io`; the context outlives it.
 class Worker : public std::enable_shared_from_this<Worker> {
  public:
-  // Errors are those of spawn(), and kIo when pipes cannot be made. Log files that cannot be opened
-  // are told on the console and done without.
-  static Result<std::shared_ptr<Worker>> start(const WorkerContext& context,
+  // A worker of this round. Errors are those of spawn(), and kIo when pipes cannot be made. Log
+  // files that cannot be opened are told on the console and done without.
+  static Result<std::shared_ptr<Worker>> start(WorkerContext& context,
                                                const wire::RoundStart& round, int local_rank,
                                                int shm_fd);
+  // A process that waits for its place in a round. `number` tells it from others of this agent.
+  static Result<std::shared_ptr<Worker>> start_standby(WorkerContext& context, int number);
 
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
+  int local_rank() const { return local_rank_; }  // -1: a standby.
+  // It has said that it can take part in further rounds.
+  bool reconfigurable() const { return reconfigurable_; }
+  // It waits for a round: it has left the one that it was in, or never was in one and said hello.
+  bool is_waiting() const { return waiting_; }
+
+  // Sends a process that waits into this round.
+  void take_place(const wire::RoundStart& round, int local_rank, int shm_fd);
   // To its process group; nothing once it has ended. A stopped process is continued, so that it
   // sees the signal.
   void signal(int number);
+  // Writes the stacks of its threads to the console and its log; takes up to StackDump::kLimit.
+  void dump_stacks();
+  // SIGKILL as soon as its stacks are written, if that is under way. Its exit tells `cause`.
+  void kill(const std::string& cause);
   void send(const wire::WorkerOrder& order) { channel_->send(order); }
   // If it has ended: reads what it left, takes its status and calls on_exit.
   void reap();
@@ -55,23 +75,36 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
  private:
   struct Pipes;
-  Worker(const WorkerContext& context, int local_rank);
+  Worker(WorkerContext& context, int local_rank);
   Result<Pipes> make_pipes();
-  void open_logs(const wire::RoundStart& round, Rank rank);
-  void capture(Pipes& pipes, const std::string& prefix);
+  Result<void> run(Pipes& pipes, std::vector<std::string> environment, std::vector<int> inherited,
+                   const std::string& prefix);
+  void keep_logs(Result<LogFiles> logs);
+  void choose_error_file();
+  std::string prefix_in(const wire::RoundStart& round) const;
   void wait();
   void on_message(const wire::WorkerMessage& message);
+  WorkerExit describe_exit(int exit_code, int signal, bool core_dumped);
+  std::string cause_of(int exit_code, int signal, bool core_dumped);
 
-  const WorkerContext& context_;
-  const int local_rank_;
+  WorkerContext& context_;
+  int local_rank_;
+  Round round_ = kNoRound;
   pid_t pid_ = 0;
   bool running_ = false;
+  bool reconfigurable_ = false;
+  bool waiting_ = false;
   asio::posix::stream_descriptor pidfd_;
   LogFiles logs_;
+  std::string error_path_;
   std::shared_ptr<OutputCapture> out_;
   std::shared_ptr<OutputCapture> err_;
   std::shared_ptr<WorkerChannel> channel_;
-  wire::WorkerError error_;  // The last one it has told.
+  wire::WorkerError error_;     // The last one it has told.
+  std::set<int> sent_signals_;  // In this round.
+  std::shared_ptr<StackDump> dump_;
+  bool kill_after_dump_ = false;
+  std::string kill_cause_;
 };
 
 }  // namespace ddp::agent

@@ -1,8 +1,10 @@
 #include "agent/process/worker_channel.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -67,18 +69,72 @@ void WorkerChannel::drain() {
 }
 
 void WorkerChannel::send(const wire::WorkerOrder& order) {
+  if (unsent_bytes_ > kBacklogBytes) return;
+  push({wire::encode_frame(wire::encode(order)), UniqueFd(), 0});
+}
+
+void WorkerChannel::send(const wire::NewRound& order, int descriptor) {
+  push({wire::encode_frame(wire::encode(wire::WorkerOrder(order))),
+        UniqueFd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3)), 0});
+}
+
+void WorkerChannel::push(Unsent order) {
   if (!socket_.is_open()) return;
-  const std::string frame = wire::encode_frame(wire::encode(order));
-  const ssize_t sent =
-      ::send(socket_.native_handle(), frame.data(), frame.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  // Half an order would make everything behind it unreadable.
-  if (sent > 0 && static_cast<std::size_t>(sent) < frame.size())
-    ::shutdown(socket_.native_handle(), SHUT_WR);
+  unsent_bytes_ += order.bytes.size();
+  unsent_.push_back(std::move(order));
+  flush();
+}
+
+void WorkerChannel::flush() {
+  while (!unsent_.empty() && send_once(unsent_.front())) {
+    if (unsent_.front().sent == unsent_.front().bytes.size()) unsent_.pop_front();
+  }
+  if (unsent_.empty() || waiting_for_room_ || !socket_.is_open()) return;
+  waiting_for_room_ = true;
+  socket_.async_wait(asio::posix::stream_descriptor::wait_write,
+                     [weak = weak_from_this()](const std::error_code& error) {
+                       const auto self = weak.lock();
+                       if (!self) return;
+                       self->waiting_for_room_ = false;
+                       if (!error) self->flush();
+                     });
+}
+
+bool WorkerChannel::send_once(Unsent& order) {
+  iovec bytes{order.bytes.data() + order.sent, order.bytes.size() - order.sent};
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (order.descriptor) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    const int descriptor = order.descriptor.get();
+    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
+  }
+  const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (sent < 0 && errno == EINTR) return true;
+  if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+    // The worker is gone; what it has written before can still be read.
+    unsent_.clear();
+    unsent_bytes_ = 0;
+  }
+  if (sent <= 0) return false;
+  order.descriptor.reset();
+  order.sent += static_cast<std::size_t>(sent);
+  unsent_bytes_ -= static_cast<std::size_t>(sent);
+  return true;
 }
 
 void WorkerChannel::close() {
   std::error_code ignored;
   socket_.close(ignored);
+  unsent_.clear();
+  unsent_bytes_ = 0;
 }
 
 }  // namespace ddp::agent

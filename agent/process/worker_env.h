@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,18 @@ std::vector<std::string> worker_environment(const config::JobSpec& spec,
                                             const wire::RoundStart& round,
                                             const WorkerEnvInputs& inputs,
                                             const std::vector<std::string>& inherited);
+
+// What of it a worker that is running already must take over for a new round: all that
+// worker_environment gives for this round, but for the descriptors and what belongs to the process
+// (TORCHELASTIC_ERROR_FILE).
+std::map<std::string, std::string> round_environment(const config::JobSpec& spec,
+                                                     const wire::RoundStart& round, int local_rank);
+
+// The environment of a process that waits for its place in a round: DDP_STANDBY=1 and nothing that
+// names a rank, a world or shared memory. Of `inputs`, local_rank and shm_fd do not matter.
+std::vector<std::string> standby_environment(const config::JobSpec& spec,
+                                             const WorkerEnvInputs& inputs,
+                                             const std::vector<std::string>& inherited);
 
 // The rank of a local worker in this round.
 Rank rank_of(const wire::RoundStart& round, int local_rank);

@@ -44,15 +44,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       parent_(start.parent),
       core_(spec_, start.last_round, start.restarts),
       console_(Console::open_standard(io)),
-      processes_(io, spec_, console_,
-                 {[this](const WorkerExit& exit) {
-                    tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
-                  },
-                  [this](int local_rank, std::int64_t step) {
-                    tell([=, this](TimePoint now) {
-                      return core_.on_worker_progress(now, local_rank, step);
-                    });
-                  }}),
+      processes_(io, spec_, console_, worker_events()),
       link_(io, spec_.coordinator_host, spec_.coordinator_port,
             {[this] { tell([this](TimePoint now) { return core_.on_connected(now); }); },
              [this](const std::string& why) {
@@ -68,9 +60,39 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       child_signal_(io, SIGCHLD),
       parent_pidfd_(io) {
   if (!start.coordinator_fd) return;
-  feed_.emplace(
-      io, std::move(start.coordinator_fd),
-      [this](const std::string& host, int port) { link_.set_endpoint(host, port); });
+  feed_.emplace(io, std::move(start.coordinator_fd),
+                [this](const std::string& host, int port) { link_.set_endpoint(host, port); });
+}
+
+RoundProcesses::Events AgentShell::worker_events() {
+  return {.on_exit =
+              [this](const WorkerExit& exit) {
+                tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
+              },
+          .on_progress =
+              [this](int local_rank, std::int64_t step) {
+                tell([=, this](TimePoint now) {
+                  return core_.on_worker_progress(now, local_rank, step);
+                });
+              },
+          .on_hello =
+              [this](int local_rank, bool reconfigurable) {
+                tell([=, this](TimePoint now) {
+                  return core_.on_worker_hello(now, local_rank, reconfigurable);
+                });
+              },
+          .on_parked =
+              [this](int local_rank, Round round, std::int64_t step) {
+                tell([=, this](TimePoint now) {
+                  return core_.on_worker_parked(now, local_rank, round, step);
+                });
+              },
+          .on_committed =
+              [this](int local_rank, Round round, std::int64_t step) {
+                tell([=, this](TimePoint now) {
+                  return core_.on_worker_committed(now, local_rank, round, step);
+                });
+              }};
 }
 
 int AgentShell::run() {
@@ -155,44 +177,55 @@ void AgentShell::perform(const SpawnWorkers& action) {
 }
 
 void AgentShell::perform(const SignalWorkers& action) {
-  processes_.signal(action.signal, action.abort_reason);
+  processes_.signal(action.signal, action.abort_reason, action.keep);
 }
 
-void AgentShell::perform(const KillWorkers&) { processes_.signal(SIGKILL, ""); }
+void AgentShell::perform(const KillWorkers& action) { processes_.signal(SIGKILL, "", action.keep); }
 
-void AgentShell::perform(const ClearRound&) {
-  clear_processes(Clock::now(), [this] {
+void AgentShell::perform(const ClearRound& action) {
+  clear_processes(action.keep, [this] {
     tell([this](TimePoint now) {
       return core_.on_round_cleared(now, processes_.take_operations());
     });
   });
 }
 
-// Not carried out yet: workers say nothing that makes the core ask for these.
-void AgentShell::perform(const RequestCommit&) {}
-void AgentShell::perform(const FindHung& action) {
-  tell([this, action](TimePoint now) { return core_.on_hung_workers(now, action.stalled); });
+void AgentShell::perform(const RequestCommit& action) {
+  processes_.request_commit({action.round, action.deadline_ms}, action.from);
 }
-void AgentShell::perform(const DumpStacks&) {}
-void AgentShell::perform(const KillWorker&) {}
+
+void AgentShell::perform(const FindHung& action) {
+  tell([this, hung = processes_.hung(action.stalled)](TimePoint now) {
+    return core_.on_hung_workers(now, hung);
+  });
+}
+
+void AgentShell::perform(const DumpStacks& action) { processes_.dump_stacks(action.local_rank); }
+
+void AgentShell::perform(const KillWorker& action) {
+  processes_.kill(action.local_rank, action.cause);
+}
 
 void AgentShell::perform(const Print& action) { print(action.text); }
 
 void AgentShell::perform(const Exit& action) {
-  clear_processes(Clock::now(), [this, result = action.result] { finish(result); });
+  clear_processes(std::nullopt, [this, result = action.result] { finish(result); });
 }
 
-void AgentShell::clear_processes(TimePoint since, std::function<void()> done) {
-  const bool cleared = processes_.clear(kClearSlice);
+void AgentShell::clear_processes(std::optional<std::set<int>> keep, std::function<void()> done,
+                                 TimePoint since) {
+  const bool cleared =
+      keep ? processes_.clear(*keep, kClearSlice) : processes_.clear_all(kClearSlice);
   if (!cleared && Clock::now() - since < kClearLimit) {
-    clear_timer_.after(kClearPause, [this, since, done] { clear_processes(since, done); });
+    clear_timer_.after(kClearPause,
+                       [this, since, keep, done] { clear_processes(keep, done, since); });
     return;
   }
   if (!cleared) {
     print(fmt::format(
         "processes of this job on {} did not die within {} s of SIGKILL; they hang in the kernel",
         spec_.host, kClearLimit.count() / 1'000));
-    processes_.abandon();
+    processes_.abandon(keep.value_or(std::set<int>{}));
   }
   done();
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,8 +70,11 @@ class AgentShell {
   void perform(const Print& action);
   void perform(const Exit& action);
 
-  // Repeats until nothing is left, then calls back; after kClearLimit it says so and goes on.
-  void clear_processes(TimePoint since, std::function<void()> done);
+  RoundProcesses::Events worker_events();
+  // Repeats until nothing is left of the round but the workers in `keep`, or nothing at all where
+  // that is empty, then calls back; after kClearLimit it says so and goes on.
+  void clear_processes(std::optional<std::set<int>> keep, std::function<void()> done,
+                       TimePoint since = Clock::now());
   void finish(const config::AgentResult& result);
   void write_result(const config::AgentResult& result);
   void print(const std::string& text);

@@ -74,7 +74,7 @@ std::optional<Process> read_process(int proc_fd, const char* name) {
 
 // Parents stand before their children. /proc/PID/task/TID/children would be shorter, but many
 // kernels lack it.
-std::vector<Process> descendants_of(pid_t root, pid_t keep, int proc_fd) {
+std::vector<Process> descendants_of(pid_t root, const std::vector<pid_t>& keep, int proc_fd) {
   std::vector<Process> all;
   const std::unique_ptr<DIR, CloseDir> dir(::opendir("/proc"));
   if (!dir) return {};
@@ -86,7 +86,8 @@ std::vector<Process> descendants_of(pid_t root, pid_t keep, int proc_fd) {
   std::vector<pid_t> parents{root};
   for (std::size_t next = 0; next < parents.size(); ++next) {
     for (const Process& process : all) {
-      if (process.parent != parents[next] || process.pid == keep) continue;
+      if (process.parent != parents[next]) continue;
+      if (std::find(keep.begin(), keep.end(), process.pid) != keep.end()) continue;
       found.push_back(process);
       parents.push_back(process.pid);
     }
@@ -119,7 +120,7 @@ int milliseconds_until(TimePoint deadline) {
 
 }  // namespace
 
-bool kill_descendants(pid_t keep, Duration limit) {
+bool kill_descendants(const std::vector<pid_t>& keep, Duration limit) {
   // A subreaper without children has no descendants; this saves reading all of /proc.
   if (!has_children()) return true;
   const TimePoint deadline = Clock::now() + limit;

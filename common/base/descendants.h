@@ -2,6 +2,8 @@
 
 #include <sys/types.h>
 
+#include <vector>
+
 #include "common/base/clock.h"
 
 namespace ddp {
@@ -11,11 +13,11 @@ namespace ddp {
 // its own. Complete only if this process is a child subreaper (PR_SET_CHILD_SUBREAPER), because the
 // orphans of a dead child otherwise go to init.
 //
-// `keep` and everything below it stays untouched; 0 keeps nothing. Exit statuses of the children
+// The processes of `keep` and everything below them stay untouched. Exit statuses of the children
 // are lost, so a caller that wants one waits for that child first. Blocks, usually for less than a
 // millisecond if nothing is left and for as long as the kernel takes to tear processes down
 // otherwise; never longer than `limit`. False if something still lived then (a process in
 // uninterruptible sleep, or one whose signals this user may not send).
-bool kill_descendants(pid_t keep = 0, Duration limit = Duration(2'000));
+bool kill_descendants(const std::vector<pid_t>& keep = {}, Duration limit = Duration(2'000));
 
 }  // namespace ddp

@@ -5,6 +5,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
@@ -16,6 +17,8 @@ namespace {
 constexpr std::size_t kWidth = 60;
 constexpr std::size_t kOtherFailuresMax = 32;
 constexpr std::size_t kTailLinesMax = 20;
+constexpr std::size_t kCallstackLinesMax = 30;
+constexpr std::size_t kDetailBytesMax = 200;  // Of a failure that has one line.
 constexpr std::size_t kLineBytesMax = 400;
 constexpr std::size_t kSentencesMax = 16;  // A node.
 
@@ -56,6 +59,34 @@ void add_field(std::string& text, std::string_view name, std::string_view value)
   text += fmt::format("  {:<10}: {}\n", name, value);
 }
 
+// The last `max` of the lines.
+void add_lines(std::string& text, std::string_view name, std::string_view value,
+               const std::vector<std::string>& lines, std::size_t max) {
+  add_field(text, name, value);
+  const std::size_t skip = lines.size() - std::min(lines.size(), max);
+  for (std::size_t i = skip; i < lines.size(); ++i)
+    text += fmt::format("    | {}\n", one_line(lines[i]));
+}
+
+std::vector<std::string> lines_of(std::string_view text) {
+  std::vector<std::string> lines;
+  while (!text.empty()) {
+    const auto end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+// What is known of it beyond how it ended. Those that follow from others have nothing to add.
+std::string detail(const wire::Failure& failure) {
+  if (failure.secondary) return "";
+  const std::string& text = failure.cause.empty() ? failure.message : failure.cause;
+  if (text.empty()) return "";
+  const std::string line = one_line(std::string_view(text).substr(0, text.find('\n')));
+  return ": " + (line.size() > kDetailBytesMax ? line.substr(0, kDetailBytesMax) + " ..." : line);
+}
+
 std::string full_entry(const wire::Failure& failure) {
   std::string text = "[0]:\n";
   if (failure.time_ms > 0) add_field(text, "time", wall_time(failure.time_ms));
@@ -68,20 +99,19 @@ std::string full_entry(const wire::Failure& failure) {
   add_field(text, "rank", fmt::format("{} (local_rank: {})", failure.rank, failure.local_rank));
   add_field(text, "exitcode", fmt::format("{} (pid: {})", python_exit_code(failure), failure.pid));
   if (!failure.log_path.empty()) add_field(text, "error_file", one_line(failure.log_path));
+  if (!failure.cause.empty()) add_field(text, "cause", one_line(failure.cause));
   if (failure.signal != 0) {
     add_field(text, "traceback",
               fmt::format("Signal {} ({}) received by PID {}", failure.signal,
                           signal_name(failure.signal), failure.pid));
   }
   if (!failure.message.empty()) add_field(text, "message", one_line(failure.message));
-  if (!failure.stderr_tail.empty()) {
-    add_field(text, "stderr", "last lines of its standard error");
-    const std::size_t skip =
-        failure.stderr_tail.size() - std::min(failure.stderr_tail.size(), kTailLinesMax);
-    for (std::size_t i = skip; i < failure.stderr_tail.size(); ++i) {
-      text += fmt::format("    | {}\n", one_line(failure.stderr_tail[i]));
-    }
-  }
+  if (!failure.callstack.empty())
+    add_lines(text, "callstack", "of the exception", lines_of(failure.callstack),
+              kCallstackLinesMax);
+  if (!failure.stderr_tail.empty())
+    add_lines(text, "stderr", "last lines of its standard error", failure.stderr_tail,
+              kTailLinesMax);
   return text;
 }
 
@@ -134,7 +164,12 @@ std::string describe(const wire::Failure& failure) {
     return fmt::format("rank {} on {} could not be started: {}", failure.rank, host,
                        one_line(failure.message));
   }
-  return fmt::format("rank {} on {} failed: {}", failure.rank, host, ending(failure));
+  if (failure.kind == "collective") {
+    return fmt::format("rank {} on {} left the round: {}", failure.rank, host,
+                       one_line(failure.message));
+  }
+  return fmt::format("rank {} on {} failed: {}{}", failure.rank, host, ending(failure),
+                     detail(failure));
 }
 
 bool is_permanent(const wire::Failure& failure) {
@@ -156,7 +191,9 @@ std::string failure_report(const ReportInput& input) {
   const std::size_t root = root_cause(input.failures);
   const std::string thick(kWidth, '=');
   const std::string thin(kWidth, '-');
-  std::string text = fmt::format("{}\n{} FAILED\n{}\n", thick, one_line(input.job_id), thin);
+  std::string text =
+      fmt::format("{}\n{} FAILED\n{}\n", thick,
+                  one_line(input.program.empty() ? input.job_id : input.program), thin);
   text += other_failures(input.failures, root);
   text += fmt::format("{}\nRoot Cause (first observed failure):\n", thin);
   text += full_entry(input.failures[root]);
@@ -169,6 +206,17 @@ std::string failure_report(const ReportInput& input) {
                         exit_status(input.failures[root]));
   }
   return text + thick + "\n";
+}
+
+std::string error_file(const wire::Failure& failure) {
+  nlohmann::json json;
+  nlohmann::json& message = json["message"];
+  message["message"] = failure.message.empty() ? describe(failure) : failure.message;
+  message["extraInfo"]["py_callstack"] = nullptr;
+  if (!failure.callstack.empty()) message["extraInfo"]["py_callstack"] = failure.callstack;
+  message["extraInfo"]["timestamp"] = std::to_string(failure.time_ms / 1'000);
+  message["errorCode"] = exit_status(failure);
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace ddp::rendezvous

@@ -20,7 +20,8 @@ std::string counted(int count, std::string_view noun);
 // first. `failures` is not empty.
 std::size_t root_cause(const std::vector<wire::Failure>& failures);
 
-// One line: "rank 1 on n2 failed: signal 9 (SIGKILL)", "node n2 was lost: its connection closed".
+// One line: "rank 1 on n2 failed: signal 9 (SIGKILL): killed by the kernel: out of memory (...)",
+// "node n2 was lost: its connection closed".
 std::string describe(const wire::Failure& failure);
 
 // Whether starting again could not help: the program is missing or not executable, or it ended with
@@ -31,6 +32,7 @@ bool is_permanent(const wire::Failure& failure);
 int exit_status(const wire::Failure& failure);
 
 struct ReportInput {
+  std::string program{};  // For the heading; empty: the job's id stands there.
   std::string job_id;
   std::vector<wire::Failure> failures;  // In order of arrival, not empty.
   Round round = kNoRound;               // The round that failed.
@@ -46,5 +48,8 @@ struct ReportInput {
 // The whole report, in the form that tools know from torchrun: the root cause in full, one line for
 // each other failure, and how many rounds and restarts were used. Ends with a newline.
 std::string failure_report(const ReportInput& input);
+
+// The failure as an error file of torchelastic (JSON), for a launcher above ddp-run to read.
+std::string error_file(const wire::Failure& failure);
 
 }  // namespace ddp::rendezvous

@@ -17,6 +17,8 @@ find_package(GTest REQUIRED)
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 # Only the header: the library is loaded by who needs it (launcher/etcd).
 find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
+# Likewise (agent/process/stacks.cc); beside the compiler's own headers.
+find_path(LIBDW_INCLUDE_DIR elfutils/libdwfl.h REQUIRED)
 
 # Standalone Asio is headers only. SYSTEM, so that our warnings do not judge it.
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -81,12 +82,12 @@ TEST_F(KillDescendants, ReapsThoseThatHaveEnded) {
   EXPECT_FALSE(has_children());
 }
 
-TEST_F(KillDescendants, KeepsOneFamily) {
-  const pid_t kept = child("sleep 1000 & sleep 1000");
+TEST_F(KillDescendants, KeepsTheFamiliesThatItIsTold) {
+  const std::vector<pid_t> kept{child("sleep 1000 & sleep 1000"), child("exec sleep 1000")};
   child("sleep 1000 & sleep 1000");
-  ASSERT_TRUE(wait_until([this] { return alive("sleep") == 4; }));
+  ASSERT_TRUE(wait_until([this] { return alive("sleep") == 5; }));
   EXPECT_TRUE(kill_descendants(kept));
-  EXPECT_EQ(alive("sleep"), 2U);
+  EXPECT_EQ(alive("sleep"), 3U);
   EXPECT_TRUE(kill_descendants());
   EXPECT_EQ(alive("sleep"), 0U);
 }

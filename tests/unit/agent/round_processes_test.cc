@@ -51,7 +51,7 @@ class RoundProcessesTest : public testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    while (!processes_->clear(Duration(2'000))) {
+    while (!processes_->clear({}, Duration(2'000))) {
     }
     EXPECT_TRUE(no_children());
   }
@@ -131,7 +131,7 @@ TEST_F(RoundProcessesTest, OutputOfAWorkerThatEndsAtOnceIsComplete) {
     exits_.clear();
     ASSERT_TRUE(start({"seq", "2000"}).empty());
     ASSERT_TRUE(wait_for_exits(1));
-    ASSERT_TRUE(processes_->clear(Duration(2'000)));
+    ASSERT_TRUE(processes_->clear({}, Duration(2'000)));
   }
   const std::string screen = dir_.read("screen");
   EXPECT_EQ(std::count(screen.begin(), screen.end(), '\n'), 30 * 2'000);
@@ -143,7 +143,7 @@ TEST_F(RoundProcessesTest, EachWorkerThatCannotBeStartedIsNamed) {
   EXPECT_EQ(failures[1].local_rank, 1);
   EXPECT_EQ(failures[1].status, 127);
   EXPECT_THAT(failures[1].why, HasSubstr("/no/such/program"));
-  EXPECT_TRUE(processes_->clear(Duration(0)));
+  EXPECT_TRUE(processes_->clear({}, Duration(0)));
 }
 
 TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
@@ -174,7 +174,7 @@ TEST_F(RoundProcessesTest, ClearKillsGrandchildrenThatTookASessionOfTheirOwn) {
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).signal, SIGKILL);
   EXPECT_TRUE(exists(grandchild));
-  EXPECT_TRUE(processes_->clear(Duration(5'000)));
+  EXPECT_TRUE(processes_->clear({}, Duration(5'000)));
   EXPECT_FALSE(exists(grandchild));
   EXPECT_TRUE(no_children()) << "zombies are left";
 }
@@ -183,7 +183,7 @@ TEST_F(RoundProcessesTest, AGrandchildThatKeepsThePipeDoesNotDelayTheExit) {
   ASSERT_TRUE(start_shell("(while :; do echo noise; done) & echo last; exit 4").empty());
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).exit_code, 4);
-  EXPECT_TRUE(processes_->clear(Duration(5'000)));
+  EXPECT_TRUE(processes_->clear({}, Duration(5'000)));
   EXPECT_THAT(log("rank_1.out"), HasSubstr("last\n"));
 }
 
@@ -282,7 +282,7 @@ TEST_F(RoundProcessesTest, AnAbortReachesTheSharedMemoryTheSocketAndThenTheSigna
 TEST_F(RoundProcessesTest, LogFilesOfARoundBeforeStayAsTheyAre) {
   ASSERT_TRUE(start({"echo", "hello"}, 1, 3).empty());
   ASSERT_TRUE(wait_for_exits(1));
-  ASSERT_TRUE(processes_->clear(Duration(2'000)));
+  ASSERT_TRUE(processes_->clear({}, Duration(2'000)));
   exits_.clear();
   ASSERT_TRUE(start({"echo", "hello"}, 1, 4).empty());
   ASSERT_TRUE(wait_for_exits(1));
@@ -309,7 +309,7 @@ TEST_F(RoundProcessesTest, NothingStaysOpenAfterManyRounds) {
     exits_.clear();
     ASSERT_TRUE(start({"true"}, 2, number).empty());
     ASSERT_TRUE(wait_for_exits(2));
-    ASSERT_TRUE(processes_->clear(Duration(2'000)));
+    ASSERT_TRUE(processes_->clear({}, Duration(2'000)));
     if (number == 0) before = open_fds();
   }
   EXPECT_EQ(open_fds(), before);

@@ -119,5 +119,27 @@ TEST(WorkerEnv, WithoutLogFolderTheErrorFileOfALauncherAboveIsNotPassedOn) {
                    .contains("TORCHELASTIC_ERROR_FILE"));
 }
 
+TEST(WorkerEnv, AWorkerThatGoesOnGetsTheSameValuesAsOneThatIsStarted) {
+  Environment started = environment(inputs(), {});
+  for (const char* of_the_process :
+       {"DDP_CONTROL_FD", "DDP_SHM_FD", "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"}) {
+    EXPECT_EQ(started.erase(of_the_process), 1u) << of_the_process;
+  }
+  EXPECT_EQ(round_environment(spec(), middle_of_three(), 2), started);
+}
+
+TEST(WorkerEnv, AStandbyHasNoPlaceNotEvenAnOuterLaunchers) {
+  const std::vector<std::string> entries = standby_environment(
+      spec(), inputs(), {"RANK=3", "WORLD_SIZE=8", "DDP_SHM_FD=5", "DDP_ROUND=1", "MINE=kept"});
+  EXPECT_THAT(entries, testing::UnorderedElementsAre(
+                           "MINE=kept", "DDP_STANDBY=1", "DDP_NODE_ID=b",
+                           "TORCHELASTIC_RUN_ID=job-7", "DDP_CONTROL_FD=11",
+                           "TORCHELASTIC_ERROR_FILE=/logs/rank_4.error.json", "OMP_NUM_THREADS=13",
+                           "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "NCCL_ASYNC_ERROR_HANDLING=1"));
+  EXPECT_THAT(environment(inputs(), {"DDP_STANDBY=1"}),
+              testing::Not(testing::Contains(testing::Key("DDP_STANDBY"))));
+}
+
 }  // namespace
 }  // namespace ddp::agent

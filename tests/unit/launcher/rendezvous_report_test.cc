@@ -27,12 +27,15 @@ wire::Failure worker(Rank rank, int exit_code, int signal) {
 
 TEST(Report, HasTheFormThatToolsKnow) {
   ReportInput input;
-  input.job_id = "train";
+  input.program = "train.py";
+  input.job_id = "a1b2";
   input.failures = {worker(0, 73, 0), worker(1, 0, 9)};
   input.failures[0].secondary = true;
   input.failures[1].time_ms = 1'700'000'000'123;
   input.failures[1].log_path = "/logs/rank_1.err";
   input.failures[1].message = "out of memory\nsecond line";
+  input.failures[1].cause = "killed by the kernel: out of memory (memory.max of /x is 2.0 GiB)";
+  input.failures[1].callstack = "File a.py, line 1\nFile b.py, line 2\n";
   input.failures[1].stderr_tail = {"first", "second"};
   input.round = 3;
   input.nodes = 2;
@@ -41,7 +44,7 @@ TEST(Report, HasTheFormThatToolsKnow) {
   input.max_restarts = 3;
   EXPECT_EQ(failure_report(input),
             R"(============================================================
-train FAILED
+train.py FAILED
 ------------------------------------------------------------
 Failures:
   [1]: rank 0 on n2 failed: exit code 73 (a consequence of another failure)
@@ -54,8 +57,12 @@ Root Cause (first observed failure):
   rank      : 1 (local_rank: 0)
   exitcode  : -9 (pid: 4711)
   error_file: /logs/rank_1.err
+  cause     : killed by the kernel: out of memory (memory.max of /x is 2.0 GiB)
   traceback : Signal 9 (SIGKILL) received by PID 4711
   message   : out of memory second line
+  callstack : of the exception
+    | File a.py, line 1
+    | File b.py, line 2
   stderr    : last lines of its standard error
     | first
     | second
@@ -112,6 +119,35 @@ TEST(Report, IsBoundedWhateverWorkersWrite) {
   EXPECT_LT(report.size(), 20'000u);
   EXPECT_THAT(report, HasSubstr("... and 3967 more"));
   EXPECT_THAT(report, Not(HasSubstr("\x1b"))) << "escape sequences stay out of the terminal";
+}
+
+TEST(Report, OneLineNamesTheCauseOrTheException) {
+  wire::Failure failure = worker(1, 0, 9);
+  EXPECT_EQ(describe(failure), "rank 1 on n2 failed: signal 9 (SIGKILL)");
+  failure.message = "ValueError: bad\nbatch";
+  EXPECT_EQ(describe(failure), "rank 1 on n2 failed: signal 9 (SIGKILL): ValueError: bad");
+  failure.cause = "no progress for 5 s";
+  EXPECT_EQ(describe(failure), "rank 1 on n2 failed: signal 9 (SIGKILL): no progress for 5 s");
+  failure.cause = std::string(1'000, 'x');
+  EXPECT_LT(describe(failure).size(), 300u);
+  failure.secondary = true;
+  EXPECT_EQ(describe(failure), "rank 1 on n2 failed: signal 9 (SIGKILL)");
+  failure.kind = "collective";
+  EXPECT_EQ(describe(failure), "rank 1 on n2 left the round: ValueError: bad batch");
+}
+
+// What torch.distributed.elastic.multiprocessing.errors reads and writes.
+TEST(Report, ErrorFileForALauncherAbove) {
+  wire::Failure failure = worker(1, 0, 9);
+  failure.time_ms = 1'700'000'000'123;
+  EXPECT_EQ(
+      error_file(failure),
+      R"json({"message":{"errorCode":137,"extraInfo":{"py_callstack":null,)json"
+      R"json("timestamp":"1700000000"},"message":"rank 1 on n2 failed: signal 9 (SIGKILL)"}})json");
+  failure.message = "ValueError: \xff";
+  failure.callstack = "Traceback";
+  EXPECT_THAT(error_file(failure), HasSubstr(R"("py_callstack":"Traceback")"));
+  EXPECT_THAT(error_file(failure), HasSubstr("ValueError: "));
 }
 
 TEST(Report, StatusIsNeverSuccess) {

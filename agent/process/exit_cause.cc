@@ -1,0 +1,72 @@
+#include "agent/process/exit_cause.h"
+
+#include <csignal>
+
+#include <fmt/format.h>
+
+#include "common/base/exit_codes.h"
+#include "common/base/signal_name.h"
+
+namespace ddp::agent {
+namespace {
+
+constexpr int kLastSignal = 64;
+
+// Signals by which the kernel ends a program for what it did.
+const char* own_fault(int signal) {
+  switch (signal) {
+    case SIGSEGV:
+      return "segmentation fault: it used an address that is not its own";
+    case SIGBUS:
+      return "bus error: the memory behind a mapping was not there (a full /dev/shm, or a file "
+             "that was cut short)";
+    case SIGILL:
+      return "illegal instruction: built for another processor, or its code is damaged";
+    case SIGFPE:
+      return "arithmetic error, such as an integer division by zero";
+    case SIGABRT:
+      return "it aborted itself";
+    case SIGSYS:
+      return "a system call that its sandbox forbids";
+    case SIGPIPE:
+      return "it wrote to a pipe or socket that nobody reads";
+    case SIGXCPU:
+      return "its limit of processor time was used up (ulimit -t)";
+    case SIGXFSZ:
+      return "a file that it wrote reached its limit (ulimit -f)";
+    default:
+      return nullptr;
+  }
+}
+
+std::string signal_text(const Ending& ending) {
+  if (ending.signal == SIGKILL && ending.memory_kills > 0)
+    return fmt::format("killed by the kernel: out of memory ({})", ending.memory_limit);
+  if (const char* fault = own_fault(ending.signal)) return fault;
+  if (ending.sent_by_agent)
+    return fmt::format("ddp-run sent {} because the round ended", signal_name(ending.signal));
+  if (ending.signal == SIGKILL && ending.memory_is_watched)
+    return "SIGKILL came neither from ddp-run nor from the kernel for lack of memory: another "
+           "process sent it";
+  return fmt::format("{} came from outside ddp-run", signal_name(ending.signal));
+}
+
+}  // namespace
+
+std::string describe_ending(const Ending& ending) {
+  if (ending.signal != 0) return signal_text(ending) + (ending.core_dumped ? "; core dumped" : "");
+  if (ending.exit_code == 0) return "";
+  std::string text;
+  const int inner = ending.exit_code - kExitSignalBase;
+  if (inner > 0 && inner <= kLastSignal) {
+    text = fmt::format("a shell's way to say that a program ended by signal {} ({})", inner,
+                       signal_name(inner));
+  }
+  if (ending.memory_kills > 0) {
+    text += fmt::format("{}the kernel killed {} of this node's processes for lack of memory ({})",
+                        text.empty() ? "" : "; ", ending.memory_kills, ending.memory_limit);
+  }
+  return text;
+}
+
+}  // namespace ddp::agent

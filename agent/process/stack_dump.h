@@ -1,0 +1,51 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/unique_fd.h"
+#include "common/net/timer.h"
+
+namespace ddp::agent {
+
+// write_stacks() in a process of its own, so that neither a thread that hangs in the kernel nor a
+// broken program file can do this process harm. That process is a child of this one; whoever reaps
+// children reaps it. Lives on the thread of `io`.
+class StackDump : public std::enable_shared_from_this<StackDump> {
+ public:
+  static constexpr Duration kLimit{10'000};
+  static constexpr std::size_t kMaxBytes = 256 * 1024;
+
+  // Calls back once, not from inside: with whole lines, what there was after kLimit or kMaxBytes
+  // with a line that says so. Never if the object goes before.
+  static std::shared_ptr<StackDump> start(asio::io_context& io, pid_t pid,
+                                          std::function<void(std::string text)> done);
+  ~StackDump();
+  StackDump(const StackDump&) = delete;
+  StackDump& operator=(const StackDump&) = delete;
+
+ private:
+  StackDump(asio::io_context& io, std::function<void(std::string)> done);
+  void run(pid_t pid);
+  void wait();
+  void on_readable();
+  // `why`: the text is not complete.
+  void finish(const std::string& why);
+
+  asio::io_context& io_;
+  std::function<void(std::string)> done_;
+  asio::posix::stream_descriptor pipe_;
+  UniqueFd helper_;  // A pidfd: its number may be another process's by the time it is killed.
+  net::Timer timer_;
+  std::string text_;
+};
+
+}  // namespace ddp::agent
