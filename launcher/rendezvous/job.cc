@@ -1,3 +1,4 @@
+// What agents say, the loss of nodes, and the end of rounds and of the job.
 #include "launcher/rendezvous/job.h"
 
 #include <algorithm>
@@ -10,24 +11,40 @@
 namespace ddp::rendezvous {
 namespace {
 
-// On top of the job's own limit between SIGTERM and SIGKILL: for the kill itself and the answer.
+// On top of the job's own limit between SIGTERM and SIGKILL and of the time to park: for the kill
+// itself and the answer.
 constexpr Duration kStopGrace{5'000};
 // What a faulty agent can make the coordinator keep of one round.
 constexpr std::size_t kFailuresMax = 4'096;
 
 }  // namespace
 
-Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first)
+Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
+         const JobRecord* record)
     : options_(options),
       id_(first.job_id),
       min_nodes_(first.min_nodes),
       max_nodes_(first.max_nodes),
       max_restarts_(first.max_restarts),
+      restart_on_start_failure_(first.restart_on_start_failure),
+      max_no_progress_(first.max_no_progress),
       join_timeout_(first.join_timeout_ms),
       last_call_(first.last_call_ms),
-      stop_timeout_(first.stop_timeout_ms),
-      now_(now) {
+      stop_timeout_(first.stop_timeout_ms + wire::kParkLimitMs + kStopGrace.count()),
+      scale_up_limit_(first.scale_up_ms),
+      now_(now),
+      start_at_(now) {
+  if (record != nullptr) {
+    next_round_ = record->next_round;
+    inherited_restarts_ = record->restarts;
+    best_step_ = record->best_step;
+    no_progress_ = record->no_progress;
+    if (record->next_round > 0) reason_ = "the rendezvous moved";
+  }
   wait_for_nodes();
+  if (record == nullptr || !record->finished) return;
+  phase_ = Phase::kFinished;
+  result_ = record->result;
 }
 
 void Job::send(ConnectionId to, const wire::CoordinatorMessage& message) {
@@ -35,21 +52,24 @@ void Job::send(ConnectionId to, const wire::CoordinatorMessage& message) {
 }
 
 bool Job::abandoned() const {
-  const bool awaited = std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+  if (phase_ != Phase::kWaiting || !nodes_.empty() || !any_left_ || !held_.empty()) return false;
+  return std::none_of(members_.begin(), members_.end(), [](const Member& member) {
     return member.presence != Member::Presence::kLeft;
   });
-  return phase_ == Phase::kWaiting && nodes_.empty() && !awaited && any_left_;
+}
+
+const Job::Member* Job::member_of(const NodeId& node_id) const {
+  const auto found = rank_by_node_.find(node_id);
+  return found == rank_by_node_.end() ? nullptr : &members_[found->second];
 }
 
 Job::Member* Job::member_of(const NodeId& node_id) {
-  const auto found = std::find_if(members_.begin(), members_.end(), [&](const Member& member) {
-    return member.info.node_id == node_id;
-  });
-  return found == members_.end() ? nullptr : &*found;
+  const auto found = rank_by_node_.find(node_id);
+  return found == rank_by_node_.end() ? nullptr : &members_[found->second];
 }
 
 Job::Member* Job::current_member(const NodeId& node_id, Round round) {
-  if (round != round_ || (phase_ != Phase::kRunning && phase_ != Phase::kStopping)) return nullptr;
+  if (round != round_ || (!is_running() && phase_ != Phase::kStopping)) return nullptr;
   Member* member = member_of(node_id);
   // A node that came back after its loss is in, but has no part in this round.
   return member != nullptr && member->presence == Member::Presence::kIn ? member : nullptr;
@@ -65,7 +85,9 @@ void Job::message(TimePoint now, ConnectionId from, const wire::AgentMessage& me
   if (found == node_of_.end()) return;
   const NodeId node_id = found->second;
   if (phase_ == Phase::kFinished) return;
-  nodes_.at(node_id).heard = now;
+  Node& node = nodes_.at(node_id);
+  node.heard = now;
+  by_silence_.splice(by_silence_.end(), by_silence_, node.silence);
   std::visit([&](const auto& m) { handle(node_id, m); }, message);
 }
 
@@ -74,31 +96,39 @@ void Job::handle(const NodeId&, const wire::Join&) {}
 
 void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   nodes_.at(from).step = message.step;
+  // What a node tells that is still ending another round says nothing of this one.
+  if (Member* member = current_member(from, round_)) note_progress(*member, message.step, false);
 }
 
 void Job::handle(const NodeId& from, const wire::WorkerFailed& message) {
   Member* member = current_member(from, message.round);
   if (member == nullptr) return;
+  note_progress(*member, message.step, message.reports_progress);
   record(message.failure, *member);
   stop_for_failures();
 }
 
 void Job::handle(const NodeId& from, const wire::Succeeded& message) {
   Member* member = current_member(from, message.round);
-  if (member == nullptr) return;
+  if (member == nullptr || member->succeeded) return;
   member->succeeded = true;
+  ++successes_;
+  succeeded_workers_ += member->info.nproc;
   check_all_succeeded();
   stop_for_failures();
 }
 
-void Job::handle(const NodeId&, const wire::NodeCommitted&) {}
-
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
+  if (nodes_.at(from).ending != kNoRound) {
+    if (nodes_.at(from).ending == message.round) ended(from);
+    return;
+  }
   Member* member = current_member(from, message.round);
   if (member == nullptr || phase_ != Phase::kStopping) return;
+  note_progress(*member, message.step, message.reports_progress);
   for (const wire::Failure& failure : message.failures) record(failure, *member);
   member->operations = message.operations;
-  member->stopped = true;
+  unstopped_.erase(rank_of(*member));
   check_stopped();
 }
 
@@ -109,7 +139,10 @@ void Job::handle(const NodeId& from, const wire::Leave& message) {
   any_left_ = true;
   Member* member = member_of(from);
   const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
-  if (member != nullptr) member->presence = Member::Presence::kLeft;
+  if (member != nullptr) {
+    member->presence = Member::Presence::kLeft;
+    unstopped_.erase(rank_of(*member));
+  }
   const std::string reason =
       message.reason.empty() ? fmt::format("node {} left", host) : message.reason;
   if (phase_ == Phase::kWaiting) {
@@ -129,6 +162,7 @@ void Job::handle(const NodeId& from, const wire::Leave& message) {
 void Job::disconnect(TimePoint now, ConnectionId from, std::vector<Action>& out) {
   now_ = now;
   out_ = &out;
+  std::erase_if(held_, [from](const HeldJoin& held) { return held.from == from; });
   const auto found = node_of_.find(from);
   if (found == node_of_.end()) return;
   const NodeId node_id = found->second;
@@ -137,7 +171,12 @@ void Job::disconnect(TimePoint now, ConnectionId from, std::vector<Action>& out)
 
 void Job::remove_node(const NodeId& node_id) {
   const auto found = nodes_.find(node_id);
-  node_of_.erase(found->second.connection);
+  const Node& node = found->second;
+  node_of_.erase(node.connection);
+  by_silence_.erase(node.silence);
+  if (node.ending != kNoRound) --num_ending_;
+  const auto holder = rank_holder_.find(node.join.node_rank);
+  if (holder != rank_holder_.end() && holder->second == node_id) rank_holder_.erase(holder);
   nodes_.erase(found);
 }
 
@@ -150,7 +189,10 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
   remove_node(node_id);
   Member* member = member_of(node_id);
   const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
-  if (was_in) member->presence = Member::Presence::kLost;
+  if (was_in) {
+    member->presence = Member::Presence::kLost;
+    unstopped_.erase(rank_of(*member));
+  }
   if (phase_ == Phase::kWaiting) {
     try_start();
     announce();
@@ -167,7 +209,7 @@ void Job::record(wire::Failure failure, const Member& member) {
   // Who reports is known from the connection; what it says of itself does not count.
   failure.node_id = member.info.node_id;
   failure.host = member.info.host;
-  failure.group_rank = static_cast<int>(&member - members_.data());
+  failure.group_rank = static_cast<int>(rank_of(member));
   if (phase_ == Phase::kStopping && !stop_is_failure_ && failure.kind == "worker" &&
       !is_permanent(failure)) {
     // Workers that fail while the round is stopped for a node's coming or going follow from that.
@@ -181,15 +223,14 @@ void Job::record(wire::Failure failure, const Member& member) {
 }
 
 bool Job::cause_may_come() const {
-  int workers = 0;
-  for (const Member& member : members_) workers += member.succeeded ? 0 : member.info.nproc;
-  return failures_.size() < static_cast<std::size_t>(workers);
+  const int workers = world_size_ - succeeded_workers_;
+  return failures_.size() < static_cast<std::size_t>(std::max(0, workers));
 }
 
 // The stop would end the worker that caused all this before it has said how it failed: by its
 // SIGTERM while it takes its time to exit, for others often end sooner.
 void Job::stop_for_failures() {
-  if (phase_ != Phase::kRunning || failures_.empty()) return;
+  if (!is_running() || failures_.empty()) return;
   const wire::Failure& root = failures_[root_cause(failures_)];
   if (root.secondary && cause_may_come()) {
     if (!cause_deadline_) cause_deadline_ = now_ + options_.cause_wait;
@@ -199,56 +240,36 @@ void Job::stop_for_failures() {
 }
 
 void Job::begin_stop(const std::string& reason, bool is_failure) {
-  if (phase_ != Phase::kRunning) return;
+  if (!is_running()) return;
+  stop_keeps_workers_ = !is_failure || keeps_workers();
   phase_ = Phase::kStopping;
   stop_reason_ = reason;
   stop_is_failure_ = is_failure;
-  stop_deadline_ = now_ + stop_timeout_ + kStopGrace;
+  stop_deadline_ = now_ + stop_timeout_;
+  scale_up_until_.reset();
+  // Who is not back yet is told when it comes.
+  for (const std::size_t rank : awaited_) members_[rank].presence = Member::Presence::kLost;
+  awaited_.clear();
+  unstopped_.clear();
   for (const Member& member : members_) {
     if (member.presence != Member::Presence::kIn) continue;
-    send(nodes_.at(member.info.node_id).connection, wire::Stop{round_, reason});
+    unstopped_.insert(rank_of(member));
+    send(nodes_.at(member.info.node_id).connection,
+         wire::Stop{round_, reason, stop_keeps_workers_});
   }
   check_stopped();
 }
 
 void Job::check_stopped() {
-  if (phase_ != Phase::kStopping) return;
-  const bool all = std::all_of(members_.begin(), members_.end(), [](const Member& member) {
-    return member.stopped || member.presence != Member::Presence::kIn;
-  });
-  if (all) decide_after_stop();
-}
-
-// All processes of the round are gone.
-void Job::decide_after_stop() {
-  const auto primary = std::any_of(failures_.begin(), failures_.end(),
-                                   [](const wire::Failure& failure) { return !failure.secondary; });
-  if (!primary && (!stop_is_failure_ || !leave_reason_.empty())) {
-    // Where a node left, secondary failures follow from that, whichever was heard of first.
-    reason_ = leave_reason_.empty() ? stop_reason_ : leave_reason_;
-    reason_is_charged_ = false;
-    return wait_for_nodes();
-  }
-  const wire::Failure& root = failures_[root_cause(failures_)];
-  const bool permanent = is_permanent(root);
-  if (!permanent && restarts() < max_restarts_) {
-    ++own_restarts_;
-    reason_ = describe(root);
-    reason_is_charged_ = true;
-    return wait_for_nodes();
-  }
-  std::string summary = describe(root);
-  if (!permanent && max_restarts_ > 0) {
-    summary += fmt::format("; all {} restarts are used up", max_restarts_);
-  }
-  finish(exit_status(root), summary, round_report(permanent));
+  if (phase_ == Phase::kStopping && unstopped_.empty()) decide_after_stop();
 }
 
 std::string Job::round_report(bool permanent) const {
   std::vector<std::pair<std::string, std::vector<std::string>>> operations;
   for (const Member& member : members_)
     operations.emplace_back(member.info.host, member.operations);
-  return failure_report({.job_id = id_,
+  return failure_report({.program = program_,
+                         .job_id = id_,
                          .failures = failures_,
                          .round = round_,
                          .nodes = static_cast<int>(members_.size()),
@@ -260,9 +281,7 @@ std::string Job::round_report(bool permanent) const {
 }
 
 void Job::check_all_succeeded() {
-  const bool all = std::all_of(members_.begin(), members_.end(),
-                               [](const Member& member) { return member.succeeded; });
-  if (!all) return;
+  if (successes_ < members_.size()) return;
   finish(kExitSuccess,
          fmt::format("{} on {} succeeded in round {} after {}", counted(world_size_, "worker"),
                      counted(static_cast<int>(members_.size()), "node"), round_,
@@ -270,10 +289,21 @@ void Job::check_all_succeeded() {
          "");
 }
 
-void Job::finish(int exit_code, const std::string& summary, const std::string& report) {
+void Job::persist() {
+  out_->push_back(
+      Persist{{id_, next_round_, restarts(), best_step_, no_progress_, finished(), result_}});
+}
+
+void Job::finish(int exit_code, const std::string& summary, const std::string& report,
+                 const std::string& error) {
   phase_ = Phase::kFinished;
-  result_ = wire::Finish{exit_code, summary, report};
+  result_ = wire::Finish{exit_code, summary, report, error};
+  persist();
   for (const auto& [node_id, node] : nodes_) send(node.connection, result_);
+  for (const HeldJoin& held : held_) {
+    refuse(held.from, fmt::format("job {} is over: {}", id_, result_.summary));
+  }
+  held_.clear();
   out_->push_back(JobFinished{id_, result_});
 }
 
@@ -281,58 +311,6 @@ void Job::end(TimePoint now, int exit_code, const std::string& reason, std::vect
   now_ = now;
   out_ = &out;
   if (!finished()) finish(exit_code, reason, "");
-}
-
-// ---- time ----
-
-std::optional<TimePoint> Job::next_deadline() const {
-  if (phase_ == Phase::kFinished) return std::nullopt;
-  std::optional<TimePoint> next;
-  const auto consider = [&next](TimePoint when) { next = next ? std::min(*next, when) : when; };
-  for (const auto& [node_id, node] : nodes_) consider(node.heard + options_.lease);
-  if (phase_ == Phase::kStopping) consider(stop_deadline_);
-  if (phase_ == Phase::kRunning && cause_deadline_) consider(*cause_deadline_);
-  if (phase_ == Phase::kWaiting) {
-    consider(last_call_ends_ ? *last_call_ends_ : waiting_since_ + join_timeout_);
-    if (!nodes_.empty()) consider(next_announcement_);
-  }
-  return next;
-}
-
-void Job::tick(TimePoint now, std::vector<Action>& out) {
-  now_ = now;
-  out_ = &out;
-  // Those without a part in the round go first, lest a round starts with one of them.
-  std::vector<NodeId> silent;
-  for (const bool has_part : {false, true}) {
-    for (const auto& [node_id, node] : nodes_) {
-      if (now - node.heard < options_.lease) continue;
-      if ((current_member(node_id, round_) != nullptr) == has_part) silent.push_back(node_id);
-    }
-  }
-  for (const NodeId& node_id : silent) {
-    if (finished()) return;
-    out.push_back(CloseConnection{nodes_.at(node_id).connection});
-    lose(node_id, "lease",
-         fmt::format("nothing was heard of it for {:.1f} s",
-                     static_cast<double>(options_.lease.count()) / 1'000));
-  }
-  stop_for_failures();
-  if (phase_ == Phase::kStopping && now >= stop_deadline_) {
-    std::vector<NodeId> late;
-    for (const Member& member : members_) {
-      if (member.presence == Member::Presence::kIn && !member.stopped)
-        late.push_back(member.info.node_id);
-    }
-    for (const NodeId& node_id : late) {
-      out.push_back(CloseConnection{nodes_.at(node_id).connection});
-      lose(node_id, "agent", "it did not stop its workers in time");
-    }
-  }
-  if (phase_ != Phase::kWaiting) return;
-  if (last_call_ends_ && now >= *last_call_ends_) return start_round();
-  if (!last_call_ends_ && now >= waiting_since_ + join_timeout_) return finish_for_missing_nodes();
-  if (now >= next_announcement_) announce();
 }
 
 }  // namespace ddp::rendezvous

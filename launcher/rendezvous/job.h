@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -13,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
+#include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/rendezvous_core.h"
 
 namespace ddp::rendezvous {
@@ -20,10 +23,14 @@ namespace ddp::rendezvous {
 // One job of the coordinator: who is in, which round runs, what has failed, what is left of the
 // restart budget. README.md beside this file has the states and the rules. RendezvousCore owns it
 // and appends the actions of every call to `out`.
+//
+// Costs: a message costs the logarithm of the number of nodes, but for those that change what all
+// nodes must know (the start and the end of a round, who is waited for), which cost a message each.
 class Job {
  public:
-  // `first` decides what later joins must agree with; it still has to join.
-  Job(const CoreOptions& options, TimePoint now, const wire::Join& first);
+  // `first` decides what later joins must agree with; it still has to join. `record`: what an
+  // earlier coordinator has kept of the job, or null.
+  Job(const CoreOptions& options, TimePoint now, const wire::Join& first, const JobRecord* record);
 
   void join(TimePoint now, ConnectionId from, const wire::Join& join, std::string_view peer_address,
             std::vector<Action>& out);
@@ -44,7 +51,8 @@ class Job {
   enum class Phase {
     kWaiting,  // Nodes come; no round runs.
     kRunning,
-    kStopping,  // The round's nodes were told to stop and have not all answered.
+    kRecovering,  // A round that an earlier coordinator began goes on; not all its nodes are back.
+    kStopping,    // The round's nodes were told to stop and have not all answered.
     kFinished,
   };
   // A node that is in: its connection stands.
@@ -53,17 +61,29 @@ class Job {
     std::string address;
     ConnectionId connection = 0;
     std::uint64_t order = 0;
-    TimePoint heard;  // Last message.
+    TimePoint heard;                      // Last message.
+    std::list<NodeId>::iterator silence;  // Its place in by_silence_.
     std::int64_t step = -1;
+    // A round that is over and that it has still to end, until when; it takes part in nothing else
+    // before.
+    Round ending = kNoRound;
+    TimePoint ending_until;
   };
   // A node's part in the current round, or in the last one while none runs.
   struct Member {
-    enum class Presence { kIn, kLost, kLeft };
+    enum class Presence { kIn, kAwaited, kLost, kLeft };
     wire::Member info;
     Presence presence = Presence::kIn;
     bool succeeded = false;
-    bool stopped = false;
+    bool reports_progress = false;
     std::vector<std::string> operations;  // What its workers were waiting for.
+  };
+  // A join that asks for the place of a node which may be gone.
+  struct HeldJoin {
+    ConnectionId from = 0;
+    wire::Join join;
+    std::string peer_address;
+    TimePoint until;
   };
 
   void handle(const NodeId& from, const wire::Join& message);
@@ -74,13 +94,35 @@ class Job {
   void handle(const NodeId& from, const wire::Stopped& message);
   void handle(const NodeId& from, const wire::Leave& message);
 
+  // ---- job_joining.cc ----
   // Why a join is not accepted; empty if it is.
   std::string objection(const wire::Join& join) const;
+  bool hold_for_silent(ConnectionId from, const wire::Join& join, std::string_view peer_address);
+  void release_held();
   void refuse(ConnectionId to, const std::string& message);
   void add_node(ConnectionId from, const wire::Join& join, std::string_view peer_address);
+  bool take_over(ConnectionId from, const wire::Join& join);
   void take_numbers(const wire::Join& join);
-  void welcome_into_running_round(const NodeId& node_id);
+  void place(const NodeId& node_id);
+  void order_end_of(Round round, const NodeId& node_id);
+  void ended(const NodeId& node_id);
 
+  // ---- job_recovering.cc ----
+  bool is_world(const wire::Join& join) const;
+  bool returns_to_round(const wire::Join& join);
+  void adopt(const NodeId& node_id);
+  void come_back(const NodeId& node_id);
+  void miss(const std::vector<NodeId>& node_ids, const std::string& why);
+  void check_recovered();
+
+  // ---- job_scale_up.cc ----
+  void welcome_newcomer(const NodeId& node_id);
+  void begin_scale_up();
+  void check_scale_up();
+  bool has_room() const;
+  std::vector<const Node*> newcomers() const;
+
+  // ---- job.cc ----
   // The node's connection is gone, or counts as such.
   void lose(const NodeId& node_id, const std::string& kind, const std::string& why);
   void remove_node(const NodeId& node_id);
@@ -92,26 +134,49 @@ class Job {
   bool cause_may_come() const;
   void begin_stop(const std::string& reason, bool is_failure);
   void check_stopped();
-  void decide_after_stop();
   void check_all_succeeded();
+  void finish(int exit_code, const std::string& summary, const std::string& report,
+              const std::string& error = "");
+  void persist();
+  std::string round_report(bool permanent) const;
 
+  // ---- job_restarts.cc ----
+  void note_progress(Member& member, std::int64_t step, bool reports_progress);
+  bool keeps_workers() const;
+  void decide_after_stop();
+  std::optional<std::string> why_not_restarted(const wire::Failure& root) const;
+  void restart_for(const wire::Failure& root);
+  bool charge_lost_coordinator();
+
+  // ---- job_waiting.cc ----
   void wait_for_nodes();
   void try_start();
   void start_round();
-  void send_spare(const Node& node);
+  void set_members(std::vector<Member> members);
+  void send_spares(const std::vector<const Node*>& nodes, const std::string& text);
+  std::string spare_text() const;
   bool all_previous_are_in() const;
   void announce();
   void finish_for_missing_nodes();
-  void finish(int exit_code, const std::string& summary, const std::string& report);
+
+  // ---- job_time.cc ----
+  void lose_silent_nodes();
+  void lose_slow_nodes();
 
   Member* member_of(const NodeId& node_id);
+  const Member* member_of(const NodeId& node_id) const;
+  std::size_t rank_of(const Member& member) const {
+    return static_cast<std::size_t>(&member - members_.data());
+  }
   // The member if it takes part in `round` and the round is not over; else null.
   Member* current_member(const NodeId& node_id, Round round);
+  bool is_running() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }
   int restarts() const { return inherited_restarts_ + own_restarts_; }
+  // Nodes that a round can begin with.
+  int available() const { return static_cast<int>(nodes_.size()) - num_ending_; }
   std::vector<std::string> hosts() const;
   std::string missing_detail() const;
   std::string waiting_text(TimePoint now) const;
-  std::string round_report(bool permanent) const;
   void send(ConnectionId to, const wire::CoordinatorMessage& message);
 
   const CoreOptions options_;
@@ -119,9 +184,12 @@ class Job {
   const int min_nodes_;
   const int max_nodes_;
   const int max_restarts_;
+  const bool restart_on_start_failure_;
+  const int max_no_progress_;
   const Duration join_timeout_;
   const Duration last_call_;
   const Duration stop_timeout_;
+  const Duration scale_up_limit_;
 
   TimePoint now_;                       // Of the call that is being served.
   std::vector<Action>* out_ = nullptr;  // Likewise.
@@ -129,26 +197,53 @@ class Job {
   Phase phase_ = Phase::kWaiting;
   std::map<NodeId, Node> nodes_;
   std::map<ConnectionId, NodeId> node_of_;
+  std::map<int, NodeId> rank_holder_;  // Of asked-for node ranks.
+  std::list<NodeId> by_silence_;       // Whoever was not heard of for longest is first.
+  int num_ending_ = 0;                 // Nodes with `ending` set.
+  std::vector<HeldJoin> held_;
   std::set<NodeId> known_;  // Every node that ever was in.
   std::uint64_t joins_ = 0;
   bool any_left_ = false;
+  std::string program_;  // What runs, as the first node that says so calls it.
 
   // Restarts that joins know of from a lost coordinator, and those charged by this one.
   int inherited_restarts_ = 0;
   int own_restarts_ = 0;
+  bool loss_to_charge_ = false;  // A coordinator was lost, and its round did not go on.
   bool coordinator_loss_charged_ = false;
   Round next_round_ = 0;
   std::string reason_ = "first round";  // For the next RoundStart.
   bool reason_is_charged_ = false;      // Whether that reason cost a restart.
 
-  Round round_ = kNoRound;
+  std::int64_t best_step_ = -1;  // The largest that was ever reported.
+  int no_progress_ = 0;          // Restarts in a row without a step beyond it.
+  int restarts_in_row_ = 0;      // Likewise, with the one before them; for the back-off.
+  TimePoint start_at_;           // No round begins before.
+
+  Round round_ = kNoRound;  // That this coordinator has begun or adopted.
   int world_size_ = 0;
-  std::vector<Member> members_;          // By group rank.
+  std::vector<Member> members_;  // By group rank.
+  std::unordered_map<NodeId, std::size_t> rank_by_node_;
+  std::set<std::size_t> awaited_;        // In kRecovering: who is not back,
+  TimePoint awaited_until_;              // and until when.
+  std::set<std::size_t> unstopped_;      // In kStopping: who has not answered.
+  std::size_t successes_ = 0;            // Members.
+  int succeeded_workers_ = 0;            // Of them.
   std::vector<wire::Failure> failures_;  // Of round_, in order of arrival.
+  TimePoint round_began_;
+  bool round_is_restart_ = false;    // It began by a restart that was charged.
+  bool round_reports_ = false;       // Its workers report progress.
+  std::int64_t round_step_ = -1;     // The largest step of this round.
+  std::int64_t best_at_start_ = -1;  // best_step_ when it began.
   // Until when the round goes on although a worker has failed; set once all its failures are
   // secondary.
   std::optional<TimePoint> cause_deadline_;
-  bool stop_is_failure_ = false;  // Why the round is being stopped.
+  // Until when members may commit before the round changes for a new node; set while that is under
+  // way.
+  std::optional<TimePoint> scale_up_until_;
+  std::set<std::size_t> uncommitted_;  // Who has not committed yet.
+  bool stop_is_failure_ = false;       // Why the round is being stopped.
+  bool stop_keeps_workers_ = true;
   std::string stop_reason_;
   std::string leave_reason_;  // Of a member that left during the round; empty if none did.
   TimePoint stop_deadline_;
@@ -157,6 +252,7 @@ class Job {
   std::optional<TimePoint>
       last_call_ends_;  // Set while min_nodes_ or more are in and no round runs.
   TimePoint next_announcement_;
+  TimePoint last_announcement_;
   wire::Finish result_;
 };
 

@@ -17,14 +17,45 @@ std::string Job::objection(const wire::Join& join) const {
     return fmt::format("this node has --max-restarts {}, the job has {}; give every node the same",
                        join.max_restarts, max_restarts_);
   }
-  if (join.node_rank < 0) return "";
-  for (const auto& [node_id, node] : nodes_) {
-    if (node_id != join.node_id && node.join.node_rank == join.node_rank) {
-      return fmt::format("--node-rank {} is taken by {}; give each node its own", join.node_rank,
-                         node.join.host);
-    }
+  const auto holder = rank_holder_.find(join.node_rank);
+  if (holder == rank_holder_.end() || holder->second == join.node_id) return "";
+  return fmt::format("--node-rank {} is taken by {}; give each node its own", join.node_rank,
+                     nodes_.at(holder->second).join.host);
+}
+
+// A node rank is asked for from the host of the node that has it. That one may be dead and not
+// known to be: its lease decides in a moment. True if the join must wait for that.
+bool Job::hold_for_silent(ConnectionId from, const wire::Join& join,
+                          std::string_view peer_address) {
+  const auto holder = rank_holder_.find(join.node_rank);
+  if (holder == rank_holder_.end() || holder->second == join.node_id) return false;
+  const Node& node = nodes_.at(holder->second);
+  if (node.join.host != join.host) return false;
+  const Duration silent = options_.heartbeat + options_.heartbeat / 2;
+  if (now_ - node.heard >= silent) {
+    const NodeId gone = holder->second;
+    out_->push_back(CloseConnection{node.connection});
+    lose(gone, "agent", "another ddp-run on its host has taken its place");
+    return false;
   }
-  return "";
+  const auto mine = [from](const HeldJoin& held) { return held.from == from; };
+  if (std::any_of(held_.begin(), held_.end(), mine)) return false;
+  held_.push_back({from, join, std::string(peer_address), node.heard + silent});
+  return true;
+}
+
+// Joins again those that were held; whoever they wait for is silent by now, or is alive.
+void Job::release_held() {
+  std::vector<HeldJoin> due;
+  for (const HeldJoin& held : held_) {
+    if (now_ >= held.until) due.push_back(held);
+  }
+  for (const HeldJoin& held : due) {
+    // The end of the job answers them all.
+    if (finished()) return;
+    join(now_, held.from, held.join, held.peer_address, *out_);
+    std::erase_if(held_, [&](const HeldJoin& other) { return other.from == held.from; });
+  }
 }
 
 void Job::refuse(ConnectionId to, const std::string& message) {
@@ -37,8 +68,10 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
   now_ = now;
   out_ = &out;
   if (!finished()) {
+    if (hold_for_silent(from, join, peer_address)) return;
     const std::string why_not = objection(join);
     if (!why_not.empty()) return refuse(from, fmt::format("job {}: {}", id_, why_not));
+    if (take_over(from, join)) return;
     if (const auto old = nodes_.find(join.node_id); old != nodes_.end()) {
       out.push_back(CloseConnection{old->second.connection});
       lose(join.node_id, "agent", "its agent joined anew");
@@ -56,11 +89,9 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
   }
   add_node(from, join, peer_address);
   take_numbers(join);
-  if (phase_ == Phase::kRunning) {
-    welcome_into_running_round(join.node_id);
-  } else if (phase_ == Phase::kWaiting) {
-    try_start();
-    announce();
+  place(join.node_id);
+  if (const auto found = nodes_.find(join.node_id); found != nodes_.end()) {
+    found->second.join.members = {};
   }
 }
 
@@ -71,49 +102,91 @@ void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view p
   node.connection = from;
   node.order = joins_++;
   node.heard = now_;
+  node.silence = by_silence_.insert(by_silence_.end(), join.node_id);
   nodes_[join.node_id] = std::move(node);
   node_of_[from] = join.node_id;
+  if (join.node_rank >= 0) rank_holder_[join.node_rank] = join.node_id;
   known_.insert(join.node_id);
+  if (program_.empty()) program_ = join.program;
   send(from, wire::Welcome{options_.heartbeat.count(), options_.lease.count()});
+}
+
+// The agent of a member has lost its connection before we have: its workers go on, and so does the
+// round. What it said last may be lost, so it says it again, and so do we.
+bool Job::take_over(ConnectionId from, const wire::Join& join) {
+  const auto found = nodes_.find(join.node_id);
+  if (found == nodes_.end() || join.running_round == kNoRound) return false;
+  Member* member = current_member(join.node_id, join.running_round);
+  if (member == nullptr) return false;
+  Node& node = found->second;
+  out_->push_back(CloseConnection{node.connection});
+  node_of_.erase(node.connection);
+  node_of_[from] = join.node_id;
+  node.connection = from;
+  node.heard = now_;
+  by_silence_.splice(by_silence_.end(), by_silence_, node.silence);
+  send(from, wire::Welcome{options_.heartbeat.count(), options_.lease.count()});
+  const int rank = static_cast<int>(rank_of(*member));
+  if (phase_ == Phase::kStopping) {
+    send(from, wire::Stop{round_, stop_reason_, stop_keeps_workers_});
+    return true;
+  }
+  std::erase_if(failures_,
+                [rank](const wire::Failure& failure) { return failure.group_rank == rank; });
+  if (failures_.empty()) cause_deadline_.reset();
+  if (scale_up_until_ && uncommitted_.contains(rank_of(*member))) {
+    const auto left = std::chrono::duration_cast<Duration>(*scale_up_until_ - now_).count();
+    send(from, wire::CommitRound{round_, std::max<std::int64_t>(left, 0), "a node joins"});
+  }
+  return true;
 }
 
 // A join that knows of a round which this coordinator has not begun comes from the time of a lost
 // one: its numbers go on, and the loss is charged once, whatever the number of nodes that report
-// it.
+// it, if that round does not go on.
 void Job::take_numbers(const wire::Join& join) {
   const bool from_lost_coordinator = join.last_round >= next_round_;
   next_round_ = std::max(next_round_, join.last_round + 1);
   if (from_lost_coordinator) {
     inherited_restarts_ = std::max(inherited_restarts_, join.restarts);
-    if (!coordinator_loss_charged_) {
-      coordinator_loss_charged_ = true;
-      ++own_restarts_;
-      reason_ = "the rendezvous was lost and came back";
-      reason_is_charged_ = true;
-    }
+    loss_to_charge_ = true;
   } else {
     inherited_restarts_ += std::max(0, join.restarts - restarts());
   }
-  if (restarts() > max_restarts_) {
-    finish(
-        kExitCoordinatorLost,
-        fmt::format("the rendezvous was lost in round {} and the budget of {} restarts is used up",
-                    next_round_ - 1, max_restarts_),
-        "");
+}
+
+void Job::place(const NodeId& node_id) {
+  Node& node = nodes_.at(node_id);
+  const Round round = node.join.running_round;
+  if (round != kNoRound) {
+    if (returns_to_round(node.join)) return come_back(node_id);
+    return order_end_of(round, node_id);
+  }
+  if (phase_ == Phase::kRecovering && member_of(node_id) != nullptr) {
+    miss({node_id}, "its workers ended while the rendezvous was away");
+  } else if (phase_ == Phase::kRunning) {
+    welcome_newcomer(node_id);
+  } else if (phase_ == Phase::kWaiting) {
+    try_start();
+    announce();
   }
 }
 
-void Job::welcome_into_running_round(const NodeId& node_id) {
-  if (cause_deadline_) return;  // The round is about to end by its failures anyway.
-  Member* member = member_of(node_id);
-  const bool any_succeeded =
-      std::any_of(members_.begin(), members_.end(), [](const Member& m) { return m.succeeded; });
-  // A job of which a part has succeeded is at its end; it is not worth a restart. A member that was
-  // lost after its success still has it.
-  if (member != nullptr || any_succeeded || static_cast<int>(members_.size()) >= max_nodes_) {
-    return send_spare(nodes_.at(node_id));
-  }
-  begin_stop(fmt::format("node {} joined", nodes_.at(node_id).join.host), false);
+// A round that is over for us still runs there.
+void Job::order_end_of(Round round, const NodeId& node_id) {
+  Node& node = nodes_.at(node_id);
+  if (node.ending == kNoRound) ++num_ending_;
+  node.ending = round;
+  node.ending_until = now_ + stop_timeout_;
+  send(node.connection, wire::Stop{round, fmt::format("round {} is over", round), true});
+}
+
+void Job::ended(const NodeId& node_id) {
+  Node& node = nodes_.at(node_id);
+  node.ending = kNoRound;
+  node.join.running_round = kNoRound;
+  --num_ending_;
+  place(node_id);
 }
 
 }  // namespace ddp::rendezvous

@@ -8,8 +8,8 @@
 namespace ddp::rendezvous {
 
 nlohmann::json Job::status(TimePoint now) const {
-  static constexpr std::array<const char*, 4> kPhaseNames{"waiting", "running", "stopping",
-                                                          "finished"};
+  static constexpr std::array<const char*, 5> kPhaseNames{"waiting", "running", "recovering",
+                                                          "stopping", "finished"};
   nlohmann::json job{{"job_id", id_},
                      {"state", kPhaseNames.at(static_cast<std::size_t>(phase_))},
                      {"round", round_},
@@ -27,13 +27,15 @@ nlohmann::json Job::status(TimePoint now) const {
         {"nproc", node.join.nproc},
         {"step", node.step},
         {"silent_ms", std::chrono::duration_cast<Duration>(now - node.heard).count()}};
-    for (std::size_t rank = 0; rank < members_.size() && phase_ != Phase::kWaiting; ++rank) {
-      if (members_[rank].info.node_id != node_id) continue;
-      entry["group_rank"] = rank;
-      entry["succeeded"] = members_[rank].succeeded;
+    const Member* member = phase_ == Phase::kWaiting ? nullptr : member_of(node_id);
+    if (member != nullptr) {
+      entry["group_rank"] = rank_of(*member);
+      entry["succeeded"] = member->succeeded;
     }
     job["nodes"].push_back(std::move(entry));
   }
+  if (phase_ == Phase::kRecovering) job["nodes_to_come_back"] = awaited_.size();
+  if (phase_ == Phase::kRunning && scale_up_until_) job["nodes_to_commit"] = uncommitted_.size();
   if (phase_ == Phase::kWaiting) job["waiting_for"] = waiting_text(now);
   if (phase_ == Phase::kStopping) job["stopping_because"] = stop_reason_;
   if (phase_ == Phase::kFinished) {

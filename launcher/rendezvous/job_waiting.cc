@@ -13,6 +13,13 @@ namespace ddp::rendezvous {
 namespace {
 
 constexpr std::size_t kNamesMax = 16;
+// Names in a message to a node, which are many messages.
+constexpr std::size_t kHostsMax = 64;
+// How long a round waits for nodes of the one before that were lost.
+constexpr Duration kReturnGrace{1'000};
+// In a large job a change is not told to everybody at once: they come in thousands.
+constexpr std::size_t kSmallJob = 64;
+constexpr Duration kAnnouncementGap{1'000};
 
 std::string join_names(const std::vector<std::string>& names) {
   std::string text;
@@ -31,10 +38,16 @@ std::int64_t seconds_left(TimePoint now, TimePoint then) {
 
 }  // namespace
 
+// The first of them, as people count.
 std::vector<std::string> Job::hosts() const {
   std::vector<std::string> names;
-  for (const auto& [node_id, node] : nodes_) names.push_back(node.join.host);
-  std::sort(names.begin(), names.end(), natural_less);
+  for (const auto& [node_id, node] : nodes_) {
+    if (node.ending == kNoRound) names.push_back(node.join.host);
+  }
+  const auto shown = std::min(names.size(), kHostsMax);
+  std::partial_sort(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), names.end(),
+                    natural_less);
+  names.resize(shown);
   return names;
 }
 
@@ -46,11 +59,13 @@ void Job::wait_for_nodes() {
   announce();
 }
 
+// Those that left are not waited for.
 bool Job::all_previous_are_in() const {
   bool any = false;
   for (const Member& member : members_) {
     if (member.presence == Member::Presence::kLeft) continue;
-    if (!nodes_.contains(member.info.node_id)) return false;
+    const auto found = nodes_.find(member.info.node_id);
+    if (found == nodes_.end() || found->second.ending != kNoRound) return false;
     any = true;
   }
   return any;
@@ -58,23 +73,53 @@ bool Job::all_previous_are_in() const {
 
 void Job::try_start() {
   if (phase_ != Phase::kWaiting) return;
-  const int have = static_cast<int>(nodes_.size());
+  const int have = available();
   if (have < min_nodes_) {
     last_call_ends_.reset();
     return;
   }
-  if (!last_call_ends_) last_call_ends_ = now_ + last_call_;
-  if (have >= max_nodes_ || all_previous_are_in() || now_ >= *last_call_ends_) start_round();
+  // Nodes that were lost come back at once or not for long.
+  const Duration grace = round_ == kNoRound ? last_call_ : std::min(last_call_, kReturnGrace);
+  if (!last_call_ends_) last_call_ends_ = now_ + grace;
+  if (now_ < start_at_) return;
+  if (have >= max_nodes_ || now_ >= *last_call_ends_ || all_previous_are_in()) start_round();
+}
+
+void Job::set_members(std::vector<Member> members) {
+  members_ = std::move(members);
+  rank_by_node_.clear();
+  world_size_ = 0;
+  for (const Member& member : members_) {
+    rank_by_node_[member.info.node_id] = rank_of(member);
+    world_size_ += member.info.nproc;
+  }
+  awaited_.clear();
+  unstopped_.clear();
+  uncommitted_.clear();
+  scale_up_until_.reset();
+  successes_ = 0;
+  succeeded_workers_ = 0;
+  failures_.clear();
+  cause_deadline_.reset();
+  stop_reason_.clear();
+  leave_reason_.clear();
+  round_began_ = now_;
+  round_is_restart_ = false;
+  round_reports_ = false;
+  round_step_ = -1;
+  best_at_start_ = best_step_;
 }
 
 void Job::start_round() {
+  if (!charge_lost_coordinator()) return;
   std::vector<Candidate> candidates;
   for (const auto& [node_id, node] : nodes_) {
+    if (node.ending != kNoRound) continue;
     const Member* previous = member_of(node_id);
     candidates.push_back({.node_id = node_id,
                           .host = node.join.host,
                           .wanted = node.join.node_rank,
-                          .previous = previous ? static_cast<int>(previous - members_.data()) : -1,
+                          .previous = previous ? static_cast<int>(rank_of(*previous)) : -1,
                           .order = node.order});
   }
   const auto limit = static_cast<std::size_t>(max_nodes_);
@@ -82,46 +127,49 @@ void Job::start_round() {
 
   phase_ = Phase::kRunning;
   round_ = next_round_++;
-  failures_.clear();
-  cause_deadline_.reset();
-  stop_reason_.clear();
-  leave_reason_.clear();
-  world_size_ = 0;
-  members_.clear();
-  wire::RoundStart start;
-  start.round = round_;
-  start.restarts = restarts();
-  start.max_restarts = max_restarts_;
+  std::vector<Member> members;
+  std::vector<wire::Member> infos;
+  Rank next_rank = 0;
   for (const Candidate& candidate : by_rank) {
     Node& node = nodes_.at(candidate.node_id);
     node.step = -1;
     Member member;
-    member.info = {candidate.node_id, candidate.host, node.address, node.join.nproc, world_size_};
-    world_size_ += node.join.nproc;
-    start.members.push_back(member.info);
-    members_.push_back(std::move(member));
+    member.info = {candidate.node_id, candidate.host, node.address, node.join.nproc, next_rank};
+    next_rank += node.join.nproc;
+    infos.push_back(member.info);
+    members.push_back(std::move(member));
   }
+  set_members(std::move(members));
+  round_is_restart_ = reason_is_charged_;
+  wire::RoundStart start;
+  start.round = round_;
+  start.restarts = restarts();
+  start.max_restarts = max_restarts_;
   start.world_size = world_size_;
+  start.members = wire::MemberList(std::move(infos));
   start.reason = reason_;
   if (reason_is_charged_) {
     start.reason += fmt::format("; restart {} of {}", restarts(), max_restarts_);
   }
+  persist();
   out_->push_back(RoundBegins{id_, round_});
   for (const Member& member : members_) {
     send(nodes_.at(member.info.node_id).connection, start);
     ++start.group_rank;
   }
-  for (const auto& [node_id, node] : nodes_) {
-    if (member_of(node_id) == nullptr) send_spare(node);
-  }
+  send_spares(newcomers(), spare_text());
 }
 
-void Job::send_spare(const Node& node) {
-  send(node.connection,
-       wire::Waiting{static_cast<int>(nodes_.size()), min_nodes_, max_nodes_, hosts(),
-                     fmt::format("round {} runs on {} nodes; this node is a spare and takes the "
-                                 "place of one that is lost",
-                                 round_, members_.size())});
+std::string Job::spare_text() const {
+  return fmt::format(
+      "round {} runs on {} nodes; this node is a spare and takes the place of one that is lost",
+      round_, members_.size());
+}
+
+void Job::send_spares(const std::vector<const Node*>& nodes, const std::string& text) {
+  if (nodes.empty()) return;
+  const wire::Waiting waiting{available(), min_nodes_, max_nodes_, hosts(), text};
+  for (const Node* node : nodes) send(node->connection, waiting);
 }
 
 // Which nodes are missing, as far as that can be known.
@@ -130,6 +178,7 @@ std::string Job::missing_detail() const {
   for (const Member& member : members_) {
     const bool awaited = member.presence != Member::Presence::kLeft;
     if (awaited && !nodes_.contains(member.info.node_id)) lost.push_back(member.info.host);
+    if (lost.size() > kNamesMax) break;
   }
   if (!lost.empty()) return fmt::format(" (lost: {})", join_names(lost));
   std::set<int> ranks;
@@ -145,9 +194,13 @@ std::string Job::missing_detail() const {
 }
 
 std::string Job::waiting_text(TimePoint now) const {
-  const int have = static_cast<int>(nodes_.size());
+  const int have = available();
   const std::string names = have == 0 ? "" : fmt::format(" ({})", join_names(hosts()));
   const std::string_view are = have == 1 ? "is" : "are";
+  if (last_call_ends_ && start_at_ > now) {
+    return fmt::format("{} of {} nodes {} in{}; the next round begins in {} s", have, max_nodes_,
+                       are, names, seconds_left(now, start_at_));
+  }
   if (last_call_ends_) {
     return fmt::format("{} of {} nodes {} in{}, enough to start; waiting {} s more for others",
                        have, max_nodes_, are, names, seconds_left(now, *last_call_ends_));
@@ -160,26 +213,32 @@ std::string Job::waiting_text(TimePoint now) const {
 
 void Job::announce() {
   if (phase_ != Phase::kWaiting) return;
+  if (nodes_.size() > kSmallJob && now_ < last_announcement_ + kAnnouncementGap) {
+    next_announcement_ = std::min(next_announcement_, last_announcement_ + kAnnouncementGap);
+    return;
+  }
+  last_announcement_ = now_;
   next_announcement_ = now_ + options_.waiting_repeat;
   if (nodes_.empty()) return;
-  const wire::Waiting waiting{static_cast<int>(nodes_.size()), min_nodes_, max_nodes_, hosts(),
-                              waiting_text(now_)};
+  const wire::Waiting waiting{available(), min_nodes_, max_nodes_, hosts(), waiting_text(now_)};
   for (const auto& [node_id, node] : nodes_) send(node.connection, waiting);
 }
 
 void Job::finish_for_missing_nodes() {
-  const int have = static_cast<int>(nodes_.size());
+  const int have = available();
   std::string summary =
       fmt::format("only {} of {}{} nodes came within {} s; in: {}; {} missing{}", have,
                   min_nodes_ < max_nodes_ ? "at least " : "", min_nodes_,
                   std::chrono::duration_cast<std::chrono::seconds>(join_timeout_).count(),
                   have == 0 ? "none" : join_names(hosts()), min_nodes_ - have, missing_detail());
   std::string report;
+  std::string error;
   if (!failures_.empty()) {
     summary += fmt::format("; before that, {}", describe(failures_[root_cause(failures_)]));
     report = round_report(false);
+    error = error_file(failures_[root_cause(failures_)]);
   }
-  finish(kExitJoinTimeout, summary, report);
+  finish(kExitJoinTimeout, summary, report, error);
 }
 
 }  // namespace ddp::rendezvous

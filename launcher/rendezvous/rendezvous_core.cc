@@ -50,7 +50,14 @@ std::string invalid(const wire::Join& join) {
   if (outside(join.last_round, kNoRound, kRoundMax)) {
     return out_of_range("last round", join.last_round, kNoRound, kRoundMax);
   }
-  for (const std::int64_t ms : {join.join_timeout_ms, join.last_call_ms, join.stop_timeout_ms}) {
+  if (outside(join.running_round, kNoRound, join.last_round)) {
+    return out_of_range("running round", join.running_round, kNoRound, join.last_round);
+  }
+  if (outside(join.max_no_progress, 0, kRestartsMax)) {
+    return out_of_range("max no progress", join.max_no_progress, 0, kRestartsMax);
+  }
+  for (const std::int64_t ms :
+       {join.join_timeout_ms, join.last_call_ms, join.stop_timeout_ms, join.scale_up_ms}) {
     if (outside(ms, 0, kTimeoutMsMax))
       return out_of_range("a time limit in ms", ms, 0, kTimeoutMsMax);
   }
@@ -87,7 +94,10 @@ std::vector<Action> RendezvousCore::on_join(TimePoint now, ConnectionId from,
     return actions;
   }
   std::unique_ptr<Job>& job = jobs_[join.job_id];
-  if (job == nullptr) job = std::make_unique<Job>(options_, now, join);
+  if (job == nullptr) {
+    const auto kept = records_.extract(join.job_id);
+    job = std::make_unique<Job>(options_, now, join, kept.empty() ? nullptr : &kept.mapped());
+  }
   job_of_[from] = join.job_id;
   job->join(now, from, join, peer_address, actions);
   return actions;
@@ -136,7 +146,9 @@ std::vector<Action> RendezvousCore::on_tick(TimePoint now) {
   return settled(std::move(actions));
 }
 
-void RendezvousCore::restore(TimePoint, const JobRecord&) {}
+void RendezvousCore::restore(TimePoint, const JobRecord& record) {
+  records_[record.job_id] = record;
+}
 
 std::optional<TimePoint> RendezvousCore::next_deadline() const {
   std::optional<TimePoint> next;

@@ -42,8 +42,8 @@ struct JobFinished {
   std::string job_id;
   wire::Finish finish;
 };
-// What follows, in this batch and in later ones, must not leave before this record is where the next
-// coordinator finds it. Where nobody keeps records it is ignored.
+// What follows, in this batch and in later ones, must not leave before this record is where the
+// next coordinator finds it. Where nobody keeps records it is ignored.
 struct Persist {
   JobRecord record;
 };
@@ -89,6 +89,9 @@ class RendezvousCore {
   std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code,
                               const std::string& reason);
 
+  // Whether a job of this id is known, running or over.
+  bool has_job(const std::string& job_id) const { return jobs_.contains(job_id); }
+
   // Jobs as JSON for GET /status.
   std::string status_json(TimePoint now) const;
 
@@ -100,6 +103,7 @@ class RendezvousCore {
 
   CoreOptions options_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<std::string, JobRecord> records_;    // Of jobs that nobody has joined since restore().
   std::map<ConnectionId, std::string> job_of_;  // Connections that have joined.
   std::deque<std::string> finished_;            // Jobs that are over, oldest first.
 };

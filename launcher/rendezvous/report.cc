@@ -5,11 +5,11 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
+#include "common/wire/error_file.h"
 
 namespace ddp::rendezvous {
 namespace {
@@ -209,14 +209,11 @@ std::string failure_report(const ReportInput& input) {
 }
 
 std::string error_file(const wire::Failure& failure) {
-  nlohmann::json json;
-  nlohmann::json& message = json["message"];
-  message["message"] = failure.message.empty() ? describe(failure) : failure.message;
-  message["extraInfo"]["py_callstack"] = nullptr;
-  if (!failure.callstack.empty()) message["extraInfo"]["py_callstack"] = failure.callstack;
-  message["extraInfo"]["timestamp"] = std::to_string(failure.time_ms / 1'000);
-  message["errorCode"] = exit_status(failure);
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return wire::encode_error_file(
+      {.message = failure.message.empty() ? describe(failure) : failure.message,
+       .callstack = failure.callstack,
+       .time_ms = failure.time_ms,
+       .exit_code = exit_status(failure)});
 }
 
 }  // namespace ddp::rendezvous

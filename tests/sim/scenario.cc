@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<const char*, kFaultKinds> kNames{
     "worker killed",     "worker fails", "worker hangs", "spawn fails", "agent crash",
     "node killed",       "user signal",  "reset",        "partition",   "agent paused",
-    "coordinator crash", "node joins",   "job ended"};
+    "coordinator crash", "node joins",   "node returns", "job ended"};
 
 Fault make_fault(Random& random) {
   static constexpr std::array<int, 8> kExitCodes{1, 1, 1, 2, 37, 73, 255, 65};
@@ -59,6 +59,15 @@ Scenario make_scenario(std::uint64_t seed) {
   if (scenario.with_node_ranks) nodes = std::min<std::int64_t>(nodes, job.max_nodes);
   for (std::int64_t i = 0; i < nodes; ++i) scenario.node_starts.push_back(random.ms(0, 2'000));
   scenario.work = random.ms(10, 12'000);
+  job.restart_on_start_failure = !random.one_in(4);
+  job.max_no_progress = static_cast<int>(random.between(0, 4));
+  job.scale_up_ms = random.one_in(4) ? 0 : random.between(10, 3'000);
+  job.progress_timeout_ms = random.one_in(2) ? 0 : random.between(1'500, 6'000);
+  const std::int64_t kinds = random.between(1, 7);
+  scenario.with_plain = (kinds & 1) != 0;
+  scenario.with_reporting = (kinds & 2) != 0;
+  scenario.with_reconfigurable = (kinds & 4) != 0;
+  scenario.with_records = random.one_in(3);
   scenario.through_wire = random.one_in(16);
   // One seed in eight has no fault at all: it must end well.
   if (!random.one_in(8)) {
@@ -73,10 +82,16 @@ std::string describe(const Scenario& scenario) {
   std::string text = fmt::format(
       "--nnodes {}:{} --max-restarts {}, join {} ms, last call {} ms, stop {} ms, coordinator {} "
       "ms, "
-      "{} nodes{}, work {} ms\n",
+      "{} nodes{}, work {} ms, {} start failures, no progress {}, scale-up {} ms, progress timeout "
+      "{} ms, workers{}{}{}{}\n",
       job.min_nodes, job.max_nodes, job.max_restarts, job.join_timeout_ms, job.last_call_ms,
       job.stop_timeout_ms, job.coordinator_timeout_ms, scenario.node_starts.size(),
-      scenario.with_node_ranks ? " with node ranks" : "", scenario.work.count());
+      scenario.with_node_ranks ? " with node ranks" : "", scenario.work.count(),
+      job.restart_on_start_failure ? "restarts" : "ends by", job.max_no_progress, job.scale_up_ms,
+      job.progress_timeout_ms, scenario.with_plain ? " plain" : "",
+      scenario.with_reporting ? " reporting" : "",
+      scenario.with_reconfigurable ? " reconfigurable" : "",
+      scenario.with_records ? ", with records" : "");
   for (const Fault& fault : scenario.faults) {
     text += fmt::format("  {:>6} ms: {}, for {} ms, status {}\n", fault.at.count(),
                         kNames.at(static_cast<std::size_t>(fault.kind)), fault.length.count(),

@@ -22,9 +22,10 @@ enum class FaultKind {
   kAgentPaused,       // An agent does not run for a while (SIGSTOP, swapping).
   kCoordinatorCrash,  // The coordinator's process dies and comes back empty, or never.
   kNodeJoins,         // One more node comes.
+  kNodeReturns,       // A ddp-run is killed, its connection stays open; another one takes its rank.
   kJobEnded,          // The user interrupts the ddp-run that hosts the coordinator.
 };
-inline constexpr int kFaultKinds = 13;
+inline constexpr int kFaultKinds = 14;
 
 struct Fault {
   FaultKind kind{};
@@ -39,7 +40,14 @@ struct Scenario {
   config::JobSpec job;                // Common part of every node.
   std::vector<Duration> node_starts;  // When each ddp-run is typed.
   bool with_node_ranks = false;
-  Duration work{0};  // What a round takes once all workers are there.
+  Duration work{0};  // What a round takes once all workers are there, from its first step on.
+  // What kinds of workers there are: those that know nothing of us, those that report progress, and
+  // those that can take part in the next round without being started again.
+  bool with_plain = true;
+  bool with_reporting = false;
+  bool with_reconfigurable = false;
+  bool with_records = false;  // The coordinator's record of the job outlives it.
+  int nproc_max = 3;
   std::vector<Fault> faults;
   bool through_wire = false;  // Messages are encoded and decoded on their way.
 };

@@ -1,12 +1,13 @@
 // Runs seeded histories of the real coordinator and agents and checks what must hold in all of
 // them.
 //
-//   sim_test                    a fixed set of seeds
+//   sim_test                    20,000 seeds
 //   sim_test --seed N           one seed, with its history on standard output
 //   sim_test --seeds N --from M seeds M .. M + N - 1, for long runs
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <string>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@
 namespace ddp::sim {
 namespace {
 
-Seeds options{{}, 3'000};
+Seeds options{{}, 20'000};
 
 std::string complaint(std::uint64_t seed, const std::string& violation) {
   return fmt::format("seed {}: {}\nrepeat it with: sim_test --seed {}\n{}", seed, violation, seed,
@@ -32,6 +33,7 @@ TEST(Simulation, EveryHistoryKeepsTheRules) {
     return;
   }
   std::map<int, int> exit_codes;
+  std::map<std::string, int> events;
   std::size_t rounds = 0;
   for (std::uint64_t seed = options.from; seed < options.from + options.count; ++seed) {
     Simulation simulation(seed);
@@ -39,15 +41,25 @@ TEST(Simulation, EveryHistoryKeepsTheRules) {
     EXPECT_FALSE(violation) << complaint(seed, *violation);
     rounds += simulation.rounds();
     for (const auto& [code, count] : simulation.exit_codes()) exit_codes[code] += count;
+    for (const auto& [event, count] : simulation.events()) events[event] += count;
   }
   fmt::print("{} seeds, {} rounds; agents exited with", options.count, rounds);
   for (const auto& [code, count] : exit_codes) fmt::print(" {} ({} times)", code, count);
   fmt::print("\n");
+  for (const auto& [event, count] : events) fmt::print("  {}: {} times\n", event, count);
   if (options.count < 1'000) return;
   // A simulation in which nothing happens proves nothing.
   EXPECT_GT(rounds, options.count);
   for (const int code : {0, 1, 9 + 128, 65, 67, 71, 72, 74, 127, 128 + 15}) {
     EXPECT_TRUE(exit_codes.contains(code)) << "no agent exits with " << code;
+  }
+  for (const char* event :
+       {"commit ordered", "worker commits on request", "stop that keeps workers",
+        "stop for a fresh start", "join with a round that runs", "round goes on after a crash",
+        "node stops with parked workers", "worker goes on in another round", "parked worker ends",
+        "hung worker found", "node comes back with its rank", "ends for lack of progress",
+        "ends before the first step"}) {
+    EXPECT_GT(events[event], static_cast<int>(options.count / 1'000)) << event;
   }
 }
 

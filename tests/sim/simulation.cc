@@ -21,9 +21,11 @@ constexpr Duration kTcpTimeout{8'000};
 }  // namespace
 
 Simulation::Simulation(std::uint64_t seed, bool verbose)
+    : Simulation(make_scenario(seed), seed, verbose) {}
+Simulation::Simulation(Scenario scenario, std::uint64_t seed, bool verbose)
     : seed_(seed),
       verbose_(verbose),
-      scenario_(make_scenario(seed)),
+      scenario_(std::move(scenario)),
       random_(seed),
       checker_(scenario_.job) {}
 Simulation::~Simulation() = default;
@@ -115,7 +117,8 @@ void Simulation::hit_worker(const Fault& fault) {
   }
   if (live.empty()) return;
   const std::size_t victim = live[static_cast<std::size_t>(fault.choice) % live.size()];
-  log(fmt::format("fault: worker {} of round {}", workers_[victim].pid, workers_[victim].round));
+  log(fmt::format("fault: worker {} of round {}", workers_[victim].pid,
+                  workers_[victim].world.second));
   if (fault.kind == FaultKind::kWorkerHangs) {
     workers_[victim].hangs = true;
   } else if (fault.kind == FaultKind::kWorkerKilled) {
@@ -150,6 +153,22 @@ void Simulation::hit_node(const Fault& fault) {
       queue_.after(fault.length, [this, rank = node.spec.node_rank] {
         --starts_to_come_;
         start_node(rank);
+      });
+      return;
+    }
+    case FaultKind::kNodeReturns: {
+      // Nobody tells the coordinator; the successor may come before the lease is over.
+      if (agent.connection) close_for_coordinator(*agent.connection, Duration{60'000});
+      node.alive = false;
+      agent.connection.reset();
+      crash_agent(id);
+      ++starts_to_come_;
+      queue_.after(random_.ms(10, 3'000), [this, node_index] {
+        --starts_to_come_;
+        const Node& gone = nodes_[static_cast<std::size_t>(node_index)];
+        ++events_["node comes back with its rank"];
+        const std::string host = gone.spec.host;
+        start_node(gone.spec.node_rank, host);
       });
       return;
     }
@@ -191,6 +210,20 @@ void Simulation::end_of_faults() {
   log("faults are over");
   faults_are_over_ = true;
   for (Worker& worker : workers_) worker.hangs = false;
+}
+
+// ---- large jobs ----
+
+void Simulation::kill_node(int node) {
+  nodes_[static_cast<std::size_t>(node)].alive = false;
+  crash_agent(nodes_[static_cast<std::size_t>(node)].agent);
+}
+
+bool Simulation::run_until_in_round(Round round, int workers, Duration limit) {
+  const TimePoint end = queue_.now() + limit;
+  while (in_round_[round] < workers && !checker_.violation() && queue_.run_one(end)) {
+  }
+  return in_round_[round] >= workers;
 }
 
 }  // namespace ddp::sim

@@ -27,6 +27,7 @@ namespace ddp::sim {
 class Simulation {
  public:
   explicit Simulation(std::uint64_t seed, bool verbose = false);
+  Simulation(Scenario scenario, std::uint64_t seed, bool verbose);
   ~Simulation();
 
   // Runs to the end. The violated property, or nothing if all held.
@@ -37,6 +38,17 @@ class Simulation {
   // For statistics over many seeds: how agents exited, and how many rounds there were.
   const std::map<int, int>& exit_codes() const { return exit_codes_; }
   std::size_t rounds() const { return worlds_.size(); }
+  const std::map<std::string, int>& events() const { return events_; }
+
+  // ---- for measurements of large jobs ----
+  void begin() { start_coordinator(); }
+  int start_node(int node_rank, const std::string& host = "");
+  void kill_node(int node);
+  // Runs until as many workers are in a round `round` or a later one, or the time is over.
+  bool run_until_in_round(Round round, int workers, Duration limit);
+  TimePoint now() const { return queue_.now(); }
+  std::size_t messages() const { return messages_; }  // Without heartbeats.
+  std::size_t heartbeats() const { return heartbeats_; }
 
  private:
   struct Connection {
@@ -47,17 +59,21 @@ class Simulation {
     TimePoint last_up;  // When the latest message sent up arrives; later ones do not overtake it.
     TimePoint last_down;
   };
+  using WorldKey = std::pair<int, Round>;  // As life_ when it began.
   struct Worker {
     int agent = 0;
-    int life = 0;  // As life_ when its round began.
-    Round round = 0;
+    WorldKey world;
     int local_rank = 0;
     Rank rank = 0;
     int pid = 0;
     bool alive = true;
     bool stubborn = false;  // Ignores SIGTERM.
     bool hangs = false;
-    bool succeeded = false;
+    bool reports = false;  // Says hello and reports progress.
+    bool reconfigurable = false;
+    bool parked = false;
+    std::int64_t commit = -1;  // The last step it has committed,
+    WorldKey committed_in;     // and in which world.
   };
   struct Agent {
     int id = 0;
@@ -65,9 +81,10 @@ class Simulation {
     std::unique_ptr<agent::AgentCore> core;
     bool alive = true;
     std::optional<rendezvous::ConnectionId> connection;
-    int life = 0;                    // As life_ when the latest round_start was sent.
-    std::optional<int> finish_code;  // Of the finish that it heard.
-    int idle_ticks = 0;              // Ticks in a row that came without time going on.
+    int life = 0;                      // As life_ when the latest round_start was sent.
+    std::optional<int> finish_code;    // Of the finish that it heard.
+    int idle_ticks = 0;                // Ticks in a row that came without time going on.
+    std::vector<std::size_t> workers;  // All that it ever started.
     TimePoint paused_until;
     std::optional<TimePoint> wake;  // The tick that is scheduled.
   };
@@ -76,6 +93,7 @@ class Simulation {
     config::JobSpec spec;
     bool alive = true;
     int agent = -1;
+    std::vector<int> agents;  // All that it ever had.
     bool spawn_fails = false;
     // What the ddp-run knows of the job, for a successor of its agent.
     Round last_round = kNoRound;
@@ -84,8 +102,9 @@ class Simulation {
   };
   struct World {
     int size = 0;
-    std::vector<std::size_t> workers;
-    bool broken = false;  // A worker ended badly; the others cannot complete.
+    std::vector<std::size_t> workers;  // Some may be in a later one by now.
+    bool broken = false;               // A worker ended badly; the others cannot complete.
+    std::int64_t step = -1;
   };
 
   void log(const std::string& line);
@@ -98,7 +117,7 @@ class Simulation {
   void carry_out(const rendezvous::CloseConnection& action);
   void carry_out(const rendezvous::RoundBegins& action);
   void carry_out(const rendezvous::JobFinished& action);
-  void carry_out(const rendezvous::Persist&) {}
+  void carry_out(const rendezvous::Persist& action);
   void schedule_coordinator_tick();
   void close_for_coordinator(rendezvous::ConnectionId id, Duration delay);
   void close_for_agent(rendezvous::ConnectionId id, Duration delay);
@@ -108,7 +127,6 @@ class Simulation {
   TimePoint arrival(TimePoint after, const Node& node);
 
   // ---- nodes, agents, workers ----
-  int start_node(int node_rank);
   void start_agent(int node);
   // Runs `event` on the agent: later if it is paused, not at all if it is dead.
   void on_agent(int agent, std::function<std::vector<agent::Action>(agent::AgentCore&)> event);
@@ -121,18 +139,28 @@ class Simulation {
   void carry_out(int agent, const agent::SignalWorkers& action);
   void carry_out(int agent, const agent::KillWorkers& action);
   void carry_out(int agent, const agent::ClearRound& action);
-  void carry_out(int, const agent::RequestCommit&) {}
-  void carry_out(int, const agent::FindHung&) {}
-  void carry_out(int, const agent::DumpStacks&) {}
-  void carry_out(int, const agent::KillWorker&) {}
+  void carry_out(int agent, const agent::RequestCommit& action);
+  void carry_out(int agent, const agent::FindHung& action);
+  void carry_out(int agent, const agent::DumpStacks& action);
+  void carry_out(int agent, const agent::KillWorker& action);
   void carry_out(int agent, const agent::Print& action);
   void carry_out(int agent, const agent::Exit& action);
   void drop_connection(int agent);
   void crash_agent(int agent);
+  // Those that are not parked.
   int live_workers(int agent) const;
+  // ---- processes (simulation_workers.cc) ----
+  void start_worker(int agent, int local_rank, Rank rank, WorldKey world);
+  void hand_over(std::size_t worker, Rank rank, WorldKey world);
+  void say_hello(std::size_t worker, Duration delay);
+  void abort_worker(std::size_t worker);
+  void park_worker(std::size_t worker, WorldKey world);
   void end_worker(std::size_t worker, int exit_code, int signal, bool by_order);
-  void peers_suffer(const Worker& dead);
-  void complete_world(int life, Round round);
+  void peers_suffer(WorldKey world);
+  bool takes_part(std::size_t worker, WorldKey world) const;
+  void begin_training(WorldKey world);
+  void train(WorldKey world);
+  void make_step(WorldKey key);
 
   // ---- faults ----
   void inject(const Fault& fault);
@@ -162,11 +190,18 @@ class Simulation {
   std::vector<Node> nodes_;
   std::vector<Agent> agents_;
   std::vector<Worker> workers_;
-  std::map<std::pair<int, Round>, World> worlds_;
+  std::map<WorldKey, World> worlds_;
+  std::optional<rendezvous::JobRecord> record_;
+  std::int64_t saved_step_ = -1;               // The newest checkpoint on disk.
+  std::map<WorldKey, std::int64_t> all_have_;  // The last step that all workers had committed.
   int starts_to_come_ = 0;  // Nodes, agents and coordinators that are on their way.
   bool faults_are_over_ = false;
   std::map<int, int> exit_codes_;
   int coordinator_idle_ticks_ = 0;
+  std::map<std::string, int> events_;  // How often what happened, of things that must happen.
+  std::map<Round, int> in_round_;      // Workers that were told of a round.
+  std::size_t messages_ = 0;
+  std::size_t heartbeats_ = 0;
 };
 
 }  // namespace ddp::sim

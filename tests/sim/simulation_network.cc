@@ -25,6 +25,7 @@ void Simulation::start_coordinator() {
   log(fmt::format("coordinator {} starts", life_));
   coordinator_ = std::make_unique<rendezvous::RendezvousCore>();
   coordinator_wake_.reset();
+  if (scenario_.with_records && record_) coordinator_->restore(queue_.now(), *record_);
 }
 
 void Simulation::crash_coordinator(Duration outage) {
@@ -67,8 +68,24 @@ void Simulation::carry_out(const rendezvous::RoundBegins& action) {
   log(fmt::format("round {} begins", action.round));
 }
 
+void Simulation::carry_out(const rendezvous::Persist& action) {
+  if (record_) {
+    checker_.expect(action.record.next_round >= record_->next_round || !scenario_.with_records,
+                    "the record of the job falls back");
+  }
+  record_ = action.record;
+}
+
 void Simulation::carry_out(const rendezvous::JobFinished& action) {
   log(fmt::format("job finished: {} {}", action.finish.exit_code, action.finish.summary));
+  const auto says = [&](const char* text) {
+    return action.finish.summary.find(text) != std::string::npos;
+  };
+  if (says("brought no step")) ++events_["ends for lack of progress"];
+  if (says("no worker had made a step")) ++events_["ends before the first step"];
+  if (action.finish.exit_code == 0 && checker_.rounds(life_) == 0) {
+    ++events_["round goes on after a crash"];
+  }
   checker_.job_finished(life_, action.finish);
 }
 
@@ -92,12 +109,15 @@ void Simulation::carry_out(const rendezvous::SendTo& action) {
   if (const auto* start = std::get_if<wire::RoundStart>(&action.message)) {
     checker_.round_start_sent(life_, node.spec.node_id, *start);
     int live = 0;
-    for (const Agent& other : agents_) {
-      if (other.node == agent.node) live += live_workers(other.id);
-    }
+    for (const int other : node.agents) live += live_workers(other);
     checker_.live_workers_at_round_begin(life_, start->round, node.spec.node_id, live);
   }
   connection.last_down = arrival(connection.last_down, node);
+  ++messages_;
+  if (std::holds_alternative<wire::CommitRound>(action.message)) ++events_["commit ordered"];
+  if (const auto* stop = std::get_if<wire::Stop>(&action.message)) {
+    ++events_[stop->keep_workers ? "stop that keeps workers" : "stop for a fresh start"];
+  }
   const auto message =
       scenario_.through_wire
           ? through_wire(action.message, wire::decode_coordinator_message, checker_)
@@ -119,8 +139,9 @@ void Simulation::deliver_up(rendezvous::ConnectionId id, const wire::AgentMessag
 }
 
 void Simulation::notice_forgotten_job() {
-  if (coordinator_->status_json(queue_.now()).find("\"job_id\"") != std::string::npos) return;
+  if (coordinator_->has_job("sim")) return;
   log("the job is forgotten");
+  record_.reset();
   ++life_;
 }
 

@@ -14,15 +14,15 @@ constexpr int kIdleTicksMax = 20;
 
 }  // namespace
 
-int Simulation::start_node(int node_rank) {
+int Simulation::start_node(int node_rank, const std::string& host) {
   Node node;
   node.spec = scenario_.job;
   const int index = static_cast<int>(nodes_.size());
   // Ids are random in life: their order is not the order of hosts.
   node.spec.node_id = fmt::format("{:04x}-{}", random_.between(0, 0xffff), index);
-  node.spec.host = fmt::format("host{}", index);
+  node.spec.host = host.empty() ? fmt::format("host{}", index) : host;
   node.spec.node_rank = node_rank;
-  node.spec.nproc = static_cast<int>(random_.between(1, 3));
+  node.spec.nproc = static_cast<int>(random_.between(1, scenario_.nproc_max));
   nodes_.push_back(std::move(node));
   log(fmt::format("node {} starts", index));
   start_agent(index);
@@ -36,6 +36,7 @@ void Simulation::start_agent(int node_index) {
   agent.node = node_index;
   agent.core = std::make_unique<agent::AgentCore>(node.spec, node.last_round, node.restarts);
   node.agent = agent.id;
+  node.agents.push_back(agent.id);
   log(fmt::format("agent {} starts on node {}", agent.id, node_index));
   agents_.push_back(std::move(agent));
   on_agent(node.agent, [this](agent::AgentCore& core) { return core.start(queue_.now()); });
@@ -126,6 +127,13 @@ void Simulation::carry_out(int id, const agent::SendToCoordinator& action) {
   Connection& connection = connections_.at(*agent.connection);
   connection.last_up = arrival(connection.last_up, nodes_[static_cast<std::size_t>(agent.node)]);
   wire::AgentMessage message = action.message;
+  ++(std::holds_alternative<wire::Heartbeat>(message) ? heartbeats_ : messages_);
+  if (const auto* join = std::get_if<wire::Join>(&message); join && join->running_round >= 0) {
+    ++events_["join with a round that runs"];
+  }
+  if (const auto* stopped = std::get_if<wire::Stopped>(&message); stopped && stopped->parked > 0) {
+    ++events_["node stops with parked workers"];
+  }
   if (scenario_.through_wire) {
     auto decoded = wire::decode_agent_message(wire::encode(message));
     checker_.expect(decoded.has_value(), "a message does not survive its encoding");
@@ -135,17 +143,25 @@ void Simulation::carry_out(int id, const agent::SendToCoordinator& action) {
 }
 
 void Simulation::carry_out(int id, const agent::SpawnWorkers& action) {
-  const Agent& agent = agents_[static_cast<std::size_t>(id)];
-  Node& node = nodes_[static_cast<std::size_t>(agent.node)];
+  const int life = agents_[static_cast<std::size_t>(id)].life;
+  Node& node = nodes_[static_cast<std::size_t>(agents_[static_cast<std::size_t>(id)].node)];
   checker_.spawn(id, action.round, live_workers(id));
-  const int life = agent.life;
-  World& world = worlds_[{life, action.round.round}];
+  const WorldKey key{life, action.round.round};
+  World& world = worlds_[key];
   world.size = action.round.world_size;
-  log(fmt::format("agent {} spawns {} workers of round {} ({})", id, node.spec.nproc,
-                  action.round.round, action.round.reason));
+  in_round_[action.round.round] += node.spec.nproc;
+  log(fmt::format("agent {} begins round {} with {} workers ({})", id, action.round.round,
+                  node.spec.nproc, action.round.reason));
   const auto& self = action.round.members[static_cast<std::size_t>(action.round.group_rank)];
+  std::map<int, std::size_t> parked;
+  for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
+    if (workers_[i].alive && workers_[i].parked) parked[workers_[i].local_rank] = i;
+  }
   for (int local_rank = 0; local_rank < node.spec.nproc; ++local_rank) {
-    if (node.spawn_fails) {
+    const Rank rank = self.first_rank + local_rank;
+    if (const auto found = parked.find(local_rank); found != parked.end()) {
+      hand_over(found->second, rank, key);
+    } else if (node.spawn_fails) {
       node.spawn_fails = false;
       world.broken = true;
       const int status = random_.one_in(2) ? 1 : static_cast<int>(kExitNotFound);
@@ -154,30 +170,20 @@ void Simulation::carry_out(int id, const agent::SpawnWorkers& action) {
           return core.on_spawn_failed(queue_.now(), local_rank, status, "it cannot be started");
         });
       });
-      continue;
+    } else {
+      start_worker(id, local_rank, rank, key);
     }
-    Worker worker;
-    worker.agent = id;
-    worker.life = life;
-    worker.round = action.round.round;
-    worker.local_rank = local_rank;
-    worker.rank = self.first_rank + local_rank;
-    worker.pid = 1'000 + static_cast<int>(workers_.size());
-    worker.stubborn = random_.one_in(8);
-    world.workers.push_back(workers_.size());
-    workers_.push_back(worker);
-    if (world.broken) peers_suffer(worker);
   }
-  if (static_cast<int>(world.workers.size()) == world.size) {
-    queue_.after(scenario_.work,
-                 [this, life, round = action.round.round] { complete_world(life, round); });
-  }
+  if (world.broken) peers_suffer(key);
+  if (static_cast<int>(world.workers.size()) == world.size) begin_training(key);
 }
 
 void Simulation::carry_out(int id, const agent::SignalWorkers& action) {
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
+  for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
     const Worker& worker = workers_[i];
-    if (worker.agent != id || !worker.alive || worker.stubborn) continue;
+    if (!worker.alive) continue;
+    if (!action.abort_reason.empty()) abort_worker(i);
+    if (action.keep.contains(worker.local_rank) || worker.stubborn) continue;
     // Most die of the signal, some exit on it in a way of their own.
     const std::int64_t way = random_.between(0, 9);
     const int signal = way < 7 ? action.signal : 0;
@@ -187,21 +193,68 @@ void Simulation::carry_out(int id, const agent::SignalWorkers& action) {
   }
 }
 
-void Simulation::carry_out(int id, const agent::KillWorkers&) {
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].agent != id || !workers_[i].alive) continue;
+void Simulation::carry_out(int id, const agent::KillWorkers& action) {
+  for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
+    if (!workers_[i].alive || action.keep.contains(workers_[i].local_rank)) continue;
     queue_.after(random_.ms(1, 20), [this, i] { end_worker(i, 0, SIGKILL, true); });
   }
 }
 
-void Simulation::carry_out(int id, const agent::ClearRound&) {
-  queue_.after(random_.ms(0, 20), [this, id] {
+void Simulation::carry_out(int id, const agent::ClearRound& action) {
+  for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
+    const Worker& worker = workers_[i];
+    checker_.expect(!worker.alive || worker.parked || !action.keep.contains(worker.local_rank),
+                    fmt::format("agent {} keeps worker {}, which has not parked", id, worker.pid));
+  }
+  queue_.after(random_.ms(0, 20), [this, id, keep = action.keep] {
     if (!agents_[static_cast<std::size_t>(id)].alive) return;
-    for (std::size_t i = 0; i < workers_.size(); ++i) {
-      if (workers_[i].agent == id) end_worker(i, 0, SIGKILL, true);
+    for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
+      if (!keep.contains(workers_[i].local_rank)) end_worker(i, 0, SIGKILL, true);
     }
     on_agent(id, [this](agent::AgentCore& core) { return core.on_round_cleared(queue_.now()); });
   });
+}
+
+void Simulation::carry_out(int id, const agent::RequestCommit& action) {
+  for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
+    const Worker& worker = workers_[i];
+    if (!worker.alive || worker.parked || !action.from.contains(worker.local_rank)) continue;
+    // Some take longer than they have, or do not answer at all.
+    if (worker.hangs || random_.one_in(8)) continue;
+    queue_.after(random_.ms(0, 1'000), [this, i, world = worker.world] {
+      if (!takes_part(i, world)) return;
+      const Worker& answering = workers_[i];
+      ++events_["worker commits on request"];
+      on_agent(answering.agent, [this, local_rank = answering.local_rank, world,
+                                 commit = answering.commit](agent::AgentCore& core) {
+        return core.on_worker_committed(queue_.now(), local_rank, world.second, commit);
+      });
+    });
+  }
+}
+
+void Simulation::carry_out(int id, const agent::FindHung& action) {
+  std::set<int> hung;
+  for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
+    const Worker& worker = workers_[i];
+    if (!worker.alive || !action.stalled.contains(worker.local_rank)) continue;
+    // Not every worker keeps a record of what it waits for.
+    if (worker.hangs || random_.one_in(16)) hung.insert(worker.local_rank);
+  }
+  queue_.after(random_.ms(0, 10), [this, id, hung] {
+    on_agent(id, [this, hung](agent::AgentCore& core) {
+      return core.on_hung_workers(queue_.now(), hung);
+    });
+  });
+}
+
+void Simulation::carry_out(int, const agent::DumpStacks&) { ++events_["hung worker found"]; }
+
+void Simulation::carry_out(int id, const agent::KillWorker& action) {
+  for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
+    if (!workers_[i].alive || workers_[i].local_rank != action.local_rank) continue;
+    queue_.after(random_.ms(1, 500), [this, i] { end_worker(i, 0, SIGKILL, false); });
+  }
 }
 
 void Simulation::carry_out(int id, const agent::Print& action) {
@@ -214,84 +267,13 @@ void Simulation::carry_out(int id, const agent::Exit& action) {
                   action.result.summary));
   checker_.agent_exits(id, action.result, live_workers(id), agent.finish_code);
   ++exit_codes_[action.result.exit_code];
-  drop_connection(id);
-  agent.alive = false;
-}
-
-// ---- processes ----
-
-void Simulation::crash_agent(int id) {
-  Agent& agent = agents_[static_cast<std::size_t>(id)];
-  agent.alive = false;
-  for (std::size_t i = 0; i < workers_.size(); ++i) {
-    if (workers_[i].agent == id) end_worker(i, 0, SIGKILL, true);
+  // Those that wait for a round that will not come go with their agent.
+  const std::vector<std::size_t> started = agent.workers;
+  for (const std::size_t i : started) {
+    if (workers_[i].parked) end_worker(i, 0, SIGKILL, true);
   }
   drop_connection(id);
-  if (!nodes_[static_cast<std::size_t>(agent.node)].alive) return;
-  ++starts_to_come_;
-  queue_.after(random_.ms(1, 100), [this, node = agent.node] {
-    --starts_to_come_;
-    // A ddp-run that was killed meanwhile starts nothing.
-    if (nodes_[static_cast<std::size_t>(node)].alive) start_agent(node);
-  });
-}
-
-int Simulation::live_workers(int agent) const {
-  return static_cast<int>(
-      std::count_if(workers_.begin(), workers_.end(),
-                    [&](const Worker& worker) { return worker.agent == agent && worker.alive; }));
-}
-
-void Simulation::end_worker(std::size_t index, int exit_code, int signal, bool by_order) {
-  Worker& worker = workers_[index];
-  if (!worker.alive) return;
-  worker.alive = false;
-  log(fmt::format("worker {} (rank {}, round {}) ends: code {}, signal {}", worker.pid, worker.rank,
-                  worker.round, exit_code, signal));
-  if (exit_code == 0 && signal == 0 && !by_order) {
-    checker_.worker_succeeded(worker.life, worker.round, worker.rank);
-  } else {
-    peers_suffer(worker);
-  }
-  agent::WorkerExit exit;
-  exit.local_rank = worker.local_rank;
-  exit.pid = worker.pid;
-  exit.exit_code = exit_code;
-  exit.signal = signal;
-  exit.time_ms = queue_.now_ms();
-  exit.secondary =
-      exit_code == 2;  // This simulation's code of a worker that says so before it ends.
-  on_agent(worker.agent, [this, exit](agent::AgentCore& core) {
-    return core.on_worker_exit(queue_.now(), exit);
-  });
-}
-
-// Whoever waits for the dead one fails in one of three ways, or never notices.
-void Simulation::peers_suffer(const Worker& dead) {
-  World& world = worlds_[{dead.life, dead.round}];
-  world.broken = true;
-  for (const std::size_t i : world.workers) {
-    if (!workers_[i].alive) continue;
-    const Duration delay = random_.ms(1, 1'500);
-    const std::int64_t way = random_.between(0, 3);
-    if (way == 0) continue;
-    const int code = way == 1 ? static_cast<int>(kExitCollectiveFailed) : way == 2 ? 2 : 1;
-    queue_.after(delay, [this, i, code] { end_worker(i, code, 0, false); });
-  }
-}
-
-void Simulation::complete_world(int life, Round round) {
-  const World& world = worlds_[{life, round}];
-  if (world.broken) return;
-  const bool hangs = std::any_of(world.workers.begin(), world.workers.end(),
-                                 [this](std::size_t i) { return workers_[i].hangs; });
-  if (hangs) {
-    queue_.after(Duration{500}, [this, life, round] { complete_world(life, round); });
-    return;
-  }
-  for (const std::size_t i : world.workers) {
-    queue_.after(random_.ms(0, 200), [this, i] { end_worker(i, 0, 0, false); });
-  }
+  agent.alive = false;
 }
 
 }  // namespace ddp::sim

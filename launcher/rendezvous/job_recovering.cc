@@ -1,0 +1,120 @@
+// A round that an earlier coordinator has begun goes on under this one: its agents have kept their
+// workers running and tell of it when they join.
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "common/base/exit_codes.h"
+#include "launcher/rendezvous/job.h"
+#include "launcher/rendezvous/report.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+// Beyond the lease, in which the others can have noticed the loss as late as that.
+constexpr Duration kReturnGrace{1'000};
+
+}  // namespace
+
+// Whether what the join says of its round can be true of a round of this job.
+bool Job::is_world(const wire::Join& join) const {
+  const auto count = static_cast<int>(join.members.size());
+  if (count < min_nodes_ || count > max_nodes_) return false;
+  if (join.group_rank < 0 || join.group_rank >= count) return false;
+  if (join.members[static_cast<std::size_t>(join.group_rank)].node_id != join.node_id) return false;
+  std::set<NodeId> nodes;
+  std::int64_t next_rank = 0;
+  for (const wire::Member& member : join.members) {
+    if (member.first_rank != next_rank || member.nproc < 1 || member.nproc > 65'536) return false;
+    if (!nodes.insert(member.node_id).second) return false;
+    next_rank += member.nproc;
+    if (next_rank > (std::int64_t{1} << 30)) return false;
+  }
+  return true;
+}
+
+// Whether the round that runs on this node goes on: no later one is known of, and this coordinator
+// has begun none.
+bool Job::returns_to_round(const wire::Join& join) {
+  if (!is_world(join)) return false;
+  const Round round = join.running_round;
+  const bool newest = round == next_round_ - 1;
+  if (phase_ == Phase::kWaiting && round_ == kNoRound) return newest;
+  if (phase_ == Phase::kRecovering && round > round_) return newest;
+  if (round != round_ || !is_running()) return false;
+  const Member* member = member_of(join.node_id);
+  if (member == nullptr || member->info.first_rank !=
+                               join.members[static_cast<std::size_t>(join.group_rank)].first_rank) {
+    return false;
+  }
+  // A node that was lost after its success still has it.
+  return member->presence == Member::Presence::kAwaited ||
+         (member->presence == Member::Presence::kLost && member->succeeded);
+}
+
+void Job::come_back(const NodeId& node_id) {
+  if (nodes_.at(node_id).join.running_round != round_) return adopt(node_id);
+  Member& member = *member_of(node_id);
+  member.presence = Member::Presence::kIn;
+  awaited_.erase(rank_of(member));
+  check_recovered();
+}
+
+void Job::adopt(const NodeId& node_id) {
+  const wire::Join join = nodes_.at(node_id).join;
+  // Of two rounds that both claim to go on the older one was left behind.
+  std::vector<NodeId> left_behind;
+  for (const Member& member : members_) {
+    if (phase_ == Phase::kRecovering && member.presence == Member::Presence::kIn) {
+      left_behind.push_back(member.info.node_id);
+    }
+  }
+  for (const NodeId& other : left_behind) order_end_of(round_, other);
+  phase_ = Phase::kRecovering;
+  round_ = join.running_round;
+  loss_to_charge_ = false;
+  std::vector<Member> members;
+  for (const wire::Member& info : join.members) {
+    Member member;
+    member.info = info;
+    member.presence = Member::Presence::kAwaited;
+    members.push_back(std::move(member));
+  }
+  set_members(std::move(members));
+  members_[static_cast<std::size_t>(join.group_rank)].presence = Member::Presence::kIn;
+  awaited_until_ = now_ + options_.lease + kReturnGrace;
+  std::vector<NodeId> without;
+  for (const Member& member : members_) {
+    if (member.presence != Member::Presence::kAwaited) continue;
+    awaited_.insert(rank_of(member));
+    if (nodes_.contains(member.info.node_id)) without.push_back(member.info.node_id);
+  }
+  if (!without.empty()) return miss(without, "its workers ended while the rendezvous was away");
+  check_recovered();
+}
+
+// These members are not in the round any more.
+void Job::miss(const std::vector<NodeId>& node_ids, const std::string& why) {
+  for (const NodeId& node_id : node_ids) {
+    Member& member = *member_of(node_id);
+    if (member.presence != Member::Presence::kAwaited) continue;
+    member.presence = Member::Presence::kLost;
+    awaited_.erase(rank_of(member));
+    wire::Failure failure;
+    failure.kind = "agent";
+    failure.exit_code = kExitNodeLost;
+    failure.message = why;
+    record(std::move(failure), member);
+  }
+  if (!failures_.empty()) begin_stop(describe(failures_[root_cause(failures_)]), true);
+}
+
+void Job::check_recovered() {
+  if (phase_ != Phase::kRecovering || !awaited_.empty()) return;
+  phase_ = Phase::kRunning;
+  check_all_succeeded();
+  if (has_room() && !newcomers().empty()) begin_scale_up();
+}
+
+}  // namespace ddp::rendezvous

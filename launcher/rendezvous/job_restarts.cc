@@ -1,0 +1,110 @@
+// Whether a round that has failed is followed by another one: the budget, progress, back-off.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "common/base/exit_codes.h"
+#include "launcher/rendezvous/job.h"
+#include "launcher/rendezvous/report.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+constexpr Duration kFirstBackoff{100};
+constexpr Duration kMaxBackoff{30'000};
+// A round of workers that do not report progress has come to something if it took this long.
+constexpr Duration kLongRound{10'000};
+
+Duration backoff(int restarts_in_row) {
+  if (restarts_in_row == 0) return Duration{0};
+  const int doublings = std::min(restarts_in_row - 1, 16);
+  return std::min(kFirstBackoff * (1 << doublings), kMaxBackoff);
+}
+
+}  // namespace
+
+void Job::note_progress(Member& member, std::int64_t step, bool reports_progress) {
+  if (step >= 0 || reports_progress) {
+    member.reports_progress = true;
+    round_reports_ = true;
+  }
+  round_step_ = std::max(round_step_, step);
+  best_step_ = std::max(best_step_, step);
+}
+
+// Workers that took part in a restart which brought nothing, and then fail again before a single
+// step, are not what the next round should begin with.
+bool Job::keeps_workers() const {
+  return !(round_is_restart_ && restarts_in_row_ >= 2 && round_reports_ && round_step_ < 0);
+}
+
+// Nothing takes part in the round any more.
+void Job::decide_after_stop() {
+  const auto primary = std::any_of(failures_.begin(), failures_.end(),
+                                   [](const wire::Failure& failure) { return !failure.secondary; });
+  if (!primary && (!stop_is_failure_ || !leave_reason_.empty())) {
+    // Where a node left, secondary failures follow from that, whichever was heard of first.
+    reason_ = leave_reason_.empty() ? stop_reason_ : leave_reason_;
+    reason_is_charged_ = false;
+    return wait_for_nodes();
+  }
+  const wire::Failure root = failures_[root_cause(failures_)];
+  if (best_step_ > best_at_start_) {
+    no_progress_ = 0;
+  } else if (round_is_restart_ && round_reports_) {
+    ++no_progress_;
+  }
+  const bool permanent = is_permanent(root);
+  const auto why_not = permanent ? std::optional<std::string>("") : why_not_restarted(root);
+  if (!why_not) return restart_for(root);
+  finish(exit_status(root), describe(root) + *why_not, round_report(permanent), error_file(root));
+}
+
+// The second half of a sentence; nothing if nothing speaks against a restart.
+std::optional<std::string> Job::why_not_restarted(const wire::Failure& root) const {
+  if (max_restarts_ == 0) return "";
+  if (restarts() >= max_restarts_) {
+    return fmt::format("; all {} restarts are used up", max_restarts_);
+  }
+  const auto rank = static_cast<std::size_t>(root.group_rank);
+  if (!restart_on_start_failure_ && best_step_ < 0 && members_[rank].reports_progress) {
+    return "; no worker had made a step, so none is started again "
+           "(--restart-on-start-failure does)";
+  }
+  if (max_no_progress_ > 0 && no_progress_ >= max_no_progress_) {
+    return fmt::format("; {} in a row brought no step beyond {} (--max-no-progress)",
+                       counted(no_progress_, "restart"), best_step_);
+  }
+  return std::nullopt;
+}
+
+void Job::restart_for(const wire::Failure& root) {
+  ++own_restarts_;
+  reason_ = describe(root);
+  reason_is_charged_ = true;
+  const bool came_to_something =
+      round_reports_ ? best_step_ > best_at_start_ : now_ - round_began_ >= kLongRound;
+  if (came_to_something) restarts_in_row_ = 0;
+  start_at_ = now_ + backoff(restarts_in_row_++);
+  wait_for_nodes();
+}
+
+// A round of a coordinator that was lost did not go on under this one. False if that was one
+// restart too many, and the job is over.
+bool Job::charge_lost_coordinator() {
+  if (loss_to_charge_ && !coordinator_loss_charged_) {
+    coordinator_loss_charged_ = true;
+    ++own_restarts_;
+    reason_ = "the rendezvous was lost and came back";
+    reason_is_charged_ = true;
+  }
+  loss_to_charge_ = false;
+  if (restarts() <= max_restarts_) return true;
+  finish(kExitCoordinatorLost,
+         fmt::format("the rendezvous was lost in round {} and the budget of {} restarts is used up",
+                     next_round_ - 1, max_restarts_),
+         "");
+  return false;
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,73 @@
+// How a new node gets into a round that runs: the workers are told, commit at a step boundary, and
+// then the round changes; or the time for it is over.
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "launcher/rendezvous/job.h"
+
+namespace ddp::rendezvous {
+
+// A job of which a part has succeeded is at its end; it is not worth a new round. Nor is a round
+// that is about to end by its failures anyway.
+bool Job::has_room() const {
+  return phase_ == Phase::kRunning && !cause_deadline_ && successes_ == 0 &&
+         static_cast<int>(members_.size()) < max_nodes_;
+}
+
+// Nodes without a part in the round, by order of joining.
+std::vector<const Job::Node*> Job::newcomers() const {
+  std::vector<const Node*> found;
+  for (const auto& [node_id, node] : nodes_) {
+    if (node.ending == kNoRound && member_of(node_id) == nullptr) found.push_back(&node);
+  }
+  std::sort(found.begin(), found.end(),
+            [](const Node* a, const Node* b) { return a->order < b->order; });
+  return found;
+}
+
+void Job::welcome_newcomer(const NodeId& node_id) {
+  const Node& node = nodes_.at(node_id);
+  if (member_of(node_id) != nullptr || !has_room()) {
+    if (!cause_deadline_) send_spares({&node}, spare_text());
+    return;
+  }
+  send_spares({&node}, fmt::format("round {} runs on {} nodes; this node comes in as soon as the "
+                                   "workers have committed",
+                                   round_, members_.size()));
+  if (!scale_up_until_) begin_scale_up();
+}
+
+void Job::begin_scale_up() {
+  scale_up_until_ = now_ + scale_up_limit_;
+  uncommitted_.clear();
+  for (const Member& member : members_) {
+    if (member.presence != Member::Presence::kIn) continue;
+    uncommitted_.insert(rank_of(member));
+    send(nodes_.at(member.info.node_id).connection,
+         wire::CommitRound{round_, scale_up_limit_.count(), "a node joins"});
+  }
+  check_scale_up();
+}
+
+void Job::handle(const NodeId& from, const wire::NodeCommitted& message) {
+  const Member* member = current_member(from, message.round);
+  if (member == nullptr || !scale_up_until_) return;
+  uncommitted_.erase(rank_of(*member));
+  check_scale_up();
+}
+
+void Job::check_scale_up() {
+  if (!scale_up_until_ || (!uncommitted_.empty() && now_ < *scale_up_until_)) return;
+  scale_up_until_.reset();
+  const std::vector<const Node*> nodes = newcomers();
+  if (nodes.empty()) return;
+  if (!has_room()) return send_spares(nodes, spare_text());
+  const std::string& first = nodes.front()->join.host;
+  begin_stop(nodes.size() == 1 ? fmt::format("node {} joined", first)
+                               : fmt::format("node {} and {} more joined", first, nodes.size() - 1),
+             false);
+}
+
+}  // namespace ddp::rendezvous
