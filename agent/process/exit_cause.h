@@ -14,7 +14,7 @@ struct Ending {
   // explained yet, and what limit there is.
   bool memory_is_watched = false;
   int memory_kills = 0;
-  std::string memory_limit;
+  std::string memory_limit{};
 };
 
 // A sentence for the report, such as "killed by the kernel: out of memory (memory.max of

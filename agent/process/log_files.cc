@@ -8,7 +8,6 @@
 #include <fstream>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace ddp::agent {
 namespace {
@@ -102,25 +101,13 @@ Result<void> append_flight_log(const std::string& log_dir, const std::string& jo
   return {};
 }
 
-ErrorFile read_error_file(const std::string& path) {
+wire::ErrorFile read_error_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return {};
   std::string text(kMaxErrorFileBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  const auto text_of = [](const nlohmann::json& object, const char* name) {
-    return object.contains(name) && object[name].is_string() ? object[name].get<std::string>()
-                                                             : std::string();
-  };
-  if (!json.is_object() || !json.contains("message")) return {};
-  const nlohmann::json& message = json["message"];
-  if (message.is_string()) return {message.get<std::string>(), ""};
-  if (!message.is_object()) return {};
-  ErrorFile error{text_of(message, "message"), ""};
-  if (message.contains("extraInfo") && message["extraInfo"].is_object())
-    error.callstack = text_of(message["extraInfo"], "py_callstack");
-  return error;
+  return wire::decode_error_file(text);
 }
 
 }  // namespace ddp::agent

@@ -5,6 +5,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/wire/error_file.h"
 
 namespace ddp::agent {
 
@@ -41,11 +42,7 @@ Result<void> link_log_files(const std::string& log_dir, const std::string& job_i
 Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,
                                const std::string& lines);
 
-// An exception as torch's @record and libddp leave it.
-struct ErrorFile {
-  std::string message;  // "ValueError: bad batch"; empty if there is no file or it cannot be read.
-  std::string callstack;  // Several lines; empty where the language has none.
-};
-ErrorFile read_error_file(const std::string& path);
+// The exception that a worker has left; an empty message if there is none or it cannot be read.
+wire::ErrorFile read_error_file(const std::string& path);
 
 }  // namespace ddp::agent

@@ -141,6 +141,8 @@ void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_f
   round_ = round.round;
   waiting_ = false;
   error_ = {};
+  // What it left when it left the round before is not what it ends of.
+  if (!error_path_.empty()) ::unlink(error_path_.c_str());
   sent_signals_.clear();
   const Rank rank = rank_of(round, local_rank);
   const std::string separator =
@@ -200,7 +202,8 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   exit.log_path = logs_.base.empty() ? "" : logs_.err_path();
   exit.stderr_tail = err_->tail();
   if (exit_code == 0 && signal == 0) return exit;
-  const ErrorFile file = error_path_.empty() ? ErrorFile{} : read_error_file(error_path_);
+  const wire::ErrorFile file =
+      error_path_.empty() ? wire::ErrorFile{} : read_error_file(error_path_);
   exit.secondary = error_.secondary;
   exit.message = error_.message.empty() ? file.message : error_.message;
   exit.callstack = file.callstack;

@@ -4,11 +4,16 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
 #include <utility>
 
 #include "common/base/descendants.h"
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
+#include "common/config/scratch_folder.h"
+#include "common/wire/error_file.h"
 
 namespace ddp::run {
 namespace {
@@ -32,6 +37,17 @@ void print(std::string text) {
     if (written <= 0) return;
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
+}
+
+// The root cause where a launcher that has started this ddp-run as its worker looks for it.
+void tell_launcher_above(int exit_code, const std::string& summary, const std::string& error) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  wire::ErrorFile plain;
+  plain.message = summary;
+  plain.time_ms = static_cast<std::int64_t>(std::time(nullptr)) * 1'000;
+  plain.exit_code = exit_code;
+  std::ofstream(path) << (error.empty() ? wire::encode_error_file(plain) : error);
 }
 
 }  // namespace
@@ -95,19 +111,20 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   timer_.cancel();
   // A lost agent cannot clear up; one that reported has, and then this finds nothing.
   kill_descendants();
+  config::remove_scratch_folder(config::scratch_folder(plan_.spec.node_id));
   if (!end.result) return on_agent_lost(end.how);
   // The refusal is what became of the loss: the job ended while the successor was on its way.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
-    if (finish_) return conclude(finish_->exit_code, finish_->summary, finish_->report);
+    if (finish_) return conclude(*finish_);
     return conclude(kExitNodeLost, end.result->summary, "");
   }
-  conclude(end.result->exit_code, end.result->summary, end.result->report);
+  conclude(end.result->exit_code, end.result->summary, end.result->report, end.result->error);
 }
 
 void Supervisor::on_agent_lost(const std::string& how) {
   ++lost_agents_;
   const std::string lost = fmt::format("the agent on {} was lost: {}", plan_.spec.host, how);
-  if (finish_) return conclude(finish_->exit_code, finish_->summary, finish_->report);
+  if (finish_) return conclude(*finish_);
   if (interrupted_by_ != 0) return conclude(kExitSignalBase + interrupted_by_, lost, "");
   if (lost_agents_ <= plan_.spec.max_restarts) {
     print(fmt::format("ddp-run: {}; starting another", lost));
@@ -123,7 +140,7 @@ void Supervisor::on_agent_lost(const std::string& how) {
 
 void Supervisor::on_job_finished(const wire::Finish& finish) {
   finish_ = finish;
-  if (!agent_ && !exit_code_) conclude(finish.exit_code, finish.summary, finish.report);
+  if (!agent_ && !exit_code_) conclude(finish);
 }
 
 void Supervisor::wait_for_signal() {
@@ -154,10 +171,16 @@ bool Supervisor::prints_report() const {
   return server() != nullptr || plan_.spec.max_nodes == 1 || plan_.spec.node_rank == 0;
 }
 
-void Supervisor::conclude(int exit_code, const std::string& summary, const std::string& report) {
+void Supervisor::conclude(const wire::Finish& finish) {
+  conclude(finish.exit_code, finish.summary, finish.report, finish.error);
+}
+
+void Supervisor::conclude(int exit_code, const std::string& summary, const std::string& report,
+                          const std::string& error) {
   exit_code_ = exit_code;
   timer_.cancel();
   if (exit_code != kExitSuccess) {
+    tell_launcher_above(exit_code, summary, error);
     print(prints_report() && !report.empty() ? report : fmt::format("ddp-run: {}", summary));
   }
   // Where any node can coordinate, the job goes on without this one.

@@ -38,7 +38,10 @@ class Supervisor {
   void on_signal(int signal);
   // The end: tells the other nodes if they depend on this process, prints, and lets them read what
   // was sent.
-  void conclude(int exit_code, const std::string& summary, const std::string& report);
+  // `error` goes to the launcher above this one, if there is one.
+  void conclude(int exit_code, const std::string& summary, const std::string& report,
+                const std::string& error = "");
+  void conclude(const wire::Finish& finish);
   bool prints_report() const;
   // The rendezvous, while it runs in this process.
   server::Server* server() const { return etcd_ ? etcd_->server() : server_.get(); }

@@ -21,6 +21,7 @@
 #include "common/base/unique_fd.h"
 #include "common/wire/control_messages.h"
 #include "common/wire/frame.h"
+#include "worker/runtime/error_file.h"
 #include "worker/runtime/worker_environment.h"
 
 namespace ddp {
@@ -37,7 +38,7 @@ class NoChannel final : public ControlChannel {
   bool connected() const override { return false; }
   void progress(std::int64_t /*step*/, double /*loss*/, double /*samples_per_second*/) override {}
   void progress(std::int64_t /*step*/) override {}
-  void error(const std::string& /*message*/, bool /*secondary*/) override {}
+  void error(const std::string& message, bool /*secondary*/) override { write_error_file(message); }
   void parked(Round /*round*/, std::int64_t /*step*/) override {}
   void committed(Round /*round*/, std::int64_t /*step*/) override {}
 };
@@ -85,6 +86,7 @@ class SocketChannel final : public ControlChannel {
   }
 
   void error(const std::string& message, bool secondary) override {
+    write_error_file(message);
     post(wire::WorkerError{message.substr(0, kErrorTextLimit), secondary});
   }
 

@@ -351,5 +351,62 @@ TEST(WorkerChannel, NonsenseClosesItAndAWorkerThatNeverReadsBlocksNobody) {
   channel->send(wire::Abort{1, "closed"});
 }
 
+// Whatever stands in the socket, the memory of a new round arrives, with its order and in its turn.
+TEST(WorkerChannel, ADescriptorWaitsForRoomAndComesWithItsOrder) {
+  asio::io_context io;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd worker(ends[1]);
+  const auto channel =
+      WorkerChannel::start(io, UniqueFd(ends[0]), [](const wire::WorkerMessage&) {});
+  // More than the socket and the backlog take.
+  for (int i = 0; i < 20'000; ++i) channel->send(wire::Abort{1, "a reason"});
+  {
+    auto memory = RoundMemory::create(1, 7);
+    ASSERT_TRUE(memory.has_value());
+    channel->send(wire::NewRound{7, {{"RANK", "1"}}}, (*memory)->fd());
+  }
+  wire::FrameDecoder decoder;
+  std::vector<std::int64_t> rounds;  // Of descriptors, by the memory behind them.
+  std::size_t aborts = 0;
+  bool new_round = false;
+  ASSERT_TRUE(test::run_until(io, [&] {
+    char buffer[4096];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    iovec bytes{buffer, sizeof(buffer)};
+    msghdr message{};
+    message.msg_iov = &bytes;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t size = ::recvmsg(worker.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (size <= 0) return new_round;
+    if (const cmsghdr* header = CMSG_FIRSTHDR(&message)) {
+      UniqueFd memory;
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(header), sizeof(descriptor));
+      memory.reset(descriptor);
+      wire::ShmHeader copy;
+      if (::pread(descriptor, &copy, sizeof(copy), 0) == sizeof(copy)) rounds.push_back(copy.round);
+      EXPECT_FALSE(new_round);
+    }
+    decoder.append({buffer, static_cast<std::size_t>(size)});
+    for (;;) {
+      const auto payload = decoder.next();
+      EXPECT_TRUE(payload.has_value());
+      if (!payload || !*payload) return new_round;
+      const auto order = wire::decode_worker_order(**payload);
+      if (std::holds_alternative<wire::Abort>(*order)) ++aborts;
+      if (const auto* next = std::get_if<wire::NewRound>(&*order)) {
+        new_round = true;
+        EXPECT_EQ(next->environment.at("RANK"), "1");
+      }
+    }
+  }));
+  EXPECT_THAT(rounds, ElementsAre(7));
+  EXPECT_GT(aborts, 100u);
+  EXPECT_LT(aborts, 20'000u) << "those that found no room were dropped";
+}
+
 }  // namespace
 }  // namespace ddp::agent

@@ -1,0 +1,21 @@
+#include "worker/runtime/error_file.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+
+#include "common/wire/error_file.h"
+
+namespace ddp {
+
+void write_error_file(const std::string& message) {
+  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  wire::ErrorFile error;
+  error.message = message;
+  error.time_ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  std::ofstream(path) << wire::encode_error_file(error);
+}
+
+}  // namespace ddp
