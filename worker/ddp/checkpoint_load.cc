@@ -1,13 +1,13 @@
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <set>
 
 #include <fmt/format.h>
 
-#include "worker/ddp/checkpoint_hooks.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
-#include "worker/ddp/generator_state.h"
+#include "worker/ddp/staged_state.h"
 
 // Checkpointer::load_latest: rank 0 finds and verifies, everybody reads into new memory, and only
 // when all have done so is anything changed.
@@ -18,147 +18,37 @@ using nlohmann::json;
 
 constexpr const char* kLoadTag = "checkpoint load";
 
-// A change that may fail, and its undoing.
-struct RiskyChange {
-  std::function<void()> make;
-  std::function<void()> undo;
-  std::string what;
-};
-
-struct Staged {
-  std::vector<RiskyChange> risky;
-  std::vector<Commit> commits;
-};
-
-Result<void> stage_generators(const Checkpointer::Impl& impl, TensorSource& source,
-                              Staged& staged) {
-  const Rank rank = impl.group->rank();
-  if (rank >= source.manifest().world_size) return {};
-  for (const std::string& name : impl.rngs) {
-    const checkpoint::TensorRecord* record = source.find("rng/" + name, rank);
-    if (record == nullptr) {
-      return make_error(Errc::kMismatch, "the checkpoint has no state of the generator \"{}\"",
-                        name);
-    }
-    auto state = source.read(*record);
-    if (!state) return state.error();
-    staged.risky.push_back({[saved = *state] { set_generator_state(saved); },
-                            [former = generator_state()] { set_generator_state(former); },
-                            fmt::format("generator \"{}\"", name)});
-  }
-  return {};
-}
-
-Result<void> stage_values(const Checkpointer::Impl& impl, const checkpoint::Manifest& manifest,
-                          Staged& staged) {
-  const auto rank = static_cast<std::size_t>(impl.group->rank());
-  static const json kNone = json::object();
-  for (const auto& value : impl.values) {
-    if (value.per_rank && rank >= manifest.rank_state.size()) continue;
-    const json& state = value.per_rank ? manifest.rank_state[rank] : manifest.state;
-    const json values = state.value("values", kNone);
-    const auto found = values.find(value.name);
-    if (found == values.end()) {
-      return make_error(Errc::kMismatch, "the checkpoint has no value \"{}\"", value.name);
-    }
-    std::string what = fmt::format("value \"{}\"", value.name);
-    json former;
-    try {
-      former = value.save();
-    } catch (const std::exception& error) {
-      return make_error(Errc::kInvalidArgument, "{} cannot be saved before loading: {}", what,
-                        error.what());
-    }
-    staged.risky.push_back({[&value, saved = *found] { value.load(saved); },
-                            [&value, former] { value.load(former); }, std::move(what)});
-  }
-  return {};
-}
-
-Result<void> stage_hooks(const Checkpointer::Impl& impl, TensorSource& source, Staged& staged) {
-  for (const auto& item : impl.hooks) {
-    auto state =
-        read_hook_state(item.name, *item.hook, impl.group->rank(), impl.group->size(), source);
-    if (!state) return state.error();
-    staged.risky.push_back({[&item, saved = std::move(*state)] { item.hook->restore(saved); },
-                            [&item, former = item.hook->state()] { item.hook->restore(former); },
-                            fmt::format("communication hook \"{}\"", item.name)});
-  }
-  return {};
-}
-
-Result<Staged> stage_or_throw(const Checkpointer::Impl& impl, TensorSource& source) {
-  Staged staged;
-  const checkpoint::Manifest& manifest = source.manifest();
-  for (const auto& item : impl.modules) {
-    auto commit = stage_module("module/" + item.name + "/", *item.module, source);
-    if (!commit) return commit.error();
-    staged.commits.push_back(std::move(*commit));
-  }
-  const json descriptions = manifest.state.value("optimizers", json::object());
-  for (const auto& item : impl.optimizers) {
-    const auto found = descriptions.find(item.name);
-    if (found == descriptions.end()) {
-      return make_error(Errc::kMismatch, "the checkpoint has no optimizer \"{}\"", item.name);
-    }
-    auto commit = item.state->stage("optimizer/" + item.name + "/", *found, source);
-    if (!commit) return commit.error();
-    staged.commits.push_back(std::move(*commit));
-  }
-  if (auto generators = stage_generators(impl, source, staged); !generators) {
-    return generators.error();
-  }
-  if (auto hooks = stage_hooks(impl, source, staged); !hooks) return hooks.error();
-  if (auto values = stage_values(impl, manifest, staged); !values) return values.error();
-  return staged;
-}
-
-// An exception (no memory) must not keep this rank from the collectives in which the others wait.
-Result<Staged> stage(const Checkpointer::Impl& impl, TensorSource& source) {
-  try {
-    return stage_or_throw(impl, source);
-  } catch (const std::exception& error) {
-    return make_error(Errc::kInvalidArgument, "reading the state failed: {}", error.what());
-  }
-}
-
-void undo(const Staged& staged, std::size_t made) {
-  while (made > 0) {
-    try {
-      staged.risky[--made].undo();
-    } catch (const std::exception&) {
-      // The first failure is the one to report; what cannot be undone stays as its load left it.
-    }
-  }
-}
-
 // All ranks make their changes, or none does.
-Result<void> make_changes(ProcessGroup& group, const Staged& staged) {
-  Result<void> result;
-  std::size_t made = 0;
-  for (const RiskyChange& change : staged.risky) {
-    ++made;  // A change that failed halfway is undone too.
-    try {
-      change.make();
-    } catch (const std::exception& error) {
-      result = make_error(Errc::kInvalidArgument, "loading the {} failed: {}", change.what,
-                          error.what());
-      break;
-    }
-  }
+Result<void> make_changes(ProcessGroup& group, const StagedState& staged) {
+  const Result<void> result = staged.make_risky();
   Result<void> agreed;
   try {
     agreed = agree(group, result, kLoadTag);
   } catch (...) {
-    undo(staged, made);
+    staged.undo();
     throw;
   }
   if (!agreed) {
-    undo(staged, made);
+    staged.undo();
     return agreed;
   }
-  for (const Commit& commit : staged.commits) commit();
+  staged.commit();
   return {};
+}
+
+bool has_state_per_rank(const checkpoint::Manifest& manifest) {
+  return std::any_of(manifest.tensors.begin(), manifest.tensors.end(),
+                     [](const auto& tensor) { return tensor.rank != checkpoint::kReplicated; }) ||
+         std::any_of(manifest.rank_state.begin(), manifest.rank_state.end(), [](const json& rank) {
+           return !rank.value("values", json::object()).empty();
+         });
+}
+
+bool has_hook_state_per_rank(const checkpoint::Manifest& manifest) {
+  const json hooks = manifest.state.value("comm_hooks", json::object());
+  return std::any_of(hooks.begin(), hooks.end(), [](const json& hook) {
+    return !hook.value("per_rank", json::array()).empty();
+  });
 }
 
 std::vector<std::string> notes_on(const Checkpointer::Impl& impl,
@@ -166,18 +56,19 @@ std::vector<std::string> notes_on(const Checkpointer::Impl& impl,
   std::vector<std::string> notes;
   const int before = manifest.world_size;
   const int now = impl.group->size();
-  if (before > now) {
+  const bool per_rank = has_state_per_rank(manifest);
+  if (per_rank && before > now) {
     notes.push_back(
         fmt::format("the checkpoint is of {} ranks, now there are {}: per-rank state from rank {} "
                     "on is dropped",
                     before, now, now));
-  } else if (before < now) {
+  } else if (per_rank && before < now) {
     notes.push_back(fmt::format(
         "the checkpoint is of {} ranks, now there are {}: from rank {} on, ranks keep the per-rank "
         "state they have",
         before, now, before));
   }
-  if (before != now && !impl.hooks.empty()) {
+  if (before != now && !impl.hooks.empty() && has_hook_state_per_rank(manifest)) {
     notes.push_back(
         "what communication hooks had per rank is now, on every rank, the mean over the ranks that "
         "there were");
@@ -271,8 +162,8 @@ Result<LoadReport> Checkpointer::Impl::load_latest() {
       return report;
     }
     const checkpoint::Manifest& manifest = (*candidate)->manifest;
-    TensorSource source(files, (*candidate)->entry, manifest);
-    Result<Staged> staged = stage(*this, source);
+    FileTensorSource source(files, (*candidate)->entry, manifest);
+    Result<StagedState> staged = stage_state(*this, group->rank(), group->size(), source);
     auto agreed = agree(*group, staged ? Result<void>() : Result<void>(staged.error()), kLoadTag);
     if (!agreed) {
       if (!is_damage(agreed.error())) {

@@ -13,23 +13,6 @@
 #include "worker/ddp/exchange.h"
 
 namespace ddp {
-namespace {
-
-template <typename Items>
-void check_name(const char* kind, const std::string& name, const Items& items) {
-  if (name.empty() || name.find('/') != std::string::npos) {
-    throw std::invalid_argument(
-        fmt::format("\"{}\" cannot name a {}: it must not be empty nor contain '/'", name, kind));
-  }
-  for (const auto& item : items) {
-    if (item.name == name) {
-      throw std::invalid_argument(fmt::format("the {} \"{}\" is registered already", kind, name));
-    }
-  }
-}
-
-}  // namespace
-
 std::string unique_word() {
   std::random_device random;
   return fmt::format("{}-{:08x}{:08x}", ::getpid(), random(), random());
@@ -53,34 +36,23 @@ Checkpointer::Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGro
 Checkpointer::~Checkpointer() = default;
 
 void Checkpointer::add_module(std::string name, torch::nn::Module& module) {
-  check_name("module", name, impl_->modules);
-  impl_->modules.push_back({std::move(name), &module});
+  impl_->add_module(std::move(name), module);
 }
 
 void Checkpointer::add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                                  const torch::nn::Module& of) {
-  check_name("optimizer", name, impl_->optimizers);
-  auto state = make_optimizer_state(name, optimizer, of);
-  impl_->optimizers.push_back({std::move(name), std::move(state)});
+  impl_->add_optimizer(std::move(name), optimizer, of);
 }
 
-void Checkpointer::add_rng(std::string name) {
-  if (!impl_->rngs.empty()) {
-    throw std::invalid_argument("the default generator is registered already");
-  }
-  check_name("generator", name, std::vector<Impl::RegisteredModule>());
-  impl_->rngs.push_back(std::move(name));
-}
+void Checkpointer::add_rng(std::string name) { impl_->add_rng(std::move(name)); }
 
 void Checkpointer::add_value(std::string name, std::function<nlohmann::json()> save,
                              std::function<void(const nlohmann::json&)> load, bool per_rank) {
-  check_name("value", name, impl_->values);
-  impl_->values.push_back({std::move(name), std::move(save), std::move(load), per_rank});
+  impl_->add_value(std::move(name), std::move(save), std::move(load), per_rank);
 }
 
 void Checkpointer::add_comm_hook(std::string name, CommHook& hook) {
-  check_name("communication hook", name, impl_->hooks);
-  impl_->hooks.push_back({std::move(name), &hook});
+  impl_->add_comm_hook(std::move(name), hook);
 }
 
 Result<void> Checkpointer::prepare() { return impl_->prepare(); }
@@ -99,20 +71,6 @@ Checkpointer::Impl::Impl(CheckpointOptions chosen, std::shared_ptr<ProcessGroup>
       group(std::move(process_group)),
       files(file_system),
       directory(file_system, options.directory) {}
-
-std::string Checkpointer::Impl::registration() const {
-  std::string text;
-  for (const auto& module : modules) text += fmt::format("module {}\n", module.name);
-  for (const auto& optimizer : optimizers) text += fmt::format("optimizer {}\n", optimizer.name);
-  for (const auto& name : rngs) text += fmt::format("generator {}\n", name);
-  for (const auto& item : hooks) {
-    text += fmt::format("communication hook {} ({})\n", item.name, item.hook->name());
-  }
-  for (const auto& value : values) {
-    text += fmt::format("value {}{}\n", value.name, value.per_rank ? " per rank" : "");
-  }
-  return text;
-}
 
 Result<void> Checkpointer::Impl::prepare() {
   const std::string tag = "checkpoint folder";

@@ -80,9 +80,7 @@ Result<checkpoint::TensorView> view_of(const StateTensor& state, std::vector<at:
       std::span(static_cast<const std::byte*>(plain.data_ptr()), plain.nbytes())};
 }
 
-TensorSource::TensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
-                           const checkpoint::Manifest& manifest)
-    : files_(files), entry_(entry), manifest_(manifest) {
+TensorSource::TensorSource(const checkpoint::Manifest& manifest) : manifest_(manifest) {
   for (const checkpoint::TensorRecord& record : manifest_.tensors) {
     index_[{record.rank, record.name}] = &record;
   }
@@ -104,7 +102,11 @@ std::vector<std::string> TensorSource::names_below(const std::string& prefix) co
   return names;
 }
 
-Result<TensorSource::OpenFile*> TensorSource::open(const std::string& name) {
+FileTensorSource::FileTensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
+                                   const checkpoint::Manifest& manifest)
+    : TensorSource(manifest), files_(files), entry_(entry) {}
+
+Result<FileTensorSource::OpenFile*> FileTensorSource::open(const std::string& name) {
   if (const auto found = open_.find(name); found != open_.end()) return &found->second;
   const std::string path = checkpoint::join_path(entry_.path, name);
   auto file = files_.open_file(path);
@@ -119,7 +121,7 @@ Result<TensorSource::OpenFile*> TensorSource::open(const std::string& name) {
   return &opened;
 }
 
-Result<at::Tensor> TensorSource::read(const checkpoint::TensorRecord& record) {
+Result<at::Tensor> FileTensorSource::read(const checkpoint::TensorRecord& record) {
   const auto type = torch_type(record.type);
   if (!type) {
     return make_error(Errc::kMismatch, "tensor \"{}\" is {}, which LibTorch lacks", record.name,

@@ -38,12 +38,14 @@ std::vector<StateTensor> module_tensors(const std::string& prefix, const torch::
 // copy. kInvalidArgument, naming the tensor, for an element type or layout that safetensors lacks.
 Result<checkpoint::TensorView> view_of(const StateTensor& state, std::vector<at::Tensor>& keep);
 
-// The tensors of one checkpoint, for one rank. Reads what is asked for, nothing else, and checks
-// every checksum again. `files`, `entry` and `manifest` outlive the object.
+// What a checkpoint or a commit has, for one rank: what is where, and its tensors. `manifest`
+// outlives the object.
 class TensorSource {
  public:
-  TensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
-               const checkpoint::Manifest& manifest);
+  explicit TensorSource(const checkpoint::Manifest& manifest);
+  virtual ~TensorSource() = default;
+  TensorSource(const TensorSource&) = delete;
+  TensorSource& operator=(const TensorSource&) = delete;
 
   const checkpoint::Manifest& manifest() const { return manifest_; }
 
@@ -53,9 +55,22 @@ class TensorSource {
   // Names of the replicated tensors that begin with `prefix`.
   std::vector<std::string> names_below(const std::string& prefix) const;
 
-  // A new row-major tensor on the CPU. kCorrupt, kIo or kNotFound if the file does not have it as
-  // the manifest says.
-  Result<at::Tensor> read(const checkpoint::TensorRecord& record);
+  // A new row-major tensor on the CPU.
+  virtual Result<at::Tensor> read(const checkpoint::TensorRecord& record) = 0;
+
+ private:
+  const checkpoint::Manifest& manifest_;
+  std::map<std::pair<Rank, std::string>, const checkpoint::TensorRecord*> index_;
+};
+
+// The tensors of a checkpoint on disk. Reads what is asked for, nothing else, and checks every
+// checksum again: kCorrupt, kIo or kNotFound if the file does not have a tensor as the manifest
+// says. `files` and `entry` outlive the object, too.
+class FileTensorSource final : public TensorSource {
+ public:
+  FileTensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
+                   const checkpoint::Manifest& manifest);
+  Result<at::Tensor> read(const checkpoint::TensorRecord& record) override;
 
  private:
   struct OpenFile {
@@ -66,8 +81,6 @@ class TensorSource {
 
   checkpoint::FileSystem& files_;
   const checkpoint::Entry& entry_;
-  const checkpoint::Manifest& manifest_;
-  std::map<std::pair<Rank, std::string>, const checkpoint::TensorRecord*> index_;
   std::map<std::string, OpenFile> open_;
 };
 

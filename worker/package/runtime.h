@@ -5,6 +5,7 @@
 #include "common/store/tcp_store.h"
 #include "worker/nccl/nccl_group.h"
 #include "worker/runtime/control_channel.h"
+#include "worker/runtime/elastic_worker.h"
 #include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"

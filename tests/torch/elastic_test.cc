@@ -1,0 +1,309 @@
+#include <unistd.h>
+
+#include <cstdio>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include "tests/support/elastic_cluster.h"
+#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/elastic_sync.h"
+#include "worker/ddp/hooks/hook_text.h"
+#include "worker/ddp/run_elastic.h"
+
+// Trainings whose processes are killed while they run, and end with the bytes of one that lost
+// nobody.
+namespace ddp {
+namespace {
+
+using test::ElasticCluster;
+using ::testing::StartsWith;
+
+constexpr int kNew = ElasticCluster::kNew;
+constexpr std::int64_t kSamples = 960;
+constexpr std::int64_t kBatch = 8;
+
+struct Net : torch::nn::Module {
+  Net()
+      : hidden(register_module("hidden", torch::nn::Linear(16, 32))),
+        dropout(register_module("dropout", torch::nn::Dropout(0.3))),
+        output(register_module("output", torch::nn::Linear(32, 4))) {}
+  at::Tensor forward(const at::Tensor& x) { return output(dropout(torch::relu(hidden(x)))); }
+  torch::nn::Linear hidden;
+  torch::nn::Dropout dropout;
+  torch::nn::Linear output;
+};
+
+struct Settings {
+  std::string hook;       // As --comm-hook takes it.
+  int wait_at_step = -1;  // Rank 0 says so before it commits this, and waits for its end.
+  std::size_t own_bytes = 0;
+};
+
+// What a program of a library user looks like. Every rank says each step, in the end the weights.
+void train(const Settings& settings, const ElasticCluster::Say& say) {
+  at::set_num_threads(1);
+  at::manual_seed(1);
+  const at::Tensor inputs = at::randn({kSamples, 16});
+  const at::Tensor targets = inputs.narrow(1, 0, 4).sin();
+  auto net = std::make_shared<Net>();
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  std::int64_t position = 0;
+  std::int64_t step = 0;
+  double loss_sum = 0;
+  ElasticState state;
+  state.add_module("net", *net);
+  state.add_optimizer("sgd", optimizer, *net);
+  state.add_rng();
+  state.add_value("position", position);
+  state.add_value("step", step);
+  state.add_value("loss", loss_sum, true);
+  std::string own(settings.own_bytes, 'a');
+  if (!own.empty()) state.add_value("own", own, true);
+  ElasticWorker worker;
+  at::manual_seed(100 + static_cast<std::uint64_t>(worker.variable_or("RANK", 0)));
+  run_elastic(worker, state, [&](const std::shared_ptr<ProcessGroup>& group) {
+    DistributedDataParallelOptions options;
+    options.rebuild_buckets = settings.hook.empty();
+    DistributedDataParallel<Net> ddp(net, group, options);
+    if (!settings.hook.empty()) {
+      std::shared_ptr<CommHook> hook = make_comm_hook_from_text(settings.hook, group);
+      ddp.register_comm_hook(hook);
+      state.add_comm_hook("hook", hook);
+    }
+    say(fmt::format("round {} rank {} of {} from {}", group->round(), group->rank(), group->size(),
+                    position));
+    const std::int64_t joint = kBatch * group->size();
+    while (position + joint <= kSamples) {
+      optimizer.zero_grad();
+      const std::int64_t mine = position + kBatch * group->rank();
+      const at::Tensor loss = torch::nn::functional::mse_loss(
+          ddp.forward(inputs.narrow(0, mine, kBatch)), targets.narrow(0, mine, kBatch));
+      loss.backward();
+      optimizer.step();
+      loss_sum += loss.item<double>();
+      if (!own.empty())
+        own[static_cast<std::size_t>(step)] = static_cast<char>('b' + group->rank());
+      position += joint;
+      ++step;
+      if (step == settings.wait_at_step && group->rank() == 0 && group->round() == 0) {
+        say("waiting");
+        for (;;) ::pause();
+      }
+      state.commit(step);
+      say(fmt::format("step {} of round {}", step, group->round()));
+    }
+    say(fmt::format("weights {} loss {:.17g} own {}", weights_sha256(*net), loss_sum,
+                    std::hash<std::string>()(own)));
+    group->barrier()->wait();
+  });
+}
+
+struct Outcome {
+  std::vector<std::string> weights;  // Of each rank: "weights ... loss ...".
+};
+
+Outcome undisturbed(const Settings& settings, const std::vector<std::vector<int>>& nodes) {
+  ElasticCluster cluster([&](const auto& say) { train(settings, say); });
+  Outcome outcome;
+  for (const int id : cluster.begin(nodes)) outcome.weights.push_back(cluster.hear(id, "weights "));
+  return outcome;
+}
+
+void expect_same_end(ElasticCluster& cluster, const std::vector<int>& ids,
+                     const Outcome& expected) {
+  ASSERT_EQ(ids.size(), expected.weights.size());
+  for (std::size_t rank = 0; rank < ids.size(); ++rank) {
+    EXPECT_EQ(cluster.hear(ids[rank], "weights "), expected.weights[rank]) << "rank " << rank;
+    EXPECT_EQ(cluster.status_of(ids[rank]), 0);
+  }
+}
+
+// Kills the victims at a random moment after the step that they have said, and replaces them.
+void lose(ElasticCluster& cluster, std::vector<int>& ids, const std::vector<std::size_t>& victims,
+          int step, std::mt19937& random) {
+  const std::string line = fmt::format("step {} ", step);
+  EXPECT_THAT(cluster.hear(ids[victims[0]], line), StartsWith(line));
+  ::usleep(static_cast<useconds_t>(random() % 2000));  // sleep: until a random moment
+  for (const std::size_t victim : victims) cluster.kill(ids[victim]);
+  cluster.end_round(ids);
+  for (const std::size_t victim : victims) ids[victim] = kNew;
+  ids = cluster.begin({ids});
+}
+
+class Elastic : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Elastic, WhoeverIsKilledTheBytesStayTheSame) {
+  const unsigned seed = std::random_device{}();
+  std::printf("seed %u\n", seed);
+  std::mt19937 random(seed);
+  const Settings settings{GetParam()};
+  const Outcome expected = undisturbed(settings, {{kNew, kNew, kNew}});
+  EXPECT_THAT(expected.weights[0], StartsWith("weights "));
+  ElasticCluster cluster([&](const auto& say) { train(settings, say); });
+  auto ids = cluster.begin({{kNew, kNew, kNew}});
+  lose(cluster, ids, {0}, 3, random);
+  lose(cluster, ids, {2}, 10, random);
+  lose(cluster, ids, {1, 2}, 20, random);  // One survivor.
+  expect_same_end(cluster, ids, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hooks, Elastic, ::testing::Values("", "powersgd:rank=2,start_iter=2"),
+                         [](const auto& test) {
+                           return *test.param == '\0' ? "None" : "PowerSgd";
+                         });
+
+TEST(ElasticRun, AStepIsCommittedByAllOrByNone) {
+  const Outcome expected = undisturbed({}, {{kNew}, {kNew}});
+  // Rank 0 dies between step 7 and its commit; rank 1 has its part of the commit.
+  Settings settings;
+  settings.wait_at_step = 7;
+  ElasticCluster cluster([&](const auto& say) { train(settings, say); });
+  auto ids = cluster.begin({{kNew}, {kNew}});
+  EXPECT_EQ(cluster.hear(ids[0], "waiting"), "waiting");
+  EXPECT_EQ(cluster.hear(ids[1], "step 6 "), "step 6 of round 0");
+  cluster.kill(ids[0]);
+  cluster.end_round(ids);
+  ids = cluster.begin({{kNew}, {ids[1]}});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(cluster.hear(ids[rank], "round 1 "),
+              fmt::format("round 1 rank {} of 2 from {}", rank, 6 * 2 * kBatch));
+  }
+  expect_same_end(cluster, ids, expected);
+}
+
+// So much that only one other rank keeps a copy.
+TEST(ElasticRun, LargeStateOfARankSurvivesWithItsBuddy) {
+  Settings settings;
+  settings.own_bytes = 600'000;
+  const Outcome expected = undisturbed(settings, {{kNew, kNew, kNew}});
+  ElasticCluster cluster([&](const auto& say) { train(settings, say); });
+  auto ids = cluster.begin({{kNew, kNew, kNew}});
+  std::mt19937 random(1);
+  lose(cluster, ids, {2}, 3, random);
+  lose(cluster, ids, {0}, 10, random);
+  expect_same_end(cluster, ids, expected);
+}
+
+TEST(ElasticRun, WithARankAndItsBuddyTheStateIsLostAndAllRanksSaySo) {
+  Settings settings;
+  settings.own_bytes = 600'000;
+  ElasticCluster cluster([&](const auto& say) { train(settings, say); });
+  auto ids = cluster.begin({{kNew, kNew, kNew}});
+  std::mt19937 random(1);
+  lose(cluster, ids, {0, 1}, 3, random);
+  for (const int id : ids) {
+    EXPECT_THAT(cluster.hear(id, "exception: "), ::testing::HasSubstr("too many ranks were lost"));
+    EXPECT_EQ(cluster.status_of(id), 99);
+  }
+}
+
+TEST(ElasticRun, TheWorldShrinksAndGrowsWithoutLosingASample) {
+  ElasticCluster cluster([](const auto& say) { train({}, say); });
+  auto ids = cluster.begin({{kNew, kNew, kNew}});
+  (void)cluster.hear(ids[0], "step 5 ");
+  cluster.kill(ids[1]);
+  cluster.end_round(ids);
+  ids = cluster.begin({{ids[2], ids[0]}});
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const std::string line =
+        cluster.hear(ids[rank], fmt::format("round 1 rank {} of 2 from ", rank));
+    ASSERT_FALSE(line.empty());
+    const std::int64_t from = std::stoll(line.substr(line.rfind(' ')));
+    EXPECT_EQ(from % (3 * kBatch), 0);  // A whole step of the three.
+    EXPECT_GE(from, 5 * 3 * kBatch);
+  }
+  (void)cluster.hear(ids[0], "step 9 ");
+  cluster.end_round(ids, "a node joined");
+  ids = cluster.begin({{ids[0], ids[1]}, {kNew}});
+  std::string weights;
+  for (const int id : ids) {
+    const std::string line = cluster.hear(id, "weights ");
+    const std::string hash = line.substr(0, line.find(" loss"));
+    if (weights.empty()) weights = hash;
+    EXPECT_EQ(hash, weights);
+    EXPECT_EQ(cluster.status_of(id), 0);
+  }
+}
+
+TEST(ElasticRun, AProgramsOwnExceptionEndsItOnAllRanks) {
+  ElasticCluster cluster([](const auto& say) {
+    ElasticState state;
+    std::int64_t value = 0;
+    state.add_value("value", value);
+    run_elastic(state, [&](const std::shared_ptr<ProcessGroup>& group) {
+      say("in");
+      if (group->rank() == 0) throw std::runtime_error("no more data");
+      for (;;) state.commit();
+    });
+  });
+  const auto ids = cluster.begin({{kNew, kNew}});
+  const auto error = cluster.await<wire::WorkerError>(ids[0]);
+  EXPECT_EQ(error.message, "no more data");
+  EXPECT_FALSE(error.secondary);
+  EXPECT_EQ(cluster.status_of(ids[0]), 99);
+  cluster.end_round({ids[1]});  // It parks.
+}
+
+TEST(ElasticRun, RanksThatRegisterDifferentStateAreToldSo) {
+  ElasticCluster cluster([](const auto&) {
+    ElasticState state;
+    std::int64_t value = 0;
+    ElasticWorker worker;
+    state.add_value(worker.variable("RANK") == "0" ? "a" : "b", value);
+    run_elastic(worker, state, [](const auto&) {});
+  });
+  const auto ids = cluster.begin({{kNew, kNew}});
+  for (const int id : ids) {
+    EXPECT_THAT(cluster.hear(id), ::testing::HasSubstr("has registered other state than rank 0"));
+  }
+}
+
+TEST(ElasticBuddies, AreOnAnotherNodeWhereThereIsOne) {
+  EXPECT_EQ(elastic::buddies_of({0, 0, 0}), (std::vector<Rank>{1, 2, 0}));
+  EXPECT_EQ(elastic::buddies_of({0, 0, 1, 1}), (std::vector<Rank>{2, 3, 0, 1}));
+  const std::vector<int> uneven = {0, 0, 0, 1, 2, 2};
+  const auto buddies = elastic::buddies_of(uneven);
+  for (std::size_t rank = 0; rank < uneven.size(); ++rank) {
+    EXPECT_NE(uneven[static_cast<std::size_t>(buddies[rank])], uneven[rank]) << rank;
+  }
+}
+
+TEST(ElasticChoice, IsTheNewestCommitThatIsWhole) {
+  const auto item = [](Round round, std::int64_t serial, std::vector<Rank> parts) {
+    elastic::Holding::Item result;
+    result.key = {round, serial};
+    result.world_size = 2;
+    result.part_bytes.assign(parts.size(), 8);
+    result.parts = std::move(parts);
+    return result;
+  };
+  // Rank 1 of the last world is gone and had committed 5 of round 2 by itself.
+  std::vector<elastic::Holding> holdings(2);
+  holdings[0].items = {item(2, 4, {0, 1}), item(2, 5, {0})};
+  EXPECT_EQ(elastic::choose_commit(holdings).commit->key, (elastic::CommitKey{2, 4}));
+  // A spare that slept since round 1 changes nothing.
+  holdings[1].items = {item(1, 9, {0, 1})};
+  EXPECT_EQ(elastic::choose_commit(holdings).commit->key, (elastic::CommitKey{2, 4}));
+  holdings[1].items = {item(2, 5, {1})};
+  EXPECT_EQ(elastic::choose_commit(holdings).commit->key, (elastic::CommitKey{2, 5}));
+  holdings[0].items = {item(2, 5, {0})};
+  holdings[1].items = {};
+  const auto choice = elastic::choose_commit(holdings);
+  EXPECT_FALSE(choice.commit);
+  EXPECT_TRUE(choice.trained);
+}
+
+}  // namespace
+}  // namespace ddp

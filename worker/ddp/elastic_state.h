@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "worker/runtime/elastic_worker.h"
+#include "worker/runtime/process_group.h"
+
+namespace torch::nn {
+class Module;
+}
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace ddp {
+
+class CommHook;
+
+// No commit is left of which every rank's part is there: too many ranks were lost at once. All
+// ranks throw it together. End the process: the agents start all workers anew.
+struct StateLost : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The state of a training that goes on while processes come and go: Horovod Elastic's State. It is
+// kept in the memory of the workers, so going back to the last commit takes as long as copying it,
+// and nothing is read from disk. Made once in a process; run_elastic() (ddp/run_elastic.h) connects
+// it to each round's group.
+//
+//   ElasticState state;
+//   state.add_module("model", *model);
+//   state.add_optimizer("optimizer", optimizer, *model);
+//   state.add_rng();
+//   state.add_value("position", position);          // A variable of any type that is JSON's.
+//   run_elastic(state, [&](const std::shared_ptr<ProcessGroup>& group) {
+//     DistributedDataParallel ddp(model, group);    // What belongs to the round.
+//     while (position < end) {
+//       ...                                         // A step.
+//       state.commit();
+//     }
+//   });
+//
+// What is registered means what it means to Checkpointer, whose names and rules hold: replicated
+// state is the same on all ranks after each step (rank 0's counts where it is not), per-rank state
+// (RNG, per_rank values, what a hook owes) belongs to a rank's number. So a process that takes the
+// place of a lost rank goes on with that rank's generator and residuals, and with the world back to
+// its size the training ends with the bytes of one that lost nobody. If the size has changed, the
+// state of ranks that there are no more is dropped, ranks that there were not keep what they have,
+// and a hook gets the mean over the ranks that there were, as from a checkpoint.
+//
+// Register in the same order on all ranks, before run_elastic(); communication hooks within it.
+// What is registered is referenced and must outlive the object. commit(), restore() and sync()
+// belong to the training thread; commit() and sync() are collective and throw CollectiveError.
+//
+// The last two commits are kept: a rank can die when some have committed a step and others have
+// not, and never are they further apart, since commit() lets no rank pass before all have come. All
+// go back to the newest commit that every rank's state is still there of. Every commit of a rank's
+// own state lies with all ranks while it is small (up to 1 MiB over all ranks), so one survivor is
+// enough; what is larger (residuals of a hook) lies with the rank itself and with one other,
+// on another node if there is one.
+//
+// A commit costs a copy of the state and, with more than one rank, an exchange of the per-rank
+// state: about 1 ms for 10 MB of parameters. The buffers are made by the first two and used again.
+class ElasticState {
+ public:
+  ElasticState();
+  ~ElasticState();
+  ElasticState(const ElasticState&) = delete;
+  ElasticState& operator=(const ElasticState&) = delete;
+
+  // As Checkpointer's. std::invalid_argument for names and optimizers that it would refuse.
+  void add_module(std::string name, torch::nn::Module& module);
+  void add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
+                     const torch::nn::Module& of);
+  void add_rng(std::string name = "cpu");
+  void add_value(std::string name, std::function<nlohmann::json()> save,
+                 std::function<void(const nlohmann::json&)> load, bool per_rank = false);
+  // A variable.
+  template <typename T>
+  void add_value(std::string name, T& variable, bool per_rank = false) {
+    add_value(
+        std::move(name), [&variable] { return nlohmann::json(variable); },
+        [&variable](const nlohmann::json& saved) { variable = saved.get<T>(); }, per_rank);
+  }
+  // The hook of this round, which most likely has its group: in each round anew and before the
+  // first step. It gets what the last commit has under this name. It is let go of at the round's
+  // end.
+  void add_comm_hook(const std::string& name, std::shared_ptr<CommHook> hook);
+
+  // The state as it is now is what training goes back to. Returns when it is safe from the loss of
+  // this process. Collective. step: for reports, where training is; without it, the number of
+  // commits. Throws std::runtime_error if a value cannot be saved.
+  void commit(std::int64_t step);
+  void commit() { commit(step() + 1); }
+  // The step of the last commit; -1 before the first.
+  std::int64_t step() const;
+
+  // Goes back to the last commit on this rank alone; nothing without one. For what sync() has
+  // restored and the making of the round's objects has changed since.
+  void restore();
+
+  // Once at a round's beginning, by run_elastic(): all ranks go back to the newest commit there is,
+  // also those that are new, which get it from the lowest rank that has it. True then. If nobody
+  // has a commit, all get rank 0's replicated state and commit that as step 0: false. Collective.
+  // Throws StateLost.
+  bool sync();
+
+  // The beginning and the end of this process's part in a round, by run_elastic(). The worker, if
+  // there is one, hears of commits. leave() lets go of the group and of hooks.
+  void enter(std::shared_ptr<ProcessGroup> group, ElasticWorker* worker = nullptr);
+  void leave();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddp
