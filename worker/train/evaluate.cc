@@ -11,7 +11,7 @@
 namespace ddp::train {
 
 double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
-                         ProcessGroup& group) {
+                         const EvaluationShares& own, ProcessGroup& group) {
   const bool training = model.is_training();
   model.eval();
   const at::NoGradGuard no_grad;
@@ -25,11 +25,13 @@ double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
     correct += at::sum(at::eq(best.cpu(), samples.target)).item<std::int64_t>();
     indices.clear();
   };
-  for (std::int64_t i = group.rank(); i < data.size(); i += group.size()) {
-    indices.push_back(i);
-    if (static_cast<std::int64_t>(indices.size()) == batch) count_batch();
+  for (int share = own.shares.begin; share < own.shares.end; ++share) {
+    for (std::int64_t i = share; i < data.size(); i += own.of) {
+      indices.push_back(i);
+      if (static_cast<std::int64_t>(indices.size()) == batch) count_batch();
+    }
+    if (!indices.empty()) count_batch();
   }
-  if (!indices.empty()) count_batch();
   model.train(training);
   group
       .all_reduce({&correct, 1, DType::kI64}, ReduceOp::kSum,

@@ -2,17 +2,24 @@
 
 #include <cstdint>
 
+#include "worker/collectives/tree_order.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/dataset.h"
 #include "worker/train/models/model.h"
 
 namespace ddp::train {
 
-// Share of the data set that the model classifies correctly, the same number on all ranks. Rank r
-// looks at samples r, r + world, ...; each is counted once, whatever the world. The model's
+// Which of `of` equal shares of a data set a rank looks at.
+struct EvaluationShares {
+  RankRange shares;
+  int of = 1;
+};
+
+// Share of the data set that the model classifies correctly, the same number on all ranks. Share s
+// is samples s, s + of, ..., taken `batch` at a time; the ranks have each share once. The model's
 // parameters and buffers must be equal on all ranks and stay as they are; its training mode is
-// restored. Takes `batch` samples at a time. Collective.
+// restored. Collective.
 double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
-                         ProcessGroup& group);
+                         const EvaluationShares& own, ProcessGroup& group);
 
 }  // namespace ddp::train

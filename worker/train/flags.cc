@@ -42,7 +42,7 @@ constexpr Flag kData[] = {
 };
 
 constexpr Flag kOptimizer[] = {
-    {"batch-size", "N", "samples of a backward and worker; 128"},
+    {"batch-size", "N", "samples of a backward and worker, or logical rank; 128"},
     {"accumulate-steps", "N", "backwards of a step, whose gradients are averaged; 1"},
     {"drop-last", "on|off",
      "leave out what remains of an epoch after the last whole step, or (off) make a step of it in "
@@ -50,7 +50,9 @@ constexpr Flag kOptimizer[] = {
     {"epochs", "N", "18"},
     {"max-steps", "N", "stop after this step of the whole training; 0, no limit"},
     {"optimizer", "NAME", "sgd, adam or adamw; sgd"},
-    {"lr", "X", "learning rate, multiplied by the number of workers; 0.01, 0.00001 for toy-large"},
+    {"lr", "X",
+     "learning rate, multiplied by the number of workers, or logical ranks; 0.01, 0.00001 for "
+     "toy-large"},
     {"momentum", "X", "of sgd; 0.5"},
     {"weight-decay", "X", "of the gradient, or of the weight with adamw; 0"},
     {"lr-schedule", "NAME",
@@ -66,6 +68,10 @@ constexpr Flag kOptimizer[] = {
 constexpr Flag kParallel[] = {
     {"grad-sync", "MODE",
      "ddp (gradients are averaged during backward) or step (by the optimizer's step); ddp"},
+    {"logical-world-size", "V",
+     "train as V workers do, on as many workers as there are, at most V: each runs its share of V "
+     "logical ranks, and the result has the same bytes for any number of workers, also if it "
+     "changes in between; 0, off"},
     {"comm-hook", "NAME[:KEY=VALUE,...]",
      "what is done with a bucket instead of averaging it: see below; averaging"},
     {"bucket-cap-mb", "MIB", "size of a bucket; 25, and one bucket for all with --grad-sync step"},
@@ -88,7 +94,7 @@ constexpr Flag kRunning[] = {
     {"device", "KIND", "cpu, or cuda: one device a worker, two for a model-parallel one; cpu"},
     {"threads", "N",
      "of one worker, or of one stage of a model-parallel one; OMP_NUM_THREADS, or the usable cores "
-     "shared by the workers of a node"},
+     "shared by the workers of a node; always 1 with --logical-world-size, if not given"},
     {"timeout", "SECONDS", "how long a collective operation may take; 600"},
     {"summary", "FILE", "write the result there as one JSON object"},
     {"trace", "FILE",

@@ -124,6 +124,8 @@ class Worker {
   // computed.
   void use_threads() {
     threads_ = options_.threads;
+    // Not what depends on how many workers there are.
+    if (threads_ == 0 && options_.logical_world_size > 0) threads_ = 1;
     if (threads_ == 0) {
       const std::int64_t stages = is_model_parallel(options_.model) ? 2 : 1;
       threads_ =

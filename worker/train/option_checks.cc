@@ -55,12 +55,30 @@ void check_optimizer(const FlagValues& values, Options& options) {
        "--lr-schedule warmup-exponential");
 }
 
+// Their gradients are averaged after the backwards of all of them, which is a way of its own.
+void check_logical_ranks(const FlagValues& values, Options& options) {
+  if (options.logical_world_size == 0) return;
+  for (const char* flag : {"comm-hook", "bucket-cap-mb", "gradient-as-bucket-view",
+                           "broadcast-buffers", "find-unused-parameters", "static-graph"}) {
+    if (!values.has(flag)) continue;
+    throw BadValue{fmt::format("--{}: expected not to be given with --logical-world-size", flag)};
+  }
+  if (values.has("grad-sync") && options.grad_sync == GradSync::kDdp) {
+    throw BadValue{"--grad-sync ddp: expected step, or nothing, with --logical-world-size"};
+  }
+  options.grad_sync = GradSync::kStep;
+  if (options.device != DeviceKind::kCpu) {
+    throw BadValue{"--device cuda: expected cpu with --logical-world-size"};
+  }
+}
+
 }  // namespace
 
 void check_together(const FlagValues& values, Options& options) {
   check_model(values, options);
   check_data(values, options);
   check_optimizer(values, options);
+  check_logical_ranks(values, options);
   need(values, {"broadcast-buffers", "find-unused-parameters", "static-graph"},
        options.grad_sync == GradSync::kDdp, "--grad-sync ddp");
   need(values, {"checkpoint-every", "checkpoint-keep", "checkpoint-failure"},

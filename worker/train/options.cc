@@ -67,6 +67,8 @@ void read_optimizer(const FlagValues& values, Options& options) {
 void read_parallel(const FlagValues& values, Options& options) {
   values.read_choice<GradSync>("grad-sync", options.grad_sync,
                                {{"ddp", GradSync::kDdp}, {"step", GradSync::kStep}});
+  // What one sum takes in (worker/collectives/kernels.cc).
+  values.read<int>("logical-world-size", options.logical_world_size, 0, 1 << 15);
   values.read("comm-hook", options.comm_hook);
   values.read("bucket-cap-mb", options.bucket_cap_mb, 0, 1e6, false);
   values.read_switch("gradient-as-bucket-view", options.gradient_as_bucket_view);
@@ -169,6 +171,7 @@ std::string agreed_flags(const Options& options) {
   add("lr-decay-factor", options.lr_decay_factor);
   add("clip-grad-norm", options.clip_grad_norm);
   add("seed", options.seed);
+  add("logical-world-size", options.logical_world_size);
   add("grad-sync", to_string(options.grad_sync));
   add("comm-hook", options.comm_hook.empty() ? "none" : options.comm_hook);
   add("bucket-cap-mb", options.bucket_cap_mb);

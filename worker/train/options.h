@@ -27,13 +27,13 @@ struct Options {
   std::int64_t image_size = 224;
   std::int64_t num_classes = 1000;
 
-  std::int64_t batch_size = 128;  // Of one worker and one backward.
+  std::int64_t batch_size = 128;  // Of one rank (worker or logical rank) and one backward.
   std::int64_t accumulate_steps = 1;
   bool drop_last = true;  // Of an epoch, where it is not a whole one for all workers.
   std::int64_t epochs = 18;
   std::int64_t max_steps = 0;  // Of the whole training, resumed or not; 0: no limit.
   OptimizerKind optimizer = OptimizerKind::kSgd;
-  double lr = 0.01;  // Multiplied by the world size before use. default_lr(model), if not given.
+  double lr = 0.01;  // Multiplied by the number of ranks. default_lr(model), if not given.
   double momentum = 0.5;
   double weight_decay = 0;
   LrSchedule lr_schedule = LrSchedule::kConstant;
@@ -43,9 +43,10 @@ struct Options {
   double clip_grad_norm = 0;  // 0: no clipping.
   std::uint64_t seed = 1;
 
-  GradSync grad_sync = GradSync::kDdp;
-  std::string comm_hook;     // Empty: none.
-  double bucket_cap_mb = 0;  // 0: what is usual with grad_sync.
+  int logical_world_size = 0;  // 0: the training is defined for the workers that there are.
+  GradSync grad_sync = GradSync::kDdp;  // kStep with logical ranks.
+  std::string comm_hook;                // Empty: none.
+  double bucket_cap_mb = 0;             // 0: what is usual with grad_sync.
   bool gradient_as_bucket_view = true;
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;

@@ -40,19 +40,37 @@ std::int64_t DistributedSampler::steps_from(std::int64_t position) const {
 std::int64_t DistributedSampler::steps_left() const { return steps_from(position_); }
 std::int64_t DistributedSampler::steps_per_epoch() const { return steps_from(0); }
 
+std::int64_t DistributedSampler::size_at(std::int64_t position) const {
+  const std::int64_t left = config_.dataset_size - position;
+  return std::min(config_.batch_size, (left + config_.world_size - 1) / config_.world_size);
+}
+
+void DistributedSampler::take(Rank rank, std::int64_t position,
+                              std::vector<std::int64_t>& batch) const {
+  batch.clear();
+  const std::int64_t size = size_at(position);
+  for (std::int64_t i = 0; i < size; ++i) {
+    const std::int64_t at = position + rank + i * config_.world_size;
+    if (at >= config_.dataset_size && !config_.even) break;
+    batch.push_back(permutation_[static_cast<std::size_t>(at % config_.dataset_size)]);
+  }
+}
+
 std::span<const std::int64_t> DistributedSampler::next_batch() {
   batch_.clear();
   if (steps_left() == 0) return batch_;
-  const std::int64_t world = config_.world_size;
-  const std::int64_t left = config_.dataset_size - position_;
-  const std::int64_t size = std::min(config_.batch_size, (left + world - 1) / world);
-  for (std::int64_t i = 0; i < size; ++i) {
-    const std::int64_t at = position_ + config_.rank + i * world;
-    if (at >= config_.dataset_size && !config_.even) break;
-    batch_.push_back(permutation_[static_cast<std::size_t>(at % config_.dataset_size)]);
-  }
-  position_ += config_.even ? size * world : std::min(size * world, left);
+  batch_begin_ = position_;
+  take(config_.rank, position_, batch_);
+  const std::int64_t taken = size_at(position_) * config_.world_size;
+  position_ += config_.even ? taken : std::min(taken, config_.dataset_size - position_);
   return batch_;
+}
+
+std::vector<std::int64_t> DistributedSampler::batch_of(Rank rank) const {
+  DDP_CHECK(rank >= 0 && rank < config_.world_size, "rank {} of {}", rank, config_.world_size);
+  std::vector<std::int64_t> batch;
+  take(rank, batch_begin_, batch);
+  return batch;
 }
 
 }  // namespace ddp::train

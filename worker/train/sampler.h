@@ -47,6 +47,9 @@ class DistributedSampler {
   // ranks take in this step.
   std::span<const std::int64_t> next_batch();
 
+  // What another rank takes in the step for which next_batch gave this rank's indices.
+  std::vector<std::int64_t> batch_of(Rank rank) const;
+
   std::int64_t epoch() const { return epoch_; }
   std::int64_t position() const { return position_; }
   // Calls of next_batch that still give a batch.
@@ -57,10 +60,13 @@ class DistributedSampler {
  private:
   std::int64_t joint_batch() const { return config_.batch_size * config_.world_size; }
   std::int64_t steps_from(std::int64_t position) const;
+  void take(Rank rank, std::int64_t position, std::vector<std::int64_t>& batch) const;
+  std::int64_t size_at(std::int64_t position) const;  // Of the batch of a rank with the most.
 
   Config config_;
   std::int64_t epoch_ = -1;
   std::int64_t position_ = 0;
+  std::int64_t batch_begin_ = 0;  // The position of the batch that next_batch gave.
   std::vector<std::int64_t> permutation_;
   std::vector<std::int64_t> batch_;
 };

@@ -26,23 +26,30 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   const Options& options = parts_.options;
   ProcessGroup& group = *parts_.group;
   check_same_flags(options, group);
+  if (ranks() < group.size()) {
+    throw Failure(kExitInvalidValue,
+                  fmt::format("--logical-world-size {}: there are {} workers, expected at most one "
+                              "for each logical rank",
+                              ranks(), group.size()));
+  }
   // What the backwards of one step take together is one batch to the sampler: a checkpoint lies
   // between steps.
   const std::int64_t batch = options.batch_size * options.accumulate_steps;
   sampler_.emplace(DistributedSampler::Config{.dataset_size = parts_.data.train->size(),
                                               .batch_size = batch,
                                               .rank = group.rank(),
-                                              .world_size = group.size(),
+                                              .world_size = ranks(),
                                               .seed = options.seed,
                                               .drop_last = options.drop_last,
                                               .even = false});
   if (sampler_->steps_per_epoch() == 0) {
     throw Failure(
         kExitInvalidValue,
-        fmt::format(
-            "--batch-size {}: {} workers take {} samples a step, expected at most the {} of the "
-            "training set",
-            options.batch_size, group.size(), batch * group.size(), parts_.data.train->size()));
+        fmt::format("--batch-size {}: {} {} take {} samples a step, expected at most the {} of the "
+                    "training set",
+                    options.batch_size, ranks(),
+                    options.logical_world_size > 0 ? "logical ranks" : "workers", batch * ranks(),
+                    parts_.data.train->size()));
   }
   at::manual_seed(options.seed);
   model_ = make_model({.name = options.model,
@@ -53,11 +60,7 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
                        .micro_batches = options.micro_batches});
   at::manual_seed(options.seed + static_cast<std::uint64_t>(group.rank()));
   optimizer_ = make_optimizer(options, model_->parameters());
-  try {
-    replica_ = Replica::make(options, model_, *optimizer_, parts_.group, parts_.device_groups);
-  } catch (const std::invalid_argument& different) {
-    throw Failure(kExitInvalidValue, different.what());
-  }
+  make_replica();
   if (!options.trace.empty()) {
     trace_ = std::make_shared<Trace>(group.rank());
     replica_->set_trace(trace_);
@@ -71,8 +74,26 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
                                   .model = *model_,
                                   .optimizer = *optimizer_,
                                   .replica = *replica_,
+                                  .logical = logical_,
                                   .state = state_,
                                   .say = [this](const std::string& text) { say(text); }});
+  }
+}
+
+void Trainer::make_replica() {
+  const Options& options = parts_.options;
+  try {
+    if (options.logical_world_size == 0) {
+      replica_ = Replica::make(options, model_, *optimizer_, parts_.group, parts_.device_groups);
+      return;
+    }
+    if (!logical_ranks_) logical_ranks_.emplace(options.logical_world_size, options.seed);
+    auto logical = std::make_unique<LogicalReplica>(options, model_, *optimizer_, parts_.group,
+                                                    *logical_ranks_);
+    logical_ = logical.get();
+    replica_ = std::move(logical);
+  } catch (const std::invalid_argument& different) {
+    throw Failure(kExitInvalidValue, different.what());
   }
 }
 
@@ -82,7 +103,7 @@ Summary Trainer::run() {
   model_->train();
   while (state_.epoch < parts_.options.epochs && train_epoch()) {
   }
-  const bool mid_epoch = state_.loss_count > 0;
+  const bool mid_epoch = state_.position > 0;
   if (mid_epoch) train_loss_ = mean_loss();
   const bool changed = replica_->bring_together();
   // Also where this process found nothing left to train.
@@ -127,9 +148,6 @@ bool Trainer::train_epoch() {
       const Trace::Scope scope(trace_.get(), "loop", fmt::format("step {}", state_.step + 1));
       loss = train_step(indices);
     }
-    const auto samples = static_cast<std::int64_t>(indices.size());
-    state_.loss_sum += loss * static_cast<double>(samples);
-    state_.loss_count += samples;
     ++state_.step;
     const std::int64_t before = std::exchange(state_.position, sampler_->position());
     report(loss, state_.position - before,
@@ -141,16 +159,47 @@ bool Trainer::train_epoch() {
   return true;
 }
 
-// Gives the mean loss of the samples.
+// Gives the mean loss of this worker's samples.
 double Trainer::train_step(std::span<const std::int64_t> indices) {
   const Options& options = parts_.options;
   const double done =
       static_cast<double>(sampler_->position()) / static_cast<double>(parts_.data.train->size());
-  learning_rate_ = learning_rate(options, options.lr * parts_.group->size(), state_.epoch, done);
+  learning_rate_ = learning_rate(options, options.lr * ranks(), state_.epoch, done);
   set_learning_rate(*optimizer_, learning_rate_);
   replica_->zero_grad();
-  const auto batch = static_cast<std::size_t>(options.batch_size);
   const std::int64_t joint = sampler_->position() - state_.position;
+  double loss = 0;
+  if (logical_ != nullptr) {
+    loss = logical_ranks_step(joint);
+  } else {
+    loss = backwards(indices, joint);
+    state_.loss_sum += loss * static_cast<double>(indices.size());
+    state_.loss_count += static_cast<std::int64_t>(indices.size());
+  }
+  if (options.clip_grad_norm > 0) replica_->clip_grad_norm(options.clip_grad_norm);
+  replica_->step();
+  return loss;
+}
+
+// The backwards of all logical ranks of this worker. Gives the mean loss of their samples.
+double Trainer::logical_ranks_step(std::int64_t joint) {
+  double sum = 0;
+  std::size_t samples = 0;
+  for (Rank logical = logical_->own().begin; logical < logical_->own().end; ++logical) {
+    const std::vector<std::int64_t> indices = sampler_->batch_of(logical);
+    logical_->begin(logical);
+    const double loss = backwards(indices, joint) * static_cast<double>(indices.size());
+    logical_->end(logical);
+    logical_ranks_->add_loss(logical, loss, static_cast<std::int64_t>(indices.size()));
+    sum += loss;
+    samples += indices.size();
+  }
+  return sum / static_cast<double>(std::max<std::size_t>(samples, 1));
+}
+
+// All backwards of one rank's samples in a step. Gives the mean of their losses.
+double Trainer::backwards(std::span<const std::int64_t> indices, std::int64_t joint) {
+  const auto batch = static_cast<std::size_t>(parts_.options.batch_size);
   const auto samples = static_cast<double>(std::max<std::size_t>(indices.size(), 1));
   double loss = 0;
   for (; indices.size() > batch; indices = indices.subspan(batch)) {
@@ -158,8 +207,6 @@ double Trainer::train_step(std::span<const std::int64_t> indices) {
     loss += backward(indices.first(batch), joint);
   }
   loss += backward(indices, joint);
-  if (options.clip_grad_norm > 0) replica_->clip_grad_norm(options.clip_grad_norm);
-  replica_->step();
   return loss / samples;
 }
 
@@ -177,7 +224,7 @@ double Trainer::backward(std::span<const std::int64_t> indices, std::int64_t joi
     return 0;
   }
   const auto samples = static_cast<std::int64_t>(indices.size());
-  const std::int64_t as_one_of_all = samples * parts_.group->size();
+  const std::int64_t as_one_of_all = samples * ranks();
   if (as_one_of_all == joint) {
     loss.backward();
   } else {
@@ -217,6 +264,7 @@ void Trainer::finish_epoch() {
   state_.position = 0;
   state_.loss_sum = 0;
   state_.loss_count = 0;
+  if (logical_ranks_) logical_ranks_->clear_losses();
 }
 
 void Trainer::evaluate() {
@@ -224,10 +272,17 @@ void Trainer::evaluate() {
   if (!model_->classifies() || parts_.data.test->size() == 0) return;
   // Such a batch of mnist's activations fits into a core's cache.
   const std::int64_t batch = is_resnet(parts_.options.model) ? parts_.options.batch_size : 250;
-  test_accuracy_ = evaluate_accuracy(*model_, *parts_.data.test, batch, *parts_.group);
+  const Rank rank = parts_.group->rank();
+  const RankRange shares = logical_ != nullptr ? logical_->own() : RankRange{rank, rank + 1};
+  test_accuracy_ =
+      evaluate_accuracy(*model_, *parts_.data.test, batch, {shares, ranks()}, *parts_.group);
 }
 
 double Trainer::mean_loss() {
+  if (logical_ != nullptr) {
+    logical_->gather();
+    return logical_ranks_->mean_loss();
+  }
   std::array<double, 2> sums = {state_.loss_sum, static_cast<double>(state_.loss_count)};
   parts_.group
       ->all_reduce({sums.data(), sums.size(), DType::kF64}, ReduceOp::kSum,
@@ -309,6 +364,11 @@ std::int64_t Trainer::steps_to_go() const {
   const std::int64_t steps = sampler_->steps_left() + epochs_after * sampler_->steps_per_epoch();
   if (parts_.options.max_steps == 0) return steps;
   return std::clamp<std::int64_t>(parts_.options.max_steps - state_.step, 0, steps);
+}
+
+int Trainer::ranks() const {
+  const int logical = parts_.options.logical_world_size;
+  return logical > 0 ? logical : parts_.group->size();
 }
 
 void Trainer::say(const std::string& text) {

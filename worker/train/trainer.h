@@ -10,10 +10,12 @@
 #include <torch/optim/optimizer.h>
 
 #include "worker/ddp/bucket_route.h"
+#include "worker/ddp/logical_ranks.h"
 #include "worker/ddp/trace.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/dataset.h"
+#include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
 #include "worker/train/progress.h"
@@ -60,10 +62,13 @@ class Trainer {
   Summary run();
 
  private:
+  void make_replica();
   void resume();
   void open_rate_log();
   bool train_epoch();  // Whether it came to the epoch's end; else --max-steps did.
   double train_step(std::span<const std::int64_t> indices);
+  double logical_ranks_step(std::int64_t joint);
+  double backwards(std::span<const std::int64_t> indices, std::int64_t joint);
   double backward(std::span<const std::int64_t> indices, std::int64_t joint);
   void evaluate_if_due();
   void save_if_due();
@@ -76,13 +81,17 @@ class Trainer {
   void check_same_weights(const std::string& sha256);
   bool limit_reached() const;
   std::int64_t steps_to_go() const;
+  // Ranks that the training is defined for: logical ones, else workers.
+  int ranks() const;
   void say(const std::string& text);
 
   Parts parts_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<LogicalRanks> logical_ranks_;  // With --logical-world-size.
   std::unique_ptr<Replica> replica_;
-  std::shared_ptr<Trace> trace_;  // Null without --trace.
+  LogicalReplica* logical_ = nullptr;  // replica_, with --logical-world-size.
+  std::shared_ptr<Trace> trace_;       // Null without --trace.
   std::optional<DistributedSampler> sampler_;
   std::unique_ptr<TrainingCheckpoint> checkpoint_;
   TrainState state_;

@@ -21,7 +21,11 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
   TrainState& state = parts_.state;
   checkpointer_.add_module("model", parts_.model);
   checkpointer_.add_optimizer("optimizer", parts_.optimizer, parts_.model);
-  checkpointer_.add_rng();
+  if (parts_.logical != nullptr) {
+    checkpointer_.add_comm_hook("logical_ranks", parts_.logical->ranks());
+  } else {
+    checkpointer_.add_rng();
+  }
   if (const auto& hook = parts_.replica.comm_hook()) {
     checkpointer_.add_comm_hook("comm_hook", *hook);
   }
@@ -45,6 +49,7 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
         state.position = saved.at("position").get<std::int64_t>();
         state.step = saved.at("step").get<std::int64_t>();
       });
+  if (parts_.logical != nullptr) return;  // Which has the losses too.
   checkpointer_.add_value(
       "loss",
       [&state] {
@@ -67,6 +72,7 @@ json TrainingCheckpoint::settings_of(const Options& options) const {
                 {"--image-size", options.image_size},
                 {"--num-classes", options.num_classes},
                 {"--comm-hook", options.comm_hook},
+                {"--logical-world-size", options.logical_world_size},
                 {"--device", to_string(options.device)}}},
               {"may_change",
                {{"--dropout", options.dropout},
@@ -130,7 +136,7 @@ void TrainingCheckpoint::resume() {
     const bool other =
         report.error().code == Errc::kMismatch || report.error().code == Errc::kInvalidArgument;
     throw Failure(other ? kExitInvalidValue : kExitCheckpointUnwritable,
-                  flag + report.error().message);
+                  flag + report.error().message + hint(report.error()));
   }
   if (local_) local_->apply();
   for (const std::string& line : report->skipped) parts_.say("passed over: " + line);
@@ -140,7 +146,21 @@ void TrainingCheckpoint::resume() {
   }
 }
 
+// Whether ranks are logical ones, and how many, shows in what a checkpoint has, before settings are
+// compared.
+std::string TrainingCheckpoint::hint(const Error& error) const {
+  const auto names = [&](const char* text) {
+    return error.message.find(text) != std::string::npos;
+  };
+  if (!names("logical_ranks") && (parts_.logical != nullptr || !names("generator"))) return {};
+  return fmt::format(
+      "; it is of a training with another --logical-world-size than {}: resume it as it was, or "
+      "use another folder",
+      parts_.options.logical_world_size);
+}
+
 void TrainingCheckpoint::save() {
+  if (parts_.logical != nullptr) parts_.logical->gather();
   const auto saved = checkpointer_.save(parts_.state.step, parts_.state.epoch);
   if (!saved) {
     const std::string text = fmt::format("checkpoint of step {} in {}: {}", parts_.state.step,

@@ -10,6 +10,7 @@
 #include "worker/ddp/checkpointer.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/local_replica.h"
+#include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
 #include "worker/train/replica.h"
@@ -35,6 +36,7 @@ class TrainingCheckpoint {
     Model& model;
     torch::optim::Optimizer& optimizer;
     Replica& replica;
+    LogicalReplica* logical;  // The same with --logical-world-size, else null.
     TrainState& state;
     std::function<void(const std::string&)> say;  // A line for the user.
   };
@@ -53,6 +55,7 @@ class TrainingCheckpoint {
   // What these options mean for a training of this data with these threads.
   nlohmann::json settings_of(const Options& options) const;
   void compare_settings(const nlohmann::json& saved);
+  std::string hint(const Error& error) const;
 
   Parts parts_;
   Checkpointer checkpointer_;

@@ -48,6 +48,31 @@ std::vector<DistributedSampler> make_ranks(std::int64_t size, std::int64_t batch
   return ranks;
 }
 
+TEST(Sampler, OneRankKnowsWhatTheOthersTake) {
+  for (const bool even : {true, false}) {
+    std::vector<DistributedSampler> ranks;
+    for (Rank rank = 0; rank < 3; ++rank) {
+      ranks.push_back(DistributedSampler({.dataset_size = 28,
+                                          .batch_size = 4,
+                                          .rank = rank,
+                                          .world_size = 3,
+                                          .seed = 1,
+                                          .drop_last = false,
+                                          .even = even}));
+    }
+    for (int step = 0; step < 3; ++step) {
+      std::vector<Indices> batches;
+      for (DistributedSampler& rank : ranks) batches.push_back(take(rank));
+      for (const DistributedSampler& rank : ranks) {
+        for (std::size_t other = 0; other < ranks.size(); ++other) {
+          EXPECT_EQ(rank.batch_of(static_cast<Rank>(other)), batches[other]) << step;
+        }
+      }
+    }
+    EXPECT_EQ(ranks[0].steps_left(), 0);
+  }
+}
+
 TEST(Sampler, TheRanksTogetherTakeTheBatchesOfOneProcess) {
   for (const int world : {1, 2, 3, 4}) {
     auto one = make(1000, 12, 0, 1);

@@ -181,6 +181,30 @@ TEST(TrainOptions, FlagsOfDataParallelismReachTheirMembers) {
   EXPECT_EQ(options.trace, "t");
 }
 
+TEST(TrainOptions, LogicalRanksAreAveragedAfterTheirBackwards) {
+  EXPECT_EQ(good({}).logical_world_size, 0);
+  const Options options = good({"--logical-world-size", "4"});
+  EXPECT_EQ(options.logical_world_size, 4);
+  EXPECT_EQ(options.grad_sync, GradSync::kStep);
+  EXPECT_NE(agreed_flags(options), agreed_flags(good({"--logical-world-size", "5"})));
+  for (const std::vector<std::string>& other :
+       std::vector<std::vector<std::string>>{{"--grad-sync", "ddp"},
+                                             {"--comm-hook", "fp16"},
+                                             {"--bucket-cap-mb", "1"},
+                                             {"--gradient-as-bucket-view", "on"},
+                                             {"--broadcast-buffers", "off"},
+                                             {"--find-unused-parameters"},
+                                             {"--static-graph"},
+                                             {"--device", "cuda"}}) {
+    std::vector<std::string> arguments = {"--logical-world-size", "4"};
+    arguments.insert(arguments.end(), other.begin(), other.end());
+    expect_bad(arguments, kExitInvalidValue,
+               AllOf(HasSubstr(other[0]), HasSubstr("--logical-world-size")));
+  }
+  expect_bad({"--logical-world-size", "32769"}, kExitInvalidValue,
+             HasSubstr("--logical-world-size 32769"));
+}
+
 // A difference in any of them would make workers compute different things or wait in vain.
 TEST(TrainOptions, WorkersMustAgreeOnWhatTheyCompute) {
   const std::string own = agreed_flags(good({"--model", "resnet50-model-parallel"}));

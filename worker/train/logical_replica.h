@@ -1,0 +1,63 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "worker/ddp/broadcast.h"
+#include "worker/ddp/logical_ranks.h"
+#include "worker/ddp/logical_reducer.h"
+#include "worker/train/replica.h"
+
+namespace ddp::train {
+
+// The replica of a training for logical ranks (--logical-world-size), of which this worker has some
+// (worker/ddp/logical_world.h). A step is
+//   zero_grad(), for each of own(): { begin(), forward() and backward(), end() }, step()
+// and ends with the bytes of a step of as many workers as there are logical ranks: each logical
+// rank begins with the same parameters and buffers and draws from its own generator, gradients are
+// averaged in the order of logical ranks, and the buffers that stay are those of logical rank 0.
+//
+// One thread; construction, clip_grad_norm(), step() and gather() are collective.
+class LogicalReplica final : public Replica {
+ public:
+  // As Replica::make; throws std::invalid_argument also if there are more workers than logical
+  // ranks. Refers to `ranks`, which belongs to the training and outlives the round.
+  LogicalReplica(const Options& options, std::shared_ptr<Model> model,
+                 torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group,
+                 LogicalRanks& ranks);
+
+  // This worker's logical ranks.
+  RankRange own() const { return reducer_.world().own(); }
+  // What is computed in between is the logical rank's. In the order of the ranks, every one in
+  // every step.
+  void begin(Rank logical);
+  void end(Rank logical);
+  // Makes ranks() the same on all workers, as a checkpoint needs it.
+  void gather() { ranks_.gather(reducer_.world(), group()); }
+  LogicalRanks& ranks() const { return ranks_; }
+
+  void zero_grad() override;
+  at::Tensor forward(const at::Tensor& input) override { return model_->forward(input); }
+  std::unique_ptr<NoSync> no_sync() override { return nullptr; }
+  void clip_grad_norm(double max_norm) override;
+  void broadcast_buffers() override {}  // They are equal after each step.
+  void set_trace(std::shared_ptr<Trace> /*trace*/) override {}
+
+ private:
+  void local_step() override;
+  void reduce();
+  void settle_buffers();
+
+  std::shared_ptr<Model> model_;
+  LogicalRanks& ranks_;
+  LogicalReducer reducer_;
+  bool is_reduced_ = false;
+  std::vector<at::Tensor> buffers_;  // The model's.
+  std::vector<at::Tensor> before_;   // Their values before the step, where they are needed again.
+  std::vector<at::Tensor> first_;    // Likewise those that logical rank 0 had after it.
+  CoalescedBroadcast broadcast_;
+};
+
+}  // namespace ddp::train
