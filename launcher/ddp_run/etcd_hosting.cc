@@ -48,10 +48,14 @@ etcd::Leadership::Events EtcdHosting::leadership_events() {
       .stand = [this] { return listen(); },
       .won =
           [this](const rendezvous::JobRecord& record) {
-            server_->open(record,
-                          [this](const rendezvous::JobRecord& next, std::function<void()> stored) {
-                            leadership_.store(next, std::move(stored));
-                          });
+            server_->open(
+                record,
+                {.store =
+                     [this](const rendezvous::JobRecord& next, std::function<void()> stored) {
+                       leadership_.store(next, std::move(stored));
+                     },
+                 .confirm =
+                     [this](std::function<void()> done) { leadership_.confirm(std::move(done)); }});
           },
       .lost = [this](const std::string&) { server_.reset(); },
       .leader =

@@ -232,7 +232,16 @@ void Leadership::lose(const std::string& why) {
 void Leadership::begin_leading() {
   phase_ = Phase::kLeading;
   lease_timer_.after(options_.lease / 3, [this] { keep_alive(); });
+  watch_own_key();
   write_next();
+}
+
+// So that a coordinator that was replaced knows at once.
+void Leadership::watch_own_key() {
+  if (phase_ != Phase::kLeading) return;
+  client_.watch(
+      keys_.leader, office_ + 1, [this] { confirm([] {}); },
+      [this](const Error&) { look_timer_.after(kRepeat, [this] { watch_own_key(); }); });
 }
 
 void Leadership::keep_alive() {
@@ -263,6 +272,26 @@ void Leadership::store(const rendezvous::JobRecord& record, std::function<void()
   if (!leads()) return;
   pending_.push_back({record, std::move(stored)});
   write_next();
+}
+
+void Leadership::confirm(std::function<void()> confirmed) {
+  if (!leads()) return;
+  // While it is unknown whether the office can be had back, the answer waits.
+  const auto again = [this, confirmed] {
+    write_timer_.after(kRepeat, [this, confirmed] {
+      write_next();
+      confirm(confirmed);
+    });
+  };
+  if (phase_ == Phase::kRegaining) return again();
+  client_.transact(
+      {.compare = {{keys_.leader, Compare::What::kCreated, office_}}, .put = {}, .get = {}},
+      kCallLimit, [this, confirmed, again](Result<TransactionAnswer> answer) {
+        if (!leads()) return;
+        if (answer && answer->succeeded) return confirmed();
+        if (answer) lease_ended();
+        if (leads()) again();
+      });
 }
 
 void Leadership::write_next() {

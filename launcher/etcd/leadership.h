@@ -69,6 +69,9 @@ class Leadership {
   // Only while it leads: stores the record and calls back when it is safe. It does not call back
   // where the office is lost first. Records are stored in the order of the calls.
   void store(const rendezvous::JobRecord& record, std::function<void()> stored);
+  // Only while it leads: asks etcd whether it still does, and calls back if so. Like store(),
+  // without anything to store.
+  void confirm(std::function<void()> confirmed);
   // Gives the office up, if it has it, so that another need not wait for the lease to end. Calls
   // back after a second at most; no event follows.
   void stop(std::function<void()> done);
@@ -100,6 +103,7 @@ class Leadership {
   void write_taken_over();
   void begin_leading();
   void keep_alive();
+  void watch_own_key();
   void lease_ended();
   void regain();
   void lose(const std::string& why);

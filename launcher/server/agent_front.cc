@@ -53,10 +53,31 @@ void AgentFront::apply(std::vector<Action> actions) {
 
 void AgentFront::perform_waiting() {
   while (!waiting_.empty() && !storing_) {
+    if (must_be_confirmed(waiting_.front())) {
+      storing_ = true;
+      keeper_.confirm(go_on(true));
+      return;
+    }
     Action action = std::move(waiting_.front());
     waiting_.pop_front();
     std::visit([this](auto& one) { perform(one); }, action);
   }
+  confirmed_ = false;
+}
+
+bool AgentFront::must_be_confirmed(const Action& action) const {
+  const auto* send = std::get_if<rendezvous::SendTo>(&action);
+  return keeper_.confirm && !confirmed_ && send != nullptr &&
+         std::holds_alternative<wire::Stop>(send->message);
+}
+
+std::function<void()> AgentFront::go_on(bool confirmed) {
+  return [this, confirmed, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    storing_ = false;
+    confirmed_ = confirmed;
+    perform_waiting();
+  };
 }
 
 void AgentFront::perform(rendezvous::SendTo& action) {
@@ -94,13 +115,9 @@ void AgentFront::perform(const rendezvous::JobFinished& action) {
 }
 
 void AgentFront::perform(const rendezvous::Persist& action) {
-  if (!keeper_) return;
+  if (!keeper_.store) return;
   storing_ = true;
-  keeper_(action.record, [this, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
-    storing_ = false;
-    perform_waiting();
-  });
+  keeper_.store(action.record, go_on(true));
 }
 
 void AgentFront::restore(const rendezvous::JobRecord& record) {

@@ -30,10 +30,14 @@ class AgentFront {
     std::function<void(const std::string& job_id, const wire::Finish&)> job_finished;
   };
 
-  // Stores a job's record somewhere and then calls back, from the event loop, on the thread of
-  // `io`. If it never does, nothing more of what follows the record is done.
-  using RecordKeeper =
-      std::function<void(const rendezvous::JobRecord& record, std::function<void()> stored)>;
+  // Who keeps a job's record, where another coordinator may take its place. Both call back from the
+  // event loop, on the thread of `io`, or never, and then nothing of what follows is done.
+  struct RecordKeeper {
+    // Stores it.
+    std::function<void(const rendezvous::JobRecord& record, std::function<void()> stored)> store;
+    // Makes sure that this is the coordinator still.
+    std::function<void(std::function<void()> confirmed)> confirm;
+  };
 
   // `port` is put into the round_start messages that leave the store's port open.
   AgentFront(asio::io_context& io, int port, Hooks hooks);
@@ -41,7 +45,8 @@ class AgentFront {
   AgentFront(const AgentFront&) = delete;
   AgentFront& operator=(const AgentFront&) = delete;
 
-  // From now on nobody is told of a round or of the job's end before its record is kept.
+  // From now on nobody is told of a round or of the job's end before its record is kept, nor to
+  // stop a round by a coordinator that was replaced and only sees that its agents have gone.
   void keep_records(RecordKeeper keeper) { keeper_ = std::move(keeper); }
   // What an earlier coordinator of the job has left. Before anybody joins.
   void restore(const rendezvous::JobRecord& record);
@@ -63,6 +68,9 @@ class AgentFront {
   void on_closed(std::uint64_t id, const Error& why);
   void apply(std::vector<rendezvous::Action> actions);
   void perform_waiting();
+  bool must_be_confirmed(const rendezvous::Action& action) const;
+  // For the keeper to call back; does nothing once this object is gone.
+  std::function<void()> go_on(bool confirmed);
   void perform(rendezvous::SendTo& action);
   void perform(const rendezvous::CloseConnection& action);
   void perform(const rendezvous::RoundBegins& action);
@@ -77,7 +85,8 @@ class AgentFront {
   rendezvous::RendezvousCore core_;
   RecordKeeper keeper_;
   std::deque<rendezvous::Action> waiting_;  // In order; behind a record that is being stored.
-  bool storing_ = false;
+  bool storing_ = false;                    // The keeper has not called back.
+  bool confirmed_ = false;                  // What waits was asked for.
   std::unordered_map<std::uint64_t, std::shared_ptr<net::FrameConnection>> agents_;
   net::Timer tick_;
   net::Timer drain_limit_;

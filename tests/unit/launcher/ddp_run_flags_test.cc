@@ -31,6 +31,28 @@ Options options_of(Arguments arguments, const Environment& environment = {}) {
   return options ? *options : Options{};
 }
 
+TEST(Flags, EtcdsEndpointsAndKeys) {
+  const Options options = options_of(
+      {"--rdzv-backend", "etcd", "--rdzv-endpoint", "e0,10.0.0.1:99,[fd00::1]", "--rdzv-id", "j",
+       "--rdzv-conf", "protocol=https,cacert=a,cert=b,key=c,etcd_prefix=/p,join_timeout=5", "a"});
+  ASSERT_TRUE(options.etcd);
+  EXPECT_THAT(etcd_urls(*options.etcd),
+              ElementsAre("https://e0:2379", "https://10.0.0.1:99", "https://[fd00::1]:2379"));
+  EXPECT_EQ(options.etcd->ca, "a");
+  EXPECT_EQ(options.etcd->certificate, "b");
+  EXPECT_EQ(options.etcd->key, "c");
+  EXPECT_EQ(options.etcd->prefix, "/p");
+  EXPECT_EQ(options.join_timeout_ms, 5'000);
+  EXPECT_TRUE(options.warnings.empty());
+
+  const Options older = options_of({"--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "e",
+                                    "--rdzv-id", "j", "--rdzv-conf", "is_host=1", "a"});
+  EXPECT_TRUE(older.etcd);
+  EXPECT_THAT(older.warnings, ElementsAre(HasSubstr("version 3"), HasSubstr("is_host")));
+  // --standalone overrides whatever names a rendezvous.
+  EXPECT_FALSE(options_of({"--standalone", "--rdzv-backend", "etcd", "a"}).etcd);
+}
+
 TEST(Flags, DefaultsAreTorchruns) {
   const Options options = options_of({"train.py"});
   EXPECT_EQ(options.min_nodes, 1);
@@ -371,10 +393,27 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--rdzv-endpoint", "h/x", "a"},
               64,
               std::string("--rdzv-endpoint h/x: 'h/x' is no host name") + kEndpointForm},
-        Wrong{{"--rdzv-backend", "etcd", "a"},
+        Wrong{{"--rdzv-backend", "zeus", "a"},
               64,
-              "--rdzv-backend etcd: there are c10d and static, which both mean ddp-run's own "
-              "rendezvous"},
+              "--rdzv-backend zeus: there are c10d and static, which both mean ddp-run's own "
+              "rendezvous, and etcd"},
+        Wrong{
+            {"--rdzv-backend", "etcd", "--rdzv-id", "j", "a"},
+            64,
+            "--rdzv-backend etcd: --rdzv-endpoint is missing; name the cluster's client ports, for "
+            "example --rdzv-endpoint etcd0:2379,etcd1:2379"},
+        Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e", "a"},
+              64,
+              "--rdzv-backend etcd: --rdzv-id is missing; jobs that share a cluster are told apart "
+              "by "
+              "it, for example --rdzv-id mnist-7"},
+        Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e,f:0", "--rdzv-id", "j", "a"},
+              64,
+              "--rdzv-endpoint e,f:0: 'f:0' has port 0; etcd's client port is usually 2379"},
+        Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e", "--rdzv-id", "j", "--rdzv-conf",
+               "protocol=ftp", "a"},
+              64,
+              "--rdzv-conf protocol=ftp: protocol=ftp is neither http nor https"},
         Wrong{{"--rdzv-id", "", "a"},
               64,
               "--rdzv-id : a job's name has 1 to 128 characters and no /"},

@@ -16,9 +16,9 @@ using testing::HasSubstr;
 // One ddp-run's part, with what it was told.
 struct Candidate {
   Candidate(asio::io_context& io, const std::vector<std::string>& urls, const std::string& name,
-            Duration patience = Duration(10'000))
+            Duration patience = Duration(10'000), Duration lease = Duration(1'000))
       : client(std::move(*EtcdClient::create(io, {.endpoints = urls, .tls = {}}))),
-        leadership(io, *client, {.job_id = "job", .patience = patience, .lease = Duration(1'000)},
+        leadership(io, *client, {.job_id = "job", .patience = patience, .lease = lease},
                    {.stand =
                         [=] {
                           return Leader{name, name, "127.0.0.1", 1};
@@ -53,6 +53,14 @@ class LeadershipTest : public testing::Test {
     bool stopped = false;
     candidate.leadership.stop([&] { stopped = true; });
     return until([&] { return stopped; });
+  }
+  // As if its lease had ended and another one had come while it was asleep.
+  static void depose(const EtcdCluster& cluster) {
+    const std::string key = "/ddp-run/job/leader";
+    const std::string other = to_json(Leader{"other", "other", "127.0.0.1", 2});
+    const std::string at = cluster.endpoints();
+    ASSERT_EQ(cluster.etcdctl({"--endpoints", at, "del", key}).status, 0);
+    ASSERT_EQ(cluster.etcdctl({"--endpoints", at, "put", key, other}).status, 0);
   }
   static JobRecord record(Round next_round, bool finished = false) {
     JobRecord made;
@@ -126,15 +134,7 @@ TEST_F(LeadershipTest, ADeposedLeaderStoresNothing) {
   ASSERT_TRUE(cluster.wait_until_ready());
   Candidate first(io_, cluster.urls(), "first");
   ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
-  // As if its lease had ended and another one had come while it was asleep.
-  ASSERT_EQ(
-      cluster.etcdctl({"--endpoints", cluster.endpoints(), "del", "/ddp-run/job/leader"}).status,
-      0);
-  ASSERT_EQ(cluster
-                .etcdctl({"--endpoints", cluster.endpoints(), "put", "/ddp-run/job/leader",
-                          to_json(Leader{"other", "other", "127.0.0.1", 2})})
-                .status,
-            0);
+  depose(cluster);
   bool stored = false;
   first.leadership.store(record(9), [&] { stored = true; });
   ASSERT_TRUE(until([&] { return !first.lost.empty(); }));
@@ -158,6 +158,32 @@ TEST_F(LeadershipTest, AnOfficeThatNobodyTookIsTakenBack) {
   EXPECT_TRUE(first.lost.empty());
   EXPECT_EQ(first.won.size(), 1u);
   EXPECT_THAT(cluster.get("/ddp-run/job/leader"), HasSubstr("first"));
+}
+
+TEST_F(LeadershipTest, ConfirmsOnlyWhatIsTrue) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  Candidate first(io_, cluster.urls(), "first");
+  ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+  int confirmed = 0;
+  first.leadership.confirm([&] { ++confirmed; });
+  ASSERT_TRUE(until([&] { return confirmed == 1; }));
+  depose(cluster);
+  first.leadership.confirm([&] { ++confirmed; });
+  ASSERT_TRUE(until([&] { return !first.lost.empty(); }));
+  EXPECT_EQ(confirmed, 1);
+}
+
+// It hears of it without asking.
+TEST_F(LeadershipTest, ADeposedLeaderKnowsAtOnce) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  Candidate first(io_, cluster.urls(), "first", Duration(10'000), Duration(600'000));
+  ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+  depose(cluster);
+  EXPECT_TRUE(until([&] { return !first.lost.empty(); }));
 }
 
 // The key is free, but another one has coordinated meanwhile, which the record shows.
