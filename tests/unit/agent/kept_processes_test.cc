@@ -40,7 +40,7 @@ class KeptProcesses : public testing::Test {
   void make(const std::string& how, int nproc, int standby = 0, const std::string& wrapper = "") {
     config::JobSpec spec;
     spec.job_id = "job";
-    spec.node_id = "y";
+    spec.node_id = fmt::format("y{}", ::getpid());
     spec.host = "here";
     spec.nproc = nproc_ = nproc;
     spec.standby = standby;
@@ -100,6 +100,17 @@ class KeptProcesses : public testing::Test {
   bool park(const std::set<int>& expected) {
     processes_->signal(SIGTERM, "the round is over", expected);
     return test::run_until(io_, [&] { return parked_.size() == expected.size(); });
+  }
+  // Of this test's, with this in their environment.
+  std::vector<pid_t> processes_with(const std::string& entry) {
+    std::vector<pid_t> found;
+    for (const pid_t pid : test::processes_with(entry)) {
+      if (test::read_proc(pid, "environ").find(fmt::format("DDP_NODE_ID=y{}", ::getpid())) !=
+          std::string::npos) {
+        found.push_back(pid);
+      }
+    }
+    return found;
   }
   bool clear(const std::set<int>& keep) { return processes_->clear(keep, Duration(5'000)); }
 
@@ -196,9 +207,9 @@ TEST_F(KeptProcesses, ClearKillsAllButWorkersThatHaveParkedAndTheirChildren) {
   ASSERT_TRUE(clear({0, 1}));
   EXPECT_EQ(::kill(goes, 0), -1);
   EXPECT_EQ(::kill(stays, 0), 0);
-  const auto children = test::processes_with("RANK=2");
+  const auto children = processes_with("RANK=2");
   EXPECT_EQ(children.size(), 2u) << "the worker and its child";
-  EXPECT_TRUE(test::processes_with("RANK=1").empty());
+  EXPECT_TRUE(processes_with("RANK=1").empty());
   start(1);
   ASSERT_TRUE(all_report());
   EXPECT_THAT(log(1, "rank_2.out"), HasSubstr(line(1, 2, 2, stays)));
@@ -240,8 +251,8 @@ TEST_F(KeptProcesses, AStandbyTakesThePlaceOfALostWorker) {
   make("park", 1, 1);
   start(0);
   ASSERT_TRUE(all_report());
-  ASSERT_TRUE(test::run_until(io_, [] { return !test::processes_with("DDP_STANDBY=1").empty(); }));
-  const pid_t standby = test::processes_with("DDP_STANDBY=1").at(0);
+  ASSERT_TRUE(test::run_until(io_, [this] { return !processes_with("DDP_STANDBY=1").empty(); }));
+  const pid_t standby = processes_with("DDP_STANDBY=1").at(0);
   // It is used once it has said hello; until then this would start a worker of its own.
   ASSERT_TRUE(test::run_until(io_, [this] { return processes_->standbys_ready() == 1; }));
   ::kill(pid_in(0, "rank_1.out"), SIGKILL);
@@ -270,6 +281,9 @@ TEST_F(KeptProcesses, AHungWorkersStacksAreWrittenBeforeItIsKilled) {
   make("park", 1);
   start(0);
   ASSERT_TRUE(all_report());
+  const pid_t pid = pid_in(0, "rank_1.out");
+  ASSERT_TRUE(test::wait_until(
+      [&] { return test::read_proc(pid, "stat").find(") S ") != std::string::npos; }));
   processes_->dump_stacks(0);
   processes_->kill(0, "no progress for 5 s");
   ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
