@@ -39,7 +39,8 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
     inherited_restarts_ = record->restarts;
     best_step_ = record->best_step;
     no_progress_ = record->no_progress;
-    if (record->next_round > 0) reason_ = "the rendezvous moved";
+    began_earlier_ = record->next_round > 0;
+    if (began_earlier_) reason_ = "the rendezvous moved";
   }
   wait_for_nodes();
   if (record == nullptr || !record->finished) return;

@@ -151,6 +151,7 @@ class Job {
   // ---- job_waiting.cc ----
   void wait_for_nodes();
   void try_start();
+  Duration longest_wait() const;
   void start_round();
   void set_members(std::vector<Member> members);
   void send_spares(const std::vector<const Node*>& nodes, const std::string& text);
@@ -209,6 +210,7 @@ class Job {
   // Restarts that joins know of from a lost coordinator, and those charged by this one.
   int inherited_restarts_ = 0;
   int own_restarts_ = 0;
+  bool began_earlier_ = false;   // An earlier coordinator has begun rounds of this job.
   bool loss_to_charge_ = false;  // A coordinator was lost, and its round did not go on.
   bool coordinator_loss_charged_ = false;
   Round next_round_ = 0;
@@ -231,6 +233,7 @@ class Job {
   int succeeded_workers_ = 0;            // Of them.
   std::vector<wire::Failure> failures_;  // Of round_, in order of arrival.
   TimePoint round_began_;
+  bool round_is_adopted_ = false;    // An earlier coordinator began it.
   bool round_is_restart_ = false;    // It began by a restart that was charged.
   bool round_reports_ = false;       // Its workers report progress.
   std::int64_t round_step_ = -1;     // The largest step of this round.

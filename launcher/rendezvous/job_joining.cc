@@ -150,6 +150,7 @@ void Job::take_numbers(const wire::Join& join) {
   if (from_lost_coordinator) {
     inherited_restarts_ = std::max(inherited_restarts_, join.restarts);
     loss_to_charge_ = true;
+    began_earlier_ = true;
   } else {
     inherited_restarts_ += std::max(0, join.restarts - restarts());
   }

@@ -41,7 +41,7 @@ bool Job::returns_to_round(const wire::Join& join) {
   const Round round = join.running_round;
   const bool newest = round == next_round_ - 1;
   if (phase_ == Phase::kWaiting && round_ == kNoRound) return newest;
-  if (phase_ == Phase::kRecovering && round > round_) return newest;
+  if (is_running() && round_is_adopted_ && round > round_) return newest;
   if (round != round_ || !is_running()) return false;
   const Member* member = member_of(join.node_id);
   if (member == nullptr || member->info.first_rank !=
@@ -66,7 +66,7 @@ void Job::adopt(const NodeId& node_id) {
   // Of two rounds that both claim to go on the older one was left behind.
   std::vector<NodeId> left_behind;
   for (const Member& member : members_) {
-    if (phase_ == Phase::kRecovering && member.presence == Member::Presence::kIn) {
+    if (is_running() && member.presence == Member::Presence::kIn) {
       left_behind.push_back(member.info.node_id);
     }
   }
@@ -82,6 +82,7 @@ void Job::adopt(const NodeId& node_id) {
     members.push_back(std::move(member));
   }
   set_members(std::move(members));
+  round_is_adopted_ = true;
   members_[static_cast<std::size_t>(join.group_rank)].presence = Member::Presence::kIn;
   awaited_until_ = now_ + options_.lease + kReturnGrace;
   std::vector<NodeId> without;

@@ -18,7 +18,7 @@ constexpr std::size_t kHostsMax = 64;
 // How long a round waits for nodes of the one before that were lost.
 constexpr Duration kReturnGrace{1'000};
 // In a large job a change is not told to everybody at once: they come in thousands.
-constexpr std::size_t kSmallJob = 64;
+constexpr std::size_t kSmallJob = 16;
 constexpr Duration kAnnouncementGap{1'000};
 
 std::string join_names(const std::vector<std::string>& names) {
@@ -71,6 +71,13 @@ bool Job::all_previous_are_in() const {
   return any;
 }
 
+// For more nodes than the job needs. Those that were lost come back at once or not for long; those
+// that have lost the coordinator may not have noticed yet.
+Duration Job::longest_wait() const {
+  if (round_ != kNoRound) return kReturnGrace;
+  return began_earlier_ ? options_.lease + kReturnGrace : last_call_;
+}
+
 void Job::try_start() {
   if (phase_ != Phase::kWaiting) return;
   const int have = available();
@@ -78,9 +85,7 @@ void Job::try_start() {
     last_call_ends_.reset();
     return;
   }
-  // Nodes that were lost come back at once or not for long.
-  const Duration grace = round_ == kNoRound ? last_call_ : std::min(last_call_, kReturnGrace);
-  if (!last_call_ends_) last_call_ends_ = now_ + grace;
+  if (!last_call_ends_) last_call_ends_ = now_ + std::min(last_call_, longest_wait());
   if (now_ < start_at_) return;
   if (have >= max_nodes_ || now_ >= *last_call_ends_ || all_previous_are_in()) start_round();
 }
@@ -104,6 +109,7 @@ void Job::set_members(std::vector<Member> members) {
   stop_reason_.clear();
   leave_reason_.clear();
   round_began_ = now_;
+  round_is_adopted_ = false;
   round_is_restart_ = false;
   round_reports_ = false;
   round_step_ = -1;

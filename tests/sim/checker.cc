@@ -23,6 +23,9 @@ void Checker::round_start_sent(int life, const NodeId& node_id, const wire::Roun
   if (!worlds_.contains(key)) {
     check_budget(life, start);
     check_ranks(start);
+    expect(!with_records_ || start.round > newest_,
+           fmt::format("round {} comes again after round {}", start.round, newest_));
+    newest_ = std::max(newest_, start.round);
     worlds_[key] = start;
   }
   const wire::RoundStart& world = worlds_[key];

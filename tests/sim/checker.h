@@ -17,7 +17,9 @@ namespace ddp::sim {
 // what happens; the first violation stays.
 class Checker {
  public:
-  explicit Checker(config::JobSpec job) : job_(std::move(job)) {}
+  // With records a round's number never comes again, whatever dies.
+  Checker(config::JobSpec job, bool with_records)
+      : job_(std::move(job)), with_records_(with_records) {}
 
   // ---- what happens ----
   // A coordinator (`life` numbers its incarnations) sends round_start to `node_id`.
@@ -34,6 +36,8 @@ class Checker {
   void expect(bool holds, const std::string& what);
 
   const std::optional<std::string>& violation() const { return violation_; }
+  // The job has gone, and another one of the same name may begin.
+  void job_forgotten() { newest_ = kNoRound; }
   // The rounds begun under one coordinator.
   std::size_t rounds(int life) const;
   const std::set<std::string>& refusals() const { return refusals_; }
@@ -48,6 +52,8 @@ class Checker {
   void check_budget(int life, const wire::RoundStart& start);
 
   const config::JobSpec job_;
+  const bool with_records_;
+  Round newest_ = kNoRound;
   std::map<std::pair<int, Round>, wire::RoundStart> worlds_;  // As first told.
   std::map<std::pair<int, Round>, std::set<NodeId>> told_;
   std::map<std::pair<int, Round>, std::set<Rank>> succeeded_;

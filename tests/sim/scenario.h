@@ -47,6 +47,7 @@ struct Scenario {
   bool with_reporting = false;
   bool with_reconfigurable = false;
   bool with_records = false;  // The coordinator's record of the job outlives it.
+  bool obliging = false;      // Workers do at once what they are told.
   int nproc_max = 3;
   std::vector<Fault> faults;
   bool through_wire = false;  // Messages are encoded and decoded on their way.

@@ -27,7 +27,7 @@ Simulation::Simulation(Scenario scenario, std::uint64_t seed, bool verbose)
       verbose_(verbose),
       scenario_(std::move(scenario)),
       random_(seed),
-      checker_(scenario_.job) {}
+      checker_(scenario_.job, scenario_.with_records) {}
 Simulation::~Simulation() = default;
 
 void Simulation::log(const std::string& line) {
@@ -213,6 +213,18 @@ void Simulation::end_of_faults() {
 }
 
 // ---- large jobs ----
+
+void Simulation::start_nodes(int count, Duration within) {
+  for (int i = 0; i < count; ++i) {
+    queue_.after(random_.ms(0, within.count()), [this] { start_node(-1); });
+  }
+}
+
+void Simulation::run_for(Duration time) {
+  const TimePoint end = queue_.now() + time;
+  while (!checker_.violation() && queue_.run_one(end)) {
+  }
+}
 
 void Simulation::kill_node(int node) {
   nodes_[static_cast<std::size_t>(node)].alive = false;

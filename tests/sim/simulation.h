@@ -43,9 +43,12 @@ class Simulation {
   // ---- for measurements of large jobs ----
   void begin() { start_coordinator(); }
   int start_node(int node_rank, const std::string& host = "");
+  void start_nodes(int count, Duration within);
   void kill_node(int node);
   // Runs until as many workers are in a round `round` or a later one, or the time is over.
   bool run_until_in_round(Round round, int workers, Duration limit);
+  void run_for(Duration time);
+  const std::optional<std::string>& violation() const { return checker_.violation(); }
   TimePoint now() const { return queue_.now(); }
   std::size_t messages() const { return messages_; }  // Without heartbeats.
   std::size_t heartbeats() const { return heartbeats_; }

@@ -142,6 +142,7 @@ void Simulation::notice_forgotten_job() {
   if (coordinator_->has_job("sim")) return;
   log("the job is forgotten");
   record_.reset();
+  checker_.job_forgotten();
   ++life_;
 }
 

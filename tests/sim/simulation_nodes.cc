@@ -10,7 +10,7 @@
 namespace ddp::sim {
 namespace {
 
-constexpr int kIdleTicksMax = 20;
+constexpr int kAgentIdleTicksMax = 20;
 
 }  // namespace
 
@@ -76,7 +76,8 @@ void Simulation::schedule_agent_tick(int id) {
       const auto next = core.next_deadline();
       int& idle = agents_[static_cast<std::size_t>(id)].idle_ticks;
       idle = next && *next <= queue_.now() ? idle + 1 : 0;
-      checker_.expect(idle < kIdleTicksMax, fmt::format("the clock of agent {} stands still", id));
+      checker_.expect(idle < kAgentIdleTicksMax,
+                      fmt::format("the clock of agent {} stands still", id));
       return actions;
     });
   });
@@ -220,8 +221,8 @@ void Simulation::carry_out(int id, const agent::RequestCommit& action) {
     const Worker& worker = workers_[i];
     if (!worker.alive || worker.parked || !action.from.contains(worker.local_rank)) continue;
     // Some take longer than they have, or do not answer at all.
-    if (worker.hangs || random_.one_in(8)) continue;
-    queue_.after(random_.ms(0, 1'000), [this, i, world = worker.world] {
+    if (worker.hangs || (!scenario_.obliging && random_.one_in(8))) continue;
+    queue_.after(random_.ms(0, scenario_.obliging ? 100 : 1'000), [this, i, world = worker.world] {
       if (!takes_part(i, world)) return;
       const Worker& answering = workers_[i];
       ++events_["worker commits on request"];

@@ -31,7 +31,7 @@ void Simulation::start_worker(int agent, int local_rank, Rank rank, WorldKey wor
   worker.local_rank = local_rank;
   worker.rank = rank;
   worker.pid = 1'000 + static_cast<int>(workers_.size());
-  worker.stubborn = random_.one_in(8);
+  worker.stubborn = !scenario_.obliging && random_.one_in(8);
   worker.reports = kind >= 1;
   worker.reconfigurable = kind == 2;
   const std::size_t index = workers_.size();
@@ -76,8 +76,9 @@ void Simulation::abort_worker(std::size_t index) {
   const Worker& worker = workers_[index];
   if (!worker.reconfigurable || worker.parked || worker.hangs) return;
   // Some are in code that does not look at the abort word for long, or never.
-  if (random_.one_in(16)) return;
-  const Duration delay = random_.one_in(16) ? random_.ms(1'000, 9'000) : random_.ms(0, 50);
+  if (!scenario_.obliging && random_.one_in(16)) return;
+  const bool late = !scenario_.obliging && random_.one_in(16);
+  const Duration delay = late ? random_.ms(1'000, 9'000) : random_.ms(0, 50);
   queue_.after(delay, [this, index, world = worker.world] { park_worker(index, world); });
 }
 
@@ -150,6 +151,7 @@ void Simulation::peers_suffer(WorldKey key) {
   world.broken = true;
   for (const std::size_t i : world.workers) {
     if (!takes_part(i, key)) continue;
+    if (scenario_.obliging) continue;  // The abort reaches it first.
     const Duration delay = random_.ms(1, 1'500);
     const std::int64_t way = random_.between(0, 3);
     if (way == 0) continue;

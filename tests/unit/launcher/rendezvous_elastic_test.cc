@@ -1,0 +1,456 @@
+// Nodes that come while a round runs, and rounds that go on under another coordinator or over
+// another connection; one rule a test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/exit_codes.h"
+#include "tests/unit/launcher/rendezvous_harness.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Harness = CoordinatorHarness;
+
+// ---- scale-up ----
+
+// Nodes "a" and "b" in round 0 of a job of two to four.
+struct Growing : Harness {
+  explicit Growing(std::int64_t scale_up_ms = 5'000) : limit(scale_up_ms) {
+    a = join(member("a"));
+    b = join(member("b"));
+    pass(Duration{3'000});
+    EXPECT_EQ(rounds.size(), 1u);
+  }
+  wire::Join member(const std::string& name) const {
+    wire::Join join = node(name, 2, 4, 0);
+    join.scale_up_ms = limit;
+    return join;
+  }
+  std::int64_t limit;
+  ConnectionId a = 0;
+  ConnectionId b = 0;
+};
+
+TEST(ScaleUp, TheRoundChangesWhenAllHaveCommitted) {
+  Growing h;
+  const auto c = h.join(h.member("c"));
+  EXPECT_EQ(h.last<wire::CommitRound>(h.a).round, 0);
+  EXPECT_EQ(h.last<wire::CommitRound>(h.b).deadline_ms, 5'000);
+  EXPECT_EQ(h.count<wire::CommitRound>(c), 0u);
+  EXPECT_THAT(h.last<wire::Waiting>(c).text, HasSubstr("as soon as the workers have committed"));
+  h.say(h.a, wire::NodeCommitted{0, 12});
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 0u);
+  h.say(h.b, wire::NodeCommitted{0, 12});
+  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node c joined");
+  h.say(h.a, wire::Stopped{0, {}});
+  h.say(h.b, wire::Stopped{0, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(c).members.size(), 3u);
+  EXPECT_EQ(h.last<wire::RoundStart>(c).restarts, 0);
+}
+
+TEST(ScaleUp, TheDeadlineMakesItHappenAnyway) {
+  Growing h;
+  h.join(h.member("c"));
+  h.say(h.a, wire::NodeCommitted{0, 12});
+  h.pass(Duration{4'500});
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 0u);
+  h.pass(Duration{500});
+  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node c joined");
+}
+
+TEST(ScaleUp, NodesThatComeMeanwhileComeInTogether) {
+  Growing h;
+  h.join(h.member("c"));
+  const auto d = h.join(h.member("d"));
+  EXPECT_EQ(h.count<wire::CommitRound>(h.a), 1u);
+  h.say(h.a, wire::NodeCommitted{0, 12});
+  h.say(h.b, wire::NodeCommitted{0, 12});
+  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node c and 1 more joined");
+  h.say(h.a, wire::Stopped{0, {}});
+  h.say(h.b, wire::Stopped{0, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(d).members.size(), 4u);
+}
+
+TEST(ScaleUp, ANodeThatIsGoneAgainChangesNothing) {
+  Growing h;
+  const auto c = h.join(h.member("c"));
+  h.disconnect(c);
+  h.say(h.a, wire::NodeCommitted{0, 12});
+  h.say(h.b, wire::NodeCommitted{0, 12});
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 0u);
+}
+
+TEST(ScaleUp, SuccessEndsIt) {
+  Growing h;
+  const auto c = h.join(h.member("c"));
+  h.say(h.a, wire::Succeeded{0});
+  h.pass(Duration{5'000});
+  EXPECT_EQ(h.count<wire::Stop>(h.b), 0u);
+  EXPECT_THAT(h.last<wire::Waiting>(c).text, HasSubstr("spare"));
+}
+
+TEST(ScaleUp, AFailureMeanwhileIsAFailure) {
+  Growing h;
+  h.join(h.member("c"));
+  h.fail(h.a, 0, 9);
+  h.say(h.a, wire::Stopped{0, {}});
+  h.say(h.b, wire::Stopped{0, {}});
+  EXPECT_EQ(h.finished.at(0).exit_code, 137);
+}
+
+TEST(ScaleUp, CommitsOfAnotherRoundOrOfNobodyDoNotCount) {
+  Growing h;
+  h.say(h.a, wire::NodeCommitted{0, 12});
+  const auto c = h.join(h.member("c"));
+  h.say(h.a, wire::NodeCommitted{1, 12});
+  h.say(c, wire::NodeCommitted{0, 12});
+  h.say(h.b, wire::NodeCommitted{0, 12});
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 0u);
+}
+
+// ---- rounds under another coordinator ----
+
+// A join with round `round`, which runs on the nodes "a" and "b".
+wire::Join running(const std::string& name, Round round, int restarts = 0, int max_restarts = 3) {
+  wire::Join join = Harness::node(name, 1, 2, max_restarts);
+  join.last_round = round;
+  join.restarts = restarts;
+  join.running_round = round;
+  join.group_rank = name == "a" ? 0 : 1;
+  join.members = {{"a", "a", "10.0.0.1", 2, 0}, {"b", "b", "10.0.0.2", 1, 2}};
+  return join;
+}
+
+TEST(Takeover, ARoundGoesOnWhenAllItsNodesAreBack) {
+  Harness h;
+  const auto a = h.join(running("a", 4, 1));
+  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"recovering\""));
+  h.pass(Duration{3'000});
+  const auto b = h.join(running("b", 4, 1));
+  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"running\""));
+  h.pass(Duration{60'000});
+  EXPECT_TRUE(h.rounds.empty());
+  EXPECT_EQ(h.count<wire::Stop>(a), 0u);
+  // It is a round like any other from now on.
+  h.fail(b, 4, 9);
+  EXPECT_EQ(h.last<wire::Stop>(a).round, 4);
+  h.say(a, wire::Stopped{4, {}});
+  h.say(b, wire::Stopped{4, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(a).round, 5);
+  EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 2) << "the failure, and not the rendezvous";
+}
+
+TEST(Takeover, ItsSuccessIsTheJobs) {
+  Harness h;
+  const auto a = h.join(running("a", 4));
+  h.say(a, wire::Succeeded{4});
+  EXPECT_TRUE(h.finished.empty());
+  const auto b = h.join(running("b", 4));
+  h.say(b, wire::Succeeded{4});
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_EQ(h.finished[0].summary, "3 workers on 2 nodes succeeded in round 4 after 0 restarts");
+}
+
+TEST(Takeover, WhoDoesNotComeBackIsLost) {
+  Harness h;
+  const auto a = h.join(running("a", 4));
+  h.pass(Duration{5'500});
+  EXPECT_EQ(h.count<wire::Stop>(a), 0u);
+  h.pass(Duration{500});
+  EXPECT_EQ(h.last<wire::Stop>(a).reason,
+            "node b was lost: it did not come back after the rendezvous was lost");
+  h.say(a, wire::Stopped{4, {}});
+  h.pass(Duration{1'000});
+  EXPECT_EQ(h.last<wire::RoundStart>(a).round, 5);
+  EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 1);
+  // It comes at last, with workers of a round that is over.
+  const auto b = h.join(running("b", 4));
+  EXPECT_EQ(h.last<wire::Stop>(b).round, 4);
+  EXPECT_EQ(h.count<wire::CommitRound>(a), 0u) << "it has to end them first";
+  h.say(b, wire::Stopped{4, {}});
+  EXPECT_EQ(h.count<wire::CommitRound>(a), 1u);
+}
+
+TEST(Takeover, AMemberThatComesWithoutItsWorkersEndsTheRound) {
+  Harness h;
+  const auto a = h.join(running("a", 4));
+  wire::Join b = running("b", 4);
+  b.running_round = kNoRound;
+  h.join(b);
+  EXPECT_EQ(h.last<wire::Stop>(a).reason,
+            "node b was lost: its workers ended while the rendezvous was away");
+}
+
+TEST(Takeover, AlsoIfItCameFirst) {
+  Harness h;
+  wire::Join b = running("b", 4);
+  b.running_round = kNoRound;
+  h.join(b);
+  const auto a = h.join(running("a", 4));
+  EXPECT_EQ(h.last<wire::Stop>(a).round, 4);
+  h.say(a, wire::Stopped{4, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 1) << "charged once";
+}
+
+TEST(Takeover, AFailureOfWhichTheLostCoordinatorKnewIsToldAgain) {
+  Harness h;
+  const auto a = h.join(running("a", 4));
+  h.fail(a, 4, 9);
+  EXPECT_EQ(h.last<wire::Stop>(a).round, 4) << "nobody else needs to be waited for";
+  const auto b = h.join(running("b", 4));
+  EXPECT_EQ(h.last<wire::Stop>(b).round, 4);
+}
+
+TEST(Takeover, TheNewestRoundIsTheOneThatGoesOn) {
+  Harness h;
+  wire::Join ghost = running("c", 3);
+  ghost.members = {{"c", "c", "10.0.0.3", 1, 0}};
+  ghost.group_rank = 0;
+  const auto c = h.join(ghost);
+  const auto a = h.join(running("a", 4));
+  EXPECT_EQ(h.last<wire::Stop>(c).round, 3) << "it was cut off when round 4 began";
+  h.join(running("b", 4));
+  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"running\""));
+  EXPECT_EQ(h.count<wire::Stop>(a), 0u);
+  h.say(c, wire::Stopped{3, {}});
+  EXPECT_THAT(h.last<wire::Waiting>(c).text, HasSubstr("spare"));
+}
+
+struct NonsenseCase {
+  const char* name;
+  void (*change)(wire::Join&);
+};
+class Nonsense : public ::testing::TestWithParam<NonsenseCase> {};
+
+TEST_P(Nonsense, IsStoppedAndNotGoneOnWith) {
+  Harness h;
+  wire::Join join = running("a", 4);
+  GetParam().change(join);
+  const auto a = h.join(join);
+  EXPECT_EQ(h.last<wire::Stop>(a).round, 4);
+  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"waiting\""));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , Nonsense,
+    ::testing::Values(
+        NonsenseCase{"NoMembers", [](wire::Join& j) { j.members = {}; }},
+        NonsenseCase{"TooMany",
+                     [](wire::Join& j) {
+                       j.members.push_back({"c", "c", "", 1, 3});
+                     }},
+        NonsenseCase{"RankOutside", [](wire::Join& j) { j.group_rank = 2; }},
+        NonsenseCase{"RankNegative", [](wire::Join& j) { j.group_rank = -1; }},
+        NonsenseCase{"AnothersRank", [](wire::Join& j) { j.group_rank = 1; }},
+        NonsenseCase{"Twice", [](wire::Join& j) { j.members.edit()[1].node_id = "a"; }},
+        NonsenseCase{"Holes", [](wire::Join& j) { j.members.edit()[1].first_rank = 5; }},
+        NonsenseCase{"NoWorkers", [](wire::Join& j) { j.members.edit()[1].nproc = 0; }}),
+    [](const auto& suite) { return suite.param.name; });
+
+TEST(Takeover, AnotherWorldOfTheSameNumberIsStopped) {
+  Harness h;
+  h.join(running("a", 4));
+  wire::Join other = running("b", 4);
+  other.members = {{"x", "x", "10.0.0.9", 1, 0}, {"b", "b", "10.0.0.2", 1, 1}};
+  const auto b = h.join(other);
+  EXPECT_EQ(h.last<wire::Stop>(b).round, 4);
+}
+
+TEST(Takeover, ARecordThatNamesTheRoundChangesNothing) {
+  Harness h;
+  h.core.restore(h.now, {.job_id = "job",
+                         .next_round = 5,
+                         .restarts = 1,
+                         .best_step = 3,
+                         .no_progress = 0,
+                         .finished = false,
+                         .result = {}});
+  const auto a = h.join(running("a", 4, 1));
+  const auto b = h.join(running("b", 4, 1));
+  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"running\""));
+  h.fail(b, 4, 9);
+  h.say(a, wire::Stopped{4, {}});
+  h.say(b, wire::Stopped{4, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 2);
+}
+
+TEST(Takeover, AnOlderRoundThanTheRecordsIsStopped) {
+  Harness h;
+  h.core.restore(h.now, {.job_id = "job",
+                         .next_round = 6,
+                         .restarts = 1,
+                         .best_step = 3,
+                         .no_progress = 0,
+                         .finished = false,
+                         .result = {}});
+  EXPECT_EQ(h.last<wire::Stop>(h.join(running("a", 4, 1))).round, 4);
+}
+
+// ---- the same round over another connection ----
+
+// "a" and "b" in round 0, as this coordinator has begun it.
+struct Running : Harness {
+  Running() {
+    wire::Join first = running("a", 0);
+    first.nproc = 2;
+    wire::Join second = running("b", 0);
+    for (wire::Join* each : {&first, &second}) {
+      each->running_round = kNoRound;
+      each->last_round = kNoRound;
+    }
+    a = join(first);
+    b = join(second);
+    EXPECT_EQ(rounds.size(), 1u);
+  }
+  ConnectionId a = 0;
+  ConnectionId b = 0;
+};
+
+TEST(Reconnect, AnAgentThatNoticesFirstGoesOn) {
+  Running h;
+  const auto b2 = h.join(running("b", 0));
+  EXPECT_TRUE(h.closed.contains(h.b));
+  EXPECT_EQ(h.count<wire::Welcome>(b2), 1u);
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 0u);
+  h.say(h.a, wire::Succeeded{0});
+  h.say(b2, wire::Succeeded{0});
+  EXPECT_EQ(h.finished.at(0).exit_code, 0);
+}
+
+TEST(Reconnect, AFailureThatIsToldTwiceCountsOnce) {
+  Running h;
+  h.fail(h.b, 0, 0, kExitCollectiveFailed, true);
+  const auto b2 = h.join(running("b", 0));
+  h.fail(b2, 0, 0, kExitCollectiveFailed, true);
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 0u) << "two workers of three might have caused it";
+  h.pass(Duration{3'000});
+  EXPECT_EQ(h.count<wire::Stop>(h.a), 1u);
+}
+
+TEST(Reconnect, AStopIsToldAgain) {
+  Running h;
+  h.fail(h.a, 0, 9);
+  const auto b2 = h.join(running("b", 0));
+  EXPECT_EQ(h.last<wire::Stop>(b2).reason, h.last<wire::Stop>(h.a).reason);
+  h.say(h.a, wire::Stopped{0, {}});
+  EXPECT_EQ(h.rounds.size(), 1u);
+  h.say(b2, wire::Stopped{0, {}});
+  EXPECT_EQ(h.rounds.size(), 2u);
+}
+
+TEST(Reconnect, ANodeThatWasLostEndsItsRoundBeforeTheNext) {
+  Running h;
+  h.disconnect(h.b);
+  h.say(h.a, wire::Stopped{0, {}});
+  const auto b2 = h.join(running("b", 0));
+  EXPECT_EQ(h.last<wire::Stop>(b2).round, 0);
+  EXPECT_EQ(h.rounds.size(), 1u);
+  h.say(b2, wire::Stopped{0, {}});
+  EXPECT_EQ(h.rounds.size(), 2u) << "everybody is back";
+  EXPECT_EQ(h.last<wire::RoundStart>(b2).members.size(), 2u);
+}
+
+TEST(Reconnect, WhoDoesNotEndAnOldRoundIsLost) {
+  Running h;
+  h.disconnect(h.b);
+  h.say(h.a, wire::Stopped{0, {}});
+  const auto b2 = h.join(running("b", 0));
+  h.pass(Duration{20'000});
+  EXPECT_TRUE(h.closed.contains(b2));
+}
+
+TEST(Reconnect, ANodeThatWasLostAfterItsSuccessKeepsIt) {
+  Running h;
+  h.say(h.b, wire::Succeeded{0});
+  h.disconnect(h.b);
+  const auto b2 = h.join(running("b", 0));
+  h.say(b2, wire::Succeeded{0});
+  EXPECT_EQ(h.count<wire::Stop>(b2), 0u);
+  h.say(h.a, wire::Succeeded{0});
+  EXPECT_EQ(h.last<wire::Finish>(b2).exit_code, 0);
+}
+
+// ---- node ranks of nodes that may be dead ----
+
+wire::Join with_rank(const std::string& id, const std::string& host, int rank) {
+  wire::Join join = Harness::node(id, 2, 2, 3);
+  join.host = host;
+  join.node_rank = rank;
+  return join;
+}
+
+TEST(NodeRank, ASuccessorOnTheSameHostTakesTheRankOfASilentNode) {
+  Harness h;
+  const auto a = h.join(with_rank("a", "n0", 0));
+  const auto b = h.join(with_rank("b", "n1", 1));
+  h.pass(Duration{1'000}, {b});
+  const auto b2 = h.join(with_rank("b2", "n1", 1));
+  EXPECT_EQ(h.count<wire::Welcome>(b2), 0u) << "b may be alive";
+  EXPECT_EQ(h.count<wire::Refused>(b2), 0u);
+  h.pass(Duration{500}, {b, b2});
+  EXPECT_EQ(h.count<wire::Welcome>(b2), 1u);
+  EXPECT_TRUE(h.closed.contains(b));
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_EQ(h.last<wire::RoundStart>(b2).group_rank, 1);
+}
+
+TEST(NodeRank, OfANodeThatIsAliveItIsRefused) {
+  Harness h;
+  h.join(with_rank("a", "n0", 0));
+  const auto b = h.join(with_rank("b", "n1", 1));
+  const auto b2 = h.join(with_rank("b2", "n1", 1));
+  h.pass(Duration{2'000}, {b2});
+  EXPECT_THAT(h.last<wire::Refused>(b2).message, HasSubstr("--node-rank 1 is taken by n1"));
+  EXPECT_FALSE(h.closed.contains(b));
+}
+
+TEST(NodeRank, AnotherHostIsRefusedAtOnce) {
+  Harness h;
+  h.join(with_rank("a", "n0", 0));
+  EXPECT_EQ(h.count<wire::Refused>(h.join(with_rank("x", "n9", 0))), 1u);
+}
+
+TEST(NodeRank, WhoWaitsForARankIsToldTheEnd) {
+  Harness h;
+  h.join(with_rank("a", "n0", 0));
+  h.join(with_rank("b", "n1", 1));
+  const auto b2 = h.join(with_rank("b2", "n1", 1));
+  h.take(h.core.end_job(h.now, "job", 130, "interrupted"));
+  EXPECT_THAT(h.last<wire::Refused>(b2).message, HasSubstr("is over: interrupted"));
+  EXPECT_FALSE(h.core.next_deadline());
+}
+
+// ---- waiting ----
+
+TEST(Waiting, ANodeThatLeavesDoesNotStartTheJoinTimeoutAnew) {
+  Harness h;
+  h.join(Harness::node("a", 3, 3));
+  const auto b = h.join(Harness::node("b", 3, 3));
+  h.pass(Duration{50'000});
+  h.say(b, wire::Leave{""});
+  h.pass(Duration{9'500});
+  EXPECT_TRUE(h.finished.empty());
+  h.pass(Duration{500});
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_EQ(h.finished[0].exit_code, kExitJoinTimeout);
+}
+
+TEST(Waiting, InALargeJobNewsAreToldOnceASecond) {
+  Harness h;
+  std::vector<ConnectionId> nodes;
+  for (int i = 0; i < 200; ++i) {
+    nodes.push_back(h.join(Harness::node("n" + std::to_string(i), 300, 300)));
+  }
+  EXPECT_LE(h.count<wire::Waiting>(nodes.front()), 17u);
+  h.pass(Duration{1'000});
+  const auto told = h.last<wire::Waiting>(nodes.back());
+  EXPECT_EQ(told.have, 200);
+  EXPECT_EQ(told.hosts.size(), 64u) << "the first, as people count";
+  EXPECT_THAT(std::vector<std::string>(told.hosts.begin(), told.hosts.begin() + 3),
+              ElementsAre("n0", "n1", "n2"));
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous

@@ -1,0 +1,270 @@
+// Whether, when and with whom a failed round is followed by another one; one rule a test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "common/base/exit_codes.h"
+#include "tests/unit/launcher/rendezvous_harness.h"
+
+namespace ddp::rendezvous {
+namespace {
+
+using ::testing::HasSubstr;
+using Harness = CoordinatorHarness;
+
+// One node whose workers report progress.
+struct Reporting : Harness {
+  explicit Reporting(int max_restarts, bool restart_on_start_failure = false,
+                     int max_no_progress = 0) {
+    wire::Join join_message = node("a", 1, 1, max_restarts);
+    join_message.restart_on_start_failure = restart_on_start_failure;
+    join_message.max_no_progress = max_no_progress;
+    a = join(join_message);
+  }
+  void step(std::int64_t step) { say(a, wire::Heartbeat{step}); }
+  void fail_round() {
+    wire::Failure failure;
+    failure.rank = 0;
+    failure.exit_code = 1;
+    say(a, wire::WorkerFailed{rounds.back(), failure, -1, true});
+    say(a, wire::Stopped{rounds.back(), {}, 0, -1, true, {}});
+  }
+  // How long the next round lets itself be waited for.
+  std::int64_t delay() {
+    const std::size_t before = rounds.size();
+    const TimePoint since = now;
+    while (rounds.size() == before && finished.empty() && now - since < Duration{60'000}) {
+      now = std::max(now + Duration{1}, std::min(*core.next_deadline(), now + Duration{1'000}));
+      say(a, wire::Heartbeat{});
+      take(core.on_tick(now));
+    }
+    return std::chrono::duration_cast<Duration>(now - since).count();
+  }
+  ConnectionId a = 0;
+};
+
+TEST(Restart, AFailureBeforeTheFirstStepEndsTheJobWhereStepsAreReported) {
+  Reporting h(5);
+  h.fail_round();
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_EQ(h.finished[0].exit_code, 1);
+  EXPECT_THAT(h.finished[0].summary, HasSubstr("no worker had made a step"));
+  EXPECT_THAT(h.finished[0].summary, HasSubstr("--restart-on-start-failure"));
+}
+
+TEST(Restart, UnlessItIsToBeRestartedAnyway) {
+  Reporting h(5, true);
+  h.fail_round();
+  EXPECT_EQ(h.rounds.size(), 2u);
+}
+
+TEST(Restart, AfterTheFirstStepOfTheJobEveryFailureIsRestarted) {
+  Reporting h(5);
+  h.step(0);
+  h.fail_round();
+  EXPECT_EQ(h.rounds.size(), 2u);
+  h.fail_round();
+  h.delay();
+  EXPECT_EQ(h.rounds.size(), 3u) << "the job has made a step, if not this round";
+}
+
+TEST(Restart, ALostNodeIsNoFailureOfTheProgram) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 2, 2, 1));
+  const auto b = h.join(Harness::node("b", 2, 2, 1));
+  h.disconnect(b);
+  h.say(a, wire::Stopped{0, {}, 1, -1, true, {}});
+  EXPECT_TRUE(h.finished.empty());
+}
+
+TEST(Restart, TheFirstIsAtOnceAndEveryFurtherOneWaitsTwiceAsLong) {
+  Reporting h(20);
+  h.step(7);
+  h.fail_round();
+  EXPECT_EQ(h.rounds.size(), 2u) << "the first is at once";
+  for (const std::int64_t expected :
+       {100, 200, 400, 800, 1'600, 3'200, 6'400, 12'800, 25'600, 30'000, 30'000}) {
+    h.fail_round();
+    EXPECT_EQ(h.delay(), expected);
+  }
+  h.step(8);
+  h.fail_round();
+  EXPECT_EQ(h.rounds.size(), 14u) << "a new step makes all good";
+}
+
+TEST(Restart, AStepThatWasMadeBeforeIsNoProgress) {
+  Reporting h(20);
+  h.step(7);
+  h.fail_round();
+  h.step(7);
+  h.fail_round();
+  EXPECT_EQ(h.delay(), 100);
+}
+
+TEST(Restart, WorkersThatReportNothingAreJudgedByTime) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 1, 9));
+  const auto fail = [&] {
+    const Round round = h.rounds.back();
+    h.fail(a, round, 0, 1);
+    h.say(a, wire::Stopped{round, {}});
+  };
+  fail();
+  EXPECT_EQ(h.rounds.size(), 2u);
+  fail();
+  EXPECT_EQ(h.rounds.size(), 2u) << "it has failed too soon";
+  h.pass(Duration{500});
+  EXPECT_EQ(h.rounds.size(), 3u);
+  h.pass(Duration{10'000});
+  fail();
+  EXPECT_EQ(h.rounds.size(), 4u);
+}
+
+TEST(Restart, RestartsWithoutANewStepEndTheJob) {
+  Reporting h(20, false, 2);
+  h.step(41);
+  h.fail_round();
+  h.fail_round();
+  h.delay();
+  EXPECT_EQ(h.rounds.size(), 3u) << "one restart without a new step";
+  h.fail_round();
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_EQ(h.finished[0].exit_code, 1);
+  EXPECT_THAT(h.finished[0].summary,
+              HasSubstr("2 restarts in a row brought no step beyond 41 (--max-no-progress)"));
+}
+
+TEST(Restart, ANewStepStartsThatCountAnew) {
+  Reporting h(20, false, 2);
+  for (std::int64_t step = 0; step < 6; ++step) {
+    if (step % 2 == 0) h.step(step);
+    h.fail_round();
+    if (step % 2 != 0) h.delay();
+  }
+  EXPECT_TRUE(h.finished.empty());
+}
+
+TEST(Restart, WorkersThatCannotTellAreNotCounted) {
+  Harness h;
+  wire::Join join = Harness::node("a", 1, 1, 9);
+  join.max_no_progress = 1;
+  const auto a = h.join(join);
+  for (int i = 0; i < 4; ++i) {
+    h.fail(a, i, 0, 1);
+    h.say(a, wire::Stopped{i, {}});
+    h.pass(Duration{1'000});
+  }
+  EXPECT_TRUE(h.finished.empty());
+}
+
+TEST(Restart, WhatDoesNotHelpIsFollowedByAFreshStart) {
+  Reporting h(20);
+  h.step(7);
+  h.fail_round();
+  EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers);
+  h.fail_round();
+  EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers) << "two failures at once are no sign yet";
+  h.delay();
+  h.fail_round();
+  EXPECT_FALSE(h.last<wire::Stop>(h.a).keep_workers);
+  h.delay();
+  h.step(3);
+  h.fail_round();
+  EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers) << "it has come to a step";
+}
+
+// ---- the job's record ----
+
+TEST(Record, IsKeptBeforeWhatDependsOnIt) {
+  RendezvousCore core;
+  std::vector<std::string> order;
+  std::optional<JobRecord> record;
+  const auto see = [&](const std::vector<Action>& actions) {
+    for (const Action& action : actions) {
+      if (const auto* persist = std::get_if<Persist>(&action)) {
+        record = persist->record;
+        order.push_back("persist");
+      } else if (std::holds_alternative<RoundBegins>(action)) {
+        order.push_back("begins");
+      } else if (const auto* send = std::get_if<SendTo>(&action)) {
+        if (std::holds_alternative<wire::RoundStart>(send->message)) order.push_back("start");
+        if (std::holds_alternative<wire::Finish>(send->message)) order.push_back("finish");
+      }
+    }
+  };
+  const TimePoint now{Duration{1'000}};
+  see(core.on_message(now, 1, Harness::node("a", 1, 1, 2), "10.0.0.1"));
+  EXPECT_THAT(order, ::testing::ElementsAre("persist", "begins", "start"));
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->job_id, "job");
+  EXPECT_EQ(record->next_round, 1);
+  EXPECT_FALSE(record->finished);
+  order.clear();
+  see(core.on_message(now, 1, wire::Succeeded{0}, "10.0.0.1"));
+  EXPECT_THAT(order, ::testing::ElementsAre("persist", "finish"));
+  EXPECT_TRUE(record->finished);
+  EXPECT_EQ(record->result.exit_code, 0);
+}
+
+TEST(Record, TheNextCoordinatorGoesOnWithItsNumbers) {
+  Harness h;
+  h.core.restore(h.now, {.job_id = "job",
+                         .next_round = 8,
+                         .restarts = 2,
+                         .best_step = 40,
+                         .no_progress = 0,
+                         .finished = false,
+                         .result = {}});
+  wire::Join late = Harness::node("a", 1, 1, 5);
+  late.last_round = 3;
+  late.restarts = 1;
+  const auto a = h.join(late);
+  EXPECT_EQ(h.last<wire::RoundStart>(a).round, 8);
+  EXPECT_EQ(h.last<wire::RoundStart>(a).restarts, 2) << "moving costs nothing";
+  // Steps were made before.
+  wire::Failure failure;
+  failure.exit_code = 1;
+  h.say(a, wire::WorkerFailed{8, failure, -1, true});
+  h.say(a, wire::Stopped{8, {}, 0, -1, true, {}});
+  EXPECT_TRUE(h.finished.empty());
+}
+
+TEST(Record, NodesOfAJobThatHasBegunAreNotWaitedForAsLongAsAtItsBeginning) {
+  Harness h;
+  h.core.restore(h.now, {.job_id = "job",
+                         .next_round = 8,
+                         .restarts = 2,
+                         .best_step = 40,
+                         .no_progress = 0,
+                         .finished = false,
+                         .result = {}});
+  wire::Join back = Harness::node("a", 1, 2, 5);
+  back.last_round = 7;
+  back.last_call_ms = 30'000;
+  h.join(back);
+  h.pass(Duration{5'500});
+  EXPECT_TRUE(h.rounds.empty());
+  h.pass(Duration{500});
+  EXPECT_EQ(h.rounds.size(), 1u);
+}
+
+TEST(Record, AJobThatIsOverStaysOver) {
+  Harness h;
+  h.core.restore(h.now, {.job_id = "job",
+                         .next_round = 8,
+                         .restarts = 2,
+                         .best_step = 40,
+                         .no_progress = 0,
+                         .finished = true,
+                         .result = {7, "why", "report", ""}});
+  wire::Join member = Harness::node("a", 1, 1, 5);
+  member.last_round = 7;
+  member.running_round = 7;
+  const auto a = h.join(member);
+  EXPECT_EQ(h.last<wire::Finish>(a).exit_code, 7);
+  const auto stranger = h.join(Harness::node("s", 1, 1, 5));
+  EXPECT_THAT(h.last<wire::Refused>(stranger).message, HasSubstr("is over: why"));
+  EXPECT_TRUE(h.rounds.empty());
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
