@@ -15,6 +15,8 @@ constexpr Duration kLookAnyway{10'000};
 // Those that see a coordinator's key vanish do not all try at once.
 constexpr int kJitterMs = 50;
 constexpr Duration kResignLimit{1'000};
+// In the life of its lease.
+constexpr int kRenewalsOfRecord = 24;
 constexpr Duration kFirstNotice{3'000};
 constexpr Duration kNoticePeriod{30'000};
 
@@ -185,6 +187,8 @@ void Leadership::take_over(LeaseId lease, Revision revision, const Leader& own) 
                         if (phase_ != Phase::kTakingOver) return;
                         if (!granted) return lose(granted.error().message);
                         record_lease_ = *granted;
+                        record_renewal_ =
+                            state_.record.finished ? TimePoint::max() : TimePoint::min();
                         write_taken_over();
                       });
 }
@@ -245,6 +249,10 @@ void Leadership::watch_own_key() {
 }
 
 void Leadership::keep_alive() {
+  if (Clock::now() >= record_renewal_) {
+    record_renewal_ = Clock::now() + options_.record_life / kRenewalsOfRecord;
+    client_.keep_alive(record_lease_, kCallLimit, [](const Result<std::int64_t>&) {});
+  }
   client_.keep_alive(lease_, options_.lease, [this, lease = lease_](Result<std::int64_t> left) {
     if (phase_ != Phase::kLeading || lease_ != lease) return;
     if (left && *left == 0) return lease_ended();
@@ -297,13 +305,20 @@ void Leadership::confirm(std::function<void()> confirmed) {
 void Leadership::write_next() {
   if (pending_.empty() || writing_ || phase_ != Phase::kLeading) return;
   writing_ = true;
-  if (!pending_.front().record.finished) return write(record_lease_);
-  client_.grant_lease(options_.finished_life, kCallLimit, [this](Result<LeaseId> lease) {
-    if (!leads() || !writing_) return;
-    if (lease) return write(*lease);
-    writing_ = false;
-    write_timer_.after(kRepeat, [this] { write_next(); });
-  });
+  const bool finished = pending_.front().record.finished;
+  if (!finished && record_lease_ != 0) return write(record_lease_);
+  client_.grant_lease(finished ? options_.finished_life : options_.record_life, kCallLimit,
+                      [this, finished](Result<LeaseId> lease) {
+                        if (!leads() || !writing_) return;
+                        if (lease) {
+                          record_lease_ = *lease;
+                          // A finished job's record is to end.
+                          record_renewal_ = finished ? TimePoint::max() : TimePoint::min();
+                          return write(*lease);
+                        }
+                        writing_ = false;
+                        write_timer_.after(kRepeat, [this] { write_next(); });
+                      });
 }
 
 void Leadership::write(LeaseId record_lease) {
@@ -313,6 +328,7 @@ void Leadership::write(LeaseId record_lease) {
                      if (!leads() || !writing_) return;
                      writing_ = false;
                      if (!answer) {
+                       if (answer.error().code == Errc::kNotFound) record_lease_ = 0;
                        return write_timer_.after(kRepeat, [this] { write_next(); });
                      }
                      // Its key is gone, so its lease has ended.

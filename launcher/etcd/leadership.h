@@ -131,6 +131,7 @@ class Leadership {
   LeaseId lease_ = 0;            // Of the leader key, while it is ours.
   Revision office_ = 0;          // The leader key's create_revision, while it is ours.
   LeaseId record_lease_ = 0;     // Of the state key.
+  TimePoint record_renewal_;     // When it is to be kept alive next.
   Revision state_revision_ = 0;  // The state key's mod_revision as last seen; 0: there is none.
   StoredState state_;
   std::deque<Pending> pending_;

@@ -16,19 +16,22 @@ using testing::HasSubstr;
 // One ddp-run's part, with what it was told.
 struct Candidate {
   Candidate(asio::io_context& io, const std::vector<std::string>& urls, const std::string& name,
-            Duration patience = Duration(10'000), Duration lease = Duration(1'000))
+            Duration patience = Duration(10'000), Duration lease = Duration(1'000),
+            Duration record_life = Duration(600'000))
       : client(std::move(*EtcdClient::create(io, {.endpoints = urls, .tls = {}}))),
-        leadership(io, *client, {.job_id = "job", .patience = patience, .lease = lease},
-                   {.stand =
-                        [=] {
-                          return Leader{name, name, "127.0.0.1", 1};
-                        },
-                    .won = [this](const JobRecord& record) { won.push_back(record); },
-                    .lost = [this](const std::string& why) { lost.push_back(why); },
-                    .leader = [this](const Leader& who) { leaders.push_back(who.node_id); },
-                    .was_over = [this](const wire::Finish& result) { over = result; },
-                    .failed = [this](const Error& why) { failed = why; },
-                    .notice = [](const std::string&) {}}) {
+        leadership(
+            io, *client,
+            {.job_id = "job", .patience = patience, .lease = lease, .record_life = record_life},
+            {.stand =
+                 [=] {
+                   return Leader{name, name, "127.0.0.1", 1};
+                 },
+             .won = [this](const JobRecord& record) { won.push_back(record); },
+             .lost = [this](const std::string& why) { lost.push_back(why); },
+             .leader = [this](const Leader& who) { leaders.push_back(who.node_id); },
+             .was_over = [this](const wire::Finish& result) { over = result; },
+             .failed = [this](const Error& why) { failed = why; },
+             .notice = [](const std::string&) {}}) {
     leadership.start();
   }
 
@@ -211,6 +214,23 @@ TEST_F(LeadershipTest, AnOfficeThatAnotherOneHadIsNotTakenBack) {
   // It stands again, and starts from the other one's record.
   ASSERT_TRUE(until([&] { return first.won.size() == 2; }));
   EXPECT_EQ(first.won[1].next_round, 12);
+}
+
+// A job may run for longer than a day.
+TEST_F(LeadershipTest, TheRecordLivesAsLongAsItsCoordinator) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  {
+    Candidate first(io_, cluster.urls(), "first", Duration(10'000), Duration(1'000),
+                    Duration(2'000));
+    ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+    ASSERT_TRUE(store(first, record(1)));
+    test::run_until(
+        io_, [] { return false; }, std::chrono::milliseconds(3'500));
+    EXPECT_THAT(cluster.get("/ddp-run/job/state"), HasSubstr(R"("next_round":1)"));
+  }
+  EXPECT_TRUE(test::wait_until([&] { return cluster.get("/ddp-run/job/state") == "none"; }));
 }
 
 TEST_F(LeadershipTest, AJobThatIsOverIsNotBegunAgain) {
