@@ -49,8 +49,9 @@ class Agent {
     command.insert(command.end(), {bin("ddp-agent"), "--job-fd", std::to_string(job_.get()),
                                    "--result-fd", std::to_string(result_.get())});
     command.insert(command.end(), more.begin(), more.end());
-    process_ = std::make_unique<Process>(std::move(command),
-                                         ProcessOptions{{{"DDP_TEST_JOB", mark}}, "", {}});
+    process_ = std::make_unique<Process>(
+        std::move(command),
+        ProcessOptions{{{"DDP_TEST_JOB", mark}, {"TMPDIR", tmp_.path()}}, "", {}});
   }
 
   Process& process() { return *process_; }
@@ -63,6 +64,7 @@ class Agent {
   }
 
  private:
+  TempDir tmp_;
   UniqueFd job_;
   UniqueFd result_;
   std::unique_ptr<Process> process_;

@@ -88,6 +88,20 @@ TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsNodeEndsLast) {
   EXPECT_THAT(first.err(), HasSubstr("  rank      : 1 (local_rank: 0)\n  exitcode  : 68 "));
 }
 
+// All ranks stand still when one hangs; those that wait for it are not at fault.
+TEST_F(DdpRunFlight, AHungRankIsTheCauseAndNotThoseThatWaitForIt) {
+  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--progress-timeout", "0.3",
+                        kWorker, "hang"});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.err(), ContainsRegex("round 1: rank 1 on " + host() +
+                                       " failed: signal 9 \\(SIGKILL\\): no progress for "));
+  EXPECT_THAT(job.err(), ContainsRegex("\\[" + host() + ":1\\] +#[0-9]+ +run\\(|main"));
+  const std::string dump = "--- stacks of process ";
+  const auto first = job.err().find(dump);
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(job.err().find(dump, first + 1), std::string::npos) << "only the hung rank's";
+}
+
 // A process that was stopped could go on one day and write to memory that others have then: it is
 // gone before the next round begins.
 TEST_F(DdpRunFlight, AStoppedWorkerIsGoneBeforeTheNextRound) {

@@ -4,11 +4,13 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "common/base/exit_codes.h"
+#include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 
 // A worker for tests of what ddp-run says and does about one that falls out of step.
@@ -19,6 +21,7 @@
 //   others
 //                         exit at once
 //   flight_worker recv    rank 1 waits for a message with a tag that rank 0 does not send
+//   flight_worker hang    all report a step; then rank 1 hangs and the others wait for it
 //
 // In later rounds all goes well. Writes its number to $OUT/pid.<rank>.<restarts>.
 namespace {
@@ -57,6 +60,12 @@ void run(const std::string& how, int restarts) {
   const Buffer buffer{values.data(), values.size(), DType::kF32};
   group->broadcast(buffer, 0)->wait();
   if (how == "recv") wait_for_message(*group);
+  // The others are workers that their agent knows nothing of.
+  std::unique_ptr<ddp::ControlChannel> channel;
+  if (how == "hang") {
+    channel = ddp::ControlChannel::from_environment({});
+    channel->progress(1, 0, 0);
+  }
   if (group->rank() == 1 && restarts == 0) {
     if (how == "stop") ::raise(SIGSTOP);
     if (how == "cause") fail(*group);
