@@ -166,8 +166,7 @@ TEST_F(DdpRunEtcd, TheWholeClusterIsAwayForAWhile) {
   const pid_t worker = pid_in("pid.0.0");
   etcd.kill(0);
   ::kill(worker, SIGKILL);
-  // sleep: that no round begins without its record can only be seen by waiting.
-  std::this_thread::sleep_for(500ms);
+  std::this_thread::sleep_for(500ms);  // sleep: no round begins without its record
   EXPECT_THAT(job.out(), Not(HasSubstr("round 1")));
   etcd.start(0);
   EXPECT_EQ(job.wait(), 0) << job.err();

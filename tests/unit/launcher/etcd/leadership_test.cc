@@ -216,6 +216,20 @@ TEST_F(LeadershipTest, AnOfficeThatAnotherOneHadIsNotTakenBack) {
   EXPECT_EQ(first.won[1].next_round, 12);
 }
 
+TEST_F(LeadershipTest, TheOfficeIsKeptAlive) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster cluster(1);
+  ASSERT_TRUE(cluster.wait_until_ready());
+  Candidate first(io_, cluster.urls(), "first");
+  ASSERT_TRUE(until([&] { return first.leadership.leads(); }));
+  Candidate second(io_, cluster.urls(), "second");
+  // Three leases.
+  test::run_until(
+      io_, [] { return false; }, std::chrono::milliseconds(3'000));
+  EXPECT_EQ(second.leaders, std::vector<std::string>{"first"});
+  EXPECT_TRUE(first.lost.empty());
+}
+
 // A job may run for longer than a day.
 TEST_F(LeadershipTest, TheRecordLivesAsLongAsItsCoordinator) {
   DDP_NEEDS_ETCD();
