@@ -175,6 +175,10 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
   EXPECT_THAT(log(4, "rank_2.err"), HasSubstr("--- round 4, rank 2: reason 4 ---\nerrors of "));
   EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:1] round 4 rank 1"));
   EXPECT_THAT(dir_.read("screen"), Not(HasSubstr("---")));
+  // Its last words are those of the round that it ends in.
+  ::kill(first, SIGKILL);
+  ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
+  EXPECT_THAT(exits_.front().stderr_tail, ElementsAre("errors of round 4"));
 }
 
 TEST_F(KeptProcesses, AKilledWorkerIsReplacedBesideTheOneThatWaits) {
@@ -271,10 +275,10 @@ TEST_F(KeptProcesses, CommitRequestsGoToThoseThatAreAsked) {
   start(0);
   ASSERT_TRUE(all_report());
   processes_->request_commit({0, 1'000}, {1});
-  ASSERT_TRUE(test::run_until(io_, [this] { return !committed_.empty(); }));
-  processes_->request_commit({0, 1'000}, {0});
-  ASSERT_TRUE(test::run_until(io_, [this] { return committed_.size() == 2; }));
-  EXPECT_EQ(committed_[0], std::make_pair(Round{0}, std::int64_t{7}));
+  // Whoever has parked has answered what came before.
+  ASSERT_TRUE(park({0, 1}));
+  ASSERT_EQ(committed_.size(), 1u);
+  EXPECT_EQ(committed_[1], std::make_pair(Round{0}, std::int64_t{7}));
 }
 
 TEST_F(KeptProcesses, AHungWorkersStacksAreWrittenBeforeItIsKilled) {
@@ -297,6 +301,22 @@ TEST_F(KeptProcesses, AHungWorkersStacksAreWrittenBeforeItIsKilled) {
   EXPECT_THAT(errors, HasSubstr("recvmsg"));
   EXPECT_THAT(errors, HasSubstr("--- end of stacks ---\n"));
   EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:1] --- end of stacks ---\n"));
+}
+
+TEST_F(KeptProcesses, TheStacksOfAStoppedWorkerAreReadToo) {
+  make("park", 1);
+  start(0);
+  ASSERT_TRUE(all_report());
+  const pid_t pid = pid_in(0, "rank_1.out");
+  ::kill(pid, SIGSTOP);
+  ASSERT_TRUE(test::wait_until(
+      [&] { return test::read_proc(pid, "stat").find(") T ") != std::string::npos; }));
+  processes_->dump_stacks(0);
+  processes_->kill(0, "it stands still");
+  ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
+  EXPECT_EQ(exits_.front().cause, "it stands still");
+  EXPECT_THAT(log(0, "rank_1.err"), HasSubstr("(parking_worker, state T"));
+  EXPECT_THAT(log(0, "rank_1.err"), HasSubstr("ParkingWorker::receive() (parking_worker)"));
 }
 
 }  // namespace
