@@ -14,6 +14,7 @@
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/elastic_commit.h"
 #include "worker/ddp/elastic_sync.h"
+#include "worker/ddp/module_state.h"
 #include "worker/ddp/registered_state.h"
 
 namespace ddp {
@@ -42,6 +43,9 @@ class ElasticState::Impl {
   }
 
   void leave() {
+    if (group_) {
+      for (const auto& item : registered.modules) drop_gradients(*item.module);
+    }
     registered.hooks.clear();
     hooks_.clear();
     exchange_.reset();
@@ -69,9 +73,10 @@ class ElasticState::Impl {
     for (const Holding& each : holdings) nodes.push_back(each.node);
     exchange_.emplace(*group_, nodes);
     const auto choice = elastic::choose_commit(holdings);
+    resumed_ = choice.commit && !choice.commit->initial;
     if (choice.commit) {
       go_back_to(*choice.commit, holdings);
-      return true;
+      return resumed_;
     }
     if (choice.trained) {
       throw StateLost(
@@ -83,8 +88,16 @@ class ElasticState::Impl {
   }
 
   std::int64_t step() const { return last_ == nullptr ? -1 : last_->step; }
+  bool resumed() const { return resumed_; }
 
  private:
+  static void drop_gradients(const torch::nn::Module& module) {
+    for (const NamedTensor& item : state_of(module).parameters) {
+      at::Tensor parameter = item.tensor;
+      parameter.mutable_grad() = at::Tensor();
+    }
+  }
+
   static void check(const Result<void>& result) {
     if (!result) throw std::runtime_error(result.error().message);
   }
@@ -188,7 +201,8 @@ class ElasticState::Impl {
   std::int64_t serial_ = -1;  // Of the last commit of this round.
   std::array<Snapshot, 2> snapshots_;
   Snapshot* last_ = nullptr;  // What restore() goes back to.
-  Rank begun_as_ = 0;         // Whose state the initial commit is.
+  bool resumed_ = false;
+  Rank begun_as_ = 0;  // Whose state the initial commit is.
   int begun_size_ = 1;
 };
 
@@ -213,6 +227,7 @@ void ElasticState::add_comm_hook(const std::string& name, std::shared_ptr<CommHo
 
 void ElasticState::commit(std::int64_t step) { impl_->commit(step); }
 std::int64_t ElasticState::step() const { return impl_->step(); }
+bool ElasticState::resumed() const { return impl_->resumed(); }
 void ElasticState::restore() { impl_->restore(); }
 bool ElasticState::sync() { return impl_->sync(); }
 void ElasticState::enter(std::shared_ptr<ProcessGroup> group, ElasticWorker* worker) {

@@ -101,19 +101,22 @@ class ElasticState {
   void commit() { commit(step() + 1); }
   // The step of the last commit; -1 before the first.
   std::int64_t step() const;
+  // What the last sync() returned.
+  bool resumed() const;
 
   // Goes back to the last commit on this rank alone; nothing without one. For what sync() has
   // restored and the making of the round's objects has changed since.
   void restore();
 
   // Once at a round's beginning, by run_elastic(): all ranks go back to the newest commit there is,
-  // also those that are new, which get it from the lowest rank that has it. True then. If nobody
-  // has a commit, all get rank 0's replicated state and commit that as step 0: false. Collective.
-  // Throws StateLost.
+  // also those that are new, which get it from the lowest rank that has it. True then. If there is
+  // none, all get rank 0's replicated state and commit that as step 0: false, as long as there is
+  // no other commit than this first one. Collective. Throws StateLost.
   bool sync();
 
   // The beginning and the end of this process's part in a round, by run_elastic(). The worker, if
-  // there is one, hears of commits. leave() lets go of the group and of hooks.
+  // there is one, hears of commits. leave() lets go of the group, of hooks and of the modules'
+  // gradients, which may lie in the round's memory.
   void enter(std::shared_ptr<ProcessGroup> group, ElasticWorker* worker = nullptr);
   void leave();
 

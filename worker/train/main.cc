@@ -2,9 +2,8 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -16,8 +15,11 @@
 
 #include "common/base/exit_codes.h"
 #include "worker/ddp/hooks/hook_text.h"
+#include "worker/ddp/run_elastic.h"
 #include "worker/runtime/control_channel.h"
+#include "worker/runtime/elastic_worker.h"
 #include "worker/runtime/process_group.h"
+#include "worker/runtime/worker_environment.h"
 #include "worker/train/agreement.h"
 #include "worker/train/dataset.h"
 #include "worker/train/device.h"
@@ -32,35 +34,6 @@
 namespace ddp::train {
 namespace {
 
-// A variable of the contract between agent and worker; `absent` without an agent.
-std::int64_t environment_number(const char* name, std::int64_t absent) {
-  const char* text =
-      std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing changes the environment.
-  return text == nullptr ? absent : std::strtoll(text, nullptr, 10);
-}
-
-// The groups, for the thread of the control channel, which may want to abort them before or after
-// they exist.
-class AbortSwitch {
- public:
-  void connect(std::shared_ptr<ProcessGroup> group) {
-    const std::scoped_lock lock(mutex_);
-    groups_.push_back(std::move(group));
-    if (aborted_) groups_.back()->abort(reason_);
-  }
-  void abort(const std::string& reason) {
-    const std::scoped_lock lock(mutex_);
-    if (!std::exchange(aborted_, true)) reason_ = reason;
-    for (const auto& group : groups_) group->abort(reason_);
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<ProcessGroup>> groups_;
-  bool aborted_ = false;
-  std::string reason_;
-};
-
 // One worker's life.
 class Worker {
  public:
@@ -69,55 +42,94 @@ class Worker {
   // The exit status.
   int run() {
     try {
-      channel_ = ControlChannel::from_environment(
-          {.on_abort = [this](const std::string& reason) { abort_.abort(reason); },
-           .on_commit_request = {}});
+      begin();
       train();
       return kExitSuccess;
     } catch (const Failure& failure) {
       // With a group, all ranks fail alike, and one line is enough.
-      return fail(failure.exit_status, failure.what(), rank_ == 0 || !group_);
+      return fail(failure.exit_status, failure.what(), rank() == 0 || !in_group_);
     } catch (const CollectiveError& error) {
       const bool secondary = error.code == Errc::kAborted || error.code == Errc::kPeerLost ||
                              error.code == Errc::kTimeout ||
-                             (error.suspect_rank >= 0 && error.suspect_rank != rank_);
+                             (error.suspect_rank >= 0 && error.suspect_rank != rank());
       return fail(kExitCollectiveFailed, error.what(), true, secondary);
+    } catch (const StateLost& lost) {
+      return fail(kExitCollectiveFailed, lost.what(), rank() == 0, true);
     } catch (const std::exception& error) {
       return fail(kExitInternal, fmt::format("internal error: {}", error.what()), true);
     }
   }
 
  private:
-  void train() {
-    make_group();
-    use_threads();
-    check_output("--summary", options_.summary);
-    check_output("--trace", options_.trace);
-    check_output("--rates", options_.rates);
-    auto data = make_datasets(options_);
-    const Result<void> readable = data ? Result<void>() : Result<void>(data.error());
-    agree_or_fail(*group_, readable, kExitDataInvalid, fmt::format("--data {}", options_.data));
-    ProgressPrinter printer(stdout, ::isatty(STDOUT_FILENO) != 0, options_.log_every);
-    const std::vector<c10::Device> devices = model_devices(options_);
-    const std::vector<DeviceGroup> device_groups = make_device_groups(options_, devices, group_);
-    for (const DeviceGroup& beside : device_groups) abort_.connect(beside.group);
-    Trainer trainer({.options = options_,
-                     .data = *std::move(data),
-                     .group = group_,
-                     .devices = devices,
-                     .device_groups = device_groups,
-                     .channel = *channel_,
-                     .printer = rank_ == 0 ? &printer : nullptr,
-                     .threads = threads_});
-    Summary summary = trainer.run();
-    if (rank_ == 0) publish(summary, printer);
+  void begin() {
+    ElasticWorkerOptions options;
+    options.reconfigurable = options_.elastic;
+    options.group.timeout =
+        std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000) + 1);
+    try {
+      worker_.emplace(options);
+    } catch (const std::invalid_argument& wrong) {
+      throw Failure(kExitInvalidValue, wrong.what());
+    }
   }
 
+  void train() {
+    // A standby has its data before it has a place.
+    auto data = make_datasets(options_);
+    if (!data) readable_ = data.error();
+    worker_->wait_for_place();
+    use_threads();
+    ElasticState state;  // Outlives the trainer.
+    Trainer trainer({.options = options_,
+                     .data = data ? *std::move(data) : Datasets(),
+                     .devices = model_devices(options_),
+                     .channel = worker_->channel(),
+                     .threads = threads_});
+    if (!worker_->reconfigurable()) {
+      train_round(trainer, join());
+      return;
+    }
+    trainer.keep_in(state);
+    run_elastic(*worker_, state, [&](const std::shared_ptr<ProcessGroup>& group) {
+      in_group_ = true;
+      use_threads();
+      train_round(trainer, group);
+    });
+  }
+
+  std::shared_ptr<ProcessGroup> join() {
+    try {
+      auto group = worker_->join();
+      in_group_ = true;
+      return group;
+    } catch (const std::invalid_argument& wrong) {
+      throw Failure(kExitInvalidValue, wrong.what());
+    }
+  }
+
+  void train_round(Trainer& trainer, const std::shared_ptr<ProcessGroup>& group) {
+    check_output(*group, "--summary", options_.summary);
+    check_output(*group, "--trace", options_.trace);
+    check_output(*group, "--rates", options_.rates);
+    agree_or_fail(*group, readable_, kExitDataInvalid, fmt::format("--data {}", options_.data));
+    const std::vector<DeviceGroup> device_groups =
+        make_device_groups(options_, model_devices(options_), group);
+    for (const DeviceGroup& beside : device_groups) worker_->attach(beside.group);
+    const bool prints = group->rank() == 0;
+    Summary summary = trainer.run({.group = group,
+                                   .device_groups = device_groups,
+                                   .printer = prints ? &printer_ : nullptr,
+                                   .threads = threads_});
+    if (prints) publish(summary);
+  }
+
+  std::int64_t rank() const { return worker_ ? worker_->variable_or("RANK", 0) : 0; }
+
   // Rank 0 writes it at the end, and whether it can is found out now.
-  void check_output(const char* flag, const std::string& path) {
+  static void check_output(ProcessGroup& group, const char* flag, const std::string& path) {
     Result<void> writable;
-    if (rank_ == 0 && !path.empty()) writable = check_summary_path(path);
-    agree_or_fail(*group_, writable, kExitInvalidValue, flag);
+    if (group.rank() == 0 && !path.empty()) writable = check_summary_path(path);
+    agree_or_fail(group, writable, kExitInvalidValue, flag);
   }
 
   // The number of threads decides the last bits of sums, so it is fixed before anything is
@@ -129,36 +141,24 @@ class Worker {
     if (threads_ == 0) {
       const std::int64_t stages = is_model_parallel(options_.model) ? 2 : 1;
       threads_ =
-          default_threads(static_cast<int>(environment_number("LOCAL_WORLD_SIZE", 1) * stages));
+          default_threads(static_cast<int>(worker_->variable_or("LOCAL_WORLD_SIZE", 1) * stages));
     }
     at::set_num_threads(threads_);
-    at::set_num_interop_threads(1);
+    if (!std::exchange(interop_set_, true)) at::set_num_interop_threads(1);
     set_blas_threads(threads_);
     at::globalContext().setDeterministicAlgorithms(true, false);
   }
 
-  void make_group() {
-    ProcessGroupOptions options;
-    options.timeout =
-        std::chrono::milliseconds(static_cast<std::int64_t>(options_.timeout_seconds * 1000) + 1);
-    try {
-      group_ = ProcessGroup::from_environment(options);
-    } catch (const std::invalid_argument& wrong) {
-      throw Failure(kExitInvalidValue, wrong.what());
-    }
-    abort_.connect(group_);
-  }
-
-  void publish(Summary& summary, ProgressPrinter& printer) const {
-    summary.restarts = environment_number("TORCHELASTIC_RESTART_COUNT", 0);
-    summary.rounds = environment_number("DDP_ROUND", 0) + 1;
+  void publish(Summary& summary) {
+    summary.restarts = worker_->variable_or("TORCHELASTIC_RESTART_COUNT", 0);
+    summary.rounds = worker_->variable_or("DDP_ROUND", 0) + 1;
     summary.blas = loaded_blas();
     std::string text =
         fmt::format("done: {} steps, train loss {:.4f}", summary.steps, summary.train_loss);
     if (summary.test_accuracy)
       text += fmt::format(", test accuracy {:.2f} %", 100 * *summary.test_accuracy);
-    printer.line(fmt::format("{}, {:.0f} samples/s, weights_sha256 {}", text,
-                             summary.samples_per_second, summary.weights_sha256));
+    printer_.line(fmt::format("{}, {:.0f} samples/s, weights_sha256 {}", text,
+                              summary.samples_per_second, summary.weights_sha256));
     if (options_.summary.empty()) return;
     if (const auto written = write_summary(options_.summary, summary); !written) {
       throw Failure(kExitInvalidValue, "--summary " + written.error().message);
@@ -167,21 +167,25 @@ class Worker {
 
   int fail(int status, const std::string& text, bool print, bool secondary = false) {
     if (print) fmt::print(stderr, "ddp-train: {}\n", text);
-    if (channel_) channel_->error(text, secondary);
-    abort_.abort(fmt::format("rank {}: {}", rank_, text));
+    if (worker_) {
+      worker_->channel().error(text, secondary);
+      worker_->abort(fmt::format("rank {}: {}", rank(), text));
+    }
     return status;
   }
 
   Options options_;
-  const std::int64_t rank_ = environment_number("RANK", 0);
-  std::shared_ptr<ProcessGroup> group_;
-  AbortSwitch abort_;
-  std::unique_ptr<ControlChannel> channel_;  // Its thread uses abort_.
+  ProgressPrinter printer_{stdout, ::isatty(STDOUT_FILENO) != 0, options_.log_every};
+  std::optional<ElasticWorker> worker_;
+  Result<void> readable_;  // The data.
+  bool in_group_ = false;
+  bool interop_set_ = false;  // It can be once only.
   int threads_ = 1;
 };
 
 int refuse(const ParsedOptions& parsed) {
-  if (environment_number("RANK", 0) == 0) fmt::print(stderr, "{}\n", parsed.text);
+  const std::string rank = process_variable("RANK").value_or("0");
+  if (rank == "0") fmt::print(stderr, "{}\n", parsed.text);
   try {
     ControlChannel::from_environment({})->error(parsed.text, false);
   } catch (const std::invalid_argument&) {

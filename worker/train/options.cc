@@ -84,6 +84,8 @@ void read_running(const FlagValues& values, Options& options) {
   values.read_choice<OnCheckpointFailure>(
       "checkpoint-failure", options.checkpoint_failure,
       {{"stop", OnCheckpointFailure::kStop}, {"continue", OnCheckpointFailure::kContinue}});
+  values.read_switch("elastic", options.elastic);
+  values.read<std::int64_t>("commit-every", options.commit_every, 1);
   values.read_choice<DeviceKind>("device", options.device,
                                  {{"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}});
   values.read<int>("threads", options.threads, 1, 4096);
@@ -183,6 +185,8 @@ std::string agreed_flags(const Options& options) {
   add("checkpoint-every", options.checkpoint_every);
   add("checkpoint-failure",
       options.checkpoint_failure == OnCheckpointFailure::kStop ? "stop" : "continue");
+  add("elastic", on_off(options.elastic));
+  add("commit-every", options.commit_every);
   add("device", to_string(options.device));
   return text;
 }

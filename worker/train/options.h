@@ -57,6 +57,10 @@ struct Options {
   int checkpoint_keep = 3;
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;
 
+  // Where an agent is there: this process outlives the loss of others (worker/ddp/run_elastic.h).
+  bool elastic = true;
+  std::int64_t commit_every = 1;  // Steps that are lost at most when a worker is.
+
   DeviceKind device = DeviceKind::kCpu;
   int threads = 0;  // 0: OMP_NUM_THREADS, or the usable cores shared by the workers of this node.
   double timeout_seconds = 600;  // Of a collective.

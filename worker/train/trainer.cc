@@ -24,20 +24,94 @@ namespace ddp::train {
 
 Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   const Options& options = parts_.options;
-  ProcessGroup& group = *parts_.group;
-  check_same_flags(options, group);
+  at::manual_seed(options.seed);
+  model_ = make_model({.name = options.model,
+                       .batch_norm = options.batch_norm,
+                       .dropout = options.dropout,
+                       .num_classes = options.num_classes,
+                       .devices = parts_.devices,
+                       .micro_batches = options.micro_batches});
+  optimizer_ = make_optimizer(options, model_->parameters());
+}
+
+void Trainer::keep_in(ElasticState& elastic) {
+  elastic_ = &elastic;
+  elastic.add_module("model", *model_);
+  elastic.add_optimizer("optimizer", *optimizer_, *model_);
+  if (parts_.options.logical_world_size == 0) elastic.add_rng();
+  elastic.add_value("epoch", state_.epoch);
+  elastic.add_value("position", state_.position);
+  elastic.add_value("step", state_.step);
+  elastic.add_value("loss_sum", state_.loss_sum, true);
+  elastic.add_value("loss_count", state_.loss_count, true);
+  elastic.add_value(
+      "averager",
+      [this] {
+        const bool any = replica_ && replica_->averager();
+        return any ? replica_->averager()->state() : averager_state_;
+      },
+      [this](const nlohmann::json& saved) { averager_state_ = saved; });
+}
+
+void Trainer::begin_round(Round round) {
+  parts_.group = std::move(round.group);
+  parts_.device_groups = std::move(round.device_groups);
+  parts_.printer = round.printer;
+  parts_.threads = round.threads;
+  const Options& options = parts_.options;
+  const ProcessGroup& group = *parts_.group;
+  check_same_flags(options, *parts_.group);
   if (ranks() < group.size()) {
     throw Failure(kExitInvalidValue,
                   fmt::format("--logical-world-size {}: there are {} workers, expected at most one "
                               "for each logical rank",
                               ranks(), group.size()));
   }
+  make_sampler();
+  const bool goes_on = elastic_ != nullptr && elastic_->resumed();
+  if (!goes_on) start_over();
+  make_replica();
+  if (!options.trace.empty()) {
+    if (!trace_) trace_ = std::make_shared<Trace>(group.rank());
+    replica_->set_trace(trace_);
+  }
+  if (!options.checkpoint_dir.empty()) make_checkpoint();
+  if (elastic_ != nullptr) take_up_commit();
+  if (checkpoint_) checkpoint_->resume(!goes_on);
+  if (goes_on) {
+    say(fmt::format("round {}: {} workers go on after step {}", group.round(), group.size(),
+                    state_.step));
+  } else {
+    resume();
+  }
+}
+
+// Nothing of it may have the group any more.
+void Trainer::leave_round() {
+  rate_log_.reset();
+  own_state_.reset();
+  checkpoint_.reset();
+  logical_ = nullptr;
+  replica_.reset();
+  sampler_.reset();
+  for (at::Tensor& parameter : model_->parameters()) parameter.mutable_grad() = at::Tensor();
+  test_accuracy_.reset();
+  train_loss_ = 0;
+  // A rank of a larger world begins with none.
+  state_.loss_sum = 0;
+  state_.loss_count = 0;
+  parts_.device_groups.clear();
+  parts_.group.reset();
+}
+
+void Trainer::make_sampler() {
+  const Options& options = parts_.options;
   // What the backwards of one step take together is one batch to the sampler: a checkpoint lies
   // between steps.
   const std::int64_t batch = options.batch_size * options.accumulate_steps;
   sampler_.emplace(DistributedSampler::Config{.dataset_size = parts_.data.train->size(),
                                               .batch_size = batch,
-                                              .rank = group.rank(),
+                                              .rank = parts_.group->rank(),
                                               .world_size = ranks(),
                                               .seed = options.seed,
                                               .drop_last = options.drop_last,
@@ -51,33 +125,55 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
                     options.logical_world_size > 0 ? "logical ranks" : "workers", batch * ranks(),
                     parts_.data.train->size()));
   }
-  at::manual_seed(options.seed);
-  model_ = make_model({.name = options.model,
-                       .batch_norm = options.batch_norm,
-                       .dropout = options.dropout,
-                       .num_classes = options.num_classes,
-                       .devices = parts_.devices,
-                       .micro_batches = options.micro_batches});
-  at::manual_seed(options.seed + static_cast<std::uint64_t>(group.rank()));
-  optimizer_ = make_optimizer(options, model_->parameters());
-  make_replica();
-  if (!options.trace.empty()) {
-    trace_ = std::make_shared<Trace>(group.rank());
-    replica_->set_trace(trace_);
+}
+
+void Trainer::make_checkpoint() {
+  checkpoint_ = std::make_unique<TrainingCheckpoint>(
+      TrainingCheckpoint::Parts{.options = parts_.options,
+                                .train_samples = parts_.data.train->size(),
+                                .threads = parts_.threads,
+                                .group = parts_.group,
+                                .model = *model_,
+                                .optimizer = *optimizer_,
+                                .replica = *replica_,
+                                .logical = logical_,
+                                .state = state_,
+                                .say = [this](const std::string& text) { say(text); }});
+}
+
+// Nothing has been trained in this job, or nothing is left of it but what is on disk.
+void Trainer::start_over() {
+  at::manual_seed(parts_.options.seed + static_cast<std::uint64_t>(parts_.group->rank()));
+  state_ = {};
+  averager_state_ = {};
+  logical_ranks_.reset();
+}
+
+// Tells elastic_ what of the round has state, which it gives the values of the last commit. The
+// replica has broadcast rank 0's model since.
+void Trainer::take_up_commit() {
+  if (logical_ranks_) {
+    // It outlives the round.
+    elastic_->add_comm_hook("logical_ranks",
+                            std::shared_ptr<CommHook>(std::shared_ptr<void>(), &*logical_ranks_));
   }
-  if (!options.checkpoint_dir.empty()) {
-    checkpoint_ = std::make_unique<TrainingCheckpoint>(
-        TrainingCheckpoint::Parts{.options = parts_.options,
-                                  .train_samples = parts_.data.train->size(),
-                                  .threads = parts_.threads,
-                                  .group = parts_.group,
-                                  .model = *model_,
-                                  .optimizer = *optimizer_,
-                                  .replica = *replica_,
-                                  .logical = logical_,
-                                  .state = state_,
-                                  .say = [this](const std::string& text) { say(text); }});
+  if (replica_->comm_hook()) elastic_->add_comm_hook("comm_hook", replica_->comm_hook());
+  if (replica_->averager() || !replica_->keeps_ranks_equal()) {
+    own_state_ = std::make_shared<LocalReplica>(*model_, *optimizer_);
+    elastic_->add_comm_hook("local_replica", own_state_);
   }
+  if (!elastic_->resumed()) return;
+  elastic_->restore();
+  if (own_state_) own_state_->apply();
+  if (replica_->averager()) replica_->averager()->load_state(averager_state_);
+}
+
+void Trainer::commit_if_due() {
+  if (elastic_ == nullptr) return;
+  const bool is_due = state_.step % parts_.options.commit_every == 0;
+  if (!is_due && sampler_->steps_left() > 0 && !limit_reached()) return;
+  if (logical_ != nullptr) logical_->gather();
+  elastic_->commit(state_.step);
 }
 
 void Trainer::make_replica() {
@@ -97,8 +193,17 @@ void Trainer::make_replica() {
   }
 }
 
-Summary Trainer::run() {
-  resume();
+Summary Trainer::run(Round round) {
+  struct Leave {
+    Trainer& trainer;
+    ~Leave() { trainer.leave_round(); }
+  };
+  const Leave leave{*this};
+  begin_round(std::move(round));
+  return train_to_the_end();
+}
+
+Summary Trainer::train_to_the_end() {
   open_rate_log();
   model_->train();
   while (state_.epoch < parts_.options.epochs && train_epoch()) {
@@ -131,10 +236,13 @@ Summary Trainer::run() {
 }
 
 void Trainer::resume() {
-  if (!checkpoint_) return;
-  checkpoint_->resume();
-  resumed_from_ = state_.step;
-  set_hyper_parameters(*optimizer_, parts_.options);
+  if (checkpoint_) {
+    resumed_from_ = state_.step;
+    set_hyper_parameters(*optimizer_, parts_.options);
+  }
+  if (elastic_ == nullptr) return;
+  if (logical_ != nullptr) logical_->gather();
+  elastic_->commit(state_.step);
 }
 
 bool Trainer::train_epoch() {
@@ -154,6 +262,7 @@ bool Trainer::train_epoch() {
            std::chrono::duration<double>(Clock::now() - start).count());
     evaluate_if_due();
     save_if_due();
+    commit_if_due();
   }
   finish_epoch();
   return true;
@@ -310,7 +419,8 @@ void Trainer::report(double loss, std::int64_t samples, double seconds) {
 void Trainer::open_rate_log() {
   const Options& options = parts_.options;
   if (options.rates.empty() || parts_.group->rank() != 0) return;
-  auto log = RateLog::open(options.rates, state_.step > 0, options.log_every);
+  const bool goes_on = state_.step > 0 || (elastic_ != nullptr && elastic_->resumed());
+  auto log = RateLog::open(options.rates, goes_on, options.log_every);
   if (!log) throw Failure(kExitInvalidValue, "--rates " + log.error().message);
   rate_log_ = *std::move(log);
 }

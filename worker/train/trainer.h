@@ -7,14 +7,17 @@
 #include <vector>
 
 #include <c10/core/Device.h>
+#include <nlohmann/json.hpp>
 #include <torch/optim/optimizer.h>
 
 #include "worker/ddp/bucket_route.h"
+#include "worker/ddp/elastic_state.h"
 #include "worker/ddp/logical_ranks.h"
 #include "worker/ddp/trace.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/dataset.h"
+#include "worker/train/local_replica.h"
 #include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
@@ -30,7 +33,9 @@
 namespace ddp::train {
 
 // Trains one model from the first step, or from the newest checkpoint, to the last. Made alike on
-// all ranks; one thread; construction and run are collective.
+// all ranks; one thread. The model, the optimizer and the position in the training live as long as
+// the object; what has a group lives for a round, so that with an ElasticState training goes on in
+// the next one. run() is collective.
 //
 // Exact resuming: what a step computes depends on the parameters, buffers, momenta, generators and
 // the TrainState after the step before, and on the options; the learning rate is a function of the
@@ -44,24 +49,43 @@ class Trainer {
   struct Parts {
     Options options;
     Datasets data;
-    std::shared_ptr<ProcessGroup> group;
-    // The model's devices, and the groups for memory of those that are not the CPU.
-    std::vector<c10::Device> devices;
-    std::vector<DeviceGroup> device_groups;
+    std::vector<c10::Device> devices;  // The model's.
     ControlChannel& channel;
-    ProgressPrinter* printer = nullptr;  // Not owned; nullptr: says nothing.
-    int threads = 1;                     // Of LibTorch, set by the caller.
+    int threads = 1;  // Of LibTorch, set by the caller.
+    // What belongs to a round; run() sets it.
+    std::shared_ptr<ProcessGroup> group = nullptr;
+    std::vector<DeviceGroup> device_groups = {};
+    ProgressPrinter* printer = nullptr;
+  };
+  struct Round {
+    std::shared_ptr<ProcessGroup> group;
+    std::vector<DeviceGroup> device_groups;  // For memory of devices that are not the CPU.
+    ProgressPrinter* printer = nullptr;      // Not owned; nullptr: says nothing.
+    int threads = 1;
   };
 
-  // Makes the model from the seed and verifies it across ranks. kExitInvalidValue if the training
-  // set is smaller than one joint batch.
+  // Makes the model from the seed.
   explicit Trainer(Parts parts);
 
-  // Resumes if there is something to resume, trains, evaluates. The summary lacks restarts, rounds
-  // and BLAS.
-  Summary run();
+  // Registers all that must outlive a round; `elastic` outlives the object and connects it to the
+  // rounds in which run() is called.
+  void keep_in(ElasticState& elastic);
+
+  // One round: verifies the model across ranks, resumes if there is something to resume, trains to
+  // the end, evaluates. kExitInvalidValue if the training set is smaller than one joint batch. The
+  // summary lacks restarts, rounds and BLAS. Whether it returns or throws, nothing of the group is
+  // kept.
+  Summary run(Round round);
 
  private:
+  void begin_round(Round round);
+  void leave_round();
+  void make_sampler();
+  void make_checkpoint();
+  void take_up_commit();
+  void start_over();
+  void commit_if_due();
+  Summary train_to_the_end();
   void make_replica();
   void resume();
   void open_rate_log();
@@ -94,6 +118,9 @@ class Trainer {
   std::shared_ptr<Trace> trace_;       // Null without --trace.
   std::optional<DistributedSampler> sampler_;
   std::unique_ptr<TrainingCheckpoint> checkpoint_;
+  ElasticState* elastic_ = nullptr;          // Null without recovery in the process.
+  std::shared_ptr<LocalReplica> own_state_;  // Of this round, where ranks differ after steps.
+  nlohmann::json averager_state_;            // As the last commit has it.
   TrainState state_;
   Throughput throughput_;
   std::unique_ptr<RateLog> rate_log_;  // Null without --rates, and on all ranks but 0.

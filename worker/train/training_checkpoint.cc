@@ -124,11 +124,12 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
   }
 }
 
-void TrainingCheckpoint::resume() {
+void TrainingCheckpoint::resume(bool load) {
   const std::string flag = fmt::format("--checkpoint-dir {}: ", parts_.options.checkpoint_dir);
   if (const auto prepared = checkpointer_.prepare(); !prepared) {
     throw Failure(kExitCheckpointUnwritable, flag + prepared.error().message);
   }
+  if (!load) return;
   const auto report = checkpointer_.load_latest();
   if (!report) {
     if (!other_training_.empty()) throw Failure(kExitInvalidValue, other_training_);

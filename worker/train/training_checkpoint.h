@@ -42,10 +42,10 @@ class TrainingCheckpoint {
   };
   explicit TrainingCheckpoint(Parts parts);
 
-  // Makes the folder and restores the newest valid checkpoint; says which, and which were passed
-  // over. Throws Failure: kExitCheckpointUnwritable, or kExitInvalidValue if the checkpoint is
+  // Makes the folder and, with `load`, restores the newest valid checkpoint; says which, and which
+  // were passed over. Throws Failure: kExitCheckpointUnwritable, or kExitInvalidValue if the checkpoint is
   // another training's.
-  void resume();
+  void resume(bool load = true);
 
   // Saves the state after state.step. Where that fails: a Failure with kExitCheckpointFailed, or a
   // warning and training goes on, as the options say.
