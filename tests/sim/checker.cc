@@ -116,6 +116,8 @@ void Checker::worker_succeeded(int life, Round round, Rank rank) {
 void Checker::job_finished(int life, const wire::Finish& finish) {
   expect(finishes_.emplace(life, finish).second,
          fmt::format("coordinator {} finishes twice", life));
+  expect(finish.exit_code != kExitCoordinatorLost || life > 1,
+         "the first coordinator says that it was lost");
   if (finish.exit_code != 0) {
     expect(!finish.summary.empty(), "a job fails without saying why");
     return;

@@ -11,9 +11,10 @@ namespace ddp::sim {
 namespace {
 
 constexpr std::array<const char*, kFaultKinds> kNames{
-    "worker killed",     "worker fails", "worker hangs", "spawn fails", "agent crash",
-    "node killed",       "user signal",  "reset",        "partition",   "agent paused",
-    "coordinator crash", "node joins",   "node returns", "job ended"};
+    "worker killed",    "worker fails", "worker hangs",      "spawn fails",
+    "agent crash",      "node killed",  "user signal",       "reset",
+    "partition",        "agent paused", "coordinator crash", "node joins",
+    "collective fails", "node returns", "job ended"};
 
 Fault make_fault(Random& random) {
   static constexpr std::array<int, 8> kExitCodes{1, 1, 1, 2, 37, 73, 255, 65};
@@ -70,10 +71,19 @@ Scenario make_scenario(std::uint64_t seed) {
   scenario.with_records = random.one_in(3);
   scenario.through_wire = random.one_in(16);
   // One seed in eight has no fault at all: it must end well.
-  if (!random.one_in(8)) {
-    const std::int64_t count = random.between(1, 8);
-    for (std::int64_t i = 0; i < count; ++i) scenario.faults.push_back(make_fault(random));
-  }
+  if (random.one_in(8)) return scenario;
+  const std::int64_t count = random.between(1, 8);
+  for (std::int64_t i = 0; i < count; ++i) scenario.faults.push_back(make_fault(random));
+  if (!random.one_in(4)) return scenario;
+  // While the coordinator is away there is most to go wrong.
+  Fault crash = make_fault(random);
+  crash.kind = FaultKind::kCoordinatorCrash;
+  crash.length = random.ms(50, 4'000);
+  scenario.faults.push_back(crash);
+  Fault other = make_fault(random);
+  other.at = crash.at + random.ms(-1'000, crash.length.count() + 500);
+  other.at = std::max(other.at, Duration{0});
+  scenario.faults.push_back(other);
   return scenario;
 }
 

@@ -22,10 +22,11 @@ enum class FaultKind {
   kAgentPaused,       // An agent does not run for a while (SIGSTOP, swapping).
   kCoordinatorCrash,  // The coordinator's process dies and comes back empty, or never.
   kNodeJoins,         // One more node comes.
+  kCollectiveFails,   // A worker's operation fails although nobody has ended: a link between two.
   kNodeReturns,       // A ddp-run is killed, its connection stays open; another one takes its rank.
   kJobEnded,          // The user interrupts the ddp-run that hosts the coordinator.
 };
-inline constexpr int kFaultKinds = 14;
+inline constexpr int kFaultKinds = 15;
 
 struct Fault {
   FaultKind kind{};

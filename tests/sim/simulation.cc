@@ -93,6 +93,7 @@ void Simulation::inject(const Fault& fault) {
     case FaultKind::kWorkerKilled:
     case FaultKind::kWorkerFails:
     case FaultKind::kWorkerHangs:
+    case FaultKind::kCollectiveFails:
       return hit_worker(fault);
     case FaultKind::kCoordinatorCrash:
       return crash_coordinator(fault.length);
@@ -121,6 +122,13 @@ void Simulation::hit_worker(const Fault& fault) {
                   workers_[victim].world.second));
   if (fault.kind == FaultKind::kWorkerHangs) {
     workers_[victim].hangs = true;
+  } else if (fault.kind == FaultKind::kCollectiveFails) {
+    ++events_["collective fails by itself"];
+    if (workers_[victim].reconfigurable) {
+      park_worker(victim, workers_[victim].world);
+    } else {
+      end_worker(victim, kExitCollectiveFailed, 0, false);
+    }
   } else if (fault.kind == FaultKind::kWorkerKilled) {
     end_worker(victim, 0, fault.status, false);
   } else {
@@ -133,8 +141,7 @@ void Simulation::hit_node(const Fault& fault) {
   if (live.empty()) return;
   const int id = live[static_cast<std::size_t>(fault.choice) % live.size()];
   Agent& agent = agents_[static_cast<std::size_t>(id)];
-  const int node_index = agent.node;
-  Node& node = nodes_[static_cast<std::size_t>(node_index)];
+  Node& node = nodes_[static_cast<std::size_t>(agent.node)];
   log(fmt::format("fault: kind {} at agent {}", static_cast<int>(fault.kind), id));
   switch (fault.kind) {
     case FaultKind::kSpawnFails:
@@ -142,50 +149,12 @@ void Simulation::hit_node(const Fault& fault) {
       return;
     case FaultKind::kAgentCrash:
       return crash_agent(id);
-    case FaultKind::kNodeKilled: {
-      node.alive = false;
-      const TimePoint now = queue_.now();
-      queue_.at(now + random_.ms(1, 20), [this, id] {
-        on_agent(id, [this](agent::AgentCore& core) { return core.on_parent_lost(queue_.now()); });
-      });
-      if (fault.length == Duration{0}) return;
-      ++starts_to_come_;
-      queue_.after(fault.length, [this, rank = node.spec.node_rank] {
-        --starts_to_come_;
-        start_node(rank);
-      });
-      return;
-    }
-    case FaultKind::kNodeReturns: {
-      // Nobody tells the coordinator; the successor may come before the lease is over.
-      if (agent.connection) close_for_coordinator(*agent.connection, Duration{60'000});
-      node.alive = false;
-      agent.connection.reset();
-      crash_agent(id);
-      ++starts_to_come_;
-      queue_.after(random_.ms(10, 3'000), [this, node_index] {
-        --starts_to_come_;
-        const Node& gone = nodes_[static_cast<std::size_t>(node_index)];
-        ++events_["node comes back with its rank"];
-        const std::string host = gone.spec.host;
-        start_node(gone.spec.node_rank, host);
-      });
-      return;
-    }
-    case FaultKind::kUserSignal: {
-      const int signal = fault.choice % 2 == 0 ? SIGTERM : SIGINT;
-      for (const int victim : live) {
-        if (victim != id && fault.choice % 5 != 0) continue;
-        const auto stop = [this, signal, victim] {
-          on_agent(victim, [this, signal](agent::AgentCore& core) {
-            return core.on_signal(queue_.now(), signal);
-          });
-        };
-        queue_.after(random_.ms(0, 20), stop);
-        if (fault.choice % 3 == 0) queue_.after(random_.ms(100, 500), stop);
-      }
-      return;
-    }
+    case FaultKind::kNodeKilled:
+      return kill_ddp_run(id, fault.length);
+    case FaultKind::kNodeReturns:
+      return lose_silently(id);
+    case FaultKind::kUserSignal:
+      return send_user_signal(id, fault.choice);
     case FaultKind::kConnectionReset:
       if (!agent.connection) return;
       close_for_coordinator(*agent.connection, random_.ms(0, 50));
@@ -203,6 +172,51 @@ void Simulation::hit_node(const Fault& fault) {
       return;
     default:
       return;
+  }
+}
+
+void Simulation::kill_ddp_run(int id, Duration length) {
+  Node& node = nodes_[static_cast<std::size_t>(agents_[static_cast<std::size_t>(id)].node)];
+  node.alive = false;
+  queue_.after(random_.ms(1, 20), [this, id] {
+    agents_[static_cast<std::size_t>(id)].parent_lost = true;
+    on_agent(id, [this](agent::AgentCore& core) { return core.on_parent_lost(queue_.now()); });
+  });
+  if (length == Duration{0}) return;
+  ++starts_to_come_;
+  queue_.after(length, [this, rank = node.spec.node_rank] {
+    --starts_to_come_;
+    start_node(rank);
+  });
+}
+
+// Nobody tells the coordinator; the successor may come before the lease is over.
+void Simulation::lose_silently(int id) {
+  Agent& agent = agents_[static_cast<std::size_t>(id)];
+  Node& node = nodes_[static_cast<std::size_t>(agent.node)];
+  if (agent.connection) close_for_coordinator(*agent.connection, Duration{60'000});
+  node.alive = false;
+  agent.connection.reset();
+  ++starts_to_come_;
+  queue_.after(random_.ms(10, 3'000), [this, rank = node.spec.node_rank, host = node.spec.host] {
+    --starts_to_come_;
+    ++events_["node comes back with its rank"];
+    start_node(rank, host);
+  });
+  crash_agent(id);
+}
+
+void Simulation::send_user_signal(int id, std::int64_t choice) {
+  const int signal = choice % 2 == 0 ? SIGTERM : SIGINT;
+  for (const int victim : live_agents()) {
+    if (victim != id && choice % 5 != 0) continue;
+    const auto stop = [this, signal, victim] {
+      on_agent(victim, [this, signal](agent::AgentCore& core) {
+        return core.on_signal(queue_.now(), signal);
+      });
+    };
+    queue_.after(random_.ms(0, 20), stop);
+    if (choice % 3 == 0) queue_.after(random_.ms(100, 500), stop);
   }
 }
 

@@ -83,6 +83,7 @@ class Simulation {
     int node = 0;
     std::unique_ptr<agent::AgentCore> core;
     bool alive = true;
+    bool parent_lost = false;
     std::optional<rendezvous::ConnectionId> connection;
     int life = 0;                      // As life_ when the latest round_start was sent.
     std::optional<int> finish_code;    // Of the finish that it heard.
@@ -169,6 +170,9 @@ class Simulation {
   void inject(const Fault& fault);
   void hit_worker(const Fault& fault);
   void hit_node(const Fault& fault);
+  void kill_ddp_run(int agent, Duration length);
+  void lose_silently(int agent);
+  void send_user_signal(int agent, std::int64_t choice);
   void end_of_faults();
   std::vector<int> live_agents() const;
   bool all_through() const;

@@ -81,6 +81,7 @@ void Simulation::carry_out(const rendezvous::JobFinished& action) {
   const auto says = [&](const char* text) {
     return action.finish.summary.find(text) != std::string::npos;
   };
+  if (says("did not come back after")) ++events_["node does not come back"];
   if (says("brought no step")) ++events_["ends for lack of progress"];
   if (says("no worker had made a step")) ++events_["ends before the first step"];
   if (action.finish.exit_code == 0 && checker_.rounds(life_) == 0) {
@@ -116,6 +117,7 @@ void Simulation::carry_out(const rendezvous::SendTo& action) {
   ++messages_;
   if (std::holds_alternative<wire::CommitRound>(action.message)) ++events_["commit ordered"];
   if (const auto* stop = std::get_if<wire::Stop>(&action.message)) {
+    if (stop->reason.find("joined") != std::string::npos) ++events_["round changes for a node"];
     ++events_[stop->keep_workers ? "stop that keeps workers" : "stop for a fresh start"];
   }
   const auto message =

@@ -207,6 +207,8 @@ void Simulation::carry_out(int id, const agent::ClearRound& action) {
     checker_.expect(!worker.alive || worker.parked || !action.keep.contains(worker.local_rank),
                     fmt::format("agent {} keeps worker {}, which has not parked", id, worker.pid));
   }
+  checker_.expect(agents_[static_cast<std::size_t>(id)].parent_lost || live_workers(id) == 0,
+                  fmt::format("agent {} clears a round whose workers live", id));
   queue_.after(random_.ms(0, 20), [this, id, keep = action.keep] {
     if (!agents_[static_cast<std::size_t>(id)].alive) return;
     for (const std::size_t i : agents_[static_cast<std::size_t>(id)].workers) {
