@@ -163,8 +163,8 @@ TEST(LogicalSum, EveryLogicalRankIsAddedOnce) {
 
 // Backward of each logical rank of this worker, and the average.
 template <typename Module, typename Backward>
-void reduce(LogicalReducer& reducer, Module& module, Backward backward) {
-  module.zero_grad();
+void reduce(LogicalReducer& reducer, Module& module, Backward backward, bool set_to_none = true) {
+  module.zero_grad(set_to_none);
   const RankRange own = reducer.world().own();
   for (Rank logical = own.begin; logical < own.end; ++logical) {
     backward(logical);
@@ -180,11 +180,12 @@ TEST(LogicalReducer, GivesTheGradientsOfAWorldOfSoManyRanks) {
         auto module = make_mlp(7);
         LogicalReducer reducer(*module, group, size);
         for (const std::vector<int>& steps : std::vector<std::vector<int>>{{0}, {1, 2}}) {
-          reduce(reducer, *module, [&](Rank logical) {
+          const auto backward = [&](Rank logical) {
             for (const int step : steps) {
               loss_of(module->forward(input_of(logical, step))).backward();
             }
-          });
+          };
+          reduce(reducer, *module, backward, /*set_to_none=*/size == 4);
           expect_average_gradients(*module, size, steps);
         }
       }
@@ -252,7 +253,9 @@ TEST(LogicalReducer, AParameterThatNoLogicalRankUsesKeepsNoGradient) {
         });
         EXPECT_EQ(all->weight.grad()[0][0].item<double>(), 2.5);
         ASSERT_EQ(some->weight.grad().defined(), step < 2);
-        if (step < 2) EXPECT_EQ(some->weight.grad()[0][0].item<double>(), step == 0 ? 1 : 0.75);
+        if (step < 2) {
+          EXPECT_EQ(some->weight.grad()[0][0].item<double>(), step == 0 ? 1 : 0.75);
+        }
         EXPECT_FALSE(none->weight.grad().defined());
       }
     });

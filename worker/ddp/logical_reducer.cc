@@ -87,7 +87,7 @@ void LogicalReducer::take(const at::Tensor& slot, std::size_t parameter) {
     throw std::invalid_argument(fmt::format("the gradient of {} ({}) is {}; expected its sizes",
                                             named.name, describe(named.tensor), describe(dense)));
   }
-  copy_values(slot, dense);
+  if (!is_same_memory(slot, dense)) copy_values(slot, dense);  // Zeroes in place of an average.
   used_[parameter] = 1;
   gradient.reset();
 }
