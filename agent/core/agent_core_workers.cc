@@ -153,6 +153,8 @@ std::vector<Action> AgentCore::on_spawn_failed(TimePoint now, int local_rank, in
 bool AgentCore::is_consequence_of_stop(const WorkerExit& exit) const {
   if (phase_ != Phase::kStopping || hung_.contains(exit.local_rank)) return false;
   const int status = exit.signal != 0 ? kExitSignalBase + exit.signal : exit.exit_code;
+  // Nobody has sent it a signal.
+  if (keeping_.contains(exit.local_rank)) return status == kExitCollectiveFailed;
   return status == kExitSignalBase + SIGTERM || status == kExitSignalBase + SIGKILL ||
          status == kExitSignalBase + stop_signal_ || status == kExitCollectiveFailed;
 }

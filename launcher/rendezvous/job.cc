@@ -229,11 +229,12 @@ bool Job::cause_may_come() const {
 }
 
 // The stop would end the worker that caused all this before it has said how it failed: by its
-// SIGTERM while it takes its time to exit, for others often end sooner.
+// SIGTERM while it takes its time to exit, for others often end sooner. But where workers park there
+// is no SIGTERM at first, and a cause that ends by itself is heard of with `stopped`.
 void Job::stop_for_failures() {
   if (!is_running() || failures_.empty()) return;
   const wire::Failure& root = failures_[root_cause(failures_)];
-  if (root.secondary && cause_may_come()) {
+  if (root.secondary && root.kind != "collective" && cause_may_come()) {
     if (!cause_deadline_) cause_deadline_ = now_ + options_.cause_wait;
     if (now_ < *cause_deadline_) return;
   }

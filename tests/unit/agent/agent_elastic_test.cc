@@ -42,6 +42,16 @@ TEST_F(Agent, WhoIsNotReconfigurableEndsWhileOthersPark) {
   EXPECT_THAT(names(ends(1, 0, SIGTERM)), ElementsAre("clear but 0"));
 }
 
+TEST_F(Agent, WhoEndsInsteadOfParkingHasFailedByItself) {
+  run_reconfigurable();
+  message(wire::Stop{0, "rank 0 left the round"});
+  core.on_worker_parked(now, 0, 0, 3);
+  EXPECT_THAT(names(ends(1, 0, SIGKILL)), ElementsAre("clear but 0"));
+  const auto stopped = the<wire::Stopped>(core.on_round_cleared(now));
+  ASSERT_EQ(stopped.failures.size(), 1u);
+  EXPECT_EQ(stopped.failures[0].signal, SIGKILL) << "it had no signal of ours";
+}
+
 TEST_F(Agent, AFreshStartEndsEverybody) {
   run_reconfigurable();
   EXPECT_THAT(names(message(wire::Stop{0, "why", false})), ElementsAre("signal 15: why"));

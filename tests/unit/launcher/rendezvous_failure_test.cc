@@ -96,6 +96,24 @@ TEST(Failure, AHungCauseIsNotWaitedForLong) {
   EXPECT_EQ(h.last<wire::Stop>(h.b).reason, "rank 0 on a failed: exit code 73");
 }
 
+// Workers that park get no SIGTERM, so the cause can still end in its own way.
+TEST(Failure, AWorkerThatLeavesTheRoundEndsItAtOnce) {
+  Pair h(1);
+  wire::Failure left;
+  left.kind = "collective";
+  left.exit_code = kExitCollectiveFailed;
+  left.secondary = true;
+  h.say(h.a, wire::WorkerFailed{0, left});
+  EXPECT_EQ(h.count<wire::Stop>(h.b), 1u);
+  h.say(h.a, wire::Stopped{0, {}});
+  wire::Failure cause;
+  cause.rank = 1;
+  cause.signal = 11;
+  h.say(h.b, wire::Stopped{0, {cause}});
+  EXPECT_EQ(h.last<wire::RoundStart>(h.a).reason,
+            "rank 1 on b failed: signal 11 (SIGSEGV); restart 1 of 1");
+}
+
 // More secondary failures do not put the end off.
 TEST(Failure, TheWaitForACauseBeginsWithTheFirstSecondaryFailure) {
   Harness h;
