@@ -15,6 +15,7 @@
 #include "common/base/unique_fd.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/world_group.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp {
 
@@ -64,6 +65,8 @@ class ElasticWorker::Impl {
     wait_for_place();
     const WorkerEnvironment worker =
         read_worker_environment([this](const std::string& name) { return variable(name); });
+    // A rank that dies meanwhile would be waited for until the deadline.
+    const WaitInterrupt interrupt([this] { return aborted(); });
     std::shared_ptr<ProcessGroup> group = make_described_group(worker, options.group);
     attach(group);
     return group;
@@ -171,6 +174,11 @@ class ElasticWorker::Impl {
         // As it must.
       }
     }
+  }
+
+  bool aborted() const {
+    const std::lock_guard lock(mutex_);
+    return aborted_;
   }
 
   // On the channel's thread.

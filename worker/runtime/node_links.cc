@@ -7,8 +7,15 @@
 
 #include "common/base/errc.h"
 #include "worker/transport/tcp.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp {
+namespace {
+
+// How long one request waits where a wait may be given up: the store is asked again then.
+constexpr Duration kLook{200};
+
+}  // namespace
 
 Outcome NodeLinks::publish(const std::string& key, const std::string& value) {
   auto set = store_.set(meeting_.prefix + key, value);
@@ -17,11 +24,17 @@ Outcome NodeLinks::publish(const std::string& key, const std::string& value) {
 }
 
 Outcome NodeLinks::read(const std::string& key, std::string& value) {
-  const auto left = std::chrono::ceil<Duration>(deadline_ - Clock::now());
-  auto got = store_.get(meeting_.prefix + key, std::max(left, Duration(1)));
-  if (!got) return explain(got.error());
-  value = std::move(*got);
-  return {};
+  for (;;) {
+    const auto left = std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
+    const bool in_parts = WaitInterrupt::set() && left > kLook;
+    auto got = store_.get(meeting_.prefix + key, in_parts ? kLook : left);
+    if (got) {
+      value = std::move(*got);
+      return {};
+    }
+    if (!in_parts || got.error().code != Errc::kTimeout) return explain(got.error());
+    if (WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
+  }
 }
 
 Failure NodeLinks::explain(const Error& error) {

@@ -15,6 +15,7 @@
 #include "worker/transport/endpoint.h"
 #include "worker/transport/socket_stream.h"
 #include "worker/transport/tcp_sockets.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp {
 namespace {
@@ -184,7 +185,9 @@ Result<std::vector<std::unique_ptr<Link>>> TcpListener::accept(
     for (const Visitor& visitor : visitors) entries.push_back({visitor.fd.get(), POLLIN, 0});
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     if (left <= 0) return not_come(identities, expected);
-    ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, 1000)));
+    if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
+    const std::int64_t longest = WaitInterrupt::set() ? WaitInterrupt::kLook.count() : 1000;
+    ::poll(entries.data(), entries.size(), static_cast<int>(std::min<std::int64_t>(left, longest)));
     if ((entries[0].revents & POLLIN) != 0) {
       if (UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC)); fd)
         visitors.push_back({std::move(fd)});

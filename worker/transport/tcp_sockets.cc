@@ -17,6 +17,7 @@
 #include <net/if.h>
 
 #include "worker/transport/tcp.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp {
 namespace {
@@ -51,8 +52,10 @@ Result<void> wait_for(int fd, int events, TimePoint deadline) {
   for (;;) {
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     if (left <= 0) return make_error(Errc::kTimeout, "no answer in time");
+    if (WaitInterrupt::raised()) return make_error(Errc::kAborted, "the round is over");
     pollfd entry{fd, static_cast<short>(events), 0};
-    const int ready = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000)));
+    const std::int64_t longest = WaitInterrupt::set() ? WaitInterrupt::kLook.count() : 60'000;
+    const int ready = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, longest)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return make_error(Errc::kIo, "{}", error_text(errno));
   }
