@@ -88,6 +88,11 @@ std::string EtcdHosting::own_address() const {
 // Nobody is served before the record of the coordinators before this one is here.
 std::optional<etcd::Leader> EtcdHosting::listen() {
   const std::string address = own_address();
+  if (is_loopback(address) && spec_.max_nodes > 1 && !std::exchange(loopback_told_, true)) {
+    events_.notice(
+        "etcd is named by a loopback address only, so the other nodes look for this one at " +
+        address + "; where they are on other machines, give each node its --local-addr");
+  }
   server::ServerOptions options;
   options.bind_address = is_loopback(address) ? address : "";
   options.fresh_store_each_round = true;

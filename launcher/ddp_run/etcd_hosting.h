@@ -54,6 +54,7 @@ class EtcdHosting {
   std::unique_ptr<etcd::EtcdClient> client_;
   etcd::Leadership leadership_;
   std::unique_ptr<server::Server> server_;
+  bool loopback_told_ = false;
 };
 
 }  // namespace ddp::run

@@ -24,8 +24,9 @@ class EtcdCluster {
     return "etcd is not installed; apt-get install etcd-server";
   }
 
-  // Starts the members; wait_until_ready() follows, or does not where that is the test.
-  explicit EtcdCluster(int members) {
+  // Starts the members; wait_until_ready() follows, or does not where that is the test. `tls`: a
+  // folder with ca.pem, node.pem and node.key; clients then need them too.
+  explicit EtcdCluster(int members, std::string tls = "") : tls_(std::move(tls)) {
     for (int i = 0; i < members; ++i) {
       client_ports_.push_back(free_port());
       peer_ports_.push_back(free_port());
@@ -37,28 +38,25 @@ class EtcdCluster {
   // Starts a member (again, with what it has stored).
   void start(int member) {
     const auto i = static_cast<std::size_t>(member);
-    processes_[i] =
-        std::make_unique<Process>(std::vector<std::string>{"etcd",
-                                                           "--name",
-                                                           name(i),
-                                                           "--data-dir",
-                                                           folder_.path() / name(i),
-                                                           "--log-level",
-                                                           "error",
-                                                           "--heartbeat-interval",
-                                                           "50",
-                                                           "--election-timeout",
-                                                           "500",
-                                                           "--initial-cluster",
-                                                           peers(),
-                                                           "--listen-client-urls",
-                                                           url(client_ports_[i]),
-                                                           "--advertise-client-urls",
-                                                           url(client_ports_[i]),
-                                                           "--listen-peer-urls",
-                                                           url(peer_ports_[i]),
-                                                           "--initial-advertise-peer-urls",
-                                                           url(peer_ports_[i])});
+    const std::string clients = client_url(client_ports_[i]);
+    const std::string members = url(peer_ports_[i]);
+    const std::string folder = folder_.path() / name(i);
+    std::vector<std::string> command{"etcd", "--log-level=error", "--heartbeat-interval=50",
+                                     "--election-timeout=500"};
+    for (const std::string& argument :
+         {"--name=" + name(i), "--data-dir=" + folder, "--initial-cluster=" + peers(),
+          "--listen-client-urls=" + clients, "--advertise-client-urls=" + clients,
+          "--listen-peer-urls=" + members, "--initial-advertise-peer-urls=" + members}) {
+      command.push_back(argument);
+    }
+    if (!tls_.empty()) {
+      for (const std::string& argument :
+           {std::string("--client-cert-auth"), "--trusted-ca-file=" + tls_ + "/ca.pem",
+            "--cert-file=" + tls_ + "/node.pem", "--key-file=" + tls_ + "/node.key"}) {
+        command.push_back(argument);
+      }
+    }
+    processes_[i] = std::make_unique<Process>(std::move(command));
   }
   void kill(int member, int signal = SIGKILL) {
     Process& process = *processes_[static_cast<std::size_t>(member)];
@@ -81,14 +79,15 @@ class EtcdCluster {
   }
   std::vector<std::string> urls() const {
     std::vector<std::string> all;
-    for (const int port : client_ports_) all.push_back(url(port));
+    for (const int port : client_ports_) all.push_back(client_url(port));
     return all;
   }
 
   // Of the member that leads the cluster; -1 while none does.
   int leader() {
     for (std::size_t i = 0; i < client_ports_.size(); ++i) {
-      const Finished status = etcdctl({"--endpoints", url(client_ports_[i]), "endpoint", "status"});
+      const Finished status =
+          etcdctl({"--endpoints", client_url(client_ports_[i]), "endpoint", "status"});
       // Endpoint, id, version, size, whether it leads, ...
       std::size_t begin = 0;
       for (int field = 0; field < 4; ++field) begin = status.out.find(", ", begin) + 2;
@@ -101,12 +100,19 @@ class EtcdCluster {
 
   // etcd's own client.
   Finished etcdctl(std::vector<std::string> arguments) const {
+    if (!tls_.empty()) {
+      arguments.insert(arguments.begin(),
+                       {"--cacert=" + tls_ + "/ca.pem", "--cert=" + tls_ + "/node.pem",
+                        "--key=" + tls_ + "/node.key"});
+    }
     arguments.insert(arguments.begin(), "etcdctl");
     return run(std::move(arguments), {.environment = {{"ETCDCTL_API", "3"}}, .folder = ""});
   }
   // "KEY\nVALUE\n" of all keys that begin so, or "none"; empty if the cluster does not answer.
   std::string get(const std::string& prefix) const {
-    const Finished found = etcdctl({"--endpoints", endpoints(), "--dial-timeout", "1s",
+    std::string urls_text;
+    for (const std::string& one : urls()) urls_text += (urls_text.empty() ? "" : ",") + one;
+    const Finished found = etcdctl({"--endpoints", urls_text, "--dial-timeout", "1s",
                                     "--command-timeout", "1s", "get", "--prefix", prefix});
     if (found.status != 0) return "";
     return found.out.empty() ? "none" : found.out;
@@ -115,6 +121,9 @@ class EtcdCluster {
  private:
   static std::string name(std::size_t member) { return "m" + std::to_string(member); }
   static std::string url(int port) { return "http://127.0.0.1:" + std::to_string(port); }
+  std::string client_url(int port) const {
+    return (tls_.empty() ? "http://127.0.0.1:" : "https://127.0.0.1:") + std::to_string(port);
+  }
   std::string peers() const {
     std::string text;
     for (std::size_t i = 0; i < peer_ports_.size(); ++i) {
@@ -123,6 +132,7 @@ class EtcdCluster {
     return text;
   }
 
+  const std::string tls_;
   TempDir folder_;
   std::vector<int> client_ports_;
   std::vector<int> peer_ports_;

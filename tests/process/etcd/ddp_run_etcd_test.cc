@@ -173,6 +173,39 @@ TEST_F(DdpRunEtcd, TheWholeClusterIsAwayForAWhile) {
   EXPECT_THAT(job.out(), HasSubstr("round 1 restarts 1"));
 }
 
+// Both sides show a certificate.
+TEST_F(DdpRunEtcd, OverTls) {
+  DDP_NEEDS_ETCD();
+  const TempDir tls;
+  const std::string folder = tls.path();
+  const std::string made = tls.script(
+      "make.sh",
+      "set -e; cd " + folder +
+          "\n"
+          "openssl req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -subj /CN=ca\n"
+          "openssl req -newkey rsa:2048 -nodes -keyout node.key -out node.csr -subj /CN=node\n"
+          "echo subjectAltName=IP:127.0.0.1 > node.ext\n"
+          "openssl x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out node.pem "
+          "-extfile node.ext\n");
+  const Finished certificates = run({made});
+  if (certificates.status == 127) GTEST_SKIP() << "openssl is not installed";
+  ASSERT_EQ(certificates.status, 0) << certificates.err;
+  EtcdCluster etcd(1, folder);
+  ASSERT_TRUE(etcd.wait_until_ready());
+  const std::string own = ",cert=" + folder + "/node.pem,key=" + folder + "/node.key";
+  const auto conf = [&](const std::string& rest) {
+    return node(etcd, "1", {"--join-timeout", "2", "--rdzv-conf", "protocol=https" + rest, "true"});
+  };
+  const Finished right = run_job(conf(",cacert=" + folder + "/ca.pem" + own));
+  EXPECT_EQ(right.status, 0) << right.err;
+  const Finished stranger = run_job(conf(own));
+  EXPECT_EQ(stranger.status, 64);
+  EXPECT_THAT(stranger.err, HasSubstr("certificate"));
+  EXPECT_THAT(stranger.err, HasSubstr("cacert"));
+  const Finished nameless = run_job(conf(",cacert=" + folder + "/ca.pem"));
+  EXPECT_EQ(nameless.status, 67) << nameless.err;
+}
+
 TEST_F(DdpRunEtcd, EtcdIsNotThere) {
   const Finished job = run_job({"--rdzv-backend", "etcd", "--rdzv-endpoint",
                                 "127.0.0.1:" + std::to_string(free_port()), "--rdzv-id", "job",
