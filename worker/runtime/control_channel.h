@@ -36,8 +36,8 @@ class ControlChannel {
 
   // The channel of this process's environment; says hello with RANK and DDP_ROUND, or with no rank
   // if DDP_STANDBY says that this process has no place yet. reconfigurable: this process leaves a
-  // round when it is told to, says parked() and takes on_new_round = {}; else the agent ends it with its
-  // round. Programs use ElasticWorker (runtime/elastic_worker.h) for that.
+  // round when it is told to, says parked() and takes on_new_round = {}; else the agent ends it
+  // with its round. Programs use ElasticWorker (runtime/elastic_worker.h) for that.
   static std::unique_ptr<ControlChannel> from_environment(Orders orders,
                                                           bool reconfigurable = false);
   virtual ~ControlChannel() = default;

@@ -43,8 +43,8 @@ class TrainingCheckpoint {
   explicit TrainingCheckpoint(Parts parts);
 
   // Makes the folder and, with `load`, restores the newest valid checkpoint; says which, and which
-  // were passed over. Throws Failure: kExitCheckpointUnwritable, or kExitInvalidValue if the checkpoint is
-  // another training's.
+  // were passed over. Throws Failure: kExitCheckpointUnwritable, or kExitInvalidValue if the
+  // checkpoint is another training's.
   void resume(bool load = true);
 
   // Saves the state after state.step. Where that fails: a Failure with kExitCheckpointFailed, or a
