@@ -1,0 +1,209 @@
+"""How long is it from a failure to the next step?
+
+One small model, two workers, a step every few milliseconds (bench-recovery; for torchrun also recovery_python.py). A process is
+killed or stopped at some step; the workers note every step, and when a collective fails, in a file. Seconds from the kill to
+  answer      the survivor's collective returning with the failure
+  first step  the first step of the new round that all workers have made
+Recovery is in process, with a worker that stands by or with a new one, or by restart from a checkpoint as torchrun does it.
+Bounds are the issue's; the peers' rows are torchrun with the same C++ program and with its Python script.
+
+BENCH_PARTS=worker,node,silent chooses, BENCH_ROUNDS the rounds.
+"""
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import harness
+import jobs
+import paired
+
+PROGRAM = str(harness.BIN / "bench-recovery")
+SCRIPT = str(harness.ROOT / "bench" / "recovery_python.py")
+PARTS = os.environ.get("BENCH_PARTS", "worker,node,silent").split(",")
+ROUNDS = paired.ROUNDS
+STEPS = 1_000_000  # More than anybody gets to: the job is ended when it has recovered.
+LIMIT_S = 60
+LEASE_S = 5.0
+# A job that does not answer a silent node is watched for so long.
+PATIENCE_S = 20.0
+
+
+class Run:
+    """Two workers on one node, or on one each of two."""
+
+    def __init__(self, launcher, nodes, mode):
+        self.folder = tempfile.mkdtemp(prefix="bench-recovery.")
+        self.events_file = os.path.join(self.folder, "events")
+        worker = {"elastic": [PROGRAM, "--elastic"], "restart": [PROGRAM], "python": [SCRIPT]}[mode]
+        command = [*worker, self.events_file, os.path.join(self.folder, "checkpoint"), str(STEPS)]
+        self.nodes = [jobs.Node([*flags, *command], os.path.join(self.folder, f"node{node}.log"), {"OMP_NUM_THREADS": "1"})
+                      for node, flags in enumerate(launcher(nodes, mode))]
+
+    def events(self):
+        try:
+            with open(self.events_file) as file:
+                return [json.loads(line) for line in file.read().split("\n")[:-1]]
+        except FileNotFoundError:
+            return []
+
+    def await_event(self, condition, limit_s=LIMIT_S):
+        """The first of the events that the condition holds for; None if none comes in time."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            for event in self.events():
+                if condition(event):
+                    return event
+            time.sleep(0.02)
+        return None
+
+    def close(self):
+        for node in self.nodes:
+            node.kill()
+        for pid in {event["pid"] for event in self.events()}:  # torchrun leaves orphans.
+            if "recovery" in jobs.program_of(pid) or "python" in jobs.program_of(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self.folder)
+
+
+def ours(nodes, mode, more=()):
+    flags = [harness.DDP_RUN, "--max-restarts", "10", "--nproc-per-node", str(2 // nodes), "--no-python", *more]
+    if nodes == 1:
+        return [[*flags, "--standalone"]]
+    return [[*flags, "--nnodes", str(nodes), "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "bench"]
+            for port in [jobs.free_port()] for _ in range(nodes)]
+
+
+def ours_with_standby(nodes, mode):
+    return ours(nodes, mode, ["--standby", "1"])
+
+
+def torchrun(nodes, mode):
+    flags = [*harness.TORCHRUN, "--max_restarts", "10", "--nproc_per_node", str(2 // nodes),
+             *([] if mode == "python" else ["--no_python"])]
+    if nodes == 1:
+        return [[*flags, "--standalone"]]
+    return [[*flags, "--nnodes", str(nodes), "--rdzv_backend", "c10d", "--rdzv_endpoint", f"127.0.0.1:{port}",
+             "--rdzv_id", "bench"] for port in [jobs.free_port()] for _ in range(nodes)]
+
+
+def worker_killed(launcher, mode):
+    """Seconds to the survivor's answer (None where workers are restarted) and to the first step of all."""
+    run = Run(launcher, 1, mode)
+    try:
+        if not run.await_event(lambda event: event["event"] == "step" and event["step"] >= 30):
+            sys.exit(f"bench: no step within {LIMIT_S} s\n{run.nodes[0].tail()}")
+        if launcher is ours_with_standby:
+            if not run.await_event(lambda event: event["event"] == "start" and event["rank"] == -1):
+                sys.exit(f"bench: no worker stands by\n{run.nodes[0].tail()}")
+            time.sleep(1)  # Until it waits for its place.
+        victim = next(event["pid"] for event in run.events() if event["rank"] == 1)
+        before = {event["pid"] for event in run.events()}
+        killed = time.time()
+        os.kill(victim, signal.SIGKILL)
+        # torchrun's workers do not know of rounds, but are new processes.
+        first = [run.await_event(lambda event: event["event"] == "step" and event["rank"] == rank and
+                                 (event["round"] > 0 or event["pid"] not in before)) for rank in (0, 1)]
+        if not all(first):
+            sys.exit(f"bench: no step after the kill within {LIMIT_S} s\n{run.nodes[0].tail()}")
+        error = run.await_event(lambda event: event["event"] == "error", 0.05)
+        return (error["time"] - killed if error else None), max(event["time"] for event in first) - killed
+    finally:
+        run.close()
+
+
+def process_start():
+    """Seconds that the program takes to get to its first own line: the loading of LibTorch."""
+    began = time.time()
+    done = subprocess.run([PROGRAM, "--start"], check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout) - began
+
+
+def node_lost(launcher, mode, stop):
+    """Of two nodes of a worker each, the second one's agent is killed, or all of it stands still (`stop`): seconds to the
+    other worker's answer; None if none comes."""
+    run = Run(launcher, 2, mode)
+    try:
+        if not run.await_event(lambda event: event["event"] == "step" and event["step"] >= 30):
+            sys.exit(f"bench: no step within {LIMIT_S} s\n{run.nodes[0].tail()}")
+        rank_of = {event["pid"]: event["rank"] for event in run.events()}
+        node = run.nodes[1]
+        survivor = next(rank for pid, rank in rank_of.items() if pid not in node.processes())
+        victims = node.processes() if stop else (node.agents() or [node.process.pid])
+        last = time.time()
+        for pid in reversed(victims):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP if stop else signal.SIGKILL)
+        event = run.await_event(lambda event: event["rank"] == survivor and event["time"] > last and
+                                (event["event"] in ("error", "start")), PATIENCE_S)
+        return event["time"] - last if event else None
+    finally:
+        run.close()
+
+
+def row(name, value, bound, bound_name, **more):
+    return {"figure": name, "ours": round(value * 1e3, 2), "peer": round(bound * 1e3, 2), "peer_name": bound_name,
+            "ratio": round(bound / value, 3), "unit": "ms", "goal": 1.0, **more}
+
+
+def against(name, value, peer, peer_name, goal=None):
+    return {"figure": name, "ours": round(value * 1e3, 2), "peer": round(peer * 1e3, 2), "peer_name": peer_name,
+            "ratio": round(peer / value, 3), "unit": "ms", "goal": goal}
+
+
+def median(pairs, index):
+    values = [pair[index] for pair in pairs if pair[index] is not None]
+    return statistics.median(values) if values else None
+
+
+def worker_figures():
+    contenders = {"standby": lambda: worker_killed(ours_with_standby, "elastic"),
+                  "respawned": lambda: worker_killed(ours, "elastic"),
+                  "restart": lambda: worker_killed(ours, "restart"),
+                  "torchrun": lambda: worker_killed(torchrun, "restart"),
+                  "torchrun, Python": lambda: worker_killed(torchrun, "python"),
+                  "start": lambda: (None, process_start())}
+    taken = {name: [] for name in contenders}
+    for number in range(ROUNDS):
+        names = list(contenders)
+        for name in names[number % len(names):] + names[:number % len(names)]:
+            taken[name].append(contenders[name]())
+    start = median(taken["start"], 1)
+    answers = [pair[0] for name in ("standby", "respawned") for pair in taken[name]]
+    yield row("a worker is killed: the survivor's collective returns, in process", statistics.median(answers), 0.005,
+              "5 ms", worst_ms=round(max(answers) * 1e3, 2))
+    yield row("first step of all, in process, a worker stands by", median(taken["standby"], 1), 0.1, "100 ms")
+    yield row("first step of all, in process, a new worker", median(taken["respawned"], 1), 0.1 + start,
+              "100 ms and the start of a process", start_ms=round(start * 1e3, 1))
+    for peer in ("torchrun", "torchrun, Python"):
+        label = "torchrun, the same program" if peer == "torchrun" else "torchrun, its Python script"
+        for name in ("standby", "respawned", "restart"):
+            yield against(f"first step of all, {name}", median(taken[name], 1), median(taken[peer], 1), label)
+
+
+def lost_figures(stop):
+    what = "a node stands still" if stop else "an agent is killed"
+    rounds = max(3, ROUNDS // 3) if stop else ROUNDS
+    mine = statistics.median(node_lost(ours, "elastic", stop) or PATIENCE_S for _ in range(rounds))
+    bound = LEASE_S + 0.05 if stop else 0.05
+    yield row(f"{what}: the other node's collective returns", mine, bound, "the lease and 50 ms" if stop else "50 ms")
+    theirs = node_lost(torchrun, "restart", stop)
+    yield {**against(f"{what}: answer", mine, theirs or PATIENCE_S, "torchrun, the same program"),
+           "peer_answered": theirs is not None, "watched_s": PATIENCE_S}
+
+
+def figures():
+    harness.require(harness.DDP_RUN, PROGRAM, harness.TORCHRUN[0])
+    if "worker" in PARTS:
+        yield from worker_figures()
+    if "node" in PARTS:
+        yield from lost_figures(stop=False)
+    if "silent" in PARTS:
+        yield from lost_figures(stop=True)
