@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""Trains on nodes that are network namespaces and lets things happen to them; see README.md beside this file.
+
+usage: failures.py BIN_DIR [--kinds NAME,...] [--chaos [N]] [--seed S] [--keep]
+"""
+import argparse
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
+import netns
+
+LIMIT_S = 150
+SKIPPED = 77
+PORT = 29400  # In namespaces of their own, where nobody else is.
+NODES, WORKERS_EACH = 3, 2
+# All that can be lost is in it: momentum, dropout's generators, a schedule, an epoch's end. Seconds, when nothing happens.
+TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "64", "--batch-size", "16",
+            "--epochs", "4", "--threads", "1", "--log-every", "1"]
+# Steps of a few milliseconds; between two faults there are about a hundred of them.
+CHAOS_TRAINING = ["--model", "toy", "--train-samples", "6000", "--epochs", "100000", "--batch-size", "5", "--optimizer", "adam",
+                  "--threads", "1", "--log-every", "10"]
+STEPS_A_FAULT = 300
+
+parser = argparse.ArgumentParser()
+parser.add_argument("bin_dir", type=Path)
+parser.add_argument("--kinds", default=None)
+parser.add_argument("--chaos", type=int, nargs="?", const=100 if os.environ.get("DDP_TEST_FULL") == "1" else 12)
+parser.add_argument("--seed", type=int, default=None)
+parser.add_argument("--keep", action="store_true", help="keep the logs")
+args = parser.parse_args()
+seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
+print(f"failures: --seed {seed}", flush=True)
+draw = random.Random(seed)
+base = Path(tempfile.mkdtemp(prefix="ddp_failures."))
+
+
+class Cluster:
+    """One training on the nodes of a network; node 0's address is where they meet.
+
+    daemon: the rendezvous runs in a process of its own on node 0, and not in that node's ddp-run.
+    """
+
+    def __init__(self, net, name, training, flags=(), daemon=False):
+        self.net, self.folder = net, base / name
+        self.folder.mkdir()
+        self.daemon = None
+        if daemon:
+            self.start_daemon()
+        self.command = [str(args.bin_dir / "ddp-run"), "--nnodes", str(NODES), "--nproc-per-node", str(WORKERS_EACH),
+                        "--rdzv-endpoint", f"{netns.address(0)}:{PORT}", "--rdzv-id", name, "--max-restarts", "100000",
+                        "--max-no-progress", "0", "--join-timeout", str(LIMIT_S), "--shutdown-timeout", "5",
+                        "--progress-timeout", "4", *flags, str(args.bin_dir / "ddp-train"), *training,
+                        "--checkpoint-dir", str(self.folder / "checkpoints"), "--summary", str(self.folder / "summary.json")]
+        if daemon:
+            self.command[1:1] = ["--rdzv-conf", "is_host=false"]
+        self.nodes = [self.start_node(node) for node in range(NODES)]
+        self.gone = []
+        self.started = time.monotonic()
+
+    def start_daemon(self):
+        self.daemon = jobs.Node(netns.inside(self.net.names[0], str(args.bin_dir / "ddp-rendezvous"), "--port", str(PORT)),
+                                self.folder / "daemon.log")
+
+    def start_node(self, node):
+        return jobs.Node(netns.inside(self.net.names[node], *self.command, "--rates", str(self.folder / "rates.jsonl")),
+                         self.folder / f"node{node}.log", env={"DDP_LOG_LEVEL": "info", "OMP_NUM_THREADS": "1"})
+
+    def replace(self, node):
+        """The node's ddp-run is gone (or is killed now); it is started again, as a scheduler would."""
+        self.nodes[node].kill()
+        self.gone.append(self.nodes[node])
+        self.nodes[node] = self.start_node(node)
+
+    def running(self):
+        return any(node.process.poll() is None for node in self.nodes)
+
+    def step(self):
+        """Of the newest line that rank 0 wrote about its steps; -1 before the first."""
+        try:
+            lines = (self.folder / "rates.jsonl").read_text().count("\n")
+        except FileNotFoundError:
+            return -1
+        return lines
+
+    def await_progress(self, limit_s=LIMIT_S):
+        """Until rank 0 has made a step that it had not made before, or the job is over."""
+        before = self.step()
+        jobs.wait_until(lambda: self.step() > before or not self.running(), limit_s, "a new step\n" + self.logs())
+
+    def finish(self):
+        deadline = time.monotonic() + LIMIT_S
+        while self.running():
+            for node in self.nodes:
+                node.processes()
+            if time.monotonic() > deadline:
+                raise TimeoutError("the job hangs\n" + self.logs())
+            time.sleep(0.02)
+        self.seconds = time.monotonic() - self.started
+        return [node.process.returncode for node in self.nodes]
+
+    def result(self):
+        """What the summary says, once all nodes have ended well and nothing is left of them."""
+        codes = self.finish()
+        if any(codes):
+            raise AssertionError(f"the ddp-runs ended with {codes}\n{self.logs()}")
+        jobs.wait_until(lambda: not any(node.alive() for node in self.nodes + self.gone), 5, "processes left behind")
+        summary = jobs.summary(self.folder / "summary.json")
+        self.end()
+        return summary
+
+    def end(self):
+        for node in self.nodes + self.gone + ([self.daemon] if self.daemon else []):
+            node.kill()
+        if not args.keep:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def logs(self):
+        everything = self.nodes + self.gone + ([self.daemon] if self.daemon else [])
+        return "\n".join(f"--- {node.log_path}\n{node.tail()}" for node in everything)
+
+    def any_node(self):
+        return draw.randrange(NODES)
+
+
+def signal_one(pids, number):
+    """To one of them; whether there was one."""
+    for pid in draw.sample(sorted(pids), len(pids)):
+        try:
+            os.kill(pid, number)
+            return True
+        except ProcessLookupError:
+            continue
+    return False
+
+
+# ---- what can happen: each leaves a job that can go on ----
+
+def worker_killed(cluster):
+    signal_one(cluster.nodes[cluster.any_node()].workers(), signal.SIGKILL)
+
+
+def worker_stopped(cluster):
+    """Hangs for ever, as far as anybody can see: it counts as lost after --progress-timeout, or the group says so before."""
+    signal_one(cluster.nodes[cluster.any_node()].workers(), signal.SIGSTOP)
+
+
+def agent_killed(cluster):
+    signal_one(cluster.nodes[cluster.any_node()].agents(), signal.SIGKILL)
+
+
+def agent_stopped(cluster):
+    """Silent for longer than the lease, and back."""
+    pids = cluster.nodes[cluster.any_node()].agents()
+    if signal_one(pids, signal.SIGSTOP):
+        time.sleep(7)
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+
+
+def node_killed(cluster):
+    """ddp-run itself, of a node that does not host the rendezvous; the scheduler starts it again."""
+    node = draw.randrange(1, NODES)
+    cluster.nodes[node].processes()
+    cluster.nodes[node].process.kill()
+    cluster.nodes[node].process.wait()
+    jobs.wait_until(lambda: not cluster.nodes[node].alive(), 5, f"what ddp-run of node {node} left behind")
+    cluster.replace(node)
+
+
+def host_killed(cluster):
+    """ddp-run of the node that hosts the rendezvous: the coordinator is lost and comes back empty."""
+    cluster.nodes[0].processes()
+    cluster.nodes[0].process.kill()
+    cluster.nodes[0].process.wait()
+    jobs.wait_until(lambda: not cluster.nodes[0].alive(), 5, "what ddp-run of node 0 left behind")
+    cluster.replace(0)
+
+
+def daemon_killed(cluster):
+    """The workers go on while there is no coordinator; a new one learns the round from the agents."""
+    cluster.daemon.kill()
+    steps = cluster.step()
+    jobs.wait_until(lambda: cluster.step() > steps or not cluster.running(), 10, "a step without a coordinator")
+    cluster.start_daemon()
+
+
+def cable_cut(cluster):
+    """For longer than the lease, then mended."""
+    node = draw.randrange(1, NODES)
+    cluster.net.cut(node)
+    time.sleep(7)
+    cluster.net.mend(node)
+
+
+def cable_loose(cluster):
+    """For less than the lease: nobody is lost."""
+    node = draw.randrange(1, NODES)
+    cluster.net.cut(node)
+    time.sleep(draw.uniform(0.1, 0.6))
+    cluster.net.mend(node)
+
+
+def half_open(cluster):
+    """What the node says does not arrive, what others say to it does."""
+    node = draw.randrange(1, NODES)
+    for other in range(NODES):
+        if other != node:
+            cluster.net.deafen(node, other)
+    time.sleep(7)
+    for other in range(NODES):
+        if other != node:
+            cluster.net.hear_again(node, other)
+
+
+def slow_link(cluster):
+    """Is no failure."""
+    node = draw.randrange(1, NODES)
+    cluster.net.limit(node, 20)
+    time.sleep(2)
+    cluster.net.unlimit(node)
+
+
+def two_at_once(cluster):
+    for node in draw.sample(range(NODES), 2):
+        signal_one(cluster.nodes[node].workers(), signal.SIGKILL)
+
+
+def during_recovery(cluster):
+    """The next failure comes while the survivors of the first one are still on their way."""
+    signal_one(cluster.nodes[cluster.any_node()].workers(), signal.SIGKILL)
+    time.sleep(draw.uniform(0.0, 0.5))
+    draw.choice([worker_killed, agent_killed])(cluster)
+
+
+KINDS = {kind.__name__: kind for kind in (worker_killed, worker_stopped, agent_killed, agent_stopped, node_killed, host_killed,
+                                          daemon_killed, cable_cut, cable_loose, half_open, slow_link, two_at_once,
+                                          during_recovery)}
+CHAOS = [worker_killed, worker_killed, worker_killed, agent_killed, agent_killed, node_killed, host_killed, cable_loose,
+         two_at_once, during_recovery]
+
+
+def undisturbed(net, name, training):
+    cluster = Cluster(net, name, training)
+    try:
+        summary = cluster.result()
+    except BaseException:
+        cluster.end()
+        raise
+    print(f"{name}: {cluster.seconds:.1f} s, {summary['steps']} steps, {summary['weights_sha256']}", flush=True)
+    return summary["weights_sha256"]
+
+
+def compare(name, cluster, summary, expected):
+    same = summary["weights_sha256"] == expected
+    print(f"{name}: {summary['restarts']} restarts, {summary['rounds']} rounds, {cluster.seconds:.1f} s, "
+          f"{'same bytes' if same else 'DIFFERENT BYTES ' + summary['weights_sha256']}", flush=True)
+    if not same:
+        raise AssertionError(f"the weights differ from the undisturbed run's {expected}")
+
+
+def run_kinds(net, kinds):
+    expected = undisturbed(net, "undisturbed", TRAINING)
+    for name in kinds:
+        cluster = Cluster(net, name, TRAINING, daemon=name == "daemon_killed")
+        try:
+            cluster.await_progress()
+            time.sleep(draw.uniform(0, 1))
+            KINDS[name](cluster)
+            summary = cluster.result()
+        except BaseException:
+            print(cluster.logs())
+            cluster.end()
+            raise
+        compare(name, cluster, summary, expected)
+
+
+def run_chaos(net, faults):
+    training = [*CHAOS_TRAINING, "--max-steps", str(STEPS_A_FAULT * faults)]
+    expected = undisturbed(net, "chaos-undisturbed", training)
+    cluster = Cluster(net, "chaos", training)
+    try:
+        for number in range(faults):
+            cluster.await_progress()
+            time.sleep(draw.uniform(0, 0.3))
+            if not cluster.running():
+                raise AssertionError(f"the training was over after {number} faults; make it longer")
+            kind = draw.choice(CHAOS)
+            print(f"{time.monotonic() - cluster.started:6.1f} s, line {cluster.step()}: {kind.__name__}", flush=True)
+            kind(cluster)
+        summary = cluster.result()
+    except BaseException:
+        print(cluster.logs())
+        cluster.end()
+        raise
+    compare(f"chaos, {faults} faults", cluster, summary, expected)
+
+
+def main():
+    reason = netns.reason_to_skip()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(SKIPPED)
+    with netns.network("ddp-test", NODES) as net:
+        if args.chaos is not None:
+            run_chaos(net, args.chaos)
+        else:
+            run_kinds(net, args.kinds.split(",") if args.kinds else KINDS)
+    if not args.keep:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+main()
