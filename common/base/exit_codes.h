@@ -24,7 +24,7 @@ enum ExitCode : int {
   kExitCollectiveFailed = 73,  // A collective failed because of another rank; never the root cause.
   kExitRefused =
       74,  // The rendezvous refused this node: the job is over, full, or described otherwise.
-  kExitKeyMissing = 75,        // ddp-rendezvous get and the like: a key is not there (in time).
+  kExitKeyMissing = 75,      // ddp-rendezvous get and the like: a key is not there (in time).
   kExitNotExecutable = 126,  // The program exists but cannot be executed.
   kExitNotFound = 127,       // The program does not exist.
   kExitSignalBase = 128,     // Plus the signal's number.
