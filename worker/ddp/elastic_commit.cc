@@ -13,6 +13,7 @@
 #include "worker/checkpoint/json_values.h"
 #include "worker/ddp/checkpoint_hooks.h"
 #include "worker/ddp/generator_state.h"
+#include "worker/ddp/module_state.h"
 #include "worker/ddp/staged_state.h"
 #include "worker/ddp/tensors.h"
 
@@ -32,6 +33,7 @@ struct Collected {
   json header = {
       {"values", json::object()}, {"optimizers", json::object()}, {"comm_hooks", json::object()}};
   std::vector<StateTensor> replicated;
+  std::vector<std::size_t> buffers;  // Of replicated.
   json part_values = json::object();
   std::vector<StateTensor> per_rank;
 };
@@ -44,6 +46,11 @@ Result<Collected> collect(const RegisteredState& state) {
   Collected all;
   for (const auto& item : state.modules) {
     append(all.replicated, module_tensors("module/" + item.name + "/", *item.module));
+    std::size_t count = 0;  // The last ones.
+    for (const NamedTensor& buffer : state_of(*item.module).buffers) {
+      count += 1 + buffer.shared_as.size();
+    }
+    for (; count > 0; --count) all.buffers.push_back(all.replicated.size() - count);
   }
   for (const auto& item : state.optimizers) {
     OptimizerSnapshot snapshot = item.state->snapshot("optimizer/" + item.name + "/");
@@ -239,6 +246,7 @@ Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot
     if (!list) return list.error();
     all->header["tensors"] = std::move(*list);
     snapshot.header = all->header.dump();
+    snapshot.buffers = all->buffers;
     snapshot.tensors.resize(all->replicated.size());
     for (std::size_t i = 0; i < all->replicated.size(); ++i) {
       const at::Tensor& from = all->replicated[i].tensor;

@@ -41,7 +41,8 @@ struct Snapshot {
 
   std::string header;  // JSON: values, optimizers, comm_hooks, tensors.
   std::vector<at::Tensor> tensors;
-  std::map<Rank, Part> parts;  // By rank of that world.
+  std::vector<std::size_t> buffers;  // Which of them are buffers of modules.
+  std::map<Rank, Part> parts;        // By rank of that world.
 
   // Forgets parts of ranks that are not in `kept`, marks the others as not there.
   void expect_parts(const std::vector<Rank>& kept);

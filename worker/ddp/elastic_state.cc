@@ -124,6 +124,7 @@ class ElasticState::Impl {
     std::iota(ranks.begin(), ranks.end(), 0);
     snapshot.expect_parts(ranks);
     check(elastic::capture(registered, group_->rank(), snapshot));
+    elastic::share_buffers(*group_, snapshot);
     snapshot.key = {group_->round(), ++serial_};
     snapshot.step = step;
     snapshot.world_size = group_->size();

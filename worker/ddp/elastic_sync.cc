@@ -183,6 +183,26 @@ void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
   }
 }
 
+void share_buffers(ProcessGroup& group, Snapshot& snapshot) {
+  std::size_t bytes = 0;
+  for (const std::size_t index : snapshot.buffers) bytes += snapshot.tensors[index].nbytes();
+  if (bytes == 0 || group.size() == 1) return;
+  std::vector<std::byte> packed(bytes);
+  std::byte* at = packed.data();
+  for (const std::size_t index : snapshot.buffers) {
+    const at::Tensor& tensor = snapshot.tensors[index];
+    std::memcpy(at, tensor.data_ptr(), tensor.nbytes());
+    at += tensor.nbytes();
+  }
+  group.broadcast(bytes_of(packed.data(), bytes), 0, tagged(kCommitTag))->wait();
+  at = packed.data();
+  for (const std::size_t index : snapshot.buffers) {
+    const at::Tensor& tensor = snapshot.tensors[index];
+    std::memcpy(tensor.data_ptr(), at, tensor.nbytes());
+    at += tensor.nbytes();
+  }
+}
+
 void broadcast_replicated(ProcessGroup& group, Snapshot& snapshot, Rank root) {
   if (group.size() > 1) share_replicated(group, snapshot, root, false);
 }

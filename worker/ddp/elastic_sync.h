@@ -44,7 +44,11 @@ Choice choose_commit(const std::vector<Holding>& holdings);
 void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
                 const Holding::Item& commit, Snapshot& mine);
 
-// Rank 0's replicated state to all. Collective.
+// Gives all snapshots of a commit rank 0's buffers: between steps every rank has its own (the
+// statistics of batch normalisation), and rank 0's are what training goes on with. Collective.
+void share_buffers(ProcessGroup& group, Snapshot& snapshot);
+
+// The root's replicated state to all. Collective.
 void broadcast_replicated(ProcessGroup& group, Snapshot& snapshot, Rank root);
 
 // Who keeps copies of large parts: of each rank the one that it sends to. On another node if there

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Kills workers of a training under ddp-run, each at a random moment after it has made a step. The others go on in their
+processes, and the training ends with the bytes of one that lost nobody. The seed is printed.
+
+usage: elastic_bytes.py BIN_DIR [SEED]
+"""
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BIN = Path(sys.argv[1])
+SEED = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
+LIMIT_S = 120
+RECIPES = {
+    "dropout": ["--dropout", "0.2"],
+    "powersgd": ["--comm-hook", "powersgd:rank=2,start_iter=5", "--bucket-cap-mb", "0.03"],
+}
+TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "6000", "--test-samples", "256", "--epochs", "2",
+            "--batch-size", "64", "--log-every", "5"]
+
+
+def workers(launcher):
+    """Processes of ddp-train that descend from the launcher."""
+    parents, trainers = {}, []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except OSError:
+            continue
+        pid, name = int(entry.name), stat[stat.index("(") + 1:stat.rindex(")")]
+        parents[pid] = int(stat[stat.rindex(")") + 2:].split()[1])
+        if name == "ddp-train":
+            trainers.append(pid)
+
+    def below(pid):
+        while pid > 1 and pid != launcher:
+            pid = parents.get(pid, 0)
+        return pid == launcher
+
+    return sorted(pid for pid in trainers if below(pid))
+
+
+def train(folder, recipe, kills, random_source):
+    summary, log = folder / "summary.json", folder / "log"
+    summary.unlink(missing_ok=True)
+    with log.open("w") as out:
+        job = subprocess.Popen([BIN / "ddp-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "9", BIN / "ddp-train",
+                                *TRAINING, *RECIPES[recipe], "--summary", summary], stdout=out, stderr=subprocess.STDOUT)
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        seen = 0
+        for _ in range(kills):
+            while not re.search(r"step \d+/", log.read_text()[seen:]):
+                if job.poll() is not None or time.monotonic() > deadline:
+                    sys.exit(f"{recipe}: no step:\n{log.read_text()}")
+                time.sleep(0.01)  # sleep: until it has made a step
+            time.sleep(random_source.uniform(0, 0.2))  # sleep: until a random moment
+            alive = workers(job.pid)
+            seen = len(log.read_text())
+            if alive:
+                os.kill(random_source.choice(alive), signal.SIGKILL)
+        status = job.wait(timeout=LIMIT_S)
+    finally:
+        job.kill()
+        job.wait()
+    text = log.read_text()
+    if status != 0:
+        sys.exit(f"{recipe}: ddp-run exits with {status}:\n{text}")
+    return json.loads(summary.read_text()), text
+
+
+def main():
+    print(f"seed {SEED}")
+    source = random.Random(SEED)
+    with tempfile.TemporaryDirectory() as name:
+        for recipe in RECIPES:
+            expected, _ = train(Path(name), recipe, 0, source)
+            found, log = train(Path(name), recipe, 2, source)
+            for key in ("weights_sha256", "train_loss", "test_accuracy", "steps"):
+                if found[key] != expected[key]:
+                    sys.exit(f"{recipe}: {key} is {found[key]}, undisturbed {expected[key]}\n{log}")
+            went_on = len(re.findall(r"workers go on after step", log))
+            if went_on != 2 or found["rounds"] != 3 or found["restarts"] != 2:
+                sys.exit(f"{recipe}: {went_on} rounds went on from memory, of {found['rounds']}\n{log}")
+            print(f"{recipe}: {found['weights_sha256'][:16]} after {found['restarts']} kills")
+
+
+main()
