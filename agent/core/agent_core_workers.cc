@@ -14,7 +14,6 @@ namespace {
 
 // SIGKILL is repeated: a process may have forked between two looks at the process table.
 constexpr Duration kKillRepeat{1'000};
-constexpr Duration kParkLimit{wire::kParkLimitMs};
 
 }  // namespace
 
@@ -57,7 +56,7 @@ void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int
   stop_signal_ = signal;
   keeping_ = std::move(keep);
   kill_at_ = now_ + Duration{spec_.stop_timeout_ms};
-  park_at_ = now_ + kParkLimit;
+  park_at_ = now_ + Duration{wire::park_limit_ms(spec_.stop_timeout_ms)};
   if (live_ != parked_) emit(SignalWorkers{signal, reason, keeping_});
   check_all_gone();
 }

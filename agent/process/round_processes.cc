@@ -176,8 +176,9 @@ void RoundProcesses::signal(int number, const std::string& abort_reason,
   if (!abort_reason.empty()) {
     if (memory_) memory_->abort(abort_reason);
     for (const auto& worker : workers_) {
-      if (worker->running() && !worker->is_waiting())
-        worker->send(wire::Abort{round_, abort_reason});
+      if (!worker->running() || worker->is_waiting()) continue;
+      worker->send(wire::Abort{round_, abort_reason});
+      worker->resume();
     }
   }
   for (const auto& worker : workers_) {

@@ -236,6 +236,10 @@ void Worker::signal(int number) {
   if (number != SIGKILL) ::kill(-pid_, SIGCONT);
 }
 
+void Worker::resume() {
+  if (running_ && pid_ > 1) ::kill(-pid_, SIGCONT);
+}
+
 void Worker::dump_stacks() {
   if (!running_ || dump_) return;
   dump_ = StackDump::start(context_.io, pid_, [this](const std::string& text) {

@@ -62,6 +62,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // To its process group; nothing once it has ended. A stopped process is continued, so that it
   // sees the signal.
   void signal(int number);
+  // Continues it if it is stopped, so that it sees what it is told.
+  void resume();
   // Writes the stacks of its threads to the console and its log; takes up to StackDump::kLimit.
   void dump_stacks();
   // SIGKILL as soon as its stacks are written, if that is under way. Its exit tells `cause`.

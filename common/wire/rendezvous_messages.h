@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -169,8 +170,12 @@ struct CommitRound {
   std::string reason;
 };
 
-// How long a worker has to leave a round before it is ended like any other.
-inline constexpr std::int64_t kParkLimitMs = 5'000;
+// How long a worker has to leave a round before it is ended like any other: as long as a stop gives
+// it, since a worker in the middle of a long step leaves only after it, and with its process goes
+// its memory.
+constexpr std::int64_t park_limit_ms(std::int64_t stop_timeout_ms) {
+  return std::max<std::int64_t>(stop_timeout_ms, 5'000);
+}
 
 // End the round on this node and answer Stopped. Workers that can take part in the next round keep
 // their processes and park, if keep_workers is set; the others are ended.

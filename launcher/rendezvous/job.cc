@@ -30,7 +30,8 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
       max_no_progress_(first.max_no_progress),
       join_timeout_(first.join_timeout_ms),
       last_call_(first.last_call_ms),
-      stop_timeout_(first.stop_timeout_ms + wire::kParkLimitMs + kStopGrace.count()),
+      stop_timeout_(first.stop_timeout_ms + wire::park_limit_ms(first.stop_timeout_ms) +
+                    kStopGrace.count()),
       scale_up_limit_(first.scale_up_ms),
       now_(now),
       start_at_(now) {
@@ -229,8 +230,8 @@ bool Job::cause_may_come() const {
 }
 
 // The stop would end the worker that caused all this before it has said how it failed: by its
-// SIGTERM while it takes its time to exit, for others often end sooner. But where workers park there
-// is no SIGTERM at first, and a cause that ends by itself is heard of with `stopped`.
+// SIGTERM while it takes its time to exit, for others often end sooner. But where workers park
+// there is no SIGTERM at first, and a cause that ends by itself is heard of with `stopped`.
 void Job::stop_for_failures() {
   if (!is_running() || failures_.empty()) return;
   const wire::Failure& root = failures_[root_cause(failures_)];

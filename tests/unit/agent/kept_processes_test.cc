@@ -181,6 +181,19 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
   EXPECT_THAT(exits_.front().stderr_tail, ElementsAre("errors of round 4"));
 }
 
+TEST_F(KeptProcesses, AStoppedWorkerIsContinuedSoThatItCanPark) {
+  make("park", 2);
+  start(0);
+  ASSERT_TRUE(all_report());
+  const pid_t stopped = pid_in(0, "rank_1.out");
+  ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
+  ASSERT_TRUE(park({0, 1}));
+  ASSERT_TRUE(clear({0, 1}));
+  start(1);
+  ASSERT_TRUE(all_report());
+  EXPECT_EQ(pid_in(1, "rank_1.out"), stopped);
+}
+
 TEST_F(KeptProcesses, AKilledWorkerIsReplacedBesideTheOneThatWaits) {
   make("park", 2);
   start(0);
