@@ -9,6 +9,9 @@
 namespace ddp::run {
 namespace {
 
+// How long etcd may take to let the others be told.
+constexpr std::chrono::milliseconds kLeaveLimit{5'000};
+
 bool is_loopback(const std::string& address) {
   return address == "::1" || address.starts_with("127.");
 }
@@ -111,11 +114,18 @@ std::optional<etcd::Leader> EtcdHosting::listen() {
 }
 
 void EtcdHosting::end(std::function<void()> done) {
-  // First the office, so that it is free when this node's agents and the others' find out.
-  leadership_.stop([this, done = std::move(done)] {
-    server_.reset();
-    done();
-  });
+  // Then the office, so that it is free when the others find out that this daemon is gone.
+  auto give_up_office = [this, done = std::move(done)] {
+    leadership_.stop([this, done] {
+      server_.reset();
+      done();
+    });
+  };
+  // First the others learn that this node leaves: to the next coordinator it would only be missing,
+  // which is a loss.
+  if (!server_) return give_up_office();
+  server_->leave(spec_.job_id, spec_.node_id, fmt::format("node {} left", spec_.host), kLeaveLimit,
+                 std::move(give_up_office));
 }
 
 }  // namespace ddp::run

@@ -93,6 +93,13 @@ void Job::message(TimePoint now, ConnectionId from, const wire::AgentMessage& me
   std::visit([&](const auto& m) { handle(node_id, m); }, message);
 }
 
+void Job::leave(TimePoint now, const NodeId& node_id, const std::string& reason,
+                std::vector<Action>& out) {
+  now_ = now;
+  out_ = &out;
+  if (phase_ != Phase::kFinished && nodes_.contains(node_id)) handle(node_id, wire::Leave{reason});
+}
+
 // RendezvousCore closes a connection that joins twice.
 void Job::handle(const NodeId&, const wire::Join&) {}
 

@@ -37,6 +37,9 @@ class Job {
   // Of a connection that has joined this job; Join is not among them.
   void message(TimePoint now, ConnectionId from, const wire::AgentMessage& message,
                std::vector<Action>& out);
+  // The node says so by other means than its connection.
+  void leave(TimePoint now, const NodeId& node_id, const std::string& reason,
+             std::vector<Action>& out);
   void disconnect(TimePoint now, ConnectionId from, std::vector<Action>& out);
   void tick(TimePoint now, std::vector<Action>& out);
   void end(TimePoint now, int exit_code, const std::string& reason, std::vector<Action>& out);

@@ -159,6 +159,15 @@ std::optional<TimePoint> RendezvousCore::next_deadline() const {
   return next;
 }
 
+std::vector<Action> RendezvousCore::leave(TimePoint now, const std::string& job_id,
+                                          const NodeId& node_id, const std::string& reason) {
+  std::vector<Action> actions;
+  if (const auto job = jobs_.find(job_id); job != jobs_.end()) {
+    job->second->leave(now, node_id, reason, actions);
+  }
+  return settled(std::move(actions));
+}
+
 std::vector<Action> RendezvousCore::end_job(TimePoint now, const std::string& job_id, int exit_code,
                                             const std::string& reason) {
   std::vector<Action> actions;

@@ -84,6 +84,10 @@ class RendezvousCore {
   // over. Before any join of the job.
   void restore(TimePoint now, const JobRecord& record);
 
+  // The node goes for good, as if its agent had said so; nothing if it is not in.
+  std::vector<Action> leave(TimePoint now, const std::string& job_id, const NodeId& node_id,
+                            const std::string& reason);
+
   // Ends a job from outside (the user interrupted its ddp-run): finish with this status to every
   // member. Does nothing where the job is unknown or over.
   std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code,

@@ -42,13 +42,14 @@ void AgentFront::on_closed(std::uint64_t id, const Error& why) {
   log::info("agent connection {} ended: {}", id, why.message);
   agents_.erase(id);
   apply(core_.on_disconnect(Clock::now(), id));
-  if (agents_.empty()) drained();
+  if (agents_.empty() && !leaving_) drained();
 }
 
 void AgentFront::apply(std::vector<Action> actions) {
   for (Action& action : actions) waiting_.push_back(std::move(action));
   perform_waiting();
   arm_timer();
+  check_left();
 }
 
 void AgentFront::perform_waiting() {
@@ -77,6 +78,7 @@ std::function<void()> AgentFront::go_on(bool confirmed) {
     storing_ = false;
     confirmed_ = confirmed;
     perform_waiting();
+    check_left();
   };
 }
 
@@ -138,6 +140,23 @@ void AgentFront::end_job(const std::string& job_id, int exit_code, const std::st
 void AgentFront::drain(std::chrono::milliseconds limit, std::function<void()> done) {
   drain_done_ = std::move(done);
   drain_limit_.after(agents_.empty() ? std::chrono::milliseconds(0) : limit, [this] { drained(); });
+}
+
+void AgentFront::leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
+                       std::chrono::milliseconds limit, std::function<void()> done) {
+  drain_done_ = std::move(done);
+  leaving_ = true;
+  drain_limit_.after(limit, [this] { drained(); });
+  apply(core_.leave(Clock::now(), job_id, node_id, reason));
+}
+
+// Posted, because the callback may destroy this object.
+void AgentFront::check_left() {
+  if (!leaving_ || storing_ || !waiting_.empty()) return;
+  leaving_ = false;
+  asio::post(io_, [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) drained();
+  });
 }
 
 void AgentFront::drained() {

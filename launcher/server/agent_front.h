@@ -56,6 +56,10 @@ class AgentFront {
   void end_job(const std::string& job_id, int exit_code, const std::string& reason);
   // Calls back, from the event loop, when no agent is connected or `limit` has passed.
   void drain(std::chrono::milliseconds limit, std::function<void()> done);
+  // The node leaves, and this daemon goes with it: calls back, from the event loop, when all that
+  // follows from it for the others has been stored and sent, or `limit` has passed.
+  void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
+             std::chrono::milliseconds limit, std::function<void()> done);
 
   std::string status_json() const;
   std::size_t num_agents() const { return agents_.size(); }
@@ -78,6 +82,7 @@ class AgentFront {
   void perform(const rendezvous::Persist& action);
   void arm_timer();
   void drained();
+  void check_left();
 
   asio::io_context& io_;
   int port_;
@@ -91,6 +96,7 @@ class AgentFront {
   net::Timer tick_;
   net::Timer drain_limit_;
   std::function<void()> drain_done_;
+  bool leaving_ = false;  // drain_done_ waits for the actions, not for the agents.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // For what is posted.
   std::uint64_t next_id_ = 1;
   std::set<std::string> running_jobs_;

@@ -67,6 +67,10 @@ class ServerImpl : public Server {
   void end_job(const std::string& job_id, int exit_code, const std::string& reason) override {
     agents_.end_job(job_id, exit_code, reason);
   }
+  void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
+             std::chrono::milliseconds limit, std::function<void()> done) override {
+    agents_.leave(job_id, node_id, reason, limit, std::move(done));
+  }
   void drain(std::chrono::milliseconds limit, std::function<void()> done) override {
     agents_.drain(limit, std::move(done));
   }

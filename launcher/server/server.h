@@ -57,6 +57,10 @@ class Server {
   // Calls back, from the event loop, when no agent is connected any more, or after `limit`; the
   // daemon can then go without cutting anybody off.
   virtual void drain(std::chrono::milliseconds limit, std::function<void()> done) = 0;
+  // The node leaves, and this daemon goes with it although the job goes on. Calls back, from the
+  // event loop, when the others have been told, or after `limit`.
+  virtual void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
+                     std::chrono::milliseconds limit, std::function<void()> done) = 0;
 };
 
 }  // namespace ddp::server
