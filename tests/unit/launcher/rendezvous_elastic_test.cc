@@ -358,7 +358,7 @@ TEST(Reconnect, WhoDoesNotEndAnOldRoundIsLost) {
   h.disconnect(h.b);
   h.say(h.a, wire::Stopped{0, {}});
   const auto b2 = h.join(running("b", 0));
-  h.pass(Duration{20'000});
+  h.pass(Duration{25'000});
   EXPECT_TRUE(h.closed.contains(b2));
 }
 

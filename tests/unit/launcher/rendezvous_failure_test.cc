@@ -233,8 +233,8 @@ TEST(Failure, WhoDoesNotStopInTimeIsLost) {
   Pair h(1);
   h.fail(h.a, 0, 9);
   h.say(h.a, wire::Stopped{0, {}});
-  // 5 s to park, 10 s from SIGTERM to SIGKILL, 5 s for the answer.
-  h.pass(Duration{19'500});
+  // 10 s to park, as many from SIGTERM to SIGKILL, 5 s for the answer.
+  h.pass(Duration{24'500});
   EXPECT_FALSE(h.closed.contains(h.b));
   h.pass(Duration{500});
   EXPECT_TRUE(h.closed.contains(h.b));
