@@ -48,7 +48,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "(default /ddp-run/); other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
     {kRendezvous, "node-rank", 0, "N",
-     "rank of this node among the nodes (default: decided when they meet)", "--node-rank 1"},
+     "rank of this node among the nodes (default: its number in the SLURM step, or decided when "
+     "they "
+     "meet)",
+     "--node-rank 1"},
     {kRendezvous, "master-addr", 0, "HOST", "as --rdzv-endpoint, torchrun's older spelling",
      "--master-addr node0"},
     {kRendezvous, "master-port", 0, "PORT", "port that goes with --master-addr (default 29500)",

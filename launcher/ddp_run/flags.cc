@@ -112,12 +112,27 @@ class Reader {
           return parse_integer(text, -1, 999'999);
         })) {
       options_.node_rank = *rank;
+    } else if (!has("node-rank")) {
+      take_slurms_node_rank();
     }
     if (const GivenFlag* given = line_.find("local-addr"); given != nullptr) {
       if (given->value.empty())
         fail(invalid(given->shown, "the address is empty; write for example 10.0.0.7"));
       options_.local_addr = given->value;
     }
+  }
+
+  // SLURM numbers the nodes of a step along its topology. Only where there is one ddp-run a node.
+  void take_slurms_node_rank() {
+    const char* rank = environment_("SLURM_NODEID");
+    const char* nodes = environment_("SLURM_STEP_NUM_NODES");
+    const char* tasks = environment_("SLURM_STEP_NUM_TASKS");
+    if (rank == nullptr || nodes == nullptr || tasks == nullptr) return;
+    if (options_.max_nodes == 1 || std::string_view(nodes) != tasks) return;
+    const auto number = parse_integer(rank, 0, options_.max_nodes - 1);
+    if (!number) return;  // More nodes than the job takes: spares have no rank.
+    options_.node_rank = *number;
+    options_.node_rank_is_slurms = true;
   }
 
   void read_rendezvous_conf(const GivenFlag& given) {

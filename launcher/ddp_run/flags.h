@@ -39,6 +39,7 @@ struct Options {
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
   int node_rank = -1;
+  bool node_rank_is_slurms = false;  // Nobody wrote it: it is the node's number in the SLURM step.
   std::string local_addr;
 
   int max_restarts = 0;

@@ -68,7 +68,8 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
     return {};
   }
   const HostPlace place = machine.locate_host(options.endpoint->host);
-  plan.host = options.is_host.value_or(place.local && options.node_rank <= 0);
+  plan.host = options.is_host.value_or(place.local &&
+                                       (options.node_rank <= 0 || options.node_rank_is_slurms));
   plan.bind_address = place.loopback ? place.address : "";
   plan.spec.coordinator_host = place.address;
   plan.spec.coordinator_port = options.endpoint->port;
