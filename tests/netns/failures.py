@@ -26,10 +26,10 @@ NODES, WORKERS_EACH = 3, 2
 # All that can be lost is in it: momentum, dropout's generators, a schedule, an epoch's end. Seconds, when nothing happens.
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "64", "--batch-size", "16",
             "--epochs", "4", "--threads", "1", "--log-every", "1"]
-# Steps of a few milliseconds; between two faults there are about a hundred of them.
+# Steps of a few milliseconds; between two faults there are about thirty of them.
 CHAOS_TRAINING = ["--model", "toy", "--train-samples", "6000", "--epochs", "100000", "--batch-size", "5", "--optimizer", "adam",
                   "--threads", "1", "--log-every", "10"]
-STEPS_A_FAULT = 300
+STEPS_A_FAULT = 100
 
 parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
@@ -98,10 +98,12 @@ class Cluster:
         jobs.wait_until(lambda: self.step() > before or not self.running(), limit_s, "a new step\n" + self.logs())
 
     def finish(self):
-        deadline = time.monotonic() + LIMIT_S
+        step, deadline = self.step(), time.monotonic() + LIMIT_S
         while self.running():
             for node in self.nodes:
                 node.processes()
+            if self.step() > step:
+                step, deadline = self.step(), time.monotonic() + LIMIT_S
             if time.monotonic() > deadline:
                 raise TimeoutError("the job hangs\n" + self.logs())
             time.sleep(0.02)
