@@ -21,6 +21,8 @@ import netns
 LIMIT_S = 150
 SKIPPED = 77
 FULL = os.environ.get("DDP_TEST_FULL") == "1"
+# Longer than the lease of 5 s and the time in which a node that is back may rejoin.
+PAST_THE_LEASE_S = 7
 PORT = 29400  # In namespaces of their own, where nobody else is.
 NODES, WORKERS_EACH = 3, 2
 # All that can be lost is in it: momentum, dropout's generators, a schedule, an epoch's end. Seconds, when nothing happens.
@@ -164,7 +166,7 @@ def agent_stopped(cluster):
     """Silent for longer than the lease, and back."""
     pids = cluster.nodes[cluster.any_node()].agents()
     if signal_one(pids, signal.SIGSTOP):
-        time.sleep(7)
+        time.sleep(PAST_THE_LEASE_S)
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGCONT)
@@ -203,7 +205,7 @@ def cable_cut(cluster):
     """For longer than the lease, then mended."""
     node = draw.randrange(1, NODES)
     cluster.net.cut(node)
-    time.sleep(7)
+    time.sleep(PAST_THE_LEASE_S)
     cluster.net.mend(node)
 
 
@@ -221,7 +223,7 @@ def half_open(cluster):
     for other in range(NODES):
         if other != node:
             cluster.net.deafen(node, other)
-    time.sleep(7)
+    time.sleep(PAST_THE_LEASE_S)
     for other in range(NODES):
         if other != node:
             cluster.net.hear_again(node, other)
