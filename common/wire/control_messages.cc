@@ -12,6 +12,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerError, message, secondary)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Abort, round, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRequest, round, deadline_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NewRound, round, environment)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitSnapshot, id, step, bytes, locked)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SnapshotWritten, id, ok, error, path, bytes,
+                                                seconds, warnings)
+
+static void to_json(nlohmann::json& json, const CheckpointRequest&) {
+  json = nlohmann::json::object();
+}
+static void from_json(const nlohmann::json&, CheckpointRequest&) {}
 
 // Not in an unnamed namespace: argument-dependent lookup does not look there.
 static const char* type_name(const Hello*) { return "hello"; }
@@ -22,6 +30,9 @@ static const char* type_name(const Committed*) { return "committed"; }
 static const char* type_name(const NewRound*) { return "new_round"; }
 static const char* type_name(const Abort*) { return "abort"; }
 static const char* type_name(const CommitRequest*) { return "commit_request"; }
+static const char* type_name(const SubmitSnapshot*) { return "snapshot"; }
+static const char* type_name(const SnapshotWritten*) { return "snapshot_written"; }
+static const char* type_name(const CheckpointRequest*) { return "checkpoint_request"; }
 
 std::string encode(const WorkerMessage& message) { return encode_variant(message); }
 std::string encode(const WorkerOrder& message) { return encode_variant(message); }

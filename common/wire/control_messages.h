@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
@@ -51,6 +52,17 @@ struct WorkerError {
   bool secondary = false;  // The cause lies with another rank.
 };
 
+// Please write this image of a checkpoint to its place (worker/checkpoint/snapshot.h). The frame's
+// first byte carries the image, a memfd that nobody changes before the answer, and behind it, where
+// `locked`, the descriptor that holds the folder's lock. The agent has the image written even if
+// this worker ends; `snapshot_written` answers in any case.
+struct SubmitSnapshot {
+  std::string id;  // Unlike that of any other of this worker that is not answered yet.
+  std::int64_t step = -1;
+  std::int64_t bytes = 0;  // The memfd has at least as many.
+  bool locked = false;
+};
+
 // ---- agent to worker ----
 
 // The round is over for this worker: abort what it waits in. A reconfigurable worker parks; any
@@ -74,8 +86,23 @@ struct NewRound {
   std::map<std::string, std::string> environment;
 };
 
-using WorkerMessage = std::variant<Hello, Progress, WorkerError, Parked, Committed>;
-using WorkerOrder = std::variant<Abort, CommitRequest, NewRound>;
+// What became of a `snapshot`.
+struct SnapshotWritten {
+  std::string id;
+  bool ok = false;
+  std::string error;       // Why not ok, for people.
+  std::string path;        // Of the checkpoint; empty but for the rank that publishes it.
+  std::int64_t bytes = 0;  // Written by this rank,
+  double seconds = 0;      // in so much time.
+  std::vector<std::string> warnings;
+};
+
+// Somebody wants a checkpoint at the next step boundary: ddp-run got SIGUSR1. No answer.
+struct CheckpointRequest {};
+
+using WorkerMessage = std::variant<Hello, Progress, WorkerError, Parked, Committed, SubmitSnapshot>;
+using WorkerOrder =
+    std::variant<Abort, CommitRequest, NewRound, SnapshotWritten, CheckpointRequest>;
 
 std::string encode(const WorkerMessage& message);
 std::string encode(const WorkerOrder& message);

@@ -7,8 +7,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <charconv>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -33,6 +37,8 @@ constexpr std::size_t kBacklogLimit =
 constexpr std::size_t kErrorTextLimit = 16u << 10;
 constexpr std::size_t kDescriptorsAtOnce = 4;
 
+using SnapshotDone = std::function<void(const SnapshotResult&)>;
+
 class NoChannel final : public ControlChannel {
  public:
   bool connected() const override { return false; }
@@ -41,7 +47,19 @@ class NoChannel final : public ControlChannel {
   void error(const std::string& message, bool /*secondary*/) override { write_error_file(message); }
   void parked(Round /*round*/, std::int64_t /*step*/) override {}
   void committed(Round /*round*/, std::int64_t /*step*/) override {}
+  int snapshot_limit() const override { return 0; }
+  bool submit_snapshot(const SnapshotSubmission& /*snapshot*/, SnapshotDone /*done*/) override {
+    return false;
+  }
+  std::int64_t checkpoint_requests() const override { return 0; }
 };
+
+int snapshot_limit_of_environment() {
+  const std::string text = process_variable("DDP_SNAPSHOTS").value_or("");
+  int limit = 0;
+  std::from_chars(text.data(), text.data() + text.size(), limit);
+  return std::max(limit, 0);
+}
 
 class SocketChannel final : public ControlChannel {
  public:
@@ -60,6 +78,7 @@ class SocketChannel final : public ControlChannel {
     }
     wake();
     thread_.join();
+    fail_snapshots("the control channel was closed before the agent's answer");
   }
 
   bool connected() const override { return true; }
@@ -93,7 +112,45 @@ class SocketChannel final : public ControlChannel {
   void parked(Round round, std::int64_t step) override { post(wire::Parked{round, step}); }
   void committed(Round round, std::int64_t step) override { post(wire::Committed{round, step}); }
 
+  int snapshot_limit() const override { return snapshot_limit_; }
+
+  bool submit_snapshot(const SnapshotSubmission& snapshot, SnapshotDone done) override {
+    if (snapshot_limit_ == 0) return false;
+    Unsent unsent{frame_of(
+        wire::SubmitSnapshot{snapshot.id, snapshot.step, snapshot.bytes, snapshot.lock_fd >= 0})};
+    unsent.descriptors.emplace_back(::fcntl(snapshot.memfd, F_DUPFD_CLOEXEC, 0));
+    if (snapshot.lock_fd >= 0) {
+      unsent.descriptors.emplace_back(::fcntl(snapshot.lock_fd, F_DUPFD_CLOEXEC, 0));
+    }
+    for (const UniqueFd& descriptor : unsent.descriptors) {
+      if (!descriptor) return false;
+    }
+    bool left = false;
+    {
+      const std::lock_guard lock(mutex_);
+      if (broken_ || agent_gone_) return false;
+      if (!waiting_snapshots_.emplace(snapshot.id, std::move(done)).second) return false;
+      unsent_bytes_ += unsent.bytes.size();
+      unsent_.push_back(std::move(unsent));
+      left = !flush();
+    }
+    if (left) wake();
+    return true;
+  }
+
+  std::int64_t checkpoint_requests() const override { return checkpoint_requests_.load(); }
+
  private:
+  struct Unsent {
+    std::string bytes;
+    std::vector<UniqueFd> descriptors = {};  // Go with the first byte, and are closed then.
+    std::size_t sent = 0;
+  };
+
+  static std::string frame_of(const wire::WorkerMessage& message) {
+    return wire::encode_frame(wire::encode(message));
+  }
+
   // Needs mutex_.
   bool progress_is_due() {
     const TimePoint now = Clock::now();
@@ -103,12 +160,13 @@ class SocketChannel final : public ControlChannel {
   }
 
   void post(const wire::WorkerMessage& message) {
-    const std::string frame = wire::encode_frame(wire::encode(message));
+    std::string frame = frame_of(message);
     bool left = false;
     {
       const std::lock_guard lock(mutex_);
-      if (broken_ || unsent_.size() + frame.size() > kBacklogLimit) return;
-      unsent_ += frame;
+      if (broken_ || unsent_bytes_ + frame.size() > kBacklogLimit) return;
+      unsent_bytes_ += frame.size();
+      unsent_.push_back({std::move(frame)});
       left = !flush();
     }
     if (left) wake();
@@ -117,20 +175,44 @@ class SocketChannel final : public ControlChannel {
   // Needs mutex_. Whether everything has left; what the socket does not take now, the thread sends
   // later.
   bool flush() {
-    std::size_t sent = 0;
-    while (sent < unsent_.size()) {
-      const ssize_t count = ::send(socket_.get(), unsent_.data() + sent, unsent_.size() - sent,
-                                   MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0 && errno != EAGAIN) {
-        broken_ = true;
-        sent = unsent_.size();
-      }
-      if (count <= 0) break;
-      sent += static_cast<std::size_t>(count);
+    while (!unsent_.empty() && send_once(unsent_.front())) {
+      if (unsent_.front().sent == unsent_.front().bytes.size()) unsent_.pop_front();
     }
-    unsent_.erase(0, sent);
     return unsent_.empty();
+  }
+
+  // Needs mutex_. False when the socket is full or gone.
+  bool send_once(Unsent& unsent) {
+    iovec data{unsent.bytes.data() + unsent.sent, unsent.bytes.size() - unsent.sent};
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    alignas(cmsghdr) char space[CMSG_SPACE(2 * sizeof(int))] = {};
+    if (!unsent.descriptors.empty()) {
+      const std::size_t count = unsent.descriptors.size();
+      message.msg_control = space;
+      message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+      cmsghdr* item = CMSG_FIRSTHDR(&message);
+      item->cmsg_level = SOL_SOCKET;
+      item->cmsg_type = SCM_RIGHTS;
+      item->cmsg_len = CMSG_LEN(count * sizeof(int));
+      for (std::size_t i = 0; i < count; ++i) {
+        const int fd = unsent.descriptors[i].get();
+        std::memcpy(CMSG_DATA(item) + i * sizeof(int), &fd, sizeof(fd));
+      }
+    }
+    const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) return true;
+    if (count < 0 && errno != EAGAIN) {
+      broken_ = true;
+      unsent_.clear();
+      unsent_bytes_ = 0;
+    }
+    if (count <= 0) return false;
+    unsent.descriptors.clear();
+    unsent.sent += static_cast<std::size_t>(count);
+    unsent_bytes_ -= static_cast<std::size_t>(count);
+    return true;
   }
 
   void wake() {
@@ -200,7 +282,39 @@ class SocketChannel final : public ControlChannel {
 
   void end() {
     ended_ = true;
+    {
+      const std::lock_guard lock(mutex_);
+      agent_gone_ = true;
+    }
+    fail_snapshots("the agent is gone; whether the snapshot was written is not known");
     if (orders_.on_end) orders_.on_end();
+  }
+
+  void fail_snapshots(const std::string& why) {
+    std::map<std::string, SnapshotDone> failed;
+    {
+      const std::lock_guard lock(mutex_);
+      failed.swap(waiting_snapshots_);
+    }
+    SnapshotResult result;
+    result.error = why;
+    for (const auto& [id, done] : failed) {
+      if (done) done(result);
+    }
+  }
+
+  void answer_snapshot(wire::SnapshotWritten written) {
+    SnapshotDone done;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = waiting_snapshots_.find(written.id);
+      if (found == waiting_snapshots_.end()) return;
+      done = std::move(found->second);
+      waiting_snapshots_.erase(found);
+    }
+    if (!done) return;
+    done({written.ok, std::move(written.error), std::move(written.path), written.bytes,
+          written.seconds, std::move(written.warnings)});
   }
 
   void obey(const std::string& payload) {
@@ -217,12 +331,18 @@ class SocketChannel final : public ControlChannel {
         descriptors_.pop_front();
       }
       if (orders_.on_new_round) orders_.on_new_round(std::move(place));
+    } else if (auto* written = std::get_if<wire::SnapshotWritten>(&*order)) {
+      answer_snapshot(std::move(*written));
+    } else if (std::holds_alternative<wire::CheckpointRequest>(*order)) {
+      checkpoint_requests_.fetch_add(1);
     }
   }
 
   UniqueFd socket_;
   UniqueFd wake_;
   Orders orders_;
+  const int snapshot_limit_ = snapshot_limit_of_environment();
+  std::atomic<std::int64_t> checkpoint_requests_{0};
 
   // Of the thread alone.
   wire::FrameDecoder decoder_;
@@ -230,7 +350,10 @@ class SocketChannel final : public ControlChannel {
   bool ended_ = false;
 
   std::mutex mutex_;  // Guards what follows.
-  std::string unsent_;
+  std::deque<Unsent> unsent_;
+  std::size_t unsent_bytes_ = 0;  // Invariant: what unsent_ has left to send.
+  std::map<std::string, SnapshotDone> waiting_snapshots_;  // By id.
+  bool agent_gone_ = false;
   TimePoint last_progress_{};
   wire::Progress told_;
   bool broken_ = false;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/unique_fd.h"
@@ -17,6 +18,25 @@ struct RoundPlace {
   // What of this process's environment differs in that round.
   std::map<std::string, std::string> environment;
   UniqueFd memory;  // Shared memory of the node in that round; empty if the agent sent none.
+};
+
+// The image of this rank's share of a checkpoint (checkpoint/snapshot.h), for the agent to write.
+struct SnapshotSubmission {
+  std::string id;  // Unlike that of any other of this process that is under way.
+  std::int64_t step = -1;
+  std::int64_t bytes = 0;
+  int memfd = -1;    // Sealed image of `bytes` bytes; stays as it is until the answer has come.
+  int lock_fd = -1;  // Holds the folder's lock, of the rank that publishes; else -1.
+};
+
+// What became of it.
+struct SnapshotResult {
+  bool ok = false;
+  std::string error;       // Why not ok.
+  std::string path;        // Of the checkpoint, for the rank that publishes it.
+  std::int64_t bytes = 0;  // Written by this rank,
+  double seconds = 0;      // in so much time.
+  std::vector<std::string> warnings;
 };
 
 // The worker's end of the socket to its agent (DDP_CONTROL_FD). Without that variable every call
@@ -54,6 +74,18 @@ class ControlChannel {
   virtual void parked(Round round, std::int64_t step) = 0;
   // Answers a commit request.
   virtual void committed(Round round, std::int64_t step) = 0;
+
+  // How many snapshots of this process the agent takes at once; 0 without one that can.
+  virtual int snapshot_limit() const = 0;
+  // Hands a snapshot to the agent, which has it written even if this process ends. The descriptors
+  // are duplicated. `done` comes once, on the channel's thread, or from its destructor: also when
+  // the agent refuses, or is gone; whether the snapshot was written is then not known. It may
+  // submit the next one. False, and no `done`, where snapshot_limit() is 0, the agent is gone, the
+  // id is under way or there is no descriptor left.
+  virtual bool submit_snapshot(const SnapshotSubmission& snapshot,
+                               std::function<void(const SnapshotResult&)> done) = 0;
+  // How often a checkpoint at the next step boundary was asked for (SIGUSR1 to ddp-run).
+  virtual std::int64_t checkpoint_requests() const = 0;
 };
 
 }  // namespace ddp

@@ -246,6 +246,9 @@ void ElasticWorker::attach(const std::shared_ptr<ProcessGroup>& group) { impl_->
 void ElasticWorker::abort(const std::string& reason) { impl_->abort(reason); }
 bool ElasticWorker::commit_requested() const { return impl_->commit_requested(); }
 void ElasticWorker::committed(std::int64_t step) { impl_->committed(step); }
+std::int64_t ElasticWorker::checkpoint_requests() const {
+  return impl_->channel->checkpoint_requests();
+}
 ControlChannel& ElasticWorker::channel() { return *impl_->channel; }
 
 }  // namespace ddp

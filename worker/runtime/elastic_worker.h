@@ -94,6 +94,8 @@ class ElasticWorker {
   // Any thread.
   bool commit_requested() const;
   void committed(std::int64_t step);
+  // How often a checkpoint at the next step boundary was asked for, in all rounds. Any thread.
+  std::int64_t checkpoint_requests() const;
 
   ControlChannel& channel();
 

@@ -1,13 +1,18 @@
 #include "worker/runtime/control_channel.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <future>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -34,9 +39,13 @@ class Agent {
     ::setenv("WORLD_SIZE", "1", 1);
     ::setenv("RANK", "0", 1);
     ::setenv("DDP_ROUND", "6", 1);
+    ::setenv("DDP_SNAPSHOTS", "2", 1);
   }
   ~Agent() {
-    for (const char* name : {"DDP_CONTROL_FD", "WORLD_SIZE", "RANK", "DDP_ROUND"}) ::unsetenv(name);
+    for (const char* name :
+         {"DDP_CONTROL_FD", "WORLD_SIZE", "RANK", "DDP_ROUND", "DDP_SNAPSHOTS"}) {
+      ::unsetenv(name);
+    }
   }
 
   wire::WorkerMessage receive() {
@@ -44,11 +53,21 @@ class Agent {
       auto payload = decoder_.next();
       if (payload && *payload) return wire::decode_worker_message(**payload).value();
       char buffer[65536];
-      const ssize_t count = ::recv(mine_.get(), buffer, sizeof(buffer), 0);
+      iovec bytes{buffer, sizeof(buffer)};
+      alignas(cmsghdr) char space[CMSG_SPACE(4 * sizeof(int))];
+      msghdr message{};
+      message.msg_iov = &bytes;
+      message.msg_iovlen = 1;
+      message.msg_control = space;
+      message.msg_controllen = sizeof(space);
+      const ssize_t count = ::recvmsg(mine_.get(), &message, MSG_CMSG_CLOEXEC);
       if (count <= 0) throw std::runtime_error("the worker closed its end");
+      take_descriptors(message);
       decoder_.append({buffer, static_cast<std::size_t>(count)});
     }
   }
+  // Those that have come so far.
+  std::vector<UniqueFd>& descriptors() { return descriptors_; }
   void order(const wire::WorkerOrder& order) { send(wire::encode_frame(wire::encode(order))); }
   void send(const std::string& bytes) {
     EXPECT_EQ(::send(mine_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
@@ -58,8 +77,20 @@ class Agent {
   int socket() const { return mine_.get(); }
 
  private:
+  void take_descriptors(msghdr& message) {
+    for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
+         item = CMSG_NXTHDR(&message, item)) {
+      for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= item->cmsg_len; at += sizeof(int)) {
+        int fd = -1;
+        std::memcpy(&fd, CMSG_DATA(item) + at, sizeof(fd));
+        descriptors_.emplace_back(fd);
+      }
+    }
+  }
+
   UniqueFd mine_;
   UniqueFd worker_;
+  std::vector<UniqueFd> descriptors_;
   wire::FrameDecoder decoder_;
 };
 
@@ -67,6 +98,9 @@ TEST(ControlChannel, DoesNothingWithoutAnAgent) {
   const auto channel = ControlChannel::from_environment({});
   channel->progress(1, 0.5, 10);
   channel->error("ignored", false);
+  EXPECT_EQ(channel->snapshot_limit(), 0);
+  EXPECT_FALSE(channel->submit_snapshot({"id", 1, 4096, 0}, {}));
+  EXPECT_EQ(channel->checkpoint_requests(), 0);
 }
 
 TEST(ControlChannel, RefusesADescriptorThatIsNoneNamingIt) {
@@ -151,6 +185,102 @@ TEST(ControlChannel, OutlivesTheAgentAndGarbage) {
     agent.close();
     for (int i = 0; i < 100; ++i) channel->error("nobody listens", false);
   }
+}
+
+UniqueFd image(const std::string& text) {
+  UniqueFd fd(::memfd_create("image", MFD_CLOEXEC));
+  EXPECT_EQ(::write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  return fd;
+}
+
+bool is_same_file(int a, int b) {
+  struct stat first {};
+  struct stat second {};
+  return ::fstat(a, &first) == 0 && ::fstat(b, &second) == 0 && first.st_ino == second.st_ino;
+}
+
+TEST(ControlChannel, HandsSnapshotsOverAndPassesTheAnswersOn) {
+  Agent agent;
+  const auto channel = ControlChannel::from_environment({});
+  EXPECT_EQ(channel->snapshot_limit(), 2);
+  const UniqueFd first = image("first");
+  const UniqueFd lock = image("lock");
+  const UniqueFd second = image("second");
+  std::promise<SnapshotResult> first_done;
+  std::promise<SnapshotResult> second_done;
+  ASSERT_TRUE(channel->submit_snapshot(
+      {"a", 7, 5, first.get(), lock.get()},
+      [&](const SnapshotResult& result) { first_done.set_value(result); }));
+  EXPECT_FALSE(channel->submit_snapshot({"a", 8, 6, second.get()}, {})) << "that id is under way";
+  EXPECT_FALSE(channel->submit_snapshot({"c", 8, 6, 987'654}, {})) << "no such descriptor";
+  channel->progress(7, 0.5, 10);
+  ASSERT_TRUE(channel->submit_snapshot(
+      {"b", 8, 6, second.get()},
+      [&](const SnapshotResult& result) { second_done.set_value(result); }));
+  agent.receive();  // Hello.
+  const auto told = std::get<wire::SubmitSnapshot>(agent.receive());
+  EXPECT_EQ(told.id, "a");
+  EXPECT_EQ(told.step, 7);
+  EXPECT_EQ(told.bytes, 5);
+  EXPECT_TRUE(told.locked);
+  EXPECT_TRUE(std::holds_alternative<wire::Progress>(agent.receive()));
+  const auto later = std::get<wire::SubmitSnapshot>(agent.receive());
+  EXPECT_EQ(later.id, "b");
+  EXPECT_FALSE(later.locked);
+  ASSERT_EQ(agent.descriptors().size(), 3U);
+  EXPECT_TRUE(is_same_file(agent.descriptors()[0].get(), first.get()));
+  EXPECT_TRUE(is_same_file(agent.descriptors()[1].get(), lock.get()));
+  EXPECT_TRUE(is_same_file(agent.descriptors()[2].get(), second.get()));
+  agent.order(wire::SnapshotWritten{"of somebody else", true, "", "", 0, 0, {}});
+  agent.order(wire::SnapshotWritten{"b", false, "the disk is full", "", 0, 0.5, {}});
+  agent.order(wire::SnapshotWritten{"a", true, "", "/c/step-7", 5, 0.25, {"slow"}});
+  const SnapshotResult refused = second_done.get_future().get();
+  EXPECT_FALSE(refused.ok);
+  EXPECT_EQ(refused.error, "the disk is full");
+  const SnapshotResult written = first_done.get_future().get();
+  EXPECT_TRUE(written.ok);
+  EXPECT_EQ(written.path, "/c/step-7");
+  EXPECT_EQ(written.bytes, 5);
+  EXPECT_EQ(written.seconds, 0.25);
+  EXPECT_EQ(written.warnings, std::vector<std::string>{"slow"});
+}
+
+TEST(ControlChannel, EverySnapshotIsAnsweredOnceWhateverBecomesOfTheAgent) {
+  const UniqueFd memory = image("x");
+  int answers = 0;
+  {
+    Agent agent;
+    const auto channel = ControlChannel::from_environment({});
+    std::promise<SnapshotResult> done;
+    ASSERT_TRUE(channel->submit_snapshot({"a", 1, 1, memory.get()}, [&](const SnapshotResult& end) {
+      ++answers;
+      done.set_value(end);
+    }));
+    agent.close();
+    const SnapshotResult end = done.get_future().get();
+    EXPECT_FALSE(end.ok);
+    EXPECT_NE(end.error.find("the agent is gone"), std::string::npos) << end.error;
+    EXPECT_FALSE(channel->submit_snapshot({"b", 1, 1, memory.get()}, {}));
+  }
+  EXPECT_EQ(answers, 1);
+  {
+    Agent agent;
+    const auto channel = ControlChannel::from_environment({});
+    ASSERT_TRUE(channel->submit_snapshot(
+        {"a", 1, 1, memory.get()}, [&](const SnapshotResult& end) { answers += end.ok ? 0 : 1; }));
+  }
+  EXPECT_EQ(answers, 2) << "the channel was closed";
+}
+
+TEST(ControlChannel, CountsRequestsForACheckpoint) {
+  Agent agent;
+  std::promise<void> commit;
+  const auto channel = ControlChannel::from_environment({{}, [&commit] { commit.set_value(); }});
+  agent.order(wire::CheckpointRequest{});
+  agent.order(wire::CheckpointRequest{});
+  agent.order(wire::CommitRequest{});
+  ASSERT_EQ(commit.get_future().wait_for(seconds(30)), std::future_status::ready);
+  EXPECT_EQ(channel->checkpoint_requests(), 2);
 }
 
 }  // namespace
