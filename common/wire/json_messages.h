@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -13,8 +14,15 @@
 // to_json/from_json.
 namespace ddp::wire {
 
+// Output of workers may hold bytes that are not UTF-8; they are replaced, never thrown about.
+inline std::string dump_json(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// Without the fields in `left_out`.
 template <typename... Ts>
-std::string encode_variant(const std::variant<Ts...>& message) {
+std::string encode_variant(const std::variant<Ts...>& message,
+                           std::initializer_list<const char*> left_out = {}) {
   nlohmann::json json = std::visit(
       [](const auto& value) {
         nlohmann::json object = value;
@@ -23,8 +31,8 @@ std::string encode_variant(const std::variant<Ts...>& message) {
         return object;
       },
       message);
-  // Output of workers may hold bytes that are not UTF-8; they are replaced, never thrown about.
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  for (const char* field : left_out) json.erase(field);
+  return dump_json(json);
 }
 
 template <typename Variant, typename T>

@@ -20,19 +20,19 @@ struct Member {
   Rank first_rank = 0;  // Ranks first_rank .. first_rank + nproc - 1 live there.
 };
 
-// The nodes of a round. Every node of N is told all N of them, so copies share one list: it is made
-// once a round, and the messages to the nodes cost no N * N of memory. A change of a shared list
-// copies it first. Not for use by several threads at once.
+// The nodes of a round. Every node of N is told all N of them, so copies share one list, and its
+// encoded form: both are made once a round, and the messages to the nodes cost no N * N of memory
+// or encoding. A change of a shared list copies it first. Not for use by several threads at once.
 class MemberList {
  public:
   MemberList() = default;
   MemberList(std::initializer_list<Member> members) : MemberList(std::vector<Member>(members)) {}
   explicit MemberList(std::vector<Member> members)
-      : members_(std::make_shared<std::vector<Member>>(std::move(members))) {}
+      : list_(std::make_shared<List>(List{std::move(members), {}})) {}
 
   const std::vector<Member>& all() const {
     static const std::vector<Member> kNone;
-    return members_ == nullptr ? kNone : *members_;
+    return list_ == nullptr ? kNone : list_->members;
   }
   std::size_t size() const { return all().size(); }
   bool empty() const { return all().empty(); }
@@ -42,18 +42,29 @@ class MemberList {
   const Member& at(std::size_t index) const { return all().at(index); }
 
   std::vector<Member>& edit() {
-    if (members_ == nullptr || members_.use_count() > 1) {
-      members_ = std::make_shared<std::vector<Member>>(all());
-    }
-    return *members_;
+    if (list_ == nullptr || list_.use_count() > 1) list_ = std::make_shared<List>(List{all(), {}});
+    list_->encoded.clear();
+    return list_->members;
   }
   void push_back(Member member) { edit().push_back(std::move(member)); }
   void resize(std::size_t count) { edit().resize(count); }
   // Whether both are one list in memory; lists that are equal need not be.
-  bool is_same_as(const MemberList& other) const { return members_ == other.members_; }
+  bool is_same_as(const MemberList& other) const { return list_ == other.list_; }
+
+  // What `encode` makes of all(), which is never empty text; it is asked once a list.
+  template <typename Encode>
+  std::string encoded(Encode encode) const {
+    if (list_ == nullptr) return encode(all());
+    if (list_->encoded.empty()) list_->encoded = encode(all());
+    return list_->encoded;
+  }
 
  private:
-  std::shared_ptr<std::vector<Member>> members_;
+  struct List {
+    std::vector<Member> members;
+    std::string encoded;  // Empty until somebody needs it.
+  };
+  std::shared_ptr<List> list_;
 };
 
 }  // namespace ddp::wire

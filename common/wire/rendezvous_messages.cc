@@ -55,7 +55,22 @@ static const char* type_name(const Finish*) { return "finish"; }
 static const char* type_name(const Refused*) { return "refused"; }
 
 std::string encode(const AgentMessage& message) { return encode_variant(message); }
-std::string encode(const CoordinatorMessage& message) { return encode_variant(message); }
+
+// The list of members is nearly all of a round_start, and the same for every receiver: its text is
+// put behind the rest.
+std::string encode(const CoordinatorMessage& message) {
+  const auto* start = std::get_if<RoundStart>(&message);
+  if (start == nullptr || start->members.empty()) return encode_variant(message);
+  RoundStart rest = *start;
+  rest.members = {};
+  std::string text = encode_variant(CoordinatorMessage(std::move(rest)), {"members"});
+  text.pop_back();
+  text += ",\"members\":";
+  text += start->members.encoded(
+      [](const std::vector<Member>& members) { return dump_json(nlohmann::json(members)); });
+  text += '}';
+  return text;
+}
 
 Result<AgentMessage> decode_agent_message(std::string_view payload) {
   return decode_variant(payload, static_cast<AgentMessage*>(nullptr));

@@ -95,7 +95,7 @@ class Agents {
     agent.connection->send(wire::encode(message));
   }
 
-  // Signs of life, or a slow machine would count the agents as lost.
+  // Signs of life, also between messages: to read the lists of all agents takes one thread long.
   void beat() {
     if (Clock::now() - last_beat_ < 1s) return;
     last_beat_ = Clock::now();
@@ -105,6 +105,7 @@ class Agents {
   }
 
   void take(int number, const std::string& text) {
+    beat();
     Agent& agent = agents_[number];
     ++agent.messages;
     const auto message = wire::decode_coordinator_message(text);
