@@ -109,6 +109,7 @@ Result<Manifest> parse_members(const json& root) {
   manifest.epoch = root.at("epoch").get<std::int64_t>();
   manifest.round = root.at("round").get<Round>();
   manifest.world_size = root.at("world_size").get<int>();
+  manifest.save_id = root.value("save", std::string());
   if (manifest.step < 0 || manifest.world_size < 1) {
     return corrupt("step {} of a world of {}", manifest.step, manifest.world_size);
   }
@@ -178,8 +179,10 @@ Result<std::string> manifest_to_text(const Manifest& manifest) {
   try {
     text = fmt::format(
         "{{\n\"format\":\"{}\",\n\"version\":{},\n\"step\":{},\n\"epoch\":{},\n\"world_size\":{},\n"
-        "\"round\":{},\n\"state\":{},\n\"rank_state\":{},\n\"files\":{},\n\"tensors\":{},\n",
+        "\"round\":{},\n{}\"state\":{},\n\"rank_state\":{},\n\"files\":{},\n\"tensors\":{},\n",
         kFormat, kFormatVersion, manifest.step, manifest.epoch, manifest.world_size, manifest.round,
+        manifest.save_id.empty() ? ""
+                                 : fmt::format("\"save\":{},\n", json(manifest.save_id).dump()),
         state->dump(), rank_state->dump(), lines_of(manifest.files), lines_of(manifest.tensors));
   } catch (const json::exception& error) {
     return make_error(Errc::kInvalidArgument, "a name is not UTF-8: {}", error.what());

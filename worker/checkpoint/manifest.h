@@ -41,6 +41,7 @@ struct Manifest {
   std::int64_t epoch = -1;
   int world_size = 1;
   Round round = 0;
+  std::string save_id;  // Of the save that wrote it, unlike any other's; may be empty.
   nlohmann::json state = nlohmann::json::object();  // Replicated values.
   std::vector<nlohmann::json> rank_state;           // world_size objects.
   std::vector<FileRecord> files;

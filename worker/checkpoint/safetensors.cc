@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -56,35 +57,94 @@ Result<std::string> header_bytes(const std::vector<TensorView>& tensors,
   return bytes + text;
 }
 
+// Appends pieces to a file and feeds them to the file's checksum while they are in the cache.
+// Pieces that follow one another in memory leave together.
+class PieceWriter {
+ public:
+  PieceWriter(WritableFile& file, const WritePace& pace) : file_(file), pace_(pace) {}
+
+  Result<void> add(std::span<const std::byte> piece) {
+    of_file_.update(piece);
+    bytes_ += piece.size();
+    const bool follows = pending_.data() + pending_.size() == piece.data();
+    if (follows && pending_.size() + piece.size() <= kWritePiece) {
+      pending_ = {pending_.data(), pending_.size() + piece.size()};
+      return {};
+    }
+    auto flushed = flush();
+    pending_ = piece;
+    return flushed;
+  }
+
+  Result<void> flush() {
+    if (pending_.empty()) return {};
+    if (pace_) {
+      if (auto allowed = pace_(pending_.size()); !allowed) return allowed;
+    }
+    return file_.append(std::exchange(pending_, {}));
+  }
+
+  std::uint64_t bytes() const { return bytes_; }
+  std::string checksum() const { return of_file_.hex(); }
+
+ private:
+  WritableFile& file_;
+  const WritePace& pace_;
+  Checksum of_file_;
+  std::uint64_t bytes_ = 0;
+  std::span<const std::byte> pending_;
+};
+
+Result<std::string> write_tensor(PieceWriter& writer, std::span<const std::byte> bytes) {
+  Checksum of_tensor;
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min(bytes.size(), kWritePiece));
+    of_tensor.update(piece);
+    if (auto added = writer.add(piece); !added) return added.error();
+    bytes = bytes.subspan(piece.size());
+  }
+  return of_tensor.hex();
+}
+
 }  // namespace
+
+bool lies_before(TensorType type, std::string_view name, TensorType other_type,
+                 std::string_view other_name) {
+  const std::size_t bytes = tensor_type_bytes(type);
+  const std::size_t other_bytes = tensor_type_bytes(other_type);
+  return bytes != other_bytes ? bytes > other_bytes : name < other_name;
+}
 
 Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& path,
                                        std::vector<TensorView> tensors,
-                                       const std::map<std::string, std::string>& metadata) {
+                                       const std::map<std::string, std::string>& metadata,
+                                       const WritePace& pace) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorView& a, const TensorView& b) {
-    const std::size_t a_bytes = tensor_type_bytes(a.type);
-    const std::size_t b_bytes = tensor_type_bytes(b.type);
-    return a_bytes != b_bytes ? a_bytes > b_bytes : a.name < b.name;
+    return lies_before(a.type, a.name, b.type, b.name);
   });
   auto header = header_bytes(tensors, metadata);
   if (!header) return header.error();
 
   auto file = files.create_file(path);
   if (!file) return file.error();
+  PieceWriter writer(**file, pace);
   WrittenShard shard;
-  Checksum of_file;
-  if (auto written = (*file)->append(*header); !written) return written.error();
-  of_file.update(std::as_bytes(std::span(header->data(), header->size())));
-  shard.bytes = header->size();
-  for (const TensorView& tensor : tensors) {
-    if (auto written = (*file)->append(tensor.bytes); !written) return written.error();
-    of_file.update(tensor.bytes);
-    shard.bytes += tensor.bytes.size();
-    shard.tensors.push_back({tensor.name, checksum_of(tensor.bytes)});
+  for (std::string_view rest = *header; !rest.empty();) {
+    const std::string_view piece = rest.substr(0, kWritePiece);
+    auto written = writer.add(std::as_bytes(std::span(piece.data(), piece.size())));
+    if (!written) return written.error();
+    rest.remove_prefix(piece.size());
   }
+  for (const TensorView& tensor : tensors) {
+    auto checksum = write_tensor(writer, tensor.bytes);
+    if (!checksum) return checksum.error();
+    shard.tensors.push_back({tensor.name, std::move(*checksum)});
+  }
+  if (auto flushed = writer.flush(); !flushed) return flushed.error();
   if (auto synced = (*file)->sync(); !synced) return synced.error();
   if (auto closed = (*file)->close(); !closed) return closed.error();
-  shard.checksum = of_file.hex();
+  shard.bytes = writer.bytes();
+  shard.checksum = writer.checksum();
   return shard;
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -44,6 +45,11 @@ struct SafetensorsHeader {
   const TensorEntry* find(std::string_view name) const;
 };
 
+// Whether the first lies before the second in files that are written here: by the element's size,
+// largest first, so that every tensor is aligned to its elements, then by name.
+bool lies_before(TensorType type, std::string_view name, TensorType other_type,
+                 std::string_view other_name);
+
 // What was written: for the manifest.
 struct WrittenShard {
   std::uint64_t bytes = 0;
@@ -55,20 +61,27 @@ struct WrittenShard {
   std::vector<Tensor> tensors;
 };
 
-// Creates the file and makes its contents durable (not its name: that is sync_directory). Largest
-// element type first, then by name, so every tensor is aligned to its elements. The header is
-// padded with spaces to a multiple of 8. kInvalidArgument for a name that appears twice, is
-// "__metadata__" or not UTF-8, a shape that does not fit the bytes, or a header over the limit;
-// then nothing is created. On kIo the file may exist and is of no use.
+// Asked before each piece of at most kWritePiece bytes is written: may wait, and ends the writing
+// by an error. May be empty.
+using WritePace = std::function<Result<void>(std::size_t bytes)>;
+inline constexpr std::size_t kWritePiece = std::size_t{1} << 20;
+
+// Creates the file and makes its contents durable (not its name: that is sync_directory). Tensors
+// in the order of lies_before; those that follow one another in memory too are written together.
+// The header is padded with spaces to a multiple of 8. kInvalidArgument for a name that appears
+// twice, is "__metadata__" or not UTF-8, a shape that does not fit the bytes, or a header over the
+// limit; then nothing is created. On kIo or the pace's error the file may exist and is of no use.
 Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& path,
                                        std::vector<TensorView> tensors,
-                                       const std::map<std::string, std::string>& metadata = {});
+                                       const std::map<std::string, std::string>& metadata = {},
+                                       const WritePace& pace = {});
 
 // Reads and checks the header. kCorrupt, with the path and the reason, unless the file is
 // well-formed to the last byte: limits, types, shapes, sizes, no holes, no overlap, no duplicate
 // names, nothing behind the last tensor.
 Result<SafetensorsHeader> read_safetensors_header(const ReadableFile& file,
                                                   const std::string& path);
+Result<SafetensorsHeader> read_safetensors_header(const MappedFile& file, const std::string& path);
 
 // The same for a header that is in memory. `data_start` is the position of the first tensor's
 // bytes.

@@ -1,0 +1,110 @@
+#include "worker/checkpoint/directory_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/clock.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace ddp::checkpoint {
+namespace {
+
+using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): durations.
+using nlohmann::json;
+
+constexpr auto kPoll = 20ms;
+// A holder that is just writing its name; the file still has the name of the one before.
+constexpr auto kNaming = 500ms;
+
+struct Holder {
+  std::string job_id;
+  std::string text;  // For people.
+};
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "?";
+}
+
+Result<void> write_holder(int fd, const std::string& path, std::string_view job_id) {
+  const json holder = {{"job", job_id}, {"host", host_name()}, {"pid", ::getpid()}};
+  const std::string text = holder.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+  if (::ftruncate(fd, 0) < 0 ||
+      ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+    return make_error(Errc::kIo, "cannot write {}: {}", path,
+                      std::generic_category().message(errno));
+  }
+  return {};
+}
+
+Holder read_holder(int fd) {
+  char text[4096];
+  const ssize_t size = ::pread(fd, text, sizeof text, 0);
+  const json holder =
+      json::parse(text, text + std::max<ssize_t>(size, 0), nullptr, /*allow_exceptions=*/false);
+  try {
+    return {holder.at("job").get<std::string>(),
+            fmt::format("job {}, process {} on {}", holder.at("job").get<std::string>(),
+                        holder.at("pid").get<long>(), holder.at("host").get<std::string>())};
+  } catch (const json::exception&) {
+    return {"", "somebody who has not written his name"};
+  }
+}
+
+// 0: locked; else errno.
+int try_lock(int fd) {
+  while (::flock(fd, LOCK_EX | LOCK_NB) < 0) {
+    if (errno != EINTR) return errno;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory, std::string_view job_id,
+                                             std::chrono::milliseconds wait) {
+  const std::string path = join_path(directory, kLockName);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
+  if (!fd) {
+    return make_error(Errc::kIo, "cannot open {}: {}", path,
+                      std::generic_category().message(errno));
+  }
+  DirectoryLock lock;
+  const TimePoint begin = Clock::now();
+  while (const int failure = try_lock(fd.get())) {
+    if (failure != EWOULDBLOCK) {
+      lock.warning_ =
+          fmt::format("cannot lock {}: {}; see to it that no other job writes into this folder",
+                      path, std::generic_category().message(failure));
+      lock.fd_ = std::move(fd);
+      return lock;
+    }
+    const Holder holder = read_holder(fd.get());
+    const auto waited = Clock::now() - begin;
+    if (holder.job_id != job_id && waited >= std::min<Clock::duration>(kNaming, wait)) {
+      return make_error(Errc::kExists,
+                        "{} is in use by {}; give each job a folder of its own, or end that one",
+                        directory, holder.text);
+    }
+    if (holder.job_id == job_id && waited >= wait) {
+      return make_error(Errc::kTimeout,
+                        "{} is still in use by {} of this very job after {} ms; it may be writing "
+                        "its last checkpoint, or hang",
+                        directory, holder.text, wait.count());
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+  if (auto written = write_holder(fd.get(), path, job_id); !written) return written.error();
+  lock.fd_ = std::move(fd);
+  return lock;
+}
+
+}  // namespace ddp::checkpoint

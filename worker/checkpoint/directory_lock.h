@@ -1,0 +1,43 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <string_view>
+
+#include "common/base/result.h"
+#include "common/base/unique_fd.h"
+
+namespace ddp::checkpoint {
+
+inline constexpr std::string_view kLockName = ".lock";
+
+// The right to write into a folder of checkpoints: a flock on DIR/.lock. It belongs to the open
+// file and thus to every process that has a copy of the descriptor; it is free when the last copy
+// is closed, so a crash leaves nothing behind. The file stays, and its text (job, host, pid) is for
+// messages only. Readers take no lock.
+//
+// Movable; one thread at a time. A process that forks without exec passes a copy on.
+class DirectoryLock {
+ public:
+  // Another job's lock is refused at once with kExists, naming the holder. One of the same job (the
+  // rank 0 before this one, or its writer) is waited for, at most `wait`, then kTimeout. kIo if the
+  // file cannot be made; success with a warning where the file system knows no locks.
+  static Result<DirectoryLock> acquire(const std::string& directory, std::string_view job_id,
+                                       std::chrono::milliseconds wait = std::chrono::seconds(30));
+
+  DirectoryLock() = default;  // Holds nothing.
+
+  bool held() const { return static_cast<bool>(fd_); }
+  // To be sent or inherited: whoever has a copy holds the lock. -1 if nothing is held.
+  int fd() const { return fd_.get(); }
+  // Not empty where the lock protects against nothing.
+  const std::string& warning() const { return warning_; }
+  // Closes this copy.
+  void release() { fd_.reset(); }
+
+ private:
+  UniqueFd fd_;
+  std::string warning_;
+};
+
+}  // namespace ddp::checkpoint

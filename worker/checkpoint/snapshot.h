@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/retention.h"
+#include "worker/checkpoint/tensor_type.h"
+
+// What one rank has to write in one save, as a block of memory that another process can finish: a
+// header of 4096 bytes, the tensors' bytes, then a plan (JSON) that says where each tensor goes.
+// The block may be larger than its contents. It is read only once it is sealed, which is the last
+// thing that happens to it. Making one:
+//
+//   auto layout = lay_out(plan);                      // Pure: offsets and size.
+//   image: at least layout->bytes of memory
+//   unseal_snapshot(image);                           // It may hold the snapshot before.
+//   for each tensor of layout->plan.files: copy it to image + tensor.offset
+//   seal_snapshot(image, *layout);
+//
+// Nothing here is kept between calls; any thread, one at a time per image.
+namespace ddp::checkpoint {
+
+inline constexpr std::size_t kSnapshotHeaderBytes = 4096;
+inline constexpr std::size_t kSnapshotAlignment = 64;  // Of the first tensor of each file.
+
+struct SnapshotTensor {
+  std::string name;
+  TensorType type = TensorType::kU8;
+  std::vector<std::int64_t> shape;
+  // Tensors of one file with the same number other than 0 have the same bytes: they are in the
+  // image once, and need to be copied once. In the file each has its own.
+  std::uint64_t storage = 0;
+  // The caller's own mark, carried along by lay_out and not part of the image.
+  std::size_t source = 0;
+  std::uint64_t offset = 0;  // In the image, a multiple of the element's size; set by lay_out.
+
+  std::uint64_t bytes() const { return tensor_bytes(type, shape).value_or(0); }
+};
+
+// A file of the checkpoint's folder. Without tensors it is not written.
+struct SnapshotFile {
+  std::string name;
+  Rank owner = kReplicated;
+  std::vector<SnapshotTensor> tensors;
+};
+
+struct SnapshotPlan {
+  std::string directory;  // The folder of checkpoints; exists already.
+  // One word for this save, the same on all ranks and never used before: 1 to 64 of A-Z a-z 0-9 _
+  // -.
+  std::string save_id;
+  std::string job_id;  // For messages.
+  std::int64_t step = 0;
+  std::int64_t epoch = -1;
+  Round round = 0;
+  int world_size = 1;
+  Rank rank = 0;  // Rank 0 publishes.
+  std::vector<SnapshotFile> files;
+  nlohmann::json state = nlohmann::json::object();       // Replicated values; rank 0 only.
+  nlohmann::json rank_state = nlohmann::json::object();  // This rank's.
+  Retention retention;
+  std::uint64_t bytes_per_second = 0;  // Of this rank's writing; 0: as fast as the disk.
+
+  bool publishes() const { return rank == 0; }
+};
+
+// "shard-00003.safetensors", "rank-00003.safetensors".
+std::string shard_file_name(Rank rank);
+std::string rank_file_name(Rank rank);
+
+// A plan whose tensors have their places. Each file's tensors are in the order in which the file
+// has them and without gaps between them, so it is written from the image in large pieces.
+struct SnapshotLayout {
+  SnapshotPlan plan;
+  std::string plan_text;
+  std::uint64_t data_end = kSnapshotHeaderBytes;  // Behind the last tensor.
+  std::uint64_t bytes = 0;                        // Of the whole image.
+};
+
+// kInvalidArgument, naming the thing, for what could not be written or read back: names twice,
+// shapes without a size, values that JSON cannot carry, a save id or file name that is no plain
+// name, a rank outside its world.
+Result<SnapshotLayout> lay_out(SnapshotPlan plan);
+
+// Whoever reads the image from now on finds no snapshot in it. At least kSnapshotHeaderBytes.
+void unseal_snapshot(std::span<std::byte> image);
+
+// Writes header and plan around the tensors that are there already. The image has at least
+// layout.bytes.
+void seal_snapshot(std::span<std::byte> image, const SnapshotLayout& layout);
+
+// A plan and where its tensors' bytes are: in an image, or anywhere else in this process.
+struct Snapshot {
+  SnapshotPlan plan;
+  // For each file, for each of its tensors. They belong to somebody else and outlive this.
+  std::vector<std::vector<std::span<const std::byte>>> bytes;
+};
+
+// The snapshot in an image, which must outlive it and not change meanwhile. kCorrupt, with the
+// reason, unless it is sealed and everything in header and plan fits together; the tensors' bytes
+// are taken as they are. Trusts nothing in the image.
+Result<Snapshot> open_snapshot(std::span<const std::byte> image);
+
+}  // namespace ddp::checkpoint

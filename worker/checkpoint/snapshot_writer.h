@@ -1,0 +1,49 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/base/clock.h"
+#include "common/base/result.h"
+#include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/snapshot.h"
+
+namespace ddp::checkpoint {
+
+struct WriterOptions {
+  // The publisher gives up when for so long nothing in the folder has changed and parts are still
+  // missing.
+  std::chrono::milliseconds part_timeout = std::chrono::seconds(10);
+  // Asked often; once it says true the save fails with kAborted and is cleaned up. May be empty.
+  std::function<bool()> cancelled;
+  // Time, for tests; empty: the real one.
+  std::function<TimePoint()> now;
+  std::function<void(std::chrono::nanoseconds)> sleep;
+};
+
+struct Written {
+  std::string path;                   // The checkpoint; the publisher's only, else empty.
+  std::uint64_t bytes = 0;            // Of this rank's files.
+  double seconds = 0;                 // From the beginning of this call.
+  std::vector<std::string> warnings;  // What could not be done although the save succeeded.
+};
+
+// Writes one rank's share of a save into the save's temporary folder and makes it durable. The
+// publisher then waits for the parts of all other ranks, publishes the checkpoint, points `latest`
+// at it and removes old ones. Ranks meet in the folder only; FORMAT.md has the protocol.
+//
+// May be killed at any point and called again with the same snapshot, also after it had succeeded,
+// and in another process. Never two calls for one rank's share at the same time. The publisher's
+// caller holds the DirectoryLock.
+//
+// Failures leave the checkpoints that were there untouched; what was written of this one is
+// removed, as far as possible, and the other ranks' publisher is told. kTimeout: parts of other
+// ranks did not come; kAborted: cancelled, or another rank failed or the publisher gave up (the
+// message says which); else this rank's own failure. Blocks; any thread.
+Result<Written> write_snapshot(FileSystem& files, const Snapshot& snapshot,
+                               const WriterOptions& options = {});
+
+}  // namespace ddp::checkpoint
