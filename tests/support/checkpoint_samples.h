@@ -33,6 +33,18 @@ struct SampleTensor {
   std::string bytes;
 };
 
+// "name TYPE [shape] bytes": a line of what the Python scripts beside the tests print and read.
+inline std::string line_of(const SampleTensor& tensor) {
+  std::string shape;
+  for (const std::int64_t size : tensor.shape) shape += std::to_string(size) + ",";
+  std::string bytes;
+  for (const char byte : tensor.bytes) {
+    bytes += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  }
+  return fmt::format("{} {} [{}] {}\n", tensor.name, checkpoint::tensor_type_name(tensor.type),
+                     shape, bytes.empty() ? "-" : bytes);
+}
+
 inline std::vector<checkpoint::TensorView> views_of(const std::vector<SampleTensor>& tensors) {
   std::vector<checkpoint::TensorView> views;
   for (const SampleTensor& tensor : tensors) views.push_back(tensor.view());
@@ -77,7 +89,7 @@ inline Result<checkpoint::Entry> publish_sample(checkpoint::FileSystem& files,
     return entry;
   }
   (void)directory.update_latest(*entry);
-  (void)directory.prune(keep, *entry);
+  (void)directory.prune({keep, 0}, *entry);
   return entry;
 }
 

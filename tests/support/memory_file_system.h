@@ -42,6 +42,12 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   // Opening a file fails with kIo if its path contains this; empty: none fails.
   void fail_opening(std::string part) { unreadable_ = std::move(part); }
 
+  // Fetching a part of a mapped file fails with kIo if it has byte `offset` and the file's path
+  // contains `part`: a sector that the disk cannot read.
+  void fail_fetching(std::string part, std::size_t offset) {
+    unfetchable_ = {std::move(part), offset};
+  }
+
   // What a new process finds if the machine kept running: everything as it is.
   MemoryFileSystem after_kill() const {
     MemoryFileSystem after;
@@ -96,6 +102,12 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
       return make_error(Errc::kIo, "cannot read {}: Input/output error", path);
     }
     return std::unique_ptr<checkpoint::ReadableFile>(std::make_unique<Readable>(node, path));
+  }
+
+  Result<std::shared_ptr<const checkpoint::MappedFile>> map_file(const std::string& path) override {
+    if (auto opened = open_file(path); !opened) return opened.error();
+    return std::shared_ptr<const checkpoint::MappedFile>(
+        std::make_shared<Mapped>(find(path), path, unfetchable_));
   }
 
   Result<std::vector<std::string>> list(const std::string& path) override {
@@ -216,6 +228,30 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
     std::string path_;
   };
 
+  using Unfetchable = std::pair<std::string, std::size_t>;
+  // What is written into the file later need not be seen here.
+  class Mapped final : public checkpoint::MappedFile {
+   public:
+    Mapped(NodePtr node, std::string path, Unfetchable unfetchable)
+        : MappedFile(std::as_bytes(std::span(node->data.data(), node->data.size()))),
+          node_(std::move(node)),
+          path_(std::move(path)),
+          unfetchable_(std::move(unfetchable)) {}
+    Result<void> fetch(std::size_t offset, std::size_t count) const override {
+      const auto& [part, bad] = unfetchable_;
+      if (!part.empty() && path_.find(part) != std::string::npos && offset <= bad &&
+          bad < offset + count) {
+        return make_error(Errc::kIo, "cannot read {}: Input/output error", path_);
+      }
+      return {};
+    }
+
+   private:
+    NodePtr node_;
+    std::string path_;
+    Unfetchable unfetchable_;
+  };
+
   static std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
   NodePtr find(const std::string& path) const {
@@ -313,6 +349,7 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   Fault fault_ = Fault::kNone;
   std::size_t write_limit_ = std::numeric_limits<std::size_t>::max();
   std::string unreadable_;
+  Unfetchable unfetchable_;
 };
 
 }  // namespace ddp::test

@@ -5,17 +5,16 @@
 #include <map>
 #include <tuple>
 
-#include "worker/checkpoint/checksum.h"
-#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/reader.h"
 
 namespace ddp::checkpoint {
 namespace {
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
+constexpr std::string_view kRemovedPrefix = ".tmp-removed-";
 constexpr std::string_view kLatestName = "latest";
 constexpr std::string_view kProbeName = "probe";
-constexpr std::size_t kReadPiece = std::size_t{1} << 20;
 
 std::optional<std::int64_t> parse_number(std::string_view text) {
   std::int64_t number = 0;
@@ -51,16 +50,13 @@ std::optional<Entry> parse_entry_name(std::string_view name) {
 Directory::Directory(FileSystem& files, std::string path)
     : files_(&files), path_(std::move(path)) {}
 
-Result<void> Directory::prepare(std::vector<std::string>* complaints) {
+Result<void> Directory::prepare(std::vector<std::string>* complaints, Leftovers leftovers) {
   if (auto made = make_directories(*files_, path_); !made) return made;
   auto names = files_->list(path_);
   if (!names) return names.error();
   for (const std::string& name : *names) {
-    if (!name.starts_with(kTemporaryPrefix)) continue;
-    const std::string leftover = join_path(path_, name);
-    // A leftover is a folder, a link or a probe.
-    auto removed =
-        files_->list(leftover) ? remove_tree(*files_, leftover) : files_->remove_file(leftover);
+    if (leftovers == Leftovers::kKeep || !name.starts_with(kTemporaryPrefix)) continue;
+    auto removed = remove_leftover(name);
     if (!removed && complaints != nullptr) complaints->push_back(removed.error().message);
   }
   const std::string probe =
@@ -72,28 +68,44 @@ Result<void> Directory::prepare(std::vector<std::string>* complaints) {
   return files_->remove_file(probe);
 }
 
-Result<std::string> Directory::begin(std::int64_t step, std::string_view unique) {
+Result<void> Directory::remove_leftover(const std::string& name) {
+  const std::string path = join_path(path_, name);
+  // It is a folder, a link or a probe.
+  return files_->list(path) ? remove_tree(*files_, path) : files_->remove_file(path);
+}
+
+std::string Directory::temporary_path(std::int64_t step, std::string_view unique) const {
   DDP_CHECK(step >= 0, "step {}", step);
-  std::string temporary =
-      join_path(path_, fmt::format("{}{}-{}", kTemporaryPrefix, entry_name(step, 0), unique));
+  return join_path(path_, fmt::format("{}{}-{}", kTemporaryPrefix, entry_name(step, 0), unique));
+}
+
+Result<std::string> Directory::begin(std::int64_t step, std::string_view unique) {
+  std::string temporary = temporary_path(step, unique);
   if (auto made = files_->make_directory(temporary); !made) return made.error();
   return temporary;
 }
 
 Result<Entry> Directory::publish(const std::string& temporary, const Manifest& manifest) {
+  if (auto written = write_manifest(temporary, manifest); !written) return written.error();
+  return make_visible(temporary, manifest.step);
+}
+
+Result<void> Directory::write_manifest(const std::string& temporary, const Manifest& manifest) {
   auto text = manifest_to_text(manifest);
   if (!text) return text.error();
   auto written = write_durably(*files_, join_path(temporary, kManifestName), *text);
-  if (!written) return written.error();
-  if (auto synced = files_->sync_directory(temporary); !synced) return synced.error();
+  if (!written) return written;
+  return files_->sync_directory(temporary);
+}
 
+Result<Entry> Directory::make_visible(const std::string& temporary, std::int64_t step) {
   auto entries = list();
   if (!entries) return entries.error();
   std::int64_t generation = 0;
   for (const Entry& entry : *entries) {
-    if (entry.step == manifest.step) generation = std::max(generation, entry.generation + 1);
+    if (entry.step == step) generation = std::max(generation, entry.generation + 1);
   }
-  Entry entry{manifest.step, generation, entry_name(manifest.step, generation), ""};
+  Entry entry{step, generation, entry_name(step, generation), ""};
   entry.path = join_path(path_, entry.name);
   if (auto renamed = files_->rename(temporary, entry.path); !renamed) return renamed.error();
   if (auto synced = files_->sync_directory(path_); !synced) {
@@ -107,7 +119,25 @@ Result<Entry> Directory::publish(const std::string& temporary, const Manifest& m
 }
 
 Result<void> Directory::discard(const std::string& temporary) {
-  return remove_tree(*files_, temporary);
+  std::string_view name = std::string_view(temporary).substr(temporary.rfind('/') + 1);
+  DDP_CHECK(name.starts_with(kTemporaryPrefix), "{}", temporary);
+  name.remove_prefix(kTemporaryPrefix.size());
+  // Out of the way first, so that other writers can put no more into it. If that cannot be, what is
+  // there is removed all the same.
+  const std::string removed = join_path(path_, std::string(kRemovedPrefix).append(name));
+  return remove_tree(*files_, files_->rename(temporary, removed) ? removed : temporary);
+}
+
+Result<std::optional<Entry>> Directory::find_save(std::int64_t step,
+                                                  std::string_view save_id) const {
+  auto entries = list();
+  if (!entries) return entries.error();
+  for (const Entry& entry : *entries) {
+    if (entry.step != step) continue;
+    const auto manifest = inspect(entry);
+    if (manifest && manifest->save_id == save_id) return std::optional<Entry>(entry);
+  }
+  return std::optional<Entry>();
 }
 
 Result<void> Directory::update_latest(const Entry& entry) {
@@ -126,25 +156,53 @@ Result<void> Directory::update_latest(const Entry& entry) {
   return files_->sync_directory(path_);
 }
 
-std::vector<std::string> Directory::prune(int keep, const Entry& newest) {
-  DDP_CHECK(keep >= 0, "keep {}", keep);
-  std::vector<std::string> complaints;
+Result<std::vector<Entry>> Directory::superfluous(const Retention& retention,
+                                                  const Entry& newest) const {
+  const auto& [keep, keep_every] = retention;
+  DDP_CHECK(keep >= 0 && keep_every >= 0, "keep {}, keep every {}", keep, keep_every);
   auto entries = list();
-  if (!entries) return {entries.error().message};
+  if (!entries) return entries;
+  std::vector<Entry> result;
   int kept = 0;
-  for (const Entry& entry : *entries) {
+  for (Entry& entry : *entries) {
     if (entry.name == newest.name) {
       ++kept;
       continue;
     }
     const bool replaced = entry.step == newest.step && entry.generation < newest.generation;
-    const bool superfluous = keep > 0 && kept >= keep;
-    if (replaced || superfluous) {
-      if (auto removed = remove_entry(entry); !removed) {
-        complaints.push_back(removed.error().message);
-      }
-    } else if (keep > 0 && !bad_.contains(entry.name) && inspect(entry)) {
+    const bool stays = keep == 0 || (keep_every > 0 && entry.step % keep_every == 0);
+    if (replaced || (kept >= keep && !stays)) {
+      result.push_back(std::move(entry));
+    } else if (kept < keep && !bad_.contains(entry.name) && inspect(entry)) {
       ++kept;
+    }
+  }
+  return result;
+}
+
+std::vector<std::string> Directory::prune(const Retention& retention, const Entry& newest) {
+  auto entries = superfluous(retention, newest);
+  if (!entries) return {entries.error().message};
+  std::vector<std::string> complaints;
+  for (const Entry& entry : *entries) {
+    if (auto removed = remove_entry(entry); !removed) complaints.push_back(removed.error().message);
+  }
+  return complaints;
+}
+
+std::vector<std::string> Directory::remove_unfinished() {
+  auto names = files_->list(path_);
+  if (!names) return {names.error().message};
+  std::vector<std::string> complaints;
+  for (const std::string& name : *names) {
+    std::string_view rest = name;
+    if (!rest.starts_with(kTemporaryPrefix)) continue;
+    rest.remove_prefix(
+        (rest.starts_with(kRemovedPrefix) ? kRemovedPrefix : kTemporaryPrefix).size());
+    // Probes and links of others under way are none of our business.
+    if (!rest.starts_with(kStepPrefix)) continue;
+    if (auto removed = remove_leftover(name); !removed) {
+      complaints.push_back(removed.error().message);
     }
   }
   return complaints;
@@ -152,8 +210,7 @@ std::vector<std::string> Directory::prune(int keep, const Entry& newest) {
 
 Result<void> Directory::remove_entry(const Entry& entry) {
   // Out of sight first, and durably: a half-removed checkpoint must never be seen under its name.
-  const std::string removed =
-      join_path(path_, fmt::format("{}removed-{}", kTemporaryPrefix, entry.name));
+  const std::string removed = join_path(path_, std::string(kRemovedPrefix).append(entry.name));
   if (auto renamed = files_->rename(entry.path, removed); !renamed) return renamed;
   if (auto synced = files_->sync_directory(path_); !synced) return synced;
   return remove_tree(*files_, removed);
@@ -203,49 +260,11 @@ Result<Manifest> Directory::inspect(const Entry& entry) const {
 Result<Manifest> Directory::verify(const Entry& entry) const {
   auto manifest = inspect(entry);
   if (!manifest) return manifest;
+  Reader reader(*files_, entry.path, *manifest);
   for (const FileRecord& record : manifest->files) {
-    if (auto good = verify_file(entry, *manifest, record); !good) return good.error();
+    if (auto good = reader.verify(record); !good) return good.error();
   }
   return manifest;
-}
-
-Result<void> Directory::verify_file(const Entry& entry, const Manifest& manifest,
-                                    const FileRecord& record) const {
-  const std::string path = join_path(entry.path, record.name);
-  auto file = files_->open_file(path);
-  if (!file) return file.error();
-  Checksum checksum;
-  std::vector<std::byte> piece(std::min<std::uint64_t>(kReadPiece, record.bytes));
-  for (std::uint64_t offset = 0; offset < record.bytes; offset += piece.size()) {
-    const std::span<std::byte> part(piece.data(),
-                                    std::min<std::uint64_t>(piece.size(), record.bytes - offset));
-    if (auto read = (*file)->read_at(offset, part); !read) return read;
-    checksum.update(part);
-  }
-  if (const std::string actual = checksum.hex(); actual != record.checksum) {
-    return make_error(Errc::kCorrupt, "the checksum of {} is {}, {} is recorded", path, actual,
-                      record.checksum);
-  }
-  auto header = read_safetensors_header(**file, path);
-  if (!header) return header.error();
-  std::map<std::string_view, const TensorEntry*> in_file;
-  for (const TensorEntry& tensor : header->tensors) in_file[tensor.name] = &tensor;
-  std::size_t listed = 0;
-  for (const TensorRecord& tensor : manifest.tensors) {
-    if (tensor.file != record.name) continue;
-    ++listed;
-    const auto found = in_file.find(tensor.name);
-    if (found == in_file.end() || found->second->type != tensor.type ||
-        found->second->shape != tensor.shape) {
-      return make_error(Errc::kCorrupt, "{} does not have tensor \"{}\" as the manifest says", path,
-                        tensor.name);
-    }
-  }
-  if (listed != header->tensors.size()) {
-    return make_error(Errc::kCorrupt, "{} has {} tensors, the manifest {}", path,
-                      header->tensors.size(), listed);
-  }
-  return {};
 }
 
 Result<std::optional<ValidSearch::Found>> ValidSearch::next() {

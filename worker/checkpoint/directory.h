@@ -11,6 +11,7 @@
 #include "common/base/result.h"
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/manifest.h"
+#include "worker/checkpoint/retention.h"
 
 namespace ddp::checkpoint {
 
@@ -37,32 +38,52 @@ class Directory {
 
   const std::string& path() const { return path_; }
 
+  enum class Leftovers {
+    kRemove,  // Nobody is writing.
+    kKeep,    // Somebody of this job may be: not even a crashed writer's are touched.
+  };
   // Makes the folder, removes what crashed writers left behind, and proves by a real file that it
   // can be written. One line in `complaints` (if given) for a leftover that cannot be removed,
   // which is no failure.
-  Result<void> prepare(std::vector<std::string>* complaints = nullptr);
+  Result<void> prepare(std::vector<std::string>* complaints = nullptr,
+                       Leftovers leftovers = Leftovers::kRemove);
 
-  // Makes a temporary folder and returns its path. `unique` tells this writer from every other,
-  // past and present.
+  // Where the files of a save are until it is published. `unique` tells it from every other, past
+  // and present.
+  std::string temporary_path(std::int64_t step, std::string_view unique) const;
+  // Makes that folder and returns its path.
   Result<std::string> begin(std::int64_t step, std::string_view unique);
 
   // Adds the manifest and makes the folder visible and durable under its final name, which it
   // returns. If it fails, no reader sees the checkpoint, and the temporary folder is still there,
   // for discard. An older generation of the same step is not removed: that is prune.
   Result<Entry> publish(const std::string& temporary, const Manifest& manifest);
+  // Its two halves: the manifest, durable; then the name.
+  Result<void> write_manifest(const std::string& temporary, const Manifest& manifest);
+  Result<Entry> make_visible(const std::string& temporary, std::int64_t step);
 
-  // Removes a temporary folder, as far as possible.
+  // Removes a temporary folder, as far as possible. Who is still writing there finds it gone.
   Result<void> discard(const std::string& temporary);
+
+  // The complete checkpoint that a certain save has published, if it is there.
+  Result<std::optional<Entry>> find_save(std::int64_t step, std::string_view save_id) const;
 
   // Points the symbolic link `latest` at a checkpoint. For people and scripts; nothing here reads
   // it.
   Result<void> update_latest(const Entry& entry);
 
-  // Removes older generations of the step of `newest`, and all that is older than the `keep` newest
-  // (0: nothing) that look complete: those marked bad or with a broken manifest or a wrong file
-  // size do not count as kept. Never removes `newest`, the one just published. Returns one line for
-  // everything that could not be removed.
-  std::vector<std::string> prune(int keep, const Entry& newest);
+  // What is no longer needed once `newest` is published: older generations of its step, and all
+  // that is older than the newest `keep` that look complete (those marked bad or with a broken
+  // manifest or a wrong file size do not count) and not of a step that stays for ever. Never
+  // `newest`. Newest first.
+  Result<std::vector<Entry>> superfluous(const Retention& retention, const Entry& newest) const;
+
+  // Removes them. Returns one line for everything that could not be removed.
+  std::vector<std::string> prune(const Retention& retention, const Entry& newest);
+
+  // Removes what other saves left unfinished, such as one whose ranks died. Only while none is
+  // under way. One line for everything that could not be removed.
+  std::vector<std::string> remove_unfinished();
 
   // Newest first: by step, then by generation. An empty list if the folder does not exist.
   Result<std::vector<Entry>> list() const;
@@ -79,8 +100,7 @@ class Directory {
 
  private:
   Result<void> remove_entry(const Entry& entry);
-  Result<void> verify_file(const Entry& entry, const Manifest& manifest,
-                           const FileRecord& record) const;
+  Result<void> remove_leftover(const std::string& name);
 
   FileSystem* files_;
   std::string path_;

@@ -41,6 +41,27 @@ class ReadableFile {
   virtual Result<void> read_at(std::uint64_t offset, std::span<std::byte> into) const = 0;
 };
 
+// The whole of a file as memory, unmapped by destruction. The file must not become shorter
+// meanwhile; that it is removed does no harm. Any thread.
+class MappedFile {
+ public:
+  virtual ~MappedFile() = default;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+  // Brings a part of it into memory, so that touching it needs no disk: what the disk cannot read
+  // is a kIo with the path here and a SIGBUS without it. The part lies within bytes().
+  virtual Result<void> fetch(std::size_t offset, std::size_t count) const = 0;
+
+ protected:
+  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
 // Every effect that a checkpoint has on the disk, one call each, so that a test can fail, cut short
 // or lose any of them. A failure is kIo with the path and the system's reason, unless another code
 // is named. Any thread.
@@ -54,6 +75,8 @@ class FileSystem {
   virtual Result<std::unique_ptr<WritableFile>> create_file(const std::string& path) = 0;
   // kNotFound if there is none.
   virtual Result<std::unique_ptr<ReadableFile>> open_file(const std::string& path) = 0;
+  // kNotFound if there is none.
+  virtual Result<std::shared_ptr<const MappedFile>> map_file(const std::string& path) = 0;
   // Names in a folder, without "." and "..", in no order. kNotFound if it does not exist.
   virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
   // Atomic. A file or link at `to` is replaced; a folder there must be empty.

@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,10 @@
 
 #include "common/base/unique_fd.h"
 #include "worker/checkpoint/file_system.h"
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22  // Linux 5.14; glibc 2.31 does not have it yet.
+#endif
 
 namespace ddp::checkpoint {
 namespace {
@@ -90,6 +95,50 @@ class PosixReadableFile final : public ReadableFile {
   std::uint64_t size_;
 };
 
+// Not open: a mapping needs no descriptor.
+class PosixMappedFile final : public MappedFile {
+ public:
+  PosixMappedFile(void* memory, std::size_t size, std::string path)
+      : MappedFile(std::span(static_cast<const std::byte*>(memory), size)),
+        path_(std::move(path)) {}
+  ~PosixMappedFile() override {
+    if (!bytes().empty()) ::munmap(const_cast<std::byte*>(bytes().data()), bytes().size());
+  }
+
+  Result<void> fetch(std::size_t offset, std::size_t count) const override {
+    DDP_CHECK(offset <= bytes().size() && count <= bytes().size() - offset, "{} + {} of {}", offset,
+              count, bytes().size());
+    if (count == 0) return {};
+    static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    const std::size_t begin = offset / page * page;
+    void* const memory = const_cast<std::byte*>(bytes().data()) + begin;
+    const std::size_t size = offset + count - begin;
+    const int result =
+        retry_interrupted([&] { return ::madvise(memory, size, MADV_POPULATE_READ); });
+    if (result == 0) return {};
+    // Where touching the pages would be a SIGBUS, it says EFAULT.
+    if (errno != EINVAL) return io_error("read", path_, errno == EFAULT ? EIO : errno);
+    return read_through(begin, size);
+  }
+
+ private:
+  // For kernels before 5.14: pages that have just been read lie in memory.
+  Result<void> read_through(std::size_t offset, std::size_t count) const {
+    UniqueFd fd(retry_interrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); }));
+    if (!fd) return io_error("open", path_, errno);
+    const PosixReadableFile file(std::move(fd), path_, bytes().size());
+    std::vector<std::byte> piece(std::min(count, std::size_t{1} << 20));
+    for (const std::size_t end = offset + count; offset < end; offset += piece.size()) {
+      auto read =
+          file.read_at(offset, std::span(piece).first(std::min(piece.size(), end - offset)));
+      if (!read) return read;
+    }
+    return {};
+  }
+
+  std::string path_;
+};
+
 class PosixFileSystem final : public FileSystem {
  public:
   Result<void> make_directory(const std::string& path) override {
@@ -109,21 +158,25 @@ class PosixFileSystem final : public FileSystem {
   }
 
   Result<std::unique_ptr<ReadableFile>> open_file(const std::string& path) override {
-    // O_NONBLOCK: a pipe of that name must not block, and is refused below.
-    UniqueFd fd(
-        retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
-    if (!fd) {
-      if (errno == ENOENT) return make_error(Errc::kNotFound, "{} does not exist", path);
-      return io_error("open", path, errno);
-    }
-    struct stat status {};
-    if (::fstat(fd.get(), &status) < 0) return io_error("look at", path, errno);
-    if (!S_ISREG(status.st_mode)) {
-      return make_error(Errc::kCorrupt, "{} is not a regular file", path);
-    }
-    const auto size = static_cast<std::uint64_t>(status.st_size);
+    std::uint64_t size = 0;
+    auto fd = open_regular(path, size);
+    if (!fd) return fd.error();
     return std::unique_ptr<ReadableFile>(
-        std::make_unique<PosixReadableFile>(std::move(fd), path, size));
+        std::make_unique<PosixReadableFile>(std::move(*fd), path, size));
+  }
+
+  Result<std::shared_ptr<const MappedFile>> map_file(const std::string& path) override {
+    std::uint64_t size = 0;
+    auto fd = open_regular(path, size);
+    if (!fd) return fd.error();
+    void* memory = nullptr;
+    if (size > 0) {
+      memory = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd->get(), 0);
+      if (memory == MAP_FAILED) return io_error("map", path, errno);
+      (void)::madvise(memory, size, MADV_SEQUENTIAL);  // Advice; nothing depends on it.
+    }
+    return std::shared_ptr<const MappedFile>(
+        std::make_shared<PosixMappedFile>(memory, static_cast<std::size_t>(size), path));
   }
 
   Result<std::vector<std::string>> list(const std::string& path) override {
@@ -176,6 +229,24 @@ class PosixFileSystem final : public FileSystem {
     if (::symlink(target.c_str(), path.c_str()) == 0) return {};
     if (errno == EEXIST) return make_error(Errc::kExists, "{} exists already", path);
     return io_error("make the link", path, errno);
+  }
+
+ private:
+  static Result<UniqueFd> open_regular(const std::string& path, std::uint64_t& size) {
+    // O_NONBLOCK: a pipe of that name must not block, and is refused below.
+    UniqueFd fd(
+        retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
+    if (!fd) {
+      if (errno == ENOENT) return make_error(Errc::kNotFound, "{} does not exist", path);
+      return io_error("open", path, errno);
+    }
+    struct stat status {};
+    if (::fstat(fd.get(), &status) < 0) return io_error("look at", path, errno);
+    if (!S_ISREG(status.st_mode)) {
+      return make_error(Errc::kCorrupt, "{} is not a regular file", path);
+    }
+    size = static_cast<std::uint64_t>(status.st_size);
+    return fd;
   }
 };
 

@@ -16,14 +16,6 @@ namespace {
 using test::SampleTensor;
 using test::TempDir;
 
-std::string hex(const std::string& bytes) {
-  std::string text;
-  for (const char byte : bytes) {
-    text += fmt::format("{:02x}", static_cast<unsigned>(static_cast<unsigned char>(byte)));
-  }
-  return text.empty() ? "-" : text;
-}
-
 int python(const std::string& arguments) {
   const std::string script =
       std::string(std::getenv("DDP_SOURCE_DIR")) + "/tests/unit/worker/checkpoint_python.py";
@@ -45,12 +37,7 @@ std::vector<SampleTensor> all_types() {
 // One line a tensor, by name: name, type, shape, bytes.
 std::string lines_of(const std::vector<SampleTensor>& tensors) {
   std::map<std::string, std::string> lines;
-  for (const SampleTensor& tensor : tensors) {
-    std::string shape;
-    for (const std::int64_t size : tensor.shape) shape += std::to_string(size) + ",";
-    lines[tensor.name] = fmt::format("{} {} [{}] {}\n", tensor.name, tensor_type_name(tensor.type),
-                                     shape, hex(tensor.bytes));
-  }
+  for (const SampleTensor& tensor : tensors) lines[tensor.name] = test::line_of(tensor);
   std::string text;
   for (const auto& [name, line] : lines) text += line;
   return text;

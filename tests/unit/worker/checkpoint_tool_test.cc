@@ -7,7 +7,7 @@
 #include "common/base/exit_codes.h"
 #include "tests/support/checkpoint_samples.h"
 #include "tests/support/temp_dir.h"
-#include "worker/checkpoint/tool.h"
+#include "worker/checkpoint/tool/tool.h"
 
 namespace ddp::checkpoint {
 namespace {
@@ -75,9 +75,13 @@ TEST_F(ToolTest, WrongCommandLinesAndMissingPathsHaveTheirOwnStatus) {
   EXPECT_EQ(run({"--help"}), kExitSuccess);
   EXPECT_THAT(out_, HasSubstr("usage:"));
   for (const auto& arguments : std::vector<std::vector<std::string>>{
-           {}, {"ls"}, {"look", path()}, {"ls", path(), "more"}}) {
+           {}, {"ls"}, {"look", path()}, {"ls", path(), "more"}, {"ls", path(), "--more"}}) {
     EXPECT_EQ(run(arguments), kExitUsage);
-    EXPECT_THAT(err_, HasSubstr("usage:"));
+    EXPECT_THAT(err_, HasSubstr("--help` explains"));
+  }
+  for (const std::string command : {"ls", "diff", "write"}) {
+    EXPECT_EQ(run({command, "x", "--help"}), kExitSuccess);
+    EXPECT_THAT(out_, HasSubstr("usage: ddp-checkpoint " + command + " "));
   }
   EXPECT_EQ(run({"ls", path("none")}), kExitDataInvalid);
   EXPECT_THAT(err_, HasSubstr("none does not exist"));

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/checkpoint/tool.h"
+#include "worker/checkpoint/tool/tool.h"
 
 int main(int argc, char** argv) {
   return ddp::checkpoint::run_tool(std::vector<std::string>(argv + 1, argv + argc), std::cout,

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <array>
+#include <ostream>
+#include <string>
+#include <vector>
+
+// The commands of ddp-checkpoint, one source file each. `arguments` are those behind the command's
+// word, `--help` excepted. They return the exit status.
+namespace ddp::checkpoint {
+
+using RunCommand = int (*)(const std::vector<std::string>& arguments, std::ostream& out,
+                           std::ostream& err);
+
+int run_ls(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int run_verify(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int run_show(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int run_diff(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int run_export(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int run_import(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int run_prune(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+int run_write(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err);
+
+extern const char kLsHelp[];
+extern const char kVerifyHelp[];
+extern const char kShowHelp[];
+extern const char kDiffHelp[];
+extern const char kExportHelp[];
+extern const char kImportHelp[];
+extern const char kPruneHelp[];
+extern const char kWriteHelp[];
+
+struct Command {
+  const char* name;
+  const char* summary;  // One line.
+  const char* help;     // What `ddp-checkpoint NAME --help` prints.
+  RunCommand run;
+};
+
+inline constexpr std::array<Command, 8> kCommands = {{
+    {"ls", "lists the checkpoints of a folder, newest first, by a quick look", kLsHelp, run_ls},
+    {"verify", "reads every byte of checkpoints against their checksums", kVerifyHelp, run_verify},
+    {"show", "prints what is in a checkpoint", kShowHelp, run_show},
+    {"diff", "compares two checkpoints or safetensors files, tensor by tensor", kDiffHelp,
+     run_diff},
+    {"export", "writes a module's tensors to a file for PyTorch or safetensors", kExportHelp,
+     run_export},
+    {"import", "makes a checkpoint of a safetensors file", kImportHelp, run_import},
+    {"prune", "removes old checkpoints", kPruneHelp, run_prune},
+    {"write", "finishes a snapshot that lies in memory: what ddp-agent starts", kWriteHelp,
+     run_write},
+}};
+
+}  // namespace ddp::checkpoint

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "common/base/result.h"
+#include "worker/checkpoint/file_system.h"
+
+namespace ddp::checkpoint {
+
+// Makes a file that is complete or not there: `fill` creates it under the temporary name that it
+// gets and makes it durable, then it is renamed. kExists, naming the remedy, if something has that
+// name and `replace` is false; on failure nothing is left behind.
+Result<void> make_file(FileSystem& files, const std::string& path, bool replace,
+                       const std::function<Result<void>(const std::string& temporary)>& fill);
+
+}  // namespace ddp::checkpoint

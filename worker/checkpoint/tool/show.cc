@@ -1,0 +1,57 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "common/base/exit_codes.h"
+#include "worker/checkpoint/tool/arguments.h"
+#include "worker/checkpoint/tool/commands.h"
+#include "worker/checkpoint/tool/target.h"
+
+namespace ddp::checkpoint {
+
+const char kShowHelp[] =
+    "usage: ddp-checkpoint show PATH\n"
+    "Prints what is in the checkpoint PATH, or in the newest valid one of the folder PATH: step, "
+    "values,\n"
+    "optimizers with their hyper-parameters, files, and every tensor with its type and shape. "
+    "Reads "
+    "every\n"
+    "byte against its checksum before. Exit status 65 if there is no valid checkpoint.\n";
+
+namespace {
+
+void print(const Entry& entry, const Manifest& manifest, std::ostream& out) {
+  out << fmt::format("path: {}\nstep: {}\nepoch: {}\nworld size: {}\nround: {}\n", entry.path,
+                     manifest.step, manifest.epoch, manifest.world_size, manifest.round);
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  out << "state: " << manifest.state.dump(2, ' ', false, kReplace) << '\n';
+  for (std::size_t rank = 0; rank < manifest.rank_state.size(); ++rank) {
+    out << fmt::format("state of rank {}: {}\n", rank,
+                       manifest.rank_state[rank].dump(-1, ' ', false, kReplace));
+  }
+  out << "files:\n";
+  for (const FileRecord& file : manifest.files) {
+    out << fmt::format("  {:<28} {:>14} bytes  {}\n", file.name, file.bytes, file.checksum);
+  }
+  out << "tensors:\n";
+  for (const TensorRecord& tensor : manifest.tensors) {
+    const std::string owner =
+        tensor.rank == kReplicated ? "" : fmt::format("  rank {}", tensor.rank);
+    out << fmt::format("  {} {} [{}]{}\n", tensor.name, tensor_type_name(tensor.type),
+                       fmt::join(tensor.shape, ", "), owner);
+  }
+}
+
+}  // namespace
+
+int run_show(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  auto parsed = parse_arguments({"show", {"PATH"}, {}, {}}, arguments);
+  if (!parsed) return report_usage("show", parsed.error(), err);
+  auto target = find_target(parsed->paths[0]);
+  if (!target) return report("show", target.error(), kExitDataInvalid, err);
+  auto found = newest_valid(*target, err);
+  if (!found) return report("show", found.error(), kExitDataInvalid, err);
+  print(found->entry, found->manifest, out);
+  return kExitSuccess;
+}
+
+}  // namespace ddp::checkpoint

@@ -1,0 +1,98 @@
+#include <fcntl.h>
+#include <signal.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/exit_codes.h"
+#include "common/base/unique_fd.h"
+#include "worker/checkpoint/snapshot_memory.h"
+#include "worker/checkpoint/snapshot_writer.h"
+#include "worker/checkpoint/tool/arguments.h"
+#include "worker/checkpoint/tool/commands.h"
+
+namespace ddp::checkpoint {
+
+const char kWriteHelp[] =
+    "usage: ddp-checkpoint write --snapshot-fd N [--lock-fd M] [--part-timeout SECONDS]\n"
+    "Finishes one rank's share of a save from the snapshot in the memory behind the inherited\n"
+    "descriptor N; rank 0's also publishes the checkpoint. M is the descriptor of the folder's "
+    "lock,\n"
+    "which this process holds while it lives. ddp-agent starts it, and again if it was killed: "
+    "that\n"
+    "does no harm at any point.\n"
+    "  --part-timeout  when rank 0's gives up if nothing new comes from the other ranks (10)\n"
+    "Prints one line: {\"ok\":true,\"path\":..,\"bytes\":..,\"seconds\":..,\"warnings\":[..]} or\n"
+    "{\"ok\":false,\"error\":..}. Exit status 65 if the snapshot is damaged, 69 if it could not "
+    "be\n"
+    "written.\n";
+
+namespace {
+
+constexpr std::int64_t kDefaultPartTimeout = 10;
+
+struct WriteArguments {
+  int snapshot_fd = -1;
+  int lock_fd = -1;
+  WriterOptions options;
+};
+
+// A descriptor that this process has inherited.
+Result<int> descriptor(const Arguments& arguments, const std::string& name) {
+  auto fd = integer_option(arguments, name, 0, -1);
+  if (!fd) return fd.error();
+  if (*fd >= 0 && (*fd > INT_MAX || ::fcntl(static_cast<int>(*fd), F_GETFD) < 0)) {
+    return make_error(Errc::kInvalidArgument, "--{} {} is no open descriptor", name, *fd);
+  }
+  return static_cast<int>(*fd);
+}
+
+Result<WriteArguments> parse_write(const std::vector<std::string>& arguments) {
+  auto parsed =
+      parse_arguments({"write", {}, {"snapshot-fd", "lock-fd", "part-timeout"}, {}}, arguments);
+  if (!parsed) return parsed.error();
+  if (!parsed->has("snapshot-fd")) {
+    return make_error(Errc::kInvalidArgument, "--snapshot-fd is needed");
+  }
+  auto snapshot = descriptor(*parsed, "snapshot-fd");
+  if (!snapshot) return snapshot.error();
+  auto lock = descriptor(*parsed, "lock-fd");
+  if (!lock) return lock.error();
+  auto timeout = integer_option(*parsed, "part-timeout", 1, kDefaultPartTimeout);
+  if (!timeout) return timeout.error();
+  WriteArguments result{*snapshot, *lock, {}};
+  result.options.part_timeout = std::chrono::seconds(*timeout);
+  return result;
+}
+
+int say(const nlohmann::json& line, int status, std::ostream& out) {
+  out << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
+  return status;
+}
+
+int say_failure(const Error& error, int status, std::ostream& out) {
+  return say({{"ok", false}, {"error", error.message}}, status, out);
+}
+
+}  // namespace
+
+int run_write(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  auto parsed = parse_write(arguments);
+  if (!parsed) return report_usage("write", parsed.error(), err);
+  // What ends the job, or whoever reads the result, is no reason to lose the checkpoint.
+  for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
+  auto memory = SnapshotMemory::map(parsed->snapshot_fd);
+  if (!memory) return say_failure(memory.error(), kExitDataInvalid, out);
+  auto snapshot = open_snapshot(memory->bytes());
+  if (!snapshot) return say_failure(snapshot.error(), kExitDataInvalid, out);
+  auto written = write_snapshot(posix_file_system(), *snapshot, parsed->options);
+  if (!written) return say_failure(written.error(), kExitCheckpointFailed, out);
+  return say({{"ok", true},
+              {"path", written->path},
+              {"bytes", written->bytes},
+              {"seconds", written->seconds},
+              {"warnings", written->warnings}},
+             kExitSuccess, out);
+}
+
+}  // namespace ddp::checkpoint
