@@ -67,7 +67,7 @@ class PieceWriter {
     of_file_.update(piece);
     bytes_ += piece.size();
     const bool follows = pending_.data() + pending_.size() == piece.data();
-    if (follows && pending_.size() + piece.size() <= kWritePiece) {
+    if (follows && pending_.size() + piece.size() <= pace_.piece) {
       pending_ = {pending_.data(), pending_.size() + piece.size()};
       return {};
     }
@@ -78,8 +78,8 @@ class PieceWriter {
 
   Result<void> flush() {
     if (pending_.empty()) return {};
-    if (pace_) {
-      if (auto allowed = pace_(pending_.size()); !allowed) return allowed;
+    if (pace_.before) {
+      if (auto allowed = pace_.before(pending_.size()); !allowed) return allowed;
     }
     return file_.append(std::exchange(pending_, {}));
   }
@@ -95,10 +95,11 @@ class PieceWriter {
   std::span<const std::byte> pending_;
 };
 
-Result<std::string> write_tensor(PieceWriter& writer, std::span<const std::byte> bytes) {
+Result<std::string> write_tensor(PieceWriter& writer, std::span<const std::byte> bytes,
+                                 std::size_t most) {
   Checksum of_tensor;
   while (!bytes.empty()) {
-    const auto piece = bytes.first(std::min(bytes.size(), kWritePiece));
+    const auto piece = bytes.first(std::min(bytes.size(), most));
     of_tensor.update(piece);
     if (auto added = writer.add(piece); !added) return added.error();
     bytes = bytes.subspan(piece.size());
@@ -130,13 +131,13 @@ Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& pat
   PieceWriter writer(**file, pace);
   WrittenShard shard;
   for (std::string_view rest = *header; !rest.empty();) {
-    const std::string_view piece = rest.substr(0, kWritePiece);
+    const std::string_view piece = rest.substr(0, pace.piece);
     auto written = writer.add(std::as_bytes(std::span(piece.data(), piece.size())));
     if (!written) return written.error();
     rest.remove_prefix(piece.size());
   }
   for (const TensorView& tensor : tensors) {
-    auto checksum = write_tensor(writer, tensor.bytes);
+    auto checksum = write_tensor(writer, tensor.bytes, pace.piece);
     if (!checksum) return checksum.error();
     shard.tensors.push_back({tensor.name, std::move(*checksum)});
   }

@@ -61,10 +61,14 @@ struct WrittenShard {
   std::vector<Tensor> tensors;
 };
 
-// Asked before each piece of at most kWritePiece bytes is written: may wait, and ends the writing
-// by an error. May be empty.
-using WritePace = std::function<Result<void>(std::size_t bytes)>;
 inline constexpr std::size_t kWritePiece = std::size_t{1} << 20;
+
+// Who writes slowly, or may be told to stop.
+struct WritePace {
+  std::size_t piece = kWritePiece;  // The most bytes between two questions; 1 to kWritePiece.
+  // Asked before each piece: may wait, and ends the writing by an error. May be empty.
+  std::function<Result<void>(std::size_t bytes)> before;
+};
 
 // Creates the file and makes its contents durable (not its name: that is sync_directory). Tensors
 // in the order of lies_before; those that follow one another in memory too are written together.

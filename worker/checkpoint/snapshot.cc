@@ -17,33 +17,34 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kMagic = "DDPSNAP\n";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::string_view kImageMagic = "DDPSNAP\n";
+constexpr std::uint32_t kImageVersion = 1;
 constexpr std::uint32_t kSealed = 0x5ea1edu;
-constexpr std::size_t kChecksumDigits = 32;
+constexpr std::size_t kImageChecksumDigits = 32;
 constexpr std::size_t kMaxSaveId = 64;
 
 // The first bytes of an image.
-struct Header {
+struct ImageHeader {
   char magic[8];
   std::uint32_t version;
   std::uint32_t sealed;  // Written last.
   std::uint64_t data_end;
   std::uint64_t plan_bytes;
-  char plan_checksum[kChecksumDigits];
-  char header_checksum[kChecksumDigits];  // Of the fields before, as if not sealed.
+  char plan_checksum[kImageChecksumDigits];
+  char header_checksum[kImageChecksumDigits];  // Of the fields before, as if not sealed.
 };
-static_assert(sizeof(Header) <= kSnapshotHeaderBytes);
-static_assert(offsetof(Header, header_checksum) + kChecksumDigits == sizeof(Header));
+static_assert(sizeof(ImageHeader) <= kSnapshotHeaderBytes);
+static_assert(offsetof(ImageHeader, header_checksum) + kImageChecksumDigits == sizeof(ImageHeader));
 
 template <typename... Args>
-Error corrupt(fmt::format_string<Args...> format, Args&&... args) {
+Error bad_image(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(Errc::kCorrupt, format, std::forward<Args>(args)...);
 }
 
-std::string checksum_of_header(Header header) {
+std::string checksum_of_image_header(ImageHeader header) {
   header.sealed = 0;
-  return checksum_of(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, header_checksum)));
+  return checksum_of(
+      std::as_bytes(std::span(&header, 1)).first(offsetof(ImageHeader, header_checksum)));
 }
 
 bool is_word(std::string_view text) {
@@ -58,7 +59,7 @@ bool is_save_id(std::string_view text) {
 }
 
 // Names that writers use among themselves are no names of files.
-bool is_file_name(std::string_view name) {
+bool is_snapshot_file(std::string_view name) {
   return is_word(name) && name.ends_with(".safetensors") && !name.starts_with('.');
 }
 
@@ -77,7 +78,7 @@ std::optional<std::string> complaint_about(const SnapshotPlan& plan) {
   std::set<std::string_view> file_names;
   std::set<std::pair<Rank, std::string_view>> tensor_names;
   for (const SnapshotFile& file : plan.files) {
-    if (!is_file_name(file.name)) return fmt::format("\"{}\" is no name of a file", file.name);
+    if (!is_snapshot_file(file.name)) return fmt::format("\"{}\" is no name of a file", file.name);
     if (!file_names.insert(file.name).second) return fmt::format("file {} twice", file.name);
     if (file.owner != kReplicated && file.owner != plan.rank) {
       return fmt::format("file {} belongs to rank {}", file.name, file.owner);
@@ -157,19 +158,19 @@ Result<std::string> plan_text_of(const SnapshotPlan& plan) {
   }
 }
 
-Result<SnapshotTensor> parse_tensor(const json& item, std::uint64_t data_end) {
+Result<SnapshotTensor> parse_snapshot_tensor(const json& item, std::uint64_t data_end) {
   SnapshotTensor tensor;
   tensor.name = item.at("name").get<std::string>();
   tensor.shape = item.at("shape").get<std::vector<std::int64_t>>();
   tensor.offset = item.at("offset").get<std::uint64_t>();
   const auto type = tensor_type_from_name(item.at("dtype").get_ref<const std::string&>());
-  if (!type) return corrupt("the type of tensor \"{}\" is unknown", tensor.name);
+  if (!type) return bad_image("the type of tensor \"{}\" is unknown", tensor.name);
   tensor.type = *type;
   const auto bytes = tensor_bytes(*type, tensor.shape);
-  if (!bytes) return corrupt("the shape of tensor \"{}\" is malformed", tensor.name);
+  if (!bytes) return bad_image("the shape of tensor \"{}\" is malformed", tensor.name);
   if (tensor.offset < kSnapshotHeaderBytes || tensor.offset > data_end ||
       *bytes > data_end - tensor.offset) {
-    return corrupt("tensor \"{}\" lies outside the image", tensor.name);
+    return bad_image("tensor \"{}\" lies outside the image", tensor.name);
   }
   return tensor;
 }
@@ -199,42 +200,44 @@ Result<SnapshotPlan> parse_plan(const json& root, std::uint64_t data_end) {
     file.name = item.at("name").get<std::string>();
     file.owner = item.at("owner").get<Rank>();
     for (const json& tensor_item : item.at("tensors")) {
-      auto tensor = parse_tensor(tensor_item, data_end);
+      auto tensor = parse_snapshot_tensor(tensor_item, data_end);
       if (!tensor) return tensor.error();
       file.tensors.push_back(std::move(*tensor));
     }
     plan.files.push_back(std::move(file));
   }
-  if (auto complaint = complaint_about(plan)) return corrupt("{}", *complaint);
+  if (auto complaint = complaint_about(plan)) return bad_image("{}", *complaint);
   return plan;
 }
 
-Result<Header> checked_header(std::span<const std::byte> image) {
+Result<ImageHeader> checked_header(std::span<const std::byte> image) {
   if (image.size() < kSnapshotHeaderBytes) {
-    return corrupt("the image has {} bytes, its header alone takes {}", image.size(),
-                   kSnapshotHeaderBytes);
+    return bad_image("the image has {} bytes, its header alone takes {}", image.size(),
+                     kSnapshotHeaderBytes);
   }
-  Header header;
+  ImageHeader header;
   std::memcpy(&header, image.data(), sizeof header);
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (std::string_view(header.magic, sizeof header.magic) != kMagic || header.version != kVersion) {
-    return corrupt("this is no snapshot of version {}", kVersion);
+  if (std::string_view(header.magic, sizeof header.magic) != kImageMagic ||
+      header.version != kImageVersion) {
+    return bad_image("this is no snapshot of version {}", kImageVersion);
   }
   if (header.sealed != kSealed)
-    return corrupt("the snapshot is not sealed: its copy was cut short");
-  if (checksum_of_header(header) != std::string_view(header.header_checksum, kChecksumDigits)) {
-    return corrupt("the checksum of the header is wrong");
+    return bad_image("the snapshot is not sealed: its copy was cut short");
+  if (checksum_of_image_header(header) !=
+      std::string_view(header.header_checksum, kImageChecksumDigits)) {
+    return bad_image("the checksum of the header is wrong");
   }
   if (header.data_end < kSnapshotHeaderBytes || header.data_end > image.size() ||
       header.plan_bytes > image.size() - header.data_end) {
-    return corrupt("data up to {} and a plan of {} bytes in an image of {}", header.data_end,
-                   header.plan_bytes, image.size());
+    return bad_image("data up to {} and a plan of {} bytes in an image of {}", header.data_end,
+                     header.plan_bytes, image.size());
   }
   return header;
 }
 
 std::uint32_t* sealed_word(std::span<std::byte> image) {
-  return reinterpret_cast<std::uint32_t*>(image.data() + offsetof(Header, sealed));
+  return reinterpret_cast<std::uint32_t*>(image.data() + offsetof(ImageHeader, sealed));
 }
 
 }  // namespace
@@ -242,10 +245,14 @@ std::uint32_t* sealed_word(std::span<std::byte> image) {
 std::string shard_file_name(Rank rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 std::string rank_file_name(Rank rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
+Result<void> check_plan(const SnapshotPlan& plan) {
+  const auto complaint = complaint_about(plan);
+  if (!complaint) return {};
+  return make_error(Errc::kInvalidArgument, "cannot be saved: {}", *complaint);
+}
+
 Result<SnapshotLayout> lay_out(SnapshotPlan plan) {
-  if (auto complaint = complaint_about(plan)) {
-    return make_error(Errc::kInvalidArgument, "cannot be saved: {}", *complaint);
-  }
+  if (auto good = check_plan(plan); !good) return good.error();
   SnapshotLayout layout;
   layout.data_end = place_tensors(plan.files);
   auto text = plan_text_of(plan);
@@ -270,13 +277,14 @@ void unseal_snapshot(std::span<std::byte> image) {
 void seal_snapshot(std::span<std::byte> image, const SnapshotLayout& layout) {
   DDP_CHECK(image.size() >= layout.bytes, "{} bytes for {}", image.size(), layout.bytes);
   std::memcpy(image.data() + layout.data_end, layout.plan_text.data(), layout.plan_text.size());
-  Header header{};
-  std::memcpy(header.magic, kMagic.data(), sizeof header.magic);
-  header.version = kVersion;
+  ImageHeader header{};
+  std::memcpy(header.magic, kImageMagic.data(), sizeof header.magic);
+  header.version = kImageVersion;
   header.data_end = layout.data_end;
   header.plan_bytes = layout.plan_text.size();
-  std::memcpy(header.plan_checksum, checksum_of(layout.plan_text).data(), kChecksumDigits);
-  std::memcpy(header.header_checksum, checksum_of_header(header).data(), kChecksumDigits);
+  std::memcpy(header.plan_checksum, checksum_of(layout.plan_text).data(), kImageChecksumDigits);
+  std::memcpy(header.header_checksum, checksum_of_image_header(header).data(),
+              kImageChecksumDigits);
   std::memcpy(image.data(), &header, sizeof header);
   std::atomic_ref(*sealed_word(image)).store(kSealed, std::memory_order_release);
 }
@@ -286,18 +294,18 @@ Result<Snapshot> open_snapshot(std::span<const std::byte> image) {
   if (!header) return header.error();
   const auto plan_bytes = image.subspan(header->data_end, header->plan_bytes);
   const std::string text(reinterpret_cast<const char*>(plan_bytes.data()), plan_bytes.size());
-  if (checksum_of(text) != std::string_view(header->plan_checksum, kChecksumDigits)) {
-    return corrupt("the checksum of the plan is wrong");
+  if (checksum_of(text) != std::string_view(header->plan_checksum, kImageChecksumDigits)) {
+    return bad_image("the checksum of the plan is wrong");
   }
   auto root = parse_strict(text, kMaxManifestDepth);
-  if (!root) return corrupt("the plan: {}", root.error().message);
+  if (!root) return bad_image("the plan: {}", root.error().message);
   Snapshot snapshot;
   try {
     auto plan = parse_plan(*root, header->data_end);
-    if (!plan) return corrupt("the plan: {}", plan.error().message);
+    if (!plan) return bad_image("the plan: {}", plan.error().message);
     snapshot.plan = std::move(*plan);
   } catch (const json::exception& error) {
-    return corrupt("the plan: a member is missing or of another type: {}", error.what());
+    return bad_image("the plan: a member is missing or of another type: {}", error.what());
   }
   for (const SnapshotFile& file : snapshot.plan.files) {
     auto& spans = snapshot.bytes.emplace_back();

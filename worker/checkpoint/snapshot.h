@@ -87,8 +87,10 @@ struct SnapshotLayout {
 };
 
 // kInvalidArgument, naming the thing, for what could not be written or read back: names twice,
-// shapes without a size, values that JSON cannot carry, a save id or file name that is no plain
-// name, a rank outside its world.
+// shapes without a size, a save id or file name that is no plain name, a rank outside its world.
+Result<void> check_plan(const SnapshotPlan& plan);
+
+// kInvalidArgument as check_plan, and for values that JSON cannot carry.
 Result<SnapshotLayout> lay_out(SnapshotPlan plan);
 
 // Whoever reads the image from now on finds no snapshot in it. At least kSnapshotHeaderBytes.

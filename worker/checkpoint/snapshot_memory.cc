@@ -11,7 +11,7 @@
 namespace ddp::checkpoint {
 namespace {
 
-Error io_error(const char* what, std::uint64_t bytes, int error_number) {
+Error memory_error(const char* what, std::uint64_t bytes, int error_number) {
   return make_error(Errc::kIo, "cannot {} {} bytes for a snapshot: {}", what, bytes,
                     std::generic_category().message(error_number));
 }
@@ -22,19 +22,19 @@ Result<SnapshotMemory> SnapshotMemory::create(std::uint64_t bytes) {
   DDP_CHECK(bytes > 0, "no bytes");
   SnapshotMemory memory;
   UniqueFd fd(::memfd_create("ddp-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return io_error("make memory of", bytes, errno);
+  if (!fd) return memory_error("make memory of", bytes, errno);
   // Memory that is not there is an error here and a SIGBUS at the first touch otherwise.
   int result = 0;
   do {
     result = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes));
   } while (result < 0 && errno == EINTR);
-  if (result < 0) return io_error("get", bytes, errno);
+  if (result < 0) return memory_error("get", bytes, errno);
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-    return io_error("seal", bytes, errno);
+    return memory_error("seal", bytes, errno);
   }
   void* data =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
-  if (data == MAP_FAILED) return io_error("map", bytes, errno);
+  if (data == MAP_FAILED) return memory_error("map", bytes, errno);
   memory.fd_ = std::move(fd);
   memory.data_ = static_cast<std::byte*>(data);
   memory.size_ = bytes;
@@ -51,7 +51,7 @@ Result<SnapshotMemory> SnapshotMemory::map(int fd) {
   }
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
   void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return io_error("map", bytes, errno);
+  if (data == MAP_FAILED) return memory_error("map", bytes, errno);
   SnapshotMemory memory;
   memory.data_ = static_cast<std::byte*>(data);
   memory.size_ = bytes;

@@ -1,0 +1,189 @@
+#include "worker/checkpoint/snapshot_writer.h"
+
+#include <map>
+#include <utility>
+
+#include "worker/checkpoint/safetensors.h"
+#include "worker/checkpoint/save_folder.h"
+#include "worker/checkpoint/save_time.h"
+#include "worker/checkpoint/snapshot_publish.h"
+
+namespace ddp::checkpoint {
+namespace {
+
+Manifest empty_part(const SnapshotPlan& plan) {
+  Manifest part;
+  part.step = plan.step;
+  part.epoch = plan.epoch;
+  part.round = plan.round;
+  part.world_size = plan.world_size;
+  part.save_id = plan.save_id;
+  part.rank_state.assign(static_cast<std::size_t>(plan.world_size), nlohmann::json::object());
+  part.rank_state[static_cast<std::size_t>(plan.rank)] = plan.rank_state;
+  return part;
+}
+
+std::uint64_t bytes_of(const Manifest& part) {
+  std::uint64_t bytes = 0;
+  for (const FileRecord& file : part.files) bytes += file.bytes;
+  return bytes;
+}
+
+// Of what the snapshot says, without a look at the disk.
+std::uint64_t bytes_of(const Snapshot& snapshot) {
+  std::uint64_t bytes = 0;
+  for (const auto& file : snapshot.bytes) {
+    for (const auto& tensor : file) bytes += tensor.size();
+  }
+  return bytes;
+}
+
+// One call of write_snapshot.
+class Writing {
+ public:
+  Writing(FileSystem& files, const Snapshot& snapshot, const WriterOptions& options)
+      : files_(files),
+        snapshot_(snapshot),
+        plan_(snapshot.plan),
+        options_(options),
+        folder_(files, plan_),
+        time_(options, plan_.bytes_per_second) {}
+
+  Result<Written> run() {
+    const TimePoint begin = time_.now();
+    auto done = plan_.publishes() ? publish() : contribute();
+    if (!done) return given_up(done.error());
+    written_.seconds = std::chrono::duration<double>(time_.now() - begin).count();
+    return written_;
+  }
+
+ private:
+  Result<void> contribute() {
+    // In the order in which a publisher goes on: the part, then the manifest, then the checkpoint.
+    // Asked in another order, all three could be missed, and files be removed that a published
+    // checkpoint has; the same if a failure to look were taken for an answer.
+    auto part = folder_.read_part(plan_.rank);
+    if (part) {
+      written_.bytes = bytes_of(*part);
+      return {};
+    }
+    if (part.error().code == Errc::kIo) return part.error();
+    written_.bytes = bytes_of(snapshot_);
+    auto merged = folder_.has_manifest();
+    if (!merged) return merged.error();
+    if (*merged) return {};
+    auto published = folder_.directory().find_save(plan_.step, plan_.save_id);
+    if (!published) return published.error();
+    if (*published) return {};
+    auto shared = write_share();
+    // A failed rename may have happened all the same (NFS). Then the publisher counts on the part.
+    if (!shared && folder_.read_part(plan_.rank)) return {};
+    return shared;
+  }
+
+  Result<void> publish() {
+    Directory& directory = folder_.directory();
+    auto published = directory.find_save(plan_.step, plan_.save_id);
+    if (!published) return published.error();
+    if (*published) {
+      // A publisher before this one died behind the rename, perhaps before it was durable.
+      written_.bytes = bytes_of(snapshot_);
+      if (auto synced = files_.sync_directory(plan_.directory); !synced) return synced;
+      return finish(**published);
+    }
+    if (auto part = folder_.read_part(plan_.rank)) {
+      written_.bytes = bytes_of(*part);
+    } else if (folder_.read_manifest()) {
+      written_.bytes = bytes_of(snapshot_);
+    } else if (auto shared = write_share(); !shared) {
+      return shared;
+    }
+    auto entry =
+        publish_save(files_, folder_, plan_, time_, options_.part_timeout, written_.warnings);
+    if (!entry) return entry.error();
+    return finish(*entry);
+  }
+
+  Result<void> finish(const Entry& entry) {
+    written_.path = entry.path;
+    for (std::string& line : tidy_up(folder_.directory(), entry, plan_.retention)) {
+      written_.warnings.push_back(std::move(line));
+    }
+    return {};
+  }
+
+  Result<void> write_share() {
+    if (auto alive = time_.alive(); !alive) return alive;
+    if (auto made = folder_.make(); !made) {
+      // Whoever cannot say so lets the publisher wait.
+      if (folder_.make()) folder_.add_failure(made.error().message);
+      return made;
+    }
+    touched_ = true;
+    folder_.remove_own();
+    Manifest part = empty_part(plan_);
+    for (std::size_t i = 0; i < plan_.files.size(); ++i) {
+      if (plan_.files[i].tensors.empty()) continue;
+      if (auto added = write_file(i, part); !added) return added;
+    }
+    written_.bytes = bytes_of(part);
+    return folder_.add_part(part);
+  }
+
+  Result<void> write_file(std::size_t index, Manifest& part) {
+    const SnapshotFile& file = plan_.files[index];
+    std::vector<TensorView> views;
+    for (std::size_t i = 0; i < file.tensors.size(); ++i) {
+      const SnapshotTensor& tensor = file.tensors[i];
+      views.push_back({tensor.name, tensor.type, tensor.shape, snapshot_.bytes[index][i]});
+    }
+    auto written = write_safetensors(files_, join_path(folder_.path(), file.name), std::move(views),
+                                     {}, time_.pace());
+    if (!written) return written.error();
+    part.files.push_back({file.name, written->bytes, written->checksum});
+    std::map<std::string, std::string> checksums;
+    for (auto& tensor : written->tensors) checksums[tensor.name] = std::move(tensor.checksum);
+    for (const SnapshotTensor& tensor : file.tensors) {
+      part.tensors.push_back({tensor.name, file.owner, file.name, tensor.type, tensor.shape,
+                              checksums.at(tensor.name)});
+    }
+    return {};
+  }
+
+  // Cleans up and says what is the matter.
+  Error given_up(const Error& error) {
+    if (plan_.publishes()) {
+      (void)folder_.directory().discard(folder_.path());
+      return error;
+    }
+    const auto names = folder_.names();
+    const bool gone = !names && names.error().code == Errc::kNotFound;
+    if (gone && touched_ && error.code != Errc::kAborted) {
+      return make_error(Errc::kAborted, "rank 0 has given up this save ({})", error.message);
+    }
+    if (touched_) folder_.remove_own();
+    folder_.add_failure(error.message);
+    return error;
+  }
+
+  FileSystem& files_;
+  const Snapshot& snapshot_;
+  const SnapshotPlan& plan_;
+  const WriterOptions& options_;
+  SaveFolder folder_;
+  SaveTime time_;
+  bool touched_ = false;  // There may be files of this call.
+  Written written_;
+};
+
+}  // namespace
+
+Result<Written> write_snapshot(FileSystem& files, const Snapshot& snapshot,
+                               const WriterOptions& options) {
+  if (auto good = check_plan(snapshot.plan); !good) return good.error();
+  DDP_CHECK(snapshot.bytes.size() == snapshot.plan.files.size(), "{} of {} files",
+            snapshot.bytes.size(), snapshot.plan.files.size());
+  return Writing(files, snapshot, options).run();
+}
+
+}  // namespace ddp::checkpoint
