@@ -22,7 +22,7 @@ using nlohmann::json;
 
 constexpr auto kPoll = 20ms;
 // A holder that is just writing its name; the file still has the name of the one before.
-constexpr auto kNaming = 500ms;
+constexpr auto kNaming = 200ms;
 
 struct Holder {
   std::string job_id;

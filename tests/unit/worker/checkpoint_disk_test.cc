@@ -1,24 +1,21 @@
 #include <sys/mount.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include "tests/support/checkpoint_samples.h"
+#include "tests/support/private_tmpfs.h"
 #include "tests/support/temp_dir.h"
 
 // The real file system: a real disk, a full one, a read-only one.
 namespace ddp::checkpoint {
 namespace {
 
+using test::in_private_tmpfs;
 using test::publish_sample;
 using test::salt_of;
 using test::SampleTensor;
@@ -66,36 +63,6 @@ TEST(CheckpointDisk, FailuresCarryPathAndReason) {
             Errc::kExists);
   EXPECT_EQ(posix_file_system().create_file((scratch.path() / "file").string()).error().code,
             Errc::kExists);
-}
-
-// Runs the body in a child process with a tmpfs of its own at `mount_point`; returns what the body
-// returned, or an empty text if this process may not mount.
-std::string in_private_tmpfs(const std::string& mount_point, const std::string& options,
-                             const std::function<std::string()>& body) {
-  int ends[2];
-  EXPECT_EQ(::pipe(ends), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    std::string answer;
-    if (::unshare(CLONE_NEWNS) == 0 &&
-        ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-        ::mount("tmpfs", mount_point.c_str(), "tmpfs", 0, options.c_str()) == 0) {
-      answer = body();
-    }
-    const ssize_t sent = ::write(ends[1], answer.data(), answer.size());
-    ::_exit(sent == static_cast<ssize_t>(answer.size()) ? 0 : 1);
-  }
-  ::close(ends[1]);
-  std::string answer;
-  char piece[4096];
-  for (ssize_t got = 0; (got = ::read(ends[0], piece, sizeof piece)) > 0;) {
-    answer.append(piece, static_cast<std::size_t>(got));
-  }
-  ::close(ends[0]);
-  int status = 0;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  return answer;
 }
 
 TEST(CheckpointDisk, AFullDiskFailsCleanlyAndTheOldOneStays) {
