@@ -115,7 +115,7 @@ void AgentCore::handle(const wire::Refused& message) {
 void AgentCore::settle() {
   DDP_CHECK(phase_ == Phase::kIdle && live_.empty(), "{} workers live", live_.size());
   if (ending_ && !parked_.empty()) return stop_workers(SIGTERM, ending_->summary);
-  if (ending_) return exit_now();
+  if (ending_) return leave_and_exit();
   if (link_ == Link::kClosed) return begin_connecting();
   if (link_ != Link::kJoined) return;
   // A round that ended well before Stop came is reported as such first: it need not be run again.
@@ -150,19 +150,39 @@ void AgentCore::end(int exit_code, std::string summary, std::string report) {
       config::AgentResult{exit_code, std::move(summary), std::move(report), last_round_, restarts_};
 }
 
-void AgentCore::exit_now() {
+void AgentCore::leave_and_exit() {
   if (link_ == Link::kJoining || link_ == Link::kJoined) {
     if (leaving_) send(wire::Leave{ending_->summary});
     emit(Disconnect{});
   }
   link_ = Link::kClosed;
+  left_ = true;
+  if (snapshots_ == 0 || signals_ > 1 || parent_lost_) return exit_now();
+  emit(Print{fmt::format("waiting until {} of this node is written",
+                         snapshots_ == 1 ? "a part of a checkpoint"
+                                         : fmt::format("{} parts of checkpoints", snapshots_))});
+}
+
+void AgentCore::exit_now() {
   exited_ = true;
-  emit(Exit{*ending_});
+  emit(Exit{*ending_, parent_lost_});
+}
+
+std::vector<Action> AgentCore::on_snapshots(TimePoint now, int count) {
+  now_ = now;
+  snapshots_ = count;
+  if (left_ && !exited_ && count == 0) exit_now();
+  return take();
 }
 
 std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
   now_ = now;
   if (exited_) return take();
+  ++signals_;
+  if (left_) {
+    if (signals_ > 1) exit_now();
+    return take();
+  }
   if (ending_) {
     if (!live_.empty()) emit(KillWorkers{});
     return take();
@@ -185,10 +205,13 @@ std::vector<Action> AgentCore::on_parent_lost(TimePoint now) {
   now_ = now;
   if (exited_) return take();
   leaving_ = false;
+  parent_lost_ = true;
   end(kExitInternal, "ddp-run is gone", "");
   parked_.clear();
-  if (phase_ == Phase::kIdle) {
+  if (left_) {
     exit_now();
+  } else if (phase_ == Phase::kIdle) {
+    leave_and_exit();
   } else if (phase_ != Phase::kClearing) {
     if (!live_.empty()) emit(KillWorkers{});
     clear_round();

@@ -78,6 +78,8 @@ struct Print {  // A line for the person in front of the terminal, without a pre
 };
 struct Exit {
   config::AgentResult result;
+  // What writes snapshots of checkpoints goes on alone; else it is ended with all that is left.
+  bool spare_writers = false;
 };
 using Action =
     std::variant<Connect, Disconnect, SendToCoordinator, SpawnWorkers, SignalWorkers, KillWorkers,
@@ -137,8 +139,12 @@ class AgentCore {
   std::vector<Action> on_hung_workers(TimePoint now, const std::set<int>& hung);
   // `operations`: what the workers were waiting for, if the round failed; goes with Stopped.
   std::vector<Action> on_round_cleared(TimePoint now, std::vector<std::string> operations = {});
+  // How many snapshots of checkpoints this node still has to write, whenever that changes. It comes
+  // to 0 in bounded time, and until then this node does not exit: it waits after it has left the
+  // job.
+  std::vector<Action> on_snapshots(TimePoint now, int count);
   // The user's signal to this node (forwarded by ddp-run): stop the workers with it, leave, exit
-  // with 128 + signal. A second one kills them at once.
+  // with 128 + signal. A second one kills them at once, and gives up what is not written yet.
   std::vector<Action> on_signal(TimePoint now, int signal);
   // ddp-run is gone: kill everything now, exit.
   std::vector<Action> on_parent_lost(TimePoint now);
@@ -200,6 +206,7 @@ class AgentCore {
   void clear_round();
   void settle();
   void end(int exit_code, std::string summary, std::string report);
+  void leave_and_exit();
   void exit_now();
   template <typename T>
   void emit(T action) {
@@ -261,6 +268,10 @@ class AgentCore {
   bool success_owed_ = false;       // Succeeded is owed.
   bool succeeded_ = false;          // It was sent, and the round was not ended since.
   std::optional<wire::RoundStart> next_round_;  // To be started.
+  int snapshots_ = 0;                           // To be written.
+  int signals_ = 0;                             // From the user.
+  bool parent_lost_ = false;
+  bool left_ = false;  // Nothing but snapshots_ keeps us from exiting.
   bool exited_ = false;
 };
 

@@ -45,7 +45,7 @@ std::string make_error_folder(const config::JobSpec& spec) {
 }  // namespace
 
 RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Console::Pair console,
-                               Events events)
+                               Events events, const std::string& writer)
     : spec_(std::move(spec)),
       environment_(own_environment()),
       events_(std::move(events)),
@@ -55,11 +55,17 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
                std::move(console),
                usable_cores(),
                MemoryKills::of_this_process(),
+               0,
                make_error_folder(spec_),
                [this](const Worker& worker, const WorkerExit& exit) { on_exit(worker, exit); },
                [this](Worker& worker, const wire::WorkerMessage& message) {
                  on_message(worker, message);
-               }} {}
+               }},
+      writers_(io, {.program = writer, .environment = environment_},
+               {.on_count = [this](int count) { events_.on_snapshots(count); },
+                .print = [this](const std::string& text) { print(text); }}) {
+  context_.snapshots = writers_.limit();
+}
 
 RoundProcesses::~RoundProcesses() {
   for (const auto& worker : workers_) worker->close();
@@ -110,6 +116,7 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
     }
     worker->take_place(round, i, memory_->fd());
     workers_.push_back(worker);
+    if (checkpoint_wanted_) send_checkpoint_request(*worker);
     events_.on_hello(i, true);
   }
   for (const auto& worker : kept) worker->close();
@@ -157,9 +164,13 @@ void RoundProcesses::on_exit(const Worker& worker, const WorkerExit& exit) {
 }
 
 void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& message) {
+  if (const auto* snapshot = std::get_if<wire::SubmitSnapshot>(&message)) {
+    return take_snapshot(worker, *snapshot);
+  }
   const int local_rank = worker.local_rank();
   if (local_rank < 0) return;
   if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+    if (checkpoint_wanted_) send_checkpoint_request(worker);
     events_.on_hello(local_rank, hello->reconfigurable);
   } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
     if (worker.reconfigurable()) fill_standbys();
@@ -169,6 +180,28 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
   } else if (const auto* committed = std::get_if<wire::Committed>(&message)) {
     events_.on_committed(local_rank, committed->round, committed->step);
   }
+}
+
+void RoundProcesses::take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot) {
+  const std::weak_ptr<Worker> source = worker.weak_from_this();
+  writers_.submit(worker.pid(), fmt::format("local rank {}", worker.local_rank()), snapshot,
+                  worker.take_descriptors(), [source](const wire::SnapshotWritten& written) {
+                    const auto found = source.lock();
+                    if (!found || !found->running()) return false;
+                    found->send(written);
+                    return true;
+                  });
+}
+
+void RoundProcesses::request_checkpoint() {
+  checkpoint_wanted_ = true;
+  for (const auto& worker : workers_) send_checkpoint_request(*worker);
+}
+
+void RoundProcesses::send_checkpoint_request(Worker& worker) {
+  if (!worker.running() || !worker.said_hello() || worker.is_waiting()) return;
+  worker.send(wire::CheckpointRequest{});
+  checkpoint_wanted_ = false;
 }
 
 void RoundProcesses::signal(int number, const std::string& abort_reason,
@@ -246,14 +279,14 @@ void RoundProcesses::reap() {
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
     if (const auto worker = find(info.si_pid)) {
       worker->reap();
-    } else {
+    } else if (!writers_.reap(info.si_pid)) {
       ::waitid(P_PID, static_cast<id_t>(info.si_pid), nullptr, WEXITED | WNOHANG);
     }
   }
 }
 
 bool RoundProcesses::clear(const std::set<int>& keep, Duration limit) {
-  std::vector<pid_t> kept;
+  std::vector<pid_t> kept = writers_.pids();
   for (const auto& worker : workers_) {
     if (worker->is_waiting() && keep.contains(worker->local_rank())) kept.push_back(worker->pid());
   }
@@ -264,7 +297,7 @@ bool RoundProcesses::clear(const std::set<int>& keep, Duration limit) {
 }
 
 bool RoundProcesses::clear_all(Duration limit) {
-  if (!kill_descendants({}, limit)) return false;
+  if (!kill_descendants(writers_.pids(), limit)) return false;
   for (const auto& standby : std::exchange(standbys_, {})) standby->close();
   abandon();
   return true;

@@ -13,6 +13,7 @@
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
 #include "agent/process/round_memory.h"
+#include "agent/process/snapshot_writers.h"
 #include "agent/process/worker.h"
 #include "common/base/clock.h"
 #include "common/config/job_spec.h"
@@ -27,6 +28,9 @@ namespace ddp::agent {
 // Standbys (JobSpec.standby) are started when a worker that can take part in further rounds reports
 // progress: then they do not compete with the round's start, and a program that knows nothing of
 // rounds is never started outside one. One that dies is replaced in the round after.
+//
+// Processes that write snapshots of checkpoints belong to no round: nothing here ends them but
+// give_writers_up().
 class RoundProcesses {
  public:
   struct Events {
@@ -41,6 +45,8 @@ class RoundProcesses {
         [](int, Round, std::int64_t) {};
     std::function<void(int local_rank, Round round, std::int64_t step)> on_committed =
         [](int, Round, std::int64_t) {};
+    // How many snapshots of workers, live or not, are to be written.
+    std::function<void(int count)> on_snapshots = [](int) {};
   };
   struct StartFailure {
     int local_rank = 0;
@@ -48,7 +54,9 @@ class RoundProcesses {
     std::string why;
   };
 
-  RoundProcesses(asio::io_context& io, config::JobSpec spec, Console::Pair console, Events events);
+  // `writer`: the program ddp-checkpoint; empty: workers are told that snapshots are not taken.
+  RoundProcesses(asio::io_context& io, config::JobSpec spec, Console::Pair console, Events events,
+                 const std::string& writer = program_beside_us("ddp-checkpoint"));
   ~RoundProcesses();
   RoundProcesses(const RoundProcesses&) = delete;
   RoundProcesses& operator=(const RoundProcesses&) = delete;
@@ -61,6 +69,9 @@ class RoundProcesses {
   // signal to the process group of each whose local rank is not in `keep`.
   void signal(int number, const std::string& abort_reason, const std::set<int>& keep = {});
   void request_commit(const wire::CommitRequest& order, const std::set<int>& from);
+  // Orders `checkpoint_request` to the workers of the round that have said hello. Where there is
+  // none, the next one that says hello or takes a place gets it.
+  void request_checkpoint();
   // Those of `local_ranks` that do not wait in an operation of the round for another rank.
   std::set<int> hung(const std::set<int>& local_ranks) const;
   void dump_stacks(int local_rank);
@@ -74,8 +85,10 @@ class RoundProcesses {
   // `keep` that have parked stay with what they have started, and so do standbys. False if
   // something still lived after `limit`: call again. Workers that are killed here get no on_exit.
   bool clear(const std::set<int>& keep, Duration limit);
-  // The same for everything.
+  // The same for everything but the processes that write snapshots.
   bool clear_all(Duration limit);
+  // Kills what writes snapshots; clear_all() finds it then.
+  void give_writers_up() { writers_.give_up(); }
   // Lets go of what clear() or clear_all() could not kill, so that another round can start.
   void abandon(const std::set<int>& keep = {});
   // Sentences about what the workers of the round that was cleared last were waiting for; none if
@@ -88,6 +101,8 @@ class RoundProcesses {
   std::shared_ptr<Worker> take_waiting(std::vector<std::shared_ptr<Worker>>& kept, int local_rank);
   void on_exit(const Worker& worker, const WorkerExit& exit);
   void on_message(Worker& worker, const wire::WorkerMessage& message);
+  void take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot);
+  void send_checkpoint_request(Worker& worker);
   void fill_standbys();
   void keep_flights();
   void print(const std::string& text);
@@ -96,6 +111,8 @@ class RoundProcesses {
   const std::vector<std::string> environment_;
   const Events events_;
   WorkerContext context_;
+  SnapshotWriters writers_;
+  bool checkpoint_wanted_ = false;  // Nobody has been told yet.
   Round round_ = kNoRound;
   std::unique_ptr<RoundMemory> memory_;  // Empty: no round runs here.
   std::vector<std::shared_ptr<Worker>> workers_;

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <string_view>
 
@@ -34,6 +35,7 @@ struct ChildArguments {
   const int* inherited = nullptr;
   std::size_t inherited_count = 0;
   pid_t parent = 0;
+  bool detached = false;
   const char* failed_step = nullptr;
   int error = 0;
 };
@@ -57,11 +59,20 @@ void reset_signals() {
   ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, all_default, nullptr, kKernelSigsetBytes);
 }
 
+void ignore_requests_to_end() {
+  alignas(16) unsigned char ignore[64] = {};  // No flags, empty mask, behind the handler.
+  const auto handler = reinterpret_cast<std::uintptr_t>(SIG_IGN);
+  __builtin_memcpy(ignore, &handler, sizeof(handler));
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) {
+    ::syscall(SYS_rt_sigaction, number, ignore, nullptr, kKernelSigsetBytes);
+  }
+}
+
 // First failing step, or does not return. AddressSanitizer does not know the stack it runs on.
 [[gnu::no_sanitize_address]] const char* become_program(const ChildArguments& child) {
-  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
+  if (!child.detached && ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
   // A parent that died before prctl sends no signal.
-  if (::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
+  if (!child.detached && ::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
   // Where Yama limits ptrace to ancestors, our helper that reads a hung worker's stacks is none.
   ::prctl(PR_SET_PTRACER, child.parent);
   if (::setsid() < 0) return "setsid";
@@ -73,6 +84,7 @@ void reset_signals() {
     if (::fcntl(child.inherited[i], F_SETFD, 0) != 0) return "fcntl(F_SETFD)";
   }
   reset_signals();
+  if (child.detached) ignore_requests_to_end();
   ::execvpe(child.file, child.argv, child.envp);
   return "execvpe";
 }
@@ -156,6 +168,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.inherited = request.inherited_fds.data();
   child.inherited_count = request.inherited_fds.size();
   child.parent = ::getpid();
+  child.detached = request.detached;
 
   // No handler of ours may run in the child, on our memory.
   sigset_t all;

@@ -17,6 +17,9 @@ struct SpawnRequest {
   int stdout_fd = 1;
   int stderr_fd = 2;
   std::vector<int> inherited_fds;  // Stay open in the child under the same number.
+  // It goes on when this process ends, and ignores what asks a job to end: SIGHUP, SIGINT, SIGQUIT,
+  // SIGTERM, SIGUSR1, SIGUSR2.
+  bool detached = false;
 };
 
 struct SpawnedProcess {
@@ -25,8 +28,9 @@ struct SpawnedProcess {
 };
 
 // Starts a program in a session of its own, with /dev/null as standard input, default signal
-// handlers, no signal blocked and no descriptor but those named. It is killed (SIGKILL) when the
-// calling thread ends, so call from a thread that lives as long as the process: the main thread.
+// handlers, no signal blocked and no descriptor but those named. Unless it is detached it is killed
+// (SIGKILL) when the calling thread ends, so call from a thread that lives as long as the process:
+// the main thread.
 // Returns when the program runs or could not be started:
 //   kNotFound         there is no such program
 //   kInvalidArgument  it exists but cannot be executed

@@ -84,6 +84,7 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
                                .control_fd = pipes->control_worker.get(),
                                .shm_fd = shm_fd,
                                .usable_cores = context.usable_cores,
+                               .snapshots = context.snapshots,
                                .error_file = worker->error_path_};
   const auto started = worker->run(
       *pipes, worker_environment(context.spec, round, inputs, context.inherited_environment),
@@ -103,6 +104,7 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   worker->choose_error_file();
   const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
                                .usable_cores = context.usable_cores,
+                               .snapshots = context.snapshots,
                                .error_file = worker->error_path_};
   const auto started =
       worker->run(*pipes, standby_environment(context.spec, inputs, context.inherited_environment),
@@ -275,6 +277,7 @@ void Worker::close() {
 
 void Worker::on_message(const wire::WorkerMessage& message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message)) {
+    said_hello_ = true;
     reconfigurable_ = hello->reconfigurable;
     waiting_ = local_rank_ < 0 && reconfigurable_;
   } else if (const auto* parked = std::get_if<wire::Parked>(&message)) {

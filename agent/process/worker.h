@@ -31,6 +31,7 @@ struct WorkerContext {
   Console::Pair console;
   int usable_cores = 1;
   MemoryKills memory_kills;
+  int snapshots = 0;         // How many of one worker are taken at once.
   std::string error_folder;  // For error files where there is no --log-dir; empty: none.
   // Called once a process, after all its output has been read.
   std::function<void(const Worker&, const WorkerExit&)> on_exit;
@@ -54,6 +55,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   int local_rank() const { return local_rank_; }  // -1: a standby.
   // It has said that it can take part in further rounds.
   bool reconfigurable() const { return reconfigurable_; }
+  bool said_hello() const { return said_hello_; }
   // It waits for a round: it has left the one that it was in, or never was in one and said hello.
   bool is_waiting() const { return waiting_; }
 
@@ -69,6 +71,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // SIGKILL as soon as its stacks are written, if that is under way. Its exit tells `cause`.
   void kill(const std::string& cause);
   void send(const wire::WorkerOrder& order) { channel_->send(order); }
+  // Of the snapshot that on_message is being called for: WorkerChannel::take_descriptors().
+  std::vector<UniqueFd> take_descriptors() { return channel_->take_descriptors(); }
   // If it has ended: reads what it left, takes its status and calls on_exit.
   void reap();
   // Reads what is left and lets go of everything. The process must be gone, or its exit is not
@@ -94,6 +98,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Round round_ = kNoRound;
   pid_t pid_ = 0;
   bool running_ = false;
+  bool said_hello_ = false;
   bool reconfigurable_ = false;
   bool waiting_ = false;
   asio::posix::stream_descriptor pidfd_;

@@ -3,8 +3,10 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -17,6 +19,13 @@ constexpr int kReadsPerTurn = 16;
 // A dead worker cannot have left more than its socket buffer holds; a grandchild that holds the
 // socket may go on writing.
 constexpr int kReadsOfDrain = 256;
+// An image and a lock, with room to spare.
+constexpr std::size_t kDescriptorsKept = 8;
+
+void move_to(std::vector<UniqueFd>& from, std::vector<UniqueFd>& to) {
+  std::move(from.begin(), from.end(), std::back_inserter(to));
+  from.clear();
+}
 
 }  // namespace
 
@@ -42,7 +51,7 @@ void WorkerChannel::wait() {
 bool WorkerChannel::read_once() {
   if (!socket_.is_open()) return false;
   char buffer[kReadBytes];
-  const ssize_t size = ::recv(socket_.native_handle(), buffer, sizeof(buffer), MSG_DONTWAIT);
+  const ssize_t size = receive(buffer, sizeof(buffer));
   if (size < 0 && errno == EINTR) return true;
   if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   if (size <= 0) {
@@ -50,17 +59,51 @@ bool WorkerChannel::read_once() {
     return false;
   }
   decoder_.append({buffer, static_cast<std::size_t>(size)});
+  if (take_frames()) return true;
+  close();
+  return false;
+}
+
+bool WorkerChannel::take_frames() {
   for (;;) {
     const auto frame = decoder_.next();
-    if (!frame) {
-      close();
-      return false;
-    }
-    if (!*frame) return true;
+    if (!frame) return false;
+    if (!*frame) break;
+    current_ = std::exchange(incoming_, {});
+    if (decoder_.at_boundary()) move_to(latest_, current_);
     // A message of a kind that this agent does not know is skipped.
     if (const auto message = wire::decode_worker_message(**frame); message && socket_.is_open())
       on_message_(*message);
+    current_.clear();
   }
+  move_to(latest_, incoming_);
+  if (incoming_.size() > kDescriptorsKept) incoming_.clear();
+  return true;
+}
+
+ssize_t WorkerChannel::receive(char* buffer, std::size_t size) {
+  iovec bytes{buffer, size};
+  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsKept * sizeof(int))];
+  msghdr message{};
+  message.msg_iov = &bytes;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t count =
+      ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  if (count < 0) return count;
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
+       item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= item->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(item) + at, sizeof(fd));
+      latest_.emplace_back(fd);
+    }
+  }
+  // Some did not come, so which is which cannot be told any more.
+  if ((message.msg_flags & MSG_CTRUNC) != 0) latest_.clear();
+  return count;
 }
 
 void WorkerChannel::drain() {
@@ -133,6 +176,7 @@ bool WorkerChannel::send_once(Unsent& order) {
 void WorkerChannel::close() {
   std::error_code ignored;
   socket_.close(ignored);
+  for (auto* each : {&incoming_, &latest_, &current_}) each->clear();
   unsent_.clear();
   unsent_bytes_ = 0;
 }

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
@@ -17,7 +19,8 @@ namespace ddp::agent {
 
 // The agent's end of the socket to one worker (control_messages.h). A worker that never uses it,
 // that writes nonsense or that never reads is no problem: nonsense closes the channel, orders that
-// find no room wait, and those beyond kBacklogBytes are dropped. Lives on the thread of `io`.
+// find no room wait, and those beyond kBacklogBytes are dropped; so are descriptors that belong to
+// no snapshot. Lives on the thread of `io`.
 class WorkerChannel : public std::enable_shared_from_this<WorkerChannel> {
  public:
   using Callback = std::function<void(const wire::WorkerMessage&)>;
@@ -32,6 +35,9 @@ class WorkerChannel : public std::enable_shared_from_this<WorkerChannel> {
   // With a copy of `descriptor` on the first byte. Never dropped while the channel is open, so at
   // most one a round.
   void send(const wire::NewRound& order, int descriptor);
+  // Those that came with the snapshot that on_message is being called for, the image first; fewer
+  // than it names if they were lost on the way.
+  std::vector<UniqueFd> take_descriptors() { return std::exchange(current_, {}); }
   // Reads what has been sent up to this moment; on_message is called from inside. Call when the
   // worker has ended.
   void drain();
@@ -50,6 +56,10 @@ class WorkerChannel : public std::enable_shared_from_this<WorkerChannel> {
   void wait();
   // False when nothing more is to be read at the moment.
   bool read_once();
+  // As recv(); keeps the descriptors that come along.
+  ssize_t receive(char* buffer, std::size_t size);
+  // False when the stream cannot be understood any more.
+  bool take_frames();
   void push(Unsent order);
   // Sends until all is sent or the socket is full.
   void flush();
@@ -59,6 +69,11 @@ class WorkerChannel : public std::enable_shared_from_this<WorkerChannel> {
   asio::posix::stream_descriptor socket_;
   Callback on_message_;
   wire::FrameDecoder decoder_;
+  // Each descriptor belongs to the frame in which the read that brought it ended: a read goes no
+  // further than the bytes with which one was sent, and those are of one frame.
+  std::vector<UniqueFd> incoming_;  // Of the frame that is not complete yet.
+  std::vector<UniqueFd> latest_;    // Came with the latest read.
+  std::vector<UniqueFd> current_;   // Of the frame that on_message_ is being called for.
   std::deque<Unsent> unsent_;
   std::size_t unsent_bytes_ = 0;  // Invariant: what unsent_ has left to send.
   bool waiting_for_room_ = false;

@@ -20,6 +20,11 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
                                         const WorkerEnvInputs& inputs, int nproc,
                                         const std::vector<std::string>& inherited) {
   given["DDP_CONTROL_FD"] = std::to_string(inputs.control_fd);
+  if (inputs.snapshots > 0) {
+    given["DDP_SNAPSHOTS"] = std::to_string(inputs.snapshots);
+  } else {
+    hidden.insert("DDP_SNAPSHOTS");
+  }
   if (inputs.error_file.empty()) {
     hidden.insert("TORCHELASTIC_ERROR_FILE");
   } else {

@@ -17,7 +17,8 @@ struct WorkerEnvInputs {
   int control_fd = -1;  // DDP_CONTROL_FD: the worker's end of the socket to its agent.
   int shm_fd = -1;      // DDP_SHM_FD: memory of the local workers.
   int usable_cores =
-      1;  // Of this node; OMP_NUM_THREADS becomes the worker's share unless it is set.
+      1;              // Of this node; OMP_NUM_THREADS becomes the worker's share unless it is set.
+  int snapshots = 0;  // DDP_SNAPSHOTS: how many of a worker the agent takes at once; 0: absent.
   std::string error_file;  // TORCHELASTIC_ERROR_FILE; empty: the variable is absent.
 };
 

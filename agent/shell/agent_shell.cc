@@ -29,6 +29,13 @@ bool is_ignored(int signal) {
   return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
 }
 
+void unblock(int signal) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, signal);
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+}
+
 // A pipe that nobody reads any more: whoever started us is gone.
 bool has_reader(int fd) {
   pollfd check{fd, 0, 0};
@@ -92,14 +99,19 @@ RoundProcesses::Events AgentShell::worker_events() {
                 tell([=, this](TimePoint now) {
                   return core_.on_worker_committed(now, local_rank, round, step);
                 });
+              },
+          .on_snapshots =
+              [this](int count) {
+                tell([=, this](TimePoint now) { return core_.on_snapshots(now, count); });
               }};
 }
 
 int AgentShell::run() {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
     // nohup and its like start programs with a signal ignored and mean it.
     if (!is_ignored(signal)) user_signals_.add(signal);
   }
+  unblock(SIGUSR1);
   wait_for_signal();
   wait_for_child();
   watch_parent();
@@ -133,6 +145,7 @@ void AgentShell::wait_for_signal() {
   user_signals_.async_wait([this](const std::error_code& error, int signal) {
     if (error) return;
     wait_for_signal();
+    if (signal == SIGUSR1) return processes_.request_checkpoint();
     tell([this, signal](TimePoint now) { return core_.on_signal(now, signal); });
   });
 }
@@ -209,6 +222,7 @@ void AgentShell::perform(const KillWorker& action) {
 void AgentShell::perform(const Print& action) { print(action.text); }
 
 void AgentShell::perform(const Exit& action) {
+  if (!action.spare_writers) processes_.give_writers_up();
   clear_processes(std::nullopt, [this, result = action.result] { finish(result); });
 }
 

@@ -35,14 +35,14 @@ struct AgentStart {
 };
 
 // Carries out what AgentCore decides: sockets, timers, signals, processes. One thread, the main
-// thread, around one io_context. This process must be a child subreaper, ignore SIGPIPE and have no
-// children.
+// thread, around one io_context. This process must be a child subreaper, ignore SIGPIPE, have no
+// children, and may have SIGUSR1 blocked until run() has its handler.
 class AgentShell {
  public:
   AgentShell(asio::io_context& io, AgentStart start);
 
   // Runs the agent to its end and gives its exit status. Nothing of the job is left on this node
-  // then, and the result is written.
+  // then (but what writes checkpoints, where ddp-run was lost), and the result is written.
   int run();
 
  private:

@@ -57,9 +57,11 @@ void prepare_process() {
   ::signal(SIGTTOU, SIG_IGN);
   // An ignored SIGCHLD would make the kernel throw the statuses of workers away.
   ::signal(SIGCHLD, SIG_DFL);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  // SIGUSR1 has a meaning as soon as there is a handler for it; until then it waits.
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -118,7 +119,31 @@ int milliseconds_until(TimePoint deadline) {
   return static_cast<int>(std::max<Duration::rep>(left, 0));
 }
 
+// Zombies have none.
+bool has_in_environment(pid_t pid, std::string_view entry, int proc_fd) {
+  char path[32];
+  std::snprintf(path, sizeof(path), "%d/environ", pid);
+  const UniqueFd fd(::openat(proc_fd, path, O_RDONLY | O_CLOEXEC));
+  std::string text(1, '\0');  // Entries end with NUL; the first has none before it.
+  char buffer[16 * 1024];
+  for (ssize_t size = 1; fd && size > 0;) {
+    size = ::read(fd.get(), buffer, sizeof(buffer));
+    if (size > 0) text.append(buffer, static_cast<std::size_t>(size));
+  }
+  return text.find('\0' + std::string(entry) + '\0') != std::string::npos;
+}
+
 }  // namespace
+
+std::vector<pid_t> descendants_with(std::string_view entry) {
+  std::vector<pid_t> found;
+  if (!has_children()) return found;
+  const UniqueFd proc(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (const Process& process : descendants_of(::getpid(), {}, proc.get())) {
+    if (has_in_environment(process.pid, entry, proc.get())) found.push_back(process.pid);
+  }
+  return found;
+}
 
 bool kill_descendants(const std::vector<pid_t>& keep, Duration limit) {
   // A subreaper without children has no descendants; this saves reading all of /proc.

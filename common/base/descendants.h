@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <string_view>
 #include <vector>
 
 #include "common/base/clock.h"
@@ -19,5 +20,9 @@ namespace ddp {
 // otherwise; never longer than `limit`. False if something still lived then (a process in
 // uninterruptible sleep, or one whose signals this user may not send).
 bool kill_descendants(const std::vector<pid_t>& keep = {}, Duration limit = Duration(2'000));
+
+// The living descendants of this process that were started with `entry` (NAME=VALUE) in their
+// environment. A process that is just being started may not have it yet.
+std::vector<pid_t> descendants_with(std::string_view entry);
 
 }  // namespace ddp

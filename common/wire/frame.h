@@ -31,6 +31,8 @@ class FrameDecoder {
   // The next whole payload, nothing while it is incomplete, kProtocol when a length exceeds
   // kMaxFrameBytes (the stream is then unusable).
   Result<std::optional<std::string>> next();
+  // Whether the stream so far ends with a whole frame, and next() has given all of them.
+  bool at_boundary() const { return read_ == buffer_.size(); }
 
  private:
   std::string buffer_;

@@ -71,8 +71,11 @@ class SpawnSettings {
         &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     ::posix_spawnattr_setpgroup(&attributes, 0);
     sigset_t set;
+    // The agent unblocks it when it has a handler.
     ::sigemptyset(&set);
+    ::sigaddset(&set, SIGUSR1);
     ::posix_spawnattr_setsigmask(&attributes, &set);
+    ::sigemptyset(&set);
     ::sigaddset(&set, SIGPIPE);
     ::posix_spawnattr_setsigdefault(&attributes, &set);
   }

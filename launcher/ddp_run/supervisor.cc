@@ -1,8 +1,10 @@
 #include "launcher/ddp_run/supervisor.h"
 
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -13,7 +15,9 @@
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
 #include "common/config/scratch_folder.h"
+#include "common/config/snapshot_writer_mark.h"
 #include "common/wire/error_file.h"
+#include "launcher/ddp_run/exit_error.h"
 
 namespace ddp::run {
 namespace {
@@ -22,6 +26,9 @@ namespace {
 constexpr Duration kGrace{10'000};
 // How long nodes that are still connected may take to read how the job ended.
 constexpr Duration kDrainLimit{5'000};
+// Without a sign of life for so long, a process that writes a checkpoint is given up.
+constexpr Duration kQuietLimit{60'000};
+constexpr Duration kOrphanLook{50};
 
 bool is_ignored(int signal) {
   struct sigaction current {};
@@ -54,7 +61,7 @@ void tell_launcher_above(int exit_code, const std::string& summary, const std::s
 
 Supervisor::Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server)
     : io_(io), plan_(std::move(plan)), server_(std::move(server)), signals_(io), timer_(io) {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
     // nohup and its like start programs with a signal ignored and mean it.
     if (!is_ignored(signal)) signals_.add(signal);
   }
@@ -104,13 +111,18 @@ void Supervisor::start_agent() {
                                    [this](const AgentEnd& end) { on_agent_end(end); });
   if (!agent) return conclude(kExitInternal, agent.error().message, "");
   agent_ = std::move(*agent);
+  if (std::exchange(checkpoint_wanted_, false)) want_checkpoint();
 }
 
 void Supervisor::on_agent_end(const AgentEnd& end) {
   agent_.reset();
   timer_.cancel();
-  // A lost agent cannot clear up; one that reported has, and then this finds nothing.
-  kill_descendants();
+  // A lost agent cannot clear up; one that reported has, and then this finds nothing. What a lost
+  // one has had written is finished.
+  std::vector<pid_t> kept;
+  if (!end.result) adopt_orphans();
+  for (const auto& [pid, signs] : orphans_) kept.push_back(pid);
+  kill_descendants(kept);
   config::remove_scratch_folder(config::scratch_folder(plan_.spec.node_id));
   if (!end.result) return on_agent_lost(end.how);
   // The refusal is what became of the loss: the job ended while the successor was on its way.
@@ -147,8 +159,30 @@ void Supervisor::wait_for_signal() {
   signals_.async_wait([this](const std::error_code& error, int signal) {
     if (error) return;
     wait_for_signal();
-    on_signal(signal);
+    if (signal == SIGUSR1) {
+      want_checkpoint();
+    } else {
+      on_signal(signal);
+    }
   });
+}
+
+void Supervisor::want_checkpoint() {
+  if (agent_) {
+    agent_->signal(SIGUSR1);
+  } else {
+    checkpoint_wanted_ = true;
+  }
+}
+
+// An agent may wait as long as it takes to write checkpoints: it looks after that itself.
+void Supervisor::kill_when_overdue() {
+  if (!agent_) return;
+  const std::vector<pid_t> writers = descendants_with(config::kSnapshotWriterMark);
+  if (std::all_of(writers.begin(), writers.end(), [this](pid_t pid) { return is_orphan(pid); })) {
+    return agent_->signal(SIGKILL);
+  }
+  timer_.after(LifeSigns::kLook, [this] { kill_when_overdue(); });
 }
 
 void Supervisor::on_signal(int signal) {
@@ -162,9 +196,7 @@ void Supervisor::on_signal(int signal) {
   }
   agent_->signal(signal);
   if (!first) return;
-  timer_.after(Duration(plan_.spec.stop_timeout_ms) + kGrace, [this] {
-    if (agent_) agent_->signal(SIGKILL);
-  });
+  timer_.after(Duration(plan_.spec.stop_timeout_ms) + kGrace, [this] { kill_when_overdue(); });
 }
 
 bool Supervisor::prints_report() const {
@@ -189,7 +221,37 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
   server()->drain(kDrainLimit, [this] { say_farewell(); });
 }
 
+bool Supervisor::is_orphan(pid_t pid) const {
+  return std::any_of(orphans_.begin(), orphans_.end(),
+                     [pid](const auto& orphan) { return orphan.first == pid; });
+}
+
+// The children of a lost agent are ours by now.
+void Supervisor::adopt_orphans() {
+  for (const pid_t pid : descendants_with(config::kSnapshotWriterMark)) {
+    if (!is_orphan(pid)) orphans_.emplace_back(pid, LifeSigns(pid, kQuietLimit, kOrphanLook));
+  }
+}
+
+// Whether none writes any more.
+bool Supervisor::look_after_orphans() {
+  std::erase_if(orphans_, [](auto& orphan) {
+    const pid_t pid = orphan.first;
+    // Our child and not reaped, so the number is its own.
+    if (::waitpid(pid, nullptr, WNOHANG) != 0) return true;
+    if (orphan.second.check()) return false;
+    print(
+        fmt::format("ddp-run: process {}, which writes a checkpoint, has done nothing for {} s; "
+                    "it is given up",
+                    pid, kQuietLimit.count() / 1'000));
+    if (pid > 1) ::kill(pid, SIGKILL);
+    return true;
+  });
+  return orphans_.empty();
+}
+
 void Supervisor::say_farewell() {
+  if (!look_after_orphans()) return timer_.after(kOrphanLook, [this] { say_farewell(); });
   if (!etcd_) return io_.stop();
   etcd_->end([this] { io_.stop(); });
 }

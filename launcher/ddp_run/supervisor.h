@@ -1,12 +1,17 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 
+#include "common/base/life_signs.h"
 #include "common/net/timer.h"
 #include "launcher/ddp_run/agent_process.h"
 #include "launcher/ddp_run/etcd_hosting.h"
@@ -24,7 +29,8 @@ class Supervisor {
   Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server);
 
   // Runs to the end of the job and gives the exit status. Nothing of the job is left on this node
-  // then.
+  // then. SIGUSR1 asks the workers for a checkpoint; SIGTERM, SIGINT, SIGHUP and SIGQUIT end the
+  // node's part.
   int run();
 
  private:
@@ -36,6 +42,8 @@ class Supervisor {
   void on_job_finished(const wire::Finish& finish);
   void wait_for_signal();
   void on_signal(int signal);
+  void want_checkpoint();
+  void kill_when_overdue();
   // The end: tells the other nodes if they depend on this process, prints, and lets them read what
   // was sent.
   // `error` goes to the launcher above this one, if there is one.
@@ -45,6 +53,9 @@ class Supervisor {
   bool prints_report() const;
   // The rendezvous, while it runs in this process.
   server::Server* server() const { return etcd_ ? etcd_->server() : server_.get(); }
+  bool is_orphan(pid_t pid) const;
+  void adopt_orphans();
+  bool look_after_orphans();
   void say_farewell();
 
   asio::io_context& io_;
@@ -57,7 +68,10 @@ class Supervisor {
                       // coordinator has decided.
   std::optional<wire::Finish> finish_;  // Only where the rendezvous is hosted.
   int lost_agents_ = 0;
-  int interrupted_by_ = 0;  // The first signal.
+  // Processes of lost agents that finish a checkpoint. Children of ours, not reaped yet.
+  std::vector<std::pair<pid_t, LifeSigns>> orphans_;
+  bool checkpoint_wanted_ = false;  // There was no agent to tell.
+  int interrupted_by_ = 0;          // The first signal.
   std::optional<int> exit_code_;
 };
 

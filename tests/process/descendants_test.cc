@@ -94,5 +94,17 @@ TEST_F(KillDescendants, KeepsTheFamiliesThatItIsTold) {
 
 TEST_F(KillDescendants, NothingToDoIsSuccess) { EXPECT_TRUE(kill_descendants()); }
 
+TEST_F(KillDescendants, FindsThoseThatWereStartedWithAVariable) {
+  child("MARK=a sleep 1000 & MARK=b sleep 1000 & (MARK=a setsid sleep 1000 &); exec sleep 1000");
+  ASSERT_TRUE(wait_until([this] { return alive("sleep") == 4; }));
+  EXPECT_EQ(descendants_with("MARK=a").size(), 2u);
+  EXPECT_EQ(descendants_with("MARK=b").size(), 1u);
+  EXPECT_EQ(descendants_with("MARK=").size(), 0u);
+  EXPECT_EQ(descendants_with("ARK=a").size(), 0u);
+  EXPECT_EQ(descendants_with(mark_).size(), 4u);
+  kill_descendants();
+  EXPECT_EQ(descendants_with("MARK=a").size(), 0u);
+}
+
 }  // namespace
 }  // namespace ddp

@@ -25,7 +25,7 @@ struct SnapshotSubmission {
   std::string id;  // Unlike that of any other of this process that is under way.
   std::int64_t step = -1;
   std::int64_t bytes = 0;
-  int memfd = -1;    // Sealed image of `bytes` bytes; stays as it is until the answer has come.
+  int memfd = -1;    // The image; has F_SEAL_SHRINK and stays as it is until the answer has come.
   int lock_fd = -1;  // Holds the folder's lock, of the rank that publishes; else -1.
 };
 

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -349,6 +351,77 @@ TEST(WorkerChannel, NonsenseClosesItAndAWorkerThatNeverReadsBlocksNobody) {
   ASSERT_TRUE(test::run_until(io, [&] { return ::send(worker.get(), "x", 1, MSG_NOSIGNAL) < 0; }));
   EXPECT_EQ(messages, 1);
   channel->send(wire::Abort{1, "closed"});
+}
+
+// As a worker writes them: frame by frame, the descriptors with the first byte.
+void send_with(int socket, const std::string& bytes, const std::vector<int>& descriptors) {
+  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
+  std::vector<char> control(CMSG_SPACE(descriptors.size() * sizeof(int)));
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
+    std::memcpy(CMSG_DATA(header), descriptors.data(), descriptors.size() * sizeof(int));
+  }
+  ASSERT_EQ(::sendmsg(socket, &message, MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
+  return count;
+}
+
+// However the stream is cut, each snapshot has its own; what belongs to nothing is closed.
+TEST(WorkerChannel, SnapshotsHaveTheirDescriptors) {
+  asio::io_context io;
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const UniqueFd worker(ends[1]);
+  std::vector<std::string> got;
+  std::shared_ptr<WorkerChannel> channel;
+  channel = WorkerChannel::start(io, UniqueFd(ends[0]), [&](const wire::WorkerMessage& message) {
+    const auto* snapshot = std::get_if<wire::SubmitSnapshot>(&message);
+    if (snapshot == nullptr) return;
+    std::string names = snapshot->id;
+    if (snapshot->id != "not taken") {
+      for (const UniqueFd& fd : channel->take_descriptors()) {
+        names += " " + std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd.get()))
+                           .filename()
+                           .string();
+      }
+    }
+    got.push_back(names);
+  });
+  const auto frame = [](const std::string& id, bool locked) {
+    return wire::encode_frame(
+        wire::encode(wire::WorkerMessage(wire::SubmitSnapshot{id, 1, 1, locked})));
+  };
+  const UniqueFd null(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const UniqueFd zero(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  const std::size_t before = open_descriptors();
+  const std::string both = frame("both", true);
+  send_with(worker.get(), both.substr(0, 3), {null.get(), zero.get()});
+  send_with(worker.get(), both.substr(3) + frame("none", false), {});
+  send_with(worker.get(), frame("not taken", false), {null.get()});
+  send_with(worker.get(), frame("one", false), {zero.get()});
+  ASSERT_TRUE(test::run_until(io, [&] { return got.size() == 4; }));
+  EXPECT_THAT(got, testing::ElementsAre("both null zero", "none", "not taken", "one zero"));
+  // More at once than any snapshot has: none of them can be trusted.
+  send_with(worker.get(), frame("many", true), std::vector<int>(100, null.get()));
+  send_with(worker.get(), frame("next", false), {zero.get()});
+  ASSERT_TRUE(test::run_until(io, [&] { return got.size() == 6; }));
+  EXPECT_EQ(got[4], "many");
+  EXPECT_EQ(got[5], "next zero");
+  channel->close();
+  EXPECT_EQ(open_descriptors(), before - 1) << "but for the channel's";
 }
 
 // Whatever stands in the socket, the memory of a new round arrives, with its order and in its turn.

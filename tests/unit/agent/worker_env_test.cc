@@ -141,5 +141,15 @@ TEST(WorkerEnv, AStandbyHasNoPlaceNotEvenAnOuterLaunchers) {
               testing::Not(testing::Contains(testing::Key("DDP_STANDBY"))));
 }
 
+TEST(WorkerEnv, SaysHowManySnapshotsThisAgentTakesWhateverAnOuterOneDid) {
+  WorkerEnvInputs in = inputs();
+  in.snapshots = 2;
+  EXPECT_THAT(environment(in, {"DDP_SNAPSHOTS=7"}),
+              testing::Contains(testing::Pair("DDP_SNAPSHOTS", "2")));
+  in.snapshots = 0;
+  EXPECT_THAT(environment(in, {"DDP_SNAPSHOTS=7"}),
+              testing::Not(testing::Contains(testing::Key("DDP_SNAPSHOTS"))));
+}
+
 }  // namespace
 }  // namespace ddp::agent

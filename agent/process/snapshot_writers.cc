@@ -1,0 +1,317 @@
+#include "agent/process/snapshot_writers.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "agent/process/spawn.h"
+#include "common/base/check.h"
+#include "common/base/signal_name.h"
+#include "common/config/snapshot_writer_mark.h"
+
+namespace ddp::agent {
+namespace {
+
+constexpr int kNice = 10;
+// linux/ioprio.h is newer than some systems: the class "best effort", of it the lowest level.
+constexpr int kIoPriority = (2 << 13) | 7;
+constexpr int kIoPriorityOfProcess = 1;
+// More than a result needs; what a program writes beyond is cut off.
+constexpr std::size_t kOutputLimit = 64 * 1024;
+
+// Training comes first. Best effort: without these a writer is as good as any process.
+void lower_priority(pid_t pid) {
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(pid), kNice);
+  ::syscall(SYS_ioprio_set, kIoPriorityOfProcess, pid, kIoPriority);
+  // Where sessions share the processor evenly, a nice value counts inside its session alone.
+  const UniqueFd group(
+      ::open(fmt::format("/proc/{}/autogroup", pid).c_str(), O_WRONLY | O_CLOEXEC));
+  const std::string text = std::to_string(kNice);
+  if (group) (void)!::write(group.get(), text.data(), text.size());
+}
+
+// Not a pipe: a writer that outlives us must not be hurt by writing to it.
+UniqueFd output_file() { return UniqueFd(::memfd_create("ddp-writer", MFD_CLOEXEC)); }
+
+std::string last_line(int fd) {
+  struct stat info {};
+  if (fd < 0 || ::fstat(fd, &info) != 0) return "";
+  const auto size = static_cast<std::size_t>(std::max<off_t>(info.st_size, 0));
+  std::string text(std::min(size, kOutputLimit), '\0');
+  const ssize_t read =
+      ::pread(fd, text.data(), text.size(), static_cast<off_t>(size - text.size()));
+  text.resize(read > 0 ? static_cast<std::size_t>(read) : 0);
+  while (text.ends_with('\n')) text.pop_back();
+  return text.substr(text.rfind('\n') + 1);
+}
+
+std::optional<wire::SnapshotWritten> parse_result(const std::string& line) {
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  try {
+    wire::SnapshotWritten written;
+    written.ok = json.value("ok", false);
+    written.error = json.value("error", "");
+    written.path = json.value("path", "");
+    written.bytes = json.value("bytes", std::int64_t{0});
+    written.seconds = json.value("seconds", 0.0);
+    written.warnings = json.value("warnings", std::vector<std::string>{});
+    return written;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
+// Why it is no image; empty: it may be one. Only memory files have seals, and one that cannot
+// shrink does not end its reader by SIGBUS.
+std::string memory_fault(int fd, std::int64_t bytes) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) return "the snapshot's descriptor is no memory file (memfd_create)";
+  if ((seals & F_SEAL_SHRINK) == 0) {
+    return "the snapshot's memory may still shrink (F_ADD_SEALS, F_SEAL_SHRINK)";
+  }
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || bytes <= 0 || info.st_size < bytes) {
+    return fmt::format("the snapshot is said to have {} bytes, its memory has {}", bytes,
+                       info.st_size);
+  }
+  return "";
+}
+
+}  // namespace
+
+struct SnapshotWriters::Job {
+  Job(asio::io_context& io, int of, std::string called, wire::SubmitSnapshot message, Reply answer)
+      : worker(of),
+        name(std::move(called)),
+        snapshot(std::move(message)),
+        reply(std::move(answer)),
+        pidfd(io) {}
+
+  int worker;
+  std::string name;
+  wire::SubmitSnapshot snapshot;
+  Reply reply;
+  UniqueFd memory;
+  UniqueFd lock;
+  int runs = 0;
+  pid_t pid = 0;  // 0: it waits for its turn.
+  asio::posix::stream_descriptor pidfd;
+  UniqueFd out;
+  UniqueFd err;
+  std::optional<LifeSigns> life;
+};
+
+SnapshotWriters::SnapshotWriters(asio::io_context& io, Settings settings, Events events)
+    : io_(io), settings_(std::move(settings)), events_(std::move(events)), timer_(io) {}
+
+SnapshotWriters::~SnapshotWriters() = default;
+
+std::string SnapshotWriters::refusal(int worker, const wire::SubmitSnapshot& snapshot,
+                                     const std::vector<UniqueFd>& descriptors) const {
+  if (limit() == 0) return "the agent has no ddp-checkpoint beside it to write snapshots with";
+  const auto count = std::count_if(jobs_.begin(), jobs_.end(),
+                                   [worker](const Job& job) { return job.worker == worker; });
+  if (count >= kPerWorker) {
+    return fmt::format(
+        "{} snapshots of this worker are not written yet; wait for one before the next",
+        kPerWorker);
+  }
+  const std::size_t needed = snapshot.locked ? 2 : 1;
+  if (descriptors.size() < needed || !descriptors.front()) {
+    return fmt::format(
+        "{} of {} descriptors came with the snapshot; has the agent on this node too many files "
+        "open (ulimit -n)?",
+        descriptors.size(), needed);
+  }
+  return memory_fault(descriptors.front().get(), snapshot.bytes);
+}
+
+void SnapshotWriters::submit(int worker, const std::string& name,
+                             const wire::SubmitSnapshot& snapshot,
+                             std::vector<UniqueFd> descriptors, Reply reply) {
+  if (std::string why = refusal(worker, snapshot, descriptors); !why.empty()) {
+    wire::SnapshotWritten refused;
+    refused.id = snapshot.id;
+    refused.error = std::move(why);
+    reply(refused);
+    return;
+  }
+  Job& job = jobs_.emplace_back(io_, worker, name, snapshot, std::move(reply));
+  job.memory = std::move(descriptors[0]);
+  if (snapshot.locked) job.lock = std::move(descriptors[1]);
+  if (jobs_.size() == 1) timer_.after(settings_.look, [this] { look_after(); });
+  events_.on_count(under_way());
+  start_next(worker);
+}
+
+void SnapshotWriters::start_next(int worker) {
+  const auto next = std::find_if(jobs_.begin(), jobs_.end(),
+                                 [worker](const Job& job) { return job.worker == worker; });
+  if (next != jobs_.end() && next->pid == 0) run(next);
+}
+
+void SnapshotWriters::run(JobPlace job) {
+  ++job->runs;
+  job->out = output_file();
+  job->err = output_file();
+  if (!job->out || !job->err) return fail(job, "no descriptor is left for its writer's output");
+  SpawnRequest request;
+  request.command = {settings_.program, "write", "--snapshot-fd",
+                     std::to_string(job->memory.get())};
+  request.inherited_fds = {job->memory.get()};
+  if (job->lock) {
+    request.command.insert(request.command.end(), {"--lock-fd", std::to_string(job->lock.get())});
+    request.inherited_fds.push_back(job->lock.get());
+  }
+  request.environment = settings_.environment;
+  request.environment.emplace_back(config::kSnapshotWriterMark);
+  request.stdout_fd = job->out.get();
+  request.stderr_fd = job->err.get();
+  request.detached = true;
+  Result<SpawnedProcess> process = spawn(request);
+  if (!process) return fail(job, process.error().message);
+  job->pid = process->pid;
+  lower_priority(job->pid);
+  job->life.emplace(job->pid, settings_.quiet_limit, settings_.look);
+  job->pidfd.assign(process->pidfd.release());
+  wait(job);
+}
+
+void SnapshotWriters::wait(JobPlace job) {
+  job->pidfd.async_wait(asio::posix::stream_descriptor::wait_read,
+                        [this, pid = job->pid](const std::error_code& error) {
+                          if (!error) reap(pid);
+                        });
+}
+
+std::vector<pid_t> SnapshotWriters::pids() const {
+  std::vector<pid_t> all;
+  for (const Job& job : jobs_) {
+    if (job.pid != 0) all.push_back(job.pid);
+  }
+  return all;
+}
+
+bool SnapshotWriters::reap(pid_t pid) {
+  const auto job =
+      std::find_if(jobs_.begin(), jobs_.end(), [pid](const Job& one) { return one.pid == pid; });
+  if (pid <= 0 || job == jobs_.end()) return false;
+  siginfo_t info{};
+  const int result = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
+  if (result == 0 && info.si_pid == 0) return true;
+  job->pid = 0;
+  std::error_code ignored;
+  job->pidfd.close(ignored);
+  const bool exited = result == 0 && info.si_code == CLD_EXITED;
+  const int killed_by = result == 0 ? info.si_status : SIGKILL;
+  on_end(job, exited ? info.si_status : 0, exited ? 0 : killed_by);
+  return true;
+}
+
+void SnapshotWriters::on_end(JobPlace job, int exit_code, int signal) {
+  if (signal != 0 && job->runs < settings_.runs) {
+    events_.print(
+        fmt::format("the process that writes the checkpoint of step {} for {} was ended by {}; "
+                    "starting it again",
+                    job->snapshot.step, job->name, signal_name(signal)));
+    return run(job);
+  }
+  if (signal != 0) {
+    return fail(
+        job, fmt::format("its writer was ended by {}, {} times", signal_name(signal), job->runs));
+  }
+  auto written = parse_result(last_line(job->out.get()));
+  if (exit_code == 0 && written && written->ok) return finish(job, std::move(*written));
+  std::string why = written && !written->error.empty() ? written->error : last_line(job->err.get());
+  if (why.empty()) why = fmt::format("its writer ended with status {}", exit_code);
+  fail(job, why);
+}
+
+void SnapshotWriters::fail(JobPlace job, const std::string& why) {
+  wire::SnapshotWritten written;
+  written.error = why;
+  finish(job, std::move(written));
+}
+
+void SnapshotWriters::finish(JobPlace job, wire::SnapshotWritten written) {
+  const int worker = job->worker;
+  written.id = job->snapshot.id;
+  if (!job->reply(written)) tell_people(*job, written);
+  jobs_.erase(job);
+  if (jobs_.empty()) timer_.cancel();
+  start_next(worker);
+  events_.on_count(under_way());
+}
+
+// Where the worker cannot tell it. Of a checkpoint that is complete only one rank speaks.
+void SnapshotWriters::tell_people(const Job& job, const wire::SnapshotWritten& written) const {
+  if (written.ok && !written.path.empty()) {
+    events_.print(
+        fmt::format("the checkpoint of step {} was finished after its worker had ended: {}",
+                    job.snapshot.step, written.path));
+  } else if (!written.ok) {
+    events_.print(
+        fmt::format("the checkpoint of step {} was not finished by {}, whose worker has ended: {}",
+                    job.snapshot.step, job.name, written.error));
+  }
+}
+
+void SnapshotWriters::look_after() {
+  std::vector<pid_t> silent;
+  for (Job& job : jobs_) {
+    if (job.pid != 0 && !job.life->check()) silent.push_back(job.pid);
+  }
+  for (const pid_t pid : silent) {
+    const auto job =
+        std::find_if(jobs_.begin(), jobs_.end(), [pid](const Job& one) { return one.pid == pid; });
+    if (job == jobs_.end()) continue;
+    DDP_CHECK(pid > 1, "pid {} is no process's number", pid);
+    ::kill(pid, SIGKILL);
+    events_.print(
+        fmt::format("the process that writes the checkpoint of step {} for {} (pid {}) has done "
+                    "nothing for {:.3g} s; it is given up",
+                    job->snapshot.step, job->name, pid,
+                    static_cast<double>(settings_.quiet_limit.count()) / 1'000));
+    fail(job, "its writer hung and was given up");
+  }
+  if (!jobs_.empty()) timer_.after(settings_.look, [this] { look_after(); });
+}
+
+void SnapshotWriters::give_up() {
+  if (jobs_.empty()) return;
+  // What waits has had no turn, and gets none.
+  for (const pid_t pid : pids()) {
+    DDP_CHECK(pid > 1, "pid {} is no process's number", pid);
+    ::kill(pid, SIGKILL);
+  }
+  jobs_.clear();
+  timer_.cancel();
+  events_.on_count(0);
+}
+
+std::string program_beside_us(const std::string& name) {
+  std::array<char, 4096> path{};
+  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (size <= 0) return "";
+  const std::string_view own(path.data(), static_cast<std::size_t>(size));
+  std::string program = std::string(own.substr(0, own.rfind('/') + 1)) + name;
+  return ::access(program.c_str(), X_OK) == 0 ? program : "";
+}
+
+}  // namespace ddp::agent

@@ -1,0 +1,96 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <list>
+#include <string>
+#include <vector>
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/life_signs.h"
+#include "common/base/unique_fd.h"
+#include "common/net/timer.h"
+#include "common/wire/control_messages.h"
+
+namespace ddp::agent {
+
+// Writes the snapshots of checkpoints that workers hand to their agent: holds the memory, and runs
+// `ddp-checkpoint write` on it, whatever becomes of the worker and its round. One at a time for a
+// worker, in the order in which they came.
+//
+// A writer that is ended by a signal is started again, because writing can be repeated; one that
+// shows no sign of life is given up. The writers are no part of any round, run at low priority, and
+// go on alone if this process is killed: they hold all that they need.
+//
+// Lives on the thread of `io`. Destroying it leaves the writers alone.
+class SnapshotWriters {
+ public:
+  // How many a worker may have under way: one is written, one waits.
+  static constexpr int kPerWorker = 2;
+
+  struct Settings {
+    std::string program;                   // ddp-checkpoint; empty: nothing is taken.
+    std::vector<std::string> environment;  // Of the writers, NAME=value.
+    int runs = 3;                          // Of one writer, if signals end it.
+    Duration quiet_limit{60'000};          // Without a sign of life: given up.
+    Duration look = LifeSigns::kLook;
+  };
+  struct Events {
+    std::function<void(int under_way)> on_count;         // It has changed.
+    std::function<void(const std::string& text)> print;  // A line for people.
+  };
+  // Tells the worker. False if it is not there any more.
+  using Reply = std::function<bool(const wire::SnapshotWritten&)>;
+
+  SnapshotWriters(asio::io_context& io, Settings settings, Events events);
+  ~SnapshotWriters();
+  SnapshotWriters(const SnapshotWriters&) = delete;
+  SnapshotWriters& operator=(const SnapshotWriters&) = delete;
+
+  // How many snapshots of one worker are taken at once; 0: none, there is no program.
+  int limit() const { return settings_.program.empty() ? 0 : kPerWorker; }
+
+  // `descriptors`: the image (a memfd with F_SEAL_SHRINK) and, where `snapshot.locked`, the lock.
+  // `worker`: a number that tells it from other workers; `name`: for people. What cannot be taken
+  // is refused through `reply`, from inside. With nobody to reply to, people are told what became
+  // of the checkpoint.
+  void submit(int worker, const std::string& name, const wire::SubmitSnapshot& snapshot,
+              std::vector<UniqueFd> descriptors, Reply reply);
+  int under_way() const { return static_cast<int>(jobs_.size()); }
+  // The processes that write.
+  std::vector<pid_t> pids() const;
+  // Takes the status of this child if it is a writer that has ended. False if it is none of ours.
+  bool reap(pid_t pid);
+  // Kills the writers. What they were writing is lost; checkpoints that were there before are not.
+  void give_up();
+
+ private:
+  struct Job;
+  using JobPlace = std::list<Job>::iterator;
+
+  std::string refusal(int worker, const wire::SubmitSnapshot& snapshot,
+                      const std::vector<UniqueFd>& descriptors) const;
+  void start_next(int worker);
+  void run(JobPlace job);
+  void wait(JobPlace job);
+  void on_end(JobPlace job, int exit_code, int signal);
+  void finish(JobPlace job, wire::SnapshotWritten written);
+  void fail(JobPlace job, const std::string& why);
+  void tell_people(const Job& job, const wire::SnapshotWritten& written) const;
+  void look_after();
+
+  asio::io_context& io_;
+  const Settings settings_;
+  const Events events_;
+  std::list<Job> jobs_;  // As they came.
+  net::Timer timer_;
+};
+
+// The program `name` beside the running binary; empty if there is none that can be executed.
+std::string program_beside_us(const std::string& name);
+
+}  // namespace ddp::agent
