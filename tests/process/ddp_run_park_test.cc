@@ -60,7 +60,8 @@ TEST_F(DdpRunPark, SurvivorsKeepTheirProcessAndTheLostRankIsReplaced) {
 }
 
 TEST_F(DdpRunPark, AWorkerThatDoesNotParkInTimeIsReplacedLikeALostOne) {
-  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", kWorker, "stubborn", "1"});
+  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--shutdown-timeout", "1",
+                        kWorker, "stubborn", "1"});
   const pid_t first = place(job, 0, 0).pid;
   const pid_t stubborn = place(job, 0, 1).pid;
   ::kill(place(job, 0, 2).pid, SIGKILL);
