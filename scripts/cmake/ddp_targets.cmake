@@ -67,10 +67,23 @@ function(ddp_program name)
   target_link_options(${name} PRIVATE -Wl,--as-needed)
 endfunction()
 
-# ddp_test(NAME [TORCH] SOURCES file... LINK target... [LABELS l...] [TIMEOUT seconds]): a GoogleTest binary that is one ctest.
-# TORCH: it includes LibTorch's headers. DDP_BIN_DIR names the folder of the built programs for tests that start them.
+# ddp_place_test(NAME COST seconds [WAITS]): where a test stands among those that run side by side (tests/README.md). COST: its
+# time alone; the longest begin first. It takes two slots, one where it mostly waits.
+function(ddp_place_test name)
+  cmake_parse_arguments(ARG "WAITS" "COST" "" ${ARGN})
+  if(ARG_WAITS)
+    set(slots 1)
+  else()
+    set(slots 2)
+  endif()
+  set_tests_properties(${name} PROPERTIES PROCESSORS ${slots} COST ${ARG_COST})
+endfunction()
+
+# ddp_test(NAME [TORCH] SOURCES file... LINK target... [LABELS l...] [TIMEOUT seconds] [COST seconds] [WAITS]): a GoogleTest
+# binary that is one ctest. TORCH: it includes LibTorch's headers. COST and WAITS: ddp_place_test().
+# DDP_BIN_DIR names the folder of the built programs for tests that start them.
 function(ddp_test name)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;LINK;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;WAITS" "TIMEOUT;COST" "SOURCES;LINK;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test-bin)
   target_link_libraries(${name} PRIVATE ${ARG_LINK} ddp_test_flags GTest::gtest_main)
@@ -82,6 +95,14 @@ function(ddp_test name)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
+  endif()
+  if(NOT ARG_COST)
+    set(ARG_COST 1)
+  endif()
+  if(ARG_WAITS)
+    ddp_place_test(${name} COST ${ARG_COST} WAITS)
+  else()
+    ddp_place_test(${name} COST ${ARG_COST})
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "DDP_BIN_DIR=${CMAKE_BINARY_DIR}/bin;DDP_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
