@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <optional>
@@ -49,11 +50,19 @@ struct ProcessOptions {
 // goes.
 class Process {
  public:
+  // A program's main().
+  using Main = int (*)(int argc, char** argv);
+
   explicit Process(std::vector<std::string> arguments, const ProcessOptions& options = {})
+      : Process(nullptr, std::move(arguments), options) {}
+  // A program that is part of this one: nothing is loaded, which is most of a short life where
+  // libraries are large. Only while this process has a single thread. Ends without destructors.
+  Process(Main main, std::vector<std::string> arguments, const ProcessOptions& options = {})
       : out_(memory_file()), err_(memory_file()) {
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
+    std::fflush(nullptr);  // What is buffered is this process's to write.
     pid_ = ::fork();
     if (pid_ < 0) throw std::runtime_error("fork");
     if (pid_ > 0) return;
@@ -63,8 +72,13 @@ class Process {
     ::dup2(out_, STDOUT_FILENO);
     ::dup2(err_, STDERR_FILENO);
     if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) ::_exit(125);
-    ::execvp(argv[0], argv.data());
-    ::_exit(125);
+    if (main == nullptr) {
+      ::execvp(argv[0], argv.data());
+      ::_exit(125);
+    }
+    const int status = main(static_cast<int>(arguments.size()), argv.data());
+    std::fflush(nullptr);
+    ::_exit(status);
   }
   ~Process() {
     if (!status_) {
@@ -134,11 +148,15 @@ struct Finished {
 };
 
 // Runs a program to its end.
-inline Finished run(std::vector<std::string> arguments, const ProcessOptions& options = {},
-                    std::chrono::milliseconds limit = 60s) {
-  Process process(std::move(arguments), options);
+inline Finished run(Process::Main main, std::vector<std::string> arguments,
+                    const ProcessOptions& options = {}, std::chrono::milliseconds limit = 60s) {
+  Process process(main, std::move(arguments), options);
   const int status = process.wait(limit).value_or(-1);
   return Finished{status, process.out(), process.err()};
+}
+inline Finished run(std::vector<std::string> arguments, const ProcessOptions& options = {},
+                    std::chrono::milliseconds limit = 60s) {
+  return run(nullptr, std::move(arguments), options, limit);
 }
 
 // What runs one test of this very program in a process of its own, also a test that GoogleTest

@@ -18,6 +18,10 @@
 
 // The program ddp-train alone, as a world of one. With several workers it is started by ddp-run in
 // tests/process.
+
+// ddp-train's main(), part of this program: loading LibTorch takes longer than these trainings.
+extern "C" int ddp_train_main(int argc, char** argv);
+
 namespace ddp::train {
 namespace {
 
@@ -25,6 +29,9 @@ using test::Finished;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Arguments = std::vector<std::string>;
+
+// In place of ddp_train_main: the program bin/ddp-train, loaded anew.
+constexpr test::Process::Main kProgram = nullptr;
 
 Arguments command(const Arguments& flags) {
   const char* folder = std::getenv("DDP_BIN_DIR");
@@ -38,7 +45,7 @@ class TrainTest : public ::testing::TestWithParam<std::string> {
  protected:
   std::string path(const std::string& name) const { return folder_.path() / name; }
 
-  // A short training: 31 steps an epoch, of few samples, since starting LibTorch takes long enough.
+  // A short training: 31 steps an epoch, of few samples.
   Arguments small(const Arguments& more) const {
     Arguments flags = {"--train-samples", "250", "--test-samples", "200",     "--batch-size", "8",
                        "--epochs",        "3",   "--grad-sync",    GetParam()};
@@ -47,9 +54,9 @@ class TrainTest : public ::testing::TestWithParam<std::string> {
   }
 
   // Runs to a good end and gives the summary.
-  nlohmann::json train(Arguments flags) {
+  nlohmann::json train(Arguments flags, test::Process::Main main = ddp_train_main) {
     flags.insert(flags.end(), {"--summary", path("summary.json")});
-    last_ = test::run(command(flags), {}, std::chrono::minutes(2));
+    last_ = test::run(main, command(flags), {}, std::chrono::minutes(2));
     EXPECT_EQ(last_.status, 0) << last_.err;
     return nlohmann::json::parse(folder_.read("summary.json"));
   }
@@ -147,7 +154,7 @@ TEST_P(TrainTest, KilledTrainingEndsWithTheBytesOfAnUndisturbedOne) {
     process.kill(SIGKILL);
     ASSERT_TRUE(process.wait());
   }
-  const auto resumed = train(flags);
+  const auto resumed = train(flags, kProgram);
   EXPECT_GT(resumed.at("resumed_from_step"), 0);
   expect_same_result(resumed, undisturbed);
 }
@@ -282,7 +289,7 @@ class TrainErrors : public TrainTest {
  protected:
   void expect_failure(const Arguments& flags, int status,
                       const ::testing::Matcher<const std::string&>& message) {
-    last_ = test::run(command(flags), {}, std::chrono::minutes(2));
+    last_ = test::run(ddp_train_main, command(flags), {}, std::chrono::minutes(2));
     EXPECT_EQ(last_.status, status) << last_.out << last_.err;
     EXPECT_THAT(last_.err, AllOf(::testing::StartsWith("ddp-train: "), message));
     EXPECT_EQ(std::count(last_.err.begin(), last_.err.end(), '\n'), 1) << last_.err;
