@@ -58,11 +58,45 @@ class PosixWritableFile final : public WritableFile {
         retry_interrupted([&] { return ::write(fd_.get(), bytes.data(), count); });
     if (written < 0) return io_error("write", path_, errno);
     if (written == 0) return io_error("write", path_, EIO);
+    written_ += static_cast<std::size_t>(written);
+    if (auto pushed = push_to_disk(); !pushed) return pushed.error();
     return static_cast<std::size_t>(written);
   }
 
+  // Has the disk write while more comes, and waits for what is far behind: little is left for sync,
+  // little memory is dirty, and others see by the file's size how far it is on the disk. A failure
+  // is reported here or never.
+  Result<void> push_to_disk() {
+    for (; pushing_ && pushed_ + kWindow <= written_; pushed_ += kWindow) {
+      if (auto begun = sync_range(pushed_, SYNC_FILE_RANGE_WRITE); !begun) return begun;
+      if (pushed_ < kBehind) continue;
+      auto waited =
+          sync_range(pushed_ - kBehind, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                            SYNC_FILE_RANGE_WAIT_AFTER);
+      if (!waited) return waited;
+    }
+    return {};
+  }
+
+  Result<void> sync_range(std::uint64_t offset, unsigned flags) {
+    const int result = retry_interrupted(
+        [&] { return ::sync_file_range(fd_.get(), static_cast<off64_t>(offset), kWindow, flags); });
+    if (result == 0) return {};
+    if (errno == EIO || errno == ENOSPC || errno == EDQUOT) {
+      return io_error("write to disk", path_, errno);
+    }
+    pushing_ = false;  // This file system knows nothing of it.
+    return {};
+  }
+
+  static constexpr std::uint64_t kWindow = std::uint64_t{8} << 20;
+  static constexpr std::uint64_t kBehind = 4 * kWindow;
+
   UniqueFd fd_;
   std::string path_;
+  std::uint64_t written_ = 0;
+  std::uint64_t pushed_ = 0;  // Told to the disk, a multiple of kWindow.
+  bool pushing_ = true;
 };
 
 class PosixReadableFile final : public ReadableFile {
