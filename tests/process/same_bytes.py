@@ -3,7 +3,7 @@
 
 Trains once undisturbed, then again and again with one process killed (SIGKILL) at a random moment: a worker, an agent, or
 the ddp-run of one of two nodes, which is then started again. Compares weights_sha256 of every run and looks for processes
-and files that a disturbed run left behind. One seed, one list of disturbances; the seed is printed.
+and files that they left behind. One seed, one list of disturbances; the seed is printed. Two trainings run at a time.
 
 Without --count: each kind in each mode once, with DDP_TEST_FULL=1 twenty disturbances.
 
@@ -16,7 +16,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -51,7 +53,6 @@ parser.add_argument("--recipe", default=",".join(RECIPES))
 args = parser.parse_args()
 seed = args.seed if args.seed is not None else random.SystemRandom().randrange(1 << 32)
 print(f"same_bytes: --seed {seed}", flush=True)
-draw = random.Random(seed)
 base = Path(tempfile.mkdtemp(prefix="same_bytes."))
 
 
@@ -116,7 +117,7 @@ class Job:
             node.kill()
 
 
-def kill_one(job, kind):
+def kill_one(job, kind, draw):
     """SIGKILL to one process of that kind; gives what was killed, or None if there was none at this moment."""
     index = draw.randrange(len(job.nodes))
     node = job.nodes[index]
@@ -144,9 +145,8 @@ def shared_memory_files():
     return set(os.listdir("/dev/shm"))
 
 
-def disturbed(number, recipe, mode, kind, nodes, seconds, expected):
+def disturbed(number, recipe, mode, kind, nodes, seconds, expected, draw):
     moment = draw.uniform(0.02, 1.0) * seconds
-    before_shm, before_tmp = shared_memory_files(), set(os.listdir("/tmp"))
     job = Job(base / f"{number:02d}-{recipe}-{mode}-{kind}-{nodes}", recipe, mode, nodes)
     try:
         victim = None
@@ -157,7 +157,7 @@ def disturbed(number, recipe, mode, kind, nodes, seconds, expected):
                 for node in job.nodes:
                     node.processes()
             else:
-                victim = kill_one(job, kind)
+                victim = kill_one(job, kind, draw)
         result = job.finish()
     except BaseException:
         print(job.logs())
@@ -169,10 +169,6 @@ def disturbed(number, recipe, mode, kind, nodes, seconds, expected):
           f"{'same bytes' if same else 'DIFFERENT BYTES ' + result['weights_sha256']}", flush=True)
     if not same:
         raise AssertionError(f"the weights differ from the undisturbed run's {expected}\n{job.logs()}")
-    new_shm = shared_memory_files() - before_shm
-    new_tmp = {entry for entry in set(os.listdir("/tmp")) - before_tmp if "ddp" in entry or "torchelastic" in entry}
-    if new_shm or new_tmp:
-        raise AssertionError(f"left behind: /dev/shm {sorted(new_shm)}, /tmp {sorted(new_tmp)}")
     shutil.rmtree(job.folder)
 
 
@@ -182,7 +178,8 @@ def main():
     recipes = args.recipe.split(",")
     # Neighbours differ in both, so that a short run sees something of everything.
     ways = [(recipe, modes[(index + turn) % len(modes)]) for turn in range(len(modes)) for index, recipe in enumerate(recipes)]
-    reference, seconds = {}, {}
+    before_shm, before_tmp = shared_memory_files(), set(os.listdir("/tmp"))
+    reference, seconds, undisturbed_lock = {}, {}, {way: threading.Lock() for way in ways}
 
     def train_undisturbed(recipe, mode, nodes):
         job = Job(base / f"undisturbed-{recipe}-{mode}-{nodes}", recipe, mode, nodes, undisturbed=True)
@@ -196,12 +193,27 @@ def main():
         # Sums are in rank order wherever the ranks are, so one node and two give the same bytes.
         assert reference.setdefault((recipe, mode), weights) == weights, "one node and two nodes differ"
 
-    for number in range(args.count):
+    def disturb(number):
+        draw = random.Random(f"{seed} {number}")
         (recipe, mode), kind = ways[number % len(ways)], kinds[number % len(kinds)]
         nodes = 2 if kind == "node" else draw.choice([1, 2])
-        if (recipe, mode, nodes) not in seconds:
-            train_undisturbed(recipe, mode, nodes)
-        disturbed(number, recipe, mode, kind, nodes, seconds[recipe, mode, nodes], reference[recipe, mode])
+        with undisturbed_lock[recipe, mode]:
+            if (recipe, mode, nodes) not in seconds:
+                train_undisturbed(recipe, mode, nodes)
+        disturbed(number, recipe, mode, kind, nodes, seconds[recipe, mode, nodes], reference[recipe, mode], draw)
+
+    # A job of two workers spends half of its time on starting and on waiting.
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(disturb, number) for number in range(args.count)]:
+            try:
+                done.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+    new_shm = shared_memory_files() - before_shm
+    new_tmp = {entry for entry in set(os.listdir("/tmp")) - before_tmp if "ddp" in entry or "torchelastic" in entry}
+    if new_shm or new_tmp:
+        raise AssertionError(f"left behind: /dev/shm {sorted(new_shm)}, /tmp {sorted(new_tmp)}")
     shutil.rmtree(base)
 
 
