@@ -1,0 +1,177 @@
+// Where the nodes meet: endpoints, etcd, --rdzv-conf.
+#include "tests/unit/launcher/ddp_run_lines.h"
+
+namespace ddp::run {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(Flags, EtcdsEndpointsAndKeys) {
+  const Options options = options_of(
+      {"--rdzv-backend", "etcd", "--rdzv-endpoint", "e0,10.0.0.1:99,[fd00::1]", "--rdzv-id", "j",
+       "--rdzv-conf", "protocol=https,cacert=a,cert=b,key=c,etcd_prefix=/p,join_timeout=5", "a"});
+  ASSERT_TRUE(options.etcd);
+  EXPECT_THAT(etcd_urls(*options.etcd),
+              ElementsAre("https://e0:2379", "https://10.0.0.1:99", "https://[fd00::1]:2379"));
+  EXPECT_EQ(options.etcd->ca, "a");
+  EXPECT_EQ(options.etcd->certificate, "b");
+  EXPECT_EQ(options.etcd->key, "c");
+  EXPECT_EQ(options.etcd->prefix, "/p");
+  EXPECT_EQ(options.join_timeout_ms, 5'000);
+  EXPECT_TRUE(options.warnings.empty());
+
+  const Options older = options_of({"--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "e",
+                                    "--rdzv-id", "j", "--rdzv-conf", "is_host=1", "a"});
+  EXPECT_TRUE(older.etcd);
+  EXPECT_THAT(older.warnings, ElementsAre(HasSubstr("version 3"), HasSubstr("is_host")));
+  // --standalone overrides whatever names a rendezvous.
+  EXPECT_FALSE(options_of({"--standalone", "--rdzv-backend", "etcd", "a"}).etcd);
+}
+
+TEST(Flags, Endpoints) {
+  struct Case {
+    Arguments flags;
+    std::string host;
+    int port;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"--rdzv-endpoint", "node0"}, "node0", 29400},
+           {{"--rdzv-endpoint", "node0:0"}, "node0", 0},
+           {{"--rdzv-endpoint", "10.1.2.3:5"}, "10.1.2.3", 5},
+           {{"--rdzv-endpoint", "[fd00::1]:5"}, "fd00::1", 5},
+           {{"--rdzv-endpoint", "[fd00::1]"}, "fd00::1", 29400},
+           {{"--rdzv-endpoint", "::1"}, "::1", 29400},
+           {{"--master-addr", "m"}, "m", 29500},
+           {{"--master-addr", "m", "--master-port", "7"}, "m", 7},
+           {{"--master-addr", "fd00::1", "--master-port", "7"}, "fd00::1", 7},
+           {{"--master-port", "7"}, "127.0.0.1", 7},
+           {{"--rdzv-endpoint", "e:1", "--master-addr", "m", "--master-port", "7"}, "e", 1},
+           {{"--rdzv-backend", "static", "--master-addr", "m"}, "m", 29500},
+       }) {
+    Arguments arguments = c.flags;
+    arguments.push_back("a");
+    const Options options = options_of(arguments);
+    ASSERT_TRUE(options.endpoint) << testing::PrintToString(c.flags);
+    EXPECT_EQ(options.endpoint->host, c.host) << testing::PrintToString(c.flags);
+    EXPECT_EQ(options.endpoint->port, c.port) << testing::PrintToString(c.flags);
+  }
+  EXPECT_FALSE(options_of({"--standalone", "--rdzv-endpoint", "node0", "a"}).endpoint);
+}
+
+TEST(Flags, RendezvousConf) {
+  const Options options = options_of(
+      {"--rdzv-conf", "join_timeout=1,last_call_timeout=0,timeout=900,is_host=true", "a"});
+  EXPECT_EQ(options.join_timeout_ms, 1'000);
+  EXPECT_EQ(options.last_call_ms, 0);
+  EXPECT_EQ(options.is_host, true);
+  EXPECT_EQ(options_of({"--rdzv-conf", "timeout=2", "a"}).join_timeout_ms, 2'000);
+  EXPECT_EQ(
+      options_of({"--rdzv-conf", "join_timeout=2", "--join-timeout", "3", "a"}).join_timeout_ms,
+      3'000);
+  // The later of two replaces the earlier, as a whole.
+  EXPECT_EQ(options_of({"--rdzv-conf", "join_timeout=2", "--rdzv-conf", "is_host=0", "a"})
+                .join_timeout_ms,
+            600'000);
+  EXPECT_EQ(options_of({"--rdzv-conf", "is_host=0", "a"}).is_host, false);
+  const Options unknown = options_of({"--rdzv-conf", "read_timeout=5,join_timeout=4", "a"});
+  EXPECT_EQ(unknown.join_timeout_ms, 4'000);
+  ASSERT_EQ(unknown.warnings.size(), 1U);
+  EXPECT_THAT(unknown.warnings[0], HasSubstr("the key read_timeout has no effect"));
+}
+
+const char* const kEndpointForm =
+    "; write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400";
+
+INSTANTIATE_TEST_SUITE_P(
+    Endpoints, WrongLine,
+    testing::Values(
+        Wrong{{"--nnodes", "2", "a"},
+              64,
+              "--nnodes 2: --rdzv-endpoint is missing; all nodes name the same one, for example "
+              "--rdzv-endpoint "
+              "node0:29400"},
+        Wrong{{"--nnodes", "2", "--master-port", "29500", "a"},
+              64,
+              "--nnodes 2: --rdzv-endpoint is missing; all nodes name the same one, for example "
+              "--rdzv-endpoint "
+              "node0:29400"},
+        Wrong{{"--nnodes", "2", "--rdzv-endpoint", "h:0", "a"},
+              64,
+              "--rdzv-endpoint h:0: port 0 cannot be found by other nodes; write a port, for "
+              "example h:29400"},
+        Wrong{{"--nnodes", "2", "--rdzv-endpoint", "h", "--node-rank", "2", "a"},
+              64,
+              "--node-rank 2: ranks of 2 nodes go from 0 to 1"},
+        Wrong{{"--rdzv-endpoint", ":29400", "a"},
+              64,
+              std::string("--rdzv-endpoint :29400: the host is missing") + kEndpointForm},
+        Wrong{{"--rdzv-endpoint", "h:70000", "a"},
+              64,
+              std::string("--rdzv-endpoint h:70000: the port is not a number from 0 to 65535") +
+                  kEndpointForm},
+        Wrong{{"--rdzv-endpoint", "h:", "a"},
+              64,
+              std::string("--rdzv-endpoint h:: the port is not a number from 0 to 65535") +
+                  kEndpointForm},
+        Wrong{{"--rdzv-endpoint", "[::1", "a"},
+              64,
+              std::string("--rdzv-endpoint [::1: the bracket is not closed") + kEndpointForm},
+        Wrong{{"--rdzv-endpoint", "[h]:1", "a"},
+              64,
+              std::string("--rdzv-endpoint [h]:1: 'h' is no IPv6 address") + kEndpointForm},
+        Wrong{{"--rdzv-endpoint", "tcp://h:1", "a"},
+              64,
+              std::string("--rdzv-endpoint tcp://h:1: the port is not a number from 0 to 65535") +
+                  kEndpointForm},
+        Wrong{{"--rdzv-endpoint", "h/x", "a"},
+              64,
+              std::string("--rdzv-endpoint h/x: 'h/x' is no host name") + kEndpointForm},
+        Wrong{{"--rdzv-backend", "zeus", "a"},
+              64,
+              "--rdzv-backend zeus: there are c10d and static, which both mean ddp-run's own "
+              "rendezvous, and etcd"},
+        Wrong{
+            {"--rdzv-backend", "etcd", "--rdzv-id", "j", "a"},
+            64,
+            "--rdzv-backend etcd: --rdzv-endpoint is missing; name the cluster's client ports, for "
+            "example --rdzv-endpoint etcd0:2379,etcd1:2379"},
+        Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e", "a"},
+              64,
+              "--rdzv-backend etcd: --rdzv-id is missing; jobs that share a cluster are told apart "
+              "by "
+              "it, for example --rdzv-id mnist-7"},
+        Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e,f:0", "--rdzv-id", "j", "a"},
+              64,
+              "--rdzv-endpoint e,f:0: 'f:0' has port 0; etcd's client port is usually 2379"},
+        Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e", "--rdzv-id", "j", "--rdzv-conf",
+               "protocol=ftp", "a"},
+              64,
+              "--rdzv-conf protocol=ftp: protocol=ftp is neither http nor https"},
+        Wrong{{"--rdzv-id", "", "a"},
+              64,
+              "--rdzv-id : a job's name has 1 to 128 characters and no /"},
+        Wrong{{"--rdzv-id", "a/b", "a"},
+              64,
+              "--rdzv-id a/b: a job's name has 1 to 128 characters and no /"},
+        Wrong{{"--rdzv-conf", "join_timeout", "a"},
+              64,
+              "--rdzv-conf join_timeout: 'join_timeout' is not KEY=VALUE; write for example "
+              "join_timeout=60,is_host=true"},
+        Wrong{{"--rdzv-conf", "is_host=maybe", "a"},
+              64,
+              "--rdzv-conf is_host=maybe: is_host=maybe is neither true nor false"},
+        Wrong{{"--rdzv-conf", "join_timeout=0", "a"},
+              64,
+              "--rdzv-conf join_timeout=0: join_timeout=0 is not a number of seconds above 0; "
+              "write for example 60 "
+              "or 0.5"},
+        Wrong{{"--master-addr", "h:1", "a"},
+              64,
+              "--master-addr h:1: not a host name or address; the port goes into --master-port"},
+        Wrong{{"--master-port", "99999", "a"},
+              64,
+              "--master-port 99999: not a whole number from 0 to 65535"}));
+
+}  // namespace
+}  // namespace ddp::run

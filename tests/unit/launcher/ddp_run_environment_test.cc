@@ -1,0 +1,64 @@
+// What the environment says beside the line.
+#include "tests/unit/launcher/ddp_run_lines.h"
+
+namespace ddp::run {
+namespace {
+
+TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
+  const Environment environment{
+      {"PET_NNODES", "3"},  {"PET_NPROC_PER_NODE", "gpu"}, {"PET_RDZV_ENDPOINT", "h:99"},
+      {"PET_RDZV_ID", "x"}, {"PET_MAX_RESTARTS", "4"},     {"PET_NO_PYTHON", "1"},
+      {"PET_MODULE", "0"},  {"PET_JOIN_TIMEOUT", "9"},     {"PYTHON_EXEC", "/opt/python"}};
+  const Options options = options_of({"--nnodes=2", "train"}, environment);
+  EXPECT_EQ(options.max_nodes, 2);
+  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kGpu);
+  EXPECT_EQ(options.endpoint->host, "h");
+  EXPECT_EQ(options.endpoint->port, 99);
+  EXPECT_EQ(options.endpoint_flag, "PET_RDZV_ENDPOINT=h:99");
+  EXPECT_EQ(options.job_id, "x");
+  EXPECT_EQ(options.max_restarts, 4);
+  EXPECT_TRUE(options.no_python);
+  EXPECT_FALSE(options.module);
+  EXPECT_EQ(options.join_timeout_ms, 9'000);
+  EXPECT_EQ(options.python, "/opt/python");
+  EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "1"}}).standalone);
+  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}}).stop_timeout_ms, 5'000);
+  EXPECT_EQ(options_of({"--shutdown-timeout", "6", "a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}})
+                .stop_timeout_ms,
+            6'000);
+}
+
+TEST(Flags, NodesOfASlurmStepKeepItsOrder) {
+  const std::map<std::string, std::string> step{
+      {"SLURM_NODEID", "2"}, {"SLURM_STEP_NUM_NODES", "3"}, {"SLURM_STEP_NUM_TASKS", "3"}};
+  const Arguments flags{"--nnodes", "3", "--rdzv-endpoint", "n:1", "a"};
+  EXPECT_EQ(options_of(flags, step).node_rank, 2);
+  EXPECT_TRUE(options_of(flags, step).node_rank_is_slurms);
+  Arguments own = flags;
+  own.insert(own.begin(), {"--node-rank", "1"});
+  EXPECT_EQ(options_of(own, step).node_rank, 1);
+  EXPECT_FALSE(options_of(own, step).node_rank_is_slurms);
+  // A spare, a job of one node, several tasks a node.
+  EXPECT_EQ(options_of({"--nnodes", "2", "--rdzv-endpoint", "n:1", "a"}, step).node_rank, -1);
+  EXPECT_EQ(options_of({"a"}, step).node_rank, -1);
+  auto crowded = step;
+  crowded["SLURM_STEP_NUM_TASKS"] = "6";
+  EXPECT_EQ(options_of(flags, crowded).node_rank, -1);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Environment, WrongLine,
+    testing::Values(
+        Wrong{{"a"},
+              64,
+              "PET_NNODES=x: not a number of nodes; write N or MIN:MAX, for example 2 or 2:4",
+              {{"PET_NNODES", "x"}}},
+        Wrong{{"a"}, 64, "PET_STANDALONE=yes: neither 0 nor 1", {{"PET_STANDALONE", "yes"}}},
+        Wrong{{"a"},
+              64,
+              "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x: not a number of seconds from 0; write for example "
+              "60 or 0.5",
+              {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"}}}));
+
+}  // namespace
+}  // namespace ddp::run
