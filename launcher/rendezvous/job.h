@@ -146,6 +146,7 @@ class Job {
   // ---- job_restarts.cc ----
   void note_progress(Member& member, std::int64_t step, bool reports_progress);
   bool keeps_workers() const;
+  bool round_is_stepless() const;
   void decide_after_stop();
   std::optional<std::string> why_not_restarted(const wire::Failure& root) const;
   void restart_for(const wire::Failure& root);
@@ -223,6 +224,7 @@ class Job {
   std::int64_t best_step_ = -1;  // The largest that was ever reported.
   int no_progress_ = 0;          // Restarts in a row without a step beyond it.
   int restarts_in_row_ = 0;      // Likewise, with the one before them; for the back-off.
+  int stepless_in_row_ = 0;      // Restarts in a row whose workers made no step at all.
   TimePoint start_at_;           // No round begins before.
 
   Round round_ = kNoRound;  // That this coordinator has begun or adopted.

@@ -32,10 +32,13 @@ void Job::note_progress(Member& member, std::int64_t step, bool reports_progress
   best_step_ = std::max(best_step_, step);
 }
 
-// Workers that took part in a restart which brought nothing, and then fail again before a single
-// step, are not what the next round should begin with.
-bool Job::keeps_workers() const {
-  return !(round_is_restart_ && restarts_in_row_ >= 2 && round_reports_ && round_step_ < 0);
+// Workers that have failed before a single step, were kept, and fail again before a single step are
+// not what the next round should begin with. Where they make steps, if only those again that others
+// lost, they are well.
+bool Job::keeps_workers() const { return !(round_is_stepless() && stepless_in_row_ > 0); }
+
+bool Job::round_is_stepless() const {
+  return round_is_restart_ && round_reports_ && round_step_ < 0;
 }
 
 // Nothing takes part in the round any more.
@@ -85,6 +88,7 @@ void Job::restart_for(const wire::Failure& root) {
   const bool came_to_something =
       round_reports_ ? best_step_ > best_at_start_ : now_ - round_began_ >= kLongRound;
   if (came_to_something) restarts_in_row_ = 0;
+  stepless_in_row_ = round_is_stepless() ? stepless_in_row_ + 1 : 0;
   start_at_ = now_ + backoff(restarts_in_row_++);
   wait_for_nodes();
 }

@@ -172,6 +172,25 @@ TEST(Restart, WhatDoesNotHelpIsFollowedByAFreshStart) {
   EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers) << "it has come to a step";
 }
 
+// With commits further apart than losses, no step is new.
+TEST(Restart, StepsThatAreMadeAgainKeepTheWorkers) {
+  Reporting h(20);
+  h.step(7);
+  h.fail_round();
+  for (int i = 0; i < 5; ++i) {
+    h.delay();
+    h.step(3);
+    h.fail_round();
+    EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers);
+    h.delay();
+    h.fail_round();
+    EXPECT_TRUE(h.last<wire::Stop>(h.a).keep_workers) << "it has made steps before";
+  }
+  h.delay();
+  h.fail_round();
+  EXPECT_FALSE(h.last<wire::Stop>(h.a).keep_workers);
+}
+
 // ---- the job's record ----
 
 TEST(Record, IsKeptBeforeWhatDependsOnIt) {
