@@ -275,7 +275,8 @@ Result<std::optional<ValidSearch::Found>> ValidSearch::next() {
   }
   while (next_ < entries_->size()) {
     const Entry& entry = (*entries_)[next_++];
-    auto manifest = directory_->verify(entry);
+    auto manifest =
+        check_ == Check::kManifest ? directory_->inspect(entry) : directory_->verify(entry);
     if (manifest) return std::optional<Found>(Found{entry, std::move(*manifest)});
     reject(entry, manifest.error().message);
   }

@@ -107,7 +107,7 @@ class Directory {
   std::set<std::string> bad_;
 };
 
-// Newest valid checkpoint first, then the next, verifying each on the way.
+// Newest checkpoint first, then the next, checking each on the way.
 class ValidSearch {
  public:
   struct Found {
@@ -115,10 +115,15 @@ class ValidSearch {
     Manifest manifest;
   };
 
-  explicit ValidSearch(Directory& directory) : directory_(&directory) {}
+  enum class Check {
+    kEveryByte,
+    kManifest,  // And the sizes of the files. The caller verifies the rest, and rejects.
+  };
+  explicit ValidSearch(Directory& directory, Check check = Check::kEveryByte)
+      : directory_(&directory), check_(check) {}
 
-  // The newest not yet returned whose every checksum holds; nothing if there is no more. An error
-  // only if the folder itself cannot be read.
+  // The newest not yet returned that passes the check; nothing if there is no more. An error only
+  // if the folder itself cannot be read.
   Result<std::optional<Found>> next();
 
   // The one that next returned proved to be bad after all.
@@ -129,6 +134,7 @@ class ValidSearch {
 
  private:
   Directory* directory_;
+  Check check_;
   std::optional<std::vector<Entry>> entries_;
   std::size_t next_ = 0;
   std::vector<std::string> skipped_;
