@@ -100,7 +100,7 @@ void train_from_checkpoint(const Events& events, const char* folder, std::int64_
   const auto channel = ControlChannel::from_environment({});
   const auto group = init_process_group();  // Under torchrun, too.
   Training training;
-  Checkpointer checkpointer({folder, 2}, group);
+  Checkpointer checkpointer({folder, 2}, group, std::make_shared<CheckpointWriter>(channel.get()));
   checkpointer.add_module("model", *training.model);
   checkpointer.add_optimizer("optimizer", training.optimizer, *training.model);
   checkpointer.add_value(

@@ -65,6 +65,15 @@ inline std::string state_bytes(const torch::nn::Module& net, torch::optim::Optim
   return text + bytes_of_tensor(at::detail::getDefaultCPUGenerator().get_state());
 }
 
+// For tests that look at the folder right after save().
+inline CheckpointOptions at_once(std::string directory, int keep = 3) {
+  CheckpointOptions options;
+  options.directory = std::move(directory);
+  options.keep = keep;
+  options.asynchronous = false;
+  return options;
+}
+
 // Flips one bit in the middle of a file.
 inline void damage(const std::filesystem::path& path) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -75,10 +84,11 @@ inline void damage(const std::filesystem::path& path) {
   file.put(byte);
 }
 
+// But for the lock, which stays.
 inline std::vector<std::string> names_in(const std::filesystem::path& path) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(path)) {
-    names.push_back(entry.path().filename());
+    if (entry.path().filename() != ".lock") names.push_back(entry.path().filename());
   }
   std::sort(names.begin(), names.end());
   return names;

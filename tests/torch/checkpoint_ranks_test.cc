@@ -7,7 +7,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/checkpoint/file_system.h"
+#include "tests/torch/slow_disk.h"
 
 // Several ranks: one answer for all of them, per-rank state, another world size, and failures on
 // one rank alone.
@@ -26,7 +26,7 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 // The real disk, but what concerns one path fails while it is told to. Any thread.
-class FaultyDisk final : public FileSystem {
+class FaultyDisk final : public test::PlainDisk {
  public:
   std::atomic<bool> full = false;        // Creating a file with this in its path fails.
   std::atomic<bool> unreadable = false;  // Opening it fails.
@@ -36,43 +36,31 @@ class FaultyDisk final : public FileSystem {
     if (full && path.find(victim) != std::string::npos) {
       return make_error(Errc::kIo, "cannot write {}: No space left on device", path);
     }
-    return disk_.create_file(path);
+    return PlainDisk::create_file(path);
   }
   Result<std::unique_ptr<checkpoint::ReadableFile>> open_file(const std::string& path) override {
-    if (unreadable && path.find(victim) != std::string::npos) {
-      return make_error(Errc::kIo, "cannot read {}: Input/output error", path);
-    }
-    return disk_.open_file(path);
+    if (is_unreadable(path)) return unreadable_error(path);
+    return PlainDisk::open_file(path);
   }
-  Result<void> make_directory(const std::string& path) override {
-    return disk_.make_directory(path);
-  }
-  Result<std::vector<std::string>> list(const std::string& path) override {
-    return disk_.list(path);
-  }
-  Result<void> rename(const std::string& from, const std::string& to) override {
-    return disk_.rename(from, to);
-  }
-  Result<void> remove_file(const std::string& path) override { return disk_.remove_file(path); }
-  Result<void> remove_directory(const std::string& path) override {
-    return disk_.remove_directory(path);
-  }
-  Result<void> sync_directory(const std::string& path) override {
-    return disk_.sync_directory(path);
-  }
-  Result<void> make_symlink(const std::string& target, const std::string& path) override {
-    return disk_.make_symlink(target, path);
+  Result<std::shared_ptr<const checkpoint::MappedFile>> map_file(const std::string& path) override {
+    if (is_unreadable(path)) return unreadable_error(path);
+    return PlainDisk::map_file(path);
   }
 
  private:
-  FileSystem& disk_ = checkpoint::posix_file_system();
+  bool is_unreadable(const std::string& path) const {
+    return unreadable && path.find(victim) != std::string::npos;
+  }
+  static Error unreadable_error(const std::string& path) {
+    return make_error(Errc::kIo, "cannot read {}: Input/output error", path);
+  }
 };
 
 // What a rank's training would have.
 struct Trainer {
   Trainer(const GroupPtr& group, const std::string& path,
           FileSystem& files = checkpoint::posix_file_system())
-      : rank(group->rank()), checkpointer({path, 3}, group, files) {
+      : rank(group->rank()), checkpointer(test::at_once(path), group, files) {
     const torch::NoGradGuard no_grad;
     for (const auto& parameter : net.parameters()) parameter.fill_(-1);
     checkpointer.add_module("net", net);

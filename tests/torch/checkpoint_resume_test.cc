@@ -108,6 +108,8 @@ TEST_P(ResumeTest, GivesTheBytesOfARunThatDidNotStop) {
       // Saving changes nothing: this run goes on as if it had not.
       for (std::int64_t step = stop; step < 10; ++step) train_step(net, *optimizer, step);
       EXPECT_EQ(test::state_bytes(net, *optimizer), expected);
+      // Nor do these steps change what is being written.
+      ASSERT_TRUE(saver->wait());
     }
     torch::manual_seed(777);
     Net net;

@@ -334,11 +334,11 @@ TEST(DevicesTest, StateIsSavedFromAndLoadedToAnyDevice) {
     ASSERT_TRUE(saving->prepare());
     ASSERT_TRUE(saving->save(2, 0));
     step(on_devices, optimizer, 2);
+    ASSERT_TRUE(saving->wait());
     for (const Places& places : {Places{kCpu, kCpu, kCpu}, Places{1, 1, 2}}) {
       Staged again(0, places);
       auto its_optimizer = optimizer_of(again);
       const auto loading = checkpointer(again, its_optimizer);
-      ASSERT_TRUE(loading->prepare());
       const auto report = loading->load_latest();
       ASSERT_TRUE(report) << report.error().message;
       step(again, its_optimizer, 2);

@@ -1,16 +1,20 @@
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <exception>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include "worker/checkpoint/verify_plan.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
 #include "worker/ddp/staged_state.h"
 
-// Checkpointer::load_latest: rank 0 finds and verifies, everybody reads into new memory, and only
-// when all have done so is anything changed.
+// Checkpointer::load_latest: rank 0 finds a checkpoint, all ranks verify it, each its part of the
+// files, then each reads what it needs, and only when all have done so is anything changed.
 namespace ddp {
 namespace {
 
@@ -111,7 +115,7 @@ struct Candidate {
   checkpoint::Manifest manifest;
 };
 
-// Rank 0's next valid checkpoint, known to all; nothing if there is no more.
+// Rank 0's next checkpoint that looks complete, known to all; nothing if there is no more.
 Result<std::optional<Candidate>> next_candidate(ProcessGroup& group,
                                                 checkpoint::ValidSearch& search) {
   std::string path;
@@ -149,10 +153,61 @@ std::vector<std::string> share_lines(ProcessGroup& group, const std::vector<std:
   return json::parse(text).get<std::vector<std::string>>();
 }
 
+// Tells how far this rank's reading has come.
+class Progress {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  Progress(const LoadOptions& options, std::uint64_t total) : options_(options), total_(total) {}
+
+  void add(std::uint64_t bytes) {
+    bytes_ += bytes;
+    if (!options_.progress) return;
+    const Clock::time_point now = Clock::now();
+    if (std::chrono::duration<double>(now - told_).count() < options_.progress_every) return;
+    told_ = now;
+    options_.progress({bytes_, total_, std::chrono::duration<double>(now - begun_).count()});
+  }
+
+ private:
+  const LoadOptions& options_;
+  std::uint64_t total_;
+  std::uint64_t bytes_ = 0;
+  Clock::time_point begun_ = Clock::now();
+  Clock::time_point told_ = begun_;
+};
+
+// What this rank reads: the files that it verifies, and at most all replicated tensors of others.
+std::uint64_t bytes_to_read(const checkpoint::Manifest& manifest,
+                            const std::vector<const checkpoint::FileRecord*>& verified) {
+  std::uint64_t bytes = 0;
+  std::set<std::string_view> names;
+  for (const checkpoint::FileRecord* file : verified) {
+    bytes += file->bytes;
+    names.insert(file->name);
+  }
+  for (const checkpoint::TensorRecord& tensor : manifest.tensors) {
+    if (tensor.rank != checkpoint::kReplicated || names.contains(tensor.file)) continue;
+    bytes += checkpoint::tensor_bytes(tensor.type, tensor.shape).value_or(0);
+  }
+  return bytes;
+}
+
+// All ranks together: every byte of the checkpoint against its checksums.
+Result<void> verify_together(ProcessGroup& group, checkpoint::Reader& reader,
+                             const std::vector<const checkpoint::FileRecord*>& files) {
+  Result<void> mine;
+  for (const checkpoint::FileRecord* file : files) {
+    mine = reader.verify(*file);
+    if (!mine) break;
+  }
+  return agree(group, mine, kLoadTag);
+}
+
 }  // namespace
 
-Result<LoadReport> Checkpointer::Impl::load_latest() {
-  checkpoint::ValidSearch search(directory);
+Result<LoadReport> Checkpointer::Impl::load_latest(const LoadOptions& chosen) {
+  checkpoint::ValidSearch search(directory, checkpoint::ValidSearch::Check::kManifest);
   for (;;) {
     auto candidate = next_candidate(*group, search);
     if (!candidate) return candidate.error();
@@ -163,7 +218,16 @@ Result<LoadReport> Checkpointer::Impl::load_latest() {
     }
     const checkpoint::Manifest& manifest = (*candidate)->manifest;
     FileTensorSource source(files, (*candidate)->entry, manifest);
-    Result<StagedState> staged = stage_state(*this, group->rank(), group->size(), source);
+    const auto mine = checkpoint::files_to_verify(manifest, group->rank(), group->size());
+    Progress progress(chosen, bytes_to_read(manifest, mine));
+    source.reader().on_progress([&progress](std::uint64_t bytes) { progress.add(bytes); });
+    // Before anything is read for good: whether a checkpoint is damaged comes first, whether it
+    // is another model's second.
+    if (auto good = verify_together(*group, source.reader(), mine); !good) {
+      if (group->rank() == 0) search.reject((*candidate)->entry, good.error().message);
+      continue;
+    }
+    Result<StagedState> staged = stage_state(*this, group->rank(), group->size(), source, chosen);
     auto agreed = agree(*group, staged ? Result<void>() : Result<void>(staged.error()), kLoadTag);
     if (!agreed) {
       if (!is_damage(agreed.error())) {
@@ -180,7 +244,10 @@ Result<LoadReport> Checkpointer::Impl::load_latest() {
     report.world_size = manifest.world_size;
     report.path = (*candidate)->entry.path;
     report.skipped = share_lines(*group, search.skipped());
-    report.notes = notes_on(*this, manifest);
+    if (chosen.names.empty()) report.notes = notes_on(*this, manifest);
+    for (std::string& note : share_lines(*group, staged->notes)) {
+      report.notes.push_back(std::move(note));
+    }
     return report;
   }
 }

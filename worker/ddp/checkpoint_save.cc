@@ -1,244 +1,321 @@
+#include <algorithm>
+#include <array>
 #include <exception>
+#include <filesystem>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
-#include "worker/checkpoint/json_values.h"
-#include "worker/ddp/checkpoint_hooks.h"
+#include "worker/checkpoint/checksum.h"
+#include "worker/checkpoint/snapshot_writer.h"
+#include "worker/ddp/checkpoint_collect.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
-#include "worker/ddp/generator_state.h"
 
-// Checkpointer::save: every rank writes its files into one temporary folder and reports; rank 0
-// publishes.
+// Checkpointer::save and wait: the ranks agree on what to do in one exchange, each copies its share
+// and hands it on; how it ended is put together when all shares have.
 namespace ddp {
 namespace {
 
 using nlohmann::json;
 
 constexpr const char* kSaveTag = "checkpoint save";
+// How often ranks that wait for a save tell each other that they are still there.
+constexpr std::chrono::milliseconds kTurn{20};
 
-// What this rank has to write, and the tensors that its views point into.
-struct Share {
-  std::vector<checkpoint::TensorView> replicated;  // Rank 0 only.
-  std::vector<checkpoint::TensorView> per_rank;
-  json state = json::object();  // Rank 0 only.
-  json rank_state = {{"values", json::object()}};
-  std::vector<at::Tensor> keep;
+// What a rank tells the others before it changes anything.
+struct Vote {
+  std::int64_t code = 0;      // Why it cannot save, an Errc; 0: it can.
+  std::int64_t contents = 0;  // Hash of what it has registered and shares with the others.
+  std::int64_t step = 0;
+  std::int64_t flags = 0;
 };
+constexpr std::int64_t kUnderWay = 1;  // Its share of the save before is still being written.
+constexpr std::int64_t kFailed = 2;    // It was not finished.
+constexpr std::int64_t kNoMemory = 4;  // There is none for a copy.
 
-Result<void> add_views(const std::vector<StateTensor>& tensors,
-                       std::vector<checkpoint::TensorView>& views, std::vector<at::Tensor>& keep) {
-  for (const StateTensor& tensor : tensors) {
-    auto view = view_of(tensor, keep);
-    if (!view) return view.error();
-    views.push_back(std::move(*view));
+std::vector<Vote> exchange_votes(ProcessGroup& group, const Vote& mine) {
+  if (group.size() == 1) return {mine};
+  constexpr std::size_t kNumbers = 4;
+  std::array<std::int64_t, kNumbers> in = {mine.code, mine.contents, mine.step, mine.flags};
+  std::vector<std::int64_t> out(kNumbers * static_cast<std::size_t>(group.size()));
+  group
+      .all_gather({in.data(), in.size(), DType::kI64}, {out.data(), out.size(), DType::kI64},
+                  {{}, kSaveTag})
+      ->wait();
+  std::vector<Vote> votes;
+  for (auto at = out.begin(); at != out.end(); at += kNumbers) {
+    votes.push_back({at[0], at[1], at[2], at[3]});
   }
-  return {};
+  return votes;
 }
 
-Result<void> collect_tensors(const Checkpointer::Impl& impl, Share& share) {
-  for (const std::string& name : impl.rngs) {
-    auto added = add_views({{"rng/" + name, generator_state()}}, share.per_rank, share.keep);
-    if (!added) return added;
-  }
-  if (impl.group->rank() != 0) return {};
-  for (const auto& item : impl.modules) {
-    auto added = add_views(module_tensors("module/" + item.name + "/", *item.module),
-                           share.replicated, share.keep);
-    if (!added) return added;
-  }
-  json optimizers = json::object();
-  for (const auto& item : impl.optimizers) {
-    OptimizerSnapshot snapshot = item.state->snapshot("optimizer/" + item.name + "/");
-    optimizers[item.name] = std::move(snapshot.description);
-    if (auto added = add_views(snapshot.tensors, share.replicated, share.keep); !added) {
-      return added;
-    }
-  }
-  share.state = {{"values", json::object()}, {"optimizers", std::move(optimizers)}};
-  return {};
+bool any_has(const std::vector<Vote>& votes, std::int64_t flag) {
+  return std::any_of(votes.begin(), votes.end(),
+                     [flag](const Vote& vote) { return (vote.flags & flag) != 0; });
 }
 
-Result<void> collect_hooks(const Checkpointer::Impl& impl, Share& share) {
-  for (const auto& item : impl.hooks) {
-    auto snapshot = snapshot_hook(item.name, *item.hook);
-    if (!snapshot) return snapshot.error();
-    auto added = add_views(snapshot->per_rank, share.per_rank, share.keep);
-    if (!added) return added;
-    if (impl.group->rank() != 0) continue;
-    added = add_views(snapshot->replicated, share.replicated, share.keep);
-    if (!added) return added;
-    share.state["comm_hooks"][item.name] = std::move(snapshot->description);
+std::int64_t hash_of(const std::string& a, const std::string& b) {
+  const std::string text = fmt::format("{}\n{}", a, b);
+  const std::string digits = checkpoint::checksum_of(std::as_bytes(std::span(text))).substr(0, 15);
+  return std::stoll(digits, nullptr, 16);
+}
+
+// The first line in which two texts differ, of each.
+std::pair<std::string, std::string> difference(const std::string& a, const std::string& b) {
+  const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  const auto start = static_cast<std::size_t>(at - a.begin());
+  const std::size_t line = start == 0 ? 0 : a.rfind('\n', start - 1) + 1;
+  const auto line_of = [line](const std::string& text) {
+    return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "nothing more";
+  };
+  return {line_of(a), line_of(b)};
+}
+
+json report_of(const Result<checkpoint::Written>& result) {
+  if (!result) {
+    const bool ours = result.error().code.category() == make_error_code(Errc::kIo).category();
+    return {{"code", ours ? result.error().code.value() : static_cast<int>(Errc::kIo)},
+            {"error", result.error().message}};
   }
-  return {};
+  return {{"code", 0}, {"path", result->path}, {"warnings", result->warnings}};
 }
 
-Result<void> collect_values(const Checkpointer::Impl& impl, Share& share) {
-  for (const auto& value : impl.values) {
-    if (!value.per_rank && impl.group->rank() != 0) continue;
-    json saved;
-    try {
-      saved = value.save();
-    } catch (const std::exception& error) {
-      return make_error(Errc::kInvalidArgument, "saving the value \"{}\" failed: {}", value.name,
-                        error.what());
-    }
-    if (auto storable = checkpoint::encode_values(saved); !storable) {
-      return make_error(Errc::kInvalidArgument, "the value \"{}\" cannot be stored: {}", value.name,
-                        storable.error().message);
-    }
-    (value.per_rank ? share.rank_state : share.state)["values"][value.name] = std::move(saved);
-  }
-  return {};
+// Of what the ranks say about a failed save, what says most: not that a rank has waited in vain, or
+// has given up because another had.
+Error cause_of(const std::vector<json>& reports, bool alone) {
+  const auto says_much = [](const json& report) {
+    const int code = report.at("code");
+    return code != 0 && code != static_cast<int>(Errc::kTimeout) &&
+           code != static_cast<int>(Errc::kAborted);
+  };
+  auto found = std::find_if(reports.begin(), reports.end(), says_much);
+  if (found == reports.end()) found = reports.begin();
+  const auto code = static_cast<Errc>(found->at("code").get<int>());
+  const auto text = found->at("error").get<std::string>();
+  if (alone) return make_error(code, "{}", text);
+  return make_error(code, "rank {}: {}", found - reports.begin(), text);
 }
 
-// What a rank tells rank 0 after writing: its part of the manifest.
-struct Report {
-  std::vector<checkpoint::FileRecord> files;
-  std::vector<checkpoint::TensorRecord> tensors;
-};
-
-Result<void> write_file(checkpoint::FileSystem& files, const std::string& folder,
-                        const std::string& name, Rank owner,
-                        const std::vector<checkpoint::TensorView>& views, Report& report) {
-  if (views.empty()) return {};
-  auto written = checkpoint::write_safetensors(files, checkpoint::join_path(folder, name), views);
-  if (!written) return written.error();
-  report.files.push_back({name, written->bytes, written->checksum});
-  std::map<std::string, std::string> checksums;
-  for (auto& tensor : written->tensors) checksums[tensor.name] = std::move(tensor.checksum);
-  for (const checkpoint::TensorView& view : views) {
-    report.tensors.push_back(
-        {view.name, owner, name, view.type, view.shape, checksums.at(view.name)});
-  }
-  return {};
-}
-
-// A manifest is also how a rank sends its report: complete, checked, and every double exact.
-Result<std::string> report_text(const Report& report, const Share& share, Rank rank, int size) {
-  checkpoint::Manifest manifest;
-  manifest.world_size = size;
-  manifest.rank_state.assign(static_cast<std::size_t>(size), json::object());
-  manifest.rank_state[static_cast<std::size_t>(rank)] = share.rank_state;
-  manifest.files = report.files;
-  manifest.tensors = report.tensors;
-  return checkpoint::manifest_to_text(manifest);
-}
-
-Result<checkpoint::Manifest> merge(const std::vector<std::string>& reports) {
-  checkpoint::Manifest manifest;
-  manifest.world_size = static_cast<int>(reports.size());
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    auto part = checkpoint::parse_manifest(reports[rank]);
-    if (!part) return part.error();
-    manifest.rank_state.push_back(std::move(part->rank_state[rank]));
-    for (auto& file : part->files) manifest.files.push_back(std::move(file));
-    for (auto& tensor : part->tensors) manifest.tensors.push_back(std::move(tensor));
-  }
-  return manifest;
-}
-
-// Removes the temporary folder, unless told that it has become something else.
-class Discard {
- public:
-  Discard(checkpoint::Directory& directory, std::string temporary)
-      : directory_(directory), temporary_(std::move(temporary)) {}
-  ~Discard() {
-    if (!temporary_.empty()) (void)directory_.discard(temporary_);
-  }
-  Discard(const Discard&) = delete;
-  Discard& operator=(const Discard&) = delete;
-  void cancel() { temporary_.clear(); }
-
- private:
-  checkpoint::Directory& directory_;
-  std::string temporary_;
-};
-
-// An exception (no memory, a parameter that has left the module) must not keep this rank from the
-// collectives in which the others wait.
-Result<Share> collect_share(const Checkpointer::Impl& impl) {
-  try {
-    Share share;
-    if (auto tensors = collect_tensors(impl, share); !tensors) return tensors.error();
-    if (auto hooks = collect_hooks(impl, share); !hooks) return hooks.error();
-    if (auto values = collect_values(impl, share); !values) return values.error();
-    return share;
-  } catch (const std::exception& error) {
-    return make_error(Errc::kInvalidArgument, "collecting the state failed: {}", error.what());
-  }
-}
-
-template <typename T>
-Result<void> status_of(const Result<T>& result) {
-  if (result) return {};
-  return result.error();
-}
-
-// Rank 0's registration must be everybody's, or loading would go wrong much later.
-Result<void> check_registration(const Checkpointer::Impl& impl) {
-  const std::string mine = impl.registration();
-  const std::string theirs = broadcast_text(*impl.group, mine, 0, kSaveTag);
-  if (mine == theirs) return {};
-  return make_error(Errc::kMismatch,
-                    "this rank has registered other state than rank 0; here:\n{}there:\n{}", mine,
-                    theirs);
+// The end of a save that began earlier.
+Result<SaveReport> told(std::int64_t step, Result<SaveReport> end) {
+  if (end) return end;
+  return make_error(static_cast<Errc>(end.error().code.value()),
+                    "the checkpoint of step {} was not finished: {}", step, end.error().message);
 }
 
 }  // namespace
 
-Result<std::string> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoch) {
+// Once for the life of the object; afterwards a save needs no exchange to have a name.
+void Checkpointer::Impl::choose_word() {
+  if (word_.empty()) word_ = broadcast_text(*group, unique_word(), 0, kSaveTag);
+}
+
+Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t step,
+                                                                 std::int64_t epoch) {
+  auto collected = collect(
+      *this,
+      {.rank = group->rank(), .world_size = group->size(), .share = options.ranks_are_equal});
+  if (!collected) return collected.error();
+  checkpoint::SnapshotPlan& plan = collected->plan;
+  // Another process may write it, with another working directory.
+  const bool is_real = &files == &checkpoint::posix_file_system();
+  plan.directory =
+      is_real ? std::filesystem::absolute(options.directory).string() : options.directory;
+  plan.save_id = fmt::format("{}-{}", word_, serial_);
+  plan.step = step;
+  plan.epoch = epoch;
+  plan.round = group->round();
+  plan.retention = {options.keep, options.keep_every};
+  plan.bytes_per_second = options.bytes_per_second;
+  auto layout = checkpoint::lay_out(std::move(plan));
+  if (!layout) return layout.error();
+  return Share{std::move(*layout), std::move(collected->sources), std::move(collected->registered),
+               std::move(collected->shared)};
+}
+
+// Rank 0's contents must be everybody's, or loading would go wrong much later.
+Result<void> Checkpointer::Impl::compare_registrations(const Share& share) {
+  Result<void> same;
+  const std::string registered = broadcast_text(*group, share.registered, 0, kSaveTag);
+  const std::string shared = broadcast_text(*group, share.shared, 0, kSaveTag);
+  if (registered != share.registered) {
+    same = make_error(Errc::kMismatch,
+                      "this rank has registered other state than rank 0; here:\n{}there:\n{}",
+                      share.registered, registered);
+  } else if (shared != share.shared) {
+    const auto [here, there] = difference(share.shared, shared);
+    same = make_error(Errc::kMismatch,
+                      "this rank has other tensors to save than rank 0: {} here, {} there; if "
+                      "replicas are meant to differ, set ranks_are_equal to false",
+                      here, there);
+  }
+  return agree(*group, same, kSaveTag);
+}
+
+// Learns what has been written meanwhile.
+void Checkpointer::Impl::note_finished() {
+  for (FinishedSave& save : writer->take_finished()) {
+    if (pending_ && save.id == pending_->id) {
+      pending_->result = std::move(save.result);
+      continue;
+    }
+    // Begun in an earlier round, perhaps with ranks that have died in it: no fault of the disk.
+    if (group->rank() != 0) continue;
+    if (!save.result) {
+      warnings.push_back(
+          fmt::format("the checkpoint of step {}, begun in an earlier round, was not finished: {}",
+                      save.step, save.result.error().message));
+      continue;
+    }
+    for (std::string& line : save.result->warnings) warnings.push_back(std::move(line));
+  }
+}
+
+// Why there can be no copy, or nothing. Not while the memory is in use.
+std::string Checkpointer::Impl::lack_of_memory(std::uint64_t bytes) {
+  if (!options.asynchronous || writer->busy()) return {};
+  const auto image = writer->reserve(bytes, options.image_limit);
+  return image ? std::string() : image.error().message;
+}
+
+void Checkpointer::Impl::write_in_background(const Share& share) {
+  const checkpoint::SnapshotLayout& layout = share.layout;
+  try {
+    const auto image = writer->reserve(layout.bytes, options.image_limit);
+    DDP_CHECK(image.has_value(), "the memory was there a moment ago");
+    checkpoint::unseal_snapshot(*image);
+    copy_into(*image, layout, share.sources);
+    checkpoint::seal_snapshot(*image, layout);
+    writer->write(layout.plan.save_id, layout.plan.step, files);
+  } catch (const std::exception& error) {
+    // The others write their shares; rank 0 finds that this one does not come.
+    pending_->result = make_error(Errc::kIo, "copying the state failed: {}", error.what());
+  }
+}
+
+// Straight from the tensors, while training waits.
+void Checkpointer::Impl::write_now(const Share& share) {
+  try {
+    std::vector<at::Tensor> keep;
+    const checkpoint::Snapshot snapshot = in_place(share.layout, share.sources, keep);
+    pending_->result = checkpoint::write_snapshot(files, snapshot);
+  } catch (const std::exception& error) {
+    pending_->result = make_error(Errc::kIo, "writing the state failed: {}", error.what());
+  }
+}
+
+Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoch) {
   warnings.clear();
-  const bool is_root = group->rank() == 0;
-  Result<void> ready = check_registration(*this);
-  if (step < 0) ready = make_error(Errc::kInvalidArgument, "step {} is negative", step);
-  Result<Share> share = ready ? collect_share(*this) : Result<Share>(ready.error());
-  if (auto agreed = agree(*group, status_of(share), kSaveTag); !agreed) return agreed.error();
-
-  Result<std::string> begun = std::string();
-  if (is_root) begun = directory.begin(step, unique_word());
-  const std::string mine = is_root && begun ? *begun : std::string();
-  Discard discard(directory, mine);
-  if (auto agreed = agree(*group, status_of(begun), kSaveTag); !agreed) return agreed.error();
-  const std::string temporary = broadcast_text(*group, mine, 0, kSaveTag);
-
-  Report report;
-  Result<void> written = write_file(files, temporary, "shard-00000.safetensors",
-                                    checkpoint::kReplicated, share->replicated, report);
-  if (written) {
-    written = write_file(files, temporary, fmt::format("rank-{:05}.safetensors", group->rank()),
-                         group->rank(), share->per_rank, report);
-  }
-  Result<std::string> text = written ? report_text(report, *share, group->rank(), group->size())
-                                     : Result<std::string>(written.error());
-  if (auto agreed = agree(*group, status_of(text), kSaveTag); !agreed) return agreed.error();
-  const std::vector<std::string> reports = gather_texts(*group, *text, kSaveTag);
-
-  Result<checkpoint::Entry> published = checkpoint::Entry();
-  if (is_root) {
-    auto manifest = merge(reports);
-    if (manifest) {
-      manifest->step = step;
-      manifest->epoch = epoch;
-      manifest->round = group->round();
-      manifest->state = std::move(share->state);
-      published = directory.publish(temporary, *manifest);
-      if (published) discard.cancel();
+  choose_word();
+  Result<Share> share = make_share(step, epoch);
+  std::vector<Vote> votes;
+  std::string no_memory;
+  for (;;) {
+    note_finished();
+    Vote mine;
+    mine.step = step;
+    if (share) {
+      mine.contents = hash_of(share->registered, share->shared);
+      no_memory = lack_of_memory(share->layout.bytes);
     } else {
-      published = manifest.error();
+      mine.code = 1;
+    }
+    if (writer->busy()) mine.flags |= kUnderWay;
+    if (pending_ && pending_->result && !*pending_->result) mine.flags |= kFailed;
+    if (!no_memory.empty()) mine.flags |= kNoMemory;
+    votes = exchange_votes(*group, mine);
+    const auto differs = [&votes](const Vote& vote) {
+      return vote.contents != votes[0].contents || vote.step != votes[0].step;
+    };
+    if (std::any_of(votes.begin(), votes.end(), [](const Vote& vote) { return vote.code != 0; })) {
+      return agree(*group, share ? Result<void>() : Result<void>(share.error()), kSaveTag).error();
+    }
+    if (std::any_of(votes.begin(), votes.end(), differs)) {
+      if (auto same = compare_registrations(*share); !same) return same.error();
+      return make_error(Errc::kMismatch, "the ranks save different steps: rank 0 says {}",
+                        votes[0].step);
+    }
+    if (!any_has(votes, kUnderWay)) break;
+    if (options.busy == WhenBusy::kSkip) {
+      return SaveReport{SaveReport::State::kSkipped, step, "",
+                        "the checkpoint before is still being written"};
+    }
+    writer->wait_for(kTurn);
+  }
+  Result<SaveReport> before = SaveReport();
+  if (pending_) before = conclude_if(any_has(votes, kFailed));
+
+  ++serial_;
+  pending_ = Pending{share->layout.plan.save_id, step, std::nullopt};
+  const bool in_background = options.asynchronous && !any_has(votes, kNoMemory);
+  SaveReport report{SaveReport::State::kWriting, step, "", ""};
+  if (in_background) {
+    write_in_background(*share);
+  } else {
+    write_now(*share);
+    Result<SaveReport> written = conclude();
+    if (!written) return written;
+    report = std::move(*written);
+    if (options.asynchronous) {
+      report.note =
+          "training waited for the disk, since there is no memory for a copy of the state";
+      if (!no_memory.empty()) report.note += ": " + no_memory;
     }
   }
-  if (auto agreed = agree(*group, status_of(published), kSaveTag); !agreed) return agreed.error();
-  const std::string path = broadcast_text(*group, published->path, 0, kSaveTag);
-  if (is_root) {
-    if (auto linked = directory.update_latest(*published); !linked) {
-      warnings.push_back(linked.error().message);
-    }
-    for (std::string& line : directory.prune(options.keep, *published)) {
-      warnings.push_back(std::move(line));
+  if (!before) return before;
+  return report;
+}
+
+// Returns when nothing of any rank is being written.
+void Checkpointer::Impl::wait_until_free() {
+  for (;;) {
+    note_finished();
+    Vote mine;
+    if (writer->busy()) mine.flags |= kUnderWay;
+    if (!any_has(exchange_votes(*group, mine), kUnderWay)) return;
+    writer->wait_for(kTurn);
+  }
+}
+
+// The end of the save before: no rank need ask the others unless one has seen it fail.
+Result<SaveReport> Checkpointer::Impl::conclude_if(bool any_failed) {
+  const std::int64_t step = pending_->step;
+  if (any_failed) return told(step, conclude());
+  for (std::string& line : (*pending_->result)->warnings) warnings.push_back(std::move(line));
+  pending_.reset();
+  return SaveReport();
+}
+
+// Puts together what the ranks know of the pending save, which none is writing any more.
+Result<SaveReport> Checkpointer::Impl::conclude() {
+  const Pending pending = *std::exchange(pending_, std::nullopt);
+  const Result<checkpoint::Written> own =
+      pending.result.value_or(make_error(Errc::kIo, "nobody has said how writing has ended"));
+  const std::string text = report_of(own).dump(-1, ' ', false, json::error_handler_t::replace);
+  std::vector<json> reports;
+  for (const std::string& report : gather_texts(*group, text, kSaveTag)) {
+    reports.push_back(json::parse(report));
+  }
+  if (group->rank() == 0) {
+    for (const json& report : reports) {
+      for (const auto& line : report.value("warnings", json::array())) warnings.push_back(line);
     }
   }
-  return path;
+  // What the one says that publishes counts: then all shares were there.
+  if (reports[0].at("code") != 0) return cause_of(reports, group->size() == 1);
+  const auto path = reports[0].at("path").get<std::string>();
+  last_ = {SaveReport::State::kDurable, pending.step,
+           checkpoint::join_path(options.directory, path.substr(path.rfind('/') + 1)), ""};
+  return last_;
+}
+
+Result<SaveReport> Checkpointer::Impl::wait() {
+  warnings.clear();
+  wait_until_free();
+  if (!pending_) return last_;
+  const std::int64_t step = pending_->step;
+  return told(step, conclude());
 }
 
 }  // namespace ddp

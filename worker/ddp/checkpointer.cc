@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "worker/ddp/accumulated_gradients.h"
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
 
@@ -18,11 +19,14 @@ std::string unique_word() {
   return fmt::format("{}-{:08x}{:08x}", ::getpid(), random(), random());
 }
 
-Checkpointer::Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGroup> group)
-    : Checkpointer(std::move(options), std::move(group), checkpoint::posix_file_system()) {}
+Checkpointer::Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGroup> group,
+                           std::shared_ptr<CheckpointWriter> writer)
+    : Checkpointer(std::move(options), std::move(group), checkpoint::posix_file_system(),
+                   std::move(writer)) {}
 
 Checkpointer::Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGroup> group,
-                           checkpoint::FileSystem& files) {
+                           checkpoint::FileSystem& files,
+                           std::shared_ptr<CheckpointWriter> writer) {
   if (options.directory.empty()) {
     throw std::invalid_argument("the checkpoint directory has no name");
   }
@@ -30,7 +34,13 @@ Checkpointer::Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGro
     throw std::invalid_argument(
         fmt::format("{} checkpoints cannot be kept; 0 keeps all of them", options.keep));
   }
-  impl_ = std::make_unique<Impl>(std::move(options), std::move(group), files);
+  if (options.keep_every < 0) {
+    throw std::invalid_argument(
+        fmt::format("checkpoints of every {} steps cannot be kept; 0 keeps the newest ones only",
+                    options.keep_every));
+  }
+  if (!writer) writer = std::make_shared<CheckpointWriter>();
+  impl_ = std::make_unique<Impl>(std::move(options), std::move(group), files, std::move(writer));
 }
 
 Checkpointer::~Checkpointer() = default;
@@ -55,63 +65,36 @@ void Checkpointer::add_comm_hook(std::string name, CommHook& hook) {
   impl_->add_comm_hook(std::move(name), hook);
 }
 
+void Checkpointer::add_gradients(std::string name, torch::nn::Module& module) {
+  auto gradients = std::make_unique<AccumulatedGradients>(module);
+  impl_->add_comm_hook(std::move(name), *gradients);
+  impl_->gradients.push_back(std::move(gradients));
+}
+
 Result<void> Checkpointer::prepare() { return impl_->prepare(); }
 
-Result<std::string> Checkpointer::save(std::int64_t step, std::int64_t epoch) {
+Result<SaveReport> Checkpointer::save(std::int64_t step, std::int64_t epoch) {
   return impl_->save(step, epoch);
 }
 
-Result<LoadReport> Checkpointer::load_latest() { return impl_->load_latest(); }
+Result<SaveReport> Checkpointer::wait() { return impl_->wait(); }
+
+Result<LoadReport> Checkpointer::load_latest(const LoadOptions& options) {
+  if (const auto last = impl_->wait(); !last && impl_->group->rank() == 0) {
+    impl_->warnings.push_back(last.error().message);
+  }
+  return impl_->load_latest(options);
+}
 
 const std::vector<std::string>& Checkpointer::warnings() const { return impl_->warnings; }
 
 Checkpointer::Impl::Impl(CheckpointOptions chosen, std::shared_ptr<ProcessGroup> process_group,
-                         checkpoint::FileSystem& file_system)
+                         checkpoint::FileSystem& file_system,
+                         std::shared_ptr<CheckpointWriter> process_writer)
     : options(std::move(chosen)),
       group(std::move(process_group)),
       files(file_system),
-      directory(file_system, options.directory) {}
-
-Result<void> Checkpointer::Impl::prepare() {
-  const std::string tag = "checkpoint folder";
-  warnings.clear();
-  Result<void> made;
-  if (group->rank() == 0) made = directory.prepare(&warnings);
-  if (auto agreed = agree(*group, made, tag); !agreed) return agreed;
-
-  // Everybody writes into a folder that rank 0 makes: this fails where the ranks do not share the
-  // directory.
-  std::string probe;
-  Result<void> begun;
-  if (group->rank() == 0) {
-    auto path = directory.begin(0, "probe-" + unique_word());
-    if (path) {
-      probe = *path;
-    } else {
-      begun = path.error();
-    }
-  }
-  if (auto agreed = agree(*group, begun, tag); !agreed) return agreed;
-  probe = broadcast_text(*group, probe, 0, tag);
-  Result<void> written = checkpoint::write_durably(
-      files, checkpoint::join_path(probe, fmt::format("rank-{:05}", group->rank())), "probe\n");
-  if (!written) {
-    written = make_error(Errc::kIo, "the checkpoint folder {} must be writable by all ranks: {}",
-                         options.directory, written.error().message);
-  }
-  Result<void> agreed;
-  try {
-    agreed = agree(*group, written, tag);
-  } catch (...) {
-    if (group->rank() == 0) (void)directory.discard(probe);
-    throw;
-  }
-  if (group->rank() == 0) {
-    if (auto removed = directory.discard(probe); !removed) {
-      warnings.push_back(removed.error().message);
-    }
-  }
-  return agreed;
-}
+      directory(file_system, options.directory),
+      writer(std::move(process_writer)) {}
 
 }  // namespace ddp

@@ -12,6 +12,7 @@
 
 #include "worker/checkpoint/json_values.h"
 #include "worker/ddp/checkpoint_hooks.h"
+#include "worker/ddp/commit_memory.h"
 #include "worker/ddp/generator_state.h"
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/staged_state.h"
@@ -111,9 +112,30 @@ checkpoint::TensorRecord record_of(const json& entry, Rank rank) {
   return record;
 }
 
-// Whether the tensor is a plain one of that type and shape.
-bool fits(const at::Tensor& tensor, at::ScalarType type, at::IntArrayRef shape) {
-  return tensor.defined() && tensor.scalar_type() == type && tensor.sizes() == shape;
+// Whether the tensor's values lie in memory one after the other.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.device().is_cpu() && tensor.is_contiguous() && !tensor.is_neg() &&
+         !tensor.is_conj();
+}
+
+void copy_tensors(const std::vector<StateTensor>& all, Snapshot& snapshot) {
+  std::vector<TensorSpec> specs;
+  for (const StateTensor& item : all) {
+    specs.push_back({item.tensor.scalar_type(), item.tensor.sizes().vec()});
+  }
+  snapshot.made_buffers = !fit_tensors(snapshot.tensors, specs);
+  std::vector<Copy> copies;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const at::Tensor& from = all[i].tensor;
+    const at::Tensor& to = snapshot.tensors[i];
+    if (!is_plain(from)) {
+      copy_values(to, from.detach());
+    } else if (from.nbytes() > 0) {
+      copies.push_back({static_cast<std::byte*>(to.data_ptr()),
+                        static_cast<const std::byte*>(from.data_ptr()), from.nbytes()});
+    }
+  }
+  stream_copies(copies);
 }
 
 // A u64 with the length of the text, the JSON text, then each tensor, aligned.
@@ -228,13 +250,12 @@ bool Snapshot::has_part(Rank rank) const {
 void make_tensors(Snapshot& snapshot) {
   const json header = json::parse(snapshot.header);
   const json& list = header.at("tensors");
-  snapshot.tensors.resize(list.size());
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    const auto record = record_of(list[i], checkpoint::kReplicated);
-    const at::ScalarType type = torch_type(record.type);
-    if (fits(snapshot.tensors[i], type, record.shape)) continue;
-    snapshot.tensors[i] = at::empty(record.shape, at::TensorOptions().dtype(type));
+  std::vector<TensorSpec> specs;
+  for (const json& entry : list) {
+    auto record = record_of(entry, checkpoint::kReplicated);
+    specs.push_back({torch_type(record.type), std::move(record.shape)});
   }
+  fit_tensors(snapshot.tensors, specs);
 }
 
 Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot) {
@@ -247,15 +268,7 @@ Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot
     all->header["tensors"] = std::move(*list);
     snapshot.header = all->header.dump();
     snapshot.buffers = all->buffers;
-    snapshot.tensors.resize(all->replicated.size());
-    for (std::size_t i = 0; i < all->replicated.size(); ++i) {
-      const at::Tensor& from = all->replicated[i].tensor;
-      at::Tensor& to = snapshot.tensors[i];
-      if (!fits(to, from.scalar_type(), from.sizes())) {
-        to = at::empty(from.sizes(), at::TensorOptions().dtype(from.scalar_type()));
-      }
-      copy_values(to, from.detach());
-    }
+    copy_tensors(all->replicated, snapshot);
     return write_part(*all, snapshot.parts[rank]);
   } catch (const std::exception& error) {
     return make_error(Errc::kInvalidArgument, "collecting the state failed: {}", error.what());

@@ -43,6 +43,7 @@ struct Snapshot {
   std::vector<at::Tensor> tensors;
   std::vector<std::size_t> buffers;  // Which of them are buffers of modules.
   std::map<Rank, Part> parts;        // By rank of that world.
+  bool made_buffers = false;         // By the last capture(), which found none that fit.
 
   // Forgets parts of ranks that are not in `kept`, marks the others as not there.
   void expect_parts(const std::vector<Rank>& kept);

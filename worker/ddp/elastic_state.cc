@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/clock.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/elastic_commit.h"
 #include "worker/ddp/elastic_sync.h"
@@ -25,6 +26,7 @@ using elastic::Snapshot;
 class ElasticState::Impl {
  public:
   RegisteredState registered;
+  CommitPacer pacer;
 
   void add_comm_hook(const std::string& name, std::shared_ptr<CommHook> hook) {
     if (!group_)
@@ -40,6 +42,7 @@ class ElasticState::Impl {
     group_ = std::move(group);
     worker_ = worker;
     serial_ = -1;
+    pacer.begin();
   }
 
   void leave() {
@@ -55,9 +58,10 @@ class ElasticState::Impl {
 
   void commit(std::int64_t step, bool initial = false) {
     if (!exchange_) throw std::logic_error("commit() belongs between sync() and the round's end");
+    pacer.commit_begins(seconds());
     Snapshot& snapshot = capture(step, initial);
-    exchange_->run(snapshot);
-    last_ = &snapshot;
+    share(snapshot);
+    pacer.commit_ended(seconds(), snapshot.made_buffers);
     if (worker_ != nullptr && !initial) worker_->committed(step);
   }
 
@@ -191,8 +195,17 @@ class ElasticState::Impl {
     Snapshot& snapshot = capture(0, true);
     elastic::broadcast_replicated(*group_, snapshot, 0);
     check(elastic::put_back(snapshot, registered, group_->rank(), group_->size()));
-    exchange_->run(snapshot);
+    share(snapshot);
+  }
+
+  // With it the commit is whole.
+  void share(Snapshot& snapshot) {
+    pacer.agree(exchange_->run(snapshot, pacer.proposal()));
     last_ = &snapshot;
+  }
+
+  static double seconds() {
+    return std::chrono::duration<double>(Clock::now().time_since_epoch()).count();
   }
 
   std::vector<std::shared_ptr<CommHook>> hooks_;  // Of this round.
@@ -222,11 +235,22 @@ void ElasticState::add_value(std::string name, std::function<nlohmann::json()> s
                              std::function<void(const nlohmann::json&)> load, bool per_rank) {
   impl_->registered.add_value(std::move(name), std::move(save), std::move(load), per_rank);
 }
+void ElasticState::add_sum(std::string name, std::function<nlohmann::json()> save,
+                           std::function<void(const nlohmann::json&)> load) {
+  impl_->registered.add_sum(std::move(name), std::move(save), std::move(load));
+}
 void ElasticState::add_comm_hook(const std::string& name, std::shared_ptr<CommHook> hook) {
   impl_->add_comm_hook(name, std::move(hook));
 }
 
+void ElasticState::set_commit_pace(const CommitPace& pace) { impl_->pacer = CommitPacer(pace); }
 void ElasticState::commit(std::int64_t step) { impl_->commit(step); }
+bool ElasticState::is_commit_due() { return impl_->pacer.step(); }
+bool ElasticState::commit_if_due(std::int64_t step) {
+  if (!is_commit_due()) return false;
+  commit(step);
+  return true;
+}
 std::int64_t ElasticState::step() const { return impl_->step(); }
 bool ElasticState::resumed() const { return impl_->resumed(); }
 void ElasticState::restore() { impl_->restore(); }

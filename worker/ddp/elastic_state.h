@@ -5,10 +5,12 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "worker/runtime/commit_pacer.h"
 #include "worker/runtime/elastic_worker.h"
 #include "worker/runtime/process_group.h"
 
@@ -43,7 +45,7 @@ struct StateLost : std::runtime_error {
 //     DistributedDataParallel ddp(model, group);    // What belongs to the round.
 //     while (position < end) {
 //       ...                                         // A step.
-//       state.commit();
+//       state.commit_if_due(position);
 //     }
 //   });
 //
@@ -52,8 +54,9 @@ struct StateLost : std::runtime_error {
 // (RNG, per_rank values, what a hook owes) belongs to a rank's number. So a process that takes the
 // place of a lost rank goes on with that rank's generator and residuals, and with the world back to
 // its size the training ends with the bytes of one that lost nobody. If the size has changed, the
-// state of ranks that there are no more is dropped, ranks that there were not keep what they have,
-// and a hook gets the mean over the ranks that there were, as from a checkpoint.
+// state of ranks that there are no more is dropped (but sums are kept), ranks that there were not
+// keep what they have, and a hook gets the mean over the ranks that there were, as from a
+// checkpoint.
 //
 // Register in the same order on all ranks, before run_elastic(); communication hooks within it.
 // What is registered is referenced and must outlive the object. commit(), restore() and sync()
@@ -67,7 +70,9 @@ struct StateLost : std::runtime_error {
 // on another node if there is one.
 //
 // A commit costs a copy of the state and, with more than one rank, an exchange of the per-rank
-// state: about 1 ms for 10 MB of parameters. The buffers are made by the first two and used again.
+// state. The buffers are made by the first two and used again. commit_if_due() commits so seldom
+// that this takes at most a hundredth of the time, or as set_commit_pace() says (CommitPacer): what
+// is lost with a rank is the steps since the last commit.
 class ElasticState {
  public:
   ElasticState();
@@ -89,6 +94,18 @@ class ElasticState {
         std::move(name), [&variable] { return nlohmann::json(variable); },
         [&variable](const nlohmann::json& saved) { variable = saved.get<T>(); }, per_rank);
   }
+  // A number of which every rank has its own and only the sum over the ranks means anything, as of
+  // losses or samples. If there are fewer ranks than there were, rank 0 gets what those had that
+  // there are no more; a rank that there was not begins with 0.
+  template <typename T>
+  void add_sum(std::string name, T& variable) {
+    static_assert(std::is_arithmetic_v<T>);
+    add_sum(
+        std::move(name), [&variable] { return nlohmann::json(variable); },
+        [&variable](const nlohmann::json& saved) { variable = saved.get<T>(); });
+  }
+  void add_sum(std::string name, std::function<nlohmann::json()> save,
+               std::function<void(const nlohmann::json&)> load);
   // The hook of this round, which most likely has its group: in each round anew and before the
   // first step. It gets what the last commit has under this name. It is let go of at the round's
   // end.
@@ -99,6 +116,13 @@ class ElasticState {
   // commits. Throws std::runtime_error if a value cannot be saved.
   void commit(std::int64_t step);
   void commit() { commit(step() + 1); }
+  // A step has been made; commits it if it is time to, which the pace decides, alike on all ranks:
+  // each calls this after each of its steps. Whether it has. As commit() otherwise.
+  bool commit_if_due(std::int64_t step);
+  // For programs that do something before they commit: whether it is time to. Once after each step.
+  bool is_commit_due();
+  // Before run_elastic(); rank 0's counts. std::invalid_argument as CommitPacer's.
+  void set_commit_pace(const CommitPace& pace);
   // The step of the last commit; -1 before the first.
   std::int64_t step() const;
   // What the last sync() returned.

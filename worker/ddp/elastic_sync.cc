@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr const char* kSyncTag = "elastic sync";
 constexpr const char* kCommitTag = "elastic commit";
 constexpr std::uint32_t kPartTag = 0xE1A5'71C0;
-constexpr std::size_t kSizeBytes = sizeof(std::uint64_t);
+constexpr std::size_t kHeadBytes = sizeof(std::uint64_t) + sizeof(std::int64_t);
 constexpr std::size_t kSlotStep = 4096;
 
 Buffer bytes_of(std::byte* data, std::size_t bytes) { return {data, bytes, DType::kU8}; }
@@ -151,6 +151,40 @@ Choice choose_commit(const std::vector<Holding>& holdings) {
   return choice;
 }
 
+std::vector<std::vector<Rank>> keepers_of(const std::vector<Holding>& holdings,
+                                          const Holding::Item& commit) {
+  const auto size = static_cast<Rank>(holdings.size());
+  std::vector<int> nodes;
+  std::vector<Rank> all;
+  for (const Holding& each : holdings) {
+    all.push_back(static_cast<Rank>(nodes.size()));
+    nodes.push_back(each.node);
+  }
+  std::uint64_t bytes = 0;
+  for (Rank part = 0; part < commit.world_size; ++part) {
+    for (const Holding& each : holdings) {
+      const auto there = part_bytes(each, commit.key, part);
+      if (there) {
+        bytes += *there;
+        break;
+      }
+    }
+  }
+  const bool takes_mean = commit.world_size != size && commit.has_hooks;
+  if (takes_mean || bytes <= PartExchange::kAllLimit) {
+    return std::vector<std::vector<Rank>>(static_cast<std::size_t>(commit.world_size), all);
+  }
+  const std::vector<Rank> buddies = buddies_of(nodes);
+  std::vector<std::vector<Rank>> keepers;
+  for (Rank part = 0; part < commit.world_size; ++part) {
+    const Rank own = part % size;  // Somebody has to have it where its rank is no more.
+    std::set<Rank> some = {own, buddies[static_cast<std::size_t>(own)]};
+    if (part >= size) some.insert(0);
+    keepers.emplace_back(some.begin(), some.end());
+  }
+  return keepers;
+}
+
 void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
                 const Holding::Item& commit, Snapshot& mine) {
   const auto own = static_cast<std::size_t>(group.rank());
@@ -160,23 +194,27 @@ void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
     share_replicated(group, mine, static_cast<Rank>(source - holdings.begin()),
                      has_it(holdings[own]));
   }
-  const bool all_parts = commit.world_size != group.size() && commit.has_hooks;
+  const std::vector<std::vector<Rank>> keepers = keepers_of(holdings, commit);
   for (Rank part = 0; part < commit.world_size; ++part) {
     Rank holder = -1;
     std::uint64_t bytes = 0;
-    bool wanted = false;
-    for (Rank rank = 0; rank < group.size(); ++rank) {
+    for (Rank rank = group.size() - 1; rank >= 0; --rank) {
       const auto there = part_bytes(holdings[static_cast<std::size_t>(rank)], commit.key, part);
-      if (there && holder < 0) {
-        holder = rank;
-        bytes = *there;
-      }
-      wanted = wanted || (!there && (all_parts || rank == part));
+      if (!there) continue;
+      holder = rank;
+      bytes = *there;
     }
+    const auto& wanted_by = keepers[static_cast<std::size_t>(part)];
+    const bool wanted = std::any_of(wanted_by.begin(), wanted_by.end(), [&](Rank rank) {
+      return !part_bytes(holdings[static_cast<std::size_t>(rank)], commit.key, part);
+    });
     if (!wanted) continue;
-    // Who has it already gets it into nothing that counts.
+    // Who has it already, or is not to keep it, gets it into nothing that counts.
+    const bool keeps =
+        std::find(wanted_by.begin(), wanted_by.end(), group.rank()) != wanted_by.end();
     Part dropped;
-    Part& into = group.rank() == holder || !mine.has_part(part) ? mine.parts[part] : dropped;
+    Part& into =
+        group.rank() == holder || (keeps && !mine.has_part(part)) ? mine.parts[part] : dropped;
     into.bytes.resize(bytes);
     broadcast_bytes(group, into.bytes.data(), bytes, holder);
     into.there = true;
@@ -240,44 +278,47 @@ std::vector<Rank> buddies_of(const std::vector<int>& nodes) {
 PartExchange::PartExchange(ProcessGroup& group, const std::vector<int>& nodes)
     : group_(group), buddies_(buddies_of(nodes)), slot_(2 * kSlotStep) {}
 
-std::vector<std::uint64_t> PartExchange::gather(const Part& own) {
+std::vector<std::uint64_t> PartExchange::gather(const Part& own, std::int64_t word) {
   const auto ranks = static_cast<std::size_t>(group_.size());
   sent_.resize(slot_);
   gathered_.resize(slot_ * ranks);
   const std::uint64_t bytes = own.bytes.size();
-  std::memcpy(sent_.data(), &bytes, kSizeBytes);
-  std::memcpy(sent_.data() + kSizeBytes, own.bytes.data(),
-              std::min(own.bytes.size(), slot_ - kSizeBytes));
+  std::memcpy(sent_.data(), &bytes, sizeof(bytes));
+  std::memcpy(sent_.data() + sizeof(bytes), &word, sizeof(word));
+  std::memcpy(sent_.data() + kHeadBytes, own.bytes.data(),
+              std::min(own.bytes.size(), slot_ - kHeadBytes));
   group_
       .all_gather(bytes_of(sent_.data(), sent_.size()),
                   bytes_of(gathered_.data(), gathered_.size()), tagged(kCommitTag))
       ->wait();
   std::vector<std::uint64_t> sizes(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    std::memcpy(&sizes[rank], gathered_.data() + rank * slot_, kSizeBytes);
+    std::memcpy(&sizes[rank], gathered_.data() + rank * slot_, sizeof(bytes));
   }
   return sizes;
 }
 
-void PartExchange::run(Snapshot& snapshot) {
+std::int64_t PartExchange::run(Snapshot& snapshot, std::int64_t word) {
   if (group_.size() == 1) {
     group_.barrier(tagged(kCommitTag))->wait();  // It fails where the round has ended.
-    return;
+    return word;
   }
   const Part& own = snapshot.parts.at(group_.rank());
   for (;;) {
-    const std::vector<std::uint64_t> sizes = gather(own);
+    const std::vector<std::uint64_t> sizes = gather(own, word);
+    std::int64_t first = 0;
+    std::memcpy(&first, gathered_.data() + sizeof(std::uint64_t), sizeof(first));
     const std::uint64_t largest = *std::max_element(sizes.begin(), sizes.end());
     const std::size_t slot =
-        (static_cast<std::size_t>(largest) + kSizeBytes + kSlotStep - 1) / kSlotStep * kSlotStep;
+        (static_cast<std::size_t>(largest) + kHeadBytes + kSlotStep - 1) / kSlotStep * kSlotStep;
     if (slot * sizes.size() > kAllLimit) {
-      slot_ = kSizeBytes;
+      slot_ = kHeadBytes;
       trade_with_buddy(snapshot, sizes);
-      return;
+      return first;
     }
     if (slot <= slot_) {
       keep_all(snapshot, sizes);
-      return;
+      return first;
     }
     slot_ = slot;  // From now on, for parts change little.
   }
@@ -287,7 +328,7 @@ void PartExchange::keep_all(Snapshot& snapshot, const std::vector<std::uint64_t>
   for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
     if (static_cast<Rank>(rank) == group_.rank()) continue;
     Part& part = snapshot.parts[static_cast<Rank>(rank)];
-    const std::byte* begin = gathered_.data() + rank * slot_ + kSizeBytes;
+    const std::byte* begin = gathered_.data() + rank * slot_ + kHeadBytes;
     part.bytes.assign(begin, begin + sizes[rank]);
     part.there = true;
   }
@@ -315,6 +356,8 @@ void PartExchange::trade_with_buddy(Snapshot& snapshot, const std::vector<std::u
     throw;
   }
   for (Part* part : coming) part->there = true;
+  // Who overwrites the commit before has to know that this one is whole.
+  group_.barrier(tagged(kCommitTag))->wait();
 }
 
 }  // namespace ddp::elastic

@@ -38,9 +38,15 @@ struct Choice {
 };
 Choice choose_commit(const std::vector<Holding>& holdings);
 
-// Gives the chosen commit to the ranks that lack it and the parts to those that need them: each
-// rank its own; all of them to all where the world's size has changed and hooks take the mean.
-// `mine` is this rank's snapshot of the commit, or one to be overwritten. Collective.
+// Who is to have each part of the commit once a round has begun with it, by part: all ranks, where
+// the parts are small or hooks take the mean over a world of another size; else the rank itself and
+// its buddy, and rank 0 what is of a rank that there is no more. So the next loss can be survived
+// before the next commit, too.
+std::vector<std::vector<Rank>> keepers_of(const std::vector<Holding>& holdings,
+                                          const Holding::Item& commit);
+
+// Gives the chosen commit to the ranks that lack it and the parts to their keepers. `mine` is this
+// rank's snapshot of the commit, or one to be overwritten. Collective.
 void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
                 const Holding::Item& commit, Snapshot& mine);
 
@@ -63,12 +69,13 @@ class PartExchange {
 
   // nodes: of each rank.
   PartExchange(ProcessGroup& group, const std::vector<int>& nodes);
-  // The snapshot has this rank's part; it gets others'.
-  void run(Snapshot& snapshot);
+  // The snapshot has this rank's part; it gets others'. Gives the word of rank 0.
+  std::int64_t run(Snapshot& snapshot, std::int64_t word);
 
  private:
-  // Sends every rank `slot_` bytes of each part behind its size. The sizes of all parts.
-  std::vector<std::uint64_t> gather(const Part& own);
+  // Sends every rank `slot_` bytes of each part behind its size and this rank's word. The sizes of
+  // all parts.
+  std::vector<std::uint64_t> gather(const Part& own, std::int64_t word);
   void keep_all(Snapshot& snapshot, const std::vector<std::uint64_t>& sizes);
   void trade_with_buddy(Snapshot& snapshot, const std::vector<std::uint64_t>& sizes);
 

@@ -146,7 +146,7 @@ struct FieldReader {
       throw Mismatch(fmt::format("\"{}\" has another shape than its parameter, {}", record->name,
                                  describe(parameter)));
     }
-    auto read = source.read(*record);
+    auto read = source.view(*record);
     if (!read) throw ReadFailure{read.error()};
     // Device and strides of the parameter, as the optimizer itself would have made it.
     const at::NoGradGuard no_grad;

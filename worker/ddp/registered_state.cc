@@ -49,6 +49,12 @@ void RegisteredState::add_value(std::string name, std::function<nlohmann::json()
   values.push_back({std::move(name), std::move(save), std::move(load), per_rank});
 }
 
+void RegisteredState::add_sum(std::string name, std::function<nlohmann::json()> save,
+                              std::function<void(const nlohmann::json&)> load) {
+  add_value(std::move(name), std::move(save), std::move(load), true);
+  values.back().is_sum = true;
+}
+
 void RegisteredState::add_comm_hook(std::string name, CommHook& hook) {
   check_name("communication hook", name, hooks);
   hooks.push_back({std::move(name), &hook});
@@ -63,7 +69,8 @@ std::string RegisteredState::registration() const {
     text += fmt::format("communication hook {} ({})\n", item.name, item.hook->name());
   }
   for (const auto& value : values) {
-    text += fmt::format("value {}{}\n", value.name, value.per_rank ? " per rank" : "");
+    const char* kind = value.is_sum ? " to be added" : value.per_rank ? " per rank" : "";
+    text += fmt::format("value {}{}\n", value.name, kind);
   }
   return text;
 }

@@ -37,6 +37,7 @@ struct RegisteredState {
     std::function<nlohmann::json()> save;
     std::function<void(const nlohmann::json&)> load;
     bool per_rank;
+    bool is_sum = false;  // Of all ranks', a number; then it is per rank.
   };
 
   void add_module(std::string name, torch::nn::Module& module);
@@ -45,6 +46,8 @@ struct RegisteredState {
   void add_rng(std::string name);
   void add_value(std::string name, std::function<nlohmann::json()> save,
                  std::function<void(const nlohmann::json&)> load, bool per_rank);
+  void add_sum(std::string name, std::function<nlohmann::json()> save,
+               std::function<void(const nlohmann::json&)> load);
   void add_comm_hook(std::string name, CommHook& hook);
 
   // Kind and name of everything registered, in order: equal on all ranks.

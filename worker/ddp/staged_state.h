@@ -7,6 +7,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "worker/ddp/load_options.h"
 #include "worker/ddp/registered_state.h"
 #include "worker/ddp/state_dict.h"
 
@@ -24,6 +25,9 @@ struct RiskyChange {
 struct StagedState {
   std::vector<RiskyChange> risky;
   std::vector<Commit> commits;
+  // What was left out because options.strict is off. The same on all ranks but for what belongs to
+  // one of them.
+  std::vector<std::string> notes;
 
   // kInvalidArgument with the words of the one that failed; the others after it are not made.
   Result<void> make_risky() const;
@@ -37,8 +41,8 @@ struct StagedState {
 
 // Reads what `state` needs from the source, for this rank of a world of `world_size`, which need
 // not be the one that it is of. Changes nothing. kMismatch, naming what differs; what reading
-// fails with. `state` outlives the result.
+// fails with. `state` outlives the result, `source` need not.
 Result<StagedState> stage_state(const RegisteredState& state, Rank rank, int world_size,
-                                TensorSource& source);
+                                TensorSource& source, const LoadOptions& options = {});
 
 }  // namespace ddp

@@ -1,5 +1,6 @@
 #include "worker/ddp/state_dict.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 
@@ -8,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "worker/checkpoint/checksum.h"
+#include "worker/checkpoint/name_pattern.h"
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/tensors.h"
 
@@ -104,49 +105,54 @@ std::vector<std::string> TensorSource::names_below(const std::string& prefix) co
 
 FileTensorSource::FileTensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
                                    const checkpoint::Manifest& manifest)
-    : TensorSource(manifest), files_(files), entry_(entry) {}
+    : TensorSource(manifest), reader_(files, entry.path, manifest) {}
 
-Result<FileTensorSource::OpenFile*> FileTensorSource::open(const std::string& name) {
-  if (const auto found = open_.find(name); found != open_.end()) return &found->second;
-  const std::string path = checkpoint::join_path(entry_.path, name);
-  auto file = files_.open_file(path);
-  if (!file) return file.error();
-  auto header = checkpoint::read_safetensors_header(**file, path);
-  if (!header) return header.error();
-  OpenFile& opened = open_[name];
-  opened.file = std::move(*file);
-  for (checkpoint::TensorEntry& tensor : header->tensors) {
-    opened.tensors[tensor.name] = std::move(tensor);
-  }
-  return &opened;
-}
-
-Result<at::Tensor> FileTensorSource::read(const checkpoint::TensorRecord& record) {
+Result<at::Tensor> FileTensorSource::view(const checkpoint::TensorRecord& record) {
   const auto type = torch_type(record.type);
   if (!type) {
     return make_error(Errc::kMismatch, "tensor \"{}\" is {}, which LibTorch lacks", record.name,
                       describe_record(record));
   }
-  auto opened = open(record.file);
-  if (!opened) return opened.error();
-  const auto entry = (*opened)->tensors.find(record.name);
-  if (entry == (*opened)->tensors.end() || entry->second.type != record.type ||
-      entry->second.shape != record.shape) {
-    return make_error(Errc::kCorrupt, "{} does not have tensor \"{}\" as the manifest says",
-                      checkpoint::join_path(entry_.path, record.file), record.name);
-  }
-  at::Tensor tensor = at::empty(record.shape, at::TensorOptions().dtype(*type));
-  const std::span bytes(static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes());
-  if (auto got = (*opened)->file->read_at(entry->second.begin, bytes); !got) return got.error();
-  if (checkpoint::checksum_of(bytes) != record.checksum) {
-    return make_error(Errc::kCorrupt, "the checksum of tensor \"{}\" in {} does not hold",
-                      record.name, checkpoint::join_path(entry_.path, record.file));
-  }
-  return tensor;
+  auto mapped = reader_.tensor(record);
+  if (!mapped) return mapped.error();
+  void* const data = const_cast<std::byte*>(mapped->bytes.data());
+  return at::from_blob(
+      data, record.shape, [file = std::move(mapped->file)](void*) {},
+      at::TensorOptions().dtype(*type));
 }
 
+Result<at::Tensor> FileTensorSource::read(const checkpoint::TensorRecord& record) {
+  auto mapped = view(record);
+  if (!mapped) return mapped;
+  return mapped->clone();
+}
+
+namespace {
+
+// Of a checkpoint's tensor and the model's of that name: empty, or what is different.
+std::string difference(const StateTensor& state, const checkpoint::TensorRecord* record) {
+  if (record == nullptr) return fmt::format("the checkpoint has no tensor \"{}\"", state.name);
+  if (stored_type(state.tensor.scalar_type()) == record->type &&
+      state.tensor.sizes().vec() == record->shape) {
+    return {};
+  }
+  return fmt::format("tensor \"{}\" is {} in the checkpoint and {} in the model", state.name,
+                     describe_record(*record), describe(state.tensor));
+}
+
+bool is_wanted(const LoadOptions& options, std::string_view name) {
+  name.remove_prefix(std::string_view("module/").size());
+  return options.names.empty() || std::any_of(options.names.begin(), options.names.end(),
+                                              [name](const std::string& pattern) {
+                                                return checkpoint::matches_pattern(pattern, name);
+                                              });
+}
+
+}  // namespace
+
 Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
-                            TensorSource& source) {
+                            TensorSource& source, const LoadOptions& options,
+                            std::vector<std::string>& notes) {
   struct Move {
     at::Tensor to;
     at::Tensor from;
@@ -155,24 +161,22 @@ Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& 
   std::set<std::string> expected;
   for (const StateTensor& state : module_tensors(prefix, module)) {
     expected.insert(state.name);
+    if (!is_wanted(options, state.name)) continue;
     const checkpoint::TensorRecord* record = source.find(state.name, checkpoint::kReplicated);
-    if (record == nullptr) {
-      return make_error(Errc::kMismatch, "the checkpoint has no tensor \"{}\"", state.name);
+    if (std::string other = difference(state, record); !other.empty()) {
+      if (options.strict) return Error{Errc::kMismatch, std::move(other)};
+      notes.push_back(other + "; it stays as it is");
+      continue;
     }
-    if (stored_type(state.tensor.scalar_type()) != record->type ||
-        state.tensor.sizes().vec() != record->shape) {
-      return make_error(Errc::kMismatch,
-                        "tensor \"{}\" is {} in the checkpoint and {} in the model", state.name,
-                        describe_record(*record), describe(state.tensor));
-    }
-    auto tensor = source.read(*record);
+    auto tensor = source.view(*record);
     if (!tensor) return tensor.error();
     moves->push_back({state.tensor, std::move(*tensor)});
   }
   for (const std::string& name : source.names_below(prefix)) {
-    if (!expected.contains(name)) {
-      return make_error(Errc::kMismatch, "the model has no tensor \"{}\" of the checkpoint", name);
-    }
+    if (expected.contains(name) || !is_wanted(options, name)) continue;
+    std::string other = fmt::format("the model has no tensor \"{}\" of the checkpoint", name);
+    if (options.strict) return Error{Errc::kMismatch, std::move(other)};
+    notes.push_back(std::move(other));
   }
   return Commit([moves] {
     const at::NoGradGuard no_grad;

@@ -12,7 +12,9 @@
 
 #include "common/base/result.h"
 #include "worker/checkpoint/directory.h"
+#include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/safetensors.h"
+#include "worker/ddp/load_options.h"
 
 namespace torch::nn {
 class Module;
@@ -58,38 +60,42 @@ class TensorSource {
   // A new row-major tensor on the CPU.
   virtual Result<at::Tensor> read(const checkpoint::TensorRecord& record) = 0;
 
+  // The same, only to be copied from: it may be memory that cannot be written to. It stays valid
+  // without the source.
+  virtual Result<at::Tensor> view(const checkpoint::TensorRecord& record) { return read(record); }
+
  private:
   const checkpoint::Manifest& manifest_;
   std::map<std::pair<Rank, std::string>, const checkpoint::TensorRecord*> index_;
 };
 
-// The tensors of a checkpoint on disk. Reads what is asked for, nothing else, and checks every
-// checksum again: kCorrupt, kIo or kNotFound if the file does not have a tensor as the manifest
-// says. `files` and `entry` outlive the object, too.
+// The tensors of a checkpoint on disk, mapped. Reads what is asked for, nothing else, each byte
+// once, and checks it: kCorrupt, kIo or kNotFound if the file does not have a tensor as the
+// manifest says. `files` and `entry` outlive the object, too.
 class FileTensorSource final : public TensorSource {
  public:
   FileTensorSource(checkpoint::FileSystem& files, const checkpoint::Entry& entry,
                    const checkpoint::Manifest& manifest);
   Result<at::Tensor> read(const checkpoint::TensorRecord& record) override;
+  // Over the mapped file, which stays mapped as long as the tensor is there.
+  Result<at::Tensor> view(const checkpoint::TensorRecord& record) override;
+
+  // For verifying whole files on the way.
+  checkpoint::Reader& reader() { return reader_; }
 
  private:
-  struct OpenFile {
-    std::unique_ptr<checkpoint::ReadableFile> file;
-    std::map<std::string, checkpoint::TensorEntry> tensors;
-  };
-  Result<OpenFile*> open(const std::string& name);
-
-  checkpoint::FileSystem& files_;
-  const checkpoint::Entry& entry_;
-  std::map<std::string, OpenFile> open_;
+  checkpoint::Reader reader_;
 };
 
 // Changes that are ready to be made, all checked: running them cannot fail.
 using Commit = std::function<void()>;
 
-// Reads all tensors of a module and gives the copying of them into the module. kMismatch, naming
-// the tensor, if one is missing, one too many, or of another type or shape.
+// Reads the tensors of a module and gives the copying of them into the module. What only one side
+// has, or both with another type or shape, is kMismatch with the tensor's name; or, if `options`
+// are not strict, a line in `notes`, and stays as it is. Names outside of options.names do not
+// matter.
 Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
-                            TensorSource& source);
+                            TensorSource& source, const LoadOptions& options,
+                            std::vector<std::string>& notes);
 
 }  // namespace ddp

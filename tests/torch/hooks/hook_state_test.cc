@@ -31,7 +31,7 @@ struct Process {
       : hook(make_comm_hook_from_text(hook_text, group)),
         averager(make_model_averager_from_text(hook_text, group)),
         training(group, hook, {}, {2, 4}),
-        checkpointer({path, 3}, group) {
+        checkpointer(test::at_once(path), group) {
     checkpointer.add_module("model", *training.model);
     checkpointer.add_optimizer("sgd", training.sgd, *training.model);
     checkpointer.add_comm_hook("hook", *hook);
@@ -185,7 +185,7 @@ std::string load_error(const std::string& path, StatedHook& saved, const std::st
                        StatedHook& other) {
   std::string text = "loaded";
   run_ranks({1}, [&](const GroupPtr& group) {
-    Checkpointer saver({path, 3}, group);
+    Checkpointer saver(test::at_once(path), group);
     saver.add_comm_hook("hook", saved);
     ASSERT_TRUE(saver.prepare());
     const auto done = saver.save(1);
@@ -233,7 +233,7 @@ TEST_F(HookStateTest, WhatIsMissingOrHasNoMeanIsNamed) {
     run_ranks({2}, [&](const GroupPtr& group) {
       StatedHook hook;
       fill(group->rank(), hook.present);
-      Checkpointer saver({path(), 3}, group);
+      Checkpointer saver(test::at_once(path()), group);
       saver.add_comm_hook("h", hook);
       ASSERT_TRUE(saver.prepare());
       const auto saved = saver.save(1);
@@ -275,7 +275,7 @@ TEST_F(HookStateTest, DamageIsPassedOverForTheCheckpointBefore) {
     process.training.steps_until(6);
     const auto saved = process.checkpointer.save(6);
     ASSERT_TRUE(saved);
-    if (group->rank() == 0) test::damage(*saved + "/rank-00001.safetensors");
+    if (group->rank() == 0) test::damage(saved->path + "/rank-00001.safetensors");
     const auto loaded = process.checkpointer.load_latest();
     ASSERT_TRUE(loaded) << loaded.error().message;
     EXPECT_EQ(loaded->step, 4);

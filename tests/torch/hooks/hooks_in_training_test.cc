@@ -119,6 +119,7 @@ TEST(HooksInTrainingTest, ResumesExactly) {
       auto resumed_options = options;
       resumed_options.bucket_layout = first.ddp.bucket_layout();
       first.steps_until(10);
+      ASSERT_TRUE(saver->wait());
       const bool by_parameter =
           !std::string(text).starts_with("batched") && !std::string(text).starts_with("quantize");
       DdpTraining second(group, text, by_parameter ? options : resumed_options);
