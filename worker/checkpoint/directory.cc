@@ -23,6 +23,15 @@ std::optional<std::int64_t> parse_number(std::string_view text) {
   return number;
 }
 
+// Of a folder made by begin; nothing for other names.
+std::optional<std::int64_t> step_of_temporary(std::string_view name) {
+  if (!name.starts_with(kTemporaryPrefix)) return std::nullopt;
+  name.remove_prefix(kTemporaryPrefix.size());
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  name.remove_prefix(kStepPrefix.size());
+  return parse_number(name.substr(0, name.find('-')));
+}
+
 }  // namespace
 
 std::string entry_name(std::int64_t step, std::int64_t generation) {
@@ -190,17 +199,15 @@ std::vector<std::string> Directory::prune(const Retention& retention, const Entr
   return complaints;
 }
 
-std::vector<std::string> Directory::remove_unfinished() {
+std::vector<std::string> Directory::remove_unfinished(std::int64_t last) {
   auto names = files_->list(path_);
   if (!names) return {names.error().message};
   std::vector<std::string> complaints;
   for (const std::string& name : *names) {
-    std::string_view rest = name;
-    if (!rest.starts_with(kTemporaryPrefix)) continue;
-    rest.remove_prefix(
-        (rest.starts_with(kRemovedPrefix) ? kRemovedPrefix : kTemporaryPrefix).size());
     // Probes and links of others under way are none of our business.
-    if (!rest.starts_with(kStepPrefix)) continue;
+    if (!name.starts_with(kRemovedPrefix) && step_of_temporary(name).value_or(INT64_MAX) > last) {
+      continue;
+    }
     if (auto removed = remove_leftover(name); !removed) {
       complaints.push_back(removed.error().message);
     }

@@ -81,9 +81,10 @@ class Directory {
   // Removes them. Returns one line for everything that could not be removed.
   std::vector<std::string> prune(const Retention& retention, const Entry& newest);
 
-  // Removes what other saves left unfinished, such as one whose ranks died. Only while none is
-  // under way. One line for everything that could not be removed.
-  std::vector<std::string> remove_unfinished();
+  // Removes what saves of steps up to `last` left unfinished, such as one whose ranks died. Only
+  // while none of them is under way; one of a later step may be. One line for everything that could
+  // not be removed.
+  std::vector<std::string> remove_unfinished(std::int64_t last);
 
   // Newest first: by step, then by generation. An empty list if the folder does not exist.
   Result<std::vector<Entry>> list() const;

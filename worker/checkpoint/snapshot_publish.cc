@@ -158,7 +158,8 @@ std::vector<std::string> tidy_up(Directory& directory, const Entry& published,
   for (std::string& line : directory.prune(retention, published)) {
     warnings.push_back(std::move(line));
   }
-  for (std::string& line : directory.remove_unfinished()) warnings.push_back(std::move(line));
+  for (std::string& line : directory.remove_unfinished(published.step))
+    warnings.push_back(std::move(line));
   return warnings;
 }
 

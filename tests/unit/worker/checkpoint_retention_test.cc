@@ -87,10 +87,12 @@ TEST_F(Retained, UnfinishedSavesGoAndNothingElse) {
   ASSERT_TRUE(write_durably(files_, "ckpt/notes.txt", "x"));
   // A round of the same job that goes on while a save is under way.
   ASSERT_TRUE(directory_.prepare(nullptr, Directory::Leftovers::kKeep));
-  EXPECT_EQ(files_.names("ckpt").size(), 6u);
-  EXPECT_THAT(directory_.remove_unfinished(), IsEmpty());
+  ASSERT_TRUE(directory_.begin(5, "alive"));
+  EXPECT_EQ(files_.names("ckpt").size(), 7u);
+  EXPECT_THAT(directory_.remove_unfinished(4), IsEmpty());
   EXPECT_THAT(files_.names("ckpt"),
-              ElementsAre(".tmp-probe-of-rank-3", "latest", "notes.txt", kept.name));
+              ElementsAre(".tmp-probe-of-rank-3", ".tmp-step-0000000005-alive", "latest",
+                          "notes.txt", kept.name));
 }
 
 TEST_F(Retained, ASaveIsFoundByItsId) {

@@ -290,6 +290,37 @@ TEST_F(CheckpointWriter, OneThatIsDoneAndStartedAgainTouchesNothing) {
   }
 }
 
+// The publisher was killed on its way; it and a rank that is done are started again together.
+TEST_F(CheckpointWriter, OneThatIsDoneIsStartedAgainWithTheKilledPublisher) {
+  std::size_t last = 1;
+  for (std::size_t at = 0; at < last; ++at) {
+    MemoryFileSystem killed = base_.after_kill();
+    for (const Rank rank : {2, 1}) ASSERT_TRUE(write_rank(killed, new_, rank, {}));
+    const auto publisher = [&](Turns::Process& process) {
+      process.kill_at(at);
+      (void)write_rank(process, new_, 0, options_of(process));
+      last = std::max(last, process.changes());
+    };
+    Turns(killed, seed()).run({publisher});
+    for (std::uint64_t variant = 0; variant < 40; ++variant) {
+      SCOPED_TRACE(fmt::format("publisher killed before its change {}, variant {}", at, variant));
+      MemoryFileSystem files = killed.after_kill();
+      std::vector<std::function<void(Turns::Process&)>> writers;
+      for (Rank rank = 0; rank < 2; ++rank) {
+        writers.push_back([&, rank](Turns::Process& process) {
+          auto written = write_rank(process, new_, rank, options_of(process));
+          EXPECT_TRUE(written) << written.error().message;
+        });
+      }
+      Turns(files, seed() * 7907 + variant * 211 + at).run(writers);
+      expect_only(files, new_);
+      EXPECT_EQ(Directory(files, kFolder).list()->size(), 2u);
+      if (HasFailure()) return;
+    }
+  }
+  EXPECT_GT(last, 20u);
+}
+
 TEST_F(CheckpointWriter, AFailureAnywhereLeavesTheOldOrTheNewOneAndTheNextSaveSucceeds) {
   for (const auto fault : {MemoryFileSystem::Fault::kIo, MemoryFileSystem::Fault::kNoSpace}) {
     std::size_t last = 1;
@@ -390,7 +421,7 @@ TEST_F(CheckpointWriter, ACancelledSaveIsCleanedUp) {
     }
     Turns(files, seed() + static_cast<std::uint64_t>(cancelled)).run(writers);
     expect_only(files, old_);
-    EXPECT_TRUE(Directory(files, kFolder).remove_unfinished().empty());
+    EXPECT_TRUE(Directory(files, kFolder).remove_unfinished(new_.step).empty());
     EXPECT_EQ(temporaries(files), 0u);
   }
 }
