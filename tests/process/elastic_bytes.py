@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Kills workers of a training under ddp-run, each at a random moment after it has made a step. The others go on in their
-processes, and the training ends with the bytes of one that lost nobody. The seed is printed.
+processes, and the training ends with the bytes of one that lost nobody, however far apart commits are: with 20 steps between
+them the second loss mostly comes before anything has been committed since the first. The seed is printed.
 
 usage: elastic_bytes.py BIN_DIR [SEED]
 """
@@ -18,6 +19,7 @@ from pathlib import Path
 BIN = Path(sys.argv[1])
 SEED = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30)
 LIMIT_S = 120
+COMMITS = {"dropout": ["1", "20"], "powersgd": ["7", "auto"]}
 RECIPES = {
     "dropout": ["--dropout", "0.2"],
     "powersgd": ["--comm-hook", "powersgd:rank=2,start_iter=5", "--bucket-cap-mb", "0.03"],
@@ -49,12 +51,13 @@ def workers(launcher):
     return sorted(pid for pid in trainers if below(pid))
 
 
-def train(folder, recipe, kills, random_source):
+def train(folder, recipe, commit_every, kills, random_source):
     summary, log = folder / "summary.json", folder / "log"
     summary.unlink(missing_ok=True)
     with log.open("w") as out:
         job = subprocess.Popen([BIN / "ddp-run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "9", BIN / "ddp-train",
-                                *TRAINING, *RECIPES[recipe], "--summary", summary], stdout=out, stderr=subprocess.STDOUT)
+                                *TRAINING, *RECIPES[recipe], "--commit-every", commit_every, "--summary", summary],
+                               stdout=out, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + LIMIT_S
     try:
         seen = 0
@@ -78,20 +81,27 @@ def train(folder, recipe, kills, random_source):
     return json.loads(summary.read_text()), text
 
 
+def check(recipe, every, expected, found, log):
+    what = f"{recipe}, --commit-every {every}"
+    for key in ("weights_sha256", "train_loss", "test_accuracy", "steps"):
+        if found[key] != expected[key]:
+            sys.exit(f"{what}: {key} is {found[key]}, undisturbed {expected[key]}\n{log}")
+    went_on = [int(step) for step in re.findall(r"workers go on after step (\d+)", log)]
+    if len(went_on) != 2 or found["rounds"] != 3 or found["restarts"] != 2:
+        sys.exit(f"{what}: {len(went_on)} rounds went on from memory, of {found['rounds']}\n{log}")
+    if found["resumed_from_step"] != went_on[-1]:
+        sys.exit(f"{what}: resumed_from_step is {found['resumed_from_step']}\n{log}")
+    print(f"{what}: {found['weights_sha256'][:16]}, went on after steps {went_on}")
+
+
 def main():
     print(f"seed {SEED}")
     source = random.Random(SEED)
     with tempfile.TemporaryDirectory() as name:
         for recipe in RECIPES:
-            expected, _ = train(Path(name), recipe, 0, source)
-            found, log = train(Path(name), recipe, 2, source)
-            for key in ("weights_sha256", "train_loss", "test_accuracy", "steps"):
-                if found[key] != expected[key]:
-                    sys.exit(f"{recipe}: {key} is {found[key]}, undisturbed {expected[key]}\n{log}")
-            went_on = len(re.findall(r"workers go on after step", log))
-            if went_on != 2 or found["rounds"] != 3 or found["restarts"] != 2:
-                sys.exit(f"{recipe}: {went_on} rounds went on from memory, of {found['rounds']}\n{log}")
-            print(f"{recipe}: {found['weights_sha256'][:16]} after {found['restarts']} kills")
+            expected, _ = train(Path(name), recipe, "1", 0, source)
+            for every in COMMITS[recipe]:
+                check(recipe, every, expected, *train(Path(name), recipe, every, 2, source))
 
 
 main()

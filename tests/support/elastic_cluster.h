@@ -161,11 +161,12 @@ class ElasticCluster {
       worker.said.append(buffer, static_cast<std::size_t>(count));
     }
   }
-  // The next line that begins so; what comes before it is dropped.
+  // The next line that begins so, or says what ended the worker; what comes before it is dropped.
   std::string hear(int id, const std::string& beginning) {
     for (;;) {
       const std::string line = hear(id);
-      if (line.empty() || line.starts_with(beginning)) return line;
+      if (line.empty() || line.starts_with(beginning) || line.starts_with("exception: "))
+        return line;
     }
   }
   Round round() const { return round_; }

@@ -46,10 +46,18 @@ struct Net : torch::nn::Module {
 };
 
 struct Settings {
-  std::string hook;       // As --comm-hook takes it.
-  int wait_at_step = -1;  // Rank 0 says so before it commits this, and waits for its end.
+  std::string hook;               // As --comm-hook takes it.
+  std::int64_t commit_every = 1;  // As CommitPace's.
+  int wait_at_step = -1;          // Rank 0 says so before it commits this, and waits for its end.
+  int wait_in_round = -1;         // Nobody makes a step in this round.
   std::size_t own_bytes = 0;
 };
+
+// Until another rank is lost.
+void wait_for_the_end(ProcessGroup& group) {
+  std::byte nothing{};
+  group.recv({&nothing, 1, DType::kU8}, (group.rank() + 1) % group.size())->wait();
+}
 
 // What a program of a library user looks like. Every rank says each step, in the end the weights.
 void train(const Settings& settings, const ElasticCluster::Say& say) {
@@ -62,13 +70,16 @@ void train(const Settings& settings, const ElasticCluster::Say& say) {
   std::int64_t position = 0;
   std::int64_t step = 0;
   double loss_sum = 0;
+  std::int64_t samples = 0;
   ElasticState state;
+  state.set_commit_pace({.every = settings.commit_every});
   state.add_module("net", *net);
   state.add_optimizer("sgd", optimizer, *net);
   state.add_rng();
   state.add_value("position", position);
   state.add_value("step", step);
   state.add_value("loss", loss_sum, true);
+  state.add_sum("samples", samples);
   std::string own(settings.own_bytes, 'a');
   if (!own.empty()) state.add_value("own", own, true);
   ElasticWorker worker;
@@ -84,6 +95,7 @@ void train(const Settings& settings, const ElasticCluster::Say& say) {
     }
     say(fmt::format("round {} rank {} of {} from {}", group->round(), group->rank(), group->size(),
                     position));
+    if (group->round() == settings.wait_in_round) wait_for_the_end(*group);
     const std::int64_t joint = kBatch * group->size();
     while (position + joint <= kSamples) {
       optimizer.zero_grad();
@@ -96,16 +108,19 @@ void train(const Settings& settings, const ElasticCluster::Say& say) {
       if (!own.empty())
         own[static_cast<std::size_t>(step)] = static_cast<char>('b' + group->rank());
       position += joint;
+      samples += kBatch;
       ++step;
       if (step == settings.wait_at_step && group->rank() == 0 && group->round() == 0) {
         say("waiting");
         for (;;) ::pause();
       }
-      state.commit(step);
+      state.commit_if_due(step);
       say(fmt::format("step {} of round {}", step, group->round()));
     }
-    say(fmt::format("weights {} loss {:.17g} own {}", weights_sha256(*net), loss_sum,
-                    std::hash<std::string>()(own)));
+    std::int64_t all_samples = samples;
+    group->all_reduce({&all_samples, 1, DType::kI64}, ReduceOp::kSum)->wait();
+    say(fmt::format("weights {} loss {:.17g} own {} samples {} of {}", weights_sha256(*net),
+                    loss_sum, std::hash<std::string>()(own), all_samples, position));
     group->barrier()->wait();
   });
 }
@@ -142,13 +157,17 @@ void lose(ElasticCluster& cluster, std::vector<int>& ids, const std::vector<std:
   ids = cluster.begin({ids});
 }
 
-class Elastic : public ::testing::TestWithParam<const char*> {};
+struct Case {
+  const char* name;
+  Settings settings;
+};
+class Elastic : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Elastic, WhoeverIsKilledTheBytesStayTheSame) {
   const unsigned seed = std::random_device{}();
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
-  const Settings settings{GetParam()};
+  const Settings& settings = GetParam().settings;
   const Outcome expected = undisturbed(settings, {{kNew, kNew, kNew}});
   EXPECT_THAT(expected.weights[0], StartsWith("weights "));
   ElasticCluster cluster([&](const auto& say) { train(settings, say); });
@@ -159,10 +178,13 @@ TEST_P(Elastic, WhoeverIsKilledTheBytesStayTheSame) {
   expect_same_end(cluster, ids, expected);
 }
 
-INSTANTIATE_TEST_SUITE_P(Hooks, Elastic, ::testing::Values("", "powersgd:rank=2,start_iter=2"),
-                         [](const auto& test) {
-                           return *test.param == '\0' ? "None" : "PowerSgd";
-                         });
+constexpr const char* kPowerSgd = "powersgd:rank=2,start_iter=2";
+INSTANTIATE_TEST_SUITE_P(Hooks, Elastic,
+                         ::testing::Values(Case{"None", {}}, Case{"PowerSgd", {kPowerSgd}},
+                                           Case{"Every3", {"", 3}},
+                                           Case{"PowerSgdEvery7", {kPowerSgd, 7}},
+                                           Case{"Every20", {"", 20}}, Case{"Measured", {"", 0}}),
+                         [](const auto& test) { return test.param.name; });
 
 TEST(ElasticRun, AStepIsCommittedByAllOrByNone) {
   const Outcome expected = undisturbed({}, {{kNew}, {kNew}});
@@ -196,6 +218,27 @@ TEST(ElasticRun, LargeStateOfARankSurvivesWithItsBuddy) {
   expect_same_end(cluster, ids, expected);
 }
 
+// The one that has just come is all that is left of the round before: it has been given enough.
+class ElasticAgain : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(ElasticAgain, ASecondLossIsSurvivedBeforeAnythingIsCommittedAgain) {
+  Settings settings;
+  settings.own_bytes = GetParam();
+  const Outcome expected = undisturbed(settings, {{kNew}, {kNew}});
+  settings.wait_in_round = 1;
+  ElasticCluster cluster([&](const auto& say) { train(settings, say); });
+  auto ids = cluster.begin({{kNew}, {kNew}});
+  std::mt19937 random(1);
+  lose(cluster, ids, {1}, 3, random);
+  for (const int id : ids) EXPECT_THAT(cluster.hear(id, "round 1 "), StartsWith("round 1 "));
+  cluster.kill(ids[0]);
+  cluster.end_round(ids);
+  ids = cluster.begin({{kNew}, {ids[1]}});
+  expect_same_end(cluster, ids, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, ElasticAgain, ::testing::Values(0, 600'000));
+
 TEST(ElasticRun, WithARankAndItsBuddyTheStateIsLostAndAllRanksSaySo) {
   Settings settings;
   settings.own_bytes = 600'000;
@@ -209,8 +252,12 @@ TEST(ElasticRun, WithARankAndItsBuddyTheStateIsLostAndAllRanksSaySo) {
   }
 }
 
-TEST(ElasticRun, TheWorldShrinksAndGrowsWithoutLosingASample) {
-  ElasticCluster cluster([](const auto& say) { train({}, say); });
+class ElasticSizes : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(ElasticSizes, TheWorldShrinksAndGrowsWithoutLosingASample) {
+  Settings settings;
+  settings.own_bytes = GetParam();
+  ElasticCluster cluster([&](const auto& say) { train(settings, say); });
   auto ids = cluster.begin({{kNew, kNew, kNew}});
   (void)cluster.hear(ids[0], "step 5 ");
   cluster.kill(ids[1]);
@@ -233,9 +280,15 @@ TEST(ElasticRun, TheWorldShrinksAndGrowsWithoutLosingASample) {
     const std::string hash = line.substr(0, line.find(" loss"));
     if (weights.empty()) weights = hash;
     EXPECT_EQ(hash, weights);
+    const auto counted = line.rfind(" samples ");
+    ASSERT_NE(counted, std::string::npos) << line;
+    const std::int64_t samples = std::stoll(line.substr(counted + 9));
+    EXPECT_EQ(line.substr(counted), fmt::format(" samples {0} of {0}", samples));
     EXPECT_EQ(cluster.status_of(id), 0);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Bytes, ElasticSizes, ::testing::Values(0, 600'000));
 
 TEST(ElasticRun, AProgramsOwnExceptionEndsItOnAllRanks) {
   ElasticCluster cluster([](const auto& say) {

@@ -25,6 +25,9 @@ class FlagValues {
 
   bool has(const char* flag) const { return given_.count(flag) != 0; }
 
+  // Whether it was given with this value.
+  bool is(const char* flag, const char* value) const { return has(flag) && text_of(flag) == value; }
+
   void read(const char* flag, std::string& value) const {
     if (has(flag)) value = text_of(flag);
   }

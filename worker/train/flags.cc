@@ -94,7 +94,9 @@ constexpr Flag kRunning[] = {
     {"elastic", "on|off",
      "go on in this process when other workers are lost or join, with the state that is kept in "
      "memory; off: end with them and be started again; on"},
-    {"commit-every", "STEPS", "how many steps training goes back at most when a worker is lost; 1"},
+    {"commit-every", "STEPS",
+     "how many steps training goes back at most when a worker is lost; auto, so many that keeping "
+     "what it goes back to takes a hundredth of the time at most"},
     {"device", "KIND", "cpu, or cuda: one device a worker, two for a model-parallel one; cpu"},
     {"threads", "N",
      "of one worker, or of one stage of a model-parallel one; OMP_NUM_THREADS, or the usable cores "

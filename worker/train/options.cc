@@ -1,6 +1,7 @@
 #include "worker/train/options.h"
 
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <boost/program_options.hpp>
@@ -85,7 +86,9 @@ void read_running(const FlagValues& values, Options& options) {
       "checkpoint-failure", options.checkpoint_failure,
       {{"stop", OnCheckpointFailure::kStop}, {"continue", OnCheckpointFailure::kContinue}});
   values.read_switch("elastic", options.elastic);
-  values.read<std::int64_t>("commit-every", options.commit_every, 1);
+  if (!values.is("commit-every", "auto")) {
+    values.read<std::int64_t>("commit-every", options.commit_every, 1);
+  }
   values.read_choice<DeviceKind>("device", options.device,
                                  {{"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}});
   values.read<int>("threads", options.threads, 1, 4096);
@@ -186,7 +189,8 @@ std::string agreed_flags(const Options& options) {
   add("checkpoint-failure",
       options.checkpoint_failure == OnCheckpointFailure::kStop ? "stop" : "continue");
   add("elastic", on_off(options.elastic));
-  add("commit-every", options.commit_every);
+  add("commit-every",
+      options.commit_every == 0 ? std::string("auto") : std::to_string(options.commit_every));
   add("device", to_string(options.device));
   return text;
 }

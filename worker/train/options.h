@@ -59,7 +59,7 @@ struct Options {
 
   // Where an agent is there: this process outlives the loss of others (worker/ddp/run_elastic.h).
   bool elastic = true;
-  std::int64_t commit_every = 1;  // Steps that are lost at most when a worker is.
+  std::int64_t commit_every = 0;  // Steps that are lost at most when a worker is; 0: CommitPace's.
 
   DeviceKind device = DeviceKind::kCpu;
   int threads = 0;  // 0: OMP_NUM_THREADS, or the usable cores shared by the workers of this node.

@@ -21,7 +21,8 @@ struct Summary {
   double samples_per_second = 0;  // Of all workers, while training; since the last start.
   std::int64_t restarts = 0;
   std::int64_t rounds = 1;
-  std::int64_t resumed_from_step = 0;  // Where the last start began; 0: at the beginning.
+  // Where the last round began, with what memory or a checkpoint had; 0: at the beginning.
+  std::int64_t resumed_from_step = 0;
   std::string grad_sync;
   std::uint64_t seed = 0;
   std::int64_t batch_size = 0;

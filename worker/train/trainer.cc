@@ -36,14 +36,15 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
 
 void Trainer::keep_in(ElasticState& elastic) {
   elastic_ = &elastic;
+  elastic.set_commit_pace({.every = parts_.options.commit_every});
   elastic.add_module("model", *model_);
   elastic.add_optimizer("optimizer", *optimizer_, *model_);
   if (parts_.options.logical_world_size == 0) elastic.add_rng();
   elastic.add_value("epoch", state_.epoch);
   elastic.add_value("position", state_.position);
   elastic.add_value("step", state_.step);
-  elastic.add_value("loss_sum", state_.loss_sum, true);
-  elastic.add_value("loss_count", state_.loss_count, true);
+  elastic.add_sum("loss_sum", state_.loss_sum);
+  elastic.add_sum("loss_count", state_.loss_count);
   elastic.add_value(
       "averager",
       [this] {
@@ -79,6 +80,7 @@ void Trainer::begin_round(Round round) {
   if (elastic_ != nullptr) take_up_commit();
   if (checkpoint_) checkpoint_->resume(!goes_on);
   if (goes_on) {
+    resumed_from_ = state_.step;
     say(fmt::format("round {}: {} workers go on after step {}", group.round(), group.size(),
                     state_.step));
   } else {
@@ -97,9 +99,6 @@ void Trainer::leave_round() {
   for (at::Tensor& parameter : model_->parameters()) parameter.mutable_grad() = at::Tensor();
   test_accuracy_.reset();
   train_loss_ = 0;
-  // A rank of a larger world begins with none.
-  state_.loss_sum = 0;
-  state_.loss_count = 0;
   parts_.device_groups.clear();
   parts_.group.reset();
 }
@@ -170,8 +169,8 @@ void Trainer::take_up_commit() {
 
 void Trainer::commit_if_due() {
   if (elastic_ == nullptr) return;
-  const bool is_due = state_.step % parts_.options.commit_every == 0;
-  if (!is_due && sampler_->steps_left() > 0 && !limit_reached()) return;
+  const bool is_last = sampler_->steps_left() == 0 || limit_reached();
+  if (!elastic_->is_commit_due() && !is_last) return;
   if (logical_ != nullptr) logical_->gather();
   elastic_->commit(state_.step);
 }
