@@ -279,6 +279,18 @@ TEST_P(TrainTest, TheTraceHasEveryStep) {
   EXPECT_THAT(steps, ::testing::ElementsAre("step 1", "step 2", "step 3", "step 4", "step 5"));
 }
 
+TEST_P(TrainTest, TheLastCheckpointIsNotSkipped) {
+  const Arguments flags = {"--model", "toy", "--train-samples", "100", "--batch-size", "20",
+                           "--epochs", "4", "--grad-sync", GetParam(), "--checkpoint-dir",
+                           path("checkpoints"), "--checkpoint-every", "1", "--checkpoint-busy",
+                           "skip",
+                           // So slow that some are skipped.
+                           "--checkpoint-bandwidth", "0.01"};
+  train(flags);
+  EXPECT_THAT(last_.out, HasSubstr("skipped: the checkpoint before is still being written"));
+  EXPECT_EQ(train(flags).at("resumed_from_step"), 20);
+}
+
 TEST_P(TrainTest, WithoutBatchNormThereAreNoBuffers) {
   const auto summary = train(small({"--no-batch-norm", "--max-steps", "3"}));
   EXPECT_EQ(summary.at("steps"), 3);

@@ -6,6 +6,7 @@
 #include "worker/nccl/nccl_group.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/elastic_worker.h"
+#include "worker/runtime/freed_memory.h"
 #include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"

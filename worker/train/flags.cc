@@ -87,6 +87,16 @@ constexpr Flag kCheckpoints[] = {
     {"checkpoint-every", "STEPS",
      "also save after every so many steps; 0, at the end of each epoch only"},
     {"checkpoint-keep", "N", "how many of the newest checkpoints stay, 0 keeps all; 3"},
+    {"checkpoint-keep-every", "STEPS",
+     "checkpoints of steps divisible by it stay, too, for ever; 0, none"},
+    {"checkpoint-async", "on|off",
+     "train on while a checkpoint is being written, from a copy in memory; on"},
+    {"checkpoint-busy", "wait|skip",
+     "what to do when one is due while the one before is still being written; wait"},
+    {"checkpoint-bandwidth", "MB/S", "of each worker's writing; as fast as the disk"},
+    {"load-strict", "on|off",
+     "end if the checkpoint to resume from lacks something or has something else; off: resume with "
+     "what fits, and say what does not; on"},
     {"checkpoint-failure", "stop|continue", "what to do if one cannot be written; stop"},
 };
 

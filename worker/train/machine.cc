@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include <dlfcn.h>
-#include <malloc.h>
 #include <sched.h>
 
 namespace ddp::train {
@@ -43,14 +42,6 @@ std::string loaded_blas() {
     if (file.starts_with("libblas")) found = path;
   }
   return found;
-}
-
-void keep_freed_memory() {
-#ifdef __GLIBC__
-  mallopt(M_MMAP_MAX, 0);
-  mallopt(M_TRIM_THRESHOLD, -1);
-  mallopt(M_ARENA_MAX, 1);
-#endif
 }
 
 void set_blas_threads(int threads) {

@@ -15,12 +15,6 @@ int default_threads(int local_world_size);
 // speed of LibTorch on a CPU, so every result names it.
 std::string loaded_blas();
 
-// Memory that is given back stays with this process from now on, for its next use: a step takes and
-// gives back the same tensors as the one before, and by default the C library returns the large
-// ones to the system, which clears them anew, page by page, every time. Before other threads begin:
-// all share one heap, so what one of them gives back serves the others.
-void keep_freed_memory();
-
 // The last bits of a matrix product depend on how many threads computed it. OpenBLAS has threads of
 // its own, which LibTorch's setting does not reach; without OpenBLAS nothing happens.
 void set_blas_threads(int threads);

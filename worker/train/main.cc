@@ -18,6 +18,7 @@
 #include "worker/ddp/run_elastic.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/elastic_worker.h"
+#include "worker/runtime/freed_memory.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/train/agreement.h"

@@ -81,7 +81,9 @@ void check_together(const FlagValues& values, Options& options) {
   check_logical_ranks(values, options);
   need(values, {"broadcast-buffers", "find-unused-parameters", "static-graph"},
        options.grad_sync == GradSync::kDdp, "--grad-sync ddp");
-  need(values, {"checkpoint-every", "checkpoint-keep", "checkpoint-failure"},
+  need(values,
+       {"checkpoint-every", "checkpoint-keep", "checkpoint-keep-every", "checkpoint-async",
+        "checkpoint-busy", "checkpoint-bandwidth", "load-strict", "checkpoint-failure"},
        !options.checkpoint_dir.empty(), "--checkpoint-dir DIR");
   for (const char* flag : {"data-dir", "checkpoint-dir", "summary", "trace", "rates"}) {
     std::string path = "-";

@@ -82,6 +82,13 @@ void read_running(const FlagValues& values, Options& options) {
   values.read("checkpoint-dir", options.checkpoint_dir);
   values.read<std::int64_t>("checkpoint-every", options.checkpoint_every, 0);
   values.read<int>("checkpoint-keep", options.checkpoint_keep, 0, 1'000'000);
+  values.read<std::int64_t>("checkpoint-keep-every", options.checkpoint_keep_every, 0);
+  values.read_switch("checkpoint-async", options.checkpoint_async);
+  values.read_switch("load-strict", options.load_strict);
+  values.read_choice<OnBusyCheckpoint>(
+      "checkpoint-busy", options.checkpoint_busy,
+      {{"wait", OnBusyCheckpoint::kWait}, {"skip", OnBusyCheckpoint::kSkip}});
+  values.read("checkpoint-bandwidth", options.checkpoint_bandwidth, 0, 1e6, false);
   values.read_choice<OnCheckpointFailure>(
       "checkpoint-failure", options.checkpoint_failure,
       {{"stop", OnCheckpointFailure::kStop}, {"continue", OnCheckpointFailure::kContinue}});
@@ -186,6 +193,9 @@ std::string agreed_flags(const Options& options) {
   add("static-graph", on_off(options.static_graph));
   add("checkpoint-dir", options.checkpoint_dir.empty() ? "none" : "given");
   add("checkpoint-every", options.checkpoint_every);
+  add("checkpoint-async", on_off(options.checkpoint_async));
+  add("load-strict", on_off(options.load_strict));
+  add("checkpoint-busy", options.checkpoint_busy == OnBusyCheckpoint::kWait ? "wait" : "skip");
   add("checkpoint-failure",
       options.checkpoint_failure == OnCheckpointFailure::kStop ? "stop" : "continue");
   add("elastic", on_off(options.elastic));

@@ -9,6 +9,7 @@ namespace ddp::train {
 enum class DeviceKind { kCpu, kCuda };
 enum class GradSync { kDdp, kStep };
 enum class LrSchedule { kConstant, kStep, kWarmupExponential };
+enum class OnBusyCheckpoint { kWait, kSkip };
 enum class OnCheckpointFailure { kStop, kContinue };
 enum class OptimizerKind { kSgd, kAdam, kAdamW };
 
@@ -55,6 +56,11 @@ struct Options {
   std::string checkpoint_dir;         // Empty: no checkpoints.
   std::int64_t checkpoint_every = 0;  // Steps; 0: only at the end of an epoch.
   int checkpoint_keep = 3;
+  std::int64_t checkpoint_keep_every = 0;  // Steps whose checkpoints stay for ever; 0: none.
+  bool checkpoint_async = true;
+  bool load_strict = true;
+  OnBusyCheckpoint checkpoint_busy = OnBusyCheckpoint::kWait;
+  double checkpoint_bandwidth = 0;  // MB/s of each worker's writing; 0: as fast as the disk.
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;
 
   // Where an agent is there: this process outlives the loss of others (worker/ddp/run_elastic.h).

@@ -1,5 +1,7 @@
 #include "worker/train/trainer.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -32,6 +34,9 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
                        .devices = parts_.devices,
                        .micro_batches = options.micro_batches});
   optimizer_ = make_optimizer(options, model_->parameters());
+  if (options.checkpoint_dir.empty()) return;
+  checkpoint_writer_ = std::make_shared<CheckpointWriter>(&parts_.channel);
+  requests_ = std::make_unique<CheckpointRequests>(parts_.channel);
 }
 
 void Trainer::keep_in(ElasticState& elastic) {
@@ -137,6 +142,7 @@ void Trainer::make_checkpoint() {
                                 .replica = *replica_,
                                 .logical = logical_,
                                 .state = state_,
+                                .writer = checkpoint_writer_,
                                 .say = [this](const std::string& text) { say(text); }});
 }
 
@@ -204,6 +210,8 @@ Summary Trainer::run(Round round) {
 
 Summary Trainer::train_to_the_end() {
   open_rate_log();
+  std::optional<CheckpointRequests::Listening> listening;
+  if (requests_) listening.emplace(*requests_);
   model_->train();
   while (state_.epoch < parts_.options.epochs && train_epoch()) {
   }
@@ -230,6 +238,7 @@ Summary Trainer::train_to_the_end() {
   summary.batch_size = options.batch_size;
   summary.threads = parts_.threads;
   if (replica_->keeps_ranks_equal()) check_same_weights(summary.weights_sha256);
+  if (checkpoint_) checkpoint_->wait();
   if (trace_) write_trace();
   return summary;
 }
@@ -354,9 +363,24 @@ void Trainer::evaluate_if_due() {
 
 void Trainer::save_if_due() {
   if (!checkpoint_) return;
+  using Asked = CheckpointRequests::Asked;
+  const Asked asked = requests_->after_step(*parts_.group, state_.step);
+  // What somebody has asked for is not skipped, nor is the end.
+  if (asked != Asked::kNothing || steps_to_go() == 0) checkpoint_->wait();
   const std::int64_t every = parts_.options.checkpoint_every;
-  if ((every > 0 && state_.step % every == 0) || sampler_->steps_left() == 0 || limit_reached())
+  if ((every > 0 && state_.step % every == 0) || sampler_->steps_left() == 0 || limit_reached() ||
+      asked != Asked::kNothing)
     checkpoint_->save();
+  if (asked == Asked::kCheckpointAndStop) stop_if_told();
+}
+
+// Ranks that were not told go on, with those that are left if the job allows that.
+void Trainer::stop_if_told() {
+  const bool complete = checkpoint_->wait();
+  if (!requests_->take_stop()) return;
+  throw Failure(kExitSignalBase + SIGTERM,
+                fmt::format("stopped by SIGTERM after step {}, {}", state_.step,
+                            complete ? "whose checkpoint is complete" : "without a checkpoint"));
 }
 
 // The checkpoint of an epoch's last step lies before this, so a resumed run comes through here,

@@ -16,6 +16,7 @@
 #include "worker/ddp/trace.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
+#include "worker/train/checkpoint_requests.h"
 #include "worker/train/dataset.h"
 #include "worker/train/local_replica.h"
 #include "worker/train/logical_replica.h"
@@ -96,6 +97,7 @@ class Trainer {
   double backward(std::span<const std::int64_t> indices, std::int64_t joint);
   void evaluate_if_due();
   void save_if_due();
+  void stop_if_told();
   void finish_epoch();
   void evaluate();
   double mean_loss();
@@ -118,6 +120,9 @@ class Trainer {
   std::shared_ptr<Trace> trace_;       // Null without --trace.
   std::optional<DistributedSampler> sampler_;
   std::unique_ptr<TrainingCheckpoint> checkpoint_;
+  // Of the process; null without checkpoints.
+  std::shared_ptr<CheckpointWriter> checkpoint_writer_;
+  std::unique_ptr<CheckpointRequests> requests_;
   ElasticState* elastic_ = nullptr;          // Null without recovery in the process.
   std::shared_ptr<LocalReplica> own_state_;  // Of this round, where ranks differ after steps.
   nlohmann::json averager_state_;            // As the last commit has it.

@@ -16,8 +16,16 @@ using nlohmann::json;
 TrainingCheckpoint::TrainingCheckpoint(Parts parts)
     : parts_(std::move(parts)),
       checkpointer_(
-          {.directory = parts_.options.checkpoint_dir, .keep = parts_.options.checkpoint_keep},
-          parts_.group) {
+          {.directory = parts_.options.checkpoint_dir,
+           .keep = parts_.options.checkpoint_keep,
+           .keep_every = parts_.options.checkpoint_keep_every,
+           .asynchronous = parts_.options.checkpoint_async,
+           .busy = parts_.options.checkpoint_busy == OnBusyCheckpoint::kSkip ? WhenBusy::kSkip
+                                                                             : WhenBusy::kWait,
+           .bytes_per_second =
+               static_cast<std::uint64_t>(parts_.options.checkpoint_bandwidth * 1e6),
+           .ranks_are_equal = parts_.replica.keeps_ranks_equal()},
+          parts_.group, parts_.writer) {
   TrainState& state = parts_.state;
   checkpointer_.add_module("model", parts_.model);
   checkpointer_.add_optimizer("optimizer", parts_.optimizer, parts_.model);
@@ -130,7 +138,14 @@ void TrainingCheckpoint::resume(bool load) {
     throw Failure(kExitCheckpointUnwritable, flag + prepared.error().message);
   }
   if (!load) return;
-  const auto report = checkpointer_.load_latest();
+  LoadOptions loading;
+  loading.strict = parts_.options.load_strict;
+  loading.progress = [this](const LoadProgress& progress) {
+    parts_.say(fmt::format("loading the checkpoint: {} of {} MB after {:.0f} s",
+                           progress.bytes / 1'000'000, progress.total / 1'000'000,
+                           progress.seconds));
+  };
+  const auto report = checkpointer_.load_latest(loading);
   if (!report) {
     if (!other_training_.empty()) throw Failure(kExitInvalidValue, other_training_);
     // Another model or optimizer, or another state of the communication hook.
@@ -160,19 +175,40 @@ std::string TrainingCheckpoint::hint(const Error& error) const {
       parts_.options.logical_world_size);
 }
 
+void TrainingCheckpoint::tell_warnings() {
+  for (const std::string& line : checkpointer_.warnings()) parts_.say("warning: " + line);
+}
+
+void TrainingCheckpoint::fail(const Error& error) {
+  // Of an earlier save the error names the step.
+  const std::string text =
+      error.message.starts_with("the checkpoint of step ")
+          ? fmt::format("--checkpoint-dir {}: {}", parts_.options.checkpoint_dir, error.message)
+          : fmt::format("checkpoint of step {} in {}: {}", parts_.state.step,
+                        parts_.options.checkpoint_dir, error.message);
+  if (parts_.options.checkpoint_failure == OnCheckpointFailure::kStop) {
+    throw Failure(kExitCheckpointFailed, text);
+  }
+  parts_.say("warning: training goes on without a checkpoint: " + text);
+}
+
 void TrainingCheckpoint::save() {
   if (parts_.logical != nullptr) parts_.logical->gather();
   const auto saved = checkpointer_.save(parts_.state.step, parts_.state.epoch);
-  if (!saved) {
-    const std::string text = fmt::format("checkpoint of step {} in {}: {}", parts_.state.step,
-                                         parts_.options.checkpoint_dir, saved.error().message);
-    if (parts_.options.checkpoint_failure == OnCheckpointFailure::kStop) {
-      throw Failure(kExitCheckpointFailed, text);
-    }
-    parts_.say("warning: training goes on without the " + text);
-    return;
+  tell_warnings();
+  if (!saved) return fail(saved.error());
+  if (!saved->note.empty()) {
+    parts_.say(fmt::format("note: checkpoint of step {}{}: {}", saved->step,
+                           saved->state == SaveReport::State::kSkipped ? " skipped" : "",
+                           saved->note));
   }
-  for (const std::string& line : checkpointer_.warnings()) parts_.say("warning: " + line);
+}
+
+bool TrainingCheckpoint::wait() {
+  const auto last = checkpointer_.wait();
+  tell_warnings();
+  if (!last) fail(last.error());
+  return last.has_value();
 }
 
 }  // namespace ddp::train

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "worker/ddp/checkpoint_writer.h"
 #include "worker/ddp/checkpointer.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/local_replica.h"
@@ -38,6 +39,7 @@ class TrainingCheckpoint {
     Replica& replica;
     LogicalReplica* logical;  // The same with --logical-world-size, else null.
     TrainState& state;
+    std::shared_ptr<CheckpointWriter> writer;     // Of the process.
     std::function<void(const std::string&)> say;  // A line for the user.
   };
   explicit TrainingCheckpoint(Parts parts);
@@ -47,14 +49,20 @@ class TrainingCheckpoint {
   // checkpoint is another training's.
   void resume(bool load = true);
 
-  // Saves the state after state.step. Where that fails: a Failure with kExitCheckpointFailed, or a
+  // Saves the state after state.step, as the options say in the background. Where that fails, or is
+  // found out to have failed for the save before: a Failure with kExitCheckpointFailed, or a
   // warning and training goes on, as the options say.
   void save();
+
+  // Returns when the last save is on the disk: whether it is. Failures as of save().
+  bool wait();
 
  private:
   // What these options mean for a training of this data with these threads.
   nlohmann::json settings_of(const Options& options) const;
   void compare_settings(const nlohmann::json& saved);
+  void tell_warnings();
+  void fail(const Error& error);
   std::string hint(const Error& error) const;
 
   Parts parts_;

@@ -127,6 +127,29 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
   EXPECT_EQ(sizes.test_samples, 12);
 }
 
+TEST(TrainOptions, FlagsOfCheckpointsReachTheirMembers) {
+  const Options options =
+      good({"--checkpoint-dir", "c", "--checkpoint-keep-every", "100", "--checkpoint-async", "off",
+            "--checkpoint-busy", "skip", "--checkpoint-bandwidth", "12.5", "--load-strict", "off"});
+  EXPECT_EQ(options.checkpoint_keep_every, 100);
+  EXPECT_FALSE(options.checkpoint_async);
+  EXPECT_EQ(options.checkpoint_busy, OnBusyCheckpoint::kSkip);
+  EXPECT_EQ(options.checkpoint_bandwidth, 12.5);
+  EXPECT_FALSE(options.load_strict);
+  const Options usual = good({"--checkpoint-dir", "c"});
+  EXPECT_TRUE(usual.checkpoint_async);
+  EXPECT_EQ(usual.checkpoint_busy, OnBusyCheckpoint::kWait);
+  EXPECT_EQ(usual.checkpoint_bandwidth, 0);
+  EXPECT_TRUE(usual.load_strict);
+  expect_bad({"--checkpoint-busy", "both", "--checkpoint-dir", "c"}, kExitInvalidValue,
+             HasSubstr("wait, skip"));
+  for (const char* flag : {"--checkpoint-keep-every", "--checkpoint-bandwidth"}) {
+    expect_bad({flag, "5"}, kExitInvalidValue,
+               AllOf(HasSubstr(flag), HasSubstr("--checkpoint-dir")));
+  }
+  expect_bad({"--load-strict", "on"}, kExitInvalidValue, HasSubstr("--checkpoint-dir"));
+}
+
 TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
   for (const char* name : {"toy", "toy-large", "toy-model-parallel", "mlp", "mnist", "resnet18",
                            "resnet50", "resnet50-model-parallel"}) {

@@ -1,4 +1,4 @@
-#include "worker/train/machine.h"
+#include "worker/runtime/freed_memory.h"
 
 #include <sys/resource.h>
 
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace ddp::train {
+namespace ddp {
 namespace {
 
 // A sanitizer has an allocator of its own.
@@ -34,7 +34,7 @@ long page_faults() {
   return usage.ru_minflt;
 }
 
-TEST(Machine, FreedMemoryIsUsedAgainWithoutThePagesBeingMadeAnew) {
+TEST(FreedMemory, IsUsedAgainWithoutThePagesBeingMadeAnew) {
   if (kOwnAllocator) GTEST_SKIP() << "not the C library's allocator";
   keep_freed_memory();
   use_and_free();
@@ -44,7 +44,7 @@ TEST(Machine, FreedMemoryIsUsedAgainWithoutThePagesBeingMadeAnew) {
   EXPECT_LT(page_faults() - before, 120);
 }
 
-TEST(Machine, FreedMemoryServesOtherThreads) {
+TEST(FreedMemory, ServesOtherThreads) {
   if (kOwnAllocator) GTEST_SKIP() << "not the C library's allocator";
   keep_freed_memory();
   use_and_free();
@@ -55,4 +55,4 @@ TEST(Machine, FreedMemoryServesOtherThreads) {
 }
 
 }  // namespace
-}  // namespace ddp::train
+}  // namespace ddp
