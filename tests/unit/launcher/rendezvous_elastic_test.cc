@@ -260,13 +260,7 @@ TEST(Takeover, AnotherWorldOfTheSameNumberIsStopped) {
 
 TEST(Takeover, ARecordThatNamesTheRoundChangesNothing) {
   Harness h;
-  h.core.restore(h.now, {.job_id = "job",
-                         .next_round = 5,
-                         .restarts = 1,
-                         .best_step = 3,
-                         .no_progress = 0,
-                         .finished = false,
-                         .result = {}});
+  h.restore(Harness::record(5, 1, 3));
   const auto a = h.join(running("a", 4, 1));
   const auto b = h.join(running("b", 4, 1));
   EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"running\""));
@@ -278,13 +272,7 @@ TEST(Takeover, ARecordThatNamesTheRoundChangesNothing) {
 
 TEST(Takeover, AnOlderRoundThanTheRecordsIsStopped) {
   Harness h;
-  h.core.restore(h.now, {.job_id = "job",
-                         .next_round = 6,
-                         .restarts = 1,
-                         .best_step = 3,
-                         .no_progress = 0,
-                         .finished = false,
-                         .result = {}});
+  h.restore(Harness::record(6, 1, 3));
   EXPECT_EQ(h.last<wire::Stop>(h.join(running("a", 4, 1))).round, 4);
 }
 

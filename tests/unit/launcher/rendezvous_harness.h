@@ -34,6 +34,17 @@ class CoordinatorHarness {
     return join;
   }
 
+  // What a coordinator before this one has stored of "job"; members come to it by their word.
+  static JobRecord record(Round next_round, int restarts, std::int64_t best_step) {
+    JobRecord made;
+    made.job_id = "job";
+    made.next_round = next_round;
+    made.restarts = restarts;
+    made.best_step = best_step;
+    return made;
+  }
+  void restore(const JobRecord& stored) { core.restore(now, stored); }
+
   ConnectionId join(const wire::Join& message) {
     const ConnectionId id = next_++;
     say(id, message);

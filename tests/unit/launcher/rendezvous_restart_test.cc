@@ -226,13 +226,7 @@ TEST(Record, IsKeptBeforeWhatDependsOnIt) {
 
 TEST(Record, TheNextCoordinatorGoesOnWithItsNumbers) {
   Harness h;
-  h.core.restore(h.now, {.job_id = "job",
-                         .next_round = 8,
-                         .restarts = 2,
-                         .best_step = 40,
-                         .no_progress = 0,
-                         .finished = false,
-                         .result = {}});
+  h.restore(Harness::record(8, 2, 40));
   wire::Join late = Harness::node("a", 1, 1, 5);
   late.last_round = 3;
   late.restarts = 1;
@@ -249,13 +243,7 @@ TEST(Record, TheNextCoordinatorGoesOnWithItsNumbers) {
 
 TEST(Record, NodesOfAJobThatHasBegunAreNotWaitedForAsLongAsAtItsBeginning) {
   Harness h;
-  h.core.restore(h.now, {.job_id = "job",
-                         .next_round = 8,
-                         .restarts = 2,
-                         .best_step = 40,
-                         .no_progress = 0,
-                         .finished = false,
-                         .result = {}});
+  h.restore(Harness::record(8, 2, 40));
   wire::Join back = Harness::node("a", 1, 2, 5);
   back.last_round = 7;
   back.last_call_ms = 30'000;
@@ -268,13 +256,10 @@ TEST(Record, NodesOfAJobThatHasBegunAreNotWaitedForAsLongAsAtItsBeginning) {
 
 TEST(Record, AJobThatIsOverStaysOver) {
   Harness h;
-  h.core.restore(h.now, {.job_id = "job",
-                         .next_round = 8,
-                         .restarts = 2,
-                         .best_step = 40,
-                         .no_progress = 0,
-                         .finished = true,
-                         .result = {7, "why", "report", ""}});
+  JobRecord over = Harness::record(8, 2, 40);
+  over.finished = true;
+  over.result = {7, "why", "report", ""};
+  h.restore(over);
   wire::Join member = Harness::node("a", 1, 1, 5);
   member.last_round = 7;
   member.running_round = 7;
