@@ -69,8 +69,8 @@ class SlowDisk final : public PlainDisk {
     changed_.notify_all();
   }
   void go_after_a_while() {
-    // sleep: that somebody waits cannot be seen from outside.
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    using std::chrono::milliseconds;
+    std::this_thread::sleep_for(milliseconds(50));  // sleep: nobody sees that somebody waits.
     go();
   }
   void wait_until_failed() {
