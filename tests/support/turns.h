@@ -32,7 +32,7 @@ class Turns {
 
     // Time passes only by waiting.
     TimePoint now() const { return turns_.now_; }
-    void sleep(std::chrono::nanoseconds time) {
+    void pass(std::chrono::nanoseconds time) {
       turns_.now_ += std::chrono::duration_cast<Clock::duration>(time);
       turns_.yield(index_);
     }

@@ -148,8 +148,8 @@ TEST_F(CheckpointWrite, KilledAtAnyMomentAndStartedAgainItFinishes) {
     const SnapshotMemory images[] = {image_of(share_of(save, 0)), image_of(share_of(save, 1))};
     std::unique_ptr<Process> writers[] = {start(images[0]), start(images[1])};
     for (int kills = 0; kills < 3; ++kills) {
-      // sleep: the moment of the kill is what is tried out.
-      std::this_thread::sleep_for(std::chrono::microseconds(dice() % 15'000));
+      const std::chrono::microseconds moment(dice() % 15'000);
+      std::this_thread::sleep_for(moment);  // sleep: the moment of the kill is what is tried out.
       const std::size_t victim = dice() % 2;
       writers[victim]->kill(SIGKILL);
       if (writers[victim]->wait() == 128 + SIGKILL) ++killed;

@@ -42,7 +42,7 @@ WriterOptions options_of(Turns::Process& process) {
   return {.part_timeout = std::chrono::seconds(10),
           .cancelled = {},
           .now = [&process] { return process.now(); },
-          .sleep = [&process](std::chrono::nanoseconds time) { process.sleep(time); }};
+          .sleep = [&process](std::chrono::nanoseconds time) { process.pass(time); }};
 }
 
 Result<Written> write_rank(FileSystem& files, const SampleSave& save, Rank rank,
