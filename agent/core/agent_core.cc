@@ -158,7 +158,7 @@ void AgentCore::leave_and_exit() {
   link_ = Link::kClosed;
   left_ = true;
   if (snapshots_ == 0 || signals_ > 1 || parent_lost_) return exit_now();
-  emit(Print{fmt::format("waiting until {} of this node is written",
+  emit(Print{fmt::format("waiting for {} to be written",
                          snapshots_ == 1 ? "a part of a checkpoint"
                                          : fmt::format("{} parts of checkpoints", snapshots_))});
 }

@@ -40,7 +40,7 @@ class CheckpointKill : public DdpRunTest {
     programs_->script("ddp-checkpoint",
                       "exec '" +
                           std::filesystem::absolute(DdpRunTest::bin("ddp-checkpoint")).string() +
-                          "' \"$@\" --part-timeout 1\n");
+                          "' \"$@\" --part-timeout 2\n");
   }
   static void TearDownTestSuite() { programs_.reset(); }
 
@@ -142,6 +142,7 @@ TEST_F(CheckpointKill, WorkersKilledRightAfterTheHandOver) {
   EXPECT_THAT(run.err(),
               HasSubstr("the checkpoint of step 1 was finished after its worker had ended: " +
                         checkpoints()));
+  EXPECT_THAT(run.err(), Not(HasSubstr("starting it again"))) << "the round's end is not theirs";
   EXPECT_EQ(newest(), 1);
 }
 
@@ -161,7 +162,6 @@ TEST_F(CheckpointKill, AJobThatEndsWaitsForItsWriters) {
   Process& run = job("leave", 1, kSlow);
   EXPECT_EQ(run.wait(), 0) << run.err();
   EXPECT_EQ(newest(), 1) << "before ddp-run has ended";
-  EXPECT_THAT(run.err(), HasSubstr("waiting until 2 parts of checkpoints of this node is written"));
 }
 
 TEST_F(CheckpointKill, ASignalToTheJobDoesNotLoseWhatIsBeingWritten) {
@@ -176,7 +176,7 @@ TEST_F(CheckpointKill, ASecondSignalGivesUpWhatIsBeingWritten) {
   Process& run = job("stay", 1, kVerySlow);
   ASSERT_TRUE(wait_until([this] { return writers().size() == 2; }));
   run.kill(SIGTERM);
-  ASSERT_TRUE(run.complains("waiting until"));
+  ASSERT_TRUE(run.complains("waiting for 2 parts of checkpoints to be written"));
   run.kill(SIGTERM);
   EXPECT_EQ(run.wait(5s), 128 + SIGTERM) << run.err();
   EXPECT_TRUE(writers().empty());
