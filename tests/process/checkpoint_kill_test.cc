@@ -246,8 +246,8 @@ TEST_F(CheckpointKill, AtRandomMoments) {
     const auto victim = static_cast<int>(random() % 4);
     const int saved_before = static_cast<int>(random() % kLast);
     ASSERT_TRUE(run->prints("rank 0 hands over " + std::to_string(saved_before + 1) + "\n"));
-    // sleep: a random moment of the save
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 80'000));
+    const std::chrono::microseconds moment(random() % 80'000);
+    std::this_thread::sleep_for(moment);  // sleep: a random moment of the save
     const std::int64_t before = last_told(run->out());
     if (victim == 0) kill_one(one("snapshot_worker"));
     if (victim == 1 && !writers().empty()) kill_one(writers().back());
