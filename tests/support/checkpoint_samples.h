@@ -70,7 +70,8 @@ inline Result<checkpoint::Entry> publish_sample(checkpoint::FileSystem& files,
           rank == kReplicated ? "shard-00000.safetensors" : "rank-00000.safetensors";
       const std::vector<SampleTensor> tensors = {{"a", TensorType::kF32, {3, 5}, salt},
                                                  {"b", TensorType::kI64, {}, salt}};
-      auto written = write_safetensors(files, join_path(*temporary, name), views_of(tensors));
+      auto written = write_safetensors(files, join_path(*temporary, name), views_of(tensors),
+                                       {{"by", "a test"}});
       if (!written) return written.error();
       manifest.files.push_back({name, written->bytes, written->checksum});
       for (const SampleTensor& tensor : tensors) {
