@@ -333,6 +333,25 @@ TEST(ElasticBuddies, AreOnAnotherNodeWhereThereIsOne) {
   }
 }
 
+TEST(ElasticKeepers, AreTheRankAndItsBuddyOrAll) {
+  // Of a world of five, three ranks are left, on as many nodes.
+  elastic::Holding::Item commit;
+  commit.key = {2, 4};
+  commit.world_size = 5;
+  commit.parts = {0, 1, 2, 3, 4};
+  commit.part_bytes.assign(5, 1000);
+  std::vector<elastic::Holding> holdings(3);
+  for (int rank = 0; rank < 3; ++rank) holdings[static_cast<std::size_t>(rank)].node = rank;
+  holdings[1].items = {commit};
+  const std::vector<std::vector<Rank>> all(5, {0, 1, 2});
+  EXPECT_EQ(elastic::keepers_of(holdings, commit), all);
+  holdings[1].items[0].part_bytes.assign(5, elastic::PartExchange::kAllLimit);
+  const std::vector<std::vector<Rank>> few = {{0, 1}, {1, 2}, {0, 2}, {0, 1}, {0, 1, 2}};
+  EXPECT_EQ(elastic::keepers_of(holdings, commit), few);
+  commit.has_hooks = true;  // They take the mean of all.
+  EXPECT_EQ(elastic::keepers_of(holdings, commit), all);
+}
+
 TEST(ElasticChoice, IsTheNewestCommitThatIsWhole) {
   const auto item = [](Round round, std::int64_t serial, std::vector<Rank> parts) {
     elastic::Holding::Item result;

@@ -150,6 +150,15 @@ TEST(TrainOptions, FlagsOfCheckpointsReachTheirMembers) {
   expect_bad({"--load-strict", "on"}, kExitInvalidValue, HasSubstr("--checkpoint-dir"));
 }
 
+TEST(TrainOptions, CommitsAreMeasuredUnlessANumberIsGiven) {
+  EXPECT_EQ(good({}).commit_every, 0);
+  EXPECT_EQ(good({"--commit-every", "auto"}).commit_every, 0);
+  EXPECT_EQ(good({"--commit-every", "20"}).commit_every, 20);
+  for (const char* wrong : {"0", "-1", "often", ""}) {
+    EXPECT_THAT(parse({"--commit-every", wrong}).text, HasSubstr("--commit-every")) << wrong;
+  }
+}
+
 TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
   for (const char* name : {"toy", "toy-large", "toy-model-parallel", "mlp", "mnist", "resnet18",
                            "resnet50", "resnet50-model-parallel"}) {
