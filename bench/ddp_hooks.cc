@@ -6,6 +6,8 @@
 // Prints a JSON line with the median time of a backward in each round, in nanoseconds for a
 // parameter, by contender, and the processor time of all threads of the process as "NAME cpu":
 //   bare   the module alone
+//   met    the same, then the workers wait for one another: what any communication costs where they
+//          are not equally fast at every moment
 //   idle   a hook on every parameter that does nothing: LibTorch's own share
 //   views  DistributedDataParallel, gradients are the buckets
 //   copies DistributedDataParallel, gradients are copied into the buckets and back
@@ -54,9 +56,10 @@ struct Many : torch::nn::Module {
 
 struct Contender {
   std::string name;
-  std::function<at::Tensor()> loss;  // After the gradients were set to zero.
-  std::vector<double> rounds;        // Nanoseconds for a parameter.
-  std::vector<double> cpu_rounds;
+  std::function<at::Tensor()> loss;     // After the gradients were set to zero.
+  std::function<void()> after = [] {};  // The backward; timed with it.
+  std::vector<double> rounds = {};      // Nanoseconds for a parameter.
+  std::vector<double> cpu_rounds = {};
 };
 
 void zero_in_place(const Many& module) {
@@ -66,7 +69,7 @@ void zero_in_place(const Many& module) {
   }
 }
 
-Contender bare(int count, const at::Tensor& x, bool with_hooks) {
+Contender bare(std::string name, int count, const at::Tensor& x, bool with_hooks = false) {
   auto module = std::make_shared<Many>(count);
   std::vector<std::shared_ptr<torch::autograd::Node>> nodes;
   for (const at::Tensor& weight : module->weights) {
@@ -75,13 +78,10 @@ Contender bare(int count, const at::Tensor& x, bool with_hooks) {
     nodes.back()->add_post_hook(
         compat::make_post_hook([](const auto& outputs, const auto&) { return outputs; }));
   }
-  return {with_hooks ? "idle" : "bare",
-          [module, nodes, x] {
+  return {std::move(name), [module, nodes, x] {
             zero_in_place(*module);
             return module->forward(x);
-          },
-          {},
-          {}};
+          }};
 }
 
 Contender wrapped(int count, const at::Tensor& x, const std::shared_ptr<ProcessGroup>& group,
@@ -90,13 +90,10 @@ Contender wrapped(int count, const at::Tensor& x, const std::shared_ptr<ProcessG
   options.gradient_as_bucket_view = views;
   auto model = std::make_shared<DistributedDataParallel<Many>>(std::make_shared<Many>(count), group,
                                                                options);
-  return {views ? "views" : "copies",
-          [model, x] {
+  return {views ? "views" : "copies", [model, x] {
             model->zero_grad(/*set_to_none=*/false);
             return model->forward(x);
-          },
-          {},
-          {}};
+          }};
 }
 
 double cpu_nanoseconds() {
@@ -111,15 +108,20 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+void meet(ProcessGroup& group) {
+  group.barrier({.timeout = {}, .tag = {}, .synchronous = true})->wait();
+}
+
 void measure(Contender& contender, int count, ProcessGroup& group) {
   std::vector<double> times;
   std::vector<double> cpu_times;
   for (int i = 0; i < kBackwards; ++i) {
     const at::Tensor loss = contender.loss();
-    group.barrier({.timeout = {}, .tag = {}, .synchronous = true})->wait();
+    meet(group);
     const auto begin = std::chrono::steady_clock::now();
     const double cpu_begin = cpu_nanoseconds();
     loss.backward();
+    contender.after();
     cpu_times.push_back((cpu_nanoseconds() - cpu_begin) / count);
     const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - begin;
     times.push_back(took.count() / count);
@@ -143,8 +145,10 @@ void run(int argc, char** argv) {
   const std::shared_ptr<ProcessGroup> group = ProcessGroup::from_environment();
   const at::Tensor x = torch::ones({4});
   std::vector<Contender> contenders;
-  contenders.push_back(bare(count, x, false));
-  contenders.push_back(bare(count, x, true));
+  contenders.push_back(bare("bare", count, x));
+  contenders.push_back(bare("met", count, x));
+  contenders.back().after = [group] { meet(*group); };
+  contenders.push_back(bare("idle", count, x, /*with_hooks=*/true));
   contenders.push_back(wrapped(count, x, group, true));
   contenders.push_back(wrapped(count, x, group, false));
   for (int round = 0; round < kWarmRounds + rounds; ++round) {

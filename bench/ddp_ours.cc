@@ -5,8 +5,10 @@
 // MODES, with commas, which take turns: local (no communication, every worker for itself), barrier
 // (the same, but the workers wait for one another in each step), ddp, or step. MODEL: see
 // ddp_task.h.
-// Gradients are the buckets and are set to zero in place, as with the peers.
+// Gradients are the buckets and are set to zero in place, as with the peers. KEEP_FREED_MEMORY=1 in
+// the environment: keep_freed_memory(), as ddp-train does.
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -22,6 +24,7 @@
 #include "bench/samples.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
+#include "worker/runtime/freed_memory.h"
 
 namespace ddp::bench {
 namespace {
@@ -90,6 +93,8 @@ void run(int argc, char** argv) {
   if (argc < 5 || argc > 6) {
     throw std::invalid_argument("usage: bench-ddp MODES MODEL STEPS ROUNDS [BUCKET_MB]");
   }
+  const char* keep = std::getenv("KEEP_FREED_MEMORY");
+  if (keep != nullptr && std::string(keep) == "1") keep_freed_memory();
   at::set_num_threads(1);
   const std::vector<std::string> modes = parse_names(argv[1]);
   const int steps = std::stoi(argv[3]);
