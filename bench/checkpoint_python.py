@@ -1,0 +1,46 @@
+"""The peer of question_checkpoint.py: what people write with PyTorch.
+
+usage: checkpoint_python.py FILE ROUNDS < SHAPES
+
+Saves a state dict of float32 tensors of these shapes by torch.save, with and without fsync, and loads it. A JSON line a round.
+"""
+import json
+import os
+import sys
+import time
+
+import torch
+
+torch.set_num_threads(1)
+
+
+def timed(work):
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def save(state, path, sync):
+    with open(path, "wb") as file:
+        torch.save(state, file)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def main():
+    path, rounds = sys.argv[1], int(sys.argv[2])
+    state = {f"tensor{number}": torch.randn(shape) for number, shape in enumerate(json.load(sys.stdin))}
+    for number in range(-1, rounds):
+        taken = {"save_s": timed(lambda: save(state, path, False)), "save_fsync_s": timed(lambda: save(state, path, True))}
+
+        def load():
+            # As a resuming program does: into the tensors that are there.
+            with torch.no_grad():
+                for name, tensor in torch.load(path).items():
+                    state[name].copy_(tensor)
+        taken["load_s"] = timed(load)
+        print(json.dumps({"round": number, **taken}), flush=True)
+
+
+main()

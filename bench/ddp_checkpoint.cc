@@ -1,0 +1,208 @@
+// How long checkpoints keep training waiting; question_checkpoint.py asks.
+//
+// bench-checkpoint state STATE FOLDER ROUNDS
+//   STATE: resnet50 (with momentum, 205 MB) or NUMBER, so many MiB in tensors of 16 MiB. A JSON
+//   line a round: seconds of a memcpy of the state, that save() kept the caller, until the
+//   checkpoint was durable, and of loading it.
+// bench-checkpoint train FOLDER TURNS STEPS
+//   Trains a ResNet50. A JSON line a turn: seconds of STEPS steps without a save and of as many
+//   with one.
+// bench-checkpoint shapes STATE   prints the tensors' shapes as JSON, for the peer
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/optim/sgd.h>
+
+#include "bench/program.h"
+#include "common/base/clock.h"
+#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/runtime/control_channel.h"
+#include "worker/runtime/freed_memory.h"
+#include "worker/runtime/process_group.h"
+#include "worker/train/models/model.h"
+
+namespace ddp::bench {
+namespace {
+
+double seconds_of(const std::function<void()>& work) {
+  const TimePoint begin = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Throws what the result says.
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  if constexpr (!std::is_void_v<T>) return std::move(*result);
+}
+
+struct Plain : torch::nn::Module {
+  explicit Plain(std::int64_t mebibytes) {
+    for (std::int64_t i = 0; i * 16 < mebibytes; ++i) {
+      register_parameter(fmt::format("tensor{}", i), at::randn({1024, 4096}));
+    }
+  }
+};
+
+// What a training would have to save.
+struct State {
+  explicit State(const std::string& name) {
+    if (name != "resnet50") {
+      module = std::make_shared<Plain>(std::stoll(name));
+      return;
+    }
+    const auto model = train::make_model({.name = "resnet50"});
+    optimizer = std::make_unique<torch::optim::SGD>(model->parameters(),
+                                                    torch::optim::SGDOptions(0.01).momentum(0.9));
+    for (const at::Tensor& parameter : model->parameters()) {
+      parameter.mutable_grad() = at::full_like(parameter, 1e-6);
+    }
+    optimizer->step();  // Makes the momenta.
+    module = model;
+  }
+  void register_in(Checkpointer& checkpointer) const {
+    checkpointer.add_module("model", *module);
+    if (optimizer) checkpointer.add_optimizer("optimizer", *optimizer, *module);
+  }
+  std::vector<at::Tensor> tensors() const {
+    std::vector<at::Tensor> all = module->buffers();
+    // Momenta have the parameters' shapes.
+    for (int times = optimizer ? 2 : 1; times > 0; --times) {
+      for (const at::Tensor& parameter : module->parameters()) all.push_back(parameter);
+    }
+    return all;
+  }
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const at::Tensor& tensor : tensors()) sum += tensor.nbytes();
+    return sum;
+  }
+
+  std::shared_ptr<torch::nn::Module> module;
+  std::unique_ptr<torch::optim::SGD> optimizer;
+};
+
+// Two blocks of memory, present, and the copying of one into the other.
+class Memcpy {
+ public:
+  explicit Memcpy(std::size_t bytes) : from_(bytes, 1), to_(bytes, 2) {}
+  double seconds() {
+    return seconds_of([this] { std::memcpy(to_.data(), from_.data(), to_.size()); });
+  }
+
+ private:
+  std::vector<char> from_;
+  std::vector<char> to_;
+};
+
+void measure_state(const std::string& name, const std::string& folder, int rounds) {
+  const auto channel = ControlChannel::from_environment({});
+  const auto group = ProcessGroup::from_environment();
+  const State state(name);
+  Memcpy copy(state.bytes());
+  Checkpointer checkpointer({.directory = folder, .keep = 1}, group,
+                            std::make_shared<CheckpointWriter>(channel.get()));
+  state.register_in(checkpointer);
+  value_of(checkpointer.prepare());
+  for (int round = -1; round < rounds; ++round) {  // The first one makes the memory.
+    const double copied = copy.seconds();
+    const TimePoint begin = Clock::now();
+    const SaveReport report = value_of(checkpointer.save(round + 1));
+    const double blocked = std::chrono::duration<double>(Clock::now() - begin).count();
+    if (report.state != SaveReport::State::kWriting) throw std::runtime_error(report.note);
+    value_of(checkpointer.wait());
+    const double durable = std::chrono::duration<double>(Clock::now() - begin).count();
+    const double loaded = seconds_of([&] { value_of(checkpointer.load_latest()); });
+    fmt::print(R"({{"round": {}, "bytes": {}, "memcpy_s": {:.6f}, "blocked_s": {:.6f}, )"
+               R"("durable_s": {:.6f}, "load_s": {:.6f}}})"
+               "\n",
+               round, state.bytes(), copied, blocked, durable, loaded);
+  }
+}
+
+void measure_training(const std::string& folder, int turns, int steps) {
+  const auto channel = ControlChannel::from_environment({});
+  const auto group = ProcessGroup::from_environment();
+  const auto model = train::make_model({.name = "resnet50"});
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+  DistributedDataParallel<train::Model> ddp(model, group);
+  const at::Tensor images = at::randn({8, 3, 64, 64});
+  const at::Tensor labels = at::randint(1000, {8}, at::kLong);
+  Checkpointer checkpointer({.directory = folder, .keep = 2}, group,
+                            std::make_shared<CheckpointWriter>(channel.get()));
+  checkpointer.add_module("model", *model);
+  checkpointer.add_optimizer("optimizer", optimizer, *model);
+  value_of(checkpointer.prepare());
+  std::int64_t step = 0;
+  const auto turn = [&](bool saves) {
+    group->barrier()->wait();
+    const double seconds = seconds_of([&] {
+      for (int i = 0; i < steps; ++i) {
+        ddp.zero_grad();
+        model->loss(ddp.forward(images), labels).backward();
+        optimizer.step();
+        ++step;
+        if (saves && i == 0) value_of(checkpointer.save(step));
+      }
+      group->barrier()->wait();
+    });
+    // Of the turn that it belongs to: what is not finished by its end disturbs the next turn.
+    value_of(checkpointer.wait());
+    return seconds;
+  };
+  for (int round = -1; round < turns; ++round) {
+    const bool first = round % 2 == 0;
+    const double one = turn(first);
+    const double other = turn(!first);
+    if (group->rank() != 0 || round < 0) continue;
+    fmt::print(R"({{"round": {}, "steps": {}, "with_s": {:.6f}, "without_s": {:.6f}}})"
+               "\n",
+               round, steps, first ? one : other, first ? other : one);
+  }
+}
+
+void run(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string what = arguments.empty() ? "" : arguments[0];
+  at::set_num_threads(1);
+  at::manual_seed(1);
+  keep_freed_memory();
+  if (what == "state" && arguments.size() == 4) {
+    return measure_state(arguments[1], arguments[2], std::stoi(arguments[3]));
+  }
+  if (what == "train" && arguments.size() == 4) {
+    return measure_training(arguments[1], std::stoi(arguments[2]), std::stoi(arguments[3]));
+  }
+  if (what == "shapes" && arguments.size() == 2) {
+    std::vector<std::string> shapes;
+    for (const at::Tensor& tensor : State(arguments[1]).tensors()) {
+      shapes.push_back(fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")));
+    }
+    fmt::print("[{}]\n", fmt::join(shapes, ", "));
+    return;
+  }
+  throw std::runtime_error(
+      "usage: bench-checkpoint state STATE FOLDER ROUNDS | train FOLDER TURNS STEPS | shapes "
+      "STATE");
+}
+
+}  // namespace
+}  // namespace ddp::bench
+
+int main(int argc, char** argv) {
+  return ddp::bench::run_program("bench-checkpoint", ddp::bench::run, argc, argv);
+}
