@@ -21,7 +21,8 @@ using TrainRound = std::function<void(const std::shared_ptr<ProcessGroup>& group
 // The next call comes with the group of the next round, which may have another size and gives this
 // process perhaps another rank.
 //
-// Nodes that join: training goes on, and the round ends after the next commit.
+// Nodes that join: training goes on, and the round ends after the next commit, or without one when
+// the time of ddp-run --scale-up-timeout is over.
 //
 // Throws what train() throws, after telling the agent and the other ranks; CollectiveError where
 // ElasticWorker::leave() does. Without an agent train() is called once.

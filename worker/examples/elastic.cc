@@ -39,7 +39,7 @@ int main() {
       loss.backward();
       optimizer.step();
       position += joint;
-      state.commit();
+      state.commit_if_due(position);
     }
     std::printf("rank %d of %d: weights %s\n", group->rank(), group->size(),
                 ddp::weights_sha256(*net).c_str());
