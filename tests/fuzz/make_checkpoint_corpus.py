@@ -50,6 +50,7 @@ def main():
         "manifest": manifest(), "manifest_small": manifest(world_size=1, rank_state=[{}], files=[], tensors=[]),
         "manifest_save": manifest(save="word-7"), "manifest_version": manifest(version=2),
         "manifest_numbers": manifest(step=2 ** 63 - 1, state={"values": {"x": [1e308, 2 ** 64 - 1, -(2 ** 63)]}}),
+        "manifest_huge": manifest(epoch=9.2e48, files=[{"name": "s", "bytes": -1.5, "xxh3_128": "0" * 32}]),
     }
     for name, data in inputs.items():
         (corpus / name).write_bytes(data)

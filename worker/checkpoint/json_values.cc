@@ -1,5 +1,6 @@
 #include "worker/checkpoint/json_values.h"
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -139,6 +140,27 @@ Result<json> decode_values(const json& value) {
   } catch (const NotStorable& error) {
     return make_error(Errc::kCorrupt, "{}", error.what());
   }
+}
+
+std::int64_t integer_between(const json& number, std::int64_t least, std::int64_t most) {
+  const bool fits = number.is_number_unsigned()
+                        ? number.get<std::uint64_t>() <=
+                              static_cast<std::uint64_t>(std::max<std::int64_t>(most, 0))
+                        : number.is_number_integer();
+  const std::int64_t value = fits ? number.get<std::int64_t>() : 0;
+  if (!fits || value < least || value > most) {
+    throw json::other_error::create(
+        500, fmt::format("{} is no integer from {} to {}", number.dump(), least, most), &number);
+  }
+  return value;
+}
+
+std::vector<std::int64_t> integers(const json& list) {
+  std::vector<std::int64_t> values;
+  for (const json& number : list.get_ref<const json::array_t&>()) {
+    values.push_back(integer<std::int64_t>(number));
+  }
+  return values;
 }
 
 }  // namespace ddp::checkpoint

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -21,5 +24,21 @@ Result<nlohmann::json> parse_strict(std::string_view text, std::size_t max_depth
 // strings that are not UTF-8, and objects that look like the replacement.
 Result<nlohmann::json> encode_values(const nlohmann::json& value);
 Result<nlohmann::json> decode_values(const nlohmann::json& value);
+
+// A number from outside that has to be an integer from `least` to `most`; else throws a
+// nlohmann::json::exception, where json::get would convert 1e300 or 2.5 as well.
+std::int64_t integer_between(const nlohmann::json& number, std::int64_t least, std::int64_t most);
+
+// A list of such numbers, of any size each; throws likewise.
+std::vector<std::int64_t> integers(const nlohmann::json& list);
+
+template <typename T>
+T integer(const nlohmann::json& number) {
+  constexpr bool kIsWide = std::numeric_limits<T>::digits >= 63;
+  return static_cast<T>(
+      integer_between(number, static_cast<std::int64_t>(std::numeric_limits<T>::min()),
+                      kIsWide ? std::numeric_limits<std::int64_t>::max()
+                              : static_cast<std::int64_t>(std::numeric_limits<T>::max())));
+}
 
 }  // namespace ddp::checkpoint

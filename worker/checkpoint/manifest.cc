@@ -53,7 +53,7 @@ Result<std::vector<FileRecord>> parse_files(const json& list) {
   std::set<std::string> names;
   for (const json& item : list) {
     FileRecord file{.name = item.at("name").get<std::string>(),
-                    .bytes = item.at("bytes").get<std::uint64_t>(),
+                    .bytes = integer<std::uint64_t>(item.at("bytes")),
                     .checksum = item.at("xxh3_128").get<std::string>()};
     if (!is_plain_name(file.name)) return corrupt("\"{}\" is no name of a file", file.name);
     if (!names.insert(file.name).second) return corrupt("the file {} is listed twice", file.name);
@@ -72,10 +72,10 @@ Result<std::vector<TensorRecord>> parse_tensors(const json& list, const Manifest
     TensorRecord tensor;
     tensor.name = item.at("name").get<std::string>();
     tensor.file = item.at("file").get<std::string>();
-    tensor.shape = item.at("shape").get<std::vector<std::int64_t>>();
+    tensor.shape = integers(item.at("shape"));
     tensor.checksum = item.at("xxh3_128").get<std::string>();
     if (item.contains("rank")) {
-      tensor.rank = item.at("rank").get<Rank>();
+      tensor.rank = integer<Rank>(item.at("rank"));
       if (tensor.rank < 0 || tensor.rank >= manifest.world_size) {
         return corrupt("tensor \"{}\" belongs to rank {} of {}", tensor.name, tensor.rank,
                        manifest.world_size);
@@ -100,15 +100,15 @@ Result<std::vector<TensorRecord>> parse_tensors(const json& list, const Manifest
 // Everything but the checksum. Throws json::exception where a member is missing or of another type.
 Result<Manifest> parse_members(const json& root) {
   if (root.at("format") != kFormat) return corrupt("its format is not {}", kFormat);
-  if (const auto version = root.at("version").get<std::int64_t>(); version != kFormatVersion) {
+  if (const auto version = integer<std::int64_t>(root.at("version")); version != kFormatVersion) {
     return make_error(Errc::kMismatch, "its format version is {}, this program reads version {}",
                       version, kFormatVersion);
   }
   Manifest manifest;
-  manifest.step = root.at("step").get<std::int64_t>();
-  manifest.epoch = root.at("epoch").get<std::int64_t>();
-  manifest.round = root.at("round").get<Round>();
-  manifest.world_size = root.at("world_size").get<int>();
+  manifest.step = integer<std::int64_t>(root.at("step"));
+  manifest.epoch = integer<std::int64_t>(root.at("epoch"));
+  manifest.round = integer<Round>(root.at("round"));
+  manifest.world_size = integer<int>(root.at("world_size"));
   manifest.save_id = root.value("save", std::string());
   if (manifest.step < 0 || manifest.world_size < 1) {
     return corrupt("step {} of a world of {}", manifest.step, manifest.world_size);

@@ -161,8 +161,8 @@ Result<std::string> plan_text_of(const SnapshotPlan& plan) {
 Result<SnapshotTensor> parse_snapshot_tensor(const json& item, std::uint64_t data_end) {
   SnapshotTensor tensor;
   tensor.name = item.at("name").get<std::string>();
-  tensor.shape = item.at("shape").get<std::vector<std::int64_t>>();
-  tensor.offset = item.at("offset").get<std::uint64_t>();
+  tensor.shape = integers(item.at("shape"));
+  tensor.offset = integer<std::uint64_t>(item.at("offset"));
   const auto type = tensor_type_from_name(item.at("dtype").get_ref<const std::string&>());
   if (!type) return bad_image("the type of tensor \"{}\" is unknown", tensor.name);
   tensor.type = *type;
@@ -181,14 +181,14 @@ Result<SnapshotPlan> parse_plan(const json& root, std::uint64_t data_end) {
   plan.directory = root.at("directory").get<std::string>();
   plan.save_id = root.at("save_id").get<std::string>();
   plan.job_id = root.at("job_id").get<std::string>();
-  plan.step = root.at("step").get<std::int64_t>();
-  plan.epoch = root.at("epoch").get<std::int64_t>();
-  plan.round = root.at("round").get<Round>();
-  plan.world_size = root.at("world_size").get<int>();
-  plan.rank = root.at("rank").get<Rank>();
-  plan.retention.keep = root.at("keep").get<int>();
-  plan.retention.keep_every = root.at("keep_every").get<std::int64_t>();
-  plan.bytes_per_second = root.at("bytes_per_second").get<std::uint64_t>();
+  plan.step = integer<std::int64_t>(root.at("step"));
+  plan.epoch = integer<std::int64_t>(root.at("epoch"));
+  plan.round = integer<Round>(root.at("round"));
+  plan.world_size = integer<int>(root.at("world_size"));
+  plan.rank = integer<Rank>(root.at("rank"));
+  plan.retention.keep = integer<int>(root.at("keep"));
+  plan.retention.keep_every = integer<std::int64_t>(root.at("keep_every"));
+  plan.bytes_per_second = integer<std::uint64_t>(root.at("bytes_per_second"));
   auto state = decode_values(root.at("state"));
   if (!state) return state.error();
   plan.state = std::move(*state);
@@ -198,7 +198,7 @@ Result<SnapshotPlan> parse_plan(const json& root, std::uint64_t data_end) {
   for (const json& item : root.at("files")) {
     SnapshotFile file;
     file.name = item.at("name").get<std::string>();
-    file.owner = item.at("owner").get<Rank>();
+    file.owner = integer<Rank>(item.at("owner"));
     for (const json& tensor_item : item.at("tensors")) {
       auto tensor = parse_snapshot_tensor(tensor_item, data_end);
       if (!tensor) return tensor.error();

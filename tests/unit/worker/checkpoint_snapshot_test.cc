@@ -185,7 +185,7 @@ TEST(Snapshot, AForgedPlanIsRefused) {
   EXPECT_EQ(opened("\"step\":1", "\"step\":2"), "accepted");
   EXPECT_THAT(opened("\"offset\":4096", "\"offset\":0"), HasSubstr("outside"));
   EXPECT_THAT(opened("\"offset\":4096", "\"offset\":40960"), HasSubstr("outside"));
-  EXPECT_THAT(opened("\"offset\":4096", "\"offset\":-1"), HasSubstr("outside"));
+  EXPECT_THAT(opened("\"offset\":4096", "\"offset\":-1"), HasSubstr("no integer from 0"));
   EXPECT_THAT(opened("\"shape\":[16]", "\"shape\":[160]"), HasSubstr("outside"));
   EXPECT_THAT(opened("\"shape\":[16]", "\"shape\":[4611686018427387904,2]"), HasSubstr("shape"));
   EXPECT_THAT(opened("\"F32\"", "\"F33\""), HasSubstr("type"));
