@@ -28,10 +28,11 @@ NODES = 3
 # All that can be lost is in it: momentum, dropout's generators, a schedule, an epoch's end. Seconds, when nothing happens.
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "64", "--batch-size", "16",
             "--epochs", "4", "--threads", "1", "--log-every", "1"]
-# Steps of a few milliseconds; between two faults there are about thirty of them.
+# Steps of a few milliseconds; between two faults there are about a hundred of them, in a row of few faults perhaps far more.
 CHAOS_TRAINING = ["--model", "toy", "--train-samples", "6000", "--epochs", "100000", "--batch-size", "5", "--optimizer", "adam",
                   "--threads", "1", "--log-every", "10"]
-STEPS_A_FAULT = 100
+STEPS = 1000
+STEPS_A_FAULT = 150
 
 parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
@@ -296,7 +297,7 @@ def run_kinds(net, kinds):
 
 
 def run_chaos(net, faults):
-    training = [*CHAOS_TRAINING, "--max-steps", str(STEPS_A_FAULT * faults)]
+    training = [*CHAOS_TRAINING, "--max-steps", str(STEPS + STEPS_A_FAULT * faults)]
     expected = undisturbed(net, "chaos-undisturbed", training)
     cluster = Cluster(net, "chaos", training)
     try:
