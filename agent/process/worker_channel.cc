@@ -1,14 +1,15 @@
 #include "agent/process/worker_channel.h"
 
 #include <fcntl.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "common/base/descriptor_passing.h"
 
 namespace ddp::agent {
 namespace {
@@ -51,7 +52,7 @@ void WorkerChannel::wait() {
 bool WorkerChannel::read_once() {
   if (!socket_.is_open()) return false;
   char buffer[kReadBytes];
-  const ssize_t size = receive(buffer, sizeof(buffer));
+  const ssize_t size = receive_with_descriptors(socket_.native_handle(), buffer, latest_);
   if (size < 0 && errno == EINTR) return true;
   if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
   if (size <= 0) {
@@ -79,31 +80,6 @@ bool WorkerChannel::take_frames() {
   move_to(latest_, incoming_);
   if (incoming_.size() > kDescriptorsKept) incoming_.clear();
   return true;
-}
-
-ssize_t WorkerChannel::receive(char* buffer, std::size_t size) {
-  iovec bytes{buffer, size};
-  alignas(cmsghdr) char control[CMSG_SPACE(kDescriptorsKept * sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof(control);
-  const ssize_t count =
-      ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (count < 0) return count;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
-       item = CMSG_NXTHDR(&message, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= item->cmsg_len; at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(item) + at, sizeof(fd));
-      latest_.emplace_back(fd);
-    }
-  }
-  // Some did not come, so which is which cannot be told any more.
-  if ((message.msg_flags & MSG_CTRUNC) != 0) latest_.clear();
-  return count;
 }
 
 void WorkerChannel::drain() {
@@ -144,22 +120,9 @@ void WorkerChannel::flush() {
 }
 
 bool WorkerChannel::send_once(Unsent& order) {
-  iovec bytes{order.bytes.data() + order.sent, order.bytes.size() - order.sent};
-  msghdr message{};
-  message.msg_iov = &bytes;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (order.descriptor) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof(control);
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int descriptor = order.descriptor.get();
-    std::memcpy(CMSG_DATA(header), &descriptor, sizeof(descriptor));
-  }
-  const ssize_t sent = ::sendmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const ssize_t sent = send_with_descriptors(socket_.native_handle(),
+                                             std::string_view(order.bytes).substr(order.sent),
+                                             {&order.descriptor, order.descriptor ? 1U : 0U});
   if (sent < 0 && errno == EINTR) return true;
   if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
     // The worker is gone; what it has written before can still be read.

@@ -56,8 +56,6 @@ class WorkerChannel : public std::enable_shared_from_this<WorkerChannel> {
   void wait();
   // False when nothing more is to be read at the moment.
   bool read_once();
-  // As recv(); keeps the descriptors that come along.
-  ssize_t receive(char* buffer, std::size_t size);
   // False when the stream cannot be understood any more.
   bool take_frames();
   void push(Unsent order);

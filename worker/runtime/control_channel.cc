@@ -4,13 +4,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -22,6 +20,7 @@
 #include <pthread.h>
 
 #include "common/base/clock.h"
+#include "common/base/descriptor_passing.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/control_messages.h"
 #include "common/wire/frame.h"
@@ -35,7 +34,6 @@ constexpr Duration kProgressInterval{100};
 constexpr std::size_t kBacklogLimit =
     256u << 10;  // An agent that does not read for so long gets no more.
 constexpr std::size_t kErrorTextLimit = 16u << 10;
-constexpr std::size_t kDescriptorsAtOnce = 4;
 
 using SnapshotDone = std::function<void(const SnapshotResult&)>;
 
@@ -183,25 +181,8 @@ class SocketChannel final : public ControlChannel {
 
   // Needs mutex_. False when the socket is full or gone.
   bool send_once(Unsent& unsent) {
-    iovec data{unsent.bytes.data() + unsent.sent, unsent.bytes.size() - unsent.sent};
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) char space[CMSG_SPACE(2 * sizeof(int))] = {};
-    if (!unsent.descriptors.empty()) {
-      const std::size_t count = unsent.descriptors.size();
-      message.msg_control = space;
-      message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-      cmsghdr* item = CMSG_FIRSTHDR(&message);
-      item->cmsg_level = SOL_SOCKET;
-      item->cmsg_type = SCM_RIGHTS;
-      item->cmsg_len = CMSG_LEN(count * sizeof(int));
-      for (std::size_t i = 0; i < count; ++i) {
-        const int fd = unsent.descriptors[i].get();
-        std::memcpy(CMSG_DATA(item) + i * sizeof(int), &fd, sizeof(fd));
-      }
-    }
-    const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t count = send_with_descriptors(
+        socket_.get(), std::string_view(unsent.bytes).substr(unsent.sent), unsent.descriptors);
     if (count < 0 && errno == EINTR) return true;
     if (count < 0 && errno != EAGAIN) {
       broken_ = true;
@@ -239,12 +220,14 @@ class SocketChannel final : public ControlChannel {
 
   void read_orders() {
     char buffer[4096];
-    const ssize_t count = receive(buffer, sizeof(buffer));
+    std::vector<UniqueFd> came;
+    const ssize_t count = receive_with_descriptors(socket_.get(), buffer, came);
     if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (count <= 0) {
       end();
       return;
     }
+    for (UniqueFd& fd : came) descriptors_.push_back(std::move(fd));
     decoder_.append({buffer, static_cast<std::size_t>(count)});
     for (;;) {
       auto payload = decoder_.next();
@@ -255,29 +238,6 @@ class SocketChannel final : public ControlChannel {
       if (!*payload) return;
       obey(**payload);
     }
-  }
-
-  // As recv(). Descriptors that come along are kept in the order of their frames.
-  ssize_t receive(char* buffer, std::size_t size) {
-    iovec data{buffer, size};
-    alignas(cmsghdr) char space[CMSG_SPACE(kDescriptorsAtOnce * sizeof(int))];
-    msghdr message{};
-    message.msg_iov = &data;
-    message.msg_iovlen = 1;
-    message.msg_control = space;
-    message.msg_controllen = sizeof(space);
-    const ssize_t count = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    if (count < 0) return count;
-    for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr;
-         item = CMSG_NXTHDR(&message, item)) {
-      if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-      for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= item->cmsg_len; at += sizeof(int)) {
-        int fd = -1;
-        std::memcpy(&fd, CMSG_DATA(item) + at, sizeof(fd));
-        descriptors_.emplace_back(fd);
-      }
-    }
-    return count;
   }
 
   void end() {
