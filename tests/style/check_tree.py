@@ -18,7 +18,7 @@ LEVELS = {
 # these headers have no code.
 ALLOWED = {("worker/transport", "worker/collectives/types.h"), ("worker/nccl", "worker/runtime/process_group.h")}
 TORCH_FOLDERS = ("worker/ddp/", "worker/train/", "worker/examples/", "tests/torch/", "bench/ddp_")
-# common/base as a whole is vocabulary; the one file that acts on processes is named here.
+# common/base as a whole is vocabulary; the files that act on processes and sockets are named here.
 EFFECTS_IN_BASE = ("common/base/descendants.cc", "common/base/descriptor_passing.cc")
 PURE_FOLDERS = ("common/base", "common/wire", "launcher/rendezvous", "agent/core", "worker/buckets")
 DAEMONS = ("ddp-run", "ddp-agent", "ddp-rendezvous", "ddp-checkpoint")
