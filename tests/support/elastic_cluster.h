@@ -121,10 +121,11 @@ class ElasticCluster {
   // Messages up to one of this kind.
   template <typename Message>
   Message await(int id) {
-    while (auto message = receive(id)) {
+    for (;;) {
+      const auto message = receive(id);
+      DDP_CHECK(message.has_value(), "worker {} ended", id);
       if (const auto* wanted = std::get_if<Message>(&*message)) return *wanted;
     }
-    DDP_CHECK(false, "worker {} ended", id);
   }
 
   void kill(int id, int signal = SIGKILL) {
