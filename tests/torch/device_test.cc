@@ -25,6 +25,7 @@
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
 #include "worker/ddp/hooks/hook_text.h"
+#include "worker/ddp/load_tensors.h"
 #include "worker/train/models/model.h"
 
 namespace ddp::test {
@@ -335,6 +336,14 @@ TEST(DevicesTest, StateIsSavedFromAndLoadedToAnyDevice) {
     ASSERT_TRUE(saving->save(2, 0));
     step(on_devices, optimizer, 2);
     ASSERT_TRUE(saving->wait());
+    const auto tensors =
+        load_tensors(folder.path() / "saved", {.map_location = [](auto name) {
+                       return name.ends_with("bias") ? host_device(1) : host_device(0);
+                     }});
+    ASSERT_TRUE(tensors) << tensors.error().message;
+    for (const auto& [name, tensor] : tensors->tensors) {
+      EXPECT_EQ(tensor.device(), host_device(name.ends_with("bias") ? 1 : 0)) << name;
+    }
     for (const Places& places : {Places{kCpu, kCpu, kCpu}, Places{1, 1, 2}}) {
       Staged again(0, places);
       auto its_optimizer = optimizer_of(again);

@@ -118,6 +118,32 @@ TEST_P(TrainTest, InterruptedTrainingEndsWithTheBytesOfAnUndisturbedOne) {
   expect_same_result(resumed, undisturbed);
 }
 
+TEST_P(TrainTest, BeginsWithTheWeightsOfAnotherTraining) {
+  const auto other = train(small(
+      {"--no-batch-norm", "--checkpoint-dir", path("other"), "--max-steps", "9", "--seed", "3"}));
+  // A step that is too small to change a weight.
+  const auto untrained = [&](const Arguments& more) {
+    Arguments flags = small({"--no-batch-norm", "--max-steps", "1", "--lr", "1e-30"});
+    flags.insert(flags.end(), more.begin(), more.end());
+    return train(flags).at("weights_sha256");
+  };
+  EXPECT_EQ(untrained({"--init-from", path("other")}), other.at("weights_sha256"));
+  EXPECT_THAT(last_.out, HasSubstr("begins with the weights of step 9"));
+  const auto part = untrained({"--init-from", path("other"), "--init-names", "conv1.*,fc?.bias"});
+  EXPECT_NE(part, other.at("weights_sha256"));
+  EXPECT_NE(part, untrained({}));
+  // A stop in between changes nothing, also when the other training is gone by then.
+  const Arguments start = {"--no-batch-norm", "--init-from", path("other"), "--max-steps", "12"};
+  const auto undisturbed = train(small(start));
+  Arguments first = small({"--no-batch-norm", "--init-from", path("other"), "--max-steps", "7",
+                           "--checkpoint-dir", path("checkpoints")});
+  train(first);
+  std::filesystem::rename(path("other"), path("gone"));
+  Arguments second = small(start);
+  second.insert(second.end(), {"--checkpoint-dir", path("checkpoints")});
+  expect_same_result(train(second), undisturbed);
+}
+
 TEST_P(TrainTest, AFinishedTrainingStartedAgainReportsTheSame) {
   const Arguments flags = small({"--checkpoint-dir", path("checkpoints")});
   const auto first = train(flags);
@@ -379,6 +405,13 @@ TEST_P(TrainErrors, WhatCannotBeReadOrWrittenIsNamedBeforeTraining) {
   expect_failure({"--batch-size", "2000", "--train-samples", "1999"}, kExitInvalidValue,
                  AllOf(HasSubstr("--batch-size 2000"), HasSubstr("1999")));
   expect_failure({"--model", "foo"}, kExitInvalidValue, HasSubstr("--model foo"));
+  expect_failure({"--init-from", path("none")}, kExitDataInvalid,
+                 AllOf(HasSubstr("--init-from"), HasSubstr(path("none"))));
+  train(small({"--checkpoint-dir", path("other"), "--max-steps", "1"}));
+  expect_failure({"--init-from", path("other"), "--init-names", "cnov*"}, kExitInvalidValue,
+                 AllOf(HasSubstr("--init-from"), HasSubstr("cnov*")));
+  expect_failure({"--model", "mlp", "--init-from", path("other")}, kExitInvalidValue,
+                 HasSubstr("--load-strict off"));
   expect_failure({"--trace", path("none/trace.json")}, kExitInvalidValue,
                  AllOf(HasSubstr("--trace"), HasSubstr(path("none/trace.json"))));
   expect_failure({"--rates", path("none/rates.jsonl")}, kExitInvalidValue,

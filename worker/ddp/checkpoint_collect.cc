@@ -98,7 +98,9 @@ class Collector {
     }
     if (!is_root() && !options_.share) return {};
     for (const auto& item : state_.modules) {
-      if (auto added = add_module("module/" + item.name + "/", *item.module); !added) return added;
+      if (auto added = add_module(fmt::format("{}{}/", kModulePrefix, item.name), *item.module);
+          !added)
+        return added;
     }
     json optimizers = json::object();
     for (const auto& item : state_.optimizers) {

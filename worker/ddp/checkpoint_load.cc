@@ -86,8 +86,8 @@ std::vector<std::string> notes_on(const Checkpointer::Impl& impl,
   }
   std::set<std::string> saved;
   for (const auto& tensor : manifest.tensors) {
-    if (!tensor.name.starts_with("module/")) continue;
-    const std::string rest = tensor.name.substr(7);
+    if (!tensor.name.starts_with(kModulePrefix)) continue;
+    const std::string rest = tensor.name.substr(kModulePrefix.size());
     saved.insert("module \"" + rest.substr(0, rest.find('/')) + "\"");
   }
   for (const auto& [kind, member] : {std::pair("optimizer", "optimizers"),

@@ -46,7 +46,8 @@ void append(std::vector<StateTensor>& to, std::vector<StateTensor> from) {
 Result<Collected> collect(const RegisteredState& state) {
   Collected all;
   for (const auto& item : state.modules) {
-    append(all.replicated, module_tensors("module/" + item.name + "/", *item.module));
+    append(all.replicated,
+           module_tensors(fmt::format("{}{}/", kModulePrefix, item.name), *item.module));
     std::size_t count = 0;  // The last ones.
     for (const NamedTensor& buffer : state_of(*item.module).buffers) {
       count += 1 + buffer.shared_as.size();

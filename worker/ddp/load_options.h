@@ -24,11 +24,12 @@ struct LoadOptions {
   bool strict = true;
   // Only tensors of modules whose name (without "module/", such as "net/conv1.weight") one of these
   // covers: `*` is any characters, `?` one. Empty: all. If it is not empty, nothing but modules is
-  // loaded: a part of a model is a start for another training, not the middle of this one.
-  std::vector<std::string> names;
+  // loaded: a part of a model is a start for another training, not the middle of this one. One that
+  // covers nothing is kMismatch, or a note if not strict.
+  std::vector<std::string> names = {};
   // Called on this rank, from within the load, when `progress_every` seconds have passed since the
   // last call or the beginning, so never in a short load. May be empty.
-  std::function<void(const LoadProgress&)> progress;
+  std::function<void(const LoadProgress&)> progress = {};
   double progress_every = 5;
 };
 

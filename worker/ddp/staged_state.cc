@@ -128,11 +128,17 @@ class Tolerance {
 Result<StagedState> stage_or_throw(const RegisteredState& state, Rank rank, int world_size,
                                    TensorSource& source, const LoadOptions& options) {
   StagedState staged;
+  NameChoice choice(options.names);
   for (const auto& item : state.modules) {
-    auto commit =
-        stage_module("module/" + item.name + "/", *item.module, source, options, staged.notes);
+    auto commit = stage_module(fmt::format("{}{}/", kModulePrefix, item.name), *item.module, source,
+                               options.strict, choice, staged.notes);
     if (!commit) return commit.error();
     staged.commits.push_back(std::move(*commit));
+  }
+  if (const std::string idle = choice.idle(); !idle.empty()) {
+    std::string text = fmt::format("\"{}\" covers no tensor of the model or the checkpoint", idle);
+    if (options.strict) return Error{Errc::kMismatch, std::move(text)};
+    staged.notes.push_back(std::move(text));
   }
   if (!options.names.empty()) return staged;
   Tolerance tolerance(options, staged);

@@ -1,6 +1,5 @@
 #include "worker/ddp/state_dict.h"
 
-#include <algorithm>
 #include <optional>
 #include <set>
 
@@ -9,7 +8,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "worker/checkpoint/name_pattern.h"
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/tensors.h"
 
@@ -140,18 +138,14 @@ std::string difference(const StateTensor& state, const checkpoint::TensorRecord*
                      describe_record(*record), describe(state.tensor));
 }
 
-bool is_wanted(const LoadOptions& options, std::string_view name) {
-  name.remove_prefix(std::string_view("module/").size());
-  return options.names.empty() || std::any_of(options.names.begin(), options.names.end(),
-                                              [name](const std::string& pattern) {
-                                                return checkpoint::matches_pattern(pattern, name);
-                                              });
+bool is_wanted(NameChoice& choice, std::string_view name) {
+  return choice.covers(name.substr(kModulePrefix.size()));
 }
 
 }  // namespace
 
 Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
-                            TensorSource& source, const LoadOptions& options,
+                            TensorSource& source, bool is_strict, NameChoice& choice,
                             std::vector<std::string>& notes) {
   struct Move {
     at::Tensor to;
@@ -161,10 +155,10 @@ Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& 
   std::set<std::string> expected;
   for (const StateTensor& state : module_tensors(prefix, module)) {
     expected.insert(state.name);
-    if (!is_wanted(options, state.name)) continue;
+    if (!is_wanted(choice, state.name)) continue;
     const checkpoint::TensorRecord* record = source.find(state.name, checkpoint::kReplicated);
     if (std::string other = difference(state, record); !other.empty()) {
-      if (options.strict) return Error{Errc::kMismatch, std::move(other)};
+      if (is_strict) return Error{Errc::kMismatch, std::move(other)};
       notes.push_back(other + "; it stays as it is");
       continue;
     }
@@ -173,9 +167,9 @@ Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& 
     moves->push_back({state.tensor, std::move(*tensor)});
   }
   for (const std::string& name : source.names_below(prefix)) {
-    if (expected.contains(name) || !is_wanted(options, name)) continue;
+    if (expected.contains(name) || !is_wanted(choice, name)) continue;
     std::string other = fmt::format("the model has no tensor \"{}\" of the checkpoint", name);
-    if (options.strict) return Error{Errc::kMismatch, std::move(other)};
+    if (is_strict) return Error{Errc::kMismatch, std::move(other)};
     notes.push_back(std::move(other));
   }
   return Commit([moves] {

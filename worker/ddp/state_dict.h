@@ -14,7 +14,7 @@
 #include "worker/checkpoint/directory.h"
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/safetensors.h"
-#include "worker/ddp/load_options.h"
+#include "worker/ddp/name_choice.h"
 
 namespace torch::nn {
 class Module;
@@ -22,6 +22,9 @@ class Module;
 
 // Between LibTorch's tensors and the tensors of a checkpoint.
 namespace ddp {
+
+// What the full names of modules' tensors begin with.
+inline constexpr std::string_view kModulePrefix = "module/";
 
 // A tensor on its way to or from a checkpoint, under its full name ("module/net/conv1.weight").
 struct StateTensor {
@@ -90,12 +93,12 @@ class FileTensorSource final : public TensorSource {
 // Changes that are ready to be made, all checked: running them cannot fail.
 using Commit = std::function<void()>;
 
-// Reads the tensors of a module and gives the copying of them into the module. What only one side
-// has, or both with another type or shape, is kMismatch with the tensor's name; or, if `options`
-// are not strict, a line in `notes`, and stays as it is. Names outside of options.names do not
-// matter.
+// Reads the tensors of a module and gives the copying of them into the module. `prefix` begins with
+// kModulePrefix. What only one side has, or both with another type or shape, is kMismatch with the
+// tensor's name; or, without is_strict, a line in `notes`, and stays as it is. Names that `choice`
+// does not cover do not matter.
 Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
-                            TensorSource& source, const LoadOptions& options,
+                            TensorSource& source, bool is_strict, NameChoice& choice,
                             std::vector<std::string>& notes);
 
 }  // namespace ddp

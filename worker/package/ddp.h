@@ -21,6 +21,7 @@
 #include "worker/ddp/hooks/post_local_sgd_optimizer.h"
 #include "worker/ddp/hooks/power_sgd_hook.h"
 #include "worker/ddp/hooks/quantization_hooks.h"
+#include "worker/ddp/load_tensors.h"
 #include "worker/ddp/logical_ranks.h"
 #include "worker/ddp/logical_reducer.h"
 #include "worker/ddp/mesh_reduce.h"

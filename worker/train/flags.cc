@@ -95,8 +95,13 @@ constexpr Flag kCheckpoints[] = {
      "what to do when one is due while the one before is still being written; wait"},
     {"checkpoint-bandwidth", "MB/S", "of each worker's writing; as fast as the disk"},
     {"load-strict", "on|off",
-     "end if the checkpoint to resume from lacks something or has something else; off: resume with "
-     "what fits, and say what does not; on"},
+     "end if the checkpoint to load lacks something or has something else; off: go on with what "
+     "fits, and say what does not; on"},
+    {"init-from", "DIR",
+     "begin with the weights of the newest valid checkpoint there, which may be another "
+     "training's, where there is none to resume; random ones"},
+    {"init-names", "PATTERN,...",
+     "of those weights, such as 'conv*,bn?.weight': * is any characters, ? one; all"},
     {"checkpoint-failure", "stop|continue", "what to do if one cannot be written; stop"},
 };
 

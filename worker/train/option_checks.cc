@@ -83,9 +83,13 @@ void check_together(const FlagValues& values, Options& options) {
        options.grad_sync == GradSync::kDdp, "--grad-sync ddp");
   need(values,
        {"checkpoint-every", "checkpoint-keep", "checkpoint-keep-every", "checkpoint-async",
-        "checkpoint-busy", "checkpoint-bandwidth", "load-strict", "checkpoint-failure"},
+        "checkpoint-busy", "checkpoint-bandwidth", "checkpoint-failure"},
        !options.checkpoint_dir.empty(), "--checkpoint-dir DIR");
-  for (const char* flag : {"data-dir", "checkpoint-dir", "summary", "trace", "rates"}) {
+  need(values, {"load-strict"}, !options.checkpoint_dir.empty() || !options.init_from.empty(),
+       "--checkpoint-dir DIR or --init-from DIR");
+  need(values, {"init-names"}, !options.init_from.empty(), "--init-from DIR");
+  for (const char* flag :
+       {"data-dir", "checkpoint-dir", "init-from", "summary", "trace", "rates"}) {
     std::string path = "-";
     values.read(flag, path);
     if (path.empty()) throw BadValue{fmt::format("--{} '': expected a path", flag)};

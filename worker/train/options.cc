@@ -85,6 +85,8 @@ void read_running(const FlagValues& values, Options& options) {
   values.read<std::int64_t>("checkpoint-keep-every", options.checkpoint_keep_every, 0);
   values.read_switch("checkpoint-async", options.checkpoint_async);
   values.read_switch("load-strict", options.load_strict);
+  values.read("init-from", options.init_from);
+  values.read("init-names", options.init_names);
   values.read_choice<OnBusyCheckpoint>(
       "checkpoint-busy", options.checkpoint_busy,
       {{"wait", OnBusyCheckpoint::kWait}, {"skip", OnBusyCheckpoint::kSkip}});
@@ -195,6 +197,8 @@ std::string agreed_flags(const Options& options) {
   add("checkpoint-every", options.checkpoint_every);
   add("checkpoint-async", on_off(options.checkpoint_async));
   add("load-strict", on_off(options.load_strict));
+  add("init-from", options.init_from.empty() ? "none" : "given");
+  add("init-names", options.init_names.empty() ? "all" : options.init_names);
   add("checkpoint-busy", options.checkpoint_busy == OnBusyCheckpoint::kWait ? "wait" : "skip");
   add("checkpoint-failure",
       options.checkpoint_failure == OnCheckpointFailure::kStop ? "stop" : "continue");

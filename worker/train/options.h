@@ -58,7 +58,9 @@ struct Options {
   int checkpoint_keep = 3;
   std::int64_t checkpoint_keep_every = 0;  // Steps whose checkpoints stay for ever; 0: none.
   bool checkpoint_async = true;
-  bool load_strict = true;
+  bool load_strict = true;  // Of both, resuming and init_from.
+  std::string init_from;    // Folder of checkpoints to take the first weights from; empty: none.
+  std::string init_names;   // Patterns with commas between them; empty: all.
   OnBusyCheckpoint checkpoint_busy = OnBusyCheckpoint::kWait;
   double checkpoint_bandwidth = 0;  // MB/s of each worker's writing; 0: as fast as the disk.
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;

@@ -18,6 +18,7 @@
 #include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
 #include "worker/train/failure.h"
+#include "worker/train/initial_weights.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/models/names.h"
 #include "worker/train/optimizer.h"
@@ -83,7 +84,11 @@ void Trainer::begin_round(Round round) {
   }
   if (!options.checkpoint_dir.empty()) make_checkpoint();
   if (elastic_ != nullptr) take_up_commit();
-  if (checkpoint_) checkpoint_->resume(!goes_on);
+  const bool resumed = checkpoint_ && checkpoint_->resume(!goes_on);
+  if (!goes_on && !resumed && !options.init_from.empty()) {
+    load_initial_weights(options, parts_.group, *model_,
+                         [this](const std::string& text) { say(text); });
+  }
   if (goes_on) {
     resumed_from_ = state_.step;
     say(fmt::format("round {}: {} workers go on after step {}", group.round(), group.size(),

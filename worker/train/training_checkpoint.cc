@@ -132,12 +132,12 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
   }
 }
 
-void TrainingCheckpoint::resume(bool load) {
+bool TrainingCheckpoint::resume(bool load) {
   const std::string flag = fmt::format("--checkpoint-dir {}: ", parts_.options.checkpoint_dir);
   if (const auto prepared = checkpointer_.prepare(); !prepared) {
     throw Failure(kExitCheckpointUnwritable, flag + prepared.error().message);
   }
-  if (!load) return;
+  if (!load) return false;
   LoadOptions loading;
   loading.strict = parts_.options.load_strict;
   loading.progress = [this](const LoadProgress& progress) {
@@ -157,9 +157,9 @@ void TrainingCheckpoint::resume(bool load) {
   if (local_) local_->apply();
   for (const std::string& line : report->skipped) parts_.say("passed over: " + line);
   for (const std::string& line : report->notes) parts_.say("note: " + line);
-  if (report->step >= 0) {
-    parts_.say(fmt::format("resumed from step {} ({})", report->step, report->path));
-  }
+  if (report->step < 0) return false;
+  parts_.say(fmt::format("resumed from step {} ({})", report->step, report->path));
+  return true;
 }
 
 // Whether ranks are logical ones, and how many, shows in what a checkpoint has, before settings are

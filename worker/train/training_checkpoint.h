@@ -45,9 +45,9 @@ class TrainingCheckpoint {
   explicit TrainingCheckpoint(Parts parts);
 
   // Makes the folder and, with `load`, restores the newest valid checkpoint; says which, and which
-  // were passed over. Throws Failure: kExitCheckpointUnwritable, or kExitInvalidValue if the
-  // checkpoint is another training's.
-  void resume(bool load = true);
+  // were passed over. Whether there was one. Throws Failure: kExitCheckpointUnwritable, or
+  // kExitInvalidValue if the checkpoint is another training's.
+  bool resume(bool load = true);
 
   // Saves the state after state.step, as the options say in the background. Where that fails, or is
   // found out to have failed for the save before: a Failure with kExitCheckpointFailed, or a

@@ -130,12 +130,15 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
 TEST(TrainOptions, FlagsOfCheckpointsReachTheirMembers) {
   const Options options =
       good({"--checkpoint-dir", "c", "--checkpoint-keep-every", "100", "--checkpoint-async", "off",
-            "--checkpoint-busy", "skip", "--checkpoint-bandwidth", "12.5", "--load-strict", "off"});
+            "--checkpoint-busy", "skip", "--checkpoint-bandwidth", "12.5", "--load-strict", "off",
+            "--init-from", "other", "--init-names", "conv*,fc.bias"});
   EXPECT_EQ(options.checkpoint_keep_every, 100);
   EXPECT_FALSE(options.checkpoint_async);
   EXPECT_EQ(options.checkpoint_busy, OnBusyCheckpoint::kSkip);
   EXPECT_EQ(options.checkpoint_bandwidth, 12.5);
   EXPECT_FALSE(options.load_strict);
+  EXPECT_EQ(options.init_from, "other");
+  EXPECT_EQ(options.init_names, "conv*,fc.bias");
   const Options usual = good({"--checkpoint-dir", "c"});
   EXPECT_TRUE(usual.checkpoint_async);
   EXPECT_EQ(usual.checkpoint_busy, OnBusyCheckpoint::kWait);
@@ -148,6 +151,9 @@ TEST(TrainOptions, FlagsOfCheckpointsReachTheirMembers) {
                AllOf(HasSubstr(flag), HasSubstr("--checkpoint-dir")));
   }
   expect_bad({"--load-strict", "on"}, kExitInvalidValue, HasSubstr("--checkpoint-dir"));
+  EXPECT_FALSE(good({"--init-from", "other", "--load-strict", "off"}).load_strict);
+  expect_bad({"--init-names", "*"}, kExitInvalidValue, HasSubstr("--init-from"));
+  expect_bad({"--init-from", ""}, kExitInvalidValue, HasSubstr("--init-from"));
 }
 
 TEST(TrainOptions, CommitsAreMeasuredUnlessANumberIsGiven) {
