@@ -1,0 +1,182 @@
+// Where the nodes meet, and as what this one comes.
+#include <cstdint>
+#include <utility>
+
+#include "launcher/ddp_run/flag_reader.h"
+#include "launcher/ddp_run/flag_values.h"
+
+namespace ddp::run {
+namespace {
+
+constexpr int kDefaultRendezvousPort = 29400;
+constexpr int kDefaultMasterPort = 29500;
+constexpr std::size_t kMaxJobName = 128;
+
+void set_endpoint(FlagReader& reader, Options& options, const std::string& flag,
+                  Endpoint endpoint) {
+  options.endpoint_flag = reader.find(flag)->shown;
+  options.endpoint = std::move(endpoint);
+}
+
+void read_backend(FlagReader& reader, Options& options) {
+  const GivenFlag* given = reader.find("rdzv-backend");
+  if (given == nullptr || given->value == "c10d" || given->value == "static") return;
+  if (given->value != "etcd" && given->value != "etcd-v2") {
+    return reader.wrong(given->shown,
+                        "there are c10d and static, which both mean ddp-run's own rendezvous, "
+                        "and etcd");
+  }
+  options.etcd.emplace();
+  if (given->value == "etcd-v2") {
+    options.warnings.push_back(
+        fmt::format("{}: taken for etcd; ddp-run speaks version 3 of etcd's API, and its own keys",
+                    given->shown));
+  }
+}
+
+void read_etcd_endpoints(FlagReader& reader, Options& options) {
+  if (auto endpoints = reader.value<std::vector<Endpoint>>("rdzv-endpoint", parse_etcd_endpoints)) {
+    set_endpoint(reader, options, "rdzv-endpoint", endpoints->front());
+    options.etcd->endpoints = std::move(*endpoints);
+  }
+}
+
+void read_endpoint(FlagReader& reader, Options& options) {
+  const auto master_port = reader.value<int>(
+      "master-port", [](const std::string& text) { return parse_integer(text, 0, 65535); });
+  if (options.standalone) return;  // As in torchrun, it overrides what else names an endpoint.
+  read_backend(reader, options);
+  if (options.etcd) return read_etcd_endpoints(reader, options);
+  if (auto endpoint = reader.value<Endpoint>("rdzv-endpoint", [](const std::string& text) {
+        return parse_endpoint(text, kDefaultRendezvousPort);
+      })) {
+    set_endpoint(reader, options, "rdzv-endpoint", std::move(*endpoint));
+  } else if (const GivenFlag* given = reader.find("master-addr");
+             given != nullptr && !reader.error()) {
+    auto address = parse_endpoint(given->value, 0);
+    if (!address || address->port != 0) {
+      return reader.wrong(given->shown,
+                          "not a host name or address; the port goes into --master-port");
+    }
+    set_endpoint(reader, options, "master-addr",
+                 Endpoint{address->host, master_port.value_or(kDefaultMasterPort)});
+  } else if (master_port && options.max_nodes == 1) {
+    set_endpoint(reader, options, "master-port", Endpoint{"127.0.0.1", *master_port});
+  }
+}
+
+bool read_etcd_key(FlagReader& reader, Options& options, const GivenFlag& given,
+                   const std::string& key, const std::string& text) {
+  if (!options.etcd) return false;
+  const auto taken = take_etcd_key(key, text, *options.etcd);
+  if (!taken) reader.wrong(given.shown, "{}", taken.error().message);
+  return !taken || *taken;
+}
+
+void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
+  const auto pairs = parse_pairs(given.value);
+  if (!pairs) return reader.wrong(given.shown, "{}", pairs.error().message);
+  std::optional<std::int64_t> timeout;
+  std::optional<std::int64_t> join_timeout;
+  for (const auto& [key, text] : *pairs) {
+    if (key == "is_host" && !options.etcd) {
+      const auto is_host = parse_boolean(text);
+      if (!is_host)
+        return reader.wrong(given.shown, "is_host={} is {}", text, is_host.error().message);
+      options.is_host = *is_host;
+    } else if (key == "join_timeout" || key == "timeout" || key == "last_call_timeout") {
+      const auto limit = parse_seconds(text, key == "last_call_timeout");
+      if (!limit) return reader.wrong(given.shown, "{}={} is {}", key, text, limit.error().message);
+      if (key == "join_timeout") join_timeout = *limit;
+      if (key == "timeout") timeout = *limit;
+      if (key == "last_call_timeout") options.last_call_ms = *limit;
+    } else if (!read_etcd_key(reader, options, given, key, text)) {
+      options.warnings.push_back(fmt::format(
+          "{}: the key {} has no effect; those with one are join_timeout, "
+          "last_call_timeout, timeout, {}",
+          given.shown, key, options.etcd ? "protocol, cacert, cert, key, etcd_prefix" : "is_host"));
+    }
+  }
+  if (timeout) options.join_timeout_ms = *timeout;
+  if (join_timeout) options.join_timeout_ms = *join_timeout;
+}
+
+// SLURM numbers the nodes of a step along its topology. Only where there is one ddp-run a node.
+void take_slurms_node_rank(const FlagReader& reader, Options& options) {
+  const char* rank = reader.environment("SLURM_NODEID");
+  const char* nodes = reader.environment("SLURM_STEP_NUM_NODES");
+  const char* tasks = reader.environment("SLURM_STEP_NUM_TASKS");
+  if (rank == nullptr || nodes == nullptr || tasks == nullptr) return;
+  if (options.max_nodes == 1 || std::string_view(nodes) != tasks) return;
+  const auto number = parse_integer(rank, 0, options.max_nodes - 1);
+  if (!number) return;  // More nodes than the job takes: spares have no rank.
+  options.node_rank = *number;
+  options.node_rank_is_slurms = true;
+}
+
+void read_node(FlagReader& reader, Options& options) {
+  if (!reader.has("node-rank")) take_slurms_node_rank(reader, options);
+  reader.take(
+      "node-rank", [](const std::string& text) { return parse_integer(text, -1, 999'999); },
+      options.node_rank);
+  if (const GivenFlag* given = reader.find("local-addr"); given != nullptr) {
+    if (given->value.empty())
+      reader.wrong(given->shown, "the address is empty; write for example 10.0.0.7");
+    options.local_addr = given->value;
+  }
+}
+
+void check_etcd(FlagReader& reader, const Options& options) {
+  const std::string shown = reader.find("rdzv-backend")->shown;
+  if (options.etcd->endpoints.empty()) {
+    reader.wrong(shown,
+                 "--rdzv-endpoint is missing; name the cluster's client ports, for example "
+                 "--rdzv-endpoint etcd0:2379,etcd1:2379");
+  } else if (!options.job_id) {
+    reader.wrong(shown,
+                 "--rdzv-id is missing; jobs that share a cluster are told apart by it, for "
+                 "example --rdzv-id mnist-7");
+  }
+}
+
+void check_nodes(FlagReader& reader, const Options& options) {
+  if (options.max_nodes > 1) {
+    const std::string shown = reader.find("nnodes")->shown;
+    if (options.standalone) {
+      reader.wrong(shown, "contradicts --standalone, which is one node; leave one of them out");
+    } else if (!options.endpoint) {
+      reader.wrong(
+          shown,
+          "--rdzv-endpoint is missing; all nodes name the same one, for example --rdzv-endpoint "
+          "node0:29400");
+    } else if (options.endpoint->port == 0) {
+      reader.wrong(options.endpoint_flag,
+                   "port 0 cannot be found by other nodes; write a port, for example {}:29400",
+                   options.endpoint->host);
+    }
+  }
+  if (options.node_rank >= options.max_nodes) {
+    reader.wrong(reader.find("node-rank")->shown, "ranks of {} nodes go from 0 to {}",
+                 options.max_nodes, options.max_nodes - 1);
+  }
+}
+
+}  // namespace
+
+void read_rendezvous_flags(FlagReader& reader, Options& options) {
+  read_endpoint(reader, options);
+  if (const GivenFlag* given = reader.find("rdzv-id"); given != nullptr) {
+    if (given->value.empty() || given->value.size() > kMaxJobName ||
+        given->value.find('/') != std::string::npos) {
+      reader.wrong(given->shown, "a job's name has 1 to {} characters and no /", kMaxJobName);
+    }
+    options.job_id = given->value;
+  }
+  if (const GivenFlag* given = reader.find("rdzv-conf"); given != nullptr)
+    read_conf(reader, options, *given);
+  read_node(reader, options);
+  if (options.etcd) check_etcd(reader, options);
+  check_nodes(reader, options);
+}
+
+}  // namespace ddp::run
