@@ -249,6 +249,33 @@ TEST_F(CheckpointLoadTest, OptimizersValuesAndGeneratorsMayBeMissingIfNotStrict)
   EXPECT_THAT(loaded->notes, Contains(HasSubstr("no value \"new\"; it stays as it is")));
 }
 
+TEST_F(CheckpointLoadTest, TensorsOfTheOptimizerStayWhereTheyAre) {
+  Net net;
+  torch::optim::SGD optimizer(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  Checkpointer checkpointer(test::at_once(path()), group_);
+  checkpointer.add_module("net", net);
+  checkpointer.add_optimizer("sgd", optimizer, net);
+  checkpointer.add_rng();
+  ASSERT_TRUE(checkpointer.prepare());
+  test::train_step(net, optimizer, 1);
+  ASSERT_TRUE(checkpointer.save(1));
+  const std::string saved = test::state_bytes(net, optimizer);
+  const at::Tensor momentum =
+      static_cast<torch::optim::SGDParamState&>(*optimizer.state().begin()->second)
+          .momentum_buffer();
+  test::train_step(net, optimizer, 2);
+  EXPECT_NE(test::state_bytes(net, optimizer), saved);
+  auto loaded = checkpointer.load_latest();
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(test::state_bytes(net, optimizer), saved);
+  bool is_there = false;
+  for (const auto& [parameter, state] : optimizer.state()) {
+    is_there |=
+        static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer().is_same(momentum);
+  }
+  EXPECT_TRUE(is_there);
+}
+
 // A checkpoint that is bad is passed over whatever the options are.
 TEST_F(CheckpointLoadTest, DamageIsNoMatterOfStrictness) {
   Net first;

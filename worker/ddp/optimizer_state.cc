@@ -1,8 +1,10 @@
 #include "worker/ddp/optimizer_state.h"
 
 #include <cstdlib>
+#include <map>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <typeinfo>
 #include <unordered_map>
 
@@ -130,11 +132,30 @@ struct ReadFailure {
   Error error;
 };
 
+// The tensors that an optimizer has for a parameter, by field.
+struct PresentTensors {
+  std::map<std::string, at::Tensor>& tensors;
+
+  void operator()(const char* field, const at::Tensor& tensor) const {
+    if (tensor.defined()) tensors[field] = tensor;
+  }
+  template <typename Scalar>
+  void operator()(const char* /*field*/, const Scalar& /*scalar*/) const {}
+};
+
+struct Move {
+  at::Tensor to;
+  at::Tensor from;
+};
+
 struct FieldReader {
   const json& scalars;
   TensorSource& source;
   const std::string& prefix;
   const at::Tensor& parameter;
+  // Those that fit are written to in the end, by `moves`: new memory costs more than the copy.
+  const std::map<std::string, at::Tensor>& present;
+  std::vector<Move>& moves;
 
   void operator()(const char* field, at::Tensor& tensor) const {
     const checkpoint::TensorRecord* record = source.find(prefix + field, checkpoint::kReplicated);
@@ -150,6 +171,15 @@ struct FieldReader {
     if (!read) throw ReadFailure{read.error()};
     // Device and strides of the parameter, as the optimizer itself would have made it.
     const at::NoGradGuard no_grad;
+    if (const auto found = present.find(field); found != present.end()) {
+      const at::Tensor& own = found->second;
+      if (own.scalar_type() == read->scalar_type() && own.device() == parameter.device() &&
+          own.sizes() == parameter.sizes() && own.strides() == parameter.strides()) {
+        tensor = own;
+        moves.push_back({own, std::move(*read)});
+        return;
+      }
+    }
     tensor = at::empty_like(parameter, parameter.options().dtype(read->scalar_type()));
     tensor.copy_(*read);
   }
@@ -241,8 +271,10 @@ class TypedOptimizerState final : public OptimizerState {
     struct Change {
       std::vector<Options> options;
       StateMap state;
+      std::vector<Move> moves;
     };
     auto change = std::make_shared<Change>();
+    const std::map<std::string, at::Tensor> nothing_present;
     const NameMap names = parameter_names(module_);
     std::set<std::string> known;
     for (std::size_t i = 0; i < groups.size(); ++i) {
@@ -253,13 +285,14 @@ class TypedOptimizerState final : public OptimizerState {
         params.push_back(name);
         known.insert(name);
         stage_parameter(prefix + name + "/", parameter, description.at("state"), name, source,
-                        change->state);
+                        change->state, change->moves);
       }
       if (saved.at("params") != params) {
         throw Mismatch(fmt::format("group {} has other parameters than in the checkpoint", i));
       }
       auto options = static_cast<const Options&>(groups[i].options());
-      fields(options, FieldReader{saved.at("options"), source, prefix, at::Tensor()});
+      fields(options, FieldReader{saved.at("options"), source, prefix, at::Tensor(),
+                                  nothing_present, change->moves});
       change->options.push_back(std::move(options));
     }
     for (const auto& [name, scalars] : description.at("state").items()) {
@@ -270,16 +303,26 @@ class TypedOptimizerState final : public OptimizerState {
       for (std::size_t i = 0; i < all.size(); ++i) {
         static_cast<Options&>(all[i].options()) = change->options[i];
       }
+      const at::NoGradGuard no_grad;
+      for (const Move& move : change->moves) move.to.copy_(move.from);
       optimizer_.state() = std::move(change->state);
     };
   }
 
   void stage_parameter(const std::string& below, const at::Tensor& parameter, const json& states,
-                       const std::string& name, TensorSource& source, StateMap& into) {
+                       const std::string& name, TensorSource& source, StateMap& into,
+                       std::vector<Move>& moves) {
     const auto found = states.find(name);
     if (found == states.end()) return;
+    std::map<std::string, at::Tensor> present;
+    const auto& all_state = optimizer_.state();
+    if (const auto own = all_state.find(compat::state_key<StateMap>(parameter));
+        own != all_state.end()) {
+      auto copy = static_cast<const ParamState&>(*own->second);
+      fields(copy, PresentTensors{present});
+    }
     auto state = std::make_unique<ParamState>();
-    fields(*state, FieldReader{*found, source, below, parameter});
+    fields(*state, FieldReader{*found, source, below, parameter, present, moves});
     into[compat::state_key<StateMap>(parameter)] = std::move(state);
   }
 

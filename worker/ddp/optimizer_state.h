@@ -32,6 +32,8 @@ class OptimizerState {
 
   // Reads the state and gives the putting of it into the optimizer. kMismatch, naming what differs,
   // if the optimizer is of another type, has other groups, or its parameters have other shapes.
+  // Tensors that the optimizer has already get the values and stay where they are; for others new
+  // memory is taken now.
   virtual Result<Commit> stage(const std::string& prefix, const nlohmann::json& description,
                                TensorSource& source) = 0;
 };
