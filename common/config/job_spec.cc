@@ -4,11 +4,18 @@
 
 namespace ddp::config {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankSet::Range, first, last)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankSet, ranges)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StreamMap::Entry, ranks, streams)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StreamMap, others, entries)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(OutputSpec, redirects, tee, local_ranks, ranks,
+                                                stdout_filters, stderr_filters, has_prefix, prefix,
+                                                fold, status_line, console_timeout_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     JobSpec, job_id, node_id, host, local_addr, node_rank, coordinator_host, coordinator_port,
-    min_nodes, max_nodes, nproc, max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms,
-    coordinator_timeout_ms, restart_on_start_failure, max_no_progress, scale_up_ms,
-    progress_timeout_ms, standby, program, command, role, log_dir, single_node_prefix)
+    min_nodes, max_nodes, expected_hosts, nproc, max_restarts, join_timeout_ms, last_call_ms,
+    stop_timeout_ms, coordinator_timeout_ms, restart_on_start_failure, max_no_progress, scale_up_ms,
+    progress_timeout_ms, standby, program, command, role, log_dir, single_node_prefix, output)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentResult, exit_code, summary, report, error,
                                                 last_round, restarts)
 

@@ -7,6 +7,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/config/output_spec.h"
 
 namespace ddp::config {
 
@@ -24,6 +25,9 @@ struct JobSpec {
 
   int min_nodes = 1;
   int max_nodes = 1;
+  // Names of all nodes, where something has listed them (--hosts, SLURM): who is missing is told by
+  // them. Empty: not known.
+  std::vector<std::string> expected_hosts;
   int nproc = 1;         // Workers on this node.
   int max_restarts = 0;  // Of the whole job.
   std::int64_t join_timeout_ms = 600'000;
@@ -44,6 +48,7 @@ struct JobSpec {
   std::string log_dir;           // Base folder of the per-rank files; empty: no files.
   bool single_node_prefix =
       true;  // Whether output gets the [host:rank] prefix when there is only one worker.
+  OutputSpec output;
 };
 
 std::string to_json(const JobSpec& spec);

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "common/config/rank_set.h"
+
+// Where the output of a job's workers goes: what --redirects, --tee and their like say.
+namespace ddp::config {
+
+// Output streams of a worker, as torchrun numbers them; a set of them is the sum.
+inline constexpr int kStdout = 1;
+inline constexpr int kStderr = 2;
+inline constexpr int kBothStreams = 3;
+
+// Streams by global rank: the value of --redirects or --tee.
+struct StreamMap {
+  struct Entry {
+    RankSet ranks;
+    int streams = 0;
+  };
+  int others = 0;  // Of ranks that no entry names.
+  std::vector<Entry> entries;
+
+  // The last entry that names the rank counts.
+  int of(Rank rank) const;
+  // Those of any rank.
+  int any() const;
+  bool none() const { return any() == 0; }
+};
+
+// "3" for all ranks, or "0:1,8-15:3": ranks, ranges and lists of them, each with its value; ranks
+// that are not named have 0. kInvalidArgument says what would be right, without naming the flag.
+Result<StreamMap> parse_stream_map(std::string_view text);
+
+// "a,b": the items; ",," is a comma in an item. Empty items are dropped.
+std::vector<std::string> split_filters(std::string_view text);
+
+struct OutputSpec {
+  StreamMap redirects;  // To the log file and not to the console.
+  StreamMap tee;        // To both; counts more than redirects.
+  // The console shows only workers whose local rank is in the one or whose rank is in the other;
+  // both empty: all.
+  RankSet local_ranks;
+  RankSet ranks;
+  // A line with one of these in it is also written to a file of the node.
+  std::vector<std::string> stdout_filters;
+  std::vector<std::string> stderr_filters;
+  bool has_prefix = false;  // Whether `prefix` stands for the usual one.
+  std::string prefix;       // A template: ${rank} and others.
+  bool fold = false;        // Equal lines of several ranks are shown once.
+  bool status_line = false;
+  // A console that takes nothing for so long holds nobody up any more; 0: it does for ever.
+  std::int64_t console_timeout_ms = 30'000;
+};
+
+// Sets of streams.
+struct StreamPlaces {
+  int file = 0;
+  int console = 0;
+};
+
+// Where the streams of one worker go. With a log folder and neither redirects nor tee: everything
+// to files and to the console. Without a log folder nothing goes to files, and what is redirected
+// nowhere.
+StreamPlaces places_of(const OutputSpec& spec, bool has_log_dir, Rank rank, int local_rank);
+
+// The folder of a job in the log folder: its id as one path component.
+std::string job_folder_name(std::string job_id);
+
+}  // namespace ddp::config

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+
+namespace ddp::config {
+
+// Ranks as people write and read them: "0,8-15".
+struct RankSet {
+  struct Range {
+    Rank first = 0;
+    Rank last = 0;  // Included.
+  };
+  std::vector<Range> ranges;  // In the order written; they may overlap.
+
+  bool empty() const { return ranges.empty(); }
+  bool contains(Rank rank) const;
+};
+
+// At least one number or range. kInvalidArgument says what would be right, without naming the flag.
+Result<RankSet> parse_rank_set(std::string_view text);
+
+// The text of some ranks, which must be in ascending order: {0, 1, 2, 5} is "0-2,5".
+std::string rank_set_text(const std::vector<Rank>& ascending);
+
+}  // namespace ddp::config
