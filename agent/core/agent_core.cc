@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/core/missing_hosts.h"
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
@@ -12,8 +13,9 @@
 namespace ddp::agent {
 namespace {
 
-// How often a person is told which nodes are missing although that is no news.
-constexpr Duration kNoticePeriod{30'000};
+// How often a person is told which nodes are missing although that is no news. A little less than
+// the period in which the coordinator says it, so that one that comes early counts.
+constexpr Duration kNoticePeriod{4'500};
 
 bool same_members(const wire::Waiting& a, const wire::Waiting& b) {
   return a.have == b.have && a.min_nodes == b.min_nodes && a.max_nodes == b.max_nodes &&
@@ -51,7 +53,7 @@ void AgentCore::handle(const wire::Waiting& message) {
   if (same_members(waiting_, message) && now_ < waiting_printed_ + kNoticePeriod) return;
   waiting_ = message;
   waiting_printed_ = now_;
-  emit(Print{message.text});
+  emit(Print{message.text + missing_hosts(spec_.expected_hosts, message)});
 }
 
 void AgentCore::handle(const wire::RoundStart& message) {

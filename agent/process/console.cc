@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +17,9 @@
 
 namespace ddp::agent {
 namespace {
+
+// Back to the first column, and nothing is on the line.
+constexpr std::string_view kEraseLine = "\r\x1b[K";
 
 bool is_writable(int fd, int timeout_ms) {
   pollfd wait{fd, POLLOUT, 0};
@@ -62,14 +66,24 @@ Console::Pair Console::open_standard(asio::io_context& io) {
   return pair;
 }
 
+void Console::set_stall_limit(Duration limit, std::string advice) {
+  stall_limit_ = limit;
+  stall_advice_ = std::move(advice);
+}
+
+// A pipe takes up to PIPE_BUF bytes as a whole or not at all, so pieces end with a line.
+std::size_t Console::piece_size(std::string_view bytes) const {
+  if (is_file_ || is_socket_ || bytes.size() <= PIPE_BUF) return bytes.size();
+  const auto last = bytes.rfind('\n', PIPE_BUF - 1);
+  if (last != std::string_view::npos) return last + 1;
+  if (may_block_) return PIPE_BUF;  // What a pipe takes at once when poll says it is writable.
+  return std::min(bytes.find('\n', PIPE_BUF), bytes.size() - 1) + 1;
+}
+
 bool Console::write_some(std::string_view& bytes) {
   while (!bytes.empty() && !dead_) {
-    std::size_t size = bytes.size();
-    if (may_block_) {
-      if (!is_writable(fd_, 0)) return false;
-      size = std::min<std::size_t>(
-          size, PIPE_BUF);  // What a pipe takes at once when poll says it is writable.
-    }
+    if (may_block_ && !is_writable(fd_, 0)) return false;
+    const std::size_t size = piece_size(bytes);
     const ssize_t written = is_socket_
                                 ? ::send(fd_, bytes.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL)
                                 : ::write(fd_, bytes.data(), size);
@@ -88,11 +102,66 @@ bool Console::write_some(std::string_view& bytes) {
 }
 
 void Console::write(std::string_view bytes) {
+  if (dead_ || bytes.empty()) return;
+  if (leaving_out_) {
+    bytes_left_out_ += bytes.size();
+    lines_left_out_ += static_cast<std::uint64_t>(std::count(bytes.begin(), bytes.end(), '\n'));
+    return;
+  }
+  put(bytes);
+}
+
+void Console::print(std::string_view line) {
   if (dead_) return;
-  if (queue_.empty() && write_some(bytes)) return;
+  // What a worker has left unfinished is its own line.
+  put(fmt::format("{}{}\n", line_begins_ ? "" : "\n", line));
+}
+
+void Console::put(std::string_view bytes) {
+  const bool framed = status_shown_ || !status_.empty();
+  line_begins_ = bytes.back() == '\n';
+  if (framed) {
+    framed_.clear();
+    if (status_shown_) framed_ += kEraseLine;
+    framed_ += bytes;
+    status_shown_ = line_begins_ && !status_.empty();
+    if (status_shown_) append_status(framed_);
+    bytes = framed_;
+  }
+  if (queue_.empty()) {
+    last_taken_ = Clock::now();
+    if (write_some(bytes)) return;
+  }
+  if (dead_) return;
   queue_.emplace_back(bytes);
   queued_bytes_ += bytes.size();
   wait_until_writable();
+  watch_stall();
+}
+
+void Console::show_status(std::string_view text) {
+  if (!is_terminal_ || dead_) return;
+  if (status_ == text && status_shown_ == !text.empty()) return;
+  status_ = text;
+  // A status that waits behind other bytes would be an old one when it is seen.
+  if (!line_begins_ || !queue_.empty()) return;
+  framed_.clear();
+  if (status_shown_) framed_ += kEraseLine;
+  status_shown_ = !status_.empty();
+  if (status_shown_) append_status(framed_);
+  std::string_view bytes = framed_;
+  if (bytes.empty() || write_some(bytes) || dead_) return;
+  queue_.emplace_back(bytes);
+  queued_bytes_ += bytes.size();
+  wait_until_writable();
+}
+
+// The last column stays free: where the cursor goes from there differs between terminals.
+void Console::append_status(std::string& bytes) const {
+  winsize size{};
+  const std::size_t columns =
+      ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
+  bytes += std::string_view(status_).substr(0, columns - 1);
 }
 
 void Console::wait_until_writable() {
@@ -117,20 +186,52 @@ void Console::wait_until_writable() {
 
 void Console::write_queue() {
   while (!queue_.empty()) {
-    std::string_view front = queue_.front();
+    std::string_view front = std::string_view(queue_.front()).substr(front_taken_);
     const std::size_t before = front.size();
     const bool whole = write_some(front);
     if (dead_) return;
-    queued_bytes_ -= before - front.size();
+    const std::size_t taken = before - front.size();
+    if (taken > 0) last_taken_ = Clock::now();
+    queued_bytes_ -= taken;
+    front_taken_ += taken;
     if (!whole) {
-      queue_.front().erase(0, before - front.size());
       wait_until_writable();
       break;
     }
     queue_.pop_front();
+    front_taken_ = 0;
   }
-  if (full()) return;
+  if (leaving_out_ && queue_.empty()) end_leaving_out();
+  if (!full()) not_full();
+}
+
+void Console::not_full() {
   for (const auto& callback : std::exchange(not_full_callbacks_, {})) callback();
+}
+
+// Looks when the limit may have passed, not at every write.
+void Console::watch_stall() {
+  if (stall_watched_ || !full() || stall_limit_ <= Duration{0}) return;
+  stall_watched_ = true;
+  stall_timer_.at(last_taken_ + stall_limit_, [this] {
+    stall_watched_ = false;
+    if (dead_ || !full()) return;
+    if (Clock::now() < last_taken_ + stall_limit_) return watch_stall();
+    leaving_out_ = true;
+    not_full();
+  });
+}
+
+void Console::end_leaving_out() {
+  leaving_out_ = false;
+  const std::uint64_t lines = std::exchange(lines_left_out_, 0);
+  const std::uint64_t bytes = std::exchange(bytes_left_out_, 0);
+  if (bytes == 0) return;
+  print(fmt::format(
+      "ddp-run: {} line{} ({} bytes) of the workers were left out here, because nobody took this "
+      "output for {} s (--console-timeout); {}",
+      lines, lines == 1 ? "" : "s", bytes, static_cast<double>(stall_limit_.count()) / 1'000,
+      stall_advice_));
 }
 
 void Console::when_not_full(std::function<void()> callback) {
@@ -151,6 +252,7 @@ void Console::give_up() {
   dead_ = true;
   queue_.clear();
   queued_bytes_ = 0;
+  front_taken_ = 0;
   for (const auto& callback : std::exchange(not_full_callbacks_, {})) asio::post(io_, callback);
 }
 

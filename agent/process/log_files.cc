@@ -14,15 +14,6 @@ namespace {
 
 constexpr std::size_t kMaxErrorFileBytes = 1u << 20;
 
-// A job id becomes one path component.
-std::string folder_name(std::string job_id) {
-  for (char& c : job_id) {
-    if (c == '/') c = '_';
-  }
-  if (job_id.empty() || job_id == "." || job_id == "..") job_id.insert(0, "job_");
-  return job_id;
-}
-
 Result<UniqueFd> open_for_append(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   if (!fd) return make_error(Errc::kIo, "{}: {}", path, std::generic_category().message(errno));
@@ -31,7 +22,8 @@ Result<UniqueFd> open_for_append(const std::string& path) {
 
 Result<std::string> make_folder(const std::string& log_dir, const std::string& job_id,
                                 const std::string& name) {
-  const std::string folder = fmt::format("{}/{}/{}", log_dir, folder_name(job_id), name);
+  const std::string folder =
+      fmt::format("{}/{}/{}", log_dir, config::job_folder_name(job_id), name);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return make_error(Errc::kIo, "{}: {}", folder, error.message());
@@ -46,13 +38,18 @@ void remove_link(const std::string& path) {
   if (std::filesystem::is_symlink(path, ignored)) ::unlink(path.c_str());
 }
 
-Result<LogFiles> open_files(const std::string& base) {
-  for (const char* ending : {".out", ".err"}) remove_link(base + ending);
-  Result<UniqueFd> out = open_for_append(base + ".out");
-  if (!out) return out.error();
-  Result<UniqueFd> err = open_for_append(base + ".err");
-  if (!err) return err.error();
-  LogFiles files{std::move(*out), std::move(*err), base};
+Result<LogFiles> open_files(const std::string& base, int streams) {
+  LogFiles files;
+  files.base = base;
+  files.streams = streams;
+  for (const int stream : {config::kStdout, config::kStderr}) {
+    const std::string path = files.path_of(stream);
+    remove_link(path);
+    if ((streams & stream) == 0) continue;
+    Result<UniqueFd> file = open_for_append(path);
+    if (!file) return file.error();
+    (stream == config::kStdout ? files.out : files.err) = std::move(*file);
+  }
   ::unlink(files.error_path().c_str());
   return files;
 }
@@ -60,17 +57,17 @@ Result<LogFiles> open_files(const std::string& base) {
 }  // namespace
 
 Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                                Rank rank) {
+                                Rank rank, int streams) {
   const Result<std::string> folder = make_folder(log_dir, job_id, round_folder(round));
   if (!folder) return folder.error();
-  return open_files(fmt::format("{}/rank_{}", *folder, rank));
+  return open_files(fmt::format("{}/rank_{}", *folder, rank), streams);
 }
 
 Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::string& job_id,
-                                        const std::string& name) {
+                                        const std::string& name, int streams) {
   const Result<std::string> folder = make_folder(log_dir, job_id, "standby");
   if (!folder) return folder.error();
-  return open_files(fmt::format("{}/{}", *folder, name));
+  return open_files(fmt::format("{}/{}", *folder, name), streams);
 }
 
 Result<void> link_log_files(const std::string& log_dir, const std::string& job_id, Round round,
@@ -82,10 +79,20 @@ Result<void> link_log_files(const std::string& log_dir, const std::string& job_i
   for (const char* ending : {".out", ".err"}) {
     const std::string link = fmt::format("{}/rank_{}{}", *folder, rank, ending);
     remove_link(link);
+    if (::access((base + ending).c_str(), F_OK) != 0) continue;  // Not every stream has a file.
     if (::symlink((target + ending).c_str(), link.c_str()) != 0 && errno != EEXIST)
       return make_error(Errc::kIo, "{}: {}", link, std::generic_category().message(errno));
   }
   return {};
+}
+
+Result<UniqueFd> open_filtered_log(const std::string& log_dir, const std::string& job_id,
+                                   Round round, int group_rank, int stream) {
+  const Result<std::string> folder =
+      make_folder(log_dir, job_id, fmt::format("{}/node_{}", round_folder(round), group_rank));
+  if (!folder) return folder.error();
+  return open_for_append(
+      fmt::format("{}/filtered_{}.log", *folder, stream == config::kStdout ? "stdout" : "stderr"));
 }
 
 Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,

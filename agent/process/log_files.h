@@ -5,6 +5,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/config/output_spec.h"
 #include "common/wire/error_file.h"
 
 namespace ddp::agent {
@@ -20,20 +21,33 @@ struct LogFiles {
   UniqueFd out;
   UniqueFd err;
   std::string base;  // The path without its ending.
-  std::string err_path() const { return base + ".err"; }
+  int streams = 0;   // Which of out and err were opened (config::kStdout, kStderr).
+  std::string path_of(int stream) const {
+    return base + (stream == config::kStdout ? ".out" : ".err");
+  }
+  // Of the file that says most of a failure; empty if there is none.
+  std::string main_path() const {
+    if (streams == 0) return "";
+    return path_of((streams & config::kStderr) != 0 ? config::kStderr : config::kStdout);
+  }
   // Where the worker leaves its exception (TORCHELASTIC_ERROR_FILE); not there before the worker
   // starts.
   std::string error_path() const { return base + ".error.json"; }
 };
 
-// Makes the folders and opens the files for appending. kIo names what could not be made.
+// Makes the folders and opens the files of `streams` for appending. kIo names what could not be
+// made.
 Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                                Rank rank);
+                                Rank rank, int streams = config::kBothStreams);
 // Of a process that has no rank yet: <log_dir>/<job_id>/standby/<name>.
 Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::string& job_id,
-                                        const std::string& name);
-// Links round_<round>/rank_<rank>.{out,err} to the files of `base`. A file of that name that an
-// earlier job of the same id has left stays as it is.
+                                        const std::string& name,
+                                        int streams = config::kBothStreams);
+// round_<k>/node_<group rank>/filtered_stdout.log: lines of all workers of a node.
+Result<UniqueFd> open_filtered_log(const std::string& log_dir, const std::string& job_id,
+                                   Round round, int group_rank, int stream);
+// Links round_<round>/rank_<rank>.{out,err} to those files of `base` that exist. A file of that
+// name that an earlier job of the same id has left stays as it is.
 Result<void> link_log_files(const std::string& log_dir, const std::string& job_id, Round round,
                             Rank rank, const std::string& base);
 

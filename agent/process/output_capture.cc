@@ -25,6 +25,14 @@ std::array<char, kReadBytes>& read_buffer() {
   return buffer;
 }
 
+// Lines on their way to the console, put together for one write; empty between two reads, and
+// shared for the same reason.
+std::string& line_batch() {
+  static std::string batch;
+  return batch;
+}
+constexpr std::size_t kBatchBytes = 64 * 1024;
+
 }  // namespace
 
 OutputCapture::OutputCapture(asio::io_context& io, std::shared_ptr<Console> console,
@@ -57,7 +65,7 @@ void OutputCapture::wait() {
 void OutputCapture::on_readable() {
   if (!pipe_.is_open()) return;
   for (int i = 0; i < kReadsPerTurn; ++i) {
-    if (console_->full()) {
+    if (options_.route.to_console && console_->full()) {
       console_->when_not_full([weak = weak_from_this()] {
         if (const auto self = weak.lock()) self->on_readable();
       });
@@ -109,11 +117,11 @@ void OutputCapture::close() {
   options_.file.reset();
 }
 
-void OutputCapture::begin_round(std::string prefix, const std::string& separator) {
+void OutputCapture::begin_round(Route route, const std::string& separator) {
   drain();
   tail_.clear();
   exception_.clear();
-  options_.prefix = std::move(prefix);
+  options_.route = std::move(route);
   finish_file_line();
   write_file(separator + "\n");
 }
@@ -130,28 +138,56 @@ void OutputCapture::finish_file_line() {
   if (last_in_file_ != '\n') write_file("\n");
 }
 
+bool OutputCapture::needs_lines() const {
+  const Route& route = options_.route;
+  return options_.keep_tail || route.filtered || (route.to_console && route.whole_lines);
+}
+
 void OutputCapture::consume(std::string_view bytes) {
   write_file(bytes);
-  if (options_.prefix.empty()) console_->write(bytes);
-  if (options_.prefix.empty() && !options_.keep_tail) return;
-  splitter_.feed(bytes, [this](const LineSplitter::Piece& piece) { emit_line(piece); });
+  if (options_.route.to_console && !options_.route.whole_lines) console_->write(bytes);
+  if (!needs_lines()) return;
+  splitter_.feed(bytes, [this](const LineSplitter::Piece& piece) { take_line(piece); });
+  show_batch();
 }
 
 void OutputCapture::finish_line() {
-  splitter_.finish([this](const LineSplitter::Piece& piece) { emit_line(piece); });
+  splitter_.finish([this](const LineSplitter::Piece& piece) { take_line(piece); });
+  show_batch();
 }
 
-void OutputCapture::emit_line(const LineSplitter::Piece& piece) {
-  if (!options_.prefix.empty()) {
-    scratch_.assign(options_.prefix);
-    if (piece.continues) scratch_.insert(scratch_.size() - 1, 1, '+');
-    scratch_.append(piece.text).push_back('\n');
-    console_->write(scratch_);
+void OutputCapture::take_line(const LineSplitter::Piece& piece) {
+  const Route& route = options_.route;
+  if (route.to_console && route.whole_lines) show_line(piece);
+  if (route.filtered && !route.filtered->add(route.prefix, piece.text)) {
+    console_->print(
+        fmt::format("ddp-run: the file of filtered lines cannot be written any more: {}",
+                    std::generic_category().message(errno)));
   }
   if (!options_.keep_tail || piece.continues) return;
   exception_.add_line(piece.text);
-  tail_.emplace_back(piece.text.substr(0, kTailLineBytes));
-  if (tail_.size() > kTailLines) tail_.pop_front();
+  tail_.add(piece.text);
+}
+
+void OutputCapture::show_line(const LineSplitter::Piece& piece) {
+  const Route& route = options_.route;
+  if (route.folded && !piece.continues && !piece.unfinished)
+    return route.folded->add(route.local_rank, piece.text);
+  // A line in pieces is too long to be held, and what came before it must not come after it.
+  if (route.folded) route.folded->flush();
+  std::string& batch = line_batch();
+  route.prefix.append_to(
+      batch, route.prefix.has_time() ? std::chrono::system_clock::now() : LinePrefix::WallTime{},
+      piece.continues);
+  batch.append(piece.text).push_back('\n');
+  if (batch.size() >= kBatchBytes || route.folded) show_batch();
+}
+
+void OutputCapture::show_batch() {
+  std::string& batch = line_batch();
+  if (batch.empty()) return;
+  console_->write(batch);
+  batch.clear();
 }
 
 void OutputCapture::write_file(std::string_view bytes) {
@@ -161,9 +197,12 @@ void OutputCapture::write_file(std::string_view bytes) {
     if (written >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
-      // The console still has the output; a file with a hole in the middle would mislead.
-      console_->write(fmt::format("ddp-run: the log file of {}cannot be written any more: {}\n",
-                                  options_.prefix, std::generic_category().message(errno)));
+      // A file with a hole in the middle would mislead. The console has the rest.
+      const std::string why = std::generic_category().message(errno);
+      const std::string name = options_.route.prefix.name();
+      console_->print(fmt::format("ddp-run: the log file of {} cannot be written any more: {}",
+                                  name.empty() ? "the worker" : name, why));
+      options_.route.to_console = true;
       options_.file.reset();
     }
   }

@@ -49,10 +49,12 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
     : spec_(std::move(spec)),
       environment_(own_environment()),
       events_(std::move(events)),
+      output_(io, spec_, std::move(console)),
+      status_(io, output_.console_pointer(config::kStderr)),
       context_{io,
                spec_,
                environment_,
-               std::move(console),
+               output_,
                usable_cores(),
                MemoryKills::of_this_process(),
                0,
@@ -106,6 +108,10 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
   memory_ = std::move(*memory);
   round_ = round.round;
   standbys_due_ = true;
+  // What they have written so far belongs to the round before.
+  for (const auto& worker : workers_) worker->drain_output();
+  output_.begin_round(round);
+  if (spec_.output.status_line) status_.begin_round(round);
   std::vector<std::shared_ptr<Worker>> kept = std::exchange(workers_, {});
   std::vector<int> to_start;
   for (int i = 0; i < nproc; ++i) {
@@ -174,6 +180,7 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
     events_.on_hello(local_rank, hello->reconfigurable);
   } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
     if (worker.reconfigurable()) fill_standbys();
+    status_.on_progress(local_rank, *progress);
     events_.on_progress(local_rank, progress->step);
   } else if (const auto* parked = std::get_if<wire::Parked>(&message)) {
     events_.on_parked(local_rank, parked->round, parked->step);
@@ -259,8 +266,13 @@ void RoundProcesses::kill(int local_rank, const std::string& cause) {
   if (const auto worker = of_local_rank(local_rank)) worker->kill(cause);
 }
 
+void RoundProcesses::finish_output() {
+  output_.flush();
+  status_.end();
+}
+
 void RoundProcesses::print(const std::string& text) {
-  context_.console.err->write(fmt::format("ddp-run: {}\n", text));
+  output_.console(config::kStderr).print(fmt::format("ddp-run: {}", text));
 }
 
 std::shared_ptr<Worker> RoundProcesses::find(pid_t pid) const {

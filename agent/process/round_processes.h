@@ -12,8 +12,10 @@
 
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
+#include "agent/process/node_output.h"
 #include "agent/process/round_memory.h"
 #include "agent/process/snapshot_writers.h"
+#include "agent/process/status_line.h"
 #include "agent/process/worker.h"
 #include "common/base/clock.h"
 #include "common/config/job_spec.h"
@@ -91,6 +93,8 @@ class RoundProcesses {
   void give_writers_up() { writers_.give_up(); }
   // Lets go of what clear() or clear_all() could not kill, so that another round can start.
   void abandon(const std::set<int>& keep = {});
+  // Shows what output of workers is held back, and takes the status line away.
+  void finish_output();
   // Sentences about what the workers of the round that was cleared last were waiting for; none if
   // it ended well.
   std::vector<std::string> take_operations() { return std::exchange(operations_, {}); }
@@ -110,6 +114,8 @@ class RoundProcesses {
   const config::JobSpec spec_;
   const std::vector<std::string> environment_;
   const Events events_;
+  NodeOutput output_;
+  StatusLine status_;
   WorkerContext context_;
   SnapshotWriters writers_;
   bool checkpoint_wanted_ = false;  // Nobody has been told yet.

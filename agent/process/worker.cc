@@ -49,8 +49,10 @@ void Worker::keep_logs(Result<LogFiles> logs) {
   if (logs) {
     logs_ = std::move(*logs);
   } else {
-    context_.console.err->write(
-        fmt::format("ddp-run: --log-dir: {}; goes on without log files\n", logs.error().message));
+    logs_failed_ = true;
+    context_.output.console(config::kStderr)
+        .print(
+            fmt::format("ddp-run: --log-dir: {}; goes on without log files", logs.error().message));
   }
 }
 
@@ -64,11 +66,6 @@ void Worker::choose_error_file() {
   }
 }
 
-std::string Worker::prefix_in(const wire::RoundStart& round) const {
-  if (round.world_size == 1 && !context_.spec.single_node_prefix) return "";
-  return fmt::format("[{}:{}] ", context_.spec.host, rank_of(round, local_rank_));
-}
-
 Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire::RoundStart& round,
                                               int local_rank, int shm_fd) {
   std::shared_ptr<Worker> worker(new Worker(context, local_rank));
@@ -76,8 +73,9 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
   Result<Pipes> pipes = worker->make_pipes();
   if (!pipes) return pipes.error();
   if (const config::JobSpec& spec = context.spec; !spec.log_dir.empty()) {
-    worker->keep_logs(
-        open_log_files(spec.log_dir, spec.job_id, round.round, rank_of(round, local_rank)));
+    worker->keep_logs(open_log_files(spec.log_dir, spec.job_id, round.round,
+                                     rank_of(round, local_rank),
+                                     context.output.files(round, local_rank)));
   }
   worker->choose_error_file();
   const WorkerEnvInputs inputs{.local_rank = local_rank,
@@ -88,7 +86,8 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
                                .error_file = worker->error_path_};
   const auto started = worker->run(
       *pipes, worker_environment(context.spec, round, inputs, context.inherited_environment),
-      {inputs.control_fd, shm_fd}, worker->prefix_in(round));
+      {inputs.control_fd, shm_fd},
+      [&](int stream) { return context.output.route(round, local_rank, stream); });
   if (!started) return started.error();
   return worker;
 }
@@ -99,22 +98,30 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   if (!pipes) return pipes.error();
   if (const config::JobSpec& spec = context.spec; !spec.log_dir.empty()) {
     worker->keep_logs(open_standby_log_files(
-        spec.log_dir, spec.job_id, fmt::format("{}_{}_{}", spec.host, spec.node_id, number)));
+        spec.log_dir, spec.job_id, fmt::format("{}_{}_{}", spec.host, spec.node_id, number),
+        context.output.standby_files()));
   }
   worker->choose_error_file();
   const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
                                .usable_cores = context.usable_cores,
                                .snapshots = context.snapshots,
                                .error_file = worker->error_path_};
-  const auto started =
-      worker->run(*pipes, standby_environment(context.spec, inputs, context.inherited_environment),
-                  {inputs.control_fd}, fmt::format("[{}:standby] ", context.spec.host));
+  const auto started = worker->run(
+      *pipes, standby_environment(context.spec, inputs, context.inherited_environment),
+      {inputs.control_fd}, [&](int stream) { return context.output.standby_route(stream); });
   if (!started) return started.error();
   return worker;
 }
 
+// What has no file after all must not be lost.
+OutputCapture::Route Worker::shown_if_lost(OutputCapture::Route route) const {
+  route.to_console = route.to_console || logs_failed_;
+  return route;
+}
+
 Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
-                         std::vector<int> inherited, const std::string& prefix) {
+                         std::vector<int> inherited,
+                         std::function<OutputCapture::Route(int stream)> route) {
   SpawnRequest request;
   request.command = context_.spec.command;
   request.environment = std::move(environment);
@@ -124,10 +131,13 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   Result<SpawnedProcess> process = spawn(request);
   if (!process) return process.error();
 
-  out_ = OutputCapture::start(context_.io, std::move(pipes.out_read), context_.console.out,
-                              {prefix, std::move(logs_.out), false});
-  err_ = OutputCapture::start(context_.io, std::move(pipes.err_read), context_.console.err,
-                              {prefix, std::move(logs_.err), true});
+  const auto capture = [&](UniqueFd pipe, UniqueFd file, int stream) {
+    return OutputCapture::start(
+        context_.io, std::move(pipe), context_.output.console_pointer(stream),
+        {shown_if_lost(route(stream)), std::move(file), stream == config::kStderr});
+  };
+  out_ = capture(std::move(pipes.out_read), std::move(logs_.out), config::kStdout);
+  err_ = capture(std::move(pipes.err_read), std::move(logs_.err), config::kStderr);
   channel_ =
       WorkerChannel::start(context_.io, std::move(pipes.control_agent),
                            [this](const wire::WorkerMessage& message) { on_message(message); });
@@ -149,18 +159,26 @@ void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_f
   const Rank rank = rank_of(round, local_rank);
   const std::string separator =
       fmt::format("--- round {}, rank {}: {} ---", round.round, rank, round.reason);
-  for (const auto& capture : {out_, err_}) capture->begin_round(prefix_in(round), separator);
+  out_->begin_round(shown_if_lost(context_.output.route(round, local_rank, config::kStdout)),
+                    separator);
+  err_->begin_round(shown_if_lost(context_.output.route(round, local_rank, config::kStderr)),
+                    separator);
   if (!logs_.base.empty()) {
     const auto linked =
         link_log_files(context_.spec.log_dir, context_.spec.job_id, round.round, rank, logs_.base);
     if (!linked) {
-      context_.console.err->write(
-          fmt::format("ddp-run: --log-dir: {}; the output of rank {} is in {}\n",
-                      linked.error().message, rank, logs_.err_path()));
+      context_.output.console(config::kStderr)
+          .print(fmt::format("ddp-run: --log-dir: {}; the output of rank {} is in {}",
+                             linked.error().message, rank, logs_.base));
     }
   }
   channel_->send(wire::NewRound{round.round, round_environment(context_.spec, round, local_rank)},
                  shm_fd);
+}
+
+void Worker::drain_output() {
+  out_->drain();
+  err_->drain();
 }
 
 void Worker::wait() {
@@ -182,8 +200,7 @@ void Worker::reap() {
   pidfd_.close(ignored);
   dump_.reset();
   channel_->drain();
-  out_->drain();
-  err_->drain();
+  drain_output();
   // Not ours to reap any more: somebody has killed and reaped it, which only kill_descendants does.
   if (result != 0) return context_.on_exit(*this, describe_exit(0, SIGKILL, false));
   const bool exited = info.si_code == CLD_EXITED;
@@ -201,7 +218,7 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   exit.time_ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(system_clock::now().time_since_epoch())
           .count();
-  exit.log_path = logs_.base.empty() ? "" : logs_.err_path();
+  exit.log_path = logs_.main_path();
   exit.stderr_tail = err_->tail();
   if (exit_code == 0 && signal == 0) return exit;
   const wire::ErrorFile file =

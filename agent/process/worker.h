@@ -10,9 +10,9 @@
 #include <asio/posix/stream_descriptor.hpp>
 
 #include "agent/core/agent_core.h"
-#include "agent/process/console.h"
 #include "agent/process/log_files.h"
 #include "agent/process/memory_kills.h"
+#include "agent/process/node_output.h"
 #include "agent/process/output_capture.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/worker_channel.h"
@@ -28,7 +28,7 @@ struct WorkerContext {
   asio::io_context& io;
   const config::JobSpec& spec;
   const std::vector<std::string>& inherited_environment;
-  Console::Pair console;
+  NodeOutput& output;
   int usable_cores = 1;
   MemoryKills memory_kills;
   int snapshots = 0;         // How many of one worker are taken at once.
@@ -73,6 +73,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void send(const wire::WorkerOrder& order) { channel_->send(order); }
   // Of the snapshot that on_message is being called for: WorkerChannel::take_descriptors().
   std::vector<UniqueFd> take_descriptors() { return channel_->take_descriptors(); }
+  // Reads what it has written so far.
+  void drain_output();
   // If it has ended: reads what it left, takes its status and calls on_exit.
   void reap();
   // Reads what is left and lets go of everything. The process must be gone, or its exit is not
@@ -84,10 +86,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Worker(WorkerContext& context, int local_rank);
   Result<Pipes> make_pipes();
   Result<void> run(Pipes& pipes, std::vector<std::string> environment, std::vector<int> inherited,
-                   const std::string& prefix);
+                   std::function<OutputCapture::Route(int stream)> route);
   void keep_logs(Result<LogFiles> logs);
   void choose_error_file();
-  std::string prefix_in(const wire::RoundStart& round) const;
+  OutputCapture::Route shown_if_lost(OutputCapture::Route route) const;
   void wait();
   void on_message(const wire::WorkerMessage& message);
   WorkerExit describe_exit(int exit_code, int signal, bool core_dumped);
@@ -103,6 +105,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool waiting_ = false;
   asio::posix::stream_descriptor pidfd_;
   LogFiles logs_;
+  bool logs_failed_ = false;  // Then the console gets what was to go to files alone.
   std::string error_path_;
   std::shared_ptr<OutputCapture> out_;
   std::shared_ptr<OutputCapture> err_;

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <string_view>
 #include <utility>
@@ -21,8 +22,10 @@ namespace {
 constexpr Duration kClearSlice{50};
 constexpr Duration kClearPause{10};
 constexpr Duration kClearLimit{5'000};
-// How long the reader of our output may hold up our end.
+// How long a reader that takes nothing may hold up our end when somebody wants it.
 constexpr Duration kFlushLimit{2'000};
+constexpr Duration kFlushLook{5};
+constexpr Duration kForEver = std::chrono::hours(24 * 365);
 
 bool is_ignored(int signal) {
   struct sigaction current {};
@@ -146,6 +149,7 @@ void AgentShell::wait_for_signal() {
     if (error) return;
     wait_for_signal();
     if (signal == SIGUSR1) return processes_.request_checkpoint();
+    hurried_ = true;
     tell([this, signal](TimePoint now) { return core_.on_signal(now, signal); });
   });
 }
@@ -159,7 +163,10 @@ void AgentShell::wait_for_child() {
 }
 
 void AgentShell::watch_parent() {
-  const auto lost = [this] { tell([this](TimePoint now) { return core_.on_parent_lost(now); }); };
+  const auto lost = [this] {
+    hurried_ = true;
+    tell([this](TimePoint now) { return core_.on_parent_lost(now); });
+  };
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, parent_, 0)));
   // The number may be somebody else's by now, unless it still is our parent's.
   if (!pidfd || ::getppid() != parent_ || !has_reader(result_fd_.get())) return lost();
@@ -246,11 +253,24 @@ void AgentShell::clear_processes(std::optional<std::set<int>> keep, std::functio
 
 void AgentShell::finish(const config::AgentResult& result) {
   exit_code_ = result.exit_code;
-  console_.out->flush(kFlushLimit);
-  if (console_.err != console_.out) console_.err->flush(kFlushLimit);
-  write_result(result);
-  link_.disconnect();
-  link_.when_closed([this] { io_.stop(); });
+  processes_.finish_output();
+  flush_consoles([this, result] {
+    write_result(result);
+    link_.disconnect();
+    link_.when_closed([this] { io_.stop(); });
+  });
+}
+
+// A reader that goes on taking what there is gets all of it.
+void AgentShell::flush_consoles(std::function<void()> done) {
+  const std::int64_t given = spec_.output.console_timeout_ms;
+  const Duration patience = given > 0 ? Duration(given) : kForEver;
+  const Duration limit = hurried_ ? std::min(patience, kFlushLimit) : patience;
+  bool reading = false;
+  for (const auto& console : {console_.out, console_.err})
+    reading = reading || (!console->empty() && Clock::now() - console->last_taken() < limit);
+  if (!reading) return done();
+  clear_timer_.after(kFlushLook, [this, done] { flush_consoles(done); });
 }
 
 void AgentShell::write_result(const config::AgentResult& result) {
@@ -265,7 +285,7 @@ void AgentShell::write_result(const config::AgentResult& result) {
 }
 
 void AgentShell::print(const std::string& text) {
-  console_.err->write(fmt::format("ddp-run: {}\n", text));
+  console_.err->print(fmt::format("ddp-run: {}", text));
 }
 
 }  // namespace ddp::agent

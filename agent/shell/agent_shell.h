@@ -76,6 +76,7 @@ class AgentShell {
   void clear_processes(std::optional<std::set<int>> keep, std::function<void()> done,
                        TimePoint since = Clock::now());
   void finish(const config::AgentResult& result);
+  void flush_consoles(std::function<void()> done);
   void write_result(const config::AgentResult& result);
   void print(const std::string& text);
 
@@ -95,6 +96,7 @@ class AgentShell {
   asio::posix::stream_descriptor parent_pidfd_;
   std::deque<Event> events_;
   bool performing_ = false;
+  bool hurried_ = false;  // Somebody has asked for the end.
   std::optional<int> exit_code_;
 };
 

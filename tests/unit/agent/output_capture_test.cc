@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/config/rank_set.h"
 #include "tests/support/event_loop.h"
 #include "tests/support/temp_dir.h"
 
@@ -45,8 +46,15 @@ class OutputCaptureTest : public testing::Test {
 
   std::shared_ptr<OutputCapture> capture(Pipe& pipe, const std::string& prefix,
                                          UniqueFd file = UniqueFd()) {
+    OutputCapture::Route route;
+    route.whole_lines = !prefix.empty();
+    route.prefix = LinePrefix(prefix, {});
+    return capture(pipe, std::move(route), std::move(file));
+  }
+  std::shared_ptr<OutputCapture> capture(Pipe& pipe, OutputCapture::Route route,
+                                         UniqueFd file = UniqueFd()) {
     return OutputCapture::start(io_, std::move(pipe.read), console_,
-                                {prefix, std::move(file), true});
+                                {std::move(route), std::move(file), true});
   }
 
   void write_to(const Pipe& pipe, std::string_view text) {
@@ -261,40 +269,112 @@ TEST_F(OutputCaptureTest, AFullDiskStopsTheFileAndIsTold) {
       << seen_;
 }
 
+TEST_F(OutputCaptureTest, WhatIsRedirectedIsNotShownAndNotHeldUp) {
+  const test::TempDir dir;
+  Pipe quiet;
+  Pipe loud;
+  for (const Pipe* pipe : {&quiet, &loud}) ::fcntl(pipe->write.get(), F_SETFL, O_NONBLOCK);
+  OutputCapture::Route route;
+  route.to_console = false;
+  UniqueFd file(
+      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const auto redirected = capture(quiet, std::move(route), std::move(file));
+  const auto shown = capture(loud, "[h:0] ");
+  // Nobody reads the console.
+  ASSERT_TRUE(test::run_until(io_, [&] {
+    [[maybe_unused]] const auto size =
+        ::write(loud.write.get(), std::string(4'096, '\n').data(), 4'096);
+    return console_->full();
+  }));
+  const std::string text(1u << 20, 'x');
+  std::string_view rest = text;
+  ASSERT_TRUE(test::run_until(io_, [&] {
+    const ssize_t size = ::write(quiet.write.get(), rest.data(), rest.size());
+    if (size > 0) rest.remove_prefix(static_cast<std::size_t>(size));
+    return rest.empty();
+  }));
+  redirected->drain();
+  EXPECT_TRUE(dir.read("out") == text);
+  EXPECT_EQ(redirected->tail().size(), 1U);
+  read_screen();
+  EXPECT_EQ(seen_.find('x'), std::string::npos);
+}
+
+TEST_F(OutputCaptureTest, AFullDiskBringsWhatWasRedirectedToTheConsole) {
+  Pipe pipe;
+  OutputCapture::Route route;
+  route.to_console = false;
+  route.whole_lines = true;
+  route.prefix = LinePrefix("[h:0] ", {});
+  const auto worker =
+      capture(pipe, std::move(route), UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
+  write_to(pipe, "text\n");
+  EXPECT_TRUE(wait_for_screen(
+      "ddp-run: the log file of [h:0] cannot be written any more: No space left on device\n"
+      "[h:0] text\n"))
+      << seen_;
+}
+
+TEST_F(OutputCaptureTest, WholeLinesWithoutPrefix) {
+  Pipe pipe;
+  OutputCapture::Route route;
+  route.whole_lines = true;
+  const auto worker = capture(pipe, std::move(route));
+  write_to(pipe, "one\ntw");
+  EXPECT_TRUE(wait_for_screen("one\n")) << seen_;
+  worker->drain();
+  EXPECT_TRUE(wait_for_screen("one\ntw\n")) << seen_;
+}
+
+TEST_F(OutputCaptureTest, MatchingLinesAreAlsoInTheFilteredLog) {
+  const test::TempDir dir;
+  Pipe pipe;
+  OutputCapture::Route route;
+  route.to_console = false;
+  route.prefix = LinePrefix("[h:0] ", {});
+  route.filtered = std::make_shared<FilteredLog>(
+      UniqueFd(::open((dir.path() / "f").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)),
+      std::vector<std::string>{"loss", "a,b"});
+  const auto worker = capture(pipe, std::move(route));
+  write_to(pipe, "step 1\nloss 2\nthe a,b of it\nlos");
+  worker->drain();
+  EXPECT_EQ(dir.read("f"), "[h:0] loss 2\n[h:0] the a,b of it\n");
+}
+
+TEST_F(OutputCaptureTest, EqualLinesOfRanksAreFolded) {
+  Pipe pipes[3];
+  const auto folded = std::make_shared<FoldedLines>(io_, console_);
+  folded->begin_round(3, [](const std::vector<int>& ranks) {
+    return LinePrefix("[" + config::rank_set_text(ranks) + "] ", {});
+  });
+  std::vector<std::shared_ptr<OutputCapture>> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    OutputCapture::Route route;
+    route.whole_lines = true;
+    route.prefix = LinePrefix("[" + std::to_string(rank) + "] ", {});
+    route.local_rank = rank;
+    route.folded = folded;
+    ranks.push_back(capture(pipes[rank], std::move(route)));
+  }
+  for (const Pipe& pipe : pipes) write_to(pipe, "same\n");
+  EXPECT_TRUE(wait_for_screen("[0-2] same\n")) << seen_;
+  write_to(pipes[2], "only two\n");
+  EXPECT_TRUE(wait_for_screen("[0-2] same\n[2] only two\n")) << seen_;
+  // What is too long to be held comes after what was there before.
+  write_to(pipes[0], "before\n");
+  const std::string piece(LineSplitter::kMaxPieceBytes, 'x');
+  ::fcntl(pipes[0].write.get(), F_SETFL, O_NONBLOCK);
+  write_to(pipes[0], piece + "y\n");
+  seen_.clear();
+  EXPECT_TRUE(wait_for_screen("[0] before\n[0] " + piece + "\n[0]+ y\n")) << seen_.size();
+  write_to(pipes[1], "last\n");
+  ranks[1]->drain();
+  folded->flush();
+  EXPECT_TRUE(wait_for_screen("[0] before\n[0] " + piece + "\n[0]+ y\n[1] last\n"));
+}
+
 TEST_F(OutputCaptureTest, TheSharedDescriptionKeepsItsFlags) {
   EXPECT_EQ(::fcntl(screen_.write.get(), F_GETFL) & O_NONBLOCK, 0);
-}
-
-TEST(Console, AFileIsWrittenAtItsSharedOffset) {
-  const test::TempDir dir;
-  asio::io_context io;
-  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
-  const auto console = Console::open(io, file.get());
-  console->write("ours\n");
-  ASSERT_EQ(::write(file.get(), "the shell's\n", 12), 12);
-  console->write("ours again\n");
-  EXPECT_EQ(dir.read("out"), "ours\nthe shell's\nours again\n");
-}
-
-TEST(Console, FlushGivesUpOnAReaderThatDoesNotRead) {
-  asio::io_context io;
-  Pipe pipe;
-  const auto console = Console::open(io, pipe.write.get());
-  console->write(std::string(200'000, 'x'));
-  EXPECT_FALSE(console->flush(Duration(20)));
-  std::string text;
-  ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
-  char buffer[4096];
-  for (;;) {
-    for (ssize_t size; (size = ::read(pipe.read.get(), buffer, sizeof(buffer))) > 0;) {
-      text.append(buffer, static_cast<std::size_t>(size));
-    }
-    if (console->flush(Duration(0))) break;
-  }
-  for (ssize_t size; (size = ::read(pipe.read.get(), buffer, sizeof(buffer))) > 0;) {
-    text.append(buffer, static_cast<std::size_t>(size));
-  }
-  EXPECT_EQ(text, std::string(200'000, 'x'));
 }
 
 }  // namespace

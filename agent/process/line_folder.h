@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/base/clock.h"
+
+namespace ddp::agent {
+
+// Joins equal lines that several workers write within a short time. Nothing is lost, and the lines
+// of one worker stay in their order: a line joins an equal one only where it comes after all that
+// its worker wrote before. Two equal lines of one worker are two. Pure; holds a line no longer than
+// the window and no more of them than the limit.
+class LineFolder {
+ public:
+  struct Line {
+    std::string text;
+    std::vector<int> members;  // Who wrote it, ascending.
+  };
+
+  static constexpr Duration kWindow{200};
+  static constexpr std::size_t kMaxBytes = 1u << 20;
+
+  explicit LineFolder(Duration window = kWindow, std::size_t max_bytes = kMaxBytes)
+      : window_(window), max_bytes_(max_bytes) {}
+
+  // Workers 0 to `members` - 1 write from now on. Nothing may be held: take_all() first.
+  void begin(int members);
+  void add(TimePoint now, int member, std::string_view text);
+  // What is due, in the order to be shown: lines that all have written, that have waited for the
+  // window, or that there is no more room for.
+  std::vector<Line> take(TimePoint now);
+  std::vector<Line> take_all();
+  // When take() next gives something if nothing is added; nothing while it holds nothing.
+  std::optional<TimePoint> next_deadline() const;
+
+ private:
+  struct Held {
+    Line line;
+    TimePoint deadline;
+  };
+  Line pop();
+
+  const Duration window_;
+  const std::size_t max_bytes_;
+  std::deque<Held> held_;            // In order of their first writer.
+  std::uint64_t first_ = 1;          // Number of held_.front(); numbers go up by one.
+  std::vector<std::uint64_t> last_;  // By member: number of the last line it wrote.
+  // Numbers of the held lines with a text; the keys are the texts in held_.
+  std::unordered_map<std::string_view, std::deque<std::uint64_t>> by_text_;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace ddp::agent

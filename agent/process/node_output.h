@@ -1,0 +1,59 @@
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <asio/io_context.hpp>
+
+#include "agent/process/console.h"
+#include "agent/process/filtered_log.h"
+#include "agent/process/folded_lines.h"
+#include "agent/process/line_prefix.h"
+#include "agent/process/output_capture.h"
+#include "common/config/job_spec.h"
+#include "common/wire/rendezvous_messages.h"
+
+namespace ddp::agent {
+
+// What the outputs of a node's workers have in common: the consoles, the file of filtered lines,
+// what joins equal lines, and the rules by which a stream of a worker goes where
+// (config::OutputSpec). Lives on the thread of `io`; the spec outlives it.
+class NodeOutput {
+ public:
+  NodeOutput(asio::io_context& io, const config::JobSpec& spec, Console::Pair console);
+
+  Console& console(int stream) const { return *console_pointer(stream); }
+  const std::shared_ptr<Console>& console_pointer(int stream) const {
+    return stream == config::kStdout ? console_.out : console_.err;
+  }
+
+  // Before the routes of this round are asked for.
+  void begin_round(const wire::RoundStart& round);
+  // Where a stream (config::kStdout or kStderr) of a worker goes in this round.
+  OutputCapture::Route route(const wire::RoundStart& round, int local_rank, int stream) const;
+  // Of a process that has no rank yet.
+  OutputCapture::Route standby_route(int stream) const;
+  // The streams that have a file.
+  int files(const wire::RoundStart& round, int local_rank) const;
+  int standby_files() const;
+  // Shows what is held back to be joined with equal lines.
+  void flush();
+
+ private:
+  LinePrefix prefix_of(const std::string& rank, const std::string& local_rank,
+                       const std::string& node_rank) const;
+  config::StreamPlaces places(const wire::RoundStart& round, int local_rank) const;
+  LinePrefix prefix(const wire::RoundStart& round, const std::vector<int>& local_ranks) const;
+  void open_filtered(const wire::RoundStart& round, int stream);
+  std::size_t index(int stream) const { return stream == config::kStdout ? 0 : 1; }
+
+  const config::JobSpec& spec_;
+  Console::Pair console_;
+  // By stream; null: none.
+  std::array<std::shared_ptr<FoldedLines>, 2> folded_;
+  std::array<std::shared_ptr<FilteredLog>, 2> filtered_;
+};
+
+}  // namespace ddp::agent

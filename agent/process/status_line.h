@@ -1,0 +1,34 @@
+#pragma once
+
+#include <memory>
+
+#include <asio/io_context.hpp>
+
+#include "agent/process/console.h"
+#include "agent/process/status_text.h"
+#include "common/net/timer.h"
+
+namespace ddp::agent {
+
+// Keeps the status of the job at the bottom of a terminal. Does nothing where the console is no
+// terminal. Lives on the thread of `io`.
+class StatusLine {
+ public:
+  StatusLine(asio::io_context& io, std::shared_ptr<Console> console);
+
+  void begin_round(const wire::RoundStart& round);
+  void on_progress(int local_rank, const wire::Progress& progress);
+  // Takes it away for good.
+  void end();
+
+ private:
+  static constexpr Duration kPeriod{250};
+
+  void show();
+
+  std::shared_ptr<Console> console_;
+  StatusText text_;
+  net::Timer timer_;
+};
+
+}  // namespace ddp::agent

@@ -1,0 +1,275 @@
+#include "agent/process/console.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include <asio/io_context.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pty.h>
+#include <termios.h>
+
+#include "tests/support/event_loop.h"
+#include "tests/support/temp_dir.h"
+
+namespace ddp::agent {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+
+struct ConsolePipe {
+  ConsolePipe() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read.reset(ends[0]);
+    write.reset(ends[1]);
+    ::fcntl(read.get(), F_SETFL, O_NONBLOCK);
+  }
+  // What can be read now.
+  std::string text() {
+    std::string all;
+    char buffer[64 * 1024];
+    for (ssize_t size; (size = ::read(read.get(), buffer, sizeof(buffer))) > 0;)
+      all.append(buffer, static_cast<std::size_t>(size));
+    return all;
+  }
+  UniqueFd read;
+  UniqueFd write;
+};
+
+TEST(Console, AFileIsWrittenAtItsSharedOffset) {
+  const test::TempDir dir;
+  asio::io_context io;
+  UniqueFd file(::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  const auto console = Console::open(io, file.get());
+  console->write("ours\n");
+  ASSERT_EQ(::write(file.get(), "the shell's\n", 12), 12);
+  console->write("ours again\n");
+  EXPECT_EQ(dir.read("out"), "ours\nthe shell's\nours again\n");
+}
+
+TEST(Console, FlushGivesUpOnAReaderThatDoesNotRead) {
+  asio::io_context io;
+  ConsolePipe pipe;
+  const auto console = Console::open(io, pipe.write.get());
+  console->write(std::string(200'000, 'x'));
+  EXPECT_FALSE(console->flush(Duration(20)));
+  std::string text;
+  ::fcntl(pipe.read.get(), F_SETFL, O_NONBLOCK);
+  char buffer[4096];
+  for (;;) {
+    for (ssize_t size; (size = ::read(pipe.read.get(), buffer, sizeof(buffer))) > 0;) {
+      text.append(buffer, static_cast<std::size_t>(size));
+    }
+    if (console->flush(Duration(0))) break;
+  }
+  for (ssize_t size; (size = ::read(pipe.read.get(), buffer, sizeof(buffer))) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(size));
+  }
+  EXPECT_EQ(text, std::string(200'000, 'x'));
+}
+
+// Lines of up to PIPE_BUF bytes are never cut, whoever else writes to the pipe.
+TEST(Console, APipeGetsWholeLines) {
+  ::signal(SIGPIPE, SIG_IGN);
+  asio::io_context io;
+  ConsolePipe pipe;
+  const auto console = Console::open(io, pipe.write.get());
+  // Of 99 bytes, which do not fill pages.
+  const std::string line = std::string(98, 'x') + "\n";
+  std::string lines;
+  for (int i = 0; i < 5'000; ++i) lines += line;
+  console->write(lines);
+  std::string seen;
+  while (!console->empty()) {
+    const std::string more = pipe.text();
+    ASSERT_EQ(more.size() % line.size(), 0U);
+    seen += more;
+    console->flush(Duration(0));
+  }
+  EXPECT_TRUE(seen + pipe.text() == lines);
+}
+
+class StalledConsole : public testing::Test {
+ protected:
+  StalledConsole() : console_(Console::open(io_, pipe_.write.get())) {
+    ::signal(SIGPIPE, SIG_IGN);
+    console_->set_stall_limit(Duration(50), "look elsewhere");
+  }
+
+  // Until the console is full.
+  std::string fill() {
+    std::string written;
+    for (int i = 0; !console_->full(); ++i) {
+      const std::string line = "line " + std::to_string(i) + std::string(1'000, '.') + "\n";
+      console_->write(line);
+      written += line;
+    }
+    return written;
+  }
+  bool wait_for_room() {
+    bool called = false;
+    console_->when_not_full([&called] { called = true; });
+    return test::run_until(io_, [&called] { return called; });
+  }
+
+  asio::io_context io_;
+  ConsolePipe pipe_;
+  std::shared_ptr<Console> console_;
+};
+
+TEST_F(StalledConsole, LinesAreLeftOutAndCounted) {
+  const std::string before = fill();
+  ASSERT_TRUE(wait_for_room());
+  EXPECT_FALSE(console_->full());
+  for (int i = 0; i < 3'000; ++i) console_->write("left out\n");
+  console_->print("ddp-run: a notice");
+  // The reader comes back: it gets what was there, what we have to say, and then goes on.
+  std::string seen;
+  ASSERT_TRUE(test::run_until(io_, [&] {
+    seen += pipe_.text();
+    return seen.find("look elsewhere\n") != std::string::npos;
+  }));
+  EXPECT_EQ(seen,
+            before +
+                "ddp-run: a notice\n"
+                "ddp-run: 3000 lines (27000 bytes) of the workers were left out here, because "
+                "nobody took this output for 0.05 s (--console-timeout); look elsewhere\n");
+  console_->write("shown\n");
+  EXPECT_EQ(pipe_.text(), "shown\n");
+  EXPECT_FALSE(console_->full());
+}
+
+TEST_F(StalledConsole, AReaderThatOnlyIsSlowGetsEverything) {
+  std::string written = fill();
+  std::string seen;
+  for (int i = 0; i < 30; ++i) {
+    // It takes a little each time the limit is about to pass.
+    char buffer[8'192];
+    const auto until = Clock::now() + Duration(30);
+    while (Clock::now() < until) {
+      io_.restart();
+      io_.run_one_for(Duration(5));
+    }
+    const ssize_t size = ::read(pipe_.read.get(), buffer, sizeof(buffer));
+    ASSERT_GT(size, 0);
+    seen.append(buffer, static_cast<std::size_t>(size));
+  }
+  console_->write("last\n");
+  ASSERT_TRUE(test::run_until(io_, [&] {
+    seen += pipe_.text();
+    return seen.ends_with("last\n");
+  }));
+  EXPECT_TRUE(seen == written + "last\n");
+}
+
+TEST_F(StalledConsole, WithoutALimitWritersWait) {
+  console_->set_stall_limit(Duration(0), "");
+  fill();
+  io_.restart();
+  io_.run_for(Duration(200));
+  EXPECT_TRUE(console_->full());
+}
+
+// A terminal of 40 columns.
+class TerminalConsole : public testing::Test {
+ protected:
+  void SetUp() override {
+    int terminal = -1;
+    int screen = -1;
+    winsize size{};
+    size.ws_col = 40;
+    size.ws_row = 10;
+    ASSERT_EQ(::openpty(&screen, &terminal, nullptr, nullptr, &size), 0);
+    screen_.reset(screen);
+    terminal_.reset(terminal);
+    termios mode{};
+    ::tcgetattr(terminal, &mode);
+    mode.c_oflag &= ~static_cast<tcflag_t>(OPOST);
+    ::tcsetattr(terminal, TCSANOW, &mode);
+    ::fcntl(screen, F_SETFL, O_NONBLOCK);
+    console_ = Console::open(io_, terminal);
+  }
+
+  // What the terminal has been sent since the last call.
+  std::string sent() {
+    std::string all;
+    char buffer[4'096];
+    for (ssize_t size; (size = ::read(screen_.get(), buffer, sizeof(buffer))) > 0;)
+      all.append(buffer, static_cast<std::size_t>(size));
+    return all;
+  }
+
+  static constexpr const char* kErase = "\r\x1b[K";
+  asio::io_context io_;
+  UniqueFd screen_;
+  UniqueFd terminal_;
+  std::shared_ptr<Console> console_;
+};
+
+TEST_F(TerminalConsole, TheStatusStaysBelowTheLines) {
+  console_->show_status("status 1");
+  EXPECT_EQ(sent(), "status 1");
+  console_->write("a line\nanother\n");
+  EXPECT_EQ(sent(), std::string(kErase) + "a line\nanother\nstatus 1");
+  console_->show_status("status 1");
+  EXPECT_EQ(sent(), "");
+  console_->show_status("status 2");
+  EXPECT_EQ(sent(), std::string(kErase) + "status 2");
+  console_->print("ddp-run: a notice");
+  EXPECT_EQ(sent(), std::string(kErase) + "ddp-run: a notice\nstatus 2");
+  console_->show_status("");
+  EXPECT_EQ(sent(), kErase);
+  console_->write("x\n");
+  EXPECT_EQ(sent(), "x\n");
+}
+
+TEST_F(TerminalConsole, TheStatusNeverTearsALine) {
+  console_->show_status("status");
+  console_->write("half");
+  EXPECT_EQ(sent(), "status" + std::string(kErase) + "half");
+  console_->show_status("other");
+  EXPECT_EQ(sent(), "");
+  console_->write(" and half\n");
+  EXPECT_EQ(sent(), " and half\nother");
+}
+
+TEST_F(TerminalConsole, TheStatusKeepsToItsLine) {
+  console_->show_status(std::string(100, 's'));
+  EXPECT_EQ(sent(), std::string(39, 's'));
+}
+
+TEST_F(TerminalConsole, AStoppedTerminalBlocksNobody) {
+  console_->set_stall_limit(Duration(20), "");
+  ASSERT_EQ(::tcflow(terminal_.get(), TCOOFF), 0);  // Ctrl-S
+  while (!console_->full()) console_->write(std::string(999, 'x') + "\n");
+  bool called = false;
+  console_->when_not_full([&called] { called = true; });
+  EXPECT_TRUE(test::run_until(io_, [&called] { return called; }));
+  console_->write("left out\n");
+  ASSERT_EQ(::tcflow(terminal_.get(), TCOON), 0);
+  std::string seen;
+  EXPECT_TRUE(test::run_until(io_, [&] {
+    seen += sent();
+    return seen.find("ddp-run: 1 line (9 bytes)") != std::string::npos;
+  }));
+  EXPECT_EQ(seen.find("left out\n"), std::string::npos);
+}
+
+TEST(Console, OnlyTerminalsHaveAStatus) {
+  asio::io_context io;
+  ConsolePipe pipe;
+  const auto console = Console::open(io, pipe.write.get());
+  console->show_status("status");
+  console->write("line\n");
+  EXPECT_EQ(pipe.text(), "line\n");
+}
+
+}  // namespace
+}  // namespace ddp::agent

@@ -1,0 +1,57 @@
+#include "agent/process/status_text.h"
+
+#include <gtest/gtest.h>
+
+namespace ddp::agent {
+namespace {
+
+constexpr TimePoint kStart{std::chrono::hours(1)};
+
+wire::RoundStart round_of(int nodes, int workers) {
+  wire::RoundStart round;
+  round.round = 2;
+  round.world_size = workers;
+  std::vector<wire::Member> members(static_cast<std::size_t>(nodes));
+  round.members = wire::MemberList(std::move(members));
+  return round;
+}
+
+TEST(StatusText, CountsNodesAndWorkers) {
+  StatusText status;
+  EXPECT_EQ(status.text(kStart), "");
+  status.begin_round(round_of(1, 1));
+  EXPECT_EQ(status.text(kStart), "round 2 | 1 node | 1 worker");
+  wire::RoundStart second = round_of(2, 8);
+  second.restarts = 1;
+  second.max_restarts = 3;
+  status.begin_round(second);
+  EXPECT_EQ(status.text(kStart), "round 2 (restart 1 of 3) | 2 nodes | 8 workers");
+}
+
+TEST(StatusText, StepRateAndLoss) {
+  StatusText status;
+  status.begin_round(round_of(1, 2));
+  status.on_progress(kStart, 0, {.step = 10, .loss = 0});
+  EXPECT_EQ(status.text(kStart), "round 2 | 1 node | 2 workers | step 10");
+  status.on_progress(kStart + Duration(1'000), 0, {.step = 30, .loss = 0.25});
+  status.on_progress(kStart + Duration(1'000), 1, {.step = 29, .loss = 0.75});
+  EXPECT_EQ(status.text(kStart + Duration(1'000)),
+            "round 2 | 1 node | 2 workers | step 30 | 20.0 steps/s | loss 0.5");
+  // It stands still.
+  EXPECT_EQ(status.text(kStart + Duration(4'000)),
+            "round 2 | 1 node | 2 workers | step 30 | 5.00 steps/s | loss 0.5");
+}
+
+TEST(StatusText, TheRateIsThatOfTheLastSeconds) {
+  StatusText status;
+  status.begin_round(round_of(1, 1));
+  TimePoint now = kStart;
+  for (int step = 0; step < 100; ++step)
+    status.on_progress(now += Duration(1'000), 0, {.step = step, .loss = 0});
+  for (int step = 100; step < 200; ++step)
+    status.on_progress(now += Duration(100), 0, {.step = step, .loss = 0});
+  EXPECT_EQ(status.text(now), "round 2 | 1 node | 1 worker | step 199 | 10.0 steps/s");
+}
+
+}  // namespace
+}  // namespace ddp::agent
