@@ -100,7 +100,40 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--coordinator-timeout 300", true},
 
     {kOutput, "log-dir", 0, "DIR",
-     "also write each worker's output to DIR/ID/round_K/rank_R.out and .err", "--log-dir logs"},
+     "also write each worker's output to DIR/ID/round_K/rank_R.out and .err; DIR/latest leads to "
+     "the newest job. Files are never deleted. /dev/null: no files, whatever else is said",
+     "--log-dir logs"},
+    {kOutput, "redirects", 'r', "0-3|R:N,...",
+     "to the log file and not to the console: 1 stdout, 2 stderr, 3 both; or by global rank "
+     "(default 0). Without --log-dir files are in ./ddp-run-logs",
+     "-r 0:1,8-15:3"},
+    {kOutput, "tee", 't', "0-3|R:N,...",
+     "to the log file and to the console, likewise; counts more than --redirects", "-t 3"},
+    {kOutput, "local-ranks-filter", 0, "RANKS",
+     "only workers with these local ranks are shown; files have all", "--local-ranks-filter 0"},
+    {kOutput, "ranks-filter", 0, "RANKS",
+     "only workers with these global ranks are shown; with --local-ranks-filter those of either",
+     "--ranks-filter 0,8-15", true},
+    {kOutput, "duplicate-stdout-filters", 0, "TEXT,...",
+     "lines of stdout with one of these texts also go to one file of the node, "
+     "DIR/ID/round_K/node_G/filtered_stdout.log; ,, is a comma",
+     "--duplicate-stdout-filters loss,accuracy"},
+    {kOutput, "duplicate-stderr-filters", 0, "TEXT,...", "likewise for stderr",
+     "--duplicate-stderr-filters Error"},
+    {kOutput, "log-prefix", 0, "TEMPLATE",
+     "what stands before each line on the console, with ${role_name}, ${rank}, ${local_rank}, "
+     "${host}, ${node_rank}, ${time} (default '[${host}:${rank}] ', nothing for a single worker; "
+     "or TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)",
+     "--log-prefix '${time} ${rank}: '", true},
+    {kOutput, "fold", 0, "",
+     "a line that several workers of this node write within 0.2 s is shown once, with their ranks",
+     "", true},
+    {kOutput, "no-status-line", 0, "",
+     "no line with round, workers, step and loss at the bottom of a terminal", "", true},
+    {kOutput, "console-timeout", 0, "SECONDS",
+     "when nobody has taken output from the console for so long, lines are left out there so that "
+     "workers go on; 0: they wait (default 30)",
+     "--console-timeout 5", true},
     {kOutput, "role", 0, "NAME", "ROLE_NAME of the workers (default: default)", "--role trainer"},
     {kOutput, "help", 'h', "", "this text", ""},
     {kOutput, "version", 0, "", "the version", "", true},
@@ -108,9 +141,6 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kAccepted, "monitor-interval", 0, "SECONDS", "no effect: a worker's end is seen at once", ""},
     {kAccepted, "start-method", 0, "spawn|fork|forkserver",
      "no effect: workers are always new processes", ""},
-    {kAccepted, "redirects", 'r', "0", "only 0; --log-dir writes files", ""},
-    {kAccepted, "tee", 't', "0",
-     "only 0; --log-dir writes files and the console gets the output too", ""},
 });
 
 constexpr std::size_t kColumn = 34;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/config/output_spec.h"
 #include "launcher/ddp_run/etcd_settings.h"
 
 namespace ddp::run {
@@ -53,7 +54,9 @@ struct Options {
   std::int64_t progress_timeout_ms = 0;
   int standby = 0;
 
-  std::string log_dir;  // Empty: no files.
+  std::string log_dir;              // Empty: no files.
+  bool log_dir_is_default = false;  // Nobody named it; files were asked for.
+  config::OutputSpec output;        // status_line: unless it was declined.
   std::string role = "default";
 
   bool module = false;

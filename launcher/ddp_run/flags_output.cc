@@ -1,23 +1,81 @@
 // What becomes of the workers' output.
+#include <array>
+
 #include "launcher/ddp_run/flag_reader.h"
+#include "launcher/ddp_run/flag_values.h"
 
 namespace ddp::run {
+namespace {
 
-void read_output_flags(FlagReader& reader, Options& options) {
-  if (const GivenFlag* given = reader.find("log-dir");
-      given != nullptr && given->value != "/dev/null") {
+// Where files go that were asked for without a place for them.
+constexpr const char* kDefaultLogDir = "ddp-run-logs";
+constexpr const char* kNoFiles = "/dev/null";
+
+constexpr auto kPrefixNames = std::to_array<std::string_view>(
+    {"role_name", "rank", "local_rank", "host", "node_rank", "time"});
+
+// torchrun's default is the empty text: all ranks.
+Result<config::RankSet> parse_rank_filter(const std::string& text) {
+  return text.empty() ? config::RankSet{} : config::parse_rank_set(text);
+}
+
+Result<std::vector<std::string>> parse_filters(const std::string& text) {
+  return config::split_filters(text);
+}
+
+// A name that nobody knows would stay as it is.
+Result<std::string> parse_prefix(const std::string& text) {
+  std::string all;
+  for (const std::string_view name : kPrefixNames)
+    all += fmt::format("{}${{{}}}", all.empty() ? "" : ", ", name);
+  for (std::size_t at = text.find("${"); at != std::string::npos; at = text.find("${", at + 2)) {
+    const std::size_t end = text.find('}', at);
+    const std::string name = text.substr(at, end == std::string::npos ? end : end + 1 - at);
+    bool known = false;
+    for (const std::string_view one : kPrefixNames) known |= name == fmt::format("${{{}}}", one);
+    if (!known)
+      return make_error(Errc::kInvalidArgument, "{} is not known; there are {}", name, all);
+  }
+  return text;
+}
+
+void read_prefix(FlagReader& reader, config::OutputSpec& output) {
+  const char* torchruns = reader.environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  output.has_prefix = torchruns != nullptr || reader.has("log-prefix");
+  if (torchruns != nullptr) output.prefix = torchruns;
+  reader.take("log-prefix", parse_prefix, output.prefix);
+}
+
+void read_log_dir(FlagReader& reader, Options& options) {
+  const config::OutputSpec& output = options.output;
+  if (const GivenFlag* given = reader.find("log-dir"); given != nullptr) {
     if (given->value.empty())
       reader.wrong(given->shown, "the folder is empty; write for example --log-dir logs");
-    options.log_dir = given->value;
+    if (given->value != kNoFiles) options.log_dir = given->value;
+    return;
   }
-  for (const char* name : {"redirects", "tee"}) {
-    const GivenFlag* given = reader.find(name);
-    if (given != nullptr && given->value != "0") {
-      reader.wrong(given->shown,
-                   "not supported; --log-dir DIR writes every worker's output to files and leaves "
-                   "it on the console");
-    }
-  }
+  options.log_dir_is_default = !output.redirects.none() || !output.tee.none() ||
+                               !output.stdout_filters.empty() || !output.stderr_filters.empty();
+  if (options.log_dir_is_default) options.log_dir = kDefaultLogDir;
+}
+
+}  // namespace
+
+void read_output_flags(FlagReader& reader, Options& options) {
+  config::OutputSpec& output = options.output;
+  reader.take("redirects", config::parse_stream_map, output.redirects);
+  reader.take("tee", config::parse_stream_map, output.tee);
+  reader.take("local-ranks-filter", parse_rank_filter, output.local_ranks);
+  reader.take("ranks-filter", parse_rank_filter, output.ranks);
+  reader.take("duplicate-stdout-filters", parse_filters, output.stdout_filters);
+  reader.take("duplicate-stderr-filters", parse_filters, output.stderr_filters);
+  read_prefix(reader, output);
+  output.fold = reader.has("fold");
+  output.status_line = !reader.has("no-status-line");
+  reader.take(
+      "console-timeout", [](const std::string& text) { return parse_seconds(text, true); },
+      output.console_timeout_ms);
+  read_log_dir(reader, options);
 }
 
 }  // namespace ddp::run

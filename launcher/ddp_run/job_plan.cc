@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include <array>
-#include <filesystem>
 #include <utility>
 
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/log_folder.h"
 #include "launcher/ddp_run/program.h"
 
 namespace ddp::run {
@@ -34,23 +34,6 @@ Result<int> count_workers(const ProcessCount& count, const Machine& machine) {
         "CUDA_VISIBLE_DEVICES); write a number, cpu or auto");
   }
   return machine.usable_cores();
-}
-
-// Makes the folder now, so that a wrong one is found before anything starts.
-Result<std::string> prepare_log_dir(const std::string& log_dir) {
-  if (log_dir.empty()) return std::string();
-  std::error_code error;
-  const std::string path = std::filesystem::absolute(log_dir, error).lexically_normal();
-  if (!error) std::filesystem::create_directories(path, error);
-  if (!error && !std::filesystem::is_directory(path))
-    error = std::make_error_code(std::errc::not_a_directory);
-  if (!error && ::access(path.c_str(), W_OK | X_OK) != 0) error = errno_code(errno);
-  if (error) {
-    return exit_error(kExitInvalidValue,
-                      "--log-dir {}: cannot be written: {}; name a folder that can", log_dir,
-                      error.message());
-  }
-  return path;
 }
 
 Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPlan& plan) {
@@ -111,7 +94,8 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.command = worker_command(options);
   spec.role = options.role;
   spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.
-  auto log_dir = prepare_log_dir(options.log_dir);
+  spec.output = options.output;
+  auto log_dir = make_log_folder(options);
   if (!log_dir) return log_dir.error();
   spec.log_dir = std::move(*log_dir);
   return plan;

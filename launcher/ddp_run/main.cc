@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -15,10 +16,12 @@
 #include "launcher/ddp_run/flags.h"
 #include "launcher/ddp_run/hosting.h"
 #include "launcher/ddp_run/job_plan.h"
+#include "launcher/ddp_run/log_folder.h"
 #include "launcher/ddp_run/machine.h"
 #include "launcher/ddp_run/predecessor.h"
 #include "launcher/ddp_run/program.h"
 #include "launcher/ddp_run/supervisor.h"
+#include "launcher/ddp_run/terminal.h"
 
 namespace {
 
@@ -58,6 +61,14 @@ int main(int argc, char** argv) {
   }
   auto plan = run::plan_job(*options, run::Machine::this_one(environment));
   if (!plan) return fail(plan.error());
+  plan->spec.output.status_line &= run::can_show_status(STDERR_FILENO);
+  if (const config::JobSpec& spec = plan->spec; !spec.log_dir.empty()) {
+    run::link_latest(spec.log_dir, spec.job_id);
+    if (options->log_dir_is_default) {
+      std::fprintf(stderr, "ddp-run: the workers' output is in %s/%s\n", spec.log_dir.c_str(),
+                   config::job_folder_name(spec.job_id).c_str());
+    }
+  }
 
   prepare_process();
   const UniqueFd place = run::wait_for_predecessor(plan->spec);

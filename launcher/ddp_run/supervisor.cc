@@ -18,6 +18,7 @@
 #include "common/config/snapshot_writer_mark.h"
 #include "common/wire/error_file.h"
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/terminal.h"
 
 namespace ddp::run {
 namespace {
@@ -135,6 +136,7 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
 
 void Supervisor::on_agent_lost(const std::string& how) {
   ++lost_agents_;
+  if (plan_.spec.output.status_line) erase_status(STDERR_FILENO);
   const std::string lost = fmt::format("the agent on {} was lost: {}", plan_.spec.host, how);
   if (finish_) return conclude(*finish_);
   if (interrupted_by_ != 0) return conclude(kExitSignalBase + interrupted_by_, lost, "");

@@ -246,16 +246,6 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--start-method", "clone", "a"},
               64,
               "--start-method clone: there are spawn, fork and forkserver"},
-        Wrong{{"-r", "3", "a"},
-              64,
-              "--redirects 3: not supported; --log-dir DIR writes every worker's output to files "
-              "and leaves it on "
-              "the console"},
-        Wrong{{"--tee", "0:1", "a"},
-              64,
-              "--tee 0:1: not supported; --log-dir DIR writes every worker's output to files and "
-              "leaves it on the "
-              "console"},
         Wrong{{"--log-dir", "", "a"},
               64,
               "--log-dir : the folder is empty; write for example --log-dir logs"},

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace ddp::run {
+
+// Whether this descriptor is a terminal that can show a status line, and this process has it to
+// itself: not in the background, as one of several would be.
+bool can_show_status(int fd);
+
+// Removes what a status line has left on the terminal when its process was killed.
+void erase_status(int fd);
+
+}  // namespace ddp::run

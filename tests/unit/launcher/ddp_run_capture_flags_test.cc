@@ -1,0 +1,157 @@
+// Flags that say where the workers' output goes.
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/ddp_run/log_folder.h"
+#include "tests/support/temp_dir.h"
+#include "tests/unit/launcher/ddp_run_lines.h"
+
+namespace ddp::run {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST(CaptureFlags, DefaultsAreNoFilesAndAllOnTheConsole) {
+  const Options options = options_of({"a"});
+  EXPECT_EQ(options.log_dir, "");
+  EXPECT_FALSE(options.log_dir_is_default);
+  EXPECT_TRUE(options.output.redirects.none());
+  EXPECT_TRUE(options.output.tee.none());
+  EXPECT_TRUE(options.output.local_ranks.empty());
+  EXPECT_TRUE(options.output.ranks.empty());
+  EXPECT_FALSE(options.output.has_prefix);
+  EXPECT_FALSE(options.output.fold);
+  EXPECT_TRUE(options.output.status_line);
+  EXPECT_EQ(options.output.console_timeout_ms, 30'000);
+}
+
+TEST(CaptureFlags, EveryFlagReachesItsOption) {
+  const config::OutputSpec output =
+      options_of({"-r", "1", "--tee", "0:3,8-15:2", "--local_ranks_filter", "0,2-3",
+                  "--ranks-filter", "17", "--duplicate-stdout-filters", "loss,a,,b",
+                  "--duplicate_stderr_filters=Error", "--log-prefix", "${rank}> ", "--fold",
+                  "--no-status-line", "--console-timeout", "2.5", "a"})
+          .output;
+  EXPECT_EQ(output.redirects.of(5), 1);
+  EXPECT_EQ(output.tee.of(0), 3);
+  EXPECT_EQ(output.tee.of(1), 0);
+  EXPECT_EQ(output.tee.of(12), 2);
+  EXPECT_TRUE(output.local_ranks.contains(2));
+  EXPECT_FALSE(output.local_ranks.contains(1));
+  EXPECT_TRUE(output.ranks.contains(17));
+  EXPECT_THAT(output.stdout_filters, ElementsAre("loss", "a,b"));
+  EXPECT_THAT(output.stderr_filters, ElementsAre("Error"));
+  EXPECT_EQ(output.prefix, "${rank}> ");
+  EXPECT_TRUE(output.fold);
+  EXPECT_FALSE(output.status_line);
+  EXPECT_EQ(output.console_timeout_ms, 2'500);
+}
+
+TEST(CaptureFlags, TheEnvironmentFillsIn) {
+  const Environment environment{{"PET_REDIRECTS", "3"},
+                                {"PET_TEE", "0:1"},
+                                {"PET_LOCAL_RANKS_FILTER", "1"},
+                                {"PET_DUPLICATE_STDOUT_FILTERS", "x"},
+                                {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${unknown}] "}};
+  const config::OutputSpec output = options_of({"a"}, environment).output;
+  EXPECT_EQ(output.redirects.of(0), 3);
+  EXPECT_EQ(output.tee.of(0), 1);
+  EXPECT_TRUE(output.local_ranks.contains(1));
+  EXPECT_THAT(output.stdout_filters, ElementsAre("x"));
+  EXPECT_TRUE(output.has_prefix);
+  EXPECT_EQ(output.prefix, "[${unknown}] ");
+  EXPECT_EQ(options_of({"-r", "0", "--log-prefix", "", "a"}, environment).output.prefix, "");
+  EXPECT_EQ(options_of({"-r", "0", "a"}, environment).output.redirects.of(0), 0);
+  EXPECT_TRUE(
+      options_of({"--local-ranks-filter", "", "a"}, environment).output.local_ranks.empty());
+}
+
+TEST(CaptureFlags, FilesWithoutAFolderGetOne) {
+  const struct {
+    Arguments flags;
+    std::string log_dir;
+    bool is_default;
+  } cases[] = {
+      {{"-r", "3"}, "ddp-run-logs", true},
+      {{"-t", "1:2"}, "ddp-run-logs", true},
+      {{"--duplicate-stderr-filters", "x"}, "ddp-run-logs", true},
+      {{"-t", "3", "--log-dir", "mine"}, "mine", false},
+      {{"--log-dir", "mine"}, "mine", false},
+      {{"-r", "0", "-t", "0"}, "", false},
+      {{"-r", "3", "--log-dir", "/dev/null"}, "", false},
+      {{"--log-dir", "/dev/null"}, "", false},
+  };
+  for (const auto& c : cases) {
+    Arguments arguments = c.flags;
+    arguments.push_back("a");
+    const Options options = options_of(arguments);
+    EXPECT_EQ(options.log_dir, c.log_dir) << testing::PrintToString(c.flags);
+    EXPECT_EQ(options.log_dir_is_default, c.is_default) << testing::PrintToString(c.flags);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Capture, WrongLine,
+    testing::Values(
+        Wrong{{"-r", "4", "a"},
+              64,
+              "--redirects 4: '4' is not 0 (none), 1 (stdout), 2 (stderr) or 3 (both)"},
+        Wrong{{"--tee", "0:1,3", "a"},
+              64,
+              "--tee 0:1,3: '3' has no value; write for example 0:1,8-15:3, or 3 for all ranks"},
+        Wrong{{"--tee", "0-x:1", "a"},
+              64,
+              "--tee 0-x:1: '0-x' is not a rank or a range of ranks; write for example 0,8-15"},
+        Wrong{{"a"},
+              64,
+              "PET_TEE=x: 'x' is not 0 (none), 1 (stdout), 2 (stderr) or 3 (both)",
+              {{"PET_TEE", "x"}}},
+        Wrong{{"--local-ranks-filter", "3-1", "a"},
+              64,
+              "--local-ranks-filter 3-1: '3-1' is not a rank or a range of ranks; write for "
+              "example 0,8-15"},
+        Wrong{{"--log-prefix", "${rnk}", "a"},
+              64,
+              "--log-prefix ${rnk}: ${rnk} is not known; there are ${role_name}, ${rank}, "
+              "${local_rank}, ${host}, ${node_rank}, ${time}"},
+        Wrong{{"--log-prefix", "x${rank", "a"},
+              64,
+              "--log-prefix x${rank: ${rank is not known; there are ${role_name}, ${rank}, "
+              "${local_rank}, ${host}, ${node_rank}, ${time}"},
+        Wrong{{"--console-timeout", "-1", "a"},
+              64,
+              "--console-timeout -1: not a number of seconds from 0; write for example 60 or "
+              "0.5"}));
+
+TEST(LogFolder, LatestLeadsToTheNewestJob) {
+  const test::TempDir dir;
+  link_latest(dir.path(), "one");
+  EXPECT_EQ(std::filesystem::read_symlink(dir.path() / "latest"), "one");
+  link_latest(dir.path(), "two");
+  EXPECT_EQ(std::filesystem::read_symlink(dir.path() / "latest"), "two");
+  link_latest(dir.path(), "latest");
+  EXPECT_EQ(std::filesystem::read_symlink(dir.path() / "latest"), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
+}
+
+TEST(LogFolder, ALatestThatIsNoLinkStays) {
+  const test::TempDir dir;
+  dir.write("latest", "mine");
+  link_latest(dir.path(), "one");
+  EXPECT_EQ(dir.read("latest"), "mine");
+}
+
+TEST(LogFolder, TheDefaultOneIsNamedWithItsFlag) {
+  const test::TempDir dir;
+  Options options;
+  options.log_dir = dir.write("file", "") + "/logs";
+  options.log_dir_is_default = true;
+  const auto made = make_log_folder(options);
+  ASSERT_FALSE(made);
+  EXPECT_THAT(made.error().message, HasSubstr(options.log_dir));
+  EXPECT_THAT(made.error().message, HasSubstr("name another one with --log-dir"));
+}
+
+}  // namespace
+}  // namespace ddp::run
