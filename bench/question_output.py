@@ -1,0 +1,81 @@
+"""What passing on the workers' output costs: 64 workers of one node write 10,000 lines each, to files and to the console.
+
+The workers are `cat` of one file, so that the machine's time is the launcher's. The console is a file; that every line has
+come to it, and every byte to the workers' files, is checked in each run.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import harness
+
+WORKERS = int(os.environ.get("BENCH_WORKERS", "64"))
+LINES = int(os.environ.get("BENCH_LINES", "10000"))
+ROUNDS = 5 if "BENCH_QUICK" not in os.environ else 3
+
+
+def peak_mb(pid, workers_program):
+    """The peak so far of the largest process below pid that is not a worker."""
+    try:
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0.0  # It has ended meanwhile.
+    own = 0.0 if status["Name"] == workers_program else int(status.get("VmHWM", "0 kB").split()[0]) / 1024
+    return max([own] + [peak_mb(child, workers_program) for child in children])
+
+
+class Job:
+    """One launcher's way to start the workers."""
+
+    def __init__(self, folder, name, command):
+        self.folder, self.name, self.command = Path(folder), name, command
+
+    def run(self, watch=None):
+        """Lines a second. `watch` is called with the launcher's process number again and again, which takes its time."""
+        logs, console = self.folder / f"{self.name}.logs", self.folder / f"{self.name}.console"
+        shutil.rmtree(logs, ignore_errors=True)
+        with open(console, "wb") as out:
+            begin = time.perf_counter()
+            child = subprocess.Popen([word.replace("LOGS", str(logs)) for word in self.command], stdin=subprocess.DEVNULL,
+                                     stdout=out, stderr=subprocess.DEVNULL)
+            while watch is not None and child.poll() is None:
+                watch(child.pid)
+                time.sleep(0.005)
+            child.wait()
+            seconds = time.perf_counter() - begin
+        written = int(subprocess.run(["wc", "-l", console], capture_output=True, check=True).stdout.split()[0])
+        kept = sum(path.stat().st_size for path in logs.rglob("*") if path.is_file() and not path.is_symlink()
+                   and path.suffix in (".out", ".log"))
+        expected = WORKERS * (self.folder / "lines").stat().st_size
+        if child.returncode != 0 or written != WORKERS * LINES or kept != expected:
+            sys.exit(f"bench: {self.name} ended with {child.returncode}, {written} of {WORKERS * LINES} lines on the console, "
+                     f"{kept} of {expected} bytes in files")
+        return WORKERS * LINES / seconds
+
+    def memory(self):
+        """The peak of the launcher's largest process in MB. Looked at every 5 ms: a peak stays one until the process ends."""
+        peaks = [0.0]
+        self.run(lambda pid: peaks.append(peak_mb(pid, "cat")))
+        return max(peaks)
+
+
+def figures():
+    harness.require(harness.DDP_RUN, harness.TORCHRUN[0])
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder) / "lines"
+        lines.write_text("".join(f"epoch 3 step {i:6d} loss {1 / (i + 1):.6f} lr 0.001\n" for i in range(LINES)))
+        workers = [f"{WORKERS}", "--tee", "3"]
+        ours = Job(folder, "ddp-run", [harness.DDP_RUN, "--standalone", "--log-dir", "LOGS", "--nproc-per-node", *workers,
+                                       "--no-python", "cat", str(lines)])
+        peer = Job(folder, "torchrun", [*harness.TORCHRUN, "--standalone", "--log_dir", "LOGS", "--nproc_per_node", *workers,
+                                        "--no_python", "cat", str(lines)])
+        rates = harness.alternate({"ours": ours.run, "peer": peer.run}, ROUNDS)
+        yield harness.figure(f"lines a second of {WORKERS} workers, {LINES} each", rates["ours"], rates["peer"],
+                             "torchrun --tee 3", "lines/s", 20, lower_is_better=False, digits=0)
+        yield harness.figure("largest process of the launcher meanwhile", ours.memory(), peer.memory(), "torchrun --tee 3",
+                             "MB", None, digits=1)
