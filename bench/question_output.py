@@ -4,7 +4,6 @@ The workers are `cat` of one file, so that the machine's time is the launcher's.
 come to it, and every byte to the workers' files, is checked in each run.
 """
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,11 +33,13 @@ class Job:
 
     def __init__(self, folder, name, command):
         self.folder, self.name, self.command = Path(folder), name, command
+        self.runs = 0
 
     def run(self, watch=None):
         """Lines a second. `watch` is called with the launcher's process number again and again, which takes its time."""
-        logs, console = self.folder / f"{self.name}.logs", self.folder / f"{self.name}.console"
-        shutil.rmtree(logs, ignore_errors=True)
+        # A new folder each time: ext4 is slow to make files where some have just been removed.
+        self.runs += 1
+        logs, console = self.folder / f"{self.name}.logs{self.runs}", self.folder / f"{self.name}.console{self.runs}"
         with open(console, "wb") as out:
             begin = time.perf_counter()
             child = subprocess.Popen([word.replace("LOGS", str(logs)) for word in self.command], stdin=subprocess.DEVNULL,
