@@ -297,19 +297,33 @@ void RoundProcesses::reap() {
   }
 }
 
+bool RoundProcesses::kill_all_but(const std::vector<pid_t>& kept, Duration limit) {
+  // What a task takes longer than it was given, to answer.
+  constexpr Duration kAnswer{500};
+  std::vector<std::shared_ptr<TaskHost>> tasks;
+  for (int i = 1; context_.tasks != nullptr && i < spec_.nproc; ++i) {
+    if (auto task = context_.tasks->of(i)) tasks.push_back(std::move(task));
+  }
+  for (const auto& task : tasks) task->begin_clear(kept, limit);
+  bool complete = kill_descendants(kept, limit);
+  const TimePoint deadline = Clock::now() + limit + kAnswer;
+  for (const auto& task : tasks) complete = task->finish_clear(deadline) && complete;
+  return complete;
+}
+
 bool RoundProcesses::clear(const std::set<int>& keep, Duration limit) {
   std::vector<pid_t> kept = writers_.pids();
   for (const auto& worker : workers_) {
     if (worker->is_waiting() && keep.contains(worker->local_rank())) kept.push_back(worker->pid());
   }
   for (const auto& standby : standbys_) kept.push_back(standby->pid());
-  if (!kill_descendants(kept, limit)) return false;
+  if (!kill_all_but(kept, limit)) return false;
   abandon(keep);
   return true;
 }
 
 bool RoundProcesses::clear_all(Duration limit) {
-  if (!kill_descendants(writers_.pids(), limit)) return false;
+  if (!kill_all_but(writers_.pids(), limit)) return false;
   for (const auto& standby : std::exchange(standbys_, {})) standby->close();
   abandon();
   return true;

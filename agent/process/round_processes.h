@@ -63,6 +63,10 @@ class RoundProcesses {
   RoundProcesses(const RoundProcesses&) = delete;
   RoundProcesses& operator=(const RoundProcesses&) = delete;
 
+  // Workers with local ranks from 1 on are started in these tasks, as long as they are there.
+  // `tasks` outlives this object.
+  void use_tasks(const TaskHosts& tasks) { context_.tasks = &tasks; }
+
   // Makes the round's memory and gives it to the workers that wait, each under its local rank; for
   // the other local ranks takes a standby that waits, or starts a process. Those that could not be
   // started are returned. Nothing else may be left of the round before: clear() has said so.
@@ -108,6 +112,8 @@ class RoundProcesses {
   void take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot);
   void send_checkpoint_request(Worker& worker);
   void fill_standbys();
+  // kill_descendants(), here and in all tasks.
+  bool kill_all_but(const std::vector<pid_t>& kept, Duration limit);
   void keep_flights();
   void print(const std::string& text);
 

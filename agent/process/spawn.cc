@@ -35,6 +35,7 @@ struct ChildArguments {
   const int* inherited = nullptr;
   std::size_t inherited_count = 0;
   pid_t parent = 0;
+  pid_t tracer = 0;
   bool detached = false;
   const char* failed_step = nullptr;
   int error = 0;
@@ -74,7 +75,7 @@ void ignore_requests_to_end() {
   // A parent that died before prctl sends no signal.
   if (!child.detached && ::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
   // Where Yama limits ptrace to ancestors, our helper that reads a hung worker's stacks is none.
-  ::prctl(PR_SET_PTRACER, child.parent);
+  ::prctl(PR_SET_PTRACER, child.tracer);
   if (::setsid() < 0) return "setsid";
   if (!move_fd(child.stdin_fd, 0) || !move_fd(child.stdout_fd, 1) || !move_fd(child.stderr_fd, 2))
     return "dup2";
@@ -168,6 +169,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.inherited = request.inherited_fds.data();
   child.inherited_count = request.inherited_fds.size();
   child.parent = ::getpid();
+  child.tracer = request.tracer > 0 ? request.tracer : child.parent;
   child.detached = request.detached;
 
   // No handler of ours may run in the child, on our memory.
@@ -194,6 +196,12 @@ int spawn_failure_status(const Error& error) {
   if (error.code == Errc::kNotFound) return kExitNotFound;
   if (error.code == Errc::kInvalidArgument) return kExitNotExecutable;
   return kExitInternal;
+}
+
+Errc spawn_failure_code(int status) {
+  if (status == kExitNotFound) return Errc::kNotFound;
+  if (status == kExitNotExecutable) return Errc::kInvalidArgument;
+  return Errc::kIo;
 }
 
 }  // namespace ddp::agent

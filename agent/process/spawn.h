@@ -20,6 +20,9 @@ struct SpawnRequest {
   // It goes on when this process ends, and ignores what asks a job to end: SIGHUP, SIGINT, SIGQUIT,
   // SIGTERM, SIGUSR1, SIGUSR2.
   bool detached = false;
+  // Who may read its stacks where the system asks for that (Yama), with its descendants; 0: the
+  // calling process.
+  pid_t tracer = 0;
 };
 
 struct SpawnedProcess {
@@ -40,5 +43,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request);
 
 // The exit status that tells of a failed spawn: 127, 126 or kExitInternal.
 int spawn_failure_status(const Error& error);
+// The other way round.
+Errc spawn_failure_code(int status);
 
 }  // namespace ddp::agent

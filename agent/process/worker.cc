@@ -1,6 +1,7 @@
 #include "agent/process/worker.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -78,16 +79,28 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
                                      context.output.files(round, local_rank)));
   }
   worker->choose_error_file();
-  const WorkerEnvInputs inputs{.local_rank = local_rank,
-                               .control_fd = pipes->control_worker.get(),
-                               .shm_fd = shm_fd,
-                               .usable_cores = context.usable_cores,
-                               .snapshots = context.snapshots,
-                               .error_file = worker->error_path_};
-  const auto started = worker->run(
-      *pipes, worker_environment(context.spec, round, inputs, context.inherited_environment),
-      {inputs.control_fd, shm_fd},
-      [&](int stream) { return context.output.route(round, local_rank, stream); });
+  WorkerEnvInputs inputs{.local_rank = local_rank,
+                         .control_fd = pipes->control_worker.get(),
+                         .shm_fd = shm_fd,
+                         .usable_cores = context.usable_cores,
+                         .snapshots = context.snapshots,
+                         .error_file = worker->error_path_};
+  const std::vector<std::string>* inherited = &context.inherited_environment;
+  if (context.tasks != nullptr) {
+    const std::vector<int> shares = context.tasks->cpu_shares();
+    inputs.usable_cores =
+        shares.at(static_cast<std::size_t>(local_rank)) * static_cast<int>(shares.size());
+    worker->task_ = context.tasks->of(local_rank);
+    if (const auto* tasks_own = context.tasks->environment_of(local_rank)) inherited = tasks_own;
+  }
+  if (worker->task_) {
+    inputs.control_fd = wire::kTaskControlFd;
+    inputs.shm_fd = wire::kTaskMemoryFd;
+  }
+  const auto started =
+      worker->run(*pipes, worker_environment(context.spec, round, inputs, *inherited),
+                  {pipes->control_worker.get(), shm_fd},
+                  [&](int stream) { return context.output.route(round, local_rank, stream); });
   if (!started) return started.error();
   return worker;
 }
@@ -128,7 +141,7 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   request.stdout_fd = pipes.out_write.get();
   request.stderr_fd = pipes.err_write.get();
   request.inherited_fds = std::move(inherited);
-  Result<SpawnedProcess> process = spawn(request);
+  Result<SpawnedProcess> process = task_ ? spawn_in_task(pipes, request) : spawn(request);
   if (!process) return process.error();
 
   const auto capture = [&](UniqueFd pipe, UniqueFd file, int stream) {
@@ -146,6 +159,15 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   pidfd_.assign(process->pidfd.release());
   wait();
   return {};
+}
+
+Result<SpawnedProcess> Worker::spawn_in_task(Pipes& pipes, SpawnRequest request) {
+  std::vector<UniqueFd> descriptors;
+  descriptors.push_back(std::move(pipes.out_write));
+  descriptors.push_back(std::move(pipes.err_write));
+  descriptors.push_back(std::move(pipes.control_worker));
+  descriptors.emplace_back(::fcntl(request.inherited_fds.back(), F_DUPFD_CLOEXEC, 3));
+  return task_->start({std::move(request.command), std::move(request.environment)}, descriptors);
 }
 
 void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_fd) {
@@ -191,9 +213,9 @@ void Worker::wait() {
 
 void Worker::reap() {
   if (!running_) return;
-  siginfo_t info{};
-  const int result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG);
-  if (result == 0 && info.si_pid == 0) return;
+  bool known = true;
+  const auto ended = take_status(known);
+  if (!ended && known) return;
   running_ = false;
   waiting_ = false;
   std::error_code ignored;
@@ -201,11 +223,27 @@ void Worker::reap() {
   dump_.reset();
   channel_->drain();
   drain_output();
-  // Not ours to reap any more: somebody has killed and reaped it, which only kill_descendants does.
-  if (result != 0) return context_.on_exit(*this, describe_exit(0, SIGKILL, false));
+  // Not ours to reap any more: somebody has killed and reaped it, which only kill_descendants does;
+  // or the task whose child it was is gone, which has killed it.
+  if (!ended) return context_.on_exit(*this, describe_exit(0, SIGKILL, false));
+  context_.on_exit(*this, describe_exit(ended->exit_code, ended->signal, ended->core_dumped));
+}
+
+std::optional<wire::WorkerEnded> Worker::take_status(bool& known) {
+  if (task_) {
+    // The status of a process that still runs is not waited for.
+    pollfd end{pidfd_.native_handle(), POLLIN, 0};
+    if (::poll(&end, 1, 0) == 0) return std::nullopt;
+    auto status = task_->take_status(pid_);
+    known = status.has_value();
+    return status;
+  }
+  siginfo_t info{};
+  known = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG) == 0;
+  if (!known || info.si_pid == 0) return std::nullopt;
   const bool exited = info.si_code == CLD_EXITED;
-  context_.on_exit(*this, describe_exit(exited ? info.si_status : 0, exited ? 0 : info.si_status,
-                                        info.si_code == CLD_DUMPED));
+  return wire::WorkerEnded{pid_, exited ? info.si_status : 0, exited ? 0 : info.si_status,
+                           info.si_code == CLD_DUMPED};
 }
 
 WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {

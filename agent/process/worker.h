@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,7 +15,9 @@
 #include "agent/process/memory_kills.h"
 #include "agent/process/node_output.h"
 #include "agent/process/output_capture.h"
+#include "agent/process/spawn.h"
 #include "agent/process/stack_dump.h"
+#include "agent/process/task_hosts.h"
 #include "agent/process/worker_channel.h"
 #include "common/config/job_spec.h"
 #include "common/wire/rendezvous_messages.h"
@@ -36,6 +39,8 @@ struct WorkerContext {
   // Called once a process, after all its output has been read.
   std::function<void(const Worker&, const WorkerExit&)> on_exit;
   std::function<void(Worker&, const wire::WorkerMessage&)> on_message;
+  // Where srun has started a task for each worker; null: workers are this process's children.
+  const TaskHosts* tasks = nullptr;
 };
 
 // One running process of the job: a worker of a round, one that has parked, or a standby, with its
@@ -90,6 +95,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void keep_logs(Result<LogFiles> logs);
   void choose_error_file();
   OutputCapture::Route shown_if_lost(OutputCapture::Route route) const;
+  Result<SpawnedProcess> spawn_in_task(Pipes& pipes, SpawnRequest request);
+  // How the process ended; nothing if it has not, or if nobody can say, and then `known` is false.
+  std::optional<wire::WorkerEnded> take_status(bool& known);
   void wait();
   void on_message(const wire::WorkerMessage& message);
   WorkerExit describe_exit(int exit_code, int signal, bool core_dumped);
@@ -99,6 +107,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   int local_rank_;
   Round round_ = kNoRound;
   pid_t pid_ = 0;
+  std::shared_ptr<TaskHost> task_;  // Whose child the process is; null: ours.
   bool running_ = false;
   bool said_hello_ = false;
   bool reconfigurable_ = false;

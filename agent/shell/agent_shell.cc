@@ -7,11 +7,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <string_view>
 #include <utility>
 #include <variant>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
 
@@ -20,6 +22,8 @@ namespace {
 
 // One blocking look at what is left of a round, and how often and how long it is repeated.
 constexpr Duration kClearSlice{50};
+// How long tasks have to come to an agent that was started in place of a lost one.
+constexpr Duration kTasksReturnLimit{10'000};
 constexpr Duration kClearPause{10};
 constexpr Duration kClearLimit{5'000};
 // How long a reader that takes nothing may hold up our end when somebody wants it.
@@ -66,9 +70,14 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
              }}),
       tick_(io),
       clear_timer_(io),
+      checkpoint_timer_(io),
       user_signals_(io),
       child_signal_(io, SIGCHLD),
       parent_pidfd_(io) {
+  if (start.tasks_fd && spec_.in_tasks) {
+    tasks_.emplace(io, std::move(start.tasks_fd), spec_.nproc);
+    processes_.use_tasks(*tasks_);
+  }
   if (!start.coordinator_fd) return;
   feed_.emplace(io, std::move(start.coordinator_fd),
                 [this](const std::string& host, int port) { link_.set_endpoint(host, port); });
@@ -106,6 +115,7 @@ RoundProcesses::Events AgentShell::worker_events() {
           .on_snapshots =
               [this](int count) {
                 tell([=, this](TimePoint now) { return core_.on_snapshots(now, count); });
+                note_snapshots(count);
               }};
 }
 
@@ -114,13 +124,62 @@ int AgentShell::run() {
     // nohup and its like start programs with a signal ignored and mean it.
     if (!is_ignored(signal)) user_signals_.add(signal);
   }
+  if (spec_.signals_from_launcher)
+    signal_source_.emplace(parent_, std::vector{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1});
   unblock(SIGUSR1);
   wait_for_signal();
   wait_for_child();
+  wait_for_checkpoint_moment();
   watch_parent();
-  tell([this](TimePoint now) { return core_.start(now); });
+  if (tasks_) {
+    wait_for_tasks();
+  } else {
+    start_core();
+  }
   io_.run();
   return exit_code_.value_or(kExitInternal);
+}
+
+void AgentShell::wait_for_checkpoint_moment() {
+  using std::chrono::system_clock;
+  if (spec_.checkpoint_at_ms <= 0) return;
+  const auto now = std::chrono::duration_cast<Duration>(system_clock::now().time_since_epoch());
+  checkpoint_timer_.after(std::max(Duration(spec_.checkpoint_at_ms) - now, Duration(0)), [this] {
+    last_checkpoint_ = LastCheckpoint::kAsked;
+    processes_.request_checkpoint();
+  });
+}
+
+// Workers that can write no checkpoint are left alone: they gain nothing from an end that comes
+// early.
+void AgentShell::note_snapshots(int count) {
+  has_checkpoint_ = has_checkpoint_ || count > 0;
+  if (last_checkpoint_ != LastCheckpoint::kAsked) return;
+  if (count > 0) being_written_ = true;
+  if (count > 0 || !being_written_) return;
+  last_checkpoint_ = LastCheckpoint::kWritten;
+  print("the job's time is almost over: a checkpoint is written, the workers are stopped");
+  tell([this](TimePoint now) { return core_.on_signal(now, SIGTERM); });
+}
+
+void AgentShell::start_core() {
+  tell([this](TimePoint now) { return core_.start(now); });
+}
+
+// A round starts with all of them. The predecessor of this agent has had them all, so one that does
+// not come back was lost, and its worker is started here.
+void AgentShell::wait_for_tasks() {
+  const Duration limit = spec_.successor ? kTasksReturnLimit : Duration(spec_.join_timeout_ms);
+  tasks_->when_complete(limit, [this](const std::set<int>& missing) {
+    if (exit_code_) return;
+    if (missing.empty() || spec_.successor) return start_core();
+    config::AgentResult result;
+    result.exit_code = kExitJoinTimeout;
+    result.summary = fmt::format(
+        "{} of {} tasks of srun on {} did not come in time (--join-timeout): local ranks {}",
+        missing.size(), spec_.nproc, spec_.host, fmt::join(missing, ", "));
+    finish(result);
+  });
 }
 
 void AgentShell::tell(Event event) {
@@ -274,7 +333,10 @@ void AgentShell::flush_consoles(std::function<void()> done) {
 }
 
 void AgentShell::write_result(const config::AgentResult& result) {
-  const std::string json = config::to_json(result);
+  config::AgentResult complete = result;
+  complete.has_checkpoint = has_checkpoint_;
+  complete.at_time_limit = last_checkpoint_ == LastCheckpoint::kWritten;
+  const std::string json = config::to_json(complete);
   std::string_view rest = json;
   while (!rest.empty()) {
     const ssize_t written = ::write(result_fd_.get(), rest.data(), rest.size());

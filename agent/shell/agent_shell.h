@@ -16,8 +16,10 @@
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
 #include "agent/process/round_processes.h"
+#include "agent/process/task_hosts.h"
 #include "agent/shell/coordinator_feed.h"
 #include "agent/shell/coordinator_link.h"
+#include "agent/shell/signal_source.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
 #include "common/net/timer.h"
@@ -31,6 +33,7 @@ struct AgentStart {
   // From a predecessor that was lost.
   Round last_round = kNoRound;
   int restarts = 0;
+  UniqueFd tasks_fd;        // TaskHosts' listener; none where workers are the agent's children.
   UniqueFd coordinator_fd;  // CoordinatorFeed's; none where the coordinator stays where it is.
 };
 
@@ -55,6 +58,10 @@ class AgentShell {
   void wait_for_signal();
   void wait_for_child();
   void watch_parent();
+  void start_core();
+  void wait_for_checkpoint_moment();
+  void note_snapshots(int count);
+  void wait_for_tasks();
 
   void perform(const Connect& action);
   void perform(const Disconnect& action);
@@ -86,12 +93,23 @@ class AgentShell {
   const pid_t parent_;
   AgentCore core_;
   Console::Pair console_;
+  std::optional<TaskHosts> tasks_;
   RoundProcesses processes_;
   CoordinatorLink link_;
   std::optional<CoordinatorFeed> feed_;
   net::Timer tick_;
   net::Timer clear_timer_;
+  net::Timer checkpoint_timer_;
+  // The checkpoint that the workers are asked for before they are stopped.
+  enum class LastCheckpoint {
+    kNotYet,
+    kAsked,
+    kWritten
+  } last_checkpoint_ = LastCheckpoint::kNotYet;
+  bool being_written_ = false;  // Some of it has been handed over since.
+  bool has_checkpoint_ = false;
   asio::signal_set user_signals_;
+  std::optional<SignalSource> signal_source_;
   asio::signal_set child_signal_;
   asio::posix::stream_descriptor parent_pidfd_;
   std::deque<Event> events_;

@@ -12,6 +12,7 @@
 
 #include "agent/shell/agent_shell.h"
 #include "agent/shell/options.h"
+#include "agent/shell/task_server.h"
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
@@ -81,6 +82,11 @@ int main(int argc, char** argv) {
     std::fputs(options->help ? agent::kAgentUsage : "ddp-agent " DDP_VERSION "\n", stdout);
     return kExitSuccess;
   }
+  if (!options->task_socket.empty()) {
+    fill_standard_fds();
+    return agent::serve_task(
+        {options->task_socket, options->task_rank, Duration(options->task_limit_ms)});
+  }
   prepare_process();
 
   UniqueFd job_fd(options->job_fd);
@@ -93,6 +99,10 @@ int main(int argc, char** argv) {
   if (options->coordinator_fd >= 0) {
     start.coordinator_fd.reset(options->coordinator_fd);
     ::fcntl(start.coordinator_fd.get(), F_SETFD, FD_CLOEXEC);
+  }
+  if (options->tasks_fd >= 0) {
+    start.tasks_fd.reset(options->tasks_fd);
+    ::fcntl(start.tasks_fd.get(), F_SETFD, FD_CLOEXEC);
   }
   const auto text = read_all(job_fd.get());
   if (!text) return fail(text.error(), kExitInternal);

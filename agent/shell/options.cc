@@ -36,7 +36,9 @@ Result<AgentOptions> parse_agent_options(const std::vector<std::string>& argumen
     if (flag == "--version") options.version = true;
     if (options.help || options.version) return options;
     const bool known = flag == "--job-fd" || flag == "--result-fd" || flag == "--last-round" ||
-                       flag == "--restarts" || flag == "--coordinator-fd";
+                       flag == "--restarts" || flag == "--coordinator-fd" || flag == "--tasks-fd" ||
+                       flag == "--task-socket" || flag == "--task-rank" ||
+                       flag == "--task-limit-ms";
     if (!known) return make_error(Errc::kInvalidArgument, "{}: unknown argument", flag);
     if (i + 1 == arguments.size())
       return make_error(Errc::kInvalidArgument, "{}: its value is missing", flag);
@@ -47,8 +49,13 @@ Result<AgentOptions> parse_agent_options(const std::vector<std::string>& argumen
     if (flag == "--last-round") assigned = assign<Round>(flag, text, kNoRound, options.last_round);
     if (flag == "--restarts") assigned = assign(flag, text, 0, options.restarts);
     if (flag == "--coordinator-fd") assigned = assign(flag, text, 0, options.coordinator_fd);
+    if (flag == "--tasks-fd") assigned = assign(flag, text, 0, options.tasks_fd);
+    if (flag == "--task-socket") options.task_socket = text;
+    if (flag == "--task-rank") assigned = assign(flag, text, 1, options.task_rank);
+    if (flag == "--task-limit-ms") assigned = assign(flag, text, 1, options.task_limit_ms);
     if (!assigned) return assigned.error();
   }
+  if (!options.task_socket.empty() && options.task_rank > 0) return options;
   if (options.job_fd < 0) return make_error(Errc::kInvalidArgument, "--job-fd is missing");
   if (options.result_fd < 0) return make_error(Errc::kInvalidArgument, "--result-fd is missing");
   return options;

@@ -15,7 +15,12 @@ struct AgentOptions {
   Round last_round = kNoRound;
   int restarts = 0;
   int coordinator_fd =
-      -1;  // "HOST PORT\n" is read from there when the coordinator moves; -1: never.
+      -1;             // "HOST PORT\n" is read from there when the coordinator moves; -1: never.
+  int tasks_fd = -1;  // A unix socket that listens for the other tasks of srun; -1: none.
+  // A task beside the node's first, and no agent: the others do not matter then.
+  std::string task_socket;
+  int task_rank = 0;
+  int task_limit_ms = 600'000;
   bool help = false;
   bool version = false;
 };
@@ -26,7 +31,10 @@ inline constexpr const char* kAgentUsage =
     "  --result-fd N     descriptor that gets the result (JSON)\n"
     "  --last-round R    last round of the agent this one replaces\n"
     "  --restarts K      restarts the job had had by then\n"
-    "  --coordinator-fd N  descriptor that says where the coordinator is when it moves\n";
+    "  --coordinator-fd N  descriptor that says where the coordinator is when it moves\n"
+    "  --tasks-fd N      descriptor at which the other tasks of srun on this node come in\n"
+    "  --task-socket NAME --task-rank K --task-limit-ms MS\n"
+    "                    be such a task, the worker with local rank K\n";
 
 // `arguments` without the program's name. kInvalidArgument names the argument.
 Result<AgentOptions> parse_agent_options(const std::vector<std::string>& arguments);

@@ -28,8 +28,9 @@ struct JobSpec {
   // Names of all nodes, where something has listed them (--hosts, SLURM): who is missing is told by
   // them. Empty: not known.
   std::vector<std::string> expected_hosts;
-  int nproc = 1;         // Workers on this node.
-  int max_restarts = 0;  // Of the whole job.
+  int nproc = 1;          // Workers on this node.
+  bool in_tasks = false;  // srun has started a task for each of them, and they run in these.
+  int max_restarts = 0;   // Of the whole job.
   std::int64_t join_timeout_ms = 600'000;
   std::int64_t last_call_ms = 30'000;
   std::int64_t stop_timeout_ms = 30'000;  // --shutdown-timeout: from SIGTERM to SIGKILL.
@@ -46,6 +47,13 @@ struct JobSpec {
       command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
   std::string role = "default";  // ROLE_NAME
   std::string log_dir;           // Base folder of the per-rank files; empty: no files.
+  bool successor = false;        // The agent takes the place of one that was lost.
+  // When the workers are to write a checkpoint and, once it is written, to stop, in milliseconds
+  // since 1970; 0: never.
+  std::int64_t checkpoint_at_ms = 0;
+  // Signals for the agent come from its ddp-run alone; those that somebody else sends to it are
+  // copies, since SLURM signals every process of a step.
+  bool signals_from_launcher = false;
   bool single_node_prefix =
       true;  // Whether output gets the [host:rank] prefix when there is only one worker.
   OutputSpec output;
@@ -63,6 +71,8 @@ struct AgentResult {
   // Numbers a successor agent joins with.
   Round last_round = kNoRound;
   int restarts = 0;
+  bool has_checkpoint = false;  // A worker here has had a checkpoint written.
+  bool at_time_limit = false;   // The workers were stopped at checkpoint_at_ms.
   std::string error{};  // The root cause as an error file of torchelastic (JSON), if there is one.
 };
 

@@ -1,0 +1,105 @@
+#include "agent/process/task_hosts.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include <sched.h>
+
+namespace ddp::agent {
+namespace {
+
+bool is_own_users(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+}  // namespace
+
+std::vector<int> own_cpus() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(static_cast<unsigned>(cpu), &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+TaskHosts::TaskHosts(asio::io_context& io, UniqueFd listener, int count)
+    : listener_(io, listener.release()), limit_(io), hosts_(static_cast<std::size_t>(count)) {
+  listener_.non_blocking(true);
+  wait();
+}
+
+void TaskHosts::wait() {
+  listener_.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [this](const std::error_code& error) {
+                         if (error) return;
+                         accept_all();
+                         wait();
+                       });
+}
+
+void TaskHosts::accept_all() {
+  for (;;) {
+    UniqueFd socket(::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket) break;
+    if (!is_own_users(socket.get())) continue;
+    auto host = TaskHost::greet(std::move(socket));
+    if (!host) continue;
+    const auto place = static_cast<std::size_t>((*host)->local_rank());
+    if (place == 0 || place >= hosts_.size()) continue;
+    // Who comes again has closed its former connection.
+    hosts_[place] = std::move(*host);
+  }
+  check_complete();
+}
+
+std::set<int> TaskHosts::missing() const {
+  std::set<int> ranks;
+  for (std::size_t i = 1; i < hosts_.size(); ++i) {
+    if (!hosts_[i] || hosts_[i]->lost()) ranks.insert(static_cast<int>(i));
+  }
+  return ranks;
+}
+
+void TaskHosts::when_complete(Duration limit,
+                              std::function<void(const std::set<int>& missing)> done) {
+  done_ = std::move(done);
+  limit_.after(limit, [this] {
+    if (const auto call = std::exchange(done_, nullptr)) call(missing());
+  });
+  check_complete();
+}
+
+void TaskHosts::check_complete() {
+  if (!done_ || !missing().empty()) return;
+  // Also where nobody is missing from the start, the call comes from the event loop.
+  limit_.after(Duration(0), [this] {
+    if (const auto call = std::exchange(done_, nullptr)) call(missing());
+  });
+}
+
+std::shared_ptr<TaskHost> TaskHosts::of(int local_rank) const {
+  const auto place = static_cast<std::size_t>(local_rank);
+  if (local_rank < 1 || place >= hosts_.size()) return nullptr;
+  const std::shared_ptr<TaskHost>& host = hosts_[place];
+  return host && !host->lost() ? host : nullptr;
+}
+
+const std::vector<std::string>* TaskHosts::environment_of(int local_rank) const {
+  const auto place = static_cast<std::size_t>(local_rank);
+  return place < hosts_.size() && hosts_[place] ? &hosts_[place]->environment() : nullptr;
+}
+
+std::vector<int> TaskHosts::cpu_shares() const {
+  std::vector<std::vector<int>> cpus;
+  for (const auto& host : hosts_) cpus.push_back(host ? host->cpus() : own_cpus());
+  return agent::cpu_shares(cpus);
+}
+
+}  // namespace ddp::agent
