@@ -25,6 +25,7 @@ enum ExitCode : int {
   kExitRefused =
       74,  // The rendezvous refused this node: the job is over, full, or described otherwise.
   kExitKeyMissing = 75,      // ddp-rendezvous get and the like: a key is not there (in time).
+  kExitRequeue = 76,         // The run was stopped so that SLURM starts the job again.
   kExitNotExecutable = 126,  // The program exists but cannot be executed.
   kExitNotFound = 127,       // The program does not exist.
   kExitSignalBase = 128,     // Plus the signal's number.

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "common/base/signal_name.h"
 
@@ -24,6 +25,7 @@ namespace {
 constexpr int kJobFd = 3;
 constexpr int kResultFd = 4;
 constexpr int kCoordinatorFd = 5;
+constexpr int kTasksFd = 6;
 
 Error system_error(const char* what, int error) {
   return make_error(Errc::kIo, "{}: {}", what, std::generic_category().message(error));
@@ -61,11 +63,12 @@ Result<UniqueFd> memory_file(std::string_view text) {
 // What posix_spawn wants to know, released at the end.
 class SpawnSettings {
  public:
-  SpawnSettings(int job_fd, int result_fd, int coordinator_fd) {
+  SpawnSettings(int job_fd, int result_fd, int coordinator_fd, int tasks_fd) {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, job_fd, kJobFd);
     ::posix_spawn_file_actions_adddup2(&actions, result_fd, kResultFd);
     ::posix_spawn_file_actions_adddup2(&actions, coordinator_fd, kCoordinatorFd);
+    if (tasks_fd >= 0) ::posix_spawn_file_actions_adddup2(&actions, tasks_fd, kTasksFd);
     ::posix_spawnattr_init(&attributes);
     ::posix_spawnattr_setflags(
         &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
@@ -90,17 +93,22 @@ class SpawnSettings {
   posix_spawnattr_t attributes;
 };
 
-Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int coordinator_fd) {
-  const SpawnSettings settings(job_fd, result_fd, coordinator_fd);
-  std::array<std::string, 7> arguments{program,
-                                       "--job-fd",
-                                       std::to_string(kJobFd),
-                                       "--result-fd",
-                                       std::to_string(kResultFd),
-                                       "--coordinator-fd",
-                                       std::to_string(kCoordinatorFd)};
-  std::array<char*, 8> argv{};
-  for (std::size_t i = 0; i < arguments.size(); ++i) argv[i] = arguments[i].data();
+Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int coordinator_fd,
+                    int tasks_fd) {
+  const SpawnSettings settings(job_fd, result_fd, coordinator_fd, tasks_fd);
+  std::vector<std::string> arguments{program,
+                                     "--job-fd",
+                                     std::to_string(kJobFd),
+                                     "--result-fd",
+                                     std::to_string(kResultFd),
+                                     "--coordinator-fd",
+                                     std::to_string(kCoordinatorFd)};
+  if (tasks_fd >= 0) {
+    arguments.insert(arguments.end(), {"--tasks-fd", std::to_string(kTasksFd)});
+  }
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
   pid_t pid = 0;
   const int error = ::posix_spawn(&pid, program.c_str(), &settings.actions, &settings.attributes,
                                   argv.data(), environ);
@@ -117,7 +125,7 @@ Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int c
 Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
                                                           const std::string& program,
                                                           const config::JobSpec& spec,
-                                                          EndCallback on_end) {
+                                                          EndCallback on_end, int tasks_fd) {
   const auto job = memory_file(config::to_json(spec));
   if (!job) return job.error();
   Pipe result;
@@ -126,7 +134,7 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
   const UniqueFd result_end = moved_up(std::move(result.write_end));
   ::fcntl(coordinator.write_end.get(), F_SETFL, O_NONBLOCK);
   const UniqueFd coordinator_end = moved_up(std::move(coordinator.read_end));
-  const auto pid = spawn(program, job->get(), result_end.get(), coordinator_end.get());
+  const auto pid = spawn(program, job->get(), result_end.get(), coordinator_end.get(), tasks_fd);
   if (!pid) return pid.error();
   // The child is not reaped yet, so the number is certainly its own.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));

@@ -34,11 +34,11 @@ class AgentProcess {
 
   // Starts the binary `program`. `on_end` comes once, from the event loop, when the process has
   // ended and is reaped; it may destroy this object. kNotFound or kIo if it cannot be started.
-  // The agent can be told later that its coordinator has moved.
+  // `tasks_fd`: JobPlan::tasks_fd. The agent can be told later that its coordinator has moved.
   static Result<std::unique_ptr<AgentProcess>> start(asio::io_context& io,
                                                      const std::string& program,
                                                      const config::JobSpec& spec,
-                                                     EndCallback on_end);
+                                                     EndCallback on_end, int tasks_fd = -1);
 
   // Only before on_end: the process number is ours until then.
   void signal(int signal_number) const;

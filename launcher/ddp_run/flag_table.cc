@@ -14,6 +14,7 @@ constexpr std::string_view kSize = "Size of the job";
 constexpr std::string_view kRendezvous = "Where the nodes meet";
 constexpr std::string_view kProgram = "The program";
 constexpr std::string_view kFailure = "Failures and time limits";
+constexpr std::string_view kSlurm = "Under SLURM (srun ddp-run PROGRAM needs no flags)";
 constexpr std::string_view kOutput = "Output";
 constexpr std::string_view kAccepted = "Accepted so that torchrun's command lines work";
 
@@ -98,6 +99,15 @@ constexpr auto kFlags = std::to_array<Flag>({
      "how long to look for a rendezvous daemon that was lost "
      "(default 60)",
      "--coordinator-timeout 300", true},
+
+    {kSlurm, "requeue-before", 0, "SECONDS",
+     "how long before the end of the job's time its workers write a checkpoint, if they can, and "
+     "the job goes back into the queue (default 60; 0: only when SLURM's own signal comes)",
+     "--requeue-before 300", true},
+    {kSlurm, "no-requeue", 0, "",
+     "a job that is stopped does not go back into the queue: SIGUSR1 only asks for a checkpoint, "
+     "and the end of the job's time is the end",
+     "srun ddp-run --no-requeue train.py", true},
 
     {kOutput, "log-dir", 0, "DIR",
      "also write each worker's output to DIR/ID/round_K/rank_R.out and .err; DIR/latest leads to "

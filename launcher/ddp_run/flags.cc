@@ -14,6 +14,7 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
   if (options.help || options.version) return options;
   FlagReader reader(*line, environment);
   read_size_flags(reader, options);
+  read_slurm_flags(reader, options);
   read_rendezvous_flags(reader, options);
   read_limit_flags(reader, options);
   read_output_flags(reader, options);

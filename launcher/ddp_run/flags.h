@@ -9,6 +9,7 @@
 #include "common/base/result.h"
 #include "common/config/output_spec.h"
 #include "launcher/ddp_run/etcd_settings.h"
+#include "launcher/slurm/step.h"
 
 namespace ddp::run {
 
@@ -18,7 +19,7 @@ struct Endpoint {
 };
 
 struct ProcessCount {
-  enum class Kind { kNumber, kAuto, kCpu, kGpu };
+  enum class Kind { kNumber, kAuto, kCpu, kGpu, kDevices };  // kDevices: GPUs, or 1.
   Kind kind = Kind::kNumber;
   int number = 1;
 };
@@ -64,6 +65,14 @@ struct Options {
   std::string program;
   std::vector<std::string> arguments;
   std::string python = "python3";
+
+  // This process is a task of srun. What no flag says about nodes, workers and where they meet
+  // follows from it.
+  std::optional<slurm::Step> step;
+  std::vector<int> step_ports;  // Where its rendezvous may listen; only without an endpoint.
+  bool requeue = true;
+  std::int64_t requeue_before_ms =
+      60'000;  // The end of the job's time; 0: wait for SLURM's signal.
 
   std::vector<std::string> warnings;  // A line each, to be printed.
 };

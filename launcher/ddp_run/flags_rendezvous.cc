@@ -101,21 +101,7 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
   if (join_timeout) options.join_timeout_ms = *join_timeout;
 }
 
-// SLURM numbers the nodes of a step along its topology. Only where there is one ddp-run a node.
-void take_slurms_node_rank(const FlagReader& reader, Options& options) {
-  const char* rank = reader.environment("SLURM_NODEID");
-  const char* nodes = reader.environment("SLURM_STEP_NUM_NODES");
-  const char* tasks = reader.environment("SLURM_STEP_NUM_TASKS");
-  if (rank == nullptr || nodes == nullptr || tasks == nullptr) return;
-  if (options.max_nodes == 1 || std::string_view(nodes) != tasks) return;
-  const auto number = parse_integer(rank, 0, options.max_nodes - 1);
-  if (!number) return;  // More nodes than the job takes: spares have no rank.
-  options.node_rank = *number;
-  options.node_rank_is_slurms = true;
-}
-
 void read_node(FlagReader& reader, Options& options) {
-  if (!reader.has("node-rank")) take_slurms_node_rank(reader, options);
   reader.take(
       "node-rank", [](const std::string& text) { return parse_integer(text, -1, 999'999); },
       options.node_rank);
@@ -141,15 +127,16 @@ void check_etcd(FlagReader& reader, const Options& options) {
 
 void check_nodes(FlagReader& reader, const Options& options) {
   if (options.max_nodes > 1) {
-    const std::string shown = reader.find("nnodes")->shown;
+    const GivenFlag* given = reader.find("nnodes");
+    const std::string shown = given != nullptr ? given->shown : "the nodes of the SLURM step";
     if (options.standalone) {
       reader.wrong(shown, "contradicts --standalone, which is one node; leave one of them out");
-    } else if (!options.endpoint) {
+    } else if (!options.endpoint && options.step_ports.empty()) {
       reader.wrong(
           shown,
           "--rdzv-endpoint is missing; all nodes name the same one, for example --rdzv-endpoint "
           "node0:29400");
-    } else if (options.endpoint->port == 0) {
+    } else if (options.endpoint && options.endpoint->port == 0) {
       reader.wrong(options.endpoint_flag,
                    "port 0 cannot be found by other nodes; write a port, for example {}:29400",
                    options.endpoint->host);

@@ -5,6 +5,8 @@
 #include <thread>
 #include <utility>
 
+#include <fmt/ranges.h>
+
 #include "common/net/frame_connection.h"
 #include "launcher/ddp_run/exit_error.h"
 
@@ -36,6 +38,28 @@ Result<void> probe(asio::io_context& io, const config::JobSpec& spec) {
   return answer.value_or(make_error(Errc::kAborted, "the probe did not run"));
 }
 
+// On the first of the step's ports that is free: whoever has another one, it is not this job.
+Result<std::unique_ptr<server::Server>> host_in_step(asio::io_context& io, JobPlan& plan,
+                                                     server::ServerOptions options) {
+  for (const int port : plan.step_ports) {
+    options.port = port;
+    auto server = server::Server::listen(io, options);
+    if (server) {
+      plan.spec.coordinator_port = port;
+      return std::move(*server);
+    }
+    if (server.error().code != Errc::kExists) {
+      return exit_error(kExitInvalidValue, "{}: the rendezvous cannot run here: {}",
+                        plan.endpoint_flag, server.error().message);
+    }
+  }
+  return exit_error(
+      kExitPortInUse,
+      "{}: the ports for the rendezvous are in use on this node: {}; name one that is "
+      "free with --master-port",
+      plan.endpoint_flag, fmt::join(plan.step_ports, ", "));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, JobPlan& plan) {
@@ -44,6 +68,9 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, Jo
   options.bind_address = plan.bind_address;
   options.port = plan.spec.coordinator_port;
   options.fresh_store_each_round = true;
+  // By which the other nodes of a SLURM step tell this daemon from another job's.
+  options.pages["/job"] = plan.spec.job_id + "\n";
+  if (!plan.step_ports.empty()) return host_in_step(io, plan, options);
   std::string last;
   for (int attempt = 0; attempt < kProbes; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(kProbePause);

@@ -27,6 +27,7 @@ Result<int> count_workers(const ProcessCount& count, const Machine& machine) {
   if (count.kind == Kind::kNumber) return count.number;
   const int gpus = count.kind == Kind::kCpu ? 0 : machine.cuda_devices();
   if (gpus > 0) return gpus;
+  if (count.kind == Kind::kDevices) return 1;
   if (count.kind == Kind::kGpu) {
     return exit_error(
         kExitInvalidValue,
@@ -36,7 +37,21 @@ Result<int> count_workers(const ProcessCount& count, const Machine& machine) {
   return machine.usable_cores();
 }
 
+// The step's first node hosts, at an address that the others can reach.
+void plan_step_endpoint(const Options& options, const Machine& machine, JobPlan& plan) {
+  const slurm::Step& step = *options.step;
+  plan.step_ports = options.step_ports;
+  plan.endpoint_flag = fmt::format("SLURM step {}.{}", step.job_id, step.step_id);
+  plan.host = options.is_host.value_or(step.node_rank == 0);
+  plan.spec.coordinator_host =
+      plan.host ? machine.locate_host(machine.host_name).address : step.hosts.front();
+}
+
 Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPlan& plan) {
+  if (!options.endpoint && !options.step_ports.empty()) {
+    plan_step_endpoint(options, machine, plan);
+    return {};
+  }
   if (!options.endpoint) {
     plan.host = true;
     plan.bind_address = "127.0.0.1";
@@ -66,12 +81,22 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
 
 }  // namespace
 
+bool is_follower(const Options& options) { return options.step && options.step->local_rank > 0; }
+
 Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   JobPlan plan;
   config::JobSpec& spec = plan.spec;
   spec.job_id = options.job_id.value_or(options.endpoint ? "none" : random_id());
   spec.node_id = random_id();
-  spec.host = machine.host_name;
+  spec.host = options.step
+                  ? options.step->hosts.at(static_cast<std::size_t>(options.step->node_rank))
+                  : machine.host_name;
+  plan.step = options.step;
+  if (options.step) spec.expected_hosts = options.step->hosts;
+  plan.requeue = options.step && options.requeue;
+  plan.requeue_before_ms = options.requeue_before_ms;
+  spec.signals_from_launcher = options.step.has_value();
+  spec.in_tasks = options.step && options.step->tasks_here() > 1;
   spec.local_addr = options.local_addr;
   spec.node_rank = options.node_rank;
   if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/base/result.h"
 #include "common/config/job_spec.h"
@@ -18,9 +20,20 @@ struct JobPlan {
   std::string bind_address;  // Numeric; empty: all addresses.
   // The coordinator is elected there, and may be anywhere; spec's coordinator is to be filled in.
   std::optional<EtcdSettings> etcd;
+  // The ports at which the rendezvous of a SLURM step may be, the first free one of its first node:
+  // spec's coordinator is to be filled in. Empty: it is where spec says.
+  std::vector<int> step_ports;
+  // The task of srun that this process is.
+  std::optional<slurm::Step> step;
+  bool requeue = false;  // A run that is stopped to go on later is put back into SLURM's queue.
+  std::int64_t requeue_before_ms = 0;
+  int tasks_fd = -1;  // A socket that listens for the node's other tasks, for the agent; -1: none.
   std::string
       endpoint_flag;  // The flag that names the endpoint, with its value; empty if there is none.
 };
+
+// Whether another task of this node, its first, supervises the worker of this one.
+bool is_follower(const Options& options);
 
 // Works the plan out of the options and the machine's facts. Errors are exit_error with
 // kExitInvalidValue.

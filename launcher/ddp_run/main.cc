@@ -20,6 +20,8 @@
 #include "launcher/ddp_run/machine.h"
 #include "launcher/ddp_run/predecessor.h"
 #include "launcher/ddp_run/program.h"
+#include "launcher/ddp_run/step_rendezvous.h"
+#include "launcher/ddp_run/step_run.h"
 #include "launcher/ddp_run/supervisor.h"
 #include "launcher/ddp_run/terminal.h"
 
@@ -27,9 +29,34 @@ namespace {
 
 using namespace ddp;  // NOLINT(google-build-using-namespace): a main file.
 
-int fail(const Error& error) {
+// Of a node's tasks in a SLURM step, the first one speaks for all.
+int fail(const Error& error, const run::Options& options) {
+  if (run::is_follower(options)) return run::exit_code_of(error);
+
   std::fprintf(stderr, "ddp-run: %s\n", error.message.c_str());
   return run::exit_code_of(error);
+}
+
+// The job, once it is clear what it is; gives the exit status.
+int run_job(const run::Options& options, run::JobPlan& plan) {
+  auto step = run::StepRun::begin(plan);
+  if (!step) return fail(step.error(), options);
+  const auto end_early = [&](const Error& error) {
+    const int status = fail(error, options);
+    step->end(plan, status, false);
+    return status;
+  };
+  const UniqueFd place = run::wait_for_predecessor(plan.spec);
+  asio::io_context io(1);
+  auto server = run::host_rendezvous(io, plan);  // Not with etcd: plan.host is false.
+  if (!server) return end_early(server.error());
+  if (!plan.host && !plan.step_ports.empty()) {
+    if (const auto found = run::find_step_rendezvous(plan); !found) return end_early(found.error());
+  }
+  run::Supervisor supervisor(io, std::move(plan), std::move(*server));
+  const int status = supervisor.run();
+  step->end(supervisor.plan(), status, supervisor.to_be_continued());
+  return status;
 }
 
 void prepare_process() {
@@ -47,7 +74,7 @@ const char* environment(const char* name) { return std::getenv(name); }
 int main(int argc, char** argv) {
   const auto options =
       run::parse_flags(std::vector<std::string>(argv + 1, argv + argc), environment);
-  if (!options) return fail(options.error());
+  if (!options) return fail(options.error(), {});
   if (options->help || options->version) {
     std::fputs(options->help ? run::help_text().c_str() : "ddp-run " DDP_VERSION "\n", stdout);
     return kExitSuccess;
@@ -57,10 +84,13 @@ int main(int argc, char** argv) {
   const char* path = std::getenv("PATH");
   if (const auto found = run::check_program(*options, path != nullptr ? path : "/bin:/usr/bin");
       !found) {
-    return fail(found.error());
+    return fail(found.error(), *options);
   }
+  if (const auto wrong = run::misplaced(*options, {argv + 1, argv + argc}, environment))
+    return fail(*wrong, *options);
   auto plan = run::plan_job(*options, run::Machine::this_one(environment));
-  if (!plan) return fail(plan.error());
+  if (!plan) return fail(plan.error(), *options);
+  if (run::is_follower(*options)) return fail(run::become_task(*options), *options);
   plan->spec.output.status_line &= run::can_show_status(STDERR_FILENO);
   if (const config::JobSpec& spec = plan->spec; !spec.log_dir.empty()) {
     run::link_latest(spec.log_dir, spec.job_id);
@@ -71,9 +101,5 @@ int main(int argc, char** argv) {
   }
 
   prepare_process();
-  const UniqueFd place = run::wait_for_predecessor(plan->spec);
-  asio::io_context io(1);
-  auto server = run::host_rendezvous(io, *plan);  // Not with etcd: plan.host is false.
-  if (!server) return fail(server.error());
-  return run::Supervisor(io, std::move(*plan), std::move(*server)).run();
+  return run_job(*options, *plan);
 }

@@ -108,8 +108,10 @@ void Supervisor::on_coordinator(const std::string& host, int port) {
 }
 
 void Supervisor::start_agent() {
-  auto agent = AgentProcess::start(io_, agent_program(), plan_.spec,
-                                   [this](const AgentEnd& end) { on_agent_end(end); });
+  plan_.spec.successor = lost_agents_ > 0;
+  auto agent = AgentProcess::start(
+      io_, agent_program(), plan_.spec, [this](const AgentEnd& end) { on_agent_end(end); },
+      plan_.tasks_fd);
   if (!agent) return conclude(kExitInternal, agent.error().message, "");
   agent_ = std::move(*agent);
   if (std::exchange(checkpoint_wanted_, false)) want_checkpoint();
@@ -126,6 +128,8 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   kill_descendants(kept);
   config::remove_scratch_folder(config::scratch_folder(plan_.spec.node_id));
   if (!end.result) return on_agent_lost(end.how);
+  stop_.has_checkpoint = end.result->has_checkpoint;
+  stop_.at_time_limit = end.result->at_time_limit;
   // The refusal is what became of the loss: the job ended while the successor was on its way.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
     if (finish_) return conclude(*finish_);
@@ -162,11 +166,29 @@ void Supervisor::wait_for_signal() {
     if (error) return;
     wait_for_signal();
     if (signal == SIGUSR1) {
-      want_checkpoint();
+      on_warning();
     } else {
-      on_signal(signal);
+      // Who was warned is about to end anyway: the end of the job's time is no second request.
+      const bool announced = stop_.warned && !stop_.terminated && signal == SIGTERM;
+      stop_.terminated = stop_.terminated || signal == SIGTERM;
+      if (!announced) on_signal(signal);
     }
   });
+}
+
+// SLURM sends it to all nodes, so all of them stop.
+void Supervisor::on_warning() {
+  if (!plan_.requeue) return want_checkpoint();
+  if (std::exchange(stop_.warned, true) || exit_code_) return;
+  on_signal(SIGTERM);
+}
+
+bool Supervisor::is_to_be_continued(int exit_code) const {
+  if (!plan_.requeue) return false;
+  slurm::Stop stop = stop_;
+  stop.exit_code = exit_code;
+  stop.now = static_cast<std::int64_t>(std::time(nullptr));
+  return slurm::is_to_be_continued(stop, plan_.step->end_time);
 }
 
 void Supervisor::want_checkpoint() {
@@ -211,6 +233,10 @@ void Supervisor::conclude(const wire::Finish& finish) {
 
 void Supervisor::conclude(int exit_code, const std::string& summary, const std::string& report,
                           const std::string& error) {
+  if (is_to_be_continued(exit_code)) {
+    to_be_continued_ = true;
+    exit_code = kExitRequeue;
+  }
   exit_code_ = exit_code;
   timer_.cancel();
   if (exit_code != kExitSuccess) {

@@ -17,6 +17,7 @@
 #include "launcher/ddp_run/etcd_hosting.h"
 #include "launcher/ddp_run/job_plan.h"
 #include "launcher/server/server.h"
+#include "launcher/slurm/requeue.h"
 
 namespace ddp::run {
 
@@ -29,9 +30,14 @@ class Supervisor {
   Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server);
 
   // Runs to the end of the job and gives the exit status. Nothing of the job is left on this node
-  // then. SIGUSR1 asks the workers for a checkpoint; SIGTERM, SIGINT, SIGHUP and SIGQUIT end the
+  // then. SIGUSR1 asks the workers for a checkpoint, and to stop then where SLURM can start the job
+  // again; SIGTERM, SIGINT, SIGHUP and SIGQUIT end the
   // node's part.
   int run();
+  // The run was stopped so that SLURM can start the job again; run() has given kExitRequeue.
+  bool to_be_continued() const { return to_be_continued_; }
+  // As it has become: the coordinator's address is known.
+  const JobPlan& plan() const { return plan_; }
 
  private:
   void start_etcd();
@@ -43,6 +49,8 @@ class Supervisor {
   void wait_for_signal();
   void on_signal(int signal);
   void want_checkpoint();
+  void on_warning();
+  bool is_to_be_continued(int exit_code) const;
   void kill_when_overdue();
   // The end: tells the other nodes if they depend on this process, prints, and lets them read what
   // was sent.
@@ -72,6 +80,8 @@ class Supervisor {
   std::vector<std::pair<pid_t, LifeSigns>> orphans_;
   bool checkpoint_wanted_ = false;  // There was no agent to tell.
   int interrupted_by_ = 0;          // The first signal.
+  slurm::Stop stop_;                // What has happened so far that decides whether a step's job is
+  bool to_be_continued_ = false;    // to go on later.
   std::optional<int> exit_code_;
 };
 

@@ -162,7 +162,9 @@ void ServerImpl::on_round_begins() {
 std::optional<HttpPage> ServerImpl::page(std::string_view path) const {
   if (path == "/status") return HttpPage{"application/json", agents_.status_json() + "\n"};
   if (path == "/metrics") return HttpPage{"text/plain; version=0.0.4", metrics()};
-  return std::nullopt;
+  const auto more = options_.pages.find(std::string(path));
+  if (more == options_.pages.end()) return std::nullopt;
+  return HttpPage{"text/plain; charset=utf-8", more->second};
 }
 
 std::string ServerImpl::metrics() const {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -25,6 +26,8 @@ struct ServerOptions {
   // closed at once, with a line in the log that names --max-connections.
   std::size_t max_connections = 0;
   StoreOptions store;
+  // Further pages of plain text, by their paths.
+  std::map<std::string, std::string> pages;
   // Give every round an empty store and close the store connections of the round before. Right
   // where the daemon serves one job: PyTorch >= 2.5 does not prefix keys by restart, so keys of an
   // old round would be taken for the new one's.

@@ -28,24 +28,6 @@ TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
             6'000);
 }
 
-TEST(Flags, NodesOfASlurmStepKeepItsOrder) {
-  const std::map<std::string, std::string> step{
-      {"SLURM_NODEID", "2"}, {"SLURM_STEP_NUM_NODES", "3"}, {"SLURM_STEP_NUM_TASKS", "3"}};
-  const Arguments flags{"--nnodes", "3", "--rdzv-endpoint", "n:1", "a"};
-  EXPECT_EQ(options_of(flags, step).node_rank, 2);
-  EXPECT_TRUE(options_of(flags, step).node_rank_is_slurms);
-  Arguments own = flags;
-  own.insert(own.begin(), {"--node-rank", "1"});
-  EXPECT_EQ(options_of(own, step).node_rank, 1);
-  EXPECT_FALSE(options_of(own, step).node_rank_is_slurms);
-  // A spare, a job of one node, several tasks a node.
-  EXPECT_EQ(options_of({"--nnodes", "2", "--rdzv-endpoint", "n:1", "a"}, step).node_rank, -1);
-  EXPECT_EQ(options_of({"a"}, step).node_rank, -1);
-  auto crowded = step;
-  crowded["SLURM_STEP_NUM_TASKS"] = "6";
-  EXPECT_EQ(options_of(flags, crowded).node_rank, -1);
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Environment, WrongLine,
     testing::Values(

@@ -1,0 +1,91 @@
+// What follows from being a task of srun, for what no flag says.
+#include <fmt/format.h>
+
+#include "launcher/ddp_run/flag_reader.h"
+#include "launcher/ddp_run/flag_values.h"
+
+namespace ddp::run {
+namespace {
+
+bool names_an_endpoint(const FlagReader& reader) {
+  return reader.has("rdzv-endpoint") || reader.has("master-addr");
+}
+
+void take_nodes(FlagReader& reader, Options& options, const slurm::Step& step) {
+  const GivenFlag* given = reader.find("nnodes");
+  if (given == nullptr) {
+    options.min_nodes = options.max_nodes = step.num_nodes();
+  } else if (options.min_nodes > step.num_nodes()) {
+    reader.wrong(given->shown,
+                 "the SLURM step has {} nodes; leave the flag out, or ask srun for more (-N {})",
+                 step.num_nodes(), options.min_nodes);
+  }
+  // Further nodes are spares and have no rank.
+  if (options.max_nodes == 1 || step.node_rank >= options.max_nodes || reader.has("node-rank"))
+    return;
+  options.node_rank = step.node_rank;
+  options.node_rank_is_slurms = true;
+}
+
+void take_workers(FlagReader& reader, Options& options, const slurm::Step& step) {
+  using Kind = ProcessCount::Kind;
+  const GivenFlag* given = reader.find("nproc-per-node");
+  if (!step.tasks_are_workers()) {
+    if (given == nullptr) options.nproc = {Kind::kDevices, 1};
+    return;
+  }
+  if (given != nullptr && options.nproc.kind == Kind::kNumber &&
+      options.nproc.number != step.tasks_here()) {
+    reader.wrong(
+        given->shown,
+        "srun has started {} tasks on this node, and each is a worker; leave the flag out, "
+        "or start one task on each node (srun --ntasks-per-node=1)",
+        step.tasks_here());
+  }
+  if (const GivenFlag* standby = reader.find("standby"); standby != nullptr) {
+    reader.wrong(standby->shown,
+                 "a standby has no task of srun to run in; start one task on each node (srun "
+                 "--ntasks-per-node=1)");
+  }
+  options.nproc = {Kind::kNumber, step.tasks_here()};
+  if (!step.ranks_follow_nodes() && step.rank == 1) {
+    options.warnings.push_back(
+        "ranks count node by node and are not SLURM_PROCID with this distribution of tasks; srun "
+        "-m block makes them the same");
+  }
+}
+
+void take_rendezvous(FlagReader& reader, Options& options, const slurm::Step& step) {
+  options.job_id = step.run_id();
+  const GivenFlag* backend = reader.find("rdzv-backend");
+  const bool etcd = backend != nullptr && backend->value.starts_with("etcd");
+  if (names_an_endpoint(reader) || etcd || step.num_nodes() == 1) return;
+  options.step_ports = slurm::rendezvous_ports(step);
+  if (const auto port = reader.value<int>(
+          "master-port", [](const std::string& text) { return parse_integer(text, 1, 65'535); })) {
+    options.step_ports = {*port};
+  }
+}
+
+}  // namespace
+
+void read_slurm_flags(FlagReader& reader, Options& options) {
+  options.requeue = !reader.has("no-requeue");
+  reader.take(
+      "requeue-before", [](const std::string& text) { return parse_seconds(text, true); },
+      options.requeue_before_ms);
+  if (options.standalone) return;
+  auto step = slurm::read_step([&reader](const char* name) { return reader.environment(name); });
+  if (!step) {
+    if (!names_an_endpoint(reader))
+      reader.fail(exit_error(kExitInvalidValue, "{}", step.error().message));
+    return;
+  }
+  if (!*step) return;
+  take_nodes(reader, options, **step);
+  take_workers(reader, options, **step);
+  take_rendezvous(reader, options, **step);
+  options.step = std::move(**step);
+}
+
+}  // namespace ddp::run

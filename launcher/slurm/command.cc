@@ -1,0 +1,128 @@
+#include "launcher/slurm/command.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "common/base/check.h"
+#include "common/base/clock.h"
+#include "common/base/unique_fd.h"
+
+extern char** environ;
+
+namespace ddp::slurm {
+namespace {
+
+constexpr Duration kLimit{60'000};
+constexpr std::size_t kMaxInput = 32u << 10;  // Fits into a pipe.
+
+struct SpawnSettings {
+  SpawnSettings(int input, int output) {
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+    ::posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
+    ::posix_spawnattr_init(&attributes);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::posix_spawnattr_setsigmask(&attributes, &set);
+    for (const int number : {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&set, number);
+    ::posix_spawnattr_setsigdefault(&attributes, &set);
+  }
+  ~SpawnSettings() {
+    ::posix_spawnattr_destroy(&attributes);
+    ::posix_spawn_file_actions_destroy(&actions);
+  }
+  SpawnSettings(const SpawnSettings&) = delete;
+  SpawnSettings& operator=(const SpawnSettings&) = delete;
+
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+};
+
+struct Pipe {
+  UniqueFd read_end, write_end;
+  bool open() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return false;
+    // Above the numbers that become the program's own.
+    read_end.reset(::fcntl(UniqueFd(ends[0]).get(), F_DUPFD_CLOEXEC, 10));
+    write_end.reset(::fcntl(UniqueFd(ends[1]).get(), F_DUPFD_CLOEXEC, 10));
+    return read_end && write_end;
+  }
+};
+
+// Up to the end of the pipe; false at the deadline.
+bool read_all(int pipe, TimePoint deadline, std::string& text) {
+  std::array<char, 4096> buffer;
+  for (;;) {
+    const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
+    pollfd item{pipe, POLLIN, 0};
+    const int ready = ::poll(&item, 1, static_cast<int>(std::max<Duration::rep>(left, 0)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return false;
+    const ssize_t size = ::read(pipe, buffer.data(), buffer.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return size == 0;
+    text.append(buffer.data(), static_cast<std::size_t>(size));
+  }
+}
+
+}  // namespace
+
+Result<FinishedCommand> run_command(const std::vector<std::string>& command,
+                                    std::string_view input) {
+  DDP_CHECK(!command.empty() && input.size() <= kMaxInput);
+  Pipe in;
+  Pipe out;
+  if (!in.open() || !out.open()) {
+    return make_error(Errc::kIo, "{}: no pipe: {}", command.front(),
+                      std::generic_category().message(errno));
+  }
+  std::vector<std::string> words = command;
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const SpawnSettings settings(in.read_end.get(), out.write_end.get());
+  pid_t pid = 0;
+  const int error = ::posix_spawnp(&pid, argv.front(), &settings.actions, &settings.attributes,
+                                   argv.data(), environ);
+  if (error != 0) {
+    return make_error(error == ENOENT ? Errc::kNotFound : Errc::kIo, "{}",
+                      error == ENOENT
+                          ? command.front() + " is not in PATH here"
+                          : command.front() + ": " + std::generic_category().message(error));
+  }
+  // A program that ends without reading is no reason to die; the pipe holds all of the input.
+  in.read_end.reset();
+  sigset_t pipe_signal;
+  ::sigemptyset(&pipe_signal);
+  ::sigaddset(&pipe_signal, SIGPIPE);
+  sigset_t before;
+  ::sigprocmask(SIG_BLOCK, &pipe_signal, &before);
+  [[maybe_unused]] const ssize_t written = ::write(in.write_end.get(), input.data(), input.size());
+  const timespec now{};
+  ::sigtimedwait(&pipe_signal, nullptr, &now);
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  in.write_end.reset();
+  out.write_end.reset();
+
+  FinishedCommand finished;
+  // Not reaped, so the number is its own.
+  if (!read_all(out.read_end.get(), Clock::now() + kLimit, finished.output)) ::kill(pid, SIGKILL);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  finished.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  return finished;
+}
+
+}  // namespace ddp::slurm

@@ -1,0 +1,87 @@
+#include "launcher/slurm/task_door.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "common/wire/frame.h"
+#include "common/wire/task_messages.h"
+
+namespace ddp::slurm {
+namespace {
+
+constexpr int kBacklog = 1'024;
+// Lower numbers may be replaced in the agent by what it is given.
+constexpr int kLowestFd = 10;
+
+bool readable(int fd, TimePoint deadline) {
+  for (;;) {
+    const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
+    pollfd item{fd, POLLIN, 0};
+    const int ready = ::poll(&item, 1, static_cast<int>(std::max<Duration::rep>(left.count(), 0)));
+    if (ready >= 0 || errno != EINTR) return ready > 0;
+  }
+}
+
+// Takes what the task has said: a unix socket that is closed on unread bytes takes back what it has
+// sent.
+void read_all(int socket) {
+  std::array<char, 16 * 1024> buffer;
+  while (::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT) > 0) {
+  }
+}
+
+}  // namespace
+
+std::string task_socket_name(const Step& step) {
+  return fmt::format("ddp-run tasks {} {}", step.run_id(), step.node_rank);
+}
+
+Result<UniqueFd> open_task_door(const Step& step) {
+  const std::string name = task_socket_name(step);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::size_t size = std::min(name.size(), sizeof(address.sun_path) - 1);
+  std::copy_n(name.begin(), size, address.sun_path + 1);
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+  UniqueFd door(::fcntl(socket.get(), F_DUPFD, kLowestFd));
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+  if (::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(door.get(), kBacklog) != 0) {
+    const int error = errno;
+    return make_error(error == EADDRINUSE ? Errc::kExists : Errc::kIo,
+                      "the socket @{} for the tasks of this node: {}", name,
+                      std::generic_category().message(error));
+  }
+  return door;
+}
+
+void dismiss_tasks(const UniqueFd& door, int exit_code, int count, Duration limit) {
+  const std::string frame = wire::encode_frame(wire::encode(wire::Dismiss{exit_code}));
+  const TimePoint deadline = Clock::now() + limit;
+  for (int dismissed = 0; dismissed < count && readable(door.get(), deadline);) {
+    const UniqueFd task(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!task) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    // Its greeting comes at once; a connection without one is not a task's.
+    if (!readable(task.get(), std::min(deadline, Clock::now() + Duration(200)))) continue;
+    read_all(task.get());
+    if (::send(task.get(), frame.data(), frame.size(), MSG_NOSIGNAL) ==
+        static_cast<ssize_t>(frame.size()))
+      ++dismissed;
+    ::shutdown(task.get(), SHUT_WR);
+    read_all(task.get());
+  }
+}
+
+}  // namespace ddp::slurm

@@ -1,0 +1,143 @@
+// What ddp-run makes of a SLURM step: options where no flag says otherwise, and the plan.
+#include <string>
+#include <vector>
+
+#include "launcher/ddp_run/job_plan.h"
+#include "tests/unit/launcher/ddp_run_lines.h"
+#include "tests/unit/launcher/slurm_environment.h"
+
+namespace ddp::run {
+namespace {
+
+using slurm::one_task_a_node;
+using slurm::two_tasks_a_node;
+using slurm::with;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+Environment step_node(int rank) {
+  const std::string text = std::to_string(rank);
+  return with(one_task_a_node(), {{"SLURM_NODEID", text}, {"SLURM_PROCID", text}});
+}
+
+Machine slurm_machine(int gpus) {
+  return Machine{"vm", [] { return 6; }, [gpus] { return gpus; },
+                 [](const std::string& host) {
+                   return HostPlace{host == "vm", false, host == "vm" ? "10.0.0.7" : host};
+                 }};
+}
+
+TEST(SlurmFlags, AStepSaysAllThatIsNeeded) {
+  const Options options = options_of({"train"}, step_node(1));
+  ASSERT_TRUE(options.step);
+  EXPECT_EQ(options.min_nodes, 3);
+  EXPECT_EQ(options.max_nodes, 3);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_TRUE(options.node_rank_is_slurms);
+  EXPECT_EQ(options.job_id, "17.0.0");
+  EXPECT_FALSE(options.endpoint);
+  EXPECT_EQ(options.step_ports.size(), 16U);
+  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kDevices);
+  EXPECT_TRUE(options.requeue);
+  EXPECT_TRUE(options.warnings.empty());
+}
+
+TEST(SlurmFlags, WhatAFlagSaysWins) {
+  const Options options =
+      options_of({"--nnodes", "2:3", "--nproc-per-node", "4", "--rdzv-id", "mine", "--node-rank",
+                  "0", "--rdzv-endpoint", "head:29500", "--no-requeue", "train"},
+                 step_node(1));
+  EXPECT_EQ(options.min_nodes, 2);
+  EXPECT_EQ(options.max_nodes, 3);
+  EXPECT_EQ(options.nproc.number, 4);
+  EXPECT_EQ(options.job_id, "mine");
+  EXPECT_EQ(options.node_rank, 0);
+  EXPECT_FALSE(options.node_rank_is_slurms);
+  ASSERT_TRUE(options.endpoint);
+  EXPECT_EQ(options.endpoint->host, "head");
+  EXPECT_TRUE(options.step_ports.empty());
+  EXPECT_FALSE(options.requeue);
+
+  EXPECT_THAT(options_of({"--master-port", "4711", "train"}, step_node(1)).step_ports,
+              ElementsAre(4711));
+  const Options alone = options_of({"--standalone", "train"}, step_node(1));
+  EXPECT_FALSE(alone.step);
+  EXPECT_EQ(alone.max_nodes, 1);
+}
+
+TEST(SlurmFlags, NodesBeyondThoseAskedForAreSparesWithoutARank) {
+  EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(1)).node_rank, 1);
+  EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(2)).node_rank, -1);
+}
+
+TEST(SlurmFlags, AStepOfOneNodeNeedsNoEndpoint) {
+  const Options options =
+      options_of({"train"}, with(one_task_a_node(), {{"SLURM_STEP_NODELIST", "n1"},
+                                                     {"SLURM_STEP_NUM_NODES", "1"},
+                                                     {"SLURM_STEP_NUM_TASKS", "1"},
+                                                     {"SLURM_STEP_TASKS_PER_NODE", "1"}}));
+  EXPECT_TRUE(options.step);
+  EXPECT_TRUE(options.step_ports.empty());
+  EXPECT_EQ(options.max_nodes, 1);
+}
+
+TEST(SlurmFlags, TasksAreWorkers) {
+  const Options options = options_of({"train"}, two_tasks_a_node());
+  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kNumber);
+  EXPECT_EQ(options.nproc.number, 2);
+  EXPECT_EQ(options.max_nodes, 2);
+  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_TRUE(is_follower(options));
+  for (const char* count : {"2", "gpu", "auto"})
+    EXPECT_EQ(options_of({"--nproc-per-node", count, "train"}, two_tasks_a_node()).nproc.number, 2);
+  const auto cyclic = with(two_tasks_a_node(), {{"SLURM_PROCID", "1"}, {"SLURM_LOCALID", "0"}});
+  EXPECT_THAT(options_of({"train"}, cyclic).warnings, ElementsAre(HasSubstr("srun -m block")));
+}
+
+TEST(SlurmFlags, WhatCannotBeIsRefused) {
+  const auto refusal = [](const Arguments& arguments, const Environment& environment) {
+    const auto options = parse(arguments, environment);
+    EXPECT_FALSE(options);
+    return options ? std::string() : options.error().message;
+  };
+  EXPECT_THAT(refusal({"--nnodes", "4", "train"}, step_node(0)),
+              HasSubstr("--nnodes 4: the SLURM step has 3 nodes"));
+  EXPECT_THAT(refusal({"--nproc-per-node", "8", "train"}, two_tasks_a_node()),
+              HasSubstr("--nproc-per-node 8: srun has started 2 tasks on this node"));
+  EXPECT_THAT(refusal({"--standby", "1", "train"}, two_tasks_a_node()),
+              HasSubstr("--standby 1: a standby has no task"));
+  const auto half = with(step_node(0), {{"SLURM_STEP_NODELIST", ""}});
+  EXPECT_THAT(refusal({"train"}, half), HasSubstr("SLURM_STEP_NODELIST is not set"));
+  EXPECT_TRUE(parse({"--nnodes", "3", "--rdzv-endpoint", "n:1", "train"}, half));
+}
+
+TEST(SlurmPlan, TheFirstNodeHostsAtAnAddressOfItsOwn) {
+  const auto first = plan_job(options_of({"train"}, step_node(0)), slurm_machine(0));
+  ASSERT_TRUE(first);
+  EXPECT_TRUE(first->host);
+  EXPECT_EQ(first->bind_address, "");
+  EXPECT_EQ(first->spec.coordinator_host, "10.0.0.7");
+  EXPECT_EQ(first->spec.host, "n1");
+  EXPECT_EQ(first->spec.nproc, 1);
+  EXPECT_TRUE(first->spec.signals_from_launcher);
+  EXPECT_FALSE(first->spec.in_tasks);
+  const auto second = plan_job(options_of({"train"}, step_node(1)), slurm_machine(4));
+  ASSERT_TRUE(second);
+  EXPECT_FALSE(second->host);
+  EXPECT_EQ(second->spec.coordinator_host, "n1");
+  EXPECT_EQ(second->step_ports, first->step_ports);
+  EXPECT_EQ(second->spec.host, "n2");
+  EXPECT_EQ(second->spec.node_rank, 1);
+  EXPECT_EQ(second->spec.nproc, 4);
+}
+
+TEST(SlurmPlan, OutsideAStepNothingOfItIsThere) {
+  const auto plan = plan_job(options_of({"train"}), slurm_machine(0));
+  ASSERT_TRUE(plan);
+  EXPECT_FALSE(plan->step);
+  EXPECT_FALSE(plan->requeue);
+  EXPECT_FALSE(plan->spec.signals_from_launcher);
+}
+
+}  // namespace
+}  // namespace ddp::run
