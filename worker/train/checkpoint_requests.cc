@@ -1,6 +1,7 @@
 #include "worker/train/checkpoint_requests.h"
 
 #include <signal.h>
+#include <sys/types.h>
 
 #include <algorithm>
 #include <array>
@@ -12,16 +13,38 @@ namespace {
 // Set by handlers.
 std::atomic<int> checkpoints_wanted = 0;
 std::atomic<bool> stop_wanted = false;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
-
-void want_checkpoint(int /*signal*/) { ++checkpoints_wanted; }
-void want_stop(int /*signal*/) { stop_wanted = true; }
+std::atomic<int> stops_seen = 0;
+std::atomic<pid_t> first_sender = 0;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
+              std::atomic<pid_t>::is_always_lock_free);
 
 void handle(int signal, void (*handler)(int), int flags) {
   struct sigaction action = {};
   action.sa_handler = handler;
   action.sa_flags = flags;
   ::sigaction(signal, &action, nullptr);
+}
+
+void want_checkpoint(int /*signal*/) { ++checkpoints_wanted; }
+
+void want_stop(int signal, siginfo_t* info, void* /*context*/) {
+  const int seen = ++stops_seen;
+  if (seen == 1) {
+    first_sender = info->si_pid;
+    stop_wanted = true;
+    return;
+  }
+  if (seen == 2 && info->si_pid != first_sender) return;
+  // It ends the process when this handler has returned.
+  handle(signal, SIG_DFL, 0);
+  ::raise(signal);
+}
+
+void handle_stop() {
+  struct sigaction action = {};
+  action.sa_sigaction = want_stop;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  ::sigaction(SIGTERM, &action, nullptr);
 }
 
 }  // namespace
@@ -37,8 +60,8 @@ CheckpointRequests::Listening::Listening(CheckpointRequests& requests) : request
   requests_.next_ = 0;
   requests_.interval_ = 1;
   requests_.last_step_ = -1;
-  // The second one has its usual effect.
-  handle(SIGTERM, want_stop, static_cast<int>(SA_RESTART | SA_RESETHAND));
+  stops_seen = 0;
+  handle_stop();
 }
 
 CheckpointRequests::Listening::~Listening() {

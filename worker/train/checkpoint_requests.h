@@ -14,7 +14,9 @@ namespace ddp::train {
 //
 // SIGUSR1 is caught from construction on. SIGTERM is caught only while a Listening lives, that is
 // while there are steps at whose end somebody looks; otherwise it ends the process as ever. A
-// second SIGTERM ends it at once.
+// second SIGTERM ends it at once, unless it is the first one's copy: SLURM sends it to every
+// process of a step, and the agent passes on its own. So one from another process than the first
+// counts as a copy, once.
 class CheckpointRequests {
  public:
   // channel outlives the object.
