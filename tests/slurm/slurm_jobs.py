@@ -1,0 +1,326 @@
+#!/usr/bin/env python3
+"""ddp-run under a real SLURM of three nodes: both task layouts, what is killed, signals and the time limit, requeues, arrays.
+
+usage: slurm_jobs.py BIN_DIR [CASE...]
+
+BIN_DIR holds ddp-run and, for the cases that train, ddp-train. Without cases, all of them (with DDP_TEST_FULL=1 also those that
+wait for SLURM's clock). Skips (status 77) where SLURM is not installed or this is not root.
+"""
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
+import slurm as slurm_support
+
+LIMIT_S = 120
+SKIPPED = 77
+BIN = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path()
+DDP_RUN = str(BIN / "ddp-run")
+# About four seconds of steps on an idle machine, in steps of a few milliseconds.
+TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--batch-size", "64",
+            "--threads", "1", "--log-every", "1000", "--epochs"]
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+class Job:
+    """A command of SLURM that runs in the foreground: srun or salloc."""
+
+    def __init__(self, slurm, folder, *command):
+        self.out_path, self.err_path = folder / "out", folder / "err"
+        self.process = subprocess.Popen([slurm_support.find(command[0]), *map(str, command[1:])], cwd=folder,
+                                        env=slurm.environment, stdin=subprocess.DEVNULL, stdout=open(self.out_path, "wb"),
+                                        stderr=open(self.err_path, "wb"))
+
+    @property
+    def out(self):
+        return self.out_path.read_text(errors="replace")
+
+    @property
+    def err(self):
+        return self.err_path.read_text(errors="replace")
+
+    def wait(self, limit_s=LIMIT_S):
+        try:
+            return self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise TimeoutError(f"not over within {limit_s} s:\n{self.out}\n{self.err}")
+
+    def ends_with(self, status):
+        check(self.wait() == status, f"status {self.process.returncode}, not {status}:\n{self.out}\n{self.err}")
+        return self
+
+
+def lines_with(text, pattern):
+    return sorted(re.findall(pattern, text))
+
+
+def wait_for_files(folder, names):
+    jobs.wait_until(lambda: all((folder / name).exists() and (folder / name).read_text().endswith("\n") for name in names),
+                    LIMIT_S, f"{', '.join(names)} in {folder}")
+
+
+def script(text):
+    return ["--no-python", "/bin/sh", "-c", text]
+
+
+# ---- both layouts ----
+
+def one_task_a_node(slurm, folder):
+    job = Job(slurm, folder, "srun", "-N3", DDP_RUN, *script(
+        "echo $RANK of $WORLD_SIZE is node $SLURM_NODEID: $SLURMD_NODENAME of run $TORCHELASTIC_RUN_ID at $MASTER_PORT")
+              ).ends_with(0)
+    found = lines_with(job.out, r"(\d) of 3 is node (\d): (n\d) of run (\d+\.\d+\.\d+) at (\d+)")
+    check([line[:3] for line in found] == [("0", "0", "n1"), ("1", "1", "n2"), ("2", "2", "n3")], job.out)
+    check(len({line[3:] for line in found}) == 1 and 20000 <= int(found[0][4]) < 32000, job.out)
+
+
+def the_tasks_are_the_workers(slurm, folder):
+    job = Job(slurm, folder, "srun", "-N2", "--ntasks-per-node=2", "--cpu-bind=map_cpu:0,1", DDP_RUN, *script(
+        "cpus() { while read name list; do [ $name = Cpus_allowed_list: ] && echo $list; done < /proc/$1/status; }; "
+        "echo $RANK of $WORLD_SIZE is task $SLURM_PROCID: $LOCAL_RANK=$SLURM_LOCALID, CPUs $(cpus self) of $(cpus $PPID), "
+        "$OMP_NUM_THREADS threads.")).ends_with(0)
+    found = lines_with(job.out, r"(\d) of 4 is task (\d): (\d)=(\d), CPUs (\d) of (\d), 1 threads\.")
+    check([line[:2] for line in found] == [(str(rank), str(rank)) for rank in range(4)], job.out)
+    check(all(line[2] == line[3] and line[4] == line[5] == line[2] for line in found), job.out)
+
+
+def nodes_with_different_numbers_of_tasks(slurm, folder):
+    job = Job(slurm, folder, "srun", "-N2", "-n3", "-m", "block", DDP_RUN,
+              *script("echo $RANK of $WORLD_SIZE is task $SLURM_PROCID, $LOCAL_WORLD_SIZE here.")).ends_with(0)
+    check(lines_with(job.out, r"(\d) of 3 is task (\d), (\d) here\.") ==
+          [("0", "0", "2"), ("1", "1", "2"), ("2", "2", "1")], job.out)
+
+
+def two_steps_share_the_nodes(slurm, folder):
+    """Each finds its own rendezvous."""
+    text = (f"#!/bin/bash\nfor step in 1 2; do srun --overlap -N2 {DDP_RUN} --no-python /bin/sh -c "
+            "'echo step $SLURM_STEP_ID: $RANK of $WORLD_SIZE, run $TORCHELASTIC_RUN_ID.' & done; wait\n")
+    number = batch(slurm, folder, text, "-N2")
+    slurm.wait_for_state(number, ["COMPLETED", "FAILED"], LIMIT_S)
+    found = lines_with(output(folder), r"step (\d): (\d) of 2, run \d+\.(\d)\.0\.")
+    check(found == [("0", "0", "0"), ("0", "1", "0"), ("1", "0", "1"), ("1", "1", "1")], output(folder))
+
+
+# ---- what fails and what is killed ----
+
+def everybody_leaves_with_the_first_failures_status(slurm, folder):
+    for flags in ([], ["--kill-on-bad-exit=1"], ["--ntasks-per-node=2"], ["--ntasks-per-node=2", "--kill-on-bad-exit=1"]):
+        job = Job(slurm, folder, "srun", "-N3", *flags, DDP_RUN, *script(
+            "[ $RANK = 2 ] && { echo the root of it >&2; exit 7; }; exec /bin/sleep 1000")).ends_with(7)
+        reports = job.err.count("the root of it")
+        check(reports >= 1 and "exit code 7" in job.err, job.err)
+
+
+def a_killed_worker_starts_again(slurm, folder):
+    for flags in (["-N3"], ["-N2", "--ntasks-per-node=2"]):
+        job = Job(slurm, folder, "srun", *flags, DDP_RUN, "--max-restarts", "1", *script(
+            "[ $RANK.$DDP_ROUND = 1.0 ] && kill -9 $$; [ $DDP_ROUND = 0 ] && exec /bin/sleep 1000; echo $RANK again")
+                  ).ends_with(0)
+        ranks = 3 if flags == ["-N3"] else 4
+        check(lines_with(job.out, r"(\d) again") == [str(rank) for rank in range(ranks)], job.out)
+
+
+def a_killed_node_is_done_without(slurm, folder):
+    job = Job(slurm, folder, "srun", "--no-kill", "-N3", DDP_RUN, "--nnodes", "2:3", "--max-restarts", "1", "--last-call", "1",
+              "--shutdown-timeout", "2", *script(
+                  "echo $$ > here.$RANK.$DDP_ROUND; [ $WORLD_SIZE = 3 ] && exec /bin/sleep 1000; echo $RANK of $WORLD_SIZE"))
+    wait_for_files(folder, ["here.0.0", "here.1.0", "here.2.0"])
+    slurm.kill_node("n3")
+    jobs.wait_until(lambda: lines_with(job.out, r"\d of \d") == ["0 of 2", "1 of 2"], LIMIT_S, "two nodes that go on")
+    job.wait()
+    slurm.start_node("n3")
+    jobs.wait_until(slurm.all_idle, LIMIT_S, "three nodes again")
+
+
+# ---- batch jobs ----
+
+def batch(slurm, folder, text, *flags):
+    path = folder / "job.sh"
+    path.write_text(text)
+    return slurm.submit(path, "--chdir", folder, "--output", folder / "out", "--open-mode=append", "--requeue", *flags)
+
+
+def output(folder):
+    path = folder / "out"
+    return path.read_text(errors="replace") if path.exists() else ""
+
+
+def the_body_is_one_line(slurm, folder):
+    """A Python script, as in torchrun's own documentation."""
+    (folder / "train.py").write_text(
+        "import os, sys\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'], 'with', sys.argv[1:], flush=True)\n")
+    number = batch(slurm, folder, f"#!/bin/bash\nsrun {DDP_RUN} train.py --epochs 3\n", "-N3")
+    slurm.wait_for_state(number, ["COMPLETED"], LIMIT_S)
+    check(lines_with(output(folder), r"(\d) of 3 with \['--epochs', '3'\]") == ["0", "1", "2"], output(folder))
+
+
+def without_srun_it_says_what_to_type(slurm, folder):
+    number = batch(slurm, folder, f"#!/bin/bash\n{DDP_RUN} --max-restarts 3 train.py 'a b'\n", "-N2")
+    slurm.wait_for_state(number, ["FAILED"], LIMIT_S)
+    check("No such file" in output(folder) or "train.py" in output(folder), output(folder))
+    (folder / "train.py").write_text("")
+    number = batch(slurm, folder, f"#!/bin/bash\n{DDP_RUN} --max-restarts 3 train.py 'a b'\n", "-N2")
+    slurm.wait_for_state(number, ["FAILED"], LIMIT_S)
+    check("type: srun ddp-run --max-restarts 3 train.py 'a b'" in output(folder), output(folder))
+    check(slurm.job(number)["ExitCode"] == "64:0", slurm.job(number))
+    job = Job(slurm, folder, "salloc", "-N2", DDP_RUN, "train.py").ends_with(64)
+    check("type: srun ddp-run train.py" in job.err, job.err)
+
+
+def train_command(folder, epochs, *flags):
+    return " ".join([f"srun {DDP_RUN}", *flags, str(BIN / "ddp-train"), *TRAINING, str(epochs), "--checkpoint-dir",
+                     str(folder / "checkpoints"), "--summary", str(folder / "summary.json")])
+
+
+def undisturbed(epochs):
+    """The bytes of the training on two ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([DDP_RUN, "--standalone", "--nproc-per-node", "2", str(BIN / "ddp-train"), *TRAINING, str(epochs),
+                        "--summary", f"{folder}/summary.json"], check=True, stdout=subprocess.DEVNULL)
+        return jobs.summary(f"{folder}/summary.json")["weights_sha256"]
+
+
+def has_checkpoint(folder):
+    return any((folder / "checkpoints").glob("step-*/manifest.json"))
+
+
+def let_it_go_on(slurm, number, restarts):
+    """Waits until the job is back in the queue and starts it without SLURM's pause of two minutes, but not in the second in
+    which it was taken back: slurmd tells old orders from new ones by seconds."""
+    def requeued():
+        job = slurm.job(number)
+        return job.get("Restarts") == str(restarts) and job.get("JobState") == "PENDING"
+    jobs.wait_until(requeued, LIMIT_S, f"restart {restarts} of job {number}: {slurm.job(number)}")
+    slurm.call("scontrol", "update", f"JobId={number}", "StartTime=now+3")
+
+
+def ends_with_the_same_bytes(slurm, folder, number, epochs, restarts):
+    state = slurm.wait_for_state(number, ["COMPLETED", "FAILED", "TIMEOUT", "CANCELLED"], LIMIT_S)
+    check(state == "COMPLETED", f"{slurm.job(number)}\n{output(folder)}")
+    summary = jobs.summary(folder / "summary.json")
+    check(summary["resumed_from_step"] > 0, f"{summary}\n{output(folder)}")
+    check(summary["weights_sha256"] == undisturbed(epochs), f"other bytes: {summary}\n{output(folder)}")
+    check(slurm.job(number)["Restarts"] == str(restarts), slurm.job(number))
+
+
+def a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes(slurm, folder):
+    for layout, flags in (("nodes", ["-N2"]), ("tasks", ["-N1", "--ntasks-per-node=2"])):
+        place = folder / layout
+        place.mkdir()
+        number = batch(slurm, place, f"#!/bin/bash\n{train_command(place, 8)}\n", *flags)
+        jobs.wait_until(lambda: has_checkpoint(place), LIMIT_S, "a first checkpoint")
+        slurm.call("scancel", "--signal=USR1", str(number))
+        let_it_go_on(slurm, number, 1)
+        ends_with_the_same_bytes(slurm, place, number, 8, 1)
+        check("was put back into the queue" in output(place), output(place))
+
+
+def the_end_of_the_time_is_announced_by_ddp_run_itself(slurm, folder):
+    """A limit of a minute, nine tenths of which are kept free: the checkpoint is due after six seconds."""
+    epochs = 40
+    number = batch(slurm, folder, f"#!/bin/bash\n{train_command(folder, epochs, '--requeue-before', '54')}\n", "-N2", "-t", "1")
+    restarts = 0
+    while True:
+        job = jobs.wait_until(lambda: slurm.job(number) if slurm.job(number)["JobState"] in (
+            "COMPLETED", "FAILED", "TIMEOUT", "CANCELLED") or slurm.job(number)["Restarts"] == str(restarts + 1) else None,
+            LIMIT_S, f"an end or a requeue: {slurm.job(number)}")
+        if job["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"):
+            break
+        restarts += 1
+        let_it_go_on(slurm, number, restarts)
+    check(restarts > 0, f"it was over before its time was\n{output(folder)}")
+    ends_with_the_same_bytes(slurm, folder, number, epochs, restarts)
+
+
+def slurms_own_limit_is_a_requeue(slurm, folder):
+    """SIGTERM at the end of the job's time; SLURM looks at its clock every half minute."""
+    epochs = 1000
+    number = batch(slurm, folder, f"#!/bin/bash\n{train_command(folder, epochs, '--requeue-before', '0')}\n", "-N2", "-t", "1")
+    let_it_go_on(slurm, number, 1)
+    slurm.wait_for_state(number, ["RUNNING"], LIMIT_S)
+    jobs.wait_until(lambda: "resum" in output(folder), LIMIT_S, "a training that goes on")
+    slurm.call("scancel", str(number))
+    slurm.wait_for_state(number, ["CANCELLED"], LIMIT_S)
+
+
+def a_cancelled_job_stays_cancelled(slurm, folder):
+    number = batch(slurm, folder, f"#!/bin/bash\n{train_command(folder, 1000)}\n", "-N2")
+    jobs.wait_until(lambda: has_checkpoint(folder), LIMIT_S, "a checkpoint")
+    slurm.call("scancel", str(number))
+    slurm.wait_for_state(number, ["CANCELLED"], LIMIT_S)
+    jobs.wait_until(lambda: slurm.all_idle(), LIMIT_S, "idle nodes")
+    check(slurm.job(number)["Restarts"] == "0", slurm.job(number))
+
+
+def of_an_array_one_job_goes_on_later(slurm, folder):
+    text = (f"#!/bin/bash\nsrun {DDP_RUN} --no-python /bin/sh -c 'echo $SLURM_ARRAY_TASK_ID start $SLURM_RESTART_COUNT.; "
+            "echo $$ > pid.$SLURM_ARRAY_TASK_ID; [ -n \"$SLURM_RESTART_COUNT\" ] || while ! [ -s go ]; do sleep 0.05; done; "
+            "echo $SLURM_ARRAY_TASK_ID done.'\n")
+    number = batch(slurm, folder, text, "-N1", "--array=0-1")
+    wait_for_files(folder, ["pid.0", "pid.1"])
+    slurm.call("scancel", "--signal=USR1", f"{number}_1")
+    let_it_go_on(slurm, f"{number}_1", 1)
+    slurm.wait_for_state(f"{number}_1", ["COMPLETED"], LIMIT_S)
+    (folder / "go").write_text("now\n")
+    slurm.wait_for_state(f"{number}_0", ["COMPLETED"], LIMIT_S)
+    check(slurm.job(f"{number}_0")["Restarts"] == "0", output(folder))
+    check(lines_with(output(folder), r"(\d) (start|done) ?(\d?)\.") ==
+          [("0", "done", ""), ("0", "start", ""), ("1", "done", ""), ("1", "start", ""), ("1", "start", "1")], output(folder))
+
+
+PLAIN = [one_task_a_node, the_tasks_are_the_workers, nodes_with_different_numbers_of_tasks, two_steps_share_the_nodes,
+         everybody_leaves_with_the_first_failures_status, a_killed_worker_starts_again, a_killed_node_is_done_without,
+         the_body_is_one_line, without_srun_it_says_what_to_type, of_an_array_one_job_goes_on_later]
+TRAINS = [a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes, the_end_of_the_time_is_announced_by_ddp_run_itself,
+          a_cancelled_job_stays_cancelled]
+LONG = [slurms_own_limit_is_a_requeue]
+
+
+def main():
+    reason = slurm_support.reason_to_skip()
+    if reason:
+        print(f"SKIPPED: {reason}")
+        return SKIPPED
+    cases = PLAIN + (TRAINS if (BIN / "ddp-train").exists() else [])
+    cases += LONG if os.environ.get("DDP_TEST_FULL") == "1" and (BIN / "ddp-train").exists() else []
+    if len(sys.argv) > 2:
+        cases = [case for case in PLAIN + TRAINS + LONG if case.__name__ in sys.argv[2:]]
+        check(len(cases) == len(sys.argv) - 2, f"there are {', '.join(case.__name__ for case in PLAIN + TRAINS + LONG)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    # slurmstepd's sockets lie in this folder, and their names are short.
+    with tempfile.TemporaryDirectory(prefix="slurm.") as base:
+        slurm = slurm_support.Slurm(Path(base) / "d")
+        try:
+            slurm.start()
+            for case in cases:
+                folder = Path(base) / case.__name__
+                folder.mkdir()
+                began = time.monotonic()
+                try:
+                    case(slurm, folder)
+                except BaseException:
+                    for said in [path for name in ("out", "err") for path in sorted(folder.rglob(name))]:
+                        print(f"--- {said.relative_to(base)}\n{said.read_text(errors='replace')[-8000:]}", flush=True)
+                    raise
+                print(f"{case.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+                jobs.wait_until(slurm.all_idle, LIMIT_S, f"idle nodes after {case.__name__}")
+        finally:
+            slurm.stop()
+        left = slurm.processes()
+        check(not left, f"left behind: {[jobs.program_of(pid) for pid in left]}")
+    return 0
+
+
+sys.exit(main())
