@@ -54,7 +54,7 @@ std::int64_t checkpoint_moment_ms(std::int64_t end_time, std::int64_t before_ms)
   const std::int64_t now_ms = static_cast<std::int64_t>(std::time(nullptr)) * 1'000;
   const std::int64_t left_ms = end_time * 1'000 - now_ms;
   if (before_ms <= 0 || left_ms <= 0) return 0;
-  return end_time * 1'000 - std::min(before_ms, left_ms - left_ms / 10);
+  return end_time * 1'000 - std::min(before_ms, left_ms - left_ms / 20);
 }
 
 }  // namespace

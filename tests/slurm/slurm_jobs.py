@@ -6,6 +6,7 @@ usage: slurm_jobs.py BIN_DIR [CASE...]
 BIN_DIR holds ddp-run and, for the cases that train, ddp-train. Without cases, all of them (with DDP_TEST_FULL=1 also those that
 wait for SLURM's clock). Skips (status 77) where SLURM is not installed or this is not root.
 """
+import functools
 import os
 import re
 import signal
@@ -23,7 +24,8 @@ LIMIT_S = 120
 SKIPPED = 77
 BIN = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path()
 DDP_RUN = str(BIN / "ddp-run")
-# About four seconds of steps on an idle machine, in steps of a few milliseconds.
+# With so many epochs, some seven seconds on an idle machine, in steps of some milliseconds.
+EPOCHS = 20
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--batch-size", "64",
             "--threads", "1", "--log-every", "1000", "--epochs"]
 
@@ -184,6 +186,7 @@ def train_command(folder, epochs, *flags):
                      str(folder / "checkpoints"), "--summary", str(folder / "summary.json")])
 
 
+@functools.lru_cache
 def undisturbed(epochs):
     """The bytes of the training on two ranks."""
     with tempfile.TemporaryDirectory() as folder:
@@ -219,18 +222,18 @@ def a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes(slurm, folder):
     for layout, flags in (("nodes", ["-N2"]), ("tasks", ["-N1", "--ntasks-per-node=2"])):
         place = folder / layout
         place.mkdir()
-        number = batch(slurm, place, f"#!/bin/bash\n{train_command(place, 8)}\n", *flags)
+        number = batch(slurm, place, f"#!/bin/bash\n{train_command(place, EPOCHS)}\n", *flags)
         jobs.wait_until(lambda: has_checkpoint(place), LIMIT_S, "a first checkpoint")
         slurm.call("scancel", "--signal=USR1", str(number))
         let_it_go_on(slurm, number, 1)
-        ends_with_the_same_bytes(slurm, place, number, 8, 1)
+        ends_with_the_same_bytes(slurm, place, number, EPOCHS, 1)
         check("was put back into the queue" in output(place), output(place))
 
 
 def the_end_of_the_time_is_announced_by_ddp_run_itself(slurm, folder):
-    """A limit of a minute, nine tenths of which are kept free: the checkpoint is due after six seconds."""
-    epochs = 40
-    number = batch(slurm, folder, f"#!/bin/bash\n{train_command(folder, epochs, '--requeue-before', '54')}\n", "-N2", "-t", "1")
+    """A limit of a minute, almost all of which is kept free: the checkpoint is due after three seconds."""
+    epochs = EPOCHS
+    number = batch(slurm, folder, f"#!/bin/bash\n{train_command(folder, epochs, '--requeue-before', '57')}\n", "-N2", "-t", "1")
     restarts = 0
     while True:
         job = jobs.wait_until(lambda: slurm.job(number) if slurm.job(number)["JobState"] in (
