@@ -2,8 +2,17 @@
 
 #include <nlohmann/json.hpp>
 
-namespace ddp::config {
+namespace ddp {
 
+// Where argument-dependent lookup finds them. Nobody but the agent reads this JSON.
+static void to_json(nlohmann::json& json, const Secret& secret) { json = secret.reveal(); }
+static void from_json(const nlohmann::json& json, Secret& secret) {
+  secret = Secret(json.get<std::string>());
+}
+
+namespace config {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(TlsFiles, certificate, key, ca)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankSet::Range, first, last)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RankSet, ranges)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(StreamMap::Entry, ranks, streams)
@@ -13,10 +22,11 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(OutputSpec, redirects, tee, loca
                                                 fold, status_line, console_timeout_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     JobSpec, job_id, node_id, host, local_addr, node_rank, coordinator_host, coordinator_port,
-    min_nodes, max_nodes, expected_hosts, nproc, max_restarts, join_timeout_ms, last_call_ms,
-    stop_timeout_ms, coordinator_timeout_ms, restart_on_start_failure, max_no_progress, scale_up_ms,
-    progress_timeout_ms, standby, program, command, role, log_dir, single_node_prefix, output,
-    in_tasks, successor, checkpoint_at_ms, signals_from_launcher)
+    rdzv_token, tls, tls_name, min_nodes, max_nodes, expected_hosts, nproc, max_restarts,
+    join_timeout_ms, last_call_ms, stop_timeout_ms, coordinator_timeout_ms,
+    restart_on_start_failure, max_no_progress, scale_up_ms, progress_timeout_ms, standby, program,
+    command, role, log_dir, single_node_prefix, output, in_tasks, successor, checkpoint_at_ms,
+    signals_from_launcher)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentResult, exit_code, summary, report, error,
                                                 last_round, restarts, has_checkpoint, at_time_limit)
 
@@ -47,4 +57,5 @@ Result<AgentResult> parse_agent_result(std::string_view json) {
   return parse<AgentResult>(json, "agent result");
 }
 
-}  // namespace ddp::config
+}  // namespace config
+}  // namespace ddp

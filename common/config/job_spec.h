@@ -7,7 +7,9 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/base/secret.h"
 #include "common/config/output_spec.h"
+#include "common/config/tls_files.h"
 
 namespace ddp::config {
 
@@ -22,6 +24,11 @@ struct JobSpec {
 
   std::string coordinator_host;  // Where to connect.
   int coordinator_port = 0;
+  // By which nodes and coordinator know each other; empty: none asked for. In the JSON, too.
+  Secret rdzv_token{};
+  TlsFiles tls{};  // None: the rendezvous is reached by plain TCP.
+  std::string
+      tls_name{};  // What the rendezvous's certificate must hold; empty: it may be any node.
 
   int min_nodes = 1;
   int max_nodes = 1;

@@ -1,0 +1,112 @@
+#include "common/config/rdzv_token.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+
+#include <string.h>
+
+#include "common/base/unique_fd.h"
+
+namespace ddp::config {
+namespace {
+
+constexpr std::size_t kRandomBytes = 32;
+
+Error unreadable(const std::string& path, int error) {
+  return make_error(Errc::kInvalidArgument, "{}: cannot be read: {}", path,
+                    std::generic_category().message(error));
+}
+
+Result<void> check_owner_and_mode(const std::string& path, int fd) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return unreadable(path, errno);
+  if (!S_ISREG(info.st_mode)) {
+    return make_error(Errc::kInvalidArgument, "{}: no regular file", path);
+  }
+  if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
+    return make_error(
+        Errc::kInvalidArgument,
+        "{}: others than its owner may read or write it (mode {:04o}); a secret is for "
+        "one user: chmod 600 {}",
+        path, info.st_mode & 07777u, path);
+  }
+  if (info.st_uid != ::geteuid() && info.st_uid != 0) {
+    return make_error(Errc::kInvalidArgument,
+                      "{}: belongs to user {}, who could change it; it must be this user's ({})",
+                      path, info.st_uid, ::geteuid());
+  }
+  return {};
+}
+
+}  // namespace
+
+Secret make_token() {
+  std::array<unsigned char, kRandomBytes> bytes{};
+  DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+            "getrandom failed");
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const unsigned char byte : bytes) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return Secret(std::move(text));
+}
+
+Result<Secret> parse_token(std::string_view text) {
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  if (text.ends_with('\r')) text.remove_suffix(1);
+  if (text.size() < kMinTokenBytes || text.size() > kMaxTokenBytes) {
+    return make_error(Errc::kInvalidArgument,
+                      "a token has {} to {} characters, this one is too {}; `openssl rand -hex 32` "
+                      "makes one",
+                      kMinTokenBytes, kMaxTokenBytes,
+                      text.size() < kMinTokenBytes ? "short" : "long");
+  }
+  const bool is_clean = std::all_of(text.begin(), text.end(), [](char letter) {
+    return static_cast<unsigned char>(letter) >= 0x20 && letter != 0x7F;
+  });
+  if (!is_clean) {
+    return make_error(Errc::kInvalidArgument,
+                      "a token is one line, and this one holds a control character; `openssl rand "
+                      "-hex 32` makes one");
+  }
+  return Secret(std::string(text));
+}
+
+Result<Secret> read_token_file(const std::string& path) {
+  // A pipe without a writer must not hold ddp-run up.
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) return unreadable(path, errno);
+  if (Result<void> safe = check_owner_and_mode(path, file.get()); !safe) return safe.error();
+  std::string text(kMaxTokenBytes + 3, '\0');  // One more than it may hold with its line break.
+  std::size_t size = 0;
+  while (size < text.size()) {
+    const ssize_t count = ::read(file.get(), text.data() + size, text.size() - size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return unreadable(path, errno);
+    if (count == 0) break;
+    size += static_cast<std::size_t>(count);
+  }
+  Result<Secret> token = parse_token(std::string_view(text).substr(0, size));
+  ::explicit_bzero(text.data(), text.size());
+  if (!token) return make_error(Errc::kInvalidArgument, "{}: {}", path, token.error().message);
+  return token;
+}
+
+void forget_token_variable() {
+  char* const value = std::getenv(kTokenVariable);
+  if (value == nullptr) return;
+  ::explicit_bzero(value, ::strlen(value));
+  ::unsetenv(kTokenVariable);
+}
+
+}  // namespace ddp::config
