@@ -20,6 +20,9 @@ find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
 # Likewise (agent/process/stacks.cc); beside the compiler's own headers.
 find_path(LIBDW_INCLUDE_DIR elfutils/libdwfl.h REQUIRED)
 
+# Likewise (common/auth, common/net): only jobs with a token or TLS load libcrypto and libssl.
+find_path(OPENSSL_INCLUDE_DIR openssl/hmac.h REQUIRED)
+
 # Standalone Asio is headers only. SYSTEM, so that our warnings do not judge it.
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
 add_library(ddp_asio INTERFACE)
