@@ -95,16 +95,45 @@ void ByteStream::read_some() {
                             std::generic_category().message(errno)));
     }
     const auto count = static_cast<std::size_t>(got);
-    if (!draining_) {
-      // A copy: the handler may replace itself while it runs.
-      const std::shared_ptr<Handler> handler = handler_;
-      handler->on_bytes({buffer.data(), count});
-    }
+    if (!draining_) deliver({buffer.data(), count});
     if (count < buffer.size()) break;
   }
 }
 
+void ByteStream::give(std::string_view bytes) {
+  // A copy: the handler may replace itself while it runs.
+  const std::shared_ptr<Handler> handler = handler_;
+  handler->on_bytes(bytes);
+}
+
+void ByteStream::deliver(std::string_view from_socket) {
+  if (!filter_) return give(from_socket);
+  std::string plain, answer;
+  const Result<void> accepted = filter_->receive(from_socket, plain, answer);
+  queue(answer);
+  if (!plain.empty() && is_open() && handler_) give(plain);
+  if (accepted || !is_open()) return;
+  refusal_ = std::make_unique<Error>(accepted.error());
+  filter_ = nullptr;
+  close_after_writes();
+}
+
+void ByteStream::set_filter(std::unique_ptr<StreamFilter> filter, std::string_view received) {
+  filter_ = std::move(filter);
+  std::string first;
+  filter_->begin(first);
+  queue(first);
+  if (!received.empty()) deliver(received);
+}
+
 void ByteStream::send(std::string_view bytes) {
+  if (!filter_ || bytes.empty() || !is_open()) return queue(bytes);
+  std::string to_socket;
+  filter_->send(bytes, to_socket);
+  queue(to_socket);
+}
+
+void ByteStream::queue(std::string_view bytes) {
   if (ended_ || draining_ || write_broken_ || bytes.empty()) return;
   if (queued_bytes() + bytes.size() > max_queued_bytes_ && queued_bytes() > 0) {
     return end(make_error(Errc::kIo, "{} does not read: {} bytes wait to be sent, the limit is {}",
@@ -162,6 +191,12 @@ void ByteStream::drained() {
 
 void ByteStream::close_after_writes() {
   if (ended_ || draining_) return;
+  if (filter_) {
+    std::string farewell;
+    filter_->finish(farewell);
+    queue(farewell);
+    if (ended_) return;
+  }
   draining_ = true;
   limit_draining();
   resume_reading();
@@ -186,7 +221,9 @@ bool ByteStream::close_socket() {
 
 void ByteStream::end(Error why) {
   if (!close_socket()) return;
-  if (draining_) {
+  if (refusal_) {
+    why = *refusal_;
+  } else if (draining_) {
     why = make_error(Errc::kAborted, "connection to {} closed by this side", remote());
   }
   asio::post(io_, [self = shared_from_this(), why = std::move(why)] {

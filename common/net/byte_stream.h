@@ -12,6 +12,7 @@
 #include "common/base/unique_fd.h"
 #include "common/net/poller.h"
 #include "common/net/socket_options.h"
+#include "common/net/stream_filter.h"
 #include "common/net/timer.h"
 
 namespace ddp::net {
@@ -32,6 +33,7 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
     //   kPeerLost  the peer closed or reset the connection, or stopped acknowledging
     //   kIo        more than max_queued_bytes wait to be sent
     //   kAborted   close_after_writes() has done its work
+    // or what the filter says of bytes that it does not accept.
     virtual void on_closed(const Error& why) = 0;
     // The queue has become empty after a write had to wait.
     virtual void on_drained() {}
@@ -47,6 +49,9 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   void set_options(const Options& options);
   // The first handler starts the reading.
   void set_handler(std::shared_ptr<Handler> handler);
+  // From now on `filter` lies between the socket and the handler; `received` has come from the
+  // socket and is for it.
+  void set_filter(std::unique_ptr<StreamFilter> filter, std::string_view received);
   // What the kernel does not take at once is queued. After the end it does nothing.
   void send(std::string_view bytes);
   // Stops calls of on_bytes() after the current one, and with them the noticing of the end.
@@ -75,6 +80,9 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   void on_ready(bool readable, bool writable) override;
   void watch();
   void read_some();
+  void deliver(std::string_view from_socket);
+  void give(std::string_view bytes);
+  void queue(std::string_view to_socket);
   std::size_t write_now(std::string_view bytes);
   void write_some();
   void drained();
@@ -88,6 +96,8 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   std::optional<Timer> linger_;  // Once draining.
   std::size_t max_queued_bytes_ = 0;
   std::shared_ptr<Handler> handler_;
+  std::unique_ptr<StreamFilter> filter_;
+  std::unique_ptr<Error> refusal_;  // The filter's, while it is told to the peer.
   asio::ip::tcp::endpoint local_;
   asio::ip::tcp::endpoint remote_;
   std::string writing_;            // Goes to the kernel piece by piece.

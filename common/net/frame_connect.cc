@@ -1,14 +1,12 @@
 // The connecting half of FrameConnection: addresses, the connection, the preambles.
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include <asio/buffer.hpp>
 #include <asio/post.hpp>
-#include <asio/write.hpp>
 
+#include "common/auth/handshake.h"
 #include "common/net/frame_connection.h"
 #include "common/net/socket_options.h"
 #include "common/wire/frame.h"
@@ -19,9 +17,10 @@ using asio::ip::tcp;
 
 namespace {
 
-// One call of FrameConnection::connect. Its handlers keep it alive; `callback` is empty once it has
-// run, and everything that comes after that is void.
-struct ConnectAttempt : std::enable_shared_from_this<ConnectAttempt> {
+// One call of FrameConnection::connect: addresses, a connection, and what both sides say before the
+// first frame. Its handlers keep it alive; `callback` is empty once it has run, and everything that
+// comes after that is void.
+struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<ConnectAttempt> {
   ConnectAttempt(asio::io_context& io, const std::string& host, int port)
       : socket(io), resolver(io), limit(io), where(endpoint_text(host, port)) {}
 
@@ -34,16 +33,20 @@ struct ConnectAttempt : std::enable_shared_from_this<ConnectAttempt> {
   std::vector<tcp::endpoint> endpoints;
   std::size_t next = 0;
   std::error_code last_error;
-  bool connected = false;
-  std::array<char, 64> buffer{};
-  std::size_t received = 0;
+  std::shared_ptr<ByteStream> stream;  // Once connected.
+  Credentials credentials;
+  std::optional<auth::ClientHandshake> handshake;  // With a token.
+  std::string received;                            // Without one.
 
   void begin(const std::string& host, int port);
   void connect_next();
-  void say_preamble();
-  void read_preamble();
+  void greet();
+  void on_bytes(std::string_view bytes) override;
+  void on_closed(const Error& why) override;
   void check_preamble();
+  void go_on_with_handshake(std::string_view bytes);
   void expire();
+  void adopt(std::string_view rest);
   void finish(Result<std::shared_ptr<FrameConnection>> result);
   void foreign();
 };
@@ -88,54 +91,68 @@ void ConnectAttempt::connect_next() {
   set_close_on_exec(socket.native_handle());
   socket.async_connect(endpoint, [self = shared_from_this()](const std::error_code& failure) {
     if (!self->callback) return;
-    if (!failure) return self->say_preamble();
+    if (!failure) return self->greet();
     self->last_error = failure;
     self->connect_next();
   });
 }
 
-void ConnectAttempt::say_preamble() {
+void ConnectAttempt::greet() {
   std::error_code error;
   if (socket.local_endpoint(error) == socket.remote_endpoint(error)) {
     // A port of this machine's ephemeral range that nobody listens on can connect to itself.
     last_error = std::make_error_code(std::errc::connection_refused);
     return connect_next();
   }
-  connected = true;
-  set_stream_options(socket.native_handle(), StreamOptions{});
-  asio::async_write(
-      socket, asio::buffer(wire::kRendezvousPreamble),
-      [self = shared_from_this()](const std::error_code&, std::size_t) { self->read_preamble(); });
+  stream = ByteStream::create(std::move(socket), {});
+  if (credentials.tls) {
+    stream->set_filter(credentials.tls->client(credentials.tls_name), {});
+  }
+  stream->set_handler(shared_from_this());
+  stream->send(handshake ? std::string_view(handshake->hello()) : wire::kRendezvousPreamble);
 }
 
-void ConnectAttempt::read_preamble() {
+void ConnectAttempt::on_bytes(std::string_view bytes) {
   if (!callback) return;
-  const std::size_t wanted = wire::kRendezvousPreamble.size() - received;
-  socket.async_read_some(
-      asio::buffer(buffer.data() + received, wanted),
-      [self = shared_from_this()](const std::error_code& error, std::size_t count) {
-        if (!self->callback) return;
-        self->received += count;
-        if (error) {
-          return self->finish(
-              make_error(Errc::kPeerLost,
-                         "{} closed the connection without an answer: it is going down, or it is "
-                         "not a ddp-run rendezvous of this version",
-                         self->where));
-        }
-        self->check_preamble();
-      });
+  if (handshake) return go_on_with_handshake(bytes);
+  received += bytes;
+  check_preamble();
+}
+
+void ConnectAttempt::on_closed(const Error& why) {
+  if (!callback) return;
+  if (why.code == std::errc::permission_denied) {
+    return finish(Error{why.code, fmt::format("{}: {}", where, why.message)});
+  }
+  finish(make_error(Errc::kPeerLost,
+                    "{} closed the connection without an answer: it is going down, or it is not a "
+                    "ddp-run rendezvous of this version",
+                    where));
 }
 
 void ConnectAttempt::check_preamble() {
-  const std::string_view answer(buffer.data(), received);
-  if (wire::kRendezvousPreamble.substr(0, received) != answer) return foreign();
-  if (received < wire::kRendezvousPreamble.size()) return read_preamble();
-  finish(FrameConnection::adopt(ByteStream::create(std::move(socket), {}), {}));
+  const std::string_view preamble = wire::kRendezvousPreamble;
+  const std::size_t size = std::min(received.size(), preamble.size());
+  if (received.compare(0, size, preamble, 0, size) != 0) return foreign();
+  if (size == preamble.size()) adopt(std::string_view(received).substr(size));
+}
+
+void ConnectAttempt::go_on_with_handshake(std::string_view bytes) {
+  const Result<std::string> answer = handshake->receive(bytes);
+  if (!answer) {
+    if (answer.error().code == Errc::kProtocol) return foreign();
+    return finish(Error{answer.error().code, fmt::format("{}: {}", where, answer.error().message)});
+  }
+  stream->send(*answer);
+  if (handshake->done()) adopt(handshake->rest());
+}
+
+void ConnectAttempt::adopt(std::string_view rest) {
+  finish(FrameConnection::adopt(std::exchange(stream, nullptr), rest));
 }
 
 void ConnectAttempt::expire() {
-  if (connected) return foreign();
+  if (stream) return foreign();
   finish(make_error(Errc::kTimeout, "no connection to {} within {} ms", where, timeout.count()));
 }
 
@@ -153,17 +170,32 @@ void ConnectAttempt::finish(Result<std::shared_ptr<FrameConnection>> result) {
   resolver.cancel();
   std::error_code ignored;
   socket.close(ignored);
+  // A copy held here: closing lets go of the handler, which is this object.
+  const auto self = shared_from_this();
+  if (const auto failed = std::exchange(stream, nullptr)) failed->close();
   run(std::move(result));
 }
 
 }  // namespace
 
 void FrameConnection::connect(asio::io_context& io, const std::string& host, int port,
-                              std::chrono::milliseconds timeout, ConnectCallback callback) {
+                              const Credentials& credentials, std::chrono::milliseconds timeout,
+                              ConnectCallback callback) {
   auto attempt = std::make_shared<ConnectAttempt>(io, host, port);
   attempt->timeout = timeout;
   attempt->callback = std::move(callback);
+  attempt->credentials = credentials;
+  if (!credentials.token.empty()) {
+    attempt->handshake.emplace(credentials.token,
+                               auth::Claim{auth::Purpose::kAgent, credentials.job_id},
+                               auth::random_nonce());
+  }
   attempt->begin(host, port);
+}
+
+void FrameConnection::connect(asio::io_context& io, const std::string& host, int port,
+                              std::chrono::milliseconds timeout, ConnectCallback callback) {
+  connect(io, host, port, {}, timeout, std::move(callback));
 }
 
 }  // namespace ddp::net

@@ -10,9 +10,19 @@
 #include <asio/io_context.hpp>
 
 #include "common/base/result.h"
+#include "common/base/secret.h"
 #include "common/net/byte_stream.h"
+#include "common/net/tls.h"
 
 namespace ddp::net {
+
+// By what a connecting side shows that it belongs to a job, and knows that the other one does.
+struct Credentials {
+  Secret token{};  // Empty: nothing is proved or asked for.
+  std::string job_id{};
+  std::shared_ptr<const TlsContext> tls{};  // Null: none.
+  std::string tls_name{};                   // As TlsContext::client() takes it.
+};
 
 // One rendezvous connection (PROTOCOL.md): frames out, frames in. Everything, callbacks included,
 // happens on the one thread that runs `io`. The owner keeps a shared_ptr and ends with close() or
@@ -40,6 +50,12 @@ class FrameConnection {
   //   kTimeout   no connection within `timeout`
   //   kProtocol  connected, but no rendezvous answers within `timeout`: another program's port
   //   kNotFound  the name does not resolve
+  //   permission_denied (std::errc)  one side could not prove to the other that it belongs to the
+  //              job; asking again with the same credentials gives the same answer
+  static void connect(asio::io_context& io, const std::string& host, int port,
+                      const Credentials& credentials, std::chrono::milliseconds timeout,
+                      ConnectCallback callback);
+  // Without any.
   static void connect(asio::io_context& io, const std::string& host, int port,
                       std::chrono::milliseconds timeout, ConnectCallback callback);
 
