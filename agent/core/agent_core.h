@@ -111,9 +111,9 @@ struct WorkerExit {
 // What the core relies on: on_worker_exit or on_spawn_failed comes exactly once for every worker of
 // a SpawnWorkers that was not there before, whenever it ends, also while it is parked and no round
 // runs; on_round_cleared comes once for every ClearRound, on_hung_workers once for every FindHung,
-// on_connected or on_connect_failed once for every Connect, on_disconnected once for every lost
-// connection (none after Disconnect). on_message only brings messages of the connection that is
-// open.
+// on_connected, on_connect_failed or on_connect_refused once for every Connect, on_disconnected
+// once for every lost connection (none after Disconnect). on_message only brings messages of the
+// connection that is open.
 class AgentCore {
  public:
   // `restarts` and `last_round` come from a predecessor that was lost, else 0 and kNoRound.
@@ -122,6 +122,8 @@ class AgentCore {
   std::vector<Action> start(TimePoint now);
   std::vector<Action> on_connected(TimePoint now);
   std::vector<Action> on_connect_failed(TimePoint now, const std::string& why);
+  // Somebody answers, but the two could not prove to each other that they belong to one job.
+  std::vector<Action> on_connect_refused(TimePoint now, const std::string& why);
   std::vector<Action> on_disconnected(TimePoint now);
   std::vector<Action> on_message(TimePoint now, const wire::CoordinatorMessage& message);
   // Worker `local_rank` could not be started; status is 126 or 127 where the program is at fault.

@@ -159,6 +159,18 @@ std::vector<Action> AgentCore::on_connect_failed(TimePoint now, const std::strin
   return take();
 }
 
+// A node that was in keeps looking: whoever has taken the lost coordinator's port must not end the
+// job. One that is new is told at once.
+std::vector<Action> AgentCore::on_connect_refused(TimePoint now, const std::string& why) {
+  if (was_joined_ || ending_ || exited_ || link_ != Link::kConnecting) {
+    return on_connect_failed(now, why);
+  }
+  now_ = now;
+  end(kExitRefused, fmt::format("the rendezvous {}", why), "");
+  stop_workers(SIGTERM, ending_->summary);
+  return take();
+}
+
 std::vector<Action> AgentCore::on_disconnected(TimePoint now) {
   now_ = now;
   if (exited_ || link_ == Link::kClosed || link_ == Link::kConnecting) return take();

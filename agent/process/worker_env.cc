@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "common/config/rdzv_token.h"
+
 namespace ddp::agent {
 namespace {
 
@@ -19,6 +21,8 @@ std::string_view name_of(std::string_view entry) { return entry.substr(0, entry.
 std::vector<std::string> environment_of(Variables given, std::set<std::string> hidden,
                                         const WorkerEnvInputs& inputs, int nproc,
                                         const std::vector<std::string>& inherited) {
+  // What lets a node into the job is not the programs' to know.
+  hidden.insert(config::kTokenVariable);
   given["DDP_CONTROL_FD"] = std::to_string(inputs.control_fd);
   if (inputs.snapshots > 0) {
     given["DDP_SNAPSHOTS"] = std::to_string(inputs.snapshots);

@@ -60,9 +60,16 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       console_(Console::open_standard(io)),
       processes_(io, spec_, console_, worker_events()),
       link_(io, spec_.coordinator_host, spec_.coordinator_port,
+            {.token = spec_.rdzv_token,
+             .job_id = spec_.job_id,
+             .tls = std::move(start.tls),
+             .tls_name = spec_.tls_name},
             {[this] { tell([this](TimePoint now) { return core_.on_connected(now); }); },
              [this](const std::string& why) {
                tell([this, why](TimePoint now) { return core_.on_connect_failed(now, why); });
+             },
+             [this](const std::string& why) {
+               tell([this, why](TimePoint now) { return core_.on_connect_refused(now, why); });
              },
              [this] { tell([this](TimePoint now) { return core_.on_disconnected(now); }); },
              [this](const wire::CoordinatorMessage& message) {

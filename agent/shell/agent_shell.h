@@ -34,6 +34,7 @@ struct AgentStart {
   Round last_round = kNoRound;
   int restarts = 0;
   UniqueFd tasks_fd;        // TaskHosts' listener; none where workers are the agent's children.
+  std::shared_ptr<const net::TlsContext> tls;  // Of spec.tls.
   UniqueFd coordinator_fd;  // CoordinatorFeed's; none where the coordinator stays where it is.
 };
 

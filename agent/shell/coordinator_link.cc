@@ -12,10 +12,12 @@ constexpr std::chrono::milliseconds kConnectLimit{5'000};
 
 }  // namespace
 
-CoordinatorLink::CoordinatorLink(asio::io_context& io, std::string host, int port, Events events)
+CoordinatorLink::CoordinatorLink(asio::io_context& io, std::string host, int port,
+                                 net::Credentials credentials, Events events)
     : io_(io),
       host_(std::move(host)),
       port_(port),
+      credentials_(std::move(credentials)),
       events_(std::move(events)),
       delay_(io),
       self_(std::make_shared<CoordinatorLink*>(this)) {}
@@ -36,7 +38,7 @@ void CoordinatorLink::connect(Duration delay) {
 }
 
 void CoordinatorLink::attempt() {
-  net::FrameConnection::connect(io_, host_, port_, kConnectLimit,
+  net::FrameConnection::connect(io_, host_, port_, credentials_, kConnectLimit,
                                 [self = self_, generation = generation_](
                                     Result<std::shared_ptr<net::FrameConnection>> result) {
                                   CoordinatorLink* link = *self;
@@ -47,6 +49,8 @@ void CoordinatorLink::attempt() {
                                   link->trying_ = false;
                                   if (result) {
                                     link->adopt(std::move(*result));
+                                  } else if (result.error().code == std::errc::permission_denied) {
+                                    link->events_.on_connect_refused(result.error().message);
                                   } else {
                                     link->events_.on_connect_failed(result.error().message);
                                   }

@@ -21,11 +21,14 @@ class CoordinatorLink {
   struct Events {
     std::function<void()> on_connected;
     std::function<void(const std::string& why)> on_connect_failed;
+    // Asking again with the same credentials is of no use.
+    std::function<void(const std::string& why)> on_connect_refused;
     std::function<void()> on_disconnected;  // Lost, not ordered.
     std::function<void(const wire::CoordinatorMessage&)> on_message;
   };
 
-  CoordinatorLink(asio::io_context& io, std::string host, int port, Events events);
+  CoordinatorLink(asio::io_context& io, std::string host, int port, net::Credentials credentials,
+                  Events events);
   ~CoordinatorLink();
   CoordinatorLink(const CoordinatorLink&) = delete;
   CoordinatorLink& operator=(const CoordinatorLink&) = delete;
@@ -53,6 +56,7 @@ class CoordinatorLink {
   asio::io_context& io_;
   std::string host_;
   int port_;
+  const net::Credentials credentials_;
   Events events_;
   net::Timer delay_;
   bool trying_ = false;  // An attempt or its delay is under way.

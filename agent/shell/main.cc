@@ -13,6 +13,7 @@
 #include "agent/shell/agent_shell.h"
 #include "agent/shell/options.h"
 #include "agent/shell/task_server.h"
+#include "common/auth/crypto_library.h"
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
@@ -112,6 +113,16 @@ int main(int argc, char** argv) {
     return fail(
         make_error(Errc::kInvalidArgument, "the job description has no command or no workers"),
         kExitInternal);
+  }
+  if (!spec->rdzv_token.empty()) {
+    if (const auto crypto = auth::CryptoLibrary::load(); !crypto) {
+      return fail(crypto.error(), kExitInternal);
+    }
+  }
+  if (spec->tls.any()) {
+    auto tls = net::TlsContext::create(spec->tls);
+    if (!tls) return fail(tls.error(), kExitInvalidValue);
+    start.tls = std::move(*tls);
   }
   start.spec = std::move(*spec);
   job_fd.reset();

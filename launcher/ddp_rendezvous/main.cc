@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "common/config/rdzv_token.h"
 #include "common/log/log.h"
 #include "launcher/ddp_rendezvous/client_commands.h"
 #include "launcher/server/daemon_flags.h"
@@ -81,6 +82,14 @@ int serve(const DaemonFlags& flags) {
     input.assign(::dup(STDIN_FILENO));
     stop_at_eof(io, input);
   }
+  const bool is_loopback = ddp::server::is_loopback(flags.server.bind_address);
+  if (flags.server.token.empty() && !flags.server.tls && !is_loopback) {
+    say(stderr,
+        "ddp-rendezvous: whoever reaches this port can join jobs and write to the store; to let in "
+        "their nodes only, give --rdzv-token-file FILE or DDP_RDZV_TOKEN to it and to them "
+        "(`openssl "
+        "rand -hex 32` makes one), or keep to this machine by --bind 127.0.0.1\n");
+  }
   say(stdout, fmt::format("listening on {}\n", (*server)->endpoint()));
   {
     const MemoryKeeper memory(io);
@@ -99,6 +108,7 @@ int main(int argc, char** argv) {
     return *status;
   ddp::log::init("ddp-rendezvous", "");
   const DaemonCommand command = read_daemon_flags(argc, argv, raise_descriptor_limit());
+  ddp::config::forget_token_variable();
   if (const auto* const refusal = std::get_if<Refusal>(&command)) {
     return refuse(refusal->exit_code, refusal->reason);
   }

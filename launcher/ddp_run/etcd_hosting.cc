@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/hosting.h"
 #include "launcher/ddp_run/machine.h"
 
 namespace ddp::run {
@@ -29,15 +30,19 @@ Result<std::unique_ptr<EtcdHosting>> EtcdHosting::create(asio::io_context& io, c
       io, {.endpoints = etcd_urls(settings),
            .tls = {.ca = settings.ca, .certificate = settings.certificate, .key = settings.key}});
   if (!client) return exit_error(kExitInvalidValue, "{}", client.error().message);
+  auto tls = load_tls(plan.spec);
+  if (!tls) return tls.error();
   return std::unique_ptr<EtcdHosting>(
-      new EtcdHosting(io, plan, std::move(*client), std::move(events)));
+      new EtcdHosting(io, plan, std::move(*tls), std::move(*client), std::move(events)));
 }
 
 EtcdHosting::EtcdHosting(asio::io_context& io, const JobPlan& plan,
+                         std::shared_ptr<const net::TlsContext> tls,
                          std::unique_ptr<etcd::EtcdClient> client, Events events)
     : io_(io),
       spec_(plan.spec),
       settings_(*plan.etcd),
+      tls_(std::move(tls)),
       events_(std::move(events)),
       client_(std::move(client)),
       leadership_(io, *client_,
@@ -90,7 +95,8 @@ std::string EtcdHosting::own_address() const {
 
 // Nobody is served before the record of the coordinators before this one is here.
 std::optional<etcd::Leader> EtcdHosting::listen() {
-  const std::string address = own_address();
+  const bool is_alone = spec_.max_nodes == 1 && !is_guarded(spec_);
+  const std::string address = is_alone ? "127.0.0.1" : own_address();
   if (is_loopback(address) && spec_.max_nodes > 1 && !std::exchange(loopback_told_, true)) {
     events_.notice(
         "etcd is named by a loopback address only, so the other nodes look for this one at " +
@@ -98,6 +104,8 @@ std::optional<etcd::Leader> EtcdHosting::listen() {
   }
   server::ServerOptions options;
   options.bind_address = is_loopback(address) ? address : "";
+  options.token = spec_.rdzv_token;
+  options.tls = tls_;
   options.fresh_store_each_round = true;
   options.closed_at_first = true;
   auto server = server::Server::listen(io_, options);
@@ -106,6 +114,8 @@ std::optional<etcd::Leader> EtcdHosting::listen() {
     return std::nullopt;
   }
   server_ = std::move(*server);
+  const std::string warning = warning_if_open(spec_, options.bind_address);
+  if (!warning.empty() && !std::exchange(open_told_, true)) events_.notice(warning);
   server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
     if (job_id == spec_.job_id) events_.job_finished(finish);
   });

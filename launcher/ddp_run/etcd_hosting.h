@@ -41,8 +41,8 @@ class EtcdHosting {
   void end(std::function<void()> done);
 
  private:
-  EtcdHosting(asio::io_context& io, const JobPlan& plan, std::unique_ptr<etcd::EtcdClient> client,
-              Events events);
+  EtcdHosting(asio::io_context& io, const JobPlan& plan, std::shared_ptr<const net::TlsContext> tls,
+              std::unique_ptr<etcd::EtcdClient> client, Events events);
   etcd::Leadership::Events leadership_events();
   std::optional<etcd::Leader> listen();
   std::string own_address() const;
@@ -50,11 +50,13 @@ class EtcdHosting {
   asio::io_context& io_;
   const config::JobSpec spec_;
   const EtcdSettings settings_;
+  const std::shared_ptr<const net::TlsContext> tls_;  // Null: none.
   Events events_;
   std::unique_ptr<etcd::EtcdClient> client_;
   etcd::Leadership leadership_;
   std::unique_ptr<server::Server> server_;
   bool loopback_told_ = false;
+  bool open_told_ = false;
 };
 
 }  // namespace ddp::run

@@ -64,6 +64,7 @@ class FlagReader {
 void read_size_flags(FlagReader& reader, Options& options);
 void read_slurm_flags(FlagReader& reader, Options& options);
 void read_rendezvous_flags(FlagReader& reader, Options& options);
+void read_access_flags(FlagReader& reader, Options& options);
 void read_limit_flags(FlagReader& reader, Options& options);
 void read_output_flags(FlagReader& reader, Options& options);
 void read_program_flags(FlagReader& reader, Options& options);

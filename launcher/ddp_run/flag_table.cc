@@ -62,6 +62,23 @@ constexpr auto kFlags = std::to_array<Flag>({
      "sees)",
      "--local-addr 10.0.0.7"},
 
+    {kRendezvous, "rdzv-token-file", 0, "FILE",
+     "the job's secret: only nodes that know it may join, and PyTorch's store clients are let in "
+     "from "
+     "the job's nodes only. The same on all nodes, readable by its owner alone (chmod 600); "
+     "DDP_RDZV_TOKEN in the environment holds the secret itself",
+     "--rdzv-token-file ~/.ddp-run-token", true},
+    {kRendezvous, "tls-cert", 0, "FILE",
+     "this node's certificate in PEM: what ddp-run and its agents say to the rendezvous is then "
+     "encrypted, "
+     "and both sides show certificates. That of the rendezvous must hold the endpoint's host name. "
+     "Store "
+     "traffic is not encrypted. Needs --tls-key and --tls-ca",
+     "--tls-cert node.pem --tls-key node.key --tls-ca ca.pem", true},
+    {kRendezvous, "tls-key", 0, "FILE", "its key, without a passphrase", "", true},
+    {kRendezvous, "tls-ca", 0, "FILE", "the certificate of who signs those of the job's nodes", "",
+     true},
+
     {kProgram, "module", 'm', "", "the program is a Python module: python3 -u -m MODULE",
      "ddp-run -m pkg.train --lr 1"},
     {kProgram, "no-python", 0, "", "run the program itself even if its name ends in .py",

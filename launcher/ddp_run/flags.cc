@@ -16,6 +16,7 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
   read_size_flags(reader, options);
   read_slurm_flags(reader, options);
   read_rendezvous_flags(reader, options);
+  read_access_flags(reader, options);
   read_limit_flags(reader, options);
   read_output_flags(reader, options);
   read_program_flags(reader, options);

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/base/secret.h"
 #include "common/config/output_spec.h"
+#include "common/config/tls_files.h"
 #include "launcher/ddp_run/etcd_settings.h"
 #include "launcher/slurm/step.h"
 
@@ -43,6 +45,9 @@ struct Options {
   int node_rank = -1;
   bool node_rank_is_slurms = false;  // Nobody wrote it: it is the node's number in the SLURM step.
   std::string local_addr;
+  std::string rdzv_token_file;  // Wins over rdzv_token. Empty: none.
+  Secret rdzv_token{};          // DDP_RDZV_TOKEN.
+  config::TlsFiles tls{};       // All three or none.
 
   int max_restarts = 0;
   std::int64_t join_timeout_ms = 600'000;

@@ -18,12 +18,14 @@ constexpr std::chrono::milliseconds kProbeLimit{5'000};
 constexpr int kProbes = 10;
 constexpr std::chrono::milliseconds kProbePause{100};
 
-// Success if a rendezvous answers at the endpoint.
-Result<void> probe(asio::io_context& io, const config::JobSpec& spec) {
+// Success if a rendezvous answers at this host and the endpoint's port.
+Result<void> probe(asio::io_context& io, const config::JobSpec& spec,
+                   const std::shared_ptr<const net::TlsContext>& tls, const std::string& host) {
   std::optional<Result<void>> answer;
   net::FrameConnection::connect(
-      io, spec.coordinator_host, spec.coordinator_port, kProbeLimit,
-      [&answer](Result<std::shared_ptr<net::FrameConnection>> connection) {
+      io, host, spec.coordinator_port,
+      {.token = spec.rdzv_token, .job_id = spec.job_id, .tls = tls, .tls_name = spec.tls_name},
+      kProbeLimit, [&answer](Result<std::shared_ptr<net::FrameConnection>> connection) {
         if (connection) {
           (*connection)->close();
           answer = Result<void>();
@@ -62,15 +64,31 @@ Result<std::unique_ptr<server::Server>> host_in_step(asio::io_context& io, JobPl
 
 }  // namespace
 
+Result<std::shared_ptr<const net::TlsContext>> load_tls(const config::JobSpec& spec) {
+  if (!spec.tls.any()) return std::shared_ptr<const net::TlsContext>();
+  auto tls = net::TlsContext::create(spec.tls);
+  if (tls) return tls;
+  return exit_error(tls.error().code == Errc::kNotFound ? kExitInternal : kExitInvalidValue, "{}",
+                    tls.error().message);
+}
+
 Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, JobPlan& plan) {
+  const auto tls = load_tls(plan.spec);
+  if (!tls) return tls.error();
   if (!plan.host) return std::unique_ptr<server::Server>();
   server::ServerOptions options;
   options.bind_address = plan.bind_address;
   options.port = plan.spec.coordinator_port;
   options.fresh_store_each_round = true;
+  options.token = plan.spec.rdzv_token;
+  options.tls = *tls;
   // By which the other nodes of a SLURM step tell this daemon from another job's.
   options.pages["/job"] = plan.spec.job_id + "\n";
   if (!plan.step_ports.empty()) return host_in_step(io, plan, options);
+  if (!plan.outside_address.empty() && probe(io, plan.spec, *tls, plan.outside_address)) {
+    plan.spec.coordinator_host = plan.outside_address;
+    return std::unique_ptr<server::Server>();
+  }
   std::string last;
   for (int attempt = 0; attempt < kProbes; ++attempt) {
     if (attempt > 0) std::this_thread::sleep_for(kProbePause);
@@ -83,8 +101,11 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, Jo
       return exit_error(kExitInvalidValue, "{}: the rendezvous cannot run here: {}",
                         plan.endpoint_flag, server.error().message);
     }
-    const auto answer = probe(io, plan.spec);
+    const auto answer = probe(io, plan.spec, *tls, plan.spec.coordinator_host);
     if (answer) return std::unique_ptr<server::Server>();
+    if (answer.error().code == std::errc::permission_denied) {
+      return exit_error(kExitRefused, "the rendezvous {}", answer.error().message);
+    }
     last = answer.error().message;
     // Connected, but it speaks something else: no use in asking again.
     if (answer.error().code == Errc::kProtocol) break;

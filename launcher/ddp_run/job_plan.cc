@@ -7,11 +7,14 @@
 #include <utility>
 
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/flags_access.h"
 #include "launcher/ddp_run/log_folder.h"
 #include "launcher/ddp_run/program.h"
 
 namespace ddp::run {
 namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
 
 std::string random_id() {
   std::array<unsigned char, 8> bytes{};
@@ -54,8 +57,8 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
   }
   if (!options.endpoint) {
     plan.host = true;
-    plan.bind_address = "127.0.0.1";
-    plan.spec.coordinator_host = "127.0.0.1";
+    plan.bind_address = kLoopback;
+    plan.spec.coordinator_host = kLoopback;
     return {};
   }
   plan.endpoint_flag = options.endpoint_flag;
@@ -70,6 +73,12 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
                                        (options.node_rank <= 0 || options.node_rank_is_slurms));
   plan.bind_address = place.loopback ? place.address : "";
   plan.spec.coordinator_host = place.address;
+  if (plan.host && !place.loopback && options.max_nodes == 1 && !is_guarded(plan.spec)) {
+    // Nobody else is expected, and whoever came could not be told from a stranger.
+    plan.outside_address = place.address;
+    plan.bind_address = kLoopback;
+    plan.spec.coordinator_host = kLoopback;
+  }
   plan.spec.coordinator_port = options.endpoint->port;
   if (options.endpoint->port == 0 && !plan.host) {
     return exit_error(kExitInvalidValue,
@@ -82,6 +91,16 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
 }  // namespace
 
 bool is_follower(const Options& options) { return options.step && options.step->local_rank > 0; }
+
+std::string warning_if_open(const config::JobSpec& spec, const std::string& bind_address) {
+  const bool is_loopback = bind_address == "::1" || bind_address.starts_with("127.");
+  if (is_loopback || is_guarded(spec)) return {};
+  return "whoever reaches the rendezvous can join this job and write to its store; to let in its "
+         "own "
+         "nodes only, give all of them the same --rdzv-token-file FILE or DDP_RDZV_TOKEN (`openssl "
+         "rand "
+         "-hex 32` makes one)";
+}
 
 Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   JobPlan plan;
@@ -99,6 +118,16 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.in_tasks = options.step && options.step->tasks_here() > 1;
   spec.local_addr = options.local_addr;
   spec.node_rank = options.node_rank;
+  auto token = job_token(options);
+  if (!token) return token.error();
+  spec.rdzv_token = std::move(*token);
+  // Without an endpoint nothing leaves the loopback interface, but in a step of SLURM's.
+  if (options.endpoint || !options.step_ports.empty()) {
+    spec.tls = options.tls;
+    if (!options.endpoint) spec.tls_name = options.step->hosts.front();
+    // Any node may be etcd's coordinator.
+    if (options.endpoint && !options.etcd) spec.tls_name = options.endpoint->host;
+  }
   if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();
   spec.min_nodes = options.min_nodes;
   spec.max_nodes = options.max_nodes;

@@ -18,6 +18,9 @@ struct JobPlan {
   // Run the rendezvous daemon here, unless one answers at the endpoint already.
   bool host = false;
   std::string bind_address;  // Numeric; empty: all addresses.
+  // The endpoint's own address, where the rendezvous keeps to the loopback interface because the
+  // job has one node and no token. Another daemon may answer there. Empty otherwise.
+  std::string outside_address;
   // The coordinator is elected there, and may be anywhere; spec's coordinator is to be filled in.
   std::optional<EtcdSettings> etcd;
   // The ports at which the rendezvous of a SLURM step may be, the first free one of its first node:
@@ -31,6 +34,15 @@ struct JobPlan {
   std::string
       endpoint_flag;  // The flag that names the endpoint, with its value; empty if there is none.
 };
+
+// Whether the job's nodes can be told from strangers.
+inline bool is_guarded(const config::JobSpec& spec) {
+  return !spec.rdzv_token.empty() || spec.tls.any();
+}
+
+// What to say where a rendezvous that is bound to `bind_address` lets in whoever reaches it; empty
+// where it does not.
+std::string warning_if_open(const config::JobSpec& spec, const std::string& bind_address);
 
 // Whether another task of this node, its first, supervises the worker of this one.
 bool is_follower(const Options& options);

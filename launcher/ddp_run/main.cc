@@ -11,6 +11,7 @@
 #include <asio/io_context.hpp>
 
 #include "common/base/exit_codes.h"
+#include "common/config/rdzv_token.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/flag_table.h"
 #include "launcher/ddp_run/flags.h"
@@ -50,6 +51,10 @@ int run_job(const run::Options& options, run::JobPlan& plan) {
   asio::io_context io(1);
   auto server = run::host_rendezvous(io, plan);  // Not with etcd: plan.host is false.
   if (!server) return end_early(server.error());
+  if (*server) {
+    const std::string warning = run::warning_if_open(plan.spec, plan.bind_address);
+    if (!warning.empty()) std::fprintf(stderr, "ddp-run: %s\n", warning.c_str());
+  }
   if (!plan.host && !plan.step_ports.empty()) {
     if (const auto found = run::find_step_rendezvous(plan); !found) return end_early(found.error());
   }
@@ -75,6 +80,7 @@ int main(int argc, char** argv) {
   const auto options =
       run::parse_flags(std::vector<std::string>(argv + 1, argv + argc), environment);
   if (!options) return fail(options.error(), {});
+  config::forget_token_variable();
   if (options->help || options->version) {
     std::fputs(options->help ? run::help_text().c_str() : "ddp-run " DDP_VERSION "\n", stdout);
     return kExitSuccess;

@@ -15,32 +15,60 @@ AgentFront::AgentFront(asio::io_context& io, int port, Hooks hooks)
     : io_(io), port_(port), hooks_(std::move(hooks)), tick_(io), drain_limit_(io) {}
 
 AgentFront::~AgentFront() {
-  for (const auto& [id, agent] : agents_) agent->close();
+  for (const auto& [id, agent] : agents_) agent.connection->close();
 }
 
-void AgentFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received) {
+void AgentFront::adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received,
+                       std::optional<std::string> job_id) {
   const std::uint64_t id = next_id_++;
-  auto agent = net::FrameConnection::adopt(stream, received);
-  agents_.emplace(id, agent);
-  agent->start([this, id](const std::string& payload) { on_frame(id, payload); },
-               [this, id](const Error& why) { on_closed(id, why); });
+  Agent agent{net::FrameConnection::adopt(stream, received),
+              stream->remote(),
+              std::move(job_id),
+              {stream->remote_address()}};
+  nodes_.add(agent.addresses.front());
+  const auto connection = agent.connection;
+  agents_.emplace(id, std::move(agent));
+  connection->start([this, id](const std::string& payload) { on_frame(id, payload); },
+                    [this, id](const Error& why) { on_closed(id, why); });
 }
 
 void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
-  const auto agent = agents_.find(id);
+  Agent& agent = agents_.find(id)->second;
   Result<wire::AgentMessage> message = wire::decode_agent_message(payload);
   if (!message) {
-    log::warning("closing agent {}: {}", agent->second->remote_address(), message.error().message);
-    agent->second->close_after_writes();
+    log::warning("closing agent {}: {}", agent.connection->remote_address(),
+                 message.error().message);
+    agent.connection->close_after_writes();
     return apply(core_.on_disconnect(Clock::now(), id));
   }
-  const std::string address = agent->second->remote_address();
+  if (!may_send(agent, *message)) return;
+  const std::string address = agent.connection->remote_address();
   apply(core_.on_message(Clock::now(), id, *message, address));
+}
+
+// Sees that an agent joins the job that it has proved to belong to, and notes where its node is.
+bool AgentFront::may_send(Agent& agent, const wire::AgentMessage& message) {
+  const auto* const join = std::get_if<wire::Join>(&message);
+  if (join == nullptr) return true;
+  if (agent.job_id && *agent.job_id != join->job_id) {
+    agent.connection->send(wire::encode(wire::CoordinatorMessage(wire::Refused{
+        "this node has proved that it belongs to another job than it asks to join"})));
+    agent.connection->close_after_writes();
+    if (hooks_.refused) hooks_.refused(RefusalReason::kNotTheJobs, agent.remote);
+    return false;
+  }
+  if (!join->address.empty() && agent.addresses.size() == 1) {
+    nodes_.add(join->address);
+    agent.addresses.push_back(join->address);
+  }
+  return true;
 }
 
 void AgentFront::on_closed(std::uint64_t id, const Error& why) {
   log::info("agent connection {} ended: {}", id, why.message);
-  agents_.erase(id);
+  const auto agent = agents_.find(id);
+  for (const std::string& address : agent->second.addresses) nodes_.remove(address, Clock::now());
+  agents_.erase(agent);
   apply(core_.on_disconnect(Clock::now(), id));
   if (agents_.empty() && !leaving_) drained();
 }
@@ -88,12 +116,12 @@ void AgentFront::perform(rendezvous::SendTo& action) {
   if (auto* start = std::get_if<wire::RoundStart>(&action.message)) {
     if (start->master_port == 0) start->master_port = port_;
   }
-  agent->second->send(wire::encode(action.message));
+  agent->second.connection->send(wire::encode(action.message));
 }
 
 void AgentFront::perform(const rendezvous::CloseConnection& action) {
   const auto agent = agents_.find(action.connection);
-  if (agent != agents_.end()) agent->second->close_after_writes();
+  if (agent != agents_.end()) agent->second.connection->close_after_writes();
 }
 
 void AgentFront::perform(const rendezvous::RoundBegins& action) {

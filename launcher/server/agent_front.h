@@ -16,6 +16,8 @@
 #include "common/net/frame_connection.h"
 #include "common/net/timer.h"
 #include "launcher/rendezvous/rendezvous_core.h"
+#include "launcher/server/node_addresses.h"
+#include "launcher/server/refusals.h"
 
 namespace ddp::server {
 
@@ -28,6 +30,8 @@ class AgentFront {
     std::function<void(const std::string& job_id)> round_begins;
     // Called from the event loop, never from inside another call.
     std::function<void(const std::string& job_id, const wire::Finish&)> job_finished;
+    // An agent is sent away. May be empty.
+    std::function<void(RefusalReason why, const std::string& remote)> refused{};
   };
 
   // Who keeps a job's record, where another coordinator may take its place. Both call back from the
@@ -51,8 +55,10 @@ class AgentFront {
   // What an earlier coordinator of the job has left. Before anybody joins.
   void restore(const rendezvous::JobRecord& record);
 
-  // A connection whose preambles are exchanged; `received` follows the agent's.
-  void adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received);
+  // A connection whose preambles are exchanged; `received` follows the agent's. `job_id`: the only
+  // job that it may join, where it has proved that it belongs to one.
+  void adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received,
+             std::optional<std::string> job_id = std::nullopt);
   void end_job(const std::string& job_id, int exit_code, const std::string& reason);
   // Calls back, from the event loop, when no agent is connected or `limit` has passed.
   void drain(std::chrono::milliseconds limit, std::function<void()> done);
@@ -62,12 +68,23 @@ class AgentFront {
              std::chrono::milliseconds limit, std::function<void()> done);
 
   std::string status_json() const;
+  // Whether an agent is, or was a moment ago, connected from this numeric address, or said that its
+  // node is reached there.
+  bool is_node(const std::string& address) const { return nodes_.contains(address, Clock::now()); }
   std::size_t num_agents() const { return agents_.size(); }
   std::size_t num_running_jobs() const { return running_jobs_.size(); }
   std::uint64_t num_finished_jobs() const { return finished_jobs_; }
   std::uint64_t num_rounds() const { return rounds_; }
 
  private:
+  struct Agent {
+    std::shared_ptr<net::FrameConnection> connection;
+    std::string remote;  // ADDRESS:PORT
+    std::optional<std::string> job_id;
+    std::vector<std::string> addresses;  // Of nodes_.
+  };
+
+  bool may_send(Agent& agent, const wire::AgentMessage& message);
   void on_frame(std::uint64_t id, const std::string& payload);
   void on_closed(std::uint64_t id, const Error& why);
   void apply(std::vector<rendezvous::Action> actions);
@@ -92,7 +109,8 @@ class AgentFront {
   std::deque<rendezvous::Action> waiting_;  // In order; behind a record that is being stored.
   bool storing_ = false;                    // The keeper has not called back.
   bool confirmed_ = false;                  // What waits was asked for.
-  std::unordered_map<std::uint64_t, std::shared_ptr<net::FrameConnection>> agents_;
+  std::unordered_map<std::uint64_t, Agent> agents_;
+  NodeAddresses nodes_{Duration(60'000)};
   net::Timer tick_;
   net::Timer drain_limit_;
   std::function<void()> drain_done_;

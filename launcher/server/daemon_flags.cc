@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -11,7 +12,9 @@
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
+#include "common/auth/crypto_library.h"
 #include "common/base/exit_codes.h"
+#include "common/config/rdzv_token.h"
 
 namespace ddp::server {
 namespace {
@@ -35,6 +38,8 @@ struct Texts {
       max_answer_bytes;
   std::string old_clients = "2.0";
   std::string stats;
+  std::string token_file;
+  config::TlsFiles tls;
   std::vector<std::string> extra;
   options::variables_map given;
 };
@@ -72,6 +77,17 @@ options::options_description visible_flags(Texts& texts) {
   add("max-answer-bytes", texts.max_answer_bytes, "N",
       fmt::format("largest answer that is kept for a connection until it is read (default: {})",
                   bytes(StoreOptions().max_answer_bytes)));
+  add("rdzv-token-file", texts.token_file, "FILE",
+      "the secret by which nodes show that they belong here, readable by its owner alone (chmod "
+      "600); "
+      "PyTorch's store clients are then let in from this machine and the nodes' addresses only. "
+      "DDP_RDZV_TOKEN in the environment holds the secret itself");
+  add("tls-cert", texts.tls.certificate, "FILE",
+      "the daemon's certificate in PEM, which holds the host name that nodes use: agents then come "
+      "by TLS "
+      "and show certificates of the same authority. Needs --tls-key and --tls-ca");
+  add("tls-key", texts.tls.key, "FILE", "its key, without a passphrase");
+  add("tls-ca", texts.tls.ca, "FILE", "the certificate of who signs those of the nodes");
   add("stats", texts.stats, "SECONDS",
       "print figures of the store to standard error this often, and sums at the end; 0: only "
       "those");
@@ -172,6 +188,34 @@ void read_max_connections(Reader& reader, const std::string& text, std::size_t d
   out = wanted;
 }
 
+void read_token(Reader& reader, const Texts& texts, Secret& out) {
+  const char* const variable = std::getenv(config::kTokenVariable);
+  if (texts.given.contains("rdzv-token-file")) {
+    Result<Secret> token = config::read_token_file(texts.token_file);
+    if (!token) return reader.refuse("--rdzv-token-file {}", token.error().message);
+    out = std::move(*token);
+  } else if (variable != nullptr && *variable != '\0') {
+    Result<Secret> token = config::parse_token(variable);
+    if (!token) return reader.refuse("{}: {}", config::kTokenVariable, token.error().message);
+    out = std::move(*token);
+  }
+  if (out.empty()) return;
+  if (const auto crypto = auth::CryptoLibrary::load(); !crypto) {
+    reader.refuse("{}", crypto.error().message);
+  }
+}
+
+void read_tls(Reader& reader, const config::TlsFiles& files,
+              std::shared_ptr<const net::TlsContext>& out) {
+  if (!files.any()) return;
+  if (files.certificate.empty() || files.key.empty() || files.ca.empty()) {
+    return reader.refuse("--tls-cert, --tls-key and --tls-ca are given together or not at all");
+  }
+  auto tls = net::TlsContext::create(files);
+  if (!tls) return reader.refuse("{}", tls.error().message);
+  out = std::move(*tls);
+}
+
 DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
   DaemonFlags flags;
   ServerOptions& server = flags.server;
@@ -194,6 +238,8 @@ DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
         "--old-clients '{}': give a release from 1.9 to 2.0, or 2.1; newer ones need no flag",
         texts.old_clients);
   }
+  read_token(reader, texts, server.token);
+  read_tls(reader, texts.tls, server.tls);
   flags.until_eof = texts.given.contains("until-eof");
   if (texts.given.contains("stats")) {
     flags.stats = parse_seconds(texts.stats);

@@ -6,11 +6,14 @@
 
 #include <fmt/format.h>
 
+#include "common/auth/handshake.h"
 #include "common/log/log.h"
 #include "common/net/byte_stream.h"
 #include "common/net/listener.h"
+#include "common/net/timer.h"
 #include "common/wire/frame.h"
 #include "launcher/server/agent_front.h"
+#include "launcher/server/auth_session.h"
 #include "launcher/server/http_session.h"
 #include "launcher/server/log_limit.h"
 
@@ -19,17 +22,28 @@ namespace {
 
 class ServerImpl;
 
+// For a client that has begun TLS.
+constexpr Duration kTlsLimit{10'000};
+// First byte of a connection by TLS: a record with a handshake.
+constexpr char kTlsHandshake = 0x16;
+// The answer of who has no TLS: a fatal handshake_failure.
+constexpr std::string_view kTlsAlert("\x15\x03\x03\x00\x02\x02\x28", 7);
+
 // A connection that has not said yet which protocol it speaks. It may be silent for ever: PyTorch
 // 1.13 keeps such a connection per store, and burns a core when it is closed.
 class Newcomer : public net::ByteStream::Handler {
  public:
   Newcomer(ServerImpl& server, std::uint64_t id) : server_(server), id_(id) {}
+  // What it hears comes by TLS, and soon.
+  Newcomer(ServerImpl& server, std::uint64_t id, asio::io_context& io);
   void on_bytes(std::string_view bytes) override;
   void on_closed(const Error& why) override;
 
  private:
   ServerImpl& server_;
   std::uint64_t id_;
+  bool secure_ = false;
+  std::optional<net::Timer> limit_;
   std::string received_;
 };
 
@@ -45,6 +59,9 @@ class ServerImpl : public Server {
                  [this](const std::string& job_id, const wire::Finish& finish) {
                    const auto callback = job_finished_;  // A copy: it may destroy the server.
                    if (callback) callback(job_id, finish);
+                 },
+                 [this](RefusalReason why, const std::string& remote) {
+                   refused_.note(why, remote);
                  }}) {
     if (!options.closed_at_first) begin_listening();
   }
@@ -56,6 +73,7 @@ class ServerImpl : public Server {
   int port() const override { return listener_->port(); }
   std::string endpoint() const override { return listener_->endpoint(); }
   StoreFigures store_figures() const override { return store_.figures(); }
+  RefusalCounts refusal_counts() const override { return refused_.counts(); }
   void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) override {
     agents_.restore(record);
     agents_.keep_records(std::move(keeper));
@@ -76,7 +94,9 @@ class ServerImpl : public Server {
   }
 
   // Gives the newcomer's connection to the protocol of its first bytes, unless they are too few.
-  void hand_over(std::uint64_t id, std::string_view received);
+  void hand_over(std::uint64_t id, bool secure, std::string_view received);
+  void refuse_tls(std::uint64_t id, std::string_view why);
+  void expire(std::uint64_t id);
   void forget(std::uint64_t id) { streams_.erase(id); }
 
  private:
@@ -88,6 +108,17 @@ class ServerImpl : public Server {
   }
   void welcome(asio::ip::tcp::socket socket);
   void turn_away();
+  void begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                 std::string_view received);
+  void ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token);
+  void authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                    std::string_view received);
+  void admit(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+             const auth::Claim& claim, std::string_view rest);
+  void take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                  std::string_view rest);
+  void take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                         bool secure, std::string_view received);
   void on_round_begins();
   std::optional<HttpPage> page(std::string_view path) const;
   std::string metrics() const;
@@ -96,19 +127,28 @@ class ServerImpl : public Server {
   ServerOptions options_;
   JobFinishedCallback job_finished_;
   StoreFront store_;
-  LogLimit refusals_{1, Duration(10'000)};
+  LogLimit full_{1, Duration(10'000)};
   std::uint64_t turned_away_ = 0;
+  Refusals refused_;
   AgentFront agents_;
   std::unordered_map<std::uint64_t, std::shared_ptr<net::ByteStream>> streams_;  // New and HTTP.
   std::uint64_t next_id_ = 1;
 };
 
-void Newcomer::on_bytes(std::string_view bytes) {
-  received_.append(bytes);
-  server_.hand_over(id_, received_);
+Newcomer::Newcomer(ServerImpl& server, std::uint64_t id, asio::io_context& io)
+    : server_(server), id_(id), secure_(true), limit_(std::in_place, io) {
+  limit_->after(kTlsLimit, [this] { server_.expire(id_); });
 }
 
-void Newcomer::on_closed(const Error& /*why*/) { server_.forget(id_); }
+void Newcomer::on_bytes(std::string_view bytes) {
+  received_.append(bytes);
+  server_.hand_over(id_, secure_, received_);
+}
+
+void Newcomer::on_closed(const Error& why) {
+  if (why.code == std::errc::permission_denied) server_.refuse_tls(id_, why.message);
+  server_.forget(id_);
+}
 
 void ServerImpl::welcome(asio::ip::tcp::socket socket) {
   if (options_.max_connections > 0 && num_connections() >= options_.max_connections) {
@@ -123,36 +163,121 @@ void ServerImpl::welcome(asio::ip::tcp::socket socket) {
 // Its connection closes with the socket.
 void ServerImpl::turn_away() {
   ++turned_away_;
-  if (!refusals_.admit(Clock::now())) return;
+  if (!full_.admit(Clock::now())) return;
   log::warning(
       "closed a new connection: {} are open, the limit of --max-connections; start ddp-rendezvous "
       "with a higher one, or end clients that are not needed ({} closed so far)",
       options_.max_connections, turned_away_);
 }
 
-void ServerImpl::hand_over(std::uint64_t id, std::string_view received) {
+void ServerImpl::hand_over(std::uint64_t id, bool secure, std::string_view received) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   const std::shared_ptr<net::ByteStream> stream = found->second;
-  const std::string_view preamble = wire::kRendezvousPreamble;
   if (received[0] == 'G' || received[0] == 'H') {
     auto session = std::make_shared<HttpSession>(
         stream, [this](std::string_view path) { return page(path); }, [this, id] { forget(id); });
     stream->set_handler(session);
     return session->on_bytes(received);
   }
-  if (received[0] == preamble[0] && preamble.starts_with(received)) {
-    if (received.size() < preamble.size()) return;
-  }
-  streams_.erase(found);
-  if (received.starts_with(preamble)) {
-    stream->send(preamble);
-    agents_.adopt(stream, received.substr(preamble.size()));
-  } else if (received[0] == preamble[0]) {
+  if (received[0] == kTlsHandshake && !secure) return begin_tls(id, stream, received);
+  if (received[0] != wire::kRendezvousPreamble[0])
+    return take_store_client(id, stream, secure, received);
+  const std::string_view start = received.substr(0, wire::kRendezvousPreamble.size());
+  const bool is_known = start == wire::kRendezvousPreamble || start == auth::kPreamble;
+  if (is_known && options_.tls && !secure) {
+    ask_for_tls(stream, start == auth::kPreamble);
+  } else if (start == wire::kRendezvousPreamble) {
+    take_agent(id, stream, received.substr(start.size()));
+  } else if (start == auth::kPreamble) {
+    authenticate(id, stream, received);
+  } else if (!wire::kRendezvousPreamble.starts_with(start)) {
+    forget(id);
     stream->close();  // A version of the protocol that is not ours.
-  } else {
-    store_.adopt(stream, received);
   }
+}
+
+// An agent, or another client of ours, whose TLS begins with these bytes.
+void ServerImpl::begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                           std::string_view received) {
+  if (options_.tls) {
+    stream->set_handler(std::make_shared<Newcomer>(*this, id, stream->io()));
+    return stream->set_filter(options_.tls->server(), received);
+  }
+  refused_.note(RefusalReason::kTlsUnknown, stream->remote());
+  stream->send(kTlsAlert);
+  stream->close_after_writes();
+}
+
+void ServerImpl::refuse_tls(std::uint64_t id, std::string_view why) {
+  const auto found = streams_.find(id);
+  if (found != streams_.end()) refused_.note(RefusalReason::kTls, found->second->remote(), why);
+}
+
+void ServerImpl::expire(std::uint64_t id) {
+  refuse_tls(id, "it did not finish the TLS handshake");
+  const auto found = streams_.extract(id);
+  if (!found.empty()) found.mapped()->close();
+}
+
+void ServerImpl::ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token) {
+  refused_.note(RefusalReason::kNoTls, stream->remote());
+  if (has_token) {
+    stream->send(auth::needs_tls_answer());
+  } else {
+    stream->send(wire::kRendezvousPreamble);
+    stream->send(wire::encode_frame(wire::encode(wire::CoordinatorMessage(wire::Refused{
+        "it is reached by TLS only; give this node --tls-cert, --tls-key and --tls-ca as the "
+        "others"}))));
+  }
+  stream->close_after_writes();
+}
+
+void ServerImpl::authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                              std::string_view received) {
+  auto session = std::make_shared<AuthSession>(
+      stream, options_.token,
+      AuthSession::Events{
+          .admitted = [this, id, stream](const auth::Claim& claim,
+                                         std::string_view rest) { admit(id, stream, claim, rest); },
+          .refused = [this, stream](RefusalReason why) { refused_.note(why, stream->remote()); },
+          .ended = [this, id] { forget(id); }});
+  stream->set_handler(session);
+  session->on_bytes(received);
+}
+
+void ServerImpl::admit(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                       const auth::Claim& claim, std::string_view rest) {
+  forget(id);
+  if (claim.purpose == auth::Purpose::kStoreClient) return store_.adopt(stream, rest);
+  agents_.adopt(stream, rest, claim.job_id);
+}
+
+// An agent that proves nothing.
+void ServerImpl::take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                            std::string_view rest) {
+  stream->send(wire::kRendezvousPreamble);
+  if (options_.token.empty()) {
+    forget(id);
+    return agents_.adopt(stream, rest);
+  }
+  refused_.note(RefusalReason::kNoToken, stream->remote());
+  stream->send(wire::encode_frame(wire::encode(wire::CoordinatorMessage(wire::Refused{
+      "this job has a token, and this node has none; give it that of the other nodes: "
+      "--rdzv-token-file FILE, or DDP_RDZV_TOKEN in its environment"}))));
+  stream->close_after_writes();
+}
+
+void ServerImpl::take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                                   bool secure, std::string_view received) {
+  forget(id);
+  const std::string address = stream->remote_address();
+  const bool is_open = options_.token.empty() && !options_.tls;
+  if (secure || is_open || is_loopback(address) || agents_.is_node(address)) {
+    return store_.adopt(stream, received);
+  }
+  refused_.note(RefusalReason::kStranger, stream->remote());
+  stream->close();
 }
 
 void ServerImpl::on_round_begins() {
@@ -187,6 +312,13 @@ std::string ServerImpl::metrics() const {
   add("ddp_connections", "gauge", "Connections of every kind.", num_connections());
   add("ddp_connections_turned_away_total", "counter", "Connections beyond --max-connections.",
       turned_away_);
+  out +=
+      "# HELP ddp_refused_total Connections that were not let in.\n"
+      "# TYPE ddp_refused_total counter\n";
+  for (std::size_t i = 0; i < kRefusalCount; ++i) {
+    out += fmt::format("ddp_refused_total{{reason=\"{}\"}} {}\n",
+                       label_of(static_cast<RefusalReason>(i)), refused_.counts()[i]);
+  }
   return out;
 }
 

@@ -10,8 +10,11 @@
 #include <asio/io_context.hpp>
 
 #include "common/base/result.h"
+#include "common/base/secret.h"
+#include "common/net/tls.h"
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/server/agent_front.h"
+#include "launcher/server/refusals.h"
 #include "launcher/server/store_front.h"
 
 // The daemon: one listening socket whose connections are c10d store clients, agents, or HTTP
@@ -28,6 +31,13 @@ struct ServerOptions {
   StoreOptions store;
   // Further pages of plain text, by their paths.
   std::map<std::string, std::string> pages;
+  // Agents must prove that they know it, and the daemon proves it to them; store clients, which
+  // cannot, are accepted from loopback addresses and those of such agents only. Empty: whoever
+  // connects is let in. auth::CryptoLibrary::load() must have succeeded where it is not.
+  Secret token;
+  // Agents must come by TLS, with a certificate of the same authority; store clients as with a
+  // token.
+  std::shared_ptr<const net::TlsContext> tls;
   // Give every round an empty store and close the store connections of the round before. Right
   // where the daemon serves one job: PyTorch >= 2.5 does not prefix keys by restart, so keys of an
   // old round would be taken for the new one's.
@@ -49,6 +59,7 @@ class Server {
   // ADDRESS:PORT as bound, for people.
   virtual std::string endpoint() const = 0;
   virtual StoreFigures store_figures() const = 0;
+  virtual RefusalCounts refusal_counts() const = 0;
   // A daemon that takes over from another one, and that others can take over from: begins with what
   // is left of its job, and keeps it by `keeper` (AgentFront says how). With closed_at_first only.
   virtual void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) = 0;

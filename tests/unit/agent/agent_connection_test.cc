@@ -57,6 +57,21 @@ TEST_F(Agent, GivesUpAfterTheJoinTimeout) {
   EXPECT_FALSE(core.next_deadline());
 }
 
+TEST_F(Agent, WhoIsNotBelievedIsNotAskedAgain) {
+  core.start(now);
+  const auto actions = core.on_connect_refused(now, "head:29400: it has another token");
+  EXPECT_THAT(names(actions), ElementsAre("exit 74"));
+  EXPECT_EQ(the<Exit>(actions).result.summary, "the rendezvous head:29400: it has another token");
+}
+
+TEST_F(Agent, AStrangerAtTheLostCoordinatorsPortDoesNotEndTheRound) {
+  run(4);
+  core.on_disconnected(now);
+  EXPECT_THAT(names(core.on_connect_refused(now, "it could not prove itself")),
+              ElementsAre("connect+50"));
+  EXPECT_THAT(names(core.on_connected(now)), ElementsAre(testing::StartsWith("join")));
+}
+
 TEST_F(Agent, GivesUpOnSomebodyWhoAcceptsButDoesNotAnswer) {
   core.start(now);
   core.on_connected(now);

@@ -97,6 +97,15 @@ TEST(WorkerEnv, PassesTheInheritedEnvironmentOnAndReplacesWhatItNames) {
   EXPECT_EQ(result.at("MASTER_ADDR"), "10.0.0.1");
 }
 
+TEST(WorkerEnv, WhatLetsANodeIntoTheJobStaysWithTheAgent) {
+  const std::vector<std::string> inherited{"DDP_RDZV_TOKEN=a token of this test", "MINE=1"};
+  EXPECT_FALSE(environment(inputs(), inherited).contains("DDP_RDZV_TOKEN"));
+  EXPECT_TRUE(environment(inputs(), inherited).contains("MINE"));
+  for (const std::string& entry : standby_environment(spec(), inputs(), inherited)) {
+    EXPECT_FALSE(entry.starts_with("DDP_RDZV_TOKEN")) << entry;
+  }
+}
+
 TEST(WorkerEnv, KeepsTheUsersValueOfWhatIsOnlyADefault) {
   const Environment result = environment(
       inputs(),

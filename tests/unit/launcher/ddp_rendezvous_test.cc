@@ -12,6 +12,7 @@
 #include "tests/support/listener.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/temp_dir.h"
 
 namespace ddp::test {
 namespace {
@@ -58,8 +59,39 @@ TEST(DdpRendezvousTest, ListensOnIPv4AndIPv6) {
   EXPECT_EQ(v6.receive(8)[0], '\x07') << "one store";
 }
 
+TEST(DdpRendezvousTest, SaysOnceThatItIsOpenToAllWhereItIs) {
+  const TempDir folder;
+  const std::string token = folder.write("token", "a token of this test", 0600);
+  struct Case {
+    std::vector<std::string> flags;
+    bool warns;
+  };
+  const std::vector<Case> cases{
+      {{}, true}, {{"--bind", "127.0.0.1"}, false}, {{"--rdzv-token-file", token}, false}};
+  for (const Case& one : cases) {
+    std::vector<std::string> command{program(), "--port", "0"};
+    command.insert(command.end(), one.flags.begin(), one.flags.end());
+    Process daemon(command);
+    ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
+    const std::string err = daemon.err();
+    EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), one.warns ? 1 : 0) << err;
+    EXPECT_EQ(err.find("--rdzv-token-file") != std::string::npos, one.warns) << err;
+  }
+}
+
+TEST(DdpRendezvousTest, TokenFilesThatOthersMayReadAreRefused) {
+  const TempDir folder;
+  const std::string token = folder.write("token", "a token of this test", 0644);
+  const Finished daemon = run({program(), "--port", "0", "--rdzv-token-file", token});
+  EXPECT_EQ(daemon.status, kExitInvalidValue);
+  EXPECT_NE(daemon.err.find("chmod 600 " + token), std::string::npos) << daemon.err;
+  const Finished half = run({program(), "--port", "0", "--tls-cert", token});
+  EXPECT_EQ(half.status, kExitInvalidValue);
+  EXPECT_NE(half.err.find("--tls-key"), std::string::npos) << half.err;
+}
+
 TEST(DdpRendezvousTest, SaysOnceWhyItTurnsConnectionsAway) {
-  Process daemon({program(), "--port", "0", "--max-connections", "2"});
+  Process daemon({program(), "--port", "0", "--bind", "127.0.0.1", "--max-connections", "2"});
   ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
   RawClient first(port_of(daemon)), second(port_of(daemon));
   ASSERT_TRUE(serves(first) && serves(second));

@@ -181,7 +181,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"-x", "a"}, 2, "-x: there is no such flag; --help lists them all"},
         Wrong{{"--rdzv", "a"},
               2,
-              "--rdzv: could be --rdzv-endpoint, --rdzv-id, --rdzv-backend, --rdzv-conf; write "
+              "--rdzv: could be --rdzv-endpoint, --rdzv-id, --rdzv-backend, --rdzv-conf, "
+              "--rdzv-token-file; write "
               "more of the name"},
         Wrong{{"--standalone=1", "a"},
               2,

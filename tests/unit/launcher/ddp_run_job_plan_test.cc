@@ -78,6 +78,30 @@ TEST(JobPlan, BindsLoopbackOnlyForALoopbackEndpoint) {
   EXPECT_EQ(network->spec.coordinator_host, "10.0.0.7");
 }
 
+TEST(JobPlan, OneNodeWithoutATokenKeepsToLoopback) {
+  Options options = with_endpoint("here", 7);
+  options.min_nodes = options.max_nodes = 1;
+  const auto alone = plan_job(options, machine());
+  EXPECT_EQ(alone->bind_address, "127.0.0.1");
+  EXPECT_EQ(alone->spec.coordinator_host, "127.0.0.1");
+  EXPECT_EQ(alone->outside_address, "10.0.0.7");
+  options.rdzv_token = Secret("a token of this test");
+  const auto guarded = plan_job(options, machine());
+  EXPECT_EQ(guarded->bind_address, "");
+  EXPECT_EQ(guarded->spec.coordinator_host, "10.0.0.7");
+  EXPECT_EQ(guarded->outside_address, "");
+  EXPECT_EQ(guarded->spec.rdzv_token.reveal(), "a token of this test");
+}
+
+TEST(JobPlan, WarnsOfARendezvousThatIsOpenToAll) {
+  config::JobSpec spec;
+  EXPECT_THAT(warning_if_open(spec, ""), HasSubstr("--rdzv-token-file"));
+  EXPECT_EQ(warning_if_open(spec, "127.0.0.1"), "");
+  EXPECT_EQ(warning_if_open(spec, "::1"), "");
+  spec.rdzv_token = Secret("a token of this test");
+  EXPECT_EQ(warning_if_open(spec, ""), "");
+}
+
 TEST(JobPlan, PortZeroNeedsTheHost) {
   const auto plan = plan_job(with_endpoint("there", 0), machine());
   ASSERT_FALSE(plan);

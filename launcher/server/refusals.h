@@ -1,0 +1,44 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "launcher/server/log_limit.h"
+
+namespace ddp::server {
+
+// Why a connection was not let in.
+enum class RefusalReason {
+  kNoToken,     // An agent without a token, where one is asked for.
+  kWrongToken,  // It could not prove that it knows the token.
+  kNotTheJobs,  // An agent that has proved itself for one job asked to join another.
+  kUnwanted,    // It has a token and this daemon none, so that it would not believe this daemon.
+  kStranger,    // A store client of an address that is no node's.
+  kMalformed,   // It began to prove itself and said something else, or nothing more.
+  kNoTls,       // An agent without TLS, where the daemon has it.
+  kTls,         // No TLS could be agreed on: a certificate that one of the two does not accept.
+  kTlsUnknown,  // It wants TLS and this daemon has none.
+};
+inline constexpr std::size_t kRefusalCount = 9;
+
+// Value of the label `reason` in /metrics.
+std::string_view label_of(RefusalReason why);
+
+using RefusalCounts = std::array<std::uint64_t, kRefusalCount>;  // By RefusalReason.
+
+// Counts them, and writes who it was to the log, at most 20 times in 10 s.
+class Refusals {
+ public:
+  // `remote`: ADDRESS:PORT. `details`: what else is known; may be empty.
+  void note(RefusalReason why, const std::string& remote, std::string_view details = {});
+  const RefusalCounts& counts() const { return counts_; }
+
+ private:
+  RefusalCounts counts_{};
+  LogLimit log_limit_{20, Duration(10'000)};
+};
+
+}  // namespace ddp::server
