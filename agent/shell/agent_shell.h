@@ -33,7 +33,7 @@ struct AgentStart {
   // From a predecessor that was lost.
   Round last_round = kNoRound;
   int restarts = 0;
-  UniqueFd tasks_fd;        // TaskHosts' listener; none where workers are the agent's children.
+  UniqueFd tasks_fd;  // TaskHosts' listener; none where workers are the agent's children.
   std::shared_ptr<const net::TlsContext> tls;  // Of spec.tls.
   UniqueFd coordinator_fd;  // CoordinatorFeed's; none where the coordinator stays where it is.
 };

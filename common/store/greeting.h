@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -23,15 +24,19 @@ struct GreetedSocket {
   ServerKind kind;
 };
 
+// What a connection begins with before the greeting; empty: nothing.
+using Introduction = std::function<Result<void>(Socket& socket, TimePoint deadline)>;
+
 // One try. `known`: how the server was greeted before; otherwise `dialect`, if the user has said
 // which; otherwise every dialect in turn, newest first. Failures are those of Socket::connect(),
 // and
 //   kPeerLost  the server closes at every greeting
 //   kProtocol  the answer is not that of a TCP store
 //   kTimeout   no answer
+//   and those of `introduce`
 Result<GreetedSocket> connect_and_greet(const std::string& host, int port,
                                         const std::optional<ServerKind>& known,
                                         const std::optional<wire::c10d::Dialect>& dialect,
-                                        TimePoint deadline);
+                                        const Introduction& introduce, TimePoint deadline);
 
 }  // namespace ddp

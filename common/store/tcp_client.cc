@@ -18,6 +18,11 @@ constexpr std::int64_t kMaxAnswerBytes = 1LL << 30;
 // For the answer to CANCEL_WAIT, which the server gives at once or not at all.
 constexpr std::chrono::milliseconds kCancelLimit{10'000};
 
+// Trying again would end the same way.
+bool is_final(const Error& error) {
+  return error.code == Errc::kProtocol || error.code == std::errc::permission_denied;
+}
+
 }  // namespace
 
 Backoff::Backoff()
@@ -56,12 +61,13 @@ Result<void> TcpClient::reconnect(TimePoint deadline) {
   Backoff backoff;
   while (true) {
     const TimePoint limit = std::min(last, std::max(deadline, Clock::now() + kLeastConnect));
-    Result<GreetedSocket> greeted = connect_and_greet(host_, port_, kind_, {}, limit);
+    Result<GreetedSocket> greeted =
+        connect_and_greet(host_, port_, kind_, {}, options_.introduce, limit);
     if (greeted) {
       socket_ = std::move(greeted->socket);
       return {};
     }
-    if (greeted.error().code == Errc::kProtocol) return fail(greeted.error());
+    if (is_final(greeted.error())) return fail(greeted.error());
     if (backoff.pause(std::min(last, deadline))) continue;
     if (deadline < last) {
       return make_error(Errc::kPeerLost, "{}: the connection is lost: {}", where_,
@@ -179,12 +185,13 @@ Result<std::unique_ptr<Store>> TcpStore::connect(const std::string& host, int po
   const TimePoint deadline = deadline_after(options.timeout);
   Backoff backoff;
   while (true) {
-    Result<GreetedSocket> greeted = connect_and_greet(host, port, {}, options.dialect, deadline);
+    Result<GreetedSocket> greeted =
+        connect_and_greet(host, port, {}, options.dialect, options.introduce, deadline);
     if (greeted) {
       return std::unique_ptr<Store>(
           std::make_unique<TcpClient>(*std::move(greeted), host, port, options));
     }
-    if (greeted.error().code == Errc::kProtocol) return greeted.error();
+    if (is_final(greeted.error())) return greeted.error();
     if (!backoff.pause(deadline)) {
       return make_error(Errc::kTimeout, "no TCP store within {} ms: {}", options.timeout.count(),
                         greeted.error().message);

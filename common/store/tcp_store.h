@@ -1,14 +1,18 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "common/base/clock.h"
 #include "common/store/store.h"
 #include "common/wire/c10d.h"
 
 namespace ddp {
+
+class Socket;
 
 struct TcpStoreOptions {
   // The longest that connect() tries, and that a call waits for the server's answer. (What get(),
@@ -18,6 +22,9 @@ struct TcpStoreOptions {
   Store::Timeout retry{std::chrono::seconds(5)};
   // What the server speaks, if it is not to be found out by asking.
   std::optional<wire::c10d::Dialect> dialect = {};
+  // What every new connection begins with, for a server that asks who is there; empty: nothing. An
+  // error of permission_denied (std::errc) is the end of the trying.
+  std::function<Result<void>(Socket& socket, TimePoint deadline)> introduce = {};
 };
 
 // Client of a c10d TCPStore server, ours or that of any PyTorch since 1.9. One connection; see

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,7 +15,10 @@
 
 #include <fmt/format.h>
 
+#include "common/auth/crypto_library.h"
+#include "common/auth/handshake.h"
 #include "common/base/exit_codes.h"
+#include "common/config/rdzv_token.h"
 #include "common/store/endpoint.h"
 #include "common/store/socket.h"
 #include "common/store/tcp_store.h"
@@ -35,6 +39,7 @@ struct CommandLine {
   StoreEndpoint endpoint;
   Words operands;  // Behind HOST:PORT.
   std::optional<std::chrono::milliseconds> timeout;
+  Secret token{};
   bool help = false;
 };
 // The text to print.
@@ -125,14 +130,18 @@ std::string help() {
   for (const Command& command : kCommands) {
     text += fmt::format("  {}\n      {}\n", usage(command), command.help);
   }
-  return text + fmt::format(
-                    "Keys are those that programs use: PyTorch's \"/\" in front is added here.\n"
-                    "--timeout: how long get (else 0) and wait (else {}) wait for keys.\n"
-                    "Behind -- everything is a key or a value.\n"
-                    "Exit status: 0 done, {} a key is not there (in time), {} no store answers,\n"
-                    "{} the connection was lost, {} a wrong value, {} a wrong command line.\n",
-                    kDefaultWait.count() / 1'000, int{kExitKeyMissing}, int{kExitJoinTimeout},
-                    int{kExitCoordinatorLost}, int{kExitInvalidValue}, int{kExitUsage});
+  return text +
+         fmt::format(
+             "Keys are those that programs use: PyTorch's \"/\" in front is added here.\n"
+             "--rdzv-token-file FILE, or DDP_RDZV_TOKEN: the job's secret, for a daemon that\n"
+             "has one and does not let this machine in without it.\n"
+             "--timeout: how long get (else 0) and wait (else {}) wait for keys.\n"
+             "Behind -- everything is a key or a value.\n"
+             "Exit status: 0 done, {} a key is not there (in time), {} no store answers,\n"
+             "{} the connection was lost, {} the token is wrong, {} a wrong value, {} a wrong "
+             "command line.\n",
+             kDefaultWait.count() / 1'000, int{kExitKeyMissing}, int{kExitJoinTimeout},
+             int{kExitCoordinatorLost}, int{kExitRefused}, int{kExitInvalidValue}, int{kExitUsage});
 }
 
 int refuse(const Command& command, int exit_code, const std::string& reason) {
@@ -148,11 +157,44 @@ std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   return std::chrono::milliseconds(std::llround(seconds * 1'000));
 }
 
+// From the file, or else from the environment, if either names one.
+std::optional<int> read_token(const Command& command, const std::optional<std::string>& file,
+                              Secret& out) {
+  const char* const variable = std::getenv(config::kTokenVariable);
+  if (!file && (variable == nullptr || *variable == '\0')) return std::nullopt;
+  Result<Secret> token = file ? config::read_token_file(*file) : config::parse_token(variable);
+  if (!token) {
+    return refuse(command, kExitInvalidValue,
+                  fmt::format("{} {}", file ? "--rdzv-token-file" : config::kTokenVariable,
+                              token.error().message));
+  }
+  out = std::move(*token);
+  if (const auto crypto = auth::CryptoLibrary::load(); !crypto) {
+    return refuse(command, kExitInternal, crypto.error().message);
+  }
+  return std::nullopt;
+}
+
+// Shows the daemon that this is one of the job's, and sees that it is the job's daemon.
+Result<void> introduce(Socket& socket, const Secret& token, TimePoint deadline) {
+  auth::ClientHandshake handshake(token, {auth::Purpose::kStoreClient, ""}, auth::random_nonce());
+  Result<void> written = socket.write_all(handshake.hello(), deadline);
+  while (written && !handshake.done()) {
+    const Result<std::string> byte = socket.read_exactly(1, deadline);
+    if (!byte) return byte.error();
+    const Result<std::string> answer = handshake.receive(*byte);
+    if (!answer) return answer.error();
+    written = socket.write_all(*answer, deadline);
+  }
+  return written;
+}
+
 // Numbers may be negative, so only -- makes a flag. The exit status, if the line is wrong.
 std::optional<int> parse(const Words& words, CommandLine& line) {
   const Command& command = *line.command;
   bool flags_over = false;
   Words plain;
+  std::optional<std::string> token_file;
   for (std::size_t i = 0; i < words.size(); ++i) {
     const std::string_view word = words[i];
     if (flags_over || !word.starts_with("--")) {
@@ -162,6 +204,12 @@ std::optional<int> parse(const Words& words, CommandLine& line) {
       flags_over = true;
     } else if (word == "--help") {
       line.help = true;
+    } else if (word == "--rdzv-token-file" || word.starts_with("--rdzv-token-file=")) {
+      const bool apart = word == "--rdzv-token-file";
+      if (apart && i + 1 == words.size()) {
+        return refuse(command, kExitUsage, "--rdzv-token-file lacks its value; " + usage(command));
+      }
+      token_file = apart ? words[++i] : std::string(word.substr(word.find('=') + 1));
     } else if (command.waits && (word == "--timeout" || word.starts_with("--timeout="))) {
       const bool apart = word == "--timeout";
       if (apart && i + 1 == words.size()) {
@@ -187,7 +235,7 @@ std::optional<int> parse(const Words& words, CommandLine& line) {
   if (!endpoint) return refuse(command, kExitInvalidValue, endpoint.error().message);
   line.endpoint = *endpoint;
   line.operands.assign(plain.begin() + 1, plain.end());
-  return std::nullopt;
+  return read_token(command, token_file, line.token);
 }
 
 int refuse(const CommandLine& line, const Error& error) {
@@ -206,7 +254,17 @@ int refuse(const CommandLine& line, const Error& error) {
 }
 
 int run(const CommandLine& line) {
-  auto store = TcpStore::connect(line.endpoint.host, line.endpoint.port, kConnectLimit);
+  TcpStoreOptions options;
+  options.timeout = kConnectLimit;
+  if (!line.token.empty()) {
+    options.introduce = [&line](Socket& socket, TimePoint deadline) {
+      return introduce(socket, line.token, deadline);
+    };
+  }
+  auto store = TcpStore::connect(line.endpoint.host, line.endpoint.port, options);
+  if (!store && store.error().code == std::errc::permission_denied) {
+    return refuse(*line.command, kExitRefused, store.error().message);
+  }
   if (!store) {
     return refuse(*line.command, kExitJoinTimeout,
                   store.error().message + "; is ddp-rendezvous or a job running there?");

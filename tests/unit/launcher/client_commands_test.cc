@@ -7,6 +7,7 @@
 #include "common/base/exit_codes.h"
 #include "tests/support/listener.h"
 #include "tests/support/process.h"
+#include "tests/support/temp_dir.h"
 
 namespace ddp::test {
 namespace {
@@ -50,6 +51,27 @@ class ClientCommandsTest : public testing::Test {
   Process daemon_{{program(), "--port", "0"}};
   std::string where_;
 };
+
+TEST_F(ClientCommandsTest, ProveThatTheyKnowTheToken) {
+  const TempDir folder;
+  const std::string file = folder.write("token", "a token of this test", 0600);
+  const std::string other = folder.write("other", "another token of this test", 0600);
+  Process daemon({program(), "--port", "0", "--bind", "127.0.0.1", "--rdzv-token-file", file});
+  ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
+  const std::string unguarded = where_;
+  where_ = daemon.out().substr(daemon.out().rfind(' ') + 1);
+  where_.pop_back();
+  expect({"set", "--rdzv-token-file", file, where_, "k", "v"}, "");
+  expect({"get", where_, "k", "--rdzv-token-file=" + file}, "v");
+  expect({"get", where_, "k"}, "v");  // From this machine without, as PyTorch's clients.
+  expect_refused({"get", where_, "k", "--rdzv-token-file", other}, kExitRefused,
+                 {where_, "another token"});
+  expect_refused({"get", unguarded, "k", "--rdzv-token-file", file}, kExitRefused,
+                 {unguarded, "it has no token"});
+  expect_refused({"get", where_, "k", "--rdzv-token-file", "/no/file"}, kExitInvalidValue,
+                 {"--rdzv-token-file /no/file"});
+  expect_refused({"get", where_, "k", "--rdzv-token-file"}, kExitUsage, {"lacks its value"});
+}
 
 TEST_F(ClientCommandsTest, DoWhatTheySay) {
   expect({"set", where_, "k", "two words\n"}, "");
