@@ -96,10 +96,8 @@ std::string warning_if_open(const config::JobSpec& spec, const std::string& bind
   const bool is_loopback = bind_address == "::1" || bind_address.starts_with("127.");
   if (is_loopback || is_guarded(spec)) return {};
   return "whoever reaches the rendezvous can join this job and write to its store; to let in its "
-         "own "
-         "nodes only, give all of them the same --rdzv-token-file FILE or DDP_RDZV_TOKEN (`openssl "
-         "rand "
-         "-hex 32` makes one)";
+         "own nodes only, give all of them the same --rdzv-token-file FILE or DDP_RDZV_TOKEN "
+         "(`openssl rand -hex 32` makes one)";
 }
 
 Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
