@@ -18,7 +18,6 @@
 #include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
 #include "worker/train/failure.h"
-#include "worker/train/initial_weights.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/models/names.h"
 #include "worker/train/optimizer.h"
@@ -40,167 +39,12 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
   requests_ = std::make_unique<CheckpointRequests>(parts_.channel);
 }
 
-void Trainer::keep_in(ElasticState& elastic) {
-  elastic_ = &elastic;
-  elastic.set_commit_pace({.every = parts_.options.commit_every});
-  elastic.add_module("model", *model_);
-  elastic.add_optimizer("optimizer", *optimizer_, *model_);
-  if (parts_.options.logical_world_size == 0) elastic.add_rng();
-  elastic.add_value("epoch", state_.epoch);
-  elastic.add_value("position", state_.position);
-  elastic.add_value("step", state_.step);
-  elastic.add_sum("loss_sum", state_.loss_sum);
-  elastic.add_sum("loss_count", state_.loss_count);
-  elastic.add_value(
-      "averager",
-      [this] {
-        const bool any = replica_ && replica_->averager();
-        return any ? replica_->averager()->state() : averager_state_;
-      },
-      [this](const nlohmann::json& saved) { averager_state_ = saved; });
-}
-
-void Trainer::begin_round(Round round) {
-  parts_.group = std::move(round.group);
-  parts_.device_groups = std::move(round.device_groups);
-  parts_.printer = round.printer;
-  parts_.threads = round.threads;
-  const Options& options = parts_.options;
-  const ProcessGroup& group = *parts_.group;
-  check_same_flags(options, *parts_.group);
-  if (ranks() < group.size()) {
-    throw Failure(kExitInvalidValue,
-                  fmt::format("--logical-world-size {}: there are {} workers, expected at most one "
-                              "for each logical rank",
-                              ranks(), group.size()));
-  }
-  make_sampler();
-  const bool goes_on = elastic_ != nullptr && elastic_->resumed();
-  if (!goes_on) start_over();
-  make_replica();
-  if (!options.trace.empty()) {
-    if (!trace_) trace_ = std::make_shared<Trace>(group.rank());
-    replica_->set_trace(trace_);
-  }
-  if (!options.checkpoint_dir.empty()) make_checkpoint();
-  if (elastic_ != nullptr) take_up_commit();
-  const bool resumed = checkpoint_ && checkpoint_->resume(!goes_on);
-  if (!goes_on && !resumed && !options.init_from.empty()) {
-    load_initial_weights(options, parts_.group, *model_,
-                         [this](const std::string& text) { say(text); });
-  }
-  if (goes_on) {
-    resumed_from_ = state_.step;
-    say(fmt::format("round {}: {} workers go on after step {}", group.round(), group.size(),
-                    state_.step));
-  } else {
-    resume();
-  }
-}
-
-// Nothing of it may have the group any more.
-void Trainer::leave_round() {
-  rate_log_.reset();
-  own_state_.reset();
-  checkpoint_.reset();
-  logical_ = nullptr;
-  replica_.reset();
-  sampler_.reset();
-  for (at::Tensor& parameter : model_->parameters()) parameter.mutable_grad() = at::Tensor();
-  test_accuracy_.reset();
-  train_loss_ = 0;
-  parts_.device_groups.clear();
-  parts_.group.reset();
-}
-
-void Trainer::make_sampler() {
-  const Options& options = parts_.options;
-  // What the backwards of one step take together is one batch to the sampler: a checkpoint lies
-  // between steps.
-  const std::int64_t batch = options.batch_size * options.accumulate_steps;
-  sampler_.emplace(DistributedSampler::Config{.dataset_size = parts_.data.train->size(),
-                                              .batch_size = batch,
-                                              .rank = parts_.group->rank(),
-                                              .world_size = ranks(),
-                                              .seed = options.seed,
-                                              .drop_last = options.drop_last,
-                                              .even = false});
-  if (sampler_->steps_per_epoch() == 0) {
-    throw Failure(
-        kExitInvalidValue,
-        fmt::format("--batch-size {}: {} {} take {} samples a step, expected at most the {} of the "
-                    "training set",
-                    options.batch_size, ranks(),
-                    options.logical_world_size > 0 ? "logical ranks" : "workers", batch * ranks(),
-                    parts_.data.train->size()));
-  }
-}
-
-void Trainer::make_checkpoint() {
-  checkpoint_ = std::make_unique<TrainingCheckpoint>(
-      TrainingCheckpoint::Parts{.options = parts_.options,
-                                .train_samples = parts_.data.train->size(),
-                                .threads = parts_.threads,
-                                .group = parts_.group,
-                                .model = *model_,
-                                .optimizer = *optimizer_,
-                                .replica = *replica_,
-                                .logical = logical_,
-                                .state = state_,
-                                .writer = checkpoint_writer_,
-                                .say = [this](const std::string& text) { say(text); }});
-}
-
-// Nothing has been trained in this job, or nothing is left of it but what is on disk.
-void Trainer::start_over() {
-  at::manual_seed(parts_.options.seed + static_cast<std::uint64_t>(parts_.group->rank()));
-  state_ = {};
-  averager_state_ = {};
-  logical_ranks_.reset();
-}
-
-// Tells elastic_ what of the round has state, which it gives the values of the last commit. The
-// replica has broadcast rank 0's model since.
-void Trainer::take_up_commit() {
-  if (logical_ranks_) {
-    // It outlives the round.
-    elastic_->add_comm_hook("logical_ranks",
-                            std::shared_ptr<CommHook>(std::shared_ptr<void>(), &*logical_ranks_));
-  }
-  if (replica_->comm_hook()) elastic_->add_comm_hook("comm_hook", replica_->comm_hook());
-  if (replica_->averager() || !replica_->keeps_ranks_equal()) {
-    own_state_ = std::make_shared<LocalReplica>(*model_, *optimizer_);
-    elastic_->add_comm_hook("local_replica", own_state_);
-  }
-  if (!elastic_->resumed()) return;
-  elastic_->restore();
-  if (own_state_) own_state_->apply();
-  if (replica_->averager()) replica_->averager()->load_state(averager_state_);
-}
-
 void Trainer::commit_if_due() {
   if (elastic_ == nullptr) return;
   const bool is_last = sampler_->steps_left() == 0 || limit_reached();
   if (!elastic_->is_commit_due() && !is_last) return;
   if (logical_ != nullptr) logical_->gather();
   elastic_->commit(state_.step);
-}
-
-void Trainer::make_replica() {
-  const Options& options = parts_.options;
-  try {
-    if (options.logical_world_size == 0) {
-      replica_ = Replica::make(options, model_, *optimizer_, parts_.group, parts_.device_groups);
-      return;
-    }
-    if (!logical_ranks_) logical_ranks_.emplace(options.logical_world_size, options.seed);
-    auto logical = std::make_unique<LogicalReplica>(options, model_, *optimizer_, parts_.group,
-                                                    *logical_ranks_);
-    logical_ = logical.get();
-    replica_ = std::move(logical);
-  } catch (const std::invalid_argument& different) {
-    throw Failure(kExitInvalidValue, different.what());
-  }
 }
 
 Summary Trainer::run(Round round) {
@@ -246,16 +90,6 @@ Summary Trainer::train_to_the_end() {
   if (checkpoint_) checkpoint_->wait();
   if (trace_) write_trace();
   return summary;
-}
-
-void Trainer::resume() {
-  if (checkpoint_) {
-    resumed_from_ = state_.step;
-    set_hyper_parameters(*optimizer_, parts_.options);
-  }
-  if (elastic_ == nullptr) return;
-  if (logical_ != nullptr) logical_->gather();
-  elastic_->commit(state_.step);
 }
 
 bool Trainer::train_epoch() {
