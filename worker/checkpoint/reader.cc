@@ -1,6 +1,10 @@
 #include "worker/checkpoint/reader.h"
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "worker/checkpoint/checksum.h"
 
@@ -11,6 +15,27 @@ namespace {
 // what a checksum has brought into the cache the other one finds there.
 constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t kCacheBytes = std::uint64_t{256} << 10;
+// Below it a thread costs more than it brings.
+constexpr std::uint64_t kBytesPerThread = std::uint64_t{16} << 20;
+
+using Told = std::function<void(std::uint64_t)>;
+
+// Fetches a part and feeds it to all of the checksums; tells how much after each fetch.
+template <typename... Checksums>
+Result<void> feed(const MappedFile& file, std::uint64_t begin, std::uint64_t end, const Told& told,
+                  Checksums&... checksums) {
+  for (std::uint64_t at = begin; at < end;) {
+    const std::uint64_t fetched = std::min(end - at, kFetchBytes);
+    if (auto read = file.fetch(at, fetched); !read) return read;
+    for (const std::uint64_t stop = at + fetched; at < stop;) {
+      const auto piece = file.bytes().subspan(at, std::min(stop - at, kCacheBytes));
+      (checksums.update(piece), ...);
+      at += piece.size();
+    }
+    if (told) told(fetched);
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -54,22 +79,6 @@ Result<void> Reader::match(const std::string& name, const Shard& shard) const {
   return {};
 }
 
-template <typename... Checksums>
-Result<void> Reader::feed(const MappedFile& file, std::uint64_t begin, std::uint64_t end,
-                          Checksums&... checksums) const {
-  for (std::uint64_t at = begin; at < end;) {
-    const std::uint64_t fetched = std::min(end - at, kFetchBytes);
-    if (auto read = file.fetch(at, fetched); !read) return read;
-    for (const std::uint64_t stop = at + fetched; at < stop;) {
-      const auto piece = file.bytes().subspan(at, std::min(stop - at, kCacheBytes));
-      (checksums.update(piece), ...);
-      at += piece.size();
-    }
-    if (progress_) progress_(fetched);
-  }
-  return {};
-}
-
 Result<void> Reader::check_tensor(const std::string& name, const TensorRecord& record,
                                   const std::string& actual) const {
   if (actual == record.checksum) return {};
@@ -84,7 +93,8 @@ Result<MappedTensor> Reader::tensor(const TensorRecord& record) {
   const TensorEntry& entry = *shard.entries.at(record.name);
   if (!shard.is_whole_checked && !shard.checked.contains(record.name)) {
     Checksum checksum;
-    if (auto read = feed(*shard.file, entry.begin, entry.end, checksum); !read) return read.error();
+    auto read = feed(*shard.file, entry.begin, entry.end, progress_, checksum);
+    if (!read) return read.error();
     if (auto good = check_tensor(record.file, record, checksum.hex()); !good) return good.error();
     shard.checked.insert(entry.name);
   }
@@ -92,24 +102,29 @@ Result<MappedTensor> Reader::tensor(const TensorRecord& record) {
                       shard.file};
 }
 
+std::map<std::string_view, const TensorRecord*> Reader::records_of(const std::string& file) const {
+  std::map<std::string_view, const TensorRecord*> records;
+  if (const auto found = records_.find(file); found != records_.end()) {
+    for (const TensorRecord* tensor : found->second) records[tensor->name] = tensor;
+  }
+  return records;
+}
+
 Result<void> Reader::verify(const FileRecord& record) {
   auto opened = open(record.name);
   if (!opened) return opened.error();
   Shard& shard = **opened;
   if (shard.is_whole_checked) return {};
-  std::map<std::string_view, const TensorRecord*> records;
-  if (const auto found = records_.find(record.name); found != records_.end()) {
-    for (const TensorRecord* tensor : found->second) records[tensor->name] = tensor;
-  }
+  const auto records = records_of(record.name);
   Checksum of_file;
   // Tensors lie in the order of their bytes and without holes; the header is before them.
   const std::uint64_t data = shard.header.tensors.empty() ? shard.file->bytes().size()
                                                           : shard.header.tensors.front().begin;
-  if (auto read = feed(*shard.file, 0, data, of_file); !read) return read;
+  if (auto read = feed(*shard.file, 0, data, progress_, of_file); !read) return read;
   for (const TensorEntry& entry : shard.header.tensors) {
     Checksum of_tensor;
-    if (auto read = feed(*shard.file, entry.begin, entry.end, of_file, of_tensor); !read)
-      return read;
+    auto read = feed(*shard.file, entry.begin, entry.end, progress_, of_file, of_tensor);
+    if (!read) return read;
     auto good = check_tensor(record.name, *records.at(entry.name), of_tensor.hex());
     if (!good) return good;
   }
@@ -117,6 +132,65 @@ Result<void> Reader::verify(const FileRecord& record) {
     return make_error(Errc::kCorrupt, "the checksum of {} is {}, {} is recorded",
                       join_path(folder_, record.name), actual, record.checksum);
   }
+  shard.is_whole_checked = true;
+  return {};
+}
+
+// The tensors of a file, checked by several threads, each the next one that nobody has.
+class Reader::Tensors {
+ public:
+  Tensors(const Reader& reader, const std::string& name, const Shard& shard)
+      : reader_(reader), name_(name), shard_(shard), records_(reader.records_of(name)) {}
+
+  Result<void> check(int threads) {
+    const std::uint64_t useful = shard_.file->bytes().size() / kBytesPerThread;
+    std::vector<std::thread> others;
+    for (std::uint64_t i = 1; i < std::min(static_cast<std::uint64_t>(threads), useful); ++i) {
+      others.emplace_back([this] { work([this](std::uint64_t bytes) { untold_ += bytes; }); });
+    }
+    // The header has been read and compared.
+    untold_ += shard_.header.tensors.empty() ? shard_.file->bytes().size()
+                                             : shard_.header.tensors.front().begin;
+    work([this](std::uint64_t bytes) { tell(bytes + untold_.exchange(0)); });
+    for (std::thread& other : others) other.join();
+    tell(untold_.exchange(0));
+    return failure_;
+  }
+
+ private:
+  void work(const Told& told) {
+    const std::vector<TensorEntry>& all = shard_.header.tensors;
+    for (std::size_t i = next_++; i < all.size() && !failed_; i = next_++) {
+      Checksum checksum;
+      auto good = feed(*shard_.file, all[i].begin, all[i].end, told, checksum);
+      if (good) good = reader_.check_tensor(name_, *records_.at(all[i].name), checksum.hex());
+      if (good) continue;
+      const std::lock_guard lock(mutex_);
+      if (!failed_.exchange(true)) failure_ = std::move(good);
+    }
+  }
+  void tell(std::uint64_t bytes) const {
+    if (bytes > 0 && reader_.progress_) reader_.progress_(bytes);
+  }
+
+  const Reader& reader_;
+  const std::string& name_;
+  const Shard& shard_;
+  const std::map<std::string_view, const TensorRecord*> records_;
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<std::uint64_t> untold_ = 0;  // Read by others than the calling thread.
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;
+  Result<void> failure_;
+};
+
+Result<void> Reader::verify_tensors(const FileRecord& record, int threads) {
+  auto opened = open(record.name);
+  if (!opened) return opened.error();
+  Shard& shard = **opened;
+  if (shard.is_whole_checked) return {};
+  if (!has_own_header(shard.file->bytes(), shard.header)) return verify(record);
+  if (auto good = Tensors(*this, record.name, shard).check(threads); !good) return good;
   shard.is_whole_checked = true;
   return {};
 }

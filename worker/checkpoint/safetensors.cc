@@ -15,24 +15,28 @@ static_assert(std::endian::native == std::endian::little, "tensors are written a
 
 using nlohmann::json;
 
+std::uint64_t size_of(const TensorView& tensor) { return tensor.bytes.size(); }
+std::uint64_t size_of(const TensorEntry& tensor) { return tensor.end - tensor.begin; }
+
 // The length prefix and the padded JSON, or why these tensors cannot be one file. The tensors are
-// sorted already.
-Result<std::string> header_bytes(const std::vector<TensorView>& tensors,
+// in the order of their bytes already.
+template <typename Tensor>
+Result<std::string> header_bytes(const std::vector<Tensor>& tensors,
                                  const std::map<std::string, std::string>& metadata) {
   json header = json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   std::uint64_t offset = 0;
-  for (const TensorView& tensor : tensors) {
+  for (const Tensor& tensor : tensors) {
     if (tensor.name == "__metadata__" || header.contains(tensor.name)) {
       return make_error(Errc::kInvalidArgument, "the tensor name \"{}\" is {}", tensor.name,
                         tensor.name == "__metadata__" ? "reserved" : "used twice");
     }
-    if (tensor_bytes(tensor.type, tensor.shape) != tensor.bytes.size() ||
+    if (tensor_bytes(tensor.type, tensor.shape) != size_of(tensor) ||
         tensor.shape.size() > kMaxTensorDimensions) {
       return make_error(Errc::kInvalidArgument, "the shape of tensor \"{}\" does not fit {} bytes",
-                        tensor.name, tensor.bytes.size());
+                        tensor.name, size_of(tensor));
     }
-    const std::uint64_t end = offset + tensor.bytes.size();
+    const std::uint64_t end = offset + size_of(tensor);
     header[tensor.name] = {{"dtype", tensor_type_name(tensor.type)},
                            {"shape", tensor.shape},
                            {"data_offsets", {offset, end}}};
@@ -114,6 +118,13 @@ bool lies_before(TensorType type, std::string_view name, TensorType other_type,
   const std::size_t bytes = tensor_type_bytes(type);
   const std::size_t other_bytes = tensor_type_bytes(other_type);
   return bytes != other_bytes ? bytes > other_bytes : name < other_name;
+}
+
+bool has_own_header(std::span<const std::byte> file, const SafetensorsHeader& header) {
+  const auto bytes = header_bytes(header.tensors, {});
+  return bytes && bytes->size() <= file.size() &&
+         std::ranges::equal(std::as_bytes(std::span(bytes->data(), bytes->size())),
+                            file.first(bytes->size()));
 }
 
 Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& path,

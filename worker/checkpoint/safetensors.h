@@ -80,6 +80,10 @@ Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& pat
                                        const std::map<std::string, std::string>& metadata = {},
                                        const WritePace& pace = {});
 
+// Whether a file begins with the very bytes that write_safetensors() gives to these tensors in this
+// order, without metadata: then the header holds nothing but what `header` says.
+bool has_own_header(std::span<const std::byte> file, const SafetensorsHeader& header);
+
 // Reads and checks the header. kCorrupt, with the path and the reason, unless the file is
 // well-formed to the last byte: limits, types, shapes, sizes, no holes, no overlap, no duplicate
 // names, nothing behind the last tensor.

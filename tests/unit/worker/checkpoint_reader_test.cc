@@ -1,7 +1,10 @@
 #include <unistd.h>
 
 #include <set>
+#include <span>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include <gmock/gmock.h>
@@ -11,6 +14,7 @@
 #include "tests/support/memory_file_system.h"
 #include "tests/support/temp_dir.h"
 #include "worker/checkpoint/reader.h"
+#include "worker/checkpoint/safetensors.h"
 #include "worker/checkpoint/verify_plan.h"
 
 namespace ddp::checkpoint {
@@ -135,6 +139,90 @@ TEST_F(ReaderTest, EveryFlippedByteIsFoundAndTheOlderOneUsed) {
   }
   EXPECT_GT(flips, 2000u);
   EXPECT_EQ(salt_of(*open_newest_valid(directory_, nullptr)), 33);
+}
+
+// By the tensors' checksums alone, too: there is no byte that only the file's own would cover.
+TEST_F(ReaderTest, TensorsAndTheHeaderCoverEveryByteOfAFile) {
+  for (const FileRecord& file : manifest_.files) {
+    std::string& bytes = *files_.contents(entry_.path + "/" + file.name);
+    const std::string whole = bytes;
+    for (std::size_t i = 0; i < whole.size(); ++i) {
+      bytes[i] = static_cast<char>(bytes[i] ^ (1 << i % 8));
+      EXPECT_FALSE(reader().verify_tensors(file, 1)) << file.name << " flipped at " << i;
+      bytes = whole;
+    }
+    Reader reader = this->reader();
+    read_bytes();
+    ASSERT_TRUE(reader.verify_tensors(file, 1));
+    EXPECT_EQ(read_bytes(), file.bytes);
+    ASSERT_TRUE(reader.verify(file));
+    EXPECT_EQ(read_bytes(), 0u);
+  }
+}
+
+// A header that somebody else has written, such as one with metadata, needs the file's checksum.
+TEST_F(ReaderTest, AForeignHeaderIsCheckedByTheFilesChecksum) {
+  const SampleTensor tensor("a", TensorType::kF32, {3, 5}, 1);
+  const TensorView view{tensor.name, tensor.type, tensor.shape,
+                        std::as_bytes(std::span(tensor.bytes))};
+  auto written = write_safetensors(files_, "ckpt/foreign.safetensors", {view}, {{"made", "by"}});
+  ASSERT_TRUE(written);
+  Manifest manifest;
+  manifest.files = {{"foreign.safetensors", written->bytes, written->checksum}};
+  manifest.tensors = {{"a", kReplicated, "foreign.safetensors", tensor.type, tensor.shape,
+                       written->tensors[0].checksum}};
+  EXPECT_TRUE(Reader(files_, "ckpt", manifest).verify_tensors(manifest.files[0], 1));
+  std::string& bytes = *files_.contents("ckpt/foreign.safetensors");
+  bytes[bytes.find("by")] = 'B';
+  auto refused = Reader(files_, "ckpt", manifest).verify_tensors(manifest.files[0], 1);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("the checksum of ckpt/foreign.safetensors"));
+}
+
+TEST(ReaderThreads, ReadALargeFileTogether) {
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  const TempDir folder;
+  FileSystem& files = posix_file_system();
+  const std::string data(kBytes, 'x');
+  std::vector<TensorView> views;
+  for (const char* name : {"a", "b", "c"}) {
+    views.push_back({name,
+                     TensorType::kU8,
+                     {static_cast<std::int64_t>(kBytes)},
+                     std::as_bytes(std::span(data))});
+  }
+  auto written = write_safetensors(files, folder.path() / "f.safetensors", views);
+  ASSERT_TRUE(written);
+  Manifest manifest;
+  manifest.files = {{"f.safetensors", written->bytes, written->checksum}};
+  for (const auto& tensor : written->tensors) {
+    manifest.tensors.push_back({tensor.name,
+                                kReplicated,
+                                "f.safetensors",
+                                TensorType::kU8,
+                                {static_cast<std::int64_t>(kBytes)},
+                                tensor.checksum});
+  }
+  const auto verify = [&](std::uint64_t& told) {
+    Reader reader(files, folder.path(), manifest);
+    const auto caller = std::this_thread::get_id();
+    reader.on_progress([&told, caller](std::uint64_t bytes) {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
+      told += bytes;
+    });
+    return reader.verify_tensors(manifest.files[0], 3);
+  };
+  std::uint64_t told = 0;
+  EXPECT_TRUE(verify(told));
+  EXPECT_EQ(told, written->bytes);
+  for (const std::size_t tensor : {0, 1, 2}) {
+    const Manifest good = manifest;
+    manifest.tensors[tensor].checksum[2] = 'x';
+    auto damaged = verify(told);
+    ASSERT_FALSE(damaged);
+    EXPECT_THAT(damaged.error().message, HasSubstr(manifest.tensors[tensor].name));
+    manifest = good;
+  }
 }
 
 TEST_F(ReaderTest, SeveralBadOnesHaveALineEach) {
