@@ -190,11 +190,17 @@ Result<std::vector<Entry>> Directory::superfluous(const Retention& retention,
 }
 
 std::vector<std::string> Directory::prune(const Retention& retention, const Entry& newest) {
+  std::vector<std::string> complaints = retire(retention, newest);
+  for (std::string& line : remove_retired()) complaints.push_back(std::move(line));
+  return complaints;
+}
+
+std::vector<std::string> Directory::retire(const Retention& retention, const Entry& newest) {
   auto entries = superfluous(retention, newest);
   if (!entries) return {entries.error().message};
   std::vector<std::string> complaints;
   for (const Entry& entry : *entries) {
-    if (auto removed = remove_entry(entry); !removed) complaints.push_back(removed.error().message);
+    if (auto retired = retire_entry(entry); !retired) complaints.push_back(retired.error().message);
   }
   return complaints;
 }
@@ -205,9 +211,7 @@ std::vector<std::string> Directory::remove_unfinished(std::int64_t last) {
   std::vector<std::string> complaints;
   for (const std::string& name : *names) {
     // Probes and links of others under way are none of our business.
-    if (!name.starts_with(kRemovedPrefix) && step_of_temporary(name).value_or(INT64_MAX) > last) {
-      continue;
-    }
+    if (step_of_temporary(name).value_or(INT64_MAX) > last) continue;
     if (auto removed = remove_leftover(name); !removed) {
       complaints.push_back(removed.error().message);
     }
@@ -215,12 +219,24 @@ std::vector<std::string> Directory::remove_unfinished(std::int64_t last) {
   return complaints;
 }
 
-Result<void> Directory::remove_entry(const Entry& entry) {
+std::vector<std::string> Directory::remove_retired() {
+  auto names = files_->list(path_);
+  if (!names) return {names.error().message};
+  std::vector<std::string> complaints;
+  for (const std::string& name : *names) {
+    if (!name.starts_with(kRemovedPrefix)) continue;
+    if (auto removed = remove_leftover(name); !removed) {
+      complaints.push_back(removed.error().message);
+    }
+  }
+  return complaints;
+}
+
+Result<void> Directory::retire_entry(const Entry& entry) {
   // Out of sight first, and durably: a half-removed checkpoint must never be seen under its name.
   const std::string removed = join_path(path_, std::string(kRemovedPrefix).append(entry.name));
   if (auto renamed = files_->rename(entry.path, removed); !renamed) return renamed;
-  if (auto synced = files_->sync_directory(path_); !synced) return synced;
-  return remove_tree(*files_, removed);
+  return files_->sync_directory(path_);
 }
 
 Result<std::vector<Entry>> Directory::list() const {

@@ -80,6 +80,10 @@ class Directory {
 
   // Removes them. Returns one line for everything that could not be removed.
   std::vector<std::string> prune(const Retention& retention, const Entry& newest);
+  // Its two halves: gives them a name that readers pass over, which is quick; then removes all that
+  // has such a name, also what others have left behind. The second needs no lock.
+  std::vector<std::string> retire(const Retention& retention, const Entry& newest);
+  std::vector<std::string> remove_retired();
 
   // Removes what saves of steps up to `last` left unfinished, such as one whose ranks died. Only
   // while none of them is under way; one of a later step may be. One line for everything that could
@@ -100,7 +104,7 @@ class Directory {
   void mark_bad(const Entry& entry) { bad_.insert(entry.name); }
 
  private:
-  Result<void> remove_entry(const Entry& entry);
+  Result<void> retire_entry(const Entry& entry);
   Result<void> remove_leftover(const std::string& name);
 
   FileSystem* files_;

@@ -62,6 +62,8 @@ Result<void> make_directories(FileSystem& files, const std::string& path) {
 Result<void> remove_tree(FileSystem& files, const std::string& path) {
   Result<void> first;
   const auto note = [&first](Result<void> result) {
+    // Somebody else was faster.
+    if (!result && result.error().code == Errc::kNotFound) return;
     if (first && !result) first = std::move(result);
   };
   if (auto names = files.list(path); names) {

@@ -241,11 +241,13 @@ class PosixFileSystem final : public FileSystem {
 
   Result<void> remove_file(const std::string& path) override {
     if (::unlink(path.c_str()) == 0) return {};
+    if (errno == ENOENT) return make_error(Errc::kNotFound, "{} is not there", path);
     return io_error("remove", path, errno);
   }
 
   Result<void> remove_directory(const std::string& path) override {
     if (::rmdir(path.c_str()) == 0) return {};
+    if (errno == ENOENT) return make_error(Errc::kNotFound, "{} is not there", path);
     return io_error("remove the folder", path, errno);
   }
 

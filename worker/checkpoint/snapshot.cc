@@ -242,6 +242,16 @@ std::uint32_t* sealed_word(std::span<std::byte> image) {
 
 }  // namespace
 
+Manifest SnapshotPlan::common_manifest() const {
+  Manifest manifest;
+  manifest.step = step;
+  manifest.epoch = epoch;
+  manifest.round = round;
+  manifest.world_size = world_size;
+  manifest.save_id = save_id;
+  return manifest;
+}
+
 std::string shard_file_name(Rank rank) { return fmt::format("shard-{:05}.safetensors", rank); }
 std::string rank_file_name(Rank rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 

@@ -71,6 +71,8 @@ struct SnapshotPlan {
   std::uint64_t bytes_per_second = 0;  // Of this rank's writing; 0: as fast as the disk.
 
   bool publishes() const { return rank == 0; }
+  // What each rank's part and the published manifest have in common: without files and state.
+  Manifest common_manifest() const;
 };
 
 // "shard-00003.safetensors", "rank-00003.safetensors".

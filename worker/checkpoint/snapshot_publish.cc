@@ -95,12 +95,7 @@ class PartsWait {
 };
 
 Result<Manifest> merge_parts(SaveFolder& folder, const SnapshotPlan& plan) {
-  Manifest manifest;
-  manifest.step = plan.step;
-  manifest.epoch = plan.epoch;
-  manifest.round = plan.round;
-  manifest.world_size = plan.world_size;
-  manifest.save_id = plan.save_id;
+  Manifest manifest = plan.common_manifest();
   manifest.state = plan.state;
   for (Rank rank = 0; rank < plan.world_size; ++rank) {
     auto part = folder.read_part(rank);
@@ -150,16 +145,20 @@ Result<Entry> publish_save(FileSystem& files, SaveFolder& folder, const Snapshot
 }
 
 std::vector<std::string> tidy_up(Directory& directory, const Entry& published,
-                                 const Retention& retention) {
+                                 const Retention& retention, bool leaves_retired) {
   std::vector<std::string> warnings;
+  const auto add = [&warnings](std::vector<std::string> lines) {
+    std::move(lines.begin(), lines.end(), std::back_inserter(warnings));
+  };
   if (auto linked = directory.update_latest(published); !linked) {
     warnings.push_back(linked.error().message);
   }
-  for (std::string& line : directory.prune(retention, published)) {
-    warnings.push_back(std::move(line));
-  }
-  for (std::string& line : directory.remove_unfinished(published.step))
-    warnings.push_back(std::move(line));
+  // What earlier saves have left is removed now in any case, or nobody would hear that it cannot
+  // be.
+  if (leaves_retired) add(directory.remove_retired());
+  add(directory.retire(retention, published));
+  if (!leaves_retired) add(directory.remove_retired());
+  add(directory.remove_unfinished(published.step));
   return warnings;
 }
 

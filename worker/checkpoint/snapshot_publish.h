@@ -16,8 +16,9 @@ Result<Entry> publish_save(FileSystem& files, SaveFolder& folder, const Snapshot
                            SaveTime& time, std::chrono::milliseconds part_timeout,
                            std::vector<std::string>& warnings);
 
-// After a checkpoint is published: `latest`, and old ones removed. Returns what could not be done.
+// After a checkpoint is published: `latest`, and old ones removed; with leaves_retired only put out
+// of the way (Directory::remove_retired). Returns what could not be done.
 std::vector<std::string> tidy_up(Directory& directory, const Entry& published,
-                                 const Retention& retention);
+                                 const Retention& retention, bool leaves_retired);
 
 }  // namespace ddp::checkpoint

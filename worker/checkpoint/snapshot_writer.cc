@@ -12,12 +12,7 @@ namespace ddp::checkpoint {
 namespace {
 
 Manifest empty_part(const SnapshotPlan& plan) {
-  Manifest part;
-  part.step = plan.step;
-  part.epoch = plan.epoch;
-  part.round = plan.round;
-  part.world_size = plan.world_size;
-  part.save_id = plan.save_id;
+  Manifest part = plan.common_manifest();
   part.rank_state.assign(static_cast<std::size_t>(plan.world_size), nlohmann::json::object());
   part.rank_state[static_cast<std::size_t>(plan.rank)] = plan.rank_state;
   return part;
@@ -106,7 +101,8 @@ class Writing {
 
   Result<void> finish(const Entry& entry) {
     written_.path = entry.path;
-    for (std::string& line : tidy_up(folder_.directory(), entry, plan_.retention)) {
+    for (std::string& line :
+         tidy_up(folder_.directory(), entry, plan_.retention, options_.leaves_retired)) {
       written_.warnings.push_back(std::move(line));
     }
     return {};

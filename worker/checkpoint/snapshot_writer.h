@@ -19,6 +19,9 @@ struct WriterOptions {
   std::chrono::milliseconds part_timeout = std::chrono::seconds(10);
   // Asked often; once it says true the save fails with kAborted and is cleaned up. May be empty.
   std::function<bool()> cancelled;
+  // Old checkpoints are only renamed; the caller removes them when it has told the result
+  // (Directory::remove_retired): freeing a large file takes a while.
+  bool leaves_retired = false;
   // Time, for tests; empty: the real one.
   std::function<TimePoint()> now;
   std::function<void(std::chrono::nanoseconds)> sleep;

@@ -90,9 +90,23 @@ TEST_F(Retained, UnfinishedSavesGoAndNothingElse) {
   ASSERT_TRUE(directory_.begin(5, "alive"));
   EXPECT_EQ(files_.names("ckpt").size(), 7u);
   EXPECT_THAT(directory_.remove_unfinished(4), IsEmpty());
+  EXPECT_THAT(directory_.remove_retired(), IsEmpty());
   EXPECT_THAT(files_.names("ckpt"),
               ElementsAre(".tmp-probe-of-rank-3", ".tmp-step-0000000005-alive", "latest",
                           "notes.txt", kept.name));
+}
+
+TEST_F(Retained, RetiredOnesAreOutOfSightBeforeTheyAreRemoved) {
+  save(1, {0, 0});
+  const Entry kept = save(2, {0, 0});
+  EXPECT_THAT(directory_.retire({1, 0}, kept), IsEmpty());
+  EXPECT_EQ(steps().size(), 1u);
+  EXPECT_THAT(files_.names("ckpt"),
+              ElementsAre(".tmp-removed-step-0000000001", "latest", kept.name));
+  EXPECT_THAT(directory_.remove_unfinished(2), IsEmpty());
+  EXPECT_EQ(files_.names("ckpt").size(), 3u);
+  EXPECT_THAT(directory_.remove_retired(), IsEmpty());
+  EXPECT_THAT(files_.names("ckpt"), ElementsAre("latest", kept.name));
 }
 
 TEST_F(Retained, ASaveIsFoundByItsId) {

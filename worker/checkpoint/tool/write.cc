@@ -1,11 +1,13 @@
 #include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
+#include "worker/checkpoint/directory.h"
 #include "worker/checkpoint/snapshot_memory.h"
 #include "worker/checkpoint/snapshot_writer.h"
 #include "worker/checkpoint/tool/arguments.h"
@@ -61,6 +63,7 @@ Result<WriteArguments> parse_write(const std::vector<std::string>& arguments) {
   auto timeout = integer_option(*parsed, "part-timeout", 1, kDefaultPartTimeout);
   if (!timeout) return timeout.error();
   WriteArguments result{*snapshot, *lock, {}};
+  result.options.leaves_retired = true;
   result.options.part_timeout = std::chrono::seconds(*timeout);
   return result;
 }
@@ -72,6 +75,19 @@ int say(const nlohmann::json& line, int status, std::ostream& out) {
 
 int say_failure(const Error& error, int status, std::ostream& out) {
   return say({{"ok", false}, {"error", error.message}}, status, out);
+}
+
+// In a process of its own, so that ours ends now and whoever waits for it hears of the checkpoint.
+// It holds neither the lock nor anybody's pipe.
+void remove_retired_later(const std::string& folder, int lock_fd) {
+  if (lock_fd >= 0) ::close(lock_fd);
+  const pid_t child = ::fork();
+  if (child > 0) return;
+  if (child == 0) {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::close(fd);
+  }
+  (void)Directory(posix_file_system(), folder).remove_retired();
+  if (child == 0) ::_exit(kExitSuccess);
 }
 
 }  // namespace
@@ -87,12 +103,14 @@ int run_write(const std::vector<std::string>& arguments, std::ostream& out, std:
   if (!snapshot) return say_failure(snapshot.error(), kExitDataInvalid, out);
   auto written = write_snapshot(posix_file_system(), *snapshot, parsed->options);
   if (!written) return say_failure(written.error(), kExitCheckpointFailed, out);
-  return say({{"ok", true},
-              {"path", written->path},
-              {"bytes", written->bytes},
-              {"seconds", written->seconds},
-              {"warnings", written->warnings}},
-             kExitSuccess, out);
+  const int status = say({{"ok", true},
+                          {"path", written->path},
+                          {"bytes", written->bytes},
+                          {"seconds", written->seconds},
+                          {"warnings", written->warnings}},
+                         kExitSuccess, out);
+  if (!written->path.empty()) remove_retired_later(snapshot->plan.directory, parsed->lock_fd);
+  return status;
 }
 
 }  // namespace ddp::checkpoint
