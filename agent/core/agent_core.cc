@@ -186,7 +186,9 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
     return take();
   }
   if (ending_) {
-    if (!live_.empty()) emit(KillWorkers{});
+    // Under SLURM all nodes get it, and one of them may have ended the job for it already.
+    const bool impatient = signals_ > 1 || !spec_.signals_from_launcher;
+    if (impatient && !live_.empty()) emit(KillWorkers{});
     return take();
   }
   leaving_ = true;

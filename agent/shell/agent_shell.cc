@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
+#include "common/config/forwarded_signal.h"
 
 namespace ddp::agent {
 namespace {
@@ -36,11 +37,10 @@ bool is_ignored(int signal) {
   return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
 }
 
-void unblock(int signal) {
-  sigset_t set;
-  ::sigemptyset(&set);
-  ::sigaddset(&set, signal);
-  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+void unblock_signals() {
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
 // A pipe that nobody reads any more: whoever started us is gone.
@@ -128,12 +128,15 @@ RoundProcesses::Events AgentShell::worker_events() {
 
 int AgentShell::run() {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
-    // nohup and its like start programs with a signal ignored and mean it.
-    if (!is_ignored(signal)) user_signals_.add(signal);
+    if (spec_.signals_from_launcher) {
+      ::signal(signal, SIG_IGN);
+      user_signals_.add(config::forwarded_signal(signal));
+    } else if (!is_ignored(signal)) {
+      // nohup and its like start programs with a signal ignored and mean it.
+      user_signals_.add(signal);
+    }
   }
-  if (spec_.signals_from_launcher)
-    signal_source_.emplace(parent_, std::vector{SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1});
-  unblock(SIGUSR1);
+  unblock_signals();
   wait_for_signal();
   wait_for_child();
   wait_for_checkpoint_moment();
@@ -211,9 +214,10 @@ void AgentShell::arm_timer() {
 }
 
 void AgentShell::wait_for_signal() {
-  user_signals_.async_wait([this](const std::error_code& error, int signal) {
+  user_signals_.async_wait([this](const std::error_code& error, int number) {
     if (error) return;
     wait_for_signal();
+    const int signal = config::signal_behind(number);
     if (signal == SIGUSR1) return processes_.request_checkpoint();
     hurried_ = true;
     tell([this, signal](TimePoint now) { return core_.on_signal(now, signal); });

@@ -19,7 +19,6 @@
 #include "agent/process/task_hosts.h"
 #include "agent/shell/coordinator_feed.h"
 #include "agent/shell/coordinator_link.h"
-#include "agent/shell/signal_source.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
 #include "common/net/timer.h"
@@ -110,7 +109,6 @@ class AgentShell {
   bool being_written_ = false;  // Some of it has been handed over since.
   bool has_checkpoint_ = false;
   asio::signal_set user_signals_;
-  std::optional<SignalSource> signal_source_;
   asio::signal_set child_signal_;
   asio::posix::stream_descriptor parent_pidfd_;
   std::deque<Event> events_;

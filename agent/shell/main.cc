@@ -59,10 +59,12 @@ void prepare_process() {
   ::signal(SIGTTOU, SIG_IGN);
   // An ignored SIGCHLD would make the kernel throw the statuses of workers away.
   ::signal(SIGCHLD, SIG_DFL);
-  // SIGUSR1 has a meaning as soon as there is a handler for it; until then it waits.
+  // SIGUSR1 and what ddp-run forwards have a meaning as soon as there is a handler; until then they
+  // wait.
   sigset_t blocked;
   ::sigemptyset(&blocked);
   ::sigaddset(&blocked, SIGUSR1);
+  for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) ::sigaddset(&blocked, number);
   ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }

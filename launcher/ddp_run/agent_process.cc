@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/base/signal_name.h"
+#include "common/config/forwarded_signal.h"
 
 extern char** environ;
 
@@ -74,9 +75,10 @@ class SpawnSettings {
         &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     ::posix_spawnattr_setpgroup(&attributes, 0);
     sigset_t set;
-    // The agent unblocks it when it has a handler.
+    // The agent unblocks them when it has handlers.
     ::sigemptyset(&set);
     ::sigaddset(&set, SIGUSR1);
+    for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) ::sigaddset(&set, number);
     ::posix_spawnattr_setsigmask(&attributes, &set);
     ::sigemptyset(&set);
     ::sigaddset(&set, SIGPIPE);
@@ -147,6 +149,7 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
   std::unique_ptr<AgentProcess> agent(
       new AgentProcess(io, *pid, std::move(pidfd), std::move(result.read_end),
                        std::move(coordinator.write_end), std::move(on_end)));
+  agent->forwards_signals_ = spec.signals_from_launcher;
   agent->wait_for_end();
   agent->read_result();
   return agent;
@@ -162,7 +165,10 @@ AgentProcess::AgentProcess(asio::io_context& io, pid_t pid, UniqueFd pidfd, Uniq
   result_pipe_.non_blocking(true);
 }
 
-void AgentProcess::signal(int signal_number) const { ::kill(pid_, signal_number); }
+void AgentProcess::signal(int signal_number) const {
+  const bool as_it_is = !forwards_signals_ || signal_number == SIGKILL;
+  ::kill(pid_, as_it_is ? signal_number : config::forwarded_signal(signal_number));
+}
 
 void AgentProcess::tell_coordinator(const std::string& host, int port) const {
   const std::string line = fmt::format("{} {}\n", host, port);

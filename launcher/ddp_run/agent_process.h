@@ -53,6 +53,7 @@ class AgentProcess {
   void drain_result();
 
   pid_t pid_;
+  bool forwards_signals_ = false;
   asio::posix::stream_descriptor pidfd_;
   asio::posix::stream_descriptor result_pipe_;
   UniqueFd coordinator_pipe_;

@@ -13,7 +13,7 @@ struct FinishedCommand {
   std::string output;  // Both of its outputs.
 };
 
-// Runs a short program of SLURM's or MUNGE's, looked up in PATH, to its end; one that takes longer
+// Runs a short program of SLURM's, looked up in PATH, to its end; one that takes longer
 // than a minute is killed. `input`, at most 32 KiB, is its standard input: what others must not see
 // does not go into arguments. kNotFound where there is no such program, kIo where none can be
 // started. This process must take its children's statuses by their numbers only, and not ignore

@@ -40,21 +40,6 @@ std::string ask_node_address(const std::string& node) {
   return line ? std::string(field_of(*line, "NodeAddr")) : "";
 }
 
-std::string ask_munge_socket() {
-  constexpr std::string_view kName = " AuthInfo ";
-  constexpr std::string_view kSocket = "socket=";
-  const auto config = scontrol({"show", "config"});
-  if (!config) return "";
-  std::string_view rest(*config);
-  rest.remove_prefix(std::min(rest.size(), rest.find(kName)));
-  const std::size_t at = rest.find(kSocket);
-  // The next setting has its own; this one's stands behind "AuthInfo                = ".
-  if (at == std::string_view::npos || rest.substr(0, at).find("AuthType") != std::string_view::npos)
-    return "";
-  rest.remove_prefix(at + kSocket.size());
-  return std::string(rest.substr(0, rest.find_first_of(" ,")));
-}
-
 std::string_view field_of(std::string_view line, std::string_view name) {
   while (!line.empty()) {
     const std::string_view word = line.substr(0, line.find(' '));

@@ -24,9 +24,6 @@ std::optional<std::int64_t> ask_end_time(const Step& step);
 // knows; empty if scontrol cannot say.
 std::string ask_node_address(const std::string& node);
 
-// Where the daemon of MUNGE listens that SLURM uses, where that is not MUNGE's default; else empty.
-std::string ask_munge_socket();
-
 // The value of NAME=value in a line of `scontrol show -o`; empty if it is not there.
 std::string_view field_of(std::string_view line, std::string_view name);
 // "2026-11-22T12:34:56" in this machine's time zone.
