@@ -1,5 +1,7 @@
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -48,12 +50,19 @@ struct JobSpec {
   std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
   std::int64_t progress_timeout_ms = 0;  // A worker without a new step for so long hangs; 0: never.
   int standby = 0;  // Workers of this node that are started ahead, to replace others at once.
+  int spares = -1;  // How many nodes may wait beyond max_nodes; -1: any number.
+  // --exit-barrier-timeout: how long to wait for the other nodes once this one's workers are
+  // through; -1: as long as it takes.
+  std::int64_t exit_barrier_ms = -1;
+  // Signals to the agent: each of `signals` ends the workers by that signal, checkpoint_signal asks
+  // them for a checkpoint (0: none does).
+  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  int checkpoint_signal = SIGUSR1;
 
   std::string program;  // What the user named: a script, a module or a program; for people.
   std::vector<std::string>
       command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
   std::string role = "default";  // ROLE_NAME
-  std::string log_dir;           // Base folder of the per-rank files; empty: no files.
   bool successor = false;        // The agent takes the place of one that was lost.
   // When the workers are to write a checkpoint and, once it is written, to stop, in milliseconds
   // since 1970; 0: never.
@@ -61,9 +70,20 @@ struct JobSpec {
   // Signals for the agent come from its ddp-run alone (forwarded_signal.h); those that somebody else
   // sends to it are copies, since SLURM signals every process of a step.
   bool signals_from_launcher = false;
+  int usable_cores = 0;  // Of this node, for its workers; 0: the agent counts them.
+  // CUDA_VISIBLE_DEVICES of the workers; empty: what they inherit.
+  std::vector<std::string> devices;
+  // Each worker gets one of `devices` (without any, the one numbered as its local rank), and
+  // LOCAL_RANK is 0 everywhere.
+  bool virtual_local_rank = false;
+  std::string numa_binding;  // node, socket, exclusive or core-complex; empty: none.
+  std::string interface;     // Network interface for Gloo and NCCL; empty: their choice.
+  std::string event_log;     // console, or json:FILE; empty: none.
+  std::string log_dir;       // Base folder of the per-rank files; empty: no files.
   bool single_node_prefix =
       true;  // Whether output gets the [host:rank] prefix when there is only one worker.
   OutputSpec output;
+  bool dry_run = false;  // Say what would be started, and start nothing.
 };
 
 std::string to_json(const JobSpec& spec);

@@ -22,6 +22,8 @@ struct StreamMap {
   struct Entry {
     RankSet ranks;
     int streams = 0;
+
+    friend bool operator==(const Entry&, const Entry&) = default;
   };
   int others = 0;  // Of ranks that no entry names.
   std::vector<Entry> entries;
@@ -31,6 +33,8 @@ struct StreamMap {
   // Those of any rank.
   int any() const;
   bool none() const { return any() == 0; }
+
+  friend bool operator==(const StreamMap&, const StreamMap&) = default;
 };
 
 // "3" for all ranks, or "0:1,8-15:3": ranks, ranges and lists of them, each with its value; ranks
@@ -56,6 +60,8 @@ struct OutputSpec {
   bool status_line = false;
   // A console that takes nothing for so long holds nobody up any more; 0: it does for ever.
   std::int64_t console_timeout_ms = 30'000;
+
+  friend bool operator==(const OutputSpec&, const OutputSpec&) = default;
 };
 
 // Sets of streams.

@@ -14,11 +14,15 @@ struct RankSet {
   struct Range {
     Rank first = 0;
     Rank last = 0;  // Included.
+
+    friend bool operator==(const Range&, const Range&) = default;
   };
   std::vector<Range> ranges;  // In the order written; they may overlap.
 
   bool empty() const { return ranges.empty(); }
   bool contains(Rank rank) const;
+
+  friend bool operator==(const RankSet&, const RankSet&) = default;
 };
 
 // At least one number or range. kInvalidArgument says what would be right, without naming the flag.
