@@ -19,7 +19,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, add
                                                 join_timeout_ms, last_call_ms, stop_timeout_ms,
                                                 last_round, restarts, running_round, group_rank,
                                                 members, restart_on_start_failure, max_no_progress,
-                                                scale_up_ms)
+                                                scale_up_ms, spares)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Heartbeat, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
                                                 reports_progress)

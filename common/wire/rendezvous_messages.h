@@ -80,6 +80,7 @@ struct Join {
   bool restart_on_start_failure = false;  // Also where no worker has reported progress yet.
   int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
   std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
+  int spares = -1;                    // How many nodes may wait beyond max_nodes; -1: any number.
 };
 
 struct Heartbeat {

@@ -33,6 +33,7 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
       stop_timeout_(first.stop_timeout_ms + wire::park_limit_ms(first.stop_timeout_ms) +
                     kStopGrace.count()),
       scale_up_limit_(first.scale_up_ms),
+      spares_(first.spares),
       now_(now),
       start_at_(now) {
   if (record != nullptr) {

@@ -195,6 +195,7 @@ class Job {
   const Duration last_call_;
   const Duration stop_timeout_;
   const Duration scale_up_limit_;
+  const int spares_;
 
   TimePoint now_;                       // Of the call that is being served.
   std::vector<Action>* out_ = nullptr;  // Likewise.

@@ -17,6 +17,13 @@ std::string Job::objection(const wire::Join& join) const {
     return fmt::format("this node has --max-restarts {}, the job has {}; give every node the same",
                        join.max_restarts, max_restarts_);
   }
+  // A member's place is its own, also while it is away.
+  const bool is_known = nodes_.contains(join.node_id) || member_of(join.node_id) != nullptr;
+  if (spares_ >= 0 && !is_known &&
+      nodes_.size() >= static_cast<std::size_t>(max_nodes_) + static_cast<std::size_t>(spares_)) {
+    return fmt::format("its {} nodes and {} spares are there; raise --spares to let more wait",
+                       max_nodes_, spares_);
+  }
   const auto holder = rank_holder_.find(join.node_rank);
   if (holder == rank_holder_.end() || holder->second == join.node_id) return "";
   return fmt::format("--node-rank {} is taken by {}; give each node its own", join.node_rank,
