@@ -121,11 +121,7 @@ void AgentCore::settle() {
   if (link_ == Link::kClosed) return begin_connecting();
   if (link_ != Link::kJoined) return;
   // A round that ended well before Stop came is reported as such first: it need not be run again.
-  if (success_owed_) {
-    success_owed_ = false;
-    succeeded_ = true;
-    send(wire::Succeeded{round_.round});
-  }
+  if (success_owed_) tell_success();
   if (stop_owed_) {
     // A round that was ordered and stopped before its turn came has no failures of its own.
     if (*stop_owed_ != round_.round) {
@@ -141,6 +137,34 @@ void AgentCore::settle() {
     const wire::RoundStart next = *std::exchange(next_round_, std::nullopt);
     begin_round(next);
   }
+}
+
+// ---- success ----
+
+void AgentCore::tell_success() {
+  if (!succeeded_)
+    barrier_ends_ = now_ + Duration{std::max<std::int64_t>(spec_.exit_barrier_ms, 0)};
+  success_owed_ = false;
+  succeeded_ = true;
+  send(wire::Succeeded{round_.round});
+}
+
+// Only while the coordinator knows of the success: to it, a node that leaves before has failed.
+bool AgentCore::waits_for_others() const {
+  return spec_.exit_barrier_ms >= 0 && succeeded_ && !ending_ && link_ == Link::kJoined &&
+         phase_ == Phase::kIdle;
+}
+
+void AgentCore::leave_the_others() {
+  leaving_ = true;
+  end(kExitSuccess,
+      fmt::format(
+          "the workers of {} are through; not all nodes were within --exit-barrier-timeout, "
+          "{:.3g} s",
+          spec_.host, static_cast<double>(spec_.exit_barrier_ms) / 1'000),
+      "");
+  emit(Print{ending_->summary});
+  stop_workers(SIGTERM, ending_->summary);
 }
 
 // ---- the end ----
@@ -234,6 +258,7 @@ std::optional<TimePoint> AgentCore::next_deadline() const {
   if (const auto stalled = stall_deadline()) consider(*stalled);
   if (link_ == Link::kJoined) consider(next_heartbeat_);
   if (is_connecting()) consider(connect_deadline());
+  if (waits_for_others()) consider(barrier_ends_);
   return next;
 }
 
@@ -247,6 +272,7 @@ std::vector<Action> AgentCore::on_tick(TimePoint now) {
     next_heartbeat_ = now + heartbeat_;
   }
   if (is_connecting() && connect_deadline() <= now) give_up();
+  if (waits_for_others() && barrier_ends_ <= now) leave_the_others();
   return take();
 }
 

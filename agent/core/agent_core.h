@@ -203,6 +203,9 @@ class AgentCore {
   // nobody has ended it.
   bool holds_round() const;
   void send_what_waited();
+  void tell_success();
+  bool waits_for_others() const;
+  void leave_the_others();
   wire::Failure failure_of(int local_rank) const;
   bool is_consequence_of_stop(const WorkerExit& exit) const;
   void clear_round();
@@ -269,6 +272,7 @@ class AgentCore {
   std::optional<Round> stop_owed_;  // Stopped is owed for this round.
   bool success_owed_ = false;       // Succeeded is owed.
   bool succeeded_ = false;          // It was sent, and the round was not ended since.
+  TimePoint barrier_ends_;          // Then: when this node waits no longer for the others.
   std::optional<wire::RoundStart> next_round_;  // To be started.
   int snapshots_ = 0;                           // To be written.
   int signals_ = 0;                             // From the user.

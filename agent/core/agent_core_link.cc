@@ -106,7 +106,8 @@ wire::Join AgentCore::join_message() const {
                   .restarts = restarts_,
                   .restart_on_start_failure = spec_.restart_on_start_failure,
                   .max_no_progress = spec_.max_no_progress,
-                  .scale_up_ms = spec_.scale_up_ms};
+                  .scale_up_ms = spec_.scale_up_ms,
+                  .spares = spec_.spares};
   if (holds_round()) {
     join.running_round = round_.round;
     join.group_rank = round_.group_rank;
@@ -128,9 +129,7 @@ void AgentCore::send_what_waited() {
     if (step_ >= 0) send(wire::Heartbeat{step_});
     for (const wire::Failure& failure : failures_) send_failure(failure);
   } else if (phase_ == Phase::kIdle) {
-    success_owed_ = false;
-    succeeded_ = true;
-    send(wire::Succeeded{round_.round});
+    tell_success();
   }
 }
 

@@ -62,6 +62,65 @@ TEST_F(Agent, AllWorkersEndedWellIsSuccessOnceTheRoundIsCleared) {
   EXPECT_EQ(the<Exit>(actions).result.last_round, 0);
 }
 
+class AgentWithABarrier : public Agent {
+ protected:
+  AgentWithABarrier() : Agent(limited()) {}
+  static config::JobSpec limited() {
+    config::JobSpec job = spec(2);
+    job.exit_barrier_ms = 700;
+    return job;
+  }
+  void succeed() {
+    run();
+    ends(0, 0);
+    ends(1, 0);
+    EXPECT_THAT(names(core.on_round_cleared(now)), ElementsAre("succeeded"));
+  }
+  // Heartbeats on the way there.
+  std::vector<Action> after(Duration time) {
+    const TimePoint end = now + time;
+    std::vector<Action> last;
+    while (now < end) {
+      now = std::min(end, now + Duration{100});
+      last = core.on_tick(now);
+    }
+    return last;
+  }
+};
+
+TEST_F(AgentWithABarrier, LeavesTheOthersWhenItsTimeIsOver) {
+  succeed();
+  EXPECT_LE(*core.next_deadline(), now + Duration{700});
+  EXPECT_THAT(names(after(Duration{600})), testing::IsEmpty());
+  EXPECT_THAT(names(after(Duration{100})), ElementsAre("print", "leave", "disconnect", "exit 0"));
+}
+
+TEST_F(AgentWithABarrier, DoesNotLeaveARoundThatIsRunAgain) {
+  succeed();
+  EXPECT_THAT(names(message(wire::Stop{0, "rank 0 failed"})), ElementsAre("stopped"));
+  EXPECT_THAT(names(message(round_start(1, 1))), ElementsAre("spawn 1"));
+  EXPECT_THAT(names(after(Duration{900})), testing::IsEmpty());
+}
+
+// The coordinator does not know of the success: to it, the node would be lost.
+TEST_F(AgentWithABarrier, DoesNotLeaveWhileTheCoordinatorIsAway) {
+  succeed();
+  core.on_disconnected(now);
+  EXPECT_THAT(names(after(Duration{900})), testing::IsEmpty());
+  core.on_connected(now);
+  EXPECT_THAT(names(message(wire::Welcome{1'000, 5'000})), ElementsAre("succeeded"));
+  EXPECT_THAT(names(core.on_tick(now)), ElementsAre("print", "leave", "disconnect", "exit 0"));
+}
+
+TEST_F(Agent, WaitsForTheOthersAsLongAsItTakes) {
+  run();
+  ends(0, 0);
+  ends(1, 0);
+  core.on_round_cleared(now);
+  now += Duration{3'600'000};
+  EXPECT_THAT(names(core.on_tick(now)), ElementsAre("heartbeat"));
+}
+
 TEST_F(Agent, AWorkerThatCannotBeStartedIsReported) {
   run();
   const auto actions = core.on_spawn_failed(now, 0, 127, "no such program");
