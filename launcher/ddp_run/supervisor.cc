@@ -18,7 +18,6 @@
 #include "common/config/snapshot_writer_mark.h"
 #include "common/wire/error_file.h"
 #include "launcher/ddp_run/exit_error.h"
-#include "launcher/ddp_run/terminal.h"
 
 namespace ddp::run {
 namespace {
@@ -34,17 +33,6 @@ constexpr Duration kOrphanLook{50};
 bool is_ignored(int signal) {
   struct sigaction current {};
   return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-}
-
-// In one write, so that it does not mix with what workers print.
-void print(std::string text) {
-  if (!text.ends_with('\n')) text += '\n';
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, rest.data(), rest.size());
-    if (written <= 0) return;
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
 }
 
 // The root cause where a launcher that has started this ddp-run as its worker looks for it.
@@ -81,6 +69,7 @@ int Supervisor::run() {
     start_agent();
   }
   io_.run();
+  notices_.flush();  // The job is over; a reader that is slow keeps nobody but us.
   return exit_code_.value_or(kExitInternal);
 }
 
@@ -91,7 +80,7 @@ void Supervisor::start_etcd() {
       {.coordinator = [this](const std::string& host, int port) { on_coordinator(host, port); },
        .job_finished = [this](const wire::Finish& finish) { on_job_finished(finish); },
        .failed = [this](int exit_code, const std::string& why) { conclude(exit_code, why, ""); },
-       .notice = [](const std::string& text) { print("ddp-run: " + text); }});
+       .notice = [this](const std::string& text) { notices_.print("ddp-run: " + text); }});
   if (!etcd) return conclude(exit_code_of(etcd.error()), etcd.error().message, "");
   etcd_ = std::move(*etcd);
   etcd_->start();
@@ -140,12 +129,12 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
 
 void Supervisor::on_agent_lost(const std::string& how) {
   ++lost_agents_;
-  if (plan_.spec.output.status_line) erase_status(STDERR_FILENO);
+  if (plan_.spec.output.status_line) notices_.erase_status();
   const std::string lost = fmt::format("the agent on {} was lost: {}", plan_.spec.host, how);
   if (finish_) return conclude(*finish_);
   if (interrupted_by_ != 0) return conclude(kExitSignalBase + interrupted_by_, lost, "");
   if (lost_agents_ <= plan_.spec.max_restarts) {
-    print(fmt::format("ddp-run: {}; starting another", lost));
+    notices_.print(fmt::format("ddp-run: {}; starting another", lost));
     return start_agent();
   }
   const std::string summary =
@@ -241,7 +230,8 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
   timer_.cancel();
   if (exit_code != kExitSuccess) {
     tell_launcher_above(exit_code, summary, error);
-    print(prints_report() && !report.empty() ? report : fmt::format("ddp-run: {}", summary));
+    notices_.print(prints_report() && !report.empty() ? report
+                                                      : fmt::format("ddp-run: {}", summary));
   }
   // Where any node can coordinate, the job goes on without this one.
   if (server_ && !finish_) server_->end_job(plan_.spec.job_id, exit_code, summary);
@@ -263,12 +253,12 @@ void Supervisor::adopt_orphans() {
 
 // Whether none writes any more.
 bool Supervisor::look_after_orphans() {
-  std::erase_if(orphans_, [](auto& orphan) {
+  std::erase_if(orphans_, [this](auto& orphan) {
     const pid_t pid = orphan.first;
     // Our child and not reaped, so the number is its own.
     if (::waitpid(pid, nullptr, WNOHANG) != 0) return true;
     if (orphan.second.check()) return false;
-    print(
+    notices_.print(
         fmt::format("ddp-run: process {}, which writes a checkpoint, has done nothing for {} s; "
                     "it is given up",
                     pid, kQuietLimit.count() / 1'000));

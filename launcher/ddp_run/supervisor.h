@@ -1,6 +1,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "launcher/ddp_run/agent_process.h"
 #include "launcher/ddp_run/etcd_hosting.h"
 #include "launcher/ddp_run/job_plan.h"
+#include "launcher/ddp_run/notices.h"
 #include "launcher/server/server.h"
 #include "launcher/slurm/requeue.h"
 
@@ -71,6 +73,7 @@ class Supervisor {
   std::unique_ptr<server::Server> server_;
   std::unique_ptr<EtcdHosting> etcd_;  // With --rdzv-backend etcd.
   std::unique_ptr<AgentProcess> agent_;
+  Notices notices_{STDERR_FILENO};
   asio::signal_set signals_;
   net::Timer timer_;  // After a signal: until the agent is killed. After a loss: until the
                       // coordinator has decided.

@@ -13,9 +13,4 @@ bool can_show_status(int fd) {
          (type == nullptr || std::string_view(type) != "dumb");
 }
 
-void erase_status(int fd) {
-  constexpr std::string_view kErase = "\r\x1b[K";
-  [[maybe_unused]] const ssize_t written = ::write(fd, kErase.data(), kErase.size());
-}
-
 }  // namespace ddp::run

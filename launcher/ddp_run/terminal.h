@@ -6,7 +6,4 @@ namespace ddp::run {
 // itself: not in the background, as one of several would be.
 bool can_show_status(int fd);
 
-// Removes what a status line has left on the terminal when its process was killed.
-void erase_status(int fd);
-
 }  // namespace ddp::run

@@ -333,6 +333,18 @@ TEST_F(DdpRunTerminal, TheStatusLineTearsNothing) {
   }
 }
 
+// What the lost agent has left on the last line is gone before somebody else writes there.
+TEST_F(DdpRunTerminal, ALostAgentsStatusLineIsErased) {
+  start_on_terminal({"--nproc-per-node", "2", "sh", "-c", "exec sleep 1000"});
+  ASSERT_TRUE(shows("round 0 | 1 node | 2 workers")) << seen_;
+  // A worker bears the agent's name until its program has begun.
+  ASSERT_TRUE(wait_until([&] { return alive("sleep").size() == 2; }));
+  ASSERT_EQ(alive("ddp-agent").size(), 1U);
+  ::kill(alive("ddp-agent").front(), SIGKILL);
+  EXPECT_NE(end(), 0);
+  EXPECT_THAT(seen_, testing::StartsWith("round 0 | 1 node | 2 workers\r\x1b[K"));
+}
+
 TEST_F(DdpRunTerminal, TheStatusLineCanBeDeclined) {
   start_on_terminal({"--no-status-line", "--nproc-per-node", "2", "sh", "-c", "echo $RANK"});
   EXPECT_EQ(end(), 0);

@@ -1,0 +1,45 @@
+#include "launcher/ddp_run/notices.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include <limits.h>
+
+namespace ddp::run {
+
+void Notices::print(std::string_view text) {
+  waiting_ += text;
+  if (!text.ends_with('\n')) waiting_ += '\n';
+  write(false);
+}
+
+void Notices::erase_status() {
+  waiting_ += "\r\x1b[K";
+  write(false);
+}
+
+void Notices::flush() { write(true); }
+
+// The descriptor is shared with others and stays a blocking one; a pipe that is writable takes
+// PIPE_BUF bytes without blocking.
+void Notices::write(bool wait) {
+  while (!waiting_.empty()) {
+    pollfd ready{fd_, POLLOUT, 0};
+    const int count = ::poll(&ready, 1, wait ? -1 : 0);
+    if (count <= 0) return;
+    const ssize_t written =
+        ::write(fd_, waiting_.data(), std::min<std::size_t>(waiting_.size(), PIPE_BUF));
+    if (written > 0) {
+      waiting_.erase(0, static_cast<std::size_t>(written));
+    } else if (errno == EAGAIN) {
+      if (!wait) return;  // Somebody else made it non-blocking, and was quicker.
+    } else if (errno != EINTR) {
+      waiting_.clear();
+    }
+  }
+}
+
+}  // namespace ddp::run
