@@ -6,26 +6,27 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include "agent/core/flight_report.h"
 #include "agent/process/log_files.h"
 #include "agent/process/spawn.h"
 #include "common/base/check.h"
 #include "common/base/descendants.h"
+#include "common/base/exit_codes.h"
 #include "common/config/scratch_folder.h"
 
 namespace ddp::agent {
 namespace {
 
-int usable_cores() {
-  cpu_set_t cores;
-  return ::sched_getaffinity(0, sizeof(cores), &cores) == 0
-             ? CPU_COUNT(&cores)
-             : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+// As ddp-run has counted them, which knows the quota of the control group, too.
+int usable_cores(const config::JobSpec& spec) {
+  if (spec.usable_cores > 0) return spec.usable_cores;
+  const auto allowed = static_cast<int>(allowed_cpus().size());
+  return allowed > 0 ? allowed : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 std::vector<std::string> own_environment() {
@@ -55,7 +56,7 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
                spec_,
                environment_,
                output_,
-               usable_cores(),
+               usable_cores(spec_),
                MemoryKills::of_this_process(),
                0,
                make_error_folder(spec_),
@@ -67,11 +68,33 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
                {.on_count = [this](int count) { events_.on_snapshots(count); },
                 .print = [this](const std::string& text) { print(text); }}) {
   context_.snapshots = writers_.limit();
+  auto cpus = bind_workers(spec_);
+  if (cpus) {
+    context_.cpus = std::move(*cpus);
+  } else {
+    cannot_start_ = cpus.error().message;
+  }
+  start_timers(io);
+}
+
+void RoundProcesses::start_timers(asio::io_context& io) {
+  const auto path = timer_file_wanted(std::getenv, config::scratch_folder(spec_.node_id));
+  if (!path) return;
+  config::make_scratch_folder(config::scratch_folder(spec_.node_id));
+  auto timers = FileTimers::listen(io, *path, [this](const Expired& expired) {
+    expire(expired.pid, expired.signal, fmt::format("its timer '{}' has expired", expired.scope));
+  });
+  if (!timers) return print(timers.error().message);
+  timers_ = std::move(*timers);
+  context_.timer_file = *path;
 }
 
 RoundProcesses::~RoundProcesses() {
   for (const auto& worker : workers_) worker->close();
   for (const auto& standby : standbys_) standby->close();
+  timers_.reset();
+  if (!context_.timer_file.empty())
+    config::remove_scratch_folder(config::scratch_folder(spec_.node_id));
   if (!context_.error_folder.empty()) config::remove_scratch_folder(context_.error_folder);
 }
 
@@ -99,6 +122,10 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
   starting_ = false;
   const int nproc = round.members.at(static_cast<std::size_t>(round.group_rank)).nproc;
   std::vector<StartFailure> failures;
+  if (!cannot_start_.empty()) {
+    for (int i = 0; i < nproc; ++i) failures.push_back({i, kExitInvalidValue, cannot_start_});
+    return failures;
+  }
   auto memory = RoundMemory::create(nproc, round.round);
   if (!memory) {
     for (int i = 0; i < nproc; ++i)
@@ -150,6 +177,12 @@ int RoundProcesses::standbys_ready() const {
   return static_cast<int>(
       std::count_if(standbys_.begin(), standbys_.end(),
                     [](const std::shared_ptr<Worker>& standby) { return standby->is_waiting(); }));
+}
+
+int RoundProcesses::running() const {
+  return static_cast<int>(
+      std::count_if(workers_.begin(), workers_.end(),
+                    [](const std::shared_ptr<Worker>& worker) { return worker->running(); }));
 }
 
 void RoundProcesses::on_exit(const Worker& worker, const WorkerExit& exit) {
@@ -269,6 +302,17 @@ void RoundProcesses::kill(int local_rank, const std::string& cause) {
 void RoundProcesses::finish_output() {
   output_.flush();
   status_.end();
+}
+
+void RoundProcesses::expire(pid_t pid, int signal, const std::string& cause) {
+  if (const auto worker = find(pid)) {
+    worker->expire(signal, cause);
+  } else if (!signal_descendant(pid, signal)) {
+    print(
+        fmt::format("a timer of process {} has expired, which is none of this job's; it is left "
+                    "alone",
+                    pid));
+  }
 }
 
 void RoundProcesses::print(const std::string& text) {

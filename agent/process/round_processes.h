@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
+#include "agent/process/file_timer.h"
 #include "agent/process/node_output.h"
 #include "agent/process/round_memory.h"
 #include "agent/process/snapshot_writers.h"
@@ -83,6 +85,10 @@ class RoundProcesses {
   void dump_stacks(int local_rank);
   // Once its stacks are written, if that is under way; its exit tells `cause`.
   void kill(int local_rank, const std::string& cause);
+  // A timer of this process, a worker or something that a worker has started, has expired.
+  void expire(pid_t pid, int signal, const std::string& cause);
+  Round round() const { return round_; }
+  int running() const;  // Workers of the round.
   // Standbys that could take a place now.
   int standbys_ready() const;
   // After SIGCHLD: takes the status of every child that has ended, workers and adopted orphans.
@@ -111,6 +117,7 @@ class RoundProcesses {
   void on_message(Worker& worker, const wire::WorkerMessage& message);
   void take_snapshot(Worker& worker, const wire::SubmitSnapshot& snapshot);
   void send_checkpoint_request(Worker& worker);
+  void start_timers(asio::io_context& io);
   void fill_standbys();
   // kill_descendants(), here and in all tasks.
   bool kill_all_but(const std::vector<pid_t>& kept, Duration limit);
@@ -133,6 +140,8 @@ class RoundProcesses {
   bool standbys_due_ = true;  // None has been started since the round began.
   bool starting_ = false;
   std::vector<std::string> operations_;
+  std::string cannot_start_;  // Why no worker can be started; empty: they can.
+  std::optional<FileTimers> timers_;
 };
 
 }  // namespace ddp::agent

@@ -16,6 +16,7 @@
 
 #include <sched.h>
 
+#include "agent/process/cpu_topology.h"
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
 
@@ -34,6 +35,8 @@ struct ChildArguments {
   int stderr_fd = -1;
   const int* inherited = nullptr;
   std::size_t inherited_count = 0;
+  const unsigned long* cpu_mask = nullptr;
+  std::size_t cpu_mask_bytes = 0;
   pid_t parent = 0;
   pid_t tracer = 0;
   bool detached = false;
@@ -83,6 +86,10 @@ void ignore_requests_to_end() {
   ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
   for (std::size_t i = 0; i < child.inherited_count; ++i) {
     if (::fcntl(child.inherited[i], F_SETFD, 0) != 0) return "fcntl(F_SETFD)";
+  }
+  if (child.cpu_mask_bytes > 0 &&
+      ::syscall(SYS_sched_setaffinity, 0, child.cpu_mask_bytes, child.cpu_mask) != 0) {
+    return "sched_setaffinity";
   }
   reset_signals();
   if (child.detached) ignore_requests_to_end();
@@ -168,6 +175,9 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.stderr_fd = request.stderr_fd;
   child.inherited = request.inherited_fds.data();
   child.inherited_count = request.inherited_fds.size();
+  const std::vector<unsigned long> mask = cpu_mask(request.cpus);
+  child.cpu_mask = mask.data();
+  child.cpu_mask_bytes = mask.size() * sizeof(unsigned long);
   child.parent = ::getpid();
   child.tracer = request.tracer > 0 ? request.tracer : child.parent;
   child.detached = request.detached;

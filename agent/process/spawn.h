@@ -17,6 +17,7 @@ struct SpawnRequest {
   int stdout_fd = 1;
   int stderr_fd = 2;
   std::vector<int> inherited_fds;  // Stay open in the child under the same number.
+  std::vector<int> cpus = {};      // That it runs on; empty: those of this process.
   // It goes on when this process ends, and ignores what asks a job to end: SIGHUP, SIGINT, SIGQUIT,
   // SIGTERM, SIGUSR1, SIGUSR2.
   bool detached = false;

@@ -79,10 +79,13 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
                                      context.output.files(round, local_rank)));
   }
   worker->choose_error_file();
+  const WorkerCpus* cpus = context.cpus_of(local_rank);
   WorkerEnvInputs inputs{.local_rank = local_rank,
                          .control_fd = pipes->control_worker.get(),
                          .shm_fd = shm_fd,
                          .usable_cores = context.usable_cores,
+                         .threads = cpus != nullptr ? cpus->threads : 0,
+                         .timer_file = context.timer_file,
                          .snapshots = context.snapshots,
                          .error_file = worker->error_path_};
   const std::vector<std::string>* inherited = &context.inherited_environment;
@@ -117,6 +120,7 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   worker->choose_error_file();
   const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
                                .usable_cores = context.usable_cores,
+                               .timer_file = context.timer_file,
                                .snapshots = context.snapshots,
                                .error_file = worker->error_path_};
   const auto started = worker->run(
@@ -141,6 +145,7 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   request.stdout_fd = pipes.out_write.get();
   request.stderr_fd = pipes.err_write.get();
   request.inherited_fds = std::move(inherited);
+  if (const WorkerCpus* cpus = context_.cpus_of(local_rank_)) request.cpus = cpus->cpus;
   Result<SpawnedProcess> process = task_ ? spawn_in_task(pipes, request) : spawn(request);
   if (!process) return process.error();
 
@@ -171,6 +176,9 @@ Result<SpawnedProcess> Worker::spawn_in_task(Pipes& pipes, SpawnRequest request)
 }
 
 void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_fd) {
+  // A standby runs on any CPU until it knows whose place it takes.
+  if (const WorkerCpus* cpus = context_.cpus_of(local_rank); cpus != nullptr && local_rank_ < 0)
+    bind_process(pid_, cpus->cpus);
   local_rank_ = local_rank;
   round_ = round.round;
   waiting_ = false;
@@ -271,7 +279,7 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
 }
 
 std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
-  if (signal == SIGKILL && !kill_cause_.empty()) return kill_cause_;
+  if (signal == kill_signal_ && !kill_cause_.empty()) return kill_cause_;
   MemoryKills& kills = context_.memory_kills;
   const Ending ending{.exit_code = exit_code,
                       .signal = signal,
@@ -315,6 +323,13 @@ void Worker::kill(const std::string& cause) {
   } else {
     signal(SIGKILL);
   }
+}
+
+void Worker::expire(int number, const std::string& cause) {
+  if (!running_ || !kill_cause_.empty()) return;
+  kill_signal_ = number;
+  kill_cause_ = cause;
+  signal(number);
 }
 
 void Worker::close() {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <signal.h>
+
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +14,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 
 #include "agent/core/agent_core.h"
+#include "agent/process/cpu_binding.h"
 #include "agent/process/log_files.h"
 #include "agent/process/memory_kills.h"
 #include "agent/process/node_output.h"
@@ -41,6 +45,14 @@ struct WorkerContext {
   std::function<void(Worker&, const wire::WorkerMessage&)> on_message;
   // Where srun has started a task for each worker; null: workers are this process's children.
   const TaskHosts* tasks = nullptr;
+  std::vector<WorkerCpus> cpus = {};  // By local rank; empty: workers are not bound to any.
+  std::string timer_file = {};        // TORCHELASTIC_TIMER_FILE; empty: there are no such timers.
+
+  // Null: it is not bound. A task's CPUs are those that srun has given it.
+  const WorkerCpus* cpus_of(int local_rank) const {
+    const auto index = static_cast<std::size_t>(local_rank);
+    return tasks == nullptr && local_rank >= 0 && index < cpus.size() ? &cpus[index] : nullptr;
+  }
 };
 
 // One running process of the job: a worker of a round, one that has parked, or a standby, with its
@@ -80,6 +92,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::vector<UniqueFd> take_descriptors() { return channel_->take_descriptors(); }
   // Reads what it has written so far.
   void drain_output();
+  // Its timer has expired: sends the signal, and the exit that follows from it tells `cause`.
+  void expire(int number, const std::string& cause);
   // If it has ended: reads what it left, takes its status and calls on_exit.
   void reap();
   // Reads what is left and lets go of everything. The process must be gone, or its exit is not
@@ -123,6 +137,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::set<int> sent_signals_;  // In this round.
   std::shared_ptr<StackDump> dump_;
   bool kill_after_dump_ = false;
+  int kill_signal_ = SIGKILL;
   std::string kill_cause_;
 };
 

@@ -1,7 +1,9 @@
 #include "agent/process/worker_env.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -19,8 +21,8 @@ std::string_view name_of(std::string_view entry) { return entry.substr(0, entry.
 // would make torch's @record write to a file with an empty name, and the launcher above us has one
 // of its own that is not the worker's to write.
 std::vector<std::string> environment_of(Variables given, std::set<std::string> hidden,
-                                        const WorkerEnvInputs& inputs, int nproc,
-                                        const std::vector<std::string>& inherited) {
+                                        const config::JobSpec& spec, const WorkerEnvInputs& inputs,
+                                        int nproc, const std::vector<std::string>& inherited) {
   // What lets a node into the job is not the programs' to know.
   hidden.insert(config::kTokenVariable);
   given["DDP_CONTROL_FD"] = std::to_string(inputs.control_fd);
@@ -34,11 +36,18 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   } else {
     given["TORCHELASTIC_ERROR_FILE"] = inputs.error_file;
   }
+  if (!inputs.timer_file.empty()) given["TORCHELASTIC_TIMER_FILE"] = inputs.timer_file;
+  hidden.insert("DDP_LOCAL_RANK");
+  const int share = std::max(1, inputs.usable_cores / std::max(1, nproc));
   Variables defaults = {
-      {"OMP_NUM_THREADS", std::to_string(std::max(1, inputs.usable_cores / std::max(1, nproc)))},
+      {"OMP_NUM_THREADS", std::to_string(inputs.threads > 0 ? inputs.threads : share)},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
       {"NCCL_ASYNC_ERROR_HANDLING", "1"},
   };
+  if (!spec.interface.empty()) {
+    defaults["GLOO_SOCKET_IFNAME"] = spec.interface;
+    defaults["NCCL_SOCKET_IFNAME"] = spec.interface;
+  }
   std::vector<std::string> environment;
   environment.reserve(inherited.size() + given.size() + defaults.size());
   for (const std::string& entry : inherited) {
@@ -50,6 +59,18 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   for (const auto& [name, value] : given) environment.push_back(name + "=" + value);
   for (const auto& [name, value] : defaults) environment.push_back(name + "=" + value);
   return environment;
+}
+
+// CUDA_VISIBLE_DEVICES; nothing: what is inherited.
+std::optional<std::string> visible_devices(const config::JobSpec& spec, int local_rank) {
+  const auto index = static_cast<std::size_t>(local_rank);
+  if (spec.virtual_local_rank) {
+    return index < spec.devices.size() ? spec.devices[index] : std::to_string(local_rank);
+  }
+  if (spec.devices.empty()) return std::nullopt;
+  std::string list;
+  for (const std::string& device : spec.devices) list += (list.empty() ? "" : ",") + device;
+  return list;
 }
 
 }  // namespace
@@ -64,9 +85,9 @@ std::map<std::string, std::string> round_environment(const config::JobSpec& spec
   const wire::Member& self = round.members.at(static_cast<std::size_t>(round.group_rank));
   const std::string rank = std::to_string(rank_of(round, local_rank));
   const std::string world_size = std::to_string(round.world_size);
-  return {
+  Variables given = {
       {"RANK", rank},
-      {"LOCAL_RANK", std::to_string(local_rank)},
+      {"LOCAL_RANK", std::to_string(spec.virtual_local_rank ? 0 : local_rank)},
       {"WORLD_SIZE", world_size},
       {"LOCAL_WORLD_SIZE", std::to_string(self.nproc)},
       {"GROUP_RANK", std::to_string(round.group_rank)},
@@ -85,6 +106,9 @@ std::map<std::string, std::string> round_environment(const config::JobSpec& spec
       {"DDP_ROUND_REASON", round.reason},
       {"DDP_NODE_ID", spec.node_id},
   };
+  // libddp's place among the workers of the node is another thing than the number of a device.
+  if (spec.virtual_local_rank) given["DDP_LOCAL_RANK"] = std::to_string(local_rank);
+  return given;
 }
 
 std::vector<std::string> worker_environment(const config::JobSpec& spec,
@@ -94,7 +118,9 @@ std::vector<std::string> worker_environment(const config::JobSpec& spec,
   const wire::Member& self = round.members.at(static_cast<std::size_t>(round.group_rank));
   Variables given = round_environment(spec, round, inputs.local_rank);
   given["DDP_SHM_FD"] = std::to_string(inputs.shm_fd);
-  return environment_of(std::move(given), {"DDP_STANDBY"}, inputs, self.nproc, inherited);
+  if (auto devices = visible_devices(spec, inputs.local_rank))
+    given["CUDA_VISIBLE_DEVICES"] = std::move(*devices);
+  return environment_of(std::move(given), {"DDP_STANDBY"}, spec, inputs, self.nproc, inherited);
 }
 
 std::vector<std::string> standby_environment(const config::JobSpec& spec,
@@ -107,7 +133,8 @@ std::vector<std::string> standby_environment(const config::JobSpec& spec,
   for (const auto& [name, value] : round_environment(spec, nowhere, 0)) hidden.insert(name);
   Variables given{
       {"DDP_STANDBY", "1"}, {"DDP_NODE_ID", spec.node_id}, {"TORCHELASTIC_RUN_ID", spec.job_id}};
-  return environment_of(std::move(given), std::move(hidden), inputs, spec.nproc, inherited);
+  if (auto devices = visible_devices(spec, 0)) given["CUDA_VISIBLE_DEVICES"] = std::move(*devices);
+  return environment_of(std::move(given), std::move(hidden), spec, inputs, spec.nproc, inherited);
 }
 
 }  // namespace ddp::agent

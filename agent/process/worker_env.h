@@ -17,13 +17,16 @@ struct WorkerEnvInputs {
   int control_fd = -1;  // DDP_CONTROL_FD: the worker's end of the socket to its agent.
   int shm_fd = -1;      // DDP_SHM_FD: memory of the local workers.
   int usable_cores =
-      1;              // Of this node; OMP_NUM_THREADS becomes the worker's share unless it is set.
+      1;            // Of this node; OMP_NUM_THREADS becomes the worker's share unless it is set.
+  int threads = 0;  // What OMP_NUM_THREADS becomes then; 0: the worker's share of usable_cores.
+  std::string timer_file{};  // TORCHELASTIC_TIMER_FILE; empty: what is inherited.
   int snapshots = 0;  // DDP_SNAPSHOTS: how many of a worker the agent takes at once; 0: absent.
   std::string error_file;  // TORCHELASTIC_ERROR_FILE; empty: the variable is absent.
 };
 
 // Each entry is NAME=value. `inherited` is passed on except for the names that this function gives;
-// of those OMP_NUM_THREADS and the two NCCL_ASYNC_ERROR_HANDLING keep the user's value.
+// of those OMP_NUM_THREADS, the two NCCL_ASYNC_ERROR_HANDLING and the network interface keep the
+// user's value.
 // `round.master_addr` must be filled in.
 std::vector<std::string> worker_environment(const config::JobSpec& spec,
                                             const wire::RoundStart& round,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -17,6 +18,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/config/forwarded_signal.h"
+#include "common/wire/json_messages.h"
 
 namespace ddp::agent {
 namespace {
@@ -58,6 +60,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       parent_(start.parent),
       core_(spec_, start.last_round, start.restarts),
       console_(Console::open_standard(io)),
+      event_log_(spec_, console_.err),
       processes_(io, spec_, console_, worker_events()),
       link_(io, spec_.coordinator_host, spec_.coordinator_port,
             {.token = spec_.rdzv_token,
@@ -93,6 +96,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
 RoundProcesses::Events AgentShell::worker_events() {
   return {.on_exit =
               [this](const WorkerExit& exit) {
+                event_log_.worker_ended(exit);
                 tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
               },
           .on_progress =
@@ -127,7 +131,9 @@ RoundProcesses::Events AgentShell::worker_events() {
 }
 
 int AgentShell::run() {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
+  std::vector<int> signals = spec_.signals;
+  if (spec_.checkpoint_signal != 0) signals.push_back(spec_.checkpoint_signal);
+  for (const int signal : signals) {
     if (spec_.signals_from_launcher) {
       ::signal(signal, SIG_IGN);
       user_signals_.add(config::forwarded_signal(signal));
@@ -137,6 +143,7 @@ int AgentShell::run() {
     }
   }
   unblock_signals();
+  listen_for_health_checks();
   wait_for_signal();
   wait_for_child();
   wait_for_checkpoint_moment();
@@ -218,7 +225,7 @@ void AgentShell::wait_for_signal() {
     if (error) return;
     wait_for_signal();
     const int signal = config::signal_behind(number);
-    if (signal == SIGUSR1) return processes_.request_checkpoint();
+    if (signal == spec_.checkpoint_signal) return processes_.request_checkpoint();
     hurried_ = true;
     tell([this, signal](TimePoint now) { return core_.on_signal(now, signal); });
   });
@@ -247,6 +254,17 @@ void AgentShell::watch_parent() {
                            });
 }
 
+void AgentShell::listen_for_health_checks() {
+  const char* port = std::getenv("TORCHELASTIC_HEALTH_CHECK_PORT");
+  if (port == nullptr || *port == '\0') return;
+  auto health = HealthCheck::listen(io_, port, [this] {
+    return fmt::format("{{\"status\":\"alive\",\"job\":{},\"round\":{},\"workers\":{}}}",
+                       wire::dump_json(spec_.job_id), processes_.round(), processes_.running());
+  });
+  if (!health) return print(health.error().message);
+  health_ = std::move(*health);
+}
+
 void AgentShell::perform(const Connect& action) { link_.connect(action.delay); }
 
 void AgentShell::perform(const Disconnect&) { link_.disconnect(); }
@@ -257,6 +275,7 @@ void AgentShell::perform(const SpawnWorkers& action) {
   wire::RoundStart round = action.round;
   // The address the coordinator's host is known to be reachable at from here.
   if (round.master_addr.empty()) round.master_addr = link_.remote_address();
+  event_log_.round_began(round);
   if (round.round > 0 && !round.reason.empty())
     print(fmt::format("round {}: {}", round.round, round.reason));
   for (const auto& failure : processes_.start(round)) {
@@ -267,6 +286,7 @@ void AgentShell::perform(const SpawnWorkers& action) {
 }
 
 void AgentShell::perform(const SignalWorkers& action) {
+  event_log_.workers_stopped(action.signal);
   processes_.signal(action.signal, action.abort_reason, action.keep);
 }
 
@@ -324,6 +344,7 @@ void AgentShell::clear_processes(std::optional<std::set<int>> keep, std::functio
 void AgentShell::finish(const config::AgentResult& result) {
   exit_code_ = result.exit_code;
   processes_.finish_output();
+  event_log_.agent_ended(result);
   flush_consoles([this, result] {
     write_result(result);
     link_.disconnect();

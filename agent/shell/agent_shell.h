@@ -19,6 +19,8 @@
 #include "agent/process/task_hosts.h"
 #include "agent/shell/coordinator_feed.h"
 #include "agent/shell/coordinator_link.h"
+#include "agent/shell/event_log.h"
+#include "agent/shell/health_check.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
 #include "common/net/timer.h"
@@ -39,7 +41,7 @@ struct AgentStart {
 
 // Carries out what AgentCore decides: sockets, timers, signals, processes. One thread, the main
 // thread, around one io_context. This process must be a child subreaper, ignore SIGPIPE, have no
-// children, and may have SIGUSR1 blocked until run() has its handler.
+// children, and may have the job's signals blocked until run() has their handlers.
 class AgentShell {
  public:
   AgentShell(asio::io_context& io, AgentStart start);
@@ -62,6 +64,7 @@ class AgentShell {
   void wait_for_checkpoint_moment();
   void note_snapshots(int count);
   void wait_for_tasks();
+  void listen_for_health_checks();
 
   void perform(const Connect& action);
   void perform(const Disconnect& action);
@@ -93,10 +96,12 @@ class AgentShell {
   const pid_t parent_;
   AgentCore core_;
   Console::Pair console_;
+  EventLog event_log_;
   std::optional<TaskHosts> tasks_;
   RoundProcesses processes_;
   CoordinatorLink link_;
   std::optional<CoordinatorFeed> feed_;
+  std::optional<HealthCheck> health_;
   net::Timer tick_;
   net::Timer clear_timer_;
   net::Timer checkpoint_timer_;

@@ -11,6 +11,7 @@
 #include <asio/io_context.hpp>
 
 #include "agent/shell/agent_shell.h"
+#include "agent/shell/dry_run.h"
 #include "agent/shell/options.h"
 #include "agent/shell/task_server.h"
 #include "common/auth/crypto_library.h"
@@ -59,14 +60,17 @@ void prepare_process() {
   ::signal(SIGTTOU, SIG_IGN);
   // An ignored SIGCHLD would make the kernel throw the statuses of workers away.
   ::signal(SIGCHLD, SIG_DFL);
-  // SIGUSR1 and what ddp-run forwards have a meaning as soon as there is a handler; until then they
-  // wait.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+// A request for a checkpoint and what ddp-run forwards have a meaning as soon as there is a
+// handler; until then they wait. ddp-run has blocked them from the start.
+void block_signals(int checkpoint_signal) {
   sigset_t blocked;
   ::sigemptyset(&blocked);
-  ::sigaddset(&blocked, SIGUSR1);
+  if (checkpoint_signal != 0) ::sigaddset(&blocked, checkpoint_signal);
   for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) ::sigaddset(&blocked, number);
   ::sigprocmask(SIG_SETMASK, &blocked, nullptr);
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
 int fail(const Error& error, int status) {
@@ -116,6 +120,8 @@ int main(int argc, char** argv) {
         make_error(Errc::kInvalidArgument, "the job description has no command or no workers"),
         kExitInternal);
   }
+  if (spec->dry_run) return agent::print_dry_run(*spec);
+  block_signals(spec->checkpoint_signal);
   if (!spec->rdzv_token.empty()) {
     if (const auto crypto = auth::CryptoLibrary::load(); !crypto) {
       return fail(crypto.error(), kExitInternal);

@@ -48,7 +48,9 @@ WorkerEnvironment read_worker_environment(const Lookup& lookup) {
   worker.shm_fd = number<int>(lookup, "DDP_SHM_FD", 0, std::numeric_limits<int>::max(), -1);
   if (worker.shm_fd >= 0) {
     worker.local_size = number<int>(lookup, "LOCAL_WORLD_SIZE", 1, worker.world_size);
-    worker.local_rank = number<int>(lookup, "LOCAL_RANK", 0, worker.local_size - 1);
+    // With --virtual-local-rank, LOCAL_RANK is the number of a device.
+    const char* const variable = lookup("DDP_LOCAL_RANK") ? "DDP_LOCAL_RANK" : "LOCAL_RANK";
+    worker.local_rank = number<int>(lookup, variable, 0, worker.local_size - 1);
     worker.nodes = number<int>(lookup, "GROUP_WORLD_SIZE", 1, worker.world_size);
     worker.node = number<int>(lookup, "GROUP_RANK", 0, worker.nodes - 1);
     if (worker.nodes == 1 && worker.local_size != worker.world_size) {

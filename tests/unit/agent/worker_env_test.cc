@@ -115,6 +115,48 @@ TEST(WorkerEnv, KeepsTheUsersValueOfWhatIsOnlyADefault) {
   EXPECT_EQ(result.at("NCCL_ASYNC_ERROR_HANDLING"), "0");
 }
 
+TEST(WorkerEnv, DevicesAreTheJobsOrOneForEach) {
+  config::JobSpec job = spec();
+  job.devices = {"2", "4", "GPU-7"};
+  const auto of = [&job](const std::string& name) -> std::string {
+    for (const std::string& entry :
+         worker_environment(job, middle_of_three(), inputs(), {"CUDA_VISIBLE_DEVICES=9"})) {
+      if (entry.starts_with(name + "=")) return entry.substr(name.size() + 1);
+    }
+    return "(absent)";
+  };
+  EXPECT_EQ(of("CUDA_VISIBLE_DEVICES"), "2,4,GPU-7");
+  EXPECT_EQ(of("LOCAL_RANK"), "2");
+  EXPECT_EQ(of("DDP_LOCAL_RANK"), "(absent)");
+  job.virtual_local_rank = true;
+  EXPECT_EQ(of("CUDA_VISIBLE_DEVICES"), "GPU-7");
+  EXPECT_EQ(of("LOCAL_RANK"), "0");
+  EXPECT_EQ(of("DDP_LOCAL_RANK"), "2");
+  EXPECT_EQ(of("RANK"), "4");
+  job.devices.clear();
+  EXPECT_EQ(of("CUDA_VISIBLE_DEVICES"), "2");
+  job.virtual_local_rank = false;
+  EXPECT_EQ(of("CUDA_VISIBLE_DEVICES"), "9");
+}
+
+TEST(WorkerEnv, TheInterfaceIsADefaultAndTheTimersFileIsGiven) {
+  config::JobSpec job = spec();
+  job.interface = "ib0";
+  WorkerEnvInputs in = inputs();
+  in.timer_file = "/t/timer";
+  in.threads = 3;
+  EXPECT_THAT(worker_environment(job, middle_of_three(), in,
+                                 {"NCCL_SOCKET_IFNAME=mine", "TORCHELASTIC_TIMER_FILE=/outer"}),
+              testing::IsSupersetOf({"GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=mine",
+                                     "TORCHELASTIC_TIMER_FILE=/t/timer", "OMP_NUM_THREADS=3"}));
+}
+
+// libddp of an outer job must not take its place for this one's.
+TEST(WorkerEnv, AnOuterJobsPlaceIsNotPassedOn) {
+  EXPECT_THAT(environment(inputs(), {"DDP_LOCAL_RANK=7"}),
+              testing::Not(testing::Contains(testing::Key("DDP_LOCAL_RANK"))));
+}
+
 TEST(WorkerEnv, MoreWorkersThanCoresGetOneThreadEach) {
   WorkerEnvInputs in = inputs();
   in.usable_cores = 2;

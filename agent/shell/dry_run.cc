@@ -1,0 +1,138 @@
+#include "agent/shell/dry_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "agent/process/cpu_binding.h"
+#include "agent/process/worker_env.h"
+#include "common/base/exit_codes.h"
+
+namespace ddp::agent {
+namespace {
+
+// What cannot be known before the start, by the name of the variable.
+const std::map<std::string, std::string, std::less<>> kDecidedLater{
+    {"DDP_CONTROL_FD", "(a descriptor)"},
+    {"DDP_NODE_ID", "(random)"},
+    {"DDP_SHM_FD", "(a descriptor)"},
+    {"TORCHELASTIC_ERROR_FILE", "(a file of this job)"},
+};
+
+// As a shell would need it.
+std::string quoted(const std::string& word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// "0-3,8".
+std::string cpu_list(const std::vector<int>& cpus) {
+  std::string text;
+  for (std::size_t i = 0; i < cpus.size();) {
+    std::size_t end = i + 1;
+    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;
+    text += fmt::format("{}{}", text.empty() ? "" : ",", cpus[i]);
+    if (end - i > 1) text += fmt::format("-{}", cpus[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+wire::RoundStart first_round(const config::JobSpec& spec) {
+  wire::RoundStart round;
+  round.max_restarts = spec.max_restarts;
+  round.group_rank = std::clamp(spec.node_rank, 0, spec.min_nodes - 1);
+  round.world_size = spec.min_nodes * spec.nproc;
+  std::vector<wire::Member> members;
+  for (int node = 0; node < spec.min_nodes; ++node)
+    members.push_back({spec.node_id, spec.host, spec.local_addr, spec.nproc, node * spec.nproc});
+  round.members = wire::MemberList(std::move(members));
+  round.master_addr = spec.coordinator_host;
+  round.master_port = spec.coordinator_port;
+  round.reason = "first round";
+  return round;
+}
+
+// The variables that are not inherited as they are, by name.
+std::string describe_environment(const config::JobSpec& spec,
+                                 const std::vector<std::string>& environment,
+                                 const std::vector<std::string>& inherited) {
+  const std::set<std::string> known(inherited.begin(), inherited.end());
+  std::set<std::string> lines;
+  for (const std::string& entry : environment) {
+    if (known.contains(entry)) continue;
+    const std::string name = entry.substr(0, entry.find('='));
+    const auto later = kDecidedLater.find(name);
+    if (later != kDecidedLater.end()) {
+      lines.insert(fmt::format("  {}={}\n", name, later->second));
+    } else if (name == "MASTER_PORT" && spec.coordinator_port == 0) {
+      lines.insert(fmt::format("  {}=(the rendezvous' port)\n", name));
+    } else {
+      lines.insert(fmt::format("  {}={}\n", name, quoted(entry.substr(name.size() + 1))));
+    }
+  }
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return text;
+}
+
+std::string describe(const config::JobSpec& spec, const std::vector<std::string>& inherited,
+                     const std::vector<WorkerCpus>& cpus) {
+  const wire::RoundStart round = first_round(spec);
+  std::string text;
+  if (spec.max_nodes > 1) {
+    text += fmt::format(
+        "ranks and the world are decided when the nodes have met; here: node {} of {} like it\n",
+        round.group_rank, spec.min_nodes);
+  }
+  std::string command;
+  for (const std::string& word : spec.command)
+    command += (command.empty() ? "" : " ") + quoted(word);
+  for (int local_rank = 0; local_rank < spec.nproc; ++local_rank) {
+    const auto index = static_cast<std::size_t>(local_rank);
+    const bool bound = index < cpus.size();
+    const WorkerEnvInputs inputs{.local_rank = local_rank,
+                                 .usable_cores = std::max(1, spec.usable_cores),
+                                 .threads = bound ? cpus[index].threads : 0,
+                                 .error_file = "(a file of this job)"};
+    text += fmt::format("\nworker {}: {}\n", rank_of(round, local_rank), command);
+    if (bound) text += fmt::format("  on CPUs {}\n", cpu_list(cpus[index].cpus));
+    text +=
+        describe_environment(spec, worker_environment(spec, round, inputs, inherited), inherited);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string describe_workers(const config::JobSpec& spec,
+                             const std::vector<std::string>& inherited) {
+  const auto cpus = bind_workers(spec);
+  return describe(spec, inherited, cpus ? *cpus : std::vector<WorkerCpus>());
+}
+
+int print_dry_run(const config::JobSpec& spec) {
+  if (const auto cpus = bind_workers(spec); !cpus) {
+    std::fprintf(stderr, "ddp-run: %s\n", cpus.error().message.c_str());
+    return kExitInvalidValue;
+  }
+  std::vector<std::string> inherited;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    inherited.emplace_back(*entry);
+  std::fputs(describe_workers(spec, inherited).c_str(), stdout);
+  return kExitSuccess;
+}
+
+}  // namespace ddp::agent

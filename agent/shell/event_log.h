@@ -1,0 +1,56 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/core/agent_core.h"
+#include "agent/process/console.h"
+#include "common/base/clock.h"
+#include "common/base/unique_fd.h"
+#include "common/config/job_spec.h"
+#include "common/wire/rendezvous_messages.h"
+
+namespace ddp::agent {
+
+// What an event tells; the names are torchelastic's.
+struct StatusEvent {
+  std::string state{};                 // HEALTHY, SUCCEEDED, FAILED or TERMINATED.
+  const WorkerExit* worker = nullptr;  // Null: the event is the agent's.
+  std::string raw_error{};             // JSON; empty: null.
+  std::int64_t time_ms = 0;            // Since the epoch.
+  std::int64_t run_time_s = 0;         // Of the agent.
+};
+
+// torchelastic's Event as its JSON text, without a line's end: name
+// ("torchelastic.worker.status.STATE"), source (AGENT or WORKER), timestamp, metadata. Pure.
+std::string event_json(const config::JobSpec& spec, const wire::RoundStart& round,
+                       const StatusEvent& event);
+
+// --event-log-handler: a line for the start of each round on this node (HEALTHY, of the agent), for
+// the end of each worker and for the agent's. Lines are appended with one write each, so agents may
+// share a file. A file that cannot be opened is told on the console and done without.
+class EventLog {
+ public:
+  EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console);
+
+  void round_began(const wire::RoundStart& round);
+  // The agent ends workers with this signal: who ends by it is TERMINATED.
+  void workers_stopped(int signal);
+  void worker_ended(const WorkerExit& exit);
+  void agent_ended(const config::AgentResult& result);
+
+ private:
+  bool enabled() const { return file_ || to_console_; }
+  void record(StatusEvent event);
+
+  const config::JobSpec& spec_;
+  const std::shared_ptr<Console> console_;
+  const TimePoint began_;
+  UniqueFd file_;
+  bool to_console_ = false;
+  wire::RoundStart round_;
+  std::optional<int> stop_signal_;
+};
+
+}  // namespace ddp::agent
