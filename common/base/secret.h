@@ -26,6 +26,9 @@ class Secret {
   // For what is computed with it or handed to a process of the job; not for people.
   std::string_view reveal() const { return text_; }
 
+  // Between values of this process's own; not constant in time.
+  friend bool operator==(const Secret&, const Secret&) = default;
+
  private:
   void wipe() {
     ::explicit_bzero(text_.data(), text_.size());

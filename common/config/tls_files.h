@@ -11,6 +11,8 @@ struct TlsFiles {
   std::string ca;           // --tls-ca: who signs the certificates of the job's nodes.
 
   bool any() const { return !certificate.empty() || !key.empty() || !ca.empty(); }
+
+  friend bool operator==(const TlsFiles&, const TlsFiles&) = default;
 };
 
 }  // namespace ddp::config

@@ -64,7 +64,8 @@ Result<UniqueFd> memory_file(std::string_view text) {
 // What posix_spawn wants to know, released at the end.
 class SpawnSettings {
  public:
-  SpawnSettings(int job_fd, int result_fd, int coordinator_fd, int tasks_fd) {
+  SpawnSettings(int job_fd, int result_fd, int coordinator_fd, int tasks_fd,
+                int checkpoint_signal) {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, job_fd, kJobFd);
     ::posix_spawn_file_actions_adddup2(&actions, result_fd, kResultFd);
@@ -77,7 +78,7 @@ class SpawnSettings {
     sigset_t set;
     // The agent unblocks them when it has handlers.
     ::sigemptyset(&set);
-    ::sigaddset(&set, SIGUSR1);
+    if (checkpoint_signal != 0) ::sigaddset(&set, checkpoint_signal);
     for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) ::sigaddset(&set, number);
     ::posix_spawnattr_setsigmask(&attributes, &set);
     ::sigemptyset(&set);
@@ -96,8 +97,8 @@ class SpawnSettings {
 };
 
 Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int coordinator_fd,
-                    int tasks_fd) {
-  const SpawnSettings settings(job_fd, result_fd, coordinator_fd, tasks_fd);
+                    int tasks_fd, int checkpoint_signal) {
+  const SpawnSettings settings(job_fd, result_fd, coordinator_fd, tasks_fd, checkpoint_signal);
   std::vector<std::string> arguments{program,
                                      "--job-fd",
                                      std::to_string(kJobFd),
@@ -136,7 +137,8 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
   const UniqueFd result_end = moved_up(std::move(result.write_end));
   ::fcntl(coordinator.write_end.get(), F_SETFL, O_NONBLOCK);
   const UniqueFd coordinator_end = moved_up(std::move(coordinator.read_end));
-  const auto pid = spawn(program, job->get(), result_end.get(), coordinator_end.get(), tasks_fd);
+  const auto pid = spawn(program, job->get(), result_end.get(), coordinator_end.get(), tasks_fd,
+                         spec.checkpoint_signal);
   if (!pid) return pid.error();
   // The child is not reaped yet, so the number is certainly its own.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));

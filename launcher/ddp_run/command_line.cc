@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include <boost/program_options.hpp>
 
@@ -123,16 +124,18 @@ Result<std::vector<po::option>> parse_options(const std::vector<std::string>& ar
   }
 }
 
-// torchrun takes a boolean from the environment only as a number.
+// torchrun takes a boolean from the environment only as a number, and any but 0 is yes.
 Result<bool> environment_switch(const std::string& shown, std::string_view value) {
-  if (value == "1") return true;
-  if (value == "0" || value.empty()) return false;
+  if (value.empty()) return false;
+  int number = 0;
+  const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error == std::errc() && rest == value.data() + value.size()) return number != 0;
   return exit_error(kExitInvalidValue, "{}: neither 0 nor 1", shown);
 }
 
 Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& environment) {
   for (const Flag& flag : all_flags()) {
-    if (flag.name == "help" || flag.name == "version" || line.find(flag.name) != nullptr) continue;
+    if (flag.of_line_only() || line.find(flag.name) != nullptr) continue;
     std::string variable = fmt::format("PET_{}", flag.name);
     for (char& c : variable)
       c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -142,7 +145,10 @@ Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& envi
     if (flag.placeholder.empty()) {
       const auto on = environment_switch(shown, value);
       if (!on) return on.error();
-      if (!*on) continue;
+      if (!*on) {
+        line.switched_off.emplace(flag.name);
+        continue;
+      }
     }
     line.flags[std::string(flag.name)] = GivenFlag{value, shown};
   }

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ struct GivenFlag {
 // Which flags were given and where the program starts.
 struct CommandLine {
   std::map<std::string, GivenFlag, std::less<>> flags;  // By name with dashes; the last occurrence.
+  std::set<std::string, std::less<>> switched_off;      // Flags that PET_NAME=0 says are not given.
   bool has_program = false;
   std::string program;
   std::vector<std::string> arguments;

@@ -53,17 +53,28 @@ int usable_cores() {
   return std::max(1, static_cast<int>(std::min<double>(allowed, std::floor(cgroup_quota()))));
 }
 
-int count_visible_devices(const std::string& cuda_visible_devices) {
-  int count = 0;
+std::vector<std::string> visible_devices(const std::string& cuda_visible_devices) {
+  std::vector<std::string> names;
   std::istringstream entries(cuda_visible_devices);
   for (std::string entry; std::getline(entries, entry, ',');) {
     std::erase_if(entry, [](unsigned char c) { return std::isspace(c) != 0; });
     const bool number = !entry.empty() && std::isdigit(static_cast<unsigned char>(entry[0])) != 0;
     // CUDA ignores everything from the first entry on that names no device.
     if (!number && !entry.starts_with("GPU-") && !entry.starts_with("MIG-")) break;
-    ++count;
+    names.push_back(entry);
   }
-  return count;
+  return names;
+}
+
+int count_visible_devices(const std::string& cuda_visible_devices) {
+  return static_cast<int>(visible_devices(cuda_visible_devices).size());
+}
+
+std::vector<std::string> cuda_device_names(const GetEnvironment& environment) {
+  if (const char* visible = environment("CUDA_VISIBLE_DEVICES")) return visible_devices(visible);
+  std::vector<std::string> names;
+  for (int i = 0; i < cuda_devices(environment); ++i) names.push_back(std::to_string(i));
+  return names;
 }
 
 int cuda_devices(const GetEnvironment& environment) {

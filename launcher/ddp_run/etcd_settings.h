@@ -19,6 +19,8 @@ struct EtcdSettings {
   std::string certificate;
   std::string key;
   std::string prefix = "/ddp-run/";  // Of all keys.
+
+  friend bool operator==(const EtcdSettings&, const EtcdSettings&) = default;
 };
 
 // HOST[:PORT],HOST[:PORT],...; the default port is 2379. Errors are exit_error without the flag's

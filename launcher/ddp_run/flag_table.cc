@@ -16,6 +16,7 @@ constexpr std::string_view kProgram = "The program";
 constexpr std::string_view kFailure = "Failures and time limits";
 constexpr std::string_view kSlurm = "Under SLURM (srun ddp-run PROGRAM needs no flags)";
 constexpr std::string_view kOutput = "Output";
+constexpr std::string_view kCommand = "ddp-run itself";
 constexpr std::string_view kAccepted = "Accepted so that torchrun's command lines work";
 
 constexpr auto kFlags = std::to_array<Flag>({
@@ -28,9 +29,25 @@ constexpr auto kFlags = std::to_array<Flag>({
      "(default 1)",
      "--nnodes 2:4"},
     {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu",
-     "workers on this node; gpu: one per CUDA device; cpu: one per "
-     "usable core; auto: gpu if there is one, else cpu (default 1)",
+     "workers on this node; gpu: one per CUDA device; gpu:2,4,7: one for each of these (as "
+     "--devices); cpu: one per usable core; auto: gpu if there is one, else cpu (default 1)",
      "--nproc-per-node gpu"},
+    {kSize, "devices", 0, "N,...",
+     "the CUDA devices of the job on this node, as CUDA counts those that ddp-run sees, or their "
+     "names (GPU-...): CUDA_VISIBLE_DEVICES of the workers; one worker for each unless "
+     "--nproc-per-node says otherwise",
+     "--devices 2,4,7", true},
+    {kSize, "virtual-local-rank", 0, "",
+     "each worker sees one device, which is its number 0, and LOCAL_RANK is 0 everywhere",
+     "ddp-run --devices 2,4 --virtual-local-rank train.py"},
+    {kSize, "numa-binding", 0, "node|socket|exclusive|core-complex",
+     "CPUs of each worker: those of the NUMA node of its device (by local rank where there is "
+     "none), of that node's socket, a share of the node's cores that no other worker has, or cores "
+     "that share a cache",
+     "--numa-binding exclusive"},
+    {kSize, "spares", 0, "N",
+     "how many nodes may wait beyond MAX to take the place of a lost one (default: any number)",
+     "--spares 2", true},
 
     {kRendezvous, "rdzv-endpoint", 0, "HOST[:PORT]",
      "where the rendezvous daemon is. The ddp-run whose machine has "
@@ -44,7 +61,7 @@ constexpr auto kFlags = std::to_array<Flag>({
      "node may coordinate, and when it is lost another one does. Needs --rdzv-id",
      "--rdzv-backend etcd --rdzv-endpoint etcd0,etcd1,etcd2 --rdzv-id mnist-7"},
     {kRendezvous, "rdzv-conf", 0, "K=V,...",
-     "join_timeout, last_call_timeout, timeout (seconds) and is_host "
+     "join_timeout, last_call_timeout, timeout (seconds), rank (as --node-rank) and is_host "
      "(true, false); with etcd: protocol (http, https), cacert, cert, key (files) and etcd_prefix "
      "(default /ddp-run/); other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
@@ -61,6 +78,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "address other nodes reach this node at (default: the one the rendezvous "
      "sees)",
      "--local-addr 10.0.0.7"},
+    {kRendezvous, "interface", 0, "NAME",
+     "the network interface whose address other nodes reach this node at; the workers' Gloo and "
+     "NCCL use it, too",
+     "--interface lo", true},
 
     {kRendezvous, "rdzv-token-file", 0, "FILE",
      "the job's secret: only nodes that know it may join, and PyTorch's store clients are let in "
@@ -83,6 +104,9 @@ constexpr auto kFlags = std::to_array<Flag>({
      "ddp-run -m pkg.train --lr 1"},
     {kProgram, "no-python", 0, "", "run the program itself even if its name ends in .py",
      "ddp-run --no-python ./train.py"},
+    {kProgram, "run-path", 0, "",
+     "run the Python script by runpy in an interpreter that runs already; wins over --no-python",
+     "ddp-run --run-path ./train"},
 
     {kFailure, "max-restarts", 0, "N",
      "how often the whole job may be restarted after failures (default 0)", "--max-restarts 3"},
@@ -91,7 +115,8 @@ constexpr auto kFlags = std::to_array<Flag>({
      "no limit)",
      "--max-no-progress 5", true},
     {kFailure, "restart-on-start-failure", 0, "",
-     "restart also where no worker had made a step yet, where workers report steps", "", true},
+     "restart also where no worker had made a step yet, where workers report steps",
+     "ddp-run --max-restarts 3 --restart-on-start-failure train.py", true},
     {kFailure, "progress-timeout", 0, "SECONDS",
      "a worker that reports no new step for so long hangs: its stacks are written to its log and "
      "it counts as lost (default 0: never)",
@@ -112,6 +137,17 @@ constexpr auto kFlags = std::to_array<Flag>({
      "what workers get between SIGTERM and SIGKILL (default 30, or "
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
      "--shutdown-timeout 120"},
+    {kFailure, "exit-barrier-timeout", 0, "SECONDS",
+     "how long a node whose workers are through waits for the others before it leaves (default: as "
+     "long as it takes)",
+     "--exit-barrier-timeout 300", true},
+    {kFailure, "signals-to-handle", 0, "SIGNAL,...",
+     "signals to ddp-run that end the workers, each by that signal (default "
+     "SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+     "--signals-to-handle SIGTERM,SIGINT,SIGUSR2"},
+    {kFailure, "checkpoint-signal", 0, "SIGNAL|none",
+     "signal to ddp-run that asks the workers for a checkpoint (default USR1)",
+     "--checkpoint-signal USR2", true},
     {kFailure, "coordinator-timeout", 0, "SECONDS",
      "how long to look for a rendezvous daemon that was lost "
      "(default 60)",
@@ -162,12 +198,31 @@ constexpr auto kFlags = std::to_array<Flag>({
      "workers go on; 0: they wait (default 30)",
      "--console-timeout 5", true},
     {kOutput, "role", 0, "NAME", "ROLE_NAME of the workers (default: default)", "--role trainer"},
-    {kOutput, "help", 'h', "", "this text", ""},
-    {kOutput, "version", 0, "", "the version", "", true},
+    {kOutput, "event-log-handler", 0, "null|console|json:FILE",
+     "where torchelastic's events go, a JSON object a line (default null)",
+     "--event-log-handler json:events.json"},
 
-    {kAccepted, "monitor-interval", 0, "SECONDS", "no effect: a worker's end is seen at once", ""},
+    {kCommand, "config", 0, "FILE",
+     "flags from a JSON file: {\"nnodes\": \"2:4\", \"standalone\": false, \"program\": "
+     "\"train.py\", \"arguments\": [\"--lr\", \"1\"]}. The command line wins over PET_NAME, that "
+     "over the "
+     "file, and that over the defaults",
+     "--config job.json", true},
+    {kCommand, "dry-run", 0, "",
+     "say what would be started where, with the environment each worker would get, and start "
+     "nothing",
+     "ddp-run --dry-run --nproc-per-node 2 train.py", true},
+    {kCommand, "completion", 0, "bash", "print a script that completes flags in a shell",
+     "ddp-run --completion bash", true},
+    {kCommand, "help", 'h', "", "this text", ""},
+    {kCommand, "version", 0, "", "the version", "", true},
+
+    {kAccepted, "monitor-interval", 0, "SECONDS", "no effect: a worker's end is seen at once",
+     "--monitor-interval 0.1"},
     {kAccepted, "start-method", 0, "spawn|fork|forkserver",
-     "no effect: workers are always new processes", ""},
+     "no effect: workers are always new processes", "--start-method spawn"},
+    {kAccepted, "logs-specs", 0, "default", "no effect: only default is taken",
+     "--logs-specs default"},
 });
 
 constexpr std::size_t kColumn = 34;

@@ -17,6 +17,10 @@ struct Flag {
   std::string_view example;  // Empty where it would say nothing new.
   // Not torchrun's: where a shortened name fits one of torchrun's flags, it means that one.
   bool own = false;
+
+  bool takes_value() const { return !placeholder.empty(); }
+  // It asks for something else than a job, so that only a command line can mean it.
+  bool of_line_only() const { return name == "help" || name == "version" || name == "completion"; }
 };
 
 // All flags, those of a group together.

@@ -2,10 +2,14 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <signal.h>
 
+#include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "launcher/ddp_run/exit_error.h"
 
@@ -24,6 +28,34 @@ Error invalid(fmt::format_string<Args...> format, Args&&... args) {
 bool is_ipv6(const std::string& text) {
   in6_addr address;
   return ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
+}
+
+// The parts between commas, empty ones too; none of an empty text.
+std::vector<std::string_view> split_at_commas(std::string_view text) {
+  std::vector<std::string_view> parts;
+  if (text.empty()) return parts;
+  for (;;) {
+    const auto comma = std::min(text.find(','), text.size());
+    parts.push_back(text.substr(0, comma));
+    if (comma == text.size()) return parts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+// 0 if there is no signal of this name.
+int signal_number(std::string_view text) {
+  int number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && rest == text.data() + text.size())
+    return number >= 1 && number <= SIGRTMAX ? number : 0;
+  std::string name(text);
+  for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  if (name.starts_with("SIG")) name.erase(0, 3);
+  for (number = 1; number < SIGRTMIN; ++number) {
+    const char* abbreviation = ::sigabbrev_np(number);
+    if (abbreviation != nullptr && name == abbreviation) return number;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -81,10 +113,66 @@ Result<ProcessCount> parse_process_count(std::string_view text) {
   if (text == "auto") return ProcessCount{ProcessCount::Kind::kAuto, 0};
   if (text == "cpu") return ProcessCount{ProcessCount::Kind::kCpu, 0};
   if (text == "gpu") return ProcessCount{ProcessCount::Kind::kGpu, 0};
+  if (text.starts_with("gpu:")) {
+    auto devices = parse_devices(text.substr(4));
+    if (!devices) return devices.error();
+    return ProcessCount{ProcessCount::Kind::kGpu, 0, std::move(*devices)};
+  }
   const auto number = parse_integer(text, 1, kMaxWorkers);
   if (!number)
     return invalid("neither a number of workers from 1 to {} nor auto, cpu or gpu", kMaxWorkers);
   return ProcessCount{ProcessCount::Kind::kNumber, *number};
+}
+
+Result<std::vector<std::string>> parse_devices(std::string_view text) {
+  std::vector<std::string> devices;
+  for (const std::string_view part : split_at_commas(text)) {
+    const auto number = parse_integer(part, 0, kMaxWorkers);
+    if (!number && !part.starts_with("GPU-") && !part.starts_with("MIG-")) {
+      return invalid("'{}' is no CUDA device; write numbers, for example 2,4,7", part);
+    }
+    // 04 is 4.
+    std::string device = number ? std::to_string(*number) : std::string(part);
+    if (std::find(devices.begin(), devices.end(), device) != devices.end())
+      return invalid("device {} is there twice; write each once", device);
+    devices.push_back(std::move(device));
+  }
+  if (devices.empty()) return invalid("no device is named; write for example 2,4,7");
+  return devices;
+}
+
+Result<int> parse_signal(std::string_view text) {
+  const int number = signal_number(text);
+  if (number == 0) {
+    return invalid("'{}' is no signal; write a name or a number, for example USR1, SIGUSR1 or 10",
+                   text);
+  }
+  if (number == SIGKILL || number == SIGSTOP)
+    return invalid("'{}' cannot be handled by any program; choose another", text);
+  if (number == SIGCHLD) return invalid("'{}' comes whenever a process ends; choose another", text);
+  return number;
+}
+
+Result<std::vector<int>> parse_signals(std::string_view text) {
+  std::vector<int> signals;
+  for (const std::string_view part : split_at_commas(text)) {
+    const auto number = parse_signal(part);
+    if (!number) return number.error();
+    if (std::find(signals.begin(), signals.end(), *number) == signals.end())
+      signals.push_back(*number);
+  }
+  if (signals.empty()) return invalid("no signal is named; write for example SIGTERM,SIGINT");
+  return signals;
+}
+
+Result<std::string> parse_word(std::string_view text, std::initializer_list<const char*> words) {
+  std::string list;
+  for (const char* const* word = words.begin(); word != words.end(); ++word) {
+    if (text == *word) return std::string(text);
+    if (!list.empty()) list += word + 1 == words.end() ? " and " : ", ";
+    list += *word;
+  }
+  return words.size() == 1 ? invalid("there is only {}", list) : invalid("there are {}", list);
 }
 
 Result<Endpoint> parse_endpoint(std::string_view text, int default_port) {

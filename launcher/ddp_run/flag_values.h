@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,13 @@ Result<bool> parse_boolean(std::string_view text);  // true/false, yes/no, on/of
 Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed);
 Result<std::pair<int, int>> parse_node_range(std::string_view text);  // N or MIN:MAX
 Result<ProcessCount> parse_process_count(std::string_view text);
+// CUDA devices, "2,4,7": numbers or names (GPU-..., MIG-...), each once.
+Result<std::vector<std::string>> parse_devices(std::string_view text);
+// A signal that can be handled: "USR1", "SIGUSR1" or "10".
+Result<int> parse_signal(std::string_view text);
+Result<std::vector<int>> parse_signals(std::string_view text);  // Some, with commas; each once.
+// One of `words`; the message lists them.
+Result<std::string> parse_word(std::string_view text, std::initializer_list<const char*> words);
 // HOST, HOST:PORT, [V6]:PORT or V6.
 Result<Endpoint> parse_endpoint(std::string_view text, int default_port);
 // K=V,K=V in the order written.

@@ -1,18 +1,42 @@
 #include "launcher/ddp_run/flags.h"
 
+#include "launcher/ddp_run/config_file.h"
 #include "launcher/ddp_run/flag_reader.h"
+#include "launcher/ddp_run/flag_values.h"
 
 namespace ddp::run {
+namespace {
+
+Result<CommandLine> read_line(const std::vector<std::string>& arguments,
+                              const GetEnvironment& environment) {
+  auto line = split_command_line(arguments, environment);
+  if (!line) return line;
+  const GivenFlag* config = line->find("config");
+  if (config == nullptr || line->find("help") != nullptr) return line;
+  const std::string file = config->value;
+  const auto text = read_config_file(file);
+  if (!text) return exit_error(kExitInvalidValue, "{}: {}", config->shown, text.error().message);
+  const auto filled = fill_from_config(*line, file, *text);
+  if (!filled) return filled.error();
+  return line;
+}
+
+}  // namespace
 
 Result<Options> parse_flags(const std::vector<std::string>& arguments,
                             const GetEnvironment& environment) {
-  const auto line = split_command_line(arguments, environment);
+  const auto line = read_line(arguments, environment);
   if (!line) return line.error();
   Options options;
   options.help = line->find("help") != nullptr;
   options.version = line->find("version") != nullptr;
   if (options.help || options.version) return options;
   FlagReader reader(*line, environment);
+  reader.take(
+      "completion", [](const std::string& text) { return parse_word(text, {"bash"}); },
+      options.completion);
+  if (!options.completion.empty()) return options;
+  options.dry_run = reader.has("dry-run");
   read_size_flags(reader, options);
   read_slurm_flags(reader, options);
   read_rendezvous_flags(reader, options);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -18,24 +20,36 @@ namespace ddp::run {
 struct Endpoint {
   std::string host;  // Name or numeric address, without brackets.
   int port = 0;      // 0: the system picks one; only for one node.
+
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
 struct ProcessCount {
   enum class Kind { kNumber, kAuto, kCpu, kGpu, kDevices };  // kDevices: GPUs, or 1.
   Kind kind = Kind::kNumber;
   int number = 1;
+  std::vector<std::string> devices{};  // Of gpu:LIST.
+
+  friend bool operator==(const ProcessCount&, const ProcessCount&) = default;
 };
 
 // The command line and the environment, read and checked as far as that is possible without looking
 // at the machine.
 struct Options {
-  bool help = false;     // Nothing else is filled.
-  bool version = false;  // Nothing else is filled.
+  bool help = false;       // Nothing else is filled.
+  bool version = false;    // Nothing else is filled.
+  std::string completion;  // A shell's name; if there is one, nothing else is filled.
+  bool dry_run = false;
 
   bool standalone = false;
   int min_nodes = 1;
   int max_nodes = 1;
   ProcessCount nproc;
+  // Numbers as CUDA counts the devices that this process sees, or names (GPU-...); empty: all.
+  std::vector<std::string> devices;
+  std::string devices_flag;  // The flag they come from, for messages.
+  bool virtual_local_rank = false;
+  std::string numa_binding;  // node, socket, exclusive or core-complex; empty: none.
 
   std::optional<Endpoint> endpoint;  // Nothing: this machine alone. With etcd, its first one.
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
@@ -48,6 +62,8 @@ struct Options {
   std::string rdzv_token_file;  // Wins over rdzv_token. Empty: none.
   Secret rdzv_token{};          // DDP_RDZV_TOKEN.
   config::TlsFiles tls{};       // All three or none.
+  std::string interface;  // The network interface whose address is the node's; empty: none named.
+  int spares = -1;        // How many nodes may wait beyond max_nodes; -1: any number.
 
   int max_restarts = 0;
   std::int64_t join_timeout_ms = 600'000;
@@ -59,14 +75,20 @@ struct Options {
   std::int64_t scale_up_ms = 60'000;
   std::int64_t progress_timeout_ms = 0;
   int standby = 0;
+  std::int64_t exit_barrier_ms = -1;  // -1: as long as it takes.
+  // Each of them ends the workers.
+  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  int checkpoint_signal = SIGUSR1;  // 0: none.
 
   std::string log_dir;              // Empty: no files.
   bool log_dir_is_default = false;  // Nobody named it; files were asked for.
   config::OutputSpec output;        // status_line: unless it was declined.
   std::string role = "default";
+  std::string event_log;  // console, or json:FILE; empty: none.
 
   bool module = false;
   bool no_python = false;
+  bool run_path = false;
   std::string program;
   std::vector<std::string> arguments;
   std::string python = "python3";
@@ -80,13 +102,16 @@ struct Options {
       60'000;  // The end of the job's time; 0: wait for SLURM's signal.
 
   std::vector<std::string> warnings;  // A line each, to be printed.
+
+  friend bool operator==(const Options&, const Options&) = default;
 };
 
 // getenv, or what a test puts in its place.
 using GetEnvironment = std::function<const char*(const char* name)>;
 
 // Reads argv (without argv[0]). A flag's last occurrence wins over the earlier ones, and those over
-// PET_NAME in the environment. Everything after the first argument that is not a flag belongs to
+// PET_NAME in the environment, and that over the file that --config names, which is read here.
+// Everything after the first argument that is not a flag belongs to
 // the program. Errors are exit_error: kExitUsage where the line cannot be read, kExitInvalidValue
 // where a value is wrong.
 Result<Options> parse_flags(const std::vector<std::string>& arguments,

@@ -1,6 +1,8 @@
 // What failures and waiting may cost.
+#include <algorithm>
 #include <cstdint>
 
+#include "common/base/signal_name.h"
 #include "launcher/ddp_run/flag_reader.h"
 #include "launcher/ddp_run/flag_values.h"
 
@@ -26,6 +28,31 @@ void read_stop_timeout(FlagReader& reader, Options& options) {
   }
 }
 
+// As in torchrun, a signal that is named ends the workers; so one that was not meant for
+// checkpoints on purpose is not.
+void read_signals(FlagReader& reader, Options& options) {
+  const bool ending = reader.has("signals-to-handle");
+  const bool checkpoint = reader.has("checkpoint-signal");
+  reader.take("signals-to-handle", parse_signals, options.signals);
+  reader.take(
+      "checkpoint-signal",
+      [](const std::string& text) { return text == "none" ? Result<int>(0) : parse_signal(text); },
+      options.checkpoint_signal);
+  const auto both =
+      std::find(options.signals.begin(), options.signals.end(), options.checkpoint_signal);
+  if (both == options.signals.end()) return;
+  if (ending && checkpoint) {
+    reader.wrong(reader.find("checkpoint-signal")->shown,
+                 "contradicts {}: a signal either asks for a checkpoint or ends the workers; leave "
+                 "{} out of one of them",
+                 reader.find("signals-to-handle")->shown, signal_name(*both));
+  } else if (ending) {
+    options.checkpoint_signal = 0;
+  } else {
+    options.signals.erase(both);
+  }
+}
+
 }  // namespace
 
 void read_limit_flags(FlagReader& reader, Options& options) {
@@ -44,7 +71,9 @@ void read_limit_flags(FlagReader& reader, Options& options) {
   reader.take("last-call", seconds_or_none, options.last_call_ms);
   reader.take("join-timeout", seconds, options.join_timeout_ms);
   reader.take("coordinator-timeout", seconds_or_none, options.coordinator_timeout_ms);
+  reader.take("exit-barrier-timeout", seconds_or_none, options.exit_barrier_ms);
   read_stop_timeout(reader, options);
+  read_signals(reader, options);
   reader.value<std::int64_t>("monitor-interval", seconds_or_none);  // It has no effect.
 }
 

@@ -7,6 +7,14 @@
 namespace ddp::run {
 namespace {
 
+// "null" is none, and so empty.
+Result<std::string> parse_event_log(const std::string& text) {
+  if (text == "null") return std::string();
+  if (text == "console" || (text.starts_with("json:") && text.size() > 5)) return text;
+  return exit_error(kExitInvalidValue,
+                    "there are null, console and json:FILE, for example json:events.json");
+}
+
 // Where files go that were asked for without a place for them.
 constexpr const char* kDefaultLogDir = "ddp-run-logs";
 constexpr const char* kNoFiles = "/dev/null";
@@ -76,6 +84,12 @@ void read_output_flags(FlagReader& reader, Options& options) {
       "console-timeout", [](const std::string& text) { return parse_seconds(text, true); },
       output.console_timeout_ms);
   read_log_dir(reader, options);
+  reader.take("event-log-handler", parse_event_log, options.event_log);
+  if (const GivenFlag* given = reader.find("logs-specs");
+      given != nullptr && given->value != "default") {
+    reader.wrong(given->shown,
+                 "torchrun's plug-ins are Python and cannot run here; there is only default");
+  }
 }
 
 }  // namespace ddp::run

@@ -1,5 +1,6 @@
 // What runs as a worker.
 #include "launcher/ddp_run/flag_reader.h"
+#include "launcher/ddp_run/flag_values.h"
 
 namespace ddp::run {
 
@@ -8,14 +9,13 @@ void read_program_flags(FlagReader& reader, Options& options) {
     if (given->value.empty()) reader.wrong(given->shown, "the name is empty");
     options.role = given->value;
   }
-  if (const GivenFlag* given = reader.find("start-method");
-      given != nullptr && given->value != "spawn" && given->value != "fork" &&
-      given->value != "forkserver") {
-    reader.wrong(given->shown, "there are spawn, fork and forkserver");
-  }
+  reader.value<std::string>("start-method", [](const std::string& text) {
+    return parse_word(text, {"spawn", "fork", "forkserver"});
+  });
   options.module = reader.has("module");
   options.no_python = reader.has("no-python");
-  if (options.module && options.no_python) {
+  options.run_path = reader.has("run-path");
+  if (options.module && options.no_python && !options.run_path) {
     reader.wrong("--module with --no-python", "a module needs Python; leave one of them out");
   }
   if (const char* python = reader.environment("PYTHON_EXEC"); python != nullptr && *python != '\0')

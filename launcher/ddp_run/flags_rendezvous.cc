@@ -11,6 +11,7 @@ namespace {
 constexpr int kDefaultRendezvousPort = 29400;
 constexpr int kDefaultMasterPort = 29500;
 constexpr std::size_t kMaxJobName = 128;
+constexpr int kMaxNodeRank = 999'999;
 
 void set_endpoint(FlagReader& reader, Options& options, const std::string& flag,
                   Endpoint endpoint) {
@@ -78,12 +79,21 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
   if (!pairs) return reader.wrong(given.shown, "{}", pairs.error().message);
   std::optional<std::int64_t> timeout;
   std::optional<std::int64_t> join_timeout;
+  const bool rank_is_given = reader.has("node-rank");
   for (const auto& [key, text] : *pairs) {
     if (key == "is_host" && !options.etcd) {
       const auto is_host = parse_boolean(text);
       if (!is_host)
         return reader.wrong(given.shown, "is_host={} is {}", text, is_host.error().message);
       options.is_host = *is_host;
+    } else if (key == "rank") {
+      const auto rank = parse_integer(text, 0, kMaxNodeRank);
+      if (!rank) return reader.wrong(given.shown, "rank={} is {}", text, rank.error().message);
+      if (!rank_is_given) options.node_rank = *rank;
+    } else if (key == "store_type") {
+      if (text == "tcp") continue;
+      return reader.wrong(
+          given.shown, "store_type={}: there is only tcp; name a host with --rdzv-endpoint", text);
     } else if (key == "join_timeout" || key == "timeout" || key == "last_call_timeout") {
       const auto limit = parse_seconds(text, key == "last_call_timeout");
       if (!limit) return reader.wrong(given.shown, "{}={} is {}", key, text, limit.error().message);
@@ -93,7 +103,7 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
     } else if (!read_etcd_key(reader, options, given, key, text)) {
       options.warnings.push_back(fmt::format(
           "{}: the key {} has no effect; those with one are join_timeout, "
-          "last_call_timeout, timeout, {}",
+          "last_call_timeout, timeout, rank, {}",
           given.shown, key, options.etcd ? "protocol, cacert, cert, key, etcd_prefix" : "is_host"));
     }
   }
@@ -103,12 +113,19 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
 
 void read_node(FlagReader& reader, Options& options) {
   reader.take(
-      "node-rank", [](const std::string& text) { return parse_integer(text, -1, 999'999); },
+      "node-rank", [](const std::string& text) { return parse_integer(text, -1, kMaxNodeRank); },
       options.node_rank);
   if (const GivenFlag* given = reader.find("local-addr"); given != nullptr) {
     if (given->value.empty())
       reader.wrong(given->shown, "the address is empty; write for example 10.0.0.7");
     options.local_addr = given->value;
+  }
+  if (const GivenFlag* given = reader.find("interface"); given != nullptr) {
+    if (given->value.empty())
+      reader.wrong(given->shown, "the name is empty; write for example eth0");
+    if (reader.has("local-addr"))
+      reader.wrong(given->shown, "contradicts --local-addr; leave one of them out");
+    options.interface = given->value;
   }
 }
 
@@ -143,8 +160,9 @@ void check_nodes(FlagReader& reader, const Options& options) {
     }
   }
   if (options.node_rank >= options.max_nodes) {
-    reader.wrong(reader.find("node-rank")->shown, "ranks of {} nodes go from 0 to {}",
-                 options.max_nodes, options.max_nodes - 1);
+    const GivenFlag* given = reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf");
+    reader.wrong(given->shown, "ranks of {} nodes go from 0 to {}", options.max_nodes,
+                 options.max_nodes - 1);
   }
 }
 

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <filesystem>
 #include <utility>
 
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/flags_access.h"
 #include "launcher/ddp_run/log_folder.h"
+#include "launcher/ddp_run/node_plan.h"
 #include "launcher/ddp_run/program.h"
 
 namespace ddp::run {
@@ -25,19 +27,13 @@ std::string random_id() {
   return text;
 }
 
-Result<int> count_workers(const ProcessCount& count, const Machine& machine) {
-  using Kind = ProcessCount::Kind;
-  if (count.kind == Kind::kNumber) return count.number;
-  const int gpus = count.kind == Kind::kCpu ? 0 : machine.cuda_devices();
-  if (gpus > 0) return gpus;
-  if (count.kind == Kind::kDevices) return 1;
-  if (count.kind == Kind::kGpu) {
-    return exit_error(
-        kExitInvalidValue,
-        "--nproc-per-node gpu: this machine has no CUDA device that may be used (/dev/nvidia*, "
-        "CUDA_VISIBLE_DEVICES); write a number, cpu or auto");
-  }
-  return machine.usable_cores();
+// The agent's folder is this process's, but nothing promises that.
+std::string absolute_event_log(const std::string& event_log) {
+  constexpr std::string_view kJson = "json:";
+  if (!event_log.starts_with(kJson)) return event_log;
+  std::error_code error;
+  const auto path = std::filesystem::absolute(event_log.substr(kJson.size()), error);
+  return error ? event_log : std::string(kJson) + path.lexically_normal().string();
 }
 
 // The step's first node hosts, at an address that the others can reach.
@@ -114,7 +110,6 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   plan.requeue_before_ms = options.requeue_before_ms;
   spec.signals_from_launcher = options.step.has_value();
   spec.in_tasks = options.step && options.step->tasks_here() > 1;
-  spec.local_addr = options.local_addr;
   spec.node_rank = options.node_rank;
   auto token = job_token(options);
   if (!token) return token.error();
@@ -129,9 +124,12 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();
   spec.min_nodes = options.min_nodes;
   spec.max_nodes = options.max_nodes;
-  auto nproc = count_workers(options.nproc, machine);
-  if (!nproc) return nproc.error();
-  spec.nproc = *nproc;
+  if (auto planned = plan_node(options, machine, spec); !planned) return planned.error();
+  spec.spares = options.spares;
+  spec.exit_barrier_ms = options.exit_barrier_ms;
+  spec.signals = options.signals;
+  spec.checkpoint_signal = options.checkpoint_signal;
+  spec.dry_run = options.dry_run;
   spec.max_restarts = options.max_restarts;
   spec.join_timeout_ms = options.join_timeout_ms;
   spec.last_call_ms = options.last_call_ms;
@@ -145,6 +143,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.program = options.program;
   spec.command = worker_command(options);
   spec.role = options.role;
+  spec.event_log = absolute_event_log(options.event_log);
   spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.
   spec.output = options.output;
   auto log_dir = make_log_folder(options);

@@ -8,8 +8,8 @@
 namespace ddp::run {
 
 // Makes the folder of --log-dir, or the one that -r and -t mean without it, and gives its absolute
-// path; empty where there are to be no files. Made now, so that a wrong one is found before
-// anything starts. The error is an exit_error with kExitInvalidValue.
+// path; empty where there are to be no files. Made now (but for --dry-run), so that a wrong one is
+// found before anything starts. The error is an exit_error with kExitInvalidValue.
 Result<std::string> make_log_folder(const Options& options);
 
 // Makes <log_dir>/latest a link to the job's folder there. Leaves a `latest` alone that is not a

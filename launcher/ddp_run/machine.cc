@@ -11,8 +11,12 @@ std::string host_name() {
 }
 
 Machine Machine::this_one(const GetEnvironment& environment) {
-  return Machine{run::host_name(), run::usable_cores,
-                 [environment] { return run::cuda_devices(environment); }, run::locate_host};
+  return Machine{run::host_name(),
+                 run::usable_cores,
+                 [environment] { return run::cuda_devices(environment); },
+                 run::locate_host,
+                 [environment] { return run::cuda_device_names(environment); },
+                 run::network_interfaces};
 }
 
 }  // namespace ddp::run

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "launcher/ddp_run/flags.h"
 
@@ -15,6 +16,9 @@ int usable_cores();
 // CUDA devices: as many as CUDA_VISIBLE_DEVICES lists if it is set, else the device files in /dev.
 int cuda_devices(const GetEnvironment& environment);
 int count_visible_devices(const std::string& cuda_visible_devices);
+// Their names, as CUDA_VISIBLE_DEVICES has them, in the order in which CUDA counts them.
+std::vector<std::string> cuda_device_names(const GetEnvironment& environment);
+std::vector<std::string> visible_devices(const std::string& cuda_visible_devices);
 
 // Where an endpoint's host is, seen from here.
 struct HostPlace {
@@ -35,6 +39,13 @@ std::string source_address(const std::string& host);
 
 std::string host_name();
 
+// A network interface with one of its addresses; one that has several is there several times.
+struct Interface {
+  std::string name;
+  std::string address;  // Numeric; empty: it has none.
+};
+std::vector<Interface> network_interfaces();
+
 // The facts as functions, so that a test can put others in their place; each is called only if it
 // is needed.
 struct Machine {
@@ -42,6 +53,8 @@ struct Machine {
   std::function<int()> usable_cores;
   std::function<int()> cuda_devices;
   std::function<HostPlace(const std::string& host)> locate_host;
+  std::function<std::vector<std::string>()> cuda_device_names = {};
+  std::function<std::vector<Interface>()> interfaces = {};
 
   static Machine this_one(const GetEnvironment& environment);
 };

@@ -12,6 +12,8 @@
 
 #include "common/base/exit_codes.h"
 #include "common/config/rdzv_token.h"
+#include "launcher/ddp_run/completion.h"
+#include "launcher/ddp_run/dry_run.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/flag_table.h"
 #include "launcher/ddp_run/flags.h"
@@ -33,7 +35,8 @@ using namespace ddp;  // NOLINT(google-build-using-namespace): a main file.
 // Of a node's tasks in a SLURM step, the first one speaks for all.
 int fail(const Error& error, const run::Options& options) {
   if (run::is_follower(options)) return run::exit_code_of(error);
-
+  if (run::exit_code_of(error) == kExitUsage)
+    std::fputs("usage: ddp-run [FLAG...] PROGRAM [ARG...]\n", stderr);
   std::fprintf(stderr, "ddp-run: %s\n", error.message.c_str());
   return run::exit_code_of(error);
 }
@@ -85,6 +88,10 @@ int main(int argc, char** argv) {
     std::fputs(options->help ? run::help_text().c_str() : "ddp-run " DDP_VERSION "\n", stdout);
     return kExitSuccess;
   }
+  if (!options->completion.empty()) {
+    std::fputs(run::bash_completion().c_str(), stdout);
+    return kExitSuccess;
+  }
   for (const std::string& warning : options->warnings)
     std::fprintf(stderr, "ddp-run: %s\n", warning.c_str());
   const char* path = std::getenv("PATH");
@@ -96,6 +103,10 @@ int main(int argc, char** argv) {
     return fail(*wrong, *options);
   auto plan = run::plan_job(*options, run::Machine::this_one(environment));
   if (!plan) return fail(plan.error(), *options);
+  if (options->dry_run) {
+    prepare_process();
+    return run::is_follower(*options) ? kExitSuccess : run::dry_run(std::move(*plan));
+  }
   if (run::is_follower(*options)) return fail(run::become_task(*options), *options);
   plan->spec.output.status_line &= run::can_show_status(STDERR_FILENO);
   if (const config::JobSpec& spec = plan->spec; !spec.log_dir.empty()) {

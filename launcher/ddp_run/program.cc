@@ -10,8 +10,14 @@
 namespace ddp::run {
 namespace {
 
+// What torchrun does in a child made by multiprocessing: the script becomes __main__ of an
+// interpreter that runs already.
+constexpr const char* kRunPath =
+    "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')";
+
 bool runs_under_python(const Options& options) {
-  return options.module || (!options.no_python && options.program.ends_with(".py"));
+  return options.run_path || options.module ||
+         (!options.no_python && options.program.ends_with(".py"));
 }
 
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
@@ -63,7 +69,11 @@ std::vector<std::string> worker_command(const Options& options) {
   std::vector<std::string> command;
   if (runs_under_python(options)) {
     command = {options.python, "-u"};
-    if (options.module) command.emplace_back("-m");
+    if (options.run_path) {
+      command.insert(command.end(), {"-c", kRunPath});
+    } else if (options.module) {
+      command.emplace_back("-m");
+    }
   }
   command.push_back(options.program);
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
@@ -77,7 +87,7 @@ Result<void> check_program(const Options& options, const std::string& search_pat
         python.error().code,
         python.error().message + "; PYTHON_EXEC names the interpreter if it is not python3"};
   }
-  if (options.module) return {};  // Only Python itself can find it.
+  if (options.module && !options.run_path) return {};  // Only Python itself can find it.
   if (!exists(options.program)) {
     return exit_error(kExitNotFound, "{}: there is no such file to run under {}", options.program,
                       options.python);

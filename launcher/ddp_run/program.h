@@ -8,7 +8,8 @@
 
 namespace ddp::run {
 
-// argv of a worker: a .py file under python -u, -m as python -u -m, anything else as it is.
+// argv of a worker: a .py file under python -u, -m as python -u -m, --run-path by runpy, anything
+// else as it is.
 std::vector<std::string> worker_command(const Options& options);
 
 // Looks for what the command needs, as execvp would: the executable, and a Python script's file.

@@ -50,7 +50,9 @@ void tell_launcher_above(int exit_code, const std::string& summary, const std::s
 
 Supervisor::Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server)
     : io_(io), plan_(std::move(plan)), server_(std::move(server)), signals_(io), timer_(io) {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
+  std::vector<int> wanted = plan_.spec.signals;
+  if (plan_.spec.checkpoint_signal != 0) wanted.push_back(plan_.spec.checkpoint_signal);
+  for (const int signal : wanted) {
     // nohup and its like start programs with a signal ignored and mean it.
     if (!is_ignored(signal)) signals_.add(signal);
   }
@@ -119,6 +121,11 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   if (!end.result) return on_agent_lost(end.how);
   stop_.has_checkpoint = end.result->has_checkpoint;
   stop_.at_time_limit = end.result->at_time_limit;
+  // This node waits no longer for the others (--exit-barrier-timeout), but they need what runs
+  // here.
+  if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
+    return print("ddp-run: the rendezvous runs here until the others are through");
+  }
   // The refusal is what became of the loss: the job ended while the successor was on its way.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
     if (finish_) return conclude(*finish_);
@@ -154,7 +161,7 @@ void Supervisor::wait_for_signal() {
   signals_.async_wait([this](const std::error_code& error, int signal) {
     if (error) return;
     wait_for_signal();
-    if (signal == SIGUSR1) {
+    if (signal == plan_.spec.checkpoint_signal) {
       on_warning();
     } else {
       // Who was warned is about to end anyway: the end of the job's time is no second request.
@@ -182,7 +189,7 @@ bool Supervisor::is_to_be_continued(int exit_code) const {
 
 void Supervisor::want_checkpoint() {
   if (agent_) {
-    agent_->signal(SIGUSR1);
+    agent_->signal(plan_.spec.checkpoint_signal);
   } else {
     checkpoint_wanted_ = true;
   }

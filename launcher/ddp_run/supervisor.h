@@ -32,9 +32,8 @@ class Supervisor {
   Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server);
 
   // Runs to the end of the job and gives the exit status. Nothing of the job is left on this node
-  // then. SIGUSR1 asks the workers for a checkpoint, and to stop then where SLURM can start the job
-  // again; SIGTERM, SIGINT, SIGHUP and SIGQUIT end the
-  // node's part.
+  // then. The plan says which signals end the node's part, and which asks the workers for a
+  // checkpoint, and to stop then where SLURM can start the job again.
   int run();
   // The run was stopped so that SLURM can start the job again; run() has given kExitRequeue.
   bool to_be_continued() const { return to_be_continued_; }

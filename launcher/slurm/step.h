@@ -42,6 +42,8 @@ struct Step {
   std::string run_id() const;
   // What scontrol calls the job.
   const std::string& scontrol_id() const { return array_id.empty() ? job_id : array_id; }
+
+  friend bool operator==(const Step&, const Step&) = default;
 };
 
 // Nothing where this process is no task of a step: outside SLURM, in a batch script, in the shell

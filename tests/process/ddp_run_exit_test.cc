@@ -69,6 +69,7 @@ TEST_F(DdpRunExit, BadLinesHaveTheirOwnStatusAndOneLine) {
   EXPECT_EQ(flag.status, 2);
   EXPECT_EQ(
       flag.err,
+      "usage: ddp-run [FLAG...] PROGRAM [ARG...]\n"
       "ddp-run: --nnode5: there is no such flag; --nnodes is the nearest, --help lists them all\n");
   const Finished value = run_job({"--nnodes", "4:2", "true"});
   EXPECT_EQ(value.status, 64);

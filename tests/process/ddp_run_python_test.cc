@@ -90,6 +90,26 @@ print("rank", rank, "weight", state["weight"].tolist())
   EXPECT_THAT(job.out, testing::Not(HasSubstr("begins at step 0 attempt 1")));
 }
 
+// torch's own client of the watchdog's file.
+TEST_F(DdpRunPython, AFileTimerThatExpiresEndsItsWorker) {
+  auto environment = python_;
+  environment["TORCHELASTIC_ENABLE_FILE_TIMER"] = "1";
+  const Finished job = run_job({folder_.write("timer.py",
+                                              "import os, time\n"
+                                              "import torch.distributed.elastic.timer as timer\n"
+                                              "path = os.environ['TORCHELASTIC_TIMER_FILE']\n"
+                                              "timer.configure(timer.FileTimerClient(path))\n"
+                                              "with timer.expires(after=60, scope='quick'):\n"
+                                              "    pass\n"
+                                              "print('released', flush=True)\n"
+                                              "with timer.expires(after=0.1, scope='step 3'):\n"
+                                              "    time.sleep(1000)\n")},
+                               environment);
+  EXPECT_EQ(job.status, 128 + SIGKILL) << job.err;
+  EXPECT_EQ(job.out, "released\n");
+  EXPECT_THAT(job.err, HasSubstr("its timer 'step 3' has expired"));
+}
+
 TEST_F(DdpRunPython, AnExceptionIsInTheReport) {
   const Finished job = run_job({"--nproc-per-node", "2",
                                 folder_.write("fails.py",

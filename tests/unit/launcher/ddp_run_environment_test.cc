@@ -22,6 +22,7 @@ TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
   EXPECT_EQ(options.join_timeout_ms, 9'000);
   EXPECT_EQ(options.python, "/opt/python");
   EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "1"}}).standalone);
+  EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "2"}}).standalone);
   EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}}).stop_timeout_ms, 5'000);
   EXPECT_EQ(options_of({"--shutdown-timeout", "6", "a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}})
                 .stop_timeout_ms,

@@ -16,12 +16,32 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 Machine machine(int cores = 6, int gpus = 0) {
-  return Machine{"n7", [cores] { return cores; }, [gpus] { return gpus; },
+  return Machine{"n7",
+                 [cores] { return cores; },
+                 [gpus] { return gpus; },
                  [](const std::string& host) {
                    if (host == "localhost") return HostPlace{true, true, "127.0.0.1"};
                    if (host == "here") return HostPlace{true, false, "10.0.0.7"};
                    return HostPlace{false, false, host};
+                 },
+                 [] {
+                   return std::vector<std::string>{"4", "5", "GPU-6"};
+                 },
+                 [] {
+                   return std::vector<Interface>{{"lo", ""},          {"eth0", ""},
+                                                 {"lo", "127.0.0.1"}, {"ib0", "fe80::1"},
+                                                 {"ib0", "fd00::7"},  {"ib0", "10.1.0.7"},
+                                                 {"v6", "fd00::8"},   {"local", "fe80::2"}};
                  }};
+}
+
+// What is said about options that this machine cannot fulfil.
+std::string refusal(const Options& options) {
+  const auto plan = plan_job(options, machine());
+  EXPECT_FALSE(plan);
+  if (plan) return "";
+  EXPECT_EQ(exit_code_of(plan.error()), kExitInvalidValue);
+  return plan.error().message;
 }
 
 Options options_for(const std::string& program) {
@@ -133,6 +153,92 @@ TEST(JobPlan, CountsWorkers) {
               HasSubstr("--nproc-per-node gpu: this machine has no CUDA device"));
 }
 
+TEST(JobPlan, DevicesAreNumberedAmongThoseThatAreSeen) {
+  Options options = options_for("train");
+  options.nproc.kind = ProcessCount::Kind::kGpu;
+  options.devices = {"2", "0", "GPU-x"};
+  options.devices_flag = "--devices 2,0,GPU-x";
+  const auto plan = plan_job(options, machine());
+  ASSERT_TRUE(plan);
+  EXPECT_THAT(plan->spec.devices, ElementsAre("GPU-6", "4", "GPU-x"));
+  EXPECT_EQ(plan->spec.nproc, 3);
+  options.nproc = {ProcessCount::Kind::kNumber, 8};
+  EXPECT_EQ(plan_job(options, machine())->spec.nproc, 8);
+  options.devices = {"3"};
+  EXPECT_EQ(refusal(options),
+            "--devices 2,0,GPU-x: there is no device 3; those of this process are 0 to 2");
+  Machine none = machine();
+  none.cuda_device_names = [] { return std::vector<std::string>(); };
+  EXPECT_THAT(plan_job(options, none).error().message,
+              HasSubstr("this machine has no CUDA device that may be used"));
+}
+
+TEST(JobPlan, AVirtualLocalRankNeedsADeviceForEachWorker) {
+  Options options = options_for("train");
+  options.virtual_local_rank = true;
+  options.nproc = {ProcessCount::Kind::kNumber, 3};
+  EXPECT_THAT(plan_job(options, machine())->spec.devices, ElementsAre("4", "5", "GPU-6"));
+  options.nproc.number = 4;
+  EXPECT_THAT(refusal(options), HasSubstr("4 workers cannot have a device each of 3"));
+  Machine none = machine();
+  none.cuda_device_names = [] { return std::vector<std::string>(); };
+  EXPECT_TRUE(plan_job(options, none));
+}
+
+TEST(JobPlan, AnInterfaceIsTheAddressOthersUse) {
+  Options options = options_for("train");
+  options.interface = "ib0";
+  const auto plan = plan_job(options, machine());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->spec.local_addr, "10.1.0.7");
+  EXPECT_EQ(plan->spec.interface, "ib0");
+  options.interface = "v6";
+  EXPECT_EQ(plan_job(options, machine())->spec.local_addr, "fd00::8");
+  for (const char* useless : {"eth0", "local"}) {
+    options.interface = useless;
+    EXPECT_EQ(refusal(options), std::string("--interface ") + useless +
+                                    ": it has no address that other nodes could use");
+  }
+  options.interface = "eth1";
+  EXPECT_EQ(refusal(options),
+            "--interface eth1: there is none of this name; there are lo, eth0, ib0, v6, local");
+}
+
+TEST(JobPlan, TheRestReachesTheAgent) {
+  Options options = options_for("train");
+  options.spares = 2;
+  options.exit_barrier_ms = 5;
+  options.signals = {SIGTERM};
+  options.checkpoint_signal = SIGUSR2;
+  options.numa_binding = "node";
+  options.event_log = "json:events.json";
+  const auto plan = plan_job(options, machine());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->spec.spares, 2);
+  EXPECT_EQ(plan->spec.exit_barrier_ms, 5);
+  EXPECT_THAT(plan->spec.signals, ElementsAre(SIGTERM));
+  EXPECT_EQ(plan->spec.checkpoint_signal, SIGUSR2);
+  EXPECT_EQ(plan->spec.numa_binding, "node");
+  EXPECT_EQ(plan->spec.usable_cores, 6);
+  EXPECT_EQ(plan->spec.event_log,
+            "json:" + (std::filesystem::current_path() / "events.json").string());
+  const auto copy = config::parse_job_spec(config::to_json(plan->spec));
+  ASSERT_TRUE(copy);
+  EXPECT_EQ(config::to_json(*copy), config::to_json(plan->spec));
+}
+
+TEST(JobPlan, ADryRunMakesNoFolder) {
+  const std::filesystem::path folder =
+      std::filesystem::path(testing::TempDir()) / ("ddp_run_dry_" + std::to_string(::getpid()));
+  Options options = options_for("train");
+  options.log_dir = folder;
+  options.dry_run = true;
+  const auto plan = plan_job(options, machine());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->spec.log_dir, folder.string());
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
 TEST(JobPlan, LogDirIsMadeOrRefused) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
                                        ("ddp_run_job_plan_" + std::to_string(::getpid()));
@@ -164,6 +270,12 @@ TEST(WorkerCommand, PythonOnlyWhereItIsMeant) {
   module.python = "/opt/python";
   EXPECT_THAT(worker_command(module), ElementsAre("/opt/python", "-u", "-m", "pkg.train"));
   EXPECT_THAT(worker_command(options_for("./train")), ElementsAre("./train"));
+  Options run_path = options_for("train");
+  run_path.run_path = true;
+  run_path.module = run_path.no_python = true;  // It wins over both.
+  run_path.arguments = {"x"};
+  EXPECT_THAT(worker_command(run_path),
+              ElementsAre("python3", "-u", "-c", HasSubstr("runpy.run_path"), "train", "x"));
 }
 
 class CheckProgram : public testing::Test {

@@ -1,0 +1,119 @@
+#include "launcher/ddp_run/node_plan.h"
+
+#include <cstddef>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/flag_values.h"
+
+namespace ddp::run {
+namespace {
+
+// The devices that --devices chooses among those that this process sees, by the names that
+// CUDA_VISIBLE_DEVICES knows them by.
+Result<std::vector<std::string>> choose_devices(const Options& options, const Machine& machine) {
+  std::vector<std::string> chosen;
+  if (options.devices.empty()) return chosen;
+  const std::vector<std::string> seen = machine.cuda_device_names();
+  if (seen.empty()) {
+    return exit_error(kExitInvalidValue,
+                      "{}: this machine has no CUDA device that may be used (/dev/nvidia*, "
+                      "CUDA_VISIBLE_DEVICES); leave the flag out",
+                      options.devices_flag);
+  }
+  for (const std::string& device : options.devices) {
+    const auto number = parse_integer(device, 0, std::numeric_limits<int>::max());
+    if (number && static_cast<std::size_t>(*number) >= seen.size()) {
+      return exit_error(kExitInvalidValue,
+                        "{}: there is no device {}; those of this process are {}",
+                        options.devices_flag, device,
+                        seen.size() == 1 ? "number 0" : fmt::format("0 to {}", seen.size() - 1));
+    }
+    chosen.push_back(number ? seen[static_cast<std::size_t>(*number)] : device);
+  }
+  return chosen;
+}
+
+// With --virtual-local-rank each worker needs a device of its own.
+Result<void> plan_devices(const Options& options, const Machine& machine, config::JobSpec& spec) {
+  auto devices = choose_devices(options, machine);
+  if (!devices) return devices.error();
+  spec.devices = std::move(*devices);
+  spec.virtual_local_rank = options.virtual_local_rank;
+  if (!options.virtual_local_rank) return {};
+  if (spec.devices.empty()) spec.devices = machine.cuda_device_names();
+  if (spec.devices.empty() || static_cast<std::size_t>(spec.nproc) <= spec.devices.size())
+    return {};
+  return exit_error(kExitInvalidValue,
+                    "--virtual-local-rank: {} workers cannot have a device each of {}; lower "
+                    "--nproc-per-node, or leave one of the two out",
+                    spec.nproc, spec.devices.size());
+}
+
+bool needs_scope(const std::string& address) { return address.starts_with("fe80:"); }
+
+// IPv4 first, as other nodes are most likely to reach it; link-local addresses need a scope.
+Result<std::string> address_of(const std::string& name, const Machine& machine) {
+  std::string found;
+  std::string names;
+  bool exists = false;
+  std::set<std::string> listed;
+  for (const Interface& interface : machine.interfaces()) {
+    if (listed.insert(interface.name).second) names += (names.empty() ? "" : ", ") + interface.name;
+    if (interface.name != name) continue;
+    exists = true;
+    const std::string& address = interface.address;
+    if (address.empty() || needs_scope(address)) continue;
+    if (found.empty() ||
+        (found.find(':') != std::string::npos && address.find(':') == std::string::npos))
+      found = address;
+  }
+  if (!found.empty()) return found;
+  return exists
+             ? exit_error(kExitInvalidValue,
+                          "--interface {}: it has no address that other nodes could use", name)
+             : exit_error(kExitInvalidValue,
+                          "--interface {}: there is none of this name; there are {}", name, names);
+}
+
+Result<int> count_workers(const Options& options, const Machine& machine) {
+  using Kind = ProcessCount::Kind;
+  const ProcessCount& count = options.nproc;
+  if (count.kind == Kind::kNumber) return count.number;
+  if (count.kind != Kind::kCpu && !options.devices.empty())
+    return static_cast<int>(options.devices.size());
+  const int gpus = count.kind == Kind::kCpu ? 0 : machine.cuda_devices();
+  if (gpus > 0) return gpus;
+  if (count.kind == Kind::kDevices) return 1;
+  if (count.kind == Kind::kGpu) {
+    return exit_error(
+        kExitInvalidValue,
+        "--nproc-per-node gpu: this machine has no CUDA device that may be used (/dev/nvidia*, "
+        "CUDA_VISIBLE_DEVICES); write a number, cpu or auto");
+  }
+  return machine.usable_cores();
+}
+
+}  // namespace
+
+Result<void> plan_node(const Options& options, const Machine& machine, config::JobSpec& spec) {
+  spec.local_addr = options.local_addr;
+  if (!options.interface.empty()) {
+    auto address = address_of(options.interface, machine);
+    if (!address) return address.error();
+    spec.local_addr = std::move(*address);
+    spec.interface = options.interface;
+  }
+  auto nproc = count_workers(options, machine);
+  if (!nproc) return nproc.error();
+  spec.nproc = *nproc;
+  spec.usable_cores = machine.usable_cores();
+  spec.numa_binding = options.numa_binding;
+  return plan_devices(options, machine, spec);
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,321 @@
+// What flags do to real jobs.
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/process/ddp_run_fixture.h"
+
+namespace ddp::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+class DdpRunFlags : public DdpRunTest {
+ protected:
+  // The lines of a job's output without their prefixes, sorted.
+  static std::multiset<std::string> lines(const std::string& out) {
+    std::multiset<std::string> found;
+    std::istringstream text(out);
+    for (std::string line; std::getline(text, line);) {
+      const auto prefix = line.find("] ");
+      found.insert(prefix == std::string::npos ? line : line.substr(prefix + 2));
+    }
+    return found;
+  }
+  // A worker that lives until release() is called.
+  static std::string until_released() { return "while [ ! -e \"$OUT/go\" ]; do sleep 0.05; done"; }
+  void release() { folder_.write("go", "\n"); }
+};
+
+TEST_F(DdpRunFlags, DevicesAreThoseThatDdpRunSees) {
+  const std::map<std::string, std::string> seen{{"CUDA_VISIBLE_DEVICES", "4,5,6,7"}};
+  const Arguments echo{"sh", "-c", "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE: $CUDA_VISIBLE_DEVICES"};
+  Arguments flags{"--devices", "1,3"};
+  flags.insert(flags.end(), echo.begin(), echo.end());
+  const Finished plain = run_job(flags, seen);
+  EXPECT_EQ(plain.status, 0) << plain.err;
+  EXPECT_EQ(lines(plain.out), (std::multiset<std::string>{"0 of 2: 5,7", "1 of 2: 5,7"}));
+
+  flags.front() = "--nproc-per-node=gpu:1,3";
+  flags[1] = "--virtual-local-rank";
+  const Finished one_each = run_job(flags, seen);
+  EXPECT_EQ(one_each.status, 0) << one_each.err;
+  EXPECT_EQ(lines(one_each.out), (std::multiset<std::string>{"0 of 2: 5", "0 of 2: 7"}));
+
+  const Finished missing = run_job({"--devices", "1,4", "true"}, seen);
+  EXPECT_EQ(missing.status, 64);
+  EXPECT_EQ(missing.err,
+            "ddp-run: --devices 1,4: there is no device 4; those of this process are 0 to 3\n");
+}
+
+TEST_F(DdpRunFlags, NumaBindingGivesEachWorkerItsCores) {
+  const Finished all = run_job({"sh", "-c", "grep Cpus_allowed_list /proc/self/status"});
+  ASSERT_EQ(all.status, 0) << all.err;
+  for (const char* mode : {"node", "socket", "core-complex"}) {
+    const Finished job = run_job({"--numa-binding", mode, "true"});
+    EXPECT_EQ(job.status, 0) << mode << job.err;
+  }
+  if (std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core cannot be shared out";
+  const Finished job = run_job({"--numa-binding", "exclusive", "--nproc-per-node", "2", "sh", "-c",
+                                "grep Cpus_allowed_list /proc/self/status"});
+  EXPECT_EQ(job.status, 0) << job.err;
+  const auto masks = lines(job.out);
+  ASSERT_EQ(masks.size(), 2U) << job.out;
+  EXPECT_NE(*masks.begin(), *masks.rbegin());
+  EXPECT_EQ(masks.count(*lines(all.out).begin()), 0U) << job.out;
+}
+
+TEST_F(DdpRunFlags, NumaBindingThatCannotBeIsSaid) {
+  const Finished job = run_job({"--numa-binding", "exclusive", "--nproc-per-node", "4000", "true"});
+  EXPECT_EQ(job.status, 64);
+  EXPECT_THAT(job.err, HasSubstr("--numa-binding exclusive: NUMA node "));
+  EXPECT_THAT(job.err, HasSubstr("usable cores for 4000 workers, which share none"));
+}
+
+TEST_F(DdpRunFlags, ASignalThatIsNamedEndsTheWorkersByIt) {
+  Process& job = start({"--signals-to-handle", "SIGUSR2,USR1", "sh", "-c",
+                        "trap 'echo got it; exit 3' USR2; echo > \"$OUT/ready\"; "
+                        "while :; do sleep 0.05; done"});
+  file("ready");
+  job.kill(SIGUSR2);
+  EXPECT_EQ(job.wait(), 128 + SIGUSR2) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("got it"));
+  // As under torchrun: SIGUSR1 is among them, so it is no longer a request.
+  Process& second = start({"--signals-to-handle", "SIGUSR2,USR1", "sh", "-c",
+                           "echo > \"$OUT/ready2\"; exec sleep 1000"});
+  file("ready2");
+  second.kill(SIGUSR1);
+  EXPECT_EQ(second.wait(), 128 + SIGUSR1) << second.err();
+}
+
+TEST_F(DdpRunFlags, TheCheckpointSignalEndsNobody) {
+  Process& job = start({"--checkpoint-signal", "HUP", "sh", "-c",
+                        "echo > \"$OUT/ready\"; " + until_released() + "; echo through"});
+  file("ready");
+  for (int i = 0; i < 10; ++i) job.kill(SIGHUP);
+  release();
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("through"));
+}
+
+TEST_F(DdpRunFlags, ANodeLeavesTheExitBarrierAfterItsLimit) {
+  const int port = free_port();
+  Process& host = start(node(2, port, {"--rdzv-conf", "is_host=1", "sh", "-c", until_released()}));
+  Process& other =
+      start(node(2, port, {"--rdzv-conf", "is_host=0", "--exit-barrier-timeout", "0.1", "true"}));
+  EXPECT_EQ(other.wait(), 0) << other.err();
+  EXPECT_THAT(other.err(), HasSubstr("not all nodes were within --exit-barrier-timeout, 0.1 s"));
+  EXPECT_FALSE(host.has_ended()) << host.err();
+  release();
+  EXPECT_EQ(host.wait(), 0) << host.err();
+}
+
+TEST_F(DdpRunFlags, TheHostOfTheRendezvousStaysForTheOthers) {
+  const int port = free_port();
+  Arguments first =
+      node(2, port, {"--rdzv-conf", "is_host=1", "--exit-barrier-timeout", "0", "true"});
+  Arguments second = node(2, port, {"--rdzv-conf", "is_host=0", "sh", "-c", until_released()});
+  Process& host = start(first);
+  Process& other = start(second);
+  EXPECT_TRUE(host.complains("the rendezvous runs here until the others are through"))
+      << host.err();
+  EXPECT_FALSE(host.has_ended());
+  release();
+  EXPECT_EQ(other.wait(), 0) << other.err();
+  EXPECT_EQ(host.wait(), 0) << host.err();
+}
+
+TEST_F(DdpRunFlags, NoMoreSparesThanAllowed) {
+  const int port = free_port();
+  const Arguments flags{"--spares", "1", "sh", "-c", "echo > \"$OUT/ready\"; " + until_released()};
+  Process& member = start(node(1, port, flags));
+  file("ready");
+  Process& spare = start(node(1, port, flags));
+  EXPECT_TRUE(spare.complains("this node is a spare")) << spare.err();
+  Process& third = start(node(1, port, flags));
+  EXPECT_EQ(third.wait(), 74) << third.err();
+  EXPECT_THAT(third.err(), HasSubstr("its 1 nodes and 1 spares are there"));
+  release();
+  EXPECT_EQ(member.wait(), 0) << member.err();
+  EXPECT_EQ(spare.wait(), 0) << spare.err();
+}
+
+TEST_F(DdpRunFlags, EventsAreALineEach) {
+  const Finished job =
+      run_job({"--event-log-handler", "json:events.json", "--rdzv-id", "j7", "--nproc-per-node",
+               "2", "--rdzv-endpoint", "127.0.0.1:" + std::to_string(free_port()), "sh", "-c",
+               "[ $RANK = 0 ] || exit 5; exec sleep 1000"});
+  EXPECT_EQ(job.status, 5) << job.err;
+  std::istringstream text(folder_.read("events.json"));
+  std::vector<std::string> seen;
+  for (std::string line; std::getline(text, line);) {
+    const auto event = nlohmann::json::parse(line);
+    const auto& metadata = event.at("metadata");
+    EXPECT_EQ(metadata.at("run_id"), "j7");
+    EXPECT_GT(event.at("timestamp").get<std::int64_t>(), 1'600'000'000'000);
+    EXPECT_EQ(event.at("name"),
+              "torchelastic.worker.status." + metadata.at("state").get<std::string>());
+    const auto details = nlohmann::json::parse(metadata.at("metadata").get<std::string>());
+    seen.push_back(event.at("source").get<std::string>() + " " +
+                   metadata.at("state").get<std::string>() + " " +
+                   metadata.at("global_rank").dump() + " " +
+                   (details.contains("exit_code") ? details.at("exit_code").dump() : "-"));
+  }
+  EXPECT_EQ(seen, (std::vector<std::string>{"AGENT HEALTHY null -", "WORKER FAILED 1 5",
+                                            "WORKER TERMINATED 0 -15", "AGENT FAILED null -"}));
+}
+
+TEST_F(DdpRunFlags, HealthChecksAreAnswered) {
+  const int port = free_port();
+  Process& job = start({"sh", "-c", "echo > \"$OUT/ready\"; " + until_released()},
+                       {{"TORCHELASTIC_HEALTH_CHECK_PORT", std::to_string(port)}});
+  file("ready");
+  const Finished asked =
+      run({"python3", "-c",
+           "import urllib.request; answer = urllib.request.urlopen('http://127.0.0.1:" +
+               std::to_string(port) + "/health'); print(answer.status, answer.read().decode())"});
+  EXPECT_EQ(asked.status, 0) << asked.err;
+  EXPECT_THAT(asked.out, HasSubstr("200 {\"status\":\"alive\""));
+  EXPECT_THAT(asked.out, HasSubstr("\"round\":0,\"workers\":1}"));
+  release();
+  EXPECT_EQ(job.wait(), 0) << job.err();
+}
+
+TEST_F(DdpRunFlags, AHealthPortInUseIsNoFailure) {
+  ListeningSocket listener;
+  const Finished job =
+      run_job({"true"}, {{"TORCHELASTIC_HEALTH_CHECK_PORT", std::to_string(listener.port())}});
+  EXPECT_EQ(job.status, 0);
+  EXPECT_THAT(job.err, HasSubstr("goes on without health checks"));
+}
+
+// As torch's FileTimerClient writes it.
+std::string timer_line(const std::string& pid, const std::string& scope, int expires, int signal) {
+  return "printf '{\"version\": 1, \"pid\": %d, \"scope_id\": \"" + scope +
+         "\", \"expiration_time\": " + std::to_string(expires) +
+         ", \"signal\": " + std::to_string(signal) + "}\\n' " + pid +
+         " > \"$TORCHELASTIC_TIMER_FILE\"; ";
+}
+
+TEST_F(DdpRunFlags, ATimerThatExpiresEndsItsWorkerAndTheReportSaysSo) {
+  const std::map<std::string, std::string> enabled{{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}};
+  const Finished job = run_job({"sh", "-c",
+                                timer_line("$$", "later", 2'000'000'000, 9) +
+                                    timer_line("$$", "step 7", 1'000, 9) + "exec sleep 1000"},
+                               enabled);
+  EXPECT_EQ(job.status, 128 + SIGKILL) << job.err;
+  EXPECT_THAT(job.err, HasSubstr("its timer 'step 7' has expired"));
+
+  const Finished released =
+      run_job({"sh", "-c",
+               timer_line("$$", "x", 2'000'000'000, 9) + timer_line("$$", "x", -1, 0) +
+                   "[ -p \"$TORCHELASTIC_TIMER_FILE\" ] && echo well"},
+              enabled);
+  EXPECT_EQ(released.status, 0) << released.err;
+  EXPECT_EQ(released.out, "well\n");
+}
+
+TEST_F(DdpRunFlags, ATimerOfAStrangerEndsNobody) {
+  Process stranger({"sleep", "1000"});
+  Process& job = start(
+      {"sh", "-c", timer_line(std::to_string(stranger.pid()), "x", 1'000, 9) + until_released()},
+      {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}});
+  EXPECT_TRUE(job.complains("is none of this job's; it is left alone")) << job.err();
+  release();
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_FALSE(stranger.has_ended());
+}
+
+TEST_F(DdpRunFlags, RunPathRunsAScriptWhateverItsName) {
+  folder_.write("train", "import sys\nprint(__name__, sys.argv)\n");
+  const Finished job = run_job({"--run-path", "--no-python", "train", "--lr", "1"},
+                               {{"PYTHON_EXEC", "/usr/bin/python3"}});
+  EXPECT_EQ(job.status, 0) << job.err;
+  EXPECT_EQ(job.out, "__main__ ['train', '--lr', '1']\n");
+}
+
+TEST_F(DdpRunFlags, AnInterfaceIsTheNodesAddress) {
+  const Finished job =
+      run_job({"--interface", "lo", "sh", "-c", "echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"},
+              {{"NCCL_SOCKET_IFNAME", "mine"}});
+  EXPECT_EQ(job.status, 0) << job.err;
+  EXPECT_EQ(job.out, "lo mine\n");
+  const Finished none = run_job({"--interface", "nonesuch", "true"});
+  EXPECT_EQ(none.status, 64);
+  EXPECT_THAT(none.err, HasSubstr("--interface nonesuch: there is none of this name; there are "));
+  EXPECT_THAT(none.err, HasSubstr("lo"));
+}
+
+TEST_F(DdpRunFlags, ADryRunShowsEverythingAndStartsNothing) {
+  const Finished job =
+      run_job({"--dry-run", "--nproc-per-node", "2", "--max-restarts", "3", "--log-dir", "logs",
+               "--virtual-local-rank", "sh", "-c", "echo > \"$OUT/ran\""});
+  EXPECT_EQ(job.status, 0) << job.err;
+  for (const char* text :
+       {"up to 3", "worker 0: sh -c 'echo > \"$OUT/ran\"'\n", "worker 1: ", "  RANK=0\n",
+        "  RANK=1\n", "  WORLD_SIZE=2\n", "  LOCAL_RANK=0\n", "  CUDA_VISIBLE_DEVICES=1\n",
+        "  MASTER_ADDR=127.0.0.1\n", "  TORCHELASTIC_MAX_RESTARTS=3\n"}) {
+    EXPECT_THAT(job.out, HasSubstr(text));
+  }
+  EXPECT_THAT(job.out, Not(HasSubstr("DDP_TEST_JOB")));  // Inherited.
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
+TEST_F(DdpRunFlags, AConfigFileGivesProgramAndFlags) {
+  folder_.write("job.json", R"({
+    // The line wins over it.
+    "nproc_per_node": 2, "max-restarts": "4", "rdzv_conf": {"join_timeout": 7},
+    "program": "sh", "arguments": ["-c", "echo $WORLD_SIZE $TORCHELASTIC_MAX_RESTARTS"]})");
+  const Finished job = run_job({"--config", "job.json", "--max-restarts", "5"});
+  EXPECT_EQ(job.status, 0) << job.err;
+  EXPECT_EQ(lines(job.out), (std::multiset<std::string>{"2 5", "2 5"}));
+  folder_.write("bad.json", R"({"nproc": 2})");
+  const Finished bad = run_job({"--config", "bad.json", "true"});
+  EXPECT_EQ(bad.status, 64);
+  EXPECT_THAT(bad.err, HasSubstr("--config bad.json: \"nproc\": there is no such flag"));
+}
+
+// Real bash, with the words as readline would break them.
+TEST_F(DdpRunFlags, BashCompletesFlagsAndValues) {
+  struct Case {
+    std::vector<std::string> words;  // The last one is being completed.
+    std::vector<std::string> some;   // Of what is offered.
+    std::vector<std::string> none;   // What is not.
+  };
+  const Finished script = run_job({"--completion", "bash"});
+  ASSERT_EQ(script.status, 0) << script.err;
+  const std::string path = folder_.write("completion", script.out);
+  folder_.write("train.py", "");
+  for (const Case& c : std::vector<Case>{
+           {{"--nn"}, {"--nnodes"}, {"--node-rank"}},
+           {{"--nproc_"}, {"--nproc_per_node"}, {"--nproc-per-node"}},
+           {{"--rdzv-backend", ""}, {"c10d", "static", "etcd"}, {"--nnodes"}},
+           {{"--rdzv_backend", "=", "e"}, {"etcd"}, {"c10d"}},
+           {{"--numa-binding", "="}, {"node", "core-complex"}, {}},
+           {{"--nnodes", "2", "--stand"}, {"--standalone", "--standby"}, {}},
+           {{"--config", "tr"}, {"train.py"}, {}},
+           {{"--standalone", "train.py", "--nn"}, {}, {"--nnodes"}},
+           {{"--standalone", "tra"}, {"train.py"}, {}},
+       }) {
+    std::string words = "ddp-run";
+    for (const std::string& word : c.words) words += " '" + word + "'";
+    const Finished bash = run({"bash", "-c",
+                               "source " + path + "; COMP_WORDS=(" + words +
+                                   "); COMP_CWORD=" + std::to_string(c.words.size()) +
+                                   "; _ddp_run; printf '%s\\n' \"${COMPREPLY[@]}\""},
+                              {.environment = {}, .folder = folder_.path()});
+    SCOPED_TRACE(words);
+    EXPECT_EQ(bash.err, "");
+    std::istringstream text(bash.out);
+    std::set<std::string> offered;
+    for (std::string line; std::getline(text, line);) offered.insert(line);
+    for (const std::string& word : c.some) EXPECT_TRUE(offered.contains(word)) << word;
+    for (const std::string& word : c.none) EXPECT_FALSE(offered.contains(word)) << word;
+  }
+}
+
+}  // namespace
+}  // namespace ddp::test

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/support/temp_dir.h"
+#include "tests/unit/launcher/ddp_run_lines.h"
+
+namespace ddp::run {
+
+// One flag of the table with what is true of it, for ddp_run_every_flag_test.cc.
+struct FlagRow {
+  std::string name;   // With dashes.
+  std::string value;  // A right one that is not the default; empty for a flag without one.
+  // The shortest beginning that means this flag, as a person would type it.
+  std::string prefix;
+  // A wrong one with its message behind "--name value: "; empty: none is wrong.
+  std::string wrong = {};
+  std::string message = {};
+  Arguments others = {};    // What a line with it needs besides.
+  bool no_effect = false;   // Nothing in Options says that it was given.
+  bool incomplete = false;  // A line with `others` and without it is wrong.
+};
+
+// A file that stays for as long as the program.
+inline std::string config_file() {
+  static const test::TempDir folder;
+  static const std::string path = folder.write("job.json", R"({"max_restarts": 77})");
+  return path;
+}
+
+inline const std::string kNodes = "not a number of nodes; write N or MIN:MAX, for example 2 or 2:4";
+inline const std::string kSeconds0 = "not a number of seconds from 0; write for example 60 or 0.5";
+inline const std::string kSeconds = "not a number of seconds above 0; write for example 60 or 0.5";
+inline const std::string kMillion = "not a whole number from 0 to 1000000";
+inline const Arguments kTwoNodes{"--nnodes=2:4", "--rdzv-endpoint=node0:1"};
+inline const std::string kSignal =
+    "'XYZ' is no signal; write a name or a number, for example USR1, SIGUSR1 or 10";
+
+inline const std::string kStreams4 = "'4' is not 0 (none), 1 (stdout), 2 (stderr) or 3 (both)";
+inline const std::string kRanksX =
+    "'x' is not a rank or a range of ranks; write for example 0,8-15";
+
+inline const std::vector<FlagRow> kFlagRows{
+    // How large.
+    {"standalone", "", "standa"},
+    {"nnodes", "2:4", "nn", "4:x", kNodes, {"--rdzv-endpoint=node0:1"}},
+    {"nproc-per-node", "3", "npr", "many",
+     "neither a number of workers from 1 to 4096 nor auto, cpu or gpu"},
+    {"devices", "2,4", "dev", "2,x", "'x' is no CUDA device; write numbers, for example 2,4,7"},
+    {"virtual-local-rank", "", "vir"},
+    {"numa-binding", "socket", "num", "cpu", "there are node, socket, exclusive and core-complex"},
+    {"spares", "2", "spa", "-1", kMillion},
+    // Where the nodes meet.
+    {"rdzv-endpoint", "node7:99", "rdzv-e", "a b",
+     "'a b' is no host name; write HOST or HOST:PORT, for example node0:29400 or "
+     "[fd00::1]:29400"},
+    {"rdzv-id", "job7", "rdzv-i", "a/b", "a job's name has 1 to 128 characters and no /"},
+    {"rdzv-backend",
+     "etcd",
+     "rdzv-b",
+     "mpi",
+     "there are c10d and static, which both mean ddp-run's own rendezvous, and etcd",
+     {"--rdzv-endpoint=e", "--rdzv-id=j"}},
+    {"rdzv-conf", "join_timeout=7", "rdzv-c", "join_timeout",
+     "'join_timeout' is not KEY=VALUE; write for example join_timeout=60,is_host=true"},
+    {"node-rank", "1", "nod", "x", "not a whole number from -1 to 999999", kTwoNodes},
+    {"master-addr", "m", "master-a", "m:1",
+     "not a host name or address; the port goes into --master-port"},
+    {"master-port", "7", "master-p", "70000", "not a whole number from 0 to 65535"},
+    {"local-addr", "10.0.0.7", "local-a"},
+    {"interface", "eth7", "int"},
+    {"rdzv-token-file", "token", "rdzv-t"},
+    {"tls-cert", "n.pem", "tls-ce", "", "", {"--tls-key=k", "--tls-ca=c"}, false, true},
+    {"tls-key", "n.key", "tls-k", "", "", {"--tls-cert=n", "--tls-ca=c"}, false, true},
+    {"tls-ca", "ca.pem", "tls-ca", "", "", {"--tls-cert=n", "--tls-key=k"}, false, true},
+    // The program.
+    {"module", "", "mod"},
+    {"no-python", "", "no-p"},
+    {"run-path", "", "run"},
+    // Failures and time limits.
+    {"max-restarts", "7", "max-r", "-1", kMillion},
+    {"max-no-progress", "7", "max-n", "x", kMillion},
+    {"restart-on-start-failure", "", "rest"},
+    {"progress-timeout", "7", "prog", "x", kSeconds0},
+    {"standby", "1", "standb", "9999", "not a whole number from 0 to 1024"},
+    {"last-call", "7", "las", "x", kSeconds0},
+    {"scale-up-timeout", "7", "sca", "x", kSeconds0},
+    {"join-timeout", "7", "joi", "0", kSeconds},
+    {"shutdown-timeout", "7", "shu", "x", kSeconds0},
+    {"coordinator-timeout", "7", "coo", "x", kSeconds0},
+    {"exit-barrier-timeout", "7", "exi", "x", kSeconds0},
+    {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,XYZ", kSignal},
+    {"checkpoint-signal", "USR2", "che", "XYZ", kSignal},
+    // Under SLURM.
+    {"requeue-before", "7", "req", "x", kSeconds0},
+    {"no-requeue", "", "no-r"},
+    // Output.
+    {"log-dir", "logs", "log-"},
+    {"redirects", "0:1,8-15:3", "red", "4", kStreams4},
+    {"tee", "3", "te", "4", kStreams4},
+    {"local-ranks-filter", "0,2-3", "local-r", "x", kRanksX},
+    {"ranks-filter", "0,2-3", "ran", "x", kRanksX},
+    {"duplicate-stdout-filters", "loss", "duplicate-stdo"},
+    {"duplicate-stderr-filters", "Error", "duplicate-stde"},
+    {"log-prefix", "${rank}: ", "log-p"},
+    {"fold", "", "fol"},
+    {"no-status-line", "", "no-s"},
+    {"console-timeout", "7", "cons", "x", kSeconds0},
+    {"role", "trainer", "rol"},
+    {"event-log-handler", "console", "eve", "kafka",
+     "there are null, console and json:FILE, for example json:events.json"},
+    // ddp-run itself.
+    {"config", config_file(), "conf", "/nonexistent", "cannot be read: No such file or directory"},
+    {"dry-run", "", "dry"},
+    {"completion", "bash", "comp", "fish", "there is only bash"},
+    {"help", "", "he"},
+    {"version", "", "vers"},
+    // Accepted.
+    {"monitor-interval", "0.1", "mon", "x", kSeconds0, {}, true},
+    {"start-method", "fork", "start", "clone", "there are spawn, fork and forkserver", {}, true},
+    {"logs-specs",
+     "default",
+     "logs",
+     "mine",
+     "torchrun's plug-ins are Python and cannot run here; there is only default",
+     {},
+     true},
+};
+
+}  // namespace ddp::run
