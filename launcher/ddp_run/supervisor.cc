@@ -124,7 +124,7 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   // This node waits no longer for the others (--exit-barrier-timeout), but they need what runs
   // here.
   if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
-    return print("ddp-run: the rendezvous runs here until the others are through");
+    return notices_.print("ddp-run: the rendezvous runs here until the others are through");
   }
   // The refusal is what became of the loss: the job ended while the successor was on its way.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
