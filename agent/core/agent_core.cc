@@ -268,7 +268,7 @@ std::vector<Action> AgentCore::on_tick(TimePoint now) {
   hasten_end();
   look_for_stalled();
   if (link_ == Link::kJoined && now >= next_heartbeat_) {
-    send(wire::Heartbeat{step_});
+    send(heartbeat());
     next_heartbeat_ = now + heartbeat_;
   }
   if (is_connecting() && connect_deadline() <= now) give_up();

@@ -131,6 +131,8 @@ class AgentCore {
                                       const std::string& why);
   std::vector<Action> on_worker_exit(TimePoint now, const WorkerExit& exit);
   std::vector<Action> on_worker_progress(TimePoint now, int local_rank, std::int64_t step);
+  // Measurements for people; they go with the next heartbeat.
+  void on_worker_metrics(int local_rank, double loss, double samples_per_second);
   // What workers say on their control channels.
   std::vector<Action> on_worker_hello(TimePoint now, int local_rank, bool reconfigurable);
   std::vector<Action> on_worker_parked(TimePoint now, int local_rank, Round round,
@@ -183,6 +185,7 @@ class AgentCore {
   void begin_connecting();
   void connect(Duration delay);
   wire::Join join_message() const;
+  wire::Heartbeat heartbeat() const;
   void retry(const std::string& why);
   void give_up();
   TimePoint connect_deadline() const;
@@ -262,6 +265,10 @@ class AgentCore {
   std::vector<std::string> operations_;  // For Stopped.
   bool failed_ = false;  // A worker of the round failed, so the round cannot succeed.
   std::int64_t step_ = -1;
+  int metrics_rank_ =
+      -1;            // The least local rank that has reported metrics in this round; and these
+  double loss_ = 0;  // are its latest. -1: none.
+  double samples_per_second_ = 0;
   int stop_signal_ = 0;  // What the workers were told to end with.
   TimePoint kill_at_;
   TimePoint park_at_;  // When those of keeping_ that have not parked are told to end.

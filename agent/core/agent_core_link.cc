@@ -126,7 +126,7 @@ bool AgentCore::holds_round() const {
 void AgentCore::send_what_waited() {
   if (!holds_round()) return;
   if (phase_ == Phase::kRunning) {
-    if (step_ >= 0) send(wire::Heartbeat{step_});
+    if (step_ >= 0) send(heartbeat());
     for (const wire::Failure& failure : failures_) send_failure(failure);
   } else if (phase_ == Phase::kIdle) {
     tell_success();

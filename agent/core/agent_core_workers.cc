@@ -32,6 +32,7 @@ void AgentCore::begin_round(const wire::RoundStart& message) {
   operations_.clear();
   failed_ = false;
   step_ = -1;
+  metrics_rank_ = -1;
   waiting_ = {};
   emit(SpawnWorkers{message});
 }
@@ -221,10 +222,28 @@ std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
   progress_at_[local_rank] = now;
   // Whether a round has come to any step decides what follows its end, so that is told at once.
   if (first && link_ == Link::kJoined && phase_ == Phase::kRunning) {
-    send(wire::Heartbeat{step_});
+    send(heartbeat());
     next_heartbeat_ = now_ + heartbeat_;
   }
   return take();
+}
+
+// As all workers of a group report the same loss and speed, one speaks for the node.
+void AgentCore::on_worker_metrics(int local_rank, double loss, double samples_per_second) {
+  if (!live_.contains(local_rank)) return;
+  if (metrics_rank_ >= 0 && local_rank > metrics_rank_) return;
+  metrics_rank_ = local_rank;
+  loss_ = loss;
+  samples_per_second_ = samples_per_second;
+}
+
+wire::Heartbeat AgentCore::heartbeat() const {
+  wire::Heartbeat message;
+  message.step = step_;
+  if (metrics_rank_ < 0) return message;
+  message.loss = loss_;
+  message.samples_per_second = samples_per_second_;
+  return message;
 }
 
 std::vector<Action> AgentCore::on_worker_parked(TimePoint now, int local_rank, Round round,

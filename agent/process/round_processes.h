@@ -42,6 +42,9 @@ class RoundProcesses {
     // one that start() finds dead and replaces. Not from inside a call to this object other than
     // reap().
     std::function<void(const WorkerExit&)> on_exit;
+    // Before on_progress for the same message.
+    std::function<void(int local_rank, double loss, double samples_per_second)> on_metrics =
+        [](int, double, double) {};
     std::function<void(int local_rank, std::int64_t step)> on_progress = [](int, std::int64_t) {};
     // Also from inside start(), for each worker that was there before.
     std::function<void(int local_rank, bool reconfigurable)> on_hello = [](int, bool) {};

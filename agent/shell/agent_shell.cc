@@ -99,6 +99,10 @@ RoundProcesses::Events AgentShell::worker_events() {
                 event_log_.worker_ended(exit);
                 tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
               },
+          .on_metrics =
+              [this](int local_rank, double loss, double samples_per_second) {
+                core_.on_worker_metrics(local_rank, loss, samples_per_second);
+              },
           .on_progress =
               [this](int local_rank, std::int64_t step) {
                 tell([=, this](TimePoint now) {

@@ -7,7 +7,6 @@ namespace ddp::wire {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Hello, rank, pid, round, reconfigurable)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Parked, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Committed, round, step)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Progress, step, loss, samples_per_second)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerError, message, secondary)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Abort, round, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRequest, round, deadline_ms)
@@ -15,6 +14,18 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NewRound, round, environment)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitSnapshot, id, step, bytes, locked)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SnapshotWritten, id, ok, error, path, bytes,
                                                 seconds, warnings)
+
+// A loss that is no number any more is news, and no reason to lose the step.
+static void to_json(nlohmann::json& json, const Progress& progress) {
+  json = {{"step", progress.step}};
+  put_number(json, "loss", progress.loss);
+  put_number(json, "samples_per_second", progress.samples_per_second);
+}
+static void from_json(const nlohmann::json& json, Progress& progress) {
+  progress.step = json.value("step", Progress().step);
+  progress.loss = get_number(json, "loss");
+  progress.samples_per_second = get_number(json, "samples_per_second");
+}
 
 static void to_json(nlohmann::json& json, const CheckpointRequest&) {
   json = nlohmann::json::object();

@@ -42,8 +42,8 @@ struct Committed {
 // After a step, at most ten a second; also the sign of life.
 struct Progress {
   std::int64_t step = -1;
-  double loss = 0;
-  double samples_per_second = 0;
+  double loss = 0;                // NaN where it is no number.
+  double samples_per_second = 0;  // NaN: unknown.
 };
 
 // Said just before the worker ends badly, so that the report can name the cause.

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cmath>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -17,6 +19,17 @@ namespace ddp::wire {
 // Output of workers may hold bytes that are not UTF-8; they are replaced, never thrown about.
 inline std::string dump_json(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// A measured number, which may be NaN or infinite: JSON has neither, so such a one is left out, and
+// what is left out (or null) reads as NaN.
+inline void put_number(nlohmann::json& object, const char* field, double value) {
+  if (std::isfinite(value)) object[field] = value;
+}
+inline double get_number(const nlohmann::json& object, const char* field) {
+  const auto found = object.find(field);
+  if (found == object.end() || found->is_null()) return std::numeric_limits<double>::quiet_NaN();
+  return found->get<double>();
 }
 
 // Without the fields in `left_out`.

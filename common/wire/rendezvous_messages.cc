@@ -20,7 +20,16 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, add
                                                 last_round, restarts, running_round, group_rank,
                                                 members, restart_on_start_failure, max_no_progress,
                                                 scale_up_ms, spares)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Heartbeat, step)
+static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
+  json = {{"step", heartbeat.step}};
+  put_number(json, "loss", heartbeat.loss);
+  put_number(json, "samples_per_second", heartbeat.samples_per_second);
+}
+static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
+  heartbeat.step = json.value("step", Heartbeat().step);
+  heartbeat.loss = get_number(json, "loss");
+  heartbeat.samples_per_second = get_number(json, "samples_per_second");
+}
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
                                                 reports_progress)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Succeeded, round)

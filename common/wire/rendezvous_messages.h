@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -86,6 +87,9 @@ struct Join {
 struct Heartbeat {
   // Largest step the node's workers have reported in this round, -1 if none has.
   std::int64_t step = -1;
+  // What the first of the node's workers that reports anything said last; NaN: unknown.
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  double samples_per_second = std::numeric_limits<double>::quiet_NaN();
 };
 
 // A worker of the round ended badly. May come several times a round; the agent goes on supervising

@@ -1,5 +1,6 @@
 // Workers that keep their process from round to round, commits, and workers that hang; one rule a
 // test.
+#include <cmath>
 #include <csignal>
 #include <string>
 #include <vector>
@@ -224,6 +225,23 @@ TEST_F(Stalling, AWorkerWithoutProgressIsKilledAfterItsStacksAreWritten) {
   const auto failure = the<wire::WorkerFailed>(core.on_worker_exit(now, exit)).failure;
   EXPECT_FALSE(failure.secondary);
   EXPECT_EQ(failure.cause, exit.cause);
+}
+
+TEST_F(Stalling, HeartbeatsCarryWhatTheFirstWorkerMeasures) {
+  const auto heartbeat = [&](std::int64_t step) {
+    core.on_worker_progress(now, 0, step);
+    now += Duration{1'000};
+    return the<wire::Heartbeat>(core.on_tick(now));
+  };
+  EXPECT_TRUE(std::isnan(heartbeat(1).loss));
+  core.on_worker_metrics(1, 0.5, 10);
+  EXPECT_EQ(heartbeat(2).loss, 0.5);
+  core.on_worker_metrics(0, 0.25, 20);
+  core.on_worker_metrics(1, 0.5, 10);
+  EXPECT_EQ(heartbeat(3).loss, 0.25);
+  EXPECT_EQ(heartbeat(3).samples_per_second, 20);
+  core.on_worker_metrics(7, 1, 1);  // No worker of this node.
+  EXPECT_EQ(heartbeat(4).loss, 0.25);
 }
 
 TEST_F(Stalling, WhoNeverMadeProgressIsNotTimed) {

@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <future>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -115,6 +117,18 @@ TEST(ControlChannel, RefusesADescriptorThatIsNoneNamingIt) {
     }
   }
   ::unsetenv("DDP_CONTROL_FD");
+}
+
+TEST(ControlChannel, ALossThatIsNoNumberDoesNotLoseTheStep) {
+  Agent agent;
+  const auto channel = ControlChannel::from_environment({});
+  agent.receive();
+  const double no_number = std::numeric_limits<double>::quiet_NaN();
+  channel->progress(12, no_number, std::numeric_limits<double>::infinity());
+  const auto progress = std::get<wire::Progress>(agent.receive());
+  EXPECT_EQ(progress.step, 12);
+  EXPECT_TRUE(std::isnan(progress.loss));
+  EXPECT_TRUE(std::isnan(progress.samples_per_second));
 }
 
 TEST(ControlChannel, SaysHelloThenWhatItIsTold) {
