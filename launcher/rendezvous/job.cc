@@ -14,6 +14,8 @@ namespace {
 // On top of the job's own limit between SIGTERM and SIGKILL and of the time to park: for the kill
 // itself and the answer.
 constexpr Duration kStopGrace{5'000};
+// A speed is measured over at least so long.
+constexpr Duration kPaceInterval{1'000};
 // What a faulty agent can make the coordinator keep of one round.
 constexpr std::size_t kFailuresMax = 4'096;
 
@@ -105,9 +107,28 @@ void Job::leave(TimePoint now, const NodeId& node_id, const std::string& reason,
 void Job::handle(const NodeId&, const wire::Join&) {}
 
 void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
-  nodes_.at(from).step = message.step;
+  Node& node = nodes_.at(from);
+  node.step = message.step;
+  node.loss = message.loss;
+  node.samples_per_second = message.samples_per_second;
+  measure_pace(node);
   // What a node tells that is still ending another round says nothing of this one.
   if (Member* member = current_member(from, round_)) note_progress(*member, message.step, false);
+}
+
+void Job::measure_pace(Node& node) const {
+  Node::Pace& pace = node.pace;
+  if (pace.step < 0 || node.step < pace.step) {
+    pace = {};
+    pace.step = node.step;
+    pace.since = now_;
+    return;
+  }
+  const std::chrono::duration<double> passed = now_ - pace.since;
+  if (passed < kPaceInterval) return;
+  pace.steps_per_second = static_cast<double>(node.step - pace.step) / passed.count();
+  pace.step = node.step;
+  pace.since = now_;
 }
 
 void Job::handle(const NodeId& from, const wire::WorkerFailed& message) {
@@ -225,6 +246,8 @@ void Job::record(wire::Failure failure, const Member& member) {
     // Workers that fail while the round is stopped for a node's coming or going follow from that.
     failure.secondary = true;
   }
+  ++failures_reported_;
+  failed_round_ = round_;
   // A cause that comes late takes the place of a consequence.
   if (failures_.size() >= kFailuresMax && (failure.secondary || !failures_.back().secondary))
     return;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <list>
 #include <map>
 #include <optional>
@@ -8,14 +9,14 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/rendezvous/job_record.h"
+#include "launcher/rendezvous/job_status.h"
 #include "launcher/rendezvous/rendezvous_core.h"
 
 namespace ddp::rendezvous {
@@ -48,7 +49,7 @@ class Job {
   bool finished() const { return phase_ == Phase::kFinished; }
   // Every node has left; nobody can come back, so the record can go.
   bool abandoned() const;
-  nlohmann::json status(TimePoint now) const;
+  JobStatus status(TimePoint now) const;
 
  private:
   enum class Phase {
@@ -67,6 +68,14 @@ class Job {
     TimePoint heard;                      // Last message.
     std::list<NodeId>::iterator silence;  // Its place in by_silence_.
     std::int64_t step = -1;
+    // For people: what its last heartbeat said, and the speed over the last second or more.
+    double loss = std::numeric_limits<double>::quiet_NaN();
+    double samples_per_second = std::numeric_limits<double>::quiet_NaN();
+    struct Pace {
+      std::int64_t step = -1;  // Where the measurement under way began,
+      TimePoint since;         // and when.
+      double steps_per_second = std::numeric_limits<double>::quiet_NaN();
+    } pace{};
     // A round that is over and that it has still to end, until when; it takes part in nothing else
     // before.
     Round ending = kNoRound;
@@ -126,6 +135,7 @@ class Job {
   std::vector<const Node*> newcomers() const;
 
   // ---- job.cc ----
+  void measure_pace(Node& node) const;
   // The node's connection is gone, or counts as such.
   void lose(const NodeId& node_id, const std::string& kind, const std::string& why);
   void remove_node(const NodeId& node_id);
@@ -163,6 +173,11 @@ class Job {
   bool all_previous_are_in() const;
   void announce();
   void finish_for_missing_nodes();
+
+  // ---- job_status.cc ----
+  std::string node_state(const NodeId& node_id, const Member* member) const;
+  NodeStatus node_status(TimePoint now, const NodeId& node_id, const Member* member) const;
+  std::string waits_for(TimePoint now) const;
 
   // ---- job_time.cc ----
   void lose_silent_nodes();
@@ -238,6 +253,10 @@ class Job {
   std::size_t successes_ = 0;            // Members.
   int succeeded_workers_ = 0;            // Of them.
   std::vector<wire::Failure> failures_;  // Of round_, in order of arrival.
+  // The root cause of the last round that failed before round_, and that round.
+  std::optional<std::pair<Round, wire::Failure>> last_failure_;
+  Round failed_round_ = kNoRound;        // Of failures_.
+  std::uint64_t failures_reported_ = 0;  // In all rounds.
   TimePoint round_began_;
   bool round_is_adopted_ = false;    // An earlier coordinator began it.
   bool round_is_restart_ = false;    // It began by a restart that was charged.

@@ -1,48 +1,169 @@
 // What GET /status says of a job.
-#include <array>
+#include "launcher/rendezvous/job_status.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "launcher/rendezvous/job.h"
+#include "launcher/rendezvous/report.h"
 
 namespace ddp::rendezvous {
+namespace {
 
-nlohmann::json Job::status(TimePoint now) const {
-  static constexpr std::array<const char*, 5> kPhaseNames{"waiting", "running", "recovering",
-                                                          "stopping", "finished"};
-  nlohmann::json job{{"job_id", id_},
-                     {"state", kPhaseNames.at(static_cast<std::size_t>(phase_))},
-                     {"round", round_},
-                     {"restarts", restarts()},
-                     {"max_restarts", max_restarts_},
-                     {"min_nodes", min_nodes_},
-                     {"max_nodes", max_nodes_},
-                     {"world_size", phase_ == Phase::kWaiting ? 0 : world_size_},
-                     {"nodes", nlohmann::json::array()}};
-  for (const auto& [node_id, node] : nodes_) {
-    nlohmann::json entry{
-        {"node_id", node_id},
-        {"host", node.join.host},
-        {"address", node.address},
-        {"nproc", node.join.nproc},
-        {"step", node.step},
-        {"silent_ms", std::chrono::duration_cast<Duration>(now - node.heard).count()}};
-    const Member* member = phase_ == Phase::kWaiting ? nullptr : member_of(node_id);
-    if (member != nullptr) {
-      entry["group_rank"] = rank_of(*member);
-      entry["succeeded"] = member->succeeded;
-    }
-    job["nodes"].push_back(std::move(entry));
+void put(nlohmann::json& object, const char* field, double value) {
+  if (std::isfinite(value)) object[field] = value;
+}
+
+nlohmann::json to_json(const NodeStatus& node) {
+  nlohmann::json object{{"node_id", node.node_id}, {"host", node.host},   {"address", node.address},
+                        {"state", node.state},     {"nproc", node.nproc}, {"step", node.step}};
+  if (node.group_rank >= 0) object["group_rank"] = node.group_rank;
+  if (node.first_rank >= 0) {
+    object["ranks"] = {node.first_rank, node.first_rank + node.nproc - 1};
   }
-  if (phase_ == Phase::kRecovering) job["nodes_to_come_back"] = awaited_.size();
-  if (phase_ == Phase::kRunning && scale_up_until_) job["nodes_to_commit"] = uncommitted_.size();
-  if (phase_ == Phase::kWaiting) job["waiting_for"] = waiting_text(now);
-  if (phase_ == Phase::kStopping) job["stopping_because"] = stop_reason_;
-  if (phase_ == Phase::kFinished) {
-    job["exit_code"] = result_.exit_code;
-    job["summary"] = result_.summary;
+  if (node.connected()) object["silent_ms"] = node.silent.count();
+  put(object, "loss", node.loss);
+  put(object, "samples_per_second", node.samples_per_second);
+  put(object, "steps_per_second", node.steps_per_second);
+  return object;
+}
+
+nlohmann::json to_json(const FailureStatus& failure) {
+  nlohmann::json object{{"round", failure.round}, {"text", failure.text}, {"host", failure.host}};
+  if (failure.rank >= 0) object["rank"] = failure.rank;
+  if (failure.exit_code != 0) object["exit_code"] = failure.exit_code;
+  if (failure.signal != 0) object["signal"] = failure.signal;
+  if (!failure.cause.empty()) object["cause"] = failure.cause;
+  if (!failure.log_path.empty()) object["log_path"] = failure.log_path;
+  return object;
+}
+
+FailureStatus status_of(const wire::Failure& failure, Round round) {
+  return {.round = round,
+          .text = describe(failure),
+          .host = failure.host,
+          .rank = failure.rank,
+          .exit_code = failure.signal != 0 ? 0 : failure.exit_code,
+          .signal = failure.signal,
+          .cause = failure.cause,
+          .log_path = failure.log_path};
+}
+
+}  // namespace
+
+nlohmann::json to_json(const JobStatus& status) {
+  nlohmann::json job{{"job_id", status.job_id},         {"program", status.program},
+                     {"state", status.state},           {"round", status.round},
+                     {"restarts", status.restarts},     {"max_restarts", status.max_restarts},
+                     {"min_nodes", status.min_nodes},   {"max_nodes", status.max_nodes},
+                     {"world_size", status.world_size}, {"failures", status.failures},
+                     {"best_step", status.best_step},   {"nodes", nlohmann::json::array()}};
+  for (const NodeStatus& node : status.nodes) job["nodes"].push_back(to_json(node));
+  if (status.first_failure) job["first_failure"] = to_json(*status.first_failure);
+  if (!status.waiting_for.empty()) job["waiting_for"] = status.waiting_for;
+  if (status.exit_code) {
+    job["exit_code"] = *status.exit_code;
+    job["summary"] = status.summary;
   }
   return job;
+}
+
+std::string Job::node_state(const NodeId& node_id, const Member* member) const {
+  if (phase_ == Phase::kFinished) return nodes_.contains(node_id) ? "finished" : "lost";
+  if (member != nullptr && member->presence == Member::Presence::kAwaited) return "awaited";
+  const auto node = nodes_.find(node_id);
+  if (node == nodes_.end()) return "lost";
+  if (node->second.ending != kNoRound) return "ending";
+  if (phase_ == Phase::kWaiting) return "waiting";
+  if (member == nullptr || member->presence != Member::Presence::kIn) return "spare";
+  if (member->succeeded) return "succeeded";
+  return unstopped_.contains(rank_of(*member)) ? "stopping" : "in_round";
+}
+
+NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* member) const {
+  NodeStatus out;
+  out.node_id = node_id;
+  out.state = node_state(node_id, member);
+  if (member != nullptr) {
+    out.host = member->info.host;
+    out.address = member->info.address;
+    out.nproc = member->info.nproc;
+  }
+  if (member != nullptr && phase_ != Phase::kWaiting) {
+    out.group_rank = static_cast<int>(rank_of(*member));
+    out.first_rank = member->info.first_rank;
+  }
+  const auto found = nodes_.find(node_id);
+  if (found == nodes_.end()) return out;
+  const Node& node = found->second;
+  out.host = node.join.host;
+  out.address = node.address;
+  out.nproc = node.join.nproc;
+  out.step = node.step;
+  out.loss = node.loss;
+  out.samples_per_second = node.samples_per_second;
+  out.steps_per_second = node.pace.steps_per_second;
+  out.silent = std::chrono::duration_cast<Duration>(now - node.heard);
+  return out;
+}
+
+std::string Job::waits_for(TimePoint now) const {
+  switch (phase_) {
+    case Phase::kWaiting:
+      return waiting_text(now);
+    case Phase::kRecovering:
+      return fmt::format("{} of the round to come back",
+                         counted(static_cast<int>(awaited_.size()), "node"));
+    case Phase::kStopping:
+      return fmt::format("{} to stop: {}", counted(static_cast<int>(unstopped_.size()), "node"),
+                         stop_reason_);
+    case Phase::kRunning:
+      if (!scale_up_until_) return "";
+      return fmt::format("{} to commit, so that a new node can come in",
+                         counted(static_cast<int>(uncommitted_.size()), "node"));
+    case Phase::kFinished:
+      return "";
+  }
+  return "";
+}
+
+JobStatus Job::status(TimePoint now) const {
+  static constexpr std::array<const char*, 5> kPhaseNames{"waiting", "running", "recovering",
+                                                          "stopping", "finished"};
+  JobStatus out;
+  out.job_id = id_;
+  out.program = program_;
+  out.state = kPhaseNames.at(static_cast<std::size_t>(phase_));
+  out.round = round_;
+  out.world_size = phase_ == Phase::kWaiting ? 0 : world_size_;
+  out.min_nodes = min_nodes_;
+  out.max_nodes = max_nodes_;
+  out.restarts = restarts();
+  out.max_restarts = max_restarts_;
+  out.failures = failures_reported_;
+  out.best_step = best_step_;
+  for (const Member& member : members_) {
+    if (member.presence == Member::Presence::kLeft) continue;
+    out.nodes.push_back(node_status(now, member.info.node_id, &member));
+  }
+  for (const auto& [node_id, node] : nodes_) {
+    if (member_of(node_id) == nullptr) out.nodes.push_back(node_status(now, node_id, nullptr));
+  }
+  if (!failures_.empty()) {
+    out.first_failure = status_of(failures_[root_cause(failures_)], round_);
+  } else if (last_failure_) {
+    out.first_failure = status_of(last_failure_->second, last_failure_->first);
+  }
+  out.waiting_for = waits_for(now);
+  if (phase_ == Phase::kFinished) {
+    out.exit_code = result_.exit_code;
+    out.summary = result_.summary;
+  }
+  return out;
 }
 
 }  // namespace ddp::rendezvous

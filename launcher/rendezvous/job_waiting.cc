@@ -104,6 +104,7 @@ void Job::set_members(std::vector<Member> members) {
   scale_up_until_.reset();
   successes_ = 0;
   succeeded_workers_ = 0;
+  if (!failures_.empty()) last_failure_.emplace(failed_round_, failures_[root_cause(failures_)]);
   failures_.clear();
   cause_deadline_.reset();
   stop_reason_.clear();
@@ -139,6 +140,8 @@ void Job::start_round() {
   for (const Candidate& candidate : by_rank) {
     Node& node = nodes_.at(candidate.node_id);
     node.step = -1;
+    node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
+    node.pace = {};
     Member member;
     member.info = {candidate.node_id, candidate.host, node.address, node.join.nproc, next_rank};
     next_rank += node.join.nproc;

@@ -15,6 +15,7 @@
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/rendezvous/job_record.h"
+#include "launcher/rendezvous/job_status.h"
 
 // The coordinator of jobs as a deterministic object: messages and time in, actions out. It owns
 // membership, the round number and the restart budget of every job. No sockets, no clock, no
@@ -96,7 +97,9 @@ class RendezvousCore {
   // Whether a job of this id is known, running or over.
   bool has_job(const std::string& job_id) const { return jobs_.contains(job_id); }
 
-  // Jobs as JSON for GET /status.
+  // All jobs, by their ids.
+  std::vector<JobStatus> status(TimePoint now) const;
+  // {"jobs": [...]} as text.
   std::string status_json(TimePoint now) const;
 
  private:

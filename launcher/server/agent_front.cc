@@ -193,6 +193,6 @@ void AgentFront::drained() {
   if (done) done();
 }
 
-std::string AgentFront::status_json() const { return core_.status_json(Clock::now()); }
+std::vector<rendezvous::JobStatus> AgentFront::status() const { return core_.status(Clock::now()); }
 
 }  // namespace ddp::server

@@ -67,7 +67,7 @@ class AgentFront {
   void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
              std::chrono::milliseconds limit, std::function<void()> done);
 
-  std::string status_json() const;
+  std::vector<rendezvous::JobStatus> status() const;
   // Whether an agent is, or was a moment ago, connected from this numeric address, or said that its
   // node is reached there.
   bool is_node(const std::string& address) const { return nodes_.contains(address, Clock::now()); }

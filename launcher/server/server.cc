@@ -16,6 +16,7 @@
 #include "launcher/server/auth_session.h"
 #include "launcher/server/http_session.h"
 #include "launcher/server/log_limit.h"
+#include "launcher/server/pages.h"
 
 namespace ddp::server {
 namespace {
@@ -121,7 +122,7 @@ class ServerImpl : public Server {
                          bool secure, std::string_view received);
   void on_round_begins();
   std::optional<HttpPage> page(std::string_view path) const;
-  std::string metrics() const;
+  DaemonFacts facts() const;
 
   std::unique_ptr<net::Listener> listener_;
   ServerOptions options_;
@@ -284,42 +285,24 @@ void ServerImpl::on_round_begins() {
   if (options_.fresh_store_each_round) store_.reset();
 }
 
+DaemonFacts ServerImpl::facts() const {
+  return {.jobs = agents_.status(),
+          .store = store_.figures(),
+          .running_jobs = agents_.num_running_jobs(),
+          .finished_jobs = agents_.num_finished_jobs(),
+          .rounds = agents_.num_rounds(),
+          .agents = agents_.num_agents(),
+          .connections = num_connections(),
+          .turned_away = turned_away_,
+          .refused = refused_.counts()};
+}
+
 std::optional<HttpPage> ServerImpl::page(std::string_view path) const {
-  if (path == "/status") return HttpPage{"application/json", agents_.status_json() + "\n"};
-  if (path == "/metrics") return HttpPage{"text/plain; version=0.0.4", metrics()};
+  if (path == "/status") return HttpPage{"application/json", status_page(facts())};
+  if (path == "/metrics") return HttpPage{"text/plain; version=0.0.4", metrics_page(facts())};
   const auto more = options_.pages.find(std::string(path));
   if (more == options_.pages.end()) return std::nullopt;
   return HttpPage{"text/plain; charset=utf-8", more->second};
-}
-
-std::string ServerImpl::metrics() const {
-  std::string out;
-  const auto add = [&out](std::string_view name, std::string_view type, std::string_view help,
-                          std::uint64_t value) {
-    out += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n{0} {3}\n", name, help, type, value);
-  };
-  add("ddp_jobs_running", "gauge", "Jobs that have begun a round and are not over.",
-      agents_.num_running_jobs());
-  add("ddp_jobs_finished_total", "counter", "Jobs that are over.", agents_.num_finished_jobs());
-  add("ddp_rounds_total", "counter", "Rounds begun by all jobs.", agents_.num_rounds());
-  add("ddp_agents", "gauge", "Agents connected.", agents_.num_agents());
-  const StoreFigures store = store_.figures();
-  add("ddp_store_keys", "gauge", "Keys in the store.", store.keys);
-  add("ddp_store_bytes", "gauge", "Bytes of its keys and values.", store.bytes);
-  add("ddp_store_connections", "gauge", "Store clients connected.", store.connections);
-  add("ddp_store_waits", "gauge", "Store clients that wait for keys.", store.waits);
-  add("ddp_store_requests_total", "counter", "Store requests served.", store.all_requests());
-  add("ddp_connections", "gauge", "Connections of every kind.", num_connections());
-  add("ddp_connections_turned_away_total", "counter", "Connections beyond --max-connections.",
-      turned_away_);
-  out +=
-      "# HELP ddp_refused_total Connections that were not let in.\n"
-      "# TYPE ddp_refused_total counter\n";
-  for (std::size_t i = 0; i < kRefusalCount; ++i) {
-    out += fmt::format("ddp_refused_total{{reason=\"{}\"}} {}\n",
-                       label_of(static_cast<RefusalReason>(i)), refused_.counts()[i]);
-  }
-  return out;
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+
+// What the daemon tells people and their tools of a job: GET /status, GET /metrics and
+// `ddp-run status` show the same facts.
+namespace ddp::rendezvous {
+
+struct NodeStatus {
+  NodeId node_id;
+  std::string host;
+  std::string address;
+  // in_round; succeeded (its workers have ended well); stopping (has not ended the round yet);
+  // waiting (for a round to begin); spare; ending (still stops a round that is over); awaited,
+  // lost (members that are not connected); finished (connected to a job that is over).
+  std::string state;
+  int nproc = 0;
+  int group_rank = -1;  // In the current round; -1: none.
+  int first_rank = -1;  // Of its workers, which have consecutive ranks; -1: none.
+  std::int64_t step = -1;
+  // As its first worker reports them; NaN: not known.
+  double loss = std::numeric_limits<double>::quiet_NaN();
+  double samples_per_second = std::numeric_limits<double>::quiet_NaN();
+  double steps_per_second = std::numeric_limits<double>::quiet_NaN();
+  Duration silent{0};  // Since its last message; 0 where it is not connected.
+
+  bool connected() const { return state != "lost" && state != "awaited"; }
+};
+
+struct FailureStatus {
+  Round round = kNoRound;
+  std::string text;  // One line: "rank 1 on n2 failed: signal 9 (SIGKILL)".
+  std::string host;
+  int rank = -1;       // -1: of no single worker.
+  int exit_code = 0;   // 0 where a signal ended it.
+  int signal = 0;      // 0 where it exited.
+  std::string cause;   // Empty if nothing is known.
+  std::string log_path;  // Empty without log files.
+};
+
+struct JobStatus {
+  std::string job_id;
+  std::string program;
+  std::string state;  // waiting, running, recovering, stopping, finished.
+  Round round = kNoRound;
+  int world_size = 0;  // 0 while no round runs.
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int restarts = 0;
+  int max_restarts = 0;
+  std::uint64_t failures = 0;   // Reported so far, in all rounds that this daemon has seen.
+  std::int64_t best_step = -1;  // The largest that was ever reported.
+  std::vector<NodeStatus> nodes;  // Connected ones and lost members; members first, by their rank.
+  // The root cause of the last round that failed; nothing if none has.
+  std::optional<FailureStatus> first_failure;
+  std::string waiting_for;  // A sentence: for what no round begins, ends or goes on; or empty.
+  std::optional<int> exit_code;  // Of a finished job.
+  std::string summary;           // Likewise.
+};
+
+// An object with the fields of the struct; those that are not known are left out.
+nlohmann::json to_json(const JobStatus& status);
+
+}  // namespace ddp::rendezvous
