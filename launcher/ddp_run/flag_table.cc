@@ -294,6 +294,8 @@ std::string help_text() {
     if (!flag.example.empty()) append_wrapped(out, 0, fmt::format("Example: {}", flag.example));
   }
   out +=
+      "\nddp-run status HOST[:PORT] shows the jobs of a rendezvous that runs: nodes, ranks, steps, "
+      "restarts, the first\nfailure (ddp-run status --help).\n"
       "\nTwo nodes, the same line on both:\n"
       "  ddp-run --nnodes 2 --nproc-per-node gpu --rdzv-endpoint node0:29400 --rdzv-id run1 "
       "train.py\n"

@@ -23,6 +23,7 @@
 #include "launcher/ddp_run/machine.h"
 #include "launcher/ddp_run/predecessor.h"
 #include "launcher/ddp_run/program.h"
+#include "launcher/ddp_run/status_command.h"
 #include "launcher/ddp_run/step_rendezvous.h"
 #include "launcher/ddp_run/step_run.h"
 #include "launcher/ddp_run/supervisor.h"
@@ -80,8 +81,9 @@ const char* environment(const char* name) { return std::getenv(name); }
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto options =
-      run::parse_flags(std::vector<std::string>(argv + 1, argv + argc), environment);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const auto status = run::run_status_command(arguments)) return *status;
+  const auto options = run::parse_flags(arguments, environment);
   if (!options) return fail(options.error(), {});
   config::forget_token_variable();
   if (options->help || options->version) {

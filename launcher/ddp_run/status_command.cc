@@ -1,0 +1,95 @@
+#include "launcher/ddp_run/status_command.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "common/base/exit_codes.h"
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/flag_values.h"
+#include "launcher/ddp_run/http_get.h"
+
+namespace ddp::run {
+namespace {
+
+constexpr int kDefaultPort = 29'400;
+constexpr std::chrono::milliseconds kLimit{10'000};
+constexpr const char* kUsage = "ddp-run status HOST[:PORT] [--json]";
+constexpr const char* kHelp =
+    "ddp-run status HOST[:PORT] [--json]\n"
+    "\n"
+    "Asks the rendezvous daemon of a running job (port 29400 unless given) for the state of its "
+    "jobs: round, nodes,\n"
+    "ranks, steps, restarts, the first failure and what is waited for. --json prints what GET "
+    "/status gives; GET\n"
+    "/metrics on the same port is for Prometheus. A program called status is started by ddp-run "
+    "./status.\n"
+    "Example: ddp-run status node0:29400\n"
+    "\n"
+    "Exit status: 0 done, 2 the line cannot be read, 64 no endpoint, 66 somebody else has the "
+    "port, 67 nobody answers.\n";
+
+int refuse(const Error& error) {
+  std::fprintf(stderr, "ddp-run status: %s\n", error.message.c_str());
+  return exit_code_of(error);
+}
+
+struct Line {
+  bool help = false;
+  bool json = false;
+  Endpoint endpoint;
+};
+
+Result<Line> parse(const std::vector<std::string>& arguments) {
+  Line line;
+  std::string endpoint;
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "--help" || word == "-h") {
+      line.help = true;
+      return line;
+    }
+    if (word == "--json") {
+      line.json = true;
+    } else if (word.starts_with('-')) {
+      return exit_error(kExitUsage, "{}: there is no such flag; write {}", word, kUsage);
+    } else if (!endpoint.empty()) {
+      return exit_error(kExitUsage, "{}: one endpoint is all it takes; write {}", word, kUsage);
+    } else {
+      endpoint = word;
+    }
+  }
+  if (endpoint.empty()) {
+    return exit_error(kExitUsage, "the rendezvous is missing; write {}", kUsage);
+  }
+  auto parsed = parse_endpoint(endpoint, kDefaultPort);
+  if (!parsed) {
+    return exit_error(kExitInvalidValue, "{}: {}", endpoint, parsed.error().message);
+  }
+  line.endpoint = std::move(*parsed);
+  return line;
+}
+
+}  // namespace
+
+std::optional<int> run_status_command(const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0] != "status") return std::nullopt;
+  const auto line = parse(arguments);
+  if (!line) return refuse(line.error());
+  if (line->help) {
+    std::fputs(kHelp, stdout);
+    return kExitSuccess;
+  }
+  const auto page = http_get(line->endpoint, "/status", kLimit);
+  if (!page) return refuse(page.error());
+  const auto text = status_text(*page);
+  if (!text) {
+    return refuse(exit_error(kExitPortInUse,
+                             "what answers there is no rendezvous: {}; name the port of "
+                             "--rdzv-endpoint",
+                             text.error().message));
+  }
+  std::fputs(line->json ? page->c_str() : text->c_str(), stdout);
+  return std::fflush(stdout) == 0 ? kExitSuccess : kExitInternal;
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,143 @@
+// The page of GET /status as people read it.
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "launcher/ddp_run/status_command.h"
+
+namespace ddp::run {
+namespace {
+
+using nlohmann::json;
+using Row = std::vector<std::string>;
+
+// Names come from the nodes; none of them may command the terminal.
+std::string harmless(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
+  }
+  return text;
+}
+
+std::string text_of(const json& object, const char* field) {
+  return harmless(object.value(field, ""));
+}
+
+std::string counted(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+// What is not known is a dash.
+std::string number(const json& object, const char* field) {
+  const auto found = object.find(field);
+  return found == object.end() ? "-" : fmt::format("{:.4g}", found->get<double>());
+}
+
+std::string ranks(const json& node) {
+  const auto found = node.find("ranks");
+  if (found == node.end()) return "-";
+  const int first = found->at(0).get<int>();
+  const int last = found->at(1).get<int>();
+  return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
+}
+
+Row node_row(const json& node) {
+  const auto step = node.at("step").get<std::int64_t>();
+  return {node.contains("group_rank") ? std::to_string(node["group_rank"].get<int>()) : "-",
+          text_of(node, "host"),
+          text_of(node, "address"),
+          ranks(node),
+          text_of(node, "state"),
+          step < 0 ? "-" : std::to_string(step),
+          number(node, "steps_per_second"),
+          number(node, "samples_per_second"),
+          number(node, "loss"),
+          node.contains("silent_ms")
+              ? fmt::format("{:.1f} s", node["silent_ms"].get<double>() / 1'000)
+              : "-"};
+}
+
+// Columns of the width of their longest entry, two spaces apart.
+std::string table(const std::vector<Row>& rows) {
+  std::vector<std::size_t> widths(rows.front().size());
+  for (const Row& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      line += fmt::format("  {:<{}}", row[i], widths[i]);
+    }
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+std::string heading(const json& job) {
+  const std::string program = text_of(job, "program");
+  std::string out = fmt::format("job {}{}: {}", text_of(job, "job_id"),
+                                program.empty() ? "" : fmt::format(" ({})", program),
+                                text_of(job, "state"));
+  if (const auto round = job.at("round").get<std::int64_t>(); round >= 0) {
+    out += fmt::format(", round {}", round);
+  }
+  if (const auto world = job.at("world_size").get<std::int64_t>(); world > 0) {
+    out += ", " + counted(world, "worker");
+  }
+  const auto least = job.at("min_nodes").get<std::int64_t>();
+  const auto most = job.at("max_nodes").get<std::int64_t>();
+  out += least == most ? fmt::format(", {}", counted(most, "node"))
+                       : fmt::format(", {} to {} nodes", least, most);
+  return out + fmt::format(", {} of {} restarts used\n", job.at("restarts").get<std::int64_t>(),
+                           job.at("max_restarts").get<std::int64_t>());
+}
+
+std::string job_text(const json& job) {
+  std::string out = heading(job);
+  if (job.contains("waiting_for")) {
+    out += fmt::format("  waiting for: {}\n", text_of(job, "waiting_for"));
+  }
+  if (const auto failure = job.find("first_failure"); failure != job.end()) {
+    out += fmt::format("  first failure: round {}: {}\n", failure->at("round").get<std::int64_t>(),
+                       text_of(*failure, "text"));
+    if (failure->contains("log_path")) {
+      out += fmt::format("  its log: {}\n", text_of(*failure, "log_path"));
+    }
+  }
+  if (job.contains("exit_code")) {
+    out += fmt::format("  over with status {}: {}\n", job["exit_code"].get<int>(),
+                       text_of(job, "summary"));
+  }
+  const json& nodes = job.at("nodes");
+  if (nodes.empty()) return out;
+  std::vector<Row> rows{{"NODE", "HOST", "ADDRESS", "RANKS", "STATE", "STEP", "STEP/S",
+                         "SAMPLES/S", "LOSS", "SILENT"}};
+  for (const json& node : nodes) rows.push_back(node_row(node));
+  return out + table(rows);
+}
+
+}  // namespace
+
+Result<std::string> status_text(std::string_view page) {
+  try {
+    const json status = json::parse(page);
+    std::string out;
+    for (const json& job : status.at("jobs")) out += job_text(job) + "\n";
+    if (out.empty()) out = "no job has joined yet\n\n";
+    const json& store = status.at("store");
+    return out + fmt::format("store: {}, {} bytes, {} ({} wait), {}; {} in all\n",
+                             counted(store.at("keys").get<std::int64_t>(), "key"),
+                             store.at("bytes").get<std::int64_t>(),
+                             counted(store.at("connections").get<std::int64_t>(), "client"),
+                             store.at("waits").get<std::int64_t>(),
+                             counted(store.at("requests").get<std::int64_t>(), "request"),
+                             counted(status.at("connections").get<std::int64_t>(), "connection"));
+  } catch (const json::exception& error) {
+    return make_error(Errc::kProtocol, "its answer is no status of jobs ({})", error.what());
+  }
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,95 @@
+// ddp-run status and the daemon's pages, of a job that runs.
+#include <arpa/inet.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/process/ddp_run_fixture.h"
+#include "tests/support/prometheus.h"
+#include "tests/support/raw_client.h"
+
+namespace ddp::test {
+namespace {
+
+using testing::HasSubstr;
+
+class DdpRunStatus : public DdpRunTest {
+ protected:
+  static Finished status(std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {bin("ddp-run"), "status"});
+    return run(arguments);
+  }
+  // Once the workers run.
+  Process& start_job(int port) {
+    Process& job = start(node(1, port, {"--nproc-per-node", "2", "--no-python", "sh", "-c",
+                                        "echo up > $OUT/up.$RANK; exec sleep 600"}));
+    file("up.0");
+    file("up.1");
+    return job;
+  }
+};
+
+TEST_F(DdpRunStatus, ShowsARunningJob) {
+  const int port = free_port();
+  Process& job = start_job(port);
+  const std::string endpoint = "127.0.0.1:" + std::to_string(port);
+  const Finished table = status({endpoint});
+  EXPECT_EQ(table.status, 0) << table.err;
+  EXPECT_THAT(table.out, HasSubstr("job job (sh): running, round 0, 2 workers, 1 node"));
+  EXPECT_THAT(table.out, HasSubstr(host()));
+  EXPECT_THAT(table.out, HasSubstr("in_round"));
+  const Finished json = status({"--json", endpoint});
+  EXPECT_EQ(json.status, 0) << json.err;
+  const auto page = nlohmann::json::parse(json.out);
+  EXPECT_EQ(page["jobs"][0]["nodes"][0]["ranks"], nlohmann::json({0, 1}));
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+}
+
+TEST_F(DdpRunStatus, MetricsAreWhatAScraperReadsAndCountersOnlyGrow) {
+  const int port = free_port();
+  Process& job = start_job(port);
+  const auto scrape = [&] {
+    RawClient client(port);
+    client.send("GET /metrics HTTP/1.1\r\n\r\n");
+    const std::string answer = client.receive_all();
+    return PrometheusPage(answer.substr(answer.find("\r\n\r\n") + 4));
+  };
+  const PrometheusPage before = scrape();
+  EXPECT_EQ(before.value("ddp_job_world_size", R"({job="job"})"), 2);
+  EXPECT_EQ(before.value("ddp_job_state", R"({job="job",state="running"})"), 1);
+  const Finished set = run({bin("ddp-rendezvous"), "set", "127.0.0.1:" + std::to_string(port),
+                            "key", "value"});
+  EXPECT_EQ(set.status, 0) << set.err;
+  const PrometheusPage after = scrape();
+  EXPECT_GT(after.value("ddp_store_requests_total"), before.value("ddp_store_requests_total"));
+  for (const auto& [name, family] : before.families()) {
+    if (family.type != "counter") continue;
+    for (const auto& [labels, value] : family.samples) EXPECT_GE(after.value(name, labels), value);
+  }
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+}
+
+TEST_F(DdpRunStatus, NobodyAnswers) {
+  const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
+  const Finished asked = status({endpoint});
+  EXPECT_EQ(asked.status, 67);
+  EXPECT_THAT(asked.err, HasSubstr("nobody answers at " + endpoint));
+}
+
+TEST_F(DdpRunStatus, AStrangerAnswers) {
+  // etcd, a web server, sshd: whoever speaks first and speaks something else.
+  const ListeningSocket socket;
+  std::thread stranger([&socket] {
+    const int client = ::accept(socket.fd(), nullptr, nullptr);
+    EXPECT_EQ(::send(client, "SSH-2.0-OpenSSH\r\n", 17, MSG_NOSIGNAL), 17);
+    ::close(client);
+  });
+  const Finished asked = status({"127.0.0.1:" + std::to_string(socket.port())});
+  stranger.join();
+  EXPECT_EQ(asked.status, 66);
+  EXPECT_THAT(asked.err, HasSubstr("is no rendezvous: it does not speak HTTP"));
+}
+
+}  // namespace
+}  // namespace ddp::test
