@@ -18,6 +18,7 @@
 
 #include "agent/process/cpu_topology.h"
 #include "common/base/check.h"
+#include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
 
 namespace ddp::agent {
@@ -40,6 +41,7 @@ struct ChildArguments {
   pid_t parent = 0;
   pid_t tracer = 0;
   bool detached = false;
+  rlimit descriptors{};
   const char* failed_step = nullptr;
   int error = 0;
 };
@@ -91,6 +93,7 @@ void ignore_requests_to_end() {
       ::syscall(SYS_sched_setaffinity, 0, child.cpu_mask_bytes, child.cpu_mask) != 0) {
     return "sched_setaffinity";
   }
+  if (::setrlimit(RLIMIT_NOFILE, &child.descriptors) != 0) return "setrlimit";
   reset_signals();
   if (child.detached) ignore_requests_to_end();
   ::execvpe(child.file, child.argv, child.envp);
@@ -181,6 +184,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.parent = ::getpid();
   child.tracer = request.tracer > 0 ? request.tracer : child.parent;
   child.detached = request.detached;
+  child.descriptors = descriptor_limit_at_start();
 
   // No handler of ours may run in the child, on our memory.
   sigset_t all;

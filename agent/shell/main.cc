@@ -15,6 +15,7 @@
 #include "agent/shell/options.h"
 #include "agent/shell/task_server.h"
 #include "common/auth/crypto_library.h"
+#include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
@@ -61,6 +62,7 @@ void prepare_process() {
   // An ignored SIGCHLD would make the kernel throw the statuses of workers away.
   ::signal(SIGCHLD, SIG_DFL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  raise_descriptor_limit();  // A worker takes four.
 }
 
 // A request for a checkpoint and what ddp-run forwards have a meaning as soon as there is a

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/descriptor_limit.h"
 #include "common/base/signal_name.h"
 #include "common/config/forwarded_signal.h"
 
@@ -113,6 +114,7 @@ Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int c
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   pid_t pid = 0;
+  const DescriptorLimitOfStart limit;
   const int error = ::posix_spawn(&pid, program.c_str(), &settings.actions, &settings.attributes,
                                   argv.data(), environ);
   if (error == ENOENT) {

@@ -174,5 +174,18 @@ TEST_F(DdpRunJob, ADaemonThatRunsAlreadyIsUsed) {
   EXPECT_FALSE(daemon.has_ended());
 }
 
+TEST_F(DdpRunJob, ManyWorkersNeedNoHigherLimitOfOpenFilesAndGetNone) {
+  const Finished job =
+      run({"sh", "-c", "ulimit -S -n 64 && exec \"$@\"", "sh", bin("ddp-run"), "--standalone",
+           "--nproc-per-node", "30", "--no-python", "sh", "-c", "ulimit -S -n"});
+  EXPECT_EQ(job.status, 0) << job.err;
+  std::istringstream lines(job.out);
+  int workers = 0;
+  for (std::string line; std::getline(lines, line); ++workers) {
+    EXPECT_TRUE(line.ends_with("] 64")) << line;
+  }
+  EXPECT_EQ(workers, 30);
+}
+
 }  // namespace
 }  // namespace ddp::test
