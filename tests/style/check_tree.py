@@ -8,7 +8,8 @@ from pathlib import Path
 
 LEVELS = {
     "common/base": 0, "common/wire": 1, "common/config": 1, "common/auth": 1, "common/log": 1, "common/net": 2, "common/store": 3,
-    "launcher/rendezvous": 2, "launcher/etcd": 3, "launcher/server": 3, "launcher/slurm": 3, "launcher/ddp_rendezvous": 4, "launcher/ddp_run": 4,
+    "launcher/rendezvous": 2, "launcher/etcd": 3, "launcher/hosts": 3, "launcher/server": 3, "launcher/slurm": 3,
+    "launcher/ddp_rendezvous": 4, "launcher/ddp_run": 4,
     "agent/core": 2, "agent/process": 3, "agent/shell": 4,
     "worker/buckets": 1, "worker/checkpoint": 1, "worker/transport": 3, "worker/collectives": 4, "worker/runtime": 5,
     "worker/nccl": 5,

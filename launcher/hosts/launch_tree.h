@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace ddp::hosts {
+
+// A host's part in a job.
+struct NodePlace {
+  std::string host;    // As the launch agent takes it; unlike every other of the job.
+  int slots = 0;       // Workers there; 0: as the flags say.
+  int node_rank = -1;  // -1: none asked for.
+
+  bool operator==(const NodePlace&) const = default;
+};
+
+// A process starts this many others itself at most. With more hosts each of them gets a share of
+// the rest to start: a thousand are two levels.
+inline constexpr std::size_t kFanOut = 32;
+
+// Cuts the places into at most `fan_out` groups of nearly the same size, in order. The first host
+// of each group is started from here, and starts the rest of its group.
+std::vector<std::vector<NodePlace>> split_for_launch(const std::vector<NodePlace>& places,
+                                                     std::size_t fan_out = kFanOut);
+
+}  // namespace ddp::hosts

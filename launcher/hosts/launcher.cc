@@ -1,0 +1,260 @@
+#include "launcher/hosts/launcher.h"
+
+#include <signal.h>
+#include <sys/random.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <asio/post.hpp>
+#include <fmt/format.h>
+
+#include "common/base/check.h"
+#include "common/base/signal_name.h"
+#include "common/wire/frame.h"
+#include "launcher/hosts/shell_words.h"
+
+namespace ddp::hosts {
+namespace {
+
+// Of what a connection says before ddp-run speaks: the reason, if it ends.
+constexpr std::size_t kSaidLinesMax = 20;
+// The shell's status for a program that is not there.
+constexpr int kShellNotFound = 127;
+constexpr int kShellNotExecutable = 126;
+
+bool is_this_machine(const std::string& host) {
+  std::array<char, 256> name{};
+  return host == "localhost" ||
+         (::gethostname(name.data(), name.size() - 1) == 0 && host == name.data());
+}
+
+// The part of a group that is started without a launch agent.
+bool starts_here(const std::string& host, const LaunchAgent& agent) {
+  return agent.is_default() && is_this_machine(host);
+}
+
+std::vector<std::string> own_command(const std::string& program) {
+  return {program, std::string(kStartedFlag)};
+}
+
+std::string first_line(std::string_view text) {
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+}  // namespace
+
+std::string make_mark() {
+  std::array<unsigned char, 16> bytes{};
+  DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+            "getrandom failed");
+  // Workers do not print this by accident, nor can they know it.
+  std::string mark =
+      "\x01"
+      "ddp-run ";
+  for (const unsigned char byte : bytes) mark += fmt::format("{:02x}", byte);
+  return mark + ' ';
+}
+
+std::vector<std::string> launch_commands(const std::vector<NodePlace>& places,
+                                         const LaunchAgent& agent, const std::string& program) {
+  std::vector<std::string> lines;
+  for (const NodePlace& place : places) {
+    const auto argv = starts_here(place.host, agent)
+                          ? own_command(program)
+                          : agent.command(place.host, own_command(program));
+    lines.push_back(fmt::format("{}: {}", place.host, shell_quote(argv)));
+  }
+  return lines;
+}
+
+Launcher::Launcher(asio::io_context& io, NodeOrder order, LaunchAgent agent, Events events)
+    : io_(io), order_(std::move(order)), agent_(std::move(agent)), events_(std::move(events)) {}
+
+void Launcher::start(bool first_is_here) {
+  std::vector<NodePlace> places = order_.places;
+  if (first_is_here) {
+    start_group({places.front()}, true);
+    places.erase(places.begin());
+  }
+  for (auto& group : split_for_launch(places)) start_group(std::move(group), false);
+  check_all_ended();
+}
+
+void Launcher::start_group(std::vector<NodePlace> group, bool here) {
+  const std::string host = group.front().host;
+  here = here || starts_here(host, agent_);
+  const ChildPlace child = children_.emplace(children_.end(), io_);
+  child->group = std::move(group);
+  child->agent = here ? "ddp-run" : agent_.name();
+  for (const NodePlace& place : child->group) child->open.insert(place.host);
+  const auto argv =
+      here ? own_command(order_.program) : agent_.command(host, own_command(order_.program));
+  auto process = HostProcess::start(
+      io_, argv,
+      {.on_bytes = [this, child](Stream stream,
+                                 std::string_view bytes) { on_bytes(child, stream, bytes); },
+       .on_end = [this, child](int status) { on_end(child, status); }});
+  if (!process) {
+    // No other host can be started either. Who is told may look at what there is.
+    const std::vector<NodePlace> places = std::move(child->group);
+    children_.erase(child);
+    for (const NodePlace& place : places) {
+      tell(NodeReport::Kind::kUnreachable, place.host, process.error().message);
+    }
+    return;
+  }
+  child->process = std::move(*process);
+  if (paused_) child->process->pause_reading();
+  NodeOrder order = order_;
+  order.places = child->group;
+  child->process->send(wire::encode_frame(encode(order)));
+  child->limit.after(Duration(order_.start_limit_ms), [child, this] {
+    child->given_up = fmt::format("ddp-run did not start there within {} s (--join-timeout)",
+                                  order_.start_limit_ms / 1'000);
+    child->process->kill(SIGKILL);
+  });
+}
+
+void Launcher::on_bytes(ChildPlace child, Stream stream, std::string_view bytes) {
+  LineAssembler& lines = stream == Stream::kOutput ? child->output : child->error;
+  lines.feed(bytes, [&](std::string_view line) { on_line(child, stream, line); });
+}
+
+void Launcher::on_line(ChildPlace child, Stream stream, std::string_view line) {
+  if (stream == Stream::kError && !child->reached) {
+    child->said.emplace_back(line);
+    if (child->said.size() > kSaidLinesMax) child->said.pop_front();
+    return;
+  }
+  // In front of a report there may be output that lacks its line's end, as a login script's may.
+  const std::size_t at = stream == Stream::kOutput ? line.find(order_.mark) : line.npos;
+  if (at == line.npos) return events_.on_line(stream, line);
+  if (at > 0) events_.on_line(stream, std::string(line.substr(0, at)) + "\n");
+  take_report(child, line.substr(at));
+}
+
+void Launcher::take_report(ChildPlace child, std::string_view line) {
+  const auto report = decode_line(order_.mark, line);
+  if (!report) return;
+  if (!std::exchange(child->reached, true)) {
+    child->limit.cancel();
+    for (const std::string& said : std::exchange(child->said, {})) {
+      events_.on_line(Stream::kError, said);
+    }
+  }
+  if (report->kind != NodeReport::Kind::kReached) child->open.erase(report->host);
+  const auto place = std::find_if(child->group.begin(), child->group.end(),
+                                  [&](const auto& one) { return one.host == report->host; });
+  if (report->kind != NodeReport::Kind::kUnreachable || place == child->group.end() || stopping_) {
+    return events_.on_report(*report);
+  }
+  // What another host could not reach may be reached from here, with the keys of here.
+  start_group({*place}, false);
+}
+
+void Launcher::on_end(ChildPlace child, int status) {
+  child->output.finish([&](std::string_view line) { on_line(child, Stream::kOutput, line); });
+  child->error.finish([&](std::string_view line) { on_line(child, Stream::kError, line); });
+  const std::string why = why_ended(*child, status);
+  if (child->reached) {
+    for (const std::string& host : child->open) tell(NodeReport::Kind::kLost, host, why);
+    children_.erase(child);
+    return check_all_ended();
+  }
+  std::vector<NodePlace> rest(child->group.begin() + 1, child->group.end());
+  tell(NodeReport::Kind::kUnreachable, child->group.front().host, why);
+  children_.erase(child);
+  // The next one takes the first one's place.
+  if (!rest.empty() && !stopping_) {
+    start_group(std::move(rest), false);
+  } else {
+    for (const NodePlace& place : rest) {
+      tell(NodeReport::Kind::kLost, place.host, "it was not started any more");
+    }
+  }
+  check_all_ended();
+}
+
+std::string Launcher::why_ended(const Child& child, int status) const {
+  std::string why = child.given_up;
+  if (why.empty() && WIFSIGNALED(status)) {
+    why = fmt::format("{} was ended by signal {} ({})", child.agent, WTERMSIG(status),
+                      signal_name(WTERMSIG(status)));
+  } else if (why.empty()) {
+    why = fmt::format("{} ended with status {}", child.agent, WEXITSTATUS(status));
+  }
+  std::string said;
+  for (const std::string& line : child.said) {
+    said += (said.empty() ? "" : "; ") + first_line(line);
+  }
+  if (!said.empty()) why += ": " + said;
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  if (!child.reached && (code == kShellNotFound || code == kShellNotExecutable)) {
+    why += fmt::format("; ddp-run has to be at {} on every host", order_.program);
+  }
+  return why;
+}
+
+void Launcher::tell(NodeReport::Kind kind, const std::string& host, const std::string& why) {
+  NodeReport report;
+  report.kind = kind;
+  report.host = host;
+  report.summary = why;
+  events_.on_report(report);
+}
+
+void Launcher::check_all_ended() {
+  if (!children_.empty() || std::exchange(end_told_, true)) return;
+  asio::post(io_, [this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) events_.on_all_ended();
+  });
+}
+
+void Launcher::signal(int signal) {
+  const bool ends = signal != SIGUSR1;
+  stopping_ = stopping_ || ends;
+  for (Child& child : children_) {
+    if (child.reached) {
+      child.process->send(wire::encode_frame(encode_signal(signal)));
+    } else if (ends) {
+      child.given_up = "it was not waited for";
+      child.process->kill(SIGTERM);
+    }
+  }
+}
+
+void Launcher::hang_up() {
+  stopping_ = true;
+  for (Child& child : children_) child.process->close_input();
+}
+
+void Launcher::kill() {
+  stopping_ = true;
+  for (Child& child : children_) child.process->kill(SIGKILL);
+}
+
+void Launcher::pause_reading() {
+  paused_ = true;
+  for (Child& child : children_) child.process->pause_reading();
+}
+
+void Launcher::resume_reading() {
+  paused_ = false;
+  // One of them may end by it.
+  std::vector<std::shared_ptr<HostProcess>> processes;
+  for (Child& child : children_) processes.push_back(child.process);
+  for (const auto& process : processes) process->resume_reading();
+}
+
+std::vector<std::string> Launcher::open_hosts() const {
+  std::vector<std::string> hosts;
+  for (const Child& child : children_)
+    hosts.insert(hosts.end(), child.open.begin(), child.open.end());
+  return hosts;
+}
+
+}  // namespace ddp::hosts

@@ -1,0 +1,67 @@
+#include "launcher/hosts/node_order.h"
+
+#include <charconv>
+
+#include <nlohmann/json.hpp>
+
+namespace ddp::hosts {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodePlace, host, slots, node_rank)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeOrder, mark, program, folder, launch_agent,
+                                                environment, arguments, start_limit_ms, joins_ours,
+                                                places)
+NLOHMANN_JSON_SERIALIZE_ENUM(NodeReport::Kind, {{NodeReport::Kind::kReached, "reached"},
+                                                {NodeReport::Kind::kEnded, "ended"},
+                                                {NodeReport::Kind::kUnreachable, "unreachable"},
+                                                {NodeReport::Kind::kLost, "lost"}})
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeReport, kind, host, exit_code, summary, report,
+                                                error)
+
+// CBOR, since JSON's strings are UTF-8 and a file's name or an argument need not be.
+std::string encode(const NodeOrder& order) {
+  std::string bytes;
+  nlohmann::json::to_cbor(nlohmann::json(order), bytes);
+  return bytes;
+}
+
+Result<NodeOrder> decode_order(std::string_view payload) {
+  try {
+    auto order = nlohmann::json::from_cbor(payload).get<NodeOrder>();
+    if (order.places.empty() || order.mark.empty() || order.program.empty()) {
+      return make_error(Errc::kProtocol, "an order without a place, a mark or a program");
+    }
+    return order;
+  } catch (const nlohmann::json::exception& error) {
+    return make_error(Errc::kProtocol, "an order of {} bytes: {}", payload.size(), error.what());
+  }
+}
+
+std::string encode_signal(int signal) { return std::to_string(signal); }
+
+Result<int> decode_signal(std::string_view payload) {
+  constexpr int kSignalMax = 64;
+  int signal = 0;
+  const auto [end, error] =
+      std::from_chars(payload.data(), payload.data() + payload.size(), signal);
+  if (error != std::errc() || end != payload.data() + payload.size() || signal < 1 ||
+      signal > kSignalMax) {
+    return make_error(Errc::kProtocol, "no signal's number, {} bytes", payload.size());
+  }
+  return signal;
+}
+
+std::string encode_line(const std::string& mark, const NodeReport& report) {
+  // Output of workers may stand in it, which need not be UTF-8.
+  return mark +
+         nlohmann::json(report).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Result<NodeReport> decode_line(const std::string& mark, std::string_view line) {
+  try {
+    return nlohmann::json::parse(line.substr(mark.size())).get<NodeReport>();
+  } catch (const nlohmann::json::exception& error) {
+    return make_error(Errc::kProtocol, "a report of {} bytes: {}", line.size(), error.what());
+  }
+}
+
+}  // namespace ddp::hosts

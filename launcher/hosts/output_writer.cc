@@ -1,0 +1,98 @@
+#include "launcher/hosts/output_writer.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include <asio/post.hpp>
+
+namespace ddp::hosts {
+namespace {
+
+// False if nobody can read it any more.
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(written));
+    } else if (written < 0 && errno == EAGAIN) {
+      // Somebody else has made it non-blocking.
+      pollfd ready{fd, POLLOUT, 0};
+      ::poll(&ready, 1, -1);
+    } else if (written < 0 && errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Signals are the event loop's; a thread begins with the mask of the one that starts it.
+class AllSignalsBlocked {
+ public:
+  AllSignalsBlocked() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~AllSignalsBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  AllSignalsBlocked(const AllSignalsBlocked&) = delete;
+  AllSignalsBlocked& operator=(const AllSignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+OutputWriter::OutputWriter(asio::io_context& io, int fd, std::function<void()> on_room)
+    : io_(io), fd_(fd), on_room_(std::move(on_room)) {
+  const AllSignalsBlocked blocked;
+  thread_ = std::thread([this] { run(); });
+}
+
+OutputWriter::~OutputWriter() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
+}
+
+void OutputWriter::write(std::string_view bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_ += bytes;
+    if (queue_.size() + writing_ > kFullBytes) was_full_ = true;
+  }
+  changed_.notify_one();
+}
+
+bool OutputWriter::full() const {
+  const std::lock_guard lock(mutex_);
+  return was_full_;
+}
+
+void OutputWriter::run() {
+  bool broken = false;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const std::string taken = std::exchange(queue_, {});
+    writing_ = taken.size();
+    lock.unlock();
+    if (!broken) broken = !write_all(fd_, taken);
+    lock.lock();
+    writing_ = 0;
+    if (!queue_.empty() || !std::exchange(was_full_, false)) continue;
+    asio::post(io_, [this, alive = std::weak_ptr<bool>(alive_)] {
+      if (!alive.expired()) on_room_();
+    });
+  }
+}
+
+}  // namespace ddp::hosts
