@@ -1,13 +1,109 @@
-"""How long does a launch of two workers that do nothing take, from the command to its end?"""
+"""How long does a launch of workers that do nothing take, from the command to its end, and what does it hold in memory?
+
+Two and 256 workers on one node, and 64 nodes of one worker on this machine: `ddp-run --hosts` and mpirun with 64 hosts, both
+with a launch agent that runs the command here instead of on the host. Memory is the proportional share (Pss) of all
+processes of the launch but the workers, while these (`sleep`) run.
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
 import harness
+import jobs
+
+WORKERS = 256
+NODES = 64
+LIMIT_S = 120
+# Some things that mpirun does differ by how many cores there are, not by what is asked here.
+MANY = ["--oversubscribe"]
+
+
+def ours(nproc, program):
+    return [harness.DDP_RUN, "--standalone", "--nproc-per-node", str(nproc), "--no-python", *program]
+
+
+def mpirun(nproc, program):
+    return [*harness.MPIRUN, *MANY, "-np", str(nproc), *program]
+
+
+def agent_script(folder):
+    """What both launchers take for ssh: runs what follows the host's name. mpirun gives it one word for a shell."""
+    path = os.path.join(folder, "agent")
+    with open(path, "w") as file:
+        file.write('#!/bin/sh\nshift\nif [ $# = 1 ]; then exec sh -c "$1"; fi\nexec "$@"\n')
+    os.chmod(path, 0o755)
+    return path
+
+
+def ours_nodes(agent, program):
+    return [harness.DDP_RUN, "--hosts", ",".join(f"n{i}" for i in range(NODES)), "--launch-agent", agent, "--no-python", *program]
+
+
+def mpirun_nodes(agent, program):
+    hosts = ",".join(f"n{i}:1" for i in range(NODES))
+    return [*harness.MPIRUN, "--mca", "plm_rsh_agent", agent, "--host", hosts, "-np", str(NODES), *program]
+
+
+def pss_mb(pid):
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return 0.0
+
+
+def held_mb(command, workers):
+    """Of the launch, once so many workers (`sleep`) run."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    try:
+        def all_run():
+            return sum(jobs.program_of(pid) == "sleep" for pid in jobs.descendants(process.pid)) == workers
+        jobs.wait_until(all_run, LIMIT_S, f"{workers} workers of {command[0]}")
+        time.sleep(0.5)
+        return sum(pss_mb(pid) for pid in [process.pid] + jobs.descendants(process.pid) if jobs.program_of(pid) != "sleep")
+    finally:
+        process.terminate()
+        process.wait(LIMIT_S)
+
+
+def runs(command):
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=LIMIT_S)
+    if done.returncode != 0:
+        print(f"launch: {' '.join(command[:4])} ... does not run here: {done.stderr.decode(errors='replace')[-500:]}",
+              file=sys.stderr)
+    return done.returncode == 0
+
+
+def against(name, mine, peer, peer_name, rounds, goal):
+    medians = harness.alternate({"ours": lambda: harness.seconds(mine), "peer": lambda: harness.seconds(peer)}, rounds=rounds)
+    return harness.figure(name, medians["ours"], medians["peer"], peer_name, "s", goal)
+
+
+def memory(name, mine, peer, peer_name, workers):
+    medians = harness.alternate({"ours": lambda: held_mb(mine, workers), "peer": lambda: held_mb(peer, workers)}, rounds=3,
+                                warmup=0)
+    return harness.figure(name, medians["ours"], medians["peer"], peer_name, "MB", 1.0, digits=1)
 
 
 def figures():
     harness.require(harness.DDP_RUN, "mpirun", harness.TORCHRUN[0])
-    ours = [harness.DDP_RUN, "--standalone", "--nproc-per-node", "2", "--no-python", "true"]
-    mpirun = [*harness.MPIRUN, "-np", "2", "true"]
+    nothing, wait = ["true"], ["sleep", "600"]
+    yield against("two workers, true", ours(2, nothing), mpirun(2, nothing), "mpirun", 21, 1.0)
     torchrun = [*harness.TORCHRUN, "--standalone", "--nproc_per_node", "2", "--no_python", "true"]
-    fast = harness.alternate({"ours": lambda: harness.seconds(ours), "mpirun": lambda: harness.seconds(mpirun)}, rounds=21)
-    yield harness.figure("two workers, true", fast["ours"], fast["mpirun"], "mpirun", "s", 1.0)
-    slow = harness.alternate({"ours": lambda: harness.seconds(ours), "torchrun": lambda: harness.seconds(torchrun)}, rounds=5)
-    yield harness.figure("two workers, true", slow["ours"], slow["torchrun"], "torchrun", "s", 30)
+    yield against("two workers, true", ours(2, nothing), torchrun, "torchrun", 5, 30)
+    yield against(f"{WORKERS} workers, true", ours(WORKERS, nothing), mpirun(WORKERS, nothing), "mpirun", 7, 1.0)
+    yield memory(f"{WORKERS} workers, memory of the launcher", ours(WORKERS, wait), mpirun(WORKERS, wait), "mpirun", WORKERS)
+    with tempfile.TemporaryDirectory(prefix="bench-launch.") as folder:
+        agent = agent_script(folder)
+        mine, peer, peer_name = ours_nodes(agent, nothing), mpirun_nodes(agent, nothing), "mpirun, a daemon a node"
+        mine_waits, peer_waits = ours_nodes(agent, wait), mpirun_nodes(agent, wait)
+        if not runs(peer):
+            # The same number of processes, but no daemons.
+            peer, peer_waits, peer_name = mpirun(NODES, nothing), mpirun(NODES, wait), "mpirun, one node"
+        yield against(f"{NODES} nodes of one worker, true", mine, peer, peer_name, 7, 1.0)
+        yield memory(f"{NODES} nodes of one worker, memory of the launchers", mine_waits, peer_waits, peer_name, NODES)

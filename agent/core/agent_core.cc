@@ -49,7 +49,7 @@ void AgentCore::handle(const wire::Welcome& message) {
 }
 
 void AgentCore::handle(const wire::Waiting& message) {
-  if (ending_) return;
+  if (ending_ || !spec_.tells_waiting) return;
   if (same_members(waiting_, message) && now_ < waiting_printed_ + kNoticePeriod) return;
   waiting_ = message;
   waiting_printed_ = now_;

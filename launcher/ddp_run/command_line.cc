@@ -150,7 +150,7 @@ Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& envi
         continue;
       }
     }
-    line.flags[std::string(flag.name)] = GivenFlag{value, shown};
+    line.flags[std::string(flag.name)] = GivenFlag{value, shown, {value}};
   }
   return {};
 }
@@ -181,6 +181,8 @@ Result<CommandLine> split_command_line(const std::vector<std::string>& arguments
     }
     GivenFlag given{option.value.empty() ? "" : option.value.front(), "--" + option.string_key};
     if (!option.value.empty()) given.shown += " " + given.value;
+    given.values = std::move(line.flags[option.string_key].values);
+    given.values.push_back(given.value);
     line.flags[option.string_key] = std::move(given);
   }
   if (const auto filled = fill_from_environment(line, environment); !filled) return filled.error();

@@ -14,8 +14,9 @@ namespace ddp::run {
 
 // A flag that was given, before its value is looked at.
 struct GivenFlag {
-  std::string value;  // Empty for a flag without one.
-  std::string shown;  // As in an error message: "--nnodes 4:2", "PET_NNODES=4:2".
+  std::string value;                  // Empty for a flag without one.
+  std::string shown;                  // As in an error message: "--nnodes 4:2", "PET_NNODES=4:2".
+  std::vector<std::string> values{};  // Of every occurrence in order, for flags that add up.
 };
 
 // Which flags were given and where the program starts.

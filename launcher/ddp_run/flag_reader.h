@@ -62,6 +62,7 @@ class FlagReader {
 // The readers, one for each subject and file (flags_SUBJECT.cc). They are called in this order and
 // may look at what the earlier ones have read.
 void read_size_flags(FlagReader& reader, Options& options);
+void read_host_flags(FlagReader& reader, Options& options);
 void read_slurm_flags(FlagReader& reader, Options& options);
 void read_rendezvous_flags(FlagReader& reader, Options& options);
 void read_access_flags(FlagReader& reader, Options& options);

@@ -11,6 +11,7 @@ namespace ddp::run {
 namespace {
 
 constexpr std::string_view kSize = "Size of the job";
+constexpr std::string_view kHosts = "On several machines, from one command";
 constexpr std::string_view kRendezvous = "Where the nodes meet";
 constexpr std::string_view kProgram = "The program";
 constexpr std::string_view kFailure = "Failures and time limits";
@@ -48,6 +49,22 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kSize, "spares", 0, "N",
      "how many nodes may wait beyond MAX to take the place of a lost one (default: any number)",
      "--spares 2", true},
+
+    {kHosts, "hosts", 0, "HOST[:SLOTS],...",
+     "start the job on these machines, each by ssh, all from here: SLOTS workers on a machine "
+     "(default --nproc-per-node), --nnodes as many as there are. Same ddp-run path and working "
+     "directory there; Ctrl-C here ends all; the rendezvous runs here, at a port of its own",
+     "ddp-run --hosts node0,node1:4 train.py", true},
+    {kHosts, "hostfile", 0, "FILE",
+     "the same from a file: HOST, HOST:SLOTS or HOST slots=N a line, # for comments",
+     "--hostfile hosts.txt", true},
+    {kHosts, "launch-agent", 0, "COMMAND",
+     "what starts a program there instead of ssh; {host} in it is the machine's name, which is put "
+     "behind it otherwise. It has to pass standard input and output on",
+     "--launch-agent \"kubectl exec -i {host} --\"", true},
+    {kHosts, "export", 'x', "NAME[=VALUE]",
+     "a variable for the workers there; ssh passes none on by itself. May be repeated",
+     "-x LD_LIBRARY_PATH -x NCCL_DEBUG=INFO", true},
 
     {kRendezvous, "rdzv-endpoint", 0, "HOST[:PORT]",
      "where the rendezvous daemon is. The ddp-run whose machine has "

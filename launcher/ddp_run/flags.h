@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/result.h"
@@ -13,6 +14,8 @@
 #include "common/config/output_spec.h"
 #include "common/config/tls_files.h"
 #include "launcher/ddp_run/etcd_settings.h"
+#include "launcher/hosts/host_list.h"
+#include "launcher/hosts/launch_agent.h"
 #include "launcher/slurm/step.h"
 
 namespace ddp::run {
@@ -50,6 +53,12 @@ struct Options {
   std::string devices_flag;  // The flag they come from, for messages.
   bool virtual_local_rank = false;
   std::string numa_binding;  // node, socket, exclusive or core-complex; empty: none.
+
+  // Empty: this ddp-run is one node itself. Else it starts one on each of them.
+  std::vector<hosts::Host> host_list;
+  hosts::LaunchAgent launch_agent;
+  std::vector<std::pair<std::string, std::string>> exports;  // -x: what they get of environment.
+  std::vector<std::string> node_arguments;  // The flags and the program once more, for each host.
 
   std::optional<Endpoint> endpoint;  // Nothing: this machine alone. With etcd, its first one.
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".

@@ -143,7 +143,7 @@ void check_etcd(FlagReader& reader, const Options& options) {
 }
 
 void check_nodes(FlagReader& reader, const Options& options) {
-  if (options.max_nodes > 1) {
+  if (options.max_nodes > 1 && options.host_list.empty()) {
     const GivenFlag* given = reader.find("nnodes");
     const std::string shown = given != nullptr ? given->shown : "the nodes of the SLURM step";
     if (options.standalone) {

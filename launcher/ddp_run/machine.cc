@@ -16,7 +16,8 @@ Machine Machine::this_one(const GetEnvironment& environment) {
                  [environment] { return run::cuda_devices(environment); },
                  run::locate_host,
                  [environment] { return run::cuda_device_names(environment); },
-                 run::network_interfaces};
+                 run::network_interfaces,
+                 run::source_address};
 }
 
 }  // namespace ddp::run

@@ -55,6 +55,7 @@ struct Machine {
   std::function<HostPlace(const std::string& host)> locate_host;
   std::function<std::vector<std::string>()> cuda_device_names = {};
   std::function<std::vector<Interface>()> interfaces = {};
+  std::function<std::string(const std::string& host)> source_address = {};
 
   static Machine this_one(const GetEnvironment& environment);
 };

@@ -6,10 +6,12 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <asio/io_context.hpp>
 
+#include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
 #include "common/config/rdzv_token.h"
 #include "launcher/ddp_run/completion.h"
@@ -18,36 +20,54 @@
 #include "launcher/ddp_run/flag_table.h"
 #include "launcher/ddp_run/flags.h"
 #include "launcher/ddp_run/hosting.h"
+#include "launcher/ddp_run/hosts_run.h"
 #include "launcher/ddp_run/job_plan.h"
 #include "launcher/ddp_run/log_folder.h"
 #include "launcher/ddp_run/machine.h"
 #include "launcher/ddp_run/predecessor.h"
 #include "launcher/ddp_run/program.h"
+#include "launcher/ddp_run/started_node.h"
 #include "launcher/ddp_run/status_command.h"
 #include "launcher/ddp_run/step_rendezvous.h"
 #include "launcher/ddp_run/step_run.h"
 #include "launcher/ddp_run/supervisor.h"
 #include "launcher/ddp_run/terminal.h"
+#include "launcher/hosts/parent_link.h"
 
 namespace {
 
 using namespace ddp;  // NOLINT(google-build-using-namespace): a main file.
 
-// Of a node's tasks in a SLURM step, the first one speaks for all.
-int fail(const Error& error, const run::Options& options) {
-  if (run::is_follower(options)) return run::exit_code_of(error);
-  if (run::exit_code_of(error) == kExitUsage)
-    std::fputs("usage: ddp-run [FLAG...] PROGRAM [ARG...]\n", stderr);
-  std::fprintf(stderr, "ddp-run: %s\n", error.message.c_str());
+// Of a node's tasks in a SLURM step, the first one speaks for all. `node`: where another ddp-run has
+// started this one; null: a person or a script has.
+int fail(const Error& error, const run::Options& options, const run::StartedNode* node = nullptr) {
+  if (node != nullptr) {
+    node->tell_end(run::exit_code_of(error), error.message, "", "");
+  } else if (!run::is_follower(options)) {
+    if (run::exit_code_of(error) == kExitUsage)
+      std::fputs("usage: ddp-run [FLAG...] PROGRAM [ARG...]\n", stderr);
+    std::fprintf(stderr, "ddp-run: %s\n", error.message.c_str());
+  }
   return run::exit_code_of(error);
 }
 
+int supervise(run::Supervisor& supervisor, asio::io_context& io, run::StartedNode* node) {
+  if (node == nullptr) return supervisor.run();
+  supervisor.tell_end_to(
+      [node](int exit_code, const std::string& summary, const std::string& report,
+             const std::string& error) { node->tell_end(exit_code, summary, report, error); });
+  node->watch(io);
+  const int status = supervisor.run();
+  node->stop_watching();
+  return status;
+}
+
 // The job, once it is clear what it is; gives the exit status.
-int run_job(const run::Options& options, run::JobPlan& plan) {
+int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* node) {
   auto step = run::StepRun::begin(plan);
-  if (!step) return fail(step.error(), options);
+  if (!step) return fail(step.error(), options, node);
   const auto end_early = [&](const Error& error) {
-    const int status = fail(error, options);
+    const int status = fail(error, options, node);
     step->end(plan, status, false);
     return status;
   };
@@ -63,7 +83,7 @@ int run_job(const run::Options& options, run::JobPlan& plan) {
     if (const auto found = run::find_step_rendezvous(plan); !found) return end_early(found.error());
   }
   run::Supervisor supervisor(io, std::move(plan), std::move(*server));
-  const int status = supervisor.run();
+  const int status = supervise(supervisor, io, node);
   step->end(supervisor.plan(), status, supervisor.to_be_continued());
   return status;
 }
@@ -74,16 +94,62 @@ void prepare_process() {
   ::signal(SIGPIPE, SIG_IGN);
   // An ignored SIGCHLD would make the kernel throw the agent's status away.
   ::signal(SIGCHLD, SIG_DFL);
+  raise_descriptor_limit();  // For the rendezvous, or for many hosts.
 }
 
 const char* environment(const char* name) { return std::getenv(name); }
+
+void show_where_logs_are(const run::Options& options, const config::JobSpec& spec) {
+  if (spec.log_dir.empty()) return;
+  run::link_latest(spec.log_dir, spec.job_id);
+  if (!options.log_dir_is_default) return;
+  std::fprintf(stderr, "ddp-run: the workers' output is in %s/%s\n", spec.log_dir.c_str(),
+               config::job_folder_name(spec.job_id).c_str());
+}
+
+int run_node(run::Options options, const run::Machine& machine,
+             const std::vector<std::string>& arguments, run::StartedNode* node) {
+  if (node != nullptr) node->complete(options);
+  const char* path = std::getenv("PATH");
+  if (const auto found = run::check_program(options, path != nullptr ? path : "/bin:/usr/bin");
+      !found) {
+    return fail(found.error(), options, node);
+  }
+  if (node == nullptr) {
+    if (const auto wrong = run::misplaced(options, arguments, environment))
+      return fail(*wrong, options);
+  }
+  auto plan = run::plan_job(options, machine);
+  if (!plan) return fail(plan.error(), options, node);
+  if (options.dry_run) {
+    prepare_process();
+    return run::is_follower(options) ? kExitSuccess : run::dry_run(std::move(*plan));
+  }
+  if (run::is_follower(options)) return fail(run::become_task(options), options);
+  if (node != nullptr) node->complete(*plan);
+  plan->spec.output.status_line &= run::can_show_status(STDERR_FILENO);
+  show_where_logs_are(options, plan->spec);
+  prepare_process();
+  return run_job(options, *plan, node);
+}
+
+int run_as_started() {
+  const auto started = run::StartedNode::start();
+  if (const int* status = std::get_if<int>(&started)) return *status;
+  run::StartedNode* node = std::get<0>(started).get();
+  auto options = run::parse_flags(node->arguments(), run::StartedNode::environment);
+  if (!options) return fail(options.error(), {}, node);
+  const auto machine = run::Machine::this_one(run::StartedNode::environment);
+  return run_node(std::move(*options), machine, node->arguments(), node);
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const auto status = run::run_status_command(arguments)) return *status;
-  const auto options = run::parse_flags(arguments, environment);
+  if (hosts::ParentLink::is_wanted(arguments)) return run_as_started();
+  auto options = run::parse_flags(arguments, environment);
   if (!options) return fail(options.error(), {});
   config::forget_token_variable();
   if (options->help || options->version) {
@@ -96,29 +162,10 @@ int main(int argc, char** argv) {
   }
   for (const std::string& warning : options->warnings)
     std::fprintf(stderr, "ddp-run: %s\n", warning.c_str());
-  const char* path = std::getenv("PATH");
-  if (const auto found = run::check_program(*options, path != nullptr ? path : "/bin:/usr/bin");
-      !found) {
-    return fail(found.error(), *options);
+  const auto machine = run::Machine::this_one(environment);
+  if (options->host_list.empty()) {
+    return run_node(std::move(*options), machine, arguments, nullptr);
   }
-  if (const auto wrong = run::misplaced(*options, {argv + 1, argv + argc}, environment))
-    return fail(*wrong, *options);
-  auto plan = run::plan_job(*options, run::Machine::this_one(environment));
-  if (!plan) return fail(plan.error(), *options);
-  if (options->dry_run) {
-    prepare_process();
-    return run::is_follower(*options) ? kExitSuccess : run::dry_run(std::move(*plan));
-  }
-  if (run::is_follower(*options)) return fail(run::become_task(*options), *options);
-  plan->spec.output.status_line &= run::can_show_status(STDERR_FILENO);
-  if (const config::JobSpec& spec = plan->spec; !spec.log_dir.empty()) {
-    run::link_latest(spec.log_dir, spec.job_id);
-    if (options->log_dir_is_default) {
-      std::fprintf(stderr, "ddp-run: the workers' output is in %s/%s\n", spec.log_dir.c_str(),
-                   config::job_folder_name(spec.job_id).c_str());
-    }
-  }
-
   prepare_process();
-  return run_job(*options, *plan);
+  return run::run_on_hosts(*options, machine);
 }

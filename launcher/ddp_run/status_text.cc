@@ -78,9 +78,9 @@ std::string table(const std::vector<Row>& rows) {
 
 std::string heading(const json& job) {
   const std::string program = text_of(job, "program");
-  std::string out = fmt::format("job {}{}: {}", text_of(job, "job_id"),
-                                program.empty() ? "" : fmt::format(" ({})", program),
-                                text_of(job, "state"));
+  std::string out =
+      fmt::format("job {}{}: {}", text_of(job, "job_id"),
+                  program.empty() ? "" : fmt::format(" ({})", program), text_of(job, "state"));
   if (const auto round = job.at("round").get<std::int64_t>(); round >= 0) {
     out += fmt::format(", round {}", round);
   }
@@ -113,8 +113,8 @@ std::string job_text(const json& job) {
   }
   const json& nodes = job.at("nodes");
   if (nodes.empty()) return out;
-  std::vector<Row> rows{{"NODE", "HOST", "ADDRESS", "RANKS", "STATE", "STEP", "STEP/S",
-                         "SAMPLES/S", "LOSS", "SILENT"}};
+  std::vector<Row> rows{{"NODE", "HOST", "ADDRESS", "RANKS", "STATE", "STEP", "STEP/S", "SAMPLES/S",
+                         "LOSS", "SILENT"}};
   for (const json& node : nodes) rows.push_back(node_row(node));
   return out + table(rows);
 }

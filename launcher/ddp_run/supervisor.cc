@@ -6,9 +6,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <ctime>
-#include <fstream>
 #include <utility>
 
 #include "common/base/descendants.h"
@@ -16,7 +13,7 @@
 #include "common/base/signal_name.h"
 #include "common/config/scratch_folder.h"
 #include "common/config/snapshot_writer_mark.h"
-#include "common/wire/error_file.h"
+#include "launcher/ddp_run/error_above.h"
 #include "launcher/ddp_run/exit_error.h"
 
 namespace ddp::run {
@@ -33,17 +30,6 @@ constexpr Duration kOrphanLook{50};
 bool is_ignored(int signal) {
   struct sigaction current {};
   return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-}
-
-// The root cause where a launcher that has started this ddp-run as its worker looks for it.
-void tell_launcher_above(int exit_code, const std::string& summary, const std::string& error) {
-  const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
-  if (path == nullptr || *path == '\0') return;
-  wire::ErrorFile plain;
-  plain.message = summary;
-  plain.time_ms = static_cast<std::int64_t>(std::time(nullptr)) * 1'000;
-  plain.exit_code = exit_code;
-  std::ofstream(path) << (error.empty() ? wire::encode_error_file(plain) : error);
 }
 
 }  // namespace
@@ -235,7 +221,9 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
   }
   exit_code_ = exit_code;
   timer_.cancel();
-  if (exit_code != kExitSuccess) {
+  if (tell_end_) {
+    tell_end_(exit_code, summary, report, error);
+  } else if (exit_code != kExitSuccess) {
     tell_launcher_above(exit_code, summary, error);
     notices_.print(prints_report() && !report.empty() ? report
                                                       : fmt::format("ddp-run: {}", summary));

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,11 @@ class Supervisor {
  public:
   // `server` is the rendezvous this process hosts, or null; null with plan.etcd.
   Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server);
+
+  // How the node's part has ended is told to `tell` and not printed.
+  using TellEnd = std::function<void(int exit_code, const std::string& summary,
+                                     const std::string& report, const std::string& error)>;
+  void tell_end_to(TellEnd tell) { tell_end_ = std::move(tell); }
 
   // Runs to the end of the job and gives the exit status. Nothing of the job is left on this node
   // then. The plan says which signals end the node's part, and which asks the workers for a
@@ -84,6 +90,7 @@ class Supervisor {
   int interrupted_by_ = 0;          // The first signal.
   slurm::Stop stop_;                // What has happened so far that decides whether a step's job is
   bool to_be_continued_ = false;    // to go on later.
+  TellEnd tell_end_;                // Null: it is printed.
   std::optional<int> exit_code_;
 };
 

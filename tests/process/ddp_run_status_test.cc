@@ -20,8 +20,9 @@ class DdpRunStatus : public DdpRunTest {
   }
   // Once the workers run.
   Process& start_job(int port) {
-    Process& job = start(node(1, port, {"--nproc-per-node", "2", "--no-python", "sh", "-c",
-                                        "echo up > $OUT/up.$RANK; exec sleep 600"}));
+    Process& job = start(node(1, port,
+                              {"--nproc-per-node", "2", "--no-python", "sh", "-c",
+                               "echo up > $OUT/up.$RANK; exec sleep 600"}));
     file("up.0");
     file("up.1");
     return job;
@@ -57,8 +58,8 @@ TEST_F(DdpRunStatus, MetricsAreWhatAScraperReadsAndCountersOnlyGrow) {
   const PrometheusPage before = scrape();
   EXPECT_EQ(before.value("ddp_job_world_size", R"({job="job"})"), 2);
   EXPECT_EQ(before.value("ddp_job_state", R"({job="job",state="running"})"), 1);
-  const Finished set = run({bin("ddp-rendezvous"), "set", "127.0.0.1:" + std::to_string(port),
-                            "key", "value"});
+  const Finished set =
+      run({bin("ddp-rendezvous"), "set", "127.0.0.1:" + std::to_string(port), "key", "value"});
   EXPECT_EQ(set.status, 0) << set.err;
   const PrometheusPage after = scrape();
   EXPECT_GT(after.value("ddp_store_requests_total"), before.value("ddp_store_requests_total"));

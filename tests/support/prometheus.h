@@ -119,7 +119,8 @@ class PrometheusPage {
       for (at = equals + 2; line.at(at) != '"'; ++at) {
         if (line[at] != '\\') continue;
         ++at;
-        check(line.at(at) == '\\' || line[at] == '"' || line[at] == 'n', "escapes are \\\\, \\\", \\n");
+        check(line.at(at) == '\\' || line[at] == '"' || line[at] == 'n',
+              "escapes are \\\\, \\\", \\n");
       }
       ++at;
       check(line.at(at) == ',' || line[at] == '}', "labels are separated by commas");

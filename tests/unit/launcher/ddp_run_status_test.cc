@@ -1,8 +1,8 @@
 // ddp-run status: the page as people read it.
-#include "launcher/ddp_run/status_command.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "launcher/ddp_run/status_command.h"
 
 namespace ddp::run {
 namespace {

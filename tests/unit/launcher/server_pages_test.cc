@@ -1,12 +1,10 @@
 // What GET /status and GET /metrics say, and that the latter keeps to Prometheus' format.
-#include "launcher/server/pages.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <nlohmann/json.hpp>
 
 #include "launcher/server/metrics_text.h"
+#include "launcher/server/pages.h"
 #include "tests/support/prometheus.h"
 
 namespace ddp::server {
@@ -47,9 +45,14 @@ DaemonFacts facts() {
   job.nodes[0].step = 120;
   job.nodes[0].loss = 0.5;
   job.nodes[0].silent = Duration(250);
-  job.first_failure = rendezvous::FailureStatus{
-      .round = 1, .text = "rank 1 on n1 failed: signal 9 (SIGKILL)", .host = "n1", .rank = 1,
-      .exit_code = 0, .signal = 9, .cause = "", .log_path = ""};
+  job.first_failure = rendezvous::FailureStatus{.round = 1,
+                                                .text = "rank 1 on n1 failed: signal 9 (SIGKILL)",
+                                                .host = "n1",
+                                                .rank = 1,
+                                                .exit_code = 0,
+                                                .signal = 9,
+                                                .cause = "",
+                                                .log_path = ""};
   JobStatus over;
   over.job_id = "done";
   over.state = "finished";

@@ -1,0 +1,81 @@
+#include "launcher/ddp_run/started_node.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "common/base/exit_codes.h"
+#include "launcher/hosts/branch.h"
+
+namespace ddp::run {
+namespace {
+
+int give_up(const Error& error) {
+  std::fprintf(stderr, "ddp-run: %s\n", error.message.c_str());
+  return kExitInvalidValue;
+}
+
+// This process is not a person's: who started it may have had signals ignored or blocked.
+void reset_signals() {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) ::signal(signal, SIG_DFL);
+  ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGCHLD, SIG_DFL);
+}
+
+}  // namespace
+
+std::variant<std::unique_ptr<StartedNode>, int> StartedNode::start() {
+  reset_signals();
+  auto link = hosts::ParentLink::open();
+  if (!link) return give_up(link.error());
+  if (const auto taken = hosts::take_surroundings((*link)->order()); !taken) {
+    return give_up(taken.error());
+  }
+  if ((*link)->order().places.size() > 1) return hosts::run_branch(**link);
+  hosts::NodeReport reached;
+  reached.host = (*link)->host();
+  (*link)->report(reached);
+  return std::unique_ptr<StartedNode>(new StartedNode(std::move(*link)));
+}
+
+const char* StartedNode::environment(const char* name) {
+  const std::string_view text(name);
+  if (text.starts_with("PET_") || text.starts_with("SLURM_")) return nullptr;
+  return std::getenv(name);
+}
+
+void StartedNode::complete(Options& options) const {
+  const hosts::NodePlace& place = link_->order().places.front();
+  if (place.slots > 0) options.nproc = {ProcessCount::Kind::kNumber, place.slots};
+  options.node_rank = place.node_rank;
+  if (link_->order().joins_ours) options.is_host = false;
+  // Where an endpoint on one of the hosts was named, that one runs the rendezvous, whatever its
+  // rank.
+  options.node_rank_is_slurms = true;
+}
+
+void StartedNode::complete(JobPlan& plan) const {
+  const std::string& name = link_->host();
+  plan.spec.host = name.substr(name.rfind('@') + 1);  // npos + 1 is 0.
+  plan.spec.tells_waiting = false;                    // The launcher does, for all nodes.
+}
+
+void StartedNode::watch(asio::io_context& io) {
+  link_->watch(io, {.on_signal = [](int signal) { ::kill(::getpid(), signal); },
+                    .on_hang_up = [] { ::kill(::getpid(), SIGHUP); }});
+}
+
+void StartedNode::tell_end(int exit_code, const std::string& summary, const std::string& report,
+                           const std::string& error) const {
+  link_->report({.kind = hosts::NodeReport::Kind::kEnded,
+                 .host = link_->host(),
+                 .exit_code = exit_code,
+                 .summary = summary,
+                 .report = report,
+                 .error = error});
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,319 @@
+// ddp-run --hosts: over a real sshd, and over other launch agents.
+#include <signal.h>
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+#include "tests/process/ddp_run_fixture.h"
+#include "tests/support/sshd.h"
+
+namespace ddp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+// Of a child of `parent` with this name; 0 if there is none.
+pid_t child_of(pid_t parent, const std::string& name, const std::string& argument = "") {
+  const std::string children = read_proc(parent, "task/" + std::to_string(parent) + "/children");
+  std::istringstream pids(children);
+  for (pid_t pid = 0; pids >> pid;) {
+    const bool fits =
+        argument.empty() || read_proc(pid, "cmdline").find(argument) != std::string::npos;
+    if (process_name(pid) == name && fits) return pid;
+  }
+  return 0;
+}
+
+class DdpRunHosts : public DdpRunTest {
+ protected:
+  // What nodes need to know of the test, since ssh passes nothing on.
+  Arguments on(const std::string& hosts, const Arguments& more) {
+    Arguments arguments{"--hosts", hosts, "-x", "OUT", "-x", "TMPDIR", "--shutdown-timeout", "5"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  static Arguments shell(const std::string& script, const Arguments& more = {}) {
+    Arguments arguments{"--no-python", "sh", "-c", script};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  std::string read(const std::string& name) const { return folder_.read(name); }
+};
+
+class DdpRunSsh : public DdpRunHosts {
+ protected:
+  DdpRunSsh() : sshd_("DDP_TEST_JOB=" + mark_) {}
+
+  std::map<std::string, std::string> with_ssh() const { return {{"PATH", sshd_.search_path()}}; }
+  Process& start_on(const std::string& hosts, const Arguments& more) {
+    return start(on(hosts, more), with_ssh());
+  }
+  Finished run_on(const std::string& hosts, const Arguments& more) {
+    return run_job(on(hosts, more), with_ssh());
+  }
+  // Two workers that run until they are stopped.
+  Process& start_sleepers(const Arguments& flags = {}) {
+    Arguments more = flags;
+    const Arguments program = shell("echo up > $OUT/up.$RANK; exec sleep 600");
+    more.insert(more.end(), program.begin(), program.end());
+    Process& job = start_on("hosta,hostb", more);
+    file("up.0");
+    file("up.1");
+    return job;
+  }
+
+  Sshd sshd_;
+};
+
+TEST_F(DdpRunSsh, TwoHostsAreOneWorld) {
+  const Finished done =
+      run_on("hosta,hostb:2", shell("echo $RANK of $WORLD_SIZE, node $GROUP_RANK in $PWD, "
+                                    "ssh to $(echo $SSH_CONNECTION | cut -d' ' -f3) > $OUT/$RANK; "
+                                    "echo hello from $RANK"));
+  EXPECT_EQ(done.status, 0) << done.err << sshd_.log();
+  const std::string rest = " in " + folder_.path().string() + ", ssh to 127.0.0.";
+  EXPECT_EQ(read("0"), "0 of 3, node 0" + rest + "2\n");
+  EXPECT_EQ(read("1"), "1 of 3, node 1" + rest + "3\n");
+  EXPECT_EQ(read("2"), "2 of 3, node 1" + rest + "3\n");
+  EXPECT_THAT(done.out, AllOf(HasSubstr("[hosta:0]"), HasSubstr("[hostb:2]")));
+  EXPECT_EQ(std::count(done.out.begin(), done.out.end(), '\n'), 3) << done.out;
+}
+
+TEST_F(DdpRunSsh, ArgumentsAndVariablesArriveByteForByte) {
+  const std::string odd = "it's \"two\" $HOME `id` words\nand a line \\ \xC3\xA4*?";
+  Arguments arguments{"-x", "ODD=" + odd, "-x", "EMPTY="};
+  const Arguments program =
+      shell(R"(printf %s "$1$2$ODD$EMPTY" > $OUT/odd.$RANK)", {"x", odd, " "});
+  arguments.insert(arguments.end(), program.begin(), program.end());
+  const Finished done = run_on("hosta,hostb", arguments);
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(read("odd.0"), odd + " " + odd);
+  EXPECT_EQ(read("odd.1"), odd + " " + odd);
+}
+
+TEST_F(DdpRunSsh, TheStatusIsTheFailedWorkersAndThereIsOneReport) {
+  const Finished done = run_on(
+      "hosta,hostb", shell("if [ $RANK = 1 ]; then echo it broke >&2; exit 7; fi; exec sleep 600"));
+  EXPECT_EQ(done.status, 7);
+  EXPECT_THAT(done.err, HasSubstr("hostb"));
+  const std::size_t first = done.err.find("Root Cause");
+  EXPECT_NE(first, std::string::npos) << done.err;
+  EXPECT_EQ(done.err.find("Root Cause", first + 1), std::string::npos) << done.err;
+}
+
+TEST_F(DdpRunSsh, AHostThatCannotBeReachedIsNamedAndTheOthersEnd) {
+  const Finished done = run_on("hosta,gone", shell("exec sleep 600"));
+  EXPECT_EQ(done.status, 67);
+  EXPECT_THAT(done.err, HasSubstr("host gone cannot be reached: ssh ended with status 255: ssh: "
+                                  "connect to host 127.0.0.4 port " +
+                                  std::to_string(sshd_.port()) + ": Connection refused"));
+}
+
+TEST_F(DdpRunSsh, TheJobGoesOnWithoutAHostThatItDoesNotNeed) {
+  const Finished done = run_on("hosta,gone", [] {
+    Arguments arguments{"--nnodes", "1:2", "--last-call", "0"};
+    const Arguments program = shell("echo $WORLD_SIZE > $OUT/world");
+    arguments.insert(arguments.end(), program.begin(), program.end());
+    return arguments;
+  }());
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(read("world"), "1\n");
+  EXPECT_THAT(done.err, AllOf(HasSubstr("host gone cannot be reached"),
+                              HasSubstr("going on with 1 of 2 hosts (--nnodes 1:2)")));
+}
+
+TEST_F(DdpRunSsh, AWrongKeyIsNamed) {
+  const Finished done = run_on("stranger", shell("true"));
+  EXPECT_EQ(done.status, 67);
+  EXPECT_THAT(done.err, AllOf(HasSubstr("host stranger cannot be reached"),
+                              HasSubstr("Permission denied (publickey)")));
+}
+
+TEST_F(DdpRunSsh, AProgramThatIsNotThere) {
+  const Finished done = run_on("hosta,hostb", {"--no-python", "/no/such/program"});
+  EXPECT_EQ(done.status, 127);
+  EXPECT_THAT(done.err, HasSubstr("/no/such/program: there is no such program"));
+}
+
+TEST_F(DdpRunSsh, OneCtrlCEndsAll) {
+  Process& job = start_sleepers();
+  job.kill(SIGINT);
+  EXPECT_EQ(job.wait(), 130) << job.err();
+  EXPECT_TRUE(is_gone());
+}
+
+TEST_F(DdpRunSsh, TheKilledLauncherTakesAllWithIt) {
+  Process& job = start_sleepers();
+  job.kill(SIGKILL);
+  EXPECT_EQ(job.wait(), 137);
+  EXPECT_TRUE(is_gone(kOthersLimit));
+}
+
+TEST_F(DdpRunSsh, AKilledSshEndsItsSide) {
+  Process& job = start_sleepers();
+  const pid_t ssh = child_of(job.pid(), "ssh", "hostb");
+  ASSERT_GT(ssh, 1);
+  ::kill(ssh, SIGKILL);
+  EXPECT_EQ(job.wait(), 72) << job.err();
+  EXPECT_THAT(job.err(), HasSubstr("host hostb was lost: ssh was ended by signal 9 (SIGKILL)"));
+  EXPECT_TRUE(is_gone(kOthersLimit));
+}
+
+TEST_F(DdpRunSsh, AHostThatIsLostCanBeDoneWithout) {
+  Process& job = start_on("hosta,hostb", [] {
+    Arguments arguments{"--nnodes", "1:2", "--max-restarts", "1"};
+    const Arguments program =
+        shell("echo up > $OUT/up.$RANK; [ $WORLD_SIZE = 1 ] || exec sleep 600");
+    arguments.insert(arguments.end(), program.begin(), program.end());
+    return arguments;
+  }());
+  file("up.0");
+  file("up.1");
+  ::kill(child_of(job.pid(), "ssh", "hostb"), SIGKILL);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("host hostb was lost"), HasSubstr("going on with 1 of 2")));
+}
+
+// ---- other launch agents ----
+
+class DdpRunLaunchAgent : public DdpRunHosts {
+ protected:
+  // A launch agent that runs the program here and writes down who has called it for which host.
+  std::string agent(const std::string& before = "") {
+    return folder_.script("agent", "host=$1\nshift\necho $host $PPID >> " +
+                                       (folder_.path() / "started").string() + "\n" + before +
+                                       "\nexec \"$@\"\n");
+  }
+  static std::string many(int count) {
+    std::string hosts;
+    for (int i = 0; i < count; ++i) hosts += (i == 0 ? "n" : ",n") + std::to_string(i);
+    return hosts;
+  }
+  Arguments by(const std::string& agent, const Arguments& more) {
+    Arguments arguments{"--launch-agent", agent};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  // Host to process number of who started it.
+  std::map<std::string, pid_t> starters() const {
+    std::map<std::string, pid_t> found;
+    std::istringstream lines(read("started"));
+    std::string host;
+    for (pid_t pid = 0; lines >> host >> pid;) found[host] = pid;
+    return found;
+  }
+};
+
+TEST_F(DdpRunLaunchAgent, TakesTheHostWhereTheTemplateHasIt) {
+  const Finished done = run_job(on("a,b", by(agent("[ \"$1\" = -- ] && shift") + " {host} --",
+                                             shell("echo $RANK $GROUP_RANK > $OUT/$RANK"))));
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(read("0"), "0 0\n");
+  EXPECT_EQ(read("1"), "1 1\n");
+  EXPECT_EQ(starters().size(), 2u);
+}
+
+TEST_F(DdpRunLaunchAgent, WhatALoginPrintsIsPassedOn) {
+  const Finished done =
+      run_job(on("a", by(agent("printf 'welcome to a'; echo be careful >&2"), shell("echo x"))));
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.out, testing::StartsWith("welcome to a\n"));
+  EXPECT_THAT(done.err, HasSubstr("be careful"));
+}
+
+TEST_F(DdpRunLaunchAgent, OneThatFailsIsNamedWithWhatItSaid) {
+  const Finished done =
+      run_job(on("a,b", by(agent("[ $host = a ] || { echo no pod b >&2; exit 9; }"),
+                           shell("exec sleep 600"))));
+  EXPECT_EQ(done.status, 67);
+  EXPECT_THAT(done.err, HasSubstr("host b cannot be reached: agent ended with status 9: no pod b"));
+}
+
+TEST_F(DdpRunLaunchAgent, OneThatDoesNotExist) {
+  const Finished done = run_job(on("a", by("/no/agent", shell("true"))));
+  EXPECT_EQ(done.status, 67);
+  EXPECT_THAT(done.err, HasSubstr("/no/agent cannot be started: No such file"));
+}
+
+TEST_F(DdpRunLaunchAgent, OneThatHangsIsGivenUp) {
+  const Finished done =
+      run_job(on("a", by(agent("exec sleep 600"), {"--join-timeout", "1", "--no-python", "true"})));
+  EXPECT_EQ(done.status, 67);
+  EXPECT_THAT(done.err, HasSubstr("ddp-run did not start there within 1 s (--join-timeout)"));
+}
+
+TEST_F(DdpRunLaunchAgent, FortyHostsAreStartedAsATree) {
+  const Finished done =
+      run_job(on(many(40), by(agent(), shell("echo $WORLD_SIZE $GROUP_RANK > $OUT/$RANK"))));
+  EXPECT_EQ(done.status, 0) << done.err;
+  for (int rank = 0; rank < 40; ++rank) {
+    EXPECT_EQ(read(std::to_string(rank)), "40 " + std::to_string(rank) + "\n");
+  }
+  std::map<pid_t, int> started;
+  for (const auto& [host, starter] : starters()) ++started[starter];
+  EXPECT_EQ(starters().size(), 40u);
+  EXPECT_EQ(started.size(), 9u) << "the launcher and eight hosts with two places";
+  int most = 0;
+  for (const auto& [starter, count] : started) most = std::max(most, count);
+  EXPECT_EQ(most, 32);
+}
+
+TEST_F(DdpRunLaunchAgent, ATreeEndsWithOneSignal) {
+  Process& job = start(on(many(34), by(agent(), shell("echo up > $OUT/up.$RANK; exec sleep 600"))));
+  for (int rank = 0; rank < 34; ++rank) file("up." + std::to_string(rank));
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143) << job.err();
+  EXPECT_TRUE(is_gone());
+}
+
+TEST_F(DdpRunLaunchAgent, AnotherHostTakesThePlaceOfOneThatWasToStartOthers) {
+  // n0 was to start n1.
+  Arguments arguments = by(agent("[ $host != n0 ] || { echo down >&2; exit 1; }"),
+                           {"--nnodes", "30:33", "--last-call", "0"});
+  const Arguments program = shell("echo up > $OUT/up.$RANK");
+  arguments.insert(arguments.end(), program.begin(), program.end());
+  const Finished done = run_job(on(many(33), arguments));
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("host n0 cannot be reached: agent ended with status 1: down"));
+  EXPECT_TRUE(starters().contains("n1"));
+}
+
+TEST_F(DdpRunLaunchAgent, LinesOfAllHostsStayWhole) {
+  constexpr int kHosts = 4, kLines = 500;
+  const Finished done = run_job(on(
+      many(kHosts),
+      by(agent(), shell(R"(i=0; pad=$(printf '%3000s' '' | tr ' ' $RANK))"
+                        R"(; while [ $i -lt 500 ]; do echo "<$RANK $i $pad>"; i=$((i + 1)); done)"
+                        R"(; printf '<%s last>' $RANK)"))));
+  EXPECT_EQ(done.status, 0) << done.err;
+  std::map<char, int> next;
+  std::istringstream lines(done.out);
+  int last = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t begin = line.find('<');
+    ASSERT_NE(begin, std::string::npos) << line.substr(0, 100);
+    const char rank = line[begin + 1];
+    if (line.ends_with(" last>")) {
+      ++last;
+      continue;
+    }
+    const std::string expected = "<" + std::string(1, rank) + " " + std::to_string(next[rank]++) +
+                                 " " + std::string(3'000, rank) + ">";
+    ASSERT_EQ(line.substr(begin), expected);
+  }
+  EXPECT_EQ(last, kHosts);
+  for (int rank = 0; rank < kHosts; ++rank) EXPECT_EQ(next[static_cast<char>('0' + rank)], kLines);
+}
+
+TEST_F(DdpRunHosts, ThisMachineNeedsNoLaunchAgent) {
+  const Finished done = run_job(on("localhost:2", shell("echo $WORLD_SIZE > $OUT/$RANK")));
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(read("1"), "2\n");
+}
+
+}  // namespace
+}  // namespace ddp::test
