@@ -40,10 +40,10 @@ struct FailureStatus {
   Round round = kNoRound;
   std::string text;  // One line: "rank 1 on n2 failed: signal 9 (SIGKILL)".
   std::string host;
-  int rank = -1;       // -1: of no single worker.
-  int exit_code = 0;   // 0 where a signal ended it.
-  int signal = 0;      // 0 where it exited.
-  std::string cause;   // Empty if nothing is known.
+  int rank = -1;         // -1: of no single worker.
+  int exit_code = 0;     // 0 where a signal ended it.
+  int signal = 0;        // 0 where it exited.
+  std::string cause;     // Empty if nothing is known.
   std::string log_path;  // Empty without log files.
 };
 
@@ -57,12 +57,12 @@ struct JobStatus {
   int max_nodes = 1;
   int restarts = 0;
   int max_restarts = 0;
-  std::uint64_t failures = 0;   // Reported so far, in all rounds that this daemon has seen.
-  std::int64_t best_step = -1;  // The largest that was ever reported.
+  std::uint64_t failures = 0;     // Reported so far, in all rounds that this daemon has seen.
+  std::int64_t best_step = -1;    // The largest that was ever reported.
   std::vector<NodeStatus> nodes;  // Connected ones and lost members; members first, by their rank.
   // The root cause of the last round that failed; nothing if none has.
   std::optional<FailureStatus> first_failure;
-  std::string waiting_for;  // A sentence: for what no round begins, ends or goes on; or empty.
+  std::string waiting_for;       // A sentence: for what no round begins, ends or goes on; or empty.
   std::optional<int> exit_code;  // Of a finished job.
   std::string summary;           // Likewise.
 };

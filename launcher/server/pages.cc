@@ -37,8 +37,7 @@ void add_store(const StoreFigures& store, MetricsText& out) {
   out.single("ddp_store_waits", "gauge", "Store clients that wait for keys.", store.waits);
   out.single("ddp_store_received_bytes_total", "counter", "Bytes of requests received.",
              store.received_bytes);
-  out.single("ddp_store_requests_total", "counter", "Store requests served.",
-             store.all_requests());
+  out.single("ddp_store_requests_total", "counter", "Store requests served.", store.all_requests());
   out.family("ddp_store_operations_total", "counter", "Store requests served, by operation.");
   for (std::size_t op = 0; op < store.requests.size(); ++op) {
     if (store.requests[op] == 0) continue;
@@ -91,19 +90,16 @@ void add_nodes(const std::vector<JobStatus>& jobs, MetricsText& out) {
     for (const JobStatus& job : jobs) {
       for (const NodeStatus& node : job.nodes) {
         if (!node.connected() || job.exit_code) continue;
-        out.sample({{"job", job.job_id}, {"node", node.node_id}, {"host", node.host}},
-                   value(node));
+        out.sample({{"job", job.job_id}, {"node", node.node_id}, {"host", node.host}}, value(node));
       }
     }
   };
-  gauge("ddp_node_workers", "Workers of the node.", [](const NodeStatus& node) {
-    return node.nproc;
-  });
+  gauge("ddp_node_workers", "Workers of the node.",
+        [](const NodeStatus& node) { return node.nproc; });
   gauge("ddp_node_group_rank", "Its rank among the nodes of the round; -1: not in it.",
         [](const NodeStatus& node) { return node.group_rank; });
-  gauge("ddp_node_silence_seconds", "Time since its last message.", [](const NodeStatus& node) {
-    return static_cast<double>(node.silent.count()) / 1'000;
-  });
+  gauge("ddp_node_silence_seconds", "Time since its last message.",
+        [](const NodeStatus& node) { return static_cast<double>(node.silent.count()) / 1'000; });
   gauge("ddp_node_step", "Largest step of the round that its workers have reported; -1: none.",
         [](const NodeStatus& node) { return node.step; });
   gauge("ddp_node_steps_per_second", "Over the last second or more.",
