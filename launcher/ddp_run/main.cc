@@ -38,8 +38,8 @@ namespace {
 
 using namespace ddp;  // NOLINT(google-build-using-namespace): a main file.
 
-// Of a node's tasks in a SLURM step, the first one speaks for all. `node`: where another ddp-run has
-// started this one; null: a person or a script has.
+// Of a node's tasks in a SLURM step, the first one speaks for all. `node`: where another ddp-run
+// has started this one; null: a person or a script has.
 int fail(const Error& error, const run::Options& options, const run::StartedNode* node = nullptr) {
   if (node != nullptr) {
     node->tell_end(run::exit_code_of(error), error.message, "", "");
