@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <utility>
 
 #include "common/config/rdzv_token.h"
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/flags_access.h"
 #include "launcher/hosts/launcher.h"
 
 namespace ddp::run {
@@ -98,8 +100,9 @@ Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
   order.environment.insert(order.environment.end(), options.exports.begin(), options.exports.end());
   config::JobSpec& spec = plan.job.spec;
   // By which the rendezvous knows the hosts; it goes with the order, not in an argument.
-  const char* given = std::getenv(config::kTokenVariable);
-  spec.rdzv_token = given != nullptr ? Secret(given) : config::make_token();
+  auto given = job_token(options);
+  if (!given) return given.error();
+  spec.rdzv_token = given->empty() ? config::make_token() : std::move(*given);
   order.environment.emplace_back(config::kTokenVariable, std::string(spec.rdzv_token.reveal()));
   // As random as the mark, and no part of what has to stay unknown.
   spec.job_id = options.job_id.value_or(hosts::make_mark().substr(9, 16));

@@ -139,6 +139,7 @@ int run_as_started() {
   run::StartedNode* node = std::get<0>(started).get();
   auto options = run::parse_flags(node->arguments(), run::StartedNode::environment);
   if (!options) return fail(options.error(), {}, node);
+  config::forget_token_variable();
   const auto machine = run::Machine::this_one(run::StartedNode::environment);
   return run_node(std::move(*options), machine, node->arguments(), node);
 }
