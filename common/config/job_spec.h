@@ -68,8 +68,8 @@ struct JobSpec {
   // When the workers are to write a checkpoint and, once it is written, to stop, in milliseconds
   // since 1970; 0: never.
   std::int64_t checkpoint_at_ms = 0;
-  // Signals for the agent come from its ddp-run alone (forwarded_signal.h); those that somebody else
-  // sends to it are copies, since SLURM signals every process of a step.
+  // Signals for the agent come from its ddp-run alone (forwarded_signal.h); those that somebody
+  // else sends to it are copies, since SLURM signals every process of a step.
   bool signals_from_launcher = false;
   int usable_cores = 0;  // Of this node, for its workers; 0: the agent counts them.
   // CUDA_VISIBLE_DEVICES of the workers; empty: what they inherit.

@@ -21,7 +21,7 @@ using hosts::NodeReport;
 using Stream = hosts::Launcher::Stream;
 
 constexpr Duration kPatience{10'000};
-constexpr Duration kNoticePeriod{5'000};
+constexpr Duration kWaitingNoticePeriod{5'000};
 
 bool means_to_ignore(int signal) {
   struct sigaction current {};
@@ -111,7 +111,7 @@ void HostsRun::on_line(Stream stream, std::string_view line) {
 void HostsRun::say(const std::string& text) { error_.write("ddp-run: " + text + "\n"); }
 
 void HostsRun::tell_unreached_later() {
-  notice_.after(kNoticePeriod, [this] {
+  notice_.after(kWaitingNoticePeriod, [this] {
     if (unreached_.empty() || finish_ || failure_ || interrupted_by_ != 0) return;
     say(fmt::format("{} of {} hosts are reached; waiting for {}",
                     plan_.order.places.size() - unreached_.size(), plan_.order.places.size(),

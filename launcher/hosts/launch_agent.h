@@ -26,6 +26,8 @@ class LaunchAgent {
   std::string name() const;
   bool is_default() const { return words_.empty(); }
 
+  bool operator==(const LaunchAgent&) const = default;
+
  private:
   std::string text_;
   std::vector<std::string> words_;

@@ -29,6 +29,12 @@ inline std::string config_file() {
   return path;
 }
 
+inline std::string host_file() {
+  static const test::TempDir folder;
+  static const std::string path = folder.write("hosts", "node0\nnode1 slots=4\n");
+  return path;
+}
+
 inline const std::string kNodes = "not a number of nodes; write N or MIN:MAX, for example 2 or 2:4";
 inline const std::string kSeconds0 = "not a number of seconds from 0; write for example 60 or 0.5";
 inline const std::string kSeconds = "not a number of seconds above 0; write for example 60 or 0.5";
@@ -74,6 +80,16 @@ inline const std::vector<FlagRow> kFlagRows{
     {"tls-cert", "n.pem", "tls-ce", "", "", {"--tls-key=k", "--tls-ca=c"}, false, true},
     {"tls-key", "n.key", "tls-k", "", "", {"--tls-cert=n", "--tls-ca=c"}, false, true},
     {"tls-ca", "ca.pem", "tls-ca", "", "", {"--tls-cert=n", "--tls-key=k"}, false, true},
+    // Other machines.
+    {"hosts", "node0,node1:4", "hosts"},
+    {"hostfile", host_file(), "hostf"},
+    {"launch-agent", "pdsh {host}", "lau", "", "", {"--hosts=a"}},
+    {"export",
+     "NAME=7",
+     "exp",
+     "=7",
+     "no variable's name; write NAME or NAME=VALUE",
+     {"--hosts=a"}},
     // The program.
     {"module", "", "mod"},
     {"no-python", "", "no-p"},
