@@ -69,7 +69,8 @@ class Job:
     def __init__(self, folder, recipe, mode, nodes, undisturbed=False):
         folder.mkdir()
         self.folder, self.nodes_asked = folder, nodes
-        flags = ["--max-restarts", "5", "--nproc-per-node", str(2 // nodes)]
+        # A kill may hit before the first step, too.
+        flags = ["--max-restarts", "5", "--restart-on-start-failure", "--nproc-per-node", str(2 // nodes)]
         if nodes == 1:
             flags += ["--standalone"]
         else:

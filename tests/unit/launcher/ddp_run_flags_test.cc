@@ -1,4 +1,5 @@
 #include "launcher/ddp_run/flag_table.h"
+#include "tests/unit/launcher/ddp_run_flag_rows.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
 namespace ddp::run {
@@ -258,7 +259,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--qqqqqqqqqqqqqq", "a"},
               2,
               "--qqqqqqqqqqqqqq: there is no such flag; --help lists them all"},
-        Wrong{{"-x", "a"}, 2, "-x: there is no such flag; --help lists them all"},
+        Wrong{{"-y", "a"}, 2, "-y: there is no such flag; --help lists them all"},
         Wrong{{"--rdzv", "a"},
               2,
               "--rdzv: could be --rdzv-endpoint, --rdzv-id, --rdzv-backend, --rdzv-conf, "
@@ -349,15 +350,26 @@ TEST(Help, ListsEveryFlagWithinTheTerminal) {
 }
 
 // Each example is a line that is understood, as it stands in the text.
+// As a shell takes them: blanks between double quotes belong to a word.
+Arguments words_of(std::string_view line) {
+  Arguments words(1);
+  bool is_quoted = false;
+  for (const char c : line) {
+    if (c == '"') {
+      is_quoted = !is_quoted;
+    } else if (c == ' ' && !is_quoted) {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
 TEST(Help, ExamplesWork) {
   for (const Flag& flag : all_flags()) {
     if (flag.example.empty() || flag.name == "config") continue;  // There is no such file here.
-    Arguments arguments;
-    std::string_view rest = flag.example;
-    while (!rest.empty()) {
-      arguments.emplace_back(rest.substr(0, rest.find(' ')));
-      rest.remove_prefix(std::min(rest.size(), arguments.back().size() + 1));
-    }
+    Arguments arguments = words_of(flag.example);
     const bool whole_line = arguments.front() == "ddp-run";
     if (whole_line) arguments.erase(arguments.begin());
     if (!whole_line) arguments.push_back("train.py");
@@ -365,6 +377,10 @@ TEST(Help, ExamplesWork) {
     if (flag.name == "nnodes" || flag.name == "node-rank") {
       arguments.insert(arguments.begin(), {"--nnodes", "2:4", "--rdzv-endpoint", "node0"});
     }
+    if (flag.name == "launch-agent" || flag.name == "export") {
+      arguments.insert(arguments.begin(), {"--hosts", "node0"});
+    }
+    if (flag.name == "hostfile") arguments[1] = host_file();
     const auto options = parse(arguments);
     EXPECT_TRUE(options) << flag.example << ": " << (options ? "" : options.error().message);
   }

@@ -17,8 +17,8 @@ class StorePythonTest : public testing::Test {
     if (!has_torch()) GTEST_SKIP() << kPython << " cannot import torch.distributed";
     const char* const bin = ::getenv("DDP_BIN_DIR");
     ASSERT_NE(bin, nullptr) << "DDP_BIN_DIR is not set";
-    daemon_ = std::make_unique<Process>(
-        std::vector<std::string>{std::string(bin) + "/ddp-rendezvous", "--port", "0"});
+    daemon_ = std::make_unique<Process>(std::vector<std::string>{
+        std::string(bin) + "/ddp-rendezvous", "--bind", "127.0.0.1", "--port", "0"});
     ASSERT_TRUE(daemon_->prints("\n")) << daemon_->err();
     const std::string out = daemon_->out();
     port_ = out.substr(out.rfind(':') + 1);
