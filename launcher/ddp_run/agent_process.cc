@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -14,11 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/descriptor_limit.h"
 #include "common/base/signal_name.h"
+#include "common/base/spawn_settings.h"
 #include "common/config/forwarded_signal.h"
-
-extern char** environ;
 
 namespace ddp::run {
 namespace {
@@ -62,44 +59,20 @@ Result<UniqueFd> memory_file(std::string_view text) {
   return fd;
 }
 
-// What posix_spawn wants to know, released at the end.
-class SpawnSettings {
- public:
-  SpawnSettings(int job_fd, int result_fd, int coordinator_fd, int tasks_fd,
-                int checkpoint_signal) {
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, job_fd, kJobFd);
-    ::posix_spawn_file_actions_adddup2(&actions, result_fd, kResultFd);
-    ::posix_spawn_file_actions_adddup2(&actions, coordinator_fd, kCoordinatorFd);
-    if (tasks_fd >= 0) ::posix_spawn_file_actions_adddup2(&actions, tasks_fd, kTasksFd);
-    ::posix_spawnattr_init(&attributes);
-    ::posix_spawnattr_setflags(
-        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    ::posix_spawnattr_setpgroup(&attributes, 0);
-    sigset_t set;
-    // The agent unblocks them when it has handlers.
-    ::sigemptyset(&set);
-    if (checkpoint_signal != 0) ::sigaddset(&set, checkpoint_signal);
-    for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) ::sigaddset(&set, number);
-    ::posix_spawnattr_setsigmask(&attributes, &set);
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGPIPE);
-    ::posix_spawnattr_setsigdefault(&attributes, &set);
-  }
-  ~SpawnSettings() {
-    ::posix_spawnattr_destroy(&attributes);
-    ::posix_spawn_file_actions_destroy(&actions);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-};
-
 Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int coordinator_fd,
                     int tasks_fd, int checkpoint_signal) {
-  const SpawnSettings settings(job_fd, result_fd, coordinator_fd, tasks_fd, checkpoint_signal);
+  SpawnSettings settings(POSIX_SPAWN_SETPGROUP);
+  settings.give(job_fd, kJobFd);
+  settings.give(result_fd, kResultFd);
+  settings.give(coordinator_fd, kCoordinatorFd);
+  if (tasks_fd >= 0) settings.give(tasks_fd, kTasksFd);
+  // The agent unblocks them when it has handlers.
+  sigset_t blocked;
+  ::sigemptyset(&blocked);
+  if (checkpoint_signal != 0) ::sigaddset(&blocked, checkpoint_signal);
+  for (int number = SIGRTMIN; number <= SIGRTMAX; ++number) ::sigaddset(&blocked, number);
+  settings.block(blocked);
+  settings.set_default({SIGPIPE});
   std::vector<std::string> arguments{program,
                                      "--job-fd",
                                      std::to_string(kJobFd),
@@ -110,13 +83,8 @@ Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int c
   if (tasks_fd >= 0) {
     arguments.insert(arguments.end(), {"--tasks-fd", std::to_string(kTasksFd)});
   }
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
   pid_t pid = 0;
-  const DescriptorLimitOfStart limit;
-  const int error = ::posix_spawn(&pid, program.c_str(), &settings.actions, &settings.attributes,
-                                  argv.data(), environ);
+  const int error = settings.spawn(pid, std::move(arguments));
   if (error == ENOENT) {
     return make_error(Errc::kNotFound, "{}: there is no such program; it belongs beside ddp-run",
                       program);

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,9 +13,7 @@
 #include <asio/buffer.hpp>
 #include <asio/write.hpp>
 
-#include "common/base/descriptor_limit.h"
-
-extern char** environ;
+#include "common/base/spawn_settings.h"
 
 namespace ddp::hosts {
 namespace {
@@ -36,54 +33,23 @@ Result<Pipe> make_pipe() {
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// What posix_spawn wants to know, released at the end.
-class SpawnSettings {
- public:
-  SpawnSettings(int input, int output, int error) {
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, error, STDERR_FILENO);
-    ::posix_spawnattr_init(&attributes);
-    ::posix_spawnattr_setflags(&attributes,
-                               POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::posix_spawnattr_setsigmask(&attributes, &set);
-    for (const int signal : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) {
-      ::sigaddset(&set, signal);
-    }
-    ::posix_spawnattr_setsigdefault(&attributes, &set);
-  }
-  ~SpawnSettings() {
-    ::posix_spawnattr_destroy(&attributes);
-    ::posix_spawn_file_actions_destroy(&actions);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-};
-
 // Descriptors that dup2() puts at 0 to 2 must not lie there already.
 UniqueFd moved_up(UniqueFd fd) {
   constexpr int kFirst = 10;
   return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
 }
 
-Result<pid_t> spawn(const std::vector<std::string>& argv, const SpawnSettings& settings) {
-  std::vector<std::string> words = argv;
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
+Result<pid_t> spawn(const std::vector<std::string>& argv, int input, int output, int error) {
+  SpawnSettings settings(POSIX_SPAWN_SETSID);
+  settings.give(input, STDIN_FILENO);
+  settings.give(output, STDOUT_FILENO);
+  settings.give(error, STDERR_FILENO);
+  settings.set_default({SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1});
   pid_t pid = 0;
-  const DescriptorLimitOfStart limit;
-  const int error = ::posix_spawnp(&pid, pointers[0], &settings.actions, &settings.attributes,
-                                   pointers.data(), environ);
-  if (error == 0) return pid;
-  return make_error(error == ENOENT ? Errc::kNotFound : Errc::kIo, "{} cannot be started: {}",
-                    argv[0], std::generic_category().message(error));
+  const int failure = settings.spawn(pid, argv);
+  if (failure == 0) return pid;
+  return make_error(failure == ENOENT ? Errc::kNotFound : Errc::kIo, "{} cannot be started: {}",
+                    argv[0], std::generic_category().message(failure));
 }
 
 }  // namespace
@@ -100,7 +66,7 @@ Result<std::shared_ptr<HostProcess>> HostProcess::start(asio::io_context& io,
   const UniqueFd input = moved_up(std::move(pipes[0].read_end));
   const UniqueFd output = moved_up(std::move(pipes[1].write_end));
   const UniqueFd error = moved_up(std::move(pipes[2].write_end));
-  const auto pid = spawn(argv, SpawnSettings(input.get(), output.get(), error.get()));
+  const auto pid = spawn(argv, input.get(), output.get(), error.get());
   if (!pid) return pid.error();
   // The child is not reaped yet, so the number is certainly its own.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));

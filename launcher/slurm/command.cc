@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,40 +12,14 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
+#include "common/base/spawn_settings.h"
 #include "common/base/unique_fd.h"
-
-extern char** environ;
 
 namespace ddp::slurm {
 namespace {
 
 constexpr Duration kLimit{60'000};
 constexpr std::size_t kMaxInput = 32u << 10;  // Fits into a pipe.
-
-struct SpawnSettings {
-  SpawnSettings(int input, int output) {
-    ::posix_spawn_file_actions_init(&actions);
-    ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-    ::posix_spawn_file_actions_adddup2(&actions, output, STDERR_FILENO);
-    ::posix_spawnattr_init(&attributes);
-    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::posix_spawnattr_setsigmask(&attributes, &set);
-    for (const int number : {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT}) ::sigaddset(&set, number);
-    ::posix_spawnattr_setsigdefault(&attributes, &set);
-  }
-  ~SpawnSettings() {
-    ::posix_spawnattr_destroy(&attributes);
-    ::posix_spawn_file_actions_destroy(&actions);
-  }
-  SpawnSettings(const SpawnSettings&) = delete;
-  SpawnSettings& operator=(const SpawnSettings&) = delete;
-
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-};
 
 struct Pipe {
   UniqueFd read_end, write_end;
@@ -87,14 +60,13 @@ Result<FinishedCommand> run_command(const std::vector<std::string>& command,
     return make_error(Errc::kIo, "{}: no pipe: {}", command.front(),
                       std::generic_category().message(errno));
   }
-  std::vector<std::string> words = command;
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const SpawnSettings settings(in.read_end.get(), out.write_end.get());
+  SpawnSettings settings;
+  settings.give(in.read_end.get(), STDIN_FILENO);
+  settings.give(out.write_end.get(), STDOUT_FILENO);
+  settings.give(out.write_end.get(), STDERR_FILENO);
+  settings.set_default({SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT});
   pid_t pid = 0;
-  const int error = ::posix_spawnp(&pid, argv.front(), &settings.actions, &settings.attributes,
-                                   argv.data(), environ);
+  const int error = settings.spawn(pid, command);
   if (error != 0) {
     return make_error(error == ENOENT ? Errc::kNotFound : Errc::kIo, "{}",
                       error == ENOENT
