@@ -63,11 +63,13 @@ class CheckpointKill : public DdpRunTest {
     return *jobs_.back();
   }
 
-  // Of this test's jobs. Those that write, not the shell that starts them.
+  // Of this test's jobs. Those that write, not the shell that starts them: that has the script's
+  // name too, and no environment for a moment while it becomes the writer.
   std::vector<pid_t> writers() const {
     std::vector<pid_t> found;
     for (const pid_t pid : alive("ddp-checkpoint")) {
-      if (read_proc(pid, "environ").find(config::kSnapshotWriterMark) != std::string::npos) {
+      if (program_file(pid).filename() == "ddp-checkpoint" &&
+          read_proc(pid, "environ").find(config::kSnapshotWriterMark) != std::string::npos) {
         found.push_back(pid);
       }
     }

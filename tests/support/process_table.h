@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <dirent.h>
@@ -42,6 +44,12 @@ inline std::string process_name(pid_t pid) {
   std::string name = read_proc(pid, "comm");
   if (name.ends_with('\n')) name.pop_back();
   return name;
+}
+
+// The file whose program it runs; of a script, its interpreter's. Empty: it has ended.
+inline std::filesystem::path program_file(pid_t pid) {
+  std::error_code ended;
+  return std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", ended);
 }
 
 }  // namespace ddp::test
