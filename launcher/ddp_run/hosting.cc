@@ -84,6 +84,7 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, Jo
   options.tls = *tls;
   // By which the other nodes of a SLURM step tell this daemon from another job's.
   options.pages["/job"] = plan.spec.job_id + "\n";
+  if (!plan.sealed_token.empty()) options.pages["/token"] = plan.sealed_token + "\n";
   if (!plan.step_ports.empty()) return host_in_step(io, plan, options);
   if (!plan.outside_address.empty() && probe(io, plan.spec, *tls, plan.outside_address)) {
     plan.spec.coordinator_host = plan.outside_address;

@@ -26,6 +26,9 @@ struct JobPlan {
   // The ports at which the rendezvous of a SLURM step may be, the first free one of its first node:
   // spec's coordinator is to be filled in. Empty: it is where spec says.
   std::vector<int> step_ports;
+  // spec's token as the rendezvous shows it to the other nodes of a SLURM step; empty: they have
+  // it.
+  std::string sealed_token;
   // The task of srun that this process is.
   std::optional<slurm::Step> step;
   bool requeue = false;  // A run that is stopped to go on later is put back into SLURM's queue.

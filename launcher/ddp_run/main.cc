@@ -30,6 +30,7 @@
 #include "launcher/ddp_run/status_command.h"
 #include "launcher/ddp_run/step_rendezvous.h"
 #include "launcher/ddp_run/step_run.h"
+#include "launcher/ddp_run/step_token.h"
 #include "launcher/ddp_run/supervisor.h"
 #include "launcher/ddp_run/terminal.h"
 #include "launcher/hosts/parent_link.h"
@@ -72,6 +73,7 @@ int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* n
     return status;
   };
   const UniqueFd place = run::wait_for_predecessor(plan.spec);
+  if (plan.host) run::make_step_token(plan);
   asio::io_context io(1);
   auto server = run::host_rendezvous(io, plan);  // Not with etcd: plan.host is false.
   if (!server) return end_early(server.error());

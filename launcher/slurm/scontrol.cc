@@ -40,6 +40,24 @@ std::string ask_node_address(const std::string& node) {
   return line ? std::string(field_of(*line, "NodeAddr")) : "";
 }
 
+std::string ask_munge_socket() {
+  const auto config = scontrol({"show", "config"});
+  return config ? munge_socket_in(*config) : "";
+}
+
+std::string munge_socket_in(std::string_view config) {
+  constexpr std::string_view kName = " AuthInfo ";
+  constexpr std::string_view kNext = " AuthType ";
+  constexpr std::string_view kSocket = "socket=";
+  const std::size_t begin = config.find(kName);
+  if (begin == std::string_view::npos) return "";
+  const std::string_view setting = config.substr(begin, config.find(kNext, begin) - begin);
+  const std::size_t at = setting.find(kSocket);
+  if (at == std::string_view::npos) return "";
+  const std::string_view path = setting.substr(at + kSocket.size());
+  return std::string(path.substr(0, path.find_first_of(" ,")));
+}
+
 std::string_view field_of(std::string_view line, std::string_view name) {
   while (!line.empty()) {
     const std::string_view word = line.substr(0, line.find(' '));

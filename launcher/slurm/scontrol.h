@@ -24,8 +24,15 @@ std::optional<std::int64_t> ask_end_time(const Step& step);
 // knows; empty if scontrol cannot say.
 std::string ask_node_address(const std::string& node);
 
+// Where the MUNGE that SLURM itself uses listens, as its configuration names it (AuthInfo); empty
+// if it names none.
+std::string ask_munge_socket();
+
 // The value of NAME=value in a line of `scontrol show -o`; empty if it is not there.
 std::string_view field_of(std::string_view line, std::string_view name);
+// The socket in the line `AuthInfo = socket=PATH` of `scontrol show config`, whose line breaks have
+// become blanks.
+std::string munge_socket_in(std::string_view config);
 // "2026-11-22T12:34:56" in this machine's time zone.
 std::optional<std::int64_t> parse_time(const std::string& text);
 

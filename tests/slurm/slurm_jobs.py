@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -115,6 +116,23 @@ def two_steps_share_the_nodes(slurm, folder):
     check(found == [("0", "0", "0"), ("0", "1", "0"), ("1", "0", "1"), ("1", "1", "1")], output(folder))
 
 
+def strangers_are_kept_out_without_a_flag(slurm, folder):
+    """The nodes share a secret that MUNGE has carried; who has read only what the first node shows is refused."""
+    job = Job(slurm, folder, "srun", "-N2", DDP_RUN, *script(
+        "echo $RANK: $MASTER_ADDR $MASTER_PORT $TORCHELASTIC_RUN_ID > at.$RANK; while ! [ -s go ]; do sleep 0.05; done"))
+    wait_for_files(folder, ["at.0", "at.1"])
+    host, port, name = (folder / "at.0").read_text().split()[1:]
+    with urllib.request.urlopen(f"http://{host}:{port}/token", timeout=10) as page:
+        check(page.read().startswith(b"MUNGE:"), "the token's page is no sealed text")
+    stranger = subprocess.run([DDP_RUN, "--nnodes", "2", "--rdzv-id", name, "--rdzv-endpoint", f"{host}:{port}", "--rdzv-conf", "is_host=0",
+                               *script("echo in")], env=slurm.environment, capture_output=True, text=True, timeout=LIMIT_S)
+    check(stranger.returncode == 74 and "in" not in stranger.stdout.split(), f"{stranger}")
+    check("this job has a token" in stranger.stderr, stranger.stderr)
+    (folder / "go").write_text("now\n")
+    job.ends_with(0)
+    check("can join" not in job.err and "no secret" not in job.err, job.err)
+
+
 # ---- what fails and what is killed ----
 
 def everybody_leaves_with_the_first_failures_status(slurm, folder):
@@ -179,6 +197,24 @@ def without_srun_it_says_what_to_type(slurm, folder):
     check(slurm.job(number)["ExitCode"] == "64:0", slurm.job(number))
     job = Job(slurm, folder, "salloc", "-N2", DDP_RUN, "train.py").ends_with(64)
     check("type: srun ddp-run train.py" in job.err, job.err)
+
+
+def the_script_that_people_copy_runs(slurm, folder):
+    """scripts/ddp-run.sbatch with another program: its directives, ddp-run from PATH, its checkpoints beside it."""
+    text = (Path(__file__).resolve().parents[2] / "scripts" / "ddp-run.sbatch").read_text()
+    *head, last = text.rstrip().split("\n")
+    check(last.startswith("srun ddp-run --max-restarts 3 ddp-train ") and '--checkpoint-dir "$SLURM_SUBMIT_DIR/run1"' in last, last)
+    training = " ".join(["srun ddp-run --max-restarts 3 ddp-train", *TRAINING, '1 --checkpoint-dir "$SLURM_SUBMIT_DIR/run1"',
+                         '--summary "$SLURM_SUBMIT_DIR/summary.json"'])
+    path = folder / "train.sbatch"
+    path.write_text("\n".join([*head, f"export PATH={BIN}:$PATH", training]) + "\n")
+    number = slurm.submit(path, cwd=folder)
+    slurm.wait_for_state(number, ["COMPLETED", "FAILED"], LIMIT_S)
+    said = "".join(file.read_text(errors="replace") for file in folder.glob("train-*.out"))
+    check(slurm.job(number)["JobState"] == "COMPLETED", said)
+    summary = jobs.summary(folder / "summary.json")
+    check(summary["world_size"] == 2 and summary["weights_sha256"] == undisturbed(1), f"{summary}\n{said}")
+    check(any((folder / "run1").glob("step-*/manifest.json")), said)
 
 
 def train_command(folder, epochs, *flags):
@@ -275,10 +311,10 @@ def of_an_array_one_job_goes_on_later(slurm, folder):
 
 
 PLAIN = [one_task_a_node, the_tasks_are_the_workers, nodes_with_different_numbers_of_tasks, two_steps_share_the_nodes,
-         everybody_leaves_with_the_first_failures_status, a_killed_worker_starts_again, a_killed_node_is_done_without,
+         strangers_are_kept_out_without_a_flag, everybody_leaves_with_the_first_failures_status, a_killed_worker_starts_again, a_killed_node_is_done_without,
          the_body_is_one_line, without_srun_it_says_what_to_type, of_an_array_one_job_goes_on_later]
-TRAINS = [a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes, the_end_of_the_time_is_announced_by_ddp_run_itself,
-          a_cancelled_job_stays_cancelled]
+TRAINS = [the_script_that_people_copy_runs, a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes,
+          the_end_of_the_time_is_announced_by_ddp_run_itself, a_cancelled_job_stays_cancelled]
 LONG = [slurms_own_limit_is_a_requeue]
 
 

@@ -170,9 +170,9 @@ class Slurm:
         except OSError:
             return []
 
-    def submit(self, script, *flags):
-        """Submits a batch script and gives the job's number."""
-        return int(self.call("sbatch", "--parsable", *flags, str(script)).strip().split(";")[0])
+    def submit(self, script, *flags, **more):
+        """Submits a batch script and gives the job's number. `more` is subprocess.run's."""
+        return int(self.call("sbatch", "--parsable", *flags, str(script), **more).strip().split(";")[0])
 
     def job(self, number):
         """What scontrol says of a job, as a dictionary."""

@@ -10,6 +10,7 @@
 
 #include "common/base/exit_codes.h"
 #include "launcher/slurm/command.h"
+#include "launcher/slurm/munge.h"
 #include "launcher/slurm/requeue.h"
 #include "launcher/slurm/scontrol.h"
 #include "launcher/slurm/step.h"
@@ -221,6 +222,30 @@ TEST(SlurmScontrol, LinesAreReadByTheirFields) {
   EXPECT_EQ(field_of(line, "Comment"), "a=b");
   EXPECT_EQ(field_of(line, "Addr"), "");
   EXPECT_EQ(field_of("", "JobId"), "");
+}
+
+TEST(SlurmScontrol, TheSocketOfMungeStandsInAuthInfo) {
+  const std::string before = "Configuration data as of now AccountingStorageTRES = cpu ";
+  EXPECT_EQ(
+      munge_socket_in(before + "AuthInfo                = ttl=5,socket=/run/m,x AuthType = a"),
+      "/run/m");
+  EXPECT_EQ(munge_socket_in(before + "AuthInfo = socket=/run/m/s AuthType                = a"),
+            "/run/m/s");
+  EXPECT_EQ(munge_socket_in(before + "AuthInfo = (null) AuthType = auth/munge X = socket=/y"), "");
+  EXPECT_EQ(munge_socket_in(before), "");
+}
+
+TEST(SlurmMunge, WhatUnmungePrintsIsAUserAndAText) {
+  const auto opened = parse_unmunge("UID:             some (body) (1004)\n\nthe text\n\nof it");
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->uid, 1004U);
+  EXPECT_EQ(opened->text, "the text\n\nof it");
+  for (const char* text : {"", "UID: x (1)", "UID: x\n\ny", "UID: x (y)\n\nz", "UID: x (1\n\nz",
+                           "unmunge: Error: Invalid credential (8)\n\n"}) {
+    const auto wrong = parse_unmunge(text);
+    ASSERT_FALSE(wrong) << text;
+    EXPECT_EQ(wrong.error().code, Errc::kProtocol);
+  }
 }
 
 TEST(SlurmCommand, GivesStatusAndOutputOfAProgramThatReadsItsInput) {
