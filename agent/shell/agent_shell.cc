@@ -372,8 +372,8 @@ void AgentShell::write_result(const config::AgentResult& result) {
   config::AgentResult complete = result;
   complete.has_checkpoint = has_checkpoint_;
   complete.at_time_limit = last_checkpoint_ == LastCheckpoint::kWritten;
-  const std::string json = config::to_json(complete);
-  std::string_view rest = json;
+  const std::string bytes = config::encode(complete);
+  std::string_view rest = bytes;
   while (!rest.empty()) {
     const ssize_t written = ::write(result_fd_.get(), rest.data(), rest.size());
     if (written > 0) rest.remove_prefix(static_cast<std::size_t>(written));

@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
   }
   const auto text = read_all(job_fd.get());
   if (!text) return fail(text.error(), kExitInternal);
-  auto spec = config::parse_job_spec(*text);
+  auto spec = config::decode_job_spec(*text);
   if (!spec) return fail(spec.error(), kExitInternal);
   if (spec->command.empty() || spec->nproc < 1) {
     return fail(

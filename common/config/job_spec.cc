@@ -4,7 +4,7 @@
 
 namespace ddp {
 
-// Where argument-dependent lookup finds them. Nobody but the agent reads this JSON.
+// Where argument-dependent lookup finds them. Nobody but the agent reads what they write.
 static void to_json(nlohmann::json& json, const Secret& secret) { json = secret.reveal(); }
 static void from_json(const nlohmann::json& json, Secret& secret) {
   secret = Secret(json.get<std::string>());
@@ -33,15 +33,18 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentResult, exit_code, summary,
 
 namespace {
 
+// CBOR (RFC 8949) and not JSON: arguments and paths are bytes, which need not be UTF-8.
 template <typename T>
 std::string dump(const T& value) {
-  return nlohmann::json(value).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string bytes;
+  nlohmann::json::to_cbor(nlohmann::json(value), bytes);
+  return bytes;
 }
 
 template <typename T>
-Result<T> parse(std::string_view json, const char* what) {
+Result<T> parse(std::string_view bytes, const char* what) {
   try {
-    return nlohmann::json::parse(json).get<T>();
+    return nlohmann::json::from_cbor(bytes).get<T>();
   } catch (const nlohmann::json::exception& error) {
     return make_error(Errc::kInvalidArgument, "{}: {}", what, error.what());
   }
@@ -49,13 +52,13 @@ Result<T> parse(std::string_view json, const char* what) {
 
 }  // namespace
 
-std::string to_json(const JobSpec& spec) { return dump(spec); }
-Result<JobSpec> parse_job_spec(std::string_view json) {
-  return parse<JobSpec>(json, "job description");
+std::string encode(const JobSpec& spec) { return dump(spec); }
+Result<JobSpec> decode_job_spec(std::string_view bytes) {
+  return parse<JobSpec>(bytes, "job description");
 }
-std::string to_json(const AgentResult& result) { return dump(result); }
-Result<AgentResult> parse_agent_result(std::string_view json) {
-  return parse<AgentResult>(json, "agent result");
+std::string encode(const AgentResult& result) { return dump(result); }
+Result<AgentResult> decode_agent_result(std::string_view bytes) {
+  return parse<AgentResult>(bytes, "agent result");
 }
 
 }  // namespace config

@@ -16,7 +16,7 @@
 namespace ddp::config {
 
 // One node's part of a job, as ddp-run worked it out from flags and environment and hands it to
-// ddp-agent (JSON on the file descriptor named by --job-fd). Everything in it is validated.
+// ddp-agent (CBOR on the file descriptor named by --job-fd). Everything in it is validated.
 struct JobSpec {
   std::string job_id = "none";  // --rdzv-id; TORCHELASTIC_RUN_ID
   NodeId node_id;               // Random, one per ddp-run; the same for every agent it starts.
@@ -26,7 +26,7 @@ struct JobSpec {
 
   std::string coordinator_host;  // Where to connect.
   int coordinator_port = 0;
-  // By which nodes and coordinator know each other; empty: none asked for. In the JSON, too.
+  // By which nodes and coordinator know each other; empty: none asked for. Encoded, too.
   Secret rdzv_token{};
   TlsFiles tls{};  // None: the rendezvous is reached by plain TCP.
   std::string
@@ -87,10 +87,10 @@ struct JobSpec {
   bool dry_run = false;  // Say what would be started, and start nothing.
 };
 
-std::string to_json(const JobSpec& spec);
-Result<JobSpec> parse_job_spec(std::string_view json);
+std::string encode(const JobSpec& spec);
+Result<JobSpec> decode_job_spec(std::string_view bytes);
 
-// What an agent tells its ddp-run when it is through (JSON on --result-fd, one object, then it
+// What an agent tells its ddp-run when it is through (on --result-fd, one object, then it
 // exits with exit_code). An agent that ends without it was lost, and ddp-run starts another.
 struct AgentResult {
   int exit_code = 0;
@@ -104,7 +104,7 @@ struct AgentResult {
   std::string error{};  // The root cause as an error file of torchelastic (JSON), if there is one.
 };
 
-std::string to_json(const AgentResult& result);
-Result<AgentResult> parse_agent_result(std::string_view json);
+std::string encode(const AgentResult& result);
+Result<AgentResult> decode_agent_result(std::string_view bytes);
 
 }  // namespace ddp::config

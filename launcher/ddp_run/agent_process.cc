@@ -99,7 +99,7 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
                                                           const std::string& program,
                                                           const config::JobSpec& spec,
                                                           EndCallback on_end, int tasks_fd) {
-  const auto job = memory_file(config::to_json(spec));
+  const auto job = memory_file(config::encode(spec));
   if (!job) return job.error();
   Pipe result;
   Pipe coordinator;
@@ -179,7 +179,8 @@ void AgentProcess::wait_for_end() {
         result_pipe_.cancel();
         drain_result();
         AgentEnd end;
-        if (auto result = config::parse_agent_result(result_text_)) end.result = std::move(*result);
+        if (auto result = config::decode_agent_result(result_text_))
+          end.result = std::move(*result);
         end.how = WIFSIGNALED(status) ? fmt::format("signal {} ({})", WTERMSIG(status),
                                                     signal_name(WTERMSIG(status)))
                                       : fmt::format("exit status {}", WEXITSTATUS(status));

@@ -44,7 +44,7 @@ class Agent {
   // `wrapper` comes before the agent's own command line.
   Agent(const config::JobSpec& spec, const std::string& mark, std::vector<std::string> wrapper = {},
         const std::vector<std::string>& more = {})
-      : job_(inherited_file(config::to_json(spec))), result_(inherited_file()) {
+      : job_(inherited_file(config::encode(spec))), result_(inherited_file()) {
     std::vector<std::string> command = std::move(wrapper);
     command.insert(command.end(), {bin("ddp-agent"), "--job-fd", std::to_string(job_.get()),
                                    "--result-fd", std::to_string(result_.get())});
@@ -60,7 +60,7 @@ class Agent {
   Result<config::AgentResult> result() const {
     char buffer[64 * 1024];
     const ssize_t size = ::pread(result_.get(), buffer, sizeof(buffer), 0);
-    return config::parse_agent_result({buffer, static_cast<std::size_t>(size > 0 ? size : 0)});
+    return config::decode_agent_result({buffer, static_cast<std::size_t>(size > 0 ? size : 0)});
   }
 
  private:

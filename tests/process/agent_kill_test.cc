@@ -85,7 +85,7 @@ TEST_F(AgentTest, AnAgentWhoseDdpRunIsGoneAlreadyStartsNothing) {
   ASSERT_EQ(::pipe(ends), 0);
   ::close(ends[0]);
   const UniqueFd result(ends[1]);
-  const UniqueFd job = inherited_file(config::to_json(shell("echo ran", 1)));
+  const UniqueFd job = inherited_file(config::encode(shell("echo ran", 1)));
   const Finished agent = run({bin("ddp-agent"), "--job-fd", std::to_string(job.get()),
                               "--result-fd", std::to_string(result.get())});
   EXPECT_EQ(agent.status, kExitInternal);

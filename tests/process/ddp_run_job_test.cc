@@ -57,6 +57,16 @@ TEST_F(DdpRunJob, WorkersGetTorchrunsEnvironment) {
   EXPECT_EQ(environment_of(0)["MASTER_PORT"], environment_of(1)["MASTER_PORT"]);
 }
 
+// A file's name may be any bytes, and so may arguments.
+TEST_F(DdpRunJob, ArgumentsNeedNotBeUtf8) {
+  const std::string bytes = "a\xff\xc3(\x80";
+  const Finished job = run_job({"--standalone", "--nproc-per-node", "1", "--no-python", "/bin/sh",
+                                "-c", "printf '%s\\n' \"$1\"; exit 3", "sh", bytes});
+  EXPECT_EQ(job.status, 3) << job.err;
+  EXPECT_THAT(job.out, HasSubstr(bytes + "\n"));
+  EXPECT_THAT(job.err, HasSubstr("exitcode  : 3"));
+}
+
 TEST_F(DdpRunJob, TwoNodesAreOneWorld) {
   const int port = free_port();
   const std::string script = environment_script();

@@ -113,7 +113,7 @@ TEST(JobSpecOutput, SurvivesTheWayToTheAgent) {
   spec.output.fold = true;
   spec.output.console_timeout_ms = 7;
   spec.expected_hosts = {"n1", "n2"};
-  const auto parsed = parse_job_spec(to_json(spec));
+  const auto parsed = decode_job_spec(encode(spec));
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->output.redirects.of(9), 3);
   EXPECT_EQ(parsed->output.redirects.of(0), 1);

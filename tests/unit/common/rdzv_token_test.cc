@@ -96,10 +96,10 @@ TEST(Token, LeavesTheEnvironmentAndItsMemory) {
 TEST(Token, ReachesTheAgentInTheJobDescription) {
   JobSpec spec;
   spec.rdzv_token = Secret(kText);
-  const auto read = parse_job_spec(to_json(spec));
+  const auto read = decode_job_spec(encode(spec));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->rdzv_token.reveal(), kText);
-  EXPECT_TRUE(parse_job_spec(to_json(JobSpec{}))->rdzv_token.empty());
+  EXPECT_TRUE(decode_job_spec(encode(JobSpec{}))->rdzv_token.empty());
 }
 
 TEST(SecretTest, IsEmptyWhereItWasMovedFrom) {

@@ -222,9 +222,9 @@ TEST(JobPlan, TheRestReachesTheAgent) {
   EXPECT_EQ(plan->spec.usable_cores, 6);
   EXPECT_EQ(plan->spec.event_log,
             "json:" + (std::filesystem::current_path() / "events.json").string());
-  const auto copy = config::parse_job_spec(config::to_json(plan->spec));
+  const auto copy = config::decode_job_spec(config::encode(plan->spec));
   ASSERT_TRUE(copy);
-  EXPECT_EQ(config::to_json(*copy), config::to_json(plan->spec));
+  EXPECT_EQ(config::encode(*copy), config::encode(plan->spec));
 }
 
 TEST(JobPlan, ADryRunMakesNoFolder) {
