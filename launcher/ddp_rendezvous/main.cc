@@ -10,6 +10,7 @@
 #include <string>
 #include <variant>
 
+#include <asio/error.hpp>
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/signal_set.hpp>
@@ -58,11 +59,12 @@ int refuse(const ddp::Error& error) {
   return refuse(ddp::kExitInternal, error.message);
 }
 
-// Without making the descriptor non-blocking, which its other owners would notice.
+// Without making the descriptor non-blocking, which its other owners would notice. epoll takes no
+// files, and no /dev/null; reading those does not block.
 void stop_at_eof(asio::io_context& io, asio::posix::stream_descriptor& input) {
   input.async_wait(asio::posix::stream_descriptor::wait_read, [&](const std::error_code& error) {
     std::array<char, 4'096> ignored{};
-    if (error) return;
+    if (error && error != asio::error::operation_not_supported) return;
     const ssize_t count = ::read(input.native_handle(), ignored.data(), ignored.size());
     if (count > 0 || (count < 0 && errno == EINTR)) return stop_at_eof(io, input);
     io.stop();

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/unique_fd.h"
 #include "tests/support/listener.h"
 #include "tests/support/process.h"
 #include "tests/support/raw_client.h"
@@ -149,6 +150,18 @@ TEST(DdpRendezvousTest, EndsWithStandardInputIfAsked) {
   ::close(ends[1]);
   EXPECT_EQ(daemon.wait(), kExitSuccess);
   EXPECT_TRUE(client.is_closed_by_peer());
+}
+
+// epoll has no place for these: what scripts give to a program in the background.
+TEST(DdpRendezvousTest, EndsWithAStandardInputThatIsAFile) {
+  for (const char* file : {"/dev/null", "/proc/self/status"}) {
+    UniqueFd input(::open(file, O_RDONLY | O_CLOEXEC));
+    ASSERT_TRUE(input);
+    ProcessOptions options;
+    options.input = input.get();
+    Process daemon({program(), "--port", "0", "--until-eof"}, options);
+    EXPECT_EQ(daemon.wait(), kExitSuccess) << file << daemon.err();
+  }
 }
 
 TEST(DdpRendezvousTest, APortInUseIsOneLineAndItsOwnStatus) {
