@@ -11,16 +11,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
+import torchrun  # noqa: E402
 from jobs import free_port  # noqa: E402
-
-PEER = """
-import sys
-from torch.distributed.elastic.multiprocessing import api
-# Python 3.11 does not iterate a Flag's zero and composite members, so 1.13's parser gives None for 0 and 3.
-api.Std.from_str = classmethod(lambda cls, text: api.Std(int(text)))
-from torch.distributed.run import main
-main()
-"""
 
 DUMP = """
 import json, os, sys
@@ -99,7 +91,7 @@ def differences(name, ours, theirs):
 
 def main():
     binaries = Path(sys.argv[1]).resolve()
-    if subprocess.run(["/usr/bin/python3", "-c", "import torch.distributed.run"], capture_output=True).returncode != 0:
+    if not torchrun.is_there():
         raise SystemExit("python3-torch is missing; scripts/setup installs it")
     complaints, occurred = [], set()
     with tempfile.TemporaryDirectory() as folder:
@@ -107,7 +99,7 @@ def main():
         script.write_text(DUMP)
         for name, line in cases(str(script)):
             results = []
-            for launcher in ([str(binaries / "ddp-run")], ["/usr/bin/python3", "-c", PEER, "--monitor_interval=0.1"]):
+            for launcher in ([str(binaries / "ddp-run")], torchrun.COMMAND):
                 flags = [word.replace("{port}", str(free_port())) for word in line]
                 results.append(run(launcher, flags, folder))
             ours, theirs = results

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Scripts that were written for torchrun (torchrun_scripts/) run unchanged under ddp-run, on one node and on two, and compute what
+they compute under torch's own torchrun.
+
+usage: torchrun_scripts.py BIN_DIR
+
+Skips (status 77) without a Python that has torch.
+"""
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
+import torchrun
+
+SKIPPED = 77
+LIMIT_S = 120
+SCRIPTS = Path(__file__).resolve().parent / "torchrun_scripts"
+
+
+def check(condition, text):
+    if not condition:
+        raise AssertionError(text)
+
+
+def size_flags(nodes):
+    if nodes == 1:
+        return ["--standalone", "--nproc_per_node", "2"]
+    return ["--nnodes", str(nodes), "--nproc_per_node", "2", "--rdzv_backend", "c10d", "--rdzv_id", "a-job",
+            "--rdzv_endpoint", f"127.0.0.1:{jobs.free_port()}"]
+
+
+def run(launcher, nodes, *script):
+    """The same command on all nodes. (statuses, all output)"""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*launcher, *size_flags(nodes), str(SCRIPTS / script[0]), *script[1:]]
+        started = [jobs.Node(command, Path(folder) / f"{i}.log", {"PYTHONPATH": "", "PATH": "/usr/bin:/bin"})
+                   for i in range(nodes)]
+        try:
+            statuses = [node.wait(LIMIT_S) for node in started]
+        finally:
+            for node in started:
+                if node.process.poll() is None:
+                    node.kill()
+        return statuses, "".join(node.log_path.read_text(errors="replace") for node in started)
+
+
+def ranks(text, nodes, pattern):
+    found = sorted(re.findall(rf"rank (\d) of {2 * nodes} has {pattern}\.", text))
+    check([line[0] for line in found] == [str(rank) for rank in range(2 * nodes)], f"not all ranks:\n{text}")
+    return found
+
+
+def computes_the_same(ddp_run, script, arguments=(), pattern="([0-9a-f]{64})"):
+    for nodes in (1, 2):
+        results = {}
+        for name, launcher in (("ddp-run", ddp_run), ("torchrun", torchrun.COMMAND)):
+            statuses, text = run(launcher, nodes, script, *arguments)
+            check(statuses == [0] * nodes, f"{name}, {nodes} nodes, {script}: {statuses}\n{text}")
+            results[name] = ranks(text, nodes, pattern)
+        check(results["ddp-run"] == results["torchrun"], f"{script}, {nodes} nodes: {results}")
+        check(len({line[1] for line in results["ddp-run"]}) == 1, f"ranks differ: {results}")
+        print(f"{script}, {nodes} nodes of 2 workers: {results['ddp-run'][0][1][:16]}... under both", flush=True)
+
+
+def the_exception_is_in_the_report(ddp_run):
+    for nodes in (1, 2):
+        last = 2 * nodes - 1
+        statuses, text = run(ddp_run, nodes, "recorded.py")
+        check(statuses == [1] * nodes, f"{statuses}\n{text}")
+        check(f"ValueError: batch 17 of rank {last} holds no sample" in text, text)
+        check(re.search(rf"\brank {last}\b", text), f"the report does not name rank {last}:\n{text}")
+        print(f"recorded.py, {nodes} nodes: the report has the exception of rank {last}", flush=True)
+
+
+def main():
+    if not torchrun.is_there():
+        print(f"SKIPPED: {torchrun.PYTHON} has no torch (package python3-torch)")
+        return SKIPPED
+    ddp_run = [str(Path(sys.argv[1]).resolve() / "ddp-run")]
+    computes_the_same(ddp_run, "elastic_ddp.py")
+    with tempfile.TemporaryDirectory() as folder:
+        computes_the_same(ddp_run, "checkpoint_demo.py", [f"{folder}/model.pt"],
+                          "([0-9a-f]{64}), loaded what was saved: True")
+    computes_the_same(ddp_run, "model_parallel_demo.py", ["--steps", "5"])
+    the_exception_is_in_the_report(ddp_run)
+    return 0
+
+
+sys.exit(main())
