@@ -3,7 +3,7 @@
 
 What an epoch has consumed stays consumed and the rest is dealt anew, the optimizer's state is everybody's: so it is the training
 of one process that takes the joint batches of 2, 4 and 3 workers, up to the order of additions. And the same twice is the same
-bytes.
+bytes, as is the same with an optimizer that is divided among the workers, each time anew.
 
 usage: checkpoint_worlds.py BIN_DIR
 """
@@ -19,12 +19,12 @@ SAMPLES, BATCH, EPOCHS, RATE = 240, 4, 2, 0.05
 LIVES = [(2, 5), (4, 9), (3, 0)]
 
 
-def train(folder, workers, batch, rate, stop):
+def train(folder, workers, batch, rate, stop, mode="ddp"):
     summary = folder / "summary.json"
     launcher = [BIN / "ddp-run", "--standalone", "--nproc-per-node", str(workers)] if workers > 1 else []
     command = [*launcher, BIN / "ddp-train", "--model", "toy", "--threads", "1", "--train-samples", str(SAMPLES), "--test-samples",
                "0", "--batch-size", str(batch), "--lr", str(rate), "--momentum", "0.9", "--epochs", str(EPOCHS), "--max-steps",
-               str(stop), "--checkpoint-dir", folder / "checkpoints", "--summary", summary]
+               str(stop), "--grad-sync", mode, "--checkpoint-dir", folder / "checkpoints", "--summary", summary]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=120,
                           text=True)
     if done.returncode != 0:
@@ -32,10 +32,10 @@ def train(folder, workers, batch, rate, stop):
     return json.loads(summary.read_text()), done.stdout
 
 
-def several_worlds():
+def several_worlds(mode):
     with tempfile.TemporaryDirectory(prefix="checkpoint_worlds.") as folder:
         for workers, stop in LIVES:
-            summary, log = train(Path(folder), workers, BATCH, RATE, stop)
+            summary, log = train(Path(folder), workers, BATCH, RATE, stop, mode)
         if "the checkpoint is of 4 ranks, now there are 3" not in log:
             sys.exit(f"checkpoint_worlds: no word of the ranks that there are no more:\n{log}")
         return summary
@@ -48,7 +48,7 @@ def one_process():
         return summary
 
 
-several, again, one = several_worlds(), several_worlds(), one_process()
+several, again, divided, one = several_worlds("ddp"), several_worlds("ddp"), several_worlds("zero1"), one_process()
 # 5 steps of 8 and 4 of 16 leave 136 samples of the first epoch, which are 11 steps of 12; the second epoch has 20.
 expected_steps = 5 + 4 + (SAMPLES - 5 * 8 - 4 * 16) // 12 + SAMPLES // 12
 difference = abs(several["train_loss"] - one["train_loss"])
@@ -59,3 +59,5 @@ if difference > 1e-5:
     sys.exit("checkpoint_worlds: the losses differ")
 if several["weights_sha256"] != again["weights_sha256"]:
     sys.exit("checkpoint_worlds: the same once more gave other bytes")
+if several["weights_sha256"] != divided["weights_sha256"]:
+    sys.exit("checkpoint_worlds: the divided optimizer gave other bytes")

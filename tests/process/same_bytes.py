@@ -7,7 +7,7 @@ and files that they left behind. One seed, one list of disturbances; the seed is
 
 Without --count: each kind in each mode once, with DDP_TEST_FULL=1 twenty disturbances.
 
-usage: same_bytes.py BIN_DIR [--seed S] [--count N] [--grad-sync ddp|step|both] [--kinds worker,agent,node]
+usage: same_bytes.py BIN_DIR [--seed S] [--count N] [--grad-sync ddp|step|zero1|all] [--kinds worker,agent,node]
 """
 import argparse
 import os
@@ -47,7 +47,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
 parser.add_argument("--seed", type=int, default=None)
 parser.add_argument("--count", type=int, default=20 if os.environ.get("DDP_TEST_FULL") == "1" else 6)
-parser.add_argument("--grad-sync", choices=["ddp", "step", "both"], default="both")
+parser.add_argument("--grad-sync", choices=["ddp", "step", "zero1", "all"], default="all")
 parser.add_argument("--kinds", default="worker,agent,node")
 parser.add_argument("--recipe", default=",".join(RECIPES))
 args = parser.parse_args()
@@ -174,11 +174,13 @@ def disturbed(number, recipe, mode, kind, nodes, seconds, expected, draw):
 
 
 def main():
-    modes = ["ddp", "step"] if args.grad_sync == "both" else [args.grad_sync]
+    modes = ["ddp", "step", "zero1"] if args.grad_sync == "all" else [args.grad_sync]
     kinds = args.kinds.split(",")
     recipes = args.recipe.split(",")
     # Neighbours differ in both, so that a short run sees something of everything.
     ways = [(recipe, modes[(index + turn) % len(modes)]) for turn in range(len(modes)) for index, recipe in enumerate(recipes)]
+    # A divided optimizer has no communication hook.
+    ways = [(recipe, mode) for recipe, mode in ways if mode != "zero1" or "--comm-hook" not in RECIPES[recipe]]
     before_shm, before_tmp = shared_memory_files(), set(os.listdir("/tmp"))
     reference, seconds, undisturbed_lock = {}, {}, {way: threading.Lock() for way in ways}
 
@@ -193,6 +195,8 @@ def main():
         print(f"undisturbed, {recipe}, {mode}, {nodes} node(s): {job.seconds:.2f} s, {weights}", flush=True)
         # Sums are in rank order wherever the ranks are, so one node and two give the same bytes.
         assert reference.setdefault((recipe, mode), weights) == weights, "one node and two nodes differ"
+        for one, other in (("zero1", "ddp"), ("ddp", "zero1")):
+            assert mode != one or reference.get((recipe, other), weights) == weights, "a divided optimizer gives other bytes"
 
     def disturb(number):
         draw = random.Random(f"{seed} {number}")

@@ -92,7 +92,7 @@ class TrainTest : public ::testing::TestWithParam<std::string> {
   Finished last_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Modes, TrainTest, ::testing::Values("ddp", "step"),
+INSTANTIATE_TEST_SUITE_P(Modes, TrainTest, ::testing::Values("ddp", "step", "zero1"),
                          [](const auto& mode) { return mode.param; });
 
 TEST_P(TrainTest, InterruptedTrainingEndsWithTheBytesOfAnUndisturbedOne) {
@@ -251,6 +251,8 @@ TEST_P(TrainTest, EveryKindOfTrainingResumesExactly) {
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     SCOPED_TRACE(kinds[i][1]);
     Arguments flags = kinds[i];
+    const bool has_hook = std::find(flags.begin(), flags.end(), "--comm-hook") != flags.end();
+    if (has_hook && GetParam() == "zero1") continue;  // Has none.
     flags.insert(flags.end(), {"--grad-sync", GetParam(), "--log-every", "1"});
     if (kinds[i][1] != "resnet18") {
       flags.insert(flags.end(), {"--train-samples", "200", "--batch-size", "8", "--epochs", "3"});

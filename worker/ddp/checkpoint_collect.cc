@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <set>
 #include <unordered_map>
 
@@ -78,6 +79,7 @@ class Collector {
       auto taken = take(tensor);
       if (!taken) return taken.error();
       items_.push_back({taken->name, taken->bytes(), taken->storage, pinned || !options_.share});
+      parts_.push_back(tensor.parts);
       replicated_.push_back(std::move(*taken));
     }
     return {};
@@ -171,6 +173,10 @@ class Collector {
             fmt::format("{} {} [{}]\n", tensor.name, checkpoint::tensor_type_name(tensor.type),
                         fmt::join(tensor.shape, ","));
       }
+      if (parts_[i]) {
+        collected_.wanted.push_back({*parts_[i], owners[i]});
+        collected_.wanted_sources.push_back(tensor.source);
+      }
       if (owners[i] == options_.rank) shard_.push_back(std::move(tensor));
     }
   }
@@ -179,8 +185,9 @@ class Collector {
   const CollectOptions options_;
   Collected collected_;
   std::unordered_map<const at::TensorImpl*, std::size_t> seen_;
-  std::vector<SnapshotTensor> replicated_;    // The same on all ranks,
-  std::vector<checkpoint::ShareItem> items_;  // and what there is to deal of each.
+  std::vector<SnapshotTensor> replicated_;                   // The same on all ranks,
+  std::vector<checkpoint::ShareItem> items_;                 // and what there is to deal of each.
+  std::vector<std::shared_ptr<const ShardedTensor>> parts_;  // Null: the rank has it whole.
   std::vector<SnapshotTensor> shard_;
   std::vector<SnapshotTensor> own_;
   json root_state_ = {{"values", json::object()}, {"optimizers", json::object()}};

@@ -11,6 +11,7 @@
 #include "common/base/result.h"
 #include "worker/checkpoint/snapshot.h"
 #include "worker/ddp/registered_state.h"
+#include "worker/ddp/sharded_tensor.h"
 
 // Inside of Checkpointer: what one rank has to save, found without copying any tensor, and how it
 // gets into a snapshot. Local; the training thread.
@@ -21,6 +22,10 @@ namespace ddp {
 struct Collected {
   checkpoint::SnapshotPlan plan;
   std::vector<at::Tensor> sources;
+  // Of the sources without data: who writes them, which ranks have in parts. The same on all ranks
+  // but for the parts.
+  std::vector<WantedWhole> wanted;
+  std::vector<std::size_t> wanted_sources;  // By `wanted`: an index of `sources`.
   // Kind and name of all that is registered, and names, types and shapes of what the ranks share
   // among them: the same on all ranks, or they would write different checkpoints.
   std::string registered;

@@ -130,7 +130,11 @@ Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t st
   plan.bytes_per_second = options.bytes_per_second;
   auto layout = checkpoint::lay_out(std::move(plan));
   if (!layout) return layout.error();
-  return Share{std::move(*layout), std::move(collected->sources), std::move(collected->registered),
+  return Share{std::move(*layout),
+               std::move(collected->sources),
+               std::move(collected->wanted),
+               std::move(collected->wanted_sources),
+               std::move(collected->registered),
                std::move(collected->shared)};
 }
 
@@ -177,6 +181,15 @@ std::string Checkpointer::Impl::lack_of_memory(std::uint64_t bytes) {
   if (!options.asynchronous || writer->busy()) return {};
   const auto image = writer->reserve(bytes, options.image_limit);
   return image ? std::string() : image.error().message;
+}
+
+// Once all ranks have agreed to save.
+void Checkpointer::Impl::gather_parts(Share& share) {
+  if (share.wanted.empty()) return;
+  std::vector<at::Tensor> whole = gather_whole(share.wanted, *group);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i].defined()) share.sources[share.wanted_sources[i]] = std::move(whole[i]);
+  }
 }
 
 void Checkpointer::Impl::write_in_background(const Share& share) {
@@ -248,6 +261,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
 
   ++serial_;
   pending_ = Pending{share->layout.plan.save_id, step, std::nullopt};
+  gather_parts(*share);
   const bool in_background = options.asynchronous && !any_has(votes, kNoMemory);
   SaveReport report{SaveReport::State::kWriting, step, "", ""};
   if (in_background) {

@@ -54,6 +54,17 @@ void Checkpointer::add_optimizer(std::string name, torch::optim::Optimizer& opti
   impl_->add_optimizer(std::move(name), optimizer, of);
 }
 
+void Checkpointer::add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
+                                 const torch::nn::Module& of) {
+  if (!impl_->options.ranks_are_equal) {
+    throw std::invalid_argument(
+        fmt::format("optimizer \"{}\" is divided among the ranks, which keeps them equal; leave "
+                    "ranks_are_equal on",
+                    name));
+  }
+  impl_->add_optimizer(std::move(name), optimizer, of);
+}
+
 void Checkpointer::add_rng(std::string name) { impl_->add_rng(std::move(name)); }
 
 void Checkpointer::add_value(std::string name, std::function<nlohmann::json()> save,

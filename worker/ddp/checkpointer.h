@@ -23,6 +23,8 @@ class Optimizer;
 
 namespace ddp {
 
+class ZeroRedundancyOptimizer;
+
 namespace checkpoint {
 class FileSystem;
 }
@@ -151,6 +153,11 @@ class Checkpointer {
   // the optimizer. Throws std::invalid_argument naming the optimizer's type if it is none of SGD,
   // Adam, AdamW, Adagrad and RMSprop, or the parameter that `of` does not have.
   void add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
+                     const torch::nn::Module& of);
+  // The same checkpoint as the optimizer alone would have, so each can go on from the other's, on
+  // any number of ranks. A save costs an exchange in which every rank gives its parts and gets
+  // those of the tensors that it writes. std::invalid_argument without ranks_are_equal.
+  void add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
                      const torch::nn::Module& of);
 
   // The default CPU generator, per rank.

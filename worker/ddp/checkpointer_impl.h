@@ -47,6 +47,8 @@ struct Checkpointer::Impl : RegisteredState {
   struct Share {
     checkpoint::SnapshotLayout layout;
     std::vector<at::Tensor> sources;
+    std::vector<WantedWhole> wanted;
+    std::vector<std::size_t> wanted_sources;
     std::string registered;
     std::string shared;
   };
@@ -55,6 +57,7 @@ struct Checkpointer::Impl : RegisteredState {
   void note_finished();
   std::string lack_of_memory(std::uint64_t bytes);
   Result<void> compare_registrations(const Share& share);
+  void gather_parts(Share& share);
   void write_in_background(const Share& share);
   void write_now(const Share& share);
   void wait_until_free();

@@ -21,4 +21,27 @@ namespace ddp {
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type = 2.0, bool error_if_nonfinite = false);
 
+// Its parts, for gradients that are divided among ranks.
+
+// Throws what clip_grad_norm_ does for these.
+void check_clipping(double max_norm, double norm_type);
+
+// What a norm is the root of: a sum, or with infinity a maximum.
+class NormSum {
+ public:
+  explicit NormSum(double norm_type) : norm_type_(norm_type) {}
+  void add(const at::Tensor& gradient);
+  double value() const { return value_; }
+  // Of a value() of more than what was added here.
+  double norm_of(double value) const;
+
+ private:
+  double norm_type_;
+  double value_ = 0;
+};
+
+// Scales the gradients, which have this norm, so that it is at most max_norm. Gives `norm`.
+double scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm,
+                     bool error_if_nonfinite);
+
 }  // namespace ddp

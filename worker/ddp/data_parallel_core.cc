@@ -148,6 +148,7 @@ bool DataParallelCore::will_sync_buffers(bool is_training) const {
 }
 
 void DataParallelCore::before_forward(bool is_training) {
+  if (sharded_step_.wait) sharded_step_.wait();
   const bool with_gradients = at::GradMode::is_enabled();
   if (with_gradients && !low_) reducer_->check_types();
   if (with_gradients && reducer_->require_sync()) reducer_->timer().begin_forward();

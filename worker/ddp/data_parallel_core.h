@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/ddp/broadcast.h"
@@ -90,6 +92,16 @@ class DataParallelCore {
   void begin_join(const JoinOptions& options);
   void finish_join();
   void leave_join(const std::string& reason);
+  bool is_joining() const { return join_ != nullptr; }
+
+  // An optimizer whose steps are collective.
+  struct ShardedStep {
+    std::function<void()> wait;    // For the parameters, before they are read.
+    std::function<void()> shadow;  // A step of a rank that has no input.
+  };
+  void set_sharded_step(ShardedStep step) { sharded_step_ = std::move(step); }
+  // Before such a step: where ranks may run out of input, tells those that have.
+  void announce_step();
 
   Reducer& reducer() { return *reducer_; }
   const Reducer& reducer() const { return *reducer_; }
@@ -108,6 +120,7 @@ class DataParallelCore {
   std::unique_ptr<CoalescedBroadcast> buffers_;
   std::unique_ptr<Reducer> reducer_;
   std::unique_ptr<JoinCalls> join_;
+  ShardedStep sharded_step_;
   std::vector<std::size_t> first_bucket_sizes_;
   std::uint64_t buffers_as_of_ = 0;  // The reducer's passes when buffers were last equal.
 };

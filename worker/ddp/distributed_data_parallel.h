@@ -136,6 +136,8 @@ class DistributedDataParallel {
   void set_trace(std::shared_ptr<Trace> trace) { core_->set_trace(std::move(trace)); }
 
   const Reducer& reducer() const { return core_->reducer(); }
+  // For what works with any module: ZeroRedundancyOptimizer.
+  DataParallelCore& core() { return *core_; }
 
  private:
   static std::shared_ptr<M> checked(std::shared_ptr<M> module) {

@@ -67,6 +67,16 @@ void DataParallelCore::announce_forward(bool with_buffers) {
       fmt::format("join: rank {} has no input left, and throw_on_early_termination is set", ended));
 }
 
+void DataParallelCore::announce_step() {
+  if (!join_) return;
+  if (options_.find_unused_parameters) {
+    throw std::logic_error(
+        "join: a rank without input does not know which parameters the others have not used, so "
+        "find_unused_parameters does not go with a ZeroRedundancyOptimizer");
+  }
+  join_->announce(JoinCalls::Call::kStep);
+}
+
 void DataParallelCore::finish_join() {
   if (!join_) return;
   bool is_last = true;
@@ -86,6 +96,7 @@ void DataParallelCore::finish_join() {
   }
   reducer_->set_join(nullptr);
   join_.reset();
+  if (sharded_step_.wait) sharded_step_.wait();
   broadcast_last_model(is_last);
 }
 
@@ -105,6 +116,8 @@ bool DataParallelCore::shadow_others() {
     buffers_->run(*group_, join_->first_live(), "buffers");
   } else if (join_->call() == Call::kBackward) {
     reducer_->shadow_backward();
+  } else if (join_->call() == Call::kStep) {
+    sharded_step_.shadow();
   }
   return true;
 }

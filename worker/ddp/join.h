@@ -15,7 +15,9 @@ namespace ddp {
 // scope has joined: it takes part in the others' reductions with zeros (also through the
 // communication hook), in their broadcasts of buffers and in the making of buckets. When all have
 // joined, the model of the rank that joined last (of several, the highest) is given to all;
-// optimizers' states and gradients of ranks that joined earlier are not, and differ.
+// optimizers' states and gradients of ranks that joined earlier are not, and differ; but for the
+// model's ZeroRedundancyOptimizer, whose part such a rank goes on to update, with the
+// hyper-parameters that it had last.
 //
 // All ranks enter and leave it; broadcast_buffers() and forwards that broadcast come from the
 // lowest rank with input. Not with skip_all_reduce_unused_params. Other collectives of the loop

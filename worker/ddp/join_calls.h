@@ -33,6 +33,7 @@ class JoinCalls {
     kForward,    // A forward begins; nothing follows. (Only so that it can throw.)
     kBuffers,    // Buffers are broadcast from first_live().
     kBackward,   // Buckets are reduced.
+    kStep,       // Each rank updates its part (ZeroRedundancyOptimizer).
     kTerminate,  // No input left, and the others shall throw.
   };
 

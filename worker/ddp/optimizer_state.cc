@@ -1,6 +1,7 @@
 #include "worker/ddp/optimizer_state.h"
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -21,7 +22,9 @@
 
 #include "worker/ddp/compat.h"
 #include "worker/ddp/module_state.h"
+#include "worker/ddp/sharded_tensor.h"
 #include "worker/ddp/tensors.h"
+#include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp {
 namespace {
@@ -107,15 +110,50 @@ void fields(torch::optim::RMSpropParamState& s, Visit visit) {
   visit("grad_avg", s.grad_avg());
 }
 
+// --- Which parameter a tensor of the optimizer's groups is, or is a part of. ---
+
+struct Place {
+  std::string name;
+  at::Tensor parameter;   // The whole.
+  bool is_part = false;   // Of the rest only a part has the values:
+  std::size_t begin = 0;  // Elements of the parameter's memory.
+  std::size_t elements = 0;
+  bool is_common = false;             // Every rank has it, beside a part of its own.
+  std::vector<std::size_t> counts{};  // Elements of all ranks' own parts.
+};
+using Places = std::unordered_map<const at::TensorImpl*, Place>;
+
 // --- Writing and reading a field. ---
 
 struct FieldWriter {
   json& scalars;
   std::vector<StateTensor>& tensors;
   const std::string& prefix;
+  const Place* place = nullptr;  // Null for what belongs to a group.
 
   void operator()(const char* field, const at::Tensor& tensor) const {
-    if (tensor.defined()) tensors.push_back({prefix + field, tensor});
+    if (!tensor.defined()) return;
+    if (place == nullptr || !place->is_part) {
+      tensors.push_back({prefix + field, tensor});
+    } else if (place->is_common) {
+      add_common(prefix + field, tensor);
+    } else {
+      const at::Tensor whole = at::empty(place->parameter.sizes(),
+                                         at::TensorOptions(tensor.scalar_type()).device(at::kMeta));
+      tensors.push_back({prefix + field, whole,
+                         std::make_shared<const ShardedTensor>(ShardedTensor{
+                             place->parameter, place->counts, tensor, at::Tensor()})});
+    }
+  }
+  // To the rank's own part, which comes before it.
+  void add_common(const std::string& name, const at::Tensor& tensor) const {
+    for (auto state = tensors.rbegin(); state != tensors.rend(); ++state) {
+      if (state->name != name) continue;
+      ShardedTensor parts = *state->parts;
+      parts.common = tensor;
+      state->parts = std::make_shared<const ShardedTensor>(std::move(parts));
+      return;
+    }
   }
   template <typename Scalar>
   void operator()(const char* field, const Scalar& scalar) const {
@@ -152,7 +190,7 @@ struct FieldReader {
   const json& scalars;
   TensorSource& source;
   const std::string& prefix;
-  const at::Tensor& parameter;
+  const Place& place;
   // Those that fit are written to in the end, by `moves`: new memory costs more than the copy.
   const std::map<std::string, at::Tensor>& present;
   std::vector<Move>& moves;
@@ -163,25 +201,39 @@ struct FieldReader {
       tensor = at::Tensor();
       return;
     }
-    if (parameter.sizes().vec() != record->shape) {
+    if (place.parameter.sizes().vec() != record->shape) {
       throw Mismatch(fmt::format("\"{}\" has another shape than its parameter, {}", record->name,
-                                 describe(parameter)));
+                                 describe(place.parameter)));
     }
     auto read = source.view(*record);
     if (!read) throw ReadFailure{read.error()};
-    // Device and strides of the parameter, as the optimizer itself would have made it.
     const at::NoGradGuard no_grad;
+    // What the optimizer has the state of, with its device and strides.
+    const at::Tensor like =
+        place.is_part ? at::empty({0}, place.parameter.options()) : place.parameter;
+    at::Tensor values = place.is_part ? part_of(*read) : *read;
     if (const auto found = present.find(field); found != present.end()) {
       const at::Tensor& own = found->second;
-      if (own.scalar_type() == read->scalar_type() && own.device() == parameter.device() &&
-          own.sizes() == parameter.sizes() && own.strides() == parameter.strides()) {
+      if (own.scalar_type() == values.scalar_type() && own.device() == like.device() &&
+          own.sizes() == values.sizes() && (place.is_part || own.strides() == like.strides())) {
         tensor = own;
-        moves.push_back({own, std::move(*read)});
+        moves.push_back({own, std::move(values)});
         return;
       }
     }
-    tensor = at::empty_like(parameter, parameter.options().dtype(read->scalar_type()));
-    tensor.copy_(*read);
+    tensor = place.is_part ? at::empty_like(values)
+                           : at::empty_like(like, like.options().dtype(values.scalar_type()));
+    tensor.copy_(values);
+  }
+  // Of a whole tensor, row-major, this rank's elements in the order of the parameter's memory.
+  at::Tensor part_of(const at::Tensor& whole) const {
+    at::Tensor packed = whole;
+    if (!place.parameter.is_contiguous()) {
+      packed = at::empty_strided(whole.sizes(), packed_strides(place.parameter), whole.options());
+      packed.copy_(whole);
+    }
+    return packed.as_strided({static_cast<std::int64_t>(place.elements)}, {1},
+                             packed.storage_offset() + static_cast<std::int64_t>(place.begin));
   }
   template <typename Scalar>
   void operator()(const char* field, Scalar& scalar) const {
@@ -198,25 +250,36 @@ std::string type_name(const torch::optim::Optimizer& optimizer) {
   return name;
 }
 
-using NameMap = std::unordered_map<const at::TensorImpl*, std::string>;
-
-NameMap parameter_names(const torch::nn::Module& module) {
-  NameMap names;
+Places whole_parameters(const torch::nn::Module& module) {
+  Places places;
   for (const NamedTensor& item : state_of(module).parameters) {
-    names[item.tensor.unsafeGetTensorImpl()] = item.name;
+    places[item.tensor.unsafeGetTensorImpl()] = {.name = item.name, .parameter = item.tensor};
   }
-  return names;
+  return places;
+}
+
+Places divided_parameters(const ZeroRedundancyOptimizer& optimizer,
+                          const torch::nn::Module& module) {
+  Places places = whole_parameters(module);
+  for (const ZeroRedundancyOptimizer::Part& part : optimizer.parts()) {
+    const auto whole = places.find(part.parameter.unsafeGetTensorImpl());
+    if (part.counts.empty() || whole == places.end()) continue;
+    places[part.tensor.unsafeGetTensorImpl()] = {whole->second.name, part.parameter, true,
+                                                 part.begin,         part.elements,  part.is_common,
+                                                 part.counts};
+  }
+  return places;
 }
 
 template <typename Options, typename ParamState>
 class TypedOptimizerState final : public OptimizerState {
  public:
   TypedOptimizerState(const char* type, torch::optim::Optimizer& optimizer,
-                      const torch::nn::Module& module)
-      : type_(type), optimizer_(optimizer), module_(module) {}
+                      std::function<Places()> places)
+      : type_(type), optimizer_(optimizer), places_(std::move(places)) {}
 
   OptimizerSnapshot snapshot(const std::string& prefix) const override {
-    const NameMap names = parameter_names(module_);
+    const Places places = places_();
     OptimizerSnapshot result{
         {{"type", type_}, {"groups", json::array()}, {"state", json::object()}}, {}};
     const auto& all_state = optimizer_.state();
@@ -226,15 +289,15 @@ class TypedOptimizerState final : public OptimizerState {
       fields(copy, FieldWriter{options, result.tensors, prefix});
       json params = json::array();
       for (const at::Tensor& parameter : group.params()) {
-        const std::string& name = names.at(parameter.unsafeGetTensorImpl());
-        params.push_back(name);
+        const Place& place = places.at(parameter.unsafeGetTensorImpl());
+        if (!place.is_common) params.push_back(place.name);
         const auto found = all_state.find(compat::state_key<StateMap>(parameter));
         if (found == all_state.end()) continue;
         auto state = static_cast<const ParamState&>(*found->second);
         json scalars = json::object();
-        const std::string below = prefix + name + "/";
-        fields(state, FieldWriter{scalars, result.tensors, below});
-        result.description["state"][name] = std::move(scalars);
+        const std::string below = prefix + place.name + "/";
+        fields(state, FieldWriter{scalars, result.tensors, below, &place});
+        result.description["state"][place.name] = std::move(scalars);
       }
       result.description["groups"].push_back({{"params", params}, {"options", options}});
     }
@@ -275,24 +338,25 @@ class TypedOptimizerState final : public OptimizerState {
     };
     auto change = std::make_shared<Change>();
     const std::map<std::string, at::Tensor> nothing_present;
-    const NameMap names = parameter_names(module_);
+    const Places places = places_();
+    const Place no_place;
     std::set<std::string> known;
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const json& saved = description.at("groups")[i];
       json params = json::array();
       for (const at::Tensor& parameter : groups[i].params()) {
-        const std::string& name = names.at(parameter.unsafeGetTensorImpl());
-        params.push_back(name);
-        known.insert(name);
-        stage_parameter(prefix + name + "/", parameter, description.at("state"), name, source,
-                        change->state, change->moves);
+        const Place& place = places.at(parameter.unsafeGetTensorImpl());
+        if (!place.is_common) params.push_back(place.name);
+        known.insert(place.name);
+        stage_parameter(prefix + place.name + "/", parameter, place, description.at("state"),
+                        source, change->state, change->moves);
       }
       if (saved.at("params") != params) {
         throw Mismatch(fmt::format("group {} has other parameters than in the checkpoint", i));
       }
       auto options = static_cast<const Options&>(groups[i].options());
-      fields(options, FieldReader{saved.at("options"), source, prefix, at::Tensor(),
-                                  nothing_present, change->moves});
+      fields(options, FieldReader{saved.at("options"), source, prefix, no_place, nothing_present,
+                                  change->moves});
       change->options.push_back(std::move(options));
     }
     for (const auto& [name, scalars] : description.at("state").items()) {
@@ -309,10 +373,10 @@ class TypedOptimizerState final : public OptimizerState {
     };
   }
 
-  void stage_parameter(const std::string& below, const at::Tensor& parameter, const json& states,
-                       const std::string& name, TensorSource& source, StateMap& into,
+  void stage_parameter(const std::string& below, const at::Tensor& parameter, const Place& place,
+                       const json& states, TensorSource& source, StateMap& into,
                        std::vector<Move>& moves) {
-    const auto found = states.find(name);
+    const auto found = states.find(place.name);
     if (found == states.end()) return;
     std::map<std::string, at::Tensor> present;
     const auto& all_state = optimizer_.state();
@@ -322,54 +386,75 @@ class TypedOptimizerState final : public OptimizerState {
       fields(copy, PresentTensors{present});
     }
     auto state = std::make_unique<ParamState>();
-    fields(*state, FieldReader{*found, source, below, parameter, present, moves});
+    fields(*state, FieldReader{*found, source, below, place, present, moves});
     into[compat::state_key<StateMap>(parameter)] = std::move(state);
   }
 
   const char* type_;
   torch::optim::Optimizer& optimizer_;
-  const torch::nn::Module& module_;
+  std::function<Places()> places_;
 };
+
+// `places` is asked anew each time, for a module may have got other tensors.
+std::unique_ptr<OptimizerState> make_typed(const std::string& name,
+                                           torch::optim::Optimizer& optimizer,
+                                           std::function<Places()> places) {
+  using namespace torch::optim;
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(SGD)) {
+    return std::make_unique<TypedOptimizerState<SGDOptions, SGDParamState>>("SGD", optimizer,
+                                                                            std::move(places));
+  }
+  if (type == typeid(Adam)) {
+    return std::make_unique<TypedOptimizerState<AdamOptions, AdamParamState>>("Adam", optimizer,
+                                                                              std::move(places));
+  }
+  if (type == typeid(AdamW)) {
+    return std::make_unique<TypedOptimizerState<AdamWOptions, AdamWParamState>>("AdamW", optimizer,
+                                                                                std::move(places));
+  }
+  if (type == typeid(Adagrad)) {
+    return std::make_unique<TypedOptimizerState<AdagradOptions, AdagradParamState>>(
+        "Adagrad", optimizer, std::move(places));
+  }
+  if (type == typeid(RMSprop)) {
+    return std::make_unique<TypedOptimizerState<RMSpropOptions, RMSpropParamState>>(
+        "RMSprop", optimizer, std::move(places));
+  }
+  throw std::invalid_argument(fmt::format(
+      "optimizer \"{}\" is a {}; checkpoints know SGD, Adam, AdamW, Adagrad and RMSprop", name,
+      type_name(optimizer)));
+}
+
+void check_parameters(const std::string& name, torch::optim::Optimizer& optimizer,
+                      const Places& places) {
+  for (const auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (places.contains(parameter.unsafeGetTensorImpl())) continue;
+      throw std::invalid_argument(fmt::format(
+          "optimizer \"{}\" has a parameter, {}, that the module given with it does not have", name,
+          describe(parameter)));
+    }
+  }
+}
 
 }  // namespace
 
 std::unique_ptr<OptimizerState> make_optimizer_state(const std::string& name,
                                                      torch::optim::Optimizer& optimizer,
                                                      const torch::nn::Module& module) {
-  const NameMap names = parameter_names(module);
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (names.contains(parameter.unsafeGetTensorImpl())) continue;
-      throw std::invalid_argument(fmt::format(
-          "optimizer \"{}\" has a parameter, {}, that the module given with it does not have", name,
-          describe(parameter)));
-    }
-  }
-  using namespace torch::optim;
-  const std::type_info& type = typeid(optimizer);
-  if (type == typeid(SGD)) {
-    return std::make_unique<TypedOptimizerState<SGDOptions, SGDParamState>>("SGD", optimizer,
-                                                                            module);
-  }
-  if (type == typeid(Adam)) {
-    return std::make_unique<TypedOptimizerState<AdamOptions, AdamParamState>>("Adam", optimizer,
-                                                                              module);
-  }
-  if (type == typeid(AdamW)) {
-    return std::make_unique<TypedOptimizerState<AdamWOptions, AdamWParamState>>("AdamW", optimizer,
-                                                                                module);
-  }
-  if (type == typeid(Adagrad)) {
-    return std::make_unique<TypedOptimizerState<AdagradOptions, AdagradParamState>>(
-        "Adagrad", optimizer, module);
-  }
-  if (type == typeid(RMSprop)) {
-    return std::make_unique<TypedOptimizerState<RMSpropOptions, RMSpropParamState>>(
-        "RMSprop", optimizer, module);
-  }
-  throw std::invalid_argument(fmt::format(
-      "optimizer \"{}\" is a {}; checkpoints know SGD, Adam, AdamW, Adagrad and RMSprop", name,
-      type_name(optimizer)));
+  check_parameters(name, optimizer, whole_parameters(module));
+  return make_typed(name, optimizer, [&module] { return whole_parameters(module); });
+}
+
+std::unique_ptr<OptimizerState> make_optimizer_state(const std::string& name,
+                                                     ZeroRedundancyOptimizer& optimizer,
+                                                     const torch::nn::Module& module) {
+  check_parameters(name, optimizer.optimizer(), divided_parameters(optimizer, module));
+  return make_typed(name, optimizer.optimizer(), [&optimizer, &module] {
+    optimizer.wait();
+    return divided_parameters(optimizer, module);
+  });
 }
 
 }  // namespace ddp

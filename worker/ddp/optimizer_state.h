@@ -15,6 +15,8 @@ class Optimizer;
 
 namespace ddp {
 
+class ZeroRedundancyOptimizer;
+
 // What an optimizer knows: hyper-parameters of every group and, by parameter name, its state.
 struct OptimizerSnapshot {
   nlohmann::json description;  // FORMAT.md, "An optimizer is".
@@ -43,6 +45,11 @@ class OptimizerState {
 // one of the module's.
 std::unique_ptr<OptimizerState> make_optimizer_state(const std::string& name,
                                                      torch::optim::Optimizer& optimizer,
+                                                     const torch::nn::Module& module);
+// The same for one that is divided among ranks. Its snapshot is that of the whole optimizer, the
+// same on all ranks, with this rank's parts of the tensors.
+std::unique_ptr<OptimizerState> make_optimizer_state(const std::string& name,
+                                                     ZeroRedundancyOptimizer& optimizer,
                                                      const torch::nn::Module& module);
 
 }  // namespace ddp

@@ -156,6 +156,14 @@ void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   }
 }
 
+void Reducer::keep_buckets() {
+  const std::lock_guard lock(mutex_);
+  if (synced_passes_ > 0 || in_pass_) {
+    throw std::logic_error("the buckets can only be kept before the first backward");
+  }
+  has_rebuilt_ = true;
+}
+
 bool Reducer::set_require_sync(bool require_sync) {
   const std::lock_guard lock(mutex_);
   return std::exchange(require_sync_, require_sync);

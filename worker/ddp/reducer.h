@@ -116,6 +116,9 @@ class Reducer {
   // Once, alike on all ranks, not during a backward; else std::logic_error.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
+  // Keeps the buckets there are for good. Alike on all ranks; std::logic_error after a backward.
+  void keep_buckets();
+
   // Whether the next backward reduces. Returns what it was. Not during a backward.
   bool set_require_sync(bool require_sync);
   bool require_sync() const { return require_sync_; }
@@ -146,6 +149,14 @@ class Reducer {
   // Sets defined gradients to zero, keeping them where they are; with set_to_none, makes them
   // undefined.
   void zero_grad(bool set_to_none) { slots_.zero_grad(set_to_none); }
+
+  // What it was given.
+  std::size_t num_parameters() const { return parameters_.size(); }
+  const NamedTensor& parameter(std::size_t index) const { return slots_.parameter(index); }
+  // Whether a communication hook is given its gradient.
+  bool takes_hook(std::size_t index) const {
+    return reductions_.kind(parameters_[index].bucket) == BucketReductions::Kind::kOrdinary;
+  }
 
   const std::vector<BucketLayout>& buckets() const { return reductions_.layouts(); }
   // For the option of that name in another process.

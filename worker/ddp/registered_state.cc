@@ -35,6 +35,13 @@ void RegisteredState::add_optimizer(std::string name, torch::optim::Optimizer& o
   optimizers.push_back({std::move(name), std::move(state)});
 }
 
+void RegisteredState::add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
+                                    const torch::nn::Module& of) {
+  check_name("optimizer", name, optimizers);
+  auto state = make_optimizer_state(name, optimizer, of);
+  optimizers.push_back({std::move(name), std::move(state)});
+}
+
 void RegisteredState::add_rng(std::string name) {
   if (!rngs.empty()) {
     throw std::invalid_argument("the default generator is registered already");

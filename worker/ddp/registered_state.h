@@ -43,6 +43,8 @@ struct RegisteredState {
   void add_module(std::string name, torch::nn::Module& module);
   void add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                      const torch::nn::Module& of);
+  void add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
+                     const torch::nn::Module& of);
   void add_rng(std::string name);
   void add_value(std::string name, std::function<nlohmann::json()> save,
                  std::function<void(const nlohmann::json&)> load, bool per_rank);

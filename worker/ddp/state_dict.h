@@ -15,6 +15,7 @@
 #include "worker/checkpoint/reader.h"
 #include "worker/checkpoint/safetensors.h"
 #include "worker/ddp/name_choice.h"
+#include "worker/ddp/sharded_tensor.h"
 
 namespace torch::nn {
 class Module;
@@ -30,6 +31,8 @@ inline constexpr std::string_view kModulePrefix = "module/";
 struct StateTensor {
   std::string name;
   at::Tensor tensor;
+  // Where ranks have parts only: this rank's; then `tensor` has no data (at::kMeta).
+  std::shared_ptr<const ShardedTensor> parts = nullptr;
 };
 
 // The element type in a checkpoint; nothing for those that safetensors lacks (complex, quantized).

@@ -1,4 +1,4 @@
-#include "worker/ddp/hooks/works.h"
+#include "worker/ddp/works.h"
 
 #include <algorithm>
 #include <exception>

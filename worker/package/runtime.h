@@ -9,4 +9,5 @@
 #include "worker/runtime/freed_memory.h"
 #include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"
+#include "worker/runtime/spawn.h"
 #include "worker/runtime/worker_environment.h"

@@ -67,7 +67,11 @@ constexpr Flag kOptimizer[] = {
 
 constexpr Flag kParallel[] = {
     {"grad-sync", "MODE",
-     "ddp (gradients are averaged during backward) or step (by the optimizer's step); ddp"},
+     "ddp (gradients are averaged during backward), step (by the optimizer's step) or zero1 (as "
+     "ddp, "
+     "and each worker keeps and updates a part of the optimizer's state only: less memory, the "
+     "same "
+     "bytes); ddp"},
     {"logical-world-size", "V",
      "train as V workers do, on as many workers as there are, at most V: each runs its share of V "
      "logical ranks, and the result has the same bytes for any number of workers, also if it "

@@ -63,12 +63,30 @@ void check_logical_ranks(const FlagValues& values, Options& options) {
     if (!values.has(flag)) continue;
     throw BadValue{fmt::format("--{}: expected not to be given with --logical-world-size", flag)};
   }
-  if (values.has("grad-sync") && options.grad_sync == GradSync::kDdp) {
-    throw BadValue{"--grad-sync ddp: expected step, or nothing, with --logical-world-size"};
+  if (values.has("grad-sync") && options.grad_sync != GradSync::kStep) {
+    throw BadValue{
+        fmt::format("--grad-sync {}: expected step, or nothing, with --logical-world-size",
+                    to_string(options.grad_sync))};
   }
   options.grad_sync = GradSync::kStep;
   if (options.device != DeviceKind::kCpu) {
     throw BadValue{"--device cuda: expected cpu with --logical-world-size"};
+  }
+}
+
+// A worker's part of the optimizer is lost with it, so the others have to go on from a checkpoint.
+void check_divided_optimizer(const FlagValues& values, Options& options) {
+  if (options.grad_sync != GradSync::kZero1) return;
+  need(values, {"comm-hook"}, false, "--grad-sync ddp or step");
+  if (values.has("elastic") && options.elastic) {
+    throw BadValue{
+        "--elastic on: expected off, or nothing, with --grad-sync zero1, where a lost worker's "
+        "part "
+        "of the optimizer is in the checkpoints only"};
+  }
+  options.elastic = false;
+  if (options.device != DeviceKind::kCpu) {
+    throw BadValue{"--device cuda: expected cpu with --grad-sync zero1"};
   }
 }
 
@@ -79,8 +97,9 @@ void check_together(const FlagValues& values, Options& options) {
   check_data(values, options);
   check_optimizer(values, options);
   check_logical_ranks(values, options);
+  check_divided_optimizer(values, options);
   need(values, {"broadcast-buffers", "find-unused-parameters", "static-graph"},
-       options.grad_sync == GradSync::kDdp, "--grad-sync ddp");
+       options.grad_sync != GradSync::kStep, "--grad-sync ddp or zero1");
   need(values,
        {"checkpoint-every", "checkpoint-keep", "checkpoint-keep-every", "checkpoint-async",
         "checkpoint-busy", "checkpoint-bandwidth", "checkpoint-failure"},

@@ -66,8 +66,9 @@ void read_optimizer(const FlagValues& values, Options& options) {
 }
 
 void read_parallel(const FlagValues& values, Options& options) {
-  values.read_choice<GradSync>("grad-sync", options.grad_sync,
-                               {{"ddp", GradSync::kDdp}, {"step", GradSync::kStep}});
+  values.read_choice<GradSync>(
+      "grad-sync", options.grad_sync,
+      {{"ddp", GradSync::kDdp}, {"step", GradSync::kStep}, {"zero1", GradSync::kZero1}});
   // What one sum takes in (worker/collectives/kernels.cc).
   values.read<int>("logical-world-size", options.logical_world_size, 0, 1 << 15);
   values.read("comm-hook", options.comm_hook);
@@ -127,7 +128,17 @@ const char* on_off(bool value) { return value ? "on" : "off"; }
 
 const char* to_string(DeviceKind device) { return device == DeviceKind::kCpu ? "cpu" : "cuda"; }
 
-const char* to_string(GradSync mode) { return mode == GradSync::kDdp ? "ddp" : "step"; }
+const char* to_string(GradSync mode) {
+  switch (mode) {
+    case GradSync::kDdp:
+      return "ddp";
+    case GradSync::kStep:
+      return "step";
+    case GradSync::kZero1:
+      return "zero1";
+  }
+  return "";
+}
 
 const char* to_string(LrSchedule schedule) {
   switch (schedule) {

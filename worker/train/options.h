@@ -7,7 +7,7 @@
 namespace ddp::train {
 
 enum class DeviceKind { kCpu, kCuda };
-enum class GradSync { kDdp, kStep };
+enum class GradSync { kDdp, kStep, kZero1 };
 enum class LrSchedule { kConstant, kStep, kWarmupExponential };
 enum class OnBusyCheckpoint { kWait, kSkip };
 enum class OnCheckpointFailure { kStop, kContinue };

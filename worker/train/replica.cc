@@ -8,12 +8,13 @@
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
 #include "worker/ddp/hooks/hook_text.h"
+#include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp::train {
 namespace {
 
 // Averages during backward.
-class DdpReplica final : public Replica {
+class DdpReplica : public Replica {
  public:
   DdpReplica(const Options& options, std::shared_ptr<Model> model,
              torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group,
@@ -34,6 +35,9 @@ class DdpReplica final : public Replica {
   void broadcast_buffers() override { model_.broadcast_buffers(); }
   void set_trace(std::shared_ptr<Trace> trace) override { model_.set_trace(std::move(trace)); }
 
+ protected:
+  DistributedDataParallel<Model>& model() { return model_; }
+
  private:
   static DistributedDataParallelOptions ddp_options(const Options& options,
                                                     const std::vector<DeviceGroup>& device_groups) {
@@ -52,6 +56,25 @@ class DdpReplica final : public Replica {
   void local_step() override { optimizer().step(); }
 
   DistributedDataParallel<Model> model_;
+};
+
+// Likewise, and divides the optimizer among the ranks.
+class ZeroReplica final : public DdpReplica {
+ public:
+  ZeroReplica(const Options& options, std::shared_ptr<Model> own_model,
+              torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group,
+              const std::vector<DeviceGroup>& device_groups)
+      : DdpReplica(options, std::move(own_model), optimizer, group, device_groups),
+        zero_(optimizer, model()) {}
+
+  void zero_grad() override { zero_.zero_grad(); }
+  void clip_grad_norm(double max_norm) override { zero_.clip_grad_norm_(max_norm); }
+  ZeroRedundancyOptimizer* zero() override { return &zero_; }
+
+ private:
+  void local_step() override { zero_.step(); }
+
+  ZeroRedundancyOptimizer zero_;
 };
 
 // Averages at the optimizer's step.
@@ -128,6 +151,10 @@ std::unique_ptr<Replica> Replica::make(const Options& options, std::shared_ptr<M
                                        const std::vector<DeviceGroup>& device_groups) {
   if (options.grad_sync == GradSync::kDdp) {
     return std::make_unique<DdpReplica>(options, std::move(model), optimizer, group, device_groups);
+  }
+  if (options.grad_sync == GradSync::kZero1) {
+    return std::make_unique<ZeroReplica>(options, std::move(model), optimizer, group,
+                                         device_groups);
   }
   return std::make_unique<StepReplica>(options, std::move(model), optimizer, group, device_groups);
 }

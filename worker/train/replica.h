@@ -15,6 +15,10 @@
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
 
+namespace ddp {
+class ZeroRedundancyOptimizer;
+}
+
 namespace ddp::train {
 
 // This rank's copy of the model with the way its gradients are averaged with the other ranks'. One
@@ -58,6 +62,8 @@ class Replica {
   // checkpoint.
   const std::shared_ptr<CommHook>& comm_hook() const { return hook_; }
   const std::shared_ptr<ModelAverager>& averager() const { return averager_; }
+  // Where the optimizer is divided among the ranks: what a checkpoint has to look at instead of it.
+  virtual ZeroRedundancyOptimizer* zero() { return nullptr; }
 
  protected:
   // Collective.

@@ -7,6 +7,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "common/base/exit_codes.h"
+#include "worker/ddp/zero/zero_redundancy_optimizer.h"
 #include "worker/train/failure.h"
 
 namespace ddp::train {
@@ -28,7 +29,11 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
           parts_.group, parts_.writer) {
   TrainState& state = parts_.state;
   checkpointer_.add_module("model", parts_.model);
-  checkpointer_.add_optimizer("optimizer", parts_.optimizer, parts_.model);
+  if (ZeroRedundancyOptimizer* zero = parts_.replica.zero()) {
+    checkpointer_.add_optimizer("optimizer", *zero, parts_.model);
+  } else {
+    checkpointer_.add_optimizer("optimizer", parts_.optimizer, parts_.model);
+  }
   if (parts_.logical != nullptr) {
     checkpointer_.add_comm_hook("logical_ranks", parts_.logical->ranks());
   } else {

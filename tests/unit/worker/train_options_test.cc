@@ -289,7 +289,7 @@ TEST(TrainOptions, AWrongValueIsNamedWithWhatWouldBeRight) {
   expect_bad({"--model", "foo"}, kExitInvalidValue,
              AllOf(HasSubstr("--model foo: "), HasSubstr("mnist, resnet18")));
   expect_bad({"--grad-sync", "ring"}, kExitInvalidValue,
-             HasSubstr("--grad-sync ring: expected one of ddp, step"));
+             HasSubstr("--grad-sync ring: expected one of ddp, step, zero1"));
   expect_bad({"--batch-size", "0"}, kExitInvalidValue,
              HasSubstr("--batch-size 0: expected a whole number from 1"));
   expect_bad({"--epochs", "1.5"}, kExitInvalidValue, HasSubstr("--epochs 1.5"));

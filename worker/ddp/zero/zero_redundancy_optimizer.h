@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "worker/ddp/distributed_data_parallel.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace ddp {
+
+struct ZeroOptions {
+  // step() returns while parameters are still on their way; the module's next forward through
+  // DistributedDataParallel waits for them, or wait(). Whatever else reads the parameters before
+  // (an evaluation of the bare module) has to call wait() itself.
+  bool overlap_with_forward = false;
+};
+
+// Makes every rank keep and update a part of the optimizer's state only, so that Adam's memory
+// falls from 8 bytes a parameter to 8 / world. PyTorch's ZeroRedundancyOptimizer, with half of its
+// traffic: gradients are reduced to the rank that needs them (reduce_scatter, during backward), and
+// updated parameters given to all (all_gather), together what one all_reduce moves.
+//
+//   torch::optim::Adam adam(net->parameters(), options);
+//   ddp::DistributedDataParallel<Net> model(net, group);
+//   ddp::ZeroRedundancyOptimizer optimizer(adam, model);
+//   ...
+//   optimizer.zero_grad(); loss(model(input)).backward(); optimizer.step();
+//
+// The optimizer is any of LibTorch's that updates each element by itself (SGD, Adam, AdamW,
+// Adagrad, RMSprop; not LBFGS), before its first step, with any groups. It must outlive this object
+// and is its inside from then on: hyper-parameters and their schedules are set where they always
+// were (adam.param_groups()[0].options()), but its parameters are flat parts of the model's.
+// Parameters are moved, too: those of a bucket lie in one piece of memory of the group, so nothing
+// is copied to be sent.
+//
+// Results are bit for bit those of the optimizer without this class, from the first step on: sums
+// are made in the same order, and an element's update does not depend on what is beside it.
+//
+// After backward this rank's part of every .grad is the average; the rest holds what this rank
+// alone has computed. So look at gradients through clip_grad_norm_() and the optimizer's own
+// parameters. Gradients accumulate under no_sync(), as many backwards as wanted, and one after it.
+//
+// Used by the training thread; collective are step, clip_grad_norm_ and the destructor-free rest of
+// training as always. In the scope of model.join() ranks without input go on to update their part;
+// find_unused_parameters and clip_grad_norm_ are std::logic_error there.
+//
+// State is saved by Checkpointer::add_optimizer(name, ZeroRedundancyOptimizer&, module), in the
+// form in which the optimizer alone would have saved it: such a checkpoint loads on any number of
+// ranks, with and without this class.
+class ZeroRedundancyOptimizer {
+ public:
+  // Throws std::invalid_argument, naming the parameter: one that the model does not train, lies on
+  // another device than the CPU, or has sparse or delayed gradients; for an optimizer that has
+  // stepped or is LBFGS; for mixed precision. std::logic_error if the model has a communication
+  // hook or has been through a backward. Local.
+  template <typename M>
+  ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DistributedDataParallel<M>& model,
+                          const ZeroOptions& options = {})
+      : ZeroRedundancyOptimizer(optimizer, model.core(), options) {}
+  ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DataParallelCore& model,
+                          const ZeroOptions& options = {});
+  // The model can no longer be trained. Parameters keep their values; with overlap_with_forward
+  // wait() comes first.
+  ~ZeroRedundancyOptimizer();
+  ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
+  ZeroRedundancyOptimizer& operator=(const ZeroRedundancyOptimizer&) = delete;
+
+  // Updates this rank's part and gives it to all ranks. std::logic_error if more than one backward
+  // has been reduced since the last step or zero_grad (accumulate under no_sync); CollectiveError.
+  void step();
+  // Returns when all parameters have arrived. Nothing to do without overlap_with_forward.
+  void wait();
+
+  // Scales the averaged gradients so that their norm over all ranks' parts is at most max_norm, and
+  // gives the norm that they had, the same bits on all ranks; like ddp::clip_grad_norm_, but summed
+  // part by part, so the last bits depend on the number of ranks.
+  double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
+
+  // As DistributedDataParallel's.
+  void zero_grad(bool set_to_none = true);
+
+  torch::optim::Optimizer& optimizer();
+
+  // What a tensor of the optimizer's groups is.
+  struct Part {
+    at::Tensor tensor;     // In the optimizer's groups.
+    at::Tensor parameter;  // The model's.
+    std::size_t begin = 0;
+    std::size_t elements = 0;
+    bool is_common = false;           // The end of a parameter, which every rank has.
+    std::vector<std::size_t> counts;  // Of the parameter, by rank; empty: it is not divided.
+  };
+  const std::vector<Part>& parts() const;
+  // Elements of the model's trainable parameters that this rank updates.
+  std::size_t elements() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddp
