@@ -1,6 +1,5 @@
 #include "agent/process/round_memory.h"
 
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -10,30 +9,23 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <new>
+#include <utility>
+
+#include "common/wire/shm_file.h"
 
 namespace ddp::agent {
 
 Result<std::unique_ptr<RoundMemory>> RoundMemory::create(int local_size, Round round) {
-  const std::size_t size = wire::shm_bytes(local_size);
-  const auto failed = [size](const char* step) {
-    return make_error(Errc::kIo, "shared memory of {} bytes for the workers of this node: {}: {}",
-                      size, step, std::generic_category().message(errno));
-  };
-  UniqueFd fd(::memfd_create("ddp-round", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return failed("memfd_create");
-  if (::ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return failed("ftruncate");
-  // A worker that shrank it would kill the others by SIGBUS.
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return failed("sealing");
+  Result<UniqueFd> fd = wire::make_shm_file(local_size, round);
+  if (!fd) return fd.error();
   void* page =
-      ::mmap(nullptr, wire::kShmHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (page == MAP_FAILED) return failed("mmap");
-  auto* header = new (page) wire::ShmHeader;
-  header->size_bytes = size;
-  header->local_size = local_size;
-  header->round = round;
-  return std::unique_ptr<RoundMemory>(new RoundMemory(std::move(fd), header));
+      ::mmap(nullptr, wire::kShmHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd->get(), 0);
+  if (page == MAP_FAILED) {
+    return make_error(Errc::kIo, "shared memory for the workers of this node: mmap: {}",
+                      std::generic_category().message(errno));
+  }
+  return std::unique_ptr<RoundMemory>(
+      new RoundMemory(std::move(*fd), static_cast<wire::ShmHeader*>(page)));
 }
 
 RoundMemory::~RoundMemory() { ::munmap(header_, wire::kShmHeaderBytes); }

@@ -6,9 +6,9 @@
 #include "common/base/result.h"
 #include "launcher/ddp_run/job_plan.h"
 
-// The secret of a job that is a step of SLURM's on several nodes, where nobody has given it one: the
-// first node makes it and shows it at /token of its rendezvous, sealed by MUNGE so that only the
-// same user can read it. Both fill in spec.rdzv_token. In a process with one thread.
+// The secret of a job that is a step of SLURM's on several nodes, where nobody has given it one:
+// the first node makes it and shows it at /token of its rendezvous, sealed by MUNGE so that only
+// the same user can read it. Both fill in spec.rdzv_token. In a process with one thread.
 namespace ddp::run {
 
 // On the first node, before it hosts: fills in plan.sealed_token, too. Where there is no MUNGE the

@@ -139,8 +139,8 @@ Result<pid_t> spawn(const std::string& program, std::vector<std::string> argumen
   return pid;
 }
 
-// Until the daemon has printed a line.
-Result<void> await_line(int fd, const std::string& program, TimePoint deadline) {
+// Until the daemon has printed a line, which it gives.
+Result<std::string> await_line(int fd, const std::string& program, TimePoint deadline) {
   while (true) {
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     pollfd entry{fd, POLLIN, 0};
@@ -152,35 +152,44 @@ Result<void> await_line(int fd, const std::string& program, TimePoint deadline) 
     if (count <= 0) {
       return make_error(Errc::kIo, "{} ended at once; its reason is in standard error", program);
     }
-    if (std::string_view(bytes.data(), static_cast<std::size_t>(count)).ends_with('\n')) return {};
+    std::string text(bytes.data(), static_cast<std::size_t>(count));
+    if (text.ends_with('\n')) return text;
   }
 }
 
 struct Daemon {
   pid_t pid = -1;
-  UniqueFd input;  // It ends when this closes.
+  UniqueFd input;    // It ends when this closes.
+  std::string said;  // "listening on 127.0.0.1:29400\n"
 };
 
-// Nothing if there is none to start.
-Result<std::optional<Daemon>> start(const std::string& host, int port, TimePoint deadline) {
-  const std::optional<std::string> address = bind_address(host, port);
-  if (!address) return std::optional<Daemon>();
+// On that address, or on all if it is empty.
+Result<Daemon> start_on(const std::string& address, int port, TimePoint deadline) {
   Result<Pipe> input = make_pipe();
   Result<Pipe> output = make_pipe();
   if (!input) return input.error();
   if (!output) return output.error();
   const std::string program = find_program();
   std::vector<std::string> arguments = {kProgram, "--until-eof", "--port", std::to_string(port)};
-  if (!address->empty()) arguments.insert(arguments.end(), {"--bind", *address});
+  if (!address.empty()) arguments.insert(arguments.end(), {"--bind", address});
   const Result<pid_t> pid =
       spawn(program, std::move(arguments), input->read.get(), output->write.get());
   if (!pid) return pid.error();
   output->write.reset();
-  const Result<void> listens = await_line(output->read.get(), program, deadline);
-  if (listens) return std::optional(Daemon{*pid, std::move(input->write)});
+  Result<std::string> listens = await_line(output->read.get(), program, deadline);
+  if (listens) return Daemon{*pid, std::move(input->write), std::move(*listens)};
   input->write.reset();
   ::waitpid(*pid, nullptr, 0);
   return listens.error();
+}
+
+// Nothing if there is none to start.
+Result<std::optional<Daemon>> start(const std::string& host, int port, TimePoint deadline) {
+  const std::optional<std::string> address = bind_address(host, port);
+  if (!address) return std::optional<Daemon>();
+  Result<Daemon> daemon = start_on(*address, port, deadline);
+  if (!daemon) return daemon.error();
+  return std::optional(std::move(*daemon));
 }
 
 struct Daemons {
@@ -188,21 +197,46 @@ struct Daemons {
   std::map<std::pair<std::string, int>, Daemon> by_endpoint;
 };
 
+// Never destroyed: the end of the process closes what they wait for.
+Daemons& daemons() {
+  static auto* const instance = new Daemons;
+  return *instance;
+}
+
 }  // namespace
 
 Result<void> serve_store(const std::string& host, int port, TimePoint deadline) {
-  // Never destroyed: the end of the process closes what the daemons wait for.
-  static auto* const daemons = new Daemons;
-  const std::lock_guard lock(daemons->mutex);
-  const auto known = daemons->by_endpoint.find({host, port});
-  if (known != daemons->by_endpoint.end()) {
+  Daemons& all = daemons();
+  const std::lock_guard lock(all.mutex);
+  const auto known = all.by_endpoint.find({host, port});
+  if (known != all.by_endpoint.end()) {
     if (::waitpid(known->second.pid, nullptr, WNOHANG) == 0) return {};
-    daemons->by_endpoint.erase(known);  // Somebody has ended it.
+    all.by_endpoint.erase(known);  // Somebody has ended it.
   }
   Result<std::optional<Daemon>> started = start(host, port, deadline);
   if (!started) return started.error();
-  if (*started) daemons->by_endpoint.emplace(std::pair(host, port), **std::move(started));
+  if (*started) all.by_endpoint.emplace(std::pair(host, port), **std::move(started));
   return {};
+}
+
+Result<ServedStore> ServedStore::start(TimePoint deadline) {
+  Result<Daemon> daemon = start_on("127.0.0.1", 0, deadline);
+  if (!daemon) return daemon.error();
+  const std::size_t colon = daemon->said.rfind(':');
+  const int port = colon == std::string::npos ? 0 : std::atoi(daemon->said.c_str() + colon + 1);
+  ServedStore store(port, daemon->pid, std::move(daemon->input));
+  if (port <= 0) return make_error(Errc::kProtocol, "{} said: {}", kProgram, daemon->said);
+  return store;
+}
+
+ServedStore::ServedStore(ServedStore&& other) noexcept
+    : port_(other.port_), pid_(std::exchange(other.pid_, -1)), input_(std::move(other.input_)) {}
+
+ServedStore::~ServedStore() {
+  if (pid_ < 0) return;
+  input_.reset();
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace ddp

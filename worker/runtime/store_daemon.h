@@ -1,9 +1,11 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "common/base/clock.h"
 #include "common/base/result.h"
+#include "common/base/unique_fd.h"
 
 namespace ddp {
 
@@ -18,5 +20,25 @@ namespace ddp {
 //   kIo        it cannot be started or ended at once; its own message is in standard error
 //   kTimeout   it does not say that it listens
 Result<void> serve_store(const std::string& host, int port, TimePoint deadline);
+
+// A store of its own on the loopback interface, at a port that the system picks, for as long as the
+// object lives. One thread. Errors as of serve_store.
+class ServedStore {
+ public:
+  static Result<ServedStore> start(TimePoint deadline);
+  ServedStore(ServedStore&& other) noexcept;
+  ServedStore& operator=(ServedStore&&) = delete;
+  ~ServedStore();
+
+  int port() const { return port_; }
+
+ private:
+  ServedStore(int port, int pid, UniqueFd input)
+      : port_(port), pid_(pid), input_(std::move(input)) {}
+
+  int port_;
+  int pid_;         // -1: moved away.
+  UniqueFd input_;  // The daemon ends when this closes.
+};
 
 }  // namespace ddp

@@ -1,0 +1,230 @@
+#include "worker/runtime/spawn.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "common/base/clock.h"
+#include "common/base/signal_name.h"
+#include "common/base/unique_fd.h"
+#include "common/wire/shm_file.h"
+#include "worker/runtime/store_daemon.h"
+
+namespace ddp {
+namespace {
+
+constexpr int kMostProcesses = 256;
+constexpr Duration kStoreLimit{10'000};
+constexpr int kRaised = 1;  // The status of a child whose function has thrown.
+
+class Child {
+ public:
+  Child(Rank rank, pid_t pid, UniqueFd pidfd, UniqueFd text)
+      : rank_(rank), pid_(pid), pidfd_(std::move(pidfd)), text_(std::move(text)) {}
+
+  int pidfd() const { return pidfd_.get(); }
+  void signal(int number) const {
+    if (pid_ > 1) ::kill(pid_, number);
+  }
+
+  // Waits for its end. Why it did not end well, if so.
+  std::optional<ProcessError> reap() {
+    int status = 0;
+    while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (WIFSIGNALED(status)) {
+      return ProcessError(fmt::format("process {} was ended by {}", rank_,
+                                      signal_name(WTERMSIG(status))),
+                          rank_, 0, WTERMSIG(status));
+    }
+    const int code = WEXITSTATUS(status);
+    if (code == 0) return std::nullopt;
+    const std::string said = text();
+    return ProcessError(said.empty()
+                            ? fmt::format("process {} ended with status {}", rank_, code)
+                            : fmt::format("process {} failed: {}", rank_, said),
+                        rank_, code, 0);
+  }
+
+ private:
+  // Of its exception: what it has written before it ended.
+  std::string text() const {
+    std::string all;
+    std::array<char, 4096> part{};
+    for (ssize_t count = 0; (count = ::read(text_.get(), part.data(), part.size())) > 0;)
+      all.append(part.data(), static_cast<std::size_t>(count));
+    return all;
+  }
+
+  Rank rank_;
+  pid_t pid_;
+  UniqueFd pidfd_;
+  UniqueFd text_;
+};
+
+struct Surroundings {
+  UniqueFd memory;
+  int port = 0;
+  int nprocs = 0;
+};
+
+void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
+
+void take_place(const Surroundings& around, Rank rank) {
+  for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) set(name, std::to_string(rank));
+  for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"})
+    set(name, std::to_string(around.nprocs));
+  set("GROUP_RANK", "0");
+  set("GROUP_WORLD_SIZE", "1");
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(around.port));
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
+  set("TORCHELASTIC_RUN_ID", fmt::format("spawn-{}", ::getppid()));
+  set("DDP_ROUND", "0");
+  set("DDP_SHM_FD", std::to_string(around.memory.get()));
+  // Of a job in which this process itself is a worker.
+  for (const char* name : {"DDP_CONTROL_FD", "DDP_VIRTUAL_NODE", "DDP_STANDBY"}) ::unsetenv(name);
+}
+
+[[noreturn]] void run_child(const std::function<void(Rank)>& fn, Rank rank, int text) {
+  int status = 0;
+  std::string said;
+  try {
+    fn(rank);
+  } catch (const std::exception& error) {
+    said = error.what();
+    status = kRaised;
+  } catch (...) {
+    said = "an exception that is no std::exception";
+    status = kRaised;
+  }
+  std::cout.flush();
+  std::fflush(nullptr);
+  if (said.size() > 32'000) said.resize(32'000);  // Fits into the pipe.
+  [[maybe_unused]] const ssize_t written = ::write(text, said.data(), said.size());
+  ::_exit(status);
+}
+
+Child start(const std::function<void(Rank)>& fn, Rank rank, const Surroundings& around) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw std::system_error(errno, std::generic_category(), "spawn: no pipe");
+  UniqueFd read_end(ends[0]);
+  UniqueFd write_end(ends[1]);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "spawn: no process");
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kRaised);  // It died before that.
+    take_place(around, rank);
+    run_child(fn, rank, write_end.get());
+  }
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return {rank, pid, std::move(pidfd), std::move(read_end)};
+}
+
+// Until one of them has ended, or the deadline; its index.
+std::optional<std::size_t> wait_for_one(const std::vector<Child>& children,
+                                        std::optional<TimePoint> deadline) {
+  std::vector<pollfd> items;
+  for (const Child& child : children) items.push_back({child.pidfd(), POLLIN, 0});
+  for (;;) {
+    int left = -1;
+    if (deadline) {
+      const auto rest = std::chrono::ceil<Duration>(*deadline - Clock::now()).count();
+      left = static_cast<int>(std::max<Duration::rep>(rest, 0));
+    }
+    const int ready = ::poll(items.data(), items.size(), left);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready <= 0) return std::nullopt;
+    const auto ended = std::find_if(items.begin(), items.end(),
+                                    [](const pollfd& item) { return item.revents != 0; });
+    return static_cast<std::size_t>(ended - items.begin());
+  }
+}
+
+// Ends those that are left, all of them for certain.
+void end_all(std::vector<Child>& children, std::chrono::milliseconds grace) {
+  for (const Child& child : children) child.signal(SIGTERM);
+  const TimePoint deadline = Clock::now() + grace;
+  while (!children.empty()) {
+    const auto ended = wait_for_one(children, deadline);
+    if (!ended) break;
+    children[*ended].reap();
+    children.erase(children.begin() + static_cast<std::ptrdiff_t>(*ended));
+  }
+  for (Child& child : children) {
+    child.signal(SIGKILL);
+    child.reap();
+  }
+  children.clear();
+}
+
+void check_threads() {
+  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                                     std::filesystem::directory_iterator());
+  if (threads == 1) return;
+  throw std::logic_error(
+      fmt::format("spawn: this process has {} threads, and only the calling one would go on in the "
+                  "children; call spawn first of all in main(), before LibTorch has computed "
+                  "anything, or set allow_threads",
+                  threads));
+}
+
+}  // namespace
+
+void spawn(const std::function<void(Rank)>& fn, int nprocs, const SpawnOptions& options) {
+  if (nprocs < 1 || nprocs > kMostProcesses) {
+    throw std::invalid_argument(
+        fmt::format("spawn: nprocs is {}; expected 1 to {}", nprocs, kMostProcesses));
+  }
+  if (!options.allow_threads) check_threads();
+  Surroundings around;
+  around.nprocs = nprocs;
+  auto store = ServedStore::start(Clock::now() + kStoreLimit);
+  if (!store) throw std::runtime_error("spawn: " + store.error().message);
+  around.port = store->port();
+  auto memory = wire::make_shm_file(nprocs, 0);
+  if (!memory) throw std::runtime_error("spawn: " + memory.error().message);
+  around.memory = std::move(*memory);
+  // What is in buffers now is not each child's to write.
+  std::cout.flush();
+  std::fflush(nullptr);
+  std::vector<Child> children;
+  try {
+    for (Rank rank = 0; rank < nprocs; ++rank) children.push_back(start(fn, rank, around));
+  } catch (...) {
+    end_all(children, std::chrono::milliseconds(0));
+    throw;
+  }
+  while (!children.empty()) {
+    const std::size_t ended = *wait_for_one(children, std::nullopt);
+    const auto failure = children[ended].reap();
+    children.erase(children.begin() + static_cast<std::ptrdiff_t>(ended));
+    if (!failure) continue;
+    end_all(children, options.grace);
+    throw *failure;
+  }
+}
+
+}  // namespace ddp
