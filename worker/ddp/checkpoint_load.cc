@@ -1,12 +1,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <exception>
 #include <optional>
 #include <set>
 #include <string_view>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -14,7 +12,7 @@
 #include "worker/ddp/checkpointer_impl.h"
 #include "worker/ddp/exchange.h"
 #include "worker/ddp/staged_state.h"
-#include "worker/runtime/worker_environment.h"
+#include "worker/ddp/value_moves.h"
 
 // Checkpointer::load_latest: rank 0 finds a checkpoint, all ranks verify it, each its part of the
 // files, then each reads what it needs, and only when all have done so is anything changed.
@@ -196,20 +194,12 @@ std::uint64_t bytes_to_read(const checkpoint::Manifest& manifest,
   return bytes;
 }
 
-// The cores of this process, shared with the other workers of the node: nothing else goes on while
-// a checkpoint is loaded.
-int reading_threads() {
-  const std::optional<std::string> workers = process_variable("LOCAL_WORLD_SIZE");
-  const int sharing = workers ? std::max(1, std::atoi(workers->c_str())) : 1;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / sharing);
-}
-
 // All ranks together: every byte of the checkpoint against its checksums.
 Result<void> verify_together(ProcessGroup& group, checkpoint::Reader& reader,
                              const std::vector<const checkpoint::FileRecord*>& files) {
   Result<void> mine;
   for (const checkpoint::FileRecord* file : files) {
-    mine = reader.verify_tensors(*file, reading_threads());
+    mine = reader.verify_tensors(*file, loading_threads());
     if (!mine) break;
   }
   return agree(group, mine, kLoadTag);

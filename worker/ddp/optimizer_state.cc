@@ -24,6 +24,7 @@
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/sharded_tensor.h"
 #include "worker/ddp/tensors.h"
+#include "worker/ddp/value_moves.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp {
@@ -181,11 +182,6 @@ struct PresentTensors {
   void operator()(const char* /*field*/, const Scalar& /*scalar*/) const {}
 };
 
-struct Move {
-  at::Tensor to;
-  at::Tensor from;
-};
-
 struct FieldReader {
   const json& scalars;
   TensorSource& source;
@@ -193,7 +189,7 @@ struct FieldReader {
   const Place& place;
   // Those that fit are written to in the end, by `moves`: new memory costs more than the copy.
   const std::map<std::string, at::Tensor>& present;
-  std::vector<Move>& moves;
+  std::vector<ValueMove>& moves;
 
   void operator()(const char* field, at::Tensor& tensor) const {
     const checkpoint::TensorRecord* record = source.find(prefix + field, checkpoint::kReplicated);
@@ -334,7 +330,7 @@ class TypedOptimizerState final : public OptimizerState {
     struct Change {
       std::vector<Options> options;
       StateMap state;
-      std::vector<Move> moves;
+      std::vector<ValueMove> moves;
     };
     auto change = std::make_shared<Change>();
     const std::map<std::string, at::Tensor> nothing_present;
@@ -367,15 +363,14 @@ class TypedOptimizerState final : public OptimizerState {
       for (std::size_t i = 0; i < all.size(); ++i) {
         static_cast<Options&>(all[i].options()) = change->options[i];
       }
-      const at::NoGradGuard no_grad;
-      for (const Move& move : change->moves) move.to.copy_(move.from);
+      move_values(change->moves);
       optimizer_.state() = std::move(change->state);
     };
   }
 
   void stage_parameter(const std::string& below, const at::Tensor& parameter, const Place& place,
                        const json& states, TensorSource& source, StateMap& into,
-                       std::vector<Move>& moves) {
+                       std::vector<ValueMove>& moves) {
     const auto found = states.find(place.name);
     if (found == states.end()) return;
     std::map<std::string, at::Tensor> present;

@@ -10,6 +10,7 @@
 
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/tensors.h"
+#include "worker/ddp/value_moves.h"
 
 namespace ddp {
 namespace {
@@ -147,11 +148,7 @@ bool is_wanted(NameChoice& choice, std::string_view name) {
 Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
                             TensorSource& source, bool is_strict, NameChoice& choice,
                             std::vector<std::string>& notes) {
-  struct Move {
-    at::Tensor to;
-    at::Tensor from;
-  };
-  auto moves = std::make_shared<std::vector<Move>>();
+  auto moves = std::make_shared<std::vector<ValueMove>>();
   std::set<std::string> expected;
   for (const StateTensor& state : module_tensors(prefix, module)) {
     expected.insert(state.name);
@@ -172,10 +169,7 @@ Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& 
     if (is_strict) return Error{Errc::kMismatch, std::move(other)};
     notes.push_back(std::move(other));
   }
-  return Commit([moves] {
-    const at::NoGradGuard no_grad;
-    for (Move& move : *moves) copy_values(move.to, move.from);
-  });
+  return Commit([moves] { move_values(*moves); });
 }
 
 }  // namespace ddp

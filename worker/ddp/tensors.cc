@@ -167,10 +167,14 @@ void mark_changed(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
 
+bool is_one_copy(const at::Tensor& to, const at::Tensor& from) {
+  return to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && !to.is_neg() &&
+         !from.is_neg() && is_packed(to) && is_packed(from) && to.strides() == from.strides() &&
+         to.device().is_cpu() && from.device().is_cpu();
+}
+
 void copy_values(const at::Tensor& to, const at::Tensor& from) {
-  if (to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && !to.is_neg() &&
-      !from.is_neg() && is_packed(to) && is_packed(from) && to.strides() == from.strides() &&
-      to.device().is_cpu() && from.device().is_cpu()) {
+  if (is_one_copy(to, from)) {
     if (to.nbytes() != 0) std::memcpy(to.data_ptr(), from.data_ptr(), to.nbytes());
     mark_changed(to);
     return;

@@ -58,6 +58,10 @@ at::Tensor slot_of(const at::Tensor& flat, std::int64_t first_element, const at:
 // values have changed since.
 void mark_changed(const at::Tensor& tensor);
 
+// Whether copying the values is one memcpy: both on the CPU, with equal type, sizes and packed
+// strides.
+bool is_one_copy(const at::Tensor& to, const at::Tensor& from);
+
 // Copies values; a memcpy where both are on the CPU and have equal type, sizes and packed strides.
 // Between devices it returns when that is done.
 void copy_values(const at::Tensor& to, const at::Tensor& from);
