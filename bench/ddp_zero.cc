@@ -2,8 +2,9 @@
 //
 // usage: ddp-run ... bench-zero MODES MODEL STEPS ROUNDS
 // MODES, with commas, which take turns: ddp (every worker has the whole state) or zero
-// (ZeroRedundancyOptimizer). MODEL: see ddp_task.h. Prints, besides what bench-ddp prints, the bytes
-// of the optimizer's tensors on rank 0 and its peak of resident memory (with one mode only it is that mode's).
+// (ZeroRedundancyOptimizer). MODEL: see ddp_task.h. Prints, besides what bench-ddp prints, the
+// bytes of the optimizer's tensors on rank 0 and its peak of resident memory (with one mode only it
+// is that mode's).
 #include <cstdio>
 #include <exception>
 #include <fstream>

@@ -1,7 +1,5 @@
 // ZeroRedundancyOptimizer against the optimizer that it divides, bit for bit, and what it promises
 // about memory, checkpoints, uneven input and errors.
-#include "worker/ddp/zero/zero_redundancy_optimizer.h"
-
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "worker/ddp/checkpointer.h"
 #include "worker/ddp/clip_grad.h"
 #include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp::test {
 namespace {
@@ -101,8 +100,7 @@ TEST(Zero, IsTheOptimizerBitForBitFromTheFirstStepOn) {
           const auto module = make_mlp(3, widths);
           const auto inner = kind.make(module->parameters());
           Model model(module, group, small_buckets());
-          ZeroRedundancyOptimizer zero(*inner, model,
-                                       {.overlap_with_forward = widths == kLarge});
+          ZeroRedundancyOptimizer zero(*inner, model, {.overlap_with_forward = widths == kLarge});
           for (int step = 0; step < 5; ++step) {
             train(reference, group->rank(), step, step + 1, *plain);
             train(model, group->rank(), step, step + 1, zero);

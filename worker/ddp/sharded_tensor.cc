@@ -47,8 +47,8 @@ std::vector<at::Tensor> gather_whole(const std::vector<WantedWhole>& wanted, Pro
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     for (const WantedWhole& one : wanted) {
       if (one.rank != static_cast<Rank>(rank)) continue;
-      DDP_CHECK(one.tensor.counts.size() == ranks, "{} parts of {} ranks",
-                one.tensor.counts.size(), ranks);
+      DDP_CHECK(one.tensor.counts.size() == ranks, "{} parts of {} ranks", one.tensor.counts.size(),
+                ranks);
       append(given, one.tensor.own);
       give_counts[rank] += one.tensor.own.nbytes();
     }

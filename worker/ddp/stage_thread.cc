@@ -1,18 +1,18 @@
-#include "worker/train/models/stage_thread.h"
+#include "worker/ddp/stage_thread.h"
 
 #include <stdexcept>
 #include <utility>
 
 #include <ATen/Parallel.h>
 
-namespace ddp::train {
+namespace ddp {
 
 StageThread::StageThread() : thread_([this] { run(); }) {}
 
 void StageThread::post(std::function<void()> task) {
   {
     const std::scoped_lock lock(mutex_);
-    if (stopping_) throw std::logic_error("a model in two stages was used after its end");
+    if (stopping_) throw std::logic_error("a model was used after the end of its threads");
     tasks_.push_back(std::move(task));
   }
   posted_.notify_one();
@@ -44,4 +44,4 @@ void StageThread::run() {
   }
 }
 
-}  // namespace ddp::train
+}  // namespace ddp

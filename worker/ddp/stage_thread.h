@@ -6,7 +6,7 @@
 #include <mutex>
 #include <thread>
 
-namespace ddp::train {
+namespace ddp {
 
 // The thread of one stage of a pipeline: runs what it is given, one after the other, in that order.
 // LibTorch computes in it with as many threads as the process has set (at::set_num_threads) when
@@ -34,4 +34,4 @@ class StageThread {
   std::thread thread_;  // Last: it uses the others.
 };
 
-}  // namespace ddp::train
+}  // namespace ddp

@@ -52,16 +52,15 @@ class Child {
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
     }
     if (WIFSIGNALED(status)) {
-      return ProcessError(fmt::format("process {} was ended by {}", rank_,
-                                      signal_name(WTERMSIG(status))),
-                          rank_, 0, WTERMSIG(status));
+      return ProcessError(
+          fmt::format("process {} was ended by {}", rank_, signal_name(WTERMSIG(status))), rank_, 0,
+          WTERMSIG(status));
     }
     const int code = WEXITSTATUS(status);
     if (code == 0) return std::nullopt;
     const std::string said = text();
-    return ProcessError(said.empty()
-                            ? fmt::format("process {} ended with status {}", rank_, code)
-                            : fmt::format("process {} failed: {}", rank_, said),
+    return ProcessError(said.empty() ? fmt::format("process {} ended with status {}", rank_, code)
+                                     : fmt::format("process {} failed: {}", rank_, said),
                         rank_, code, 0);
   }
 

@@ -28,9 +28,9 @@ class ProcessError : public std::runtime_error {
   int signal;     // 0 if it ended by itself.
 };
 
-// Runs fn(rank) in `nprocs` child processes of this one and returns when all of them have: PyTorch's
-// torch.multiprocessing.spawn, for trying things out and for tests; whatever has to survive a
-// failure belongs under ddp-run.
+// Runs fn(rank) in `nprocs` child processes of this one and returns when all of them have:
+// PyTorch's torch.multiprocessing.spawn, for trying things out and for tests; whatever has to
+// survive a failure belongs under ddp-run.
 //
 //   ddp::spawn([](ddp::Rank rank) {
 //     auto group = ddp::ProcessGroup::from_environment();   // Of all children, in shared memory.
@@ -38,10 +38,10 @@ class ProcessError : public std::runtime_error {
 //   }, 4);
 //
 // The children are forks: everything that was there before the call is there in each of them, as a
-// copy. They have the environment of workers of one node (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,
-// MASTER_PORT, ...), with a store of their own, which the program ddp-rendezvous serves
-// (runtime/store_daemon.h says where it is looked for). A child ends by _exit when fn returns: its
-// buffered output is written, destructors of static objects do not run.
+// copy. They have the environment of workers of one node (RANK, WORLD_SIZE, LOCAL_RANK,
+// MASTER_ADDR, MASTER_PORT, ...), with a store of their own, which the program ddp-rendezvous
+// serves (runtime/store_daemon.h says where it is looked for). A child ends by _exit when fn
+// returns: its buffered output is written, destructors of static objects do not run.
 //
 // The first child that throws or dies ends the others, and its exception's text is thrown here, as
 // ProcessError with its rank. A child does not outlive this process.

@@ -13,18 +13,18 @@
 #include <stdlib.h>
 
 #include "common/store/tcp_store.h"
+#include "tests/support/process.h"
 #include "tests/support/process_table.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/process.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using test::TempDir;
 using test::wait_until;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 class Spawn : public ::testing::Test {
  protected:
@@ -64,9 +64,9 @@ TEST_F(Spawn, ChildrenAreAGroupInSharedMemoryWithAStore) {
         const bool stored = store && (*store)->add("count", 1);
         group->barrier()->wait();
         const auto count = stored ? (*store)->add("count", 0) : Result<std::int64_t>(0);
-        write(std::to_string(rank),
-              std::to_string(group->size()) + " " + std::to_string(sum) + " " +
-                  std::to_string(shared) + " " + std::to_string(count ? *count : -1));
+        write(std::to_string(rank), std::to_string(group->size()) + " " + std::to_string(sum) +
+                                        " " + std::to_string(shared) + " " +
+                                        std::to_string(count ? *count : -1));
       },
       3);
   for (const char* rank : {"0", "1", "2"}) EXPECT_EQ(folder_.read(rank), "3 6.000000 1 3");
@@ -86,9 +86,8 @@ TEST_F(Spawn, TheFirstExceptionIsThrownWithItsRankAndEndsTheOthers) {
         if (rank != 1) {
           for (;;) ::pause();
         }
-        ASSERT_TRUE(wait_until([this] {
-          return !folder_.read("pid.0").empty() && !folder_.read("pid.2").empty();
-        }));
+        ASSERT_TRUE(wait_until(
+            [this] { return !folder_.read("pid.0").empty() && !folder_.read("pid.2").empty(); }));
         throw std::runtime_error("no batch 17 in shard b");
       },
       3);
@@ -103,11 +102,19 @@ TEST_F(Spawn, TheFirstExceptionIsThrownWithItsRankAndEndsTheOthers) {
 }
 
 TEST_F(Spawn, AChildThatIsKilledOrLeavesIsNamed) {
-  const auto killed = failure_of([](Rank rank) { if (rank == 0) ::raise(SIGKILL); }, 2);
+  const auto killed = failure_of(
+      [](Rank rank) {
+        if (rank == 0) ::raise(SIGKILL);
+      },
+      2);
   EXPECT_EQ(killed.rank, 0);
   EXPECT_EQ(killed.signal, SIGKILL);
   EXPECT_THAT(killed.what(), HasSubstr("SIGKILL"));
-  const auto left = failure_of([](Rank rank) { if (rank == 1) ::_exit(7); }, 2);
+  const auto left = failure_of(
+      [](Rank rank) {
+        if (rank == 1) ::_exit(7);
+      },
+      2);
   EXPECT_EQ(left.rank, 1);
   EXPECT_EQ(left.exit_code, 7);
 }

@@ -22,9 +22,9 @@ Future ZeroHook::run(GradBucket& bucket) {
   DDP_CHECK(bucket.index() < buckets_.size(), "bucket {} of {}", bucket.index(), buckets_.size());
   Bucket& known = buckets_[bucket.index()];
   if (known.tag.empty()) {
-    known.tag = SharedText(fmt::format("bucket {} of {} ({} .. {})", bucket.index(),
-                                       buckets_.size(), bucket.names().back(),
-                                       bucket.names().front()));
+    known.tag =
+        SharedText(fmt::format("bucket {} of {} ({} .. {})", bucket.index(), buckets_.size(),
+                               bucket.names().back(), bucket.names().front()));
   }
   known.buffer = bucket.buffer();
   if (group_.size() == 1) return Future(known.buffer);

@@ -31,8 +31,8 @@ ZeroPartition partition_of(const Reducer& reducer, int world_size) {
   for (const BucketLayout& layout : reducer.buckets()) {
     auto& slots = buckets.emplace_back();
     for (const BucketSlot& slot : layout.slots) {
-      slots.push_back({slot.parameter, static_cast<std::size_t>(
-                                           reducer.parameter(slot.parameter).tensor.numel())});
+      slots.push_back({slot.parameter,
+                       static_cast<std::size_t>(reducer.parameter(slot.parameter).tensor.numel())});
     }
   }
   return {std::move(buckets), reducer.num_parameters(), world_size};
@@ -50,10 +50,10 @@ at::Tensor flat_part(const at::Tensor& packed, ZeroPartition::Span span) {
 void check_model(DataParallelCore& model) {
   const Reducer& reducer = model.reducer();
   if (const CommHook* hook = reducer.comm_hook()) {
-    throw std::logic_error(fmt::format(
-        "ZeroRedundancyOptimizer reduces gradients in its own way; the model has the "
-        "communication hook {} already",
-        hook->name()));
+    throw std::logic_error(
+        fmt::format("ZeroRedundancyOptimizer reduces gradients in its own way; the model has the "
+                    "communication hook {} already",
+                    hook->name()));
   }
   if (model.input_type()) {
     throw std::invalid_argument(
@@ -63,9 +63,9 @@ void check_model(DataParallelCore& model) {
   for (std::size_t index = 0; index < reducer.num_parameters(); ++index) {
     const NamedTensor& parameter = reducer.parameter(index);
     if (!parameter.tensor.device().is_cpu()) {
-      throw std::invalid_argument(fmt::format(
-          "ZeroRedundancyOptimizer: parameter {} is on {}; parameters on the CPU only",
-          parameter.name, parameter.tensor.device().str()));
+      throw std::invalid_argument(
+          fmt::format("ZeroRedundancyOptimizer: parameter {} is on {}; parameters on the CPU only",
+                      parameter.name, parameter.tensor.device().str()));
     }
     if (!reducer.takes_hook(index)) {
       throw std::invalid_argument(fmt::format(
@@ -83,8 +83,8 @@ void check_optimizer(torch::optim::Optimizer& optimizer) {
         "parameters");
   }
   // Adagrad has state from its beginning.
-  const bool is_new = std::all_of(
-      optimizer.state().begin(), optimizer.state().end(), [](const auto& entry) {
+  const bool is_new =
+      std::all_of(optimizer.state().begin(), optimizer.state().end(), [](const auto& entry) {
         const auto* state = dynamic_cast<const AdagradParamState*>(entry.second.get());
         return state != nullptr && state->step() == 0;
       });
@@ -123,8 +123,8 @@ struct ZeroRedundancyOptimizer::Impl {
   ProcessGroup& group;
   const ZeroPartition partition;
   std::shared_ptr<ZeroHook> hook;
-  std::vector<at::Tensor> flat;  // By bucket: its parameters.
-  std::vector<SharedText> tags;  // By bucket.
+  std::vector<at::Tensor> flat;                                     // By bucket: its parameters.
+  std::vector<SharedText> tags;                                     // By bucket.
   std::unordered_map<const at::TensorImpl*, std::size_t> index_of;  // Of the reducer's parameters.
   std::vector<Part> parts;
   std::vector<std::size_t> parameter_of;  // By part; only of those that have counts.
@@ -141,8 +141,8 @@ void ZeroRedundancyOptimizer::Impl::flatten() {
     const at::ScalarType type = reducer.parameter(slots.front().parameter).tensor.scalar_type();
     flat.push_back(registered_zeros(
         group, static_cast<std::int64_t>(partition.buckets()[bucket].elements), type));
-    tags.emplace_back(fmt::format("parameters of bucket {} of {}", bucket,
-                                  partition.buckets().size()));
+    tags.emplace_back(
+        fmt::format("parameters of bucket {} of {}", bucket, partition.buckets().size()));
     for (const auto& slot : slots) {
       at::Tensor parameter = reducer.parameter(slot.parameter).tensor;
       const auto offset = static_cast<std::int64_t>(partition.place(slot.parameter).offset);
@@ -258,9 +258,9 @@ void ZeroRedundancyOptimizer::Impl::publish() {
     const Buffer all = buffer_of(flat[bucket]);
     const std::size_t bytes = share * dtype_bytes(all.type);
     auto* const data = static_cast<std::byte*>(all.data);
-    gathers.push_back(group.all_gather(
-        {data + static_cast<std::size_t>(group.rank()) * bytes, share, all.type},
-        {data, partition.divided(bucket), all.type}, {{}, tags[bucket]}));
+    gathers.push_back(
+        group.all_gather({data + static_cast<std::size_t>(group.rank()) * bytes, share, all.type},
+                         {data, partition.divided(bucket), all.type}, {{}, tags[bucket]}));
   }
   for (const Part& part : parts) {
     if (!part.is_common) mark_changed(part.parameter);

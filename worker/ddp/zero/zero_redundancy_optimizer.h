@@ -46,9 +46,9 @@ struct ZeroOptions {
 // alone has computed. So look at gradients through clip_grad_norm_() and the optimizer's own
 // parameters. Gradients accumulate under no_sync(), as many backwards as wanted, and one after it.
 //
-// Used by the training thread; collective are step, clip_grad_norm_ and the destructor-free rest of
-// training as always. In the scope of model.join() ranks without input go on to update their part;
-// find_unused_parameters and clip_grad_norm_ are std::logic_error there.
+// Used by the training thread. step() and clip_grad_norm_() are collective. In the scope of
+// model.join() ranks without input go on to update their part; find_unused_parameters and
+// clip_grad_norm_ are std::logic_error there.
 //
 // State is saved by Checkpointer::add_optimizer(name, ZeroRedundancyOptimizer&, module), in the
 // form in which the optimizer alone would have saved it: such a checkpoint loads on any number of
