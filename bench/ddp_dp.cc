@@ -66,8 +66,8 @@ void run(int argc, char** argv) {
       throw std::invalid_argument("a mode is dp or whole, not " + mode);
     steps.push_back(step_of(std::make_shared<Contest>(argv[2], mode == "dp")));
   }
-  const std::vector<Measurement> measurements =
-      measure_steps(std::stoi(argv[4]), std::stoi(argv[3]), [] {}, steps);
+  const std::vector<Measurement> measurements = measure_steps(
+      std::stoi(argv[4]), std::stoi(argv[3]), [] {}, steps);
   for (std::size_t index = 0; index < modes.size(); ++index)
     print_measurement(modes[index], argv[2], measurements[index]);
 }

@@ -1,6 +1,4 @@
 // DataParallel: replicas of a module in one process, against the module alone.
-#include "worker/ddp/data_parallel.h"
-
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -11,6 +9,7 @@
 
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
+#include "worker/ddp/data_parallel.h"
 
 namespace ddp::test {
 namespace {
@@ -27,7 +26,8 @@ TEST(DataParallelModule, GivesTheModulesOutputAndGradients) {
   for (const std::size_t devices : {1U, 2U, 3U}) {
     const auto alone = make_mlp(3);
     const auto module = make_mlp(3);
-    DataParallel<Mlp> model(module, [] { return make_mlp(8); }, on_cpus(devices));
+    DataParallel<Mlp> model(
+        module, [] { return make_mlp(8); }, on_cpus(devices));
     torch::optim::SGD expected(alone->parameters(), 0.1);
     torch::optim::SGD optimizer(module->parameters(), 0.1);
     for (std::uint64_t step = 0; step < 3; ++step) {
@@ -51,14 +51,16 @@ TEST(DataParallelModule, GivesTheModulesOutputAndGradients) {
 
 TEST(DataParallelModule, LessInputThanDevices) {
   const auto module = make_mlp(3);
-  DataParallel<Mlp> model(module, [] { return make_mlp(3); }, on_cpus(4));
+  DataParallel<Mlp> model(
+      module, [] { return make_mlp(3); }, on_cpus(4));
   const at::Tensor input = random_tensor({2, 6}, 1);
   EXPECT_TRUE(torch::allclose(model(input), module->forward(input)));
 }
 
 TEST(DataParallelModule, FrozenParametersAndEvaluation) {
   const auto module = make_mlp(3);
-  DataParallel<Mlp> model(module, [] { return make_mlp(3); }, on_cpus(2));
+  DataParallel<Mlp> model(
+      module, [] { return make_mlp(3); }, on_cpus(2));
   module->parameters()[0].requires_grad_(false);
   const at::Tensor input = random_tensor({6, 6}, 1);
   model(input).sum().backward();
@@ -98,7 +100,9 @@ struct Picky : torch::nn::Cloneable<Picky> {
 
 TEST(DataParallelModule, AnExceptionOfAReplicaIsThrownAndTheModelStaysUsable) {
   DataParallel<Picky> model(std::make_shared<Picky>(), on_cpus(2));
-  EXPECT_THAT(error_of([&] { model(torch::tensor({{1.0F, 1.0F}, {-1.0F, 1.0F}})); }),
+  EXPECT_THAT(error_of([&] {
+                model(torch::tensor({{1.0F, 1.0F}, {-1.0F, 1.0F}}));
+              }),
               HasSubstr("a negative input"));
   EXPECT_TRUE(torch::equal(model(torch::ones({2, 2})), torch::ones({2, 2})));
 }
@@ -109,7 +113,8 @@ TEST(DataParallelModule, WhatDoesNotFitIsNamed) {
               }),
               HasSubstr("replica 1 has not the module's parameter"));
   EXPECT_THAT(error_of([] {
-                DataParallel<Mlp> model(make_mlp(3), [] { return make_mlp(3); }, on_cpus(0));
+                DataParallel<Mlp> model(
+                    make_mlp(3), [] { return make_mlp(3); }, on_cpus(0));
               }),
               HasSubstr("no devices"));
 }

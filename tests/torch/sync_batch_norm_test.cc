@@ -47,7 +47,8 @@ void expect_joint(const std::vector<std::int64_t>& shape, at::ScalarType type, d
       fill(*layer, 4);
       layer->to(type);
       EXPECT_EQ(convert_sync_batchnorm(*layer, group), 1U);
-      for (int step = 0; step < 2; ++step) layer->forward(share_of(joint, rank, world) * (step + 1));
+      for (int step = 0; step < 2; ++step)
+        layer->forward(share_of(joint, rank, world) * (step + 1));
       const at::Tensor input = share_of(joint, rank, world).clone().requires_grad_();
       const at::Tensor output = layer->forward(input);
       (output * share_of(weights, rank, world)).sum().backward();
@@ -119,7 +120,8 @@ TEST(SyncBatchNorm, ARankMayHaveNoSamples) {
     torch::nn::BatchNorm1d layer(3);
     convert_sync_batchnorm(*layer, group);
     const at::Tensor joint = random_tensor({6, 3}, 1);
-    const at::Tensor input = joint.narrow(0, 0, group->rank() == 0 ? 6 : 0).clone().requires_grad_();
+    const at::Tensor input =
+        joint.narrow(0, 0, group->rank() == 0 ? 6 : 0).clone().requires_grad_();
     const at::Tensor output = layer->forward(input);
     output.pow(2).sum().backward();
     EXPECT_EQ(output.size(0), group->rank() == 0 ? 6 : 0);

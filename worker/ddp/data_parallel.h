@@ -34,7 +34,8 @@ class ModuleReplicas {
   std::vector<at::Tensor> scatter(const at::Tensor& input) const;
   // Gives the first `count` replicas the module's values, with a graph that leads back to it.
   void replicate(std::size_t count);
-  // Each replica on a thread of its own, the module on the caller's. Rethrows the first's exception.
+  // Each replica on a thread of its own, the module on the caller's. Rethrows the first's
+  // exception.
   void parallel_apply(std::size_t count, const std::function<void(std::size_t)>& task);
   at::Tensor gather(const std::vector<at::Tensor>& outputs) const;
 
@@ -52,11 +53,11 @@ class ModuleReplicas {
 };
 
 // One process, several devices: PyTorch's torch.nn.DataParallel. Forward cuts the batch into a part
-// for each device, runs a replica of the module on each in a thread of its own, and puts the outputs
-// together; gradients add up in the module's parameters. To compare with; DistributedDataParallel
-// is the faster way, on one machine too: here one process runs everything that is not forward,
-// parameters go to all devices and gradients to one in each step, and the backward of replicas on
-// one device (the CPU) is one thread's.
+// for each device, runs a replica of the module on each in a thread of its own, and puts the
+// outputs together; gradients add up in the module's parameters. To compare with;
+// DistributedDataParallel is the faster way, on one machine too: here one process runs everything
+// that is not forward, parameters go to all devices and gradients to one in each step, and the
+// backward of replicas on one device (the CPU) is one thread's.
 //
 //   ddp::DataParallel<Net> model(net, [] { return std::make_shared<Net>(); });
 //   loss(model(input), target).backward();
@@ -85,8 +86,9 @@ class DataParallel {
         module_, std::vector<std::shared_ptr<torch::nn::Module>>(others_.begin(), others_.end()),
         options);
   }
-  explicit DataParallel(const std::shared_ptr<M>& module, const DataParallelOptions& options = {})
-  requires std::derived_from<M, torch::nn::Cloneable<M>>
+  explicit DataParallel(const std::shared_ptr<M>& module,
+                        const DataParallelOptions& options = {}) requires
+      std::derived_from<M, torch::nn::Cloneable<M>>
       : DataParallel(
             module, [&module] { return std::dynamic_pointer_cast<M>(module->clone()); }, options) {}
 

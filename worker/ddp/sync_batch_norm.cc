@@ -57,8 +57,7 @@ at::Tensor local_statistics(const at::Tensor& input) {
   at::Tensor flat = at::zeros({2 * channels + 1}, at::kDouble);
   flat[2 * channels] = count;
   if (count == 0) return flat;
-  const at::Tensor values = is_half(input.scalar_type()) ? input.to(at::kFloat)
-                                                                           : input;
+  const at::Tensor values = is_half(input.scalar_type()) ? input.to(at::kFloat) : input;
   auto [var, mean] = at::var_mean(values, reduced_dims(input), /*unbiased=*/false);
   flat.narrow(0, 0, channels).copy_(mean);
   flat.narrow(0, channels, channels).copy_(var);
@@ -109,8 +108,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
       update_running(running_var, joint.var * (joint.count / std::max(joint.count - 1, 1.0)),
                      momentum);
     }
-    const auto type = is_half(input.scalar_type()) ? at::kFloat
-                                                                     : input.scalar_type();
+    const auto type = is_half(input.scalar_type()) ? at::kFloat : input.scalar_type();
     const at::TensorOptions options = input.options().dtype(type);
     const at::Tensor mean = joint.mean.to(options);
     const at::Tensor var = joint.var.to(options);
@@ -152,7 +150,11 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     return {of_input.to(input.scalar_type()),
             weight.defined() ? of_weight.to(weight.scalar_type()) : at::Tensor(),
             has_bias ? of_bias : at::Tensor(),
-            at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 };
 
@@ -218,8 +220,8 @@ void look_into_dispatcher() {
   static const auto* const libraries = [] {
     auto* made = new std::vector<std::unique_ptr<torch::Library>>;
     for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
-      made->push_back(std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__,
-                                                       __LINE__));
+      made->push_back(
+          std::make_unique<torch::Library>(torch::Library::IMPL, "aten", key, __FILE__, __LINE__));
       made->back()->impl("batch_norm", TORCH_FN(batch_norm));
     }
     return made;
