@@ -89,6 +89,30 @@ void train(Model& model, int rank, int first, int last, ZeroRedundancyOptimizer&
       model, rank, first, last, [&] { optimizer.step(); }, [&] { optimizer.zero_grad(); });
 }
 
+// An optimizer over a model's parameters, divided or as it is.
+class EitherWay {
+ public:
+  template <typename M>
+  EitherWay(torch::optim::Optimizer& plain, DistributedDataParallel<M>& model, bool divided)
+      : plain_(plain), zero_grad_([&model] { model.zero_grad(); }) {
+    if (divided) zero_ = std::make_unique<ZeroRedundancyOptimizer>(plain, model);
+  }
+  void zero_grad() { zero_ ? zero_->zero_grad() : zero_grad_(); }
+  void step() {
+    if (zero_) {
+      zero_->step();
+    } else {
+      plain_.step();
+    }
+  }
+  ZeroRedundancyOptimizer* zero() { return zero_.get(); }
+
+ private:
+  torch::optim::Optimizer& plain_;
+  std::function<void()> zero_grad_;
+  std::unique_ptr<ZeroRedundancyOptimizer> zero_;
+};
+
 TEST(Zero, IsTheOptimizerBitForBitFromTheFirstStepOn) {
   for (const std::vector<int>& nodes : std::vector<std::vector<int>>{{1}, {2}, {4}, {2, 1}}) {
     for (const OptimizerCase& kind : optimizers()) {
@@ -151,24 +175,15 @@ TEST(Zero, GradientsAccumulateUnderNoSync) {
       const auto module = make_mlp(3, kUneven);
       torch::optim::Adam adam(module->parameters(), torch::optim::AdamOptions(0.01));
       Model model(module, group, small_buckets());
-      std::unique_ptr<ZeroRedundancyOptimizer> zero;
-      if (divided) zero = std::make_unique<ZeroRedundancyOptimizer>(adam, model);
+      EitherWay optimizer(adam, model, divided);
       for (int step = 0; step < 3; ++step) {
-        if (zero) {
-          zero->zero_grad();
-        } else {
-          model.zero_grad();
-        }
+        optimizer.zero_grad();
         {
           const auto apart = model.no_sync();
           loss_of(model.forward(input_of(group->rank(), 10 * step))).backward();
         }
         loss_of(model.forward(input_of(group->rank(), 10 * step + 1))).backward();
-        if (zero) {
-          zero->step();
-        } else {
-          adam.step();
-        }
+        optimizer.step();
       }
       return bytes_of(*module);
     };
@@ -208,19 +223,13 @@ TEST(Zero, UnusedParametersStayAsTheyAre) {
       DistributedDataParallelOptions options = small_buckets();
       options.find_unused_parameters = true;
       DistributedDataParallel<Halves> model(module, group, options);
-      std::unique_ptr<ZeroRedundancyOptimizer> zero;
-      if (divided) zero = std::make_unique<ZeroRedundancyOptimizer>(adam, model);
+      EitherWay optimizer(adam, model, divided);
       for (int step = 0; step < 6; ++step) {
-        model.zero_grad();
-        if (zero) zero->zero_grad();
+        optimizer.zero_grad();
         // In step 2 one rank alone uses it, in steps 0 and 4 nobody does.
         const bool both = step % 2 == 1 || (step == 2 && group->rank() == 1);
         loss_of(model.forward(input_of(group->rank(), step), both)).backward();
-        if (zero) {
-          zero->step();
-        } else {
-          adam.step();
-        }
+        optimizer.step();
       }
       return bytes_of(*module);
     };
@@ -293,23 +302,14 @@ TEST(Zero, RanksWithoutInputUpdateTheirPart) {
       const auto module = make_mlp(3, kUneven);
       torch::optim::Adam adam(module->parameters(), torch::optim::AdamOptions(0.01));
       Model model(module, group, small_buckets());
-      std::unique_ptr<ZeroRedundancyOptimizer> zero;
-      if (divided) zero = std::make_unique<ZeroRedundancyOptimizer>(adam, model);
+      EitherWay optimizer(adam, model, divided);
       {
         auto join = model.join();
         const int batches = 2 + 2 * group->rank();
         for (int step = 0; step < batches; ++step) {
-          if (zero) {
-            zero->zero_grad();
-          } else {
-            model.zero_grad();
-          }
+          optimizer.zero_grad();
           loss_of(model.forward(input_of(group->rank(), step))).backward();
-          if (zero) {
-            zero->step();
-          } else {
-            adam.step();
-          }
+          optimizer.step();
         }
       }
       return bytes_of(*module);
@@ -392,13 +392,12 @@ TEST(Zero, PartsOfParametersThatAreNotRowMajor) {
         }
         torch::optim::Adam adam(module->parameters(), torch::optim::AdamOptions(0.01));
         DistributedDataParallel<ConvNet> model(module, group, small_buckets());
-        std::unique_ptr<ZeroRedundancyOptimizer> zero;
-        if (divided) zero = std::make_unique<ZeroRedundancyOptimizer>(adam, model);
+        EitherWay optimizer(adam, model, divided);
         CheckpointOptions options;
         options.directory = (folder.path() / "run").string();
         Checkpointer checkpointer(options, group);
         checkpointer.add_module("model", *module);
-        if (zero) {
+        if (ZeroRedundancyOptimizer* zero = optimizer.zero()) {
           checkpointer.add_optimizer("optimizer", *zero, *module);
         } else {
           checkpointer.add_optimizer("optimizer", adam, *module);
@@ -406,16 +405,11 @@ TEST(Zero, PartsOfParametersThatAreNotRowMajor) {
         ASSERT_TRUE(checkpointer.prepare());
         ASSERT_TRUE(checkpointer.load_latest());
         for (int step = stop && part == 1 ? 2 : 0; step < 2 + 2 * part; ++step) {
-          model.zero_grad();
-          if (zero) zero->zero_grad();
+          optimizer.zero_grad();
           const at::Tensor images =
               random_tensor({3, 1, 28, 28}, static_cast<std::uint64_t>(10 * step + group->rank()));
           model.forward(images).pow(2).sum().backward();
-          if (zero) {
-            zero->step();
-          } else {
-            adam.step();
-          }
+          optimizer.step();
         }
         ASSERT_TRUE(checkpointer.save(2 + 2 * part));
         ASSERT_TRUE(checkpointer.wait());
