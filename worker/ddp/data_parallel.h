@@ -77,7 +77,7 @@ class DataParallel {
   using Factory = std::function<std::shared_ptr<M>()>;
   DataParallel(std::shared_ptr<M> module, const Factory& make_replica,
                const DataParallelOptions& options = {})
-      : module_(std::move(module)), options_(options) {
+      : module_(std::move(module)) {
     for (std::size_t i = 1; i < options.devices.size(); ++i) {
       others_.push_back(make_replica());
       others_.back()->to(options.devices[i]);
@@ -110,7 +110,6 @@ class DataParallel {
 
  private:
   std::shared_ptr<M> module_;
-  DataParallelOptions options_;
   std::vector<std::shared_ptr<M>> others_;
   std::unique_ptr<ModuleReplicas> replicas_;
 };

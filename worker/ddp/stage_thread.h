@@ -8,9 +8,9 @@
 
 namespace ddp {
 
-// The thread of one stage of a pipeline: runs what it is given, one after the other, in that order.
-// LibTorch computes in it with as many threads as the process has set (at::set_num_threads) when
-// it is made.
+// The thread of one stage of a pipeline, or of one replica: runs what it is given, one after the
+// other, in that order. LibTorch computes in it with as many threads as the process has set
+// (at::set_num_threads) when it is made.
 class StageThread {
  public:
   StageThread();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <future>
 #include <string>
 #include <thread>
 
@@ -149,13 +150,15 @@ TEST_F(Spawn, OneAfterTheOtherAndNothingIsLeft) {
 TEST_F(Spawn, WhatCannotBeIsSaid) {
   EXPECT_THROW(spawn([](Rank) {}, 0), std::invalid_argument);
   EXPECT_THROW(spawn([](Rank) {}, 257), std::invalid_argument);
-  std::thread other([] { ::usleep(300'000); });  // sleep: it only has to be there for the call.
+  std::promise<void> called;
+  std::thread other([over = called.get_future()] { over.wait(); });
   try {
     spawn([](Rank) {}, 1);
     ADD_FAILURE() << "with two threads";
   } catch (const std::logic_error& error) {
     EXPECT_THAT(error.what(), HasSubstr("2 threads"));
   }
+  called.set_value();
   other.join();
   ::setenv("DDP_RENDEZVOUS", "/no/such/program", 1);
   try {

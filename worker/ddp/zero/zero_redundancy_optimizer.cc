@@ -127,7 +127,6 @@ struct ZeroRedundancyOptimizer::Impl {
   std::vector<SharedText> tags;                                     // By bucket.
   std::unordered_map<const at::TensorImpl*, std::size_t> index_of;  // Of the reducer's parameters.
   std::vector<Part> parts;
-  std::vector<std::size_t> parameter_of;  // By part; only of those that have counts.
   std::vector<WorkPtr> gathers;
   std::uint64_t passes = 0;  // The reducer's, at the last step or zero_grad.
 };
@@ -167,7 +166,6 @@ void ZeroRedundancyOptimizer::Impl::add_part(std::size_t index, ZeroPartition::S
     part.counts.push_back(partition.owned(index, rank).count);
   into.push_back(part.tensor);
   parts.push_back(std::move(part));
-  parameter_of.push_back(index);
 }
 
 // Every rank has a part of every parameter, if an empty one: so all ranks know what there is once
@@ -185,7 +183,6 @@ void ZeroRedundancyOptimizer::Impl::divide_parameter(const at::Tensor& parameter
     into.push_back(parameter);
     const auto elements = static_cast<std::size_t>(parameter.numel());
     parts.push_back({parameter, parameter, 0, elements, false, {}});
-    parameter_of.push_back(0);
     return;
   }
   add_part(found->second, partition.owned(found->second, group.rank()), false, into);
@@ -221,25 +218,25 @@ void ZeroRedundancyOptimizer::Impl::divide_state() {
 // Gives the parts their gradients, which are parts of the parameters'. A rank without input has
 // none of its own, and takes what the others have reduced into its buckets.
 void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    Part& part = parts[i];
+  for (const Part& part : parts) {
     if (part.counts.empty()) continue;
     at::Tensor& gradient = part.tensor.mutable_grad();
-    at::Tensor whole = part.parameter.grad();
-    const ZeroPartition::Place& place = partition.place(parameter_of[i]);
     if (shadow) {
+      const ZeroPartition::Place& place =
+          partition.place(index_of.at(part.parameter.unsafeGetTensorImpl()));
       const at::Tensor& buffer = hook->buffer(place.bucket);
       gradient = flat_part(buffer, {place.offset + part.begin, part.elements});
       continue;
     }
+    at::Tensor whole = part.parameter.grad();
     if (!whole.defined()) {
       gradient.reset();
       continue;
     }
     const at::NoGradGuard no_grad;
-    if (whole.layout() != at::kStrided || whole.strides() != packed_strides(part.parameter)) {
-      const at::Tensor packed = at::empty_strided(
-          part.parameter.sizes(), packed_strides(part.parameter), part.parameter.options());
+    if (whole.layout() != at::kStrided || whole.strides() != part.parameter.strides()) {
+      const at::Tensor packed = at::empty_strided(part.parameter.sizes(), part.parameter.strides(),
+                                                  part.parameter.options());
       whole = packed.copy_(whole.detach());
     }
     const auto* begin = static_cast<const std::byte*>(whole.data_ptr()) +
