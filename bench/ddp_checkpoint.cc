@@ -3,14 +3,17 @@
 // bench-checkpoint state STATE FOLDER ROUNDS
 //   STATE: resnet50 (with momentum, 205 MB) or NUMBER, so many MiB in tensors of 16 MiB. A JSON
 //   line a round: seconds of a memcpy of the state, that save() kept the caller, until the
-//   checkpoint was durable, and of loading it.
+//   checkpoint was durable, and of loading it from the disk and from the page cache.
 // bench-checkpoint train FOLDER TURNS STEPS
-//   Trains a ResNet50. A JSON line a turn: seconds of STEPS steps without a save and of as many
-//   with one.
+//   Trains a ResNet50. A JSON line a turn: seconds of STEPS steps without a save, of as many with
+//   one, and that save() kept the caller.
 // bench-checkpoint shapes STATE   prints the tensors' shapes as JSON, for the peer
+#include <fcntl.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -27,6 +30,7 @@
 
 #include "bench/program.h"
 #include "common/base/clock.h"
+#include "common/base/unique_fd.h"
 #include "worker/ddp/checkpointer.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/runtime/control_channel.h"
@@ -109,6 +113,16 @@ class Memcpy {
   std::vector<char> to_;
 };
 
+// Has the system forget the files of a checkpoint.
+void drop_cached(const std::string& folder) {
+  for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    const UniqueFd fd(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd || ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED) != 0) {
+      throw std::runtime_error("cannot drop " + file.path().string());
+    }
+  }
+}
+
 void measure_state(const std::string& name, const std::string& folder, int rounds) {
   const auto channel = ControlChannel::from_environment({});
   const auto group = ProcessGroup::from_environment();
@@ -124,13 +138,15 @@ void measure_state(const std::string& name, const std::string& folder, int round
     const SaveReport report = value_of(checkpointer.save(round + 1));
     const double blocked = std::chrono::duration<double>(Clock::now() - begin).count();
     if (report.state != SaveReport::State::kWriting) throw std::runtime_error(report.note);
-    value_of(checkpointer.wait());
+    const SaveReport done = value_of(checkpointer.wait());
     const double durable = std::chrono::duration<double>(Clock::now() - begin).count();
+    drop_cached(done.path);
+    const double cold = seconds_of([&] { value_of(checkpointer.load_latest()); });
     const double loaded = seconds_of([&] { value_of(checkpointer.load_latest()); });
     fmt::print(R"({{"round": {}, "bytes": {}, "memcpy_s": {:.6f}, "blocked_s": {:.6f}, )"
-               R"("durable_s": {:.6f}, "load_s": {:.6f}}})"
+               R"("durable_s": {:.6f}, "load_cold_s": {:.6f}, "load_s": {:.6f}}})"
                "\n",
-               round, state.bytes(), copied, blocked, durable, loaded);
+               round, state.bytes(), copied, blocked, durable, cold, loaded);
   }
 }
 
@@ -148,6 +164,7 @@ void measure_training(const std::string& folder, int turns, int steps) {
   checkpointer.add_optimizer("optimizer", optimizer, *model);
   value_of(checkpointer.prepare());
   std::int64_t step = 0;
+  double blocked = 0;  // Of the last save.
   const auto turn = [&](bool saves) {
     group->barrier()->wait();
     const double seconds = seconds_of([&] {
@@ -156,7 +173,7 @@ void measure_training(const std::string& folder, int turns, int steps) {
         model->loss(ddp.forward(images), labels).backward();
         optimizer.step();
         ++step;
-        if (saves && i == 0) value_of(checkpointer.save(step));
+        if (saves && i == 0) blocked = seconds_of([&] { value_of(checkpointer.save(step)); });
       }
       group->barrier()->wait();
     });
@@ -169,9 +186,10 @@ void measure_training(const std::string& folder, int turns, int steps) {
     const double one = turn(first);
     const double other = turn(!first);
     if (group->rank() != 0 || round < 0) continue;
-    fmt::print(R"({{"round": {}, "steps": {}, "with_s": {:.6f}, "without_s": {:.6f}}})"
+    fmt::print(R"({{"round": {}, "steps": {}, "with_s": {:.6f}, "without_s": {:.6f}, )"
+               R"("blocked_s": {:.6f}}})"
                "\n",
-               round, steps, first ? one : other, first ? other : one);
+               round, steps, first ? one : other, first ? other : one, blocked);
   }
 }
 

@@ -4,7 +4,7 @@ One worker under ddp-run saves a ResNet50 with momentum (205 MB) and a state of 
   blocked   what save() took, against one memcpy of the state in the same process just before
   durable   until wait() had said that the checkpoint is on the disk, against dd of as many bytes with conv=fsync, and against
             torch.save in Python with fsync
-  load      load_latest() with all its checksums, against torch.load and copying, both from the page cache
+  load      load_latest() with all its checksums, against torch.load and copying, both from the page cache, and both from the disk
 Then two workers train a ResNet50, ten steps with one save and ten without in turn.
 
 BENCH_PARTS=resnet50,1024,train chooses, BENCH_ROUNDS the rounds; BENCH_FOLDER is where files go (default: the temporary folder).
@@ -39,7 +39,7 @@ def launched(workers, *arguments):
 def ours(state, folder):
     lines = paired.run_all([(launched(1, "state", state, os.path.join(folder, "ours"), INNER), {})])
     shutil.rmtree(os.path.join(folder, "ours"))
-    return {key: median(lines, key) for key in ("bytes", "memcpy_s", "blocked_s", "durable_s", "load_s")}
+    return {key: median(lines, key) for key in ("bytes", "memcpy_s", "blocked_s", "durable_s", "load_cold_s", "load_s")}
 
 
 def python(shapes, folder):
@@ -47,7 +47,7 @@ def python(shapes, folder):
     done = subprocess.run(["/usr/bin/python3", SCRIPT, path, str(INNER)], input=shapes, stdout=subprocess.PIPE, text=True, check=True)
     lines = [paired.json.loads(line) for line in done.stdout.splitlines()]
     os.remove(path)
-    return {key: median(lines, key) for key in ("save_s", "save_fsync_s", "load_s")}
+    return {key: median(lines, key) for key in ("save_s", "save_fsync_s", "load_cold_s", "load_s")}
 
 
 def dd(size, folder):
@@ -85,6 +85,7 @@ def saving(state, folder):
     yield against(f"{what}: durable", each(mine, "durable_s"), disk, "dd conv=fsync", 0.85)
     yield against(f"{what}: durable, against Python", each(mine, "durable_s"), each(peers, "save_fsync_s"), "torch.save and fsync",
                   None)
+    yield against(f"{what}: loading from the disk", each(mine, "load_cold_s"), each(peers, "load_cold_s"), "torch.load", None)
     yield against(f"{what}: loading", each(mine, "load_s"), each(peers, "load_s"), "torch.load", 2)
 
 

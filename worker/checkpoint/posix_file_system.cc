@@ -13,6 +13,8 @@
 
 #include "common/base/unique_fd.h"
 #include "worker/checkpoint/file_system.h"
+#include "worker/checkpoint/posix_calls.h"
+#include "worker/checkpoint/posix_writable_file.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22  // Linux 5.14; glibc 2.31 does not have it yet.
@@ -20,84 +22,6 @@
 
 namespace ddp::checkpoint {
 namespace {
-
-Error io_error(const char* what, const std::string& path, int error_number) {
-  return make_error(Errc::kIo, "cannot {} {}: {}", what, path,
-                    std::generic_category().message(error_number));
-}
-
-template <typename Call>
-auto retry_interrupted(Call call) {
-  auto result = call();
-  while (result < 0 && errno == EINTR) result = call();
-  return result;
-}
-
-class PosixWritableFile final : public WritableFile {
- public:
-  PosixWritableFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
-
-  Result<void> sync() override {
-    if (retry_interrupted([this] { return ::fsync(fd_.get()); }) < 0) {
-      return io_error("write to disk", path_, errno);
-    }
-    return {};
-  }
-
-  Result<void> close() override {
-    // After EINTR the descriptor is gone on Linux; closing again could close somebody else's.
-    if (::close(fd_.release()) < 0 && errno != EINTR) return io_error("close", path_, errno);
-    return {};
-  }
-
- private:
-  Result<std::size_t> write_some(std::span<const std::byte> bytes) override {
-    // The system takes at most 2 GiB at a time; smaller pieces keep a slow disk interruptible.
-    const std::size_t count = std::min(bytes.size(), std::size_t{16} << 20);
-    const ssize_t written =
-        retry_interrupted([&] { return ::write(fd_.get(), bytes.data(), count); });
-    if (written < 0) return io_error("write", path_, errno);
-    if (written == 0) return io_error("write", path_, EIO);
-    written_ += static_cast<std::size_t>(written);
-    if (auto pushed = push_to_disk(); !pushed) return pushed.error();
-    return static_cast<std::size_t>(written);
-  }
-
-  // Has the disk write while more comes, and waits for what is far behind: little is left for sync,
-  // little memory is dirty, and others see by the file's size how far it is on the disk. A failure
-  // is reported here or never.
-  Result<void> push_to_disk() {
-    for (; pushing_ && pushed_ + kWindow <= written_; pushed_ += kWindow) {
-      if (auto begun = sync_range(pushed_, SYNC_FILE_RANGE_WRITE); !begun) return begun;
-      if (pushed_ < kBehind) continue;
-      auto waited =
-          sync_range(pushed_ - kBehind, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
-                                            SYNC_FILE_RANGE_WAIT_AFTER);
-      if (!waited) return waited;
-    }
-    return {};
-  }
-
-  Result<void> sync_range(std::uint64_t offset, unsigned flags) {
-    const int result = retry_interrupted(
-        [&] { return ::sync_file_range(fd_.get(), static_cast<off64_t>(offset), kWindow, flags); });
-    if (result == 0) return {};
-    if (errno == EIO || errno == ENOSPC || errno == EDQUOT) {
-      return io_error("write to disk", path_, errno);
-    }
-    pushing_ = false;  // This file system knows nothing of it.
-    return {};
-  }
-
-  static constexpr std::uint64_t kWindow = std::uint64_t{8} << 20;
-  static constexpr std::uint64_t kBehind = 4 * kWindow;
-
-  UniqueFd fd_;
-  std::string path_;
-  std::uint64_t written_ = 0;
-  std::uint64_t pushed_ = 0;  // Told to the disk, a multiple of kWindow.
-  bool pushing_ = true;
-};
 
 class PosixReadableFile final : public ReadableFile {
  public:

@@ -15,6 +15,9 @@ static_assert(std::endian::native == std::endian::little, "tensors are written a
 
 using nlohmann::json;
 
+// Hashed twice while it is in the cache.
+constexpr std::size_t kHashPiece = std::size_t{1} << 20;
+
 std::uint64_t size_of(const TensorView& tensor) { return tensor.bytes.size(); }
 std::uint64_t size_of(const TensorEntry& tensor) { return tensor.end - tensor.begin; }
 
@@ -48,50 +51,58 @@ Result<std::string> header_bytes(const std::vector<Tensor>& tensors,
   } catch (const json::exception& error) {
     return make_error(Errc::kInvalidArgument, "a tensor name is not UTF-8: {}", error.what());
   }
-  text.append((8 - text.size() % 8) % 8, ' ');
+  const std::size_t multiple = offset < kAlignedDataBytes ? kLengthBytes : kDataAlignment;
+  text.append((multiple - (kLengthBytes + text.size()) % multiple) % multiple, ' ');
   if (text.size() > kMaxSafetensorsHeader) {
     return make_error(Errc::kInvalidArgument,
                       "{} tensors need a header of {} bytes, {} is the most", tensors.size(),
                       text.size(), kMaxSafetensorsHeader);
   }
-  std::string bytes(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) {
+  std::string bytes(kLengthBytes, '\0');
+  for (std::size_t i = 0; i < kLengthBytes; ++i) {
     bytes[i] = static_cast<char>(static_cast<std::uint64_t>(text.size()) >> (8 * i));
   }
   return bytes + text;
 }
 
-// Appends pieces to a file and feeds them to the file's checksum while they are in the cache.
-// Pieces that follow one another in memory leave together.
+// Appends pieces to a file and feeds them to the file's checksum while they are in the cache. What
+// follows one another in memory leaves together, in equal pieces: those of a file whose data is
+// aligned are aligned, too.
 class PieceWriter {
  public:
   PieceWriter(WritableFile& file, const WritePace& pace) : file_(file), pace_(pace) {}
 
-  Result<void> add(std::span<const std::byte> piece) {
-    of_file_.update(piece);
-    bytes_ += piece.size();
-    const bool follows = pending_.data() + pending_.size() == piece.data();
-    if (follows && pending_.size() + piece.size() <= pace_.piece) {
-      pending_ = {pending_.data(), pending_.size() + piece.size()};
-      return {};
+  Result<void> add(std::span<const std::byte> bytes) {
+    of_file_.update(bytes);
+    bytes_ += bytes.size();
+    if (pending_.data() + pending_.size() != bytes.data()) {
+      if (auto flushed = flush(); !flushed) return flushed;
+      pending_ = bytes;
+    } else {
+      pending_ = {pending_.data(), pending_.size() + bytes.size()};
     }
-    auto flushed = flush();
-    pending_ = piece;
-    return flushed;
+    while (pending_.size() >= pace_.piece) {
+      if (auto written = write(pace_.piece); !written) return written;
+    }
+    return {};
   }
 
-  Result<void> flush() {
-    if (pending_.empty()) return {};
-    if (pace_.before) {
-      if (auto allowed = pace_.before(pending_.size()); !allowed) return allowed;
-    }
-    return file_.append(std::exchange(pending_, {}));
-  }
+  Result<void> flush() { return pending_.empty() ? Result<void>() : write(pending_.size()); }
 
   std::uint64_t bytes() const { return bytes_; }
   std::string checksum() const { return of_file_.hex(); }
 
  private:
+  // At most pace_.piece of what is pending.
+  Result<void> write(std::size_t count) {
+    if (pace_.before) {
+      if (auto allowed = pace_.before(count); !allowed) return allowed;
+    }
+    const auto piece = pending_.first(count);
+    pending_ = pending_.subspan(count);
+    return file_.append(piece);
+  }
+
   WritableFile& file_;
   const WritePace& pace_;
   Checksum of_file_;
@@ -99,11 +110,10 @@ class PieceWriter {
   std::span<const std::byte> pending_;
 };
 
-Result<std::string> write_tensor(PieceWriter& writer, std::span<const std::byte> bytes,
-                                 std::size_t most) {
+Result<std::string> write_tensor(PieceWriter& writer, std::span<const std::byte> bytes) {
   Checksum of_tensor;
   while (!bytes.empty()) {
-    const auto piece = bytes.first(std::min(bytes.size(), most));
+    const auto piece = bytes.first(std::min(bytes.size(), kHashPiece));
     of_tensor.update(piece);
     if (auto added = writer.add(piece); !added) return added.error();
     bytes = bytes.subspan(piece.size());
@@ -141,14 +151,10 @@ Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& pat
   if (!file) return file.error();
   PieceWriter writer(**file, pace);
   WrittenShard shard;
-  for (std::string_view rest = *header; !rest.empty();) {
-    const std::string_view piece = rest.substr(0, pace.piece);
-    auto written = writer.add(std::as_bytes(std::span(piece.data(), piece.size())));
-    if (!written) return written.error();
-    rest.remove_prefix(piece.size());
-  }
+  auto begun = writer.add(std::as_bytes(std::span(header->data(), header->size())));
+  if (!begun) return begun.error();
   for (const TensorView& tensor : tensors) {
-    auto checksum = write_tensor(writer, tensor.bytes, pace.piece);
+    auto checksum = write_tensor(writer, tensor.bytes);
     if (!checksum) return checksum.error();
     shard.tensors.push_back({tensor.name, std::move(*checksum)});
   }

@@ -61,7 +61,12 @@ struct WrittenShard {
   std::vector<Tensor> tensors;
 };
 
-inline constexpr std::size_t kWritePiece = std::size_t{1} << 20;
+inline constexpr std::size_t kLengthBytes = 8;  // Of the number that a file begins with.
+inline constexpr std::size_t kWritePiece = std::size_t{8} << 20;
+// Where the tensors of a file begin that has at least so many bytes of them: at a multiple of this,
+// so that their bytes can go from memory to the disk without a copy by the system (O_DIRECT).
+inline constexpr std::size_t kDataAlignment = 4096;
+inline constexpr std::size_t kAlignedDataBytes = std::size_t{1} << 20;
 
 // Who writes slowly, or may be told to stop.
 struct WritePace {
@@ -72,7 +77,8 @@ struct WritePace {
 
 // Creates the file and makes its contents durable (not its name: that is sync_directory). Tensors
 // in the order of lies_before; those that follow one another in memory too are written together.
-// The header is padded with spaces to a multiple of 8. kInvalidArgument for a name that appears
+// The header is padded with spaces so that the data starts at a multiple of 8, in a file with at
+// least kAlignedDataBytes of kDataAlignment. kInvalidArgument for a name that appears
 // twice, is "__metadata__" or not UTF-8, a shape that does not fit the bytes, or a header over the
 // limit; then nothing is created. On kIo or the pace's error the file may exist and is of no use.
 Result<WrittenShard> write_safetensors(FileSystem& files, const std::string& path,

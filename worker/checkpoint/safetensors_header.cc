@@ -94,8 +94,6 @@ Result<void> check_coverage(std::vector<TensorEntry>& tensors, std::uint64_t dat
   return {};
 }
 
-constexpr std::size_t kLengthBytes = 8;
-
 // How long the header of a file of `size` bytes is that begins with `prefix`.
 Result<std::size_t> header_length(std::span<const std::byte> prefix, std::uint64_t size,
                                   const std::string& path) {

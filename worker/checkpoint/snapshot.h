@@ -30,7 +30,8 @@
 namespace ddp::checkpoint {
 
 inline constexpr std::size_t kSnapshotHeaderBytes = 4096;
-inline constexpr std::size_t kSnapshotAlignment = 64;  // Of the first tensor of each file.
+// Of the first tensor of each file, as in the file (kDataAlignment).
+inline constexpr std::size_t kSnapshotAlignment = 4096;
 
 struct SnapshotTensor {
   std::string name;
