@@ -32,19 +32,20 @@ def save(state, path, sync):
 def main():
     path, rounds = sys.argv[1], int(sys.argv[2])
     state = {f"tensor{number}": torch.randn(shape) for number, shape in enumerate(json.load(sys.stdin))}
+
+    def load():
+        # As a resuming program does: into the tensors that are there.
+        with torch.no_grad():
+            for name, tensor in torch.load(path).items():
+                state[name].copy_(tensor)
     for number in range(-1, rounds):
         taken = {"save_s": timed(lambda: save(state, path, False)), "save_fsync_s": timed(lambda: save(state, path, True))}
-
-        def load():
-            # As a resuming program does: into the tensors that are there.
-            with torch.no_grad():
-                for name, tensor in torch.load(path).items():
-                    state[name].copy_(tensor)
         taken["load_s"] = timed(load)  # Saving has left the file in the page cache.
+        print(json.dumps({"round": number, **taken}), flush=True)
+    for number in range(rounds):
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        taken["load_cold_s"] = timed(load)
-        print(json.dumps({"round": number, **taken}), flush=True)
+        print(json.dumps({"round": number, "load_cold_s": timed(load)}), flush=True)
 
 
 main()

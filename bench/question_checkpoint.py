@@ -24,12 +24,12 @@ PARTS = os.environ.get("BENCH_PARTS", "resnet50,1024,train").split(",")
 FOLDER = os.environ.get("BENCH_FOLDER", tempfile.gettempdir())
 ROUNDS = paired.ROUNDS
 INNER = 1 if paired.QUICK else 3  # Saves of one start of a program, besides the first.
-TURNS, STEPS = (1, 10) if paired.QUICK else (3, 10)
+TURNS, STEPS = (1, 10) if paired.QUICK else (10, 10)
 MIB = 1024 * 1024
 
 
 def median(lines, key):
-    return statistics.median(line[key] for line in lines if line["round"] >= 0)
+    return statistics.median(line[key] for line in lines if line["round"] >= 0 and key in line)
 
 
 def launched(workers, *arguments):
@@ -92,7 +92,7 @@ def saving(state, folder):
 def training(folder):
     path = os.path.join(folder, "training")
     lines = []
-    for _ in range(max(1, ROUNDS // TURNS)):
+    for _ in range(max(1, 3 * ROUNDS // TURNS)):
         lines += paired.run_all([(launched(2, "train", path, TURNS, STEPS), {})], limit_s=600)
         shutil.rmtree(path)
     rates = {key: [line["steps"] / line[key] for line in lines] for key in ("with_s", "without_s")}

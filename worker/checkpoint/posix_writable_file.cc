@@ -84,9 +84,9 @@ Result<void> PosixWritableFile::push_to_disk() {
   for (; pushing_ && pushed_ + kWindow <= written_; pushed_ += kWindow) {
     if (auto begun = sync_range(pushed_, SYNC_FILE_RANGE_WRITE); !begun) return begun;
     if (pushed_ < kBehind) continue;
-    auto waited = sync_range(pushed_ - kBehind, SYNC_FILE_RANGE_WAIT_BEFORE |
-                                                    SYNC_FILE_RANGE_WRITE |
-                                                    SYNC_FILE_RANGE_WAIT_AFTER);
+    auto waited =
+        sync_range(pushed_ - kBehind, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE |
+                                          SYNC_FILE_RANGE_WAIT_AFTER);
     if (!waited) return waited;
   }
   return {};

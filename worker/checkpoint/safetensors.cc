@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <future>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -67,7 +68,7 @@ Result<std::string> header_bytes(const std::vector<Tensor>& tensors,
 
 // Appends pieces to a file and feeds them to the file's checksum while they are in the cache. What
 // follows one another in memory leaves together, in equal pieces: those of a file whose data is
-// aligned are aligned, too.
+// aligned are aligned, too. A large piece is on its way to the disk while the next one is added.
 class PieceWriter {
  public:
   PieceWriter(WritableFile& file, const WritePace& pace) : file_(file), pace_(pace) {}
@@ -87,7 +88,12 @@ class PieceWriter {
     return {};
   }
 
-  Result<void> flush() { return pending_.empty() ? Result<void>() : write(pending_.size()); }
+  Result<void> flush() {
+    if (!pending_.empty()) {
+      if (auto written = write(pending_.size()); !written) return written;
+    }
+    return wait();
+  }
 
   std::uint64_t bytes() const { return bytes_; }
   std::string checksum() const { return of_file_.hex(); }
@@ -98,16 +104,23 @@ class PieceWriter {
     if (pace_.before) {
       if (auto allowed = pace_.before(count); !allowed) return allowed;
     }
+    if (auto waited = wait(); !waited) return waited;
     const auto piece = pending_.first(count);
     pending_ = pending_.subspan(count);
-    return file_.append(piece);
+    if (piece.size() < kAlignedDataBytes) return file_.append(piece);
+    writing_ = std::async(std::launch::async, [this, piece] { return file_.append(piece); });
+    return {};
   }
+
+  // For the piece before.
+  Result<void> wait() { return writing_.valid() ? writing_.get() : Result<void>(); }
 
   WritableFile& file_;
   const WritePace& pace_;
   Checksum of_file_;
   std::uint64_t bytes_ = 0;
   std::span<const std::byte> pending_;
+  std::future<Result<void>> writing_;  // Destruction waits.
 };
 
 Result<std::string> write_tensor(PieceWriter& writer, std::span<const std::byte> bytes) {

@@ -1,4 +1,5 @@
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -10,7 +11,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/magic.h>
 
 #include "common/base/unique_fd.h"
 #include "tests/support/checkpoint_samples.h"
@@ -32,7 +32,8 @@ constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 class Pages {
  public:
   explicit Pages(std::size_t bytes) : bytes_(bytes) {
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT_NE(memory, MAP_FAILED);
     data_ = static_cast<std::byte*>(memory);
     std::mt19937 random(7);
@@ -73,7 +74,8 @@ std::size_t cached_pages(const std::string& path) {
 bool has_disk(const std::string& folder) {
   struct statfs info {};
   EXPECT_EQ(::statfs(folder.c_str(), &info), 0);
-  const UniqueFd fd(::open((folder + "/try").c_str(), O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
+  const UniqueFd fd(
+      ::open((folder + "/try").c_str(), O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600));
   return fd && info.f_type != TMPFS_MAGIC;
 }
 
@@ -85,9 +87,13 @@ TEST(DirectWriting, ALargeShardLeavesNothingInThePageCache) {
   const auto views = [&] {
     std::vector<TensorView> all;
     std::size_t at = 0;
-    for (const std::int64_t count : {std::int64_t{1000003}, std::int64_t{3000000}, std::int64_t{1242883}}) {
+    for (const std::int64_t count :
+         {std::int64_t{1000003}, std::int64_t{3000000}, std::int64_t{1242883}}) {
       const std::size_t bytes = static_cast<std::size_t>(count) * 4;
-      all.push_back({std::string(1, static_cast<char>('a' + all.size())), TensorType::kF32, {count}, memory.bytes().subspan(at, bytes)});
+      all.push_back({std::string(1, static_cast<char>('a' + all.size())),
+                     TensorType::kF32,
+                     {count},
+                     memory.bytes().subspan(at, bytes)});
       at += bytes;
     }
     EXPECT_EQ(at, memory.bytes().size());
@@ -142,7 +148,9 @@ TEST(DirectWriting, PiecesOfAllSizesAndPlacesBecomeTheFile) {
       SCOPED_TRACE(fmt::format("{} seed {}", root, seed));
       const std::string path = fmt::format("{}/ddp-direct-{}-{}", root, ::getpid(), seed);
       std::mt19937 random(seed);
-      const auto below = [&random](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
+      const auto below = [&random](std::size_t n) {
+        return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+      };
       std::vector<std::byte> expected;
       auto file = posix_file_system().create_file(path);
       ASSERT_TRUE(file) << file.error().message;
@@ -155,10 +163,12 @@ TEST(DirectWriting, PiecesOfAllSizesAndPlacesBecomeTheFile) {
         ASSERT_TRUE((*file)->append(bytes));
         expected.insert(expected.end(), bytes.begin(), bytes.end());
         // Back onto a page, or no later piece would ever be.
-        const std::size_t rest = (kDataAlignment - expected.size() % kDataAlignment) % kDataAlignment;
+        const std::size_t rest =
+            (kDataAlignment - expected.size() % kDataAlignment) % kDataAlignment;
         if (rest > 0 && below(2) == 0) {
           ASSERT_TRUE((*file)->append(memory.bytes().first(rest)));
-          expected.insert(expected.end(), memory.bytes().begin(), memory.bytes().begin() + static_cast<std::ptrdiff_t>(rest));
+          expected.insert(expected.end(), memory.bytes().begin(),
+                          memory.bytes().begin() + static_cast<std::ptrdiff_t>(rest));
         }
       }
       ASSERT_TRUE((*file)->sync());
