@@ -75,8 +75,11 @@ void AgentCore::handle(const wire::RoundStart& message) {
 }
 
 void AgentCore::handle(const wire::CommitRound& message) {
-  if (ending_ || message.round != last_round_ || message.round != round_.round) return;
-  if (phase_ == Phase::kStopping) return;
+  if (ending_ || message.round != last_round_) return;
+  // It has been ordered and has not begun here: nothing of it runs that could commit, and whoever
+  // asks would wait for us until his time is over.
+  if (next_round_) return send(wire::NodeCommitted{message.round, -1});
+  if (message.round != round_.round || phase_ == Phase::kStopping) return;
   commit_asked_ = true;
   committed_ = -1;
   committing_.clear();

@@ -182,6 +182,16 @@ TEST_F(Agent, WhereNobodyCanCommitTheAnswerComesAtOnce) {
   EXPECT_THAT(names(message(wire::CommitRound{3, 500, ""})), IsEmpty()) << "another round";
 }
 
+TEST_F(Agent, ARoundThatHasNotBegunHereOwesNoCommit) {
+  run();
+  core.on_worker_hello(now, 0, true);
+  message(round_start(1));
+  const auto committed = the<wire::NodeCommitted>(message(wire::CommitRound{1, 500, ""}));
+  EXPECT_EQ(committed.round, 1);
+  EXPECT_EQ(committed.step, -1);
+  EXPECT_THAT(names(message(wire::CommitRound{0, 500, ""})), IsEmpty()) << "that is over";
+}
+
 TEST_F(Agent, AWorkerThatEndsOwesNoCommit) {
   run_reconfigurable();
   message(wire::CommitRound{0, 500, ""});
