@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include <iterator>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -179,9 +181,29 @@ void end_all(std::vector<Child>& children, std::chrono::milliseconds grace) {
   children.clear();
 }
 
+std::ptrdiff_t count_threads() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/task"),
+                       std::filesystem::directory_iterator());
+}
+
+// A fork whose child does nothing: libraries that know of forks end their threads for it
+// (pthread_atfork). OpenBLAS does, whose threads are there as soon as it is loaded.
+void end_threads_by_fork() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  if (child > 0) ::waitpid(child, nullptr, 0);
+}
+
 void check_threads() {
-  const auto threads = std::distance(std::filesystem::directory_iterator("/proc/self/task"),
-                                     std::filesystem::directory_iterator());
+  if (count_threads() == 1) return;
+  end_threads_by_fork();
+  constexpr int kTries = 100;
+  std::ptrdiff_t threads = count_threads();
+  for (int i = 0; i < kTries && threads > 1; ++i) {
+    // sleep: a thread that has been joined is in the list for a moment yet; nobody tells when.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    threads = count_threads();
+  }
   if (threads == 1) return;
   throw std::logic_error(
       fmt::format("spawn: this process has {} threads, and only the calling one would go on in the "
