@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "common/base/nearest.h"
 
 namespace ddp::run {
 namespace {
@@ -271,21 +273,6 @@ void append_wrapped(std::string& out, std::size_t column, std::string_view words
   out += '\n';
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row.back();
-}
-
 }  // namespace
 
 std::span<const Flag> all_flags() { return kFlags; }
@@ -325,16 +312,12 @@ std::string help_text() {
 }
 
 std::string_view nearest_flag(std::string_view name) {
-  std::string_view best;
-  std::size_t best_distance = std::max<std::size_t>(2, name.size() / 3) + 1;
-  for (const Flag& flag : kFlags) {
-    const std::size_t distance = edit_distance(name, flag.name);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = flag.name;
-    }
-  }
-  return best;
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Flag& flag : kFlags) all.emplace_back(flag.name);
+    return all;
+  }();
+  return nearest_of(name, names);
 }
 
 }  // namespace ddp::run
