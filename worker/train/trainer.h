@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "worker/ddp/bucket_route.h"
+#include "worker/ddp/diloco/local_replica.h"
 #include "worker/ddp/elastic_state.h"
 #include "worker/ddp/logical_ranks.h"
 #include "worker/ddp/trace.h"
@@ -18,7 +19,6 @@
 #include "worker/runtime/process_group.h"
 #include "worker/train/checkpoint_requests.h"
 #include "worker/train/dataset.h"
-#include "worker/train/local_replica.h"
 #include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"

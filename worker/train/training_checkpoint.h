@@ -9,8 +9,8 @@
 
 #include "worker/ddp/checkpoint_writer.h"
 #include "worker/ddp/checkpointer.h"
+#include "worker/ddp/diloco/local_replica.h"
 #include "worker/runtime/process_group.h"
-#include "worker/train/local_replica.h"
 #include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"

@@ -1,13 +1,13 @@
-#include "worker/train/local_replica.h"
+#include "worker/ddp/diloco/local_replica.h"
 
 #include <stdexcept>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 
-namespace ddp::train {
+namespace ddp {
 
-LocalReplica::LocalReplica(Model& model, torch::optim::Optimizer& optimizer)
+LocalReplica::LocalReplica(torch::nn::Module& model, torch::optim::Optimizer& optimizer)
     : model_(model), optimizer_(make_optimizer_state("optimizer", optimizer, model)) {}
 
 Future LocalReplica::run(GradBucket& /*bucket*/) {
@@ -32,4 +32,4 @@ void LocalReplica::apply() {
   for (const auto& [name, tensor] : loaded.per_rank) own.per_rank.at(name).copy_(tensor);
 }
 
-}  // namespace ddp::train
+}  // namespace ddp

@@ -3,23 +3,23 @@
 #include <memory>
 #include <string>
 
+#include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/optimizer_state.h"
-#include "worker/train/models/model.h"
 
-namespace ddp::train {
+namespace ddp {
 
 // The parameters and the optimizer's state of each rank, for checkpoints of a training whose
-// replicas train apart for a while (post_localsgd): there a rank's own belong to what it needs to
-// go on exactly, and if the number of ranks changes, the mean over the ranks is the right thing to
-// go on with. That is what a checkpoint does with a hook's state, so it is given as one's
+// replicas train apart for a while (post-local SGD, DiLoCo): there a rank's own belong to what it
+// needs to go on exactly, and if the number of ranks changes, the mean over the ranks is the right
+// thing to go on with. That is what a checkpoint does with a hook's state, so it is given as one's
 // (Checkpointer::add_comm_hook).
 class LocalReplica final : public CommHook {
  public:
   // Refers to both.
-  LocalReplica(Model& model, torch::optim::Optimizer& optimizer);
+  LocalReplica(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
   std::string name() const override { return "local_replica"; }
   // Not one to communicate with: throws std::logic_error.
@@ -33,9 +33,9 @@ class LocalReplica final : public CommHook {
   void apply();
 
  private:
-  Model& model_;
+  torch::nn::Module& model_;
   std::unique_ptr<OptimizerState> optimizer_;
   CommHookState loaded_;
 };
 
-}  // namespace ddp::train
+}  // namespace ddp
