@@ -1,11 +1,15 @@
 #include "worker/train/dataset.h"
 
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
+#include "tests/support/temp_dir.h"
+#include "worker/train/text.h"
 
 namespace ddp::train {
 namespace {
@@ -47,6 +51,66 @@ TEST(NoiseImages, AreNormalisedAndOfAllClasses) {
   }
   EXPECT_EQ(labels, (std::set<std::int64_t>{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_GT(images.size(), 800U);  // Windows at 3072 places: as many different ones as chance has.
+}
+
+TEST(TextDataset, TellsTheNextByteOfEachAndLeavesOutTheRest) {
+  const TextDataset data("abcdefgh\xff\x01z", 3);
+  EXPECT_EQ(data.size(), 3);
+  const Batch batch = batch_of(data, {2, 0});
+  EXPECT_TRUE(
+      at::equal(batch.input, at::tensor({'g', 'h', 0xff, 'a', 'b', 'c'}, at::kLong).view({2, 3})));
+  EXPECT_TRUE(
+      at::equal(batch.target, at::tensor({'h', 0xff, 1, 'b', 'c', 'd'}, at::kLong).view({2, 3})));
+  EXPECT_EQ(TextDataset("abc", 3).size(), 0);
+  EXPECT_EQ(TextDataset("", 3).size(), 0);
+}
+
+TEST(Text, OfAFolderIsThatOfItsFilesInOrder) {
+  const test::TempDir folder;
+  folder.write("b.txt", "second");
+  std::filesystem::create_directory(folder.path() / "a");
+  folder.write("a/first.txt", "first\n");
+  EXPECT_EQ(read_text_data(folder.path()).value(), "first\nsecond");
+  EXPECT_EQ(read_text_data(folder.path() / "b.txt").value(), "second");
+  const auto gone = read_text_data(folder.path() / "c");
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code, Errc::kNotFound);
+  EXPECT_NE(gone.error().message.find("/c does not exist"), std::string::npos);
+  folder.write("b.txt", "x");
+  const auto empty = read_text_data(folder.path() / "b.txt");
+  ASSERT_FALSE(empty);
+  EXPECT_EQ(empty.error().code, Errc::kCorrupt);
+}
+
+TEST(Text, ThatIsMadeUpDependsOnSeedAndStreamAlone) {
+  const std::string text = draw_text(5000, 1, 0);
+  EXPECT_EQ(text.size(), 5000U);
+  EXPECT_EQ(draw_text(5000, 1, 0), text);
+  EXPECT_EQ(draw_text(100, 1, 0), text.substr(0, 100));
+  EXPECT_NE(draw_text(5000, 1, 1), text);
+  EXPECT_NE(draw_text(5000, 2, 0), text);
+}
+
+TEST(Datasets, OfTextAreDividedIntoTrainingAndTest) {
+  const test::TempDir folder;
+  Options options;
+  options.model = "gpt";
+  options.gpt.context = 10;
+  options.data = "text";
+  options.data_dir = folder.write("text", std::string(2000, 'x'));
+  auto sets = make_datasets(options);
+  ASSERT_TRUE(sets) << sets.error().message;
+  EXPECT_EQ(sets->train->size(), 179);
+  EXPECT_EQ(sets->test->size(), 19);
+  options.data_dir = folder.path() / "none";
+  EXPECT_FALSE(make_datasets(options));
+  options.data = "synthetic";
+  options.train_samples = 7;
+  options.test_samples = 0;
+  sets = make_datasets(options);
+  ASSERT_TRUE(sets);
+  EXPECT_EQ(sets->train->size(), 7);
+  EXPECT_EQ(sets->test->size(), 0);
 }
 
 TEST(Datasets, FollowTheModel) {

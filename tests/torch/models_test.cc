@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
@@ -15,6 +16,7 @@
 
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
+#include "worker/train/models/gpt.h"
 #include "worker/train/models/model.h"
 #include "worker/train/models/pipeline.h"
 
@@ -80,6 +82,9 @@ TEST(Models, HaveTheSizesThatAreKnown) {
   EXPECT_EQ(parameters_of(*model_of({.name = "mnist"})), 21'840 + 60);
   EXPECT_EQ(parameters_of(*model_of({.name = "mnist", .batch_norm = false})), 21'840);
   EXPECT_EQ(parameters_of(*model_of({.name = "mlp"})), 669'706);
+  // Two tables, the output, two numbers of each norm, and 12 w^2 + 9 w + 4 w of each layer.
+  EXPECT_EQ(parameters_of(*model_of({.name = "gpt"})),
+            2 * 256 * 128 + 128 * 128 + 256 + 4 * (12 * 128 * 128 + 13 * 128));
   EXPECT_EQ(parameters_of(*model_of({.name = "resnet18"})), 11'689'512);
   EXPECT_EQ(parameters_of(*model_of({.name = "resnet50"})), 25'557'032);
   EXPECT_EQ(parameters_of(*model_of({.name = "resnet50-model-parallel"})), 25'557'032);
@@ -87,7 +92,7 @@ TEST(Models, HaveTheSizesThatAreKnown) {
 }
 
 TEST(Models, AreDrawnFromTheSeedAlone) {
-  for (const char* name : {"toy", "mnist", "resnet18"}) {
+  for (const char* name : {"toy", "mnist", "gpt", "resnet18"}) {
     const std::string bytes = test::bytes_of(*model_of({.name = name}));
     EXPECT_EQ(bytes, test::bytes_of(*model_of({.name = name}))) << name;
     EXPECT_NE(bytes, test::bytes_of(*model_of({.name = name}, 8))) << name;
@@ -96,6 +101,55 @@ TEST(Models, AreDrawnFromTheSeedAlone) {
             test::bytes_of(*model_of({.name = "toy-model-parallel"})));
   EXPECT_EQ(test::bytes_of(*model_of({.name = "resnet50"})),
             test::bytes_of(*model_of({.name = "resnet50-model-parallel"})));
+}
+
+TEST(Gpt, TellsAByteFromThoseBeforeItAlone) {
+  const GptShape shape{.layers = 2, .heads = 2, .width = 16, .context = 12};
+  const auto model = model_of({.name = "gpt", .gpt = shape});
+  const torch::NoGradGuard no_grad;
+  const at::Tensor text = torch::randint(256, {3, 12}, torch::kLong);
+  const at::Tensor scores = model->forward(text).view({3, 12, 256});
+  for (std::int64_t changed = 0; changed < 12; ++changed) {
+    at::Tensor other = text.clone();
+    other[1][changed] = (other[1][changed] + 1) % 256;
+    const at::Tensor differs =
+        (model->forward(other).view({3, 12, 256}) - scores).abs().amax(2).gt(0);
+    for (std::int64_t at = 0; at < 12; ++at) {
+      EXPECT_EQ(differs[1][at].item<bool>(), at >= changed) << changed << " " << at;
+      EXPECT_FALSE(differs[0][at].item<bool>());
+    }
+  }
+  // A text that is shorter than the context.
+  EXPECT_TRUE(torch::allclose(model->forward(text.narrow(1, 0, 5)).view({3, 5, 256}),
+                              scores.narrow(1, 0, 5), 1e-5, 1e-6));
+  // Before it has learned anything, every byte is about as likely as any other.
+  EXPECT_NEAR(model->loss(model->forward(text), text).item<double>(), std::log(256.0), 0.1);
+}
+
+TEST(Gpt, LearnsATextAndWritesIt) {
+  const GptShape shape{.layers = 1, .heads = 2, .width = 32, .context = 16};
+  const auto model = model_of({.name = "gpt", .gpt = shape});
+  const std::string text = "abcdefghijklmnop";
+  at::Tensor bytes = torch::empty({17}, torch::kLong);
+  for (std::int64_t i = 0; i < 17; ++i) bytes[i] = text[static_cast<std::size_t>(i) % 16];
+  torch::optim::Adam optimizer(model->parameters(), torch::optim::AdamOptions(0.01));
+  const at::Tensor input = bytes.narrow(0, 0, 16).unsqueeze(0);
+  const at::Tensor target = bytes.narrow(0, 1, 16).unsqueeze(0);
+  for (int step = 0; step < 150; ++step) {
+    optimizer.zero_grad();
+    model->loss(model->forward(input), target).backward();
+    optimizer.step();
+  }
+  EXPECT_LT(model->loss(model->forward(input), target).item<double>(), 0.05);
+  model->train();
+  const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
+  EXPECT_EQ(sample_text(*model, shape.context, "a", 15, 3), "bcdefghijklmnop");
+  EXPECT_TRUE(model->is_training());
+  EXPECT_TRUE(torch::equal(at::detail::getDefaultCPUGenerator().get_state(), generator));
+  // Beyond the context, too.
+  const std::string long_text = sample_text(*model, shape.context, "a", 40, 3);
+  EXPECT_EQ(long_text.size(), 40U);
+  EXPECT_EQ(sample_text(*model, shape.context, "a", 40, 3), long_text);
 }
 
 TEST(Models, DropoutDrawsInTrainingOnly) {

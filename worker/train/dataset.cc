@@ -10,6 +10,7 @@
 #include "worker/train/idx.h"
 #include "worker/train/models/names.h"
 #include "worker/train/random.h"
+#include "worker/train/text.h"
 
 namespace ddp::train {
 namespace {
@@ -96,7 +97,57 @@ void NoiseImages::fill(std::span<const std::int64_t> indices, Batch& batch) cons
   }
 }
 
+TextDataset::TextDataset(std::string text, std::int64_t length)
+    : text_(std::move(text)), length_(length) {}
+
+std::int64_t TextDataset::size() const {
+  return std::max<std::int64_t>(static_cast<std::int64_t>(text_.size()) - 1, 0) / length_;
+}
+
+void TextDataset::fill(std::span<const std::int64_t> indices, Batch& batch) const {
+  const auto count = static_cast<std::int64_t>(indices.size());
+  ensure_form(batch.input, {count, length_}, at::kLong);
+  ensure_form(batch.target, {count, length_}, at::kLong);
+  auto* input = batch.input.data_ptr<std::int64_t>();
+  auto* target = batch.target.data_ptr<std::int64_t>();
+  for (const std::int64_t index : indices) {
+    DDP_CHECK(index >= 0 && index < size(), "index {} of {}", index, size());
+    const auto* const piece =
+        reinterpret_cast<const unsigned char*>(text_.data()) + index * length_;
+    input = std::copy_n(piece, length_, input);
+    target = std::copy_n(piece + 1, length_, target);
+  }
+}
+
+namespace {
+
+Result<Datasets> make_text(const Options& options) {
+  const std::int64_t length = options.gpt.context;
+  const auto set_of = [length](std::string text) {
+    return std::make_unique<TextDataset>(std::move(text), length);
+  };
+  Datasets sets;
+  if (options.data == "text") {
+    auto text = read_text_data(options.data_dir);
+    if (!text) return text.error();
+    const std::size_t train = text->size() - text->size() / 10;
+    sets.test = set_of(text->substr(train));
+    text->resize(train);
+    sets.train = set_of(std::move(*text));
+    return sets;
+  }
+  const auto made_up = [&](std::int64_t samples, std::uint64_t stream) {
+    return set_of(draw_text(static_cast<std::size_t>(samples * length + 1), options.seed, stream));
+  };
+  sets.train = made_up(options.train_samples, 0);
+  sets.test = made_up(options.test_samples, 1);
+  return sets;
+}
+
+}  // namespace
+
 Result<Datasets> make_datasets(const Options& options) {
+  if (is_for_text(options.model)) return make_text(options);
   Datasets sets;
   if (is_toy(options.model)) {
     sets.train = std::make_unique<RandomDataset>(RandomDataset::Shape{options.train_samples, 10, 5},

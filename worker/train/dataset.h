@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -81,12 +82,25 @@ class NoiseImages final : public Dataset {
   std::vector<float> sheet_;
 };
 
+// Pieces of a text, one behind the other: bytes as int64 [n, length], and as the target of each
+// byte the one behind it. A sample is a piece; what is left at the end is none.
+class TextDataset final : public Dataset {
+ public:
+  TextDataset(std::string text, std::int64_t length);
+  std::int64_t size() const override;
+  void fill(std::span<const std::int64_t> indices, Batch& batch) const override;
+
+ private:
+  std::string text_;
+  std::int64_t length_;
+};
+
 struct Datasets {
   std::unique_ptr<Dataset> train;
   std::unique_ptr<Dataset> test;
 };
 
-// The data that the options name. Fails as idx.h says.
+// The data that the options name. Fails as idx.h and text.h say.
 Result<Datasets> make_datasets(const Options& options);
 
 }  // namespace ddp::train

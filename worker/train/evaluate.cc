@@ -1,5 +1,6 @@
 #include "worker/train/evaluate.h"
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -15,14 +16,15 @@ double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
   const bool training = model.is_training();
   model.eval();
   const at::NoGradGuard no_grad;
-  std::int64_t correct = 0;
+  std::array<std::int64_t, 2> counts = {0, 0};  // What was right, and all there was to tell.
   const at::Device device = model.parameters().front().device();
   Batch samples;
   std::vector<std::int64_t> indices;
   const auto count_batch = [&] {
     data.fill(indices, samples);
     const at::Tensor best = at::argmax(model.forward(samples.input.to(device)), 1);
-    correct += at::sum(at::eq(best.cpu(), samples.target)).item<std::int64_t>();
+    counts[0] += at::sum(at::eq(best.cpu(), samples.target.flatten())).item<std::int64_t>();
+    counts[1] += samples.target.numel();
     indices.clear();
   };
   for (int share = own.shares.begin; share < own.shares.end; ++share) {
@@ -34,10 +36,10 @@ double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
   }
   model.train(training);
   group
-      .all_reduce({&correct, 1, DType::kI64}, ReduceOp::kSum,
+      .all_reduce({counts.data(), counts.size(), DType::kI64}, ReduceOp::kSum,
                   {.timeout = {}, .tag = "test accuracy"})
       ->wait();
-  return static_cast<double>(correct) / static_cast<double>(data.size());
+  return static_cast<double>(counts[0]) / static_cast<double>(counts[1]);
 }
 
 }  // namespace ddp::train

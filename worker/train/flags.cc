@@ -19,7 +19,8 @@ struct Flag {
 constexpr Flag kModel[] = {
     {"model", "NAME",
      "toy (linear layers of 10-10-5), toy-large (10-1000000-5), mnist (two convolutions, two "
-     "linear layers), mlp (784-512-512-10, for the same data), resnet18, resnet50; "
+     "linear layers), mlp (784-512-512-10, for the same data), gpt (a small language model over "
+     "bytes), resnet18, resnet50; "
      "toy-model-parallel, resnet50-model-parallel (in two "
      "stages over two devices: two CUDA devices of a worker, or two threads); mnist"},
     {"no-batch-norm", "", "leave batch normalisation out of the mnist model"},
@@ -28,13 +29,21 @@ constexpr Flag kModel[] = {
     {"micro-batches", "N",
      "pieces of a batch that a model-parallel model works on at the same time; batch normalisation "
      "sees a piece at a time; 1"},
+    {"layers", "N", "of gpt; 4"},
+    {"heads", "N", "of attention in each layer of gpt; 4"},
+    {"width", "N", "numbers that pass between the layers of gpt for each byte; 128"},
+    {"context", "BYTES", "that gpt tells the next one from, at most, and length of a sample; 128"},
+    {"sample-bytes", "N", "that gpt writes when it has been trained; 200"},
 };
 
 constexpr Flag kData[] = {
     {"data", "KIND",
-     "synthetic (digits drawn by the program), fake (fixed random numbers) or mnist (the IDX files "
-     "in --data-dir); synthetic for mnist and mlp, fake for the others, which have no other"},
-    {"data-dir", "DIR", "folder of MNIST's four files, each plain or .gz"},
+     "synthetic (digits or sentences made up by the program), fake (fixed random numbers), mnist "
+     "(the IDX files in --data-dir) or text (--data-dir); synthetic for mnist, mlp and gpt, fake "
+     "for the others, which have no other"},
+    {"data-dir", "PATH",
+     "folder of MNIST's four files, each plain or .gz; or a file of text or a folder of such, of "
+     "which the last tenth is the test set"},
     {"train-samples", "N", "size of the synthetic or fake training set; 12000"},
     {"test-samples", "N", "size of the synthetic or fake test set, 0 for no evaluation; 2000"},
     {"image-size", "PIXELS", "side of the images of a ResNet; 224"},
@@ -49,10 +58,10 @@ constexpr Flag kOptimizer[] = {
      "which every sample counts the same, on the workers that have any; on"},
     {"epochs", "N", "18"},
     {"max-steps", "N", "stop after this step of the whole training; 0, no limit"},
-    {"optimizer", "NAME", "sgd, adam or adamw; sgd"},
+    {"optimizer", "NAME", "sgd, adam or adamw; sgd, adamw for gpt"},
     {"lr", "X",
      "learning rate, multiplied by the number of workers, or logical ranks; 0.01, 0.00001 for "
-     "toy-large"},
+     "toy-large, 0.0005 for gpt"},
     {"momentum", "X", "of sgd; 0.5"},
     {"weight-decay", "X", "of the gradient, or of the weight with adamw; 0"},
     {"lr-schedule", "NAME",

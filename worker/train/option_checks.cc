@@ -1,7 +1,13 @@
 #include "worker/train/option_checks.h"
 
+#include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <span>
 #include <string>
+#include <string_view>
+
+#include <fmt/ranges.h>
 
 #include "worker/train/models/names.h"
 
@@ -23,30 +29,53 @@ void check_model(const FlagValues& values, const Options& options) {
        "--model resnet18, resnet50 or resnet50-model-parallel");
   need(values, {"micro-batches"}, is_model_parallel(options.model),
        "--model toy-model-parallel or resnet50-model-parallel");
+  need(values, {"layers", "heads", "width", "context", "sample-bytes"}, is_for_text(options.model),
+       "--model gpt");
+  if (options.gpt.width % options.gpt.heads != 0) {
+    throw BadValue{fmt::format("--heads {}: expected a divisor of --width, which is {}",
+                               options.gpt.heads, options.gpt.width)};
+  }
   if (options.micro_batches > options.batch_size) {
     throw BadValue{fmt::format("--micro-batches {}: expected at most --batch-size, which is {}",
                                options.micro_batches, options.batch_size)};
   }
 }
 
+// The first is what there is without --data.
+std::span<const std::string_view> data_for(std::string_view model) {
+  static constexpr std::array<std::string_view, 3> kOfDigits = {"synthetic", "fake", "mnist"};
+  static constexpr std::array<std::string_view, 2> kOfText = {"synthetic", "text"};
+  static constexpr std::array<std::string_view, 1> kOfOthers = {"fake"};
+  if (is_for_digits(model)) return kOfDigits;
+  if (is_for_text(model)) return kOfText;
+  return kOfOthers;
+}
+
 void check_data(const FlagValues& values, Options& options) {
-  const bool only_fake = !is_for_digits(options.model);
-  if (options.data.empty()) options.data = only_fake ? "fake" : "synthetic";
-  if (only_fake && options.data != "fake") {
-    throw BadValue{fmt::format("--data {}: expected fake, the only data of --model {}",
-                               options.data, options.model)};
+  const std::span<const std::string_view> possible = data_for(options.model);
+  if (options.data.empty()) options.data = possible.front();
+  if (std::find(possible.begin(), possible.end(), options.data) == possible.end()) {
+    throw BadValue{fmt::format("--data {}: expected {}, the data of --model {}", options.data,
+                               fmt::join(possible, " or "), options.model)};
   }
-  if (options.data == "mnist" && options.data_dir.empty()) {
-    throw BadValue{"--data mnist: expected --data-dir DIR with it, the folder of the IDX files"};
+  const bool is_read = options.data == "mnist" || options.data == "text";
+  if (is_read && options.data_dir.empty()) {
+    throw BadValue{fmt::format("--data {}: expected --data-dir with it, {}", options.data,
+                               options.data == "mnist" ? "the folder of the IDX files"
+                                                       : "a file of text or a folder of such")};
   }
-  if (options.data != "mnist" && values.has("data-dir")) {
-    throw BadValue{fmt::format("--data-dir {}: expected --data mnist with it", options.data_dir)};
+  if (!is_read && values.has("data-dir")) {
+    throw BadValue{
+        fmt::format("--data-dir {}: expected --data mnist or text with it", options.data_dir)};
   }
-  need(values, {"train-samples", "test-samples"}, options.data != "mnist",
-       "--data synthetic or fake, since mnist has its own size,");
+  need(values, {"train-samples", "test-samples"}, !is_read,
+       "--data synthetic or fake, since mnist and text have their own size,");
 }
 
 void check_optimizer(const FlagValues& values, Options& options) {
+  if (is_for_text(options.model) && !values.has("optimizer")) {
+    options.optimizer = OptimizerKind::kAdamW;
+  }
   if (!values.has("lr")) options.lr = default_lr(options.model);
   need(values, {"momentum"}, options.optimizer == OptimizerKind::kSgd, "--optimizer sgd");
   need(values, {"lr-decay-epochs", "lr-decay-factor"}, options.lr_schedule != LrSchedule::kConstant,

@@ -10,6 +10,7 @@
 #include "common/base/exit_codes.h"
 #include "worker/train/flag_values.h"
 #include "worker/train/flags.h"
+#include "worker/train/models/names.h"
 #include "worker/train/option_checks.h"
 
 namespace ddp::train {
@@ -22,6 +23,7 @@ void read_model_and_data(const FlagValues& values, Options& options) {
                                   {{"toy", "toy"},
                                    {"toy-large", "toy-large"},
                                    {"toy-model-parallel", "toy-model-parallel"},
+                                   {"gpt", "gpt"},
                                    {"mlp", "mlp"},
                                    {"mnist", "mnist"},
                                    {"resnet18", "resnet18"},
@@ -30,8 +32,14 @@ void read_model_and_data(const FlagValues& values, Options& options) {
   options.batch_norm = !values.has("no-batch-norm");
   values.read("dropout", options.dropout, 0, 1, true);
   values.read<std::int64_t>("micro-batches", options.micro_batches, 1, kManySamples);
+  values.read<std::int64_t>("layers", options.gpt.layers, 1, 1000);
+  values.read<std::int64_t>("heads", options.gpt.heads, 1, 1000);
+  values.read<std::int64_t>("width", options.gpt.width, 1, 100'000);
+  values.read<std::int64_t>("context", options.gpt.context, 1, 100'000);
+  values.read<std::int64_t>("sample-bytes", options.sample_bytes, 0, 1'000'000);
   values.read_choice<std::string>(
-      "data", options.data, {{"synthetic", "synthetic"}, {"fake", "fake"}, {"mnist", "mnist"}});
+      "data", options.data,
+      {{"synthetic", "synthetic"}, {"fake", "fake"}, {"mnist", "mnist"}, {"text", "text"}});
   values.read("data-dir", options.data_dir);
   values.read<std::int64_t>("train-samples", options.train_samples, 1, kManySamples);
   values.read<std::int64_t>("test-samples", options.test_samples, 0, kManySamples);
@@ -174,7 +182,13 @@ std::string agreed_flags(const Options& options) {
   add("dropout", options.dropout);
   add("micro-batches", options.micro_batches);
   add("data", options.data);
-  if (options.data != "mnist") {
+  if (is_for_text(options.model)) {
+    add("layers", options.gpt.layers);
+    add("heads", options.gpt.heads);
+    add("width", options.gpt.width);
+    add("context", options.gpt.context);
+  }
+  if (options.data_dir.empty()) {
     add("train-samples", options.train_samples);
     add("test-samples", options.test_samples);
   }

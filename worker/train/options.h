@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "worker/train/models/gpt_shape.h"
+
 namespace ddp::train {
 
 enum class DeviceKind { kCpu, kCuda };
@@ -20,8 +22,10 @@ struct Options {
   bool batch_norm = true;
   double dropout = 0;  // Probability with which mnist leaves out an input of its last layer.
   std::int64_t micro_batches = 1;
+  GptShape gpt;
+  std::int64_t sample_bytes = 200;  // That gpt writes at the end; 0: none.
 
-  std::string data;  // Empty on the command line: synthetic for mnist and mlp, fake for the others.
+  std::string data;  // Empty on the command line: what is usual for the model.
   std::string data_dir;
   std::int64_t train_samples = 12000;
   std::int64_t test_samples = 2000;
@@ -33,7 +37,7 @@ struct Options {
   bool drop_last = true;  // Of an epoch, where it is not a whole one for all workers.
   std::int64_t epochs = 18;
   std::int64_t max_steps = 0;  // Of the whole training, resumed or not; 0: no limit.
-  OptimizerKind optimizer = OptimizerKind::kSgd;
+  OptimizerKind optimizer = OptimizerKind::kSgd;  // kAdamW for gpt, if not given.
   double lr = 0.01;  // Multiplied by the number of ranks. default_lr(model), if not given.
   double momentum = 0.5;
   double weight_decay = 0;

@@ -19,6 +19,7 @@
 #include "worker/train/evaluate.h"
 #include "worker/train/failure.h"
 #include "worker/train/learning_rate.h"
+#include "worker/train/models/gpt.h"
 #include "worker/train/models/names.h"
 #include "worker/train/optimizer.h"
 
@@ -32,7 +33,8 @@ Trainer::Trainer(Parts parts) : parts_(std::move(parts)) {
                        .dropout = options.dropout,
                        .num_classes = options.num_classes,
                        .devices = parts_.devices,
-                       .micro_batches = options.micro_batches});
+                       .micro_batches = options.micro_batches,
+                       .gpt = options.gpt});
   optimizer_ = make_optimizer(options, model_->parameters());
   if (options.checkpoint_dir.empty()) return;
   checkpoint_writer_ = std::make_shared<CheckpointWriter>(&parts_.channel);
@@ -89,7 +91,20 @@ Summary Trainer::train_to_the_end() {
   if (replica_->keeps_ranks_equal()) check_same_weights(summary.weights_sha256);
   if (checkpoint_) checkpoint_->wait();
   if (trace_) write_trace();
+  say_sample();
   return summary;
+}
+
+void Trainer::say_sample() {
+  const Options& options = parts_.options;
+  if (!is_for_text(options.model) || options.sample_bytes == 0 || parts_.printer == nullptr) return;
+  std::string text =
+      sample_text(*model_, options.gpt.context, "\n", options.sample_bytes, options.seed);
+  // What a terminal would take for something else than a letter; also half of a character.
+  std::replace_if(
+      text.begin(), text.end(),
+      [](unsigned char byte) { return byte != '\n' && (byte < 0x20 || byte > 0x7e); }, '.');
+  say(fmt::format("sample: {}", text));
 }
 
 bool Trainer::train_epoch() {
@@ -242,7 +257,8 @@ void Trainer::evaluate() {
   replica_->broadcast_buffers();
   if (!model_->classifies() || parts_.data.test->size() == 0) return;
   // Such a batch of mnist's activations fits into a core's cache.
-  const std::int64_t batch = is_resnet(parts_.options.model) ? parts_.options.batch_size : 250;
+  const bool is_small = is_for_digits(parts_.options.model);
+  const std::int64_t batch = is_small ? 250 : parts_.options.batch_size;
   const Rank rank = parts_.group->rank();
   const RankRange shares = logical_ != nullptr ? logical_->own() : RankRange{rank, rank + 1};
   test_accuracy_ =

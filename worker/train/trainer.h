@@ -104,6 +104,7 @@ class Trainer {
   void report(double loss, std::int64_t samples, double seconds);
   void log_rate(double loss, std::int64_t samples, double seconds);
   void write_trace();
+  void say_sample();
   void check_same_weights(const std::string& sha256);
   bool limit_reached() const;
   std::int64_t steps_to_go() const;

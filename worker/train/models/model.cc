@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "common/base/check.h"
+#include "worker/train/models/gpt.h"
 #include "worker/train/models/mlp.h"
 #include "worker/train/models/mnist.h"
 #include "worker/train/models/resnet.h"
@@ -38,6 +39,8 @@ std::shared_ptr<Model> make_model(const ModelSpec& spec) {
     model = make_mnist(spec.batch_norm, spec.dropout);
   } else if (name == "mlp") {
     model = make_mlp();
+  } else if (name == "gpt") {
+    model = make_gpt(spec.gpt);
   } else {
     model = make_two_stage(name, spec.num_classes);
   }

@@ -9,11 +9,16 @@ inline bool is_model_parallel(std::string_view model) { return model.ends_with("
 inline bool is_toy(std::string_view model) { return model.starts_with("toy"); }
 // Takes 1 x 28 x 28 images of digits.
 inline bool is_for_digits(std::string_view model) { return model == "mnist" || model == "mlp"; }
+// Takes bytes of text.
+inline bool is_for_text(std::string_view model) { return model == "gpt"; }
 // Takes 3 x size x size images and has any number of classes.
 inline bool is_resnet(std::string_view model) { return model.starts_with("resnet"); }
 
 // The learning rate that --lr multiplies by the number of workers, where none is given. toy-large's
 // million hidden units add up: with more than about 2e-4 its loss grows without bound.
-inline double default_lr(std::string_view model) { return model == "toy-large" ? 1e-5 : 0.01; }
+inline double default_lr(std::string_view model) {
+  if (model == "toy-large") return 1e-5;
+  return model == "gpt" ? 5e-4 : 0.01;
+}
 
 }  // namespace ddp::train
