@@ -30,7 +30,7 @@ def build():
     """Builds what scripts/build leaves out since no test starts it (bench/CMakeLists.txt), where it is missing."""
     programs = ["bench-recorder", "bench-store"]
     if (BIN / "bench-ddp").exists():
-        programs += ["bench-hooks", "bench-recovery", "bench-checkpoint"]
+        programs += ["bench-hooks", "bench-recovery", "bench-checkpoint", "bench-zero", "bench-dp", "bench-diloco"]
     if (BIN.parent / "build.ninja").exists() and not all((BIN / program).exists() for program in programs):
         print("bench: building the programs that only bench/run starts", file=sys.stderr)
         if subprocess.run(["cmake", "--build", BIN.parent, "--target", "bench"], stdout=sys.stderr).returncode != 0:

@@ -10,6 +10,7 @@
 #include "worker/ddp/clip_grad.h"
 #include "worker/ddp/comm_hook.h"
 #include "worker/ddp/data_parallel.h"
+#include "worker/ddp/diloco/diloco.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
 #include "worker/ddp/elastic_state.h"
