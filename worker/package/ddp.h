@@ -27,6 +27,7 @@
 #include "worker/ddp/logical_ranks.h"
 #include "worker/ddp/logical_reducer.h"
 #include "worker/ddp/mesh_reduce.h"
+#include "worker/ddp/optimizer_in_backward.h"
 #include "worker/ddp/run_elastic.h"
 #include "worker/ddp/sync_batch_norm.h"
 #include "worker/ddp/tensor_collectives.h"
