@@ -14,6 +14,7 @@
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/distributed_optimizer.h"
 #include "worker/ddp/elastic_state.h"
+#include "worker/ddp/engine/engine.h"
 #include "worker/ddp/hooks/batched_power_sgd_hook.h"
 #include "worker/ddp/hooks/compress_wrapper.h"
 #include "worker/ddp/hooks/default_hooks.h"

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""ddp::initialize trains mnist to the bytes of ddp-train with the same settings, also when its workers are killed on the way.
+
+usage: engine_bytes.py BIN_DIR ENGINE_WORKER
+"""
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BIN, WORKER = Path(sys.argv[1]), sys.argv[2]
+WORKERS, EPOCHS, BATCH, RATE, MOMENTUM, EVERY = 2, 2, 64, 0.01, 0.5, 4
+STEPS = EPOCHS * (1536 // (WORKERS * BATCH))
+# The update before which a rank is killed: with no checkpoint yet, between two, and just behind one that is being written.
+KILLS = [(3, 0), (11, 1), (17, 0)]
+
+
+def run(folder, *command):
+    launcher = [BIN / "ddp-run", "--standalone", "--nproc-per-node", str(WORKERS), "--max-restarts", "5", "--restart-on-start-failure",
+                "--no-python"]
+    done = subprocess.run([*map(str, launcher), *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          stdin=subprocess.DEVNULL, timeout=300, text=True)
+    if done.returncode != 0:
+        sys.exit(f"engine_bytes: {command} ended with {done.returncode}:\n{done.stdout}")
+    return json.loads((folder / "summary.json").read_text())
+
+
+def ddp_train(folder, grad_sync):
+    return run(folder, BIN / "ddp-train", "--model", "mnist", "--data", "synthetic", "--train-samples", 1536, "--test-samples", 0,
+               "--epochs", EPOCHS, "--batch-size", BATCH, "--lr", RATE, "--momentum", MOMENTUM, "--threads", 1, "--grad-sync", grad_sync,
+               "--summary", folder / "summary.json")
+
+
+def engine(folder, stage, *more):
+    config = folder / "config.json"
+    config.write_text(json.dumps({
+        "train_micro_batch_size_per_gpu": BATCH, "steps_per_print": 1000, "zero_optimization": {"stage": stage},
+        # ddp-train multiplies the rate by the number of workers.
+        "optimizer": {"type": "SGD", "params": {"lr": RATE * WORKERS, "momentum": MOMENTUM}}}))
+    return run(folder, WORKER, config, EPOCHS, folder / "summary.json", *more)
+
+
+for stage, grad_sync in ((0, "ddp"), (1, "zero1")):
+    with tempfile.TemporaryDirectory(prefix="engine_bytes.") as name:
+        folder = Path(name)
+        expected = ddp_train(folder, grad_sync)
+        plain = engine(folder, stage)
+        marks = [part for number, kill in enumerate(KILLS) for part in (*kill, folder / f"mark{number}")]
+        killed = engine(folder, stage, folder / "checkpoints", EVERY, *marks)
+        for what, summary in (("the engine", plain), ("the engine, its workers killed", killed)):
+            if summary["steps"] != STEPS or summary["weights_sha256"] != expected["weights_sha256"]:
+                sys.exit(f"engine_bytes: stage {stage}: {what}: {summary}, ddp-train: {expected['weights_sha256']}")
+        for number in range(len(KILLS)):
+            if not (folder / f"mark{number}").exists():
+                sys.exit(f"engine_bytes: kill {number} did not happen")
+        print(f"engine_bytes: stage {stage}: {STEPS} steps, {expected['weights_sha256']}, after {len(KILLS)} kills, too")

@@ -1,0 +1,131 @@
+// A training of ddp-train's mnist through ddp::initialize, for engine_bytes.py:
+//
+//   engine_worker CONFIG EPOCHS SUMMARY [CHECKPOINTS EVERY [STEP RANK MARK]...]
+//
+// Saves after every EVERY updates. Before the update STEP, rank RANK is killed, unless the file
+// MARK is there, which it makes.
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include "worker/ddp/engine/engine.h"
+#include "worker/runtime/freed_memory.h"
+#include "worker/train/dataset.h"
+#include "worker/train/models/model.h"
+#include "worker/train/sampler.h"
+
+namespace ddp::test {
+namespace {
+
+constexpr std::uint64_t kSeed = 1;
+
+struct Kill {
+  std::int64_t step;
+  Rank rank;
+  std::string mark;
+};
+
+struct Arguments {
+  std::string config, summary, checkpoints;
+  std::int64_t epochs = 0;
+  std::int64_t every = 0;
+  std::vector<Kill> kills;
+};
+
+Arguments parse(const std::vector<std::string>& given) {
+  Arguments arguments;
+  arguments.config = given.at(0);
+  arguments.epochs = std::stoll(given.at(1));
+  arguments.summary = given.at(2);
+  if (given.size() > 3) {
+    arguments.checkpoints = given.at(3);
+    arguments.every = std::stoll(given.at(4));
+  }
+  for (std::size_t i = 5; i + 2 < given.size(); i += 3) {
+    arguments.kills.push_back({std::stoll(given[i]), std::stoi(given[i + 1]), given[i + 2]});
+  }
+  return arguments;
+}
+
+void kill_if_due(const Arguments& arguments, std::int64_t step, Rank rank) {
+  for (const Kill& kill : arguments.kills) {
+    if (kill.step != step || kill.rank != rank || std::filesystem::exists(kill.mark)) continue;
+    std::ofstream(kill.mark) << step;
+    ::raise(SIGKILL);
+  }
+}
+
+// As ddp-train: weights from the seed, then each rank's own numbers.
+std::shared_ptr<train::Model> make_model(Rank rank) {
+  at::manual_seed(kSeed);
+  auto model = train::make_model({.name = "mnist"});
+  at::manual_seed(kSeed + static_cast<std::uint64_t>(rank));
+  return model;
+}
+
+void run(const Arguments& arguments) {
+  keep_freed_memory();
+  at::set_num_threads(1);
+  at::globalContext().setDeterministicAlgorithms(true, false);
+  const auto group = init_distributed();
+  const Rank rank = group->rank();
+  train::Options options;
+  options.data = "synthetic";
+  options.train_samples = 1536;
+  options.test_samples = 0;
+  const auto data = *train::make_datasets(options);
+  const auto model = make_model(rank);
+  auto engine = initialize(model, model->parameters(), arguments.config);
+  train::DistributedSampler sampler({.dataset_size = data.train->size(),
+                                     .batch_size = engine.config().train_micro_batch_size_per_gpu,
+                                     .rank = rank,
+                                     .world_size = group->size(),
+                                     .seed = kSeed});
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;
+  if (!arguments.checkpoints.empty()) {
+    if (const auto place = engine.load_checkpoint(arguments.checkpoints)) {
+      epoch = place->at("epoch").get<std::int64_t>();
+      position = place->at("position").get<std::int64_t>();
+    }
+  }
+  train::Batch batch;
+  for (; epoch < arguments.epochs; ++epoch, position = 0) {
+    sampler.set_epoch(epoch, position);
+    while (sampler.steps_left() > 0) {
+      kill_if_due(arguments, engine.global_steps() + 1, rank);
+      data.train->fill(sampler.next_batch(), batch);
+      engine.backward(model->loss(engine(batch.input), batch.target));
+      engine.step();
+      if (arguments.every == 0 || engine.global_steps() % arguments.every != 0) continue;
+      engine.save_checkpoint(arguments.checkpoints,
+                             {{"epoch", epoch}, {"position", sampler.position()}});
+    }
+    engine.model().broadcast_buffers();
+  }
+  engine.wait_for_checkpoint();
+  if (rank != 0) return;
+  std::ofstream(arguments.summary) << nlohmann::json{{"steps", engine.global_steps()},
+                                                     {"weights_sha256", weights_sha256(*model)}};
+}
+
+}  // namespace
+}  // namespace ddp::test
+
+int main(int argc, char** argv) {
+  try {
+    ddp::test::run(ddp::test::parse({argv + 1, argv + argc}));
+    return EXIT_SUCCESS;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "engine_worker: {}\n", error.what());
+    return EXIT_FAILURE;
+  }
+}

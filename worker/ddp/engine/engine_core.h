@@ -1,0 +1,93 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include "common/base/clock.h"
+#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/data_parallel_core.h"
+#include "worker/ddp/engine/config.h"
+#include "worker/ddp/engine/loss_scaler.h"
+#include "worker/ddp/no_sync.h"
+#include "worker/ddp/zero/zero_redundancy_optimizer.h"
+
+namespace ddp::engine {
+
+// What the engine asks of its data-parallel module.
+DistributedDataParallelOptions data_parallel_options(const Config& config);
+
+// What Engine does whatever the module's type; see there.
+class EngineCore {
+ public:
+  // The module outlives the object. A null optimizer is made as the configuration says.
+  EngineCore(std::shared_ptr<torch::nn::Module> module, DataParallelCore& model,
+             const std::vector<at::Tensor>& parameters, torch::optim::Optimizer* optimizer,
+             Config config, std::shared_ptr<ProcessGroup> group);
+  ~EngineCore();
+
+  void begin_forward();
+  void end_forward();
+  at::Tensor backward(const at::Tensor& loss);
+  void step();
+  bool is_gradient_accumulation_boundary() const;
+
+  void save_checkpoint(const std::string& directory, const nlohmann::json& client_state);
+  std::optional<nlohmann::json> load_checkpoint(const std::string& directory);
+  void wait_for_checkpoint();
+
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  const Config& config() const { return config_; }
+  ProcessGroup& group() const { return *group_; }
+  std::int64_t global_steps() const { return global_steps_; }
+  std::int64_t micro_steps() const { return micro_steps_; }
+  std::int64_t skipped_steps() const { return skipped_steps_; }
+  double lr() const { return lr_; }
+  double loss_scale() const { return scaler_.scale(); }
+  std::optional<double> global_grad_norm() const { return norm_; }
+
+ private:
+  using Seconds = std::chrono::duration<double>;
+
+  void update();
+  bool unscale();
+  void set_rate();
+  void print();
+  Checkpointer& checkpointer(const std::string& directory);
+
+  std::shared_ptr<torch::nn::Module> module_;
+  DataParallelCore& model_;
+  std::vector<at::Tensor> parameters_;
+  Config config_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::unique_ptr<torch::optim::Optimizer> own_optimizer_;
+  torch::optim::Optimizer* optimizer_;
+  std::unique_ptr<ZeroRedundancyOptimizer> zero_;
+  LossScaler scaler_;
+  std::vector<double> base_rates_;  // Of the optimizer's groups.
+  std::optional<NoSync> no_sync_;   // From a forward that is not the step's last until its step().
+  bool went_backward_ = false;
+  std::int64_t micro_steps_ = 0;
+  std::int64_t global_steps_ = 0;
+  std::int64_t skipped_steps_ = 0;
+  double lr_ = 0;
+  std::optional<double> norm_;
+  struct {
+    Seconds forward{0}, backward{0}, step{0};
+  } times_;
+  TimePoint forward_began_;
+  std::string directory_;  // The checkpointer's.
+  nlohmann::json client_state_;
+  std::unique_ptr<Checkpointer> checkpointer_;
+};
+
+}  // namespace ddp::engine
