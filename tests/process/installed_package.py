@@ -57,6 +57,34 @@ def check_sum():
     expect(sorted(re.findall(r"rank \d of 2: sum 3", output)) == ["rank 0 of 2: sum 3", "rank 1 of 2: sum 3"], output)
 
 
+def weights_of(output, workers):
+    digests = re.findall(r"weights ([0-9a-f]{64})", output)
+    expect(len(digests) == workers and len(set(digests)) == 1, f"{workers} workers with the same weights were expected:\n{output}")
+    return digests[0]
+
+
+def check_interfaces():
+    """One program for each way of training: as its first lines say."""
+    def under_ddp_run(name, *arguments):
+        return run(prefix / "bin" / "ddp-run", "--standalone", "--nproc-per-node", "2", example / "build" / name, *arguments)
+    zero = under_ddp_run("zero")
+    weights_of(zero, 2)
+    parts = [int(count) for count in re.findall(r"updates (\d+) elements", zero)]
+    expect(len(parts) == 2 and max(parts) < 8 * 32 + 32 + 32 + 1, f"the optimizer is not divided:\n{zero}")
+    weights_of(under_ddp_run("diloco"), 2)
+    weights_of(run(example / "build" / "spawn"), 2)
+    weights_of(run(example / "build" / "data_parallel"), 1)
+    folder = scratch / "checkpoints"
+    first = under_ddp_run("engine", example / "engine.json", folder)
+    expect(first.count("step=200") == 1 and "fwd:" in first, f"the engine's lines were expected:\n{first}")
+    # The last update's checkpoint is gone: the end comes from the one before.
+    shutil.rmtree(folder / "step-0000000200")
+    expect(weights_of(under_ddp_run("engine", example / "engine.json", folder), 2) == weights_of(first, 2),
+           "going on from a checkpoint gives other weights")
+    for source_file in example.glob("*.cc"):
+        expect(len(source_file.read_text().splitlines()) <= 60, f"{source_file.name} is too long for an example")
+
+
 def check_another_libtorch():
     """A package for another LibTorch than the one that is found says so instead of giving undefined symbols."""
     config = prefix / "lib" / "cmake" / "ddp" / "ddp-config.cmake"
@@ -70,4 +98,5 @@ def check_another_libtorch():
 install_and_build()
 check_training()
 check_sum()
+check_interfaces()
 check_another_libtorch()
