@@ -14,6 +14,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -169,6 +170,18 @@ class ElasticCluster {
       if (line.empty() || line.starts_with(beginning) || line.starts_with("exception: "))
         return line;
     }
+  }
+  // Kills the victims, by rank, at a random moment after the first of them has said a line that
+  // begins so, and begins the next round, on one node, with new processes in their places.
+  void lose(std::vector<int>& ids, const std::vector<std::size_t>& victims,
+            const std::string& beginning, std::mt19937& random) {
+    const std::string line = hear(ids[victims[0]], beginning);
+    DDP_CHECK(line.starts_with(beginning), "\"{}\" instead of \"{}\"", line, beginning);
+    ::usleep(static_cast<useconds_t>(random() % 2000));  // sleep: until a random moment
+    for (const std::size_t victim : victims) kill(ids[victim]);
+    end_round(ids);
+    for (const std::size_t victim : victims) ids[victim] = kNew;
+    ids = begin({ids});
   }
   Round round() const { return round_; }
   pid_t pid(int id) const { return workers_.at(id).pid; }

@@ -145,16 +145,9 @@ void expect_same_end(ElasticCluster& cluster, const std::vector<int>& ids,
   }
 }
 
-// Kills the victims at a random moment after the step that they have said, and replaces them.
 void lose(ElasticCluster& cluster, std::vector<int>& ids, const std::vector<std::size_t>& victims,
           int step, std::mt19937& random) {
-  const std::string line = fmt::format("step {} ", step);
-  EXPECT_THAT(cluster.hear(ids[victims[0]], line), StartsWith(line));
-  ::usleep(static_cast<useconds_t>(random() % 2000));  // sleep: until a random moment
-  for (const std::size_t victim : victims) cluster.kill(ids[victim]);
-  cluster.end_round(ids);
-  for (const std::size_t victim : victims) ids[victim] = kNew;
-  ids = cluster.begin({ids});
+  cluster.lose(ids, victims, fmt::format("step {} ", step), random);
 }
 
 struct Case {

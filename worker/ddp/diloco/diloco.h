@@ -63,7 +63,7 @@ std::unique_ptr<torch::optim::Optimizer> diloco_outer_optimizer(std::vector<at::
 // Module and inner optimizer are referenced and outlive the object. All parameters lie on the CPU
 // and have one floating-point type. Buffers are not communicated. Used by the training thread;
 // enter(), step() and synchronize() are collective and throw CollectiveError once the group has
-// failed; leave() has to follow then.
+// failed; leave() has to follow then, best from a destructor.
 //
 // Resuming exactly, from a Checkpointer or, in the next round of run_elastic(), from an
 // ElasticState: both get what ranks have in common by add_to(), and each rank's own values as a
@@ -72,12 +72,12 @@ std::unique_ptr<torch::optim::Optimizer> diloco_outer_optimizer(std::vector<at::
 //
 //   diloco.add_to(state);                                   // Before run_elastic().
 //   run_elastic(state, [&](const auto& group) {
+//     const Leave leave{diloco};                            // ~Leave() { diloco.leave(); }
 //     diloco.enter(group);
 //     state.add_comm_hook("diloco", diloco.own_state());
 //     state.restore();
 //     diloco.resume();
 //     ... step(), state.commit_if_due(diloco.steps()) ...
-//     diloco.leave();
 //   });
 class DiLoCo {
  public:
