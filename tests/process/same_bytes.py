@@ -34,6 +34,8 @@ RECIPES = {
              "--clip-grad-norm", "1"],
     "parallel": ["--model", "toy-model-parallel", "--micro-batches", "2", "--train-samples", "6000", "--epochs", "4",
                  "--batch-size", "10", "--optimizer", "adamw", "--lr-schedule", "step", "--lr-decay-epochs", "2"],
+    "gpt": ["--model", "gpt", "--layers", "1", "--width", "32", "--context", "16", "--train-samples", "3072", "--test-samples", "64",
+            "--epochs", "3", "--batch-size", "16", "--sample-bytes", "0"],
     "powersgd": ["--model", "mnist", "--train-samples", "1536", "--test-samples", "64", "--epochs", "3", "--batch-size", "32",
                  "--comm-hook", "powersgd:rank=2,start_iter=10", "--bucket-cap-mb", "0.03"],
     "quantize": ["--model", "mnist", "--train-samples", "1536", "--test-samples", "64", "--epochs", "3", "--batch-size", "32",
@@ -41,12 +43,12 @@ RECIPES = {
     "localsgd": ["--model", "toy", "--train-samples", "6000", "--epochs", "4", "--batch-size", "10", "--momentum", "0.9",
                  "--comm-hook", "post_localsgd:start_iter=30,period=7,subgroup_size=1"],
 }
-EVERY = {"mnist": 3, "adam": 40, "parallel": 40, "powersgd": 3, "quantize": 3, "localsgd": 45}  # Steps between checkpoints.
+EVERY = {"mnist": 3, "adam": 40, "parallel": 40, "gpt": 20, "powersgd": 3, "quantize": 3, "localsgd": 45}  # Steps between checkpoints.
 
 parser = argparse.ArgumentParser()
 parser.add_argument("bin_dir", type=Path)
 parser.add_argument("--seed", type=int, default=None)
-parser.add_argument("--count", type=int, default=20 if os.environ.get("DDP_TEST_FULL") == "1" else 6)
+parser.add_argument("--count", type=int, default=20 if os.environ.get("DDP_TEST_FULL") == "1" else 7)
 parser.add_argument("--grad-sync", choices=["ddp", "step", "zero1", "all"], default="all")
 parser.add_argument("--kinds", default="worker,agent,node")
 parser.add_argument("--recipe", default=",".join(RECIPES))
