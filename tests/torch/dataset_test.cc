@@ -102,6 +102,12 @@ TEST(Datasets, OfTextAreDividedIntoTrainingAndTest) {
   ASSERT_TRUE(sets) << sets.error().message;
   EXPECT_EQ(sets->train->size(), 179);
   EXPECT_EQ(sets->test->size(), 19);
+  options.gpt.context = 1800;
+  const auto short_of_one = make_datasets(options);
+  ASSERT_FALSE(short_of_one);
+  EXPECT_NE(short_of_one.error().message.find("2000 bytes, the first nine tenths"),
+            std::string::npos);
+  options.gpt.context = 10;
   options.data_dir = folder.path() / "none";
   EXPECT_FALSE(make_datasets(options));
   options.data = "synthetic";

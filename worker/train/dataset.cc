@@ -130,11 +130,16 @@ Result<Datasets> make_text(const Options& options) {
   if (options.data == "text") {
     auto text = read_text_data(options.data_dir);
     if (!text) return text.error();
-    const std::size_t train = text->size() - text->size() / 10;
+    const std::size_t bytes = text->size();
+    const std::size_t train = bytes - bytes / 10;
     sets.test = set_of(text->substr(train));
     text->resize(train);
     sets.train = set_of(std::move(*text));
-    return sets;
+    if (sets.train->size() > 0) return sets;
+    return make_error(Errc::kCorrupt,
+                      "{} has {} bytes, the first nine tenths of which are less than one sample of "
+                      "--context {} bytes and the byte behind it",
+                      options.data_dir, bytes, length);
   }
   const auto made_up = [&](std::int64_t samples, std::uint64_t stream) {
     return set_of(draw_text(static_cast<std::size_t>(samples * length + 1), options.seed, stream));
