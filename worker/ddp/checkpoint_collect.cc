@@ -201,6 +201,8 @@ class Collector {
 Result<Collected> collect(const RegisteredState& state, const CollectOptions& options) {
   try {
     return Collector(state, options).collect();
+  } catch (const CollectiveError&) {
+    throw;
   } catch (const std::exception& error) {
     return make_error(Errc::kInvalidArgument, "collecting the state failed: {}", error.what());
   }

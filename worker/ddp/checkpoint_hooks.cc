@@ -98,6 +98,8 @@ Result<HookSnapshot> snapshot_hook(const std::string& name, const CommHook& hook
   CommHookState state;
   try {
     state = hook.state();
+  } catch (const CollectiveError&) {
+    throw;  // A rank was lost while the hook waited for what it saves.
   } catch (const std::exception& error) {
     return make_error(Errc::kInvalidArgument, "saving the communication hook \"{}\" failed: {}",
                       name, error.what());

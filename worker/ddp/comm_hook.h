@@ -45,7 +45,7 @@ class CommHook {
   virtual Future run(GradBucket& bucket) = 0;
 
   // State after the last step; tensors are copies or will not change. Between backwards, as
-  // restore.
+  // restore. It may wait for operations of the group: CollectiveError goes through to who saves.
   virtual CommHookState state() const { return {}; }
   // Takes state() of an earlier process. If the number of ranks has changed, every rank gets as
   // per_rank the mean over the ranks that there were, so that the average over all ranks of what is

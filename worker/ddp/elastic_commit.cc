@@ -271,6 +271,8 @@ Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot
     snapshot.buffers = all->buffers;
     copy_tensors(all->replicated, snapshot);
     return write_part(*all, snapshot.parts[rank]);
+  } catch (const CollectiveError&) {
+    throw;
   } catch (const std::exception& error) {
     return make_error(Errc::kInvalidArgument, "collecting the state failed: {}", error.what());
   }
