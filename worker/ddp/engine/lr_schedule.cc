@@ -29,7 +29,7 @@ double left(const SchedulerConfig& schedule, std::int64_t step) {
 
 double learning_rate(const SchedulerConfig& schedule, double base, std::int64_t step) {
   using Type = SchedulerConfig::Type;
-  const double up = std::min(risen(schedule, step), 1.0);
+  const double up = risen(schedule, step);
   const bool rises = step < std::max<std::int64_t>(schedule.warmup_num_steps, 2);
   if (schedule.type == Type::kWarmupCosine) {
     if (rises) return base * (schedule.warmup_min_ratio + (1 - schedule.warmup_min_ratio) * up);
