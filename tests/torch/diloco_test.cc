@@ -345,6 +345,26 @@ TEST(DiLoCo, NamesWhatDoesNotFit) {
   EXPECT_THROW(alone.step(), std::logic_error);
 }
 
+// A state that waits for an average while a rank is lost: no fault of the state's.
+struct LosesARank {
+  CommHookState state() const {
+    throw CollectiveError("rank 1 died", make_error_code(Errc::kPeerLost), 1);
+  }
+  void restore(const CommHookState& /*state*/) {}
+};
+
+TEST(DiLoCo, ARankLostWhileStateIsCollectedIsToldAsSuch) {
+  const TempDir folder;
+  run_ranks({1}, [&](const GroupPtr& group) {
+    const auto hook = make_comm_hook(std::make_shared<LosesARank>(),
+                                     [](LosesARank&, GradBucket&) { return Future(); });
+    Checkpointer checkpointer({.directory = folder.path()}, group);
+    checkpointer.add_comm_hook("hook", *hook);
+    ASSERT_TRUE(checkpointer.prepare());
+    EXPECT_THROW((void)checkpointer.save(1), CollectiveError);
+  });
+}
+
 // The others hear of it at the next communication, and the object can be taken into another round.
 TEST(DiLoCo, ALostRankEndsTheRoundForAll) {
   run_ranks({3}, [&](const GroupPtr& group) {
