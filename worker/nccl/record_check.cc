@@ -27,11 +27,21 @@ Outcome RecordCheck::compare(const DeviceOperation& operation) {
   }
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank].matches(all.front())) continue;
+    wait_for_all(options);
     return Failure{Errc::kMismatch, static_cast<Rank>(rank),
                    fmt::format("rank 0 calls {}, but rank {} calls {}", describe(all.front()), rank,
                                describe(all[rank]))};
   }
   return std::nullopt;
+}
+
+// Who fails aborts the group, and a rank that still gathers would hear of that instead.
+void RecordCheck::wait_for_all(const OpOptions& options) {
+  try {
+    host_->barrier(options)->wait();
+  } catch (const CollectiveError&) {
+    // This rank knows already what is wrong.
+  }
 }
 
 }  // namespace ddp

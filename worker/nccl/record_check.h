@@ -27,6 +27,8 @@ class RecordCheck {
   const std::shared_ptr<ProcessGroup>& host() const { return host_; }
 
  private:
+  void wait_for_all(const OpOptions& options);
+
   const std::shared_ptr<ProcessGroup> host_;
 };
 
