@@ -21,6 +21,7 @@
 
 #include "agent/process/spawn.h"
 #include "common/base/check.h"
+#include "common/base/process_end.h"
 #include "common/base/signal_name.h"
 #include "common/config/snapshot_writer_mark.h"
 
@@ -196,7 +197,10 @@ void SnapshotWriters::run(JobPlace job) {
 void SnapshotWriters::wait(JobPlace job) {
   job->pidfd.async_wait(asio::posix::stream_descriptor::wait_read,
                         [this, pid = job->pid](const std::error_code& error) {
-                          if (!error) reap(pid);
+                          const auto ended = find(pid);
+                          if (error || ended == jobs_.end()) return;
+                          if (!has_ended(ended->pidfd.native_handle())) return wait(ended);
+                          reap(pid);
                         });
 }
 
@@ -208,9 +212,12 @@ std::vector<pid_t> SnapshotWriters::pids() const {
   return all;
 }
 
+SnapshotWriters::JobPlace SnapshotWriters::find(pid_t pid) {
+  return std::find_if(jobs_.begin(), jobs_.end(), [pid](const Job& one) { return one.pid == pid; });
+}
+
 bool SnapshotWriters::reap(pid_t pid) {
-  const auto job =
-      std::find_if(jobs_.begin(), jobs_.end(), [pid](const Job& one) { return one.pid == pid; });
+  const auto job = find(pid);
   if (pid <= 0 || job == jobs_.end()) return false;
   siginfo_t info{};
   const int result = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);

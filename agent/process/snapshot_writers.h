@@ -75,6 +75,7 @@ class SnapshotWriters {
   std::string refusal(int worker, const wire::SubmitSnapshot& snapshot,
                       const std::vector<UniqueFd>& descriptors) const;
   void start_next(int worker);
+  JobPlace find(pid_t pid);
   void run(JobPlace job);
   void wait(JobPlace job);
   void on_end(JobPlace job, int exit_code, int signal);

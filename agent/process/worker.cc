@@ -1,7 +1,6 @@
 #include "agent/process/worker.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -18,6 +17,7 @@
 #include "agent/process/spawn.h"
 #include "agent/process/worker_env.h"
 #include "common/base/check.h"
+#include "common/base/process_end.h"
 
 namespace ddp::agent {
 
@@ -215,7 +215,9 @@ void Worker::wait() {
   pidfd_.async_wait(asio::posix::stream_descriptor::wait_read,
                     [weak = weak_from_this()](const std::error_code& error) {
                       const auto self = weak.lock();
-                      if (self && !error) self->reap();
+                      if (!self || error || !self->running_) return;
+                      if (!has_ended(self->pidfd_.native_handle())) return self->wait();
+                      self->reap();
                     });
 }
 
@@ -240,8 +242,7 @@ void Worker::reap() {
 std::optional<wire::WorkerEnded> Worker::take_status(bool& known) {
   if (task_) {
     // The status of a process that still runs is not waited for.
-    pollfd end{pidfd_.native_handle(), POLLIN, 0};
-    if (::poll(&end, 1, 0) == 0) return std::nullopt;
+    if (!has_ended(pidfd_.native_handle())) return std::nullopt;
     auto status = task_->take_status(pid_);
     known = status.has_value();
     return status;

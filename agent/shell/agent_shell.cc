@@ -17,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/process_end.h"
 #include "common/config/forwarded_signal.h"
 #include "common/wire/json_messages.h"
 
@@ -244,18 +245,28 @@ void AgentShell::wait_for_child() {
 }
 
 void AgentShell::watch_parent() {
-  const auto lost = [this] {
-    hurried_ = true;
-    tell([this](TimePoint now) { return core_.on_parent_lost(now); });
-  };
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, parent_, 0)));
   // The number may be somebody else's by now, unless it still is our parent's.
-  if (!pidfd || ::getppid() != parent_ || !has_reader(result_fd_.get())) return lost();
+  if (!pidfd || ::getppid() != parent_ || !has_reader(result_fd_.get())) {
+    return on_parent_lost();
+  }
   parent_pidfd_.assign(pidfd.release());
+  wait_for_parent();
+}
+
+void AgentShell::wait_for_parent() {
   parent_pidfd_.async_wait(asio::posix::stream_descriptor::wait_read,
-                           [lost](const std::error_code& error) {
-                             if (!error) lost();
+                           [this](const std::error_code& error) {
+                             if (error) return;
+                             if (!has_ended(parent_pidfd_.native_handle()))
+                               return wait_for_parent();
+                             on_parent_lost();
                            });
+}
+
+void AgentShell::on_parent_lost() {
+  hurried_ = true;
+  tell([this](TimePoint now) { return core_.on_parent_lost(now); });
 }
 
 void AgentShell::listen_for_health_checks() {

@@ -60,6 +60,8 @@ class AgentShell {
   void wait_for_signal();
   void wait_for_child();
   void watch_parent();
+  void wait_for_parent();
+  void on_parent_lost();
   void start_core();
   void wait_for_checkpoint_moment();
   void note_snapshots(int count);

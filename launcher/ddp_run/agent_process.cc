@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/process_end.h"
 #include "common/base/signal_name.h"
 #include "common/base/spawn_settings.h"
 #include "common/config/forwarded_signal.h"
@@ -155,17 +156,16 @@ void AgentProcess::read_result() {
       [this, alive = std::weak_ptr<void>(alive_)](const std::error_code& error) {
         // The end may have been handled in the same turn of the event loop.
         if (error || alive.expired()) return;
-        const std::size_t before = result_text_.size();
-        drain_result();
-        if (result_text_.size() > before) read_result();
+        if (drain_result()) read_result();
       });
 }
 
-void AgentProcess::drain_result() {
+// False at its end.
+bool AgentProcess::drain_result() {
   std::array<char, 4096> buffer;
   for (;;) {
     const ssize_t size = ::read(result_pipe_.native_handle(), buffer.data(), buffer.size());
-    if (size <= 0) return;
+    if (size <= 0) return size < 0 && (errno == EAGAIN || errno == EINTR);
     result_text_.append(buffer.data(), static_cast<std::size_t>(size));
   }
 }
@@ -174,6 +174,7 @@ void AgentProcess::wait_for_end() {
   pidfd_.async_wait(
       asio::posix::stream_descriptor::wait_read, [this](const std::error_code& error) {
         if (error) return;
+        if (!has_ended(pidfd_.native_handle())) return wait_for_end();
         int status = 0;
         if (::waitpid(pid_, &status, 0) != pid_) status = 0;
         result_pipe_.cancel();

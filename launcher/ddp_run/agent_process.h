@@ -50,7 +50,7 @@ class AgentProcess {
                UniqueFd coordinator_pipe, EndCallback on_end);
   void wait_for_end();
   void read_result();
-  void drain_result();
+  bool drain_result();
 
   pid_t pid_;
   bool forwards_signals_ = false;

@@ -13,6 +13,7 @@
 #include <asio/buffer.hpp>
 #include <asio/write.hpp>
 
+#include "common/base/process_end.h"
 #include "common/base/spawn_settings.h"
 
 namespace ddp::hosts {
@@ -100,9 +101,14 @@ HostProcess::~HostProcess() = default;
 void HostProcess::begin() {
   read(output_);
   read(error_);
+  wait();
+}
+
+void HostProcess::wait() {
   pidfd_.async_wait(asio::posix::stream_descriptor::wait_read,
                     [self = shared_from_this()](const std::error_code& error) {
                       if (error) return;
+                      if (!has_ended(self->pidfd_.native_handle())) return self->wait();
                       ::waitpid(self->pid_, &self->status_, 0);
                       self->exited_ = true;
                       self->finish();

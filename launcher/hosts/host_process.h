@@ -58,6 +58,7 @@ class HostProcess : public std::enable_shared_from_this<HostProcess> {
     bool ended = false;
   };
   void begin();
+  void wait();
   void read(Source& source);
   bool read_what_is_there(Source& source);
   void write_next();

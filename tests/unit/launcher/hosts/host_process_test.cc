@@ -11,6 +11,7 @@
 
 #include <asio/executor_work_guard.hpp>
 #include <asio/io_context.hpp>
+#include <asio/post.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -65,6 +66,44 @@ TEST_F(HostProcessTest, PassesInputAndBothOutputs) {
   EXPECT_EQ(WEXITSTATUS(*status_), 3);
   EXPECT_EQ(out_, "hello " + megabyte);
   EXPECT_EQ(err_, "done\n");
+}
+
+// Returns when nobody holds the write end of a pipe that the children of `start_children` inherit.
+void run_to_their_end(const std::function<void()>& start_children) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  ::fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  start_children();
+  ::close(ends[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(ends[0], &byte, 1), 0);
+  ::close(ends[0]);
+}
+
+// The pipes' ends are behind the process's in the queue of events when it is heard of, and asio
+// gives what it knows of their descriptors to those of the next process.
+TEST_F(HostProcessTest, TheEventsOfOneProcessDoNotEndTheNext) {
+  constexpr int kRounds = 20;
+  for (int round = 0; round < kRounds; ++round) {
+    std::optional<int> first, second;
+    std::shared_ptr<HostProcess> next;
+    const auto begin_next = [&](int status) {
+      first = status;
+      next = *HostProcess::start(io_, {"sleep", "3"},
+                                 {.on_bytes = [](HostProcess::Stream, std::string_view) {},
+                                  .on_end = [&](int ended) { second = ended; }});
+      asio::post(io_, [&] { next->kill(SIGKILL); });
+    };
+    std::shared_ptr<HostProcess> process;
+    run_to_their_end([&] {
+      process = *HostProcess::start(
+          io_, {"sh", "-c", "sleep 0.01 & exit 3"},
+          {.on_bytes = [](HostProcess::Stream, std::string_view) {}, .on_end = begin_next});
+    });
+    ASSERT_TRUE(happens([&] { return second.has_value(); }));
+    EXPECT_EQ(WEXITSTATUS(*first), 3);
+    ASSERT_TRUE(WIFSIGNALED(*second)) << "its end was waited for: status " << *second;
+  }
 }
 
 TEST_F(HostProcessTest, ItsInputEndsWithTheObject) {
