@@ -34,6 +34,7 @@
 #include "common/base/unique_fd.h"
 #include "worker/ddp/checkpointer.h"
 #include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/value_of.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/freed_memory.h"
 #include "worker/runtime/process_group.h"
@@ -49,12 +50,6 @@ double seconds_of(const std::function<void()>& work) {
 }
 
 // Throws what the result says.
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().message);
-  if constexpr (!std::is_void_v<T>) return std::move(*result);
-}
-
 struct Plain : torch::nn::Module {
   explicit Plain(std::int64_t mebibytes) {
     for (std::int64_t i = 0; i * 16 < mebibytes; ++i) {

@@ -20,13 +20,13 @@
 #include <torch/optim/adamw.h>
 
 #include "bench/program.h"
+#include "worker/data/sampler.h"
 #include "worker/ddp/diloco/diloco.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/runtime/freed_memory.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/dataset.h"
 #include "worker/train/models/model.h"
-#include "worker/train/sampler.h"
 
 namespace ddp::bench {
 namespace {
@@ -146,11 +146,11 @@ void run(int argc, char** argv) {
   const std::int64_t steps = std::stoll(argv[2]);
   const std::int64_t every = std::stoll(argv[3]);
   const train::Datasets data = make_data(steps * kBatch * group->size());
-  train::DistributedSampler sampler({.dataset_size = data.train->size(),
-                                     .batch_size = kBatch,
-                                     .rank = group->rank(),
-                                     .world_size = group->size(),
-                                     .seed = 1});
+  DistributedSampler sampler({.dataset_size = data.train->size(),
+                              .batch_size = kBatch,
+                              .rank = group->rank(),
+                              .world_size = group->size(),
+                              .seed = 1});
   sampler.set_epoch(0);
   const std::unique_ptr<Way> way = make_way(argv[1], group);
   train::Batch batch;

@@ -11,7 +11,7 @@ LEVELS = {
     "launcher/rendezvous": 2, "launcher/etcd": 3, "launcher/hosts": 3, "launcher/server": 3, "launcher/slurm": 3,
     "launcher/ddp_rendezvous": 4, "launcher/ddp_run": 4,
     "agent/core": 2, "agent/process": 3, "agent/shell": 4,
-    "worker/buckets": 1, "worker/checkpoint": 1, "worker/transport": 3, "worker/collectives": 4, "worker/runtime": 5,
+    "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/transport": 3, "worker/collectives": 4, "worker/runtime": 5,
     "worker/nccl": 5,
     "worker/ddp": 6, "worker/train": 7, "worker/package": 7,
 }

@@ -20,7 +20,7 @@
 #include "worker/runtime/freed_memory.h"
 #include "worker/train/dataset.h"
 #include "worker/train/models/model.h"
-#include "worker/train/sampler.h"
+#include "worker/data/sampler.h"
 
 namespace ddp::test {
 namespace {
@@ -84,7 +84,7 @@ void run(const Arguments& arguments) {
   const auto data = *train::make_datasets(options);
   const auto model = make_model(rank);
   auto engine = initialize(model, model->parameters(), arguments.config);
-  train::DistributedSampler sampler({.dataset_size = data.train->size(),
+  DistributedSampler sampler({.dataset_size = data.train->size(),
                                      .batch_size = engine.config().train_micro_batch_size_per_gpu,
                                      .rank = rank,
                                      .world_size = group->size(),

@@ -12,9 +12,9 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/logical_ranks.h"
+#include "worker/ddp/replica/replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
-#include "worker/train/replica.h"
 
 namespace ddp::test {
 namespace {
@@ -53,8 +53,9 @@ struct Trained {
   std::shared_ptr<Remembering> model = std::make_shared<Remembering>();
   torch::optim::SGD sgd{model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
 
-  void backward(train::Replica& replica, Rank rank, int step) const {
-    model->loss(replica.forward(input_of(rank, step)), {}).backward();
+  void backward(Replica& replica, Rank rank, int step) const {
+    model->loss(replica.forward([&] { return model->forward(input_of(rank, step)); }), {})
+        .backward();
   }
 };
 
@@ -77,7 +78,7 @@ std::string with_logical_ranks(const GroupPtr& group, double max_norm) {
 
 std::string with_workers(const GroupPtr& group, double max_norm) {
   Trained trained;
-  const auto replica = train::Replica::make({}, trained.model, trained.sgd, group);
+  const auto replica = Replica::make({}, trained.model, trained.sgd, group);
   for (int step = 0; step < kSteps; ++step) {
     replica->zero_grad();
     trained.backward(*replica, group->rank(), step);

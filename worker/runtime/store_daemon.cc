@@ -12,7 +12,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,9 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include <dlfcn.h>
-
 #include "common/base/unique_fd.h"
+#include "worker/runtime/own_program.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX says so.
 
@@ -71,29 +69,6 @@ std::optional<std::string> bind_address(const std::string& host, int port) {
     }
   }
   return chosen;
-}
-
-std::string own_object() {
-  Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&own_object), &info) == 0) return {};
-  return info.dli_fname;
-}
-
-// Without a slash: PATH is searched.
-std::string find_program() {
-  const char* const told = std::getenv("DDP_RENDEZVOUS");  // NOLINT(concurrency-mt-unsafe)
-  if (told != nullptr && *told != '\0') return told;
-  std::error_code ignored;
-  std::vector<std::filesystem::path> folders = {
-      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path()};
-  const auto object = std::filesystem::absolute(own_object(), ignored).parent_path();
-  folders.push_back(object);
-  folders.push_back(object.parent_path() / "bin");
-  for (const std::filesystem::path& folder : folders) {
-    const std::string path = folder / kProgram;
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  }
-  return kProgram;
 }
 
 struct Pipe {
@@ -169,7 +144,7 @@ Result<Daemon> start_on(const std::string& address, int port, TimePoint deadline
   Result<Pipe> output = make_pipe();
   if (!input) return input.error();
   if (!output) return output.error();
-  const std::string program = find_program();
+  const std::string program = own_program(kProgram, "DDP_RENDEZVOUS");
   std::vector<std::string> arguments = {kProgram, "--until-eof", "--port", std::to_string(port)};
   if (!address.empty()) arguments.insert(arguments.end(), {"--bind", address});
   const Result<pid_t> pid =

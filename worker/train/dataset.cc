@@ -6,10 +6,10 @@
 #include <ATen/ops/empty.h>
 
 #include "common/base/check.h"
+#include "worker/data/random.h"
 #include "worker/train/digits.h"
 #include "worker/train/idx.h"
 #include "worker/train/models/names.h"
-#include "worker/train/random.h"
 #include "worker/train/text.h"
 
 namespace ddp::train {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "worker/data/random.h"
 #include "worker/train/digit_strokes.h"
-#include "worker/train/random.h"
 
 namespace ddp::train {
 namespace {

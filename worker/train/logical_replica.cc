@@ -23,10 +23,10 @@ void copy_all(const std::vector<at::Tensor>& from, std::vector<at::Tensor>& to) 
 
 }  // namespace
 
-LogicalReplica::LogicalReplica(const Options& options, std::shared_ptr<Model> model,
+LogicalReplica::LogicalReplica(const std::string& comm_hook, std::shared_ptr<Model> model,
                                torch::optim::Optimizer& optimizer,
                                const std::shared_ptr<ProcessGroup>& group, LogicalRanks& ranks)
-    : Replica(options, optimizer, group),
+    : Replica(comm_hook, optimizer, group),
       model_(std::move(model)),
       ranks_(ranks),
       reducer_(*model_, group, ranks.size()),
@@ -60,9 +60,9 @@ void LogicalReplica::reduce() {
   if (!std::exchange(is_reduced_, true)) reducer_.reduce();
 }
 
-void LogicalReplica::clip_grad_norm(double max_norm) {
+double LogicalReplica::clip_grad_norm(double max_norm) {
   reduce();
-  clip_grad_norm_(model_->parameters(), max_norm);
+  return clip_grad_norm_(model_->parameters(), max_norm);
 }
 
 void LogicalReplica::local_step() {

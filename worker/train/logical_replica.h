@@ -8,7 +8,8 @@
 #include "worker/ddp/broadcast.h"
 #include "worker/ddp/logical_ranks.h"
 #include "worker/ddp/logical_reducer.h"
-#include "worker/train/replica.h"
+#include "worker/ddp/replica/replica.h"
+#include "worker/train/models/model.h"
 
 namespace ddp::train {
 
@@ -24,7 +25,7 @@ class LogicalReplica final : public Replica {
  public:
   // As Replica::make; throws std::invalid_argument also if there are more workers than logical
   // ranks. Refers to `ranks`, which belongs to the training and outlives the round.
-  LogicalReplica(const Options& options, std::shared_ptr<Model> model,
+  LogicalReplica(const std::string& comm_hook, std::shared_ptr<Model> model,
                  torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group,
                  LogicalRanks& ranks);
 
@@ -39,9 +40,9 @@ class LogicalReplica final : public Replica {
   LogicalRanks& ranks() const { return ranks_; }
 
   void zero_grad() override;
-  at::Tensor forward(const at::Tensor& input) override { return model_->forward(input); }
+  at::Tensor forward(const std::function<at::Tensor()>& compute) override { return compute(); }
   std::unique_ptr<NoSync> no_sync() override { return nullptr; }
-  void clip_grad_norm(double max_norm) override;
+  double clip_grad_norm(double max_norm) override;
   void broadcast_buffers() override {}  // They are equal after each step.
   void set_trace(std::shared_ptr<Trace> /*trace*/) override {}
 

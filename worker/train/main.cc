@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "worker/data/progress.h"
 #include "worker/ddp/hooks/hook_text.h"
 #include "worker/ddp/run_elastic.h"
 #include "worker/runtime/control_channel.h"
@@ -28,7 +29,6 @@
 #include "worker/train/machine.h"
 #include "worker/train/models/names.h"
 #include "worker/train/options.h"
-#include "worker/train/progress.h"
 #include "worker/train/summary.h"
 #include "worker/train/trainer.h"
 

@@ -4,12 +4,12 @@
 #include <optional>
 #include <string>
 
+#include "worker/ddp/replica/grad_sync.h"
 #include "worker/train/models/gpt_shape.h"
 
 namespace ddp::train {
 
 enum class DeviceKind { kCpu, kCuda };
-enum class GradSync { kDdp, kStep, kZero1 };
 enum class LrSchedule { kConstant, kStep, kWarmupExponential };
 enum class OnBusyCheckpoint { kWait, kSkip };
 enum class OnCheckpointFailure { kStop, kContinue };

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "worker/train/random.h"
+#include "worker/data/random.h"
 
 namespace ddp::train {
 namespace {

@@ -188,7 +188,8 @@ double Trainer::backwards(std::span<const std::int64_t> indices, std::int64_t jo
 double Trainer::backward(std::span<const std::int64_t> indices, std::int64_t joint) {
   constexpr std::array<std::int64_t, 1> kAnySample = {0};
   parts_.data.train->fill(indices.empty() ? kAnySample : indices, batch_);
-  const at::Tensor output = replica_->forward(batch_.input.to(parts_.devices.front()));
+  const at::Tensor output =
+      replica_->forward([&] { return model_->forward(batch_.input.to(parts_.devices.front())); });
   const at::Tensor loss = model_->loss(output, batch_.target.to(output.device()));
   if (indices.empty()) {
     loss.mul(0).backward();

@@ -10,10 +10,14 @@
 #include <nlohmann/json.hpp>
 #include <torch/optim/optimizer.h>
 
+#include "worker/data/progress.h"
+#include "worker/data/sampler.h"
+#include "worker/data/throughput.h"
 #include "worker/ddp/bucket_route.h"
 #include "worker/ddp/diloco/local_replica.h"
 #include "worker/ddp/elastic_state.h"
 #include "worker/ddp/logical_ranks.h"
+#include "worker/ddp/replica/replica.h"
 #include "worker/ddp/trace.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
@@ -22,12 +26,8 @@
 #include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
-#include "worker/train/progress.h"
 #include "worker/train/rate_log.h"
-#include "worker/train/replica.h"
-#include "worker/train/sampler.h"
 #include "worker/train/summary.h"
-#include "worker/train/throughput.h"
 #include "worker/train/train_state.h"
 #include "worker/train/training_checkpoint.h"
 

@@ -13,6 +13,23 @@
 // Trainer's rounds: what is made at the beginning of one, from a checkpoint, the last commit or
 // nothing, and what ends with it.
 namespace ddp::train {
+namespace {
+
+ReplicaOptions replica_options(const Options& options,
+                               const std::vector<DeviceGroup>& device_groups) {
+  ReplicaOptions result;
+  result.grad_sync = options.grad_sync;
+  result.comm_hook = options.comm_hook;
+  result.bucket_cap_mb = options.bucket_cap_mb;
+  result.ddp.device_groups = device_groups;
+  result.ddp.gradient_as_bucket_view = options.gradient_as_bucket_view;
+  result.ddp.broadcast_buffers = options.broadcast_buffers;
+  result.ddp.find_unused_parameters = options.find_unused_parameters;
+  result.ddp.static_graph = options.static_graph;
+  return result;
+}
+
+}  // namespace
 
 void Trainer::keep_in(ElasticState& elastic) {
   elastic_ = &elastic;
@@ -156,12 +173,13 @@ void Trainer::make_replica() {
   const Options& options = parts_.options;
   try {
     if (options.logical_world_size == 0) {
-      replica_ = Replica::make(options, model_, *optimizer_, parts_.group, parts_.device_groups);
+      replica_ = Replica::make(replica_options(options, parts_.device_groups), model_, *optimizer_,
+                               parts_.group);
       return;
     }
     if (!logical_ranks_) logical_ranks_.emplace(options.logical_world_size, options.seed);
-    auto logical = std::make_unique<LogicalReplica>(options, model_, *optimizer_, parts_.group,
-                                                    *logical_ranks_);
+    auto logical = std::make_unique<LogicalReplica>(options.comm_hook, model_, *optimizer_,
+                                                    parts_.group, *logical_ranks_);
     logical_ = logical.get();
     replica_ = std::move(logical);
   } catch (const std::invalid_argument& different) {

@@ -10,11 +10,11 @@
 #include "worker/ddp/checkpoint_writer.h"
 #include "worker/ddp/checkpointer.h"
 #include "worker/ddp/diloco/local_replica.h"
+#include "worker/ddp/replica/replica.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
-#include "worker/train/replica.h"
 #include "worker/train/train_state.h"
 
 namespace ddp::train {

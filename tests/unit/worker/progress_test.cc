@@ -1,4 +1,4 @@
-#include "worker/train/progress.h"
+#include "worker/data/progress.h"
 
 #include <unistd.h>
 
@@ -11,7 +11,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace ddp::train {
+namespace ddp {
 namespace {
 
 // A stream into memory.
@@ -86,4 +86,4 @@ TEST(Progress, OnATerminalTheLastStepIsShownAndLinesStandAlone) {
 }
 
 }  // namespace
-}  // namespace ddp::train
+}  // namespace ddp

@@ -1,4 +1,4 @@
-#include "worker/train/sampler.h"
+#include "worker/data/sampler.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "worker/train/random.h"
+#include "worker/data/random.h"
 
-namespace ddp::train {
+namespace ddp {
 namespace {
 
 using Indices = std::vector<std::int64_t>;
@@ -261,5 +261,21 @@ TEST(Random, KeysThatDifferAnywhereGiveOtherStreams) {
   EXPECT_NE(Random({0}).next(), Random({0, 0}).next());
 }
 
+TEST(Sampler, WithoutShufflingEveryEpochIsInOrder) {
+  DistributedSampler sampler({.dataset_size = 7,
+                              .batch_size = 2,
+                              .rank = 1,
+                              .world_size = 2,
+                              .shuffle = false,
+                              .drop_last = false,
+                              .even = false});
+  for (const std::int64_t epoch : {0, 1}) {
+    sampler.set_epoch(epoch);
+    EXPECT_EQ(take(sampler), (Indices{1, 3}));
+    EXPECT_EQ(take(sampler), (Indices{5}));
+    EXPECT_EQ(sampler.steps_left(), 0);
+  }
+}
+
 }  // namespace
-}  // namespace ddp::train
+}  // namespace ddp

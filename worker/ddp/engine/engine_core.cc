@@ -17,6 +17,7 @@
 
 #include "worker/ddp/clip_grad.h"
 #include "worker/ddp/engine/lr_schedule.h"
+#include "worker/ddp/value_of.h"
 
 namespace ddp::engine {
 namespace {
@@ -82,12 +83,6 @@ void check_devices(const Config& config, const std::vector<at::Tensor>& paramete
         "fp16.enabled: LibTorch cannot compute with float16 on a CPU; bf16.enabled is what works "
         "there");
   }
-}
-
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().message);
-  if constexpr (!std::is_void_v<T>) return *std::move(result);
 }
 
 // Adds the time that it lives.

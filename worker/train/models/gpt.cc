@@ -21,7 +21,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "common/base/check.h"
-#include "worker/train/random.h"
+#include "worker/data/random.h"
 
 namespace ddp::train {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace ddp::train {
+namespace ddp {
 
 // How fast training goes. Only the time of steps counts, not that of evaluations and checkpoints.
 class Throughput {
@@ -28,4 +28,4 @@ class Throughput {
   double recent_ = 0;
 };
 
-}  // namespace ddp::train
+}  // namespace ddp

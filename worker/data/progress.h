@@ -6,7 +6,7 @@
 
 #include "common/base/clock.h"
 
-namespace ddp::train {
+namespace ddp {
 
 struct Progress {
   std::int64_t epoch = 0;  // From 0; people see it from 1.
@@ -16,6 +16,7 @@ struct Progress {
   double loss = 0;
   double samples_per_second = 0;  // Of all workers.
   double eta_seconds = 0;
+  std::string more = {};  // Behind the rest.
 };
 
 // "epoch 2/18  step 120/828  loss 0.1234  23456 samples/s  ETA 0:41"
@@ -41,4 +42,4 @@ class ProgressPrinter {
   TimePoint last_{};
 };
 
-}  // namespace ddp::train
+}  // namespace ddp

@@ -1,13 +1,13 @@
-#include "worker/train/sampler.h"
+#include "worker/data/sampler.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "common/base/check.h"
-#include "worker/train/random.h"
+#include "worker/data/random.h"
 
-namespace ddp::train {
+namespace ddp {
 
 DistributedSampler::DistributedSampler(const Config& config) : config_(config) {
   DDP_CHECK(config.dataset_size > 0 && config.batch_size > 0, "dataset {} batch {}",
@@ -25,6 +25,7 @@ void DistributedSampler::set_epoch(std::int64_t epoch, std::int64_t position) {
   epoch_ = epoch;
   permutation_.resize(static_cast<std::size_t>(config_.dataset_size));
   std::iota(permutation_.begin(), permutation_.end(), 0);
+  if (!config_.shuffle) return;
   Random random({config_.seed, 0x73616d706c6572, static_cast<std::uint64_t>(epoch)});
   for (std::size_t i = permutation_.size() - 1; i > 0; --i) {  // Fisher-Yates.
     std::swap(permutation_[i], permutation_[random.below(i + 1)]);
@@ -73,4 +74,4 @@ std::vector<std::int64_t> DistributedSampler::batch_of(Rank rank) const {
   return batch;
 }
 
-}  // namespace ddp::train
+}  // namespace ddp

@@ -1,4 +1,4 @@
-#include "worker/train/progress.h"
+#include "worker/data/progress.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace ddp::train {
+namespace ddp {
 namespace {
 
 std::string format_duration(double seconds) {
@@ -21,10 +21,10 @@ std::string format_duration(double seconds) {
 }  // namespace
 
 std::string format_progress(const Progress& progress) {
-  return fmt::format("epoch {}/{}  step {}/{}  loss {:.4f}  {:.0f} samples/s  ETA {}",
+  return fmt::format("epoch {}/{}  step {}/{}  loss {:.4f}  {:.0f} samples/s  ETA {}{}",
                      progress.epoch + 1, progress.epochs, progress.step, progress.total_steps,
                      progress.loss, progress.samples_per_second,
-                     format_duration(progress.eta_seconds));
+                     format_duration(progress.eta_seconds), progress.more);
 }
 
 ProgressPrinter::ProgressPrinter(std::FILE* out, bool terminal, std::int64_t log_every)
@@ -55,4 +55,4 @@ void ProgressPrinter::clear() {
   drawn_ = false;
 }
 
-}  // namespace ddp::train
+}  // namespace ddp

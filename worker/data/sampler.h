@@ -6,7 +6,7 @@
 
 #include "common/base/ids.h"
 
-namespace ddp::train {
+namespace ddp {
 
 // Deals the indices of a data set to the ranks. Every epoch has one permutation of 0 ..
 // dataset_size - 1, a function of (seed, epoch) alone; rank r takes its elements r, r + world, r +
@@ -26,6 +26,7 @@ class DistributedSampler {
     Rank rank = 0;
     int world_size = 1;
     std::uint64_t seed = 0;
+    bool shuffle = true;  // false: every epoch is 0 .. dataset_size - 1 in this order.
     // true: an incomplete joint batch at the end of an epoch is left out, so every step averages
     // over world * batch samples. false: the permutation is continued from its start up to a
     // multiple of the world, so that every rank has as many samples as the others, and the last
@@ -71,4 +72,4 @@ class DistributedSampler {
   std::vector<std::int64_t> batch_;
 };
 
-}  // namespace ddp::train
+}  // namespace ddp

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 
-namespace ddp::train {
+namespace ddp {
 
 // Random numbers that are the same on every machine, compiler and library version: xoshiro256**
 // over integers. The distributions of the standard library are not fixed by the standard, so data
@@ -61,4 +61,4 @@ class Random {
   std::uint64_t state_[4];
 };
 
-}  // namespace ddp::train
+}  // namespace ddp
