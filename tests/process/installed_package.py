@@ -81,6 +81,10 @@ def check_interfaces():
     shutil.rmtree(folder / "step-0000000200")
     expect(weights_of(under_ddp_run("engine", example / "engine.json", folder), 2) == weights_of(first, 2),
            "going on from a checkpoint gives other weights")
+    # The Trainer starts its workers by itself, and has nothing left to do the second time.
+    started = [run(example / "build" / "trainer", scratch / "run1") for _ in range(2)]
+    expect(weights_of(started[0], 2) == weights_of(started[1], 2) and "going on after update" in started[1], f"{started}")
+    expect(sum("best-val_loss" in path.name for path in (scratch / "run1").iterdir()) == 1, "no best model was saved")
     for source_file in example.glob("*.cc"):
         expect(len(source_file.read_text().splitlines()) <= 60, f"{source_file.name} is too long for an example")
 

@@ -1,13 +1,10 @@
-// A training of ddp-train's mnist through ddp::initialize, for engine_bytes.py:
+// A training of ddp-train's mnist through ddp::initialize, for interface_bytes.py:
 //
 //   engine_worker CONFIG EPOCHS SUMMARY [CHECKPOINTS EVERY [STEP RANK MARK]...]
 //
 // Saves after every EVERY updates. Before the update STEP, rank RANK is killed, unless the file
 // MARK is there, which it makes.
-#include <signal.h>
-
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -16,28 +13,23 @@
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include "tests/torch/planned_kill.h"
+#include "worker/data/sampler.h"
 #include "worker/ddp/engine/engine.h"
 #include "worker/runtime/freed_memory.h"
 #include "worker/train/dataset.h"
 #include "worker/train/models/model.h"
-#include "worker/data/sampler.h"
 
 namespace ddp::test {
 namespace {
 
 constexpr std::uint64_t kSeed = 1;
 
-struct Kill {
-  std::int64_t step;
-  Rank rank;
-  std::string mark;
-};
-
 struct Arguments {
   std::string config, summary, checkpoints;
   std::int64_t epochs = 0;
   std::int64_t every = 0;
-  std::vector<Kill> kills;
+  std::vector<PlannedKill> kills;
 };
 
 Arguments parse(const std::vector<std::string>& given) {
@@ -49,18 +41,8 @@ Arguments parse(const std::vector<std::string>& given) {
     arguments.checkpoints = given.at(3);
     arguments.every = std::stoll(given.at(4));
   }
-  for (std::size_t i = 5; i + 2 < given.size(); i += 3) {
-    arguments.kills.push_back({std::stoll(given[i]), std::stoi(given[i + 1]), given[i + 2]});
-  }
+  arguments.kills = planned_kills(given, 5);
   return arguments;
-}
-
-void kill_if_due(const Arguments& arguments, std::int64_t step, Rank rank) {
-  for (const Kill& kill : arguments.kills) {
-    if (kill.step != step || kill.rank != rank || std::filesystem::exists(kill.mark)) continue;
-    std::ofstream(kill.mark) << step;
-    ::raise(SIGKILL);
-  }
 }
 
 // As ddp-train: weights from the seed, then each rank's own numbers.
@@ -85,10 +67,10 @@ void run(const Arguments& arguments) {
   const auto model = make_model(rank);
   auto engine = initialize(model, model->parameters(), arguments.config);
   DistributedSampler sampler({.dataset_size = data.train->size(),
-                                     .batch_size = engine.config().train_micro_batch_size_per_gpu,
-                                     .rank = rank,
-                                     .world_size = group->size(),
-                                     .seed = kSeed});
+                              .batch_size = engine.config().train_micro_batch_size_per_gpu,
+                              .rank = rank,
+                              .world_size = group->size(),
+                              .seed = kSeed});
   std::int64_t epoch = 0;
   std::int64_t position = 0;
   if (!arguments.checkpoints.empty()) {
@@ -101,7 +83,7 @@ void run(const Arguments& arguments) {
   for (; epoch < arguments.epochs; ++epoch, position = 0) {
     sampler.set_epoch(epoch, position);
     while (sampler.steps_left() > 0) {
-      kill_if_due(arguments, engine.global_steps() + 1, rank);
+      kill_if_due(arguments.kills, engine.global_steps() + 1, rank);
       data.train->fill(sampler.next_batch(), batch);
       engine.backward(model->loss(engine(batch.input), batch.target));
       engine.step();

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""ddp::initialize trains mnist to the bytes of ddp-train with the same settings, also when its workers are killed on the way.
+"""ddp::initialize and ddp::Trainer train mnist to the bytes of ddp-train with the same settings, also when their workers are killed on the
+way.
 
-usage: engine_bytes.py BIN_DIR ENGINE_WORKER
+usage: interface_bytes.py BIN_DIR WORKER engine|trainer
 """
 import json
 import subprocess
@@ -9,11 +10,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-BIN, WORKER = Path(sys.argv[1]), sys.argv[2]
+BIN, WORKER, INTERFACE = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 WORKERS, EPOCHS, BATCH, RATE, MOMENTUM, EVERY = 2, 2, 64, 0.01, 0.5, 4
 STEPS = EPOCHS * (1536 // (WORKERS * BATCH))
 # The update before which a rank is killed: with no checkpoint yet, between two, and just behind one that is being written.
 KILLS = [(3, 0), (11, 1), (17, 0)]
+# What the interface calls a way, and what ddp-train's --grad-sync does.
+WAYS = {"engine": {0: "ddp", 1: "zero1"}, "trainer": {"ddp": "ddp", "ddp_step": "step", "zero1": "zero1"}}
 
 
 def run(folder, *command):
@@ -22,7 +25,7 @@ def run(folder, *command):
     done = subprocess.run([*map(str, launcher), *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           stdin=subprocess.DEVNULL, timeout=300, text=True)
     if done.returncode != 0:
-        sys.exit(f"engine_bytes: {command} ended with {done.returncode}:\n{done.stdout}")
+        sys.exit(f"interface_bytes: {command} ended with {done.returncode}:\n{done.stdout}")
     return json.loads((folder / "summary.json").read_text())
 
 
@@ -41,17 +44,22 @@ def engine(folder, stage, *more):
     return run(folder, WORKER, config, EPOCHS, folder / "summary.json", *more)
 
 
-for stage, grad_sync in ((0, "ddp"), (1, "zero1")):
-    with tempfile.TemporaryDirectory(prefix="engine_bytes.") as name:
+def trainer(folder, strategy, *more):
+    return run(folder, WORKER, strategy, EPOCHS, BATCH, RATE, MOMENTUM, folder / "summary.json", *more)
+
+
+train = {"engine": engine, "trainer": trainer}[INTERFACE]
+for way, grad_sync in WAYS[INTERFACE].items():
+    with tempfile.TemporaryDirectory(prefix="interface_bytes.") as name:
         folder = Path(name)
         expected = ddp_train(folder, grad_sync)
-        plain = engine(folder, stage)
+        plain = train(folder, way)
         marks = [part for number, kill in enumerate(KILLS) for part in (*kill, folder / f"mark{number}")]
-        killed = engine(folder, stage, folder / "checkpoints", EVERY, *marks)
-        for what, summary in (("the engine", plain), ("the engine, its workers killed", killed)):
+        killed = train(folder, way, folder / "checkpoints", EVERY, *marks)
+        for what, summary in ((INTERFACE, plain), (f"{INTERFACE}, its workers killed", killed)):
             if summary["steps"] != STEPS or summary["weights_sha256"] != expected["weights_sha256"]:
-                sys.exit(f"engine_bytes: stage {stage}: {what}: {summary}, ddp-train: {expected['weights_sha256']}")
+                sys.exit(f"interface_bytes: {way}: {what}: {summary}, ddp-train: {expected['weights_sha256']}")
         for number in range(len(KILLS)):
             if not (folder / f"mark{number}").exists():
-                sys.exit(f"engine_bytes: kill {number} did not happen")
-        print(f"engine_bytes: stage {stage}: {STEPS} steps, {expected['weights_sha256']}, after {len(KILLS)} kills, too")
+                sys.exit(f"interface_bytes: kill {number} did not happen")
+        print(f"interface_bytes: {INTERFACE} {way}: {STEPS} steps, {expected['weights_sha256']}, after {len(KILLS)} kills, too")

@@ -1,0 +1,51 @@
+#include "worker/ddp/trainer/agent_link.h"
+
+#include <mutex>
+
+namespace ddp::trainer {
+namespace {
+
+// What the agent's orders are for.
+struct Target {
+  std::mutex mutex;
+  std::weak_ptr<ProcessGroup> group;
+
+  std::shared_ptr<ProcessGroup> get() {
+    const std::lock_guard lock(mutex);
+    return group.lock();
+  }
+};
+
+Target& target() {
+  static Target one;
+  return one;
+}
+
+}  // namespace
+
+ControlChannel& agent_channel() {
+  // The channel's thread uses it until the channel is gone.
+  static Target& orders_are_for = target();
+  static const std::unique_ptr<ControlChannel> channel =
+      ControlChannel::from_environment({.on_abort =
+                                            [](const std::string& reason) {
+                                              if (const auto group = orders_are_for.get())
+                                                group->abort(reason);
+                                            },
+                                        .on_commit_request = {}});
+  return *channel;
+}
+
+std::shared_ptr<CheckpointWriter> agent_writer() {
+  if (!agent_channel().connected()) return nullptr;
+  static const auto writer = std::make_shared<CheckpointWriter>(&agent_channel());
+  return writer;
+}
+
+void abort_by_agent(const std::shared_ptr<ProcessGroup>& group) {
+  agent_channel();
+  const std::lock_guard lock(target().mutex);
+  target().group = group;
+}
+
+}  // namespace ddp::trainer

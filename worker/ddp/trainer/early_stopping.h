@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "worker/ddp/trainer/monitor_callback.h"
+
+namespace ddp {
+
+struct EarlyStoppingOptions {
+  std::string monitor = {};
+  std::string mode = "min";   // Or "max".
+  double min_delta = 0;       // Smaller improvements are none.
+  std::int64_t patience = 3;  // Validations without an improvement that are borne.
+  bool check_finite = true;   // Stops at once when the value is infinite or no number.
+  std::optional<double> stopping_threshold = {};    // Stops as soon as it is better than that,
+  std::optional<double> divergence_threshold = {};  // or worse than that.
+};
+
+// Stops the training when a metric has stopped improving.
+class EarlyStopping final : public trainer::MonitorCallback {
+ public:
+  // std::invalid_argument for options that are wrong.
+  explicit EarlyStopping(const EarlyStoppingOptions& options);
+  std::string name() const override { return "EarlyStopping"; }
+  nlohmann::json state() const override;
+  void load_state(const nlohmann::json& saved) override;
+
+  std::optional<double> best_score() const { return monitor().best(); }
+  std::int64_t wait_count() const { return wait_; }
+  // Why the training was stopped; empty if it was not by this.
+  const std::string& reason() const { return reason_; }
+
+ private:
+  std::string look(double value);
+  void look_at(Trainer& trainer, double value) override;
+
+  EarlyStoppingOptions options_;
+  std::int64_t wait_ = 0;
+  std::string reason_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "worker/data/throughput.h"
+#include "worker/ddp/trainer/trainer_module.h"
+
+namespace ddp::trainer {
+
+// Where a training is, beside the module and its optimizer.
+struct FitState {
+  // In every checkpoint.
+  TrainingPlace place;
+  std::int64_t position = 0;  // In the epoch: samples that all ranks together have used,
+  std::int64_t batches = 0;   // and batches of a rank.
+  bool stopped = false;
+  std::string stop_reason;
+  MetricValues metrics;
+  MetricValues validation_metrics;
+  // Of this process.
+  TrainerModule::Sink sink;  // What this rank has logged; `epoch` is in checkpoints, by rank.
+  bool logs_this_step = false;
+  double last_loss = 0;
+  std::vector<double> learning_rates;
+  std::int64_t total_steps = 0;
+  std::int64_t total_epochs = 0;
+  Throughput throughput;
+};
+
+}  // namespace ddp::trainer

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "worker/ddp/trainer/metrics.h"
+#include "worker/ddp/trainer/trainer_module.h"
+
+namespace ddp {
+
+// Where metrics go. Called on rank 0 alone, by the training thread.
+class Logger {
+ public:
+  virtual ~Logger() = default;
+  // Before anything else of a fit(), which goes on from this place: what was logged of later steps
+  // belongs to a training that was lost, and will come again.
+  virtual void begin(const TrainingPlace& place) = 0;
+  virtual void log_metrics(const TrainingPlace& place, const MetricValues& values) = 0;
+};
+
+// A line of JSON for each call: {"epoch": 0, "step": 50, "train_loss": 0.25}. Numbers that are not
+// finite are null. A training that was interrupted leaves the same file as one that was not.
+class JsonLogger final : public Logger {
+ public:
+  explicit JsonLogger(std::filesystem::path path) : path_(std::move(path)) {}
+  // Both throw std::runtime_error, naming the file, if it cannot be written.
+  void begin(const TrainingPlace& place) override;
+  void log_metrics(const TrainingPlace& place, const MetricValues& values) override;
+
+ private:
+  std::filesystem::path path_;
+  std::ofstream file_;
+};
+
+}  // namespace ddp

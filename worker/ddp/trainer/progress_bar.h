@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "worker/data/progress.h"
+#include "worker/ddp/trainer/callback.h"
+
+namespace ddp {
+
+// Says on rank 0's standard output how far the training is: on a terminal in one line that is drawn
+// again, else in a line every log_every_n_steps updates; and after each validation its metrics.
+class ProgressBar final : public Callback {
+ public:
+  explicit ProgressBar(std::FILE* out = stdout) : out_(out) {}
+  std::string name() const override { return "ProgressBar"; }
+  void on_fit_start(Trainer& trainer, TrainerModule& module) override;
+  void on_train_batch_end(Trainer& trainer, TrainerModule& module) override;
+  void on_validation_end(Trainer& trainer, TrainerModule& module) override;
+  void on_fit_end(Trainer& trainer, TrainerModule& module) override;
+
+ private:
+  std::FILE* out_;
+  ProgressPrinter printer_{out_, false, 1};
+};
+
+}  // namespace ddp

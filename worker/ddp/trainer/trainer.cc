@@ -1,0 +1,249 @@
+#include "worker/ddp/trainer/trainer.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+#include <utility>
+
+#include <ATen/Context.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/argsort.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/engine/init_distributed.h"
+#include "worker/ddp/load_tensors.h"
+#include "worker/ddp/mesh_reduce.h"
+#include "worker/ddp/trainer/agent_link.h"
+#include "worker/ddp/trainer/evaluation.h"
+#include "worker/ddp/trainer/fit_loop.h"
+#include "worker/ddp/trainer/launch.h"
+#include "worker/ddp/trainer/model_checkpoint.h"
+#include "worker/ddp/trainer/progress_bar.h"
+#include "worker/ddp/value_of.h"
+
+namespace ddp {
+namespace {
+
+using trainer::Settings;
+
+// The folder's checkpoint into the module.
+void load_module(TrainerModule& module, const std::string& directory) {
+  const LoadedTensors loaded = value_of(load_tensors(directory, {.names = {"model/*"}}));
+  const at::NoGradGuard no_grad;
+  const auto take = [&](const std::string& name, const at::Tensor& tensor) {
+    const auto found = loaded.tensors.find("model/" + name);
+    if (found == loaded.tensors.end() || found->second.sizes() != tensor.sizes()) {
+      throw std::runtime_error(
+          fmt::format("{}: {} is not there, or of another shape: it is a "
+                      "checkpoint of another module",
+                      loaded.path, name));
+    }
+    at::Tensor(tensor).copy_(found->second);
+  };
+  for (const auto& parameter : module.named_parameters()) take(parameter.key(), *parameter);
+  for (const auto& buffer : module.named_buffers()) take(buffer.key(), *buffer);
+}
+
+// All ranks' rows in the order of the samples that they are of.
+at::Tensor in_order(const std::vector<at::Tensor>& rows, const std::vector<std::int64_t>& samples,
+                    ProcessGroup& group) {
+  const auto together = [](const std::vector<at::Tensor>& ranks) {
+    std::vector<at::Tensor> some;  // A rank may have had no sample.
+    for (const at::Tensor& rank : ranks) {
+      if (rank.numel() > 0) some.push_back(rank);
+    }
+    return some.empty() ? at::empty({0}) : at::cat(some);
+  };
+  const at::Tensor all = mesh_reduce("predictions", together(rows).cpu(), together, group);
+  const at::Tensor of = mesh_reduce(
+      "samples of predictions", at::tensor(samples, at::TensorOptions(at::kLong)), together, group);
+  if (all.numel() == 0) return all;
+  return all.index_select(0, at::argsort(of));
+}
+
+}  // namespace
+
+struct Trainer::Impl {
+  Impl(TrainerOptions given, Settings read)
+      : options(std::move(given)), settings(std::move(read)) {}
+
+  TrainerOptions options;
+  Settings settings;
+  std::shared_ptr<ProcessGroup> group;
+  std::shared_ptr<Logger> logger;  // Null on all ranks but 0, and without one.
+  trainer::FitState state;
+  std::vector<c10::Device> devices;
+
+  // Of what is about to run on the module.
+  void begin(Trainer& self, const std::shared_ptr<TrainerModule>& module) {
+    if (!module) throw std::invalid_argument("Trainer was given no module");
+    self.group();
+    if (options.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
+    devices = trainer::devices_of(settings);
+    module->to(devices.front());
+    if (settings.type) module->to(*settings.type);
+  }
+
+  void take_checkpoint(TrainerModule& module, const std::string& from) const {
+    if (!from.empty()) load_module(module, directory_of(from));
+    broadcast_master_param(module, *group);
+  }
+
+  std::string directory_of(const std::string& from) const {
+    if (from == "last") {
+      if (!options.default_root_dir.empty()) return options.default_root_dir + "/checkpoints";
+      throw std::invalid_argument("Trainer: \"last\": there is no default_root_dir");
+    }
+    if (from != "best") return from;
+    for (const auto& callback : options.callbacks) {
+      const auto* best = dynamic_cast<const ModelCheckpoint*>(callback.get());
+      if (best != nullptr) return best->directory_in(options.default_root_dir);
+    }
+    throw std::invalid_argument(
+        "Trainer: \"best\": there is no ModelCheckpoint among the callbacks, which saves it");
+  }
+
+  void make_logger() {
+    if (group->rank() != 0) return;
+    logger = options.logger;
+    if (logger || options.default_root_dir.empty()) return;
+    const std::filesystem::path folder = options.default_root_dir;
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) {
+      throw std::runtime_error(fmt::format("Trainer: default_root_dir {} cannot be made: {}",
+                                           folder.string(), error.message()));
+    }
+    logger = std::make_shared<JsonLogger>(folder / "metrics.jsonl");
+  }
+
+  // Tells the agent and the other ranks before the exception goes on.
+  template <typename Task>
+  auto watched(Task&& task) {
+    try {
+      return std::forward<Task>(task)();
+    } catch (const CollectiveError& error) {
+      trainer::agent_channel().error(error.what(), /*secondary=*/true);
+      throw;
+    } catch (const std::exception& error) {
+      trainer::agent_channel().error(error.what(), /*secondary=*/false);
+      if (group) group->abort(error.what());
+      throw;
+    }
+  }
+
+  MetricValues evaluate(Trainer& self, const std::shared_ptr<TrainerModule>& module,
+                        const DataLoader& data, const Amount& limit, const std::string& from,
+                        const trainer::EvaluationStep& step) {
+    return watched([&] {
+      check_loader(data, "Trainer");
+      begin(self, module);
+      take_checkpoint(*module, from);
+      return trainer::evaluate({data, limit, devices.front(), settings.type}, *module, *group,
+                               step);
+    });
+  }
+};
+
+Trainer::Trainer(TrainerOptions options) {
+  Settings settings = trainer::read_settings(options);
+  if (!options.group) {
+    trainer::launch(trainer::plan_launch(settings.workers, process_variable));
+  }
+  impl_ = std::make_unique<Impl>(std::move(options), std::move(settings));
+}
+
+Trainer::~Trainer() = default;
+
+const std::shared_ptr<ProcessGroup>& Trainer::group() {
+  if (!impl_->group) {
+    impl_->group = impl_->options.group ? impl_->options.group : init_distributed();
+    trainer::abort_by_agent(impl_->group);
+  }
+  return impl_->group;
+}
+
+void Trainer::fit(const std::shared_ptr<TrainerModule>& module, const DataLoader& train,
+                  const std::optional<DataLoader>& validation) {
+  impl_->watched([&] {
+    check_loader(train, "fit");
+    if (validation) check_loader(*validation, "fit, validation");
+    impl_->begin(*this, module);
+    impl_->make_logger();
+    auto callbacks = impl_->options.callbacks;
+    const bool has_bar = std::any_of(callbacks.begin(), callbacks.end(), [](const auto& callback) {
+      return callback->name() == ProgressBar().name();
+    });
+    if (impl_->options.enable_progress_bar && !has_bar) {
+      callbacks.push_back(std::make_shared<ProgressBar>());
+    }
+    trainer::FitLoop({.trainer = *this,
+                      .state = impl_->state,
+                      .settings = impl_->settings,
+                      .callbacks = std::move(callbacks),
+                      .logger = impl_->logger.get(),
+                      .module = module,
+                      .train = train,
+                      .validation = validation ? &*validation : nullptr,
+                      .devices = impl_->devices})
+        .run();
+  });
+}
+
+MetricValues Trainer::validate(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
+                               const std::string& from) {
+  return impl_->evaluate(
+      *this, module, data, options().limit_val_batches, from,
+      [&](const Batch& batch, std::int64_t index, std::span<const std::int64_t>) {
+        module->validation_step(batch, index);
+      });
+}
+
+MetricValues Trainer::test(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
+                           const std::string& from) {
+  return impl_->evaluate(*this, module, data, options().limit_test_batches, from,
+                         [&](const Batch& batch, std::int64_t index,
+                             std::span<const std::int64_t>) { module->test_step(batch, index); });
+}
+
+at::Tensor Trainer::predict(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
+                            const std::string& from) {
+  std::vector<at::Tensor> rows;
+  std::vector<std::int64_t> of;
+  impl_->evaluate(
+      *this, module, data, options().limit_predict_batches, from,
+      [&](const Batch& batch, std::int64_t index, std::span<const std::int64_t> samples) {
+        rows.push_back(module->predict_step(batch, index));
+        of.insert(of.end(), samples.begin(), samples.end());
+      });
+  return impl_->watched([&] { return in_order(rows, of, *impl_->group); });
+}
+
+const TrainerOptions& Trainer::options() const { return impl_->options; }
+const TrainingPlace& Trainer::place() const { return impl_->state.place; }
+const MetricValues& Trainer::metrics() const { return impl_->state.metrics; }
+const MetricValues& Trainer::validation_metrics() const { return impl_->state.validation_metrics; }
+const MetricValues& Trainer::progress_metrics() const { return impl_->state.sink.progress; }
+const std::string& Trainer::stop_reason() const { return impl_->state.stop_reason; }
+bool Trainer::logs_this_step() const { return impl_->state.logs_this_step; }
+std::vector<double> Trainer::learning_rates() const { return impl_->state.learning_rates; }
+std::int64_t Trainer::total_steps() const { return impl_->state.total_steps; }
+std::int64_t Trainer::total_epochs() const { return impl_->state.total_epochs; }
+double Trainer::last_loss() const { return impl_->state.last_loss; }
+const Throughput& Trainer::throughput() const { return impl_->state.throughput; }
+
+void Trainer::stop(const std::string& reason) {
+  if (impl_->state.stopped) return;
+  impl_->state.stopped = true;
+  impl_->state.stop_reason = reason;
+}
+
+void Trainer::log_metrics(const MetricValues& values) {
+  if (impl_->logger && !values.empty()) impl_->logger->log_metrics(impl_->state.place, values);
+}
+
+}  // namespace ddp

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "worker/data/throughput.h"
+#include "worker/ddp/trainer/data_loader.h"
+#include "worker/ddp/trainer/metrics.h"
+#include "worker/ddp/trainer/trainer_module.h"
+#include "worker/ddp/trainer/trainer_options.h"
+#include "worker/runtime/process_group.h"
+
+namespace ddp {
+
+// The training loop of a TrainerModule, in the shape of Lightning's Trainer:
+//
+//   int main() {
+//     ddp::Trainer trainer({.devices = 2, .max_epochs = 10, .default_root_dir = "run1"});
+//     auto net = std::make_shared<Net>();
+//     trainer.fit(net, {.dataset = train, .batch_size = 64, .shuffle = true},
+//                 ddp::DataLoader{.dataset = valid, .batch_size = 250});
+//   }
+//
+// Started by hand that is two workers on this node; by ddp-run or in a job of SLURM as many as were
+// started. With a default_root_dir fit() goes on from the newest checkpoint there: started again
+// after an interruption at any moment (by ddp-run, which does so by itself, or by hand), the
+// training ends with the bytes of one that was not interrupted, on as many ranks. A finished
+// training is not done again.
+//
+// Every sample of an epoch is used exactly once, also in evaluations, whatever the number of ranks:
+// a last batch that is not full is not filled up.
+//
+// All ranks do the same; the training thread calls everything. What goes wrong is
+// std::invalid_argument (options, named with what is right), std::logic_error (the module),
+// std::runtime_error (files), CollectiveError (another rank), or what the module throws; the agent
+// is told, and the other ranks are released.
+class Trainer {
+ public:
+  // May not return: where the options ask for more workers than were started, ddp-run takes the
+  // place of this process and starts the program again. So make the Trainer first.
+  explicit Trainer(TrainerOptions options = {});
+  ~Trainer();
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
+
+  // Trains, with rank 0's parameters and buffers at the beginning. The module is moved to the
+  // rank's device and stays there.
+  void fit(const std::shared_ptr<TrainerModule>& module, const DataLoader& train,
+           const std::optional<DataLoader>& validation = {});
+
+  // The metrics that the module logs, means over all samples and the same on all ranks. `from`: the
+  // checkpoint whose parameters and buffers the module takes first: "best" (of the first
+  // ModelCheckpoint), "last" (in default_root_dir), a folder of checkpoints, or empty: as it is
+  // (rank 0's).
+  MetricValues validate(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
+                        const std::string& from = {});
+  MetricValues test(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
+                    const std::string& from = {});
+  // The rows that predict_step() gives for all samples, in the order of the data set (shuffle does
+  // not count), on every rank.
+  at::Tensor predict(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
+                     const std::string& from = {});
+
+  const TrainerOptions& options() const;
+  const std::shared_ptr<ProcessGroup>& group();  // Collective, when it is first called.
+
+  // For callbacks, and after fit().
+
+  const TrainingPlace& place() const;
+  // What the last validation gave, the last logged step's values, and at the end of an epoch its
+  // means, under NAME_epoch.
+  const MetricValues& metrics() const;
+  const MetricValues& validation_metrics() const;
+  // Of log(..., {.prog_bar = true}), this rank's.
+  const MetricValues& progress_metrics() const;
+  // The training ends after this update and what belongs to it. To be called on all ranks.
+  void stop(const std::string& reason);
+  const std::string& stop_reason() const;
+  // Whether metrics are logged in this update; log_metrics() gives more to the logger.
+  bool logs_this_step() const;
+  void log_metrics(const MetricValues& values);
+  std::vector<double> learning_rates() const;  // Of the last update, by group.
+  std::int64_t total_steps() const;
+  std::int64_t total_epochs() const;
+  double last_loss() const;  // This rank's.
+  const Throughput& throughput() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "worker/ddp/data_parallel.h"
+#include "worker/ddp/trainer/trainer_module.h"
+
+namespace ddp::trainer {
+
+// The loss of a batch: the module's training_step, or with several devices that of a replica on
+// each for its part of the batch, weighted by its samples.
+class TrainingStep {
+ public:
+  // The module lies on the first device.
+  TrainingStep(std::shared_ptr<TrainerModule> module, const std::vector<c10::Device>& devices);
+
+  at::Tensor loss_of(const Batch& batch, std::int64_t batch_index, TrainerModule::Sink& sink);
+
+ private:
+  at::Tensor parallel_loss(const Batch& batch, std::int64_t batch_index, TrainerModule::Sink& sink);
+
+  std::shared_ptr<TrainerModule> module_;
+  std::vector<std::shared_ptr<TrainerModule>> others_;
+  std::unique_ptr<ModuleReplicas> replicas_;  // Null with one device.
+};
+
+}  // namespace ddp::trainer
