@@ -1,10 +1,11 @@
 // bench-zero: trains a model with AdamW, its state on every worker or divided among them.
 //
 // usage: ddp-run ... bench-zero MODES MODEL STEPS ROUNDS
-// MODES, with commas, which take turns: ddp (every worker has the whole state) or zero
-// (ZeroRedundancyOptimizer). MODEL: see ddp_task.h. Prints, besides what bench-ddp prints, the
-// bytes of the optimizer's tensors on rank 0 and its peak of resident memory (with one mode only it
-// is that mode's).
+// MODES, with commas, which take turns: ddp (every worker has the whole state), zero
+// (ZeroRedundancyOptimizer), overlap (the same with overlap_with_forward) or bound (what is left if
+// communication cost nothing: forward, backward, and the update of a half). MODEL: see ddp_task.h.
+// Prints, besides what bench-ddp prints, the bytes of the optimizer's tensors on rank 0 and its
+// peak of resident memory (with one mode only it is that mode's).
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -28,12 +29,29 @@
 namespace ddp::bench {
 namespace {
 
+// The first half of each, as tensors of their own that share its memory.
+std::vector<at::Tensor> halves_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> halves;
+  for (const at::Tensor& tensor : tensors) {
+    halves.push_back(tensor.detach().flatten().narrow(0, 0, (tensor.numel() + 1) / 2));
+  }
+  return halves;
+}
+
 struct Contest {
-  Contest(const std::shared_ptr<ProcessGroup>& group, const std::string& model_name, bool divided)
+  Contest(const std::shared_ptr<ProcessGroup>& group, const std::string& model_name,
+          const std::string& mode)
       : task(make_task(model_name, group->rank())),
-        optimizer(task.model->parameters(), torch::optim::AdamWOptions(1e-3)),
+        is_bound(mode == "bound"),
+        halves(halves_of(task.model->parameters())),
+        optimizer(is_bound ? halves : task.model->parameters(), torch::optim::AdamWOptions(1e-3)),
         model(task.model, group, options()) {
-    if (divided) zero = std::make_unique<ZeroRedundancyOptimizer>(optimizer, model);
+    if (is_bound) {
+      no_sync = std::unique_ptr<NoSync>(new NoSync(model.no_sync()));
+    } else if (mode != "ddp") {
+      zero = std::make_unique<ZeroRedundancyOptimizer>(
+          optimizer, model, ZeroOptions{.overlap_with_forward = mode == "overlap"});
+    }
   }
   static DistributedDataParallelOptions options() {
     DistributedDataParallelOptions chosen;
@@ -50,8 +68,11 @@ struct Contest {
   }
 
   Task task;
+  bool is_bound;
+  std::vector<at::Tensor> halves;
   torch::optim::AdamW optimizer;
   DistributedDataParallel<train::Model> model;
+  std::unique_ptr<NoSync> no_sync;
   std::unique_ptr<ZeroRedundancyOptimizer> zero;
 };
 
@@ -67,6 +88,12 @@ Step step_of(const std::shared_ptr<Contest>& contest) {
   const auto update = [contest] {
     if (contest->zero) {
       contest->zero->step();
+    } else if (contest->is_bound) {
+      const std::vector<at::Tensor> parameters = contest->task.model->parameters();
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        contest->halves[i].mutable_grad() = halves_of({parameters[i].grad()})[0];
+      }
+      contest->optimizer.step();
     } else {
       contest->optimizer.step();
     }
@@ -92,9 +119,9 @@ void run(int argc, char** argv) {
   std::vector<std::shared_ptr<Contest>> contests;
   std::vector<Step> steps;
   for (const std::string& mode : modes) {
-    if (mode != "ddp" && mode != "zero")
-      throw std::invalid_argument("a mode is ddp or zero, not " + mode);
-    contests.push_back(std::make_shared<Contest>(group, argv[2], mode == "zero"));
+    if (mode != "ddp" && mode != "zero" && mode != "overlap" && mode != "bound")
+      throw std::invalid_argument("a mode is ddp, zero, overlap or bound, not " + mode);
+    contests.push_back(std::make_shared<Contest>(group, argv[2], mode));
     steps.push_back(step_of(contests.back()));
   }
   const std::vector<Measurement> measurements = measure_steps(
