@@ -16,6 +16,7 @@
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/tensors.h"
+#include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp::test {
 namespace {
@@ -24,9 +25,10 @@ using testing::HasSubstr;
 
 // What training with these numbers of batches has to give, computed in one place: ranks without
 // input give zeros.
-std::string joint_weights(const std::vector<int>& batches, bool by_initial_size) {
+std::string joint_weights(const std::vector<int>& batches, bool by_initial_size,
+                          std::uint64_t seed = 7) {
   const auto world = static_cast<int>(batches.size());
-  auto module = make_mlp(7);
+  auto module = make_mlp(seed);
   torch::optim::SGD optimizer(module->parameters(), 0.1);
   const int most = *std::max_element(batches.begin(), batches.end());
   for (int step = 0; step < most; ++step) {
@@ -217,6 +219,81 @@ TEST(Join, AnExceptionInItsScopeEndsTheGroup) {
                   if (group->rank() == 1) throw std::domain_error("no data today");
                 }),
                 testing::AnyOf(HasSubstr("no data today"), HasSubstr("left join by an exception")));
+  });
+}
+
+// A training of two models in turn, the second with its optimizer divided among the ranks.
+TEST(Join, SeveralModelsTogether) {
+  for (const std::vector<int>& batches : {std::vector<int>{2, 5, 3}, {0, 2, 2}, {3, 3, 3}}) {
+    SCOPED_TRACE(testing::Message() << batches[0] << batches[1] << batches[2]);
+    const std::string first = joint_weights(batches, true, 7);
+    const std::string second = joint_weights(batches, true, 9);
+    run_ranks({3}, [&](const GroupPtr& group) {
+      const int rank = group->rank();
+      DistributedDataParallel a(make_mlp(7), group);
+      DistributedDataParallel b(make_mlp(9), group);
+      torch::optim::SGD optimizer_a(a.module().parameters(), 0.1);
+      torch::optim::SGD inner_b(b.module().parameters(), 0.1);
+      ZeroRedundancyOptimizer optimizer_b(inner_b, b);
+      {
+        const Join join({&a.core(), &b.core()}, {});
+        for (int step = 0; step < batches[static_cast<std::size_t>(rank)]; ++step) {
+          a.zero_grad();
+          loss_of(a(input_of(rank, step))).backward();
+          optimizer_b.zero_grad();
+          loss_of(b(input_of(rank, step))).backward();
+          optimizer_b.step();
+          optimizer_a.step();
+        }
+      }
+      expect_close(bytes_of(a.module()), first);
+      expect_close(bytes_of(b.module()), second);
+      a.zero_grad();
+      loss_of(a(input_of(rank))).backward();
+    });
+  }
+}
+
+TEST(Join, TheFirstEndOfSeveralModelsEndsAllIfAskedTo) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    DistributedDataParallel a(make_mlp(7), group);
+    DistributedDataParallel b(make_mlp(9), group);
+    const auto train = [&](int steps) {
+      for (int step = 0; step < steps; ++step) {
+        for (auto* model : {&a, &b}) {
+          model->zero_grad();
+          loss_of((*model)(input_of(group->rank(), step))).backward();
+        }
+      }
+    };
+    EXPECT_THAT(error_of([&] {
+                  Join join({&a.core(), &b.core()}, {.throw_on_early_termination = true});
+                  train(group->rank() == 0 ? 1 : 3);
+                  join.finish();
+                }),
+                HasSubstr("no input left"));
+    train(1);  // The group lives, and both models are outside of the scope.
+  });
+}
+
+TEST(Join, SeveralModelsThatCannotBeJoinedAreNamed) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    const auto other = group->split(0);
+    DistributedDataParallel a(make_mlp(7), group);
+    DistributedDataParallel b(make_mlp(9), group);
+    DistributedDataParallel c(make_mlp(7), other);
+    EXPECT_THAT(error_of([&] {
+                  const Join join({&a.core(), &c.core()}, {});
+                }),
+                HasSubstr("of different groups"));
+    EXPECT_THAT(error_of([&] { const Join join(std::vector<DataParallelCore*>{}, {}); }),
+                HasSubstr("there is no model"));
+    EXPECT_THAT(error_of([&] {
+                  const Join join({&a.core(), &b.core()}, {});
+                  const at::Tensor input = input_of(group->rank());
+                  (loss_of(a(input)) + loss_of(b(input))).backward();
+                }),
+                HasSubstr("call backward() for each model's loss by itself"));
   });
 }
 

@@ -153,10 +153,10 @@ void DataParallelCore::before_forward(bool is_training) {
   if (with_gradients && !low_) reducer_->check_types();
   if (with_gradients && reducer_->require_sync()) reducer_->timer().begin_forward();
   const bool with_buffers = will_sync_buffers(is_training);
-  if (join_ && with_gradients) announce_forward(with_buffers);
+  if (is_joining() && with_gradients) announce_forward(with_buffers);
   if (with_buffers) {
     buffers_as_of_ = reducer_->synced_passes();
-    buffers_->run(*group_, join_ ? join_->first_live() : 0, buffers_tag());
+    buffers_->run(*group_, is_joining() ? join_->first_live() : 0, buffers_tag());
   }
   if (low_ && low_->lower() && with_gradients) reducer_->renew_hooks();
 }
@@ -175,9 +175,9 @@ bool DataParallelCore::wants_outputs() const {
 }
 
 void DataParallelCore::broadcast_buffers() {
-  if (join_) join_->announce(JoinCalls::Call::kBuffers);
+  if (is_joining()) announce(JoinCalls::Call::kBuffers);
   buffers_as_of_ = reducer_->synced_passes();
-  buffers_->run(*group_, join_ ? join_->first_live() : 0, buffers_tag());
+  buffers_->run(*group_, is_joining() ? join_->first_live() : 0, buffers_tag());
 }
 
 }  // namespace ddp

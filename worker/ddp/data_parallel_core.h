@@ -88,11 +88,14 @@ class DataParallelCore {
   DdpStats stats() const;
   void set_trace(std::shared_ptr<Trace> trace) { reducer_->timer().set_trace(std::move(trace)); }
 
-  // See Join.
-  void begin_join(const JoinOptions& options);
-  void finish_join();
-  void leave_join(const std::string& reason);
-  bool is_joining() const { return join_ != nullptr; }
+  // For Join. std::logic_error where the model cannot be joined.
+  void check_join() const;
+  // `model`: which one of several this is.
+  void begin_join(std::shared_ptr<JoinCalls> calls, int model);
+  void end_join();
+  void shadow(JoinCalls::Call call);
+  void broadcast_last_model(bool is_last);
+  bool is_joining() const { return join_ != nullptr && !join_->is_over(); }
 
   // An optimizer whose steps are collective.
   struct ShardedStep {
@@ -106,11 +109,11 @@ class DataParallelCore {
   Reducer& reducer() { return *reducer_; }
   const Reducer& reducer() const { return *reducer_; }
   ProcessGroup& group() { return *group_; }
+  const std::shared_ptr<ProcessGroup>& group_ptr() const { return group_; }
 
  private:
   void announce_forward(bool with_buffers);
-  bool shadow_others();
-  void broadcast_last_model(bool is_last);
+  void announce(JoinCalls::Call call) { join_->announce(call, join_model_); }
 
   std::shared_ptr<ProcessGroup> group_;
   DistributedDataParallelOptions options_;
@@ -119,7 +122,8 @@ class DataParallelCore {
   std::unique_ptr<LowPrecisionParameters> low_;
   std::unique_ptr<CoalescedBroadcast> buffers_;
   std::unique_ptr<Reducer> reducer_;
-  std::unique_ptr<JoinCalls> join_;
+  std::shared_ptr<JoinCalls> join_;  // In the scope of a Join.
+  int join_model_ = 0;
   ShardedStep sharded_step_;
   std::vector<std::size_t> first_bucket_sizes_;
   std::uint64_t buffers_as_of_ = 0;  // The reducer's passes when buffers were last equal.

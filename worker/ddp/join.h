@@ -1,5 +1,8 @@
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "worker/ddp/data_parallel_core.h"
 
 namespace ddp {
@@ -23,12 +26,21 @@ namespace ddp {
 // lowest rank with input. Not with skip_all_reduce_unused_params. Other collectives of the loop
 // (the mean of a loss) would find nobody on the other side: leave them out.
 //
+// Several models that are trained in one loop (a generator and a discriminator) join together:
+//
+//   ddp::Join join({&generator.core(), &discriminator.core()}, {});
+//
+// They are on one group, and a backward is through one of them at a time.
+//
 // Left by an exception it aborts the group, since the other ranks would wait. The end of the scope
 // throws CollectiveError, and with throw_on_early_termination std::runtime_error; finish() does the
 // same in a place of one's choice.
 class [[nodiscard]] Join {
  public:
-  Join(DataParallelCore& core, const JoinOptions& options);
+  Join(DataParallelCore& core, const JoinOptions& options) : Join({&core}, options) {}
+  // They outlive the scope. std::invalid_argument for none, or models of different groups;
+  // std::logic_error where one is in the scope of another join, or cannot be joined.
+  Join(std::vector<DataParallelCore*> models, const JoinOptions& options);
   ~Join() noexcept(false);
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
@@ -36,7 +48,11 @@ class [[nodiscard]] Join {
   void finish();
 
  private:
-  DataParallelCore& core_;
+  void shadow_others(bool& is_last);
+  void close();
+
+  std::vector<DataParallelCore*> models_;
+  std::shared_ptr<JoinCalls> calls_;  // Null in a group of one.
   bool is_open_;
   int exceptions_;  // Under way when the scope was entered.
 };

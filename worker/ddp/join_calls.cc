@@ -13,22 +13,23 @@ namespace {
 
 using Call = JoinCalls::Call;
 
-bool is_live(std::int64_t call) {
-  return call != static_cast<std::int64_t>(Call::kJoined) &&
-         call != static_cast<std::int64_t>(Call::kTerminate);
+constexpr auto kCalls = static_cast<std::int64_t>(Call::kCalls);
+
+Call call_of(std::int64_t announced) { return static_cast<Call>(announced % kCalls); }
+
+bool is_live(std::int64_t announced) {
+  const Call call = call_of(announced);
+  return call != Call::kJoined && call != Call::kTerminate;
 }
 
-const char* name_of(std::int64_t call) {
-  switch (static_cast<Call>(call)) {
-    case Call::kForward:
-      return "a forward";
-    case Call::kBuffers:
-      return "a broadcast of buffers";
-    case Call::kBackward:
-      return "a backward";
-    default:
-      return "nothing";
-  }
+std::string text_of(std::int64_t announced) {
+  const char* what = "nothing";
+  if (call_of(announced) == Call::kForward) what = "a forward";
+  if (call_of(announced) == Call::kBuffers) what = "a broadcast of buffers";
+  if (call_of(announced) == Call::kBackward) what = "a backward";
+  if (call_of(announced) == Call::kStep) what = "a step";
+  const std::int64_t model = announced / kCalls;
+  return model == 0 ? what : fmt::format("{} of model {}", what, model);
 }
 
 }  // namespace
@@ -38,14 +39,21 @@ JoinCalls::JoinCalls(std::shared_ptr<ProcessGroup> group, JoinOptions options)
       options_(options),
       calls_(static_cast<std::size_t>(group_->size()), 0) {}
 
-void JoinCalls::announce(Call mine) {
-  begin(mine);
+void JoinCalls::announce(Call mine, int model) {
+  begin(mine, model);
   finish();
 }
 
-void JoinCalls::begin(Call mine) {
+void JoinCalls::begin(Call mine, int model) {
+  if (work_) {
+    const std::string text =
+        "join: a model's backward has begun before another one's has ended; call backward() for "
+        "each model's loss by itself";
+    group_->abort(text);
+    throw std::logic_error(text);
+  }
   std::int64_t& own = calls_[static_cast<std::size_t>(group_->rank())];
-  own = static_cast<std::int64_t>(mine);
+  own = static_cast<std::int64_t>(mine) + model * kCalls;
   work_ = group_->all_gather({&own, 1, DType::kI64}, {calls_.data(), calls_.size(), DType::kI64},
                              {{}, "join: who has input left"});
 }
@@ -61,7 +69,7 @@ void JoinCalls::finish() {
     if (!is_live(calls_[rank]) || calls_[rank] == expected) continue;
     const std::string text =
         fmt::format("join: rank {} begins {}, rank {} {}; ranks with input have to do the same",
-                    first, name_of(expected), rank, name_of(calls_[rank]));
+                    first, text_of(expected), rank, text_of(calls_[rank]));
     group_->abort(text);
     throw std::logic_error(text);
   }
@@ -77,14 +85,20 @@ Rank JoinCalls::first_live() const {
 }
 
 Rank JoinCalls::first_ended() const {
-  const auto at =
-      std::find(calls_.begin(), calls_.end(), static_cast<std::int64_t>(Call::kTerminate));
+  const auto at = std::find_if(calls_.begin(), calls_.end(), [](std::int64_t announced) {
+    return call_of(announced) == Call::kTerminate;
+  });
   return at == calls_.end() ? -1 : static_cast<Rank>(at - calls_.begin());
 }
 
 Call JoinCalls::call() const {
   const Rank first = first_live();
-  return first < 0 ? Call::kJoined : static_cast<Call>(calls_[static_cast<std::size_t>(first)]);
+  return first < 0 ? Call::kJoined : call_of(calls_[static_cast<std::size_t>(first)]);
+}
+
+int JoinCalls::model() const {
+  const Rank first = first_live();
+  return first < 0 ? 0 : static_cast<int>(calls_[static_cast<std::size_t>(first)] / kCalls);
 }
 
 }  // namespace ddp

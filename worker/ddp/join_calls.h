@@ -21,8 +21,9 @@ struct JoinOptions {
 };
 
 // How ranks with input tell those without what collectives come next. A rank that still trains
-// announces each call that issues some; a rank that has joined announces kJoined again and again
-// and does what the others have announced. An announcement is one exchange of eight bytes a rank.
+// announces each call that issues some, and of which of several models (counted as they were given
+// to Join); a rank that has joined announces kJoined again and again and does what the others have
+// announced. An announcement is one exchange of eight bytes a rank.
 //
 // Used by one thread at a time. Throws CollectiveError, or std::logic_error if ranks with input
 // announce different things, after aborting the group.
@@ -35,14 +36,16 @@ class JoinCalls {
     kBackward,   // Buckets are reduced.
     kStep,       // Each rank updates its part (ZeroRedundancyOptimizer).
     kTerminate,  // No input left, and the others shall throw.
+    kCalls,      // How many there are.
   };
 
   JoinCalls(std::shared_ptr<ProcessGroup> group, JoinOptions options);
 
   // Tells and waits for what the others say.
-  void announce(Call mine);
-  // The same in two halves, so that something else can go on meanwhile.
-  void begin(Call mine);
+  void announce(Call mine, int model = 0);
+  // The same in two halves, so that something else can go on meanwhile; std::logic_error for a
+  // second one before the first is finished: two models' backwards in one.
+  void begin(Call mine, int model = 0);
   void finish();
 
   // As of the last announcement:
@@ -50,14 +53,20 @@ class JoinCalls {
   Rank first_live() const;   // The lowest of them, -1 if there is none.
   Rank first_ended() const;  // The lowest that ends the training, -1.
   Call call() const;         // What the live ones do; kJoined if there is none.
+  int model() const;         // With which model.
+
+  // Nothing is announced any more: a rank has ended the training.
+  void end() { is_over_ = true; }
+  bool is_over() const { return is_over_; }
 
   const JoinOptions& options() const { return options_; }
 
  private:
   std::shared_ptr<ProcessGroup> group_;
   JoinOptions options_;
-  std::vector<std::int64_t> calls_;  // By rank.
+  std::vector<std::int64_t> calls_;  // By rank: the call, and the model times kCalls.
   WorkPtr work_;
+  bool is_over_ = false;
 };
 
 }  // namespace ddp

@@ -138,7 +138,10 @@ class Reducer {
 
   // What is announced, and by what to divide, as long as ranks may run out of input; null: no rank
   // does. The reducer does not own it.
-  void set_join(JoinCalls* join) { join_ = join; }
+  void set_join(JoinCalls* join, int model = 0) {
+    join_ = join;
+    join_model_ = model;
+  }
   // Takes part in a backward of the others without gradients. Those there are stay, but for views
   // of buckets, whose content is undefined afterwards.
   void shadow_backward();
@@ -234,6 +237,7 @@ class Reducer {
 
   void abort(const std::string& reason);
   ReduceOp reduce_op() const;
+  bool joining() const { return join_ != nullptr && !join_->is_over(); }
   const std::string& name_of(std::size_t index) const { return slots_.parameter(index).name; }
 
   // For hooks on outputs, which live as long as what forward gave.
@@ -259,6 +263,7 @@ class Reducer {
   BucketProgress progress_;
   PassTimer timer_;
   JoinCalls* join_ = nullptr;
+  int join_model_ = 0;
   std::uint64_t synced_passes_ = 0;
   bool has_rebuilt_ = false;
   bool counts_known_ = false;

@@ -47,7 +47,7 @@ void Reducer::stage_rest() {
 }
 
 ReduceOp Reducer::reduce_op() const {
-  const bool divide_later = join_ != nullptr && !join_->options().divide_by_initial_world_size;
+  const bool divide_later = joining() && !join_->options().divide_by_initial_world_size;
   return divide_later ? ReduceOp::kSum : ReduceOp::kAvg;
 }
 
@@ -105,7 +105,7 @@ void Reducer::complete(bool shadow) {
   const WorkPtr flags = exchange ? reduce_used_flags(shadow) : nullptr;
   reductions_.finish_stages();
   if (flags) flags->wait();
-  if (join_ != nullptr && !shadow) join_->finish();
+  if (joining() && !shadow) join_->finish();
   const bool divide_by_live = reduce_op() == ReduceOp::kSum;
   const double scale = 1.0 / (divide_by_live ? join_->live() : group_->size());
   for (std::size_t bucket = 0; bucket < buckets().size(); ++bucket) {
@@ -176,7 +176,7 @@ void Reducer::rebuild() {
   for (std::size_t left = seen.size(); left > 0; --left) {
     if (!seen[left - 1]) order.push_back(static_cast<std::int64_t>(left - 1));
   }
-  const Rank root = join_ == nullptr ? 0 : join_->first_live();
+  const Rank root = joining() ? join_->first_live() : 0;
   if (group_->size() > 1) {
     group_->broadcast({order.data(), order.size(), DType::kI64}, root, {{}, "order of gradients"})
         ->wait();

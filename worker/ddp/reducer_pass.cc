@@ -155,8 +155,8 @@ void Reducer::start(Pass& pass) {
     parameter.is_deferred = false;
   }
   if (synced_passes_ == 0) arrivals_.clear();
-  if (join_ != nullptr) {
-    join_->begin(JoinCalls::Call::kBackward);
+  if (joining()) {
+    join_->begin(JoinCalls::Call::kBackward, join_model_);
     if (join_->options().throw_on_early_termination) {
       join_->finish();
       if (join_->first_ended() >= 0) {
