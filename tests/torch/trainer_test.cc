@@ -127,6 +127,30 @@ std::shared_ptr<Net> train_alone(int world, std::int64_t accumulate, bool drop_l
   return net;
 }
 
+// What a call says when it throws; empty if it does not.
+std::string complaint(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+// What a Trainer of one rank says; the group is released by it, so each has its own.
+std::string complaint_of(
+    const std::function<void(Trainer&)>& call,
+    const std::function<void(TrainerOptions&)>& change = [](auto&) {}) {
+  std::string text;
+  run_ranks({1}, [&](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    change(options);
+    Trainer trainer(options);
+    text = complaint([&] { call(trainer); });
+  });
+  return text;
+}
+
 TEST(Trainer, TrainsAsTheLoopThatItStandsFor) {
   for (const int world : {1, 2, 4}) {
     for (const std::int64_t accumulate : {1, 3}) {
@@ -319,6 +343,47 @@ TEST(Trainer, TheBestAndTheLastModelCanBeTested) {
   });
 }
 
+// What a training that was killed has logged beyond its checkpoint comes again.
+TEST(Trainer, TheLogGoesOnWhereTheTrainingDoes) {
+  const TempDir folder;
+  const std::filesystem::path path = folder.path() / "metrics.jsonl";
+  const auto log_until = [](JsonLogger& logger, std::int64_t first, std::int64_t last) {
+    for (std::int64_t step = first; step <= last; ++step) {
+      logger.log_metrics({.epoch = 0, .step = step}, {{"loss", 1.0 / static_cast<double>(step)}});
+    }
+  };
+  {
+    JsonLogger logger(path);
+    logger.begin({});
+    log_until(logger, 1, 5);
+  }
+  const std::string whole = text_of(path);
+  std::ofstream(path, std::ios::app) << R"({"epoch":0,"st)";  // Killed in a line.
+  JsonLogger logger(path);
+  logger.begin({.epoch = 0, .step = 3});
+  log_until(logger, 4, 5);
+  EXPECT_EQ(text_of(path), whole);
+  logger.begin({});
+  EXPECT_EQ(text_of(path), "");
+}
+
+TEST(Trainer, AFolderOfAnotherModelIsNamed) {
+  struct Wider final : Net {
+    Wider() { inner->layers[0]->weight.set_data(at::zeros({17, 7})); }
+  };
+  const TempDir folder;
+  const auto fit_in_folder = [&](const std::shared_ptr<TrainerModule>& net) {
+    return complaint_of([&](Trainer& trainer) { trainer.fit(net, loader()); },
+                        [&](TrainerOptions& options) {
+                          options.default_root_dir = folder.path();
+                          options.max_steps = 1;
+                        });
+  };
+  EXPECT_EQ(fit_in_folder(std::make_shared<Net>()), "");
+  EXPECT_THAT(fit_in_folder(std::make_shared<Wider>()),
+              AllOf(HasSubstr("inner"), HasSubstr("take another default_root_dir")));
+}
+
 // Logs what it is told to.
 struct Scripted final : Net {
   explicit Scripted(std::vector<double> values) : script(std::move(values)) {}
@@ -387,16 +452,6 @@ TEST(Trainer, ComputesInBFloat16AndUpdatesInFull) {
   });
 }
 
-// What a call says when it throws; empty if it does not.
-std::string complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
 TEST(Trainer, SaysWhatIsWrong) {
   const auto with = [](const std::function<void(TrainerOptions&)>& change) {
     return complaint([&] {
@@ -432,20 +487,6 @@ TEST(Trainer, SaysWhatIsWrong) {
   EXPECT_THAT(complaint([] { EarlyStopping({.monitor = ""}); }), HasSubstr("monitor is empty"));
   EXPECT_THAT(complaint([] { ModelCheckpoint({.monitor = "a", .mode = "least"}); }),
               HasSubstr("mode \"least\": expected \"min\" or \"max\""));
-}
-
-// What a Trainer of one rank says; the group is released by it, so each has its own.
-std::string complaint_of(
-    const std::function<void(Trainer&)>& call,
-    const std::function<void(TrainerOptions&)>& change = [](auto&) {}) {
-  std::string text;
-  run_ranks({1}, [&](const GroupPtr& group) {
-    TrainerOptions options = options_for(group);
-    change(options);
-    Trainer trainer(options);
-    text = complaint([&] { call(trainer); });
-  });
-  return text;
 }
 
 TEST(Trainer, SaysWhatIsWrongWithATraining) {

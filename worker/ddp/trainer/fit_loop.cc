@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "common/base/clock.h"
+#include "common/base/errc.h"
 #include "worker/ddp/trainer/agent_link.h"
 #include "worker/ddp/trainer/convert.h"
 #include "worker/ddp/trainer/evaluation.h"
@@ -145,7 +146,12 @@ void FitLoop::resume() {
   state_ = {};
   at::manual_seed(options().seed + static_cast<std::uint64_t>(group().rank()));
   if (!checkpointer_) return;
-  const LoadReport report = value_of(checkpointer_->load_latest());
+  const Result<LoadReport> loaded = checkpointer_->load_latest();
+  if (!loaded && loaded.error().code == Errc::kMismatch) {
+    throw std::runtime_error(fmt::format(
+        "Trainer: {}; for another training take another default_root_dir", loaded.error().message));
+  }
+  const LoadReport report = value_of(loaded);
   if (group().rank() != 0 || report.step < 0) return;
   for (const std::string& line : report.skipped) fmt::print(stderr, "Trainer: {}\n", line);
   fmt::print(stderr, "Trainer: going on after update {} ({})\n", report.step, report.path);
