@@ -64,7 +64,8 @@ struct Net : TrainerModule {
             register_module("inner", std::make_shared<Mlp>(std::vector<std::int64_t>{6, 17, 4}))) {
     fill(*this, 3);
   }
-  at::Tensor training_step(const Batch& batch, std::int64_t /*index*/) override {
+  at::Tensor training_step(const Batch& batch, std::int64_t index) override {
+    indices.push_back(index);
     const at::Tensor loss = loss_of(inner->forward(batch[0]), batch[1]);
     log("train_loss", loss);
     return loss;
@@ -86,6 +87,7 @@ struct Net : TrainerModule {
 
   std::shared_ptr<Mlp> inner;
   int validations = 0;
+  std::vector<std::int64_t> indices;
 };
 
 TrainerOptions options_for(const GroupPtr& group, const std::string& strategy = "ddp") {
@@ -177,6 +179,18 @@ TEST(Trainer, TrainsAsTheLoopThatItStandsFor) {
       }
     }
   }
+}
+
+TEST(Trainer, CountsTheBatchesOfAnEpoch) {
+  run_ranks({1}, [](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    options.accumulate_grad_batches = 2;
+    options.limit_train_batches = 4;
+    options.max_epochs = 2;
+    const auto net = std::make_shared<Net>();
+    Trainer(options).fit(net, loader());
+    EXPECT_THAT(net->indices, ElementsAre(0, 1, 2, 3, 0, 1, 2, 3));
+  });
 }
 
 TEST(Trainer, DataParallelInOneProcessIsTheSameTraining) {

@@ -219,17 +219,19 @@ void FitLoop::update() {
 
 void FitLoop::backwards(std::span<const std::int64_t> samples, std::int64_t joint) {
   const auto batch = static_cast<std::size_t>(parts_.train.batch_size);
+  std::int64_t index = state_.batches;
   for (; samples.size() > batch; samples = samples.subspan(batch)) {
     const std::unique_ptr<NoSync> no_sync = replica_->no_sync();
-    backward(samples.first(batch), joint);
+    backward(samples.first(batch), joint, index++);
   }
-  backward(samples, joint);
+  backward(samples, joint, index);
 }
 
 // Adds the gradients of one batch to what is there, so that after all batches of the update the
 // average over the ranks is the gradient of the mean loss of its `joint` samples. A rank without
 // any takes part in what the others do, with a sample that counts nothing.
-void FitLoop::backward(std::span<const std::int64_t> samples, std::int64_t joint) {
+void FitLoop::backward(std::span<const std::int64_t> samples, std::int64_t joint,
+                       std::int64_t batch_index) {
   constexpr std::array<std::int64_t, 1> kAnySample = {0};
   const auto& type =
       parts_.settings.training_type ? parts_.settings.training_type : parts_.settings.type;
@@ -238,7 +240,7 @@ void FitLoop::backward(std::span<const std::int64_t> samples, std::int64_t joint
                 parts_.devices.front(), type);
   state_.sink.batch_size = static_cast<double>(samples.size());
   const at::Tensor loss =
-      replica_->forward([&] { return step_.loss_of(batch, state_.batches, state_.sink); });
+      replica_->forward([&] { return step_.loss_of(batch, batch_index, state_.sink); });
   const std::int64_t as_one_of_all = static_cast<std::int64_t>(samples.size()) * group().size();
   if (samples.empty()) {
     loss.mul(0).backward();

@@ -54,7 +54,8 @@ class FitLoop {
   bool is_over() const;
   void update();
   void backwards(std::span<const std::int64_t> samples, std::int64_t joint);
-  void backward(std::span<const std::int64_t> samples, std::int64_t joint);
+  void backward(std::span<const std::int64_t> samples, std::int64_t joint,
+                std::int64_t batch_index);
   void set_rates();
   void log_step();
   bool epoch_ends() const;
