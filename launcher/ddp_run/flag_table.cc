@@ -110,9 +110,8 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--rdzv-token-file ~/.ddp-run-token", true},
     {kRendezvous, "tls-cert", 0, "FILE",
      "this node's certificate in PEM: what ddp-run and its agents say to the rendezvous is then "
-     "encrypted, "
-     "and both sides show certificates. That of the rendezvous must hold the endpoint's host name. "
-     "Store "
+     "encrypted, and both sides show certificates. That of the rendezvous must hold the endpoint's "
+     "host name; with --hosts and no endpoint, this machine's address (--local-addr). Store "
      "traffic is not encrypted. Needs --tls-key and --tls-ca",
      "--tls-cert node.pem --tls-key node.key --tls-ca ca.pem", true},
     {kRendezvous, "tls-key", 0, "FILE", "its key, without a passphrase", "", true},

@@ -109,6 +109,9 @@ Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
   spec.min_nodes = options.min_nodes;
   spec.max_nodes = options.max_nodes;
   spec.host = machine.host_name;
+  // The hosts take the same files, each its own of that name.
+  spec.tls = options.tls;
+  spec.tls_name = plan.address;
   return plan;
 }
 

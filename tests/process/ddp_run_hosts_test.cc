@@ -5,7 +5,9 @@
 #include <cctype>
 #include <sstream>
 
+#include "common/base/exit_codes.h"
 #include "tests/process/ddp_run_fixture.h"
+#include "tests/support/certificates.h"
 #include "tests/support/sshd.h"
 
 namespace ddp::test {
@@ -307,6 +309,25 @@ TEST_F(DdpRunLaunchAgent, LinesOfAllHostsStayWhole) {
   }
   EXPECT_EQ(last, kHosts);
   for (int rank = 0; rank < kHosts; ++rank) EXPECT_EQ(next[static_cast<char>('0' + rank)], kLines);
+}
+
+TEST_F(DdpRunLaunchAgent, HostsMeetUnderTls) {
+  Authority authority;
+  authority.issue("here", "IP:127.0.0.1");
+  authority.issue("elsewhere", "DNS:node1");
+  const auto with = [&](const std::string& name) {
+    Arguments more{"--local-addr", "127.0.0.1",         "--tls-cert", authority.certificate(name),
+                   "--tls-key",    authority.key(name), "--tls-ca",   authority.ca()};
+    const Arguments program = shell("echo $RANK of $WORLD_SIZE > $OUT/$RANK");
+    more.insert(more.end(), program.begin(), program.end());
+    return run_job(on("a,b", by(agent(), more)));
+  };
+  const Finished wrong = with("elsewhere");
+  EXPECT_EQ(wrong.status, kExitRefused) << wrong.err;
+  EXPECT_THAT(wrong.err, HasSubstr("mismatch (expected: 127.0.0.1)"));
+  const Finished done = with("here");
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_EQ(read("1"), "1 of 2\n");
 }
 
 TEST_F(DdpRunHosts, ThisMachineNeedsNoLaunchAgent) {
