@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,20 +14,15 @@
 #include <fmt/format.h>
 #include <limits.h>
 
+#include "common/terminal/terminal.h"
+
 namespace ddp::agent {
 namespace {
-
-// Back to the first column, and nothing is on the line.
-constexpr std::string_view kEraseLine = "\r\x1b[K";
 
 bool is_writable(int fd, int timeout_ms) {
   pollfd wait{fd, POLLOUT, 0};
   // An error condition counts: the write then says which.
   return ::poll(&wait, 1, timeout_ms) > 0;
-}
-
-bool same_stream(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && !S_ISREG(a.st_mode);
 }
 
 }  // namespace
@@ -58,11 +52,8 @@ std::shared_ptr<Console> Console::open(asio::io_context& io, int fd) {
 
 Console::Pair Console::open_standard(asio::io_context& io) {
   Pair pair{open(io, STDOUT_FILENO), nullptr};
-  struct stat out {};
-  struct stat err {};
-  const bool same = ::fstat(STDOUT_FILENO, &out) == 0 && ::fstat(STDERR_FILENO, &err) == 0 &&
-                    same_stream(out, err);
-  pair.err = same ? pair.out : open(io, STDERR_FILENO);
+  pair.err =
+      terminal::same_stream(STDOUT_FILENO, STDERR_FILENO) ? pair.out : open(io, STDERR_FILENO);
   return pair;
 }
 
@@ -122,7 +113,7 @@ void Console::put(std::string_view bytes) {
   line_begins_ = bytes.back() == '\n';
   if (framed) {
     framed_.clear();
-    if (status_shown_) framed_ += kEraseLine;
+    if (status_shown_) framed_ += terminal::kEraseLine;
     framed_ += bytes;
     status_shown_ = line_begins_ && !status_.empty();
     if (status_shown_) append_status(framed_);
@@ -146,7 +137,7 @@ void Console::show_status(std::string_view text) {
   // A status that waits behind other bytes would be an old one when it is seen.
   if (!line_begins_ || !queue_.empty()) return;
   framed_.clear();
-  if (status_shown_) framed_ += kEraseLine;
+  if (status_shown_) framed_ += terminal::kEraseLine;
   status_shown_ = !status_.empty();
   if (status_shown_) append_status(framed_);
   std::string_view bytes = framed_;
@@ -156,12 +147,8 @@ void Console::show_status(std::string_view text) {
   wait_until_writable();
 }
 
-// The last column stays free: where the cursor goes from there differs between terminals.
 void Console::append_status(std::string& bytes) const {
-  winsize size{};
-  const std::size_t columns =
-      ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
-  bytes += std::string_view(status_).substr(0, columns - 1);
+  bytes += terminal::cut_to_width(fd_, status_);
 }
 
 void Console::wait_until_writable() {

@@ -138,7 +138,13 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
   // What they have written so far belongs to the round before.
   for (const auto& worker : workers_) worker->drain_output();
   output_.begin_round(round);
-  if (spec_.output.status_line) status_.begin_round(round);
+  if (spec_.output.status_line) {
+    status_.begin_round({.round = round.round,
+                         .restarts = round.restarts,
+                         .max_restarts = round.max_restarts,
+                         .nodes = static_cast<int>(round.members.size()),
+                         .workers = round.world_size});
+  }
   std::vector<std::shared_ptr<Worker>> kept = std::exchange(workers_, {});
   std::vector<int> to_start;
   for (int i = 0; i < nproc; ++i) {

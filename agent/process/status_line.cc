@@ -7,14 +7,15 @@ namespace ddp::agent {
 StatusLine::StatusLine(asio::io_context& io, std::shared_ptr<Console> console)
     : console_(std::move(console)), timer_(io) {}
 
-void StatusLine::begin_round(const wire::RoundStart& round) {
+void StatusLine::begin_round(const terminal::RoundSize& round) {
   if (!console_->is_terminal()) return;
   text_.begin_round(round);
   show();
 }
 
 void StatusLine::on_progress(int local_rank, const wire::Progress& progress) {
-  if (console_->is_terminal()) text_.on_progress(Clock::now(), local_rank, progress);
+  if (!console_->is_terminal()) return;
+  text_.on_progress(Clock::now(), local_rank, progress.step, progress.loss);
 }
 
 void StatusLine::end() {

@@ -5,8 +5,9 @@
 #include <asio/io_context.hpp>
 
 #include "agent/process/console.h"
-#include "agent/process/status_text.h"
 #include "common/net/timer.h"
+#include "common/terminal/status_text.h"
+#include "common/wire/control_messages.h"
 
 namespace ddp::agent {
 
@@ -16,7 +17,7 @@ class StatusLine {
  public:
   StatusLine(asio::io_context& io, std::shared_ptr<Console> console);
 
-  void begin_round(const wire::RoundStart& round);
+  void begin_round(const terminal::RoundSize& round);
   void on_progress(int local_rank, const wire::Progress& progress);
   // Takes it away for good.
   void end();
@@ -27,7 +28,7 @@ class StatusLine {
   void show();
 
   std::shared_ptr<Console> console_;
-  StatusText text_;
+  terminal::StatusText text_;
   net::Timer timer_;
 };
 

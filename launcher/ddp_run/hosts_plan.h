@@ -17,6 +17,7 @@ struct HostsPlan {
   // The rendezvous that runs in this process; job.host is false where it runs elsewhere.
   JobPlan job;
   std::string address;  // Of it, as the hosts reach it.
+  bool status_line = false;
 };
 
 // Errors are exit_error. `program` is ddp-run's path, `folder` the working directory.

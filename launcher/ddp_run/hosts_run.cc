@@ -10,6 +10,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
+#include "common/terminal/terminal.h"
 #include "launcher/ddp_run/error_above.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/hosting.h"
@@ -71,8 +72,8 @@ HostsRun::HostsRun(asio::io_context& io, HostsPlan plan, hosts::LaunchAgent agen
     : io_(io),
       plan_(std::move(plan)),
       server_(std::move(server)),
-      output_(std::in_place, io, STDOUT_FILENO, [this] { launcher_.resume_reading(); }),
-      error_(io, STDERR_FILENO, [this] { launcher_.resume_reading(); }),
+      output_(writer(STDOUT_FILENO)),
+      error_(terminal::same_stream(STDOUT_FILENO, STDERR_FILENO) ? output_ : writer(STDERR_FILENO)),
       launcher_(io, plan_.order, std::move(agent),
                 {.on_report = [this](const NodeReport& report) { on_report(report); },
                  .on_line = [this](Stream stream, std::string_view line) { on_line(stream, line); },
@@ -88,6 +89,10 @@ HostsRun::HostsRun(asio::io_context& io, HostsPlan plan, hosts::LaunchAgent agen
   for (const hosts::NodePlace& place : plan_.order.places) unreached_.insert(place.host);
 }
 
+std::shared_ptr<hosts::OutputWriter> HostsRun::writer(int fd) {
+  return std::make_shared<hosts::OutputWriter>(io_, fd, [this] { launcher_.resume_reading(); });
+}
+
 int HostsRun::run() {
   if (server_) {
     server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
@@ -97,18 +102,20 @@ int HostsRun::run() {
   wait_for_signal();
   tell_unreached_later();
   launcher_.start();
+  if (plan_.status_line && server_) status_.emplace(io_, *server_, plan_.job.spec.job_id, *error_);
   io_.run();
+  status_.reset();
   conclude();
   return finish_->exit_code;
 }
 
 void HostsRun::on_line(Stream stream, std::string_view line) {
-  hosts::OutputWriter& writer = stream == Stream::kOutput ? *output_ : error_;
+  hosts::OutputWriter& writer = stream == Stream::kOutput ? *output_ : *error_;
   writer.write(line);
   if (writer.full()) launcher_.pause_reading();
 }
 
-void HostsRun::say(const std::string& text) { error_.write("ddp-run: " + text + "\n"); }
+void HostsRun::say(const std::string& text) { error_->write("ddp-run: " + text + "\n"); }
 
 void HostsRun::tell_unreached_later() {
   notice_.after(kWaitingNoticePeriod, [this] {
@@ -219,7 +226,7 @@ void HostsRun::conclude() {
   output_.reset();  // What workers have printed stands before the report.
   tell_launcher_above(finish_->exit_code, finish_->summary, finish_->error);
   if (finish_->report.empty()) return say(finish_->summary);
-  error_.write(finish_->report + (finish_->report.ends_with('\n') ? "" : "\n"));
+  error_->write(finish_->report + (finish_->report.ends_with('\n') ? "" : "\n"));
 }
 
 int run_on_hosts(const Options& options, const Machine& machine) {
@@ -232,6 +239,7 @@ int run_on_hosts(const Options& options, const Machine& machine) {
   asio::io_context io(1);
   auto server = host_rendezvous(io, plan->job);
   if (!server) return refuse(server.error());
+  plan->status_line = options.output.status_line && terminal::can_show_status(STDERR_FILENO);
   // Somebody else's at the endpoint that was named is as good.
   set_endpoint(*plan);
   return HostsRun(io, std::move(*plan), options.launch_agent, std::move(*server)).run();

@@ -10,6 +10,7 @@
 
 #include "common/net/timer.h"
 #include "launcher/ddp_run/hosts_plan.h"
+#include "launcher/ddp_run/hosts_status.h"
 #include "launcher/hosts/launcher.h"
 #include "launcher/hosts/output_writer.h"
 #include "launcher/server/server.h"
@@ -31,6 +32,7 @@ class HostsRun {
   int run();
 
  private:
+  std::shared_ptr<hosts::OutputWriter> writer(int fd);
   void on_report(const hosts::NodeReport& report);
   void on_gone(const hosts::NodeReport& report);
   void on_node_end(const hosts::NodeReport& report);
@@ -47,8 +49,9 @@ class HostsRun {
   asio::io_context& io_;
   HostsPlan plan_;
   std::unique_ptr<server::Server> server_;
-  std::optional<hosts::OutputWriter> output_;
-  hosts::OutputWriter error_;
+  std::shared_ptr<hosts::OutputWriter> output_;
+  std::shared_ptr<hosts::OutputWriter> error_;  // One object if both are the same terminal or pipe.
+  std::optional<HostsStatus> status_;
   hosts::Launcher launcher_;
   asio::signal_set signals_;
   net::Timer patience_;  // After the end: until it is said who is waited for.

@@ -14,6 +14,7 @@
 #include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
 #include "common/config/rdzv_token.h"
+#include "common/terminal/terminal.h"
 #include "launcher/ddp_run/completion.h"
 #include "launcher/ddp_run/dry_run.h"
 #include "launcher/ddp_run/exit_error.h"
@@ -32,7 +33,6 @@
 #include "launcher/ddp_run/step_run.h"
 #include "launcher/ddp_run/step_token.h"
 #include "launcher/ddp_run/supervisor.h"
-#include "launcher/ddp_run/terminal.h"
 #include "launcher/hosts/parent_link.h"
 
 namespace {
@@ -129,7 +129,7 @@ int run_node(run::Options options, const run::Machine& machine,
   }
   if (run::is_follower(options)) return fail(run::become_task(options), options);
   if (node != nullptr) node->complete(*plan);
-  plan->spec.output.status_line &= run::can_show_status(STDERR_FILENO);
+  plan->spec.output.status_line &= terminal::can_show_status(STDERR_FILENO);
   show_where_logs_are(options, plan->spec);
   prepare_process();
   return run_job(options, *plan, node);

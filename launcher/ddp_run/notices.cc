@@ -8,6 +8,8 @@
 
 #include <limits.h>
 
+#include "common/terminal/terminal.h"
+
 namespace ddp::run {
 
 void Notices::print(std::string_view text) {
@@ -17,7 +19,7 @@ void Notices::print(std::string_view text) {
 }
 
 void Notices::erase_status() {
-  waiting_ += "\r\x1b[K";
+  waiting_ += terminal::kEraseLine;
   write(false);
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/terminal/terminal.h"
 #include "launcher/ddp_run/status_command.h"
 
 namespace ddp::run {
@@ -13,16 +14,8 @@ namespace {
 using nlohmann::json;
 using Row = std::vector<std::string>;
 
-// Names come from the nodes; none of them may command the terminal.
-std::string harmless(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
-  }
-  return text;
-}
-
 std::string text_of(const json& object, const char* field) {
-  return harmless(object.value(field, ""));
+  return terminal::harmless(object.value(field, ""));
 }
 
 std::string counted(std::int64_t count, std::string_view noun) {

@@ -9,6 +9,8 @@
 
 #include <asio/post.hpp>
 
+#include "common/terminal/terminal.h"
+
 namespace ddp::hosts {
 namespace {
 
@@ -57,6 +59,7 @@ OutputWriter::~OutputWriter() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
+    status_.clear();
   }
   changed_.notify_one();
   thread_.join();
@@ -76,16 +79,34 @@ bool OutputWriter::full() const {
   return was_full_;
 }
 
+void OutputWriter::show_status(std::string_view text) {
+  {
+    const std::lock_guard lock(mutex_);
+    status_ = text;
+  }
+  changed_.notify_one();
+}
+
+// What is written for these bytes, so that the status stands below them.
+std::string OutputWriter::framed(std::string bytes, const std::string& status) {
+  if (!bytes.empty()) line_begins_ = bytes.back() == '\n';
+  if (status_shown_) bytes.insert(0, terminal::kEraseLine);
+  status_shown_ = line_begins_ && !status.empty();
+  if (status_shown_) bytes += terminal::cut_to_width(fd_, status);
+  return bytes;
+}
+
 void OutputWriter::run() {
   bool broken = false;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return ending_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    const std::string taken = std::exchange(queue_, {});
+    changed_.wait(lock, [this] { return ending_ || !queue_.empty() || status_ != drawn_; });
+    if (queue_.empty() && status_ == drawn_) return;
+    std::string taken = std::exchange(queue_, {});
+    const std::string status = drawn_ = status_;
     writing_ = taken.size();
     lock.unlock();
-    if (!broken) broken = !write_all(fd_, taken);
+    if (!broken) broken = !write_all(fd_, framed(std::move(taken), status));
     lock.lock();
     writing_ = 0;
     if (!queue_.empty() || !std::exchange(was_full_, false)) continue;

@@ -33,8 +33,13 @@ class OutputWriter {
   void write(std::string_view bytes);
   bool full() const;
 
+  // Keeps a line without a newline below everything that is written, in place of the one before,
+  // as terminal.h's functions show it; empty: none. For terminals.
+  void show_status(std::string_view text);
+
  private:
   void run();
+  std::string framed(std::string bytes, const std::string& status);
 
   asio::io_context& io_;
   int fd_;
@@ -46,6 +51,11 @@ class OutputWriter {
   std::size_t writing_ = 0;  // Under mutex_: bytes that the thread has taken.
   bool was_full_ = false;    // Under mutex_.
   bool ending_ = false;      // Under mutex_.
+  std::string status_;       // Under mutex_: what is to be seen,
+  std::string drawn_;        // under mutex_: and what the thread has last dealt with.
+  // Of the thread.
+  bool status_shown_ = false;
+  bool line_begins_ = true;
   std::thread thread_;
 };
 

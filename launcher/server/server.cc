@@ -75,6 +75,12 @@ class ServerImpl : public Server {
   std::string endpoint() const override { return listener_->endpoint(); }
   StoreFigures store_figures() const override { return store_.figures(); }
   RefusalCounts refusal_counts() const override { return refused_.counts(); }
+  std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const override {
+    for (rendezvous::JobStatus& job : agents_.status()) {
+      if (job.job_id == job_id) return std::move(job);
+    }
+    return std::nullopt;
+  }
   void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) override {
     agents_.restore(record);
     agents_.keep_records(std::move(keeper));

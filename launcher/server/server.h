@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <asio/io_context.hpp>
@@ -60,6 +61,8 @@ class Server {
   virtual std::string endpoint() const = 0;
   virtual StoreFigures store_figures() const = 0;
   virtual RefusalCounts refusal_counts() const = 0;
+  // Nothing before the first node has joined it.
+  virtual std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const = 0;
   // A daemon that takes over from another one, and that others can take over from: begins with what
   // is left of its job, and keeps it by `keeper` (AgentFront says how). With closed_at_first only.
   virtual void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) = 0;

@@ -333,6 +333,19 @@ TEST_F(DdpRunTerminal, TheStatusLineTearsNothing) {
   }
 }
 
+// Of all nodes, which have no terminal of their own.
+TEST_F(DdpRunTerminal, TheStatusLineOfHosts) {
+  const std::string agent = folder_.script("agent", "shift\nexec \"$@\"\n");
+  start_on_terminal({"--hosts", "a,b:2", "--launch-agent", agent, "-x", "TMPDIR", "-x",
+                     "DDP_TEST_JOB", PARKING_WORKER, "park", "9"});
+  ASSERT_TRUE(shows("round 0 | 2 nodes | 3 workers | step ")) << seen_;
+  ::kill(pid_, SIGTERM);
+  EXPECT_EQ(end(), 128 + SIGTERM) << seen_;
+  const std::string rest = std::regex_replace(
+      seen_, std::regex("(waiting for|round 0 \\| 2 nodes)[^\r\n]*\r\x1b\\[K"), "");
+  EXPECT_EQ(rest.find('\x1b'), std::string::npos) << rest;
+}
+
 // What the lost agent has left on the last line is gone before somebody else writes there.
 TEST_F(DdpRunTerminal, ALostAgentsStatusLineIsErased) {
   start_on_terminal({"--nproc-per-node", "2", "sh", "-c", "exec sleep 1000"});

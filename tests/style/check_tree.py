@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 LEVELS = {
-    "common/base": 0, "common/wire": 1, "common/config": 1, "common/auth": 1, "common/log": 1, "common/net": 2, "common/store": 3,
+    "common/base": 0, "common/wire": 1, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/net": 2, "common/store": 3,
     "launcher/rendezvous": 2, "launcher/etcd": 3, "launcher/hosts": 3, "launcher/server": 3, "launcher/slurm": 3,
     "launcher/ddp_rendezvous": 4, "launcher/ddp_run": 4,
     "agent/core": 2, "agent/process": 3, "agent/shell": 4,

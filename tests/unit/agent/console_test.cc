@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <memory>
@@ -11,10 +10,10 @@
 #include <asio/io_context.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pty.h>
 #include <termios.h>
 
 #include "tests/support/event_loop.h"
+#include "tests/support/pseudo_terminal.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::agent {
@@ -177,40 +176,14 @@ TEST_F(StalledConsole, WithoutALimitWritersWait) {
   EXPECT_TRUE(console_->full());
 }
 
-// A terminal of 40 columns.
 class TerminalConsole : public testing::Test {
  protected:
-  void SetUp() override {
-    int terminal = -1;
-    int screen = -1;
-    winsize size{};
-    size.ws_col = 40;
-    size.ws_row = 10;
-    ASSERT_EQ(::openpty(&screen, &terminal, nullptr, nullptr, &size), 0);
-    screen_.reset(screen);
-    terminal_.reset(terminal);
-    termios mode{};
-    ::tcgetattr(terminal, &mode);
-    mode.c_oflag &= ~static_cast<tcflag_t>(OPOST);
-    ::tcsetattr(terminal, TCSANOW, &mode);
-    ::fcntl(screen, F_SETFL, O_NONBLOCK);
-    console_ = Console::open(io_, terminal);
-  }
-
-  // What the terminal has been sent since the last call.
-  std::string sent() {
-    std::string all;
-    char buffer[4'096];
-    for (ssize_t size; (size = ::read(screen_.get(), buffer, sizeof(buffer))) > 0;)
-      all.append(buffer, static_cast<std::size_t>(size));
-    return all;
-  }
+  std::string sent() { return terminal_.sent(); }
 
   static constexpr const char* kErase = "\r\x1b[K";
   asio::io_context io_;
-  UniqueFd screen_;
-  UniqueFd terminal_;
-  std::shared_ptr<Console> console_;
+  test::PseudoTerminal terminal_{/*columns=*/40};
+  std::shared_ptr<Console> console_ = Console::open(io_, terminal_.fd());
 };
 
 TEST_F(TerminalConsole, TheStatusStaysBelowTheLines) {
@@ -247,13 +220,13 @@ TEST_F(TerminalConsole, TheStatusKeepsToItsLine) {
 
 TEST_F(TerminalConsole, AStoppedTerminalBlocksNobody) {
   console_->set_stall_limit(Duration(20), "");
-  ASSERT_EQ(::tcflow(terminal_.get(), TCOOFF), 0);  // Ctrl-S
+  ASSERT_EQ(::tcflow(terminal_.fd(), TCOOFF), 0);  // Ctrl-S
   while (!console_->full()) console_->write(std::string(999, 'x') + "\n");
   bool called = false;
   console_->when_not_full([&called] { called = true; });
   EXPECT_TRUE(test::run_until(io_, [&called] { return called; }));
   console_->write("left out\n");
-  ASSERT_EQ(::tcflow(terminal_.get(), TCOON), 0);
+  ASSERT_EQ(::tcflow(terminal_.fd(), TCOON), 0);
   std::string seen;
   EXPECT_TRUE(test::run_until(io_, [&] {
     seen += sent();

@@ -17,6 +17,7 @@
 
 #include "launcher/hosts/output_writer.h"
 #include "tests/support/process.h"
+#include "tests/support/pseudo_terminal.h"
 
 namespace ddp::hosts {
 namespace {
@@ -201,6 +202,33 @@ TEST(OutputWriter, DoesNotBlockTheLoopAndSaysWhenThereIsRoom) {
   EXPECT_EQ(read, text + "more\n");
   ::close(ends[0]);
   ::close(ends[1]);
+}
+
+TEST(OutputWriter, TheStatusStaysBelowTheLines) {
+  const std::string erase = "\r\x1b[K";
+  asio::io_context io;
+  test::PseudoTerminal terminal(/*columns=*/20);
+  std::string seen;
+  const auto shows = [&](const std::string& wanted) {
+    test::wait_until([&] { return (seen += terminal.sent()).size() >= wanted.size(); });
+    return std::exchange(seen, "") == wanted;
+  };
+  {
+    OutputWriter writer(io, terminal.fd(), [] {});
+    writer.show_status("status 1");
+    EXPECT_TRUE(shows("status 1"));
+    writer.write("a line\nanother\n");
+    EXPECT_TRUE(shows(erase + "a line\nanother\nstatus 1"));
+    writer.show_status("status 1");
+    writer.show_status("one that is longer than a row");
+    EXPECT_TRUE(shows(erase + "one that is longer "));
+    writer.write("half");
+    EXPECT_TRUE(shows(erase + "half"));
+    writer.show_status("status 2");
+    writer.write(" and half\n");
+    EXPECT_TRUE(shows(" and half\nstatus 2")) << "a status never tears a line";
+  }
+  EXPECT_TRUE(shows(erase)) << "the end takes it away";
 }
 
 TEST(OutputWriter, AReaderThatHasGoneIsNoReasonToFail) {

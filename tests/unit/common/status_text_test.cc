@@ -1,19 +1,14 @@
-#include "agent/process/status_text.h"
+#include "common/terminal/status_text.h"
 
 #include <gtest/gtest.h>
 
-namespace ddp::agent {
+namespace ddp::terminal {
 namespace {
 
 constexpr TimePoint kStart{std::chrono::hours(1)};
 
-wire::RoundStart round_of(int nodes, int workers) {
-  wire::RoundStart round;
-  round.round = 2;
-  round.world_size = workers;
-  std::vector<wire::Member> members(static_cast<std::size_t>(nodes));
-  round.members = wire::MemberList(std::move(members));
-  return round;
+RoundSize round_of(int nodes, int workers) {
+  return {.round = 2, .nodes = nodes, .workers = workers};
 }
 
 TEST(StatusText, CountsNodesAndWorkers) {
@@ -21,7 +16,7 @@ TEST(StatusText, CountsNodesAndWorkers) {
   EXPECT_EQ(status.text(kStart), "");
   status.begin_round(round_of(1, 1));
   EXPECT_EQ(status.text(kStart), "round 2 | 1 node | 1 worker");
-  wire::RoundStart second = round_of(2, 8);
+  RoundSize second = round_of(2, 8);
   second.restarts = 1;
   second.max_restarts = 3;
   status.begin_round(second);
@@ -31,10 +26,10 @@ TEST(StatusText, CountsNodesAndWorkers) {
 TEST(StatusText, StepRateAndLoss) {
   StatusText status;
   status.begin_round(round_of(1, 2));
-  status.on_progress(kStart, 0, {.step = 10, .loss = 0});
+  status.on_progress(kStart, 0, 10, 0);
   EXPECT_EQ(status.text(kStart), "round 2 | 1 node | 2 workers | step 10");
-  status.on_progress(kStart + Duration(1'000), 0, {.step = 30, .loss = 0.25});
-  status.on_progress(kStart + Duration(1'000), 1, {.step = 29, .loss = 0.75});
+  status.on_progress(kStart + Duration(1'000), 0, 30, 0.25);
+  status.on_progress(kStart + Duration(1'000), 1, 29, 0.75);
   EXPECT_EQ(status.text(kStart + Duration(1'000)),
             "round 2 | 1 node | 2 workers | step 30 | 20.0 steps/s | loss 0.5");
   // It stands still.
@@ -46,12 +41,10 @@ TEST(StatusText, TheRateIsThatOfTheLastSeconds) {
   StatusText status;
   status.begin_round(round_of(1, 1));
   TimePoint now = kStart;
-  for (int step = 0; step < 100; ++step)
-    status.on_progress(now += Duration(1'000), 0, {.step = step, .loss = 0});
-  for (int step = 100; step < 200; ++step)
-    status.on_progress(now += Duration(100), 0, {.step = step, .loss = 0});
+  for (int step = 0; step < 100; ++step) status.on_progress(now += Duration(1'000), 0, step, 0);
+  for (int step = 100; step < 200; ++step) status.on_progress(now += Duration(100), 0, step, 0);
   EXPECT_EQ(status.text(now), "round 2 | 1 node | 1 worker | step 199 | 10.0 steps/s");
 }
 
 }  // namespace
-}  // namespace ddp::agent
+}  // namespace ddp::terminal

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/ids.h"
+
+namespace ddp::terminal {
+
+struct RoundSize {
+  Round round = kNoRound;
+  int restarts = 0;
+  int max_restarts = 0;
+  int nodes = 0;
+  int workers = 0;
+
+  friend bool operator==(const RoundSize&, const RoundSize&) = default;
+};
+
+// The line at the bottom of a terminal: "round 1 (restart 1 of 3) | 2 nodes | 8 workers | step 120
+// | 35.2 steps/s | loss 0.2345". Steps and loss are those of the sources, workers or nodes, that
+// report them. Pure.
+class StatusText {
+ public:
+  void begin_round(const RoundSize& round);
+  void on_progress(TimePoint now, int source, std::int64_t step, double loss);
+  // Empty before the first round.
+  std::string text(TimePoint now) const;
+
+ private:
+  // Over which the rate is taken.
+  static constexpr Duration kRateSpan{5'000};
+
+  double rate(TimePoint now) const;
+
+  std::string head_;
+  std::int64_t step_ = -1;
+  std::deque<std::pair<TimePoint, std::int64_t>> steps_;  // When a step was first seen.
+  std::map<int, double> losses_;                          // The newest of each source.
+};
+
+}  // namespace ddp::terminal
