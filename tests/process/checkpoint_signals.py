@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """SIGUSR1 to ddp-run, then to one worker: a checkpoint each time, and training goes on. SIGTERM to ddp-run: a checkpoint, and
 status 143. Started again, the training ends with the bytes of one that was left alone. The same for ddp-train without ddp-run,
-where no agent passes requests on.
+where no agent passes requests on, and for ddp::Trainer.
 
-usage: checkpoint_signals.py BIN_DIR
+usage: checkpoint_signals.py BIN_DIR TRAINER_WORKER
 """
 import os
 import re
@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
-BIN = Path(sys.argv[1])
+BIN, TRAINER_WORKER = Path(sys.argv[1]), sys.argv[2]
 LIMIT_S = 60
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "4000", "--test-samples", "100", "--epochs", "2",
             "--batch-size", "4", "--dropout", "0.2", "--momentum", "0.9", "--threads", "1", "--log-every", "1"]
@@ -26,8 +26,32 @@ LAUNCHED = [str(BIN / "ddp-run"), "--standalone", "--nproc-per-node", "2"]
 ALONE = []  # Without a launcher.
 
 
-def command(launcher, summary, *more):
-    return [*launcher, str(BIN / "ddp-train"), *TRAINING, "--summary", str(summary), *more]
+class DdpTrain:
+    name = "ddp-train"
+    complete = r"stopped by SIGTERM after step (\d+), whose checkpoint is complete"
+    resumed = r"resumed from step (\d+)"
+    results = ("weights_sha256", "train_loss", "test_accuracy", "steps")
+
+    def command(self, summary, checkpoints):
+        more = [] if checkpoints is None else ["--checkpoint-dir", str(checkpoints), "--checkpoint-keep", "0"]
+        return [str(BIN / "ddp-train"), *TRAINING, "--summary", str(summary), *more]
+
+    def saved_in(self, checkpoints):
+        return checkpoints
+
+
+class Trainer:
+    name = "ddp::Trainer"
+    complete = r"SIGTERM: the checkpoint of update (\d+) is complete"
+    resumed = r"going on after update (\d+)"
+    results = ("weights_sha256", "steps")
+
+    def command(self, summary, checkpoints):
+        more = [] if checkpoints is None else [str(checkpoints), "0"]
+        return [TRAINER_WORKER, "ddp", "3", "2", "0.01", "0.5", str(summary), *more]
+
+    def saved_in(self, checkpoints):
+        return checkpoints / "checkpoints"
 
 
 def check(condition, text):
@@ -39,53 +63,61 @@ def steps_of(folder):
     return sorted(int(entry.name[5:15]) for entry in folder.glob("step-*"))
 
 
-def train(launcher, summary, *more):
-    done = subprocess.run(command(launcher, summary, *more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
-                          text=True)
-    check(done.returncode == 0, f"the training ended with {done.returncode}:\n{done.stdout[-3000:]}")
-    return jobs.summary(summary)
-
-
 def newer_than(checkpoints, step):
     return lambda: [other for other in steps_of(checkpoints) if other > step]
 
 
-def disturb(launcher, folder, checkpoints):
-    node = jobs.Node(command(launcher, folder / "first.json", "--checkpoint-dir", str(checkpoints), "--checkpoint-keep", "0"),
-                     folder / "first.log")
-    try:
-        jobs.wait_until(lambda: re.search(r"step +\d", node.log_path.read_text(errors="replace")), LIMIT_S, "a step")
-        node.process.send_signal(signal.SIGUSR1)
-        first = jobs.wait_until(newer_than(checkpoints, 0), LIMIT_S, "the checkpoint that the command was asked for")[-1]
-        os.kill(node.workers()[1] if launcher else node.process.pid, signal.SIGUSR1)
-        second = jobs.wait_until(newer_than(checkpoints, first), LIMIT_S, "the checkpoint that a worker was asked for")[-1]
-        node.process.send_signal(signal.SIGTERM)
-        status = node.wait(LIMIT_S)
-        log = node.log_path.read_text(errors="replace")
-        check(status == 128 + signal.SIGTERM, f"SIGTERM gave status {status}:\n{log[-3000:]}")
-        stopped = re.search(r"stopped by SIGTERM after step (\d+), whose checkpoint is complete", log)
-        check(stopped, f"nobody said that a checkpoint is complete:\n{log[-3000:]}")
-        check(steps_of(checkpoints)[-1] == int(stopped[1]) > second, f"{steps_of(checkpoints)}, but stopped after {stopped[1]}")
-        check(not node.alive(), "processes are left")
-        return first, second, int(stopped[1])
-    finally:
-        if node.process.poll() is None:
-            node.kill()
+class Comparison:
+    def __init__(self, program, launcher, folder):
+        self.program, self.launcher, self.folder = program, launcher, folder
+        self.checkpoints = folder / "checkpoints"
+        self.checkpoints.mkdir(parents=True)
 
+    def command(self, summary, checkpoints):
+        return [*self.launcher, *self.program.command(summary, checkpoints)]
 
-def compare(launcher, folder):
-    folder.mkdir()
-    checkpoints = folder / "checkpoints"
-    checkpoints.mkdir()
-    undisturbed = train(launcher, folder / "undisturbed.json")
-    saved = disturb(launcher, folder, checkpoints)
-    resumed = train(launcher, folder / "resumed.json", "--checkpoint-dir", str(checkpoints))
-    check(resumed["resumed_from_step"] == saved[-1], f"resumed from {resumed['resumed_from_step']}, saved {saved}")
-    for key in ("weights_sha256", "train_loss", "test_accuracy", "steps"):
-        check(resumed[key] == undisturbed[key], f"{key}: {resumed[key]} after resuming, {undisturbed[key]} undisturbed")
-    print(f"ok: checkpoints after steps {saved}, the same bytes after {undisturbed['steps']} steps")
+    def train(self, summary, checkpoints=None):
+        done = subprocess.run(self.command(summary, checkpoints), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
+                              text=True)
+        check(done.returncode == 0, f"the training ended with {done.returncode}:\n{done.stdout[-3000:]}")
+        return jobs.summary(summary), done.stdout
+
+    def disturb(self):
+        saved = self.program.saved_in(self.checkpoints)
+        node = jobs.Node(self.command(self.folder / "first.json", self.checkpoints), self.folder / "first.log")
+        try:
+            jobs.wait_until(lambda: re.search(r"step +\d", node.log_path.read_text(errors="replace")), LIMIT_S, "a step")
+            node.process.send_signal(signal.SIGUSR1)
+            first = jobs.wait_until(newer_than(saved, 0), LIMIT_S, "the checkpoint that the command was asked for")[-1]
+            told = node.workers()[1] if self.launcher else node.process.pid
+            os.kill(told, signal.SIGUSR1)
+            second = jobs.wait_until(newer_than(saved, first), LIMIT_S, "the checkpoint that a worker was asked for")[-1]
+            node.process.send_signal(signal.SIGTERM)
+            status = node.wait(LIMIT_S)
+            log = node.log_path.read_text(errors="replace")
+            # Alone, the Trainer's program ends by the signal.
+            check(status in (128 + signal.SIGTERM, -signal.SIGTERM), f"SIGTERM gave status {status}:\n{log[-3000:]}")
+            stopped = re.search(self.program.complete, log)
+            check(stopped, f"nobody said that a checkpoint is complete:\n{log[-3000:]}")
+            check(steps_of(saved)[-1] == int(stopped[1]) > second, f"{steps_of(saved)}, but stopped after {stopped[1]}")
+            check(not node.alive(), "processes are left")
+            return first, second, int(stopped[1])
+        finally:
+            if node.process.poll() is None:
+                node.kill()
+
+    def run(self):
+        undisturbed, _ = self.train(self.folder / "undisturbed.json")
+        saved = self.disturb()
+        resumed, log = self.train(self.folder / "resumed.json", self.checkpoints)
+        begin = re.search(self.program.resumed, log)
+        check(begin and int(begin[1]) == saved[-1], f"resumed from {begin and begin[0]}, saved {saved}")
+        for key in self.program.results:
+            check(resumed[key] == undisturbed[key], f"{key}: {resumed[key]} after resuming, {undisturbed[key]} undisturbed")
+        print(f"ok: {self.program.name}: checkpoints after steps {saved}, the same bytes after {undisturbed['steps']} steps")
 
 
 with tempfile.TemporaryDirectory(prefix="checkpoint_signals.") as name:
-    for number, launcher in enumerate((LAUNCHED, ALONE)):
-        compare(launcher, Path(name) / str(number))
+    for program in (DdpTrain(), Trainer()):
+        for number, launcher in enumerate((LAUNCHED, ALONE)):
+            Comparison(program, launcher, Path(name) / program.name.replace(":", "") / str(number)).run()

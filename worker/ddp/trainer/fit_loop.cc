@@ -95,6 +95,7 @@ void FitLoop::make_checkpointer() {
   if (replica_->comm_hook()) checkpointer_->add_comm_hook("comm_hook", *replica_->comm_hook());
   register_state();
   value_of(checkpointer_->prepare());
+  requests_ = std::make_unique<CheckpointRequests>(agent_channel());
 }
 
 void FitLoop::register_state() {
@@ -172,6 +173,7 @@ void FitLoop::run() {
   count_steps();
   if (parts_.logger != nullptr) parts_.logger->begin(state_.place);
   parts_.module->train();
+  if (requests_) listening_.emplace(*requests_);
   call(&Callback::on_fit_start);
   while (!is_over()) {
     if (state_.batches == 0) call(&Callback::on_train_epoch_start);
@@ -313,10 +315,25 @@ void FitLoop::end_epoch() {
 
 void FitLoop::save_if_due(bool epoch_ended) {
   if (!checkpointer_) return;
+  using Asked = CheckpointRequests::Asked;
+  const Asked asked = requests_->after_step(group(), state_.place.step);
   const std::int64_t every = options().checkpoint_every_n_steps;
-  const bool is_asked_for = every > 0 && state_.place.step % every == 0;
-  if (!epoch_ended && !is_asked_for && !is_over()) return;
+  const bool is_its_turn = every > 0 && state_.place.step % every == 0;
+  if (!epoch_ended && !is_its_turn && !is_over() && asked == Asked::kNothing) return;
   (void)value_of(checkpointer_->save(state_.place.step, state_.place.epoch));
+  if (asked == Asked::kCheckpointAndStop) stop_if_told();
+}
+
+// Ends the process, as the signal would have done, if it was this one that got it. Ranks that did
+// not go on, with those that are left if the job allows that.
+void FitLoop::stop_if_told() {
+  (void)value_of(checkpointer_->wait());
+  if (group().rank() == 0) {
+    fmt::print(stderr, "Trainer: SIGTERM: the checkpoint of update {} is complete\n",
+               state_.place.step);
+  }
+  listening_.reset();
+  listening_.emplace(*requests_);
 }
 
 void FitLoop::call(Hook hook) {

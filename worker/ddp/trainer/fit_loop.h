@@ -17,6 +17,7 @@
 #include "worker/ddp/trainer/settings.h"
 #include "worker/ddp/trainer/trainer.h"
 #include "worker/ddp/trainer/training_step.h"
+#include "worker/runtime/checkpoint_requests.h"
 
 namespace ddp::trainer {
 
@@ -63,6 +64,7 @@ class FitLoop {
   void validate();
   void end_epoch();
   void save_if_due(bool epoch_ended);
+  void stop_if_told();
   void call(Hook hook);
   std::int64_t batches_per_epoch() const;
   const TrainerOptions& options() const { return parts_.trainer.options(); }
@@ -79,7 +81,10 @@ class FitLoop {
   std::unique_ptr<Replica> replica_;
   TrainingStep step_;
   DistributedSampler sampler_;
-  std::unique_ptr<Checkpointer> checkpointer_;  // Null without a default_root_dir.
+  // Without a default_root_dir there is none of these.
+  std::unique_ptr<Checkpointer> checkpointer_;
+  std::unique_ptr<CheckpointRequests> requests_;
+  std::optional<CheckpointRequests::Listening> listening_;
 };
 
 }  // namespace ddp::trainer

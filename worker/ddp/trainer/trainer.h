@@ -30,7 +30,8 @@ namespace ddp {
 // started. With a default_root_dir fit() goes on from the newest checkpoint there: started again
 // after an interruption at any moment (by ddp-run, which does so by itself, or by hand), the
 // training ends with the bytes of one that was not interrupted, on as many ranks. A finished
-// training is not done again.
+// training is not done again. While it trains, SIGUSR1 (to ddp-run or a worker) asks for a
+// checkpoint after the update, and SIGTERM for that and then the end, by that signal.
 //
 // Every sample of an epoch is used exactly once, also in evaluations, whatever the number of ranks:
 // a last batch that is not full is not filled up.

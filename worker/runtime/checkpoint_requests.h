@@ -6,15 +6,16 @@
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 
-namespace ddp::train {
+namespace ddp {
 
 // What people and schedulers ask of a training that runs: a checkpoint at the next step boundary
 // (SIGUSR1 to this process, or to ddp-run, whose agent passes it on), or that and then to stop
-// (SIGTERM). One for a process; the training thread.
+// (SIGTERM). The training thread. One for a process; ranks that are threads of one share what
+// comes.
 //
-// SIGUSR1 is caught from construction on. SIGTERM is caught only while a Listening lives, that is
-// while there are steps at whose end somebody looks; otherwise it ends the process as ever. A
-// second SIGTERM ends it at once, unless it is the first one's copy: SLURM sends it to every
+// SIGUSR1 is caught as long as the object lives. SIGTERM is caught only while a Listening lives,
+// that is while there are steps at whose end somebody looks; otherwise it does what it did before.
+// A second SIGTERM ends it at once, unless it is the first one's copy: SLURM sends it to every
 // process of a step, and the agent passes on its own. So one from another process than the first
 // counts as a copy, once.
 class CheckpointRequests {
@@ -25,8 +26,8 @@ class CheckpointRequests {
   CheckpointRequests(const CheckpointRequests&) = delete;
   CheckpointRequests& operator=(const CheckpointRequests&) = delete;
 
-  // If a SIGTERM has come and the steps end without anybody having stopped for it (an exception),
-  // the process ends by it.
+  // If a SIGTERM has come and nobody has taken it by take_stop() when this ends (after an
+  // exception, say), it is sent to this process again, and ends it.
   class Listening {
    public:
     explicit Listening(CheckpointRequests& requests);
@@ -59,4 +60,4 @@ class CheckpointRequests {
   TimePoint last_time_;
 };
 
-}  // namespace ddp::train
+}  // namespace ddp

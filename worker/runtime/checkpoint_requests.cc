@@ -1,4 +1,4 @@
-#include "worker/train/checkpoint_requests.h"
+#include "worker/runtime/checkpoint_requests.h"
 
 #include <signal.h>
 #include <sys/types.h>
@@ -6,8 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <mutex>
 
-namespace ddp::train {
+namespace ddp {
 namespace {
 
 // Set by handlers.
@@ -17,13 +18,6 @@ std::atomic<int> stops_seen = 0;
 std::atomic<pid_t> first_sender = 0;
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<pid_t>::is_always_lock_free);
-
-void handle(int signal, void (*handler)(int), int flags) {
-  struct sigaction action = {};
-  action.sa_handler = handler;
-  action.sa_flags = flags;
-  ::sigaction(signal, &action, nullptr);
-}
 
 void want_checkpoint(int /*signal*/) { ++checkpoints_wanted; }
 
@@ -36,24 +30,44 @@ void want_stop(int signal, siginfo_t* info, void* /*context*/) {
   }
   if (seen == 2 && info->si_pid != first_sender) return;
   // It ends the process when this handler has returned.
-  handle(signal, SIG_DFL, 0);
+  ::signal(signal, SIG_DFL);
   ::raise(signal);
 }
 
-void handle_stop() {
-  struct sigaction action = {};
-  action.sa_sigaction = want_stop;
-  action.sa_flags = SA_RESTART | SA_SIGINFO;
-  ::sigaction(SIGTERM, &action, nullptr);
-}
+// A signal that is caught as long as somebody wants it, and then does again what it did before.
+class Caught {
+ public:
+  explicit Caught(int signal) : signal_(signal) {}
+
+  void begin(const struct sigaction& action) {
+    const std::lock_guard lock(mutex_);
+    if (users_++ == 0) ::sigaction(signal_, &action, &former_);
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    if (--users_ == 0) ::sigaction(signal_, &former_, nullptr);
+  }
+
+ private:
+  const int signal_;
+  std::mutex mutex_;
+  int users_ = 0;
+  struct sigaction former_ {};
+};
+
+Caught caught_usr1(SIGUSR1);
+Caught caught_term(SIGTERM);
 
 }  // namespace
 
 CheckpointRequests::CheckpointRequests(ControlChannel& channel) : channel_(channel) {
-  handle(SIGUSR1, want_checkpoint, SA_RESTART);
+  struct sigaction action = {};
+  action.sa_handler = want_checkpoint;
+  action.sa_flags = SA_RESTART;
+  caught_usr1.begin(action);
 }
 
-CheckpointRequests::~CheckpointRequests() { handle(SIGUSR1, SIG_DFL, 0); }
+CheckpointRequests::~CheckpointRequests() { caught_usr1.end(); }
 
 CheckpointRequests::Listening::Listening(CheckpointRequests& requests) : requests_(requests) {
   stop_wanted = false;
@@ -61,11 +75,14 @@ CheckpointRequests::Listening::Listening(CheckpointRequests& requests) : request
   requests_.interval_ = 1;
   requests_.last_step_ = -1;
   stops_seen = 0;
-  handle_stop();
+  struct sigaction action = {};
+  action.sa_sigaction = want_stop;
+  action.sa_flags = SA_RESTART | SA_SIGINFO;
+  caught_term.begin(action);
 }
 
 CheckpointRequests::Listening::~Listening() {
-  handle(SIGTERM, SIG_DFL, 0);
+  caught_term.end();
   if (stop_wanted.exchange(false)) ::raise(SIGTERM);
 }
 
@@ -116,4 +133,4 @@ CheckpointRequests::Asked CheckpointRequests::after_step(ProcessGroup& group, st
 
 bool CheckpointRequests::take_stop() { return stop_wanted.exchange(false); }
 
-}  // namespace ddp::train
+}  // namespace ddp
