@@ -1,104 +1,28 @@
-// ddp::Trainer against the loop that it stands for, and going on from its checkpoints.
+// ddp::Trainer against the loop that it stands for; what it evaluates, limits and stops.
 #include "worker/ddp/trainer/trainer.h"
 
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <limits>
 #include <memory>
-#include <numeric>
-#include <sstream>
-#include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "tests/support/temp_dir.h"
-#include "tests/torch/models.h"
-#include "tests/torch/rank_threads.h"
+#include "tests/torch/trainer_fixture.h"
 #include "worker/data/sampler.h"
 #include "worker/ddp/clip_grad.h"
 #include "worker/ddp/trainer/early_stopping.h"
-#include "worker/ddp/trainer/learning_rate_monitor.h"
-#include "worker/ddp/trainer/model_checkpoint.h"
 
 namespace ddp::test {
 namespace {
 
-using testing::AllOf;
+using namespace trainer_sample;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr std::int64_t kSamples = 46;
-constexpr std::int64_t kBatch = 3;
-constexpr std::uint64_t kSeed = 5;
-
-at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
-  return (output - target).square().mean();  // mse_loss knows no bfloat16.
-}
-
-// A sample is 6 numbers and what is to be computed of them.
-Batch data(std::int64_t samples = kSamples, std::uint64_t seed = 1) {
-  const at::Tensor input = random_tensor({samples, 6}, seed);
-  return {input, input.narrow(1, 0, 4).sin()};
-}
-
-DataLoader loader(std::int64_t samples = kSamples, bool drop_last = false, std::uint64_t seed = 1) {
-  return {.dataset = std::make_shared<TensorDataset>(data(samples, seed)),
-          .batch_size = kBatch,
-          .shuffle = true,
-          .drop_last = drop_last,
-          .seed = kSeed};
-}
-
-double factor_at(const TrainingPlace& place) {
-  return 1.0 / (1.0 + 0.1 * static_cast<double>(place.step)) + static_cast<double>(place.epoch);
-}
-
-struct Net : TrainerModule {
-  Net()
-      : inner(
-            register_module("inner", std::make_shared<Mlp>(std::vector<std::int64_t>{6, 17, 4}))) {
-    fill(*this, 3);
-  }
-  at::Tensor training_step(const Batch& batch, std::int64_t index) override {
-    indices.push_back(index);
-    const at::Tensor loss = loss_of(inner->forward(batch[0]), batch[1]);
-    log("train_loss", loss);
-    return loss;
-  }
-  void validation_step(const Batch& batch, std::int64_t /*index*/) override {
-    log("val_loss", loss_of(inner->forward(batch[0]), batch[1]));
-    log("val_rows", static_cast<double>(batch[0].size(0)));
-    ++validations;
-  }
-  at::Tensor predict_step(const Batch& batch, std::int64_t /*index*/) override {
-    return inner->forward(batch[0]);
-  }
-  ConfiguredOptimizer configure_optimizers() override {
-    return {std::make_unique<torch::optim::AdamW>(
-                parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1)),
-            factor_at};
-  }
-  std::shared_ptr<TrainerModule> new_replica() const override { return std::make_shared<Net>(); }
-
-  std::shared_ptr<Mlp> inner;
-  int validations = 0;
-  std::vector<std::int64_t> indices;
-};
-
-TrainerOptions options_for(const GroupPtr& group, const std::string& strategy = "ddp") {
-  TrainerOptions options;
-  options.group = group;
-  options.strategy = strategy;
-  options.max_epochs = 3;
-  options.enable_progress_bar = false;
-  options.log_every_n_steps = 2;
-  return options;
-}
 
 // Joint batches of all ranks in one process, every update written out.
 std::shared_ptr<Net> train_alone(int world, std::int64_t accumulate, bool drop_last) {
@@ -127,30 +51,6 @@ std::shared_ptr<Net> train_alone(int world, std::int64_t accumulate, bool drop_l
     }
   }
   return net;
-}
-
-// What a call says when it throws; empty if it does not.
-std::string complaint(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
-// What a Trainer of one rank says; the group is released by it, so each has its own.
-std::string complaint_of(
-    const std::function<void(Trainer&)>& call,
-    const std::function<void(TrainerOptions&)>& change = [](auto&) {}) {
-  std::string text;
-  run_ranks({1}, [&](const GroupPtr& group) {
-    TrainerOptions options = options_for(group);
-    change(options);
-    Trainer trainer(options);
-    text = complaint([&] { call(trainer); });
-  });
-  return text;
 }
 
 TEST(Trainer, TrainsAsTheLoopThatItStandsFor) {
@@ -270,134 +170,6 @@ TEST(Trainer, LimitsAndIntervals) {
   });
 }
 
-std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-struct Outcome {
-  std::string bytes, metrics;
-  MetricValues values;
-  std::int64_t best_step = -1;
-  std::optional<double> best;
-};
-
-// A training in two parts, of which the first ends after `first` updates; 0: in one.
-Outcome train_in_parts(const GroupPtr& group, const std::string& strategy,
-                       const std::filesystem::path& folder, std::int64_t first) {
-  Outcome outcome;
-  for (const std::int64_t until : {first, std::int64_t{-1}}) {
-    if (until == 0) continue;
-    TrainerOptions options = options_for(group, strategy);
-    options.default_root_dir = folder;
-    options.max_steps = until;
-    options.val_check_interval = 0.5;
-    options.checkpoint_every_n_steps = 1;
-    const auto best = std::make_shared<ModelCheckpoint>(
-        ModelCheckpointOptions{.monitor = "val_loss", .save_top_k = 2});
-    options.callbacks = {best,
-                         std::make_shared<EarlyStopping>(
-                             EarlyStoppingOptions{.monitor = "val_loss", .patience = 100}),
-                         std::make_shared<LearningRateMonitor>()};
-    Trainer trainer(options);
-    const auto net = std::make_shared<Net>();
-    trainer.fit(net, loader(), loader(20, false, 2));
-    outcome.bytes = bytes_of(*net);
-    outcome.values = trainer.metrics();
-    outcome.best_step = best->best_step();
-    outcome.best = best->best_model_score();
-    if (group->rank() == 0) outcome.metrics = text_of(folder / "metrics.jsonl");
-    group->barrier()->wait();
-  }
-  return outcome;
-}
-
-TEST(Trainer, GoesOnAfterAnyUpdateWithTheSameBytes) {
-  for (const std::string strategy : {"ddp", "ddp_step", "zero1"}) {
-    const TempDir whole_folder;
-    // An epoch is 8 updates; 24 in all.
-    for (const std::int64_t first : {1, 3, 4, 8, 15, 23, 24}) {
-      const TempDir folder;
-      run_ranks({2}, [&](const GroupPtr& group) {
-        const Outcome whole =
-            train_in_parts(group, strategy, whole_folder.path() / std::to_string(first), 0);
-        const Outcome parts = train_in_parts(group, strategy, folder.path(), first);
-        EXPECT_EQ(parts.bytes, whole.bytes) << strategy << ", after " << first;
-        EXPECT_EQ(parts.metrics, whole.metrics) << strategy << ", after " << first;
-        EXPECT_EQ(parts.values, whole.values);
-        EXPECT_EQ(parts.best_step, whole.best_step);
-        EXPECT_EQ(parts.best, whole.best);
-        if (group->rank() == 0) {
-          EXPECT_THAT(whole.metrics, HasSubstr(R"("step":24)"));
-        }
-      });
-    }
-  }
-}
-
-TEST(Trainer, TheBestAndTheLastModelCanBeTested) {
-  const TempDir folder;
-  run_ranks({2}, [&](const GroupPtr& group) {
-    TrainerOptions options = options_for(group);
-    options.default_root_dir = folder.path();
-    // The first validation is the best.
-    options.callbacks = {std::make_shared<ModelCheckpoint>(
-        ModelCheckpointOptions{.monitor = "val_loss", .mode = "max"})};
-    Trainer trainer(options);
-    const auto net = std::make_shared<Net>();
-    trainer.fit(net, loader(), loader(20, false, 2));
-    const double last = trainer.metrics().at("val_loss");
-    const auto other = std::make_shared<Net>();
-    const double best = trainer.test(other, loader(20, false, 2), "best").at("val_loss");
-    EXPECT_GT(best, last);
-    EXPECT_NEAR(trainer.test(other, loader(20, false, 2), "last").at("val_loss"), last, 1e-9);
-    EXPECT_EQ(bytes_of(*other), bytes_of(*net));
-  });
-}
-
-// What a training that was killed has logged beyond its checkpoint comes again.
-TEST(Trainer, TheLogGoesOnWhereTheTrainingDoes) {
-  const TempDir folder;
-  const std::filesystem::path path = folder.path() / "metrics.jsonl";
-  const auto log_until = [](JsonLogger& logger, std::int64_t first, std::int64_t last) {
-    for (std::int64_t step = first; step <= last; ++step) {
-      logger.log_metrics({.epoch = 0, .step = step}, {{"loss", 1.0 / static_cast<double>(step)}});
-    }
-  };
-  {
-    JsonLogger logger(path);
-    logger.begin({});
-    log_until(logger, 1, 5);
-  }
-  const std::string whole = text_of(path);
-  std::ofstream(path, std::ios::app) << R"({"epoch":0,"st)";  // Killed in a line.
-  JsonLogger logger(path);
-  logger.begin({.epoch = 0, .step = 3});
-  log_until(logger, 4, 5);
-  EXPECT_EQ(text_of(path), whole);
-  logger.begin({});
-  EXPECT_EQ(text_of(path), "");
-}
-
-TEST(Trainer, AFolderOfAnotherModelIsNamed) {
-  struct Wider final : Net {
-    Wider() { inner->layers[0]->weight.set_data(at::zeros({17, 7})); }
-  };
-  const TempDir folder;
-  const auto fit_in_folder = [&](const std::shared_ptr<TrainerModule>& net) {
-    return complaint_of([&](Trainer& trainer) { trainer.fit(net, loader()); },
-                        [&](TrainerOptions& options) {
-                          options.default_root_dir = folder.path();
-                          options.max_steps = 1;
-                        });
-  };
-  EXPECT_EQ(fit_in_folder(std::make_shared<Net>()), "");
-  EXPECT_THAT(fit_in_folder(std::make_shared<Wider>()),
-              AllOf(HasSubstr("inner"), HasSubstr("take another default_root_dir")));
-}
-
 // Logs what it is told to.
 struct Scripted final : Net {
   explicit Scripted(std::vector<double> values) : script(std::move(values)) {}
@@ -464,85 +236,6 @@ TEST(Trainer, ComputesInBFloat16AndUpdatesInFull) {
       EXPECT_EQ(net->parameters()[0].scalar_type(), keeps) << precision;
     }
   });
-}
-
-TEST(Trainer, SaysWhatIsWrong) {
-  const auto with = [](const std::function<void(TrainerOptions&)>& change) {
-    return complaint([&] {
-      TrainerOptions options;
-      change(options);
-      const Trainer trainer(options);
-    });
-  };
-  EXPECT_THAT(
-      with([](auto& o) { o.strategy = "ddp_spawn"; }),
-      HasSubstr("strategy \"ddp_spawn\": expected one of ddp, ddp_step, dp, single, zero1"));
-  EXPECT_THAT(with([](auto& o) { o.strategy = "zero"; }), HasSubstr("did you mean zero1?"));
-  EXPECT_THAT(with([](auto& o) { o.precision = "16-mixed"; }), HasSubstr("bf16-mixed needs none"));
-  EXPECT_THAT(with([](auto& o) { o.precision = "bf16"; }), HasSubstr("expected one of"));
-  EXPECT_THAT(with([](auto& o) {
-                o.precision = "bf16-mixed";
-                o.strategy = "zero1";
-              }),
-              HasSubstr("expected strategy \"ddp\" or \"single\""));
-  EXPECT_THAT(with([](auto& o) { o.accelerator = "tpu"; }),
-              HasSubstr("accelerator \"tpu\": expected one of auto, cpu, cuda, gpu"));
-  EXPECT_THAT(with([](auto& o) { o.accumulate_grad_batches = 0; }),
-              HasSubstr("accumulate_grad_batches 0: expected at least 1"));
-  EXPECT_THAT(with([](auto& o) { o.limit_val_batches = 1.5; }),
-              HasSubstr("limit_val_batches 1.500000: expected a number of batches, or a part"));
-  EXPECT_THAT(with([](auto& o) { o.num_nodes = 2; }),
-              AllOf(HasSubstr("started alone"), HasSubstr("ddp-run --nnodes 2")));
-  EXPECT_THAT(with([](auto& o) {
-                o.strategy = "single";
-                o.devices = 2;
-              }),
-              HasSubstr("strategy \"single\" with devices 2"));
-  EXPECT_THAT(complaint([] { EarlyStopping({.monitor = ""}); }), HasSubstr("monitor is empty"));
-  EXPECT_THAT(complaint([] { ModelCheckpoint({.monitor = "a", .mode = "least"}); }),
-              HasSubstr("mode \"least\": expected \"min\" or \"max\""));
-}
-
-TEST(Trainer, SaysWhatIsWrongWithATraining) {
-  const auto net = std::make_shared<Net>();
-  const auto fit = [&](const std::function<void(TrainerOptions&)>& change,
-                       const DataLoader& train = loader()) {
-    return complaint_of([&](Trainer& trainer) { trainer.fit(net, train, loader()); }, change);
-  };
-  const auto nothing = [](TrainerOptions&) {};
-  EXPECT_THAT(fit(nothing, DataLoader{}), HasSubstr("fit: no data set"));
-  DataLoader empty_batches = loader();
-  empty_batches.batch_size = 0;
-  EXPECT_THAT(fit(nothing, empty_batches), HasSubstr("batch_size 0: expected at least 1"));
-  EXPECT_THAT(fit(nothing, loader(2, /*drop_last=*/true)),
-              HasSubstr("take 3 samples an update, expected at most the 2 of the data set"));
-  EXPECT_THAT(fit([](TrainerOptions& options) {
-                options.callbacks = {
-                    std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss"})};
-              }),
-              AllOf(HasSubstr("EarlyStopping looks at \"loss\", which nobody has logged"),
-                    HasSubstr("val_loss")));
-  EXPECT_THAT(fit([](TrainerOptions& options) {
-                options.callbacks = {std::make_shared<ModelCheckpoint>(
-                    ModelCheckpointOptions{.monitor = "val_loss"})};
-              }),
-              HasSubstr("nowhere to save"));
-  EXPECT_THAT(
-      fit([](TrainerOptions& options) { options.comm_hook = "post_localsgd:start_iter=2"; }),
-      HasSubstr("comm_hook \"post_localsgd:start_iter=2\": expected one after which"));
-  EXPECT_THAT(complaint_of([](Trainer& trainer) { trainer.fit(nullptr, loader()); }),
-              HasSubstr("no module"));
-  EXPECT_THAT(complaint_of([&](Trainer& trainer) { trainer.test(net, loader(), "best"); }),
-              HasSubstr("no ModelCheckpoint"));
-  EXPECT_THAT(complaint_of([&](Trainer& trainer) { trainer.test(net, loader(), "last"); }),
-              HasSubstr("no default_root_dir"));
-  EXPECT_THAT(complaint_of([&](Trainer& trainer) { trainer.test(net, loader(), "/no/such"); }),
-              HasSubstr("/no/such"));
-  EXPECT_THAT(complaint([&] { net->log("a", 1); }), HasSubstr("outside of a step"));
-  EXPECT_THAT(complaint([&] {
-                TensorDataset({at::zeros({2}), at::zeros({3})});
-              }),
-              HasSubstr("the first has 2 and another 3"));
 }
 
 }  // namespace

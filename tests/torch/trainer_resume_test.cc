@@ -1,0 +1,155 @@
+// ddp::Trainer goes on from its folder: the same bytes, its log, the best and the last model.
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/temp_dir.h"
+#include "tests/torch/trainer_fixture.h"
+#include "worker/ddp/trainer/early_stopping.h"
+#include "worker/ddp/trainer/learning_rate_monitor.h"
+#include "worker/ddp/trainer/model_checkpoint.h"
+
+namespace ddp::test {
+namespace {
+
+using namespace trainer_sample;
+using testing::AllOf;
+using testing::HasSubstr;
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+struct Outcome {
+  std::string bytes, metrics;
+  MetricValues values;
+  std::int64_t best_step = -1;
+  std::optional<double> best;
+};
+
+// A training in two parts, of which the first ends after `first` updates; 0: in one.
+Outcome train_in_parts(const GroupPtr& group, const std::string& strategy,
+                       const std::filesystem::path& folder, std::int64_t first) {
+  Outcome outcome;
+  for (const std::int64_t until : {first, std::int64_t{-1}}) {
+    if (until == 0) continue;
+    TrainerOptions options = options_for(group, strategy);
+    options.default_root_dir = folder;
+    options.max_steps = until;
+    options.val_check_interval = 0.5;
+    options.checkpoint_every_n_steps = 1;
+    const auto best = std::make_shared<ModelCheckpoint>(
+        ModelCheckpointOptions{.monitor = "val_loss", .save_top_k = 2});
+    options.callbacks = {best,
+                         std::make_shared<EarlyStopping>(
+                             EarlyStoppingOptions{.monitor = "val_loss", .patience = 100}),
+                         std::make_shared<LearningRateMonitor>()};
+    Trainer trainer(options);
+    const auto net = std::make_shared<Net>();
+    trainer.fit(net, loader(), loader(20, false, 2));
+    outcome.bytes = bytes_of(*net);
+    outcome.values = trainer.metrics();
+    outcome.best_step = best->best_step();
+    outcome.best = best->best_model_score();
+    if (group->rank() == 0) outcome.metrics = text_of(folder / "metrics.jsonl");
+    group->barrier()->wait();
+  }
+  return outcome;
+}
+
+TEST(Trainer, GoesOnAfterAnyUpdateWithTheSameBytes) {
+  for (const std::string strategy : {"ddp", "ddp_step", "zero1"}) {
+    const TempDir whole_folder;
+    // An epoch is 8 updates; 24 in all.
+    for (const std::int64_t first : {1, 3, 4, 8, 15, 23, 24}) {
+      const TempDir folder;
+      run_ranks({2}, [&](const GroupPtr& group) {
+        const Outcome whole =
+            train_in_parts(group, strategy, whole_folder.path() / std::to_string(first), 0);
+        const Outcome parts = train_in_parts(group, strategy, folder.path(), first);
+        EXPECT_EQ(parts.bytes, whole.bytes) << strategy << ", after " << first;
+        EXPECT_EQ(parts.metrics, whole.metrics) << strategy << ", after " << first;
+        EXPECT_EQ(parts.values, whole.values);
+        EXPECT_EQ(parts.best_step, whole.best_step);
+        EXPECT_EQ(parts.best, whole.best);
+        if (group->rank() == 0) {
+          EXPECT_THAT(whole.metrics, HasSubstr(R"("step":24)"));
+        }
+      });
+    }
+  }
+}
+
+TEST(Trainer, TheBestAndTheLastModelCanBeTested) {
+  const TempDir folder;
+  run_ranks({2}, [&](const GroupPtr& group) {
+    TrainerOptions options = options_for(group);
+    options.default_root_dir = folder.path();
+    // The first validation is the best.
+    options.callbacks = {std::make_shared<ModelCheckpoint>(
+        ModelCheckpointOptions{.monitor = "val_loss", .mode = "max"})};
+    Trainer trainer(options);
+    const auto net = std::make_shared<Net>();
+    trainer.fit(net, loader(), loader(20, false, 2));
+    const double last = trainer.metrics().at("val_loss");
+    const auto other = std::make_shared<Net>();
+    const double best = trainer.test(other, loader(20, false, 2), "best").at("val_loss");
+    EXPECT_GT(best, last);
+    EXPECT_NEAR(trainer.test(other, loader(20, false, 2), "last").at("val_loss"), last, 1e-9);
+    EXPECT_EQ(bytes_of(*other), bytes_of(*net));
+  });
+}
+
+// What a training that was killed has logged beyond its checkpoint comes again.
+TEST(Trainer, TheLogGoesOnWhereTheTrainingDoes) {
+  const TempDir folder;
+  const std::filesystem::path path = folder.path() / "metrics.jsonl";
+  const auto log_until = [](JsonLogger& logger, std::int64_t first, std::int64_t last) {
+    for (std::int64_t step = first; step <= last; ++step) {
+      logger.log_metrics({.epoch = 0, .step = step}, {{"loss", 1.0 / static_cast<double>(step)}});
+    }
+  };
+  {
+    JsonLogger logger(path);
+    logger.begin({});
+    log_until(logger, 1, 5);
+  }
+  const std::string whole = text_of(path);
+  std::ofstream(path, std::ios::app) << R"({"epoch":0,"st)";  // Killed in a line.
+  JsonLogger logger(path);
+  logger.begin({.epoch = 0, .step = 3});
+  log_until(logger, 4, 5);
+  EXPECT_EQ(text_of(path), whole);
+  logger.begin({});
+  EXPECT_EQ(text_of(path), "");
+}
+
+TEST(Trainer, AFolderOfAnotherModelIsNamed) {
+  struct Wider final : Net {
+    Wider() { inner->layers[0]->weight.set_data(at::zeros({17, 7})); }
+  };
+  const TempDir folder;
+  const auto fit_in_folder = [&](const std::shared_ptr<TrainerModule>& net) {
+    return complaint_of([&](Trainer& trainer) { trainer.fit(net, loader()); },
+                        [&](TrainerOptions& options) {
+                          options.default_root_dir = folder.path();
+                          options.max_steps = 1;
+                        });
+  };
+  EXPECT_EQ(fit_in_folder(std::make_shared<Net>()), "");
+  EXPECT_THAT(fit_in_folder(std::make_shared<Wider>()),
+              AllOf(HasSubstr("inner"), HasSubstr("take another default_root_dir")));
+}
+
+}  // namespace
+}  // namespace ddp::test
