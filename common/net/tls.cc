@@ -17,7 +17,10 @@ std::string last_error(const SslLibrary& ssl) {
   const unsigned long code = ssl.next_error();
   const char* const text = code == 0 ? nullptr : ssl.describe_error(code);
   ssl.clear_errors();
-  return text == nullptr ? "unknown error" : text;
+  if (text != nullptr) return text;
+  // OpenSSL has no words for what the system says.
+  if (ERR_SYSTEM_ERROR(code)) return std::generic_category().message(ERR_GET_REASON(code));
+  return "unknown error";
 }
 
 // Keys with a passphrase are refused: nobody is there to type it.
