@@ -17,8 +17,6 @@ struct RoundSize {
   int max_restarts = 0;
   int nodes = 0;
   int workers = 0;
-
-  friend bool operator==(const RoundSize&, const RoundSize&) = default;
 };
 
 // The line at the bottom of a terminal: "round 1 (restart 1 of 3) | 2 nodes | 8 workers | step 120

@@ -11,14 +11,16 @@ namespace ddp::run {
 std::string HostsStatusText::text(TimePoint now, const rendezvous::JobStatus& job) {
   if (job.world_size == 0)
     return job.waiting_for.empty() ? "" : "waiting for " + terminal::harmless(job.waiting_for);
-  const auto nodes = std::count_if(job.nodes.begin(), job.nodes.end(),
-                                   [](const auto& node) { return node.group_rank >= 0; });
-  const terminal::RoundSize round{.round = job.round,
-                                  .restarts = job.restarts,
-                                  .max_restarts = job.max_restarts,
-                                  .nodes = static_cast<int>(nodes),
-                                  .workers = job.world_size};
-  if (round.round != round_.round) text_.begin_round(round_ = round);
+  if (job.round != round_) {
+    round_ = job.round;
+    const auto nodes = std::count_if(job.nodes.begin(), job.nodes.end(),
+                                     [](const auto& node) { return node.group_rank >= 0; });
+    text_.begin_round({.round = job.round,
+                       .restarts = job.restarts,
+                       .max_restarts = job.max_restarts,
+                       .nodes = static_cast<int>(nodes),
+                       .workers = job.world_size});
+  }
   for (const rendezvous::NodeStatus& node : job.nodes) {
     if (node.group_rank < 0 || node.step < 0) continue;
     text_.on_progress(now, node.group_rank, node.step, node.loss);

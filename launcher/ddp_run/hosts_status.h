@@ -19,7 +19,7 @@ class HostsStatusText {
   std::string text(TimePoint now, const rendezvous::JobStatus& job);
 
  private:
-  terminal::RoundSize round_;
+  Round round_ = kNoRound;  // Of which text_ is.
   terminal::StatusText text_;
 };
 
