@@ -1,6 +1,8 @@
 #include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,6 +26,30 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using State = SaveReport::State;
+
+// A save's first file is made only once the next round proves that it can write, and the proof goes
+// on only once the save has ended.
+class SaveEndsDuringTheProof final : public test::PlainDisk {
+ public:
+  std::shared_ptr<CheckpointWriter> writer = std::make_shared<CheckpointWriter>();
+  bool armed = false;  // Set before the save.
+  bool met = false;
+
+  Result<std::unique_ptr<checkpoint::WritableFile>> create_file(const std::string& path) override {
+    const bool of_save = path.find("/.tmp-step-0000000007-") != std::string::npos;
+    const bool of_proof = armed && path.ends_with("/rank-00000");
+    if (of_save) proof_has_begun_.wait_for(std::chrono::seconds(30));
+    if (of_proof && !std::exchange(met, true)) {
+      proof_begins_.set_value();
+      writer->wait_for(std::chrono::seconds(30));
+    }
+    return PlainDisk::create_file(path);
+  }
+
+ private:
+  std::promise<void> proof_begins_;
+  const std::shared_future<void> proof_has_begun_ = proof_begins_.get_future().share();
+};
 
 class AsyncCheckpointTest : public ::testing::Test {
  protected:
@@ -320,6 +346,25 @@ TEST_F(AsyncCheckpointTest, ASaveUnderWayOutlivesItsRound) {
                   ElementsAre("latest", "step-0000000001", "step-0000000002"));
     }
   });
+}
+
+TEST_F(AsyncCheckpointTest, ASaveThatEndsLeavesTheProofOfTheNextRoundAlone) {
+  SaveEndsDuringTheProof disk;
+  Net net;
+  {
+    Checkpointer first(options(), group_, disk, disk.writer);
+    first.add_module("net", net);
+    ASSERT_TRUE(first.prepare());
+    disk.armed = true;
+    ASSERT_TRUE(first.save(7));
+  }
+  Checkpointer second(options(), group_, disk, disk.writer);
+  second.add_module("net", net);
+  const auto prepared = second.prepare();
+  EXPECT_TRUE(prepared) << prepared.error().message;
+  EXPECT_TRUE(disk.met);
+  EXPECT_THAT(second.warnings(), IsEmpty());
+  EXPECT_THAT(test::names_in(path()), ElementsAre("latest", "step-0000000007"));
 }
 
 TEST_F(AsyncCheckpointTest, AFailureInAnEarlierRoundIsAWarning) {

@@ -94,6 +94,13 @@ Result<std::string> Directory::begin(std::int64_t step, std::string_view unique)
   return temporary;
 }
 
+Result<std::string> Directory::begin_probe(std::string_view unique) {
+  std::string probe =
+      join_path(path_, fmt::format("{}{}-{}", kTemporaryPrefix, kProbeName, unique));
+  if (auto made = files_->make_directory(probe); !made) return made.error();
+  return probe;
+}
+
 Result<Entry> Directory::publish(const std::string& temporary, const Manifest& manifest) {
   if (auto written = write_manifest(temporary, manifest); !written) return written.error();
   return make_visible(temporary, manifest.step);

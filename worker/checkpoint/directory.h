@@ -54,6 +54,10 @@ class Directory {
   // Makes that folder and returns its path.
   Result<std::string> begin(std::int64_t step, std::string_view unique);
 
+  // Makes a folder that is no save's, for the ranks to prove that all of them can write here; ends
+  // with discard. Any save may be under way, and end, meanwhile. Returns its path.
+  Result<std::string> begin_probe(std::string_view unique);
+
   // Adds the manifest and makes the folder visible and durable under its final name, which it
   // returns. If it fails, no reader sees the checkpoint, and the temporary folder is still there,
   // for discard. An older generation of the same step is not removed: that is prune.
@@ -86,8 +90,8 @@ class Directory {
   std::vector<std::string> remove_retired();
 
   // Removes what saves of steps up to `last` left unfinished, such as one whose ranks died. Only
-  // while none of them is under way; one of a later step may be. One line for everything that could
-  // not be removed.
+  // while none of them is under way; one of a later step, or a probe, may be. One line for
+  // everything that could not be removed.
   std::vector<std::string> remove_unfinished(std::int64_t last);
 
   // Newest first: by step, then by generation. An empty list if the folder does not exist.

@@ -55,12 +55,12 @@ Result<void> Checkpointer::Impl::take_lock() {
 }
 
 // Everybody writes into a folder that rank 0 makes: this fails where the ranks do not share the
-// directory.
+// directory. A save of an earlier round may end meanwhile.
 Result<void> Checkpointer::Impl::prove_writable() {
   std::string probe;
   Result<void> begun;
   if (group->rank() == 0) {
-    auto path = directory.begin(0, "probe-" + unique_word());
+    auto path = directory.begin_probe(unique_word());
     if (path) {
       probe = *path;
     } else {

@@ -83,17 +83,19 @@ TEST_F(Retained, UnfinishedSavesGoAndNothingElse) {
   ASSERT_TRUE(directory_.begin(2, "dead"));
   ASSERT_TRUE(write_durably(files_, "ckpt/.tmp-step-0000000002-dead/part-00001.json", "x"));
   ASSERT_TRUE(files_.make_directory("ckpt/.tmp-removed-step-0000000003"));
-  ASSERT_TRUE(write_durably(files_, "ckpt/.tmp-probe-of-rank-3", "x"));
   ASSERT_TRUE(write_durably(files_, "ckpt/notes.txt", "x"));
   // A round of the same job that goes on while a save is under way.
   ASSERT_TRUE(directory_.prepare(nullptr, Directory::Leftovers::kKeep));
+  const auto probe = directory_.begin_probe("alive");
+  ASSERT_TRUE(probe);
+  ASSERT_TRUE(write_durably(files_, join_path(*probe, "rank-00003"), "x"));
   ASSERT_TRUE(directory_.begin(5, "alive"));
   EXPECT_EQ(files_.names("ckpt").size(), 7u);
   EXPECT_THAT(directory_.remove_unfinished(4), IsEmpty());
   EXPECT_THAT(directory_.remove_retired(), IsEmpty());
-  EXPECT_THAT(files_.names("ckpt"),
-              ElementsAre(".tmp-probe-of-rank-3", ".tmp-step-0000000005-alive", "latest",
-                          "notes.txt", kept.name));
+  EXPECT_THAT(files_.names("ckpt"), ElementsAre(".tmp-probe-alive", ".tmp-step-0000000005-alive",
+                                                "latest", "notes.txt", kept.name));
+  EXPECT_EQ(files_.names(*probe).size(), 1u);
 }
 
 TEST_F(Retained, RetiredOnesAreOutOfSightBeforeTheyAreRemoved) {
