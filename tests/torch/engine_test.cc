@@ -147,6 +147,39 @@ TEST(Engine, ComputesInBFloat16AndUpdatesInFull) {
   });
 }
 
+// Without clipping, whose norm is summed in another order.
+TEST(Engine, StageOneInBFloat16IsTheSameTrainingAndGoesOn) {
+  const TempDir folder;
+  run_ranks({2}, [&](const GroupPtr& group) {
+    const auto run = [&](int stage, std::int64_t from, std::int64_t until) {
+      json settings = config(stage);
+      settings["bf16"] = {{"enabled", true}};
+      settings["gradient_clipping"] = 0;
+      const auto model = new_model();
+      auto engine = initialize(model, model->parameters(), settings, group);
+      if (from > 0) {
+        EXPECT_TRUE(engine.load_checkpoint(folder.path()).has_value());
+        EXPECT_EQ(engine.micro_steps(), from);
+      }
+      while (engine.micro_steps() < until) {
+        const at::Tensor input = micro_batch(group->rank(), engine.micro_steps());
+        engine.backward(loss_of(engine(input).to(at::kFloat), input));
+        engine.step();
+      }
+      if (until == 9) {
+        engine.save_checkpoint(folder.path());
+        engine.wait_for_checkpoint();
+      }
+      return bytes_of(*model);
+    };
+    const std::string expected = run(0, 0, 18);
+    EXPECT_EQ(run(1, 0, 18) == expected, true);
+    run(1, 0, 9);
+    EXPECT_EQ(run(1, 9, 18) == expected, true);
+    EXPECT_EQ(run(0, 9, 18) == expected, true);
+  });
+}
+
 TEST(Engine, TakesAnOptimizerOfOnesOwn) {
   const TempDir folder;
   const std::string path = folder.write(

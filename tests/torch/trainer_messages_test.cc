@@ -34,9 +34,9 @@ TEST(Trainer, SaysWhatIsWrong) {
   EXPECT_THAT(with([](auto& o) { o.precision = "bf16"; }), HasSubstr("expected one of"));
   EXPECT_THAT(with([](auto& o) {
                 o.precision = "bf16-mixed";
-                o.strategy = "zero1";
+                o.strategy = "ddp_step";
               }),
-              HasSubstr("expected strategy \"ddp\" or \"single\""));
+              HasSubstr("expected strategy \"ddp\", \"zero1\" or \"single\""));
   EXPECT_THAT(with([](auto& o) { o.accelerator = "tpu"; }),
               HasSubstr("accelerator \"tpu\": expected one of auto, cpu, cuda, gpu"));
   EXPECT_THAT(with([](auto& o) { o.accumulate_grad_batches = 0; }),

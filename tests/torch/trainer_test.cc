@@ -238,5 +238,18 @@ TEST(Trainer, ComputesInBFloat16AndUpdatesInFull) {
   });
 }
 
+TEST(Trainer, Zero1InMixedPrecisionIsTheSameTraining) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    const auto train = [&group](const char* strategy) {
+      TrainerOptions options = options_for(group, strategy);
+      options.precision = "bf16-mixed";
+      const auto net = std::make_shared<Net>();
+      Trainer(options).fit(net, loader());
+      return bytes_of(*net);
+    };
+    EXPECT_EQ(train("zero1") == train("ddp"), true);
+  });
+}
+
 }  // namespace
 }  // namespace ddp::test

@@ -82,6 +82,10 @@ class DataParallelCore {
   bool wants_outputs() const;
   // The type to which forward converts its inputs, if any.
   std::optional<at::ScalarType> input_type() const { return options_.mixed_precision.param_dtype; }
+  // The type of .grad after backward, where it is not the parameter's.
+  std::optional<at::ScalarType> gradient_type() const {
+    return options_.mixed_precision.type_of_gradients();
+  }
 
   bool will_sync_buffers(bool is_training) const;
   void broadcast_buffers();

@@ -110,8 +110,8 @@ TEST(EngineConfig, AWrongValueIsNamedWithWhatWouldBeRight) {
       HasSubstr("bf16.enabled, fp16.enabled"));
   EXPECT_THAT(
       complaint(
-          R"({"train_batch_size": 4, "bf16": {"enabled": true}, "zero_optimization": {"stage": 1}})"),
-      HasSubstr("zero_optimization.stage: expected 0 with bf16"));
+          R"({"train_batch_size": 4, "fp16": {"enabled": true}, "zero_optimization": {"stage": 1}})"),
+      HasSubstr("zero_optimization.stage: expected 0 with fp16"));
   EXPECT_THAT(complaint(R"({"train_batch_size": 4, "scheduler": {"type": "WarmupDecayLR"}})"),
               HasSubstr("total_num_steps"));
   EXPECT_THAT(

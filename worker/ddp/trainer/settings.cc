@@ -106,10 +106,10 @@ void read_precision(const TrainerOptions& options, Settings& settings) {
   settings.type = precision.type;
   settings.training_type = precision.training_type;
   if (!precision.training_type) return;
-  if (options.strategy != "ddp" && options.strategy != "single") {
+  if (options.strategy == "ddp_step" || options.strategy == "dp") {
     throw std::invalid_argument(
-        fmt::format("Trainer: precision \"{}\" with strategy \"{}\": expected strategy \"ddp\" or "
-                    "\"single\", which compute with copies of the parameters",
+        fmt::format("Trainer: precision \"{}\" with strategy \"{}\": expected strategy \"ddp\", "
+                    "\"zero1\" or \"single\", which compute with copies of the parameters",
                     options.precision, options.strategy));
   }
   settings.replica.ddp.mixed_precision.param_dtype = *precision.training_type;

@@ -26,7 +26,7 @@ struct TrainerOptions {
   // "single":   one process, one device.
   std::string strategy = "ddp";
   // "32-true" (or "32"), "64-true" ("64"), "bf16-true": the type of everything; "bf16-mixed":
-  // forward and backward in bfloat16, with strategy ddp.
+  // forward and backward in bfloat16, with ddp, zero1 and single.
   std::string precision = "32-true";
 
   std::int64_t max_epochs = -1;  // -1: 1000, or as many as max_steps takes.

@@ -55,11 +55,6 @@ void check_model(DataParallelCore& model) {
                     "communication hook {} already",
                     hook->name()));
   }
-  if (model.input_type()) {
-    throw std::invalid_argument(
-        "ZeroRedundancyOptimizer: the model has mixed_precision, which keeps parameters of its "
-        "own; use one of the two");
-  }
   for (std::size_t index = 0; index < reducer.num_parameters(); ++index) {
     const NamedTensor& parameter = reducer.parameter(index);
     if (!parameter.tensor.device().is_cpu()) {
@@ -225,7 +220,9 @@ void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
       const ZeroPartition::Place& place =
           partition.place(index_of.at(part.parameter.unsafeGetTensorImpl()));
       const at::Tensor& buffer = hook->buffer(place.bucket);
-      gradient = flat_part(buffer, {place.offset + part.begin, part.elements});
+      // With mixed precision it may have been averaged in another type than .grad has.
+      gradient = flat_part(buffer, {place.offset + part.begin, part.elements})
+                     .to(model.gradient_type().value_or(part.parameter.scalar_type()));
       continue;
     }
     at::Tensor whole = part.parameter.grad();
@@ -235,8 +232,8 @@ void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
     }
     const at::NoGradGuard no_grad;
     if (whole.layout() != at::kStrided || whole.strides() != part.parameter.strides()) {
-      const at::Tensor packed = at::empty_strided(part.parameter.sizes(), part.parameter.strides(),
-                                                  part.parameter.options());
+      const at::Tensor packed =
+          at::empty_strided(part.parameter.sizes(), part.parameter.strides(), whole.options());
       whole = packed.copy_(whole.detach());
     }
     const auto* begin = static_cast<const std::byte*>(whole.data_ptr()) +

@@ -42,6 +42,10 @@ struct ZeroOptions {
 // Results are bit for bit those of the optimizer without this class, from the first step on: sums
 // are made in the same order, and an element's update does not depend on what is beside it.
 //
+// With the model's mixed_precision all that is updated is of full precision, and divided; what is
+// of low precision lasts for a forward and its backward. (A rank that is alone rounds gradients to
+// reduce_dtype, too, which DistributedDataParallel leaves out, having nothing to reduce.)
+//
 // After backward this rank's part of every .grad is the average; the rest holds what this rank
 // alone has computed. So look at gradients through clip_grad_norm_() and the optimizer's own
 // parameters. Gradients accumulate under no_sync(), as many backwards as wanted, and one after it.
@@ -57,8 +61,8 @@ class ZeroRedundancyOptimizer {
  public:
   // Throws std::invalid_argument, naming the parameter: one that the model does not train, lies on
   // another device than the CPU, or has sparse or delayed gradients; for an optimizer that has
-  // stepped or is LBFGS; for mixed precision. std::logic_error if the model has a communication
-  // hook or has been through a backward. Local.
+  // stepped or is LBFGS. std::logic_error if the model has a communication hook or has been through
+  // a backward. Local.
   template <typename M>
   ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DistributedDataParallel<M>& model,
                           const ZeroOptions& options = {})
