@@ -173,7 +173,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.file = program.c_str();
   child.argv = argv.data();
   child.envp = envp.data();
-  child.stdin_fd = null.get();
+  child.stdin_fd = request.stdin_fd >= 0 ? request.stdin_fd : null.get();
   child.stdout_fd = request.stdout_fd;
   child.stderr_fd = request.stderr_fd;
   child.inherited = request.inherited_fds.data();

@@ -14,6 +14,7 @@ struct SpawnRequest {
   std::vector<std::string>
       command;  // argv; command[0] is looked up in PATH as execvp does. Not empty.
   std::vector<std::string> environment;  // NAME=value, the whole of it.
+  int stdin_fd = -1;                     // -1: /dev/null.
   int stdout_fd = 1;
   int stderr_fd = 2;
   std::vector<int> inherited_fds;  // Stay open in the child under the same number.
@@ -31,8 +32,8 @@ struct SpawnedProcess {
   UniqueFd pidfd;  // Readable when it has ended; reap it with waitid(P_PIDFD).
 };
 
-// Starts a program in a session of its own, with /dev/null as standard input, default signal
-// handlers, no signal blocked and no descriptor but those named. Unless it is detached it is killed
+// Starts a program in a session of its own, with default signal handlers, no signal blocked and no
+// descriptor but those named. Unless it is detached it is killed
 // (SIGKILL) when the calling thread ends, so call from a thread that lives as long as the process:
 // the main thread.
 // Returns when the program runs or could not be started:

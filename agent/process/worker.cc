@@ -142,6 +142,8 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   SpawnRequest request;
   request.command = context_.spec.command;
   request.environment = std::move(environment);
+  // As under torchrun: what is piped into ddp-run, or its terminal, is there for whoever reads it.
+  request.stdin_fd = STDIN_FILENO;
   request.stdout_fd = pipes.out_write.get();
   request.stderr_fd = pipes.err_write.get();
   request.inherited_fds = std::move(inherited);

@@ -129,6 +129,7 @@ class TaskSession {
     SpawnRequest request;
     request.command = order.command;
     request.environment = order.environment;
+    request.stdin_fd = STDIN_FILENO;
     request.stdout_fd = descriptors[0].get();
     request.stderr_fd = descriptors[1].get();
     request.inherited_fds = {wire::kTaskControlFd, wire::kTaskMemoryFd};

@@ -134,6 +134,19 @@ TEST_F(DdpRunOutput, APipeGetsEverythingToo) {
   }
 }
 
+TEST_F(DdpRunOutput, WorkersReadWhatIsPipedIntoDdpRun) {
+  // As one would run a filter, also after a failure: what is read is read.
+  Process& job = start_shell("printf 'one\ntwo\nthree\n' | \"$0\" \"$@\"",
+                             {"--max-restarts", "1", "--no-python", "sh", "-c",
+                              "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then read line; echo "
+                              "\"first $line\"; exit 1; fi; cat"});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "first one\ntwo\nthree\n");
+  // Nobody's input is the end of the file, and no error.
+  Process& without = start_shell("exec \"$0\" \"$@\" <&-", {"--no-python", "cat"});
+  EXPECT_EQ(without.wait(), 0) << without.err();
+}
+
 TEST_F(DdpRunOutput, RedirectsGoToFilesAndTeesToBoth) {
   const Finished job =
       run_job({"--nproc-per-node", "12", "--rdzv-id", "j", "--log-dir", "logs", "-r", "3", "--tee",
