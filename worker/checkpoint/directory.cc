@@ -70,7 +70,12 @@ Result<void> Directory::prepare(std::vector<std::string>* complaints, Leftovers 
   }
   const std::string probe =
       join_path(path_, std::string(kTemporaryPrefix) + std::string(kProbeName));
-  if (auto written = write_durably(*files_, probe, "probe\n"); !written) {
+  auto written = write_durably(*files_, probe, "probe\n");
+  if (!written && written.error().code == Errc::kExists) {  // Of one who was killed here.
+    if (auto removed = files_->remove_file(probe); !removed) return removed;
+    written = write_durably(*files_, probe, "probe\n");
+  }
+  if (!written) {
     if (written.error().code != Errc::kExists) (void)files_->remove_file(probe);
     return written;
   }
@@ -79,8 +84,11 @@ Result<void> Directory::prepare(std::vector<std::string>* complaints, Leftovers 
 
 Result<void> Directory::remove_leftover(const std::string& name) {
   const std::string path = join_path(path_, name);
-  // It is a folder, a link or a probe.
-  return files_->list(path) ? remove_tree(*files_, path) : files_->remove_file(path);
+  // It is a folder, a link or a probe; or gone, by somebody else who removes.
+  if (files_->list(path)) return remove_tree(*files_, path);
+  auto removed = files_->remove_file(path);
+  if (!removed && removed.error().code == Errc::kNotFound) return {};
+  return removed;
 }
 
 std::string Directory::temporary_path(std::int64_t step, std::string_view unique) const {

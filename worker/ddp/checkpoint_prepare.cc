@@ -49,7 +49,10 @@ Result<void> Checkpointer::Impl::take_lock() {
         warnings.push_back(*locked);
       }
     }
-    const bool again = !taken && taken.error().code == Errc::kTimeout && Clock::now() < deadline;
+    // Between two rounds nobody may have had the lock, and another program have taken it (`prune`).
+    const bool passing = !taken && (taken.error().code == Errc::kTimeout ||
+                                    (taken.error().code == Errc::kExists && group->round() > 0));
+    const bool again = passing && Clock::now() < deadline;
     if (!root_says(*group, again)) return agree(*group, taken, kTag);
   }
 }

@@ -90,6 +90,11 @@ class CheckpointWriter::Impl {
     if (!save.result) image_ = {};
   }
 
+  // The agent must not take this process for hung.
+  void still_waits() {
+    if (channel_ != nullptr) channel_->still_waits();
+  }
+
   ControlChannel* channel_;
   std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
   checkpoint::SnapshotMemory image_;
@@ -127,6 +132,7 @@ CheckpointWriter::~CheckpointWriter() = default;
 bool CheckpointWriter::busy() const { return impl_->under_way_ > 0; }
 
 void CheckpointWriter::wait_for(std::chrono::milliseconds limit) {
+  impl_->still_waits();
   Impl::Ends& ends = *impl_->ends_;
   std::unique_lock lock(ends.mutex);
   ends.changed.wait_for(lock, limit, [&ends] { return !ends.finished.empty(); });
@@ -168,6 +174,7 @@ Result<std::string> CheckpointWriter::lock(const std::string& directory, const s
                                            std::chrono::milliseconds wait) {
   if (holds(directory)) return std::string();
   unlock();
+  impl_->still_waits();
   auto lock = checkpoint::DirectoryLock::acquire(directory, job_id, wait);
   if (!lock) return lock.error();
   impl_->lock_ = std::move(*lock);

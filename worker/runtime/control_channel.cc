@@ -42,6 +42,7 @@ class NoChannel final : public ControlChannel {
   bool connected() const override { return false; }
   void progress(std::int64_t /*step*/, double /*loss*/, double /*samples_per_second*/) override {}
   void progress(std::int64_t /*step*/) override {}
+  void still_waits() override {}
   void error(const std::string& message, bool /*secondary*/) override { write_error_file(message); }
   void parked(Round /*round*/, std::int64_t /*step*/) override {}
   void committed(Round /*round*/, std::int64_t /*step*/) override {}
@@ -97,6 +98,16 @@ class SocketChannel final : public ControlChannel {
       const std::lock_guard lock(mutex_);
       told_.step = step;
       if (!progress_is_due()) return;
+      progress = told_;
+    }
+    post(progress);
+  }
+
+  void still_waits() override {
+    wire::Progress progress;
+    {
+      const std::lock_guard lock(mutex_);
+      if (told_.step < 0 || !progress_is_due()) return;
       progress = told_;
     }
     post(progress);

@@ -68,6 +68,9 @@ class ControlChannel {
   virtual void progress(std::int64_t step, double loss, double samples_per_second) = 0;
   // The same with the loss and the rate that progress() was told last.
   virtual void progress(std::int64_t step) = 0;
+  // For who waits, perhaps for long, for something that goes on elsewhere, such as a slow disk:
+  // says the last progress again, so that it is not taken for hung. Nothing before the first.
+  virtual void still_waits() = 0;
   // Call before ending badly. secondary: the cause lies with another rank.
   virtual void error(const std::string& message, bool secondary) = 0;
   // The process has left the round and waits for the next one. step: of its last commit, -1: none.

@@ -140,7 +140,10 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
 bool TrainingCheckpoint::resume(bool load) {
   const std::string flag = fmt::format("--checkpoint-dir {}: ", parts_.options.checkpoint_dir);
   if (const auto prepared = checkpointer_.prepare(); !prepared) {
-    throw Failure(kExitCheckpointUnwritable, flag + prepared.error().message);
+    // What was there before may be there again (a full disk, a passing user of the folder).
+    const bool has_trained = parts_.group->round() > 0;
+    throw Failure(has_trained ? kExitCheckpointFailed : kExitCheckpointUnwritable,
+                  flag + prepared.error().message);
   }
   if (!load) return false;
   LoadOptions loading;

@@ -99,6 +99,14 @@ TEST_F(DirectoryTest, PrepareRemovesLeftoversAndNothingElse) {
   EXPECT_THAT(files_.names("run/ckpt"), ElementsAre("latest", "notes.txt", "step-0000000005"));
 }
 
+// Also while a save of this job may be under way.
+TEST_F(DirectoryTest, PrepareGoesOnFromAProbeThatWasKilled) {
+  ASSERT_TRUE(write_durably(files_, "run/ckpt/.tmp-probe", "pro"));
+  auto temporary = directory_.begin(6, "alive");
+  ASSERT_TRUE(directory_.prepare(nullptr, Directory::Leftovers::kKeep));
+  EXPECT_THAT(files_.names("run/ckpt"), ElementsAre(".tmp-step-0000000006-alive"));
+}
+
 TEST_F(DirectoryTest, PrepareFailsWhereAProbeCannotBeWritten) {
   for (std::size_t operation = 0; operation < 5; ++operation) {
     MemoryFileSystem files;

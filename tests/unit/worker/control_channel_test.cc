@@ -148,6 +148,21 @@ TEST(ControlChannel, SaysHelloThenWhatItIsTold) {
   EXPECT_TRUE(error.secondary);
 }
 
+TEST(ControlChannel, WhoWaitsSaysTheLastProgressAgain) {
+  Agent agent;
+  const auto channel = ControlChannel::from_environment({});
+  agent.receive();
+  channel->still_waits();  // Before the first there is nothing to say.
+  channel->progress(12, 0.25, 100);
+  EXPECT_EQ(std::get<wire::Progress>(agent.receive()).step, 12);
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));  // sleep: ten messages a second
+  channel->still_waits();
+  const auto again = std::get<wire::Progress>(agent.receive());
+  EXPECT_EQ(again.step, 12);
+  EXPECT_EQ(again.loss, 0.25);
+  EXPECT_EQ(again.samples_per_second, 100);
+}
+
 TEST(ControlChannel, ProgressIsThinnedOut) {
   Agent agent;
   const auto channel = ControlChannel::from_environment({});
