@@ -189,10 +189,8 @@ TEST(Trainer, StopsEarly) {
     std::string reason;
   };
   for (const Case& each : std::vector<Case>{
-           {{.monitor = "score", .patience = 1},
-            {3, 2, 4, 2.5, 1},
-            4,
-            "has not been better than 2"},
+           {{.monitor = "score", .patience = 1}, {3, 2, 4, 2.5, 1}, 3, "not been better than 2"},
+           {{.monitor = "score", .patience = 2}, {3, 2, 4, 1, 5, 6}, 6, "not been better than 1"},
            {{.monitor = "score", .mode = "max", .patience = 0}, {1, 2, 2}, 3, "not been better"},
            {{.monitor = "score", .min_delta = 0.5, .patience = 0}, {3, 2.6}, 2, "not been better"},
            {{.monitor = "score"}, {3, kNan}, 2, "score is nan"},

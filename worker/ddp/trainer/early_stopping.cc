@@ -32,7 +32,7 @@ std::string EarlyStopping::look(double value) {
     wait_ = 0;
     return {};
   }
-  if (++wait_ <= options_.patience) return {};
+  if (++wait_ < options_.patience) return {};
   return fmt::format("{} has not been better than {} {} times", name, *monitor().best(), wait_);
 }
 

@@ -12,7 +12,7 @@ struct EarlyStoppingOptions {
   std::string monitor = {};
   std::string mode = "min";   // Or "max".
   double min_delta = 0;       // Smaller improvements are none.
-  std::int64_t patience = 3;  // Validations without an improvement that are borne.
+  std::int64_t patience = 3;  // Validations without an improvement after which it stops (0: as 1).
   bool check_finite = true;   // Stops at once when the value is infinite or no number.
   std::optional<double> stopping_threshold = {};    // Stops as soon as it is better than that,
   std::optional<double> divergence_threshold = {};  // or worse than that.

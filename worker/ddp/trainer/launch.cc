@@ -34,18 +34,18 @@ std::vector<std::string> own_command() {
 }  // namespace
 
 void launch(const LaunchPlan& plan) {
-  if (plan.start_workers == 0) return;
+  if (plan.start == LaunchPlan::Start::kNothing) return;
   std::vector<std::string> command =
-      launch_command(own_program("ddp-run", "DDP_RUN"), plan.start_workers, own_command());
+      launch_command(own_program("ddp-run", "DDP_RUN"), plan, own_command());
   std::vector<char*> argv;
   for (std::string& argument : command) argv.push_back(argument.data());
   argv.push_back(nullptr);
   std::fflush(nullptr);  // What was printed is this process's, which is about to be another one.
   ::execvp(argv[0], argv.data());
   throw std::runtime_error(fmt::format(
-      "Trainer: {} workers are wanted, and {} cannot be started: {}; put it into PATH or "
+      "Trainer: several workers are wanted, and {} cannot be started: {}; put it into PATH or "
       "name it in DDP_RUN",
-      plan.start_workers, command[0], std::generic_category().message(errno)));
+      command[0], std::generic_category().message(errno)));
 }
 
 }  // namespace ddp::trainer

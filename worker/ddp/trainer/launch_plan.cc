@@ -1,5 +1,6 @@
 #include "worker/ddp/trainer/launch_plan.h"
 
+#include <algorithm>
 #include <charconv>
 #include <stdexcept>
 #include <system_error>
@@ -32,10 +33,40 @@ int number_or(const Lookup& lookup, const char* name, int otherwise) {
   return error == std::errc() && end == text.data() + text.size() && value > 0 ? value : otherwise;
 }
 
+// What srun has started, if it has started this process.
+struct Tasks {
+  int all = 0;  // 0: none.
+  int nodes = 1;
+};
+
+Tasks tasks_of(const Lookup& lookup) {
+  if (!lookup("SLURM_STEP_ID") || !lookup("SLURM_PROCID")) return {};
+  return {number_or(lookup, "SLURM_STEP_NUM_TASKS", 0),
+          number_or(lookup, "SLURM_STEP_NUM_NODES", 1)};
+}
+
+LaunchPlan plan_alone(const WantedWorkers& wanted, const Lookup& lookup) {
+  using Start = LaunchPlan::Start;
+  const Tasks tasks = tasks_of(lookup);
+  // One task on a node starts that node's workers; several are the workers.
+  const int workers = tasks.all > tasks.nodes || wanted.devices < 2 ? 0 : wanted.devices;
+  if (tasks.all > 1) return {Start::kStep, workers, wanted.max_restarts};
+  if (wanted.num_nodes > 1) {
+    refuse(
+        fmt::format("num_nodes {}: this process was started alone, and a program can start "
+                    "itself on its own node only; start it {}",
+                    wanted.num_nodes, how_to_start(wanted)));
+  }
+  if (workers == 0) return {};
+  return {tasks.all > 0 ? Start::kStep : Start::kWorkers, workers, wanted.max_restarts};
+}
+
 }  // namespace
 
 LaunchPlan plan_launch(const WantedWorkers& wanted, const Lookup& lookup) {
-  const int world = number_or(lookup, "WORLD_SIZE", 1);
+  const bool is_alone = !lookup("WORLD_SIZE") && !lookup("DDP_STANDBY");
+  const int world =
+      is_alone ? std::max(tasks_of(lookup).all, 1) : number_or(lookup, "WORLD_SIZE", 1);
   if (wanted.one_process) {
     if (world == 1) return {};
     refuse(
@@ -43,15 +74,7 @@ LaunchPlan plan_launch(const WantedWorkers& wanted, const Lookup& lookup) {
                     "program alone, or take strategy \"ddp\"",
                     wanted.strategy, world));
   }
-  if (!lookup("WORLD_SIZE") && !lookup("DDP_STANDBY")) {
-    if (wanted.num_nodes > 1) {
-      refuse(
-          fmt::format("num_nodes {}: this process was started alone, and a program can start "
-                      "itself on its own node only; start it {}",
-                      wanted.num_nodes, how_to_start(wanted)));
-    }
-    return {.start_workers = wanted.devices > 1 ? wanted.devices : 0};
-  }
+  if (is_alone) return plan_alone(wanted, lookup);
   const int local = number_or(lookup, "LOCAL_WORLD_SIZE", wanted.devices);
   if (wanted.devices > 0 && wanted.devices != local) {
     refuse(
@@ -69,10 +92,14 @@ LaunchPlan plan_launch(const WantedWorkers& wanted, const Lookup& lookup) {
   return {};
 }
 
-std::vector<std::string> launch_command(const std::string& launcher, int workers,
+std::vector<std::string> launch_command(const std::string& launcher, const LaunchPlan& plan,
                                         const std::vector<std::string>& program) {
-  std::vector<std::string> command = {
-      launcher, "--standalone", "--nproc-per-node", std::to_string(workers), "--no-python", "--"};
+  std::vector<std::string> command = {launcher};
+  if (plan.start == LaunchPlan::Start::kWorkers) command.emplace_back("--standalone");
+  if (plan.workers > 0)
+    command.insert(command.end(), {"--nproc-per-node", std::to_string(plan.workers)});
+  command.insert(command.end(),
+                 {"--max-restarts", std::to_string(plan.max_restarts), "--no-python", "--"});
   command.insert(command.end(), program.begin(), program.end());
   return command;
 }

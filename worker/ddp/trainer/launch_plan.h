@@ -13,20 +13,28 @@ struct WantedWorkers {
   int num_nodes = 0;  // 0: any.
   bool one_process = false;
   std::string strategy;
+  int max_restarts = 0;
 };
 
 // What to do about it.
 struct LaunchPlan {
-  // Not 0: this process was started alone, and has to start itself under ddp-run with so many.
-  int start_workers = 0;
+  enum class Start {
+    kNothing,
+    kWorkers,  // This process was started alone: it starts itself under ddp-run.
+    kStep,     // It is a task of srun: ddp-run makes one job of all tasks.
+  };
+  Start start = Start::kNothing;
+  int workers = 0;  // On this node; 0: those that srun has started.
+  int max_restarts = 0;
 };
 
 // Compares what is wanted with what `lookup` (the environment) says the launcher has started.
 // Throws std::invalid_argument, which says what to type, where they do not fit.
 LaunchPlan plan_launch(const WantedWorkers& wanted, const Lookup& lookup);
 
-// The command for it: of this program with its arguments, by `launcher`.
-std::vector<std::string> launch_command(const std::string& launcher, int workers,
+// The command for it, if something is to be started: of this program with its arguments, by
+// `launcher`.
+std::vector<std::string> launch_command(const std::string& launcher, const LaunchPlan& plan,
                                         const std::vector<std::string>& program);
 
 }  // namespace ddp::trainer

@@ -76,7 +76,8 @@ void read_strategy(const TrainerOptions& options, Settings& settings) {
   settings.replica.comm_hook = options.comm_hook;
   settings.replica.ddp.gradient_as_bucket_view = true;
   settings.data_parallel = strategy.data_parallel;
-  settings.workers = {options.devices, options.num_nodes, strategy.one_process, options.strategy};
+  settings.workers = {options.devices, options.num_nodes, strategy.one_process, options.strategy,
+                      options.max_restarts};
   if (strategy.one_process && !strategy.data_parallel && options.devices > 1) {
     throw std::invalid_argument(
         fmt::format("Trainer: strategy \"single\" with devices {}: expected one; strategy \"ddp\" "

@@ -19,6 +19,9 @@ struct TrainerOptions {
   // program that was started alone and asks for more starts itself under ddp-run.
   int devices = 0;
   int num_nodes = 0;  // 0: as many as the launcher has.
+  // Of a job that the program has started itself, as above or as tasks of srun: how often it goes
+  // on, from default_root_dir, after workers were lost.
+  int max_restarts = 3;
   // "ddp":      gradients are averaged during backward.
   // "ddp_step": at the optimizer's step.
   // "zero1":    as ddp; each rank keeps and updates a part of the optimizer's state.
