@@ -13,6 +13,7 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/sync_batch_norm_layer.h"
 
 namespace ddp::test {
 namespace {
@@ -131,6 +132,59 @@ TEST(SyncBatchNorm, ARankMayHaveNoSamples) {
     if (group->rank() == 0) {
       EXPECT_TRUE(torch::allclose(output, expected, 1e-5, 1e-5));
     }
+  });
+}
+
+// One row on each rank, which has no statistics of its own.
+TEST(SyncBatchNorm, TheLayerTakesOneValuePerChannel) {
+  for (const c10::optional<double> momentum :
+       {c10::optional<double>(0.1), c10::optional<double>()}) {
+    const auto options = torch::nn::BatchNormOptions(4).momentum(momentum);
+    const at::Tensor joint = random_tensor({3, 4}, 1).to(at::kDouble) * 3 + 1;
+    torch::nn::BatchNorm1d one(options);
+    fill(*one, 4);
+    one->to(at::kDouble);
+    const at::Tensor expected_input = joint.clone().requires_grad_();
+    one->forward(joint * 2);
+    const at::Tensor expected = one->forward(expected_input);
+    expected.pow(3).sum().backward();
+    one->eval();
+    const at::Tensor evaluated = one->forward(joint);
+    run_ranks({3}, [&](const GroupPtr& group) {
+      SyncBatchNorm layer(options, group);
+      fill(*layer, 4);
+      layer->to(at::kDouble);
+      const at::Tensor input = joint.narrow(0, group->rank(), 1).clone().requires_grad_();
+      layer->forward(input.detach() * 2);
+      const at::Tensor output = layer->forward(input);
+      output.pow(3).sum().backward();
+      EXPECT_TRUE(torch::allclose(output, expected.narrow(0, group->rank(), 1), 1e-12, 1e-12));
+      EXPECT_TRUE(torch::allclose(input.grad(), expected_input.grad().narrow(0, group->rank(), 1),
+                                  1e-9, 1e-9));
+      EXPECT_TRUE(torch::allclose(layer->running_var, one->running_var, 1e-12, 1e-12));
+      EXPECT_TRUE(torch::allclose(layer->running_mean, one->running_mean, 1e-12, 1e-12));
+      EXPECT_EQ(layer->num_batches_tracked.item<std::int64_t>(), 2);
+      layer->eval();
+      EXPECT_TRUE(torch::allclose(layer->forward(joint), evaluated, 1e-12, 1e-12));
+      EXPECT_THAT(error_of([&] {
+                    layer->forward(torch::ones({2, 3}, at::kDouble));
+                  }),
+                  HasSubstr("the input is [2, 3], expected [N, 4, ...]"));
+    });
+  }
+}
+
+// A checkpoint of the one is the other's.
+TEST(SyncBatchNorm, TheLayerHasTheNamesOfLibTorchs) {
+  run_ranks({1}, [](const GroupPtr& group) {
+    SyncBatchNorm layer(torch::nn::BatchNormOptions(4), group);
+    const torch::nn::BatchNorm2d other(4);
+    EXPECT_EQ(layer->named_parameters().keys(), other->named_parameters().keys());
+    EXPECT_EQ(layer->named_buffers().keys(), other->named_buffers().keys());
+    // Without a group it is an ordinary one.
+    SyncBatchNorm alone(torch::nn::BatchNormOptions(4), nullptr);
+    const at::Tensor input = random_tensor({5, 4, 2, 2}, 1);
+    EXPECT_TRUE(same_bytes(alone->forward(input), torch::nn::BatchNorm2d(4)->forward(input)));
   });
 }
 

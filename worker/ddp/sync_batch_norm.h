@@ -31,10 +31,12 @@ namespace ddp {
 //
 // Every training forward is collective then, one exchange of 2 * channels + 1 numbers for each
 // layer, and every backward another. So all ranks run the same layers in the same order; a rank may
-// have fewer samples, or none. Not in the scope of DistributedDataParallel::join, whose ranks
-// without input do not run forward. Sums are in double precision and in rank order, so all ranks
-// normalize with the same bits. Gradients of weight and bias are the rank's own, which
-// DistributedDataParallel averages as any other.
+// have fewer samples, or none; but a batch that gives a rank one value per channel is refused by
+// the layers themselves, before the operation ("Expected more than 1 value per channel"): for such,
+// give the model ddp::SyncBatchNorm layers (worker/ddp/sync_batch_norm_layer.h). Not in the scope
+// of DistributedDataParallel::join, whose ranks without input do not run forward. Sums are in
+// double precision and in rank order, so all ranks normalize with the same bits. Gradients of
+// weight and bias are the rank's own, which DistributedDataParallel averages as any other.
 //
 // Throws std::invalid_argument, naming the layer, for one that has neither weight nor running
 // statistics. Forward and backward throw CollectiveError. Any thread converts, one at a time.

@@ -31,6 +31,7 @@
 #include "worker/ddp/optimizer_in_backward.h"
 #include "worker/ddp/run_elastic.h"
 #include "worker/ddp/sync_batch_norm.h"
+#include "worker/ddp/sync_batch_norm_layer.h"
 #include "worker/ddp/tensor_collectives.h"
 #include "worker/ddp/trainer/early_stopping.h"
 #include "worker/ddp/trainer/learning_rate_monitor.h"
