@@ -11,7 +11,7 @@ constexpr Duration kInterval{2'000};
 // The C library counts its free pieces one by one, millions of them in tens of milliseconds. So
 // much longer than a look took, none follows.
 constexpr int kPause = 1'000;
-constexpr std::size_t kWorthwhileBytes = 2u << 20;
+constexpr std::size_t kWorthwhileBytes = 1u << 20;
 // Larger pieces go back to the system at once. Without a limit set, glibc raises it to the largest
 // piece that it has seen, and puts what is smaller where it cannot be given back.
 constexpr int kLargePiece = 1 << 20;

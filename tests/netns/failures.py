@@ -183,7 +183,7 @@ def node_killed(cluster):
     cluster.nodes[node].processes()
     cluster.nodes[node].process.kill()
     cluster.nodes[node].process.wait()
-    jobs.wait_until(lambda: not cluster.nodes[node].alive(), 5, f"what ddp-run of node {node} left behind")
+    jobs.wait_until(lambda: not cluster.nodes[node].left_behind(), 5, f"what ddp-run of node {node} left behind")
     cluster.replace(node)
 
 
@@ -192,7 +192,7 @@ def host_killed(cluster):
     cluster.nodes[0].processes()
     cluster.nodes[0].process.kill()
     cluster.nodes[0].process.wait()
-    jobs.wait_until(lambda: not cluster.nodes[0].alive(), 5, "what ddp-run of node 0 left behind")
+    jobs.wait_until(lambda: not cluster.nodes[0].left_behind(), 5, "what ddp-run of node 0 left behind")
     cluster.replace(0)
 
 

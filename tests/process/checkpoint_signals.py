@@ -18,7 +18,7 @@ import jobs
 
 BIN, TRAINER_WORKER = Path(sys.argv[1]), sys.argv[2]
 LIMIT_S = 60
-TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "4000", "--test-samples", "100", "--epochs", "2",
+TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "4000", "--test-samples", "100", "--epochs", "5",
             "--batch-size", "4", "--dropout", "0.2", "--momentum", "0.9", "--threads", "1", "--log-every", "1"]
 
 
@@ -50,7 +50,7 @@ class Trainer:
 
     def command(self, summary, checkpoints):
         more = [] if checkpoints is None else [str(checkpoints), "0"]
-        return [TRAINER_WORKER, "ddp", "3", "2", "0.01", "0.5", str(summary), *more]
+        return [TRAINER_WORKER, "ddp", "6", "2", "0.01", "0.5", str(summary), *more]
 
     def saved_in(self, checkpoints):
         return checkpoints / "checkpoints"
@@ -103,7 +103,7 @@ class Comparison:
             stopped = re.search(self.program.complete, log)
             check(stopped, f"nobody said that a checkpoint is complete:\n{log[-3000:]}")
             check(steps_of(saved)[-1] == int(stopped[1]) > second, f"{steps_of(saved)}, but stopped after {stopped[1]}")
-            check(not node.alive(), "processes are left")
+            jobs.wait_until(lambda: not node.alive(), LIMIT_S, "processes left behind")
             return first, second, int(stopped[1])
         finally:
             if node.process.poll() is None:

@@ -90,8 +90,8 @@ TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsNodeEndsLast) {
 
 // All ranks stand still when one hangs; those that wait for it are not at fault.
 TEST_F(DdpRunFlight, AHungRankIsTheCauseAndNotThoseThatWaitForIt) {
-  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--progress-timeout", "0.3",
-                        kWorker, "hang"});
+  Process& job = start(
+      {"--nproc-per-node", "3", "--max-restarts", "1", "--progress-timeout", "2", kWorker, "hang"});
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(), ContainsRegex("round 1: rank 1 on " + host() +
                                        " failed: signal 9 \\(SIGKILL\\): no progress for "));

@@ -178,6 +178,7 @@ TEST_F(DdpRunSsh, AHostThatIsLostCanBeDoneWithout) {
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(),
               AllOf(HasSubstr("host hostb was lost"), HasSubstr("going on with 1 of 2")));
+  EXPECT_TRUE(is_gone(kOthersLimit));
 }
 
 // ---- other launch agents ----

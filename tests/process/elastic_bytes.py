@@ -60,15 +60,16 @@ def train(folder, recipe, commit_every, kills, random_source):
                                stdout=out, stderr=subprocess.STDOUT)
     deadline = time.monotonic() + LIMIT_S
     try:
-        seen = 0
+        # A line of the step before a kill may come after it.
+        seen, goes_on = 0, r"step \d+/"
         for _ in range(kills):
-            while not re.search(r"step \d+/", log.read_text()[seen:]):
+            while not re.search(goes_on, log.read_text()[seen:]):
                 if job.poll() is not None or time.monotonic() > deadline:
                     sys.exit(f"{recipe}: no step:\n{log.read_text()}")
                 time.sleep(0.01)  # sleep: until it has made a step
             time.sleep(random_source.uniform(0, 0.2))  # sleep: until a random moment
             alive = workers(job.pid)
-            seen = len(log.read_text())
+            seen, goes_on = len(log.read_text()), r"(?s)workers go on after step \d+.*?step \d+/"
             if alive:
                 os.kill(random_source.choice(alive), signal.SIGKILL)
         status = job.wait(timeout=LIMIT_S)

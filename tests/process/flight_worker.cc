@@ -17,9 +17,7 @@
 //
 //   flight_worker skip    rank 1 never issues the third operation, and waits
 //   flight_worker stop    rank 1 stops itself (SIGSTOP) in the first round, before the third
-//   flight_worker cause   rank 1 fails by itself and needs 300 ms to exit, with status 68; the
-//   others
-//                         exit at once
+//   flight_worker cause   rank 1 fails by itself and exits 300 ms after all others, with status 68
 //   flight_worker recv    rank 1 waits for a message with a tag that rank 0 does not send
 //   flight_worker hang    all report a step; then rank 1 hangs and the others wait for it
 //
@@ -44,18 +42,33 @@ void wait_for_message(ddp::ProcessGroup& group) {
   for (;;) ::pause();
 }
 
+std::string pid_file(int rank, int restarts) {
+  return std::string(std::getenv("OUT")) + "/pid." + std::to_string(rank) + "." +
+         std::to_string(restarts);
+}
+
+// Until its agent has seen its end.
+void wait_until_gone(int rank) {
+  pid_t pid = 0;
+  std::ifstream(pid_file(rank, 0)) >> pid;
+  while (pid > 0 && ::kill(pid, 0) == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // sleep: the end cannot be awaited
+  }
+}
+
 // As a program that meets an error: the others learn of it before this process has ended.
 [[noreturn]] void fail(ddp::ProcessGroup& group) {
   group.abort("rank 1 cannot go on");
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (rank != group.rank()) wait_until_gone(rank);
+  }
   std::this_thread::sleep_for(std::chrono::milliseconds(300));  // sleep: a slow way to end
   std::_Exit(ddp::kExitCheckpointUnwritable);
 }
 
 void run(const std::string& how, int restarts) {
   const auto group = ddp::ProcessGroup::from_environment();
-  std::ofstream(std::string(std::getenv("OUT")) + "/pid." + std::to_string(group->rank()) + "." +
-                std::to_string(restarts))
-      << ::getpid() << std::endl;
+  std::ofstream(pid_file(group->rank(), restarts)) << ::getpid() << std::endl;
   std::vector<float> values(1'000, 1.0F);
   const Buffer buffer{values.data(), values.size(), DType::kF32};
   group->broadcast(buffer, 0)->wait();

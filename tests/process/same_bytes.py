@@ -130,7 +130,7 @@ def kill_one(job, kind, draw):
         node.processes()
         os.kill(node.process.pid, signal.SIGKILL)
         node.process.wait()
-        jobs.wait_until(lambda: not node.alive(), 2, f"what ddp-run of node {index} left behind")
+        jobs.wait_until(lambda: not node.left_behind(), 2, f"what ddp-run of node {index} left behind")
         job.replace(index)
         return f"ddp-run of node {index}"
     pids = node.workers() if kind == "worker" else node.agents()

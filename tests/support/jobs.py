@@ -60,6 +60,9 @@ def identity(pid):
     return None if fields[0] in "ZX" else fields[19]
 
 
+WRITER = "ddp-checkpoint"
+
+
 class Node:
     """One ddp-run with everything it starts."""
 
@@ -84,11 +87,15 @@ class Node:
 
     def workers(self):
         return [child for agent in self.agents() for child in children(agent)
-                if program_of(child) not in ("", "ddp-agent")]
+                if program_of(child) not in ("", "ddp-agent", WRITER)]
 
     def alive(self):
         """Of the processes ever seen in this node, those that still run."""
         return [pid for pid, born in self.seen.items() if identity(pid) == born]
+
+    def left_behind(self):
+        """Those that still run though ddp-run was killed. Writers of checkpoints finish what they have begun."""
+        return [pid for pid in self.alive() if program_of(pid) != WRITER]
 
     def wait(self, limit_s):
         try:

@@ -102,7 +102,7 @@ TEST_F(DdpRunEtcd, TheCoordinatorsDdpRunLeaves) {
   DDP_NEEDS_ETCD();
   EtcdCluster etcd(1);
   ASSERT_TRUE(etcd.wait_until_ready());
-  const Arguments flags = node(etcd, "2:3", {"--last-call", "3", script()});
+  const Arguments flags = node(etcd, "2:3", {"--last-call", "10", script()});
   Process& coordinator = start(flags);
   ASSERT_TRUE(wait_until([&] { return has_leader(etcd); }));
   Process& second = start(flags);
