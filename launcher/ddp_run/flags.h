@@ -105,6 +105,9 @@ struct Options {
   // This process is a task of srun. What no flag says about nodes, workers and where they meet
   // follows from it.
   std::optional<slurm::Step> step;
+  // Flags name an endpoint and more nodes than the step has, so the others are in steps of their
+  // own. The step says nothing about the job's nodes and their ranks then.
+  bool step_is_part = false;
   std::vector<int> step_ports;  // Where its rendezvous may listen; only without an endpoint.
   bool requeue = true;
   std::int64_t requeue_before_ms =

@@ -11,13 +11,20 @@ bool names_an_endpoint(const FlagReader& reader) {
   return reader.has("rdzv-endpoint") || reader.has("master-addr");
 }
 
+// Where a script starts an srun for each node, no step knows the others: flags say which node this
+// is and where all of them meet.
+bool is_part_of_job(const FlagReader& reader, const Options& options, const slurm::Step& step) {
+  return names_an_endpoint(reader) && reader.has("nnodes") && options.max_nodes > step.num_nodes();
+}
+
 void take_nodes(FlagReader& reader, Options& options, const slurm::Step& step) {
   const GivenFlag* given = reader.find("nnodes");
   if (given == nullptr) {
     options.min_nodes = options.max_nodes = step.num_nodes();
   } else if (options.min_nodes > step.num_nodes()) {
     reader.wrong(given->shown,
-                 "the SLURM step has {} nodes; leave the flag out, or ask srun for more (-N {})",
+                 "the SLURM step has {} nodes; leave the flag out, or ask srun for more (-N {}); "
+                 "nodes of several steps meet where --rdzv-endpoint says",
                  step.num_nodes(), options.min_nodes);
   }
   // Further nodes are spares and have no rank.
@@ -56,7 +63,7 @@ void take_workers(FlagReader& reader, Options& options, const slurm::Step& step)
 }
 
 void take_rendezvous(FlagReader& reader, Options& options, const slurm::Step& step) {
-  options.job_id = step.run_id();
+  options.job_id = options.step_is_part ? step.shared_run_id() : step.run_id();
   const GivenFlag* backend = reader.find("rdzv-backend");
   const bool etcd = backend != nullptr && backend->value.starts_with("etcd");
   if (names_an_endpoint(reader) || etcd || step.num_nodes() == 1) return;
@@ -82,7 +89,8 @@ void read_slurm_flags(FlagReader& reader, Options& options) {
     return;
   }
   if (!*step) return;
-  take_nodes(reader, options, **step);
+  options.step_is_part = is_part_of_job(reader, options, **step);
+  if (!options.step_is_part) take_nodes(reader, options, **step);
   take_workers(reader, options, **step);
   take_rendezvous(reader, options, **step);
   options.step = std::move(**step);

@@ -105,7 +105,8 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
                   ? options.step->hosts.at(static_cast<std::size_t>(options.step->node_rank))
                   : machine.host_name;
   plan.step = options.step;
-  if (options.step) spec.expected_hosts = options.step->hosts;
+  plan.step_is_part = options.step_is_part;
+  if (options.step && !options.step_is_part) spec.expected_hosts = options.step->hosts;
   plan.requeue = options.step && options.requeue;
   plan.requeue_before_ms = options.requeue_before_ms;
   spec.signals_from_launcher = options.step.has_value();

@@ -31,6 +31,7 @@ struct JobPlan {
   std::string sealed_token;
   // The task of srun that this process is.
   std::optional<slurm::Step> step;
+  bool step_is_part = false;  // Other nodes of the job are in steps of their own.
   bool requeue = false;  // A run that is stopped to go on later is put back into SLURM's queue.
   std::int64_t requeue_before_ms = 0;
   int tasks_fd = -1;  // A socket that listens for the node's other tasks, for the agent; -1: none.

@@ -69,7 +69,7 @@ int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* n
   if (!step) return fail(step.error(), options, node);
   const auto end_early = [&](const Error& error) {
     const int status = fail(error, options, node);
-    step->end(plan, status, false);
+    step->end(plan, status, false, false);
     return status;
   };
   const UniqueFd place = run::wait_for_predecessor(plan.spec);
@@ -86,7 +86,7 @@ int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* n
   }
   run::Supervisor supervisor(io, std::move(plan), std::move(*server));
   const int status = supervise(supervisor, io, node);
-  step->end(supervisor.plan(), status, supervisor.to_be_continued());
+  step->end(supervisor.plan(), status, supervisor.to_be_continued(), supervisor.has_hosted());
   return status;
 }
 

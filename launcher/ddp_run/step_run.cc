@@ -57,6 +57,12 @@ std::int64_t checkpoint_moment_ms(std::int64_t end_time, std::int64_t before_ms)
   return end_time * 1'000 - std::min(before_ms, left_ms - left_ms / 20);
 }
 
+// On one node of the job. Where each has a step of its own, all of them are its first.
+bool sees_to_requeue(const JobPlan& plan, bool has_hosted) {
+  if (!plan.step_is_part) return plan.step->node_rank == 0;
+  return has_hosted || plan.spec.node_rank == 0;
+}
+
 }  // namespace
 
 Error become_task(const Options& options) {
@@ -91,9 +97,9 @@ Result<StepRun> StepRun::begin(JobPlan& plan) {
   return run;
 }
 
-void StepRun::end(const JobPlan& plan, int exit_code, bool to_be_continued) const {
+void StepRun::end(const JobPlan& plan, int exit_code, bool to_be_continued, bool has_hosted) const {
   if (!plan.step) return;
-  if (to_be_continued && plan.step->node_rank == 0) continue_job(*plan.step);
+  if (to_be_continued && sees_to_requeue(plan, has_hosted)) continue_job(*plan.step);
   if (!plan.step_ports.empty() && !plan.host) wait_for_end_of_rendezvous(plan, kFirstNodeLimit);
   if (door_) slurm::dismiss_tasks(door_, exit_code, plan.spec.nproc - 1, kDismissLimit);
 }

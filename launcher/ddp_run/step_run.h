@@ -24,9 +24,10 @@ class StepRun {
   // hosts the rendezvous and SLURM has not said it. kExitInternal where the door cannot be opened.
   static Result<StepRun> begin(JobPlan& plan);
 
-  // The end: starts the job again if it is to go on, waits for the node that hosts the rendezvous
-  // if this is another one, and lets the node's other tasks go with the same status.
-  void end(const JobPlan& plan, int exit_code, bool to_be_continued) const;
+  // The end: starts the job again if it is to go on and this is the node that sees to it, waits for
+  // the node that hosts the rendezvous if this is another one, and lets the node's other tasks go
+  // with the same status. `has_hosted`: the rendezvous was here.
+  void end(const JobPlan& plan, int exit_code, bool to_be_continued, bool has_hosted) const;
 
  private:
   UniqueFd door_;  // Invalid: this task is alone on its node.

@@ -220,6 +220,7 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
     exit_code = kExitRequeue;
   }
   exit_code_ = exit_code;
+  has_hosted_ = server() != nullptr;
   timer_.cancel();
   if (tell_end_) {
     tell_end_(exit_code, summary, report, error);

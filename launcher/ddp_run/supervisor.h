@@ -43,6 +43,8 @@ class Supervisor {
   int run();
   // The run was stopped so that SLURM can start the job again; run() has given kExitRequeue.
   bool to_be_continued() const { return to_be_continued_; }
+  // The rendezvous was in this process when the node's part was over.
+  bool has_hosted() const { return has_hosted_; }
   // As it has become: the coordinator's address is known.
   const JobPlan& plan() const { return plan_; }
 
@@ -90,7 +92,8 @@ class Supervisor {
   int interrupted_by_ = 0;          // The first signal.
   slurm::Stop stop_;                // What has happened so far that decides whether a step's job is
   bool to_be_continued_ = false;    // to go on later.
-  TellEnd tell_end_;                // Null: it is printed.
+  bool has_hosted_ = false;
+  TellEnd tell_end_;  // Null: it is printed.
   std::optional<int> exit_code_;
 };
 

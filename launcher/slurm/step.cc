@@ -129,6 +129,8 @@ bool Step::ranks_follow_nodes() const {
 
 std::string Step::run_id() const { return fmt::format("{}.{}.{}", job_id, step_id, restart); }
 
+std::string Step::shared_run_id() const { return fmt::format("{}.{}", job_id, restart); }
+
 Result<std::optional<Step>> read_step(const GetEnvironment& environment) {
   if (!is_task(environment)) return std::optional<Step>();
   Variables variables(environment);

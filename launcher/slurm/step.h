@@ -40,6 +40,8 @@ struct Step {
 
   // JOB.STEP.RESTART: the name of the ddp-run job, the same on all nodes and never used again.
   std::string run_id() const;
+  // JOB.RESTART: the same in all steps of the SLURM job, for nodes that are started one by one.
+  std::string shared_run_id() const;
   // What scontrol calls the job.
   const std::string& scontrol_id() const { return array_id.empty() ? job_id : array_id; }
 

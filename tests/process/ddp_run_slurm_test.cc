@@ -267,6 +267,51 @@ TEST_F(DdpRunSlurm, ANumberOfWorkersThatIsNotThatOfTheTasksIsRefused) {
   EXPECT_THAT(tasks[0]->err(), HasSubstr("srun has started 2 tasks on this node"));
 }
 
+// `srun -N1 -n1 -w HOST` in a loop over the hosts.
+TEST_F(DdpRunSlurm, NodesThatHaveAStepEachMeetWhereTheirFlagsSay) {
+  const std::string port = std::to_string(free_port());
+  const std::string text = "echo rank $RANK of $WORLD_SIZE, run $TORCHELASTIC_RUN_ID.";
+  for (const bool is_static : {true, false}) {
+    std::vector<Process*> nodes;
+    for (int i = 0; i < 2; ++i) {
+      Arguments flags{"--nnodes=2", "--rdzv-endpoint=127.0.0.1:" + port};
+      if (is_static) {
+        flags = {"--nnodes=2", "--node-rank=" + std::to_string(i), "--master-addr=127.0.0.1",
+                 "--master-port=" + port};
+      }
+      flags.push_back("--no-python");
+      nodes.push_back(&start(flags_and_script(flags, text), task_environment({1}, 0, 0)));
+    }
+    EXPECT_EQ(statuses(nodes), std::vector<int>(2, 0)) << errors(nodes);
+    const std::string out = nodes[0]->out() + nodes[1]->out();
+    const std::string run = " of 2, run " + std::to_string(::getpid()) + ".0.";
+    EXPECT_THAT(out, HasSubstr("rank 0" + run));
+    EXPECT_THAT(out, HasSubstr("rank 1" + run));
+    if (is_static) {
+      EXPECT_THAT(nodes[1]->out(), HasSubstr("rank 1"));
+    }
+  }
+}
+
+TEST_F(DdpRunSlurm, OfNodesThatHaveAStepEachOneAsksForTheNextRun) {
+  const std::string port = std::to_string(free_port());
+  std::vector<Process*> nodes;
+  for (int i = 0; i < 2; ++i) {
+    Environment environment = task_environment({1}, 0, 0);
+    environment.emplace("PATH", "/nowhere");
+    nodes.push_back(
+        &start(flags_and_script({"--nnodes=2", "--node-rank=" + std::to_string(i),
+                                 "--master-addr=127.0.0.1", "--master-port=" + port, "--no-python"},
+                                "echo $$ > $OUT/pid.$RANK; exec /bin/sleep 1000"),
+               environment));
+  }
+  for (const char* name : {"pid.0", "pid.1"}) pid_in(name);
+  for (Process* node : nodes) node->kill(SIGUSR1);
+  EXPECT_EQ(statuses(nodes), std::vector<int>(2, 76)) << errors(nodes);
+  EXPECT_THAT(nodes[0]->err(), HasSubstr("type: scontrol requeue"));
+  EXPECT_THAT(nodes[1]->err(), Not(HasSubstr("requeue")));
+}
+
 TEST_F(DdpRunSlurm, InABatchScriptItSaysWhatToType) {
   const Environment batch{{"SLURM_JOB_ID", "17"},
                           {"SLURM_JOB_NUM_NODES", "2"},

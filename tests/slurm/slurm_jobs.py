@@ -116,6 +116,40 @@ def two_steps_share_the_nodes(slurm, folder):
     check(found == [("0", "0", "0"), ("0", "1", "0"), ("1", "0", "1"), ("1", "1", "1")], output(folder))
 
 
+def nodes_with_a_step_each_are_one_job(slurm, folder):
+    """The loop of torchrun's users: an srun for each node, in both of its rendezvous."""
+    port = slurm_support.free_ports(1)
+    place = {"static": f"--node-rank=$i --master-addr=$HEAD --master-port={port}",
+             "c10d": f"--rdzv-backend c10d --rdzv-endpoint $HEAD:{port} --rdzv-id X"}
+    for name, flags in place.items():
+        text = ("#!/bin/bash\nHEAD=127.0.0.1\ni=0\nfor n in $(scontrol show hostnames); do srun -N1 -n1 -w $n "
+                f"{DDP_RUN} --nnodes=$SLURM_NNODES {flags} --no-python /bin/sh -c "
+                f"'echo {name}: $RANK of $WORLD_SIZE on $SLURMD_NODENAME, run $TORCHELASTIC_RUN_ID.' & "
+                "i=$((i + 1)); done; wait\n")
+        number = batch(slurm, folder, text, "-N3")
+        slurm.wait_for_state(number, ["COMPLETED", "FAILED"], LIMIT_S)
+        found = lines_with(output(folder), name + r": (\d) of 3 on (n\d), run (\S+)\.\n")
+        run = f"{number}.0" if name == "static" else "X"
+        check(found == [(str(rank), f"n{rank + 1}", run) for rank in range(3)], output(folder))
+
+
+def nodes_with_a_step_each_go_on_later_once(slurm, folder):
+    port = slurm_support.free_ports(1)
+    text = ("#!/bin/bash\ni=0\nfor n in $(scontrol show hostnames); do srun -N1 -n1 -w $n "
+            f"{DDP_RUN} --nnodes=2 --node-rank=$i --master-addr=127.0.0.1 --master-port={port} --no-python /bin/sh -c "
+            "'echo $$ > pid.$RANK; [ -n \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000; "
+            "echo $RANK at start $SLURM_RESTART_COUNT of $TORCHELASTIC_RUN_ID.' & i=$((i + 1)); done; wait\n")
+    number = batch(slurm, folder, text, "-N2")
+    wait_for_files(folder, ["pid.0", "pid.1"])
+    slurm.call("scancel", "--signal=USR1", str(number))
+    let_it_go_on(slurm, number, 1)
+    slurm.wait_for_state(number, ["COMPLETED", "FAILED"], LIMIT_S)
+    check(slurm.job(number)["Restarts"] == "1", output(folder))
+    check(output(folder).count("was put back into the queue") == 1, output(folder))
+    check(lines_with(output(folder), r"(\d) at start 1 of (\S+)\.\n") == [(str(rank), f"{number}.1") for rank in range(2)],
+          output(folder))
+
+
 def strangers_are_kept_out_without_a_flag(slurm, folder):
     """The nodes share a secret that MUNGE has carried; who has read only what the first node shows is refused."""
     job = Job(slurm, folder, "srun", "-N2", DDP_RUN, *script(
@@ -311,6 +345,7 @@ def of_an_array_one_job_goes_on_later(slurm, folder):
 
 
 PLAIN = [one_task_a_node, the_tasks_are_the_workers, nodes_with_different_numbers_of_tasks, two_steps_share_the_nodes,
+         nodes_with_a_step_each_are_one_job, nodes_with_a_step_each_go_on_later_once,
          strangers_are_kept_out_without_a_flag, everybody_leaves_with_the_first_failures_status, a_killed_worker_starts_again, a_killed_node_is_done_without,
          the_body_is_one_line, without_srun_it_says_what_to_type, of_an_array_one_job_goes_on_later]
 TRAINS = [the_script_that_people_copy_runs, a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes,

@@ -65,6 +65,50 @@ TEST(SlurmFlags, WhatAFlagSaysWins) {
   EXPECT_EQ(alone.max_nodes, 1);
 }
 
+// `srun -N1 -n1` in a loop over the nodes: each step has one, and knows no other.
+Environment step_of_one(const std::string& step, const std::string& host) {
+  return with(one_task_a_node(), {{"SLURM_STEP_ID", step},
+                                  {"SLURM_STEP_NODELIST", host},
+                                  {"SLURM_STEP_NUM_NODES", "1"},
+                                  {"SLURM_STEP_NUM_TASKS", "1"},
+                                  {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                                  {"SLURM_RESTART_COUNT", "2"}});
+}
+
+TEST(SlurmFlags, ANodeOfItsOwnStepIsTheOneThatItsFlagsSay) {
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto environment = step_of_one(rank == 0 ? "0" : "1", rank == 0 ? "n1" : "n2");
+    const Options options = options_of({"--nnodes=2", "--node-rank=" + std::to_string(rank),
+                                        "--master-addr=n1", "--master-port=4711", "train"},
+                                       environment);
+    ASSERT_TRUE(options.step);
+    EXPECT_TRUE(options.step_is_part);
+    EXPECT_EQ(options.min_nodes, 2);
+    EXPECT_EQ(options.node_rank, rank);
+    EXPECT_FALSE(options.node_rank_is_slurms);
+    EXPECT_EQ(options.job_id, "17.2");  // The step's number is no part of it.
+    EXPECT_TRUE(options.step_ports.empty());
+    EXPECT_TRUE(options.requeue);
+    EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kDevices);
+  }
+}
+
+TEST(SlurmFlags, NodesOfSeveralStepsMayMeetInAnyOrder) {
+  for (const char* nnodes : {"2", "1:2", "2:3"}) {
+    const Options options = options_of({"--nnodes", nnodes, "--rdzv-backend", "c10d",
+                                        "--rdzv-endpoint", "n1:4711", "--rdzv-id", "X", "train"},
+                                       step_of_one("1", "n2"));
+    EXPECT_TRUE(options.step_is_part) << nnodes;
+    EXPECT_EQ(options.node_rank, -1) << nnodes;
+    EXPECT_EQ(options.job_id, "X");
+  }
+  const Options whole = options_of({"--rdzv-endpoint", "n1:4711", "train"}, step_node(1));
+  EXPECT_FALSE(whole.step_is_part);
+  EXPECT_EQ(whole.node_rank, 1);
+  EXPECT_FALSE(options_of({"--nnodes", "2:3", "--rdzv-endpoint", "n1:1", "train"}, step_node(1))
+                   .step_is_part);
+}
+
 TEST(SlurmFlags, NodesBeyondThoseAskedForAreSparesWithoutARank) {
   EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(1)).node_rank, 1);
   EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(2)).node_rank, -1);
@@ -102,6 +146,8 @@ TEST(SlurmFlags, WhatCannotBeIsRefused) {
   };
   EXPECT_THAT(refusal({"--nnodes", "4", "train"}, step_node(0)),
               HasSubstr("--nnodes 4: the SLURM step has 3 nodes"));
+  EXPECT_THAT(refusal({"--nnodes", "2", "--node-rank", "1", "train"}, step_of_one("0", "n1")),
+              HasSubstr("meet where --rdzv-endpoint says"));
   EXPECT_THAT(refusal({"--nproc-per-node", "8", "train"}, two_tasks_a_node()),
               HasSubstr("--nproc-per-node 8: srun has started 2 tasks on this node"));
   EXPECT_THAT(refusal({"--standby", "1", "train"}, two_tasks_a_node()),
@@ -129,6 +175,21 @@ TEST(SlurmPlan, TheFirstNodeHostsAtAnAddressOfItsOwn) {
   EXPECT_EQ(second->spec.host, "n2");
   EXPECT_EQ(second->spec.node_rank, 1);
   EXPECT_EQ(second->spec.nproc, 4);
+}
+
+TEST(SlurmPlan, AStepThatIsPartOfTheJobLeavesItsOtherHostsOpen) {
+  const auto plan =
+      plan_job(options_of({"--nnodes=2", "--node-rank=1", "--master-addr=vm", "train"},
+                          step_of_one("1", "n2")),
+               slurm_machine(0));
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->step_is_part);
+  EXPECT_FALSE(plan->host);
+  EXPECT_EQ(plan->spec.host, "n2");
+  EXPECT_EQ(plan->spec.node_rank, 1);
+  EXPECT_TRUE(plan->spec.expected_hosts.empty());
+  EXPECT_TRUE(plan->spec.signals_from_launcher);
+  EXPECT_TRUE(plan->requeue);
 }
 
 TEST(SlurmPlan, OutsideAStepNothingOfItIsThere) {
