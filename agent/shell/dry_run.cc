@@ -53,11 +53,17 @@ std::string cpu_list(const std::vector<int>& cpus) {
 wire::RoundStart first_round(const config::JobSpec& spec) {
   wire::RoundStart round;
   round.max_restarts = spec.max_restarts;
-  round.group_rank = std::clamp(spec.node_rank, 0, spec.min_nodes - 1);
-  round.world_size = spec.min_nodes * spec.nproc;
+  const std::vector<int> workers =
+      spec.dry_run_workers.empty()
+          ? std::vector<int>(static_cast<std::size_t>(spec.min_nodes), spec.nproc)
+          : spec.dry_run_workers;
+  round.group_rank = std::clamp(spec.node_rank, 0, static_cast<int>(workers.size()) - 1);
+  round.world_size = 0;
   std::vector<wire::Member> members;
-  for (int node = 0; node < spec.min_nodes; ++node)
-    members.push_back({spec.node_id, spec.host, spec.local_addr, spec.nproc, node * spec.nproc});
+  for (const int nproc : workers) {
+    members.push_back({spec.node_id, spec.host, spec.local_addr, nproc, round.world_size});
+    round.world_size += nproc;
+  }
   round.members = wire::MemberList(std::move(members));
   round.master_addr = spec.coordinator_host;
   round.master_port = spec.coordinator_port;
@@ -77,6 +83,8 @@ std::string describe_environment(const config::JobSpec& spec,
     const auto later = kDecidedLater.find(name);
     if (later != kDecidedLater.end()) {
       lines.insert(fmt::format("  {}={}\n", name, later->second));
+    } else if (name == "OMP_NUM_THREADS" && !spec.dry_run_workers.empty()) {
+      lines.insert(fmt::format("  {}=(its share of the host's CPUs)\n", name));
     } else if (name == "MASTER_PORT" && spec.coordinator_port == 0) {
       lines.insert(fmt::format("  {}=(the rendezvous' port)\n", name));
     } else {
@@ -92,7 +100,10 @@ std::string describe(const config::JobSpec& spec, const std::vector<std::string>
                      const std::vector<WorkerCpus>& cpus) {
   const wire::RoundStart round = first_round(spec);
   std::string text;
-  if (spec.max_nodes > 1) {
+  if (!spec.dry_run_workers.empty()) {
+    if (spec.min_nodes < spec.max_nodes)
+      text += "ranks and the world are decided when the nodes have met; here: all that may be\n";
+  } else if (spec.max_nodes > 1) {
     text += fmt::format(
         "ranks and the world are decided when the nodes have met; here: node {} of {} like it\n",
         round.group_rank, spec.min_nodes);

@@ -8,7 +8,7 @@ namespace ddp::agent {
 
 // Each worker of this node with its command, its CPUs and what is new in its environment, for
 // people. What is decided only when the nodes have met is shown as for the first of min_nodes nodes
-// like this one, and says so.
+// like this one, or of dry_run_workers, and says so.
 std::string describe_workers(const config::JobSpec& spec,
                              const std::vector<std::string>& inherited);
 

@@ -85,6 +85,9 @@ struct JobSpec {
       true;  // Whether output gets the [host:rank] prefix when there is only one worker.
   OutputSpec output;
   bool dry_run = false;  // Say what would be started, and start nothing.
+  // With dry_run, of a node that is another host: how many workers each node of the job has, by
+  // node rank. This host's cores are not known then. Empty: all nodes are like this one.
+  std::vector<int> dry_run_workers{};
 };
 
 std::string encode(const JobSpec& spec);

@@ -1,13 +1,19 @@
 #include "launcher/ddp_run/dry_run.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include <asio/io_context.hpp>
 
 #include "common/base/exit_codes.h"
+#include "common/config/rdzv_token.h"
 #include "launcher/ddp_run/agent_process.h"
+#include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/step_run.h"
+#include "launcher/hosts/launcher.h"
 
 namespace ddp::run {
 namespace {
@@ -28,44 +34,114 @@ std::string describe_rendezvous(const JobPlan& plan) {
                    : "looked for at " + place;
 }
 
-}  // namespace
+std::string line(std::string_view name, std::string_view value) {
+  return fmt::format("{:<12}{}\n", name, value);
+}
 
-std::string describe_plan(const JobPlan& plan) {
-  const config::JobSpec& spec = plan.spec;
-  std::string text = "ddp-run would start this; --dry-run starts nothing\n";
-  const auto line = [&text](std::string_view name, const std::string& value) {
-    text += fmt::format("{:<12}{}\n", name, value);
-  };
-  line("job", spec.job_id);
-  line("nodes", spec.min_nodes == spec.max_nodes
-                    ? std::to_string(spec.min_nodes)
-                    : fmt::format("{} to {}", spec.min_nodes, spec.max_nodes));
-  line("rendezvous", describe_rendezvous(plan));
-  line("restarts", fmt::format("up to {}", spec.max_restarts));
-  line("this node",
-       fmt::format("{}{}{}", spec.host,
-                   spec.node_rank < 0 ? "" : fmt::format(", node rank {}", spec.node_rank),
-                   spec.local_addr.empty() ? "" : ", address " + spec.local_addr));
-  line("log files", spec.log_dir.empty() ? "none" : spec.log_dir);
-  line("workers", std::to_string(spec.nproc));
+std::string describe_log_dir(const config::JobSpec& spec) {
+  return line("log files", spec.log_dir.empty() ? "none" : spec.log_dir);
+}
+
+// What is printed may be passed on to others, so the token is no part of it.
+std::vector<std::pair<std::string, std::string>> shown_exports(const hosts::NodeOrder& order) {
+  auto shown = order.environment;
+  std::erase_if(shown, [](const auto& entry) { return entry.first == config::kTokenVariable; });
+  return shown;
+}
+
+std::string describe_host(const HostsPlan& plan, const HostPart& part, const std::string& command) {
+  const config::JobSpec& spec = part.plan.spec;
+  std::string text = fmt::format("\nhost {}, {}\n", spec.host,
+                                 spec.node_rank < 0 ? "a spare, which waits for a place"
+                                                    : fmt::format("node rank {}", spec.node_rank));
+  text += line("started by", command);
+  text += line("folder", plan.order.folder);
+  std::vector<std::string> exports;
+  for (const auto& [name, value] : shown_exports(plan.order)) exports.push_back(name + '=' + value);
+  text += line("environment", exports.empty() ? "its own" : "its own and " + shell_line(exports));
+  text += describe_log_dir(spec);
+  text += line("workers", part.workers_known ? std::to_string(spec.nproc) : part.counted);
+  text += line("command", shell_line(spec.command));
+  if (!part.numa_binding.empty()) text += line("CPUs", "bound by " + part.numa_binding);
   return text;
 }
 
-int dry_run(JobPlan plan) {
-  plan.spec.dry_run = true;
-  std::fputs(describe_plan(plan).c_str(), stdout);
+// Of the host's variables only those are known that are passed on.
+void leave_exports_only(const hosts::NodeOrder& order) {
+  ::clearenv();
+  for (const auto& [name, value] : shown_exports(order)) ::setenv(name.c_str(), value.c_str(), 1);
+}
+
+// The agent says it, since it would make them.
+int describe_workers(config::JobSpec spec) {
+  spec.dry_run = true;
   std::fflush(stdout);
   asio::io_context io(1);
   bool said = false;
-  const auto agent =
-      AgentProcess::start(io, agent_program(), plan.spec,
-                          [&said](const AgentEnd& end) { said = end.how == "exit status 0"; });
+  const auto agent = AgentProcess::start(io, agent_program(), spec, [&said](const AgentEnd& end) {
+    said = end.how == "exit status 0";
+  });
   if (!agent) {
     std::fprintf(stderr, "ddp-run: %s\n", agent.error().message.c_str());
     return kExitInternal;
   }
   io.run();
   return said ? kExitSuccess : kExitInternal;
+}
+
+}  // namespace
+
+std::string describe_job(const JobPlan& plan) {
+  const config::JobSpec& spec = plan.spec;
+  return "ddp-run would start this; --dry-run starts nothing\n" + line("job", spec.job_id) +
+         line("nodes", spec.min_nodes == spec.max_nodes
+                           ? std::to_string(spec.min_nodes)
+                           : fmt::format("{} to {}", spec.min_nodes, spec.max_nodes)) +
+         line("rendezvous", describe_rendezvous(plan)) +
+         line("restarts", fmt::format("up to {}", spec.max_restarts));
+}
+
+std::string describe_plan(const JobPlan& plan) {
+  const config::JobSpec& spec = plan.spec;
+  return describe_job(plan) +
+         line("this node",
+              fmt::format("{}{}{}", spec.host,
+                          spec.node_rank < 0 ? "" : fmt::format(", node rank {}", spec.node_rank),
+                          spec.local_addr.empty() ? "" : ", address " + spec.local_addr)) +
+         describe_log_dir(spec) + line("workers", std::to_string(spec.nproc));
+}
+
+int dry_run(JobPlan plan) {
+  std::fputs(describe_plan(plan).c_str(), stdout);
+  return describe_workers(std::move(plan.spec));
+}
+
+int dry_run_hosts(const HostsPlan& plan, const Options& options) {
+  const auto parts = plan_host_parts(plan);
+  if (!parts) {
+    std::fprintf(stderr, "ddp-run: %s\n", parts.error().message.c_str());
+    return exit_code_of(parts.error());
+  }
+  JobPlan job = parts->front().plan;
+  job.host = plan.job.host;
+  std::fputs(describe_job(job).c_str(), stdout);
+  const auto commands =
+      hosts::launch_commands(plan.order.places, options.launch_agent, plan.order.program);
+  const bool all_known = std::all_of(parts->begin(), parts->end(), [](const HostPart& part) {
+    return part.workers_known || part.place.node_rank < 0;
+  });
+  leave_exports_only(plan.order);
+  for (std::size_t i = 0; i < parts->size(); ++i) {
+    const HostPart& part = (*parts)[i];
+    std::fputs(describe_host(plan, part, commands[i]).c_str(), stdout);
+    if (part.place.node_rank < 0) continue;
+    if (!all_known) {
+      std::puts("ranks and the workers' environment follow from how many workers the hosts count");
+      continue;
+    }
+    if (const int status = describe_workers(part.plan.spec); status != kExitSuccess) return status;
+  }
+  return kExitSuccess;
 }
 
 }  // namespace ddp::run

@@ -18,11 +18,6 @@ constexpr const char* kLoopbackAddress = "127.0.0.1";
 constexpr std::array<const char*, 3> kOwnVariables{"PYTHON_EXEC", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
                                                    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"};
 
-// USER@HOST without the user.
-std::string host_part(const std::string& name) {
-  return name.substr(name.rfind('@') + 1);  // npos + 1 is 0.
-}
-
 bool is_this_machine(const std::string& name, const Machine& machine) {
   return name == "localhost" || name == machine.host_name;
 }
@@ -63,7 +58,80 @@ void plan_rendezvous(const Options& options, const Machine& machine, HostsPlan& 
   plan.order.joins_ours = job.host;
 }
 
+// More than one has.
+constexpr int kDevicesMax = 1'024;
+
+// Stands for a host that is not asked: its devices have their numbers, the rest is not known.
+Machine unseen_machine(const std::string& name) {
+  Machine machine;
+  machine.host_name = name;
+  machine.usable_cores = [] { return 1; };
+  machine.cuda_devices = [] { return 0; };
+  machine.locate_host = [](const std::string& host) { return HostPlace{false, false, host}; };
+  machine.cuda_device_names = [] {
+    std::vector<std::string> names;
+    for (int i = 0; i < kDevicesMax; ++i) names.push_back(std::to_string(i));
+    return names;
+  };
+  return machine;
+}
+
+// Empty: it is known how many workers there are.
+std::string what_is_counted(const Options& options) {
+  using Kind = ProcessCount::Kind;
+  const Kind kind = options.nproc.kind;
+  if (kind == Kind::kNumber) return "";
+  if (kind == Kind::kCpu) return "one for each CPU of the host";
+  if (!options.devices.empty()) return "";
+  if (kind == Kind::kGpu) return "one for each GPU of the host";
+  return kind == Kind::kAuto ? "one for each GPU of the host, or CPU if it has none"
+                             : "one for each GPU of the host, or one if it has none";
+}
+
+// What flags and the order say. `port_is_open`: the one in the flags stands for another.
+Result<HostPart> plan_host_part(const hosts::NodeOrder& order, const hosts::NodePlace& place,
+                                bool port_is_open) {
+  const auto environment = [&order](const char* name) -> const char* {
+    // The host completes no flag by PET_NAME, and nothing here needs the secret.
+    if (std::string_view(name) == config::kTokenVariable) return nullptr;
+    if (std::string_view(name).starts_with("PET_")) return nullptr;
+    for (const auto& [known, value] : order.environment)
+      if (known == name) return value.c_str();
+    return nullptr;
+  };
+  auto options = parse_flags(order.arguments, environment);
+  if (!options) return options.error();
+  take_place(order, place, *options);
+  options->dry_run = true;
+  HostPart part{.place = place, .plan = {}};
+  part.counted = what_is_counted(*options);
+  part.workers_known = part.counted.empty();
+  if (!part.workers_known) options->nproc = {ProcessCount::Kind::kNumber, 1};
+  part.numa_binding = std::exchange(options->numa_binding, "");
+  // Its address is that machine's.
+  const std::string interface = std::exchange(options->interface, "");
+  auto plan = plan_job(*options, unseen_machine(host_part(place.host)));
+  if (!plan) return plan.error();
+  part.plan = std::move(*plan);
+  part.plan.spec.interface = interface;
+  if (port_is_open) part.plan.spec.coordinator_port = 0;
+  return part;
+}
+
 }  // namespace
+
+std::string host_part(const std::string& name) {
+  return name.substr(name.rfind('@') + 1);  // npos + 1 is 0.
+}
+
+void take_place(const hosts::NodeOrder& order, const hosts::NodePlace& place, Options& options) {
+  if (place.slots > 0) options.nproc = {ProcessCount::Kind::kNumber, place.slots};
+  options.node_rank = place.node_rank;
+  if (order.joins_ours) options.is_host = false;
+  // Where an endpoint on one of the hosts was named, that one runs the rendezvous, whatever its
+  // rank.
+  options.node_rank_is_slurms = true;
+}
 
 std::string address_for_hosts(const Options& options, const Machine& machine) {
   const auto& all = options.host_list;
@@ -125,8 +193,22 @@ void set_endpoint(HostsPlan& plan) {
   plan.order.arguments.insert(plan.order.arguments.begin(), flags.begin(), flags.end());
 }
 
-std::vector<std::string> launch_lines(const HostsPlan& plan, const Options& options) {
-  return hosts::launch_commands(plan.order.places, options.launch_agent, plan.order.program);
+Result<std::vector<HostPart>> plan_host_parts(const HostsPlan& plan) {
+  HostsPlan told = plan;
+  int& port = told.job.spec.coordinator_port;
+  const bool port_is_open = port == 0;
+  if (port_is_open) port = 1;  // A flag with 0 would be refused.
+  set_endpoint(told);
+  std::vector<HostPart> parts;
+  std::vector<int> workers;
+  for (const hosts::NodePlace& place : told.order.places) {
+    auto part = plan_host_part(told.order, place, port_is_open);
+    if (!part) return part.error();
+    if (place.node_rank >= 0) workers.push_back(part->plan.spec.nproc);
+    parts.push_back(std::move(*part));
+  }
+  for (HostPart& part : parts) part.plan.spec.dry_run_workers = workers;
+  return parts;
 }
 
 }  // namespace ddp::run

@@ -27,8 +27,24 @@ Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
 // Once the rendezvous has its port (plan.job.spec.coordinator_port).
 void set_endpoint(HostsPlan& plan);
 
-// A line for each host that would be started, for --dry-run.
-std::vector<std::string> launch_lines(const HostsPlan& plan, const Options& options);
+// In the options of the ddp-run on a host, what its place in the order says.
+void take_place(const hosts::NodeOrder& order, const hosts::NodePlace& place, Options& options);
+
+// A host's part, as far as it is known before anything runs there.
+struct HostPart {
+  hosts::NodePlace place;
+  JobPlan plan;                // The port is 0 where the system will pick it.
+  bool workers_known = true;   // False: the host counts them, and plan.spec.nproc is 1.
+  std::string counted{};       // What it counts, for people.
+  std::string numa_binding{};  // As in a JobSpec; plan.spec has none, since CPUs are not known.
+};
+
+// For --dry-run: all of them, in the order of the places. Asks no host. Errors are those that the
+// hosts would have with their flags.
+Result<std::vector<HostPart>> plan_host_parts(const HostsPlan& plan);
+
+// USER@HOST without the user.
+std::string host_part(const std::string& name);
 
 // What the hosts know this machine by: the address that a connection to the first of them that is
 // not this machine leaves from; where its name cannot be resolved, or another launch agent than ssh

@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
 #include "common/terminal/terminal.h"
+#include "launcher/ddp_run/dry_run.h"
 #include "launcher/ddp_run/error_above.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/hosting.h"
@@ -232,10 +233,7 @@ void HostsRun::conclude() {
 int run_on_hosts(const Options& options, const Machine& machine) {
   auto plan = plan_hosts(options, machine, own_path(), own_folder());
   if (!plan) return refuse(plan.error());
-  if (options.dry_run) {
-    for (const std::string& line : launch_lines(*plan, options)) std::puts(line.c_str());
-    return kExitSuccess;
-  }
+  if (options.dry_run) return dry_run_hosts(*plan, options);
   asio::io_context io(1);
   auto server = host_rendezvous(io, plan->job);
   if (!server) return refuse(server.error());

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/base/exit_codes.h"
+#include "launcher/ddp_run/hosts_plan.h"
 #include "launcher/hosts/branch.h"
 
 namespace ddp::run {
@@ -48,19 +49,12 @@ const char* StartedNode::environment(const char* name) {
 }
 
 void StartedNode::complete(Options& options) const {
-  const hosts::NodePlace& place = link_->order().places.front();
-  if (place.slots > 0) options.nproc = {ProcessCount::Kind::kNumber, place.slots};
-  options.node_rank = place.node_rank;
-  if (link_->order().joins_ours) options.is_host = false;
-  // Where an endpoint on one of the hosts was named, that one runs the rendezvous, whatever its
-  // rank.
-  options.node_rank_is_slurms = true;
+  take_place(link_->order(), link_->order().places.front(), options);
 }
 
 void StartedNode::complete(JobPlan& plan) const {
-  const std::string& name = link_->host();
-  plan.spec.host = name.substr(name.rfind('@') + 1);  // npos + 1 is 0.
-  plan.spec.tells_waiting = false;                    // The launcher does, for all nodes.
+  plan.spec.host = host_part(link_->host());
+  plan.spec.tells_waiting = false;  // The launcher does, for all nodes.
 }
 
 void StartedNode::watch(asio::io_context& io) {

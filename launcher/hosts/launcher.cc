@@ -66,7 +66,7 @@ std::vector<std::string> launch_commands(const std::vector<NodePlace>& places,
     const auto argv = starts_here(place.host, agent)
                           ? own_command(program)
                           : agent.command(place.host, own_command(program));
-    lines.push_back(fmt::format("{}: {}", place.host, shell_quote(argv)));
+    lines.push_back(shell_quote(argv));
   }
   return lines;
 }

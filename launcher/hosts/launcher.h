@@ -93,8 +93,9 @@ class Launcher {
 // A random mark for the reports of one launch.
 std::string make_mark();
 
-// The command that each host's part is started by, quoted for a shell and with its host in front:
-// what --dry-run shows. The order itself goes to standard input.
+// The command that each host's part is started by, quoted for a shell: what --dry-run shows. The
+// order itself goes to standard input. With many hosts, those behind a group's first are started
+// from there.
 std::vector<std::string> launch_commands(const std::vector<NodePlace>& places,
                                          const LaunchAgent& agent, const std::string& program);
 

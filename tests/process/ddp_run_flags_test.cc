@@ -264,6 +264,55 @@ TEST_F(DdpRunFlags, ADryRunShowsEverythingAndStartsNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
+TEST_F(DdpRunFlags, ADryRunOnHostsShowsEachHostsPartAndAsksNone) {
+  // The launch agent would leave a file.
+  const Arguments flags{"--dry-run",
+                        "--hosts",
+                        "a:1,u@b:2",
+                        "--launch-agent",
+                        "touch " + (folder_.path() / "ran").string(),
+                        "--local-addr",
+                        "10.0.0.7",
+                        "-x",
+                        "GIVEN=two words",
+                        "-x",
+                        "DDP_RDZV_TOKEN",
+                        "--max-restarts",
+                        "3"};
+  Arguments known = flags;
+  known.insert(known.end(), {"--no-python", "sh", "-c", "echo $RANK"});
+  const std::map<std::string, std::string> token{{"DDP_RDZV_TOKEN", std::string(40, 'f')}};
+  const Finished job = run_job(known, token);
+  EXPECT_EQ(job.status, 0) << job.err;
+  const std::size_t second = job.out.find("\nhost b, node rank 1\n");
+  ASSERT_NE(second, std::string::npos) << job.out;
+  const std::string b = job.out.substr(second);
+  for (const char* text : {"nodes       2\n", "10.0.0.7, port chosen by the system\n", "up to 3\n",
+                           "\nhost a, node rank 0\n", "\nworker 0: sh -c 'echo $RANK'\n"}) {
+    EXPECT_THAT(job.out.substr(0, second), HasSubstr(text));
+  }
+  for (const char* text :
+       {"started by  touch ", "environment its own and 'GIVEN=two words'\n", "workers     2\n",
+        "\nworker 1: ", "\nworker 2: ", "  RANK=2\n", "  LOCAL_RANK=1\n", "  WORLD_SIZE=3\n",
+        "  LOCAL_WORLD_SIZE=2\n", "  GROUP_RANK=1\n", "  MASTER_ADDR=10.0.0.7\n",
+        "  OMP_NUM_THREADS=(its share of the host's CPUs)\n"}) {
+    EXPECT_THAT(b, HasSubstr(text));
+  }
+  EXPECT_THAT(job.out, Not(HasSubstr("DDP_RDZV_TOKEN")));
+  EXPECT_THAT(job.out, Not(HasSubstr("ffff")));
+  EXPECT_THAT(job.out, Not(HasSubstr("worker 3")));
+
+  Arguments counted = flags;
+  counted[2] = "a,u@b:2";
+  counted.insert(counted.end(), {"--nproc-per-node", "gpu", "train.py"});
+  const Finished open = run_job(counted, token);
+  EXPECT_EQ(open.status, 0) << open.err;
+  EXPECT_THAT(open.out, HasSubstr("workers     one for each GPU of the host\n"));
+  EXPECT_THAT(open.out, HasSubstr("train.py\n"));
+  EXPECT_THAT(open.out, Not(HasSubstr("RANK=")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
 TEST_F(DdpRunFlags, AConfigFileGivesProgramAndFlags) {
   folder_.write("job.json", R"({
     // The line wins over it.

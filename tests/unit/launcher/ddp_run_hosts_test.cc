@@ -184,12 +184,40 @@ TEST(HostsPlan, AnIpv6AddressGetsBracketsAndSparesNoRank) {
   EXPECT_EQ(made.order.places[2].node_rank, -1);
 }
 
-TEST(HostsPlan, DryRunShowsTheCommandOfEachHost) {
-  const auto options = parse({"--hosts", "here,a", "x"}).value();
-  const auto lines = launch_lines(plan({"--hosts", "here,a", "x"}), options);
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_THAT(lines[1],
-              AllOf(HasSubstr("a: ssh "), HasSubstr("/opt/ddp-run --started-by-ddp-run")));
+TEST(HostsPlan, ADryRunKnowsThePartOfEachHost) {
+  const auto parts = plan_host_parts(
+      plan({"--hosts", "u@known:2,alias:3,spare:1", "--nnodes", "1:2", "--numa-binding", "node",
+            "--interface", "ib7", "--devices", "4,5,6", "-x", "PYTHON_EXEC=py", "t.py"}));
+  ASSERT_TRUE(parts) << parts.error().message;
+  ASSERT_EQ(parts->size(), 3u);
+  const HostPart& first = parts->front();
+  EXPECT_EQ(first.plan.spec.host, "known");
+  EXPECT_EQ(first.plan.spec.node_rank, 0);
+  EXPECT_EQ(first.plan.spec.nproc, 2);
+  EXPECT_EQ(first.plan.spec.max_restarts, 3);
+  EXPECT_EQ(first.plan.spec.coordinator_host, "10.1.0.7");
+  EXPECT_EQ(first.plan.spec.coordinator_port, 0);
+  EXPECT_EQ(first.plan.spec.command.front(), "py");
+  EXPECT_EQ(first.plan.spec.interface, "ib7");
+  EXPECT_EQ(first.numa_binding, "node");
+  EXPECT_TRUE(first.plan.spec.numa_binding.empty());
+  EXPECT_THAT(first.plan.spec.devices, ElementsAre("4", "5", "6"));
+  EXPECT_TRUE(first.plan.spec.rdzv_token.empty());
+  EXPECT_EQ((*parts)[1].plan.spec.node_rank, 1);
+  EXPECT_EQ((*parts)[2].plan.spec.node_rank, -1);
+  for (const HostPart& part : *parts)
+    EXPECT_THAT(part.plan.spec.dry_run_workers, ElementsAre(2, 3));
+}
+
+TEST(HostsPlan, WhatAHostCountsIsNotGuessedByADryRun) {
+  for (const char* count : {"gpu", "cpu", "auto"}) {
+    const auto parts =
+        plan_host_parts(plan({"--hosts", "known,alias:3", "--nproc-per-node", count, "t.py"}));
+    ASSERT_TRUE(parts) << parts.error().message;
+    EXPECT_FALSE((*parts)[0].workers_known);
+    EXPECT_THAT((*parts)[0].counted, HasSubstr("one for each"));
+    EXPECT_TRUE((*parts)[1].workers_known);
+  }
 }
 
 }  // namespace

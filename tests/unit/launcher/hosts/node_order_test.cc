@@ -129,8 +129,8 @@ TEST(LaunchTree, SharesAreEven) {
 
 TEST(LaunchCommands, ShowWhatRunsWhere) {
   EXPECT_THAT(launch_commands({{"localhost", 0, 0}, {"a", 2, 1}}, LaunchAgent(), "/opt/ddp-run"),
-              ElementsAre("localhost: /opt/ddp-run --started-by-ddp-run",
-                          testing::AllOf(testing::StartsWith("a: ssh "),
+              ElementsAre("/opt/ddp-run --started-by-ddp-run",
+                          testing::AllOf(testing::StartsWith("ssh "),
                                          HasSubstr(" a '/opt/ddp-run --started-by-ddp-run'"))));
 }
 
