@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -32,10 +34,29 @@ Result<std::string> make_folder(const std::string& log_dir, const std::string& j
 
 std::string round_folder(Round round) { return fmt::format("round_{}", round); }
 
-// A link that an earlier job of the same id has left would lead into another process's file.
-void remove_link(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_symlink(path, ignored)) ::unlink(path.c_str());
+// The rank comes first, so the files of a folder stand in their order.
+std::string file_of_rank(const std::string& folder, Rank rank, std::string host) {
+  std::replace(host.begin(), host.end(), '/', '_');
+  return fmt::format("{}/rank_{}.{}", folder, rank, host);
+}
+
+// What an earlier start has left under this name: a link would lead into another process's file and
+// goes, a file that says something gets another name. Only this node uses the name, so nobody else
+// is at it.
+Result<void> make_way(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::symlink_status(path, error);
+  if (std::filesystem::is_symlink(status)) {
+    ::unlink(path.c_str());
+    return {};
+  }
+  if (!std::filesystem::is_regular_file(status)) return {};
+  if (std::filesystem::file_size(path, error) == 0) return {};
+  std::string kept;
+  for (int number = 1; kept.empty() || ::access(kept.c_str(), F_OK) == 0; ++number)
+    kept = fmt::format("{}.{}", path, number);
+  if (::rename(path.c_str(), kept.c_str()) == 0) return {};
+  return make_error(Errc::kIo, "{}: {}", kept, std::generic_category().message(errno));
 }
 
 Result<LogFiles> open_files(const std::string& base, int streams) {
@@ -44,7 +65,7 @@ Result<LogFiles> open_files(const std::string& base, int streams) {
   files.streams = streams;
   for (const int stream : {config::kStdout, config::kStderr}) {
     const std::string path = files.path_of(stream);
-    remove_link(path);
+    if (const auto free = make_way(path); !free) return free.error();
     if ((streams & stream) == 0) continue;
     Result<UniqueFd> file = open_for_append(path);
     if (!file) return file.error();
@@ -56,11 +77,10 @@ Result<LogFiles> open_files(const std::string& base, int streams) {
 
 }  // namespace
 
-Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                                Rank rank, int streams) {
-  const Result<std::string> folder = make_folder(log_dir, job_id, round_folder(round));
+Result<LogFiles> open_log_files(const config::JobSpec& spec, Round round, Rank rank, int streams) {
+  const Result<std::string> folder = make_folder(spec.log_dir, spec.job_id, round_folder(round));
   if (!folder) return folder.error();
-  return open_files(fmt::format("{}/rank_{}", *folder, rank), streams);
+  return open_files(file_of_rank(*folder, rank, spec.host), streams);
 }
 
 Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::string& job_id,
@@ -70,15 +90,15 @@ Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::s
   return open_files(fmt::format("{}/{}", *folder, name), streams);
 }
 
-Result<void> link_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                            Rank rank, const std::string& base) {
-  const Result<std::string> folder = make_folder(log_dir, job_id, round_folder(round));
+Result<void> link_log_files(const config::JobSpec& spec, Round round, Rank rank,
+                            const std::string& base) {
+  const Result<std::string> folder = make_folder(spec.log_dir, spec.job_id, round_folder(round));
   if (!folder) return folder.error();
   // Relative, so that the folder of the job can be moved.
   const std::string target = std::filesystem::path(base).lexically_relative(*folder).string();
   for (const char* ending : {".out", ".err"}) {
-    const std::string link = fmt::format("{}/rank_{}{}", *folder, rank, ending);
-    remove_link(link);
+    const std::string link = file_of_rank(*folder, rank, spec.host) + ending;
+    if (const auto free = make_way(link); !free) return free.error();
     if (::access((base + ending).c_str(), F_OK) != 0) continue;  // Not every stream has a file.
     if (::symlink((target + ending).c_str(), link.c_str()) != 0 && errno != EEXIST)
       return make_error(Errc::kIo, "{}: {}", link, std::generic_category().message(errno));
@@ -91,8 +111,10 @@ Result<UniqueFd> open_filtered_log(const std::string& log_dir, const std::string
   const Result<std::string> folder =
       make_folder(log_dir, job_id, fmt::format("{}/node_{}", round_folder(round), group_rank));
   if (!folder) return folder.error();
-  return open_for_append(
-      fmt::format("{}/filtered_{}.log", *folder, stream == config::kStdout ? "stdout" : "stderr"));
+  const std::string path =
+      fmt::format("{}/filtered_{}.log", *folder, stream == config::kStdout ? "stdout" : "stderr");
+  if (const auto free = make_way(path); !free) return free.error();
+  return open_for_append(path);
 }
 
 Result<void> append_flight_log(const std::string& log_dir, const std::string& job_id, Round round,

@@ -5,18 +5,23 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
+#include "common/config/job_spec.h"
 #include "common/config/output_spec.h"
 #include "common/wire/error_file.h"
 
 namespace ddp::agent {
 
 // Where a process's output is kept: <base>.out, .err and .error.json, with <log_dir>/<job_id>/
-// before it. For a worker that was started in round k as rank R the base is round_<k>/rank_<R>. The
-// path has the round, so a restart never touches what an earlier round has written, and the global
-// rank, so nodes can share the folder.
+// before it. For a worker that was started in round k as rank R on node HOST the base is
+// round_<k>/rank_<R>.<HOST>. The path has the round, so a restart never touches what an earlier
+// round has written, and the global rank and the node's name, so nodes can share the folder.
+//
+// A file that is there already is of an earlier start of a job with the same id, since no start has
+// the same round twice. It is kept beside the new one: as <file>.1, the next as <file>.2.
 //
 // A process that takes part in several rounds has one set of files, those of its start. The folders
-// of later rounds have links to them, so round_<k>/rank_<R>.err is there for every k and R.
+// of later rounds have links to them, so round_<k>/rank_<R>.<HOST>.err is there for every k and R.
+// (A link of an earlier start leads to the new file once there is one.)
 struct LogFiles {
   UniqueFd out;
   UniqueFd err;
@@ -35,21 +40,21 @@ struct LogFiles {
   std::string error_path() const { return base + ".error.json"; }
 };
 
-// Makes the folders and opens the files of `streams` for appending. kIo names what could not be
-// made.
-Result<LogFiles> open_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                                Rank rank, int streams = config::kBothStreams);
+// Makes the folders and opens the files of `streams`, which are new. kIo names what could not be
+// made. `spec` says where: log_dir, job_id and host.
+Result<LogFiles> open_log_files(const config::JobSpec& spec, Round round, Rank rank,
+                                int streams = config::kBothStreams);
 // Of a process that has no rank yet: <log_dir>/<job_id>/standby/<name>.
 Result<LogFiles> open_standby_log_files(const std::string& log_dir, const std::string& job_id,
                                         const std::string& name,
                                         int streams = config::kBothStreams);
-// round_<k>/node_<group rank>/filtered_stdout.log: lines of all workers of a node.
+// round_<k>/node_<group rank>/filtered_stdout.log: lines of all workers of a node. Likewise new.
 Result<UniqueFd> open_filtered_log(const std::string& log_dir, const std::string& job_id,
                                    Round round, int group_rank, int stream);
-// Links round_<round>/rank_<rank>.{out,err} to those files of `base` that exist. A file of that
-// name that an earlier job of the same id has left stays as it is.
-Result<void> link_log_files(const std::string& log_dir, const std::string& job_id, Round round,
-                            Rank rank, const std::string& base);
+// Links round_<round>/rank_<rank>.<HOST>.{out,err} to those files of `base` that exist. A file of
+// that name that an earlier start has left is kept as above.
+Result<void> link_log_files(const config::JobSpec& spec, Round round, Rank rank,
+                            const std::string& base);
 
 // Appends to flight_recorder.jsonl in the folder of the round, which nodes may share. kIo names
 // what could not be written.

@@ -74,8 +74,7 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
   Result<Pipes> pipes = worker->make_pipes();
   if (!pipes) return pipes.error();
   if (const config::JobSpec& spec = context.spec; !spec.log_dir.empty()) {
-    worker->keep_logs(open_log_files(spec.log_dir, spec.job_id, round.round,
-                                     rank_of(round, local_rank),
+    worker->keep_logs(open_log_files(spec, round.round, rank_of(round, local_rank),
                                      context.output.files(round, local_rank)));
   }
   worker->choose_error_file();
@@ -196,8 +195,7 @@ void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_f
   err_->begin_round(shown_if_lost(context_.output.route(round, local_rank, config::kStderr)),
                     separator);
   if (!logs_.base.empty()) {
-    const auto linked =
-        link_log_files(context_.spec.log_dir, context_.spec.job_id, round.round, rank, logs_.base);
+    const auto linked = link_log_files(context_.spec, round.round, rank, logs_.base);
     if (!linked) {
       context_.output.console(config::kStderr)
           .print(fmt::format("ddp-run: --log-dir: {}; the output of rank {} is in {}",

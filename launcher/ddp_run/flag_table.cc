@@ -181,8 +181,9 @@ constexpr auto kFlags = std::to_array<Flag>({
      "srun ddp-run --no-requeue train.py", true},
 
     {kOutput, "log-dir", 0, "DIR",
-     "also write each worker's output to DIR/ID/round_K/rank_R.out and .err; DIR/latest leads to "
-     "the newest job. Files are never deleted. /dev/null: no files, whatever else is said",
+     "also write each worker's output to DIR/ID/round_K/rank_R.HOST.out and .err; DIR/latest leads "
+     "to the newest job. Files are never deleted: those of an earlier start of the same ID are "
+     "kept as FILE.1, FILE.2, ... /dev/null: no files, whatever else is said",
      "--log-dir logs"},
     {kOutput, "redirects", 'r', "0-3|R:N,...",
      "to the log file and not to the console: 1 stdout, 2 stderr, 3 both; or by global rank "

@@ -86,8 +86,8 @@ TEST_F(AgentTest, ARestartIsAnnouncedAndCounted) {
   EXPECT_THAT(agent.process().err(),
               ContainsRegex("ddp-run: round 2: rank [01] on here failed: exit code 5"));
   EXPECT_THAT(agent.process().out(), HasSubstr("[here:1] 2 2\n"));
-  EXPECT_EQ(logs.read(mark_ + "/round_2/rank_1.out"), "2 2\n");
-  EXPECT_EQ(logs.read(mark_ + "/round_2/rank_1.err"), "");
+  EXPECT_EQ(logs.read(mark_ + "/round_2/rank_1.here.out"), "2 2\n");
+  EXPECT_EQ(logs.read(mark_ + "/round_2/rank_1.here.err"), "");
 }
 
 TEST_F(AgentTest, TheMessageOfATorchErrorFileIsInTheReport) {

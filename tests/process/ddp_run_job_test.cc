@@ -155,8 +155,8 @@ TEST_F(DdpRunJob, LogDirHasAFilePerRank) {
   const Finished job = run_job({"--nproc-per-node", "2", "--rdzv-id", "j", "--log-dir", "logs",
                                 "sh", "-c", "echo out $RANK; echo err $RANK >&2"});
   ASSERT_EQ(job.status, 0) << job.err;
-  EXPECT_EQ(folder_.read("logs/j/round_0/rank_0.out"), "out 0\n");
-  EXPECT_EQ(folder_.read("logs/j/round_0/rank_1.err"), "err 1\n");
+  EXPECT_EQ(folder_.read("logs/j/round_0/rank_0." + host() + ".out"), "out 0\n");
+  EXPECT_EQ(folder_.read("logs/j/round_0/rank_1." + host() + ".err"), "err 1\n");
 }
 
 // Two ddp-run on one endpoint at the same moment: one hosts, the other finds it.

@@ -77,7 +77,9 @@ class DdpRunOutput : public DdpRunTest {
     return output;
   }
 
-  std::string log(const std::string& name) { return folder_.read("logs/j/round_0/" + name); }
+  std::string log(int rank, const std::string& stream) {
+    return folder_.read(fmt::format("logs/j/round_0/rank_{}.{}.{}", rank, host(), stream));
+  }
 };
 
 // The agent's and ddp-run's memory are read while rank 0, having written all, waits for a word.
@@ -109,14 +111,14 @@ TEST_F(DdpRunOutput, NothingOf64WorkersIsLostOrMixed) {
   EXPECT_EQ(shown.size(), static_cast<std::size_t>(kWorkers));
   for (const auto& [rank, text] : shown) {
     std::string expected = worker_output(rank, lines);
-    EXPECT_TRUE(log("rank_" + std::to_string(rank) + ".out") == expected) << "rank " << rank;
+    EXPECT_TRUE(log(rank, "out") == expected) << "rank " << rank;
     if (ends_without_newline(rank)) expected += '\n';
     EXPECT_TRUE(text == expected) << "rank " << rank;
   }
   for (const auto& [rank, text] : by_rank(job.err())) {
     EXPECT_EQ(text, fmt::format("rank {} has written {} bytes\n", rank,
                                 worker_output(rank, lines).size()));
-    EXPECT_EQ(text, log("rank_" + std::to_string(rank) + ".err"));
+    EXPECT_EQ(text, log(rank, "err"));
   }
 }
 
@@ -156,10 +158,20 @@ TEST_F(DdpRunOutput, RedirectsGoToFilesAndTeesToBoth) {
   EXPECT_EQ(count(job.err, "] err 1"), 2U);
   EXPECT_THAT(job.err, AllOf(HasSubstr(":10] err 10\n"), HasSubstr(":11] err 11\n")));
   for (int rank = 0; rank < 12; ++rank) {
-    const std::string name = "rank_" + std::to_string(rank);
-    EXPECT_EQ(log(name + ".out"), "out " + std::to_string(rank) + "\n");
-    EXPECT_EQ(log(name + ".err"), "err " + std::to_string(rank) + "\n");
+    EXPECT_EQ(log(rank, "out"), "out " + std::to_string(rank) + "\n");
+    EXPECT_EQ(log(rank, "err"), "err " + std::to_string(rank) + "\n");
   }
+}
+
+// Two starts that nobody has given an id of their own.
+TEST_F(DdpRunOutput, FilesOfAnEarlierStartAreKeptAndNotMixedWithTheNewOnes) {
+  for (const char* text : {"echo first", "echo second"}) {
+    const Finished job =
+        run_job({"--rdzv-id", "j", "--log-dir", "logs", "-r", "3", "sh", "-c", text});
+    ASSERT_EQ(job.status, 0) << job.err;
+  }
+  EXPECT_EQ(log(0, "out"), "second\n");
+  EXPECT_EQ(log(0, "out.1"), "first\n");
 }
 
 TEST_F(DdpRunOutput, OnlyWhatIsAskedForHasAFile) {
@@ -168,7 +180,8 @@ TEST_F(DdpRunOutput, OnlyWhatIsAskedForHasAFile) {
   ASSERT_EQ(job.status, 0) << job.err;
   EXPECT_EQ(count(job.out, "out\n"), 2U);
   EXPECT_EQ(count(job.err, "err\n"), 2U);
-  EXPECT_EQ(entries(folder_.path() / "logs/j/round_0"), std::set<std::string>{"rank_1.err"});
+  EXPECT_EQ(entries(folder_.path() / "logs/j/round_0"),
+            std::set<std::string>{"rank_1." + host() + ".err"});
 }
 
 TEST_F(DdpRunOutput, FilesWithoutALogDirAreWhereItSays) {
@@ -177,7 +190,7 @@ TEST_F(DdpRunOutput, FilesWithoutALogDirAreWhereItSays) {
   EXPECT_EQ(job.out, "");
   EXPECT_THAT(job.err, HasSubstr("ddp-run: the workers' output is in " +
                                  (folder_.path() / "ddp-run-logs/j").string() + "\n"));
-  EXPECT_EQ(folder_.read("ddp-run-logs/latest/round_0/rank_0.out"), "hello\n");
+  EXPECT_EQ(folder_.read("ddp-run-logs/latest/round_0/rank_0." + host() + ".out"), "hello\n");
 }
 
 TEST_F(DdpRunOutput, NoFilesWhereTheyAreDeclined) {
@@ -198,8 +211,8 @@ TEST_F(DdpRunOutput, FiltersChooseRanksAndLines) {
   EXPECT_EQ(count(job.out, ":1] "), 3U);
   EXPECT_EQ(count(job.out, ":3] "), 3U);
   EXPECT_EQ(count(job.out, "\n"), 6U);
-  EXPECT_EQ(log("rank_0.out"), "step\nloss 0\na,b\n");
-  const std::string filtered = log("node_0/filtered_stdout.log");
+  EXPECT_EQ(log(0, "out"), "step\nloss 0\na,b\n");
+  const std::string filtered = folder_.read("logs/j/round_0/node_0/filtered_stdout.log");
   EXPECT_EQ(count(filtered, "\n"), 8U);
   EXPECT_THAT(filtered, AllOf(HasSubstr("[" + host() + ":2] loss 2\n"), Not(HasSubstr("step"))));
 }
@@ -240,7 +253,7 @@ TEST_F(DdpRunOutput, EqualLinesAreFolded) {
     }
   }
   EXPECT_THAT(ranks, testing::ElementsAre(0, 1, 2, 3));
-  EXPECT_EQ(log("rank_3.out"), "same\n");
+  EXPECT_EQ(log(3, "out"), "same\n");
 }
 
 // As a terminal that was stopped by Ctrl-S, or a pager that nobody looks at.
@@ -255,7 +268,7 @@ TEST_F(DdpRunOutput, AConsoleThatNobodyReadsHoldsNobodyUp) {
                               "--console-timeout", "0.2", "--no-python", LINE_WORKER, "40000"});
   ASSERT_EQ(job.wait(120s), 0) << job.err();
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_TRUE(log("rank_" + std::to_string(rank) + ".out") == worker_output(rank, 40'000));
+    EXPECT_TRUE(log(rank, "out") == worker_output(rank, 40'000));
   }
 }
 
@@ -398,7 +411,8 @@ TEST_F(DdpRunTerminal, AStoppedTerminalStopsNobody) {
   ASSERT_EQ(::write(words.get(), "\n\n", 2), 2);
   EXPECT_EQ(end(), 0);
   EXPECT_THAT(seen_, HasSubstr("what has a log file is in "));
-  EXPECT_THAT(folder_.read("logs/j/round_0/rank_1.out"), testing::EndsWith("\n400000\n"));
+  EXPECT_THAT(folder_.read("logs/j/round_0/rank_1." + host() + ".out"),
+              testing::EndsWith("\n400000\n"));
 }
 
 }  // namespace

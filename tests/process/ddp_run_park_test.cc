@@ -108,9 +108,10 @@ TEST_F(DdpRunPark, EveryRoundsFolderNamesTheLogsOfItsRanks) {
   place(job, 0, 0);
   ::kill(place(job, 0, 1).pid, SIGKILL);
   EXPECT_EQ(job.wait(), 0) << job.err();
-  EXPECT_THAT(folder_.read("logs/j/round_1/rank_0.out"),
+  EXPECT_THAT(folder_.read("logs/j/round_1/rank_0." + host() + ".out"),
               ContainsRegex("^round 0 rank 0 .*\n--- round 1, rank 0: .* ---\nround 1 rank 0 "));
-  EXPECT_THAT(folder_.read("logs/j/round_1/rank_1.out"), ContainsRegex("^round 1 rank 1 "));
+  EXPECT_THAT(folder_.read("logs/j/round_1/rank_1." + host() + ".out"),
+              ContainsRegex("^round 1 rank 1 "));
 }
 
 // Rows 15 and 29: hours on an idle cluster, and nothing that says where it hangs.
@@ -120,7 +121,7 @@ TEST_F(DdpRunPark, AHungWorkerIsEndedAndItsStacksAreInTheLog) {
   EXPECT_EQ(job.status, 128 + SIGKILL) << job.err;
   EXPECT_THAT(job.err, ContainsRegex("  cause     : no progress for [0-9.]+ s"));
   EXPECT_THAT(job.err, HasSubstr("ParkingWorker::receive() (parking_worker)"));
-  const std::string log = folder_.read("logs/j/round_0/rank_0.err");
+  const std::string log = folder_.read("logs/j/round_0/rank_0." + host() + ".err");
   EXPECT_THAT(log, HasSubstr("ParkingWorker::receive() (parking_worker)"));
   EXPECT_THAT(log, HasSubstr("--- end of stacks ---\n"));
 }

@@ -2,7 +2,9 @@
 #include "agent/process/exit_cause.h"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -163,22 +165,65 @@ TEST(ErrorFile, BothFormsOfTorchelastic) {
   EXPECT_EQ(read_error_file(dir.path() / "missing").message, "");
 }
 
+config::JobSpec logging_to(const test::TempDir& dir, const std::string& host) {
+  config::JobSpec spec;
+  spec.log_dir = dir.path();
+  spec.job_id = "job";
+  spec.host = host;
+  return spec;
+}
+
+TEST(LogFiles, CarryTheNode) {
+  const test::TempDir dir;
+  for (const char* host : {"a", "b.example.org", "pods/c"}) {
+    const auto files = open_log_files(logging_to(dir, host), 0, 7);
+    ASSERT_TRUE(files.has_value());
+    EXPECT_EQ(::write(files->out.get(), host, 1), 1);
+  }
+  EXPECT_EQ(dir.read("job/round_0/rank_7.a.out"), "a");
+  EXPECT_EQ(dir.read("job/round_0/rank_7.b.example.org.out"), "b");
+  EXPECT_EQ(dir.read("job/round_0/rank_7.pods_c.out"), "p");
+}
+
+TEST(LogFiles, OfAnEarlierStartAreKeptBesideTheNewOnes) {
+  const test::TempDir dir;
+  const config::JobSpec spec = logging_to(dir, "n");
+  for (const char* text : {"one", "two", "six"}) {
+    const auto files = open_log_files(spec, 0, 1);
+    ASSERT_TRUE(files.has_value());
+    EXPECT_EQ(::write(files->out.get(), text, 3), 3);
+    const auto filtered = open_filtered_log(dir.path(), "job", 0, 0, config::kStdout);
+    ASSERT_TRUE(filtered.has_value());
+    EXPECT_EQ(::write(filtered->get(), text, 3), 3);
+  }
+  for (const char* name : {"rank_1.n.out", "node_0/filtered_stdout.log"}) {
+    const std::string path = std::string("job/round_0/") + name;
+    EXPECT_EQ(dir.read(path), "six");
+    EXPECT_EQ(dir.read(path + ".1"), "one");
+    EXPECT_EQ(dir.read(path + ".2"), "two");
+  }
+  // Nothing was said, so nothing is kept.
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "job/round_0/rank_1.n.err.1"));
+}
+
 TEST(LogFiles, LinksOfAnEarlierJobLeadNowhereElse) {
   const test::TempDir dir;
-  const std::string base = dir.path() / "job" / "round_0" / "rank_1";
-  ASSERT_TRUE(open_log_files(dir.path(), "job", 0, 1).has_value());
-  dir.write("job/round_0/rank_1.err", "of round 0\n");
-  ASSERT_TRUE(link_log_files(dir.path(), "job", 2, 0, base).has_value());
-  EXPECT_EQ(dir.read("job/round_2/rank_0.err"), "of round 0\n");
+  const config::JobSpec spec = logging_to(dir, "n");
+  const std::string base = dir.path() / "job" / "round_0" / "rank_1.n";
+  ASSERT_TRUE(open_log_files(spec, 0, 1).has_value());
+  dir.write("job/round_0/rank_1.n.err", "of round 0\n");
+  ASSERT_TRUE(link_log_files(spec, 2, 0, base).has_value());
+  EXPECT_EQ(dir.read("job/round_2/rank_0.n.err"), "of round 0\n");
   // The same id once more: another process has that place in round 2.
-  const auto again = open_log_files(dir.path(), "job", 2, 0);
+  const auto again = open_log_files(spec, 2, 0);
   ASSERT_TRUE(again.has_value());
   EXPECT_EQ(::write(again->err.get(), "new\n", 4), 4);
-  EXPECT_EQ(dir.read("job/round_0/rank_1.err"), "of round 0\n");
-  EXPECT_EQ(dir.read("job/round_2/rank_0.err"), "new\n");
-  // And a file is not replaced by a link.
-  ASSERT_TRUE(link_log_files(dir.path(), "job", 2, 0, base).has_value());
-  EXPECT_EQ(dir.read("job/round_2/rank_0.err"), "new\n");
+  EXPECT_EQ(dir.read("job/round_0/rank_1.n.err"), "of round 0\n");
+  EXPECT_EQ(dir.read("job/round_2/rank_0.n.err"), "new\n");
+  // And where a link replaces a file, the file is kept.
+  ASSERT_TRUE(link_log_files(spec, 2, 0, base).has_value());
+  EXPECT_EQ(dir.read("job/round_2/rank_0.n.err"), "of round 0\n");
+  EXPECT_EQ(dir.read("job/round_2/rank_0.n.err.1"), "new\n");
 }
 
 }  // namespace

@@ -88,8 +88,9 @@ class KeptProcesses : public testing::Test {
   // All workers have reported progress, and what they have written is in their files.
   bool all_report() {
     const auto has_said = [this](int local_rank) {
-      return log(round_, fmt::format("rank_{}.out", local_rank + 1)).ends_with(")\n") &&
-             log(round_, fmt::format("rank_{}.err", local_rank + 1)).ends_with(errors_of(round_));
+      return log(round_, fmt::format("rank_{}.here.out", local_rank + 1)).ends_with(")\n") &&
+             log(round_, fmt::format("rank_{}.here.err", local_rank + 1))
+                 .ends_with(errors_of(round_));
     };
     return test::run_until(io_, [&] {
       int count = 0;
@@ -155,8 +156,8 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
   start(3);
   ASSERT_TRUE(all_report());
   EXPECT_THAT(hellos_, ElementsAre(testing::Pair(0, true), testing::Pair(1, true)));
-  const pid_t first = pid_in(3, "rank_1.out");
-  const pid_t second = pid_in(3, "rank_2.out");
+  const pid_t first = pid_in(3, "rank_1.here.out");
+  const pid_t second = pid_in(3, "rank_2.here.out");
   ASSERT_GT(first, 0);
   ASSERT_TRUE(park({0, 1}));
   EXPECT_EQ(parked_[0], std::make_pair(Round{3}, std::int64_t{40}));
@@ -168,11 +169,12 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
   // Both rounds are in the file of the first, which the folder of the second names too.
   const std::string both =
       line(3, 1, 2, first) + "--- round 4, rank 1: reason 4 ---\n" + line(4, 1, 2, first);
-  EXPECT_EQ(log(3, "rank_1.out"), both);
-  EXPECT_EQ(log(4, "rank_1.out"), both);
-  EXPECT_EQ(log(4, "rank_2.out"),
+  EXPECT_EQ(log(3, "rank_1.here.out"), both);
+  EXPECT_EQ(log(4, "rank_1.here.out"), both);
+  EXPECT_EQ(log(4, "rank_2.here.out"),
             line(3, 2, 2, second) + "--- round 4, rank 2: reason 4 ---\n" + line(4, 2, 2, second));
-  EXPECT_THAT(log(4, "rank_2.err"), HasSubstr("--- round 4, rank 2: reason 4 ---\nerrors of "));
+  EXPECT_THAT(log(4, "rank_2.here.err"),
+              HasSubstr("--- round 4, rank 2: reason 4 ---\nerrors of "));
   EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:1] round 4 rank 1"));
   EXPECT_THAT(dir_.read("screen"), Not(HasSubstr("---")));
   // Its last words are those of the round that it ends in.
@@ -185,30 +187,30 @@ TEST_F(KeptProcesses, AStoppedWorkerIsContinuedSoThatItCanPark) {
   make("park", 2);
   start(0);
   ASSERT_TRUE(all_report());
-  const pid_t stopped = pid_in(0, "rank_1.out");
+  const pid_t stopped = pid_in(0, "rank_1.here.out");
   ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
   ASSERT_TRUE(park({0, 1}));
   ASSERT_TRUE(clear({0, 1}));
   start(1);
   ASSERT_TRUE(all_report());
-  EXPECT_EQ(pid_in(1, "rank_1.out"), stopped);
+  EXPECT_EQ(pid_in(1, "rank_1.here.out"), stopped);
 }
 
 TEST_F(KeptProcesses, AKilledWorkerIsReplacedBesideTheOneThatWaits) {
   make("park", 2);
   start(0);
   ASSERT_TRUE(all_report());
-  const pid_t survivor = pid_in(0, "rank_1.out");
-  ::kill(pid_in(0, "rank_2.out"), SIGKILL);
+  const pid_t survivor = pid_in(0, "rank_1.here.out");
+  ::kill(pid_in(0, "rank_2.here.out"), SIGKILL);
   ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
   ASSERT_TRUE(park({0}));
   ASSERT_TRUE(clear({0}));
   start(1);
   ASSERT_TRUE(all_report());
-  EXPECT_THAT(log(1, "rank_1.out"), HasSubstr(line(1, 1, 2, survivor)));
-  const pid_t replaced = pid_in(1, "rank_2.out");
-  EXPECT_EQ(log(1, "rank_2.out"), line(1, 2, 2, replaced));
-  EXPECT_FALSE(std::filesystem::is_symlink(dir_.path() / "logs/job/round_1/rank_2.out"));
+  EXPECT_THAT(log(1, "rank_1.here.out"), HasSubstr(line(1, 1, 2, survivor)));
+  const pid_t replaced = pid_in(1, "rank_2.here.out");
+  EXPECT_EQ(log(1, "rank_2.here.out"), line(1, 2, 2, replaced));
+  EXPECT_FALSE(std::filesystem::is_symlink(dir_.path() / "logs/job/round_1/rank_2.here.out"));
 }
 
 // Whoever has not parked, and what it has started, is gone before the next round; what a parked
@@ -217,8 +219,8 @@ TEST_F(KeptProcesses, ClearKillsAllButWorkersThatHaveParkedAndTheirChildren) {
   make("stubborn", 2, 0, "setsid sleep 1000 & exec \"$0\" \"$@\"");
   start(0);
   ASSERT_TRUE(all_report());
-  const pid_t stays = pid_in(0, "rank_2.out");  // Rank 2 parks, rank 1 does not.
-  const pid_t goes = pid_in(0, "rank_1.out");
+  const pid_t stays = pid_in(0, "rank_2.here.out");  // Rank 2 parks, rank 1 does not.
+  const pid_t goes = pid_in(0, "rank_1.here.out");
   processes_->signal(SIGTERM, "over", {0, 1});
   ASSERT_TRUE(test::run_until(io_, [this] { return parked_.size() == 1; }));
   ASSERT_TRUE(clear({0, 1}));
@@ -229,7 +231,7 @@ TEST_F(KeptProcesses, ClearKillsAllButWorkersThatHaveParkedAndTheirChildren) {
   EXPECT_TRUE(processes_with("RANK=1").empty());
   start(1);
   ASSERT_TRUE(all_report());
-  EXPECT_THAT(log(1, "rank_2.out"), HasSubstr(line(1, 2, 2, stays)));
+  EXPECT_THAT(log(1, "rank_2.here.out"), HasSubstr(line(1, 2, 2, stays)));
 }
 
 TEST_F(KeptProcesses, AParkedWorkerThatDiesIsToldAndReplaced) {
@@ -250,7 +252,7 @@ TEST_F(KeptProcesses, AParkedWorkerThatIsFoundDeadAtTheStartIsReplacedInSilence)
   make("park", 1);
   start(0);
   ASSERT_TRUE(all_report());
-  const pid_t pid = pid_in(0, "rank_1.out");
+  const pid_t pid = pid_in(0, "rank_1.here.out");
   ASSERT_TRUE(park({0}));
   ASSERT_TRUE(clear({0}));
   ::kill(pid, SIGKILL);
@@ -261,7 +263,7 @@ TEST_F(KeptProcesses, AParkedWorkerThatIsFoundDeadAtTheStartIsReplacedInSilence)
   EXPECT_TRUE(exits_.empty());
   EXPECT_THAT(dir_.read("screen"), HasSubstr("ddp-run: a parked process on here (pid " +
                                              std::to_string(pid) + ") ended with signal 9"));
-  EXPECT_NE(pid_in(1, "rank_1.out"), pid);
+  EXPECT_NE(pid_in(1, "rank_1.here.out"), pid);
 }
 
 TEST_F(KeptProcesses, AStandbyTakesThePlaceOfALostWorker) {
@@ -272,13 +274,14 @@ TEST_F(KeptProcesses, AStandbyTakesThePlaceOfALostWorker) {
   const pid_t standby = processes_with("DDP_STANDBY=1").at(0);
   // It is used once it has said hello; until then this would start a worker of its own.
   ASSERT_TRUE(test::run_until(io_, [this] { return processes_->standbys_ready() == 1; }));
-  ::kill(pid_in(0, "rank_1.out"), SIGKILL);
+  ::kill(pid_in(0, "rank_1.here.out"), SIGKILL);
   ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
   ASSERT_TRUE(clear({}));
   start(1);
   EXPECT_EQ(hellos_[0], true);
   ASSERT_TRUE(all_report());
-  EXPECT_EQ(log(1, "rank_1.out"), "--- round 1, rank 1: reason 1 ---\n" + line(1, 1, 1, standby));
+  EXPECT_EQ(log(1, "rank_1.here.out"),
+            "--- round 1, rank 1: reason 1 ---\n" + line(1, 1, 1, standby));
   // And the pool is filled again.
   EXPECT_TRUE(test::run_until(io_, [this] { return processes_->standbys_ready() == 1; }));
 }
@@ -298,7 +301,7 @@ TEST_F(KeptProcesses, AHungWorkersStacksAreWrittenBeforeItIsKilled) {
   make("park", 1);
   start(0);
   ASSERT_TRUE(all_report());
-  const pid_t pid = pid_in(0, "rank_1.out");
+  const pid_t pid = pid_in(0, "rank_1.here.out");
   ASSERT_TRUE(test::wait_until(
       [&] { return test::read_proc(pid, "stat").find(") S ") != std::string::npos; }));
   processes_->dump_stacks(0);
@@ -307,7 +310,7 @@ TEST_F(KeptProcesses, AHungWorkersStacksAreWrittenBeforeItIsKilled) {
   EXPECT_EQ(exits_.front().signal, SIGKILL);
   EXPECT_EQ(exits_.front().cause, "no progress for 5 s");
   EXPECT_THAT(exits_.front().stderr_tail, ElementsAre("errors of round 0"));
-  const std::string errors = log(0, "rank_1.err");
+  const std::string errors = log(0, "rank_1.here.err");
   EXPECT_THAT(errors, HasSubstr("--- stacks of process "));
   EXPECT_THAT(errors, HasSubstr("(parking_worker, state S"));
   EXPECT_THAT(errors, HasSubstr("ParkingWorker::"));
@@ -320,7 +323,7 @@ TEST_F(KeptProcesses, TheStacksOfAStoppedWorkerAreReadToo) {
   make("park", 1);
   start(0);
   ASSERT_TRUE(all_report());
-  const pid_t pid = pid_in(0, "rank_1.out");
+  const pid_t pid = pid_in(0, "rank_1.here.out");
   ::kill(pid, SIGSTOP);
   ASSERT_TRUE(test::wait_until(
       [&] { return test::read_proc(pid, "stat").find(") T ") != std::string::npos; }));
@@ -328,8 +331,8 @@ TEST_F(KeptProcesses, TheStacksOfAStoppedWorkerAreReadToo) {
   processes_->kill(0, "it stands still");
   ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
   EXPECT_EQ(exits_.front().cause, "it stands still");
-  EXPECT_THAT(log(0, "rank_1.err"), HasSubstr("(parking_worker, state T"));
-  EXPECT_THAT(log(0, "rank_1.err"), HasSubstr("ParkingWorker::"));
+  EXPECT_THAT(log(0, "rank_1.here.err"), HasSubstr("(parking_worker, state T"));
+  EXPECT_THAT(log(0, "rank_1.here.err"), HasSubstr("ParkingWorker::"));
 }
 
 }  // namespace

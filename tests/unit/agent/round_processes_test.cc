@@ -121,9 +121,10 @@ TEST_F(RoundProcessesTest, TellsHowEachWorkerEndedWithItsLastWords) {
     EXPECT_GT(exit.time_ms, 1'600'000'000'000);
     const std::string rank = std::to_string(local_rank + 1);
     EXPECT_THAT(exit.stderr_tail, ElementsAre("err" + std::to_string(local_rank), "cut"));
-    EXPECT_EQ(exit.log_path, (dir_.path() / ("logs/job/round_3/rank_" + rank + ".err")).string());
-    EXPECT_EQ(log("rank_" + rank + ".out"), "out\n");
-    EXPECT_EQ(log("rank_" + rank + ".err"), "err" + std::to_string(local_rank) + "\ncut");
+    EXPECT_EQ(exit.log_path,
+              (dir_.path() / ("logs/job/round_3/rank_" + rank + ".here.err")).string());
+    EXPECT_EQ(log("rank_" + rank + ".here.out"), "out\n");
+    EXPECT_EQ(log("rank_" + rank + ".here.err"), "err" + std::to_string(local_rank) + "\ncut");
     EXPECT_THAT(dir_.read("screen"), HasSubstr("[here:" + rank + "] cut\n"));
   }
 }
@@ -152,7 +153,7 @@ TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
   ASSERT_TRUE(
       start_shell("trap 'exit 5' TERM; sh -c 'echo $$; exec sleep 1000' & kill -STOP $$; wait")
           .empty());
-  const pid_t child = pid_in("rank_1.out");
+  const pid_t child = pid_in("rank_1.here.out");
   ASSERT_GT(child, 0);
   ASSERT_TRUE(test::run_until(io_, [] {
     siginfo_t info{};
@@ -170,7 +171,7 @@ TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
 TEST_F(RoundProcessesTest, ClearKillsGrandchildrenThatTookASessionOfTheirOwn) {
   ASSERT_TRUE(
       start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo $$; sleep 1000; :' & wait").empty());
-  const pid_t grandchild = pid_in("rank_1.out");
+  const pid_t grandchild = pid_in("rank_1.here.out");
   ASSERT_GT(grandchild, 0);
   processes_->signal(SIGKILL, "");
   ASSERT_TRUE(wait_for_exits(1));
@@ -186,12 +187,12 @@ TEST_F(RoundProcessesTest, AGrandchildThatKeepsThePipeDoesNotDelayTheExit) {
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).exit_code, 4);
   EXPECT_TRUE(processes_->clear({}, Duration(5'000)));
-  EXPECT_THAT(log("rank_1.out"), HasSubstr("last\n"));
+  EXPECT_THAT(log("rank_1.here.out"), HasSubstr("last\n"));
 }
 
 TEST_F(RoundProcessesTest, OrphansThatEndWhileTheWorkerRunsAreReaped) {
   ASSERT_TRUE(start_shell("(setsid true &) ; (setsid true &); echo 1; sleep 1000").empty());
-  ASSERT_EQ(pid_in("rank_1.out"), 1);
+  ASSERT_EQ(pid_in("rank_1.here.out"), 1);
   // Both have come to this process and go away although the worker still runs.
   EXPECT_TRUE(test::run_until(io_, [&] {
     processes_->reap();
@@ -223,7 +224,7 @@ TEST_F(RoundProcessesTest, ReapTellsTheExitWithAllThatTheWorkerLeft) {
   EXPECT_EQ(exits_.at(0).exit_code, 9);
   EXPECT_EQ(exits_.at(0).message, "why");
   EXPECT_THAT(exits_.at(0).stderr_tail, ElementsAre("first", "last"));
-  EXPECT_EQ(log("rank_1.out"), "out");
+  EXPECT_EQ(log("rank_1.here.out"), "out");
 }
 
 TEST_F(RoundProcessesTest, ProgressAndErrorsComeOverTheControlSocket) {
@@ -274,10 +275,10 @@ TEST_F(RoundProcessesTest, AnAbortReachesTheSharedMemoryTheSocketAndThenTheSigna
              "while True: signal.sigtimedwait([], 0.01)\n"})
           .empty());
   ASSERT_TRUE(
-      test::run_until(io_, [&] { return log("rank_1.out").find('\n') != std::string::npos; }));
+      test::run_until(io_, [&] { return log("rank_1.here.out").find('\n') != std::string::npos; }));
   processes_->signal(SIGTERM, "rank 7 is gone");
   ASSERT_TRUE(wait_for_exits(1));
-  EXPECT_EQ(log("rank_1.out"),
+  EXPECT_EQ(log("rank_1.here.out"),
             "b'DDPS' " + std::to_string(wire::shm_bytes(1)) + "\nabort 1 True True True\n");
 }
 
@@ -288,8 +289,8 @@ TEST_F(RoundProcessesTest, LogFilesOfARoundBeforeStayAsTheyAre) {
   exits_.clear();
   ASSERT_TRUE(start({"echo", "hello"}, 1, 4).empty());
   ASSERT_TRUE(wait_for_exits(1));
-  EXPECT_EQ(log("rank_1.out"), "hello\n");
-  EXPECT_EQ(dir_.read("logs/job/round_4/rank_1.out"), "hello\n");
+  EXPECT_EQ(log("rank_1.here.out"), "hello\n");
+  EXPECT_EQ(dir_.read("logs/job/round_4/rank_1.here.out"), "hello\n");
 }
 
 TEST_F(RoundProcessesTest, ALogFolderThatCannotBeMadeIsToldAndTheWorkerRuns) {
