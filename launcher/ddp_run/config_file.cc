@@ -7,6 +7,7 @@
 #include <set>
 #include <vector>
 
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "launcher/ddp_run/exit_error.h"
@@ -37,17 +38,21 @@ std::optional<std::string> as_text(const Json& value) {
   return std::nullopt;
 }
 
-// The same of a list or an object, too.
-std::optional<std::string> as_value(const Json& value) {
-  if (!value.is_structured()) return as_text(value);
-  std::string text;
-  for (const auto& [key, item] : value.items()) {
-    const auto part = as_text(item);
-    if (!part) return std::nullopt;
-    if (!text.empty()) text += ',';
-    text += value.is_object() ? key + "=" + *part : *part;
+// The same of a list or an object, too: each of its elements.
+std::optional<std::vector<std::string>> as_values(const Json& value) {
+  std::vector<std::string> values;
+  if (!value.is_structured()) {
+    auto text = as_text(value);
+    if (!text) return std::nullopt;
+    values.push_back(std::move(*text));
+    return values;
   }
-  return text;
+  for (const auto& [key, item] : value.items()) {
+    auto text = as_text(item);
+    if (!text) return std::nullopt;
+    values.push_back(value.is_object() ? key + "=" + *text : std::move(*text));
+  }
+  return values;
 }
 
 const Flag* find_flag(std::string_view name) {
@@ -68,22 +73,24 @@ Error unknown_key(const std::string& file, const std::string& key, const std::st
 
 Result<void> take_flag(CommandLine& line, const std::string& file, const Flag& flag,
                        const std::string& key, const Json& value) {
-  std::optional<std::string> text;
+  std::optional<std::vector<std::string>> values;
   if (!flag.takes_value()) {
     if (!value.is_boolean())
       return wrong_config(file, "\"{}\": write true or false, without quotes", key);
-    if (value.get<bool>()) text.emplace();
+    if (value.get<bool>()) values.emplace();
   } else {
-    if (!value.is_boolean()) text = as_value(value);
-    if (!text) {
+    if (!value.is_boolean()) values = as_values(value);
+    if (!values) {
       return wrong_config(file, "\"{}\": the value is missing; write {} as a text or a number", key,
                           flag.placeholder);
     }
   }
-  if (!text || line.find(flag.name) != nullptr || line.switched_off.contains(flag.name)) return {};
-  const std::string shown = flag.takes_value() ? fmt::format("{}: {} {}", file, key, *text)
+  if (!values || line.find(flag.name) != nullptr || line.switched_off.contains(flag.name))
+    return {};
+  std::string text = fmt::format("{}", fmt::join(*values, ","));
+  const std::string shown = flag.takes_value() ? fmt::format("{}: {} {}", file, key, text)
                                                : fmt::format("{}: {}", file, key);
-  line.flags[std::string(flag.name)] = GivenFlag{std::move(*text), shown};
+  line.flags[std::string(flag.name)] = GivenFlag{std::move(text), shown, std::move(*values)};
   return {};
 }
 

@@ -66,7 +66,7 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--launch-agent \"kubectl exec -i {host} --\"", true},
     {kHosts, "export", 'x', "NAME[=VALUE]",
      "a variable for the workers there; ssh passes none on by itself. May be repeated",
-     "-x LD_LIBRARY_PATH -x NCCL_DEBUG=INFO", true},
+     "-x LD_LIBRARY_PATH -x NCCL_DEBUG=INFO", true, true},
 
     {kRendezvous, "rdzv-endpoint", 0, "HOST[:PORT]",
      "where the rendezvous daemon is. The ddp-run whose machine has "

@@ -17,6 +17,8 @@ struct Flag {
   std::string_view example;  // Empty where it would say nothing new.
   // Not torchrun's: where a shortened name fits one of torchrun's flags, it means that one.
   bool own = false;
+  // Each occurrence counts, not the last one alone; in a --config file, each element of a list.
+  bool adds_up = false;
 
   bool takes_value() const { return !placeholder.empty(); }
   // It asks for something else than a job, so that only a command line can mean it.

@@ -53,6 +53,18 @@ TEST_F(ConfigFile, ListsAndObjectsStandForWhatTheLineHas) {
   EXPECT_EQ(options.is_host, true);
 }
 
+TEST_F(ConfigFile, VariablesToPassOnAreATextAListOrAnObject) {
+  using Exports = std::vector<std::pair<std::string, std::string>>;
+  const auto exports = [this](const std::string& value) {
+    return options_of(with(R"({"hosts": ["a", "b"], "export": )" + value + "}", {"a"}),
+                      {{"HERE", "set"}})
+        .exports;
+  };
+  EXPECT_EQ(exports(R"("A=1,2")"), (Exports{{"A", "1,2"}}));
+  EXPECT_EQ(exports(R"(["A=1,2", "HERE"])"), (Exports{{"A", "1,2"}, {"HERE", "set"}}));
+  EXPECT_EQ(exports(R"({"A": "1,2", "B": 3})"), (Exports{{"A", "1,2"}, {"B", "3"}}));
+}
+
 TEST_F(ConfigFile, TheProgramCanBeInIt) {
   const std::string json = R"({"program": "train", "arguments": ["--lr", 0.1, "x y"]})";
   const Options options = options_of(with(json));
