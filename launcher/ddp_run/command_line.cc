@@ -42,8 +42,8 @@ std::string_view torchruns_name(std::string_view name) {
 
 // Runs before the library's own parsers and does what they cannot: the first argument that is not a
 // flag, or what follows "--", ends the flags; underscores in names mean dashes, and a beginning of
-// one of torchrun's names means that one. Returning nothing
-// hands over to the next parser. The library also calls it for the argument behind a flag that
+// one of torchrun's names means that one; "--name=" has an empty value. Returning nothing hands
+// over to the next parser. The library also calls it for the argument behind a flag that
 // takes a value, alone; a single argument is therefore left to it.
 std::vector<po::option> take_program_or_mend_name(std::vector<std::string>& rest) {
   std::string& first = rest.front();
@@ -59,6 +59,13 @@ std::vector<po::option> take_program_or_mend_name(std::vector<std::string>& rest
     std::replace(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(name_end), '_', '-');
     const std::string name = first.substr(2, name_end - 2);
     first.replace(2, name.size(), torchruns_name(name));
+    if (first.find('=') + 1 == first.size()) {
+      first.pop_back();
+      po::option empty(first.substr(2), {""});
+      empty.original_tokens.push_back(std::move(first));
+      rest.erase(rest.begin());
+      return {empty};
+    }
   }
   return {};
 }
@@ -135,7 +142,7 @@ Result<bool> environment_switch(const std::string& shown, std::string_view value
 
 Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& environment) {
   for (const Flag& flag : all_flags()) {
-    if (flag.of_line_only() || line.find(flag.name) != nullptr) continue;
+    if (flag.of_line_only() || line.is_settled(flag.name)) continue;
     std::string variable = fmt::format("PET_{}", flag.name);
     for (char& c : variable)
       c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -150,7 +157,10 @@ Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& envi
         continue;
       }
     }
-    line.flags[std::string(flag.name)] = GivenFlag{value, shown, {value}};
+    if (!line.take(flag, GivenFlag{value, shown, {value}})) {
+      return exit_error(kExitUsage, "{}: the value is missing; write {}{}", shown, shown,
+                        flag.placeholder);
+    }
   }
   return {};
 }
@@ -160,6 +170,24 @@ Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& envi
 const GivenFlag* CommandLine::find(std::string_view name) const {
   const auto found = flags.find(name);
   return found == flags.end() ? nullptr : &found->second;
+}
+
+bool CommandLine::is_settled(std::string_view name) const {
+  return find(name) != nullptr || switched_off.contains(name);
+}
+
+bool CommandLine::take(const Flag& flag, GivenFlag given) {
+  const std::string name(flag.name);
+  if (flag.takes_value() && given.value.empty()) {
+    if (flag.when_empty() == WhenEmpty::kMissing) return false;
+    if (flag.when_empty() == WhenEmpty::kDefault) {
+      flags.erase(name);
+      switched_off.insert(name);
+      return true;
+    }
+  }
+  flags[name] = std::move(given);
+  return true;
 }
 
 Result<CommandLine> split_command_line(const std::vector<std::string>& arguments,
@@ -181,9 +209,10 @@ Result<CommandLine> split_command_line(const std::vector<std::string>& arguments
     }
     GivenFlag given{option.value.empty() ? "" : option.value.front(), "--" + option.string_key};
     if (!option.value.empty()) given.shown += " " + given.value;
-    given.values = std::move(line.flags[option.string_key].values);
+    if (const GivenFlag* earlier = line.find(option.string_key)) given.values = earlier->values;
     given.values.push_back(given.value);
-    line.flags[option.string_key] = std::move(given);
+    if (!line.take(*find_flag(option.string_key), std::move(given)))
+      return value_missing(option.string_key);
   }
   if (const auto filled = fill_from_environment(line, environment); !filled) return filled.error();
   return line;

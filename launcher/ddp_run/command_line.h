@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "launcher/ddp_run/flag_table.h"
 #include "launcher/ddp_run/flags.h"
 
 namespace ddp::run {
@@ -22,13 +23,18 @@ struct GivenFlag {
 // Which flags were given and where the program starts.
 struct CommandLine {
   std::map<std::string, GivenFlag, std::less<>> flags;  // By name with dashes; the last occurrence.
-  std::set<std::string, std::less<>> switched_off;      // Flags that PET_NAME=0 says are not given.
+  // Flags that are said not to be given, by PET_NAME=0 or an empty value; no weaker source counts.
+  std::set<std::string, std::less<>> switched_off;
   bool has_program = false;
   std::string program;
   std::vector<std::string> arguments;
 
   // The flag if it was given.
   const GivenFlag* find(std::string_view name) const;
+  // Whether the line, or a stronger source than the one that asks, has said something of the flag.
+  bool is_settled(std::string_view name) const;
+  // Takes a flag in, in place of what it was before. False: its value is empty and must not be.
+  [[nodiscard]] bool take(const Flag& flag, GivenFlag given);
 };
 
 // Splits argv (without argv[0]) into flags and program by the flag table; PET_NAME fills in flags

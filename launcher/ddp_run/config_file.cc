@@ -55,13 +55,6 @@ std::optional<std::vector<std::string>> as_values(const Json& value) {
   return values;
 }
 
-const Flag* find_flag(std::string_view name) {
-  for (const Flag& flag : all_flags()) {
-    if (flag.name == name && !flag.of_line_only() && flag.name != "config") return &flag;
-  }
-  return nullptr;
-}
-
 Error unknown_key(const std::string& file, const std::string& key, const std::string& name) {
   const std::string_view nearest = nearest_flag(name);
   if (nearest.empty())
@@ -73,6 +66,10 @@ Error unknown_key(const std::string& file, const std::string& key, const std::st
 
 Result<void> take_flag(CommandLine& line, const std::string& file, const Flag& flag,
                        const std::string& key, const Json& value) {
+  const auto is_missing = [&] {
+    return wrong_config(file, "\"{}\": the value is missing; write {} as a text or a number", key,
+                        flag.placeholder);
+  };
   std::optional<std::vector<std::string>> values;
   if (!flag.takes_value()) {
     if (!value.is_boolean())
@@ -80,17 +77,15 @@ Result<void> take_flag(CommandLine& line, const std::string& file, const Flag& f
     if (value.get<bool>()) values.emplace();
   } else {
     if (!value.is_boolean()) values = as_values(value);
-    if (!values) {
-      return wrong_config(file, "\"{}\": the value is missing; write {} as a text or a number", key,
-                          flag.placeholder);
-    }
+    if (!values) return is_missing();
+    if (flag.adds_up && values->empty()) return {};
   }
-  if (!values || line.find(flag.name) != nullptr || line.switched_off.contains(flag.name))
-    return {};
+  if (!values || line.is_settled(flag.name)) return {};
   std::string text = fmt::format("{}", fmt::join(*values, ","));
-  const std::string shown = flag.takes_value() ? fmt::format("{}: {} {}", file, key, text)
-                                               : fmt::format("{}: {}", file, key);
-  line.flags[std::string(flag.name)] = GivenFlag{std::move(text), shown, std::move(*values)};
+  std::string shown = flag.takes_value() ? fmt::format("{}: {} {}", file, key, text)
+                                         : fmt::format("{}: {}", file, key);
+  if (!line.take(flag, GivenFlag{std::move(text), std::move(shown), std::move(*values)}))
+    return is_missing();
   return {};
 }
 
@@ -157,7 +152,8 @@ Result<void> fill_from_config(CommandLine& line, const std::string& file, std::s
     std::string name = key;
     std::replace(name.begin(), name.end(), '_', '-');
     const Flag* flag = find_flag(name);
-    if (flag == nullptr) return unknown_key(file, key, name);
+    if (flag == nullptr || flag->of_line_only() || name == "config")
+      return unknown_key(file, key, name);
     if (!seen.insert(name).second)
       return wrong_config(file, "\"{}\" is there twice; write it once", name);
     const auto taken = take_flag(line, file, *flag, key, value);

@@ -244,6 +244,11 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--logs-specs default"},
 });
 
+constexpr auto kDefaultWhenEmpty = std::to_array<std::string_view>(
+    {"rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr", "log-dir", "local-ranks-filter",
+     "ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"});
+constexpr auto kItselfWhenEmpty = std::to_array<std::string_view>({"role", "log-prefix"});
+
 constexpr std::size_t kColumn = 34;
 constexpr std::size_t kWidth = 110;
 
@@ -276,6 +281,21 @@ void append_wrapped(std::string& out, std::size_t column, std::string_view words
 }  // namespace
 
 std::span<const Flag> all_flags() { return kFlags; }
+
+const Flag* find_flag(std::string_view name) {
+  for (const Flag& flag : kFlags) {
+    if (flag.name == name) return &flag;
+  }
+  return nullptr;
+}
+
+WhenEmpty Flag::when_empty() const {
+  const auto is_in = [this](const auto& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (is_in(kDefaultWhenEmpty)) return WhenEmpty::kDefault;
+  return is_in(kItselfWhenEmpty) ? WhenEmpty::kItself : WhenEmpty::kMissing;
+}
 
 std::string help_text() {
   std::string out =

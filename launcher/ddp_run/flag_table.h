@@ -6,6 +6,13 @@
 
 namespace ddp::run {
 
+// What an empty value means that is written out: --name=, --name "", PET_NAME=.
+enum class WhenEmpty {
+  kMissing,  // Nothing; a value is needed.
+  kDefault,  // The default, as in torchrun: as if the flag were not there.
+  kItself,   // It is a value like others.
+};
+
 // One flag of ddp-run, as --help shows it and as the parser knows it. Names are torchrun's where it
 // has the flag.
 struct Flag {
@@ -21,12 +28,16 @@ struct Flag {
   bool adds_up = false;
 
   bool takes_value() const { return !placeholder.empty(); }
+  WhenEmpty when_empty() const;
   // It asks for something else than a job, so that only a command line can mean it.
   bool of_line_only() const { return name == "help" || name == "version" || name == "completion"; }
 };
 
 // All flags, those of a group together.
 std::span<const Flag> all_flags();
+
+// The flag of this name (with dashes); null if there is none.
+const Flag* find_flag(std::string_view name);
 
 // Text of --help.
 std::string help_text();

@@ -14,9 +14,6 @@ namespace {
 
 void read_token_flags(FlagReader& reader, Options& options) {
   if (const GivenFlag* given = reader.find("rdzv-token-file"); given != nullptr) {
-    if (given->value.empty()) {
-      reader.wrong(given->shown, "the name of a file is missing, for example ~/.ddp-run-token");
-    }
     options.rdzv_token_file = given->value;
     return;
   }

@@ -20,13 +20,6 @@ bool is_variable_name(std::string_view name) {
   return !name.empty() && name.find_first_of("= \t\n") == std::string_view::npos;
 }
 
-bool takes_value(std::string_view name) {
-  const auto flags = all_flags();
-  const auto flag =
-      std::find_if(flags.begin(), flags.end(), [&](const Flag& one) { return one.name == name; });
-  return flag != flags.end() && !flag->placeholder.empty();
-}
-
 void read_hosts(FlagReader& reader, Options& options) {
   reader.take(
       "hosts", [](const std::string& text) { return hosts::parse_host_list(text); },
@@ -80,7 +73,7 @@ std::vector<std::string> node_arguments(const CommandLine& line, bool with_etcd)
     const bool left_out =
         std::find(kNotForNodes.begin(), kNotForNodes.end(), name) != kNotForNodes.end();
     if (left_out && !(with_etcd && (name == "rdzv-endpoint" || name == "rdzv-id"))) continue;
-    arguments.push_back("--" + name + (takes_value(name) ? "=" + given.value : ""));
+    arguments.push_back("--" + name + (find_flag(name)->takes_value() ? "=" + given.value : ""));
   }
   arguments.emplace_back("--");
   arguments.push_back(line.program);

@@ -22,11 +22,6 @@ constexpr const char* kNoFiles = "/dev/null";
 constexpr auto kPrefixNames = std::to_array<std::string_view>(
     {"role_name", "rank", "local_rank", "host", "node_rank", "time"});
 
-// torchrun's default is the empty text: all ranks.
-Result<config::RankSet> parse_rank_filter(const std::string& text) {
-  return text.empty() ? config::RankSet{} : config::parse_rank_set(text);
-}
-
 Result<std::vector<std::string>> parse_filters(const std::string& text) {
   return config::split_filters(text);
 }
@@ -57,8 +52,6 @@ void read_prefix(FlagReader& reader, config::OutputSpec& output) {
 void read_log_dir(FlagReader& reader, Options& options) {
   const config::OutputSpec& output = options.output;
   if (const GivenFlag* given = reader.find("log-dir"); given != nullptr) {
-    if (given->value.empty())
-      reader.wrong(given->shown, "the folder is empty; write for example --log-dir logs");
     if (given->value != kNoFiles) options.log_dir = given->value;
     return;
   }
@@ -73,8 +66,8 @@ void read_output_flags(FlagReader& reader, Options& options) {
   config::OutputSpec& output = options.output;
   reader.take("redirects", config::parse_stream_map, output.redirects);
   reader.take("tee", config::parse_stream_map, output.tee);
-  reader.take("local-ranks-filter", parse_rank_filter, output.local_ranks);
-  reader.take("ranks-filter", parse_rank_filter, output.ranks);
+  reader.take("local-ranks-filter", config::parse_rank_set, output.local_ranks);
+  reader.take("ranks-filter", config::parse_rank_set, output.ranks);
   reader.take("duplicate-stdout-filters", parse_filters, output.stdout_filters);
   reader.take("duplicate-stderr-filters", parse_filters, output.stderr_filters);
   read_prefix(reader, output);

@@ -5,10 +5,7 @@
 namespace ddp::run {
 
 void read_program_flags(FlagReader& reader, Options& options) {
-  if (const GivenFlag* given = reader.find("role"); given != nullptr) {
-    if (given->value.empty()) reader.wrong(given->shown, "the name is empty");
-    options.role = given->value;
-  }
+  if (const GivenFlag* given = reader.find("role"); given != nullptr) options.role = given->value;
   reader.value<std::string>("start-method", [](const std::string& text) {
     return parse_word(text, {"spawn", "fork", "forkserver"});
   });

@@ -115,14 +115,9 @@ void read_node(FlagReader& reader, Options& options) {
   reader.take(
       "node-rank", [](const std::string& text) { return parse_integer(text, -1, kMaxNodeRank); },
       options.node_rank);
-  if (const GivenFlag* given = reader.find("local-addr"); given != nullptr) {
-    if (given->value.empty())
-      reader.wrong(given->shown, "the address is empty; write for example 10.0.0.7");
+  if (const GivenFlag* given = reader.find("local-addr"); given != nullptr)
     options.local_addr = given->value;
-  }
   if (const GivenFlag* given = reader.find("interface"); given != nullptr) {
-    if (given->value.empty())
-      reader.wrong(given->shown, "the name is empty; write for example eth0");
     if (reader.has("local-addr"))
       reader.wrong(given->shown, "contradicts --local-addr; leave one of them out");
     options.interface = given->value;
@@ -171,8 +166,7 @@ void check_nodes(FlagReader& reader, const Options& options) {
 void read_rendezvous_flags(FlagReader& reader, Options& options) {
   read_endpoint(reader, options);
   if (const GivenFlag* given = reader.find("rdzv-id"); given != nullptr) {
-    if (given->value.empty() || given->value.size() > kMaxJobName ||
-        given->value.find('/') != std::string::npos) {
+    if (given->value.size() > kMaxJobName || given->value.find('/') != std::string::npos) {
       reader.wrong(given->shown, "a job's name has 1 to {} characters and no /", kMaxJobName);
     }
     options.job_id = given->value;

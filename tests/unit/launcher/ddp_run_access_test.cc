@@ -49,9 +49,6 @@ TEST(AccessFlags, CertificatesComeTogether) {
 INSTANTIATE_TEST_SUITE_P(
     Access, WrongLine,
     testing::Values(
-        Wrong{{"--rdzv-token-file", "", "a"},
-              64,
-              "--rdzv-token-file : the name of a file is missing, for example ~/.ddp-run-token"},
         Wrong{{"a"},
               64,
               "DDP_RDZV_TOKEN: a token has 16 to 4096 characters, this one is too short; `openssl "

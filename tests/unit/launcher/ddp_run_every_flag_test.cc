@@ -148,6 +148,56 @@ TEST_P(EveryFlag, MissesItsValue) {
   }
 }
 
+// --name=, --name "", --na_me= and PET_NAME=.
+TEST_P(EveryFlag, MayBeEmptyWhereTorchrunTakesThat) {
+  const Flag& flag = flag_of(row());
+  if (!flag.takes_value()) return;
+  const std::string name = "--" + row().name;
+  const std::string missing =
+      ": the value is missing; write " + name + " " + std::string(flag.placeholder);
+  const std::string variable_missing = variable(row().name) + "=: the value is missing; write " +
+                                       variable(row().name) + "=" + std::string(flag.placeholder);
+  const std::vector<Arguments> spellings{
+      {name, ""}, {name + "="}, {"--" + underscored(row().name) + "="}};
+  const Environment empty{{variable(row().name), ""}};
+  if (!kEmptyIsDefault.contains(row().name) && !kEmptyIsItself.contains(row().name)) {
+    for (const Arguments& spelling : spellings) {
+      const auto options = parse(line_with(row(), spelling));
+      ASSERT_FALSE(options);
+      EXPECT_EQ(options.error().message, name + missing);
+      EXPECT_EQ(exit_code_of(options.error()), 2);
+    }
+    if (flag.of_line_only()) return;
+    const auto options = parse(line_with(row(), {}), empty);
+    ASSERT_FALSE(options);
+    EXPECT_EQ(options.error().message, variable_missing);
+    EXPECT_EQ(exit_code_of(options.error()), 2);
+    return;
+  }
+  const Options of_variable = meaning(line_with(row(), {}), empty);
+  for (const Arguments& spelling : spellings) {
+    // It wins over what the environment says, as any value on the line.
+    EXPECT_EQ(meaning(line_with(row(), spelling), {{variable(row().name), row().value}}),
+              of_variable);
+  }
+  EXPECT_EQ(of_variable == meaning(line_with(row(), {})), kEmptyIsDefault.contains(row().name));
+}
+
+TEST_P(EveryFlag, MayBeEmptyInAConfigFile) {
+  const Flag& flag = flag_of(row());
+  if (!flag.takes_value() || flag.of_line_only() || row().name == "config") return;
+  const std::string json = nlohmann::json({{row().name, ""}}).dump();
+  const test::TempDir folder;
+  const auto options = parse(line_with(row(), {"--config", folder.write("job.json", json)}), {});
+  const bool may_be = kEmptyIsDefault.contains(row().name) || kEmptyIsItself.contains(row().name);
+  ASSERT_EQ(static_cast<bool>(options), may_be);
+  if (!may_be) {
+    EXPECT_EQ(exit_code_of(options.error()), 64);
+    return;
+  }
+  EXPECT_EQ(*options, options_of(line_with(row(), {"--" + row().name, ""})));
+}
+
 TEST_P(EveryFlag, RefusesAWrongValue) {
   if (row().wrong.empty()) return;
   const auto options = parse(line_with(row(), {"--" + row().name, row().wrong}));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -143,5 +144,13 @@ inline const std::vector<FlagRow> kFlagRows{
      {},
      true},
 };
+
+// An empty value of these, written out, is their default; torchrun takes it so.
+inline const std::set<std::string> kEmptyIsDefault{
+    "rdzv-endpoint",      "rdzv-id",      "rdzv-conf",
+    "local-addr",         "log-dir",      "duplicate-stdout-filters",
+    "local-ranks-filter", "ranks-filter", "duplicate-stderr-filters"};
+// Of these it is a value of its own.
+inline const std::set<std::string> kEmptyIsItself{"role", "log-prefix"};
 
 }  // namespace ddp::run

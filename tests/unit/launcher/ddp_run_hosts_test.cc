@@ -79,7 +79,7 @@ TEST(HostFlags, Errors) {
     const char* error;
   } cases[] = {
       {{"--hosts", "a,a", "x"}, "--hosts a,a: host a is named twice"},
-      {{"--hosts", "", "x"}, "a host's name is empty"},
+      {{"--hosts", "a,", "x"}, "a host's name is empty"},
       {{"--hostfile", "/no/such/file", "x"},
        "--hostfile /no/such/file: cannot be read: No such file or directory"},
       {{"--hosts", "a", "--standalone", "x"}, "--hosts a: contradicts --standalone"},
