@@ -45,6 +45,7 @@ void AgentCore::handle(const wire::Welcome& message) {
   heartbeat_ = Duration{std::max<std::int64_t>(message.heartbeat_ms, 1)};
   next_heartbeat_ = now_ + heartbeat_;
   waiting_ = {};
+  if (!message.notice.empty()) emit(Print{message.notice});
   send_what_waited();
 }
 

@@ -94,6 +94,7 @@ wire::Join AgentCore::join_message() const {
                   .host = spec_.host,
                   .address = spec_.local_addr,
                   .node_rank = spec_.node_rank,
+                  .node_rank_is_wish = spec_.node_rank_is_wish,
                   .program = spec_.program,
                   .nproc = spec_.nproc,
                   .min_nodes = spec_.min_nodes,

@@ -23,6 +23,7 @@ struct JobSpec {
   std::string host;             // This node's name, for people and log prefixes.
   std::string local_addr;       // --local-addr; empty: the address the coordinator is reached from.
   int node_rank = -1;           // --node-rank; -1: none asked for.
+  bool node_rank_is_wish = false;  // Where another node has it, any will do.
 
   std::string coordinator_host;  // Where to connect.
   int coordinator_port = 0;

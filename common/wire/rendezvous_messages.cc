@@ -15,10 +15,11 @@ static void from_json(const nlohmann::json& json, MemberList& members) {
   members = MemberList(json.get<std::vector<Member>>());
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
-                                                program, nproc, min_nodes, max_nodes, max_restarts,
-                                                join_timeout_ms, last_call_ms, stop_timeout_ms,
-                                                last_round, restarts, running_round, group_rank,
-                                                members, restart_on_start_failure, max_no_progress,
+                                                node_rank_is_wish, program, nproc, min_nodes,
+                                                max_nodes, max_restarts, join_timeout_ms,
+                                                last_call_ms, stop_timeout_ms, last_round, restarts,
+                                                running_round, group_rank, members,
+                                                restart_on_start_failure, max_no_progress,
                                                 scale_up_ms, spares)
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
@@ -37,7 +38,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, parked
                                                 reports_progress, operations)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeCommitted, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms, notice)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Waiting, have, min_nodes, max_nodes, hosts, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundStart, round, restarts, max_restarts,
                                                 group_rank, world_size, members, master_addr,

@@ -56,10 +56,11 @@ struct Failure {
 struct Join {
   std::string job_id;
   NodeId node_id;
-  std::string host;       // Name for people.
-  std::string address;    // Numeric address the node is reached at; empty: the connection's source
-                          // address is taken.
-  int node_rank = -1;     // Asked-for group rank, or -1.
+  std::string host;     // Name for people.
+  std::string address;  // Numeric address the node is reached at; empty: the connection's source
+                        // address is taken.
+  int node_rank = -1;   // Asked-for group rank, or -1.
+  bool node_rank_is_wish = false;  // Where another node has it, this one joins without it.
   std::string program{};  // What the user named on the command line, for the report's heading.
   int nproc = 1;          // Workers this node starts.
   int min_nodes = 1;
@@ -140,6 +141,7 @@ struct Leave {
 struct Welcome {
   std::int64_t heartbeat_ms = 1'000;
   std::int64_t lease_ms = 5'000;
+  std::string notice{};  // What the person on this node should know of its join; may be empty.
 };
 
 // While nodes are missing; sent at each change and repeated every few seconds.

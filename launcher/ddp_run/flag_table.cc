@@ -86,10 +86,12 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--rdzv-conf join_timeout=120,is_host=true"},
     {kRendezvous, "node-rank", 0, "N",
      "rank of this node among the nodes (default: its number in the SLURM step, or decided when "
-     "they "
-     "meet)",
+     "they meet); with --rdzv-backend c10d or etcd written out only a wish, with --standalone "
+     "nothing",
      "--node-rank 1"},
-    {kRendezvous, "master-addr", 0, "HOST", "as --rdzv-endpoint, torchrun's older spelling",
+    {kRendezvous, "master-addr", 0, "HOST",
+     "as --rdzv-endpoint, torchrun's older spelling; --node-rank 0 runs the rendezvous, whatever "
+     "its own addresses are",
      "--master-addr node0"},
     {kRendezvous, "master-port", 0, "PORT", "port that goes with --master-addr (default 29500)",
      "--master-port 29500"},

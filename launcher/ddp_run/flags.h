@@ -62,10 +62,13 @@ struct Options {
 
   std::optional<Endpoint> endpoint;  // Nothing: this machine alone. With etcd, its first one.
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
+  bool endpoint_is_master = false;   // Node 0 hosts at it, whatever its own addresses are.
   std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
   int node_rank = -1;
+  bool node_rank_is_wish =
+      false;  // The backend gives ranks; where another node has it, any will do.
   bool node_rank_is_slurms = false;  // Nobody wrote it: it is the node's number in the SLURM step.
   std::string local_addr;
   std::string rdzv_token_file;  // Wins over rdzv_token. Empty: none.

@@ -19,6 +19,12 @@ void set_endpoint(FlagReader& reader, Options& options, const std::string& flag,
   options.endpoint = std::move(endpoint);
 }
 
+// torchrun's backends other than static, which has to be named, give the nodes their ranks.
+bool ranks_are_the_backends(const FlagReader& reader) {
+  const GivenFlag* backend = reader.find("rdzv-backend");
+  return backend != nullptr && backend->value != "static";
+}
+
 void read_backend(FlagReader& reader, Options& options) {
   const GivenFlag* given = reader.find("rdzv-backend");
   if (given == nullptr || given->value == "c10d" || given->value == "static") return;
@@ -61,6 +67,7 @@ void read_endpoint(FlagReader& reader, Options& options) {
     }
     set_endpoint(reader, options, "master-addr",
                  Endpoint{address->host, master_port.value_or(kDefaultMasterPort)});
+    options.endpoint_is_master = !ranks_are_the_backends(reader);
   } else if (master_port && options.max_nodes == 1) {
     set_endpoint(reader, options, "master-port", Endpoint{"127.0.0.1", *master_port});
   }
@@ -111,10 +118,28 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
   if (join_timeout) options.join_timeout_ms = *join_timeout;
 }
 
+// A rank that somebody wrote, as far as torchrun looks at it: not at all with --standalone.
+void settle_node_rank(FlagReader& reader, Options& options) {
+  if (options.node_rank < 0 || options.node_rank_is_slurms) return;
+  if (options.standalone) {
+    options.node_rank = -1;
+    return;
+  }
+  options.node_rank_is_wish = ranks_are_the_backends(reader);
+  if (!options.node_rank_is_wish || options.node_rank < options.max_nodes) return;
+  options.warnings.push_back(
+      fmt::format("{}: ranks of {} nodes go from 0 to {}; {} gives this node one",
+                  reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf")->shown,
+                  options.max_nodes, options.max_nodes - 1, reader.find("rdzv-backend")->shown));
+  options.node_rank = -1;
+  options.node_rank_is_wish = false;
+}
+
 void read_node(FlagReader& reader, Options& options) {
   reader.take(
       "node-rank", [](const std::string& text) { return parse_integer(text, -1, kMaxNodeRank); },
       options.node_rank);
+  settle_node_rank(reader, options);
   if (const GivenFlag* given = reader.find("local-addr"); given != nullptr)
     options.local_addr = given->value;
   if (const GivenFlag* given = reader.find("interface"); given != nullptr) {

@@ -127,6 +127,7 @@ std::string host_part(const std::string& name) {
 void take_place(const hosts::NodeOrder& order, const hosts::NodePlace& place, Options& options) {
   if (place.slots > 0) options.nproc = {ProcessCount::Kind::kNumber, place.slots};
   options.node_rank = place.node_rank;
+  options.node_rank_is_wish = false;
   if (order.joins_ours) options.is_host = false;
   // Where an endpoint on one of the hosts was named, that one runs the rendezvous, whatever its
   // rank.

@@ -65,10 +65,18 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
     return {};
   }
   const HostPlace place = machine.locate_host(options.endpoint->host);
-  plan.host = options.is_host.value_or(place.local &&
-                                       (options.node_rank <= 0 || options.node_rank_is_slurms));
+  const bool is_master =
+      options.endpoint_is_master && options.node_rank == 0 && !options.node_rank_is_slurms;
+  const bool may_host =
+      options.node_rank <= 0 || options.node_rank_is_slurms || options.node_rank_is_wish;
+  plan.host = options.is_host.value_or(is_master || (place.local && may_host));
   plan.bind_address = place.loopback ? place.address : "";
   plan.spec.coordinator_host = place.address;
+  if (plan.host && is_master && !place.local) {
+    // The address leads here from outside, through a NAT or a service, or to a daemon elsewhere.
+    plan.outside_address = place.address;
+    plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
+  }
   if (plan.host && !place.loopback && options.max_nodes == 1 && !is_guarded(plan.spec)) {
     // Nobody else is expected, and whoever came could not be told from a stranger.
     plan.outside_address = place.address;
@@ -112,6 +120,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.signals_from_launcher = options.step.has_value();
   spec.in_tasks = options.step && options.step->tasks_here() > 1;
   spec.node_rank = options.node_rank;
+  spec.node_rank_is_wish = options.node_rank_is_wish;
   auto token = job_token(options);
   if (!token) return token.error();
   spec.rdzv_token = std::move(*token);

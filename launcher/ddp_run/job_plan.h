@@ -18,8 +18,10 @@ struct JobPlan {
   // Run the rendezvous daemon here, unless one answers at the endpoint already.
   bool host = false;
   std::string bind_address;  // Numeric; empty: all addresses.
-  // The endpoint's own address, where the rendezvous keeps to the loopback interface because the
-  // job has one node and no token. Another daemon may answer there. Empty otherwise.
+  // The endpoint's own address, where this node reaches the rendezvous that it hosts by another
+  // one: by the loopback interface, to which it keeps because the job has one node and no token, or
+  // by the machine's own address where --master-addr is none of this machine. Another daemon may
+  // answer there. Empty otherwise.
   std::string outside_address;
   // The coordinator is elected there, and may be anywhere; spec's coordinator is to be filled in.
   std::optional<EtcdSettings> etcd;

@@ -109,6 +109,7 @@ class Job {
   // ---- job_joining.cc ----
   // Why a join is not accepted; empty if it is.
   std::string objection(const wire::Join& join) const;
+  std::string other_holder(const wire::Join& join) const;
   bool hold_for_silent(ConnectionId from, const wire::Join& join, std::string_view peer_address);
   void release_held();
   void refuse(ConnectionId to, const std::string& message);

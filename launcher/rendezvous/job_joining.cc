@@ -24,10 +24,17 @@ std::string Job::objection(const wire::Join& join) const {
     return fmt::format("its {} nodes and {} spares are there; raise --spares to let more wait",
                        max_nodes_, spares_);
   }
+  const std::string holder = other_holder(join);
+  if (holder.empty() || join.node_rank_is_wish) return "";
+  return fmt::format("--node-rank {} is taken by {}; give each node its own", join.node_rank,
+                     holder);
+}
+
+// The host of another node that has the rank which this one asks for; empty: none has.
+std::string Job::other_holder(const wire::Join& join) const {
   const auto holder = rank_holder_.find(join.node_rank);
   if (holder == rank_holder_.end() || holder->second == join.node_id) return "";
-  return fmt::format("--node-rank {} is taken by {}; give each node its own", join.node_rank,
-                     nodes_.at(holder->second).join.host);
+  return nodes_.at(holder->second).join.host;
 }
 
 // A node rank is asked for from the host of the node that has it. That one may be dead and not
@@ -105,17 +112,24 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
 void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view peer_address) {
   Node node;
   node.join = join;
+  wire::Welcome welcome{options_.heartbeat.count(), options_.lease.count()};
+  if (const std::string holder = other_holder(join); !holder.empty()) {
+    node.join.node_rank = -1;  // It was a wish, or there would have been an objection.
+    welcome.notice = fmt::format(
+        "--node-rank {} is taken by {}; this node gets another rank. Give each node its own",
+        join.node_rank, holder);
+  }
   node.address = join.address.empty() ? std::string(peer_address) : join.address;
   node.connection = from;
   node.order = joins_++;
   node.heard = now_;
   node.silence = by_silence_.insert(by_silence_.end(), join.node_id);
+  if (node.join.node_rank >= 0) rank_holder_[node.join.node_rank] = join.node_id;
   nodes_[join.node_id] = std::move(node);
   node_of_[from] = join.node_id;
-  if (join.node_rank >= 0) rank_holder_[join.node_rank] = join.node_id;
   known_.insert(join.node_id);
   if (program_.empty()) program_ = join.program;
-  send(from, wire::Welcome{options_.heartbeat.count(), options_.lease.count()});
+  send(from, welcome);
 }
 
 // The agent of a member has lost its connection before we have: its workers go on, and so does the

@@ -151,6 +151,45 @@ TEST_F(DdpRunExit, ASecondNodeOfTheSameRankIsRefused) {
   EXPECT_THAT(twin.err, HasSubstr("--node-rank 0 is taken by"));
 }
 
+// As under torchrun, whose c10d backend gives the ranks itself.
+TEST_F(DdpRunExit, NodesThatWishForTheSameRankRunUnderC10d) {
+  const int port = free_port();
+  const Arguments flags =
+      node(2, port,
+           {"--rdzv-backend", "c10d", "--node-rank", "1", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
+  Process& first = start(flags);
+  Process& second = start(flags);
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  const std::string out = first.out() + second.out();
+  EXPECT_THAT(out, HasSubstr("0 of 2\n"));
+  EXPECT_THAT(out, HasSubstr("1 of 2\n"));
+  EXPECT_THAT(first.err() + second.err(),
+              HasSubstr("ddp-run: --node-rank 1 is taken by " + host() +
+                        "; this node gets another rank. Give each node its own\n"));
+}
+
+TEST_F(DdpRunExit, ANodeRankMeansNothingToAStandaloneJob) {
+  const Finished job = run_job({"--standalone", "true"}, {{"PET_NODE_RANK", "1"}});
+  EXPECT_EQ(job.status, 0);
+  EXPECT_EQ(job.err, "");
+}
+
+// 0.0.0.0 leads to this machine and is no address of it, as a NAT's or a service's.
+TEST_F(DdpRunExit, NodeZeroHostsAtAMasterAddressThatIsNotItsOwn) {
+  const std::string port = std::to_string(free_port());
+  const auto start_node = [&](const std::string& rank) -> Process& {
+    return start({"--nnodes", "2", "--node-rank", rank, "--master-addr", "0.0.0.0", "--master-port",
+                  port, "--join-timeout", "20", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
+  };
+  Process& other = start_node("1");
+  Process& master = start_node("0");
+  EXPECT_EQ(master.wait(), 0) << master.err();
+  EXPECT_EQ(other.wait(), 0) << other.err();
+  EXPECT_THAT(master.out(), HasSubstr("0 of 2\n"));
+  EXPECT_THAT(other.out(), HasSubstr("1 of 2\n"));
+}
+
 TEST_F(DdpRunExit, AnAgentThatIsNotThereIsNamed) {
   std::filesystem::copy(bin("ddp-run"), folder_.path() / "ddp-run");
   const Finished job = run({folder_.path() / "ddp-run", "true"});

@@ -131,6 +131,12 @@ TEST_F(Agent, ALostConnectionLeavesTheRoundRunning) {
   EXPECT_THAT(names(message(wire::Stop{4, "why"})), ElementsAre("signal 15: why"));
 }
 
+TEST_F(Agent, TheNoticeOfAWelcomeIsShown) {
+  core.start(now);
+  core.on_connected(now);
+  EXPECT_THAT(names(message(wire::Welcome{.notice = "another rank"})), ElementsAre("print"));
+}
+
 TEST_F(Agent, WhatHappensWhileTheCoordinatorIsAwayIsToldAfterwards) {
   run(4);
   core.on_worker_hello(now, 0, false);

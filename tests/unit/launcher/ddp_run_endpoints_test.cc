@@ -80,6 +80,47 @@ TEST(Flags, RendezvousConf) {
   EXPECT_THAT(unknown.warnings[0], HasSubstr("the key read_timeout has no effect"));
 }
 
+// torchrun looks at it with its static backend only.
+TEST(Flags, ANodeRankCountsAsMuchAsTheBackendLetsIt) {
+  struct Case {
+    Arguments flags;
+    int rank;
+    bool is_wish;
+    bool is_warned;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{"--node-rank", "1"}, 1, false, false},
+           {{"--rdzv-backend", "static", "--node-rank", "1"}, 1, false, false},
+           {{"--rdzv-backend", "c10d", "--node-rank", "1"}, 1, true, false},
+           {{"--rdzv-backend", "c10d", "--node-rank", "-1"}, -1, false, false},
+           {{"--rdzv-backend", "c10d", "--node-rank", "7"}, -1, false, true},
+           {{"--rdzv-backend", "c10d", "--rdzv-conf", "rank=7"}, -1, false, true},
+           {{"--rdzv-backend", "c10d", "--rdzv-conf", "rank=1"}, 1, true, false},
+           {{"--rdzv-backend", "etcd", "--rdzv-id", "j", "--node-rank", "1"}, 1, true, false}}) {
+    Arguments arguments{"--nnodes", "2", "--rdzv-endpoint", "h"};
+    arguments.insert(arguments.end(), c.flags.begin(), c.flags.end());
+    arguments.push_back("a");
+    const Options options = options_of(arguments);
+    EXPECT_EQ(options.node_rank, c.rank) << testing::PrintToString(c.flags);
+    EXPECT_EQ(options.node_rank_is_wish, c.is_wish) << testing::PrintToString(c.flags);
+    ASSERT_EQ(options.warnings.size(), c.is_warned ? 1U : 0U) << testing::PrintToString(c.flags);
+  }
+  const Options outside = options_of({"--rdzv-backend", "c10d", "--node-rank", "3", "a"});
+  EXPECT_THAT(outside.warnings, ElementsAre("--node-rank 3: ranks of 1 nodes go from 0 to 0; "
+                                            "--rdzv-backend c10d gives this node one"));
+  const Options alone = options_of({"--standalone", "a"}, {{"PET_NODE_RANK", "1"}});
+  EXPECT_EQ(alone, options_of({"--standalone", "a"}));
+}
+
+TEST(Flags, TheMasterIsNodeZerosUnlessTheBackendGivesRanks) {
+  EXPECT_TRUE(options_of({"--master-addr", "m", "a"}).endpoint_is_master);
+  EXPECT_TRUE(
+      options_of({"--rdzv-backend", "static", "--master-addr", "m", "a"}).endpoint_is_master);
+  EXPECT_FALSE(
+      options_of({"--rdzv-backend", "c10d", "--master-addr", "m", "a"}).endpoint_is_master);
+  EXPECT_FALSE(options_of({"--rdzv-endpoint", "m", "a"}).endpoint_is_master);
+}
+
 const char* const kEndpointForm =
     "; write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400";
 

@@ -87,6 +87,43 @@ TEST(JobPlan, TheEndpointsMachineHosts) {
   EXPECT_FALSE(plan_job(forbidden, machine())->host);
 }
 
+TEST(JobPlan, AWishForARankSaysNothingOfWhoHosts) {
+  Options options = with_endpoint("here", 1, 1);
+  options.node_rank_is_wish = true;
+  const auto plan = plan_job(options, machine());
+  EXPECT_TRUE(plan->host);
+  EXPECT_TRUE(plan->spec.node_rank_is_wish);
+  options.endpoint->host = "there";
+  EXPECT_FALSE(plan_job(options, machine())->host);
+}
+
+// A NAT's address, or a service's.
+TEST(JobPlan, NodeZeroHostsAtAMasterAddressThatIsNotItsOwn) {
+  Machine here = machine();
+  here.host_name = "here";
+  Options options = with_endpoint("service", 7, 0);
+  options.endpoint_is_master = true;
+  const auto plan = plan_job(options, here);
+  EXPECT_TRUE(plan->host);
+  EXPECT_EQ(plan->bind_address, "");
+  EXPECT_EQ(plan->spec.coordinator_host, "10.0.0.7");
+  EXPECT_EQ(plan->spec.coordinator_port, 7);
+  EXPECT_EQ(plan->outside_address, "service") << "another daemon may answer there";
+
+  Options forbidden = options;
+  forbidden.is_host = false;
+  EXPECT_FALSE(plan_job(forbidden, here)->host);
+  EXPECT_EQ(plan_job(forbidden, here)->spec.coordinator_host, "service");
+  Options by_slurm = options;
+  by_slurm.node_rank_is_slurms = true;
+  EXPECT_FALSE(plan_job(by_slurm, here)->host);
+  for (const int other_rank : {-1, 1}) {
+    options.node_rank = other_rank;
+    EXPECT_FALSE(plan_job(options, here)->host);
+    EXPECT_EQ(plan_job(options, here)->outside_address, "");
+  }
+}
+
 TEST(JobPlan, BindsLoopbackOnlyForALoopbackEndpoint) {
   const auto loopback = plan_job(with_endpoint("localhost", 7), machine());
   EXPECT_EQ(loopback->bind_address, "127.0.0.1");

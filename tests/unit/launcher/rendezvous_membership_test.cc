@@ -112,6 +112,23 @@ TEST(Membership, AskedForNodeRanksAreGranted) {
   EXPECT_EQ(h.last<wire::RoundStart>(ca).group_rank, 1);
 }
 
+TEST(Membership, AWishForARankThatIsTakenIsDropped) {
+  Harness h;
+  wire::Join a = Harness::node("a", 2, 2);
+  a.node_rank = 1;
+  a.node_rank_is_wish = true;
+  wire::Join b = Harness::node("b", 2, 2);
+  b.node_rank = 1;
+  b.node_rank_is_wish = true;
+  const auto ca = h.join(a);
+  const auto cb = h.join(b);
+  EXPECT_EQ(h.last<wire::Welcome>(ca).notice, "");
+  EXPECT_EQ(h.last<wire::Welcome>(cb).notice,
+            "--node-rank 1 is taken by a; this node gets another rank. Give each node its own");
+  EXPECT_EQ(h.last<wire::RoundStart>(ca).group_rank, 1);
+  EXPECT_EQ(h.last<wire::RoundStart>(cb).group_rank, 0);
+}
+
 TEST(Membership, AMemberKeepsItsRankOverRounds) {
   Harness h;
   const auto a = h.join(Harness::node("a", 3, 3, 3));
