@@ -122,7 +122,7 @@ constexpr auto kFlags = std::to_array<Flag>({
 
     {kProgram, "module", 'm', "", "the program is a Python module: python3 -u -m MODULE",
      "ddp-run -m pkg.train --lr 1"},
-    {kProgram, "no-python", 0, "", "run the program itself even if its name ends in .py",
+    {kProgram, "no-python", 0, "", "run the program itself even if it looks like one for Python",
      "ddp-run --no-python ./train.py"},
     {kProgram, "run-path", 0, "",
      "run the Python script by runpy in an interpreter that runs already; wins over --no-python",
@@ -303,11 +303,13 @@ std::string help_text() {
   std::string out =
       "ddp-run [FLAG...] PROGRAM [ARG...]\n"
       "\n"
-      "Starts PROGRAM as the workers of a distributed job, once per node. A PROGRAM ending in .py "
-      "runs under\n"
-      "python3 -u (or $PYTHON_EXEC), any other is executed. Everything after PROGRAM belongs to "
-      "it. Flags may be\n"
-      "written with - or _ and shortened; PET_NAME in the environment sets --name's default.\n";
+      "Starts PROGRAM as the workers of a distributed job, once per node. A Python script, or a "
+      "folder or zip\n"
+      "archive with __main__.py, runs under python3 -u (or $PYTHON_EXEC); what is executable with "
+      "a #! line, or\n"
+      "native, is executed. Everything after PROGRAM belongs to it. Flags may be written with - or "
+      "_ and\n"
+      "shortened; PET_NAME in the environment sets --name's default.\n";
   std::string_view group;
   for (const Flag& flag : kFlags) {
     if (flag.group != group) out += fmt::format("\n{}:\n", flag.group);

@@ -17,6 +17,7 @@ void read_program_flags(FlagReader& reader, Options& options) {
   }
   if (const char* python = reader.environment("PYTHON_EXEC"); python != nullptr && *python != '\0')
     options.python = python;
+  if (const char* path = reader.environment("PATH"); path != nullptr) options.search_path = path;
   if (!reader.line().has_program) {
     return reader.fail(
         exit_error(kExitUsage,

@@ -112,11 +112,8 @@ void show_where_logs_are(const run::Options& options, const config::JobSpec& spe
 int run_node(run::Options options, const run::Machine& machine,
              const std::vector<std::string>& arguments, run::StartedNode* node) {
   if (node != nullptr) node->complete(options);
-  const char* path = std::getenv("PATH");
-  if (const auto found = run::check_program(options, path != nullptr ? path : "/bin:/usr/bin");
-      !found) {
+  if (const auto found = run::check_program(options); !found)
     return fail(found.error(), options, node);
-  }
   if (node == nullptr) {
     if (const auto wrong = run::misplaced(options, arguments, environment))
       return fail(*wrong, options);

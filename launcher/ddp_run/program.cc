@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <system_error>
+#include <utility>
 
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/python_program.h"
 
 namespace ddp::run {
 namespace {
@@ -14,11 +16,6 @@ namespace {
 // interpreter that runs already.
 constexpr const char* kRunPath =
     "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')";
-
-bool runs_under_python(const Options& options) {
-  return options.run_path || options.module ||
-         (!options.no_python && options.program.ends_with(".py"));
-}
 
 bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
@@ -31,30 +28,56 @@ bool is_executable_file(const std::string& path) {
 Error not_executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) {
-    return exit_error(kExitNotExecutable, "{}: is a folder, not a program", path);
+    return exit_error(kExitNotExecutable, "{}: is a folder without __main__.py, not a program",
+                      path);
   }
-  return exit_error(
-      kExitNotExecutable,
-      "{}: cannot be executed; try chmod +x {}, or a name ending in .py for a Python script", path,
-      path);
+  return exit_error(kExitNotExecutable, "{}: cannot be executed; try chmod +x {}", path, path);
+}
+
+bool has_slash(const std::string& name) { return name.find('/') != std::string::npos; }
+
+// What a search for a name has found: the first program, and the first file that is none.
+struct Found {
+  std::string program;
+  std::string refused;
+};
+
+Found search(const std::string& name, const std::string& search_path) {
+  Found found;
+  for (std::size_t begin = 0; begin <= search_path.size();) {
+    const auto end = std::min(search_path.find(':', begin), search_path.size());
+    const std::string folder = search_path.substr(begin, end - begin);
+    std::string path = (folder.empty() ? "." : folder) + "/" + name;
+    if (is_executable_file(path)) {
+      found.program = std::move(path);
+      return found;
+    }
+    if (found.refused.empty() && exists(path)) found.refused = std::move(path);
+    begin = end + 1;
+  }
+  return found;
+}
+
+bool runs_under_python(const Options& options) {
+  const std::string& program = options.program;
+  if (options.run_path || options.module) return true;
+  if (options.no_python) return false;
+  if (program.ends_with(".py")) return true;
+  if (!is_for_python(program)) return false;
+  // What this folder has and a shell would execute only as ./NAME does not hide a program of PATH.
+  return has_slash(program) || !is_executable_file(program) ||
+         search(program, options.search_path).program.empty();
 }
 
 Result<void> check_executable(const std::string& name, const std::string& search_path) {
-  if (name.find('/') != std::string::npos) {
+  if (has_slash(name)) {
     if (!exists(name)) return exit_error(kExitNotFound, "{}: there is no such program", name);
     if (!is_executable_file(name)) return not_executable(name);
     return {};
   }
-  std::string refused;
-  for (std::size_t begin = 0; begin <= search_path.size();) {
-    const auto end = std::min(search_path.find(':', begin), search_path.size());
-    const std::string folder = search_path.substr(begin, end - begin);
-    const std::string path = (folder.empty() ? "." : folder) + "/" + name;
-    if (is_executable_file(path)) return {};
-    if (refused.empty() && exists(path)) refused = path;
-    begin = end + 1;
-  }
-  if (!refused.empty()) return not_executable(refused);
+  const Found found = search(name, search_path);
+  if (!found.program.empty()) return {};
+  if (!found.refused.empty()) return not_executable(found.refused);
   if (exists(name)) {
     return exit_error(kExitNotFound,
                       "{}: there is no such program in PATH; for the one in this folder write ./{}",
@@ -80,9 +103,9 @@ std::vector<std::string> worker_command(const Options& options) {
   return command;
 }
 
-Result<void> check_program(const Options& options, const std::string& search_path) {
-  if (!runs_under_python(options)) return check_executable(options.program, search_path);
-  if (const auto python = check_executable(options.python, search_path); !python) {
+Result<void> check_program(const Options& options) {
+  if (!runs_under_python(options)) return check_executable(options.program, options.search_path);
+  if (const auto python = check_executable(options.python, options.search_path); !python) {
     return Error{
         python.error().code,
         python.error().message + "; PYTHON_EXEC names the interpreter if it is not python3"};

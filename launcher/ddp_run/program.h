@@ -8,12 +8,14 @@
 
 namespace ddp::run {
 
-// argv of a worker: a .py file under python -u, -m as python -u -m, --run-path by runpy, anything
-// else as it is.
+// argv of a worker: what is for Python (python_program.h, or any .py file) under python -u, -m as
+// python -u -m, --run-path by runpy, anything else as it is. A name without a slash is that of a
+// file for Python in this folder, as in torchrun, before it is looked for in Options::search_path,
+// but after that where the file is executable.
 std::vector<std::string> worker_command(const Options& options);
 
 // Looks for what the command needs, as execvp would: the executable, and a Python script's file.
-// Errors are exit_error with kExitNotFound or kExitNotExecutable. `search_path` is PATH.
-Result<void> check_program(const Options& options, const std::string& search_path);
+// Errors are exit_error with kExitNotFound or kExitNotExecutable.
+Result<void> check_program(const Options& options);
 
 }  // namespace ddp::run

@@ -46,12 +46,30 @@ TEST_F(DdpRunExit, ProgramThatIsNotThere) {
 }
 
 TEST_F(DdpRunExit, ProgramThatCannotBeExecuted) {
-  folder_.write("plain", "text");
+  folder_.write("plain", "#!/bin/sh\n");
   const Finished job = run_job({"./plain"});
   EXPECT_EQ(job.status, 126);
-  EXPECT_EQ(job.err,
-            "ddp-run: ./plain: cannot be executed; try chmod +x ./plain, or a name ending in .py "
-            "for a Python script\n");
+  EXPECT_EQ(job.err, "ddp-run: ./plain: cannot be executed; try chmod +x ./plain\n");
+  std::filesystem::create_directory(folder_.path() / "folder");
+  const Finished folder = run_job({"./folder"});
+  EXPECT_EQ(folder.status, 126);
+  EXPECT_EQ(folder.err, "ddp-run: ./folder: is a folder without __main__.py, not a program\n");
+}
+
+TEST_F(DdpRunExit, WhatIsForPythonRunsUnderIt) {
+  const std::string script = "import sys; print('argv', sys.argv[1:])\n";
+  folder_.write("script", script);  // There is a program of this name, too.
+  folder_.write("executable", script, 0755);
+  std::filesystem::create_directory(folder_.path() / "package");
+  folder_.write("package/__main__.py", script);
+  for (const char* program : {"script", "./script", "./executable", "executable", "package"}) {
+    const Finished job = run_job({program, "--lr", "1"});
+    EXPECT_EQ(job.status, 0) << program << job.err;
+    EXPECT_EQ(job.out, "argv ['--lr', '1']\n") << program;
+  }
+  folder_.write("true", script, 0755);
+  EXPECT_EQ(run_job({"true"}).out, "");
+  EXPECT_EQ(run_job({"./true"}).out, "argv []\n");
 }
 
 // Found out by the agent alone: the file looks executable until it is executed. No use in

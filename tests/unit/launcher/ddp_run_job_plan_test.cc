@@ -332,8 +332,9 @@ class CheckProgram : public testing::Test {
     std::filesystem::permissions(folder_ / name, static_cast<std::filesystem::perms>(mode));
   }
   // The exit status it leads to, and the message.
-  std::pair<int, std::string> check(const Options& options) {
-    const auto result = check_program(options, "/nonexistent:" + folder_.string());
+  std::pair<int, std::string> check(Options options) {
+    options.search_path = "/nonexistent:" + folder_.string();
+    const auto result = check_program(options);
     return result ? std::pair(0, std::string())
                   : std::pair(exit_code_of(result.error()), result.error().message);
   }
@@ -350,10 +351,9 @@ TEST_F(CheckProgram, FindsWhatExecvpFinds) {
   EXPECT_EQ(check(options_for("./missing")),
             std::pair(127, std::string("./missing: there is no such program")));
   EXPECT_EQ(check(options_for("text")),
-            std::pair(126, path("text") + ": cannot be executed; try chmod +x " + path("text") +
-                               ", or a name ending in .py for a Python script"));
+            std::pair(126, path("text") + ": cannot be executed; try chmod +x " + path("text")));
   EXPECT_EQ(check(options_for(path("folder"))),
-            std::pair(126, path("folder") + ": is a folder, not a program"));
+            std::pair(126, path("folder") + ": is a folder without __main__.py, not a program"));
 }
 
 TEST_F(CheckProgram, PythonNeedsInterpreterAndScript) {

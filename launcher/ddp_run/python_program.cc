@@ -1,0 +1,59 @@
+#include "launcher/ddp_run/python_program.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+namespace ddp::run {
+namespace {
+
+constexpr std::string_view kElf(
+    "\x7f"
+    "ELF");
+constexpr std::string_view kZip("PK\x03\x04");
+// The third and fourth byte of byte code, whatever Python's version is.
+constexpr std::string_view kByteCode("\r\n");
+constexpr std::string_view kInterpreter("#!");
+
+// Its first bytes, enough to tell texts from other files; none of what cannot be read.
+std::string first_bytes(const std::string& path) {
+  std::array<char, 4096> bytes{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(bytes.data(), bytes.size());
+  return std::string(bytes.data(), static_cast<std::size_t>(file.gcount()));
+}
+
+// "#!/bin/sh -e", "#!/usr/bin/env -S bash".
+bool names_a_shell(const std::string& head) {
+  std::istringstream line(head.substr(kInterpreter.size(), head.find('\n') - kInterpreter.size()));
+  std::string word;
+  line >> word;
+  if (word.ends_with("/env")) {
+    while (line >> word && word.starts_with('-')) {
+    }
+  }
+  return word.ends_with("sh");
+}
+
+}  // namespace
+
+bool is_for_python(const std::string& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (std::filesystem::is_directory(status))
+    return std::filesystem::is_regular_file(path + "/__main__.py", error);
+  if (!std::filesystem::is_regular_file(status) || ::access(path.c_str(), R_OK) != 0) return false;
+  const std::string head = first_bytes(path);
+  if (head.starts_with(kElf)) return false;
+  if (head.starts_with(kInterpreter))
+    return ::access(path.c_str(), X_OK) != 0 && !names_a_shell(head);
+  const bool is_text = head.find('\0') == std::string::npos;
+  return is_text || head.starts_with(kZip) || head.find(kByteCode) == 2;
+}
+
+}  // namespace ddp::run
