@@ -14,7 +14,10 @@ bool names_an_endpoint(const FlagReader& reader) {
 // Where a script starts an srun for each node, no step knows the others: flags say which node this
 // is and where all of them meet.
 bool is_part_of_job(const FlagReader& reader, const Options& options, const slurm::Step& step) {
-  return names_an_endpoint(reader) && reader.has("nnodes") && options.max_nodes > step.num_nodes();
+  if (!names_an_endpoint(reader) || !reader.has("nnodes")) return false;
+  // A step of several nodes may be a job that could grow.
+  const int nodes = step.num_nodes() == 1 ? options.max_nodes : options.min_nodes;
+  return nodes > step.num_nodes();
 }
 
 void take_nodes(FlagReader& reader, Options& options, const slurm::Step& step) {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """SIGUSR1 to ddp-run, then to one worker: a checkpoint each time, and training goes on. SIGTERM to ddp-run: a checkpoint, and
 status 143. Started again, the training ends with the bytes of one that was left alone. The same for ddp-train without ddp-run,
-where no agent passes requests on, and for ddp::Trainer.
+where no agent passes requests on, and for ddp::Trainer and ddp::initialize. `ddp-run status` shows what step they are at.
 
-usage: checkpoint_signals.py BIN_DIR TRAINER_WORKER
+usage: checkpoint_signals.py BIN_DIR TRAINER_WORKER ENGINE_WORKER
 """
+import json
 import os
 import re
 import signal
@@ -16,13 +17,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
 
-BIN, TRAINER_WORKER = Path(sys.argv[1]), sys.argv[2]
+BIN, TRAINER_WORKER, ENGINE_WORKER = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 LIMIT_S = 60
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "4000", "--test-samples", "100", "--epochs", "5",
             "--batch-size", "4", "--dropout", "0.2", "--momentum", "0.9", "--threads", "1", "--log-every", "1"]
 
 
-LAUNCHED = [str(BIN / "ddp-run"), "--standalone", "--nproc-per-node", "2"]
+PORT = jobs.free_port()
+LAUNCHED = [str(BIN / "ddp-run"), "--rdzv-endpoint", f"127.0.0.1:{PORT}", "--nproc-per-node", "2"]
 ALONE = []  # Without a launcher.
 
 
@@ -50,10 +52,36 @@ class Trainer:
 
     def command(self, summary, checkpoints):
         more = [] if checkpoints is None else [str(checkpoints), "0"]
-        return [TRAINER_WORKER, "ddp", "6", "2", "0.01", "0.5", str(summary), *more]
+        return [TRAINER_WORKER, "ddp", "4", "2", "0.01", "0.5", str(summary), *more]
 
     def saved_in(self, checkpoints):
         return checkpoints / "checkpoints"
+
+
+class Engine:
+    name = "ddp::initialize"
+    ends_by_signal = True
+    complete = Trainer.complete
+    resumed = Trainer.resumed
+    results = Trainer.results
+
+    def command(self, summary, checkpoints):
+        config = Path(summary).parent / "engine.json"
+        config.write_text(json.dumps({
+            "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "steps_per_print": 1,
+            "optimizer": {"type": "SGD", "params": {"lr": 0.02, "momentum": 0.5}}}))
+        more = [] if checkpoints is None else [str(checkpoints), "0"]
+        return [ENGINE_WORKER, str(config), "4", str(summary), *more]
+
+    def saved_in(self, checkpoints):
+        return checkpoints
+
+
+def shows_a_step():
+    """Whether ddp-run status knows what step the workers are at."""
+    asked = subprocess.run([str(BIN / "ddp-run"), "status", "--json", f"127.0.0.1:{PORT}"], stdout=subprocess.PIPE,
+                           stderr=subprocess.DEVNULL, timeout=LIMIT_S, text=True)
+    return re.search(r'"step": [1-9]', asked.stdout)
 
 
 def check(condition, text):
@@ -88,7 +116,9 @@ class Comparison:
         saved = self.program.saved_in(self.checkpoints)
         node = jobs.Node(self.command(self.folder / "first.json", self.checkpoints), self.folder / "first.log")
         try:
-            jobs.wait_until(lambda: re.search(r"step +\d", node.log_path.read_text(errors="replace")), LIMIT_S, "a step")
+            jobs.wait_until(lambda: re.search(r"step[ =]+\d", node.log_path.read_text(errors="replace")), LIMIT_S, "a step")
+            if self.launcher:
+                jobs.wait_until(shows_a_step, LIMIT_S, "a step in ddp-run status")
             node.process.send_signal(signal.SIGUSR1)
             first = jobs.wait_until(newer_than(saved, 0), LIMIT_S, "the checkpoint that the command was asked for")[-1]
             told = node.workers()[1] if self.launcher else node.process.pid
@@ -121,6 +151,6 @@ class Comparison:
 
 
 with tempfile.TemporaryDirectory(prefix="checkpoint_signals.") as name:
-    for program in (DdpTrain(), Trainer()):
+    for program in (DdpTrain(), Trainer(), Engine()):
         for number, launcher in enumerate((LAUNCHED, ALONE)):
             Comparison(program, launcher, Path(name) / program.name.replace(":", "") / str(number)).run()

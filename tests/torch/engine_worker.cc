@@ -2,8 +2,9 @@
 //
 //   engine_worker CONFIG EPOCHS SUMMARY [CHECKPOINTS EVERY [STEP RANK MARK]...]
 //
-// Saves after every EVERY updates. Before the update STEP, rank RANK is killed, unless the file
-// MARK is there, which it makes.
+// Saves after every EVERY updates, and when it is asked to. Before the update STEP, rank RANK is
+// killed, unless the file MARK is there, which it makes.
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -77,6 +78,7 @@ void run(const Arguments& arguments) {
     if (const auto place = engine.load_checkpoint(arguments.checkpoints)) {
       epoch = place->at("epoch").get<std::int64_t>();
       position = place->at("position").get<std::int64_t>();
+      if (rank == 0) fmt::print("going on after update {}\n", engine.global_steps());
     }
   }
   train::Batch batch;
@@ -87,9 +89,19 @@ void run(const Arguments& arguments) {
       data.train->fill(sampler.next_batch(), batch);
       engine.backward(model->loss(engine(batch.input), batch.target));
       engine.step();
-      if (arguments.every == 0 || engine.global_steps() % arguments.every != 0) continue;
+      if (arguments.checkpoints.empty()) continue;
+      using Asked = CheckpointRequests::Asked;
+      const Asked asked = engine.checkpoint_requested();
+      const bool due = arguments.every > 0 && engine.global_steps() % arguments.every == 0;
+      if (asked == Asked::kNothing && !due) continue;
       engine.save_checkpoint(arguments.checkpoints,
                              {{"epoch", epoch}, {"position", sampler.position()}});
+      if (asked != Asked::kCheckpointAndStop) continue;
+      engine.wait_for_checkpoint();
+      if (rank == 0)
+        fmt::print("SIGTERM: the checkpoint of update {} is complete\n", engine.global_steps());
+      std::fflush(stdout);
+      return;
     }
     engine.model().broadcast_buffers();
   }

@@ -105,8 +105,10 @@ TEST(SlurmFlags, NodesOfSeveralStepsMayMeetInAnyOrder) {
   const Options whole = options_of({"--rdzv-endpoint", "n1:4711", "train"}, step_node(1));
   EXPECT_FALSE(whole.step_is_part);
   EXPECT_EQ(whole.node_rank, 1);
-  EXPECT_FALSE(options_of({"--nnodes", "2:3", "--rdzv-endpoint", "n1:1", "train"}, step_node(1))
-                   .step_is_part);
+  for (const char* nnodes : {"2:3", "2:8"}) {
+    EXPECT_FALSE(options_of({"--nnodes", nnodes, "--rdzv-endpoint", "n1:1", "train"}, step_node(1))
+                     .step_is_part);
+  }
 }
 
 TEST(SlurmFlags, NodesBeyondThoseAskedForAreSparesWithoutARank) {

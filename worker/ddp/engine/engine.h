@@ -46,6 +46,10 @@ Config config_of(const Json& config, int world_size) {
 // are made by the training thread, alike on all ranks; they throw CollectiveError once the group
 // has failed. Samples are the caller's to divide among the ranks, and their place the caller's to
 // keep in client_state.
+//
+// With init_distributed()'s group the agent of ddp-run hears of every update (status, metrics,
+// --progress-timeout), its orders end collectives that would wait in vain, and checkpoints are
+// written by it, also if this process dies.
 template <typename M>
 class Engine {
  public:
@@ -92,6 +96,13 @@ class Engine {
   }
   // Returns when the last checkpoint is on the disk. The destructor waits, too, but tells nobody.
   void wait_for_checkpoint() { core_->wait_for_checkpoint(); }
+  // Whether somebody has asked for a checkpoint since the last call: SIGUSR1 to a worker or
+  // ddp-run, SLURM's warning before the time limit (kCheckpoint), or SIGTERM (kCheckpointAndStop:
+  // save, wait and end; the engine's end is the process's then, by that signal). Collective, after
+  // a step() that updated; the same answer on all ranks. Ranks talk four times a second, other
+  // calls cost nothing. From the first call on these signals are caught. std::logic_error with
+  // another group than init_distributed()'s.
+  CheckpointRequests::Asked checkpoint_requested() { return core_->checkpoint_requested(); }
 
   M& module() { return model_->module(); }
   DistributedDataParallel<M>& model() { return *model_; }

@@ -16,6 +16,8 @@
 #include <torch/optim/sgd.h>
 
 #include "worker/ddp/clip_grad.h"
+#include "worker/ddp/engine/agent_link.h"
+#include "worker/ddp/engine/init_distributed.h"
 #include "worker/ddp/engine/lr_schedule.h"
 #include "worker/ddp/value_of.h"
 
@@ -127,6 +129,10 @@ EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module, DataParallelCo
     zero_ = std::make_unique<ZeroRedundancyOptimizer>(*optimizer_, model_);
   }
   set_rate();
+  if (is_of_init_distributed(group_)) {
+    abort_by_agent(group_);
+    agent_ = &agent_channel();
+  }
   if (group_->rank() == 0 && !config_.unused_keys.empty()) {
     fmt::print(stderr, "ddp::initialize: these keys change nothing here: {}\n",
                fmt::join(config_.unused_keys, ", "));
@@ -152,7 +158,9 @@ at::Tensor EngineCore::backward(const at::Tensor& loss) {
   const at::Tensor share = loss / static_cast<double>(config_.gradient_accumulation_steps);
   (config_.fp16.enabled ? share * scaler_.scale() : share).backward();
   went_backward_ = true;
-  return share.detach();
+  at::Tensor counts = share.detach();
+  if (agent_ != nullptr) loss_ = loss_.defined() ? loss_ + counts : counts;
+  return counts;
 }
 
 void EngineCore::step() {
@@ -194,6 +202,22 @@ void EngineCore::update() {
   } else {
     model_.reducer().zero_grad(/*set_to_none=*/true);
   }
+  if (agent_ != nullptr) tell_agent();
+}
+
+// The loss is asked for only when it is told: on a device that waits for all that is computed.
+void EngineCore::tell_agent() {
+  constexpr auto kInterval = std::chrono::milliseconds(100);
+  const TimePoint now = Clock::now();
+  if (updated_ != TimePoint()) {
+    throughput_.add(config_.train_batch_size,
+                    std::chrono::duration<double>(now - updated_).count());
+  }
+  updated_ = now;
+  const at::Tensor loss = std::exchange(loss_, {});
+  if (now - told_ < kInterval) return;
+  told_ = now;
+  agent_->progress(global_steps_, loss.item<double>(), throughput_.recent());
 }
 
 // The averaged gradients are the same on all ranks, and so is the answer: whether one overflowed.
@@ -242,8 +266,8 @@ void EngineCore::print() {
 Checkpointer& EngineCore::checkpointer(const std::string& directory) {
   if (checkpointer_ && directory_ == directory) return *checkpointer_;
   checkpointer_.reset();
-  auto made =
-      std::make_unique<Checkpointer>(CheckpointOptions{.directory = directory, .keep = 0}, group_);
+  auto made = std::make_unique<Checkpointer>(CheckpointOptions{.directory = directory, .keep = 0},
+                                             group_, agent_ != nullptr ? agent_writer() : nullptr);
   made->add_module("model", *module_);
   if (zero_) {
     made->add_optimizer("optimizer", *zero_, *module_);
@@ -293,6 +317,20 @@ std::optional<nlohmann::json> EngineCore::load_checkpoint(const std::string& dir
 
 void EngineCore::wait_for_checkpoint() {
   if (checkpointer_) (void)value_of(checkpointer_->wait());
+}
+
+CheckpointRequests::Asked EngineCore::checkpoint_requested() {
+  if (agent_ == nullptr) {
+    throw std::logic_error(
+        "checkpoint_requested() is for an engine with init_distributed()'s group, which alone "
+        "hears "
+        "of requests");
+  }
+  if (!listening_) {
+    requests_ = std::make_unique<CheckpointRequests>(*agent_);
+    listening_.emplace(*requests_);
+  }
+  return requests_->after_step(*group_, global_steps_ + skipped_steps_);
 }
 
 }  // namespace ddp::engine

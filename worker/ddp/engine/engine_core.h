@@ -14,12 +14,15 @@
 #include <torch/optim/optimizer.h>
 
 #include "common/base/clock.h"
+#include "worker/data/throughput.h"
 #include "worker/ddp/checkpointer.h"
 #include "worker/ddp/data_parallel_core.h"
 #include "worker/ddp/engine/config.h"
 #include "worker/ddp/engine/loss_scaler.h"
 #include "worker/ddp/no_sync.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
+#include "worker/runtime/checkpoint_requests.h"
+#include "worker/runtime/control_channel.h"
 
 namespace ddp::engine {
 
@@ -44,6 +47,7 @@ class EngineCore {
   void save_checkpoint(const std::string& directory, const nlohmann::json& client_state);
   std::optional<nlohmann::json> load_checkpoint(const std::string& directory);
   void wait_for_checkpoint();
+  CheckpointRequests::Asked checkpoint_requested();
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   const Config& config() const { return config_; }
@@ -59,11 +63,15 @@ class EngineCore {
   using Seconds = std::chrono::duration<double>;
 
   void update();
+  void tell_agent();
   bool unscale();
   void set_rate();
   void print();
   Checkpointer& checkpointer(const std::string& directory);
 
+  // Ends last: a SIGTERM that nobody has taken ends the process then.
+  std::unique_ptr<CheckpointRequests> requests_;
+  std::optional<CheckpointRequests::Listening> listening_;
   std::shared_ptr<torch::nn::Module> module_;
   DataParallelCore& model_;
   std::vector<at::Tensor> parameters_;
@@ -85,6 +93,11 @@ class EngineCore {
     Seconds forward{0}, backward{0}, step{0};
   } times_;
   TimePoint forward_began_;
+  ControlChannel* agent_ = nullptr;  // Of a job's engine.
+  at::Tensor loss_;                  // Of the backwards of this update so far.
+  Throughput throughput_;
+  TimePoint updated_;
+  TimePoint told_;
   std::string directory_;  // The checkpointer's.
   nlohmann::json client_state_;
   std::unique_ptr<Checkpointer> checkpointer_;

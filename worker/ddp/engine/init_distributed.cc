@@ -3,17 +3,33 @@
 #include <mutex>
 
 namespace ddp {
+namespace {
+
+struct Made {
+  std::mutex mutex;
+  std::weak_ptr<ProcessGroup> group;
+};
+
+Made& made() {
+  static Made one;
+  return one;
+}
+
+}  // namespace
 
 std::shared_ptr<ProcessGroup> init_distributed(const InitProcessGroupOptions& options) {
-  static std::mutex mutex;
-  static std::weak_ptr<ProcessGroup> made;
-  const std::lock_guard lock(mutex);
-  std::shared_ptr<ProcessGroup> group = made.lock();
+  const std::lock_guard lock(made().mutex);
+  std::shared_ptr<ProcessGroup> group = made().group.lock();
   if (!group) {
     group = init_process_group(options);
-    made = group;
+    made().group = group;
   }
   return group;
+}
+
+bool is_of_init_distributed(const std::shared_ptr<ProcessGroup>& group) {
+  const std::lock_guard lock(made().mutex);
+  return group && made().group.lock() == group;
 }
 
 }  // namespace ddp

@@ -12,4 +12,7 @@ namespace ddp {
 // Under ddp-run it is that of its workers; a program started alone is a group of one. Any thread.
 std::shared_ptr<ProcessGroup> init_distributed(const InitProcessGroupOptions& options = {});
 
+// Whether it is that one. Any thread.
+bool is_of_init_distributed(const std::shared_ptr<ProcessGroup>& group);
+
 }  // namespace ddp

@@ -12,7 +12,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/errc.h"
-#include "worker/ddp/trainer/agent_link.h"
+#include "worker/ddp/engine/agent_link.h"
 #include "worker/ddp/trainer/convert.h"
 #include "worker/ddp/trainer/evaluation.h"
 #include "worker/ddp/value_of.h"

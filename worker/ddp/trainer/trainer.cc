@@ -14,10 +14,10 @@
 #include <fmt/format.h>
 
 #include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/engine/agent_link.h"
 #include "worker/ddp/engine/init_distributed.h"
 #include "worker/ddp/load_tensors.h"
 #include "worker/ddp/mesh_reduce.h"
-#include "worker/ddp/trainer/agent_link.h"
 #include "worker/ddp/trainer/evaluation.h"
 #include "worker/ddp/trainer/fit_loop.h"
 #include "worker/ddp/trainer/launch.h"
@@ -127,10 +127,10 @@ struct Trainer::Impl {
     try {
       return std::forward<Task>(task)();
     } catch (const CollectiveError& error) {
-      trainer::agent_channel().error(error.what(), /*secondary=*/true);
+      agent_channel().error(error.what(), /*secondary=*/true);
       throw;
     } catch (const std::exception& error) {
-      trainer::agent_channel().error(error.what(), /*secondary=*/false);
+      agent_channel().error(error.what(), /*secondary=*/false);
       if (group) group->abort(error.what());
       throw;
     }
@@ -162,7 +162,7 @@ Trainer::~Trainer() = default;
 const std::shared_ptr<ProcessGroup>& Trainer::group() {
   if (!impl_->group) {
     impl_->group = impl_->options.group ? impl_->options.group : init_distributed();
-    trainer::abort_by_agent(impl_->group);
+    abort_by_agent(impl_->group);
   }
   return impl_->group;
 }

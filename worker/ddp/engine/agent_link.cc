@@ -1,8 +1,8 @@
-#include "worker/ddp/trainer/agent_link.h"
+#include "worker/ddp/engine/agent_link.h"
 
 #include <mutex>
 
-namespace ddp::trainer {
+namespace ddp {
 namespace {
 
 // What the agent's orders are for.
@@ -48,4 +48,4 @@ void abort_by_agent(const std::shared_ptr<ProcessGroup>& group) {
   target().group = group;
 }
 
-}  // namespace ddp::trainer
+}  // namespace ddp

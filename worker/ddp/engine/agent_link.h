@@ -6,7 +6,7 @@
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 
-namespace ddp::trainer {
+namespace ddp {
 
 // This process's channel to the agent that has started it, if one has: opened by the first call,
 // closed when the process ends. Any thread.
@@ -17,4 +17,4 @@ std::shared_ptr<CheckpointWriter> agent_writer();
 // From now on the agent's orders to abort are for this group.
 void abort_by_agent(const std::shared_ptr<ProcessGroup>& group);
 
-}  // namespace ddp::trainer
+}  // namespace ddp
