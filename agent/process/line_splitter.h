@@ -17,6 +17,7 @@ class LineSplitter {
     std::string_view text;    // Without its end; valid during the callback.
     bool continues = false;   // The piece before it belongs to the same line.
     bool unfinished = false;  // The piece after it belongs to the same line.
+    bool resumed = false;     // continues, and the piece before it was taken early by take_early().
   };
 
   enum class Ends {
@@ -33,16 +34,31 @@ class LineSplitter {
     while (!bytes.empty()) bytes.remove_prefix(take(bytes, sink));
   }
 
+  // Whether the unfinished line has a \r: a progress bar's, which may never end.
+  bool is_rewritten() const { return has_return_; }
+  // Passes on what there is of it, as a piece. A \r at its end stays: a \n may follow.
+  template <typename Sink>
+  void take_early(Sink&& sink) {
+    const std::size_t size = partial_.size() - (partial_.ends_with('\r') ? 1 : 0);
+    if (size == 0) return;
+    emit(std::string_view(partial_).substr(0, size), true, sink);
+    partial_.erase(0, size);
+    continues_ = resumed_ = true;
+    has_return_ = false;
+  }
+
   // The end of the stream: what has no newline is a line.
   template <typename Sink>
   void finish(Sink&& sink) {
     if (!partial_.empty()) emit(partial_, false, sink);
     partial_.clear();
-    continues_ = false;
+    begin_line();
     held_return_ = false;
   }
 
  private:
+  void begin_line() { continues_ = resumed_ = has_return_ = false; }
+
   // Consumes up to the end of one line; gives the number of bytes.
   template <typename Sink>
   std::size_t take(std::string_view bytes, Sink&& sink) {
@@ -57,6 +73,7 @@ class LineSplitter {
     if (end == std::string_view::npos) {
       const std::size_t size = bytes.size() < room ? bytes.size() : room;
       partial_.append(bytes.substr(0, size));
+      has_return_ = has_return_ || bytes.substr(0, size).find('\r') != std::string_view::npos;
       if (partial_.size() == kMaxPieceBytes && bytes.size() > size) {
         emit(partial_, true, sink);
         partial_.clear();
@@ -83,17 +100,20 @@ class LineSplitter {
     } else if (!rest.empty() || continues_ || !drop_empty) {
       emit(rest, false, sink);
     }
-    continues_ = false;
+    begin_line();
   }
 
   template <typename Sink>
   void emit(std::string_view text, bool unfinished, Sink&& sink) {
-    sink(Piece{text, continues_, unfinished});
+    sink(Piece{text, continues_, unfinished, resumed_});
+    resumed_ = false;
   }
 
   Ends ends_;
   std::string partial_;       // Invariant: at most kMaxPieceBytes.
   bool continues_ = false;    // Pieces of the current line have been passed on.
+  bool resumed_ = false;      // The last of them by take_early().
+  bool has_return_ = false;   // What came of it since has a \r.
   bool held_return_ = false;  // A \r was seen of which it is open whether a \n follows.
 };
 

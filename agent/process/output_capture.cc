@@ -18,6 +18,8 @@ constexpr std::size_t kReadBytes = 64 * 1024;
 // Reads in a row before other streams get their turn.
 constexpr int kReadsPerTurn = 4;
 
+constexpr Duration kProgressInterval{1'000};
+
 // One buffer serves all streams: nothing stays in it between two reads, and all are read by one
 // thread.
 std::array<char, kReadBytes>& read_buffer() {
@@ -41,7 +43,8 @@ OutputCapture::OutputCapture(asio::io_context& io, std::shared_ptr<Console> cons
       console_(std::move(console)),
       options_(std::move(options)),
       splitter_(console_->is_terminal() ? LineSplitter::Ends::kNewlineOrReturn
-                                        : LineSplitter::Ends::kNewline) {}
+                                        : LineSplitter::Ends::kNewline),
+      progress_timer_(io) {}
 
 std::shared_ptr<OutputCapture> OutputCapture::start(asio::io_context& io, UniqueFd pipe,
                                                     std::shared_ptr<Console> console,
@@ -149,6 +152,20 @@ void OutputCapture::consume(std::string_view bytes) {
   if (!needs_lines()) return;
   splitter_.feed(bytes, [this](const LineSplitter::Piece& piece) { take_line(piece); });
   show_batch();
+  if (splitter_.is_rewritten() && !progress_is_due_) show_progress_soon();
+}
+
+void OutputCapture::show_progress_soon() {
+  if (!options_.route.to_console || !options_.route.whole_lines) return;
+  progress_is_due_ = true;
+  progress_timer_.after(kProgressInterval, [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->progress_is_due_ = false;
+    if (!self->splitter_.is_rewritten()) return;
+    self->splitter_.take_early([&](const LineSplitter::Piece& piece) { self->take_line(piece); });
+    self->show_batch();
+  });
 }
 
 void OutputCapture::finish_line() {
@@ -164,7 +181,7 @@ void OutputCapture::take_line(const LineSplitter::Piece& piece) {
         fmt::format("ddp-run: the file of filtered lines cannot be written any more: {}",
                     std::generic_category().message(errno)));
   }
-  if (!options_.keep_tail || piece.continues) return;
+  if (!options_.keep_tail || (piece.continues && !piece.resumed)) return;
   exception_.add_line(piece.text);
   tail_.add(piece.text);
 }

@@ -17,13 +17,16 @@
 #include "agent/process/line_prefix.h"
 #include "agent/process/line_splitter.h"
 #include "common/base/unique_fd.h"
+#include "common/net/timer.h"
 
 namespace ddp::agent {
 
 // One output stream of one worker, read from its pipe as it comes: to the console in whole lines,
 // each with the prefix, many of them in one write; to a file byte by byte as it is; and the last
 // lines to memory. A line longer than LineSplitter::kMaxPieceBytes appears on the console in
-// pieces, those after the first marked by a + behind the prefix. Where lines need not be told apart
+// pieces, those after the first marked by a + behind the prefix. So does one that a progress bar
+// writes anew and anew, with \r, to a console that is no terminal: what has come of it, once a
+// second. (On a terminal each \r ends a line.) Where lines need not be told apart
 // the console gets the bytes as they are, at once.
 //
 // While the console is full nothing is read that it is to have, so a worker that writes faster than
@@ -79,6 +82,7 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   bool needs_lines() const;
   void consume(std::string_view bytes);
   void finish_line();
+  void show_progress_soon();
   void take_line(const LineSplitter::Piece& piece);
   void show_line(const LineSplitter::Piece& piece);
   void show_batch();
@@ -93,6 +97,8 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   LastLines<kTailLines, kTailLineBytes> tail_;
   ExceptionText exception_;
   char last_in_file_ = '\n';
+  net::Timer progress_timer_;
+  bool progress_is_due_ = false;  // progress_timer_ runs.
 };
 
 }  // namespace ddp::agent

@@ -65,6 +65,27 @@ TEST(LineSplitter, ZeroBytesAndCarriageReturnsAreBytesLikeOthers) {
   EXPECT_THAT(lines.pieces, ElementsAre("a\0b\r"s, "\xff\r"));
 }
 
+TEST(LineSplitter, ALineThatIsRewrittenCanBeTakenEarly) {
+  LineSplitter splitter;
+  std::vector<std::string> pieces;
+  const auto add = [&](const LineSplitter::Piece& piece) {
+    pieces.push_back((piece.continues ? "+" : "") + std::string(piece.resumed ? "!" : "") +
+                     std::string(piece.text) + (piece.unfinished ? "..." : ""));
+  };
+  splitter.feed("plain", add);
+  EXPECT_FALSE(splitter.is_rewritten());
+  splitter.feed("\r10%\r", add);
+  EXPECT_TRUE(splitter.is_rewritten());
+  splitter.take_early(add);
+  splitter.take_early(add);  // Nothing but the \r is left.
+  EXPECT_FALSE(splitter.is_rewritten());
+  splitter.feed("\nnext\r", add);
+  splitter.take_early(add);
+  splitter.feed("20%\nlast\n", add);
+  EXPECT_EQ(pieces,
+            (std::vector<std::string>{"plain\r10%...", "+!\r", "next...", "+!\r20%", "last"}));
+}
+
 TEST(LineSplitter, ALineOfTheLimitIsWholeAndOneByteMoreIsTwoPieces) {
   const std::string limit(LineSplitter::kMaxPieceBytes, 'x');
   Collector lines;

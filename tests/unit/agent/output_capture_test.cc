@@ -171,6 +171,27 @@ TEST_F(OutputCaptureTest, ALineOfAMegabyteComesInMarkedPiecesAndWholeInTheFile) 
   EXPECT_EQ(dir.read("out"), line + "\nshort\n");
 }
 
+// tqdm into a pipe: no newline for hours.
+TEST_F(OutputCaptureTest, AProgressBarIsSeenWhileItIsWritten) {
+  const test::TempDir dir;
+  Pipe pipe;
+  UniqueFd file(
+      ::open((dir.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const auto worker = capture(pipe, "[h:0] ", std::move(file));
+  write_to(pipe, "begins\n\r 10%\r 20%");
+  EXPECT_TRUE(wait_for_screen("[h:0] begins\n[h:0] \r 10%\r 20%\n"));
+  write_to(pipe, "\r 30%");
+  EXPECT_TRUE(wait_for_screen("[h:0] begins\n[h:0] \r 10%\r 20%\n[h:0]+ \r 30%\n"));
+  write_to(pipe, "\r100%\ndone\n");
+  EXPECT_TRUE(
+      wait_for_screen("[h:0] begins\n[h:0] \r 10%\r 20%\n[h:0]+ \r 30%\n[h:0]+ \r100%\n"
+                      "[h:0] done\n"));
+  worker->drain();
+  EXPECT_THAT(worker->tail(), ElementsAre("begins", "\r 10%\r 20%", "\r 30%", "\r100%", "done"));
+  worker->close();
+  EXPECT_EQ(dir.read("out"), "begins\n\r 10%\r 20%\r 30%\r100%\ndone\n");
+}
+
 TEST_F(OutputCaptureTest, TwoRanksNeverMixWithinALine) {
   Pipe pipes[2];
   const std::shared_ptr<OutputCapture> ranks[2] = {capture(pipes[0], "[h:0] "),
