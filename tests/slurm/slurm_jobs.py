@@ -25,6 +25,7 @@ LIMIT_S = 120
 SKIPPED = 77
 BIN = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path()
 DDP_RUN = str(BIN / "ddp-run")
+TRAINER_WORKER = BIN.parent / "test-bin" / "trainer_worker"
 # With so many epochs, some seven seconds on an idle machine, in steps of some milliseconds.
 EPOCHS = 20
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--batch-size", "64",
@@ -251,6 +252,15 @@ def the_script_that_people_copy_runs(slurm, folder):
     check(any((folder / "run1").glob("step-*/manifest.json")), said)
 
 
+def tasks_of_a_trainer_are_one_job(slurm, folder):
+    """A program with ddp::Trainer and no ddp-run in sight: both layouts train with two workers what each would train alone."""
+    for name, layout, epochs in (("node", ["-N2", "--ntasks-per-node=1"], 1), ("task", ["-N1", "-n2"], 1)):
+        summary = folder / f"{name}.json"
+        job = Job(slurm, folder, "srun", *layout, "env", f"DDP_RUN={DDP_RUN}", TRAINER_WORKER, "ddp", epochs, 64, 0.01, 0.5, summary)
+        check(job.wait() == 0, job.err)
+        check(jobs.summary(summary)["steps"] == 1536 // (2 * 64), summary.read_text() + job.err)
+
+
 def train_command(folder, epochs, *flags):
     return " ".join([f"srun {DDP_RUN}", *flags, str(BIN / "ddp-train"), *TRAINING, str(epochs), "--checkpoint-dir",
                      str(folder / "checkpoints"), "--summary", str(folder / "summary.json")])
@@ -348,7 +358,7 @@ PLAIN = [one_task_a_node, the_tasks_are_the_workers, nodes_with_different_number
          nodes_with_a_step_each_are_one_job, nodes_with_a_step_each_go_on_later_once,
          strangers_are_kept_out_without_a_flag, everybody_leaves_with_the_first_failures_status, a_killed_worker_starts_again, a_killed_node_is_done_without,
          the_body_is_one_line, without_srun_it_says_what_to_type, of_an_array_one_job_goes_on_later]
-TRAINS = [the_script_that_people_copy_runs, a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes,
+TRAINS = [the_script_that_people_copy_runs, tasks_of_a_trainer_are_one_job, a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes,
           the_end_of_the_time_is_announced_by_ddp_run_itself, a_cancelled_job_stays_cancelled]
 LONG = [slurms_own_limit_is_a_requeue]
 

@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -7,6 +8,7 @@
 #include "common/base/errc.h"
 #include "common/store/tcp_store.h"
 #include "worker/runtime/process_group.h"
+#include "worker/runtime/srun_tasks.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/world_group.h"
 #include "worker/transport/tcp.h"
@@ -46,10 +48,19 @@ Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
   return meeting;
 }
 
+void warn_of_lone_tasks() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    const std::string notice = notice_of_lone_tasks(process_variable);
+    if (!notice.empty()) fmt::print(stderr, "ddp: {}\n", notice);
+  });
+}
+
 }  // namespace
 
 std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
                                             const ProcessGroupOptions& options) {
+  if (worker.world_size == 1) warn_of_lone_tasks();
   const TimePoint deadline = Clock::now() + options.connect_timeout;
   return make_world_group(worker, open_meeting(worker, deadline), deadline, options);
 }

@@ -14,6 +14,7 @@
 #include "common/wire/shm_layout.h"
 #include "launcher/server/server.h"
 #include "tests/support/worker_world.h"
+#include "worker/runtime/srun_tasks.h"
 
 // Groups as workers build them: processes, their environment, the agent's memory, the daemon's
 // store.
@@ -167,6 +168,31 @@ void set(const std::string& name, const std::string& value) {
 
 // Forks the workers of the given nodes, with the environment that agents give; `absent` ranks are
 // left out. port 0: no store. Without memory the workers are like those of another launcher.
+TEST(SrunTasks, EachOnItsOwnIsWarnedOf) {
+  std::map<std::string, std::string> variables = {{"SLURM_STEP_ID", "0"},
+                                                  {"SLURM_PROCID", "0"},
+                                                  {"SLURM_STEP_NUM_NODES", "2"},
+                                                  {"SLURM_STEP_NUM_TASKS", "4"}};
+  const Lookup lookup = [&](const std::string& name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return {};
+    return found->second;
+  };
+  EXPECT_EQ(srun_tasks(lookup).all, 4);
+  EXPECT_EQ(srun_tasks(lookup).nodes, 2);
+  EXPECT_NE(notice_of_lone_tasks(lookup).find("srun has started 4 tasks"), std::string::npos);
+  variables["SLURM_PROCID"] = "1";  // One says it for all.
+  EXPECT_EQ(notice_of_lone_tasks(lookup), "");
+  variables["SLURM_PROCID"] = "0";
+  variables["WORLD_SIZE"] = "4";
+  EXPECT_EQ(notice_of_lone_tasks(lookup), "");
+  variables.erase("WORLD_SIZE");
+  variables["SLURM_STEP_NUM_TASKS"] = "1";
+  EXPECT_EQ(notice_of_lone_tasks(lookup), "");
+  variables.erase("SLURM_STEP_ID");
+  EXPECT_EQ(srun_tasks(lookup).all, 0);
+}
+
 std::vector<pid_t> start_workers(const std::vector<int>& nodes, int port, bool memory,
                                  const std::function<int()>& body,
                                  const std::vector<Rank>& absent = {}) {

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "worker/runtime/srun_tasks.h"
+
 namespace ddp::trainer {
 namespace {
 
@@ -33,21 +35,9 @@ int number_or(const Lookup& lookup, const char* name, int otherwise) {
   return error == std::errc() && end == text.data() + text.size() && value > 0 ? value : otherwise;
 }
 
-// What srun has started, if it has started this process.
-struct Tasks {
-  int all = 0;  // 0: none.
-  int nodes = 1;
-};
-
-Tasks tasks_of(const Lookup& lookup) {
-  if (!lookup("SLURM_STEP_ID") || !lookup("SLURM_PROCID")) return {};
-  return {number_or(lookup, "SLURM_STEP_NUM_TASKS", 0),
-          number_or(lookup, "SLURM_STEP_NUM_NODES", 1)};
-}
-
 LaunchPlan plan_alone(const WantedWorkers& wanted, const Lookup& lookup) {
   using Start = LaunchPlan::Start;
-  const Tasks tasks = tasks_of(lookup);
+  const SrunTasks tasks = srun_tasks(lookup);
   // One task on a node starts that node's workers; several are the workers.
   const int workers = tasks.all > tasks.nodes || wanted.devices < 2 ? 0 : wanted.devices;
   if (tasks.all > 1) return {Start::kStep, workers, wanted.max_restarts};
@@ -66,7 +56,7 @@ LaunchPlan plan_alone(const WantedWorkers& wanted, const Lookup& lookup) {
 LaunchPlan plan_launch(const WantedWorkers& wanted, const Lookup& lookup) {
   const bool is_alone = !lookup("WORLD_SIZE") && !lookup("DDP_STANDBY");
   const int world =
-      is_alone ? std::max(tasks_of(lookup).all, 1) : number_or(lookup, "WORLD_SIZE", 1);
+      is_alone ? std::max(srun_tasks(lookup).all, 1) : number_or(lookup, "WORLD_SIZE", 1);
   if (wanted.one_process) {
     if (world == 1) return {};
     refuse(
