@@ -1,6 +1,10 @@
 #include <chrono>
+#include <cstdlib>
+#include <filesystem>
 #include <future>
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -11,6 +15,7 @@
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/slow_disk.h"
+#include "worker/checkpoint/directory_lock.h"
 
 // Saves in the background: what training waits for, what the next save does, and how the end of a
 // save is told.
@@ -404,6 +409,28 @@ TEST_F(AsyncCheckpointTest, TheFolderIsOneCheckpointersAtATime) {
   EXPECT_EQ(refused.error().code, Errc::kTimeout);
   first.reset();
   EXPECT_TRUE(second.prepare());
+}
+
+// `ddp-checkpoint prune` may come between two rounds, when nobody has the lock.
+TEST_F(AsyncCheckpointTest, AfterTheFirstRoundAPassingUserOfTheFolderIsWaitedFor) {
+  std::filesystem::create_directory(path());
+  auto lock = checkpoint::DirectoryLock::acquire(path(), "prune-1");
+  ASSERT_TRUE(lock);
+  const auto refused = Checkpointer(options(), group_).prepare();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Errc::kExists);
+  const std::map<std::string, std::string> second_round = {
+      {"WORLD_SIZE", "1"}, {"RANK", "0"}, {"DDP_ROUND", "1"}};
+  for (const auto& [name, value] : second_round) ::setenv(name.c_str(), value.c_str(), 1);
+  const auto group = ProcessGroup::from_environment();
+  for (const auto& [name, value] : second_round) ::unsetenv(name.c_str());
+  std::thread user([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));  // sleep: the use takes a while.
+    lock->release();
+  });
+  const auto prepared = Checkpointer(options(), group).prepare();
+  user.join();
+  EXPECT_TRUE(prepared) << prepared.error().message;
 }
 
 TEST_F(AsyncCheckpointTest, StepsToKeepStay) {

@@ -32,12 +32,11 @@ Result<void> Checkpointer::Impl::take_lock() {
   if (&files != &checkpoint::posix_file_system()) return {};
   const bool is_root = group->rank() == 0;
   if (!is_root) writer->unlock();
-  // That is the name of every job without one, so its holder may be a stranger.
-  constexpr std::chrono::milliseconds kNamelessWait = std::chrono::seconds(30);
+  constexpr std::chrono::milliseconds kStrangersWait = std::chrono::seconds(30);
+  const TimePoint strangers_deadline = Clock::now() + std::min(options.lock_wait, kStrangersWait);
   const std::string job = job_name();
-  const TimePoint deadline =
-      Clock::now() +
-      (job == "none" ? std::min(options.lock_wait, kNamelessWait) : options.lock_wait);
+  // "none" is the name of every job without one, so its holder may be a stranger.
+  const TimePoint deadline = job == "none" ? strangers_deadline : Clock::now() + options.lock_wait;
   for (;;) {
     Result<void> taken;
     if (is_root) {
@@ -49,10 +48,11 @@ Result<void> Checkpointer::Impl::take_lock() {
         warnings.push_back(*locked);
       }
     }
+    bool again = false;
+    if (!taken && taken.error().code == Errc::kTimeout) again = Clock::now() < deadline;
     // Between two rounds nobody may have had the lock, and another program have taken it (`prune`).
-    const bool passing = !taken && (taken.error().code == Errc::kTimeout ||
-                                    (taken.error().code == Errc::kExists && group->round() > 0));
-    const bool again = passing && Clock::now() < deadline;
+    if (!taken && taken.error().code == Errc::kExists && group->round() > 0)
+      again = Clock::now() < strangers_deadline;
     if (!root_says(*group, again)) return agree(*group, taken, kTag);
   }
 }

@@ -186,7 +186,7 @@ class Checkpointer {
   // Makes the folder, takes its lock, removes what crashed runs left in it, and proves that every
   // rank can write there and sees what rank 0 wrote. kIo with the path and the system's reason if
   // not; kExists, naming the holder, while another job uses the folder (after the first round only
-  // if it still does after lock_wait); kTimeout if an earlier incarnation of this job is still
+  // if it still does half a minute later); kTimeout if an earlier incarnation of this job is still
   // writing after lock_wait.
   Result<void> prepare();
 

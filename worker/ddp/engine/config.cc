@@ -228,9 +228,8 @@ Config parse_config(const json& root, int world_size) {
     refuse("bf16.enabled, fp16.enabled: expected one of them at most, both are true");
   if (config.zero_stage == 1 && config.fp16.enabled) {
     refuse(
-        "zero_optimization.stage: expected 0 with fp16, it is 1: fp16 needs a GPU, and what stage "
-        "1 "
-        "divides lies on the CPU; bf16 goes with both");
+        "zero_optimization.stage: expected 0 with fp16, it is 1: fp16 needs a GPU, and stage 1 "
+        "divides what lies on the CPU; bf16 goes with both");
   }
   settle_batch(config, world_size);
   return config;

@@ -323,8 +323,7 @@ CheckpointRequests::Asked EngineCore::checkpoint_requested() {
   if (agent_ == nullptr) {
     throw std::logic_error(
         "checkpoint_requested() is for an engine with init_distributed()'s group, which alone "
-        "hears "
-        "of requests");
+        "hears of requests");
   }
   if (!listening_) {
     requests_ = std::make_unique<CheckpointRequests>(*agent_);
