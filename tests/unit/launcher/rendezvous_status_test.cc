@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/exit_codes.h"
 #include "tests/unit/launcher/rendezvous_harness.h"
 
 namespace ddp::rendezvous {
