@@ -13,7 +13,7 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
 find_package(ZLIB REQUIRED)
-find_package(GTest REQUIRED)
+find_package(GTest)   # for tests only
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
 # Only the header: the library is loaded by who needs it (launcher/etcd).
 find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
