@@ -25,7 +25,7 @@ add_library(ddp_test_flags INTERFACE)
 target_compile_options(ddp_test_flags INTERFACE "$<$<CONFIG:Release>:-O1;-Wno-array-bounds;-Wno-stringop-overflow>")
 target_link_libraries(ddp_test_flags INTERFACE ddp_flags GTest::gtest GTest::gmock)
 # With LibTorch's many libraries the default linker takes two seconds for a test, these a fraction of one.
-find_program(DDP_TEST_LINKER NAMES ld.gold ld.lld)
+find_program(DDP_TEST_LINKER NAMES ld.mold ld.gold ld.lld)
 if(DDP_TEST_LINKER AND NOT DDP_SANITIZE)
   get_filename_component(linker ${DDP_TEST_LINKER} NAME)
   string(REPLACE "ld." "" linker ${linker})
