@@ -2,9 +2,9 @@
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # It looks up what the compiler said it read: running the preprocessor first costs up to a tenth of compiling. Unless told
-  # so, it leaves alone what begins with precompiled headers.
+  # so, it leaves alone what begins with precompiled headers. Another clone of the tree finds what this one has compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
-    ${CCACHE_PROGRAM})
+    CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
 endif()
 
 find_package(Threads REQUIRED)
