@@ -11,7 +11,7 @@ find_package(Threads REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
+find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS program_options)
 find_package(ZLIB REQUIRED)
 find_package(GTest)   # for tests only
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
