@@ -17,6 +17,7 @@
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "bench/samples.h"
 #include "worker/runtime/group.h"

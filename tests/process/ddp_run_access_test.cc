@@ -178,7 +178,7 @@ TEST_F(DdpRunAccess, ARendezvousWithoutTheTokenIsNotObeyed) {
 TEST_F(DdpRunAccess, OnlyCertificatesOfTheJobsAuthorityAreLetInAndTheJobIsNotDisturbed) {
   Authority own, foreign;
   own.issue("node", "IP:127.0.0.1");
-  own.issue("expired", "IP:127.0.0.1", -1);
+  own.issue("expired", "IP:127.0.0.1", test::Authority::Validity::kOver);
   own.issue("elsewhere", "DNS:node1");
   foreign.issue("node", "IP:127.0.0.1");
   const auto flags = [](const Authority& authority, const std::string& name,

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
-"""Records what torch.distributed's functions give over gloo, for gloo_transcript_test.cc:
+"""Prints what torch.distributed's functions give over gloo; gloo_transcript_test.cc runs this.
 
-    python3 tests/torch/gloo_transcript.py > tests/torch/gloo_transcript.txt
-
-Each line: size of the world, rank, function, the elements of the result. Made with PyTorch 1.13.
+Each line: size of the world, rank, function, the elements of the result.
 """
 import os
 import sys
@@ -69,7 +67,8 @@ def transcribe(exercises, worlds):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     with tempfile.TemporaryDirectory() as temporary:
         for world in worlds:
-            torch.multiprocessing.spawn(run, (exercises, world, temporary), nprocs=world)
+            # Forked, so that they need not import torch again.
+            torch.multiprocessing.start_processes(run, (exercises, world, temporary), world, start_method="fork")
             for number in range(world):
                 with open(f"{temporary}/{world}.{number}", encoding="ascii") as lines:
                     sys.stdout.write(lines.read())

@@ -1,19 +1,16 @@
-// The functions of worker/ddp/tensor_collectives.h against torch.distributed itself: what they gave
-// over gloo is in gloo_transcript.txt, and gloo_transcript.py, which recorded it, makes the same
-// calls.
+// The functions of worker/ddp/tensor_collectives.h against torch.distributed itself, over gloo:
+// gloo_transcript.py makes the same calls.
 
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
-#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include "tests/torch/python_transcript.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/tensor_collectives.h"
 
@@ -88,29 +85,19 @@ void exercise(ProcessGroup& group, Recorder& record) {
   record(rank, "all_to_all_single_equal", output);
 }
 
-Results recorded(int size) {
-  std::ifstream file(std::string(std::getenv("DDP_SOURCE_DIR")) +
-                     "/tests/torch/gloo_transcript.txt");
-  Results results;
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    int world = 0;
-    std::string rank;
-    std::string function;
-    words >> world >> rank >> function;
-    if (world != size) continue;
-    results[rank + " " + function].assign(std::istream_iterator<float>(words), {});
-  }
-  return results;
-}
-
 TEST(GlooTranscript, TheSameCallsGiveTheSameNumbers) {
+  if (!has_torch()) GTEST_SKIP() << "no PyTorch for " << kPython;
+  std::map<int, Results> theirs;
+  for (const auto& [key, ranks] : transcript_of("gloo_transcript.py")) {
+    for (const auto& [rank, values] : ranks) {
+      theirs[key.first][std::to_string(rank) + " " + key.second] = values;
+    }
+  }
   for (const int size : {2, 3}) {
     Recorder record;
     run_ranks({size}, [&](const GroupPtr& group) { exercise(*group, record); });
-    const Results expected = recorded(size);
-    ASSERT_EQ(expected.size(), static_cast<std::size_t>(6 * size + 2));
-    EXPECT_EQ(record.results(), expected);
+    ASSERT_EQ(theirs[size].size(), static_cast<std::size_t>(6 * size + 2));
+    EXPECT_EQ(record.results(), theirs[size]);
   }
 }
 

@@ -1,11 +1,9 @@
 #!/usr/bin/env python3
-"""Records where training ends with the options of PyTorch's DistributedDataParallel over gloo, for
-options_transcript_test.cc:
-
-    /usr/bin/python3 tests/torch/options_transcript.py > tests/torch/options_transcript.txt
+"""Prints where training ends with the options of PyTorch's DistributedDataParallel over gloo; options_transcript_test.cc
+runs this, and makes the same models, batches and runs.
 
 Each line, as of gloo_transcript.py: size of the world, rank, run, and the parameters and buffers at the end in the order of
-definition. The test makes the same models, batches and runs. Made with PyTorch 1.13.
+definition.
 """
 import contextlib
 import math
@@ -15,6 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 import gloo_transcript
+
+with contextlib.suppress(ImportError):
+    import torch._dynamo  # 2.x's DistributedDataParallel does so, in each process.
 
 STEPS = 6
 RUNS = ["plain", "small_buckets", "views", "views_zeroed", "find_unused", "find_unused_views", "static_graph", "norm",

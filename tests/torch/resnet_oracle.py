@@ -79,7 +79,7 @@ class Net(nn.Module):
 
 name, folder = sys.argv[1], sys.argv[2]
 torch.set_num_threads(1)
-first, batch, result = (torch.load(f"{folder}/{part}.pt") for part in ("first", "batch", "result"))
+first, batch, result = (torch.load(f"{folder}/{part}.pt", weights_only=False) for part in ("first", "batch", "result"))
 torch.manual_seed(7)
 net = Net(*{"resnet18": (Basic, [2, 2, 2, 2]), "resnet50": (Wide, [3, 4, 6, 3])}[name], 1000)
 bad = []

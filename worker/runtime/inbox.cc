@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/errc.h"
 #include "worker/collectives/operation.h"

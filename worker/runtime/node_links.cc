@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/errc.h"
 #include "worker/transport/tcp.h"

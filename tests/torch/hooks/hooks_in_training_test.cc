@@ -1,4 +1,3 @@
-#include <fstream>
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -7,6 +6,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/hooks/hook_training.h"
+#include "tests/torch/python_transcript.h"
 #include "worker/ddp/checkpointer.h"
 #include "worker/ddp/distributed_data_parallel.h"
 #include "worker/ddp/hooks/compress_wrapper.h"
@@ -68,11 +68,9 @@ DistributedDataParallelOptions small_buckets(bool as_view) {
 
 // The runs of hooks_transcript.py whose numbers do not depend on what shares a bucket.
 TEST(HooksInTrainingTest, EndsWherePyTorchEndsWithSeveralBuckets) {
-  const char* const source = std::getenv("DDP_SOURCE_DIR");
-  std::ifstream file(std::string(source == nullptr ? "." : source) +
-                     "/tests/torch/hooks/hooks_transcript.json");
+  if (!test::has_torch()) GTEST_SKIP() << "no PyTorch for " << test::kPython;
   int runs = 0;
-  for (const json& run : json::parse(file)) {
+  for (const json& run : json::parse(test::python_transcript("hooks/hooks_transcript.py"))) {
     const auto text = run.at("hook").get<std::string>();
     if (text.starts_with("batched") || text.starts_with("quantize")) continue;
     ++runs;

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
-"""Records what PyTorch's communication hooks make of a small model over gloo, for hooks_transcript_test.cc:
+"""Prints what PyTorch's communication hooks make of a small model over gloo; hooks_transcript_test.cc runs this.
 
-    /usr/bin/python3 tests/torch/hooks/hooks_transcript.py > tests/torch/hooks/hooks_transcript.json
-
-A list of runs: the hook as make_comm_hook_from_text takes it, the number of ranks and steps, the names of the parameters
-in the order of their bucket, and each rank's parameters at the end, in the order of definition. Made with PyTorch 1.13.
+A list of runs in JSON: the hook as make_comm_hook_from_text takes it, the number of ranks and steps, the names of the
+parameters in the order of their bucket, and each rank's parameters at the end, in the order of definition.
 
 PyTorch's own code runs, with these changes: PowerSGD's random Q is drawn per parameter from a seed of the step and the
 name, as ours is; batched PowerSGD's orthogonalisation gets the third dimension it insists on; for the quantization hooks
-.cuda() does nothing and all_gather's future looks like NCCL's; bf16 is added up here, since gloo does not know it;
-subgroups are made without CUDA.
+.cuda() does nothing and all_gather's future looks like NCCL's; 16-bit numbers are added up here, since not every gloo
+knows them; subgroups are made without CUDA.
 """
+import contextlib
 import functools
 import json
 import math
@@ -25,6 +24,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_loca
 from torch.distributed.algorithms.ddp_comm_hooks import quantization_hooks
 from torch.distributed.algorithms.model_averaging import averagers, hierarchical_model_averager
 from torch.distributed.optim import PostLocalSGDOptimizer
+
+with contextlib.suppress(ImportError):
+    import torch._dynamo  # 2.x's DistributedDataParallel does so, in each process.
 
 RUNS = [  # hook, ranks, steps
     ("allreduce", 2, 8), ("allreduce", 4, 8), ("fp16", 2, 8), ("bf16", 2, 8),
@@ -157,15 +159,20 @@ class GatherAsNccl:
             self.get_future = lambda: future
 
 
-def bf16(state, bucket):
-    size = dist.get_world_size()
-    mine = bucket.buffer().to(torch.bfloat16).div_(size)
-    theirs = [torch.zeros_like(bucket.buffer()) for _ in range(size)]
-    dist.all_gather(theirs, mine.float())
-    total = functools.reduce(torch.add, [part.to(torch.bfloat16) for part in theirs])
-    future = torch.futures.Future()
-    future.set_result(bucket.buffer().copy_(total))
-    return future
+class AddsSixteenBits:
+    """torch.distributed with all_reduce of 16-bit numbers, of which not every gloo knows both types."""
+
+    def __getattr__(self, name):
+        return getattr(dist, name)
+
+    @staticmethod
+    def all_reduce(tensor, group, async_op):
+        theirs = [torch.zeros(tensor.shape) for _ in range(dist.get_world_size())]
+        dist.all_gather(theirs, tensor.float())
+        tensor.copy_(functools.reduce(torch.add, [part.to(tensor.dtype) for part in theirs]))
+        future = torch.futures.Future()
+        future.set_result([tensor])
+        return GatherAsNccl.Done(future)
 
 
 def new_subgroups(group_size, group=None):
@@ -194,7 +201,8 @@ def make_hook(text, names_of):
             averager = averagers.PeriodicModelAverager(int(options["period"]), start)
         return (state, post_localSGD_hook.post_localSGD_hook,
                 lambda optimizer: PostLocalSGDOptimizer(optimizer, averager))
-    hooks = {"allreduce": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook, "bf16": bf16,
+    hooks = {"allreduce": default_hooks.allreduce_hook, "fp16": default_hooks.fp16_compress_hook,
+             "bf16": default_hooks.bf16_compress_hook,
              "quantize_per_tensor": quantization_hooks.quantization_pertensor_hook,
              "quantize_per_channel": functools.partial(quantization_hooks.quantization_perchannel_hook,
                                                        bucket_size=int(options.get("bucket_size", 512)))}
@@ -238,6 +246,8 @@ def run(rank, text, size, steps, folder):
         torch.Tensor.cuda = lambda self, *arguments: self
         torch.nn.Module.cuda = lambda self, *arguments: self
         quantization_hooks.dist = GatherAsNccl()
+    elif text.endswith("16"):
+        default_hooks.dist = AddsSixteenBits()
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
     order, parameters = train(text, rank, steps)
     with open(f"{folder}/{rank}", "w", encoding="ascii") as file:
@@ -252,7 +262,8 @@ def main():
         if len(sys.argv) > 1 and sys.argv[1] not in text:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(run, (text, size, steps, folder), nprocs=size)
+            # Forked, so that they need not import torch again.
+            torch.multiprocessing.start_processes(run, (text, size, steps, folder), size, start_method="fork")
             ranks = [json.load(open(f"{folder}/{rank}", encoding="ascii")) for rank in range(size)]
         ends = [rank[1] for rank in ranks]
         if all(end == ends[0] for end in ends):

@@ -1,10 +1,10 @@
-#include <fstream>
 #include <mutex>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "tests/torch/hooks/hook_training.h"
+#include "tests/torch/python_transcript.h"
 #include "worker/ddp/hooks/hook_text.h"
 
 // PyTorch's hooks over gloo (hooks_transcript.py) and ours from the same weights and batches.
@@ -15,14 +15,6 @@ using nlohmann::json;
 using test::GroupPtr;
 using test::HookTraining;
 
-std::vector<json> transcripts() {
-  const char* const source = std::getenv("DDP_SOURCE_DIR");
-  std::ifstream file(std::string(source == nullptr ? "." : source) +
-                     "/tests/torch/hooks/hooks_transcript.json");
-  const json runs = json::parse(file, nullptr, false);
-  return runs.is_array() ? runs.get<std::vector<json>>() : std::vector<json>();
-}
-
 // How far apart parameters of order 1 may be: a few roundings of what each hook computes in.
 double tolerance(const std::string& hook) {
   if (hook.starts_with("fp16")) return 1e-4;
@@ -31,12 +23,7 @@ double tolerance(const std::string& hook) {
   return 2e-5;
 }
 
-TEST(HooksTranscriptFileTest, HasAllRuns) { EXPECT_EQ(transcripts().size(), 21U); }
-
-class HooksTranscriptTest : public ::testing::TestWithParam<json> {};
-
-TEST_P(HooksTranscriptTest, EndsWherePyTorchEnds) {
-  const json& run = GetParam();
+void compare(const json& run) {
   const auto hook = run.at("hook").get<std::string>();
   const auto order = run.at("order").get<std::vector<std::string>>();
   const json& ends = run.at("ends");
@@ -59,14 +46,15 @@ TEST_P(HooksTranscriptTest, EndsWherePyTorchEnds) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, HooksTranscriptTest, ::testing::ValuesIn(transcripts()),
-                         [](const auto& run) {
-                           std::string name = std::to_string(run.index) + "_";
-                           for (const char c : run.param.at("hook").template get<std::string>()) {
-                             name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-                           }
-                           return name;
-                         });
+TEST(HooksTranscriptTest, EndsWherePyTorchEnds) {
+  if (!test::has_torch()) GTEST_SKIP() << "no PyTorch for " << test::kPython;
+  const json runs = json::parse(test::python_transcript("hooks/hooks_transcript.py"));
+  EXPECT_EQ(runs.size(), 21U);
+  for (const json& run : runs) {
+    SCOPED_TRACE(run.at("hook").get<std::string>());
+    compare(run);
+  }
+}
 
 }  // namespace
 }  // namespace ddp
