@@ -188,9 +188,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "kept as FILE.1, FILE.2, ... /dev/null: no files, whatever else is said",
      "--log-dir logs"},
     {kOutput, "redirects", 'r', "0-3|R:N,...",
-     "to the log file and not to the console: 1 stdout, 2 stderr, 3 both; or by global rank "
-     "(default 0). Without --log-dir files are in ./ddp-run-logs",
-     "-r 0:1,8-15:3"},
+     "to the log file and not to the console: 1 stdout, 2 stderr, 3 both; or by local rank on each "
+     "node, 0:1,2-3:3, or behind @ by global rank, @8-15:3 (default 0). Without --log-dir files "
+     "are in ./ddp-run-logs",
+     "-r 0:1,@8-15:3"},
     {kOutput, "tee", 't', "0-3|R:N,...",
      "to the log file and to the console, likewise; counts more than --redirects", "-t 3"},
     {kOutput, "local-ranks-filter", 0, "RANKS",

@@ -33,10 +33,10 @@ TEST(CaptureFlags, EveryFlagReachesItsOption) {
                   "--duplicate_stderr_filters=Error", "--log-prefix", "${rank}> ", "--fold",
                   "--no-status-line", "--console-timeout", "2.5", "a"})
           .output;
-  EXPECT_EQ(output.redirects.of(5), 1);
-  EXPECT_EQ(output.tee.of(0), 3);
-  EXPECT_EQ(output.tee.of(1), 0);
-  EXPECT_EQ(output.tee.of(12), 2);
+  EXPECT_EQ(output.redirects.of(5, 1), 1);
+  EXPECT_EQ(output.tee.of(8, 0), 3);
+  EXPECT_EQ(output.tee.of(0, 1), 0);
+  EXPECT_EQ(output.tee.of(0, 12), 2);
   EXPECT_TRUE(output.local_ranks.contains(2));
   EXPECT_FALSE(output.local_ranks.contains(1));
   EXPECT_TRUE(output.ranks.contains(17));
@@ -55,14 +55,11 @@ TEST(CaptureFlags, TheEnvironmentFillsIn) {
                                 {"PET_DUPLICATE_STDOUT_FILTERS", "x"},
                                 {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${unknown}] "}};
   const config::OutputSpec output = options_of({"a"}, environment).output;
-  EXPECT_EQ(output.redirects.of(0), 3);
-  EXPECT_EQ(output.tee.of(0), 1);
+  EXPECT_EQ(output.redirects.of(0, 0), 3);
+  EXPECT_EQ(output.tee.of(0, 0), 1);
   EXPECT_TRUE(output.local_ranks.contains(1));
   EXPECT_THAT(output.stdout_filters, ElementsAre("x"));
-  EXPECT_TRUE(output.has_prefix);
-  EXPECT_EQ(output.prefix, "[${unknown}] ");
-  EXPECT_EQ(options_of({"-r", "0", "--log-prefix", "", "a"}, environment).output.prefix, "");
-  EXPECT_EQ(options_of({"-r", "0", "a"}, environment).output.redirects.of(0), 0);
+  EXPECT_EQ(options_of({"-r", "0", "a"}, environment).output.redirects.of(0, 0), 0);
   EXPECT_TRUE(
       options_of({"--local-ranks-filter", "", "a"}, environment).output.local_ranks.empty());
 }
@@ -99,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
               "--redirects 4: '4' is not 0 (none), 1 (stdout), 2 (stderr) or 3 (both)"},
         Wrong{{"--tee", "0:1,3", "a"},
               64,
-              "--tee 0:1,3: '3' has no value; write for example 0:1,8-15:3, or 3 for all ranks"},
+              "--tee 0:1,3: '3' has no value; write for example 0:1,8-15:3, or 3 for all workers"},
         Wrong{{"--tee", "0-x:1", "a"},
               64,
               "--tee 0-x:1: '0-x' is not a rank or a range of ranks; write for example 0,8-15"},

@@ -113,8 +113,8 @@ inline const std::vector<FlagRow> kFlagRows{
     {"requeue-before", "7", "req", "x", kSeconds0},
     {"no-requeue", "", "no-r"},
     // Output.
-    {"log-dir", "logs", "log-"},
-    {"redirects", "0:1,8-15:3", "red", "4", kStreams4},
+    {"log-dir", "logs", "log-d"},
+    {"redirects", "0:1,@8-15:3", "red", "4", kStreams4},
     {"tee", "3", "te", "4", kStreams4},
     {"local-ranks-filter", "0,2-3", "local-r", "x", kRanksX},
     {"ranks-filter", "0,2-3", "ran", "x", kRanksX},
