@@ -203,15 +203,15 @@ std::string timer_line(const std::string& pid, const std::string& scope, int exp
 TEST_F(DdpRunFlags, ATimerThatExpiresEndsItsWorkerAndTheReportSaysSo) {
   const std::map<std::string, std::string> enabled{{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}};
   const Finished job = run_job({"sh", "-c",
-                                timer_line("$$", "later", 2'000'000'000, 9) +
-                                    timer_line("$$", "step 7", 1'000, 9) + "exec sleep 1000"},
+                                timer_line("${$}", "later", 2'000'000'000, 9) +
+                                    timer_line("${$}", "step 7", 1'000, 9) + "exec sleep 1000"},
                                enabled);
   EXPECT_EQ(job.status, 128 + SIGKILL) << job.err;
   EXPECT_THAT(job.err, HasSubstr("its timer 'step 7' has expired"));
 
   const Finished released =
       run_job({"sh", "-c",
-               timer_line("$$", "x", 2'000'000'000, 9) + timer_line("$$", "x", -1, 0) +
+               timer_line("${$}", "x", 2'000'000'000, 9) + timer_line("${$}", "x", -1, 0) +
                    "[ -p \"$TORCHELASTIC_TIMER_FILE\" ] && echo well"},
               enabled);
   EXPECT_EQ(released.status, 0) << released.err;
