@@ -205,11 +205,12 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--duplicate-stdout-filters loss,accuracy"},
     {kOutput, "duplicate-stderr-filters", 0, "TEXT,...", "likewise for stderr",
      "--duplicate-stderr-filters Error"},
-    {kOutput, "log-prefix", 0, "TEMPLATE",
+    {kOutput, "log-line-prefix-template", 0, "TEMPLATE",
      "what stands before each line on the console, with ${role_name}, ${rank}, ${local_rank}, "
-     "${host}, ${node_rank}, ${time} (default '[${host}:${rank}] ', nothing for a single worker; "
-     "or TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)",
-     "--log-prefix '${time} ${rank}: '", true},
+     "${hostname}, ${node_rank}, ${time} (default TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or "
+     "'[${hostname}:${rank}] ', and nothing for a single worker)",
+     "--log-line-prefix-template '${time} ${rank}: '"},
+    {kOutput, "no-log-prefix", 0, "", "nothing stands before the lines on the console", "", true},
     {kOutput, "fold", 0, "",
      "a line that several workers of this node write within 0.2 s is shown once, with their ranks",
      "", true},
@@ -249,8 +250,9 @@ constexpr auto kFlags = std::to_array<Flag>({
 
 constexpr auto kDefaultWhenEmpty = std::to_array<std::string_view>(
     {"rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr", "log-dir", "local-ranks-filter",
-     "ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"});
-constexpr auto kItselfWhenEmpty = std::to_array<std::string_view>({"role", "log-prefix"});
+     "ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters",
+     "log-line-prefix-template"});
+constexpr auto kItselfWhenEmpty = std::to_array<std::string_view>({"role"});
 
 constexpr std::size_t kColumn = 34;
 constexpr std::size_t kWidth = 110;

@@ -219,8 +219,9 @@ TEST_F(DdpRunOutput, FiltersChooseRanksAndLines) {
 }
 
 TEST_F(DdpRunOutput, ThePrefixIsTheUsers) {
-  const Finished job = run_job({"--nproc-per-node", "2", "--role", "r", "--log-prefix",
-                                "${role_name}/${local_rank} of ${host}: ", "sh", "-c", "echo x"});
+  const Finished job =
+      run_job({"--nproc-per-node", "2", "--role", "r", "--log-line-prefix-template",
+               "${role_name}/${local_rank} of ${hostname}: ", "sh", "-c", "echo x"});
   ASSERT_EQ(job.status, 0) << job.err;
   EXPECT_THAT(job.out, AllOf(HasSubstr("r/0 of " + host() + ": x\n"),
                              HasSubstr("r/1 of " + host() + ": x\n")));

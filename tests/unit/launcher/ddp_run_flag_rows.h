@@ -120,7 +120,8 @@ inline const std::vector<FlagRow> kFlagRows{
     {"ranks-filter", "0,2-3", "ran", "x", kRanksX},
     {"duplicate-stdout-filters", "loss", "duplicate-stdo"},
     {"duplicate-stderr-filters", "Error", "duplicate-stde"},
-    {"log-prefix", "${rank}: ", "log-p"},
+    {"log-line-prefix-template", "${rank}: ", "log-l"},
+    {"no-log-prefix", "", "no-l"},
     {"fold", "", "fol"},
     {"no-status-line", "", "no-s"},
     {"console-timeout", "7", "cons", "x", kSeconds0},
@@ -146,11 +147,17 @@ inline const std::vector<FlagRow> kFlagRows{
 };
 
 // An empty value of these, written out, is their default; torchrun takes it so.
-inline const std::set<std::string> kEmptyIsDefault{
-    "rdzv-endpoint",      "rdzv-id",      "rdzv-conf",
-    "local-addr",         "log-dir",      "duplicate-stdout-filters",
-    "local-ranks-filter", "ranks-filter", "duplicate-stderr-filters"};
+inline const std::set<std::string> kEmptyIsDefault{"rdzv-endpoint",
+                                                   "rdzv-id",
+                                                   "rdzv-conf",
+                                                   "local-addr",
+                                                   "log-dir",
+                                                   "duplicate-stdout-filters",
+                                                   "local-ranks-filter",
+                                                   "ranks-filter",
+                                                   "duplicate-stderr-filters",
+                                                   "log-line-prefix-template"};
 // Of these it is a value of its own.
-inline const std::set<std::string> kEmptyIsItself{"role", "log-prefix"};
+inline const std::set<std::string> kEmptyIsItself{"role"};
 
 }  // namespace ddp::run
