@@ -31,9 +31,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "number of nodes, or a range: the job starts with MIN and takes in up to MAX "
      "(default 1)",
      "--nnodes 2:4"},
-    {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu",
+    {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu|xpu|hpu|npu",
      "workers on this node; gpu: one per CUDA device; gpu:2,4,7: one for each of these (as "
-     "--devices); cpu: one per usable core; auto: gpu if there is one, else cpu (default 1)",
+     "--devices); xpu: per Intel GPU; hpu: per Gaudi; npu: per Ascend NPU; cpu: one per usable "
+     "core; auto: per accelerator if there is one, else cpu (default 1)",
      "--nproc-per-node gpu"},
     {kSize, "devices", 0, "N,...",
      "the CUDA devices of the job on this node, as CUDA counts those that ddp-run sees, or their "

@@ -307,7 +307,7 @@ TEST_F(DdpRunFlags, ADryRunOnHostsShowsEachHostsPartAndAsksNone) {
   counted.insert(counted.end(), {"--nproc-per-node", "gpu", "train.py"});
   const Finished open = run_job(counted, token);
   EXPECT_EQ(open.status, 0) << open.err;
-  EXPECT_THAT(open.out, HasSubstr("workers     one for each GPU of the host\n"));
+  EXPECT_THAT(open.out, HasSubstr("workers     one for each CUDA device of the host\n"));
   EXPECT_THAT(open.out, HasSubstr("train.py\n"));
   EXPECT_THAT(open.out, Not(HasSubstr("RANK=")));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));

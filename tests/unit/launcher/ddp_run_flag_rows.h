@@ -53,7 +53,8 @@ inline const std::vector<FlagRow> kFlagRows{
     {"standalone", "", "standa"},
     {"nnodes", "2:4", "nn", "4:x", kNodes, {"--rdzv-endpoint=node0:1"}},
     {"nproc-per-node", "3", "npr", "many",
-     "neither a number of workers from 1 to 4096 nor auto, cpu or gpu"},
+     "neither a number of workers from 1 to 4096 nor auto, cpu, gpu, xpu, hpu or npu; where the "
+     "devices are of a kind that is not among these, write their number"},
     {"devices", "2,4", "dev", "2,x", "'x' is no CUDA device; write numbers, for example 2,4,7"},
     {"virtual-local-rank", "", "vir"},
     {"numa-binding", "socket", "num", "cpu", "there are node, socket, exclusive and core-complex"},
