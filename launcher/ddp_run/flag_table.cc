@@ -236,8 +236,9 @@ constexpr auto kFlags = std::to_array<Flag>({
      "say what would be started where, with the environment each worker would get, and start "
      "nothing",
      "ddp-run --dry-run --nproc-per-node 2 train.py", true},
-    {kCommand, "completion", 0, "bash", "print a script that completes flags in a shell",
-     "ddp-run --completion bash", true},
+    {kCommand, "print-completion", 0, "bash|zsh|tcsh|fish",
+     "print a script by which a shell completes this command line",
+     "ddp-run --print-completion zsh > ~/.zsh/completions/_ddp-run"},
     {kCommand, "help", 'h', "", "this text", ""},
     {kCommand, "version", 0, "", "the version", "", true},
 

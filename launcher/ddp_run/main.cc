@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
     return kExitSuccess;
   }
   if (!options->completion.empty()) {
-    std::fputs(run::bash_completion().c_str(), stdout);
+    std::fputs(run::completion_script(options->completion).c_str(), stdout);
     return kExitSuccess;
   }
   for (const std::string& warning : options->warnings)

@@ -334,7 +334,7 @@ TEST_F(DdpRunFlags, BashCompletesFlagsAndValues) {
     std::vector<std::string> some;   // Of what is offered.
     std::vector<std::string> none;   // What is not.
   };
-  const Finished script = run_job({"--completion", "bash"});
+  const Finished script = run_job({"--print-completion", "bash"});
   ASSERT_EQ(script.status, 0) << script.err;
   const std::string path = folder_.write("completion", script.out);
   folder_.write("train.py", "");

@@ -132,7 +132,7 @@ inline const std::vector<FlagRow> kFlagRows{
     // ddp-run itself.
     {"config", config_file(), "conf", "/nonexistent", "cannot be read: No such file or directory"},
     {"dry-run", "", "dry"},
-    {"completion", "bash", "comp", "fish", "there is only bash"},
+    {"print-completion", "zsh", "pri", "ksh", "there are bash, zsh, tcsh and fish"},
     {"help", "", "he"},
     {"version", "", "vers"},
     // Accepted.
