@@ -113,6 +113,7 @@ Result<void> plan_node(const Options& options, const Machine& machine, config::J
   auto nproc = count_workers(options, machine);
   if (!nproc) return nproc.error();
   spec.nproc = *nproc;
+  log::info("this node has {} workers", spec.nproc);
   spec.usable_cores = machine.usable_cores();
   spec.numa_binding = options.numa_binding;
   return plan_devices(options, machine, spec);

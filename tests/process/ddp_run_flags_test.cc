@@ -10,6 +10,7 @@
 namespace ddp::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -190,6 +191,60 @@ TEST_F(DdpRunFlags, AHealthPortInUseIsNoFailure) {
       run_job({"true"}, {{"TORCHELASTIC_HEALTH_CHECK_PORT", std::to_string(listener.port())}});
   EXPECT_EQ(job.status, 0);
   EXPECT_THAT(job.err, HasSubstr("goes on without health checks"));
+}
+
+// As torchrun 2.14.1 does: not in the program itself, but in all behind it.
+TEST_F(DdpRunFlags, LocalRanksStandInTheProgramsArguments) {
+  const Arguments flags{"--nproc-per-node",
+                        "2",
+                        "--no-python",
+                        "sh",
+                        "-c",
+                        "echo $0 $1 local_rank=$local_rank '$$' '${other}'",
+                        "$local_rank",
+                        "x${local_rank}"};
+  const Finished job = run_job(flags);
+  EXPECT_EQ(job.status, 0) << job.err;
+  EXPECT_EQ(lines(job.out), (std::multiset<std::string>{"0 x0 local_rank=0 $ ${other}",
+                                                        "1 x1 local_rank=1 $ ${other}"}));
+  Arguments dry{"--dry-run", "--nproc-per-node", "2", "echo", "a$$b", "${local_rank}"};
+  const Finished shown = run_job(dry);
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("worker 0: echo 'a$b' 0\n"), HasSubstr("worker 1: echo 'a$b' 1\n")));
+  const Finished standby = run_job({"--standby", "1", "sh", "-c", "echo $local_rank"});
+  EXPECT_EQ(standby.status, 64);
+  EXPECT_THAT(standby.err, HasSubstr("echo $local_rank: contradicts --standby"));
+}
+
+// torchrun starts /tmp/show_0.py where /tmp/show_$local_rank.py was asked for.
+TEST_F(DdpRunFlags, EachLocalRankMayHaveAScriptOfItsOwn) {
+  for (const char* rank : {"0", "1"})
+    folder_.write(std::string("show_") + rank + ".py", std::string("print('script ") + rank + "')");
+  const Finished job = run_job({"--nproc-per-node", "2", "show_$local_rank.py"});
+  EXPECT_EQ(job.status, 0) << job.err;
+  EXPECT_EQ(lines(job.out), (std::multiset<std::string>{"script 0", "script 1"}));
+  const Finished missing = run_job({"none_$local_rank.py"});
+  EXPECT_EQ(missing.status, 127);
+  EXPECT_THAT(missing.err, HasSubstr("none_0.py: there is no such file to run"));
+}
+
+// torchrun 2.14.1 has lines of its own with INFO, warnings by default, and neither with ERROR; what
+// a failure is about stays.
+TEST_F(DdpRunFlags, LoglevelSaysHowMuchDdpRunSays) {
+  const Arguments flags{"--log-line-prefix-template", "${what} ", "sh", "-c", "exit 3"};
+  const auto said = [&](const std::string& level) {
+    const Finished job = run_job(flags, {{"LOGLEVEL", level}});
+    EXPECT_EQ(job.status, 3);
+    EXPECT_THAT(job.err, HasSubstr("exitcode  : 3")) << level;
+    return job.err;
+  };
+  const std::string warning = "${what} is not known";
+  const std::string info = " I ddp-run ";
+  for (const char* level : {"WARNING", ""})
+    EXPECT_THAT(said(level), AllOf(HasSubstr(warning), Not(HasSubstr(info))));
+  EXPECT_THAT(said("INFO"), AllOf(HasSubstr(warning), HasSubstr(info)));
+  EXPECT_THAT(said("ERROR"), AllOf(Not(HasSubstr(warning)), Not(HasSubstr(info))));
+  EXPECT_THAT(said("bogus"), HasSubstr("LOGLEVEL='bogus' is no level; use DEBUG, INFO"));
 }
 
 // As torch's FileTimerClient writes it.

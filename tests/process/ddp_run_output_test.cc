@@ -231,7 +231,6 @@ TEST_F(DdpRunOutput, ThePrefixIsTheUsers) {
   EXPECT_EQ(torchruns.out, "[default0]:x\n");
 }
 
-// Rank 3 is slow to say it, but the others are shown; nothing depends on who comes first.
 TEST_F(DdpRunOutput, ThePrefixMayBeNone) {
   const Finished job =
       run_job({"--nproc-per-node", "2", "--no-log-prefix", "sh", "-c", "echo x $RANK"});
@@ -254,6 +253,7 @@ TEST_F(DdpRunOutput, RanksOfRedirectsAreLocalOnes) {
                                    "rank_2." + host() + ".out", "rank_2." + host() + ".err"}));
 }
 
+// Rank 3 is slow to say it, but the others are shown; nothing depends on who comes first.
 TEST_F(DdpRunOutput, EqualLinesAreFolded) {
   const std::string fifo = folder_.path() / "fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
