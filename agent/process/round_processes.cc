@@ -323,6 +323,7 @@ void RoundProcesses::expire(pid_t pid, int signal, const std::string& cause) {
 }
 
 void RoundProcesses::print(const std::string& text) {
+  if (!context_.spec.notices) return;
   output_.console(config::kStderr).print(fmt::format("ddp-run: {}", text));
 }
 

@@ -15,6 +15,7 @@
 
 #include "agent/process/exit_cause.h"
 #include "agent/process/spawn.h"
+#include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
 #include "common/base/check.h"
 #include "common/base/process_end.h"
@@ -139,7 +140,7 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
                          std::vector<int> inherited,
                          std::function<OutputCapture::Route(int stream)> route) {
   SpawnRequest request;
-  request.command = context_.spec.command;
+  request.command = command_of(context_.spec.command, local_rank_);
   request.environment = std::move(environment);
   // As under torchrun: what is piped into ddp-run, or its terminal, is there for whoever reads it.
   request.stdin_fd = STDIN_FILENO;

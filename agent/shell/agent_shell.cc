@@ -394,6 +394,7 @@ void AgentShell::write_result(const config::AgentResult& result) {
 }
 
 void AgentShell::print(const std::string& text) {
+  if (!spec_.notices) return;
   console_.err->print(fmt::format("ddp-run: {}", text));
 }
 

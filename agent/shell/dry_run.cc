@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "agent/process/cpu_binding.h"
+#include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
 #include "common/base/exit_codes.h"
 
@@ -108,9 +109,6 @@ std::string describe(const config::JobSpec& spec, const std::vector<std::string>
         "ranks and the world are decided when the nodes have met; here: node {} of {} like it\n",
         round.group_rank, spec.min_nodes);
   }
-  std::string command;
-  for (const std::string& word : spec.command)
-    command += (command.empty() ? "" : " ") + quoted(word);
   for (int local_rank = 0; local_rank < spec.nproc; ++local_rank) {
     const auto index = static_cast<std::size_t>(local_rank);
     const bool bound = index < cpus.size();
@@ -118,6 +116,9 @@ std::string describe(const config::JobSpec& spec, const std::vector<std::string>
                                  .usable_cores = std::max(1, spec.usable_cores),
                                  .threads = bound ? cpus[index].threads : 0,
                                  .error_file = "(a file of this job)"};
+    std::string command;
+    for (const std::string& word : command_of(spec.command, local_rank))
+      command += (command.empty() ? "" : " ") + quoted(word);
     text += fmt::format("\nworker {}: {}\n", rank_of(round, local_rank), command);
     if (bound) text += fmt::format("  on CPUs {}\n", cpu_list(cpus[index].cpus));
     text +=

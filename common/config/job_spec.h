@@ -83,7 +83,8 @@ struct JobSpec {
   std::string event_log;     // console, or json:FILE; empty: none.
   std::string log_dir;       // Base folder of the per-rank files; empty: no files.
   bool single_node_prefix =
-      true;  // Whether output gets the [host:rank] prefix when there is only one worker.
+      true;             // Whether output gets the [host:rank] prefix when there is only one worker.
+  bool notices = true;  // Whether the agent says more than what has failed; LOGLEVEL.
   OutputSpec output;
   bool dry_run = false;  // Say what would be started, and start nothing.
   // With dry_run, of a node that is another host: how many workers each node of the job has, by

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "launcher/ddp_run/accelerators.h"
 #include "launcher/ddp_run/exit_error.h"
 
 namespace ddp::run {
@@ -112,15 +113,23 @@ Result<std::pair<int, int>> parse_node_range(std::string_view text) {
 Result<ProcessCount> parse_process_count(std::string_view text) {
   if (text == "auto") return ProcessCount{ProcessCount::Kind::kAuto, 0};
   if (text == "cpu") return ProcessCount{ProcessCount::Kind::kCpu, 0};
-  if (text == "gpu") return ProcessCount{ProcessCount::Kind::kGpu, 0};
+  if (find_accelerator(text) != nullptr)
+    return ProcessCount{ProcessCount::Kind::kAccelerator, 0, {}, std::string(text)};
   if (text.starts_with("gpu:")) {
     auto devices = parse_devices(text.substr(4));
     if (!devices) return devices.error();
-    return ProcessCount{ProcessCount::Kind::kGpu, 0, std::move(*devices)};
+    return ProcessCount{ProcessCount::Kind::kAccelerator, 0, std::move(*devices)};
   }
   const auto number = parse_integer(text, 1, kMaxWorkers);
-  if (!number)
-    return invalid("neither a number of workers from 1 to {} nor auto, cpu or gpu", kMaxWorkers);
+  if (!number) {
+    std::string names = "auto, cpu";
+    for (const Accelerator& kind : accelerators())
+      names += fmt::format("{}{}", &kind == &accelerators().back() ? " or " : ", ", kind.name);
+    return invalid(
+        "neither a number of workers from 1 to {} nor {}; where the devices are of a kind that is "
+        "not among these, write their number",
+        kMaxWorkers, names);
+  }
   return ProcessCount{ProcessCount::Kind::kNumber, *number};
 }
 

@@ -28,10 +28,12 @@ struct Endpoint {
 };
 
 struct ProcessCount {
-  enum class Kind { kNumber, kAuto, kCpu, kGpu, kDevices };  // kDevices: GPUs, or 1.
+  // kAuto: one for each accelerator, or CPU; kDevices: for each accelerator, or 1.
+  enum class Kind { kNumber, kAuto, kCpu, kAccelerator, kDevices };
   Kind kind = Kind::kNumber;
   int number = 1;
   std::vector<std::string> devices{};  // Of gpu:LIST.
+  std::string accelerator = "gpu";     // Of kAccelerator.
 
   friend bool operator==(const ProcessCount&, const ProcessCount&) = default;
 };

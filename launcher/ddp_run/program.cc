@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "common/base/template_text.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/python_program.h"
 
@@ -111,12 +112,14 @@ Result<void> check_program(const Options& options) {
         python.error().message + "; PYTHON_EXEC names the interpreter if it is not python3"};
   }
   if (options.module && !options.run_path) return {};  // Only Python itself can find it.
-  if (!exists(options.program)) {
-    return exit_error(kExitNotFound, "{}: there is no such file to run under {}", options.program,
+  // Each local rank may have a script of its own; the first one stands for all.
+  const std::string script = safe_substitute(options.program, "local_rank", "0");
+  if (!exists(script)) {
+    return exit_error(kExitNotFound, "{}: there is no such file to run under {}", script,
                       options.python);
   }
-  if (::access(options.program.c_str(), R_OK) != 0) {
-    return exit_error(kExitNotExecutable, "{}: cannot be read: {}", options.program,
+  if (::access(script.c_str(), R_OK) != 0) {
+    return exit_error(kExitNotExecutable, "{}: cannot be read: {}", script,
                       std::generic_category().message(errno));
   }
   return {};

@@ -15,6 +15,7 @@
 
 #include "common/store/socket.h"
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/notices.h"
 #include "launcher/ddp_run/step_token.h"
 #include "launcher/slurm/scontrol.h"
 
@@ -99,10 +100,8 @@ Result<void> find_step_rendezvous(JobPlan& plan) {
     }
     if (Clock::now() >= notice) {
       notice = Clock::now() + kNoticePeriod;
-      std::fprintf(stderr, "ddp-run: %s\n",
-                   fmt::format("{}: waiting for ddp-run on its first node, {} ({})",
-                               plan.endpoint_flag, node, last)
-                       .c_str());
+      print_notice(fmt::format("{}: waiting for ddp-run on its first node, {} ({})",
+                               plan.endpoint_flag, node, last));
     }
     ::poll(nullptr, 0, kPauseMs);
   }

@@ -71,13 +71,13 @@ TEST_F(DdpRunCause, AKillForLackOfMemoryIsNamedWithItsLimit) {
 }
 
 TEST_F(DdpRunCause, AKillByAnotherProcessIsNotTakenForTheKernels) {
-  const Finished job = run_job({"sh", "-c", "kill -KILL $$"});
+  const Finished job = run_job({"sh", "-c", "kill -KILL ${$}"});
   EXPECT_THAT(job.err, ContainsRegex("cause     : SIGKILL came .*outside|another process"));
   EXPECT_THAT(job.err, Not(HasSubstr("out of memory")));
 }
 
 TEST_F(DdpRunCause, ASegmentationFaultIsNamed) {
-  const Finished job = run_job({"sh", "-c", "kill -SEGV $$"});
+  const Finished job = run_job({"sh", "-c", "kill -SEGV ${$}"});
   EXPECT_EQ(job.status, 128 + SIGSEGV);
   EXPECT_THAT(job.err, HasSubstr("cause     : segmentation fault"));
 }
@@ -86,7 +86,7 @@ TEST_F(DdpRunCause, AnExceptionIsFoundInTheOutput) {
   const Finished job = run_job({"--nproc-per-node", "1", "sh", "-c",
                                 "echo \"terminate called after throwing an instance of "
                                 "'c10::Error'\" >&2; echo '  what():  sizes differ' >&2; "
-                                "seq 100 >&2; kill -ABRT $$"});
+                                "seq 100 >&2; kill -ABRT ${$}"});
   EXPECT_EQ(job.status, 128 + SIGABRT);
   EXPECT_THAT(job.err, HasSubstr("message   : c10::Error: sizes differ\n"));
 }

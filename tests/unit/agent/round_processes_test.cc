@@ -151,7 +151,7 @@ TEST_F(RoundProcessesTest, EachWorkerThatCannotBeStartedIsNamed) {
 
 TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
   ASSERT_TRUE(
-      start_shell("trap 'exit 5' TERM; sh -c 'echo $$; exec sleep 1000' & kill -STOP $$; wait")
+      start_shell("trap 'exit 5' TERM; sh -c 'echo ${$}; exec sleep 1000' & kill -STOP ${$}; wait")
           .empty());
   const pid_t child = pid_in("rank_1.here.out");
   ASSERT_GT(child, 0);
@@ -170,7 +170,7 @@ TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
 
 TEST_F(RoundProcessesTest, ClearKillsGrandchildrenThatTookASessionOfTheirOwn) {
   ASSERT_TRUE(
-      start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo $$; sleep 1000; :' & wait").empty());
+      start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo ${$}; sleep 1000; :' & wait").empty());
   const pid_t grandchild = pid_in("rank_1.here.out");
   ASSERT_GT(grandchild, 0);
   processes_->signal(SIGKILL, "");

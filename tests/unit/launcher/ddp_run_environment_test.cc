@@ -11,7 +11,7 @@ TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
       {"PET_MODULE", "0"},  {"PET_JOIN_TIMEOUT", "9"},     {"PYTHON_EXEC", "/opt/python"}};
   const Options options = options_of({"--nnodes=2", "train"}, environment);
   EXPECT_EQ(options.max_nodes, 2);
-  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kGpu);
+  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kAccelerator);
   EXPECT_EQ(options.endpoint->host, "h");
   EXPECT_EQ(options.endpoint->port, 99);
   EXPECT_EQ(options.endpoint_flag, "PET_RDZV_ENDPOINT=h:99");

@@ -167,7 +167,7 @@ TEST_P(WrongLine, IsRefusedInOneLine) {
 TEST(Flags, DevicesSayHowManyWorkersUnlessANumberDoes) {
   EXPECT_EQ(options_of({"--devices", "2,04,GPU-7", "a"}).devices,
             (std::vector<std::string>{"2", "4", "GPU-7"}));
-  EXPECT_EQ(options_of({"--devices", "2", "a"}).nproc.kind, ProcessCount::Kind::kGpu);
+  EXPECT_EQ(options_of({"--devices", "2", "a"}).nproc.kind, ProcessCount::Kind::kAccelerator);
   EXPECT_EQ(options_of({"--devices", "2", "--nproc-per-node", "4", "a"}).nproc.number, 4);
   const Options in_one = options_of({"--nproc-per-node", "gpu:2,4", "a"});
   EXPECT_EQ(in_one.devices, (std::vector<std::string>{"2", "4"}));
@@ -288,11 +288,19 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{
             {"--nproc-per-node", "0", "a"},
             64,
-            "--nproc-per-node 0: neither a number of workers from 1 to 4096 nor auto, cpu or gpu"},
+            "--nproc-per-node 0: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
+            "xpu, hpu "
+            "or npu; where the devices are of a kind that is not among these, write their number"},
         Wrong{
             {"--nproc-per-node", "2x", "a"},
             64,
-            "--nproc-per-node 2x: neither a number of workers from 1 to 4096 nor auto, cpu or gpu"},
+            "--nproc-per-node 2x: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
+            "xpu, hpu "
+            "or npu; where the devices are of a kind that is not among these, write their number"},
+        Wrong{{"--nproc-per-node", "xpu", "--devices", "2", "a"},
+              64,
+              "--nproc-per-node xpu: contradicts --devices 2, which names CUDA devices; leave one "
+              "of them out"},
         Wrong{{"--nnodes", "2", "--standalone", "a"},
               64,
               "--nnodes 2: contradicts --standalone, which is one node; leave one of them out"}));
