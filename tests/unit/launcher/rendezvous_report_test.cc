@@ -140,10 +140,10 @@ TEST(Report, OneLineNamesTheCauseOrTheException) {
 TEST(Report, ErrorFileForALauncherAbove) {
   wire::Failure failure = worker(1, 0, 9);
   failure.time_ms = 1'700'000'000'123;
-  EXPECT_EQ(
-      error_file(failure),
-      R"json({"message":{"errorCode":137,"extraInfo":{"py_callstack":null,)json"
-      R"json("timestamp":"1700000000"},"message":"rank 1 on n2 failed: signal 9 (SIGKILL)"}})json");
+  EXPECT_EQ(error_file(failure),
+            R"json({"message":{"errorCode":137,"extraInfo":{"py_callstack":)json"
+            R"json("rank 1 on n2 failed: signal 9 (SIGKILL)","timestamp":"1700000000"},)json"
+            R"json("message":"rank 1 on n2 failed: signal 9 (SIGKILL)"}})json");
   failure.message = "ValueError: \xff";
   failure.callstack = "Traceback";
   EXPECT_THAT(error_file(failure), HasSubstr(R"("py_callstack":"Traceback")"));
