@@ -128,7 +128,7 @@ void AgentCore::send_what_waited() {
   if (!holds_round()) return;
   if (phase_ == Phase::kRunning) {
     if (step_ >= 0) send(heartbeat());
-    for (const wire::Failure& failure : failures_) send_failure(failure);
+    for (const Seen& seen : failures_) send_failure(seen);
   } else if (phase_ == Phase::kIdle) {
     tell_success();
   }

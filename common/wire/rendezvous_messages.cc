@@ -5,9 +5,9 @@
 namespace ddp::wire {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, kind, node_id, host, group_rank, rank,
-                                                local_rank, pid, exit_code, signal, time_ms,
-                                                secondary, message, cause, callstack, log_path,
-                                                stderr_tail)
+                                                local_rank, pid, exit_code, signal, time_ms, age_ms,
+                                                own_time, was_ending, secondary, message, cause,
+                                                callstack, log_path, stderr_tail)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Member, node_id, host, address, nproc, first_rank)
 // Not in an unnamed namespace: argument-dependent lookup does not look there.
 static void to_json(nlohmann::json& json, const MemberList& members) { json = members.all(); }

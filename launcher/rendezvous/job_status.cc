@@ -154,7 +154,7 @@ JobStatus Job::status(TimePoint now) const {
     if (member_of(node_id) == nullptr) out.nodes.push_back(node_status(now, node_id, nullptr));
   }
   if (!failures_.empty()) {
-    out.first_failure = status_of(failures_[root_cause(failures_)], round_);
+    out.first_failure = status_of(root(), round_);
   } else if (last_failure_) {
     out.first_failure = status_of(last_failure_->second, last_failure_->first);
   }

@@ -104,7 +104,7 @@ void Job::set_members(std::vector<Member> members) {
   scale_up_until_.reset();
   successes_ = 0;
   succeeded_workers_ = 0;
-  if (!failures_.empty()) last_failure_.emplace(failed_round_, failures_[root_cause(failures_)]);
+  if (!failures_.empty()) last_failure_.emplace(failed_round_, root());
   failures_.clear();
   cause_deadline_.reset();
   stop_reason_.clear();
@@ -243,9 +243,9 @@ void Job::finish_for_missing_nodes() {
   std::string report;
   std::string error;
   if (!failures_.empty()) {
-    summary += fmt::format("; before that, {}", describe(failures_[root_cause(failures_)]));
+    summary += fmt::format("; before that, {}", describe(root()));
     report = round_report(false);
-    error = error_file(failures_[root_cause(failures_)]);
+    error = error_file(root());
   }
   finish(kExitJoinTimeout, summary, report, error);
 }

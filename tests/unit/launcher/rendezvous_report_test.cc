@@ -150,6 +150,15 @@ TEST(Report, ErrorFileForALauncherAbove) {
   EXPECT_THAT(error_file(failure), HasSubstr("ValueError: "));
 }
 
+TEST(Report, SaysThatAWorkerWasStoppedWhileItWasExiting) {
+  ReportInput input;
+  input.failures = {worker(1, 1, 0)};
+  input.failures[0].message = "ValueError: bad batch";
+  input.failures[0].was_ending = true;
+  EXPECT_THAT(failure_report(input), HasSubstr("still exiting when the round was stopped"));
+  EXPECT_THAT(describe(input.failures[0]), HasSubstr(": ValueError: bad batch"));
+}
+
 TEST(Report, StatusIsNeverSuccess) {
   EXPECT_EQ(exit_status(worker(0, 0, 0)), 70);
   EXPECT_EQ(exit_status(worker(0, 256, 0)), 70);
