@@ -97,6 +97,7 @@ wire::Join AgentCore::join_message() const {
                   .node_rank_is_wish = spec_.node_rank_is_wish,
                   .program = spec_.program,
                   .nproc = spec_.nproc,
+                  .role = spec_.role,
                   .min_nodes = spec_.min_nodes,
                   .max_nodes = spec_.max_nodes,
                   .max_restarts = spec_.max_restarts,

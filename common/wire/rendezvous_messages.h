@@ -67,7 +67,8 @@ struct Join {
   int node_rank = -1;   // Asked-for group rank, or -1.
   bool node_rank_is_wish = false;  // Where another node has it, this one joins without it.
   std::string program{};  // What the user named on the command line, for the report's heading.
-  int nproc = 1;          // Workers this node starts.
+  int nproc = 1;          // Workers this node starts,
+  std::string role{kDefaultRole};  // and what they do (ROLE_NAME).
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;

@@ -143,7 +143,12 @@ void Job::start_round() {
     node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
     node.pace = {};
     Member member;
-    member.info = {candidate.node_id, candidate.host, node.address, node.join.nproc, next_rank};
+    member.info = {.node_id = candidate.node_id,
+                   .host = candidate.host,
+                   .address = node.address,
+                   .nproc = node.join.nproc,
+                   .first_rank = next_rank,
+                   .role = node.join.role};
     next_rank += node.join.nproc;
     infos.push_back(member.info);
     members.push_back(std::move(member));

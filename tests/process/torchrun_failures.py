@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What ddp-run tells of failures, with torch's own @record and torch's own readers.
+"""What ddp-run tells of failures, with torch's own @record and torch's own readers, and the roles of nodes as torchrun counts them.
 
 usage: torchrun_failures.py BIN_DIR
 
@@ -35,6 +35,14 @@ from torch.distributed.elastic.multiprocessing.errors import record
 def main():
     raise KeyError("no such weight")
 main()
+"""
+ROLES = """
+import json, os, sys
+from pathlib import Path
+names = ("RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "WORLD_SIZE")
+path = Path(sys.argv[1]) / os.environ["RANK"]
+path.with_suffix(".new").write_text(json.dumps({name: os.environ[name] for name in names}))
+path.with_suffix(".new").rename(path)
 """
 
 
@@ -135,6 +143,27 @@ def a_torchrun_below_tells_its_cause(ddp_run):
         print("ddp-run shows the cause of a torchrun that it has started", flush=True)
 
 
+def roles_count_as_under_torchrun(ddp_run):
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "roles.py"
+        script.write_text(ROLES)
+        seen = {}
+        for name, launcher in (("torchrun", [torchrun.PYTHON, TORCHRUN]), ("ddp-run", [ddp_run])):
+            out = Path(folder) / name
+            out.mkdir()
+            port = jobs.free_port()
+            commands = [[*launcher, "--nnodes=3", f"--node_rank={i}", f"--nproc_per_node={workers}", f"--role={role}",
+                         "--master_addr=127.0.0.1", f"--master_port={port}", "--monitor_interval=0.1", script, out]
+                        for i, (role, workers) in enumerate((("trainer", 2), ("reader", 1), ("trainer", 1)))]
+            statuses, outputs = run(folder, *commands)
+            check(statuses == [0] * 3, f"{name}: {statuses}\n{outputs}")
+            seen[name] = {path.name: json.loads(path.read_text()) for path in out.iterdir()}
+        check(len(seen["torchrun"]) == 4, seen)
+        check(seen["ddp-run"] == seen["torchrun"], f"ours {seen['ddp-run']}\ntorchrun's {seen['torchrun']}")
+        check(seen["ddp-run"]["3"]["ROLE_RANK"] == "2" and seen["ddp-run"]["2"]["ROLE_WORLD_SIZE"] == "1", seen)
+        print("roles of three nodes: the same under both", flush=True)
+
+
 def main():
     if not torchrun.is_there():
         print(f"SKIPPED: {torchrun.PYTHON} has no torch (package python3-torch)")
@@ -147,6 +176,7 @@ def main():
         return 0
     a_torchrun_above_shows_the_inner_cause(ddp_run)
     a_torchrun_below_tells_its_cause(ddp_run)
+    roles_count_as_under_torchrun(ddp_run)
     return 0
 
 
