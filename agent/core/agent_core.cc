@@ -133,9 +133,15 @@ void AgentCore::settle() {
       operations_.clear();
     }
     succeeded_ = false;
-    send(wire::Stopped{*stop_owed_, std::exchange(late_failures_, {}),
-                       static_cast<int>(parked_.size()), step_, !hello_.empty(),
-                       std::exchange(operations_, {})});
+    wire::Stopped stopped{*stop_owed_,
+                          {},
+                          static_cast<int>(parked_.size()),
+                          step_,
+                          !hello_.empty(),
+                          std::exchange(operations_, {})};
+    for (const Seen& seen : std::exchange(late_failures_, {}))
+      stopped.failures.push_back(aged(seen));
+    send(std::move(stopped));
     stop_owed_.reset();
   } else if (next_round_) {
     const wire::RoundStart next = *std::exchange(next_round_, std::nullopt);

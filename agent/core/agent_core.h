@@ -91,11 +91,13 @@ struct WorkerExit {
   int pid = 0;
   int exit_code = 0;
   int signal = 0;
-  std::int64_t time_ms = 0;  // Wall clock, for people.
-  bool secondary = false;    // From the control channel's `error`.
-  std::string message;       // Likewise.
-  std::string cause;         // What the shell found out: see wire::Failure.
-  std::string callstack;     // Likewise.
+  std::int64_t time_ms = 0;  // Wall clock: when it failed, by its error file if it has left one.
+  Duration age{0};           // How long ago that was.
+  bool has_error_file = false;
+  bool secondary = false;  // From the control channel's `error`.
+  std::string message;     // Likewise.
+  std::string cause;       // What the shell found out: see wire::Failure.
+  std::string callstack;   // Likewise.
   std::string log_path;
   std::vector<std::string> stderr_tail;
 };
@@ -174,6 +176,12 @@ class AgentCore {
     kClearing,  // All have ended or parked; ClearRound is out.
   };
 
+  // A failure, and when it happened.
+  struct Seen {
+    wire::Failure failure;
+    TimePoint when;
+  };
+
   void handle(const wire::Welcome& message);
   void handle(const wire::Waiting& message);
   void handle(const wire::RoundStart& message);
@@ -200,8 +208,9 @@ class AgentCore {
   void check_committed();
   std::optional<TimePoint> stall_deadline() const;
   void look_for_stalled();
-  void report(wire::Failure failure);
-  void send_failure(const wire::Failure& failure);
+  void report(wire::Failure failure, Duration age = Duration{0});
+  void send_failure(const Seen& seen);
+  wire::Failure aged(const Seen& seen) const;
   // Whether the round that this node had last goes on for it: it runs, or has succeeded here and
   // nobody has ended it.
   bool holds_round() const;
@@ -210,7 +219,9 @@ class AgentCore {
   bool waits_for_others() const;
   void leave_the_others();
   wire::Failure failure_of(int local_rank) const;
-  bool is_consequence_of_stop(const WorkerExit& exit) const;
+  wire::Failure failure_of(const WorkerExit& exit) const;
+  bool ended_by_stop(const WorkerExit& exit) const;
+  bool failed_before_stop(const WorkerExit& exit) const;
   void clear_round();
   void settle();
   void end(int exit_code, std::string summary, std::string report);
@@ -259,9 +270,10 @@ class AgentCore {
   std::set<int> committing_;              // Those whose commit is awaited,
   bool commit_asked_ = false;             // for a NodeCommitted that is owed,
   std::int64_t committed_ = -1;           // with the least step of those that answered.
-  std::vector<wire::Failure> failures_;   // Sent, or to be sent when the link is back.
-  // Failures since Stop or the signal, for Stopped; those before were sent one by one.
-  std::vector<wire::Failure> late_failures_;
+  std::vector<Seen> failures_;            // Sent, or to be sent when the link is back.
+  // Those whose workers ended since Stop or the signal, for Stopped; the others were sent one by
+  // one.
+  std::vector<Seen> late_failures_;
   std::vector<std::string> operations_;  // For Stopped.
   bool failed_ = false;  // A worker of the round failed, so the round cannot succeed.
   std::int64_t step_ = -1;
@@ -269,7 +281,8 @@ class AgentCore {
       -1;            // The least local rank that has reported metrics in this round; and these
   double loss_ = 0;  // are its latest. -1: none.
   double samples_per_second_ = 0;
-  int stop_signal_ = 0;  // What the workers were told to end with.
+  int stop_signal_ = 0;   // What the workers were told to end with,
+  TimePoint stopped_at_;  // and when.
   TimePoint kill_at_;
   TimePoint park_at_;  // When those of keeping_ that have not parked are told to end.
 

@@ -6,14 +6,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <utility>
 #include <variant>
 
 #include <fmt/format.h>
 
 #include "agent/process/exit_cause.h"
+#include "agent/process/failure_time.h"
 #include "agent/process/spawn.h"
 #include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
@@ -257,15 +258,12 @@ std::optional<wire::WorkerEnded> Worker::take_status(bool& known) {
 }
 
 WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
-  using std::chrono::system_clock;
   WorkerExit exit;
   exit.local_rank = local_rank_;
   exit.pid = pid_;
   exit.exit_code = exit_code;
   exit.signal = signal;
-  exit.time_ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(system_clock::now().time_since_epoch())
-          .count();
+  exit.time_ms = file_clock_ms();
   exit.log_path = logs_.main_path();
   exit.stderr_tail = err_->tail();
   if (exit_code == 0 && signal == 0) return exit;
@@ -274,6 +272,12 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   exit.secondary = error_.secondary;
   exit.message = error_.message.empty() ? file.message : error_.message;
   exit.callstack = file.callstack;
+  exit.has_error_file = !file.message.empty();
+  if (exit.has_error_file) {
+    const std::int64_t ended_ms = exit.time_ms;
+    exit.time_ms = failure_time({ended_ms, file.time_ms, written_ms(error_path_.c_str())});
+    exit.age = Duration(std::max<std::int64_t>(0, ended_ms - exit.time_ms));
+  }
   // What stands in its output may be long past, unless it ended by that.
   if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();
   exit.cause = cause_of(exit_code, signal, core_dumped);

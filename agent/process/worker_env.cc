@@ -79,12 +79,26 @@ Rank rank_of(const wire::RoundStart& round, int local_rank) {
   return round.members.at(static_cast<std::size_t>(round.group_rank)).first_rank + local_rank;
 }
 
+RolePlace role_place(const wire::RoundStart& round) {
+  const auto group_rank = static_cast<std::size_t>(round.group_rank);
+  const std::string& role = round.members.at(group_rank).role;
+  RolePlace place;
+  for (std::size_t i = 0; i < round.members.size(); ++i) {
+    const wire::Member& member = round.members[i];
+    if (member.role != role) continue;
+    if (i < group_rank) place.first_rank += member.nproc;
+    place.workers += member.nproc;
+  }
+  return place;
+}
+
 std::map<std::string, std::string> round_environment(const config::JobSpec& spec,
                                                      const wire::RoundStart& round,
                                                      int local_rank) {
   const wire::Member& self = round.members.at(static_cast<std::size_t>(round.group_rank));
   const std::string rank = std::to_string(rank_of(round, local_rank));
   const std::string world_size = std::to_string(round.world_size);
+  const RolePlace place = role_place(round);
   Variables given = {
       {"RANK", rank},
       {"LOCAL_RANK", std::to_string(spec.virtual_local_rank ? 0 : local_rank)},
@@ -92,10 +106,9 @@ std::map<std::string, std::string> round_environment(const config::JobSpec& spec
       {"LOCAL_WORLD_SIZE", std::to_string(self.nproc)},
       {"GROUP_RANK", std::to_string(round.group_rank)},
       {"GROUP_WORLD_SIZE", std::to_string(round.members.size())},
-      // All workers of a job have one role, so ranks among the workers of the role are the ranks.
       {"ROLE_NAME", spec.role},
-      {"ROLE_RANK", rank},
-      {"ROLE_WORLD_SIZE", world_size},
+      {"ROLE_RANK", std::to_string(place.first_rank + local_rank)},
+      {"ROLE_WORLD_SIZE", std::to_string(place.workers)},
       {"MASTER_ADDR", round.master_addr},
       {"MASTER_PORT", std::to_string(round.master_port)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(round.restarts)},

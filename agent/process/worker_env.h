@@ -45,6 +45,14 @@ std::vector<std::string> standby_environment(const config::JobSpec& spec,
                                              const WorkerEnvInputs& inputs,
                                              const std::vector<std::string>& inherited);
 
+// The workers of this node among all that have its role, which are counted node by node as ranks
+// are.
+struct RolePlace {
+  int first_rank = 0;  // Of the first one of this node.
+  int workers = 0;     // On all nodes.
+};
+RolePlace role_place(const wire::RoundStart& round);
+
 // The rank of a local worker in this round.
 Rank rank_of(const wire::RoundStart& round, int local_rank);
 

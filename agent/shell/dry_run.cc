@@ -62,7 +62,8 @@ wire::RoundStart first_round(const config::JobSpec& spec) {
   round.world_size = 0;
   std::vector<wire::Member> members;
   for (const int nproc : workers) {
-    members.push_back({spec.node_id, spec.host, spec.local_addr, nproc, round.world_size});
+    members.push_back(
+        {spec.node_id, spec.host, spec.local_addr, nproc, round.world_size, spec.role});
     round.world_size += nproc;
   }
   round.members = wire::MemberList(std::move(members));

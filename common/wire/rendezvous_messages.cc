@@ -5,17 +5,34 @@
 namespace ddp::wire {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, kind, node_id, host, group_rank, rank,
-                                                local_rank, pid, exit_code, signal, time_ms,
-                                                secondary, message, cause, callstack, log_path,
-                                                stderr_tail)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Member, node_id, host, address, nproc, first_rank)
+                                                local_rank, pid, exit_code, signal, time_ms, age_ms,
+                                                own_time, was_ending, secondary, message, cause,
+                                                callstack, log_path, stderr_tail)
+// Every node is told of every other one, so what they nearly always have is left out.
+static void to_json(nlohmann::json& json, const Member& member) {
+  json = {{"node_id", member.node_id},
+          {"host", member.host},
+          {"address", member.address},
+          {"nproc", member.nproc},
+          {"first_rank", member.first_rank}};
+  if (member.role != kDefaultRole) json["role"] = member.role;
+}
+static void from_json(const nlohmann::json& json, Member& member) {
+  const Member defaults;
+  member.node_id = json.value("node_id", defaults.node_id);
+  member.host = json.value("host", defaults.host);
+  member.address = json.value("address", defaults.address);
+  member.nproc = json.value("nproc", defaults.nproc);
+  member.first_rank = json.value("first_rank", defaults.first_rank);
+  member.role = json.value("role", defaults.role);
+}
 // Not in an unnamed namespace: argument-dependent lookup does not look there.
 static void to_json(nlohmann::json& json, const MemberList& members) { json = members.all(); }
 static void from_json(const nlohmann::json& json, MemberList& members) {
   members = MemberList(json.get<std::vector<Member>>());
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
-                                                node_rank_is_wish, program, nproc, min_nodes,
+                                                node_rank_is_wish, program, nproc, role, min_nodes,
                                                 max_nodes, max_restarts, join_timeout_ms,
                                                 last_call_ms, stop_timeout_ms, last_round, restarts,
                                                 running_round, group_rank, members,

@@ -30,9 +30,14 @@ struct Failure {
   int pid = 0;
   int exit_code = 0;  // As waitpid gives it; 0 if a signal ended it.
   int signal = 0;     // 0 if it exited by itself.
-  // Milliseconds since the epoch, of the reporting node's clock; for people. Order is the
-  // coordinator's order of arrival.
+  // When it failed: milliseconds since the epoch by the reporting node's clock. Compared with the
+  // times of the same node only.
   std::int64_t time_ms = 0;
+  // How long before this message was sent that was, by the same clock: what places it among the
+  // failures of other nodes, whose clocks may differ.
+  std::int64_t age_ms = 0;
+  bool own_time = false;    // The worker's error file says when; else, when its end was seen.
+  bool was_ending = false;  // It had failed when the round was stopped, and was ended with it.
   // A consequence of another failure: the worker said so before it ended (control message "error"
   // with secondary set) or exited with kExitCollectiveFailed. Never named as root cause while
   // another failure of the round is known.
@@ -62,7 +67,8 @@ struct Join {
   int node_rank = -1;   // Asked-for group rank, or -1.
   bool node_rank_is_wish = false;  // Where another node has it, this one joins without it.
   std::string program{};  // What the user named on the command line, for the report's heading.
-  int nproc = 1;          // Workers this node starts.
+  int nproc = 1;          // Workers this node starts,
+  std::string role{kDefaultRole};  // and what they do (ROLE_NAME).
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;

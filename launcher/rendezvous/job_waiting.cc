@@ -104,7 +104,7 @@ void Job::set_members(std::vector<Member> members) {
   scale_up_until_.reset();
   successes_ = 0;
   succeeded_workers_ = 0;
-  if (!failures_.empty()) last_failure_.emplace(failed_round_, failures_[root_cause(failures_)]);
+  if (!failures_.empty()) last_failure_.emplace(failed_round_, root());
   failures_.clear();
   cause_deadline_.reset();
   stop_reason_.clear();
@@ -143,7 +143,12 @@ void Job::start_round() {
     node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
     node.pace = {};
     Member member;
-    member.info = {candidate.node_id, candidate.host, node.address, node.join.nproc, next_rank};
+    member.info = {.node_id = candidate.node_id,
+                   .host = candidate.host,
+                   .address = node.address,
+                   .nproc = node.join.nproc,
+                   .first_rank = next_rank,
+                   .role = node.join.role};
     next_rank += node.join.nproc;
     infos.push_back(member.info);
     members.push_back(std::move(member));
@@ -243,9 +248,9 @@ void Job::finish_for_missing_nodes() {
   std::string report;
   std::string error;
   if (!failures_.empty()) {
-    summary += fmt::format("; before that, {}", describe(failures_[root_cause(failures_)]));
+    summary += fmt::format("; before that, {}", describe(root()));
     report = round_report(false);
-    error = error_file(failures_[root_cause(failures_)]);
+    error = error_file(root());
   }
   finish(kExitJoinTimeout, summary, report, error);
 }

@@ -100,6 +100,10 @@ std::string full_entry(const wire::Failure& failure) {
   add_field(text, "exitcode", fmt::format("{} (pid: {})", python_exit_code(failure), failure.pid));
   if (!failure.log_path.empty()) add_field(text, "error_file", one_line(failure.log_path));
   if (!failure.cause.empty()) add_field(text, "cause", one_line(failure.cause));
+  if (failure.was_ending) {
+    add_field(text, "cause",
+              "the exception below; it was still exiting when the round was stopped");
+  }
   if (failure.signal != 0) {
     add_field(text, "traceback",
               fmt::format("Signal {} ({}) received by PID {}", failure.signal,

@@ -255,6 +255,18 @@ TEST_F(RoundProcessesTest, TheMessageOfAnErrorFileIsTold) {
           .empty());
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).message, "ValueError: no");
+  EXPECT_TRUE(exits_.at(0).has_error_file);
+}
+
+TEST_F(RoundProcessesTest, AWorkerFailedWhenItsErrorFileSays) {
+  ASSERT_TRUE(start_shell("echo '{\"message\": \"no\", \"timestamp\": 1700000000}' "
+                          "> $TORCHELASTIC_ERROR_FILE; kill -TERM $$")
+                  .empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  const WorkerExit exit = exits_.at(0);
+  EXPECT_EQ(exit.time_ms / 1'000, 1'700'000'000);
+  EXPECT_GT(exit.age, std::chrono::hours(24));
+  EXPECT_EQ(exit.signal, SIGTERM);
 }
 
 // The script writes past Python's buffers: a signal may be handled within print(), where another

@@ -86,6 +86,25 @@ TEST(WorkerEnv, NamesEverythingThatTorchrunNames) {
   EXPECT_EQ(environment(inputs(), {}), expected);
 }
 
+// As _assign_worker_ranks() of elastic/agent/server/api.py does it: in order of group rank, role by
+// role.
+TEST(WorkerEnv, RoleRanksCountTheWorkersOfTheRoleOnAllNodes) {
+  using Places = std::vector<std::pair<std::string, std::string>>;
+  const auto places = [](const std::vector<std::string>& roles) {
+    wire::RoundStart round = middle_of_three();
+    for (std::size_t i = 0; i < roles.size(); ++i) round.members.edit()[i].role = roles[i];
+    Places found;
+    for (round.group_rank = 0; round.group_rank < 3; ++round.group_rank) {
+      Environment last = round_environment(spec(), round, 1);
+      found.emplace_back(last.at("ROLE_RANK"), last.at("ROLE_WORLD_SIZE"));
+    }
+    return found;
+  };
+  EXPECT_EQ(places({"x", "x", "x"}), (Places{{"1", "7"}, {"3", "7"}, {"6", "7"}}));
+  EXPECT_EQ(places({"x", "reader", "x"}), (Places{{"1", "4"}, {"1", "3"}, {"3", "4"}}));
+  EXPECT_EQ(places({"a", "b", "c"}), (Places{{"1", "2"}, {"1", "3"}, {"1", "2"}}));
+}
+
 TEST(WorkerEnv, PassesTheInheritedEnvironmentOnAndReplacesWhatItNames) {
   const Environment result = environment(inputs(), {"PATH=/bin", "RANK=99", "EMPTY=", "WITH=a=b",
                                                     "MASTER_ADDR=elsewhere", "RANKED=yes"});

@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Harness = CoordinatorHarness;
 
 std::vector<std::string> hosts_of(const wire::RoundStart& start) {
@@ -42,6 +43,23 @@ TEST(Membership, TheRoundStartsAtOnceWhenAllNodesAreIn) {
   EXPECT_EQ(start.members[1].address, "192.168.7.7") << "what the join says";
   EXPECT_EQ(h.last<wire::RoundStart>(ca).group_rank, 0);
   EXPECT_EQ(h.count<wire::Welcome>(ca), 1u);
+}
+
+// Ranks among the workers of a role are counted from them.
+TEST(Membership, AllMembersAreToldEachOthersRoles) {
+  Harness h;
+  wire::Join a = Harness::node("a", 2, 2);
+  a.role = "trainer";
+  const auto ca = h.join(a);
+  const auto cb = h.join(Harness::node("b", 2, 2));
+  for (const auto connection : {ca, cb}) {
+    const std::string text = wire::encode(h.last<wire::RoundStart>(connection));
+    const auto start = std::get<wire::RoundStart>(wire::decode_coordinator_message(text).value());
+    ASSERT_EQ(start.members.size(), 2u);
+    EXPECT_EQ(start.members[0].role, "trainer");
+    EXPECT_EQ(start.members[1].role, "default");
+    EXPECT_THAT(text, Not(HasSubstr("\"default\""))) << "what most nodes have takes no room";
+  }
 }
 
 TEST(Membership, WithEnoughNodesTheRoundWaitsForTheLastCall) {
