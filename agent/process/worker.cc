@@ -85,6 +85,7 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
                          .usable_cores = context.usable_cores,
                          .threads = cpus != nullptr ? cpus->threads : 0,
                          .timer_file = context.timer_file,
+                         .torch_lacks_libuv = context.torch_lacks_libuv,
                          .snapshots = context.snapshots,
                          .error_file = worker->error_path_};
   const std::vector<std::string>* inherited = &context.inherited_environment;
@@ -120,6 +121,7 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
                                .usable_cores = context.usable_cores,
                                .timer_file = context.timer_file,
+                               .torch_lacks_libuv = context.torch_lacks_libuv,
                                .snapshots = context.snapshots,
                                .error_file = worker->error_path_};
   const auto started = worker->run(

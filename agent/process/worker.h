@@ -47,6 +47,7 @@ struct WorkerContext {
   const TaskHosts* tasks = nullptr;
   std::vector<WorkerCpus> cpus = {};  // By local rank; empty: workers are not bound to any.
   std::string timer_file = {};        // TORCHELASTIC_TIMER_FILE; empty: there are no such timers.
+  bool torch_lacks_libuv = false;
 
   // Null: it is not bound. A task's CPUs are those that srun has given it.
   const WorkerCpus* cpus_of(int local_rank) const {

@@ -104,6 +104,7 @@ struct Options {
   std::string program;
   std::vector<std::string> arguments;
   std::string python = "python3";
+  bool own_store = false;                     // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
   std::string search_path = "/bin:/usr/bin";  // PATH: where programs without a slash are.
 
   // This process is a task of srun. What no flag says about nodes, workers and where they meet

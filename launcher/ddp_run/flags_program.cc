@@ -1,4 +1,6 @@
 // What runs as a worker.
+#include <string_view>
+
 #include "launcher/ddp_run/flag_reader.h"
 #include "launcher/ddp_run/flag_values.h"
 
@@ -17,6 +19,8 @@ void read_program_flags(FlagReader& reader, Options& options) {
   }
   if (const char* python = reader.environment("PYTHON_EXEC"); python != nullptr && *python != '\0')
     options.python = python;
+  const char* not_shared = reader.environment("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+  options.own_store = not_shared != nullptr && std::string_view(not_shared) == "1";
   if (const char* path = reader.environment("PATH"); path != nullptr) options.search_path = path;
   if (!reader.line().has_program) {
     return reader.fail(

@@ -152,6 +152,8 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.standby = options.standby;
   spec.program = options.program;
   spec.command = worker_command(options);
+  spec.python = python_of(options);
+  spec.own_store = options.own_store;
   spec.role = options.role;
   spec.event_log = absolute_event_log(options.event_log);
   spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.

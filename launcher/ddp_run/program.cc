@@ -103,6 +103,13 @@ std::vector<std::string> worker_command(const Options& options) {
   return command;
 }
 
+std::string python_of(const Options& options) {
+  if (runs_under_python(options)) return options.python;
+  const std::string& program = options.program;
+  return interpreter_in(has_slash(program) ? program : search(program, options.search_path).program,
+                        "python");
+}
+
 Result<void> check_program(const Options& options) {
   if (!runs_under_python(options)) return check_executable(options.program, options.search_path);
   if (const auto python = check_executable(options.python, options.search_path); !python) {
