@@ -277,11 +277,12 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   exit.callstack = file.callstack;
   // What stands in its output may be long past, unless it ended by that.
   if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();
-  exit.cause = cause_of(exit_code, signal, core_dumped);
+  exit.cause = cause_of(exit_code, signal, core_dumped, exit.message);
   return exit;
 }
 
-std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
+std::string Worker::cause_of(int exit_code, int signal, bool core_dumped,
+                             const std::string& message) {
   if (signal == kill_signal_ && !kill_cause_.empty()) return kill_cause_;
   MemoryKills& kills = context_.memory_kills;
   const Ending ending{.exit_code = exit_code,
@@ -290,7 +291,8 @@ std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
                       .sent_by_agent = sent_signals_.contains(signal),
                       .memory_is_watched = kills.can_tell(),
                       .memory_kills = error_.secondary ? 0 : kills.unclaimed(),
-                      .memory_limit = kills.limit()};
+                      .memory_limit = kills.limit(),
+                      .message = message};
   if (signal == SIGKILL && ending.memory_kills > 0) kills.claim(1);
   return describe_ending(ending);
 }

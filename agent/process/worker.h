@@ -116,7 +116,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void wait();
   void on_message(const wire::WorkerMessage& message);
   WorkerExit describe_exit(int exit_code, int signal, bool core_dumped);
-  std::string cause_of(int exit_code, int signal, bool core_dumped);
+  std::string cause_of(int exit_code, int signal, bool core_dumped, const std::string& message);
 
   WorkerContext& context_;
   int local_rank_;

@@ -64,6 +64,7 @@ struct Options {
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
   bool endpoint_is_master = false;   // Node 0 hosts at it, whatever its own addresses are.
   std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.
+  std::string meeting_file;  // store_type=file: what --rdzv-endpoint names then; empty: none.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
   int node_rank = -1;
