@@ -36,7 +36,8 @@ sys.meta_path.insert(0, Hides)
 # In place of a build with libuv: a client without it says the same on the wire.
 LIKE_WITH_LIBUV = """
 import functools, runpy, sys
-import torch.distributed.rendezvous as rendezvous
+import torch.distributed
+rendezvous = sys.modules["torch.distributed.rendezvous"]  # The package has a function of this name.
 rendezvous.TCPStore = functools.partial(rendezvous.TCPStore, use_libuv=False)
 sys.argv = sys.argv[1:]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -75,8 +76,10 @@ class Run:
             started = [jobs.Node(words, folder / f"{i}.log", environment) for i in range(nodes)]
             try:
                 if kills:
-                    jobs.wait_until((folder / "pid").exists, LIMIT_S, "the worker that is to be killed")
-                    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+                    pid = folder / "pid"
+                    jobs.wait_until(lambda: pid.exists() or started[0].process.poll() is not None, LIMIT_S, started[0].tail())
+                    check(pid.exists(), f"ended without a worker that could be killed:\n{started[0].tail()}")
+                    os.kill(int(pid.read_text()), signal.SIGKILL)
                 self.statuses = [node.wait(LIMIT_S) for node in started]
             finally:
                 for node in started:

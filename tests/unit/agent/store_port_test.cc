@@ -13,8 +13,9 @@
 namespace ddp::agent {
 namespace {
 
-// A listening socket as PyTorch's server makes it (seen with strace, 1.13.1, 2.6.0 and 2.14.1): all
-// addresses of both families, SO_REUSEADDR. 0, or the errno.
+// A listening socket as PyTorch's server makes it, at all addresses of both families. It sets
+// SO_REUSEADDR: process.system_torch would fail otherwise.
+// 0, or the errno.
 int listen_at(int port, bool reuse, UniqueFd& socket) {
   socket.reset(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in6 address{};
