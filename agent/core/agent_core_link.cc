@@ -32,6 +32,7 @@ std::string AgentCore::endpoint() const {
 
 std::vector<Action> AgentCore::start(TimePoint now) {
   now_ = now;
+  if (exited_) return take();
   settle();
   return take();
 }

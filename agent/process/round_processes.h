@@ -72,6 +72,9 @@ class RoundProcesses {
   // `tasks` outlives this object.
   void use_tasks(const TaskHosts& tasks) { context_.tasks = &tasks; }
 
+  // The workers' PyTorch is built without libuv, and is told so.
+  void use_torch_without_libuv() { context_.torch_lacks_libuv = true; }
+
   // Makes the round's memory and gives it to the workers that wait, each under its local rank; for
   // the other local ranks takes a standby that waits, or starts a process. Those that could not be
   // started are returned. Nothing else may be left of the round before: clear() has said so.

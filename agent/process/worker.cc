@@ -87,6 +87,7 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
                          .usable_cores = context.usable_cores,
                          .threads = cpus != nullptr ? cpus->threads : 0,
                          .timer_file = context.timer_file,
+                         .torch_lacks_libuv = context.torch_lacks_libuv,
                          .snapshots = context.snapshots,
                          .error_file = worker->error_path_};
   const std::vector<std::string>* inherited = &context.inherited_environment;
@@ -122,6 +123,7 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
                                .usable_cores = context.usable_cores,
                                .timer_file = context.timer_file,
+                               .torch_lacks_libuv = context.torch_lacks_libuv,
                                .snapshots = context.snapshots,
                                .error_file = worker->error_path_};
   const auto started = worker->run(
@@ -280,11 +282,12 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   }
   // What stands in its output may be long past, unless it ended by that.
   if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();
-  exit.cause = cause_of(exit_code, signal, core_dumped);
+  exit.cause = cause_of(exit_code, signal, core_dumped, exit.message);
   return exit;
 }
 
-std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
+std::string Worker::cause_of(int exit_code, int signal, bool core_dumped,
+                             const std::string& message) {
   if (signal == kill_signal_ && !kill_cause_.empty()) return kill_cause_;
   MemoryKills& kills = context_.memory_kills;
   const Ending ending{.exit_code = exit_code,
@@ -293,7 +296,8 @@ std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
                       .sent_by_agent = sent_signals_.contains(signal),
                       .memory_is_watched = kills.can_tell(),
                       .memory_kills = error_.secondary ? 0 : kills.unclaimed(),
-                      .memory_limit = kills.limit()};
+                      .memory_limit = kills.limit(),
+                      .message = message};
   if (signal == SIGKILL && ending.memory_kills > 0) kills.claim(1);
   return describe_ending(ending);
 }

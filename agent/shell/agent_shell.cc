@@ -63,6 +63,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       console_(Console::open_standard(io)),
       event_log_(spec_, console_.err),
       processes_(io, spec_, console_, worker_events()),
+      store_(io, spec_),
       link_(io, spec_.coordinator_host, spec_.coordinator_port,
             {.token = spec_.rdzv_token,
              .job_id = spec_.job_id,
@@ -185,7 +186,10 @@ void AgentShell::note_snapshots(int count) {
 }
 
 void AgentShell::start_core() {
-  tell([this](TimePoint now) { return core_.start(now); });
+  store_.examine([this] {
+    if (store_.torch_lacks_libuv()) processes_.use_torch_without_libuv();
+    tell([this](TimePoint now) { return core_.start(now); });
+  });
 }
 
 // A round starts with all of them. The predecessor of this agent has had them all, so one that does
@@ -284,12 +288,15 @@ void AgentShell::perform(const Connect& action) { link_.connect(action.delay); }
 
 void AgentShell::perform(const Disconnect&) { link_.disconnect(); }
 
-void AgentShell::perform(const SendToCoordinator& action) { link_.send(action.message); }
+void AgentShell::perform(const SendToCoordinator& action) {
+  link_.send(store_.completed(action.message));
+}
 
 void AgentShell::perform(const SpawnWorkers& action) {
   wire::RoundStart round = action.round;
   // The address the coordinator's host is known to be reachable at from here.
   if (round.master_addr.empty()) round.master_addr = link_.remote_address();
+  store_.begin_round(round);
   event_log_.round_began(round);
   if (round.round > 0 && !round.reason.empty())
     print(fmt::format("round {}: {}", round.round, round.reason));

@@ -21,6 +21,7 @@
 #include "agent/shell/coordinator_link.h"
 #include "agent/shell/event_log.h"
 #include "agent/shell/health_check.h"
+#include "agent/shell/worker_store.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
 #include "common/net/timer.h"
@@ -101,6 +102,7 @@ class AgentShell {
   EventLog event_log_;
   std::optional<TaskHosts> tasks_;
   RoundProcesses processes_;
+  WorkerStore store_;
   CoordinatorLink link_;
   std::optional<CoordinatorFeed> feed_;
   std::optional<HealthCheck> health_;

@@ -64,6 +64,10 @@ struct JobSpec {
   std::string program;  // What the user named: a script, a module or a program; for people.
   std::vector<std::string>
       command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
+  // The Python that runs them, as far as that can be told; empty: none, or unknown.
+  std::string python{};
+  // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: rank 0 makes the workers' store.
+  bool own_store = false;
   std::string role = "default";  // ROLE_NAME
   bool successor = false;        // The agent takes the place of one that was lost.
   // When the workers are to write a checkpoint and, once it is written, to stop, in milliseconds

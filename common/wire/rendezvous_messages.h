@@ -89,6 +89,9 @@ struct Join {
   int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
   std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
   int spares = -1;                    // How many nodes may wait beyond max_nodes; -1: any number.
+  // The workers of this node cannot share the rendezvous' store; see RoundStart::store_port.
+  bool needs_own_store = false;
+  int store_port = 0;  // Reserved on this node in case that its worker makes it; 0: none is.
 };
 
 struct Heartbeat {
@@ -133,6 +136,7 @@ struct Stopped {
   // Which of the node's workers waited for which operation when the round failed: sentences for the
   // report, from the workers' flight recorders.
   std::vector<std::string> operations{};
+  int store_port = 0;  // As Join's; for the next round.
 };
 
 // The node goes for good (its user stopped it); leaving is not closing.
@@ -172,6 +176,9 @@ struct RoundStart {
   // coordinator at.
   std::string master_addr;
   int master_port = 0;
+  // Not 0: a node's workers cannot share that store, so the worker with rank 0 makes one for all of
+  // them, at this port of its node.
+  int store_port = 0;
   std::string reason;  // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
 };
 

@@ -82,7 +82,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--rdzv-backend etcd --rdzv-endpoint etcd0,etcd1,etcd2 --rdzv-id mnist-7"},
     {kRendezvous, "rdzv-conf", 0, "K=V,...",
      "join_timeout, last_call_timeout, timeout (seconds), rank (as --node-rank) and is_host "
-     "(true, false); with etcd: protocol (http, https), cacert, cert, key (files) and etcd_prefix "
+     "(true, false); with --rdzv-backend c10d: store_type=file, where --rdzv-endpoint is a file "
+     "that "
+     "all nodes share, through which they meet; with etcd: protocol (http, https), cacert, cert, "
+     "key (files) and etcd_prefix "
      "(default /ddp-run/); other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
     {kRendezvous, "node-rank", 0, "N",

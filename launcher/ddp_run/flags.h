@@ -66,6 +66,7 @@ struct Options {
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
   bool endpoint_is_master = false;   // Node 0 hosts at it, whatever its own addresses are.
   std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.
+  std::string meeting_file;  // store_type=file: what --rdzv-endpoint names then; empty: none.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
   int node_rank = -1;
@@ -106,6 +107,7 @@ struct Options {
   std::string program;
   std::vector<std::string> arguments;
   std::string python = "python3";
+  bool own_store = false;                     // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
   std::string search_path = "/bin:/usr/bin";  // PATH: where programs without a slash are.
 
   // This process is a task of srun. What no flag says about nodes, workers and where they meet

@@ -1,5 +1,6 @@
 // What runs as a worker.
 #include <algorithm>
+#include <string_view>
 
 #include "common/base/template_text.h"
 #include "launcher/ddp_run/flag_reader.h"
@@ -39,6 +40,8 @@ void read_program_flags(FlagReader& reader, Options& options) {
   }
   if (const char* python = reader.environment("PYTHON_EXEC"); python != nullptr && *python != '\0')
     options.python = python;
+  const char* not_shared = reader.environment("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
+  options.own_store = not_shared != nullptr && std::string_view(not_shared) == "1";
   if (const char* path = reader.environment("PATH"); path != nullptr) options.search_path = path;
   if (!reader.line().has_program) {
     return reader.fail(

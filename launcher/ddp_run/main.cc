@@ -26,6 +26,7 @@
 #include "launcher/ddp_run/job_plan.h"
 #include "launcher/ddp_run/log_folder.h"
 #include "launcher/ddp_run/machine.h"
+#include "launcher/ddp_run/meeting_file.h"
 #include "launcher/ddp_run/notices.h"
 #include "launcher/ddp_run/predecessor.h"
 #include "launcher/ddp_run/program.h"
@@ -77,8 +78,12 @@ int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* n
   const UniqueFd place = run::wait_for_predecessor(plan.spec);
   if (plan.host) run::make_step_token(plan);
   asio::io_context io(1);
+  auto meeting = run::MeetingFile::enter(plan);
+  if (!meeting) return end_early(meeting.error());
   auto server = run::host_rendezvous(io, plan);  // Not with etcd: plan.host is false.
   if (!server) return end_early(server.error());
+  if (const auto told = meeting->announce(plan); !told) return end_early(told.error());
+  meeting = run::MeetingFile();  // The next node may have it.
   if (*server) {
     const std::string warning = run::warning_if_open(plan.spec, plan.bind_address);
     if (!warning.empty()) run::print_notice(warning);

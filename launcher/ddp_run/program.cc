@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
@@ -102,6 +103,18 @@ std::vector<std::string> worker_command(const Options& options) {
   command.push_back(options.program);
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
   return command;
+}
+
+std::string python_of(const Options& options) {
+  if (runs_under_python(options)) return options.python;
+  const std::string& program = options.program;
+  if (is_python(program)) return program;
+  const std::string interpreter =
+      interpreter_of(has_slash(program) ? program : search(program, options.search_path).program);
+  if (is_python(interpreter)) return interpreter;
+  // "numactl --membind 0 python3 train.py".
+  const auto word = std::find_if(options.arguments.begin(), options.arguments.end(), is_python);
+  return word == options.arguments.end() ? std::string() : *word;
 }
 
 Result<void> check_program(const Options& options) {

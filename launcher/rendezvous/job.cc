@@ -148,6 +148,7 @@ void Job::handle(const NodeId& from, const wire::Succeeded& message) {
 }
 
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
+  nodes_.at(from).join.store_port = message.store_port;
   if (nodes_.at(from).ending != kNoRound) {
     if (nodes_.at(from).ending == message.round) ended(from);
     return;

@@ -137,6 +137,7 @@ void Job::start_round() {
   std::vector<Member> members;
   std::vector<wire::Member> infos;
   Rank next_rank = 0;
+  bool needs_own_store = false;
   for (const Candidate& candidate : by_rank) {
     Node& node = nodes_.at(candidate.node_id);
     node.step = -1;
@@ -150,6 +151,7 @@ void Job::start_round() {
                    .first_rank = next_rank,
                    .role = node.join.role};
     next_rank += node.join.nproc;
+    needs_own_store = needs_own_store || node.join.needs_own_store;
     infos.push_back(member.info);
     members.push_back(std::move(member));
   }
@@ -160,6 +162,7 @@ void Job::start_round() {
   start.restarts = restarts();
   start.max_restarts = max_restarts_;
   start.world_size = world_size_;
+  if (needs_own_store) start.store_port = nodes_.at(infos.front().node_id).join.store_port;
   start.members = wire::MemberList(std::move(infos));
   start.reason = reason_;
   if (reason_is_charged_) {

@@ -421,5 +421,16 @@ TEST_F(DdpRunFlags, BashCompletesFlagsAndValues) {
   }
 }
 
+TEST_F(DdpRunFlags, ADryRunKnowsWhoMakesTheStore) {
+  const Finished plan =
+      run_job({"--dry-run", "--standalone", "sh"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  for (const char* line :
+       {"  MASTER_PORT=(a free port of node 0)\n", "  DDP_STORE_PORT=(the rendezvous' port)\n",
+        "  TORCHELASTIC_USE_AGENT_STORE=False\n"}) {
+    EXPECT_THAT(plan.out, HasSubstr(line));
+  }
+}
+
 }  // namespace
 }  // namespace ddp::test

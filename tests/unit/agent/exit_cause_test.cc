@@ -231,5 +231,14 @@ TEST(LogFiles, LinksOfAnEarlierJobLeadNowhereElse) {
   EXPECT_EQ(dir.read("job/round_2/rank_0.n.err.1"), "new\n");
 }
 
+TEST(ExitCause, APyTorchWithoutLibuvHasARemedy) {
+  Ending ending{.exit_code = 1};
+  ending.message =
+      "torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without "
+      "libuv support, run with USE_LIBUV=0 to disable it.";
+  EXPECT_THAT(describe_ending(ending),
+              testing::HasSubstr("export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 USE_LIBUV=0"));
+}
+
 }  // namespace
 }  // namespace ddp::agent

@@ -221,5 +221,35 @@ TEST(WorkerEnv, SaysHowManySnapshotsThisAgentTakesWhateverAnOuterOneDid) {
               testing::Not(testing::Contains(testing::Key("DDP_SNAPSHOTS"))));
 }
 
+TEST(WorkerEnv, RankZerosStoreIsOnTheFirstNodeAndLibddpKeepsTheRendezvous) {
+  wire::RoundStart round = middle_of_three();
+  round.store_port = 40'001;
+  const auto variables = round_environment(spec(), round, 0);
+  EXPECT_EQ(variables.at("TORCHELASTIC_USE_AGENT_STORE"), "False");
+  EXPECT_EQ(variables.at("MASTER_ADDR"), "10.0.0.1");
+  EXPECT_EQ(variables.at("MASTER_PORT"), "40001");
+  EXPECT_EQ(variables.at("DDP_STORE_ADDR"), "10.0.0.1");
+  EXPECT_EQ(variables.at("DDP_STORE_PORT"), "29400");
+  // The coordinator sees a node of its own machine at a loopback address, which leads elsewhere
+  // from here.
+  round.master_addr = "10.0.0.9";
+  for (const char* seen : {"127.0.0.1", "::1", ""}) {
+    round.members.edit()[0].address = seen;
+    EXPECT_EQ(round_environment(spec(), round, 0).at("MASTER_ADDR"), "10.0.0.9") << seen;
+  }
+}
+
+TEST(WorkerEnv, APyTorchWithoutLibuvIsToldSoUnlessTheUserHas) {
+  WorkerEnvInputs given = inputs();
+  EXPECT_FALSE(environment(given, {}).contains("USE_LIBUV"));
+  given.torch_lacks_libuv = true;
+  EXPECT_EQ(environment(given, {}).at("USE_LIBUV"), "0");
+  EXPECT_EQ(environment(given, {"USE_LIBUV=1"}).at("USE_LIBUV"), "1");
+}
+
+TEST(WorkerEnv, AnOuterLaunchersStoreIsNotPassedOn) {
+  EXPECT_FALSE(environment(inputs(), {"DDP_STORE_ADDR=10.0.0.1"}).contains("DDP_STORE_ADDR"));
+}
+
 }  // namespace
 }  // namespace ddp::agent

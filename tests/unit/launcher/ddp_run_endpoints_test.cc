@@ -211,5 +211,25 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "--master-port 99999: not a whole number from 0 to 65535"}));
 
+// torchrun 2.14.1 (c10d_rendezvous_backend.py): the type is stripped and lowered, and only the
+// backend c10d has store types.
+TEST(Flags, NodesMeetThroughAFile) {
+  for (const char* conf : {"store_type=file", "store_type=FILE", "timeout=5,store_type=file"}) {
+    const Options options = options_of({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-conf",
+                                        conf, "--rdzv-endpoint", "/shared/a file:7", "a"});
+    EXPECT_EQ(options.meeting_file, "/shared/a file:7") << conf;
+    EXPECT_FALSE(options.endpoint);
+    EXPECT_TRUE(options.warnings.empty());
+  }
+  EXPECT_EQ(options_of({"--rdzv-backend", "c10d", "--rdzv-conf", "store_type=tcp",
+                        "--rdzv-endpoint", "node0", "a"})
+                .meeting_file,
+            "");
+  // One node needs none.
+  EXPECT_EQ(
+      options_of({"--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file", "a"}).meeting_file,
+      "");
+}
+
 }  // namespace
 }  // namespace ddp::run

@@ -228,10 +228,11 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "--event-log-handler json:: there are null, console and json:FILE, for example "
               "json:events.json"},
-        Wrong{{"--rdzv-conf", "store_type=file", "a"},
-              64,
-              "--rdzv-conf store_type=file: store_type=file: there is only tcp; name a host with "
-              "--rdzv-endpoint"},
+        Wrong{
+            {"--rdzv-conf", "store_type=file", "a"},
+            64,
+            "--rdzv-conf store_type=file: store_type=file: there are tcp and, with --rdzv-backend "
+            "c10d, file"},
         Wrong{{"--rdzv-conf", "rank=-1", "a"},
               64,
               "--rdzv-conf rank=-1: rank=-1 is not a whole number from 0 to 999999"},

@@ -399,5 +399,36 @@ TEST(Membership, RecordsOfFinishedJobsAreBounded) {
   EXPECT_NE(status.find("\"job1099\""), std::string::npos);
 }
 
+// One node that needs it decides for all, and rank 0's node says where: in Join for the first
+// round, in Stopped for the next.
+TEST(Membership, RankZerosStoreIsWhereItsNodeHasAPort) {
+  CoordinatorHarness c;
+  wire::Join first = c.node("n1", 2, 2, 3);
+  first.store_port = 40'001;
+  wire::Join second = c.node("n2", 2, 2, 3);
+  second.store_port = 40'002;
+  second.needs_own_store = true;
+  const ConnectionId a = c.join(first);
+  const ConnectionId b = c.join(second);
+  EXPECT_EQ(c.last<wire::RoundStart>(a).store_port, 40'001);
+  EXPECT_EQ(c.last<wire::RoundStart>(b).store_port, 40'001);
+  c.fail(b, 0, 9);
+  wire::Stopped stopped;
+  stopped.round = 0;
+  stopped.store_port = 40'003;
+  c.say(a, stopped);
+  stopped.store_port = 40'002;
+  c.say(b, stopped);
+  EXPECT_EQ(c.last<wire::RoundStart>(b).round, 1);
+  EXPECT_EQ(c.last<wire::RoundStart>(b).store_port, 40'003);
+}
+
+TEST(Membership, WhereAllCanShareItTheStoreIsTheRendezvous) {
+  CoordinatorHarness c;
+  wire::Join join = c.node("n1", 1, 1);
+  join.store_port = 40'001;
+  EXPECT_EQ(c.last<wire::RoundStart>(c.join(join)).store_port, 0);
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous
