@@ -15,7 +15,7 @@ function __ddp_run_has_program
     for token in (commandline -opc)[2..]
         if test $value = yes
             set value no
-        else if string match -q -- '-?*' $token
+        else if string match -qr -- '^-.' $token
             contains -- (string replace -ra '(?<=[^-])_' - -- $token) $__ddp_run_valued; and set value yes
         else
             return 0

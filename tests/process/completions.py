@@ -22,7 +22,7 @@ LIMIT = 60  # Seconds; a deadline, not a pace.
 
 # What is typed; some of what is offered (or put there); what is not.
 CASES = {
-    "flags": ("ddp-run --nn", ["--nnodes"], ["--node-rank"]),
+    "flags": ("ddp-run --nn", ["--nnodes"], ["--tee"]),
     "several": ("ddp-run --stand", ["--standalone", "--standby"], ["--nnodes"]),
     "values": ("ddp-run --rdzv-backend ", ["c10d", "static", "etcd"], ["--nnodes"]),
     "joined": ("ddp-run --rdzv-backend=e", ["etcd"], ["c10d"]),
