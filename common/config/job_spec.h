@@ -60,6 +60,8 @@ struct JobSpec {
   // them for a checkpoint (0: none does).
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   int checkpoint_signal = SIGUSR1;
+  // TORCHELASTIC_SIGNALS_TO_HANDLE: `signals` as they were written, with what no signal is called.
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 
   std::string program;  // What the user named: a script, a module or a program; for people.
   std::vector<std::string>

@@ -90,7 +90,8 @@ struct Options {
   std::int64_t exit_barrier_ms = -1;  // -1: as long as it takes.
   // Each of them ends the workers.
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  int checkpoint_signal = SIGUSR1;  // 0: none.
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // The same as it was written.
+  int checkpoint_signal = SIGUSR1;                                  // 0: none.
 
   std::string log_dir;              // Empty: no files.
   bool log_dir_is_default = false;  // Nobody named it; files were asked for.

@@ -139,6 +139,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.exit_barrier_ms = options.exit_barrier_ms;
   spec.signals = options.signals;
   spec.checkpoint_signal = options.checkpoint_signal;
+  spec.signals_to_handle = options.signals_to_handle;
   spec.dry_run = options.dry_run;
   spec.max_restarts = options.max_restarts;
   spec.join_timeout_ms = options.join_timeout_ms;

@@ -23,10 +23,20 @@ TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
   EXPECT_EQ(options.python, "/opt/python");
   EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "1"}}).standalone);
   EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "2"}}).standalone);
-  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}}).stop_timeout_ms, 5'000);
+  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", " 5"}}).stop_timeout_ms, 5'000);
   EXPECT_EQ(options_of({"--shutdown-timeout", "6", "a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}})
                 .stop_timeout_ms,
             6'000);
+}
+
+// Pull request 195543 of PyTorch, which 2.14.1 does not have yet: the flag wins over the variable.
+TEST(Flags, TheExitBarriersLimitIsTheFlagsOrTheVariables) {
+  const Environment environment{{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "5"}};
+  EXPECT_EQ(options_of({"a"}, environment).exit_barrier_ms, 5'000);
+  EXPECT_EQ(options_of({"--exit-barrier-timeout", "6", "a"}, environment).exit_barrier_ms, 6'000);
+  Environment both = environment;
+  both["PET_EXIT_BARRIER_TIMEOUT"] = "7";
+  EXPECT_EQ(options_of({"a"}, both).exit_barrier_ms, 7'000);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -41,7 +51,12 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x: not a number of seconds from 0; write for example "
               "60 or 0.5",
-              {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"}}}));
+              {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"}}},
+        Wrong{{"a"},
+              64,
+              "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT=-1: not a number of seconds from 0; write for "
+              "example 60 or 0.5",
+              {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "-1"}}}));
 
 }  // namespace
 }  // namespace ddp::run
