@@ -156,7 +156,8 @@ constexpr auto kFlags = std::to_array<Flag>({
      true},
     {kFailure, "shutdown-timeout", 0, "SECONDS",
      "what workers get between SIGTERM and SIGKILL (default 30, or "
-     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
+     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT); one that lives on for as long again, 5 s at least, is given "
+     "up",
      "--shutdown-timeout 120"},
     {kFailure, "exit-barrier-timeout", 0, "SECONDS",
      "how long a node whose workers are through waits for the others before it leaves (default: as "

@@ -86,6 +86,7 @@ struct Options {
   int max_no_progress = 3;
   std::int64_t scale_up_ms = 60'000;
   std::int64_t progress_timeout_ms = 0;
+  std::int64_t uninterruptible_ms = 0;  // JobSpec's.
   int standby = 0;
   std::int64_t exit_barrier_ms = -1;  // -1: as long as it takes.
   // Each of them ends the workers.

@@ -26,6 +26,18 @@ void read_limit(FlagReader& reader, const char* flag, const char* variable, std:
   option = *limit;
 }
 
+// As in torchrun, what is not above 0 is no limit.
+void read_uninterruptible_limit(FlagReader& reader, Options& options) {
+  constexpr const char* kVariable = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
+  const char* text = reader.environment(kVariable);
+  if (text == nullptr || *text == '\0') return;
+  const bool negative = *text == '-';
+  const auto limit = seconds_or_none(negative ? text + 1 : text);
+  if (!limit)
+    return reader.wrong(fmt::format("{}={}", kVariable, text), "{}", limit.error().message);
+  options.uninterruptible_ms = negative ? 0 : *limit;
+}
+
 // As in torchrun, names that no signal has are told and left out, but not from what workers are
 // told.
 void read_ending_signals(FlagReader& reader, Options& options) {
@@ -94,6 +106,7 @@ void read_limit_flags(FlagReader& reader, Options& options) {
   read_limit(reader, "exit-barrier-timeout", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
              options.exit_barrier_ms);
   read_limit(reader, "shutdown-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", options.stop_timeout_ms);
+  read_uninterruptible_limit(reader, options);
   read_signals(reader, options);
   reader.value<std::int64_t>("monitor-interval", seconds_or_none);  // It has no effect.
 }

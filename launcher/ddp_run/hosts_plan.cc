@@ -17,7 +17,7 @@ constexpr const char* kLoopbackAddress = "127.0.0.1";
 // What ddp-run itself reads, and means the job and not the machine.
 constexpr auto kOwnVariables = std::to_array<const char*>(
     {"PYTHON_EXEC", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
-     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"});
+     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"});
 
 bool is_this_machine(const std::string& name, const Machine& machine) {
   return name == "localhost" || name == machine.host_name;

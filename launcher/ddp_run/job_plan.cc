@@ -148,6 +148,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
   spec.restart_on_start_failure = options.restart_on_start_failure;
   spec.max_no_progress = options.max_no_progress;
+  spec.uninterruptible_ms = options.uninterruptible_ms;
   spec.scale_up_ms = options.scale_up_ms;
   spec.progress_timeout_ms = options.progress_timeout_ms;
   spec.standby = options.standby;

@@ -39,6 +39,20 @@ TEST(Flags, TheExitBarriersLimitIsTheFlagsOrTheVariables) {
   EXPECT_EQ(options_of({"a"}, both).exit_barrier_ms, 7'000);
 }
 
+// As _resolve_uninterruptible_state_timeout() of torchrun 2.14.1, which takes what is no number for
+// no limit, too.
+TEST(Flags, HowLongAWorkerMayBeInStateD) {
+  const auto limit = [](const std::string& text) {
+    return options_of({"a"}, {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", text}})
+        .uninterruptible_ms;
+  };
+  EXPECT_EQ(options_of({"a"}).uninterruptible_ms, 0);
+  EXPECT_EQ(limit("2.5"), 2'500);
+  EXPECT_EQ(limit("0"), 0);
+  EXPECT_EQ(limit("-3"), 0);
+  EXPECT_EQ(limit(""), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Environment, WrongLine,
     testing::Values(
@@ -56,7 +70,12 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT=-1: not a number of seconds from 0; write for "
               "example 60 or 0.5",
-              {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "-1"}}}));
+              {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "-1"}}},
+        Wrong{{"a"},
+              64,
+              "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=soon: not a number of seconds from 0; "
+              "write for example 60 or 0.5",
+              {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "soon"}}}));
 
 }  // namespace
 }  // namespace ddp::run
