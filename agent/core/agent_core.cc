@@ -222,7 +222,7 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
   if (ending_) {
     // Under SLURM all nodes get it, and one of them may have ended the job for it already.
     const bool impatient = signals_ > 1 || !spec_.signals_from_launcher;
-    if (impatient && !live_.empty()) emit(KillWorkers{});
+    if (impatient && !live_.empty()) kill_workers();
     return take();
   }
   leaving_ = true;

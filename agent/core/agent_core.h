@@ -51,6 +51,8 @@ struct KillWorkers {
 // behind, let go of their log files and of the round's memory. on_round_cleared answers.
 struct ClearRound {
   std::set<int> keep = {};
+  // SIGKILL has had its time: what still lives is let go of at once.
+  bool give_up = false;
 };
 // Order `commit_request` to those workers of the round that are in `from`; each answers with
 // on_worker_committed, or ends.
@@ -112,10 +114,10 @@ struct WorkerExit {
 //
 // What the core relies on: on_worker_exit or on_spawn_failed comes exactly once for every worker of
 // a SpawnWorkers that was not there before, whenever it ends, also while it is parked and no round
-// runs; on_round_cleared comes once for every ClearRound, on_hung_workers once for every FindHung,
-// on_connected, on_connect_failed or on_connect_refused once for every Connect, on_disconnected
-// once for every lost connection (none after Disconnect). on_message only brings messages of the
-// connection that is open.
+// runs, but not for one that a ClearRound has given up; on_round_cleared comes once for every
+// ClearRound, on_hung_workers once for every FindHung, on_connected, on_connect_failed or
+// on_connect_refused once for every Connect, on_disconnected once for every lost connection (none
+// after Disconnect). on_message only brings messages of the connection that is open.
 class AgentCore {
  public:
   // `restarts` and `last_round` come from a predecessor that was lost, else 0 and kNoRound.
@@ -132,6 +134,8 @@ class AgentCore {
   std::vector<Action> on_spawn_failed(TimePoint now, int local_rank, int status,
                                       const std::string& why);
   std::vector<Action> on_worker_exit(TimePoint now, const WorkerExit& exit);
+  // It has been in state D for longer than it may, and still is; `exit` as if SIGKILL had ended it.
+  std::vector<Action> on_worker_stuck(TimePoint now, const WorkerExit& exit);
   std::vector<Action> on_worker_progress(TimePoint now, int local_rank, std::int64_t step);
   // Measurements for people; they go with the next heartbeat.
   void on_worker_metrics(int local_rank, double loss, double samples_per_second);
@@ -222,7 +226,9 @@ class AgentCore {
   wire::Failure failure_of(const WorkerExit& exit) const;
   bool ended_by_stop(const WorkerExit& exit) const;
   bool failed_before_stop(const WorkerExit& exit) const;
-  void clear_round();
+  void clear_round(bool give_up = false);
+  void kill_workers();
+  Duration kill_patience() const;
   void settle();
   void end(int exit_code, std::string summary, std::string report);
   void leave_and_exit();
@@ -265,6 +271,7 @@ class AgentCore {
   std::set<int> hello_;    // Of this round: those that have said hello,
   std::set<int> reconfigurable_;          // and that can take part in the next round.
   std::set<int> hung_;                    // Ended by us because they made no progress.
+  std::set<int> stuck_;                   // In state D for too long.
   std::map<int, TimePoint> progress_at_;  // Of those that have reported progress in this round.
   bool examining_ = false;                // FindHung is out.
   std::set<int> committing_;              // Those whose commit is awaited,
@@ -284,6 +291,7 @@ class AgentCore {
   int stop_signal_ = 0;   // What the workers were told to end with,
   TimePoint stopped_at_;  // and when.
   TimePoint kill_at_;
+  std::optional<TimePoint> give_up_at_;  // Once SIGKILL is sent: when it is waited for no longer.
   TimePoint park_at_;  // When those of keeping_ that have not parked are told to end.
 
   // What follows once the round is cleared, in the order of settle().

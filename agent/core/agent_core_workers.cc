@@ -20,6 +20,9 @@ constexpr Duration kKillRepeat{1'000};
 constexpr Duration kFileClockTick{10};
 // How many failures a `stopped` tells in full: a frame has a limit, and so has what people read.
 constexpr std::size_t kFullFailures = 32;
+// How long it may take the kernel to end a process, with all its memory, where somebody waits for
+// it.
+constexpr Duration kKillLimit{5'000};
 
 }  // namespace
 
@@ -28,7 +31,7 @@ void AgentCore::begin_round(const wire::RoundStart& message) {
   phase_ = Phase::kRunning;
   live_.clear();
   for (int local_rank = 0; local_rank < spec_.nproc; ++local_rank) live_.insert(local_rank);
-  for (std::set<int>* each : {&parked_, &keeping_, &hello_, &reconfigurable_, &hung_})
+  for (std::set<int>* each : {&parked_, &keeping_, &hello_, &reconfigurable_, &hung_, &stuck_})
     each->clear();
   progress_at_.clear();
   examining_ = false;
@@ -57,13 +60,16 @@ void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int
   if (phase_ == Phase::kIdle) return settle();
   if (phase_ == Phase::kStopping && keep.empty()) return end_kept(signal, reason, {});
   if (phase_ != Phase::kRunning) return;
-  std::erase_if(keep, [this](int local_rank) { return !live_.contains(local_rank); });
+  std::erase_if(keep, [this](int local_rank) {
+    return !live_.contains(local_rank) || stuck_.contains(local_rank);
+  });
   std::erase_if(parked_, [&](int local_rank) { return !keep.contains(local_rank); });
   phase_ = Phase::kStopping;
   stop_signal_ = signal;
   stopped_at_ = now_;
   keeping_ = std::move(keep);
   kill_at_ = now_ + Duration{spec_.stop_timeout_ms};
+  give_up_at_.reset();
   park_at_ = now_ + Duration{wire::park_limit_ms(spec_.stop_timeout_ms)};
   if (live_ != parked_) emit(SignalWorkers{signal, reason, keeping_});
   check_all_gone();
@@ -79,31 +85,54 @@ void AgentCore::end_kept(int signal, const std::string& reason, const std::set<i
   std::erase_if(parked_, [&](int local_rank) { return !spared.contains(local_rank); });
   if (others == live_) return;
   kill_at_ = std::max(kill_at_, now_ + Duration{spec_.stop_timeout_ms});
+  give_up_at_.reset();
   emit(SignalWorkers{signal, reason, std::move(others)});
 }
 
 void AgentCore::hasten_end() {
   if (phase_ != Phase::kStopping) return;
   if (keeping_ != parked_ && now_ >= park_at_) end_kept(SIGTERM, "", std::set<int>(parked_));
-  if (now_ < kill_at_) return;
-  if (live_ != keeping_) emit(KillWorkers{keeping_});
+  if (now_ >= kill_at_) kill_workers();
+}
+
+void AgentCore::kill_workers() {
   kill_at_ = now_ + kKillRepeat;
+  if (live_ == keeping_) return;
+  emit(KillWorkers{keeping_});
+  const TimePoint limit = now_ + kill_patience();
+  give_up_at_ = give_up_at_ ? std::min(*give_up_at_, limit) : limit;
+  if (now_ >= *give_up_at_ && keeping_ == parked_) clear_round(/*give_up=*/true);
+}
+
+// As long as torchrun waits after SIGKILL, but nobody who has asked for the end waits so long. The
+// coordinator does: see wire::park_limit_ms().
+Duration AgentCore::kill_patience() const {
+  if (signals_ > 0) return kKillLimit;
+  return std::max(kKillLimit, Duration{spec_.stop_timeout_ms});
 }
 
 // After a worker has ended or parked.
 void AgentCore::check_all_gone() {
   if (phase_ == Phase::kStopping && live_ == parked_) return clear_round();
+  const auto is_done = [this](int local_rank) {
+    return parked_.contains(local_rank) || stuck_.contains(local_rank);
+  };
+  if (phase_ == Phase::kStopping && std::all_of(live_.begin(), live_.end(), is_done)) {
+    // Those that are stuck have had the time that they may take.
+    emit(KillWorkers{parked_});
+    return clear_round();
+  }
   if (phase_ != Phase::kRunning || !live_.empty()) return;
   if (failed_) return;  // The failures are reported, and Stop comes.
   success_owed_ = true;
   clear_round();
 }
 
-void AgentCore::clear_round() {
+void AgentCore::clear_round(bool give_up) {
   phase_ = Phase::kClearing;
   live_.clear();
   keeping_.clear();
-  emit(ClearRound{parked_});
+  emit(ClearRound{parked_, give_up});
 }
 
 std::vector<Action> AgentCore::on_round_cleared(TimePoint now,
@@ -224,6 +253,21 @@ std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& e
   }
   progress_at_.erase(exit.local_rank);
   check_committed();
+  check_all_gone();
+  return take();
+}
+
+// What it holds (a device, a network card) a worker started anew on this host would want, too.
+std::vector<Action> AgentCore::on_worker_stuck(TimePoint now, const WorkerExit& exit) {
+  now_ = now;
+  if (exited_ || !live_.contains(exit.local_rank) || !stuck_.insert(exit.local_rank).second)
+    return take();
+  progress_at_.erase(exit.local_rank);
+  if (phase_ == Phase::kRunning) {
+    wire::Failure failure = failure_of(exit);
+    failure.kind = "stuck";
+    report(std::move(failure), exit.age);
+  }
   check_all_gone();
   return take();
 }

@@ -286,6 +286,12 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   return exit;
 }
 
+WorkerExit Worker::exit_by_kill(const std::string& cause) {
+  drain_output();
+  kill_cause_ = cause;
+  return describe_exit(0, SIGKILL, false);
+}
+
 std::string Worker::cause_of(int exit_code, int signal, bool core_dumped,
                              const std::string& message) {
   if (signal == kill_signal_ && !kill_cause_.empty()) return kill_cause_;

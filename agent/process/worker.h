@@ -95,6 +95,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void drain_output();
   // Its timer has expired: sends the signal, and the exit that follows from it tells `cause`.
   void expire(int number, const std::string& cause);
+  // As if SIGKILL had ended it, while it lives.
+  WorkerExit exit_by_kill(const std::string& cause);
   // If it has ended: reads what it left, takes its status and calls on_exit.
   void reap();
   // Reads what is left and lets go of everything. The process must be gone, or its exit is not

@@ -26,6 +26,7 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   // What lets a node into the job is not the programs' to know.
   hidden.insert(config::kTokenVariable);
   given["DDP_CONTROL_FD"] = std::to_string(inputs.control_fd);
+  given["TORCHELASTIC_SIGNALS_TO_HANDLE"] = spec.signals_to_handle;
   if (inputs.snapshots > 0) {
     given["DDP_SNAPSHOTS"] = std::to_string(inputs.snapshots);
   } else {
@@ -44,7 +45,6 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   Variables defaults = {
       {"OMP_NUM_THREADS", std::to_string(inputs.threads > 0 ? inputs.threads : share)},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-      {"NCCL_ASYNC_ERROR_HANDLING", "1"},
   };
   if (inputs.torch_lacks_libuv) defaults["USE_LIBUV"] = "0";
   if (!spec.interface.empty()) {

@@ -26,7 +26,7 @@ struct WorkerEnvInputs {
 };
 
 // Each entry is NAME=value. `inherited` is passed on except for the names that this function gives;
-// of those OMP_NUM_THREADS, USE_LIBUV, the two NCCL_ASYNC_ERROR_HANDLING and the network interface
+// of those OMP_NUM_THREADS, USE_LIBUV, TORCH_NCCL_ASYNC_ERROR_HANDLING and the network interface
 // keep the user's value.
 // `round.master_addr` must be filled in.
 std::vector<std::string> worker_environment(const config::JobSpec& spec,

@@ -101,6 +101,10 @@ RoundProcesses::Events AgentShell::worker_events() {
                 event_log_.worker_ended(exit);
                 tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
               },
+          .on_stuck =
+              [this](const WorkerExit& exit) {
+                tell([this, exit](TimePoint now) { return core_.on_worker_stuck(now, exit); });
+              },
           .on_metrics =
               [this](int local_rank, double loss, double samples_per_second) {
                 core_.on_worker_metrics(local_rank, loss, samples_per_second);
@@ -315,7 +319,7 @@ void AgentShell::perform(const SignalWorkers& action) {
 void AgentShell::perform(const KillWorkers& action) { processes_.signal(SIGKILL, "", action.keep); }
 
 void AgentShell::perform(const ClearRound& action) {
-  clear_processes(action.keep, [this] {
+  clear_processes(action.keep, action.give_up ? Duration(0) : kClearLimit, [this] {
     tell([this](TimePoint now) {
       return core_.on_round_cleared(now, processes_.take_operations());
     });
@@ -342,24 +346,18 @@ void AgentShell::perform(const Print& action) { print(action.text); }
 
 void AgentShell::perform(const Exit& action) {
   if (!action.spare_writers) processes_.give_writers_up();
-  clear_processes(std::nullopt, [this, result = action.result] { finish(result); });
+  clear_processes(std::nullopt, kClearLimit, [this, result = action.result] { finish(result); });
 }
 
-void AgentShell::clear_processes(std::optional<std::set<int>> keep, std::function<void()> done,
-                                 TimePoint since) {
+void AgentShell::clear_processes(std::optional<std::set<int>> keep, Duration limit,
+                                 std::function<void()> done, TimePoint since) {
   const bool cleared =
       keep ? processes_.clear(*keep, kClearSlice) : processes_.clear_all(kClearSlice);
-  if (!cleared && Clock::now() - since < kClearLimit) {
-    clear_timer_.after(kClearPause,
-                       [this, since, keep, done] { clear_processes(keep, done, since); });
+  if (!cleared && Clock::now() - since < limit) {
+    clear_timer_.after(kClearPause, [=, this] { clear_processes(keep, limit, done, since); });
     return;
   }
-  if (!cleared) {
-    print(fmt::format(
-        "processes of this job on {} did not die within {} s of SIGKILL; they hang in the kernel",
-        spec_.host, kClearLimit.count() / 1'000));
-    processes_.abandon(keep.value_or(std::set<int>{}));
-  }
+  if (!cleared) processes_.give_up(keep);
   done();
 }
 

@@ -85,9 +85,9 @@ class AgentShell {
 
   RoundProcesses::Events worker_events();
   // Repeats until nothing is left of the round but the workers in `keep`, or nothing at all where
-  // that is empty, then calls back; after kClearLimit it says so and goes on.
-  void clear_processes(std::optional<std::set<int>> keep, std::function<void()> done,
-                       TimePoint since = Clock::now());
+  // that is empty, then calls back; after `limit` it says so and goes on.
+  void clear_processes(std::optional<std::set<int>> keep, Duration limit,
+                       std::function<void()> done, TimePoint since = Clock::now());
   void finish(const config::AgentResult& result);
   void flush_consoles(std::function<void()> done);
   void write_result(const config::AgentResult& result);

@@ -20,8 +20,8 @@ namespace ddp::wire {
 // One failed worker, agent or node, as its own agent (or, for a lost agent, the coordinator) saw
 // it.
 struct Failure {
-  std::string kind =
-      "worker";  // "worker", "start" (could not be started), "agent" (connection lost), "lease".
+  std::string kind = "worker";  // "worker", "start" (could not be started), "stuck" (lives on in
+                                // state D), "agent" (connection lost), "lease".
   NodeId node_id;
   std::string host;
   int group_rank = -1;

@@ -82,10 +82,9 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--rdzv-backend etcd --rdzv-endpoint etcd0,etcd1,etcd2 --rdzv-id mnist-7"},
     {kRendezvous, "rdzv-conf", 0, "K=V,...",
      "join_timeout, last_call_timeout, timeout (seconds), rank (as --node-rank) and is_host "
-     "(true, false); with --rdzv-backend c10d: store_type=file, where --rdzv-endpoint is a file "
-     "that "
-     "all nodes share, through which they meet; with etcd: protocol (http, https), cacert, cert, "
-     "key (files) and etcd_prefix "
+     "(true, false), each with a value, blanks around them left out; with --rdzv-backend c10d: "
+     "store_type=file, where --rdzv-endpoint is a file that all nodes share, through which they "
+     "meet; with etcd: protocol (http, https), cacert, cert, key (files) and etcd_prefix "
      "(default /ddp-run/); other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
     {kRendezvous, "node-rank", 0, "N",
@@ -159,15 +158,16 @@ constexpr auto kFlags = std::to_array<Flag>({
      true},
     {kFailure, "shutdown-timeout", 0, "SECONDS",
      "what workers get between SIGTERM and SIGKILL (default 30, or "
-     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
+     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT); one that lives on for as long again, 5 s at least, is given "
+     "up",
      "--shutdown-timeout 120"},
     {kFailure, "exit-barrier-timeout", 0, "SECONDS",
      "how long a node whose workers are through waits for the others before it leaves (default: as "
-     "long as it takes)",
+     "long as it takes, or TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT)",
      "--exit-barrier-timeout 300", true},
     {kFailure, "signals-to-handle", 0, "SIGNAL,...",
      "signals to ddp-run that end the workers, each by that signal (default "
-     "SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+     "SIGTERM,SIGINT,SIGHUP,SIGQUIT); workers find the list in TORCHELASTIC_SIGNALS_TO_HANDLE",
      "--signals-to-handle SIGTERM,SIGINT,SIGUSR2"},
     {kFailure, "checkpoint-signal", 0, "SIGNAL|none",
      "signal to ddp-run that asks the workers for a checkpoint (default USR1)",

@@ -89,11 +89,13 @@ struct Options {
   int max_no_progress = 3;
   std::int64_t scale_up_ms = 60'000;
   std::int64_t progress_timeout_ms = 0;
+  std::int64_t uninterruptible_ms = 0;  // JobSpec's.
   int standby = 0;
   std::int64_t exit_barrier_ms = -1;  // -1: as long as it takes.
   // Each of them ends the workers.
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  int checkpoint_signal = SIGUSR1;  // 0: none.
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // The same as it was written.
+  int checkpoint_signal = SIGUSR1;                                  // 0: none.
 
   std::string log_dir;              // Empty: no files.
   bool log_dir_is_default = false;  // Nobody named it; files were asked for.

@@ -102,13 +102,10 @@ void read_endpoint(FlagReader& reader, Options& options) {
     set_endpoint(reader, options, "rdzv-endpoint", std::move(*endpoint));
   } else if (const GivenFlag* given = reader.find("master-addr");
              given != nullptr && !reader.error()) {
-    auto address = parse_endpoint(given->value, 0);
-    if (!address || address->port != 0) {
-      return reader.wrong(given->shown,
-                          "not a host name or address; the port goes into --master-port");
-    }
+    auto host = parse_host(given->value);
+    if (!host) return reader.wrong(given->shown, "{}", host.error().message);
     set_endpoint(reader, options, "master-addr",
-                 Endpoint{address->host, master_port.value_or(kDefaultMasterPort)});
+                 Endpoint{std::move(*host), master_port.value_or(kDefaultMasterPort)});
     options.endpoint_is_master = !ranks_are_the_backends(reader);
   } else if (master_port && options.max_nodes == 1) {
     set_endpoint(reader, options, "master-port", Endpoint{"127.0.0.1", *master_port});

@@ -16,8 +16,10 @@ namespace {
 
 constexpr const char* kLoopbackAddress = "127.0.0.1";
 // What ddp-run itself reads, and means the job and not the machine.
-constexpr std::array kOwnVariables{"PYTHON_EXEC", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-                                   "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "LOGLEVEL"};
+constexpr auto kOwnVariables = std::to_array<const char*>(
+    {"PYTHON_EXEC", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
+     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+     "LOGLEVEL"});
 
 bool is_this_machine(const std::string& name, const Machine& machine) {
   return name == "localhost" || name == machine.host_name;

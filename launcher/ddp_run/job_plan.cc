@@ -160,6 +160,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.exit_barrier_ms = options.exit_barrier_ms;
   spec.signals = options.signals;
   spec.checkpoint_signal = options.checkpoint_signal;
+  spec.signals_to_handle = options.signals_to_handle;
   spec.dry_run = options.dry_run;
   spec.max_restarts = options.max_restarts;
   spec.join_timeout_ms = options.join_timeout_ms;
@@ -168,6 +169,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
   spec.restart_on_start_failure = options.restart_on_start_failure;
   spec.max_no_progress = options.max_no_progress;
+  spec.uninterruptible_ms = options.uninterruptible_ms;
   spec.scale_up_ms = options.scale_up_ms;
   spec.progress_timeout_ms = options.progress_timeout_ms;
   spec.standby = options.standby;

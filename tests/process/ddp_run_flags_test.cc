@@ -92,6 +92,26 @@ TEST_F(DdpRunFlags, ASignalThatIsNamedEndsTheWorkersByIt) {
   EXPECT_EQ(second.wait(), 128 + SIGUSR1) << second.err();
 }
 
+// As seen with torchrun 2.14.1: a warning for each, and workers find the list as it was written.
+TEST_F(DdpRunFlags, SignalsThatNobodyKnowsAreToldAndLeftOut) {
+  const std::string list = "SIGTERM, SIGNONE,SIGUSR2,";
+  Process& job = start({"--signals-to-handle", list, "sh", "-c",
+                        "echo \"[$TORCHELASTIC_SIGNALS_TO_HANDLE]\"; echo > \"$OUT/ready\"; "
+                        "exec sleep 1000"});
+  file("ready");
+  job.kill(SIGUSR2);
+  EXPECT_EQ(job.wait(), 128 + SIGUSR2) << job.err();
+  EXPECT_EQ(job.out(), "[" + list + "]\n");
+  for (const char* name : {"SIGNONE", ""}) {
+    EXPECT_THAT(job.err(),
+                HasSubstr("ddp-run: --signals-to-handle " + list + ": there is no signal '" + name +
+                          "', so it is not handled\n"));
+  }
+  const Finished plain = run_job({"sh", "-c", "echo $TORCHELASTIC_SIGNALS_TO_HANDLE"},
+                                 {{"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1"}});
+  EXPECT_EQ(plain.out, "SIGTERM,SIGINT,SIGHUP,SIGQUIT\n");
+}
+
 TEST_F(DdpRunFlags, TheCheckpointSignalEndsNobody) {
   Process& job = start({"--checkpoint-signal", "HUP", "sh", "-c",
                         "echo > \"$OUT/ready\"; " + until_released() + "; echo through"});

@@ -33,6 +33,7 @@ config::JobSpec spec() {
   spec.job_id = "job-7";
   spec.node_id = "b";
   spec.role = "trainer";
+  spec.signals_to_handle = "SIGTERM, SIGUSR2";
   return spec;
 }
 
@@ -75,7 +76,7 @@ TEST(WorkerEnv, NamesEverythingThatTorchrunNames) {
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE", "/logs/rank_4.error.json"},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-      {"NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM, SIGUSR2"},
       {"OMP_NUM_THREADS", "4"},
       {"DDP_ROUND", "4"},
       {"DDP_ROUND_REASON", "rank 1 on n1 failed: signal 9"},
@@ -126,12 +127,17 @@ TEST(WorkerEnv, WhatLetsANodeIntoTheJobStaysWithTheAgent) {
 }
 
 TEST(WorkerEnv, KeepsTheUsersValueOfWhatIsOnlyADefault) {
-  const Environment result = environment(
-      inputs(),
-      {"OMP_NUM_THREADS=9", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "NCCL_ASYNC_ERROR_HANDLING=0"});
+  const Environment result =
+      environment(inputs(), {"OMP_NUM_THREADS=9", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3"});
   EXPECT_EQ(result.at("OMP_NUM_THREADS"), "9");
   EXPECT_EQ(result.at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
-  EXPECT_EQ(result.at("NCCL_ASYNC_ERROR_HANDLING"), "0");
+}
+
+// Newer releases warn of it, so it is the user's alone.
+TEST(WorkerEnv, TheOlderNameOfNcclsErrorHandlingIsLeftAlone) {
+  EXPECT_FALSE(environment(inputs(), {}).contains("NCCL_ASYNC_ERROR_HANDLING"));
+  EXPECT_EQ(environment(inputs(), {"NCCL_ASYNC_ERROR_HANDLING=0"}).at("NCCL_ASYNC_ERROR_HANDLING"),
+            "0");
 }
 
 TEST(WorkerEnv, DevicesAreTheJobsOrOneForEach) {
@@ -193,7 +199,7 @@ TEST(WorkerEnv, AWorkerThatGoesOnGetsTheSameValuesAsOneThatIsStarted) {
   Environment started = environment(inputs(), {});
   for (const char* of_the_process :
        {"DDP_CONTROL_FD", "DDP_SHM_FD", "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"}) {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE"}) {
     EXPECT_EQ(started.erase(of_the_process), 1u) << of_the_process;
   }
   EXPECT_EQ(round_environment(spec(), middle_of_three(), 2), started);
@@ -202,11 +208,12 @@ TEST(WorkerEnv, AWorkerThatGoesOnGetsTheSameValuesAsOneThatIsStarted) {
 TEST(WorkerEnv, AStandbyHasNoPlaceNotEvenAnOuterLaunchers) {
   const std::vector<std::string> entries = standby_environment(
       spec(), inputs(), {"RANK=3", "WORLD_SIZE=8", "DDP_SHM_FD=5", "DDP_ROUND=1", "MINE=kept"});
-  EXPECT_THAT(entries, testing::UnorderedElementsAre(
-                           "MINE=kept", "DDP_STANDBY=1", "DDP_NODE_ID=b",
-                           "TORCHELASTIC_RUN_ID=job-7", "DDP_CONTROL_FD=11",
-                           "TORCHELASTIC_ERROR_FILE=/logs/rank_4.error.json", "OMP_NUM_THREADS=13",
-                           "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "NCCL_ASYNC_ERROR_HANDLING=1"));
+  EXPECT_THAT(entries,
+              testing::UnorderedElementsAre(
+                  "MINE=kept", "DDP_STANDBY=1", "DDP_NODE_ID=b", "TORCHELASTIC_RUN_ID=job-7",
+                  "DDP_CONTROL_FD=11", "TORCHELASTIC_ERROR_FILE=/logs/rank_4.error.json",
+                  "OMP_NUM_THREADS=13", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+                  "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM, SIGUSR2"));
   EXPECT_THAT(environment(inputs(), {"DDP_STANDBY=1"}),
               testing::Not(testing::Contains(testing::Key("DDP_STANDBY"))));
 }

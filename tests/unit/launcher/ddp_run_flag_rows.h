@@ -61,8 +61,8 @@ inline const std::vector<FlagRow> kFlagRows{
     {"spares", "2", "spa", "-1", kMillion},
     // Where the nodes meet.
     {"rdzv-endpoint", "node7:99", "rdzv-e", "a b",
-     "'a b' is no host name; write HOST or HOST:PORT, for example node0:29400 or "
-     "[fd00::1]:29400"},
+     "'a b' is no host name: 'a b' has other characters than letters, digits, '-' and '_'; write "
+     "HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400"},
     {"rdzv-id", "job7", "rdzv-i", "a/b", "a job's name has 1 to 128 characters and no /"},
     {"rdzv-backend",
      "etcd",
@@ -108,7 +108,8 @@ inline const std::vector<FlagRow> kFlagRows{
     {"shutdown-timeout", "7", "shu", "x", kSeconds0},
     {"coordinator-timeout", "7", "coo", "x", kSeconds0},
     {"exit-barrier-timeout", "7", "exi", "x", kSeconds0},
-    {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,XYZ", kSignal},
+    {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,KILL",
+     "'KILL' cannot be handled by any program; choose another"},
     {"checkpoint-signal", "USR2", "che", "XYZ", kSignal},
     // Under SLURM.
     {"requeue-before", "7", "req", "x", kSeconds0},

@@ -182,6 +182,18 @@ TEST(Flags, SignalsHaveNamesAndNumbers) {
   const Options hangup = options_of({"--checkpoint-signal", "HUP", "a"});
   EXPECT_EQ(hangup.checkpoint_signal, SIGHUP);
   EXPECT_EQ(hangup.signals, (std::vector<int>{SIGTERM, SIGINT, SIGQUIT}));
+  EXPECT_EQ(hangup.signals_to_handle, "SIGTERM,SIGINT,SIGQUIT");
+  // Names that no signal has are told; whoever starts processes of his own may know them.
+  const Options unknown = options_of({"--signals-to-handle", " TERM ,SIGXYZ,", "a"});
+  EXPECT_EQ(unknown.signals, (std::vector<int>{SIGTERM}));
+  EXPECT_EQ(unknown.signals_to_handle, " TERM ,SIGXYZ,");
+  EXPECT_THAT(
+      unknown.warnings,
+      testing::ElementsAre(
+          "--signals-to-handle  TERM ,SIGXYZ,: there is no signal 'SIGXYZ', so it is not "
+          "handled",
+          "--signals-to-handle  TERM ,SIGXYZ,: there is no signal '', so it is not handled"));
+  EXPECT_TRUE(options_of({"--signals-to-handle", "SIGXYZ", "a"}).signals.empty());
   // As in torchrun: what is named ends the workers.
   const Options ending = options_of({"--signals-to-handle", "SIGTERM,SIGUSR1", "a"});
   EXPECT_EQ(ending.checkpoint_signal, 0);
@@ -198,9 +210,9 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--signals-to-handle", "KILL", "a"},
               64,
               "--signals-to-handle KILL: 'KILL' cannot be handled by any program; choose another"},
-        Wrong{{"--signals-to-handle", "65", "a"},
+        Wrong{{"--checkpoint-signal", "65", "a"},
               64,
-              "--signals-to-handle 65: '65' is no signal; write a name or a number, for example "
+              "--checkpoint-signal 65: '65' is no signal; write a name or a number, for example "
               "USR1, SIGUSR1 or 10"},
         Wrong{{"--checkpoint-signal", "CHLD", "a"},
               64,

@@ -253,6 +253,7 @@ TEST(JobPlan, TheRestReachesTheAgent) {
   options.spares = 2;
   options.exit_barrier_ms = 5;
   options.signals = {SIGTERM};
+  options.signals_to_handle = "TERM,XYZ";
   options.checkpoint_signal = SIGUSR2;
   options.numa_binding = "node";
   options.event_log = "json:events.json";
@@ -261,6 +262,7 @@ TEST(JobPlan, TheRestReachesTheAgent) {
   EXPECT_EQ(plan->spec.spares, 2);
   EXPECT_EQ(plan->spec.exit_barrier_ms, 5);
   EXPECT_THAT(plan->spec.signals, ElementsAre(SIGTERM));
+  EXPECT_EQ(plan->spec.signals_to_handle, "TERM,XYZ");
   EXPECT_EQ(plan->spec.checkpoint_signal, SIGUSR2);
   EXPECT_EQ(plan->spec.numa_binding, "node");
   EXPECT_EQ(plan->spec.usable_cores, 6);
