@@ -315,9 +315,11 @@ std::string help_text() {
       "folder or zip\n"
       "archive with __main__.py, runs under python3 -u (or $PYTHON_EXEC); what is executable with "
       "a #! line, or\n"
-      "native, is executed. Everything after PROGRAM belongs to it. Flags may be written with - or "
-      "_ and\n"
-      "shortened; PET_NAME in the environment sets --name's default.\n";
+      "native, is executed. Everything after PROGRAM belongs to it; $local_rank there is the "
+      "worker's local rank, $$ one\n"
+      "dollar. Flags may be written with - or _ and shortened; PET_NAME in the environment sets "
+      "--name's default,\n"
+      "LOGLEVEL (INFO, WARNING, ERROR) how much ddp-run says.\n";
   std::string_view group;
   for (const Flag& flag : kFlags) {
     if (flag.group != group) out += fmt::format("\n{}:\n", flag.group);

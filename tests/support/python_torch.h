@@ -1,5 +1,8 @@
 #pragma once
 
+#include <fstream>
+#include <string>
+
 #include "tests/support/process.h"
 
 namespace ddp::test {
@@ -10,6 +13,15 @@ inline constexpr const char* kPython = "/usr/bin/python3";
 inline bool has_torch() {
   static const bool has = run({kPython, "-c", "import torch.distributed"}).status == 0;
   return has;
+}
+
+// Whether its release is one of those that speak the legacy dialect. Python need not run for this.
+inline bool torch_is_legacy() {
+  std::ifstream file("/usr/lib/python3/dist-packages/torch/version.py");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("__version__ = '1.")) return true;
+  }
+  return false;
 }
 
 // At the beginning of a Python program: TCPStores that it makes do without libuv, which Debian's

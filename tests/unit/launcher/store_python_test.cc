@@ -34,9 +34,7 @@ class StorePythonTest : public testing::Test {
   std::string port_;
 };
 
-TEST_F(StorePythonTest, EveryCallOfTCPStore) {
-  const TempDir dir;
-  const std::string script = dir.write("calls.py", std::string(kWithoutLibuv) + R"(
+constexpr const char* kEveryCall = R"(
 import datetime, sys, threading
 import torch.distributed as dist
 
@@ -102,7 +100,11 @@ if "list_keys" in calls:
     tried |= {"list_keys", "clone", "barrier", "queue_push", "queue_pop", "queue_len"}
 assert calls == tried, calls ^ tried
 print("all calls done")
-)");
+)";
+
+TEST_F(StorePythonTest, EveryCallOfTCPStore) {
+  const TempDir dir;
+  const std::string script = dir.write("calls.py", std::string(kWithoutLibuv) + kEveryCall);
   const Finished finished = run({kPython, script, port_});
   EXPECT_EQ(finished.status, 0) << finished.err;
   EXPECT_NE(finished.out.find("all calls done"), std::string::npos);
