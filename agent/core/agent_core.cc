@@ -266,6 +266,9 @@ std::optional<TimePoint> AgentCore::next_deadline() const {
   if (phase_ == Phase::kStopping) consider(kill_at_);
   if (phase_ == Phase::kStopping && keeping_ != parked_) consider(park_at_);
   if (const auto stalled = stall_deadline()) consider(*stalled);
+  if (phase_ == Phase::kRunning) {
+    for (const auto& [local_rank, when] : kill_ends_) consider(when);
+  }
   if (link_ == Link::kJoined) consider(next_heartbeat_);
   if (is_connecting()) consider(connect_deadline());
   if (waits_for_others()) consider(barrier_ends_);
@@ -277,6 +280,7 @@ std::vector<Action> AgentCore::on_tick(TimePoint now) {
   if (exited_) return take();
   hasten_end();
   look_for_stalled();
+  look_for_unkilled();
   if (link_ == Link::kJoined && now >= next_heartbeat_) {
     send(heartbeat());
     next_heartbeat_ = now + heartbeat_;

@@ -212,6 +212,7 @@ class AgentCore {
   void check_committed();
   std::optional<TimePoint> stall_deadline() const;
   void look_for_stalled();
+  void look_for_unkilled();
   void report(wire::Failure failure, Duration age = Duration{0});
   void send_failure(const Seen& seen);
   wire::Failure aged(const Seen& seen) const;
@@ -271,7 +272,8 @@ class AgentCore {
   std::set<int> hello_;    // Of this round: those that have said hello,
   std::set<int> reconfigurable_;          // and that can take part in the next round.
   std::set<int> hung_;                    // Ended by us because they made no progress.
-  std::set<int> stuck_;                   // In state D for too long.
+  std::map<int, TimePoint> kill_ends_;    // Of hung_: when SIGKILL should have ended them.
+  std::set<int> stuck_;                   // The kernel holds them: in state D for too long.
   std::map<int, TimePoint> progress_at_;  // Of those that have reported progress in this round.
   bool examining_ = false;                // FindHung is out.
   std::set<int> committing_;              // Those whose commit is awaited,

@@ -23,6 +23,8 @@ constexpr std::size_t kFullFailures = 32;
 // How long it may take the kernel to end a process, with all its memory, where somebody waits for
 // it.
 constexpr Duration kKillLimit{5'000};
+// The same with the stacks that are written before.
+constexpr Duration kHungLimit{30'000};
 
 }  // namespace
 
@@ -34,6 +36,7 @@ void AgentCore::begin_round(const wire::RoundStart& message) {
   for (std::set<int>* each : {&parked_, &keeping_, &hello_, &reconfigurable_, &hung_, &stuck_})
     each->clear();
   progress_at_.clear();
+  kill_ends_.clear();
   examining_ = false;
   commit_asked_ = false;
   failures_.clear();
@@ -252,6 +255,7 @@ std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& e
     each->erase(exit.local_rank);
   }
   progress_at_.erase(exit.local_rank);
+  kill_ends_.erase(exit.local_rank);
   check_committed();
   check_all_gone();
   return take();
@@ -390,6 +394,22 @@ void AgentCore::look_for_stalled() {
   emit(std::move(question));
 }
 
+// Its exit would have been the failure that ends the round.
+void AgentCore::look_for_unkilled() {
+  if (phase_ != Phase::kRunning) return;
+  const std::map<int, TimePoint> waiting = kill_ends_;
+  for (const auto& [local_rank, when] : waiting) {
+    if (now_ < when) continue;
+    kill_ends_.erase(local_rank);
+    if (!stuck_.insert(local_rank).second) continue;
+    wire::Failure failure = failure_of(local_rank);
+    failure.kind = "stuck";
+    failure.signal = SIGKILL;
+    failure.cause = "no progress, and SIGKILL does not end it: the kernel holds it (state D)";
+    report(std::move(failure));
+  }
+}
+
 std::vector<Action> AgentCore::on_hung_workers(TimePoint now, const std::set<int>& hung) {
   now_ = now;
   examining_ = false;
@@ -404,6 +424,7 @@ std::vector<Action> AgentCore::on_hung_workers(TimePoint now, const std::set<int
     if (found == progress_at_.end() || now_ - found->second < limit) continue;
     progress_at_.erase(found);
     hung_.insert(local_rank);
+    kill_ends_[local_rank] = now_ + kHungLimit;
     emit(DumpStacks{local_rank});
     emit(KillWorker{local_rank, fmt::format("no progress for {:.3g} s; its stacks are in its log",
                                             static_cast<double>(limit.count()) / 1'000)});

@@ -12,11 +12,9 @@ using testing::Not;
 // that happens.
 class Freezer {
  public:
-  explicit Freezer(const std::string& name)
-      : folder_("/sys/fs/cgroup/freezer/ddp-test-" + name + "-" + std::to_string(::getpid())) {
-    std::error_code error;
-    const bool mounted = std::filesystem::exists("/sys/fs/cgroup/freezer/cgroup.procs", error);
-    if (!mounted || !std::filesystem::create_directory(folder_, error)) return;
+  Freezer() {
+    // Tests in other process namespaces have the same numbers and the same groups.
+    if (::mkdtemp(folder_.data()) == nullptr) return;
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) return;
     until_ = ends[1];
@@ -44,7 +42,7 @@ class Freezer {
   }
 
  private:
-  std::string folder_;
+  std::string folder_ = "/sys/fs/cgroup/freezer/ddp-test-XXXXXX";
   int until_ = -1;
   std::unique_ptr<Process> cleaner_;
 };
@@ -54,7 +52,7 @@ class DdpRunStuck : public DdpRunTest {};
 // torchrun 2.14.1 waits for --shutdown-timeout once more after SIGKILL, and leaves the process
 // behind.
 TEST_F(DdpRunStuck, AWorkerThatSigkillDoesNotEndIsGivenUp) {
-  const Freezer freezer("given-up");
+  const Freezer freezer;
   if (!freezer.is_there()) GTEST_SKIP() << "no freezer cgroup of version 1 that may be written";
   const Finished job =
       run_job({"--shutdown-timeout", "0.2", "--nproc-per-node", "2", "sh", "-c",
@@ -68,7 +66,7 @@ TEST_F(DdpRunStuck, AWorkerThatSigkillDoesNotEndIsGivenUp) {
 }
 
 TEST_F(DdpRunStuck, ANodeThatHasGivenAWorkerUpCanStartAnother) {
-  const Freezer freezer("restart");
+  const Freezer freezer;
   if (!freezer.is_there()) GTEST_SKIP() << "no freezer cgroup of version 1 that may be written";
   const Finished job = run_job(
       {"--shutdown-timeout", "0.2", "--max-restarts", "1", "--nproc-per-node", "2", "sh", "-c",

@@ -80,5 +80,30 @@ TEST_F(Agent, AWorkerThatGetsStuckWhileItIsStoppedDoesNotHoldTheStop) {
   EXPECT_THAT(names(core.on_worker_stuck(now, stuck(0))), ElementsAre("kill but 1", "clear but 1"));
 }
 
+struct Hanging : Agent {
+  static config::JobSpec job() {
+    config::JobSpec job = spec(2);
+    job.progress_timeout_ms = 1'000;
+    return job;
+  }
+  Hanging() : Agent(job()) {}
+};
+
+TEST_F(Hanging, AWorkerWithoutProgressThatSigkillDoesNotEndIsAFailure) {
+  run();
+  core.on_worker_progress(now, 0, 1);
+  now += Duration(1'000);
+  EXPECT_THAT(names(core.on_tick(now)), testing::Contains("find hung of 0"));
+  EXPECT_THAT(names(core.on_hung_workers(now, {0})), testing::Contains("dump 0"));
+  now += Duration(29'999);
+  EXPECT_THAT(names(core.on_tick(now)), testing::Not(testing::Contains("failed")));
+  now += Duration(1);
+  const auto told = core.on_tick(now);
+  EXPECT_EQ(the<wire::WorkerFailed>(told).failure.kind, "stuck");
+  EXPECT_EQ(the<wire::WorkerFailed>(told).failure.rank, 3);
+  message(wire::Stop{0, "why"});
+  EXPECT_THAT(names(ends(1, 0, SIGTERM)), ElementsAre("kill", "clear"));
+}
+
 }  // namespace
 }  // namespace ddp::agent
