@@ -71,7 +71,7 @@ void zero_in_place(const Many& module) {
 
 Contender bare(std::string name, int count, const at::Tensor& x, bool with_hooks = false) {
   auto module = std::make_shared<Many>(count);
-  std::vector<std::shared_ptr<torch::autograd::Node>> nodes;
+  std::vector<compat::NodePtr> nodes;
   for (const at::Tensor& weight : module->weights) {
     if (!with_hooks) break;
     nodes.push_back(torch::autograd::impl::grad_accumulator(weight));

@@ -1,12 +1,31 @@
 # LibTorch as one SYSTEM interface target. Debian's TorchConfig.cmake also pulls in what only Caffe2 needs, so the three
-# libraries are named directly; the layout is that of Debian's libtorch-dev and of PyTorch's own archives. Installed with the
-# CMake package "ddp", for programs that use it. DDP_TORCH_VERSION is LibTorch's, DDP_TORCH_PREFIX where it is.
-find_path(TORCH_INCLUDE_DIR torch/csrc/api/include/torch/torch.h REQUIRED)
-find_library(TORCH_LIBRARY torch REQUIRED)
-find_library(TORCH_CPU_LIBRARY torch_cpu REQUIRED)
-find_library(C10_LIBRARY c10 REQUIRED)
+# libraries are named directly; the layout is that of Debian's libtorch-dev, of PyTorch's own archives and of pip's package.
+# Installed with the CMake package "ddp", for programs that use it. DDP_TORCH_VERSION is LibTorch's, DDP_TORCH_PREFIX where it is.
+
+# torch.utils.cmake_prefix_path, which CMAKE_PREFIX_PATH names, is share/cmake in LibTorch's folder, not the folder itself.
+string(REPLACE ":" ";" ddp_environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+find_path(TORCH_CONFIG_DIR TorchConfig.cmake HINTS ${Torch_DIR} ${CMAKE_PREFIX_PATH} ${ddp_environment_prefixes}
+  PATH_SUFFIXES Torch share/cmake/Torch NO_DEFAULT_PATH)
+set(ddp_torch_hint)
+if(TORCH_CONFIG_DIR)
+  get_filename_component(ddp_torch_hint ${TORCH_CONFIG_DIR}/../../.. ABSOLUTE)
+  file(STRINGS ${TORCH_CONFIG_DIR}/TorchConfig.cmake ddp_old_abi REGEX "_GLIBCXX_USE_CXX11_ABI=0")
+  if(ddp_old_abi)
+    message(FATAL_ERROR "LibTorch in ${ddp_torch_hint} was built with C++11's old ABI (_GLIBCXX_USE_CXX11_ABI=0), whose strings \
+are not those of this compiler; take a package of PyTorch 2.7 or newer, or PyTorch's archive \"cxx11 ABI\"")
+  endif()
+endif()
+find_path(TORCH_INCLUDE_DIR torch/csrc/api/include/torch/torch.h REQUIRED HINTS ${ddp_torch_hint}/include)
 get_filename_component(DDP_TORCH_PREFIX ${TORCH_INCLUDE_DIR} DIRECTORY)
-file(STRINGS ${TORCH_INCLUDE_DIR}/torch/csrc/api/include/torch/version.h DDP_TORCH_VERSION REGEX "^ *\"[0-9.]+\"")
+find_library(TORCH_LIBRARY torch REQUIRED HINTS ${DDP_TORCH_PREFIX}/lib)
+find_library(TORCH_CPU_LIBRARY torch_cpu REQUIRED HINTS ${DDP_TORCH_PREFIX}/lib)
+find_library(C10_LIBRARY c10 REQUIRED HINTS ${DDP_TORCH_PREFIX}/lib)
+
+set(ddp_version_file ${TORCH_INCLUDE_DIR}/torch/headeronly/version.h)   # 2.14
+if(NOT EXISTS ${ddp_version_file})
+  set(ddp_version_file ${TORCH_INCLUDE_DIR}/torch/csrc/api/include/torch/version.h)
+endif()
+file(STRINGS ${ddp_version_file} DDP_TORCH_VERSION REGEX "^ *\"[0-9.]+\"")
 string(REGEX REPLACE "^ *\"([0-9.]+)\".*" "\\1" DDP_TORCH_VERSION "${DDP_TORCH_VERSION}")
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 add_library(ddp_libtorch INTERFACE)

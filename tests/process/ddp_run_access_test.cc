@@ -19,7 +19,7 @@ using testing::Not;
 constexpr const char* kToken = "5ecret-of-this-test-and-no-other";
 // Says who it is and stays until it may end.
 constexpr const char* kStays =
-    "echo $RANK of $WORLD_SIZE, round $DDP_ROUND; echo $$ > $OUT/pid.$RANK; "
+    "echo $RANK of $WORLD_SIZE, round $DDP_ROUND; echo ${$} > $OUT/pid.$RANK; "
     "until [ -e $OUT/end ]; do sleep 0.02; done";
 
 std::string file_text(const std::string& path) {

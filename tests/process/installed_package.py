@@ -26,13 +26,16 @@ def expect(condition, text):
         sys.exit(f"installed_package: {text}")
 
 
+def ccache():
+    return ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
+
+
 def install_and_build():
     shutil.rmtree(scratch, ignore_errors=True)
     for component in ("ddp-libraries", "ddp-programs"):
         run("cmake", "--install", build, "--component", component, "--prefix", prefix)
     shutil.copytree(source / "worker" / "examples", example)
-    ccache = ["-DCMAKE_CXX_COMPILER_LAUNCHER=ccache"] if shutil.which("ccache") else []
-    run("cmake", "-S", example, "-B", example / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", *ccache)
+    run("cmake", "-S", example, "-B", example / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}", *ccache())
     run("cmake", "--build", example / "build")
 
 
@@ -89,6 +92,46 @@ def check_interfaces():
         expect(len(source_file.read_text().splitlines()) <= 60, f"{source_file.name} is too long for an example")
 
 
+def pip_layout(folder, cxx_flags=""):
+    """A LibTorch as pip installs it, of links to the one that the tree was built with; gives torch.utils.cmake_prefix_path."""
+    cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (build / "CMakeCache.txt").read_text(), re.MULTILINE))
+    torch = folder / "site-packages" / "torch"
+    config = torch / "share" / "cmake" / "Torch"
+    for made in (torch / "include", torch / "lib", config):
+        made.mkdir(parents=True)
+    for part in ("torch", "ATen", "c10", "caffe2"):
+        (torch / "include" / part).symlink_to(Path(cache["TORCH_INCLUDE_DIR"]) / part)
+    for name in ("TORCH_LIBRARY", "TORCH_CPU_LIBRARY", "C10_LIBRARY"):
+        (torch / "lib" / Path(cache[name]).name).symlink_to(cache[name])
+    (config / "TorchConfig.cmake").write_text(f'set(TORCH_CXX_FLAGS "{cxx_flags}")\n')
+    return torch, config.parent
+
+
+def uses_libtorch_of(build_folder, torch):
+    cache = (build_folder / "CMakeCache.txt").read_text()
+    for entry in (f"TORCH_INCLUDE_DIR:PATH={torch}/include", f"TORCH_CPU_LIBRARY:FILEPATH={torch}/lib/libtorch_cpu.so"):
+        expect(entry in cache, f"{entry} is not in {build_folder}/CMakeCache.txt")
+
+
+def check_pips_libtorch():
+    """LibTorch where torch.utils.cmake_prefix_path says, for a user's program and for the tree itself."""
+    torch, cmake_prefix_path = pip_layout(scratch / "pip")
+    compiler = ["-G", "Ninja", *ccache()]
+    program = scratch / "with-pip"
+    run("cmake", "-S", example, "-B", program, f"-DCMAKE_PREFIX_PATH={prefix};{cmake_prefix_path}", *compiler)
+    uses_libtorch_of(program, torch)
+    run("cmake", "--build", program, "--target", "train")
+    expect(f"{torch}/lib" in run("readelf", "-d", program / "train"), "train does not know where LibTorch is")
+    expect("rank 0 of 1: weights" in run(program / "train"), "train does not run with pip's layout")
+    tree = scratch / "tree-with-pip"
+    run("cmake", "-S", source, "-B", tree, f"-DCMAKE_PREFIX_PATH={cmake_prefix_path}", "-DCMAKE_BUILD_TYPE=Release", *compiler)
+    uses_libtorch_of(tree, torch)
+    _, old = pip_layout(scratch / "pip-with-the-old-abi", "-D_GLIBCXX_USE_CXX11_ABI=0")
+    done = subprocess.run(["cmake", "-S", source, "-B", scratch / "tree-with-the-old-abi", f"-DCMAKE_PREFIX_PATH={old}", *compiler],
+                          capture_output=True, text=True)
+    expect(done.returncode != 0 and "old ABI" in done.stderr, f"an old ABI is taken:\n{done.stderr}")
+
+
 def check_another_libtorch():
     """A package for another LibTorch than the one that is found says so instead of giving undefined symbols."""
     config = prefix / "lib" / "cmake" / "ddp" / "ddp-config.cmake"
@@ -103,4 +146,5 @@ install_and_build()
 check_training()
 check_sum()
 check_interfaces()
+check_pips_libtorch()
 check_another_libtorch()

@@ -12,4 +12,15 @@ inline bool has_torch() {
   return has;
 }
 
+// At the beginning of a Python program: TCPStores that it makes do without libuv, which Debian's
+// newer builds ask for and do not have. On the wire there is no difference.
+inline constexpr const char* kWithoutLibuv = R"(
+import torch.distributed
+def do_without_libuv(kind):
+    if "use_libuv" not in kind.__init__.__doc__: return
+    init = kind.__init__
+    kind.__init__ = lambda self, *args, **named: init(self, *args[:8], **{**named, "use_libuv": False})
+do_without_libuv(torch.distributed.TCPStore)
+)";
+
 }  // namespace ddp::test

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <tuple>
 
@@ -43,17 +44,29 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return kHostDevices; }
 };
 
-struct HostMemory final : c10::Allocator {
-  c10::DataPtr allocate(std::size_t bytes) const override {
-    const std::size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* const memory = whole == 0 ? nullptr : std::aligned_alloc(kAlignment, whole);
-    if (whole != 0 && memory == nullptr) throw std::bad_alloc();
-    return {memory, memory, &std::free, c10::Device(kKind, current)};
+c10::DataPtr allocate_bytes(std::size_t bytes) {
+  const std::size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* const memory = whole == 0 ? nullptr : std::aligned_alloc(kAlignment, whole);
+  if (whole != 0 && memory == nullptr) throw std::bad_alloc();
+  return {memory, memory, &std::free, c10::Device(kKind, current)};
+}
+
+// 2.x's allocate is not const, and its allocators also copy.
+template <typename Allocator, typename Allocate = decltype(&Allocator::allocate)>
+struct HostMemory final : Allocator {
+  c10::DataPtr allocate(std::size_t bytes) override { return allocate_bytes(bytes); }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
   }
   c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
 };
+template <typename Allocator>
+struct HostMemory<Allocator, c10::DataPtr (Allocator::*)(std::size_t) const> final : Allocator {
+  c10::DataPtr allocate(std::size_t bytes) const override { return allocate_bytes(bytes); }
+  c10::DeleterFnPtr raw_deleter() const override { return &std::free; }
+};
 
-HostMemory host_memory;
+HostMemory<c10::Allocator> host_memory;
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::XPU);
 
 at::Tensor empty(at::IntArrayRef sizes, c10::optional<at::ScalarType> type,

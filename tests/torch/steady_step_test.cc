@@ -73,7 +73,7 @@ class IdleHooks {
 
  private:
   bool queued_ = false;
-  std::vector<std::shared_ptr<torch::autograd::Node>> nodes_;
+  std::vector<compat::NodePtr> nodes_;
 };
 
 // Everything of a step that is ours, as functions to call.

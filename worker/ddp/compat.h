@@ -7,8 +7,10 @@
 #include <utility>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 // What differs between LibTorch 1.13 and 2.x, and nothing else: this is the only file of ours that
 // may ask which one it is. Differences are asked of the types where that is possible, since they
@@ -34,6 +36,19 @@ std::unique_ptr<torch::autograd::FunctionPostHook> make_post_hook(Function funct
     Function function;
   };
   return std::make_unique<Hook>(std::move(function));
+}
+
+// What owns a node of the graph: std::shared_ptr, and c10::intrusive_ptr in 2.14.
+using NodePtr =
+    decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+template <typename Node, typename... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<NodePtr, std::shared_ptr<torch::autograd::Node>>) {
+    return std::make_shared<Node>(std::forward<Arguments>(arguments)...);
+  } else {
+    return c10::make_intrusive<Node>(std::forward<Arguments>(arguments)...);
+  }
 }
 
 // Autograd's record of the backward that runs on this thread, null outside of one. Its address

@@ -14,6 +14,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include "worker/ddp/compat.h"
 #include "worker/ddp/module_state.h"
 #include "worker/ddp/tensors.h"
 
@@ -127,7 +128,7 @@ std::vector<at::Tensor> ModuleReplicas::scatter(const at::Tensor& input) const {
 
 void ModuleReplicas::replicate(std::size_t count) {
   for (Shared& shared : parameters_) {
-    std::shared_ptr<SumGradients> sum;
+    compat::NodePtr sum;
     for (std::size_t index = 0; index + 1 < count; ++index) {
       at::Tensor& replica = shared.replicas[index];
       const at::Tensor values = shared.source.detach().to(replica.device());
@@ -139,7 +140,7 @@ void ModuleReplicas::replicate(std::size_t count) {
         continue;
       }
       if (!sum) {
-        sum = std::make_shared<SumGradients>(shared.source.device());
+        sum = compat::make_node<SumGradients>(shared.source.device());
         sum->set_next_edges(torch::autograd::collect_next_edges(shared.source));
       }
       torch::autograd::set_history(replica, sum);

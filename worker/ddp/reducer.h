@@ -17,6 +17,7 @@
 #include "worker/buckets/progress.h"
 #include "worker/ddp/bucket_reductions.h"
 #include "worker/ddp/comm_hook.h"
+#include "worker/ddp/compat.h"
 #include "worker/ddp/gradient_slots.h"
 #include "worker/ddp/join_calls.h"
 #include "worker/ddp/module_state.h"
@@ -24,10 +25,6 @@
 #include "worker/ddp/reduced_parameters.h"
 #include "worker/ddp/reduction_plan.h"
 #include "worker/runtime/process_group.h"
-
-namespace torch::autograd {
-struct Node;
-}
 
 namespace ddp {
 
@@ -190,8 +187,7 @@ class Reducer {
     c10::Device device = at::kCPU;
     std::size_t bucket = 0;
     std::size_t piece = 0;
-    std::shared_ptr<torch::autograd::Node>
-        node;  // Tensors hold their AccumulateGrad weakly; without it the hook dies.
+    compat::NodePtr node;  // Tensors hold their AccumulateGrad weakly; without it the hook dies.
     std::uintptr_t hook = 0;
     bool is_deferred = false;  // Its gradient is copied when the piece is launched.
     bool used = false;         // Since the last synchronised backward.

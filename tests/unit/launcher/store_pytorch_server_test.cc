@@ -20,7 +20,7 @@ class PyTorchServers {
 
  private:
   PyTorchServers()
-      : process_({kPython, "-c", R"(
+      : process_({kPython, "-c", std::string(kWithoutLibuv) + R"(
 import signal
 from torch.distributed import TCPStore
 stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(40)]

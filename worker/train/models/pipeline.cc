@@ -17,6 +17,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "common/base/check.h"
+#include "worker/ddp/compat.h"
 
 namespace ddp::train {
 
@@ -296,12 +297,12 @@ at::Tensor Pipeline::forward(const at::Tensor& input) {
     }
     return result;
   };
-  const auto front_node = std::make_shared<FrontNode>();
+  const auto front_node = compat::make_node<FrontNode>();
   front_node->flight = flight;
   front_node->set_next_edges(edges(flight->front_trainable()));
   at::Tensor link = at::zeros({});
   torch::autograd::set_history(link, front_node);
-  const auto back_node = std::make_shared<BackNode>();
+  const auto back_node = compat::make_node<BackNode>();
   back_node->flight = flight;
   torch::autograd::edge_list back_edges = edges(flight->back_trainable());
   back_edges.insert(back_edges.begin(), torch::autograd::impl::gradient_edge(link));
