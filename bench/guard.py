@@ -153,6 +153,7 @@ def enter():
         status = wait(questions, endings, end_questions)
         clean_up(folder)
         os._exit(status)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # A question finds daemons that a launcher has started below itself.
     signal.pthread_sigmask(signal.SIG_SETMASK, former)
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)  # Nobody reads; a terminal would stop whoever does in a group in the background.

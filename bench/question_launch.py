@@ -74,18 +74,22 @@ def pss_mb(pid):
     return 0.0
 
 
+def running(program):
+    """How many processes of the launch run it. Some mpirun's daemons have left it and are this process' children (guard.py)."""
+    return sum(jobs.program_of(pid) == program for pid in jobs.descendants(os.getpid()))
+
+
 def held_mb(command, workers):
-    """Of the launch, once so many workers (`sleep`) run."""
+    """Of the launch, once so many workers (`sleep`) run, without the shells in ssh's place."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     try:
-        def all_run():
-            return sum(jobs.program_of(pid) == "sleep" for pid in jobs.descendants(process.pid)) == workers
-        jobs.wait_until(all_run, LIMIT_S, f"{workers} workers of {command[0]}")
+        jobs.wait_until(lambda: running("sleep") == workers, LIMIT_S, f"{workers} workers of {' '.join(command)}")
         time.sleep(0.5)
-        return sum(pss_mb(pid) for pid in [process.pid] + jobs.descendants(process.pid) if jobs.program_of(pid) != "sleep")
+        return sum(pss_mb(pid) for pid in jobs.descendants(os.getpid()) if jobs.program_of(pid) not in ("sleep", "dash"))
     finally:
         process.terminate()
         process.wait(LIMIT_S)
+        jobs.wait_until(lambda: running("sleep") == 0, LIMIT_S, "the end of the workers")
 
 
 def until_it_ends(command):

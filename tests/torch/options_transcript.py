@@ -3,9 +3,10 @@
 runs this, and makes the same models, batches and runs.
 
 Each line, as of gloo_transcript.py: size of the world, rank, run, and the parameters and buffers at the end in the order of
-definition.
+definition. RUN/buckets: how many bytes each bucket has in the end. Runs whose options this release has not are left out.
 """
 import contextlib
+import inspect
 import math
 
 import torch
@@ -20,6 +21,13 @@ with contextlib.suppress(ImportError):
 STEPS = 6
 RUNS = ["plain", "small_buckets", "views", "views_zeroed", "find_unused", "find_unused_views", "static_graph", "norm",
         "norm_no_broadcast", "no_sync", "join", "join_live", "two_forwards", "sparse", "sparse_bag", "frozen"]
+# What came after 1.13, by the argument that it needs.
+SINCE = {"norm_own_buffers": "delay_all_reduce_named_params", "no_init_sync": "init_sync", "delayed": "delay_all_reduce_named_params",
+         "caps_list": "bucket_cap_mb_list", "batched": "batched_grad_copy", "batched_views": "batched_grad_copy",
+         "skip_unused": "skip_all_reduce_unused_params", "norm_forward_sync_off": "forward_sync_buffers",
+         "norm_join_sync_off": "forward_sync_buffers"}
+OPTIONS = inspect.signature(nn.parallel.DistributedDataParallel.__init__).parameters
+RUNS += [run for run, option in SINCE.items() if option in OPTIONS]
 
 
 def formula(shape, salt, scale):
@@ -29,7 +37,7 @@ def formula(shape, salt, scale):
 
 
 class Net(nn.Module):
-    def __init__(self, run):
+    def __init__(self, run, rank):
         super().__init__()
         self.run = run
         if run.startswith("sparse"):
@@ -44,6 +52,11 @@ class Net(nn.Module):
         with torch.no_grad():
             for salt, parameter in enumerate(self.parameters()):
                 parameter.copy_(formula(parameter.shape, salt, 128))
+            # Where ranks begin differently.
+            if run in ("norm_own_buffers", "norm_forward_sync_off", "norm_join_sync_off"):
+                self.norm.running_mean.fill_(rank + 1)
+            if run == "no_init_sync":
+                self.first.bias.add_(rank / 8)
         self.left.requires_grad_(run != "frozen")
 
     def forward(self, images, words, route):
@@ -56,6 +69,8 @@ class Net(nn.Module):
             hidden = self.norm(hidden)
         if self.run == "static_graph":  # One layer twice, another one never.
             hidden = torch.tanh(self.left(torch.tanh(self.left(hidden))))
+        elif self.run == "skip_unused":  # The same one on all ranks.
+            hidden = torch.tanh(self.right(hidden))
         elif self.run.startswith("find_unused"):
             if route == 0:
                 hidden = torch.tanh(self.left(hidden))
@@ -85,20 +100,58 @@ def backward(run, ddp, step, rank):
         loss_of(ddp, step, rank).backward()
 
 
-def train(run, rank):
-    model = Net(run)
+def options_of(run, model):
+    options = {"find_unused_parameters": "unused" in run, "static_graph": run == "static_graph",
+               "gradient_as_bucket_view": "views" in run}
+    if run == "small_buckets":
+        options["bucket_cap_mb"] = 300 / 2 ** 20
+    if run in ("norm_no_broadcast", "norm_own_buffers"):
+        options["broadcast_buffers"] = False
+    if "sync_off" in run:
+        options["forward_sync_buffers"] = False
+    if run == "no_init_sync":
+        options["init_sync"] = False
+    if run == "caps_list":
+        options["bucket_cap_mb_list"] = [300 / 2 ** 20, 700 / 2 ** 20]
+    if run.startswith("batched"):
+        options["batched_grad_copy"] = True
+    if run == "skip_unused":
+        options["skip_all_reduce_unused_params"] = True
+    if run == "delayed":
+        options["delay_all_reduce_named_params"] = [(f"last.{name}", part) for name, part in model.last.named_parameters()]
+        options["param_to_hook_all_reduce"] = model.first.weight
+    return options
+
+
+def wait_for_delayed():
+    """Makes dist.all_reduce keep what it begins; gives a function that waits for it, which DDP leaves out."""
+    begun, all_reduce = [], dist.all_reduce
+
+    def kept(*arguments, **options):
+        work = all_reduce(*arguments, **options)
+        begun.append(work)
+        return work
+
+    dist.all_reduce = kept
+    return lambda: [begun.pop().wait() for _ in range(len(begun))]
+
+
+def train(run, rank, record):
+    model = Net(run, rank)
     dist._DEFAULT_FIRST_BUCKET_BYTES = 300 if run == "small_buckets" else 1 << 20
-    ddp = nn.parallel.DistributedDataParallel(
-        model, bucket_cap_mb=300 / 2 ** 20 if run == "small_buckets" else 25,
-        find_unused_parameters=run.startswith("find_unused"), static_graph=run == "static_graph",
-        gradient_as_bucket_view="views" in run, broadcast_buffers=run != "norm_no_broadcast")
+    ddp = nn.parallel.DistributedDataParallel(model, **options_of(run, model))
+    wait = wait_for_delayed() if run == "delayed" else lambda: None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.25, momentum=0 if run.startswith("sparse") else 0.5)
-    joins = run.startswith("join")
+    joins = "join" in run
     with ddp.join(divide_by_initial_world_size=run == "join") if joins else contextlib.nullcontext():
         for step in range(STEPS + (rank if joins else 0)):
             optimizer.zero_grad(set_to_none=run != "views_zeroed")
             backward(run, ddp, step, rank)
+            wait()
             optimizer.step()
+    if rank == 0 and run in ("small_buckets", "caps_list"):
+        sizes = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+        record(f"{run}/buckets", torch.tensor([int(size) for size in sizes.split(",")]))
     state = [*model.parameters(), *(buffer for buffer in model.buffers() if buffer.is_floating_point())]
     return torch.cat([tensor.detach().reshape(-1) for tensor in state])
 
@@ -108,9 +161,9 @@ def exercises(rank, size, record):
     for run in RUNS:
         # More ranks where there is something to see.
         if size == 2 or run in ("small_buckets", "find_unused", "join_live", "sparse", "norm"):
-            end = train(run, rank)
-            # Only batch norm's statistics are each rank's own.
-            if rank == 0 or run.startswith("norm"):
+            end = train(run, rank, record)
+            # Only batch norm's statistics are each rank's own, and what was never made equal.
+            if rank == 0 or run.startswith("norm") or run == "no_init_sync":
                 record(run, end, "{:.7g}")
 
 

@@ -33,7 +33,7 @@ at::Tensor pattern(at::IntArrayRef shape, std::int64_t salt, float scale) {
 }
 
 struct OptionsNet : torch::nn::Module {
-  explicit OptionsNet(std::string run_in) : run(std::move(run_in)) {
+  explicit OptionsNet(std::string run_in, Rank rank = 0) : run(std::move(run_in)) {
     using torch::nn::Linear;
     if (run == "sparse") {
       table = register_module(
@@ -53,6 +53,9 @@ struct OptionsNet : torch::nn::Module {
     for (const auto& parameter : parameters()) {
       parameter.copy_(pattern(parameter.sizes(), salt++, 128));
     }
+    // Where ranks begin differently.
+    if (run == "norm_own_buffers" || run.ends_with("sync_off")) norm->running_mean.fill_(rank + 1);
+    if (run == "no_init_sync") first->bias.add_(rank / 8.0);
     if (run == "frozen") {
       for (const auto& parameter : left->parameters()) parameter.requires_grad_(false);
     }
@@ -65,6 +68,8 @@ struct OptionsNet : torch::nn::Module {
     if (norm) hidden = norm(hidden);
     if (run == "static_graph") {
       hidden = torch::tanh(left(torch::tanh(left(hidden))));
+    } else if (run == "skip_unused") {
+      hidden = torch::tanh(right(hidden));
     } else if (run.starts_with("find_unused")) {
       if (route == 0) {
         hidden = torch::tanh(left(hidden));
@@ -120,19 +125,37 @@ void run_backward(const std::string& run, Model& model, std::int64_t step, Rank 
   }
 }
 
-// Gives the module at the end.
-std::shared_ptr<OptionsNet> train(const std::string& run, const GroupPtr& group) {
-  auto module = std::make_shared<OptionsNet>(run);
+DistributedDataParallelOptions options_of(const std::string& run) {
+  const auto has = [&](const char* part) { return run.find(part) != std::string::npos; };
   DistributedDataParallelOptions options;
   if (run == "small_buckets") options.bucket_cap_mb = 300.0 / (1 << 20);
-  options.find_unused_parameters = run.starts_with("find_unused");
+  if (run == "caps_list") options.bucket_cap_mb_list = {300.0 / (1 << 20), 700.0 / (1 << 20)};
+  options.find_unused_parameters = has("unused");
+  options.skip_all_reduce_unused_params = run == "skip_unused";
   options.static_graph = run == "static_graph";
-  options.gradient_as_bucket_view = run.find("views") != std::string::npos;
-  options.broadcast_buffers = run != "norm_no_broadcast";
-  Model model(module, group, options);
+  options.gradient_as_bucket_view = has("views");
+  options.batched_grad_copy = has("batched");
+  options.broadcast_buffers = run != "norm_no_broadcast" && run != "norm_own_buffers";
+  if (has("sync_off")) options.forward_sync_buffers = false;
+  options.init_sync = run != "no_init_sync";
+  if (run == "delayed") {
+    options.delay_all_reduce_named_params = {"last.weight", "last.bias"};
+    options.param_to_hook_all_reduce = "first.weight";
+  }
+  return options;
+}
+
+struct End {
+  at::Tensor state;
+  std::vector<float> bucket_bytes;
+};
+
+End train(const std::string& run, const GroupPtr& group) {
+  auto module = std::make_shared<OptionsNet>(run, group->rank());
+  Model model(module, group, options_of(run));
   torch::optim::SGD sgd(module->parameters(), torch::optim::SGDOptions(0.25).momentum(
                                                   run.starts_with("sparse") ? 0 : 0.5));
-  const bool joins = run.starts_with("join");
+  const bool joins = run.find("join") != std::string::npos;
   const auto steps = [&] {
     for (std::int64_t step = 0; step < kSteps + (joins ? group->rank() : 0); ++step) {
       model.zero_grad(/*set_to_none=*/run != "views_zeroed");
@@ -147,25 +170,30 @@ std::shared_ptr<OptionsNet> train(const std::string& run, const GroupPtr& group)
   } else {
     steps();
   }
-  if (run == "small_buckets") {
-    EXPECT_GE(model.bucket_layout().size(), 4U);
+  End end{module->end(), {}};
+  for (const BucketLayout& bucket : model.reducer().buckets()) {
+    end.bucket_bytes.push_back(static_cast<float>(bucket.bytes));
   }
-  return module;
+  return end;
 }
 
 using Ends = std::map<int, std::vector<float>>;  // By rank.
 
-// How far ours ends from PyTorch's, and how far it came.
-void compare(const std::string& run, int world, const Ends& ends) {
+// How far ours ends from PyTorch's, and how far it came. `buckets`: where PyTorch said them.
+void compare(const std::string& run, int world, const Ends& ends,
+             const std::vector<float>* buckets) {
   std::mutex mutex;
   double apart = 0;
   double moved = 0;
   run_ranks({world}, [&](const GroupPtr& group) {
-    const at::Tensor end = train(run, group)->end();
+    const auto [end, bucket_bytes] = train(run, group);
     const auto own = ends.find(group->rank());
     const at::Tensor theirs = torch::tensor(own == ends.end() ? ends.at(0) : own->second);
-    const at::Tensor begin = OptionsNet(run).end();
+    const at::Tensor begin = OptionsNet(run, group->rank()).end();
     const std::lock_guard lock(mutex);
+    if (buckets != nullptr) {
+      EXPECT_EQ(bucket_bytes, *buckets);
+    }
     ASSERT_EQ(end.numel(), theirs.numel());
     apart = std::max(apart, (end - theirs).abs().max().item<double>());
     moved = std::max(moved, (end - begin).abs().max().item<double>());
@@ -179,11 +207,17 @@ void compare(const std::string& run, int world, const Ends& ends) {
 TEST(OptionsTranscript, EndsWherePyTorchEnds) {
   if (!has_torch()) GTEST_SKIP() << "no PyTorch for " << kPython;
   const Transcript transcript = transcript_of("options_transcript.py");
-  EXPECT_GE(transcript.size(), 21U);
+  EXPECT_GE(transcript.size(), 23U);
+  int with_buckets = 0;
   for (const auto& [key, ends] : transcript) {
+    if (key.second.ends_with("/buckets")) continue;
     SCOPED_TRACE(key.second + " on " + std::to_string(key.first) + " ranks");
-    compare(key.second, key.first, ends);
+    const auto buckets = transcript.find({key.first, key.second + "/buckets"});
+    with_buckets += buckets != transcript.end();
+    compare(key.second, key.first, ends,
+            buckets == transcript.end() ? nullptr : &buckets->second.at(0));
   }
+  EXPECT_GE(with_buckets, 2);
 }
 
 }  // namespace

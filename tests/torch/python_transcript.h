@@ -18,8 +18,8 @@ namespace ddp::test {
 inline std::string python_transcript(const std::string& script) {
   const char* const source = std::getenv("DDP_SOURCE_DIR");
   const std::string path = std::string(source == nullptr ? "." : source) + "/tests/torch/" + script;
-  const Finished python = run({kPython, path}, {.environment = {{"PYTHONDONTWRITEBYTECODE", "1"}}},
-                              std::chrono::minutes(4));
+  const Finished python =
+      run({kPython, path}, {{{"PYTHONDONTWRITEBYTECODE", "1"}}, ""}, std::chrono::minutes(4));
   if (python.status != 0) {
     throw std::runtime_error(script + " ended with " + std::to_string(python.status) + ":\n" +
                              python.err);

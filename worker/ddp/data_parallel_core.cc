@@ -60,7 +60,8 @@ std::vector<std::string> settings_of(const DistributedDataParallelOptions& optio
   return {
       fmt::format("bucket_cap_mb {} {} [{}]", options.bucket_cap_mb, options.first_bucket_mb,
                   fmt::join(options.bucket_cap_mb_list, ", ")),
-      fmt::format("broadcast_buffers {}", options.broadcast_buffers),
+      fmt::format("forward_sync_buffers {}, at construction {}", options.syncs_buffers(),
+                  options.syncs_first_buffers()),
       fmt::format("find_unused_parameters {}", options.find_unused_parameters),
       fmt::format("skip_all_reduce_unused_params {}", options.skip_all_reduce_unused_params),
       fmt::format("static_graph {}", options.static_graph),
@@ -138,12 +139,17 @@ DataParallelCore::DataParallelCore(const torch::nn::Module& module,
     first_bucket_sizes_.push_back(bucket.bytes);
   }
   if (options.init_sync) {
-    CoalescedBroadcast(state_.tensors()).run(*group_, 0, "parameters and buffers");
+    CoalescedBroadcast(parameters_and(options.syncs_first_buffers()))
+        .run(*group_, 0, "parameters and buffers");
   }
 }
 
+std::vector<at::Tensor> DataParallelCore::parameters_and(bool buffers) const {
+  return buffers ? state_.tensors() : tensors_of(state_.parameters);
+}
+
 bool DataParallelCore::will_sync_buffers(bool is_training) const {
-  return is_training && options_.broadcast_buffers && !buffers_->empty() &&
+  return is_training && options_.syncs_buffers() && !buffers_->empty() &&
          reducer_->synced_passes() != buffers_as_of_;
 }
 

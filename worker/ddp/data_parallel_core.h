@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,7 +31,11 @@ struct DistributedDataParallelOptions {
   // ones.
   std::vector<double> bucket_cap_mb_list;
   // Rank 0's buffers (batch norm's running statistics) replace those of all ranks at the start of a
-  // forward in training mode that follows a reduced backward.
+  // forward in training mode that follows a reduced backward, and at the end of a Join.
+  // Construction makes them equal in any case. If it is not set, broadcast_buffers counts.
+  std::optional<bool> forward_sync_buffers = {};
+  // The older name, as PyTorch 2.x takes it: false also leaves the ranks their own buffers at
+  // construction.
   bool broadcast_buffers = true;
   // Allow parameters that got no gradient in a backward. Costs one small exchange in each.
   bool find_unused_parameters = false;
@@ -66,7 +71,11 @@ struct DistributedDataParallelOptions {
   std::vector<DeviceGroup> device_groups = {};
   // Of PyTorch's other arguments, device_ids, output_device and dim have no counterpart: the module
   // lies where it lies, on as many devices as it likes, and so does its input. Nor has device_mesh:
-  // a dimension of a mesh is a group that ProcessGroup::split gives.
+  // a dimension of a mesh is a group that ProcessGroup::split gives. check_reduction does nothing
+  // there, either.
+
+  bool syncs_buffers() const { return forward_sync_buffers.value_or(broadcast_buffers); }
+  bool syncs_first_buffers() const { return forward_sync_buffers || broadcast_buffers; }
 };
 
 // What DistributedDataParallel does whatever the module's type; see there.
@@ -116,6 +125,7 @@ class DataParallelCore {
   const std::shared_ptr<ProcessGroup>& group_ptr() const { return group_; }
 
  private:
+  std::vector<at::Tensor> parameters_and(bool buffers) const;
   void announce_forward(bool with_buffers);
   void announce(JoinCalls::Call call) { join_->announce(call, join_model_); }
 

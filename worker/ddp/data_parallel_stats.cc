@@ -70,7 +70,7 @@ DdpStats DataParallelCore::stats() const {
   stats.find_unused_parameters = options_.find_unused_parameters;
   stats.gradient_as_bucket_view = options_.gradient_as_bucket_view;
   stats.static_graph = options_.static_graph;
-  stats.broadcast_buffers = options_.broadcast_buffers;
+  stats.broadcast_buffers = options_.syncs_buffers();
   for (const char* const name : kEnvironment) {
     if (const char* const value = std::getenv(name)) stats.environment[name] = value;
   }

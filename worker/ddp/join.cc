@@ -157,7 +157,8 @@ void DataParallelCore::broadcast_last_model(bool is_last) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank] != 0) root = static_cast<Rank>(rank);
   }
-  CoalescedBroadcast(state_.tensors()).run(*group_, root, "join: the last model");
+  CoalescedBroadcast(parameters_and(options_.syncs_buffers()))
+      .run(*group_, root, "join: the last model");
 }
 
 }  // namespace ddp

@@ -23,7 +23,7 @@ ReplicaOptions replica_options(const Options& options,
   result.bucket_cap_mb = options.bucket_cap_mb;
   result.ddp.device_groups = device_groups;
   result.ddp.gradient_as_bucket_view = options.gradient_as_bucket_view;
-  result.ddp.broadcast_buffers = options.broadcast_buffers;
+  result.ddp.forward_sync_buffers = options.broadcast_buffers;
   result.ddp.find_unused_parameters = options.find_unused_parameters;
   result.ddp.static_graph = options.static_graph;
   return result;
