@@ -71,17 +71,6 @@ def run(launcher, flags, more):
         return json.loads(text.replace(out, "/OUT"))
 
 
-# Where the workers' PyTorch is built without libuv, ours has rank 0 make the store; torchrun's workers fail.
-OF_RANK_0S_STORE = {
-    "TORCHELASTIC_USE_AGENT_STORE": ("1.13 and what has no libuv use rank 0's store", r"True|False", r"True|False"),
-    "DDP_STORE_ADDR": ("where libddp finds the rendezvous' store then", r"127\.0\.0\.1", ABSENT),
-    "DDP_STORE_PORT": ("likewise", r"\d+", ABSENT),
-    "USE_LIBUV": ("PyTorch would ask for it by default", r"0", ABSENT),
-}
-DIFFERENCES |= OF_RANK_0S_STORE
-MAY_BE_EQUAL |= OF_RANK_0S_STORE.keys()
-
-
 def differences(name, ours, theirs):
     """Complaints about what differs and is not listed, and the names of what differs."""
     seen = set()
@@ -98,6 +87,17 @@ def differences(name, ours, theirs):
                 yield f"{name}: {variable}: {whose} is {value!r}, which should be {pattern}", None
     for variable in seen:
         yield None, variable
+
+
+# Where the workers' PyTorch is built without libuv, ours has rank 0 make the store; torchrun's workers fail.
+OF_RANK_0S_STORE = {
+    "TORCHELASTIC_USE_AGENT_STORE": ("1.13 and what has no libuv use rank 0's store", r"True|False", r"True|False"),
+    "DDP_STORE_ADDR": ("where libddp finds the rendezvous' store then", r"127\.0\.0\.1", ABSENT),
+    "DDP_STORE_PORT": ("likewise", r"\d+", ABSENT),
+    "USE_LIBUV": ("PyTorch would ask for it by default", r"0", ABSENT),
+}
+DIFFERENCES |= OF_RANK_0S_STORE
+MAY_BE_EQUAL |= OF_RANK_0S_STORE.keys()
 
 
 def main():
