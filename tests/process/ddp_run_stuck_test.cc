@@ -37,7 +37,7 @@ class Freezer {
   bool is_there() const { return cleaner_ != nullptr; }
   // For a shell.
   std::string freeze_me() const {
-    return "echo $$ > " + folder_ + "/cgroup.procs; echo > \"$OUT/in\"; echo FROZEN > " + folder_ +
+    return "echo ${$} > " + folder_ + "/cgroup.procs; echo > \"$OUT/in\"; echo FROZEN > " + folder_ +
            "/freezer.state; sleep 1000";
   }
 
@@ -56,7 +56,7 @@ TEST_F(DdpRunStuck, AWorkerThatSigkillDoesNotEndIsGivenUp) {
   if (!freezer.is_there()) GTEST_SKIP() << "no freezer cgroup of version 1 that may be written";
   const Finished job =
       run_job({"--shutdown-timeout", "0.2", "--nproc-per-node", "2", "sh", "-c",
-               "if [ $RANK = 0 ]; then echo $$ > \"$OUT/pid\"; " + freezer.freeze_me() +
+               "if [ $RANK = 0 ]; then echo ${$} > \"$OUT/pid\"; " + freezer.freeze_me() +
                    "; fi; until [ -e \"$OUT/in\" ]; do sleep 0.05; done; exit 3"});
   EXPECT_EQ(job.status, 3) << job.err;
   EXPECT_THAT(job.err, HasSubstr("SIGKILL did not end pid " + std::to_string(pid_in("pid")) +

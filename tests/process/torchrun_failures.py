@@ -103,7 +103,7 @@ def torch_reads_what_is_left_for_it(ddp_run):
                    " >$TORCHELASTIC_ERROR_FILE; exit 4")
         for program, status, expected in (([script], 1, "KeyError: 'no such weight'"),
                                           (["--no-python", "sh", "-c", "exit 5"], 5, "failed: exit code 5"),
-                                          (["--no-python", "sh", "-c", "kill -9 $$"], 137, "SIGKILL"),
+                                          (["--no-python", "sh", "-c", "kill -9 ${$}"], 137, "SIGKILL"),
                                           (["--no-python", "sh", "-c", stamped], 4, "of then"),
                                           (["--no-python", damaged], 126, "cannot be executed")):
             path = f"{folder}/above.json"

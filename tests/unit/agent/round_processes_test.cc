@@ -260,7 +260,7 @@ TEST_F(RoundProcessesTest, TheMessageOfAnErrorFileIsTold) {
 
 TEST_F(RoundProcessesTest, AWorkerFailedWhenItsErrorFileSays) {
   ASSERT_TRUE(start_shell("echo '{\"message\": \"no\", \"timestamp\": 1700000000}' "
-                          "> $TORCHELASTIC_ERROR_FILE; kill -TERM $$")
+                          "> $TORCHELASTIC_ERROR_FILE; kill -TERM ${$}")
                   .empty());
   ASSERT_TRUE(wait_for_exits(1));
   const WorkerExit exit = exits_.at(0);
