@@ -18,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 #include <torch/optim/sgd.h>
+#include <torch/version.h>
 
 #include "bench/ddp_task.h"
 #include "bench/program.h"
@@ -25,7 +26,7 @@
 namespace ddp::bench {
 namespace {
 
-using Group = c10d::ProcessGroupGloo;
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 constexpr std::int64_t kBucketBytes = std::int64_t{25} << 20;
 
@@ -35,26 +36,49 @@ int number_from_environment(const char* name) {
   return std::stoi(text);
 }
 
+Group make_group(const std::string& store_file, int rank, int size) {
+  const auto store = c10::make_intrusive<c10d::FileStore>(store_file, size);
+  auto options = c10d::ProcessGroupGloo::Options::create();
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface("lo"));
+  const auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+#if TORCH_VERSION_MAJOR < 2
+  return gloo;
+#else
+  using Backend = c10d::ProcessGroup::BackendType;
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  group->setBackend(at::kCPU, Backend::GLOO, gloo);
+  group->setDefaultBackend(Backend::GLOO);
+  return group;
+#endif
+}
+
 // Rank 0's parameters and buffers, for all.
-void broadcast_model(Group& group, const train::Model& model) {
+void broadcast_model(const Group& group, const train::Model& model) {
   const at::NoGradGuard no_grad;
   for (const auto& list : {model.parameters(), model.buffers()}) {
     for (const at::Tensor& tensor : list) {
       std::vector<at::Tensor> tensors{tensor.detach()};
-      group.broadcast(tensors)->wait();
+      group->broadcast(tensors)->wait();
     }
   }
 }
 
 // What DistributedDataParallel makes: one bucket for the first step, rebuilt after it.
-c10d::Reducer make_reducer(const c10::intrusive_ptr<Group>& group, const train::Model& model) {
+c10d::Reducer make_reducer(const Group& group, const train::Model& model) {
   const std::vector<at::Tensor> parameters = model.parameters();
   const std::vector<bool> sparse(parameters.size(), false);
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(
       parameters, {static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max())}, sparse);
+#if TORCH_VERSION_MAJOR == 1 || TORCH_VERSION_MINOR < 14
   return c10d::Reducer(parameters, std::move(buckets), std::move(limits), group, sparse,
                        kBucketBytes, /*find_unused_parameters=*/false,
                        /*gradient_as_bucket_view=*/true, {}, c10d::kDefaultFirstBucketBytes);
+#else
+  return c10d::Reducer(parameters, std::move(buckets), group, sparse, kBucketBytes,
+                       /*find_unused_parameters=*/false, /*gradient_as_bucket_view=*/true, {},
+                       c10d::kDefaultFirstBucketBytes, /*skip_all_reduce_unused_params=*/false,
+                       /*use_python_reducer=*/false, /*bucket_bytes_cap_list=*/{});
+#endif
 }
 
 void run(int argc, char** argv) {
@@ -62,13 +86,10 @@ void run(int argc, char** argv) {
   at::set_num_threads(1);
   const int rank = number_from_environment("RANK");
   const int size = number_from_environment("WORLD_SIZE");
-  auto options = Group::Options::create();
-  options->devices.push_back(Group::createDeviceForInterface("lo"));
-  const auto group = c10::make_intrusive<Group>(c10::make_intrusive<c10d::FileStore>(argv[1], size),
-                                                rank, size, options);
+  const Group group = make_group(argv[1], rank, size);
 
   const Task task = make_task(argv[2], rank);
-  broadcast_model(*group, *task.model);
+  broadcast_model(group, *task.model);
   c10d::Reducer reducer = make_reducer(group, *task.model);
   torch::optim::SGD optimizer(task.model->parameters(),
                               torch::optim::SGDOptions(0.01).momentum(0.5));

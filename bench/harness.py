@@ -1,4 +1,5 @@
 """What the questions share: where the programs are, what machine this is, alternating runs, figures."""
+import functools
 import glob
 import os
 import shutil
@@ -13,6 +14,7 @@ BIN = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "release" / "bin"))
 PEERS = Path(os.environ.get("PEERS", ROOT.parent / "shared" / "peers"))
 DDP_RUN = str(BIN / "ddp-run")
 TORCHRUN = [str(PEERS / "torchrun"), "--monitor_interval", "0.1"]
+PYTHON = "/usr/bin/python3"
 MPIRUN = ["mpirun", "--allow-run-as-root"]
 
 
@@ -26,15 +28,50 @@ def machine():
     return f"{len(os.sched_getaffinity(0))} cores, BLAS {blas()}, load {os.getloadavg()[0]:.2f}"
 
 
+def first_line(command):
+    """What the command prints first; empty where it cannot be run."""
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
+    except OSError:
+        return ""
+    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else ""
+
+
+# Without the second or more that importing torch takes.
+TORCH_VERSION = """
+import os, runpy
+from importlib.util import find_spec
+print(runpy.run_path(os.path.join(os.path.dirname(find_spec("torch").origin), "version.py"))["__version__"])
+"""
+
+
+@functools.cache
+def pytorch_version():
+    """Of the Python that the peers' scripts run with."""
+    return first_line([PYTHON, "-c", TORCH_VERSION]) or "none"
+
+
+def peers():
+    """The peers' versions, and of LibTorch, that ours is linked with and the C++ peers are."""
+    package = ["dpkg-query", "-W", "-f=${Version}"]
+    found = {
+        "PyTorch": pytorch_version(),
+        "LibTorch": first_line([*package, "libtorch-dev"]),
+        "gloo": first_line([*package, "libgloo-dev"]),
+        "Open MPI": first_line(["mpirun", "--version"]).rpartition(" ")[2],
+        "redis": first_line([*package, "redis-server"]),
+    }
+    return ", ".join(f"{name} {version or 'none'}" for name, version in found.items())
+
+
 def build():
-    """Builds what scripts/build leaves out since no test starts it (bench/CMakeLists.txt), where it is missing."""
-    programs = ["bench-recorder", "bench-store"]
-    if (BIN / "bench-ddp").exists():
-        programs += ["bench-hooks", "bench-recovery", "bench-checkpoint", "bench-zero", "bench-dp", "bench-diloco"]
-    if (BIN.parent / "build.ninja").exists() and not all((BIN / program).exists() for program in programs):
-        print("bench: building the programs that only bench/run starts", file=sys.stderr)
-        if subprocess.run(["cmake", "--build", BIN.parent, "--target", "bench"], stdout=sys.stderr).returncode != 0:
-            sys.exit("bench: they cannot be built")
+    """Builds what only bench/run starts (bench/CMakeLists.txt). Configures first: a peer may have been installed meanwhile."""
+    folder = BIN.parent
+    if not (folder / "CMakeCache.txt").exists():
+        return
+    for step in (["cmake", "--log-level=WARNING", folder], ["cmake", "--build", folder, "--target", "bench"]):
+        if subprocess.run(step, stdout=sys.stderr).returncode != 0:
+            sys.exit(f"bench: {' '.join(map(str, step))} failed")
 
 
 def require(*programs):

@@ -1,6 +1,6 @@
 """Nodes of a network of their own on this machine: namespaces around a bridge, each behind one link of a limited rate.
 
-The names are ddp-bench-PID-* (tests/support/netns.py). Links are limited in both directions by tc's tbf, so the link is the
+The names are ddp-bench-PID-* (tests/support/netns.py); whatever ends bench/run, they are removed (guard.py). Links are limited in both directions by tc's tbf, so the link is the
 limit and not the processor that all share, as far as that keeps up: link_rate() says what the links really give. Congestion
 control is cubic, Linux' default, whatever the machine has: bbr takes the rate at which a busy worker reads for that of the
 link, and sends slower for a while after.
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 
+import guard
 import harness
 import netns
 import paired
@@ -25,7 +26,7 @@ def require(question):
 @contextlib.contextmanager
 def network(nodes, mbit):
     """Namespaces of that many nodes; gives their names. mbit: of each link."""
-    with netns.network("ddp-bench", nodes) as net:
+    with netns.network(guard.network_prefix(), nodes) as net:
         for node, name in enumerate(net.names):
             netns.ip("-n", name, "route", "change", netns.SUBNET, "dev", "eth0", "congctl", "cubic")
             net.limit(node, mbit)

@@ -129,6 +129,15 @@ def gloo(ranks, sizes, seconds, ops=("all_reduce",)):
     return run
 
 
+def python_pair(script, *arguments, env=None):
+    """Runs two ranks of a script that asks torch.distributed for gloo over a store of rank 0's; the lines they printed."""
+    # Debian's PyTorch 2 is built without libuv, and asks for it unless told otherwise.
+    where = {**(env or {}), "USE_LIBUV": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()), "WORLD_SIZE": "2",
+             "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [harness.PYTHON, *map(str, (script, *arguments))]
+    return run_all([(command, {**where, "RANK": str(rank)}) for rank in range(2)])
+
+
 def roof(ranks, sizes, seconds):
     """A contender: the kernel of the all-reduce without synchronisation."""
     command = [ROOF, "--threads", str(ranks), "--seconds", str(seconds), "--bytes", comma(sizes)]

@@ -14,7 +14,7 @@ import sys
 import harness
 
 PROGRAM = str(harness.BIN / "bench-abort")
-GLOO = ["/usr/bin/python3", str(harness.ROOT / "bench" / "gloo_abort.py")]
+GLOO = [harness.PYTHON, str(harness.ROOT / "bench" / "gloo_abort.py")]
 PHASES = ["before", "all_reduce", "barrier", "broadcast"]
 LIMIT_MS = 50
 GLOO_TIMEOUT_S = 2
@@ -28,7 +28,7 @@ def times(command, ranks, phase, signal, resident_mib, turns):
     done = subprocess.run(command + flags, stdout=subprocess.PIPE, env=environment)
     if done.returncode != 0:
         sys.exit(f"bench: {' '.join(command + flags)} ended with {done.returncode}")
-    return json.loads(done.stdout)["times_ms"]
+    return json.loads(done.stdout.splitlines()[-1])["times_ms"]  # Newer gloo says before it whom it is connected to.
 
 
 def p99(values):

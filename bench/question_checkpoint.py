@@ -7,7 +7,8 @@ One worker under ddp-run saves a ResNet50 with momentum (205 MB) and a state of 
   load      load_latest() with all its checksums, against torch.load and copying, both from the page cache, and both from the disk
 Then two workers train a ResNet50, ten steps with one save and ten without in turn.
 
-BENCH_PARTS=resnet50,1024,train chooses, BENCH_ROUNDS the rounds; BENCH_FOLDER is where files go (default: the temporary folder).
+BENCH_PARTS=resnet50,1024,train chooses, BENCH_ROUNDS the rounds; BENCH_FOLDER is where files go (guard.py; default: the temporary
+folder).
 """
 import os
 import shutil
@@ -21,7 +22,6 @@ import paired
 PROGRAM = str(harness.BIN / "bench-checkpoint")
 SCRIPT = str(harness.ROOT / "bench" / "checkpoint_python.py")
 PARTS = os.environ.get("BENCH_PARTS", "resnet50,1024,train").split(",")
-FOLDER = os.environ.get("BENCH_FOLDER", tempfile.gettempdir())
 ROUNDS = paired.ROUNDS
 INNER = 1 if paired.QUICK else 3  # Saves of one start of a program, besides the first.
 TURNS, STEPS = (1, 10) if paired.QUICK else (10, 10)
@@ -44,7 +44,7 @@ def ours(state, folder):
 
 def python(shapes, folder):
     path = os.path.join(folder, "python.pt")
-    done = subprocess.run(["/usr/bin/python3", SCRIPT, path, str(INNER)], input=shapes, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run([harness.PYTHON, SCRIPT, path, str(INNER)], input=shapes, stdout=subprocess.PIPE, text=True, check=True)
     lines = [paired.json.loads(line) for line in done.stdout.splitlines()]
     os.remove(path)
     return {key: median(lines, key) for key in ("save_s", "save_fsync_s", "load_cold_s", "load_s")}
@@ -104,7 +104,7 @@ def training(folder):
 
 
 def figures():
-    harness.require(harness.DDP_RUN, PROGRAM, "dd", "/usr/bin/python3")
-    with tempfile.TemporaryDirectory(prefix="bench-checkpoint.", dir=FOLDER) as folder:
+    harness.require(harness.DDP_RUN, PROGRAM, "dd", harness.PYTHON)
+    with tempfile.TemporaryDirectory(prefix="bench-checkpoint.") as folder:
         for part in PARTS:
             yield from training(folder) if part == "train" else saving(part, folder)

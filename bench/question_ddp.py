@@ -11,7 +11,6 @@ import sys
 import tempfile
 
 import harness
-import jobs
 import modes
 import paired
 
@@ -48,15 +47,10 @@ def c10d(model, steps, env):
 
 def python(model, steps, env):
     if model == "mnist":
-        arguments = [str(harness.PEERS / "ddp_mnist.py"), "ddp", "--steps", str(steps), "--rounds", str(PEER_TURNS)]
+        command = [harness.PEERS / "ddp_mnist.py", "ddp", "--steps", steps, "--rounds", PEER_TURNS]
     else:
-        arguments = [PYTHON_PEER, model, str(steps), str(PEER_TURNS)]
-
-    def run():
-        where = {**env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
-                 "OMP_NUM_THREADS": "1"}
-        return median_rate(paired.run_all([(["/usr/bin/python3", *arguments], {**where, "RANK": str(rank)}) for rank in range(2)]))
-    return run
+        command = [PYTHON_PEER, model, steps, PEER_TURNS]
+    return lambda: median_rate(paired.python_pair(*command, env=env))
 
 
 def figure(rounds, name, mode, peer, peer_name, goal):
@@ -70,7 +64,7 @@ def figure(rounds, name, mode, peer, peer_name, goal):
 
 
 def figures():
-    harness.require(harness.DDP_RUN, modes.OURS, paired.ROOF, "/usr/bin/python3")
+    harness.require(harness.DDP_RUN, modes.OURS, paired.ROOF, harness.PYTHON)
     has_c10d = os.path.exists(C10D)
     if not has_c10d:
         print("bench: bench-c10d is not built (libgloo-dev): Python's DDP is the only peer", file=sys.stderr)

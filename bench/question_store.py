@@ -1,7 +1,8 @@
 """How fast is the TCP store, against PyTorch's own server, redis-server and a bare echo server?
 
-One load generator (bench-store) for all. PyTorch's server (1.13.1) and ours get the same bytes, those of the legacy dialect;
-beside redis-server ours speaks the newest one. A c10d SET has no answer, so it is sent together with a CHECK of its key.
+One load generator (bench-store) for all. PyTorch's server and ours get the same bytes, those of its dialect: the legacy one for
+1.13, the newest one for 2; beside redis-server ours speaks the newest one. A c10d SET has no answer, so it is sent together
+with a CHECK of its key.
 """
 import os
 import resource
@@ -18,7 +19,7 @@ from paired import QUICK
 
 STORE = str(harness.BIN / "bench-store")
 DAEMON = str(harness.BIN / "ddp-rendezvous")
-PYTORCH = ["/usr/bin/python3", str(harness.PEERS / "tcpstore_server.py")]
+PYTORCH = [harness.PYTHON, str(harness.ROOT / "bench" / "store_python.py")]
 OPS = ["get", "set", "add"]
 GOALS = {1: 1.0, 8: 1.3, 64: 2.0}  # Against PyTorch's server, by the number of clients.
 REDIS_OPS = {"get": "GET", "set": "SET", "add": "INCR"}
@@ -61,6 +62,14 @@ class Server:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssAnon"))
 
 
+def pytorch_server():
+    return f"PyTorch {harness.pytorch_version()}'s server"
+
+
+def pytorch_dialect():
+    return "c10d-legacy" if harness.pytorch_version().startswith("1.") else "c10d-newest"
+
+
 def redis():
     port = jobs.free_port()
     server = Server(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
@@ -87,9 +96,9 @@ def barrier(server, protocol, clients, by_counter):
 
 def round_trips(servers, clients):
     rounds = paired.Rounds(f"{clients} clients", {
-        "ours": load(servers["ours"], "c10d-legacy", clients),
+        "ours": load(servers["ours"], pytorch_dialect(), clients),
         "ours, newest": load(servers["ours"], "c10d-newest", clients),
-        "pytorch": load(servers["pytorch"], "c10d-legacy", clients),
+        "pytorch": load(servers["pytorch"], pytorch_dialect(), clients),
         "redis": load(servers["redis"], "redis", clients),
         "echo": load(servers["echo"], "echo", clients),
     })
@@ -97,7 +106,7 @@ def round_trips(servers, clients):
         name = f"{op}, {clients} clients"
         for statistic, what in (("seconds_each", "time for each"), ("median_s", "median latency")):
             rate = statistic == "seconds_each"
-            yield rounds.figure(f"{name}, {what}", ("ours", op), ("pytorch", op), "PyTorch 1.13.1's server",
+            yield rounds.figure(f"{name}, {what}", ("ours", op), ("pytorch", op), pytorch_server(),
                                 GOALS[clients] if rate else None, statistic)
             yield rounds.figure(f"{name}, {what}", ("ours, newest", op), ("redis", op), f"redis-server, {REDIS_OPS[op]}",
                                 1.0 if rate else None, statistic)
@@ -107,13 +116,13 @@ def round_trips(servers, clients):
 def beside_idle(servers):
     for idle in IDLE:
         rounds = paired.Rounds(f"{idle} idle connections", {
-            "ours": load(servers["ours"], "c10d-legacy", 1, ["add"], idle),
-            "ours, alone": load(servers["ours"], "c10d-legacy", 1, ["add"]),
-            "pytorch": load(servers["pytorch"], "c10d-legacy", 1, ["add"], idle),
+            "ours": load(servers["ours"], pytorch_dialect(), 1, ["add"], idle),
+            "ours, alone": load(servers["ours"], pytorch_dialect(), 1, ["add"]),
+            "pytorch": load(servers["pytorch"], pytorch_dialect(), 1, ["add"], idle),
             "redis": load(servers["redis"], "redis", 1, ["add"], idle),
         }, rounds=3 if QUICK else 6)
         name, mine = f"add beside {idle} idle connections, median latency", ("ours", "add")
-        yield rounds.figure(name, mine, ("pytorch", "add"), "PyTorch 1.13.1's server", IDLE_GOALS.get(idle))
+        yield rounds.figure(name, mine, ("pytorch", "add"), pytorch_server(), IDLE_GOALS.get(idle))
         yield rounds.figure(name, mine, ("redis", "add"), "redis-server, INCR", 1.0)
         yield rounds.figure(name, mine, ("ours, alone", "add"), "ours, without them", round(1 / 1.2, 3))
 
@@ -121,14 +130,14 @@ def beside_idle(servers):
 def barriers(servers):
     for clients in BARRIER:
         rounds = paired.Rounds(f"barrier of {clients}", {
-            "ours": barrier(servers["ours"], "c10d-legacy", clients, True),
+            "ours": barrier(servers["ours"], pytorch_dialect(), clients, True),
             "ours, BARRIER": barrier(servers["ours"], "c10d-newest", clients, False),
-            "pytorch": barrier(servers["pytorch"], "c10d-legacy", clients, True),
+            "pytorch": barrier(servers["pytorch"], pytorch_dialect(), clients, True),
         }, rounds=3 if QUICK or clients > LARGE_BARRIER else 5)
         yield rounds.figure(f"barrier of {clients} connections by ADD and WAIT", ("ours", "barrier"), ("pytorch", "barrier"),
-                            "PyTorch 1.13.1's server", 1.0)
+                            pytorch_server(), 1.0)
         yield rounds.figure(f"barrier of {clients} connections by BARRIER", ("ours, BARRIER", "barrier"), ("pytorch", "barrier"),
-                            "PyTorch 1.13.1's server, ADD and WAIT", 1.0)
+                            f"{pytorch_server()}, ADD and WAIT", 1.0)
 
 
 def memory():

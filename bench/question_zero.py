@@ -8,7 +8,6 @@ import os
 import statistics
 
 import harness
-import jobs
 import modes
 import paired
 
@@ -33,10 +32,7 @@ def ours(model, steps):
 
 def python(model, steps):
     def run():
-        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo",
-                 "OMP_NUM_THREADS": "1"}
-        lines = paired.run_all([(["/usr/bin/python3", PEER, model, str(steps), str(PEER_TURNS)], {**where, "RANK": str(rank)})
-                                for rank in range(2)])
+        lines = paired.python_pair(PEER, model, steps, PEER_TURNS)
         return statistics.median(next(line for line in lines if "mode" in line)["steps_per_second"])
     return run
 
@@ -72,7 +68,7 @@ def memory(workers):
 
 
 def figures():
-    harness.require(harness.DDP_RUN, ZERO, paired.ROOF, "/usr/bin/python3")
+    harness.require(harness.DDP_RUN, ZERO, paired.ROOF, harness.PYTHON)
     for model in STEPS:
         if model in PARTS:
             yield from contest(model)

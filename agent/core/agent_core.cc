@@ -133,9 +133,15 @@ void AgentCore::settle() {
       operations_.clear();
     }
     succeeded_ = false;
-    send(wire::Stopped{*stop_owed_, std::exchange(late_failures_, {}),
-                       static_cast<int>(parked_.size()), step_, !hello_.empty(),
-                       std::exchange(operations_, {})});
+    wire::Stopped stopped{*stop_owed_,
+                          {},
+                          static_cast<int>(parked_.size()),
+                          step_,
+                          !hello_.empty(),
+                          std::exchange(operations_, {})};
+    for (const Seen& seen : std::exchange(late_failures_, {}))
+      stopped.failures.push_back(aged(seen));
+    send(std::move(stopped));
     stop_owed_.reset();
   } else if (next_round_) {
     const wire::RoundStart next = *std::exchange(next_round_, std::nullopt);
@@ -216,7 +222,7 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
   if (ending_) {
     // Under SLURM all nodes get it, and one of them may have ended the job for it already.
     const bool impatient = signals_ > 1 || !spec_.signals_from_launcher;
-    if (impatient && !live_.empty()) emit(KillWorkers{});
+    if (impatient && !live_.empty()) kill_workers();
     return take();
   }
   leaving_ = true;
@@ -260,6 +266,9 @@ std::optional<TimePoint> AgentCore::next_deadline() const {
   if (phase_ == Phase::kStopping) consider(kill_at_);
   if (phase_ == Phase::kStopping && keeping_ != parked_) consider(park_at_);
   if (const auto stalled = stall_deadline()) consider(*stalled);
+  if (phase_ == Phase::kRunning) {
+    for (const auto& [local_rank, when] : kill_ends_) consider(when);
+  }
   if (link_ == Link::kJoined) consider(next_heartbeat_);
   if (is_connecting()) consider(connect_deadline());
   if (waits_for_others()) consider(barrier_ends_);
@@ -271,6 +280,7 @@ std::vector<Action> AgentCore::on_tick(TimePoint now) {
   if (exited_) return take();
   hasten_end();
   look_for_stalled();
+  look_for_unkilled();
   if (link_ == Link::kJoined && now >= next_heartbeat_) {
     send(heartbeat());
     next_heartbeat_ = now + heartbeat_;

@@ -51,6 +51,8 @@ struct KillWorkers {
 // behind, let go of their log files and of the round's memory. on_round_cleared answers.
 struct ClearRound {
   std::set<int> keep = {};
+  // SIGKILL has had its time: what still lives is let go of at once.
+  bool give_up = false;
 };
 // Order `commit_request` to those workers of the round that are in `from`; each answers with
 // on_worker_committed, or ends.
@@ -91,11 +93,13 @@ struct WorkerExit {
   int pid = 0;
   int exit_code = 0;
   int signal = 0;
-  std::int64_t time_ms = 0;  // Wall clock, for people.
-  bool secondary = false;    // From the control channel's `error`.
-  std::string message;       // Likewise.
-  std::string cause;         // What the shell found out: see wire::Failure.
-  std::string callstack;     // Likewise.
+  std::int64_t time_ms = 0;  // Wall clock: when it failed, by its error file if it has left one.
+  Duration age{0};           // How long ago that was.
+  bool has_error_file = false;
+  bool secondary = false;  // From the control channel's `error`.
+  std::string message;     // Likewise.
+  std::string cause;       // What the shell found out: see wire::Failure.
+  std::string callstack;   // Likewise.
   std::string log_path;
   std::vector<std::string> stderr_tail;
 };
@@ -110,10 +114,10 @@ struct WorkerExit {
 //
 // What the core relies on: on_worker_exit or on_spawn_failed comes exactly once for every worker of
 // a SpawnWorkers that was not there before, whenever it ends, also while it is parked and no round
-// runs; on_round_cleared comes once for every ClearRound, on_hung_workers once for every FindHung,
-// on_connected, on_connect_failed or on_connect_refused once for every Connect, on_disconnected
-// once for every lost connection (none after Disconnect). on_message only brings messages of the
-// connection that is open.
+// runs, but not for one that a ClearRound has given up; on_round_cleared comes once for every
+// ClearRound, on_hung_workers once for every FindHung, on_connected, on_connect_failed or
+// on_connect_refused once for every Connect, on_disconnected once for every lost connection (none
+// after Disconnect). on_message only brings messages of the connection that is open.
 class AgentCore {
  public:
   // `restarts` and `last_round` come from a predecessor that was lost, else 0 and kNoRound.
@@ -130,6 +134,8 @@ class AgentCore {
   std::vector<Action> on_spawn_failed(TimePoint now, int local_rank, int status,
                                       const std::string& why);
   std::vector<Action> on_worker_exit(TimePoint now, const WorkerExit& exit);
+  // It has been in state D for longer than it may, and still is; `exit` as if SIGKILL had ended it.
+  std::vector<Action> on_worker_stuck(TimePoint now, const WorkerExit& exit);
   std::vector<Action> on_worker_progress(TimePoint now, int local_rank, std::int64_t step);
   // Measurements for people; they go with the next heartbeat.
   void on_worker_metrics(int local_rank, double loss, double samples_per_second);
@@ -174,6 +180,12 @@ class AgentCore {
     kClearing,  // All have ended or parked; ClearRound is out.
   };
 
+  // A failure, and when it happened.
+  struct Seen {
+    wire::Failure failure;
+    TimePoint when;
+  };
+
   void handle(const wire::Welcome& message);
   void handle(const wire::Waiting& message);
   void handle(const wire::RoundStart& message);
@@ -200,8 +212,10 @@ class AgentCore {
   void check_committed();
   std::optional<TimePoint> stall_deadline() const;
   void look_for_stalled();
-  void report(wire::Failure failure);
-  void send_failure(const wire::Failure& failure);
+  void look_for_unkilled();
+  void report(wire::Failure failure, Duration age = Duration{0});
+  void send_failure(const Seen& seen);
+  wire::Failure aged(const Seen& seen) const;
   // Whether the round that this node had last goes on for it: it runs, or has succeeded here and
   // nobody has ended it.
   bool holds_round() const;
@@ -210,8 +224,12 @@ class AgentCore {
   bool waits_for_others() const;
   void leave_the_others();
   wire::Failure failure_of(int local_rank) const;
-  bool is_consequence_of_stop(const WorkerExit& exit) const;
-  void clear_round();
+  wire::Failure failure_of(const WorkerExit& exit) const;
+  bool ended_by_stop(const WorkerExit& exit) const;
+  bool failed_before_stop(const WorkerExit& exit) const;
+  void clear_round(bool give_up = false);
+  void kill_workers();
+  Duration kill_patience() const;
   void settle();
   void end(int exit_code, std::string summary, std::string report);
   void leave_and_exit();
@@ -254,14 +272,17 @@ class AgentCore {
   std::set<int> hello_;    // Of this round: those that have said hello,
   std::set<int> reconfigurable_;          // and that can take part in the next round.
   std::set<int> hung_;                    // Ended by us because they made no progress.
+  std::map<int, TimePoint> kill_ends_;    // Of hung_: when SIGKILL should have ended them.
+  std::set<int> stuck_;                   // The kernel holds them: in state D for too long.
   std::map<int, TimePoint> progress_at_;  // Of those that have reported progress in this round.
   bool examining_ = false;                // FindHung is out.
   std::set<int> committing_;              // Those whose commit is awaited,
   bool commit_asked_ = false;             // for a NodeCommitted that is owed,
   std::int64_t committed_ = -1;           // with the least step of those that answered.
-  std::vector<wire::Failure> failures_;   // Sent, or to be sent when the link is back.
-  // Failures since Stop or the signal, for Stopped; those before were sent one by one.
-  std::vector<wire::Failure> late_failures_;
+  std::vector<Seen> failures_;            // Sent, or to be sent when the link is back.
+  // Those whose workers ended since Stop or the signal, for Stopped; the others were sent one by
+  // one.
+  std::vector<Seen> late_failures_;
   std::vector<std::string> operations_;  // For Stopped.
   bool failed_ = false;  // A worker of the round failed, so the round cannot succeed.
   std::int64_t step_ = -1;
@@ -269,8 +290,10 @@ class AgentCore {
       -1;            // The least local rank that has reported metrics in this round; and these
   double loss_ = 0;  // are its latest. -1: none.
   double samples_per_second_ = 0;
-  int stop_signal_ = 0;  // What the workers were told to end with.
+  int stop_signal_ = 0;   // What the workers were told to end with,
+  TimePoint stopped_at_;  // and when.
   TimePoint kill_at_;
+  std::optional<TimePoint> give_up_at_;  // Once SIGKILL is sent: when it is waited for no longer.
   TimePoint park_at_;  // When those of keeping_ that have not parked are told to end.
 
   // What follows once the round is cleared, in the order of settle().

@@ -32,6 +32,7 @@ std::string AgentCore::endpoint() const {
 
 std::vector<Action> AgentCore::start(TimePoint now) {
   now_ = now;
+  if (exited_) return take();
   settle();
   return take();
 }
@@ -97,6 +98,7 @@ wire::Join AgentCore::join_message() const {
                   .node_rank_is_wish = spec_.node_rank_is_wish,
                   .program = spec_.program,
                   .nproc = spec_.nproc,
+                  .role = spec_.role,
                   .min_nodes = spec_.min_nodes,
                   .max_nodes = spec_.max_nodes,
                   .max_restarts = spec_.max_restarts,
@@ -128,7 +130,7 @@ void AgentCore::send_what_waited() {
   if (!holds_round()) return;
   if (phase_ == Phase::kRunning) {
     if (step_ >= 0) send(heartbeat());
-    for (const wire::Failure& failure : failures_) send_failure(failure);
+    for (const Seen& seen : failures_) send_failure(seen);
   } else if (phase_ == Phase::kIdle) {
     tell_success();
   }

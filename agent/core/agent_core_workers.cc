@@ -1,6 +1,7 @@
 // The workers of a round: how they begin, what they say, how they end or wait for the next round.
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,6 +15,16 @@ namespace {
 
 // SIGKILL is repeated: a process may have forked between two looks at the process table.
 constexpr Duration kKillRepeat{1'000};
+// By how much an error file may seem older or younger than it is: a tick of the clock that files
+// are stamped with.
+constexpr Duration kFileClockTick{10};
+// How many failures a `stopped` tells in full: a frame has a limit, and so has what people read.
+constexpr std::size_t kFullFailures = 32;
+// How long it may take the kernel to end a process, with all its memory, where somebody waits for
+// it.
+constexpr Duration kKillLimit{5'000};
+// The same with the stacks that are written before.
+constexpr Duration kHungLimit{30'000};
 
 }  // namespace
 
@@ -22,9 +33,10 @@ void AgentCore::begin_round(const wire::RoundStart& message) {
   phase_ = Phase::kRunning;
   live_.clear();
   for (int local_rank = 0; local_rank < spec_.nproc; ++local_rank) live_.insert(local_rank);
-  for (std::set<int>* each : {&parked_, &keeping_, &hello_, &reconfigurable_, &hung_})
+  for (std::set<int>* each : {&parked_, &keeping_, &hello_, &reconfigurable_, &hung_, &stuck_})
     each->clear();
   progress_at_.clear();
+  kill_ends_.clear();
   examining_ = false;
   commit_asked_ = false;
   failures_.clear();
@@ -51,12 +63,16 @@ void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int
   if (phase_ == Phase::kIdle) return settle();
   if (phase_ == Phase::kStopping && keep.empty()) return end_kept(signal, reason, {});
   if (phase_ != Phase::kRunning) return;
-  std::erase_if(keep, [this](int local_rank) { return !live_.contains(local_rank); });
+  std::erase_if(keep, [this](int local_rank) {
+    return !live_.contains(local_rank) || stuck_.contains(local_rank);
+  });
   std::erase_if(parked_, [&](int local_rank) { return !keep.contains(local_rank); });
   phase_ = Phase::kStopping;
   stop_signal_ = signal;
+  stopped_at_ = now_;
   keeping_ = std::move(keep);
   kill_at_ = now_ + Duration{spec_.stop_timeout_ms};
+  give_up_at_.reset();
   park_at_ = now_ + Duration{wire::park_limit_ms(spec_.stop_timeout_ms)};
   if (live_ != parked_) emit(SignalWorkers{signal, reason, keeping_});
   check_all_gone();
@@ -72,31 +88,54 @@ void AgentCore::end_kept(int signal, const std::string& reason, const std::set<i
   std::erase_if(parked_, [&](int local_rank) { return !spared.contains(local_rank); });
   if (others == live_) return;
   kill_at_ = std::max(kill_at_, now_ + Duration{spec_.stop_timeout_ms});
+  give_up_at_.reset();
   emit(SignalWorkers{signal, reason, std::move(others)});
 }
 
 void AgentCore::hasten_end() {
   if (phase_ != Phase::kStopping) return;
   if (keeping_ != parked_ && now_ >= park_at_) end_kept(SIGTERM, "", std::set<int>(parked_));
-  if (now_ < kill_at_) return;
-  if (live_ != keeping_) emit(KillWorkers{keeping_});
+  if (now_ >= kill_at_) kill_workers();
+}
+
+void AgentCore::kill_workers() {
   kill_at_ = now_ + kKillRepeat;
+  if (live_ == keeping_) return;
+  emit(KillWorkers{keeping_});
+  const TimePoint limit = now_ + kill_patience();
+  give_up_at_ = give_up_at_ ? std::min(*give_up_at_, limit) : limit;
+  if (now_ >= *give_up_at_ && keeping_ == parked_) clear_round(/*give_up=*/true);
+}
+
+// As long as torchrun waits after SIGKILL, but nobody who has asked for the end waits so long. The
+// coordinator does: see wire::park_limit_ms().
+Duration AgentCore::kill_patience() const {
+  if (signals_ > 0) return kKillLimit;
+  return std::max(kKillLimit, Duration{spec_.stop_timeout_ms});
 }
 
 // After a worker has ended or parked.
 void AgentCore::check_all_gone() {
   if (phase_ == Phase::kStopping && live_ == parked_) return clear_round();
+  const auto is_done = [this](int local_rank) {
+    return parked_.contains(local_rank) || stuck_.contains(local_rank);
+  };
+  if (phase_ == Phase::kStopping && std::all_of(live_.begin(), live_.end(), is_done)) {
+    // Those that are stuck have had the time that they may take.
+    emit(KillWorkers{parked_});
+    return clear_round();
+  }
   if (phase_ != Phase::kRunning || !live_.empty()) return;
   if (failed_) return;  // The failures are reported, and Stop comes.
   success_owed_ = true;
   clear_round();
 }
 
-void AgentCore::clear_round() {
+void AgentCore::clear_round(bool give_up) {
   phase_ = Phase::kClearing;
   live_.clear();
   keeping_.clear();
-  emit(ClearRound{parked_});
+  emit(ClearRound{parked_, give_up});
 }
 
 std::vector<Action> AgentCore::on_round_cleared(TimePoint now,
@@ -122,18 +161,53 @@ wire::Failure AgentCore::failure_of(int local_rank) const {
   return failure;
 }
 
-void AgentCore::report(wire::Failure failure) {
+wire::Failure AgentCore::failure_of(const WorkerExit& exit) const {
+  wire::Failure failure = failure_of(exit.local_rank);
+  failure.pid = exit.pid;
+  failure.exit_code = exit.exit_code;
+  failure.signal = exit.signal;
+  failure.time_ms = exit.time_ms;
+  failure.own_time = exit.has_error_file;
+  failure.secondary =
+      !hung_.contains(exit.local_rank) &&
+      (exit.secondary || (exit.signal == 0 && exit.exit_code == kExitCollectiveFailed));
+  failure.message = exit.message;
+  failure.cause = exit.cause;
+  failure.callstack = exit.callstack;
+  failure.log_path = exit.log_path;
+  failure.stderr_tail = exit.stderr_tail;
+  if (!ended_by_stop(exit)) return failure;
+  // What our signal made of it says nothing of the failure: an exception ends a program so.
+  failure.was_ending = true;
+  failure.exit_code = EXIT_FAILURE;
+  failure.signal = 0;
+  failure.cause.clear();
+  return failure;
+}
+
+void AgentCore::report(wire::Failure failure, Duration age) {
+  Seen seen{std::move(failure), now_ - age};
   if (phase_ == Phase::kStopping) {
-    late_failures_.push_back(std::move(failure));
+    if (late_failures_.size() >= kFullFailures) {
+      seen.failure.callstack.clear();
+      seen.failure.stderr_tail.clear();
+    }
+    late_failures_.push_back(std::move(seen));
     return;
   }
   failed_ = true;
-  if (link_ == Link::kJoined) send_failure(failure);
-  failures_.push_back(std::move(failure));
+  if (link_ == Link::kJoined) send_failure(seen);
+  failures_.push_back(std::move(seen));
 }
 
-void AgentCore::send_failure(const wire::Failure& failure) {
-  send(wire::WorkerFailed{round_.round, failure, step_, !hello_.empty()});
+wire::Failure AgentCore::aged(const Seen& seen) const {
+  wire::Failure failure = seen.failure;
+  failure.age_ms = std::chrono::duration_cast<Duration>(now_ - seen.when).count();
+  return failure;
+}
+
+void AgentCore::send_failure(const Seen& seen) {
+  send(wire::WorkerFailed{round_.round, aged(seen), step_, !hello_.empty()});
 }
 
 std::vector<Action> AgentCore::on_spawn_failed(TimePoint now, int local_rank, int status,
@@ -150,13 +224,20 @@ std::vector<Action> AgentCore::on_spawn_failed(TimePoint now, int local_rank, in
   return take();
 }
 
-bool AgentCore::is_consequence_of_stop(const WorkerExit& exit) const {
+// Its status is what the stop has made of it.
+bool AgentCore::ended_by_stop(const WorkerExit& exit) const {
   if (phase_ != Phase::kStopping || hung_.contains(exit.local_rank)) return false;
   const int status = exit.signal != 0 ? kExitSignalBase + exit.signal : exit.exit_code;
   // Nobody has sent it a signal.
   if (keeping_.contains(exit.local_rank)) return status == kExitCollectiveFailed;
   return status == kExitSignalBase + SIGTERM || status == kExitSignalBase + SIGKILL ||
          status == kExitSignalBase + stop_signal_ || status == kExitCollectiveFailed;
+}
+
+// Its error file is older than the stop: it was on its way out, and may be why the others failed.
+bool AgentCore::failed_before_stop(const WorkerExit& exit) const {
+  return exit.has_error_file && !exit.secondary && exit.exit_code != kExitCollectiveFailed &&
+         now_ - exit.age <= stopped_at_ + kFileClockTick;
 }
 
 std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& exit) {
@@ -167,27 +248,30 @@ std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& e
     return take();
   }
   const bool success = exit.exit_code == 0 && exit.signal == 0;
-  if (!success && !is_consequence_of_stop(exit)) {
-    wire::Failure failure = failure_of(exit.local_rank);
-    failure.pid = exit.pid;
-    failure.exit_code = exit.exit_code;
-    failure.signal = exit.signal;
-    failure.time_ms = exit.time_ms;
-    failure.secondary =
-        !hung_.contains(exit.local_rank) &&
-        (exit.secondary || (exit.signal == 0 && exit.exit_code == kExitCollectiveFailed));
-    failure.message = exit.message;
-    failure.cause = exit.cause;
-    failure.callstack = exit.callstack;
-    failure.log_path = exit.log_path;
-    failure.stderr_tail = exit.stderr_tail;
-    report(std::move(failure));
+  if (!success && (!ended_by_stop(exit) || failed_before_stop(exit))) {
+    report(failure_of(exit), exit.age);
   }
   for (std::set<int>* each : {&live_, &parked_, &keeping_, &reconfigurable_, &committing_}) {
     each->erase(exit.local_rank);
   }
   progress_at_.erase(exit.local_rank);
+  kill_ends_.erase(exit.local_rank);
   check_committed();
+  check_all_gone();
+  return take();
+}
+
+// What it holds (a device, a network card) a worker started anew on this host would want, too.
+std::vector<Action> AgentCore::on_worker_stuck(TimePoint now, const WorkerExit& exit) {
+  now_ = now;
+  if (exited_ || !live_.contains(exit.local_rank) || !stuck_.insert(exit.local_rank).second)
+    return take();
+  progress_at_.erase(exit.local_rank);
+  if (phase_ == Phase::kRunning) {
+    wire::Failure failure = failure_of(exit);
+    failure.kind = "stuck";
+    report(std::move(failure), exit.age);
+  }
   check_all_gone();
   return take();
 }
@@ -310,6 +394,22 @@ void AgentCore::look_for_stalled() {
   emit(std::move(question));
 }
 
+// Its exit would have been the failure that ends the round.
+void AgentCore::look_for_unkilled() {
+  if (phase_ != Phase::kRunning) return;
+  const std::map<int, TimePoint> waiting = kill_ends_;
+  for (const auto& [local_rank, when] : waiting) {
+    if (now_ < when) continue;
+    kill_ends_.erase(local_rank);
+    if (!stuck_.insert(local_rank).second) continue;
+    wire::Failure failure = failure_of(local_rank);
+    failure.kind = "stuck";
+    failure.signal = SIGKILL;
+    failure.cause = "no progress, and SIGKILL does not end it: the kernel holds it (state D)";
+    report(std::move(failure));
+  }
+}
+
 std::vector<Action> AgentCore::on_hung_workers(TimePoint now, const std::set<int>& hung) {
   now_ = now;
   examining_ = false;
@@ -324,6 +424,7 @@ std::vector<Action> AgentCore::on_hung_workers(TimePoint now, const std::set<int
     if (found == progress_at_.end() || now_ - found->second < limit) continue;
     progress_at_.erase(found);
     hung_.insert(local_rank);
+    kill_ends_[local_rank] = now_ + kHungLimit;
     emit(DumpStacks{local_rank});
     emit(KillWorker{local_rank, fmt::format("no progress for {:.3g} s; its stacks are in its log",
                                             static_cast<double>(limit.count()) / 1'000)});

@@ -51,14 +51,22 @@ std::string signal_text(const Ending& ending) {
   return fmt::format("{} came from outside ddp-run", signal_name(ending.signal));
 }
 
+// What the user can do about an exception; empty if nothing is known.
+std::string remedy(const std::string& message) {
+  // PyTorch has "is build without" and "was built without" in different releases.
+  if (message.find("without libuv support") == std::string::npos) return "";
+  return "this PyTorch is built without libuv, so it cannot connect to the store of a launcher; "
+         "before ddp-run, on all nodes: export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 USE_LIBUV=0";
+}
+
 }  // namespace
 
 std::string describe_ending(const Ending& ending) {
   if (ending.signal != 0) return signal_text(ending) + (ending.core_dumped ? "; core dumped" : "");
   if (ending.exit_code == 0) return "";
-  std::string text;
+  std::string text = remedy(ending.message);
   const int inner = ending.exit_code - kExitSignalBase;
-  if (inner > 0 && inner <= kLastSignal) {
+  if (text.empty() && inner > 0 && inner <= kLastSignal) {
     text = fmt::format("a shell's way to say that a program ended by signal {} ({})", inner,
                        signal_name(inner));
   }

@@ -15,6 +15,7 @@ struct Ending {
   bool memory_is_watched = false;
   int memory_kills = 0;
   std::string memory_limit{};
+  std::string message{};  // The exception that it ended of, if it has left one.
 };
 
 // A sentence for the report, such as "killed by the kernel: out of memory (memory.max of

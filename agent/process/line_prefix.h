@@ -7,20 +7,19 @@
 
 namespace ddp::agent {
 
-// What stands before each line of a worker on the console. Made from a template in which ${name}
-// (or $name) stands for a value and $$ for a dollar, as in Python's string.Template; names that are
-// not known stay as they are. Pure.
+// What stands before each line of a worker on the console. Made from a template
+// (common/base/template_text.h); names that are not known stay as they are. Pure.
 class LinePrefix {
  public:
   using WallTime = std::chrono::system_clock::time_point;
 
-  static constexpr std::string_view kDefault = "[${host}:${rank}] ";
+  static constexpr std::string_view kDefault = "[${hostname}:${rank}] ";
 
   struct Values {
     std::string role_name;
     std::string rank;  // Of several ranks: "0-3,7".
     std::string local_rank;
-    std::string host;
+    std::string host;  // ${hostname}
     std::string node_rank;
   };
 

@@ -15,6 +15,9 @@ namespace ddp::agent {
 namespace {
 
 constexpr std::size_t kMaxErrorFileBytes = 1u << 20;
+// Of what goes to the coordinator, for many workers in one message.
+constexpr std::size_t kMaxMessageBytes = 16u << 10;
+constexpr std::size_t kMaxCallstackBytes = 32u << 10;
 
 Result<UniqueFd> open_for_append(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
@@ -136,7 +139,10 @@ wire::ErrorFile read_error_file(const std::string& path) {
   std::string text(kMaxErrorFileBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));
-  return wire::decode_error_file(text);
+  wire::ErrorFile error = wire::decode_error_file(text);
+  error.message.resize(std::min(error.message.size(), kMaxMessageBytes));
+  error.callstack.resize(std::min(error.callstack.size(), kMaxCallstackBytes));
+  return error;
 }
 
 }  // namespace ddp::agent

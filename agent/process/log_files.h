@@ -62,6 +62,7 @@ Result<void> append_flight_log(const std::string& log_dir, const std::string& jo
                                const std::string& lines);
 
 // The exception that a worker has left; an empty message if there is none or it cannot be read.
+// Texts without end are cut.
 wire::ErrorFile read_error_file(const std::string& path);
 
 }  // namespace ddp::agent

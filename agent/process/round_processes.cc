@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "agent/core/flight_report.h"
 #include "agent/process/log_files.h"
@@ -66,7 +67,9 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
                }},
       writers_(io, {.program = writer, .environment = environment_},
                {.on_count = [this](int count) { events_.on_snapshots(count); },
-                .print = [this](const std::string& text) { print(text); }}) {
+                .print = [this](const std::string& text) { print(text); }}),
+      states_(Duration(spec_.uninterruptible_ms)),
+      states_timer_(io) {
   context_.snapshots = writers_.limit();
   auto cpus = bind_workers(spec_);
   if (cpus) {
@@ -75,6 +78,7 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
     cannot_start_ = cpus.error().message;
   }
   start_timers(io);
+  watch_states();
 }
 
 void RoundProcesses::start_timers(asio::io_context& io) {
@@ -168,6 +172,21 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
     }
   }
   return failures;
+}
+
+void RoundProcesses::watch_states() {
+  if (spec_.uninterruptible_ms <= 0) return;
+  std::vector<pid_t> pids;
+  for (const auto& worker : workers_) {
+    if (worker->running()) pids.push_back(worker->pid());
+  }
+  for (const pid_t pid : states_.look(Clock::now(), pids)) {
+    events_.on_stuck(find(pid)->exit_by_kill(
+        fmt::format("in uninterruptible sleep, state D, for {:.3g} s "
+                    "(TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT)",
+                    static_cast<double>(spec_.uninterruptible_ms) / 1'000)));
+  }
+  states_timer_.after(states_.period(), [this] { watch_states(); });
 }
 
 void RoundProcesses::fill_standbys() {
@@ -323,6 +342,7 @@ void RoundProcesses::expire(pid_t pid, int signal, const std::string& cause) {
 }
 
 void RoundProcesses::print(const std::string& text) {
+  if (!context_.spec.notices) return;
   output_.console(config::kStderr).print(fmt::format("ddp-run: {}", text));
 }
 
@@ -343,6 +363,7 @@ void RoundProcesses::reap() {
     if (const auto worker = find(info.si_pid)) {
       worker->reap();
     } else if (!writers_.reap(info.si_pid)) {
+      given_up_.erase(info.si_pid);
       ::waitid(P_PID, static_cast<id_t>(info.si_pid), nullptr, WEXITED | WNOHANG);
     }
   }
@@ -362,11 +383,17 @@ bool RoundProcesses::kill_all_but(const std::vector<pid_t>& kept, Duration limit
   return complete;
 }
 
-bool RoundProcesses::clear(const std::set<int>& keep, Duration limit) {
+std::vector<pid_t> RoundProcesses::kept_pids(const std::set<int>& keep) const {
   std::vector<pid_t> kept = writers_.pids();
+  kept.insert(kept.end(), given_up_.begin(), given_up_.end());
   for (const auto& worker : workers_) {
     if (worker->is_waiting() && keep.contains(worker->local_rank())) kept.push_back(worker->pid());
   }
+  return kept;
+}
+
+bool RoundProcesses::clear(const std::set<int>& keep, Duration limit) {
+  std::vector<pid_t> kept = kept_pids(keep);
   for (const auto& standby : standbys_) kept.push_back(standby->pid());
   if (!kill_all_but(kept, limit)) return false;
   abandon(keep);
@@ -374,7 +401,7 @@ bool RoundProcesses::clear(const std::set<int>& keep, Duration limit) {
 }
 
 bool RoundProcesses::clear_all(Duration limit) {
-  if (!kill_all_but(writers_.pids(), limit)) return false;
+  if (!kill_all_but(kept_pids({}), limit)) return false;
   for (const auto& standby : std::exchange(standbys_, {})) standby->close();
   abandon();
   return true;
@@ -401,6 +428,25 @@ void RoundProcesses::keep_flights() {
   for (const wire::Flight& flight : flights) lines += wire::flight_json_lines(flight);
   const auto kept = append_flight_log(spec_.log_dir, spec_.job_id, round_, lines);
   if (!kept) print(kept.error().message);
+}
+
+void RoundProcesses::give_up(const std::optional<std::set<int>>& keep) {
+  const std::set<int> waiting = keep.value_or(std::set<int>{});
+  std::vector<pid_t> kept = kept_pids(waiting);
+  for (const auto& standby : standbys_) {
+    if (keep) kept.push_back(standby->pid());
+  }
+  std::set<pid_t> left;
+  for (const pid_t pid : living_children(kept)) left.insert(pid);
+  given_up_.insert(left.begin(), left.end());
+  // Those in tasks of srun are no children of this process.
+  for (const auto& worker : workers_) {
+    if (worker->running() && !worker->is_waiting()) left.insert(worker->pid());
+  }
+  print(fmt::format("on {}, SIGKILL did not end {}: the kernel holds it (state D); it is given up",
+                    spec_.host,
+                    left.empty() ? "a process" : fmt::format("pid {}", fmt::join(left, ", "))));
+  abandon(waiting);
 }
 
 void RoundProcesses::abandon(const std::set<int>& keep) {

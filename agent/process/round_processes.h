@@ -17,10 +17,12 @@
 #include "agent/process/node_output.h"
 #include "agent/process/round_memory.h"
 #include "agent/process/snapshot_writers.h"
+#include "agent/process/state_watch.h"
 #include "agent/process/status_line.h"
 #include "agent/process/worker.h"
 #include "common/base/clock.h"
 #include "common/config/job_spec.h"
+#include "common/net/timer.h"
 #include "common/wire/rendezvous_messages.h"
 
 namespace ddp::agent {
@@ -42,6 +44,9 @@ class RoundProcesses {
     // one that start() finds dead and replaces. Not from inside a call to this object other than
     // reap().
     std::function<void(const WorkerExit&)> on_exit;
+    // It has been in state D for JobSpec.uninterruptible_ms, and still is; told as if SIGKILL had
+    // ended it.
+    std::function<void(const WorkerExit&)> on_stuck = [](const WorkerExit&) {};
     // Before on_progress for the same message.
     std::function<void(int local_rank, double loss, double samples_per_second)> on_metrics =
         [](int, double, double) {};
@@ -71,6 +76,9 @@ class RoundProcesses {
   // Workers with local ranks from 1 on are started in these tasks, as long as they are there.
   // `tasks` outlives this object.
   void use_tasks(const TaskHosts& tasks) { context_.tasks = &tasks; }
+
+  // The workers' PyTorch is built without libuv, and is told so.
+  void use_torch_without_libuv() { context_.torch_lacks_libuv = true; }
 
   // Makes the round's memory and gives it to the workers that wait, each under its local rank; for
   // the other local ranks takes a standby that waits, or starts a process. Those that could not be
@@ -104,8 +112,9 @@ class RoundProcesses {
   bool clear_all(Duration limit);
   // Kills what writes snapshots; clear_all() finds it then.
   void give_writers_up() { writers_.give_up(); }
-  // Lets go of what clear() or clear_all() could not kill, so that another round can start.
-  void abandon(const std::set<int>& keep = {});
+  // Lets go of what clear(*keep) could not kill, so that another round can start, or clear_all()
+  // where `keep` is nothing; says which processes that are.
+  void give_up(const std::optional<std::set<int>>& keep);
   // Shows what output of workers is held back, and takes the status line away.
   void finish_output();
   // Sentences about what the workers of the round that was cleared last were waiting for; none if
@@ -124,6 +133,9 @@ class RoundProcesses {
   void fill_standbys();
   // kill_descendants(), here and in all tasks.
   bool kill_all_but(const std::vector<pid_t>& kept, Duration limit);
+  std::vector<pid_t> kept_pids(const std::set<int>& keep) const;
+  void abandon(const std::set<int>& keep = {});
+  void watch_states();
   void keep_flights();
   void print(const std::string& text);
 
@@ -145,6 +157,9 @@ class RoundProcesses {
   std::vector<std::string> operations_;
   std::string cannot_start_;  // Why no worker can be started; empty: they can.
   std::optional<FileTimers> timers_;
+  StateWatch states_;
+  net::Timer states_timer_;
+  std::set<pid_t> given_up_;  // They live on, with SIGKILL before them.
 };
 
 }  // namespace ddp::agent

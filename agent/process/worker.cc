@@ -6,15 +6,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <utility>
 #include <variant>
 
 #include <fmt/format.h>
 
 #include "agent/process/exit_cause.h"
+#include "agent/process/failure_time.h"
 #include "agent/process/spawn.h"
+#include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
 #include "common/base/check.h"
 #include "common/base/process_end.h"
@@ -85,6 +87,7 @@ Result<std::shared_ptr<Worker>> Worker::start(WorkerContext& context, const wire
                          .usable_cores = context.usable_cores,
                          .threads = cpus != nullptr ? cpus->threads : 0,
                          .timer_file = context.timer_file,
+                         .torch_lacks_libuv = context.torch_lacks_libuv,
                          .snapshots = context.snapshots,
                          .error_file = worker->error_path_};
   const std::vector<std::string>* inherited = &context.inherited_environment;
@@ -120,6 +123,7 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   const WorkerEnvInputs inputs{.control_fd = pipes->control_worker.get(),
                                .usable_cores = context.usable_cores,
                                .timer_file = context.timer_file,
+                               .torch_lacks_libuv = context.torch_lacks_libuv,
                                .snapshots = context.snapshots,
                                .error_file = worker->error_path_};
   const auto started = worker->run(
@@ -139,7 +143,7 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
                          std::vector<int> inherited,
                          std::function<OutputCapture::Route(int stream)> route) {
   SpawnRequest request;
-  request.command = context_.spec.command;
+  request.command = command_of(context_.spec.command, local_rank_);
   request.environment = std::move(environment);
   // As under torchrun: what is piped into ddp-run, or its terminal, is there for whoever reads it.
   request.stdin_fd = STDIN_FILENO;
@@ -256,15 +260,12 @@ std::optional<wire::WorkerEnded> Worker::take_status(bool& known) {
 }
 
 WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
-  using std::chrono::system_clock;
   WorkerExit exit;
   exit.local_rank = local_rank_;
   exit.pid = pid_;
   exit.exit_code = exit_code;
   exit.signal = signal;
-  exit.time_ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(system_clock::now().time_since_epoch())
-          .count();
+  exit.time_ms = file_clock_ms();
   exit.log_path = logs_.main_path();
   exit.stderr_tail = err_->tail();
   if (exit_code == 0 && signal == 0) return exit;
@@ -273,13 +274,26 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   exit.secondary = error_.secondary;
   exit.message = error_.message.empty() ? file.message : error_.message;
   exit.callstack = file.callstack;
+  exit.has_error_file = !file.message.empty();
+  if (exit.has_error_file) {
+    const std::int64_t ended_ms = exit.time_ms;
+    exit.time_ms = failure_time({ended_ms, file.time_ms, written_ms(error_path_.c_str())});
+    exit.age = Duration(std::max<std::int64_t>(0, ended_ms - exit.time_ms));
+  }
   // What stands in its output may be long past, unless it ended by that.
   if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();
-  exit.cause = cause_of(exit_code, signal, core_dumped);
+  exit.cause = cause_of(exit_code, signal, core_dumped, exit.message);
   return exit;
 }
 
-std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
+WorkerExit Worker::exit_by_kill(const std::string& cause) {
+  drain_output();
+  kill_cause_ = cause;
+  return describe_exit(0, SIGKILL, false);
+}
+
+std::string Worker::cause_of(int exit_code, int signal, bool core_dumped,
+                             const std::string& message) {
   if (signal == kill_signal_ && !kill_cause_.empty()) return kill_cause_;
   MemoryKills& kills = context_.memory_kills;
   const Ending ending{.exit_code = exit_code,
@@ -288,7 +302,8 @@ std::string Worker::cause_of(int exit_code, int signal, bool core_dumped) {
                       .sent_by_agent = sent_signals_.contains(signal),
                       .memory_is_watched = kills.can_tell(),
                       .memory_kills = error_.secondary ? 0 : kills.unclaimed(),
-                      .memory_limit = kills.limit()};
+                      .memory_limit = kills.limit(),
+                      .message = message};
   if (signal == SIGKILL && ending.memory_kills > 0) kills.claim(1);
   return describe_ending(ending);
 }

@@ -47,6 +47,7 @@ struct WorkerContext {
   const TaskHosts* tasks = nullptr;
   std::vector<WorkerCpus> cpus = {};  // By local rank; empty: workers are not bound to any.
   std::string timer_file = {};        // TORCHELASTIC_TIMER_FILE; empty: there are no such timers.
+  bool torch_lacks_libuv = false;
 
   // Null: it is not bound. A task's CPUs are those that srun has given it.
   const WorkerCpus* cpus_of(int local_rank) const {
@@ -94,6 +95,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void drain_output();
   // Its timer has expired: sends the signal, and the exit that follows from it tells `cause`.
   void expire(int number, const std::string& cause);
+  // As if SIGKILL had ended it, while it lives.
+  WorkerExit exit_by_kill(const std::string& cause);
   // If it has ended: reads what it left, takes its status and calls on_exit.
   void reap();
   // Reads what is left and lets go of everything. The process must be gone, or its exit is not
@@ -115,7 +118,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void wait();
   void on_message(const wire::WorkerMessage& message);
   WorkerExit describe_exit(int exit_code, int signal, bool core_dumped);
-  std::string cause_of(int exit_code, int signal, bool core_dumped);
+  std::string cause_of(int exit_code, int signal, bool core_dumped, const std::string& message);
 
   WorkerContext& context_;
   int local_rank_;

@@ -26,6 +26,7 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   // What lets a node into the job is not the programs' to know.
   hidden.insert(config::kTokenVariable);
   given["DDP_CONTROL_FD"] = std::to_string(inputs.control_fd);
+  given["TORCHELASTIC_SIGNALS_TO_HANDLE"] = spec.signals_to_handle;
   if (inputs.snapshots > 0) {
     given["DDP_SNAPSHOTS"] = std::to_string(inputs.snapshots);
   } else {
@@ -36,14 +37,16 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   } else {
     given["TORCHELASTIC_ERROR_FILE"] = inputs.error_file;
   }
+  // Of a launcher above this one.
+  hidden.insert({"DDP_STORE_ADDR", "DDP_STORE_PORT"});
   if (!inputs.timer_file.empty()) given["TORCHELASTIC_TIMER_FILE"] = inputs.timer_file;
   hidden.insert("DDP_LOCAL_RANK");
   const int share = std::max(1, inputs.usable_cores / std::max(1, nproc));
   Variables defaults = {
       {"OMP_NUM_THREADS", std::to_string(inputs.threads > 0 ? inputs.threads : share)},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-      {"NCCL_ASYNC_ERROR_HANDLING", "1"},
   };
+  if (inputs.torch_lacks_libuv) defaults["USE_LIBUV"] = "0";
   if (!spec.interface.empty()) {
     defaults["GLOO_SOCKET_IFNAME"] = spec.interface;
     defaults["NCCL_SOCKET_IFNAME"] = spec.interface;
@@ -73,10 +76,47 @@ std::optional<std::string> visible_devices(const config::JobSpec& spec, int loca
   return list;
 }
 
+bool is_loopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.");
+}
+
+// Where the workers' store is. One that rank 0 makes is on the first node; if the coordinator sees
+// that at a loopback address, the two are one machine, and others find it where they find the
+// coordinator. libddp's programs always use the store of the rendezvous, which outlives rank 0.
+void name_store(const wire::RoundStart& round, Variables& given) {
+  const std::string port = std::to_string(round.master_port);
+  if (round.store_port == 0) {
+    given["TORCHELASTIC_USE_AGENT_STORE"] = "True";  // Python's spelling: PyTorch compares text.
+    given["MASTER_ADDR"] = round.master_addr;
+    given["MASTER_PORT"] = port;
+    return;
+  }
+  const std::string& first = round.members.at(0).address;
+  const bool is_with_coordinator = first.empty() || is_loopback(first);
+  given["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  given["MASTER_ADDR"] = is_with_coordinator ? round.master_addr : first;
+  given["MASTER_PORT"] = std::to_string(round.store_port);
+  given["DDP_STORE_ADDR"] = round.master_addr;
+  given["DDP_STORE_PORT"] = port;
+}
+
 }  // namespace
 
 Rank rank_of(const wire::RoundStart& round, int local_rank) {
   return round.members.at(static_cast<std::size_t>(round.group_rank)).first_rank + local_rank;
+}
+
+RolePlace role_place(const wire::RoundStart& round) {
+  const auto group_rank = static_cast<std::size_t>(round.group_rank);
+  const std::string& role = round.members.at(group_rank).role;
+  RolePlace place;
+  for (std::size_t i = 0; i < round.members.size(); ++i) {
+    const wire::Member& member = round.members[i];
+    if (member.role != role) continue;
+    if (i < group_rank) place.first_rank += member.nproc;
+    place.workers += member.nproc;
+  }
+  return place;
 }
 
 std::map<std::string, std::string> round_environment(const config::JobSpec& spec,
@@ -85,6 +125,7 @@ std::map<std::string, std::string> round_environment(const config::JobSpec& spec
   const wire::Member& self = round.members.at(static_cast<std::size_t>(round.group_rank));
   const std::string rank = std::to_string(rank_of(round, local_rank));
   const std::string world_size = std::to_string(round.world_size);
+  const RolePlace place = role_place(round);
   Variables given = {
       {"RANK", rank},
       {"LOCAL_RANK", std::to_string(spec.virtual_local_rank ? 0 : local_rank)},
@@ -92,20 +133,17 @@ std::map<std::string, std::string> round_environment(const config::JobSpec& spec
       {"LOCAL_WORLD_SIZE", std::to_string(self.nproc)},
       {"GROUP_RANK", std::to_string(round.group_rank)},
       {"GROUP_WORLD_SIZE", std::to_string(round.members.size())},
-      // All workers of a job have one role, so ranks among the workers of the role are the ranks.
       {"ROLE_NAME", spec.role},
-      {"ROLE_RANK", rank},
-      {"ROLE_WORLD_SIZE", world_size},
-      {"MASTER_ADDR", round.master_addr},
-      {"MASTER_PORT", std::to_string(round.master_port)},
+      {"ROLE_RANK", std::to_string(place.first_rank + local_rank)},
+      {"ROLE_WORLD_SIZE", std::to_string(place.workers)},
       {"TORCHELASTIC_RESTART_COUNT", std::to_string(round.restarts)},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(round.max_restarts)},
       {"TORCHELASTIC_RUN_ID", spec.job_id},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},  // Python's spelling: PyTorch compares text.
       {"DDP_ROUND", std::to_string(round.round)},
       {"DDP_ROUND_REASON", round.reason},
       {"DDP_NODE_ID", spec.node_id},
   };
+  name_store(round, given);
   // libddp's place among the workers of the node is another thing than the number of a device.
   if (spec.virtual_local_rank) given["DDP_LOCAL_RANK"] = std::to_string(local_rank);
   return given;

@@ -19,14 +19,15 @@ struct WorkerEnvInputs {
   int usable_cores =
       1;            // Of this node; OMP_NUM_THREADS becomes the worker's share unless it is set.
   int threads = 0;  // What OMP_NUM_THREADS becomes then; 0: the worker's share of usable_cores.
-  std::string timer_file{};  // TORCHELASTIC_TIMER_FILE; empty: what is inherited.
+  std::string timer_file{};        // TORCHELASTIC_TIMER_FILE; empty: what is inherited.
+  bool torch_lacks_libuv = false;  // USE_LIBUV becomes 0 unless it is set.
   int snapshots = 0;  // DDP_SNAPSHOTS: how many of a worker the agent takes at once; 0: absent.
   std::string error_file;  // TORCHELASTIC_ERROR_FILE; empty: the variable is absent.
 };
 
 // Each entry is NAME=value. `inherited` is passed on except for the names that this function gives;
-// of those OMP_NUM_THREADS, the two NCCL_ASYNC_ERROR_HANDLING and the network interface keep the
-// user's value.
+// of those OMP_NUM_THREADS, USE_LIBUV, TORCH_NCCL_ASYNC_ERROR_HANDLING and the network interface
+// keep the user's value.
 // `round.master_addr` must be filled in.
 std::vector<std::string> worker_environment(const config::JobSpec& spec,
                                             const wire::RoundStart& round,
@@ -44,6 +45,14 @@ std::map<std::string, std::string> round_environment(const config::JobSpec& spec
 std::vector<std::string> standby_environment(const config::JobSpec& spec,
                                              const WorkerEnvInputs& inputs,
                                              const std::vector<std::string>& inherited);
+
+// The workers of this node among all that have its role, which are counted node by node as ranks
+// are.
+struct RolePlace {
+  int first_rank = 0;  // Of the first one of this node.
+  int workers = 0;     // On all nodes.
+};
+RolePlace role_place(const wire::RoundStart& round);
 
 // The rank of a local worker in this round.
 Rank rank_of(const wire::RoundStart& round, int local_rank);

@@ -63,6 +63,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       console_(Console::open_standard(io)),
       event_log_(spec_, console_.err),
       processes_(io, spec_, console_, worker_events()),
+      store_(io, spec_),
       link_(io, spec_.coordinator_host, spec_.coordinator_port,
             {.token = spec_.rdzv_token,
              .job_id = spec_.job_id,
@@ -99,6 +100,10 @@ RoundProcesses::Events AgentShell::worker_events() {
               [this](const WorkerExit& exit) {
                 event_log_.worker_ended(exit);
                 tell([this, exit](TimePoint now) { return core_.on_worker_exit(now, exit); });
+              },
+          .on_stuck =
+              [this](const WorkerExit& exit) {
+                tell([this, exit](TimePoint now) { return core_.on_worker_stuck(now, exit); });
               },
           .on_metrics =
               [this](int local_rank, double loss, double samples_per_second) {
@@ -185,7 +190,10 @@ void AgentShell::note_snapshots(int count) {
 }
 
 void AgentShell::start_core() {
-  tell([this](TimePoint now) { return core_.start(now); });
+  store_.examine([this] {
+    if (store_.torch_lacks_libuv()) processes_.use_torch_without_libuv();
+    tell([this](TimePoint now) { return core_.start(now); });
+  });
 }
 
 // A round starts with all of them. The predecessor of this agent has had them all, so one that does
@@ -284,12 +292,15 @@ void AgentShell::perform(const Connect& action) { link_.connect(action.delay); }
 
 void AgentShell::perform(const Disconnect&) { link_.disconnect(); }
 
-void AgentShell::perform(const SendToCoordinator& action) { link_.send(action.message); }
+void AgentShell::perform(const SendToCoordinator& action) {
+  link_.send(store_.completed(action.message));
+}
 
 void AgentShell::perform(const SpawnWorkers& action) {
   wire::RoundStart round = action.round;
   // The address the coordinator's host is known to be reachable at from here.
   if (round.master_addr.empty()) round.master_addr = link_.remote_address();
+  store_.begin_round(round);
   event_log_.round_began(round);
   if (round.round > 0 && !round.reason.empty())
     print(fmt::format("round {}: {}", round.round, round.reason));
@@ -308,7 +319,7 @@ void AgentShell::perform(const SignalWorkers& action) {
 void AgentShell::perform(const KillWorkers& action) { processes_.signal(SIGKILL, "", action.keep); }
 
 void AgentShell::perform(const ClearRound& action) {
-  clear_processes(action.keep, [this] {
+  clear_processes(action.keep, action.give_up ? Duration(0) : kClearLimit, [this] {
     tell([this](TimePoint now) {
       return core_.on_round_cleared(now, processes_.take_operations());
     });
@@ -335,24 +346,18 @@ void AgentShell::perform(const Print& action) { print(action.text); }
 
 void AgentShell::perform(const Exit& action) {
   if (!action.spare_writers) processes_.give_writers_up();
-  clear_processes(std::nullopt, [this, result = action.result] { finish(result); });
+  clear_processes(std::nullopt, kClearLimit, [this, result = action.result] { finish(result); });
 }
 
-void AgentShell::clear_processes(std::optional<std::set<int>> keep, std::function<void()> done,
-                                 TimePoint since) {
+void AgentShell::clear_processes(std::optional<std::set<int>> keep, Duration limit,
+                                 std::function<void()> done, TimePoint since) {
   const bool cleared =
       keep ? processes_.clear(*keep, kClearSlice) : processes_.clear_all(kClearSlice);
-  if (!cleared && Clock::now() - since < kClearLimit) {
-    clear_timer_.after(kClearPause,
-                       [this, since, keep, done] { clear_processes(keep, done, since); });
+  if (!cleared && Clock::now() - since < limit) {
+    clear_timer_.after(kClearPause, [=, this] { clear_processes(keep, limit, done, since); });
     return;
   }
-  if (!cleared) {
-    print(fmt::format(
-        "processes of this job on {} did not die within {} s of SIGKILL; they hang in the kernel",
-        spec_.host, kClearLimit.count() / 1'000));
-    processes_.abandon(keep.value_or(std::set<int>{}));
-  }
+  if (!cleared) processes_.give_up(keep);
   done();
 }
 
@@ -394,6 +399,7 @@ void AgentShell::write_result(const config::AgentResult& result) {
 }
 
 void AgentShell::print(const std::string& text) {
+  if (!spec_.notices) return;
   console_.err->print(fmt::format("ddp-run: {}", text));
 }
 

@@ -21,6 +21,7 @@
 #include "agent/shell/coordinator_link.h"
 #include "agent/shell/event_log.h"
 #include "agent/shell/health_check.h"
+#include "agent/shell/worker_store.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
 #include "common/net/timer.h"
@@ -84,9 +85,9 @@ class AgentShell {
 
   RoundProcesses::Events worker_events();
   // Repeats until nothing is left of the round but the workers in `keep`, or nothing at all where
-  // that is empty, then calls back; after kClearLimit it says so and goes on.
-  void clear_processes(std::optional<std::set<int>> keep, std::function<void()> done,
-                       TimePoint since = Clock::now());
+  // that is empty, then calls back; after `limit` it says so and goes on.
+  void clear_processes(std::optional<std::set<int>> keep, Duration limit,
+                       std::function<void()> done, TimePoint since = Clock::now());
   void finish(const config::AgentResult& result);
   void flush_consoles(std::function<void()> done);
   void write_result(const config::AgentResult& result);
@@ -101,6 +102,7 @@ class AgentShell {
   EventLog event_log_;
   std::optional<TaskHosts> tasks_;
   RoundProcesses processes_;
+  WorkerStore store_;
   CoordinatorLink link_;
   std::optional<CoordinatorFeed> feed_;
   std::optional<HealthCheck> health_;

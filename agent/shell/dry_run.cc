@@ -10,10 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include <asio/io_context.hpp>
 #include <fmt/format.h>
 
 #include "agent/process/cpu_binding.h"
+#include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
+#include "agent/shell/worker_store.h"
 #include "common/base/exit_codes.h"
 
 namespace ddp::agent {
@@ -26,6 +29,9 @@ const std::map<std::string, std::string, std::less<>> kDecidedLater{
     {"DDP_SHM_FD", "(a descriptor)"},
     {"TORCHELASTIC_ERROR_FILE", "(a file of this job)"},
 };
+
+// In place of the port that rank 0's store gets.
+constexpr int kSomePort = 1;
 
 // As a shell would need it.
 std::string quoted(const std::string& word) {
@@ -50,7 +56,7 @@ std::string cpu_list(const std::vector<int>& cpus) {
   return text;
 }
 
-wire::RoundStart first_round(const config::JobSpec& spec) {
+wire::RoundStart first_round(const config::JobSpec& spec, const WorkerStore& store) {
   wire::RoundStart round;
   round.max_restarts = spec.max_restarts;
   const std::vector<int> workers =
@@ -61,18 +67,20 @@ wire::RoundStart first_round(const config::JobSpec& spec) {
   round.world_size = 0;
   std::vector<wire::Member> members;
   for (const int nproc : workers) {
-    members.push_back({spec.node_id, spec.host, spec.local_addr, nproc, round.world_size});
+    members.push_back(
+        {spec.node_id, spec.host, spec.local_addr, nproc, round.world_size, spec.role});
     round.world_size += nproc;
   }
   round.members = wire::MemberList(std::move(members));
   round.master_addr = spec.coordinator_host;
   round.master_port = spec.coordinator_port;
   round.reason = "first round";
+  if (store.is_needed()) round.store_port = kSomePort;
   return round;
 }
 
 // The variables that are not inherited as they are, by name.
-std::string describe_environment(const config::JobSpec& spec,
+std::string describe_environment(const config::JobSpec& spec, const wire::RoundStart& round,
                                  const std::vector<std::string>& environment,
                                  const std::vector<std::string>& inherited) {
   const std::set<std::string> known(inherited.begin(), inherited.end());
@@ -85,7 +93,9 @@ std::string describe_environment(const config::JobSpec& spec,
       lines.insert(fmt::format("  {}={}\n", name, later->second));
     } else if (name == "OMP_NUM_THREADS" && !spec.dry_run_workers.empty()) {
       lines.insert(fmt::format("  {}=(its share of the host's CPUs)\n", name));
-    } else if (name == "MASTER_PORT" && spec.coordinator_port == 0) {
+    } else if (name == "MASTER_PORT" && round.store_port != 0) {
+      lines.insert(fmt::format("  {}=(a free port of node 0)\n", name));
+    } else if ((name == "MASTER_PORT" || name == "DDP_STORE_PORT") && spec.coordinator_port == 0) {
       lines.insert(fmt::format("  {}=(the rendezvous' port)\n", name));
     } else {
       lines.insert(fmt::format("  {}={}\n", name, quoted(entry.substr(name.size() + 1))));
@@ -96,9 +106,10 @@ std::string describe_environment(const config::JobSpec& spec,
   return text;
 }
 
-std::string describe(const config::JobSpec& spec, const std::vector<std::string>& inherited,
+std::string describe(const config::JobSpec& spec, const WorkerStore& store,
+                     const std::vector<std::string>& inherited,
                      const std::vector<WorkerCpus>& cpus) {
-  const wire::RoundStart round = first_round(spec);
+  const wire::RoundStart round = first_round(spec, store);
   std::string text;
   if (!spec.dry_run_workers.empty()) {
     if (spec.min_nodes < spec.max_nodes)
@@ -108,20 +119,21 @@ std::string describe(const config::JobSpec& spec, const std::vector<std::string>
         "ranks and the world are decided when the nodes have met; here: node {} of {} like it\n",
         round.group_rank, spec.min_nodes);
   }
-  std::string command;
-  for (const std::string& word : spec.command)
-    command += (command.empty() ? "" : " ") + quoted(word);
   for (int local_rank = 0; local_rank < spec.nproc; ++local_rank) {
     const auto index = static_cast<std::size_t>(local_rank);
     const bool bound = index < cpus.size();
     const WorkerEnvInputs inputs{.local_rank = local_rank,
                                  .usable_cores = std::max(1, spec.usable_cores),
                                  .threads = bound ? cpus[index].threads : 0,
+                                 .torch_lacks_libuv = store.torch_lacks_libuv(),
                                  .error_file = "(a file of this job)"};
+    std::string command;
+    for (const std::string& word : command_of(spec.command, local_rank))
+      command += (command.empty() ? "" : " ") + quoted(word);
     text += fmt::format("\nworker {}: {}\n", rank_of(round, local_rank), command);
     if (bound) text += fmt::format("  on CPUs {}\n", cpu_list(cpus[index].cpus));
-    text +=
-        describe_environment(spec, worker_environment(spec, round, inputs, inherited), inherited);
+    text += describe_environment(spec, round, worker_environment(spec, round, inputs, inherited),
+                                 inherited);
   }
   return text;
 }
@@ -130,8 +142,12 @@ std::string describe(const config::JobSpec& spec, const std::vector<std::string>
 
 std::string describe_workers(const config::JobSpec& spec,
                              const std::vector<std::string>& inherited) {
+  asio::io_context io(1);
+  WorkerStore store(io, spec);
+  store.examine([&io] { io.stop(); });
+  io.run();
   const auto cpus = bind_workers(spec);
-  return describe(spec, inherited, cpus ? *cpus : std::vector<WorkerCpus>());
+  return describe(spec, store, inherited, cpus ? *cpus : std::vector<WorkerCpus>());
 }
 
 int print_dry_run(const config::JobSpec& spec) {

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/process/worker_env.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::agent {
@@ -42,8 +43,9 @@ std::string event_json(const config::JobSpec& spec, const wire::RoundStart& roun
     worker_id = std::to_string(worker->pid);
     // Python's tuples of one.
     details["local_rank"] = Json::array({worker->local_rank});
-    details["role_rank"] = Json::array({rank});
-    details["role_world_size"] = Json::array({round.world_size});
+    const RolePlace place = role_place(round);
+    details["role_rank"] = Json::array({place.first_rank + worker->local_rank});
+    details["role_world_size"] = Json::array({place.workers});
     // Python's way to write a signal.
     details["exit_code"] = worker->signal != 0 ? -worker->signal : worker->exit_code;
     details["worker_pid"] = worker->pid;

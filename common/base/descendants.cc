@@ -145,6 +145,15 @@ std::vector<pid_t> descendants_with(std::string_view entry) {
   return found;
 }
 
+std::vector<pid_t> living_children(const std::vector<pid_t>& keep) {
+  std::vector<pid_t> found;
+  const UniqueFd proc(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (const Process& process : descendants_of(::getpid(), keep, proc.get())) {
+    if (process.parent == ::getpid() && process.state != 'Z') found.push_back(process.pid);
+  }
+  return found;
+}
+
 bool kill_descendants(const std::vector<pid_t>& keep, Duration limit) {
   // A subreaper without children has no descendants; this saves reading all of /proc.
   if (!has_children()) return true;

@@ -21,6 +21,9 @@ namespace ddp {
 // uninterruptible sleep, or one whose signals this user may not send).
 bool kill_descendants(const std::vector<pid_t>& keep = {}, Duration limit = Duration(2'000));
 
+// The children of this process that live, except those of `keep`.
+std::vector<pid_t> living_children(const std::vector<pid_t>& keep);
+
 // The living descendants of this process that were started with `entry` (NAME=VALUE) in their
 // environment. A process that is just being started may not have it yet.
 std::vector<pid_t> descendants_with(std::string_view entry);

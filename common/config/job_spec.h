@@ -50,6 +50,9 @@ struct JobSpec {
   int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
   std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
   std::int64_t progress_timeout_ms = 0;  // A worker without a new step for so long hangs; 0: never.
+  // TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: a worker in state D for so long ends the job; 0:
+  // none does.
+  std::int64_t uninterruptible_ms = 0;
   bool tells_waiting = true;  // Whether it is printed here which nodes the job waits for.
   int standby = 0;  // Workers of this node that are started ahead, to replace others at once.
   int spares = -1;  // How many nodes may wait beyond max_nodes; -1: any number.
@@ -60,10 +63,16 @@ struct JobSpec {
   // them for a checkpoint (0: none does).
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   int checkpoint_signal = SIGUSR1;
+  // TORCHELASTIC_SIGNALS_TO_HANDLE: `signals` as they were written, with what no signal is called.
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 
   std::string program;  // What the user named: a script, a module or a program; for people.
   std::vector<std::string>
       command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
+  // The Python that runs them, as far as that can be told; empty: none, or unknown.
+  std::string python{};
+  // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: rank 0 makes the workers' store.
+  bool own_store = false;
   std::string role = "default";  // ROLE_NAME
   bool successor = false;        // The agent takes the place of one that was lost.
   // When the workers are to write a checkpoint and, once it is written, to stop, in milliseconds
@@ -83,7 +92,8 @@ struct JobSpec {
   std::string event_log;     // console, or json:FILE; empty: none.
   std::string log_dir;       // Base folder of the per-rank files; empty: no files.
   bool single_node_prefix =
-      true;  // Whether output gets the [host:rank] prefix when there is only one worker.
+      true;             // Whether output gets the [host:rank] prefix when there is only one worker.
+  bool notices = true;  // Whether the agent says more than what has failed; LOGLEVEL.
   OutputSpec output;
   bool dry_run = false;  // Say what would be started, and start nothing.
   // With dry_run, of a node that is another host: how many workers each node of the job has, by

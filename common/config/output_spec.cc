@@ -16,9 +16,9 @@ Error wrong_value(std::string_view value) {
 
 }  // namespace
 
-int StreamMap::of(Rank rank) const {
+int StreamMap::of(Rank rank, int local_rank) const {
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if (entry->ranks.contains(rank)) return entry->streams;
+    if (entry->ranks.contains(entry->global ? rank : local_rank)) return entry->streams;
   }
   return others;
 }
@@ -31,7 +31,7 @@ int StreamMap::any() const {
 
 Result<StreamMap> parse_stream_map(std::string_view text) {
   StreamMap map;
-  if (text.find_first_of(":,-") == std::string_view::npos) {
+  if (text.find_first_of(":,-@") == std::string_view::npos) {
     if (!is_value(text)) return wrong_value(text);
     map.others = text[0] - '0';
     return map;
@@ -40,16 +40,17 @@ Result<StreamMap> parse_stream_map(std::string_view text) {
     const auto colon = text.find(':');
     if (colon == std::string_view::npos) {
       return make_error(Errc::kInvalidArgument,
-                        "'{}' has no value; write for example 0:1,8-15:3, or 3 for all ranks",
+                        "'{}' has no value; write for example 0:1,8-15:3, or 3 for all workers",
                         text);
     }
-    auto ranks = parse_rank_set(text.substr(0, colon));
+    const bool global = text.starts_with('@');
+    auto ranks = parse_rank_set(text.substr(global ? 1 : 0, colon - (global ? 1 : 0)));
     if (!ranks) return ranks.error();
     text.remove_prefix(colon + 1);
     const auto comma = text.find(',');
     const std::string_view value = text.substr(0, comma);
     if (!is_value(value)) return wrong_value(value);
-    map.entries.push_back({std::move(*ranks), value[0] - '0'});
+    map.entries.push_back({std::move(*ranks), value[0] - '0', global});
     text.remove_prefix(value.size());
     if (text == ",") return make_error(Errc::kInvalidArgument, "nothing follows the last comma");
     if (!text.empty()) text.remove_prefix(1);
@@ -74,8 +75,8 @@ std::vector<std::string> split_filters(std::string_view text) {
 
 StreamPlaces places_of(const OutputSpec& spec, bool has_log_dir, Rank rank, int local_rank) {
   const bool unsaid = spec.redirects.none() && spec.tee.none();
-  const int tee = unsaid ? kBothStreams : spec.tee.of(rank);
-  const int redirected = spec.redirects.of(rank) & ~tee;
+  const int tee = unsaid ? kBothStreams : spec.tee.of(rank, local_rank);
+  const int redirected = spec.redirects.of(rank, local_rank) & ~tee;
   const bool shown = (spec.local_ranks.empty() && spec.ranks.empty()) ||
                      spec.local_ranks.contains(local_rank) || spec.ranks.contains(rank);
   return {.file = has_log_dir ? tee | redirected : 0,

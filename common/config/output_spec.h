@@ -17,19 +17,20 @@ inline constexpr int kStdout = 1;
 inline constexpr int kStderr = 2;
 inline constexpr int kBothStreams = 3;
 
-// Streams by global rank: the value of --redirects or --tee.
+// Streams by rank: the value of --redirects or --tee.
 struct StreamMap {
   struct Entry {
     RankSet ranks;
     int streams = 0;
+    bool global = false;  // `ranks` are those of the job, not local ones of each node.
 
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   int others = 0;  // Of ranks that no entry names.
   std::vector<Entry> entries;
 
-  // The last entry that names the rank counts.
-  int of(Rank rank) const;
+  // The last entry that names the worker counts.
+  int of(Rank rank, int local_rank) const;
   // Those of any rank.
   int any() const;
   bool none() const { return any() == 0; }
@@ -37,8 +38,9 @@ struct StreamMap {
   friend bool operator==(const StreamMap&, const StreamMap&) = default;
 };
 
-// "3" for all ranks, or "0:1,8-15:3": ranks, ranges and lists of them, each with its value; ranks
-// that are not named have 0. kInvalidArgument says what would be right, without naming the flag.
+// "3" for all workers, or "0:1,8-15:3": local ranks, ranges and lists of them, each with its value;
+// behind an @, "@8-15:3", they are global ranks. Workers that are not named have 0.
+// kInvalidArgument says what would be right, without naming the flag.
 Result<StreamMap> parse_stream_map(std::string_view text);
 
 // "a,b": the items; ",," is a comma in an item. Empty items are dropped.

@@ -2,10 +2,12 @@
 
 #include <array>
 #include <atomic>
+#include <cctype>
 #include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -31,6 +33,7 @@ struct LevelName {
   std::string_view name;
   Level level;
 };
+using LevelNames = std::span<const LevelName>;
 constexpr std::array<LevelName, 7> kLevelNames{{{"trace", Level::kTrace},
                                                 {"debug", Level::kDebug},
                                                 {"info", Level::kInfo},
@@ -39,8 +42,32 @@ constexpr std::array<LevelName, 7> kLevelNames{{{"trace", Level::kTrace},
                                                 {"error", Level::kError},
                                                 {"off", Level::kOff}}};
 
-std::optional<Level> parse_level(std::string_view text) {
-  for (const LevelName& entry : kLevelNames) {
+// Python's. NOTSET leaves the level to the root logger, whose level is WARNING.
+constexpr std::array<LevelName, 8> kPythonLevelNames{{{"DEBUG", Level::kDebug},
+                                                      {"INFO", Level::kInfo},
+                                                      {"WARNING", Level::kWarning},
+                                                      {"WARN", Level::kWarning},
+                                                      {"NOTSET", Level::kWarning},
+                                                      {"ERROR", Level::kError},
+                                                      {"CRITICAL", Level::kOff},
+                                                      {"FATAL", Level::kOff}}};
+
+// A variable that may say the level, and how.
+struct LevelVariable {
+  const char* name;
+  LevelNames levels;
+  const char* words;
+  bool any_case;
+};
+constexpr std::array<LevelVariable, 2> kLevelVariables{
+    {{"DDP_LOG_LEVEL", kLevelNames, "trace, debug, info, warning, error or off", false},
+     {"LOGLEVEL", kPythonLevelNames, "DEBUG, INFO, WARNING, ERROR or CRITICAL", true}}};
+
+std::optional<Level> parse_level(const LevelVariable& variable, std::string text) {
+  if (variable.any_case) {
+    for (char& c : text) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  for (const LevelName& entry : variable.levels) {
     if (entry.name == text) return entry.level;
   }
   return std::nullopt;
@@ -97,9 +124,16 @@ std::string one_line(std::string_view message) {
 
 void init(std::string_view program, std::string_view role, Level fallback) {
   State& s = state();
-  const char* const wanted = std::getenv("DDP_LOG_LEVEL");  // NOLINT(concurrency-mt-unsafe)
-  const bool given = wanted != nullptr && *wanted != '\0';
-  const std::optional<Level> parsed = given ? parse_level(wanted) : std::nullopt;
+  const LevelVariable* given = nullptr;
+  std::string wanted;
+  for (const LevelVariable& variable : kLevelVariables) {
+    const char* const value = std::getenv(variable.name);  // NOLINT(concurrency-mt-unsafe)
+    if (value == nullptr || *value == '\0') continue;
+    given = &variable;
+    wanted = value;
+    break;
+  }
+  const auto parsed = given != nullptr ? parse_level(*given, wanted) : std::nullopt;
   s.level = parsed.value_or(fallback);
   {
     const std::lock_guard lock(s.mutex);
@@ -107,10 +141,8 @@ void init(std::string_view program, std::string_view role, Level fallback) {
     s.role = role;
     if (s.logger) apply_pattern(s);
   }
-  if (given && !parsed) {
-    warning("DDP_LOG_LEVEL='{}' is no level; use trace, debug, info, warning, error or off",
-            wanted);
-  }
+  if (given != nullptr && !parsed)
+    warning("{}='{}' is no level; use {}", given->name, wanted, given->words);
 }
 
 void set_role(std::string_view role) {

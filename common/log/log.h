@@ -15,9 +15,10 @@ namespace ddp::log {
 enum class Level { kTrace, kDebug, kInfo, kWarning, kError, kOff };
 
 // Names the program and, where there are several of it, which one ("node 1"; may be empty). The
-// level comes from DDP_LOG_LEVEL (trace, debug, info, warning, error, off); `fallback` holds where
-// that is unset, and where it is no level, which a warning then says. Call before other threads
-// run; calling again changes the names.
+// level comes from DDP_LOG_LEVEL (trace, debug, info, warning, error, off), else from LOGLEVEL, as
+// torchrun's does (Python's names: DEBUG, INFO, WARNING, ...; in small letters, too); `fallback`
+// holds where both are unset, and where the one that counts is no level, which a warning then says.
+// Call before other threads run; calling again changes the names.
 void init(std::string_view program, std::string_view role, Level fallback = Level::kWarning);
 void set_role(std::string_view role);
 

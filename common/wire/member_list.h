@@ -11,13 +11,17 @@
 
 namespace ddp::wire {
 
+// What workers do, where nobody has named it; as torchrun calls it.
+inline constexpr const char* kDefaultRole = "default";
+
 // A node's place in a round.
 struct Member {
   NodeId node_id;
   std::string host;
   std::string address;
   int nproc = 1;
-  Rank first_rank = 0;  // Ranks first_rank .. first_rank + nproc - 1 live there.
+  Rank first_rank = 0;             // Ranks first_rank .. first_rank + nproc - 1 live there.
+  std::string role{kDefaultRole};  // Of its workers.
 };
 
 // The nodes of a round. Every node of N is told all N of them, so copies share one list, and its

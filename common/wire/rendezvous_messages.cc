@@ -5,22 +5,39 @@
 namespace ddp::wire {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, kind, node_id, host, group_rank, rank,
-                                                local_rank, pid, exit_code, signal, time_ms,
-                                                secondary, message, cause, callstack, log_path,
-                                                stderr_tail)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Member, node_id, host, address, nproc, first_rank)
+                                                local_rank, pid, exit_code, signal, time_ms, age_ms,
+                                                own_time, was_ending, secondary, message, cause,
+                                                callstack, log_path, stderr_tail)
+// Every node is told of every other one, so what they nearly always have is left out.
+static void to_json(nlohmann::json& json, const Member& member) {
+  json = {{"node_id", member.node_id},
+          {"host", member.host},
+          {"address", member.address},
+          {"nproc", member.nproc},
+          {"first_rank", member.first_rank}};
+  if (member.role != kDefaultRole) json["role"] = member.role;
+}
+static void from_json(const nlohmann::json& json, Member& member) {
+  const Member defaults;
+  member.node_id = json.value("node_id", defaults.node_id);
+  member.host = json.value("host", defaults.host);
+  member.address = json.value("address", defaults.address);
+  member.nproc = json.value("nproc", defaults.nproc);
+  member.first_rank = json.value("first_rank", defaults.first_rank);
+  member.role = json.value("role", defaults.role);
+}
 // Not in an unnamed namespace: argument-dependent lookup does not look there.
 static void to_json(nlohmann::json& json, const MemberList& members) { json = members.all(); }
 static void from_json(const nlohmann::json& json, MemberList& members) {
   members = MemberList(json.get<std::vector<Member>>());
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
-                                                node_rank_is_wish, program, nproc, min_nodes,
+                                                node_rank_is_wish, program, nproc, role, min_nodes,
                                                 max_nodes, max_restarts, join_timeout_ms,
                                                 last_call_ms, stop_timeout_ms, last_round, restarts,
                                                 running_round, group_rank, members,
                                                 restart_on_start_failure, max_no_progress,
-                                                scale_up_ms, spares)
+                                                scale_up_ms, spares, needs_own_store, store_port)
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);
@@ -35,14 +52,14 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, st
                                                 reports_progress)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Succeeded, round)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stopped, round, failures, parked, step,
-                                                reports_progress, operations)
+                                                reports_progress, operations, store_port)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeCommitted, round, step)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Leave, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Welcome, heartbeat_ms, lease_ms, notice)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Waiting, have, min_nodes, max_nodes, hosts, text)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(RoundStart, round, restarts, max_restarts,
                                                 group_rank, world_size, members, master_addr,
-                                                master_port, reason)
+                                                master_port, store_port, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Stop, round, reason, keep_workers)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(CommitRound, round, deadline_ms, reason)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Finish, exit_code, summary, report, error)

@@ -20,8 +20,8 @@ namespace ddp::wire {
 // One failed worker, agent or node, as its own agent (or, for a lost agent, the coordinator) saw
 // it.
 struct Failure {
-  std::string kind =
-      "worker";  // "worker", "start" (could not be started), "agent" (connection lost), "lease".
+  std::string kind = "worker";  // "worker", "start" (could not be started), "stuck" (lives on in
+                                // state D), "agent" (connection lost), "lease".
   NodeId node_id;
   std::string host;
   int group_rank = -1;
@@ -30,9 +30,14 @@ struct Failure {
   int pid = 0;
   int exit_code = 0;  // As waitpid gives it; 0 if a signal ended it.
   int signal = 0;     // 0 if it exited by itself.
-  // Milliseconds since the epoch, of the reporting node's clock; for people. Order is the
-  // coordinator's order of arrival.
+  // When it failed: milliseconds since the epoch by the reporting node's clock. Compared with the
+  // times of the same node only.
   std::int64_t time_ms = 0;
+  // How long before this message was sent that was, by the same clock: what places it among the
+  // failures of other nodes, whose clocks may differ.
+  std::int64_t age_ms = 0;
+  bool own_time = false;    // The worker's error file says when; else, when its end was seen.
+  bool was_ending = false;  // It had failed when the round was stopped, and was ended with it.
   // A consequence of another failure: the worker said so before it ended (control message "error"
   // with secondary set) or exited with kExitCollectiveFailed. Never named as root cause while
   // another failure of the round is known.
@@ -62,7 +67,8 @@ struct Join {
   int node_rank = -1;   // Asked-for group rank, or -1.
   bool node_rank_is_wish = false;  // Where another node has it, this one joins without it.
   std::string program{};  // What the user named on the command line, for the report's heading.
-  int nproc = 1;          // Workers this node starts.
+  int nproc = 1;          // Workers this node starts,
+  std::string role{kDefaultRole};  // and what they do (ROLE_NAME).
   int min_nodes = 1;
   int max_nodes = 1;
   int max_restarts = 0;
@@ -83,6 +89,9 @@ struct Join {
   int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
   std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
   int spares = -1;                    // How many nodes may wait beyond max_nodes; -1: any number.
+  // The workers of this node cannot share the rendezvous' store; see RoundStart::store_port.
+  bool needs_own_store = false;
+  int store_port = 0;  // Reserved on this node in case that its worker makes it; 0: none is.
 };
 
 struct Heartbeat {
@@ -127,6 +136,7 @@ struct Stopped {
   // Which of the node's workers waited for which operation when the round failed: sentences for the
   // report, from the workers' flight recorders.
   std::vector<std::string> operations{};
+  int store_port = 0;  // As Join's; for the next round.
 };
 
 // The node goes for good (its user stopped it); leaving is not closing.
@@ -166,6 +176,9 @@ struct RoundStart {
   // coordinator at.
   std::string master_addr;
   int master_port = 0;
+  // Not 0: a node's workers cannot share that store, so the worker with rank 0 makes one for all of
+  // them, at this port of its node.
+  int store_port = 0;
   std::string reason;  // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
 };
 

@@ -77,10 +77,10 @@ std::vector<std::string> cuda_device_names(const GetEnvironment& environment) {
   return names;
 }
 
-int cuda_devices(const GetEnvironment& environment) {
+int cuda_devices(const GetEnvironment& environment, const std::string& root) {
   if (const char* visible = environment("CUDA_VISIBLE_DEVICES"))
     return count_visible_devices(visible);
-  const std::unique_ptr<DIR, CloseDir> dir(::opendir("/dev"));
+  const std::unique_ptr<DIR, CloseDir> dir(::opendir((root + "/dev").c_str()));
   if (!dir) return 0;
   int count = 0;
   while (const dirent* entry = ::readdir(dir.get())) {

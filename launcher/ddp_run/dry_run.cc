@@ -30,6 +30,9 @@ std::string describe_rendezvous(const JobPlan& plan) {
       fmt::format("{}{}{}, port {}", ipv6 ? "[" : "", host, ipv6 ? "]" : "",
                   plan.spec.coordinator_port == 0 ? "chosen by the system"
                                                   : std::to_string(plan.spec.coordinator_port));
+  if (!plan.meeting_file.empty())
+    return fmt::format("as the file {} says, or else run by this ddp-run: {}", plan.meeting_file,
+                       place);
   return plan.host ? "run by this ddp-run, unless one answers there: " + place
                    : "looked for at " + place;
 }

@@ -31,9 +31,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "number of nodes, or a range: the job starts with MIN and takes in up to MAX "
      "(default 1)",
      "--nnodes 2:4"},
-    {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu",
+    {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu|xpu|hpu|npu",
      "workers on this node; gpu: one per CUDA device; gpu:2,4,7: one for each of these (as "
-     "--devices); cpu: one per usable core; auto: gpu if there is one, else cpu (default 1)",
+     "--devices); xpu: per Intel GPU; hpu: per Gaudi; npu: per Ascend NPU; cpu: one per usable "
+     "core; auto: per accelerator if there is one, else cpu (default 1)",
      "--nproc-per-node gpu"},
     {kSize, "devices", 0, "N,...",
      "the CUDA devices of the job on this node, as CUDA counts those that ddp-run sees, or their "
@@ -81,7 +82,9 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--rdzv-backend etcd --rdzv-endpoint etcd0,etcd1,etcd2 --rdzv-id mnist-7"},
     {kRendezvous, "rdzv-conf", 0, "K=V,...",
      "join_timeout, last_call_timeout, timeout (seconds), rank (as --node-rank) and is_host "
-     "(true, false); with etcd: protocol (http, https), cacert, cert, key (files) and etcd_prefix "
+     "(true, false), each with a value, blanks around them left out; with --rdzv-backend c10d: "
+     "store_type=file, where --rdzv-endpoint is a file that all nodes share, through which they "
+     "meet; with etcd: protocol (http, https), cacert, cert, key (files) and etcd_prefix "
      "(default /ddp-run/); other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
     {kRendezvous, "node-rank", 0, "N",
@@ -155,15 +158,16 @@ constexpr auto kFlags = std::to_array<Flag>({
      true},
     {kFailure, "shutdown-timeout", 0, "SECONDS",
      "what workers get between SIGTERM and SIGKILL (default 30, or "
-     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT)",
+     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT); one that lives on for as long again, 5 s at least, is given "
+     "up",
      "--shutdown-timeout 120"},
     {kFailure, "exit-barrier-timeout", 0, "SECONDS",
      "how long a node whose workers are through waits for the others before it leaves (default: as "
-     "long as it takes)",
+     "long as it takes, or TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT)",
      "--exit-barrier-timeout 300", true},
     {kFailure, "signals-to-handle", 0, "SIGNAL,...",
      "signals to ddp-run that end the workers, each by that signal (default "
-     "SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+     "SIGTERM,SIGINT,SIGHUP,SIGQUIT); workers find the list in TORCHELASTIC_SIGNALS_TO_HANDLE",
      "--signals-to-handle SIGTERM,SIGINT,SIGUSR2"},
     {kFailure, "checkpoint-signal", 0, "SIGNAL|none",
      "signal to ddp-run that asks the workers for a checkpoint (default USR1)",
@@ -188,9 +192,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      "kept as FILE.1, FILE.2, ... /dev/null: no files, whatever else is said",
      "--log-dir logs"},
     {kOutput, "redirects", 'r', "0-3|R:N,...",
-     "to the log file and not to the console: 1 stdout, 2 stderr, 3 both; or by global rank "
-     "(default 0). Without --log-dir files are in ./ddp-run-logs",
-     "-r 0:1,8-15:3"},
+     "to the log file and not to the console: 1 stdout, 2 stderr, 3 both; or by local rank on each "
+     "node, 0:1,2-3:3, or behind @ by global rank, @8-15:3 (default 0). Without --log-dir files "
+     "are in ./ddp-run-logs",
+     "-r 0:1,@8-15:3"},
     {kOutput, "tee", 't', "0-3|R:N,...",
      "to the log file and to the console, likewise; counts more than --redirects", "-t 3"},
     {kOutput, "local-ranks-filter", 0, "RANKS",
@@ -204,11 +209,12 @@ constexpr auto kFlags = std::to_array<Flag>({
      "--duplicate-stdout-filters loss,accuracy"},
     {kOutput, "duplicate-stderr-filters", 0, "TEXT,...", "likewise for stderr",
      "--duplicate-stderr-filters Error"},
-    {kOutput, "log-prefix", 0, "TEMPLATE",
+    {kOutput, "log-line-prefix-template", 0, "TEMPLATE",
      "what stands before each line on the console, with ${role_name}, ${rank}, ${local_rank}, "
-     "${host}, ${node_rank}, ${time} (default '[${host}:${rank}] ', nothing for a single worker; "
-     "or TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE)",
-     "--log-prefix '${time} ${rank}: '", true},
+     "${hostname}, ${node_rank}, ${time} (default TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or "
+     "'[${hostname}:${rank}] ', and nothing for a single worker)",
+     "--log-line-prefix-template '${time} ${rank}: '"},
+    {kOutput, "no-log-prefix", 0, "", "nothing stands before the lines on the console", "", true},
     {kOutput, "fold", 0, "",
      "a line that several workers of this node write within 0.2 s is shown once, with their ranks",
      "", true},
@@ -233,8 +239,9 @@ constexpr auto kFlags = std::to_array<Flag>({
      "say what would be started where, with the environment each worker would get, and start "
      "nothing",
      "ddp-run --dry-run --nproc-per-node 2 train.py", true},
-    {kCommand, "completion", 0, "bash", "print a script that completes flags in a shell",
-     "ddp-run --completion bash", true},
+    {kCommand, "print-completion", 0, "bash|zsh|tcsh|fish",
+     "print a script by which a shell completes this command line",
+     "ddp-run --print-completion zsh > ~/.zsh/completions/_ddp-run"},
     {kCommand, "help", 'h', "", "this text", ""},
     {kCommand, "version", 0, "", "the version", "", true},
 
@@ -248,8 +255,9 @@ constexpr auto kFlags = std::to_array<Flag>({
 
 constexpr auto kDefaultWhenEmpty = std::to_array<std::string_view>(
     {"rdzv-endpoint", "rdzv-id", "rdzv-conf", "local-addr", "log-dir", "local-ranks-filter",
-     "ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters"});
-constexpr auto kItselfWhenEmpty = std::to_array<std::string_view>({"role", "log-prefix"});
+     "ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters",
+     "log-line-prefix-template"});
+constexpr auto kItselfWhenEmpty = std::to_array<std::string_view>({"role"});
 
 constexpr std::size_t kColumn = 34;
 constexpr std::size_t kWidth = 110;
@@ -307,9 +315,11 @@ std::string help_text() {
       "folder or zip\n"
       "archive with __main__.py, runs under python3 -u (or $PYTHON_EXEC); what is executable with "
       "a #! line, or\n"
-      "native, is executed. Everything after PROGRAM belongs to it. Flags may be written with - or "
-      "_ and\n"
-      "shortened; PET_NAME in the environment sets --name's default.\n";
+      "native, is executed. Everything after PROGRAM belongs to it; $local_rank there is the "
+      "worker's local rank, $$ one\n"
+      "dollar. Flags may be written with - or _ and shortened; PET_NAME in the environment sets "
+      "--name's default,\n"
+      "LOGLEVEL (INFO, WARNING, ERROR) how much ddp-run says.\n";
   std::string_view group;
   for (const Flag& flag : kFlags) {
     if (flag.group != group) out += fmt::format("\n{}:\n", flag.group);

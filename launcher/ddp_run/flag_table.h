@@ -30,7 +30,9 @@ struct Flag {
   bool takes_value() const { return !placeholder.empty(); }
   WhenEmpty when_empty() const;
   // It asks for something else than a job, so that only a command line can mean it.
-  bool of_line_only() const { return name == "help" || name == "version" || name == "completion"; }
+  bool of_line_only() const {
+    return name == "help" || name == "version" || name == "print-completion";
+  }
 };
 
 // All flags, those of a group together.

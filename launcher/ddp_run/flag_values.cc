@@ -11,7 +11,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "launcher/ddp_run/accelerators.h"
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/host_name.h"
 
 namespace ddp::run {
 namespace {
@@ -28,6 +30,13 @@ Error invalid(fmt::format_string<Args...> format, Args&&... args) {
 bool is_ipv6(const std::string& text) {
   in6_addr address;
   return ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\n\v\f\r";
+  const auto first = std::min(text.find_first_not_of(kBlanks), text.size());
+  text.remove_prefix(first);
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
 // The parts between commas, empty ones too; none of an empty text.
@@ -58,6 +67,33 @@ int signal_number(std::string_view text) {
   return 0;
 }
 
+// Errors say what is wrong, without what would be right.
+Result<Endpoint> split_endpoint(std::string_view text, int default_port) {
+  Endpoint endpoint{std::string(text), default_port};
+  if (text.starts_with('[')) {
+    const auto close = text.find(']');
+    if (close == std::string_view::npos) return invalid("the bracket is not closed");
+    endpoint.host = text.substr(1, close - 1);
+    text.remove_prefix(close + 1);
+    if (!is_ipv6(endpoint.host)) return invalid("'{}' is no IPv6 address", endpoint.host);
+  } else if (is_ipv6(endpoint.host)) {
+    text = {};
+  } else {
+    const auto colon = text.find(':');
+    endpoint.host = text.substr(0, colon);
+    text.remove_prefix(std::min(colon, text.size()));
+    if (endpoint.host.empty()) return invalid("the host is missing");
+    const std::string why = why_no_host(endpoint.host);
+    if (!why.empty()) return invalid("'{}' is no host name: {}", endpoint.host, why);
+  }
+  if (text.empty()) return endpoint;
+  const auto port =
+      text.front() == ':' ? parse_integer(text.substr(1), 0, 65535) : Result<int>(Error{});
+  if (!port) return invalid("the port is not a number from 0 to 65535");
+  endpoint.port = *port;
+  return endpoint;
+}
+
 }  // namespace
 
 Result<int> parse_integer(std::string_view text, int minimum, int maximum) {
@@ -71,16 +107,19 @@ Result<int> parse_integer(std::string_view text, int minimum, int maximum) {
 }
 
 Result<bool> parse_boolean(std::string_view text) {
-  for (const std::string_view yes : {"1", "true", "True", "yes", "on"}) {
-    if (text == yes) return true;
+  std::string word(text);
+  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view yes : {"1", "true", "t", "yes", "y", "on"}) {
+    if (word == yes) return true;
   }
-  for (const std::string_view no : {"0", "false", "False", "no", "off"}) {
-    if (text == no) return false;
+  for (const std::string_view no : {"0", "false", "f", "no", "n", "off"}) {
+    if (word == no) return false;
   }
   return invalid("neither true nor false");
 }
 
 Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed) {
+  text = trimmed(text);
   double value = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool number =
@@ -112,15 +151,23 @@ Result<std::pair<int, int>> parse_node_range(std::string_view text) {
 Result<ProcessCount> parse_process_count(std::string_view text) {
   if (text == "auto") return ProcessCount{ProcessCount::Kind::kAuto, 0};
   if (text == "cpu") return ProcessCount{ProcessCount::Kind::kCpu, 0};
-  if (text == "gpu") return ProcessCount{ProcessCount::Kind::kGpu, 0};
+  if (find_accelerator(text) != nullptr)
+    return ProcessCount{ProcessCount::Kind::kAccelerator, 0, {}, std::string(text)};
   if (text.starts_with("gpu:")) {
     auto devices = parse_devices(text.substr(4));
     if (!devices) return devices.error();
-    return ProcessCount{ProcessCount::Kind::kGpu, 0, std::move(*devices)};
+    return ProcessCount{ProcessCount::Kind::kAccelerator, 0, std::move(*devices)};
   }
   const auto number = parse_integer(text, 1, kMaxWorkers);
-  if (!number)
-    return invalid("neither a number of workers from 1 to {} nor auto, cpu or gpu", kMaxWorkers);
+  if (!number) {
+    std::string names = "auto, cpu";
+    for (const Accelerator& kind : accelerators())
+      names += fmt::format("{}{}", &kind == &accelerators().back() ? " or " : ", ", kind.name);
+    return invalid(
+        "neither a number of workers from 1 to {} nor {}; where the devices are of a kind that is "
+        "not among these, write their number",
+        kMaxWorkers, names);
+  }
   return ProcessCount{ProcessCount::Kind::kNumber, *number};
 }
 
@@ -153,15 +200,19 @@ Result<int> parse_signal(std::string_view text) {
   return number;
 }
 
-Result<std::vector<int>> parse_signals(std::string_view text) {
-  std::vector<int> signals;
+Result<Signals> parse_signals(std::string_view text) {
+  Signals signals;
   for (const std::string_view part : split_at_commas(text)) {
-    const auto number = parse_signal(part);
+    const std::string_view name = trimmed(part);
+    if (signal_number(name) == 0) {
+      signals.unknown.emplace_back(name);
+      continue;
+    }
+    const auto number = parse_signal(name);
     if (!number) return number.error();
-    if (std::find(signals.begin(), signals.end(), *number) == signals.end())
-      signals.push_back(*number);
+    std::vector<int>& known = signals.numbers;
+    if (std::find(known.begin(), known.end(), *number) == known.end()) known.push_back(*number);
   }
-  if (signals.empty()) return invalid("no signal is named; write for example SIGTERM,SIGINT");
   return signals;
 }
 
@@ -176,46 +227,35 @@ Result<std::string> parse_word(std::string_view text, std::initializer_list<cons
 }
 
 Result<Endpoint> parse_endpoint(std::string_view text, int default_port) {
-  constexpr std::string_view kRight =
-      "write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400";
-  Endpoint endpoint{std::string(text), default_port};
-  if (text.starts_with('[')) {
-    const auto close = text.find(']');
-    if (close == std::string_view::npos) return invalid("the bracket is not closed; {}", kRight);
-    endpoint.host = text.substr(1, close - 1);
-    text.remove_prefix(close + 1);
-    if (!is_ipv6(endpoint.host))
-      return invalid("'{}' is no IPv6 address; {}", endpoint.host, kRight);
-  } else if (is_ipv6(endpoint.host)) {
-    text = {};
-  } else {
-    const auto colon = text.find(':');
-    endpoint.host = text.substr(0, colon);
-    text.remove_prefix(std::min(colon, text.size()));
+  auto endpoint = split_endpoint(trimmed(text), default_port);
+  if (endpoint) return endpoint;
+  return invalid("{}; write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400",
+                 endpoint.error().message);
+}
+
+Result<std::string> parse_host(std::string_view text) {
+  auto endpoint = split_endpoint(trimmed(text), 0);
+  if (!endpoint) {
+    return invalid("{}; write a host name or address, for example node0 or fd00::1",
+                   endpoint.error().message);
   }
-  if (endpoint.host.empty()) return invalid("the host is missing; {}", kRight);
-  if (endpoint.host.find_first_of("/ \t") != std::string::npos) {
-    return invalid("'{}' is no host name; {}", endpoint.host, kRight);
-  }
-  if (text.empty()) return endpoint;
-  const auto port =
-      text.front() == ':' ? parse_integer(text.substr(1), 0, 65535) : Result<int>(Error{});
-  if (!port) return invalid("the port is not a number from 0 to 65535; {}", kRight);
-  endpoint.port = *port;
-  return endpoint;
+  if (endpoint->port != 0)
+    return invalid("not a host name or address; the port goes into --master-port");
+  return std::move(endpoint->host);
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> parse_pairs(std::string_view text) {
+  constexpr std::string_view kRight = "write for example join_timeout=60,is_host=true";
   std::vector<std::pair<std::string, std::string>> pairs;
-  while (!text.empty()) {
-    const std::string_view pair = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(text.size(), pair.size() + 1));
-    if (pair.empty()) continue;
-    const auto equals = pair.find('=');
-    if (equals == std::string_view::npos || equals == 0) {
-      return invalid("'{}' is not KEY=VALUE; write for example join_timeout=60,is_host=true", pair);
-    }
-    pairs.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
+  if (trimmed(text).empty()) return pairs;
+  for (const std::string_view part : split_at_commas(text)) {
+    const auto equals = part.find('=');
+    const std::string_view key = trimmed(part.substr(0, equals));
+    if (equals == std::string_view::npos || key.empty())
+      return invalid("'{}' is not KEY=VALUE; {}", trimmed(part), kRight);
+    const std::string_view value = trimmed(part.substr(equals + 1));
+    if (value.empty()) return invalid("'{}' has no value; {}", key, kRight);
+    pairs.emplace_back(key, value);
   }
   return pairs;
 }

@@ -15,7 +15,8 @@
 namespace ddp::run {
 
 Result<int> parse_integer(std::string_view text, int minimum, int maximum);
-Result<bool> parse_boolean(std::string_view text);  // true/false, yes/no, on/off, 1/0
+// true/false, t/f, yes/no, y/n, on/off, 1/0, in large or small letters.
+Result<bool> parse_boolean(std::string_view text);
 // Seconds, with a fraction if wanted, to milliseconds.
 Result<std::int64_t> parse_seconds(std::string_view text, bool zero_allowed);
 Result<std::pair<int, int>> parse_node_range(std::string_view text);  // N or MIN:MAX
@@ -24,12 +25,19 @@ Result<ProcessCount> parse_process_count(std::string_view text);
 Result<std::vector<std::string>> parse_devices(std::string_view text);
 // A signal that can be handled: "USR1", "SIGUSR1" or "10".
 Result<int> parse_signal(std::string_view text);
-Result<std::vector<int>> parse_signals(std::string_view text);  // Some, with commas; each once.
+// Some, with commas; each once. Names that no signal has are left out of them.
+struct Signals {
+  std::vector<int> numbers;
+  std::vector<std::string> unknown;
+};
+Result<Signals> parse_signals(std::string_view text);
 // One of `words`; the message lists them.
 Result<std::string> parse_word(std::string_view text, std::initializer_list<const char*> words);
-// HOST, HOST:PORT, [V6]:PORT or V6.
+// HOST, HOST:PORT, [V6]:PORT or V6; blanks around it are left out.
 Result<Endpoint> parse_endpoint(std::string_view text, int default_port);
-// K=V,K=V in the order written.
+Result<std::string> parse_host(std::string_view text);  // The same without a port.
+// K=V,K=V in the order written, without the blanks around keys and values. As in torchrun, neither
+// may be empty, and quotes are part of the value.
 Result<std::vector<std::pair<std::string, std::string>>> parse_pairs(std::string_view text);
 
 }  // namespace ddp::run

@@ -33,7 +33,8 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
   if (options.help || options.version) return options;
   FlagReader reader(*line, environment);
   reader.take(
-      "completion", [](const std::string& text) { return parse_word(text, {"bash"}); },
+      "print-completion",
+      [](const std::string& text) { return parse_word(text, {"bash", "zsh", "tcsh", "fish"}); },
       options.completion);
   if (!options.completion.empty()) return options;
   options.dry_run = reader.has("dry-run");

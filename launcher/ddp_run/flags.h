@@ -28,10 +28,12 @@ struct Endpoint {
 };
 
 struct ProcessCount {
-  enum class Kind { kNumber, kAuto, kCpu, kGpu, kDevices };  // kDevices: GPUs, or 1.
+  // kAuto: one for each accelerator, or CPU; kDevices: for each accelerator, or 1.
+  enum class Kind { kNumber, kAuto, kCpu, kAccelerator, kDevices };
   Kind kind = Kind::kNumber;
   int number = 1;
   std::vector<std::string> devices{};  // Of gpu:LIST.
+  std::string accelerator = "gpu";     // Of kAccelerator.
 
   friend bool operator==(const ProcessCount&, const ProcessCount&) = default;
 };
@@ -64,6 +66,7 @@ struct Options {
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
   bool endpoint_is_master = false;   // Node 0 hosts at it, whatever its own addresses are.
   std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.
+  std::string meeting_file;  // store_type=file: what --rdzv-endpoint names then; empty: none.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
   int node_rank = -1;
@@ -86,11 +89,13 @@ struct Options {
   int max_no_progress = 3;
   std::int64_t scale_up_ms = 60'000;
   std::int64_t progress_timeout_ms = 0;
+  std::int64_t uninterruptible_ms = 0;  // JobSpec's.
   int standby = 0;
   std::int64_t exit_barrier_ms = -1;  // -1: as long as it takes.
   // Each of them ends the workers.
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  int checkpoint_signal = SIGUSR1;  // 0: none.
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // The same as it was written.
+  int checkpoint_signal = SIGUSR1;                                  // 0: none.
 
   std::string log_dir;              // Empty: no files.
   bool log_dir_is_default = false;  // Nobody named it; files were asked for.
@@ -104,6 +109,7 @@ struct Options {
   std::string program;
   std::vector<std::string> arguments;
   std::string python = "python3";
+  bool own_store = false;                     // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
   std::string search_path = "/bin:/usr/bin";  // PATH: where programs without a slash are.
 
   // This process is a task of srun. What no flag says about nodes, workers and where they meet

@@ -15,17 +15,48 @@ constexpr int kMaxStandbys = 1'024;
 Result<std::int64_t> seconds(const std::string& text) { return parse_seconds(text, false); }
 Result<std::int64_t> seconds_or_none(const std::string& text) { return parse_seconds(text, true); }
 
-void read_stop_timeout(FlagReader& reader, Options& options) {
-  constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+// A flag, or else one of PyTorch's variables.
+void read_limit(FlagReader& reader, const char* flag, const char* variable, std::int64_t& option) {
+  const char* text = reader.environment(variable);
+  if (reader.has(flag)) return reader.take(flag, seconds_or_none, option);
+  if (text == nullptr) return;
+  const auto limit = seconds_or_none(text);
+  if (!limit)
+    return reader.wrong(fmt::format("{}={}", variable, text), "{}", limit.error().message);
+  option = *limit;
+}
+
+// As in torchrun, what is not above 0 is no limit.
+void read_uninterruptible_limit(FlagReader& reader, Options& options) {
+  constexpr const char* kVariable = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
   const char* text = reader.environment(kVariable);
-  if (reader.has("shutdown-timeout")) {
-    reader.take("shutdown-timeout", seconds_or_none, options.stop_timeout_ms);
-  } else if (text != nullptr) {
-    const auto limit = seconds_or_none(text);
-    if (!limit)
-      return reader.wrong(fmt::format("{}={}", kVariable, text), "{}", limit.error().message);
-    options.stop_timeout_ms = *limit;
+  if (text == nullptr || *text == '\0') return;
+  const bool negative = *text == '-';
+  const auto limit = seconds_or_none(negative ? text + 1 : text);
+  if (!limit)
+    return reader.wrong(fmt::format("{}={}", kVariable, text), "{}", limit.error().message);
+  options.uninterruptible_ms = negative ? 0 : *limit;
+}
+
+// As in torchrun, names that no signal has are told and left out, but not from what workers are
+// told.
+void read_ending_signals(FlagReader& reader, Options& options) {
+  const GivenFlag* given = reader.find("signals-to-handle");
+  if (given == nullptr) return;
+  const auto signals = parse_signals(given->value);
+  if (!signals) return reader.wrong(given->shown, "{}", signals.error().message);
+  options.signals = signals->numbers;
+  options.signals_to_handle = given->value;
+  for (const std::string& name : signals->unknown) {
+    options.warnings.push_back(
+        fmt::format("{}: there is no signal '{}', so it is not handled", given->shown, name));
   }
+}
+
+std::string names_of(const std::vector<int>& signals) {
+  std::string names;
+  for (const int signal : signals) names += (names.empty() ? "" : ",") + signal_name(signal);
+  return names;
 }
 
 // As in torchrun, a signal that is named ends the workers; so one that was not meant for
@@ -33,7 +64,7 @@ void read_stop_timeout(FlagReader& reader, Options& options) {
 void read_signals(FlagReader& reader, Options& options) {
   const bool ending = reader.has("signals-to-handle");
   const bool checkpoint = reader.has("checkpoint-signal");
-  reader.take("signals-to-handle", parse_signals, options.signals);
+  read_ending_signals(reader, options);
   reader.take(
       "checkpoint-signal",
       [](const std::string& text) { return text == "none" ? Result<int>(0) : parse_signal(text); },
@@ -50,6 +81,7 @@ void read_signals(FlagReader& reader, Options& options) {
     options.checkpoint_signal = 0;
   } else {
     options.signals.erase(both);
+    options.signals_to_handle = names_of(options.signals);
   }
 }
 
@@ -71,8 +103,10 @@ void read_limit_flags(FlagReader& reader, Options& options) {
   reader.take("last-call", seconds_or_none, options.last_call_ms);
   reader.take("join-timeout", seconds, options.join_timeout_ms);
   reader.take("coordinator-timeout", seconds_or_none, options.coordinator_timeout_ms);
-  reader.take("exit-barrier-timeout", seconds_or_none, options.exit_barrier_ms);
-  read_stop_timeout(reader, options);
+  read_limit(reader, "exit-barrier-timeout", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
+             options.exit_barrier_ms);
+  read_limit(reader, "shutdown-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", options.stop_timeout_ms);
+  read_uninterruptible_limit(reader, options);
   read_signals(reader, options);
   reader.value<std::int64_t>("monitor-interval", seconds_or_none);  // It has no effect.
 }

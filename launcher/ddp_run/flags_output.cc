@@ -1,6 +1,8 @@
 // What becomes of the workers' output.
+#include <algorithm>
 #include <array>
 
+#include "common/base/template_text.h"
 #include "launcher/ddp_run/flag_reader.h"
 #include "launcher/ddp_run/flag_values.h"
 
@@ -19,34 +21,47 @@ Result<std::string> parse_event_log(const std::string& text) {
 constexpr const char* kDefaultLogDir = "ddp-run-logs";
 constexpr const char* kNoFiles = "/dev/null";
 
+constexpr const char* kTorchrunsPrefix = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
 constexpr auto kPrefixNames = std::to_array<std::string_view>(
-    {"role_name", "rank", "local_rank", "host", "node_rank", "time"});
+    {"role_name", "rank", "local_rank", "hostname", "node_rank", "time"});
 
 Result<std::vector<std::string>> parse_filters(const std::string& text) {
   return config::split_filters(text);
 }
 
-// A name that nobody knows would stay as it is.
-Result<std::string> parse_prefix(const std::string& text) {
+// As under torchrun, a name that nobody knows stays as it is; but it may be a slip.
+void warn_of_unknown_names(const std::string& shown, Options& options) {
   std::string all;
   for (const std::string_view name : kPrefixNames)
     all += fmt::format("{}${{{}}}", all.empty() ? "" : ", ", name);
-  for (std::size_t at = text.find("${"); at != std::string::npos; at = text.find("${", at + 2)) {
-    const std::size_t end = text.find('}', at);
-    const std::string name = text.substr(at, end == std::string::npos ? end : end + 1 - at);
-    bool known = false;
-    for (const std::string_view one : kPrefixNames) known |= name == fmt::format("${{{}}}", one);
-    if (!known)
-      return make_error(Errc::kInvalidArgument, "{} is not known; there are {}", name, all);
+  for (const TemplatePart& part : template_parts(options.output.prefix)) {
+    if (part.name.empty() || std::ranges::count(kPrefixNames, part.name) > 0) continue;
+    options.warnings.push_back(
+        fmt::format("{}: {} is not known and stays as it is; there are {}", shown, part.text, all));
   }
-  return text;
 }
 
-void read_prefix(FlagReader& reader, config::OutputSpec& output) {
-  const char* torchruns = reader.environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
-  output.has_prefix = torchruns != nullptr || reader.has("log-prefix");
-  if (torchruns != nullptr) output.prefix = torchruns;
-  reader.take("log-prefix", parse_prefix, output.prefix);
+// An empty template is none, in torchrun's variable, too.
+void read_prefix(FlagReader& reader, Options& options) {
+  config::OutputSpec& output = options.output;
+  const GivenFlag* given = reader.find("log-line-prefix-template");
+  const GivenFlag* none = reader.find("no-log-prefix");
+  if (none != nullptr) {
+    if (given != nullptr)
+      return reader.wrong(none->shown, "contradicts {}; leave one of them out", given->shown);
+    output.has_prefix = true;
+    return;
+  }
+  std::string shown;
+  if (given != nullptr) {
+    output.prefix = given->value;
+    shown = given->shown;
+  } else if (const char* torchruns = reader.environment(kTorchrunsPrefix); torchruns != nullptr) {
+    output.prefix = torchruns;
+    shown = fmt::format("{}={}", kTorchrunsPrefix, torchruns);
+  }
+  output.has_prefix = !output.prefix.empty();
+  warn_of_unknown_names(shown, options);
 }
 
 void read_log_dir(FlagReader& reader, Options& options) {
@@ -70,7 +85,7 @@ void read_output_flags(FlagReader& reader, Options& options) {
   reader.take("ranks-filter", config::parse_rank_set, output.ranks);
   reader.take("duplicate-stdout-filters", parse_filters, output.stdout_filters);
   reader.take("duplicate-stderr-filters", parse_filters, output.stderr_filters);
-  read_prefix(reader, output);
+  read_prefix(reader, options);
   output.fold = reader.has("fold");
   output.status_line = !reader.has("no-status-line");
   reader.take(

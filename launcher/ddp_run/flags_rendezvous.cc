@@ -1,4 +1,6 @@
 // Where the nodes meet, and as what this one comes.
+#include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <utility>
 
@@ -48,25 +50,62 @@ void read_etcd_endpoints(FlagReader& reader, Options& options) {
   }
 }
 
+bool is_named_c10d(const FlagReader& reader) {
+  const GivenFlag* backend = reader.find("rdzv-backend");
+  return backend != nullptr && backend->value == "c10d";
+}
+
+// Blanks around it and capitals do not matter to torchrun.
+std::string plain_word(std::string text) {
+  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+// As in torchrun, only the backend c10d has store types.
+bool meets_in_file(const FlagReader& reader) {
+  const GivenFlag* conf = reader.find("rdzv-conf");
+  if (conf == nullptr || !is_named_c10d(reader)) return false;
+  const auto pairs = parse_pairs(conf->value);
+  return pairs && std::any_of(pairs->begin(), pairs->end(), [](const auto& pair) {
+           return pair.first == "store_type" && plain_word(pair.second) == "file";
+         });
+}
+
+// torchrun makes a file of its own where none is named, which is of use to one node only.
+void read_meeting_file(FlagReader& reader, Options& options) {
+  const GivenFlag* given = reader.find("rdzv-endpoint");
+  const std::string& shown = reader.find("rdzv-conf")->shown;
+  if (reader.has("hosts") || reader.has("hostfile"))
+    return reader.wrong(shown, "nodes of --hosts meet at this ddp-run; leave store_type=file out");
+  if (given != nullptr && !given->value.empty()) {
+    options.meeting_file = given->value;
+    options.endpoint_flag = given->shown;
+  } else if (options.max_nodes > 1) {
+    reader.wrong(shown,
+                 "with store_type=file, --rdzv-endpoint names a file that all nodes share, for "
+                 "example --rdzv-endpoint /shared/job7.rdzv");
+  }
+}
+
 void read_endpoint(FlagReader& reader, Options& options) {
   const auto master_port = reader.value<int>(
       "master-port", [](const std::string& text) { return parse_integer(text, 0, 65535); });
   if (options.standalone) return;  // As in torchrun, it overrides what else names an endpoint.
   read_backend(reader, options);
   if (options.etcd) return read_etcd_endpoints(reader, options);
+  if (meets_in_file(reader)) return read_meeting_file(reader, options);
   if (auto endpoint = reader.value<Endpoint>("rdzv-endpoint", [](const std::string& text) {
         return parse_endpoint(text, kDefaultRendezvousPort);
       })) {
     set_endpoint(reader, options, "rdzv-endpoint", std::move(*endpoint));
   } else if (const GivenFlag* given = reader.find("master-addr");
              given != nullptr && !reader.error()) {
-    auto address = parse_endpoint(given->value, 0);
-    if (!address || address->port != 0) {
-      return reader.wrong(given->shown,
-                          "not a host name or address; the port goes into --master-port");
-    }
+    auto host = parse_host(given->value);
+    if (!host) return reader.wrong(given->shown, "{}", host.error().message);
     set_endpoint(reader, options, "master-addr",
-                 Endpoint{address->host, master_port.value_or(kDefaultMasterPort)});
+                 Endpoint{std::move(*host), master_port.value_or(kDefaultMasterPort)});
     options.endpoint_is_master = !ranks_are_the_backends(reader);
   } else if (master_port && options.max_nodes == 1) {
     set_endpoint(reader, options, "master-port", Endpoint{"127.0.0.1", *master_port});
@@ -98,9 +137,11 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
       if (!rank) return reader.wrong(given.shown, "rank={} is {}", text, rank.error().message);
       if (!rank_is_given) options.node_rank = *rank;
     } else if (key == "store_type") {
-      if (text == "tcp") continue;
-      return reader.wrong(
-          given.shown, "store_type={}: there is only tcp; name a host with --rdzv-endpoint", text);
+      const std::string type = plain_word(text);
+      if (type == "tcp" || (type == "file" && (options.standalone || is_named_c10d(reader))))
+        continue;
+      return reader.wrong(given.shown,
+                          "store_type={}: there are tcp and, with --rdzv-backend c10d, file", text);
     } else if (key == "join_timeout" || key == "timeout" || key == "last_call_timeout") {
       const auto limit = parse_seconds(text, key == "last_call_timeout");
       if (!limit) return reader.wrong(given.shown, "{}={} is {}", key, text, limit.error().message);
@@ -168,7 +209,8 @@ void check_nodes(FlagReader& reader, const Options& options) {
     const std::string shown = given != nullptr ? given->shown : "the nodes of the SLURM step";
     if (options.standalone) {
       reader.wrong(shown, "contradicts --standalone, which is one node; leave one of them out");
-    } else if (!options.endpoint && options.step_ports.empty()) {
+    } else if (!options.endpoint && options.step_ports.empty() && options.meeting_file.empty() &&
+               !reader.error()) {
       reader.wrong(
           shown,
           "--rdzv-endpoint is missing; all nodes name the same one, for example --rdzv-endpoint "

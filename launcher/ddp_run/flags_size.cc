@@ -20,7 +20,10 @@ void read_devices(FlagReader& reader, Options& options) {
     options.devices_flag = shown;
   } else if (given != nullptr) {
     options.devices_flag = given->shown;
-    if (!reader.has("nproc-per-node")) options.nproc.kind = ProcessCount::Kind::kGpu;
+    if (!reader.has("nproc-per-node")) options.nproc.kind = ProcessCount::Kind::kAccelerator;
+    if (options.nproc.accelerator != "gpu")
+      reader.wrong(reader.find("nproc-per-node")->shown,
+                   "contradicts {}, which names CUDA devices; leave one of them out", given->shown);
   }
 }
 

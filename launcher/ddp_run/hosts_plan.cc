@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/config/rdzv_token.h"
+#include "launcher/ddp_run/accelerators.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/flags_access.h"
 #include "launcher/hosts/launcher.h"
@@ -15,8 +16,10 @@ namespace {
 
 constexpr const char* kLoopbackAddress = "127.0.0.1";
 // What ddp-run itself reads, and means the job and not the machine.
-constexpr std::array<const char*, 3> kOwnVariables{"PYTHON_EXEC", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-                                                   "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"};
+constexpr auto kOwnVariables = std::to_array<const char*>(
+    {"PYTHON_EXEC", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
+     "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+     "LOGLEVEL"});
 
 bool is_this_machine(const std::string& name, const Machine& machine) {
   return name == "localhost" || name == machine.host_name;
@@ -66,7 +69,7 @@ Machine unseen_machine(const std::string& name) {
   Machine machine;
   machine.host_name = name;
   machine.usable_cores = [] { return 1; };
-  machine.cuda_devices = [] { return 0; };
+  machine.accelerators = [](std::string_view) { return 0; };
   machine.locate_host = [](const std::string& host) { return HostPlace{false, false, host}; };
   machine.cuda_device_names = [] {
     std::vector<std::string> names;
@@ -83,9 +86,11 @@ std::string what_is_counted(const Options& options) {
   if (kind == Kind::kNumber) return "";
   if (kind == Kind::kCpu) return "one for each CPU of the host";
   if (!options.devices.empty()) return "";
-  if (kind == Kind::kGpu) return "one for each GPU of the host";
-  return kind == Kind::kAuto ? "one for each GPU of the host, or CPU if it has none"
-                             : "one for each GPU of the host, or one if it has none";
+  if (kind == Kind::kAccelerator)
+    return fmt::format("one for each {} of the host",
+                       find_accelerator(options.nproc.accelerator)->device);
+  return kind == Kind::kAuto ? "one for each accelerator of the host, or CPU if it has none"
+                             : "one for each accelerator of the host, or one if it has none";
 }
 
 // What flags and the order say. `port_is_open`: the one in the flags stands for another.

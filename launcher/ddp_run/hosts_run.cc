@@ -10,6 +10,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
+#include "common/log/log.h"
 #include "common/terminal/terminal.h"
 #include "launcher/ddp_run/dry_run.h"
 #include "launcher/ddp_run/error_above.h"
@@ -118,12 +119,16 @@ void HostsRun::on_line(Stream stream, std::string_view line) {
 
 void HostsRun::say(const std::string& text) { error_->write("ddp-run: " + text + "\n"); }
 
+void HostsRun::notice(const std::string& text) {
+  if (log::enabled(log::Level::kWarning)) say(text);
+}
+
 void HostsRun::tell_unreached_later() {
   notice_.after(kWaitingNoticePeriod, [this] {
     if (unreached_.empty() || finish_ || failure_ || interrupted_by_ != 0) return;
-    say(fmt::format("{} of {} hosts are reached; waiting for {}",
-                    plan_.order.places.size() - unreached_.size(), plan_.order.places.size(),
-                    some_of(unreached_)));
+    notice(fmt::format("{} of {} hosts are reached; waiting for {}",
+                       plan_.order.places.size() - unreached_.size(), plan_.order.places.size(),
+                       some_of(unreached_)));
     tell_unreached_later();
   });
 }
@@ -151,9 +156,9 @@ void HostsRun::on_gone(const NodeReport& report) {
       fmt::format("host {} {}: {}", report.host, unreachable ? "cannot be reached" : "was lost",
                   report.summary);
   if (open_ >= plan_.job.spec.min_nodes) {
-    return say(fmt::format("{}; going on with {} of {} hosts (--nnodes {}:{})", what, open_,
-                           plan_.order.places.size(), plan_.job.spec.min_nodes,
-                           plan_.job.spec.max_nodes));
+    return notice(fmt::format("{}; going on with {} of {} hosts (--nnodes {}:{})", what, open_,
+                              plan_.order.places.size(), plan_.job.spec.min_nodes,
+                              plan_.job.spec.max_nodes));
   }
   fail(unreachable ? kExitJoinTimeout : kExitNodeLost, what);
 }
@@ -163,7 +168,7 @@ void HostsRun::on_node_end(const NodeReport& report) {
   if (!first_end_) first_end_ = report;
   if (interrupted_by_ != 0 || failure_) return;
   if (open_ >= plan_.job.spec.min_nodes) {
-    return say(
+    return notice(
         fmt::format("host {}: {}; going on with {} hosts", report.host, report.summary, open_));
   }
   // Where the rendezvous is elsewhere, the others hear of it there and say how they end.
@@ -186,8 +191,8 @@ void HostsRun::fail(int exit_code, const std::string& why) {
 
 void HostsRun::look_at_the_end() {
   patience_.after(kPatience, [this] {
-    say(fmt::format("the job is over; waiting for {} to end (Ctrl-C three times: without it)",
-                    some_of(launcher_.open_hosts())));
+    notice(fmt::format("the job is over; waiting for {} to end (Ctrl-C three times: without it)",
+                       some_of(launcher_.open_hosts())));
   });
 }
 

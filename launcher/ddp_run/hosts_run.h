@@ -44,6 +44,7 @@ class HostsRun {
   void look_at_the_end();
   void tell_unreached_later();
   void say(const std::string& text);
+  void notice(const std::string& text);  // As say(), unless LOGLEVEL wants failures only.
   void conclude();
 
   asio::io_context& io_;

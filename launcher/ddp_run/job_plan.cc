@@ -46,7 +46,22 @@ void plan_step_endpoint(const Options& options, const Machine& machine, JobPlan&
       plan.host ? machine.locate_host(machine.host_name).address : step.hosts.front();
 }
 
+// Whoever comes first hosts, at an address that the others can reach.
+void plan_meeting_file(const Options& options, const Machine& machine, JobPlan& plan) {
+  plan.meeting_file = options.meeting_file;
+  plan.endpoint_flag = options.endpoint_flag;
+  plan.host = true;
+  plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
+  if (options.max_nodes > 1 || is_guarded(plan.spec)) return;
+  plan.bind_address = kLoopback;
+  plan.spec.coordinator_host = kLoopback;
+}
+
 Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPlan& plan) {
+  if (!options.meeting_file.empty()) {
+    plan_meeting_file(options, machine, plan);
+    return {};
+  }
   if (!options.endpoint && !options.step_ports.empty()) {
     plan_step_endpoint(options, machine, plan);
     return {};
@@ -107,7 +122,8 @@ std::string warning_if_open(const config::JobSpec& spec, const std::string& bind
 Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   JobPlan plan;
   config::JobSpec& spec = plan.spec;
-  spec.job_id = options.job_id.value_or(options.endpoint ? "none" : random_id());
+  const bool meets_others = options.endpoint || !options.meeting_file.empty();
+  spec.job_id = options.job_id.value_or(meets_others ? "none" : random_id());
   spec.node_id = random_id();
   spec.host = options.step
                   ? options.step->hosts.at(static_cast<std::size_t>(options.step->node_rank))
@@ -125,9 +141,12 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   if (!token) return token.error();
   spec.rdzv_token = std::move(*token);
   // Without an endpoint nothing leaves the loopback interface, but in a step of SLURM's.
-  if (options.endpoint || !options.step_ports.empty()) {
+  if (meets_others || !options.step_ports.empty()) {
     spec.tls = options.tls;
-    if (!options.endpoint) spec.tls_name = options.step->hosts.front();
+    if (!options.meeting_file.empty()) {
+      spec.tls_name = spec.host;
+    } else if (!options.endpoint)
+      spec.tls_name = options.step->hosts.front();
     // Any node may be etcd's coordinator.
     if (options.endpoint && !options.etcd) spec.tls_name = options.endpoint->host;
   }
@@ -135,10 +154,13 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.min_nodes = options.min_nodes;
   spec.max_nodes = options.max_nodes;
   if (auto planned = plan_node(options, machine, spec); !planned) return planned.error();
+  if (!options.meeting_file.empty() && plan.bind_address.empty() && !spec.local_addr.empty())
+    spec.coordinator_host = spec.local_addr;
   spec.spares = options.spares;
   spec.exit_barrier_ms = options.exit_barrier_ms;
   spec.signals = options.signals;
   spec.checkpoint_signal = options.checkpoint_signal;
+  spec.signals_to_handle = options.signals_to_handle;
   spec.dry_run = options.dry_run;
   spec.max_restarts = options.max_restarts;
   spec.join_timeout_ms = options.join_timeout_ms;
@@ -147,11 +169,14 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
   spec.restart_on_start_failure = options.restart_on_start_failure;
   spec.max_no_progress = options.max_no_progress;
+  spec.uninterruptible_ms = options.uninterruptible_ms;
   spec.scale_up_ms = options.scale_up_ms;
   spec.progress_timeout_ms = options.progress_timeout_ms;
   spec.standby = options.standby;
   spec.program = options.program;
   spec.command = worker_command(options);
+  spec.python = python_of(options);
+  spec.own_store = options.own_store;
   spec.role = options.role;
   spec.event_log = absolute_event_log(options.event_log);
   spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.

@@ -25,6 +25,9 @@ struct JobPlan {
   std::string outside_address;
   // The coordinator is elected there, and may be anywhere; spec's coordinator is to be filled in.
   std::optional<EtcdSettings> etcd;
+  // The file that says where the rendezvous is; spec's coordinator is to be filled in. Empty: spec
+  // says.
+  std::string meeting_file{};
   // The ports at which the rendezvous of a SLURM step may be, the first free one of its first node:
   // spec's coordinator is to be filled in. Empty: it is where spec says.
   std::vector<int> step_ports;

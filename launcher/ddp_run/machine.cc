@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "launcher/ddp_run/accelerators.h"
+
 namespace ddp::run {
 
 std::string host_name() {
@@ -11,13 +13,14 @@ std::string host_name() {
 }
 
 Machine Machine::this_one(const GetEnvironment& environment) {
-  return Machine{run::host_name(),
-                 run::usable_cores,
-                 [environment] { return run::cuda_devices(environment); },
-                 run::locate_host,
-                 [environment] { return run::cuda_device_names(environment); },
-                 run::network_interfaces,
-                 run::source_address};
+  return Machine{
+      run::host_name(),
+      run::usable_cores,
+      [environment](std::string_view name) { return run::count_accelerators(name, environment); },
+      run::locate_host,
+      [environment] { return run::cuda_device_names(environment); },
+      run::network_interfaces,
+      run::source_address};
 }
 
 }  // namespace ddp::run

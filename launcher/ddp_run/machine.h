@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/ddp_run/flags.h"
@@ -13,8 +14,9 @@ namespace ddp::run {
 // least 1.
 int usable_cores();
 
-// CUDA devices: as many as CUDA_VISIBLE_DEVICES lists if it is set, else the device files in /dev.
-int cuda_devices(const GetEnvironment& environment);
+// CUDA devices: as many as CUDA_VISIBLE_DEVICES lists if it is set, else the device files in /dev
+// (below `root`).
+int cuda_devices(const GetEnvironment& environment, const std::string& root = "");
 int count_visible_devices(const std::string& cuda_visible_devices);
 // Their names, as CUDA_VISIBLE_DEVICES has them, in the order in which CUDA counts them.
 std::vector<std::string> cuda_device_names(const GetEnvironment& environment);
@@ -51,7 +53,7 @@ std::vector<Interface> network_interfaces();
 struct Machine {
   std::string host_name;
   std::function<int()> usable_cores;
-  std::function<int()> cuda_devices;
+  std::function<int(std::string_view name)> accelerators;  // How many; accelerators.h.
   std::function<HostPlace(const std::string& host)> locate_host;
   std::function<std::vector<std::string>()> cuda_device_names = {};
   std::function<std::vector<Interface>()> interfaces = {};

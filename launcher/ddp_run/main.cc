@@ -14,6 +14,7 @@
 #include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
 #include "common/config/rdzv_token.h"
+#include "common/log/log.h"
 #include "common/terminal/terminal.h"
 #include "launcher/ddp_run/completion.h"
 #include "launcher/ddp_run/dry_run.h"
@@ -25,6 +26,8 @@
 #include "launcher/ddp_run/job_plan.h"
 #include "launcher/ddp_run/log_folder.h"
 #include "launcher/ddp_run/machine.h"
+#include "launcher/ddp_run/meeting_file.h"
+#include "launcher/ddp_run/notices.h"
 #include "launcher/ddp_run/predecessor.h"
 #include "launcher/ddp_run/program.h"
 #include "launcher/ddp_run/started_node.h"
@@ -75,11 +78,15 @@ int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* n
   const UniqueFd place = run::wait_for_predecessor(plan.spec);
   if (plan.host) run::make_step_token(plan);
   asio::io_context io(1);
+  auto meeting = run::MeetingFile::enter(plan);
+  if (!meeting) return end_early(meeting.error());
   auto server = run::host_rendezvous(io, plan);  // Not with etcd: plan.host is false.
   if (!server) return end_early(server.error());
+  if (const auto told = meeting->announce(plan); !told) return end_early(told.error());
+  meeting = run::MeetingFile();  // The next node may have it.
   if (*server) {
     const std::string warning = run::warning_if_open(plan.spec, plan.bind_address);
-    if (!warning.empty()) std::fprintf(stderr, "ddp-run: %s\n", warning.c_str());
+    if (!warning.empty()) run::print_notice(warning);
   }
   if (!plan.host && !plan.step_ports.empty()) {
     if (const auto found = run::find_step_rendezvous(plan); !found) return end_early(found.error());
@@ -105,8 +112,8 @@ void show_where_logs_are(const run::Options& options, const config::JobSpec& spe
   if (spec.log_dir.empty()) return;
   run::link_latest(spec.log_dir, spec.job_id);
   if (!options.log_dir_is_default) return;
-  std::fprintf(stderr, "ddp-run: the workers' output is in %s/%s\n", spec.log_dir.c_str(),
-               config::job_folder_name(spec.job_id).c_str());
+  run::print_notice(fmt::format("the workers' output is in {}/{}", spec.log_dir,
+                                config::job_folder_name(spec.job_id)));
 }
 
 int run_node(run::Options options, const run::Machine& machine,
@@ -126,6 +133,7 @@ int run_node(run::Options options, const run::Machine& machine,
   }
   if (run::is_follower(options)) return fail(run::become_task(options), options);
   if (node != nullptr) node->complete(*plan);
+  plan->spec.notices = log::enabled(log::Level::kWarning);
   plan->spec.output.status_line &= terminal::can_show_status(STDERR_FILENO);
   show_where_logs_are(options, plan->spec);
   prepare_process();
@@ -139,6 +147,7 @@ int run_as_started() {
   auto options = run::parse_flags(node->arguments(), run::StartedNode::environment);
   if (!options) return fail(options.error(), {}, node);
   config::forget_token_variable();
+  log::init("ddp-run", "");
   const auto machine = run::Machine::this_one(run::StartedNode::environment);
   return run_node(std::move(*options), machine, node->arguments(), node);
 }
@@ -157,11 +166,11 @@ int main(int argc, char** argv) {
     return kExitSuccess;
   }
   if (!options->completion.empty()) {
-    std::fputs(run::bash_completion().c_str(), stdout);
+    std::fputs(run::completion_script(options->completion).c_str(), stdout);
     return kExitSuccess;
   }
-  for (const std::string& warning : options->warnings)
-    std::fprintf(stderr, "ddp-run: %s\n", warning.c_str());
+  log::init("ddp-run", "");
+  for (const std::string& warning : options->warnings) run::print_notice(warning);
   const auto machine = run::Machine::this_one(environment);
   if (options->host_list.empty()) {
     return run_node(std::move(*options), machine, arguments, nullptr);

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/log/log.h"
+#include "launcher/ddp_run/accelerators.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/flag_values.h"
 
@@ -84,18 +86,18 @@ Result<int> count_workers(const Options& options, const Machine& machine) {
   using Kind = ProcessCount::Kind;
   const ProcessCount& count = options.nproc;
   if (count.kind == Kind::kNumber) return count.number;
-  if (count.kind != Kind::kCpu && !options.devices.empty())
-    return static_cast<int>(options.devices.size());
-  const int gpus = count.kind == Kind::kCpu ? 0 : machine.cuda_devices();
-  if (gpus > 0) return gpus;
+  if (count.kind == Kind::kCpu) return machine.usable_cores();
+  if (!options.devices.empty()) return static_cast<int>(options.devices.size());
+  const bool one_kind = count.kind == Kind::kAccelerator;
+  const int devices = machine.accelerators(one_kind ? count.accelerator : kAnyAccelerator);
+  if (devices > 0) return devices;
   if (count.kind == Kind::kDevices) return 1;
-  if (count.kind == Kind::kGpu) {
-    return exit_error(
-        kExitInvalidValue,
-        "--nproc-per-node gpu: this machine has no CUDA device that may be used (/dev/nvidia*, "
-        "CUDA_VISIBLE_DEVICES); write a number, cpu or auto");
-  }
-  return machine.usable_cores();
+  if (!one_kind) return machine.usable_cores();
+  const Accelerator& kind = *find_accelerator(count.accelerator);
+  return exit_error(kExitInvalidValue,
+                    "--nproc-per-node {}: this machine has no {} that may be used ({}); write a "
+                    "number, cpu or auto",
+                    kind.name, kind.device, kind.places);
 }
 
 }  // namespace
@@ -111,6 +113,7 @@ Result<void> plan_node(const Options& options, const Machine& machine, config::J
   auto nproc = count_workers(options, machine);
   if (!nproc) return nproc.error();
   spec.nproc = *nproc;
+  log::info("this node has {} workers", spec.nproc);
   spec.usable_cores = machine.usable_cores();
   spec.numa_binding = options.numa_binding;
   return plan_devices(options, machine, spec);

@@ -5,12 +5,19 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 
 #include <limits.h>
 
+#include "common/log/log.h"
 #include "common/terminal/terminal.h"
 
 namespace ddp::run {
+
+void print_notice(std::string_view text) {
+  if (!log::enabled(log::Level::kWarning)) return;
+  std::fprintf(stderr, "ddp-run: %s\n", std::string(text).c_str());
+}
 
 void Notices::print(std::string_view text) {
   waiting_ += text;

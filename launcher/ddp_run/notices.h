@@ -5,9 +5,12 @@
 
 namespace ddp::run {
 
-// What ddp-run itself has to say. A terminal that was stopped, or a pipe that nobody reads, does
-// not hold it up: it may be the one that coordinates the job for all nodes. What such a reader does
-// not take is kept until it does. One thread.
+// A line for standard error that is not about what ends the job: none of LOGLEVEL=ERROR and above.
+void print_notice(std::string_view text);
+
+// What ddp-run itself has to say while the job runs. A terminal that was stopped, or a pipe that
+// nobody reads, does not hold it up: it may be the one that coordinates the job for all nodes. What
+// such a reader does not take is kept until it does. One thread.
 class Notices {
  public:
   explicit Notices(int fd) : fd_(fd) {}

@@ -3,9 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 
+#include "common/base/template_text.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/python_program.h"
 
@@ -103,6 +105,18 @@ std::vector<std::string> worker_command(const Options& options) {
   return command;
 }
 
+std::string python_of(const Options& options) {
+  if (runs_under_python(options)) return options.python;
+  const std::string& program = options.program;
+  if (is_python(program)) return program;
+  const std::string interpreter =
+      interpreter_of(has_slash(program) ? program : search(program, options.search_path).program);
+  if (is_python(interpreter)) return interpreter;
+  // "numactl --membind 0 python3 train.py".
+  const auto word = std::find_if(options.arguments.begin(), options.arguments.end(), is_python);
+  return word == options.arguments.end() ? std::string() : *word;
+}
+
 Result<void> check_program(const Options& options) {
   if (!runs_under_python(options)) return check_executable(options.program, options.search_path);
   if (const auto python = check_executable(options.python, options.search_path); !python) {
@@ -111,12 +125,14 @@ Result<void> check_program(const Options& options) {
         python.error().message + "; PYTHON_EXEC names the interpreter if it is not python3"};
   }
   if (options.module && !options.run_path) return {};  // Only Python itself can find it.
-  if (!exists(options.program)) {
-    return exit_error(kExitNotFound, "{}: there is no such file to run under {}", options.program,
+  // Each local rank may have a script of its own; the first one stands for all.
+  const std::string script = safe_substitute(options.program, "local_rank", "0");
+  if (!exists(script)) {
+    return exit_error(kExitNotFound, "{}: there is no such file to run under {}", script,
                       options.python);
   }
-  if (::access(options.program.c_str(), R_OK) != 0) {
-    return exit_error(kExitNotExecutable, "{}: cannot be read: {}", options.program,
+  if (::access(script.c_str(), R_OK) != 0) {
+    return exit_error(kExitNotExecutable, "{}: cannot be read: {}", script,
                       std::generic_category().message(errno));
   }
   return {};

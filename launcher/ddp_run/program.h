@@ -14,6 +14,11 @@ namespace ddp::run {
 // but after that where the file is executable.
 std::vector<std::string> worker_command(const Options& options);
 
+// The Python that runs it: what worker_command() begins with, what the program names in its first
+// line (#!), or else the first of its arguments that is the name of one. Empty: none, as far as
+// that can be seen.
+std::string python_of(const Options& options);
+
 // Looks for what the command needs, as execvp would: the executable, and a Python script's file.
 // Errors are exit_error with kExitNotFound or kExitNotExecutable.
 Result<void> check_program(const Options& options);

@@ -28,8 +28,9 @@ std::string first_bytes(const std::string& path) {
   return std::string(bytes.data(), static_cast<std::size_t>(file.gcount()));
 }
 
-// "#!/bin/sh -e", "#!/usr/bin/env -S bash".
-bool names_a_shell(const std::string& head) {
+// "/bin/sh" of "#!/bin/sh -e", "bash" of "#!/usr/bin/env -S bash"; empty where there is none.
+std::string interpreter_in(const std::string& head) {
+  if (!head.starts_with(kInterpreter)) return {};
   std::istringstream line(head.substr(kInterpreter.size(), head.find('\n') - kInterpreter.size()));
   std::string word;
   line >> word;
@@ -37,7 +38,7 @@ bool names_a_shell(const std::string& head) {
     while (line >> word && word.starts_with('-')) {
     }
   }
-  return word.ends_with("sh");
+  return word;
 }
 
 }  // namespace
@@ -51,9 +52,18 @@ bool is_for_python(const std::string& path) {
   const std::string head = first_bytes(path);
   if (head.starts_with(kElf)) return false;
   if (head.starts_with(kInterpreter))
-    return ::access(path.c_str(), X_OK) != 0 && !names_a_shell(head);
+    return ::access(path.c_str(), X_OK) != 0 && !interpreter_in(head).ends_with("sh");
   const bool is_text = head.find('\0') == std::string::npos;
   return is_text || head.starts_with(kZip) || head.find(kByteCode) == 2;
+}
+
+std::string interpreter_of(const std::string& path) { return interpreter_in(first_bytes(path)); }
+
+bool is_python(const std::string& name) {
+  constexpr std::string_view kName = "python";
+  const std::string_view base = std::string_view(name).substr(name.rfind('/') + 1);
+  return base.starts_with(kName) &&
+         base.find_first_not_of("0123456789.", kName.size()) == std::string_view::npos;
 }
 
 }  // namespace ddp::run

@@ -6,6 +6,7 @@
 #include "common/auth/crypto_library.h"
 #include "common/config/rdzv_token.h"
 #include "launcher/ddp_run/exit_error.h"
+#include "launcher/ddp_run/notices.h"
 #include "launcher/slurm/munge.h"
 
 namespace ddp::run {
@@ -17,8 +18,7 @@ void make_step_token(JobPlan& plan) {
   auto sealed = crypto ? slurm::seal(token.reveal()) : Result<std::string>(crypto.error());
   if (!sealed) {
     if (sealed.error().code != Errc::kNotFound) {
-      std::fprintf(stderr, "ddp-run: this job has no secret of its own: %s\n",
-                   sealed.error().message.c_str());
+      print_notice("this job has no secret of its own: " + sealed.error().message);
     }
     return;
   }

@@ -68,7 +68,7 @@ void Supervisor::start_etcd() {
       {.coordinator = [this](const std::string& host, int port) { on_coordinator(host, port); },
        .job_finished = [this](const wire::Finish& finish) { on_job_finished(finish); },
        .failed = [this](int exit_code, const std::string& why) { conclude(exit_code, why, ""); },
-       .notice = [this](const std::string& text) { notices_.print("ddp-run: " + text); }});
+       .notice = [this](const std::string& text) { notice(text); }});
   if (!etcd) return conclude(exit_code_of(etcd.error()), etcd.error().message, "");
   etcd_ = std::move(*etcd);
   etcd_->start();
@@ -110,7 +110,7 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   // This node waits no longer for the others (--exit-barrier-timeout), but they need what runs
   // here.
   if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
-    return notices_.print("ddp-run: the rendezvous runs here until the others are through");
+    return notice("the rendezvous runs here until the others are through");
   }
   // The refusal is what became of the loss: the job ended while the successor was on its way.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
@@ -127,7 +127,7 @@ void Supervisor::on_agent_lost(const std::string& how) {
   if (finish_) return conclude(*finish_);
   if (interrupted_by_ != 0) return conclude(kExitSignalBase + interrupted_by_, lost, "");
   if (lost_agents_ <= plan_.spec.max_restarts) {
-    notices_.print(fmt::format("ddp-run: {}; starting another", lost));
+    notice(fmt::format("{}; starting another", lost));
     return start_agent();
   }
   const std::string summary =
@@ -235,6 +235,10 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
   server()->drain(kDrainLimit, [this] { say_farewell(); });
 }
 
+void Supervisor::notice(const std::string& text) {
+  if (plan_.spec.notices) notices_.print("ddp-run: " + text);
+}
+
 bool Supervisor::is_orphan(pid_t pid) const {
   return std::any_of(orphans_.begin(), orphans_.end(),
                      [pid](const auto& orphan) { return orphan.first == pid; });
@@ -254,9 +258,9 @@ bool Supervisor::look_after_orphans() {
     // Our child and not reaped, so the number is its own.
     if (::waitpid(pid, nullptr, WNOHANG) != 0) return true;
     if (orphan.second.check()) return false;
-    notices_.print(
-        fmt::format("ddp-run: process {}, which writes a checkpoint, has done nothing for {} s; "
-                    "it is given up",
+    notice(
+        fmt::format("process {}, which writes a checkpoint, has done nothing for {} s; it is given "
+                    "up",
                     pid, kQuietLimit.count() / 1'000));
     if (pid > 1) ::kill(pid, SIGKILL);
     return true;

@@ -74,6 +74,7 @@ class Supervisor {
   void adopt_orphans();
   bool look_after_orphans();
   void say_farewell();
+  void notice(const std::string& text);  // What LOGLEVEL=ERROR silences.
 
   asio::io_context& io_;
   JobPlan plan_;

@@ -16,8 +16,6 @@ namespace {
 constexpr Duration kStopGrace{5'000};
 // A speed is measured over at least so long.
 constexpr Duration kPaceInterval{1'000};
-// What a faulty agent can make the coordinator keep of one round.
-constexpr std::size_t kFailuresMax = 4'096;
 
 }  // namespace
 
@@ -150,6 +148,7 @@ void Job::handle(const NodeId& from, const wire::Succeeded& message) {
 }
 
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
+  nodes_.at(from).join.store_port = message.store_port;
   if (nodes_.at(from).ending != kNoRound) {
     if (nodes_.at(from).ending == message.round) ended(from);
     return;
@@ -228,8 +227,10 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
     try_start();
     announce();
   } else if (phase_ != Phase::kFinished && was_in && !member->succeeded) {
+    failure.node_id = node_id;
+    const std::string reason = describe(failure);
     record(std::move(failure), *member);
-    begin_stop(describe(failures_.back()), true);
+    begin_stop(reason, true);
     check_stopped();
   } else {
     check_stopped();
@@ -248,12 +249,10 @@ void Job::record(wire::Failure failure, const Member& member) {
   }
   ++failures_reported_;
   failed_round_ = round_;
-  // A cause that comes late takes the place of a consequence.
-  if (failures_.size() >= kFailuresMax && (failure.secondary || !failures_.back().secondary))
-    return;
-  if (failures_.size() >= kFailuresMax) failures_.pop_back();
-  failures_.push_back(std::move(failure));
+  failures_.add(std::move(failure), now_);
 }
+
+const wire::Failure& Job::root() const { return failures_.all()[root_cause(failures_.all())]; }
 
 bool Job::cause_may_come() const {
   const int workers = world_size_ - succeeded_workers_;
@@ -265,12 +264,12 @@ bool Job::cause_may_come() const {
 // there is no SIGTERM at first, and a cause that ends by itself is heard of with `stopped`.
 void Job::stop_for_failures() {
   if (!is_running() || failures_.empty()) return;
-  const wire::Failure& root = failures_[root_cause(failures_)];
-  if (root.secondary && root.kind != "collective" && cause_may_come()) {
+  const wire::Failure& cause = root();
+  if (cause.secondary && cause.kind != "collective" && cause_may_come()) {
     if (!cause_deadline_) cause_deadline_ = now_ + options_.cause_wait;
     if (now_ < *cause_deadline_) return;
   }
-  begin_stop(describe(root), true);
+  begin_stop(describe(cause), true);
 }
 
 void Job::begin_stop(const std::string& reason, bool is_failure) {
@@ -304,7 +303,7 @@ std::string Job::round_report(bool permanent) const {
     operations.emplace_back(member.info.host, member.operations);
   return failure_report({.program = program_,
                          .job_id = id_,
-                         .failures = failures_,
+                         .failures = failures_.all(),
                          .round = round_,
                          .nodes = static_cast<int>(members_.size()),
                          .world_size = world_size_,

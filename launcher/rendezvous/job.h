@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
+#include "launcher/rendezvous/failure_order.h"
 #include "launcher/rendezvous/job_record.h"
 #include "launcher/rendezvous/job_status.h"
 #include "launcher/rendezvous/rendezvous_core.h"
@@ -141,6 +142,8 @@ class Job {
   void lose(const NodeId& node_id, const std::string& kind, const std::string& why);
   void remove_node(const NodeId& node_id);
   void record(wire::Failure failure, const Member& member);
+  // Of a round that has failures: what the others follow from, as far as is known by now.
+  const wire::Failure& root() const;
   // Ends a running round that has failures; while all are secondary, only once their cause cannot
   // come any more.
   void stop_for_failures();
@@ -248,12 +251,12 @@ class Job {
   int world_size_ = 0;
   std::vector<Member> members_;  // By group rank.
   std::unordered_map<NodeId, std::size_t> rank_by_node_;
-  std::set<std::size_t> awaited_;        // In kRecovering: who is not back,
-  TimePoint awaited_until_;              // and until when.
-  std::set<std::size_t> unstopped_;      // In kStopping: who has not answered.
-  std::size_t successes_ = 0;            // Members.
-  int succeeded_workers_ = 0;            // Of them.
-  std::vector<wire::Failure> failures_;  // Of round_, in order of arrival.
+  std::set<std::size_t> awaited_;    // In kRecovering: who is not back,
+  TimePoint awaited_until_;          // and until when.
+  std::set<std::size_t> unstopped_;  // In kStopping: who has not answered.
+  std::size_t successes_ = 0;        // Members.
+  int succeeded_workers_ = 0;        // Of them.
+  FailureOrder failures_;            // Of round_.
   // The root cause of the last round that failed before round_, and that round.
   std::optional<std::pair<Round, wire::Failure>> last_failure_;
   Round failed_round_ = kNoRound;        // Of failures_.

@@ -152,8 +152,7 @@ bool Job::take_over(ConnectionId from, const wire::Join& join) {
     send(from, wire::Stop{round_, stop_reason_, stop_keeps_workers_});
     return true;
   }
-  std::erase_if(failures_,
-                [rank](const wire::Failure& failure) { return failure.group_rank == rank; });
+  failures_.forget(rank);
   if (failures_.empty()) cause_deadline_.reset();
   if (scale_up_until_ && uncommitted_.contains(rank_of(*member))) {
     const auto left = std::chrono::duration_cast<Duration>(*scale_up_until_ - now_).count();

@@ -108,7 +108,7 @@ void Job::miss(const std::vector<NodeId>& node_ids, const std::string& why) {
     failure.message = why;
     record(std::move(failure), member);
   }
-  if (!failures_.empty()) begin_stop(describe(failures_[root_cause(failures_)]), true);
+  if (!failures_.empty()) begin_stop(describe(root()), true);
 }
 
 void Job::check_recovered() {

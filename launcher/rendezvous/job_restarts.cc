@@ -43,7 +43,7 @@ bool Job::round_is_stepless() const {
 
 // Nothing takes part in the round any more.
 void Job::decide_after_stop() {
-  const auto primary = std::any_of(failures_.begin(), failures_.end(),
+  const auto primary = std::any_of(failures_.all().begin(), failures_.all().end(),
                                    [](const wire::Failure& failure) { return !failure.secondary; });
   if (!primary && (!stop_is_failure_ || !leave_reason_.empty())) {
     // Where a node left, secondary failures follow from that, whichever was heard of first.
@@ -51,16 +51,17 @@ void Job::decide_after_stop() {
     reason_is_charged_ = false;
     return wait_for_nodes();
   }
-  const wire::Failure root = failures_[root_cause(failures_)];
+  const wire::Failure cause = root();
   if (best_step_ > best_at_start_) {
     no_progress_ = 0;
   } else if (round_is_restart_ && round_reports_) {
     ++no_progress_;
   }
-  const bool permanent = is_permanent(root);
-  const auto why_not = permanent ? std::optional<std::string>("") : why_not_restarted(root);
-  if (!why_not) return restart_for(root);
-  finish(exit_status(root), describe(root) + *why_not, round_report(permanent), error_file(root));
+  const bool permanent = is_permanent(cause);
+  const auto why_not = permanent ? std::optional<std::string>("") : why_not_restarted(cause);
+  if (!why_not) return restart_for(cause);
+  finish(exit_status(cause), describe(cause) + *why_not, round_report(permanent),
+         error_file(cause));
 }
 
 // The second half of a sentence; nothing if nothing speaks against a restart.

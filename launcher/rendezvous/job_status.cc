@@ -21,6 +21,7 @@ void put(nlohmann::json& object, const char* field, double value) {
 nlohmann::json to_json(const NodeStatus& node) {
   nlohmann::json object{{"node_id", node.node_id}, {"host", node.host},   {"address", node.address},
                         {"state", node.state},     {"nproc", node.nproc}, {"step", node.step}};
+  if (node.role != wire::kDefaultRole) object["role"] = node.role;
   if (node.group_rank >= 0) object["group_rank"] = node.group_rank;
   if (node.first_rank >= 0) {
     object["ranks"] = {node.first_rank, node.first_rank + node.nproc - 1};
@@ -92,6 +93,7 @@ NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* 
     out.host = member->info.host;
     out.address = member->info.address;
     out.nproc = member->info.nproc;
+    out.role = member->info.role;
   }
   if (member != nullptr && phase_ != Phase::kWaiting) {
     out.group_rank = static_cast<int>(rank_of(*member));
@@ -103,6 +105,7 @@ NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* 
   out.host = node.join.host;
   out.address = node.address;
   out.nproc = node.join.nproc;
+  out.role = node.join.role;
   out.step = node.step;
   out.loss = node.loss;
   out.samples_per_second = node.samples_per_second;
@@ -154,7 +157,7 @@ JobStatus Job::status(TimePoint now) const {
     if (member_of(node_id) == nullptr) out.nodes.push_back(node_status(now, node_id, nullptr));
   }
   if (!failures_.empty()) {
-    out.first_failure = status_of(failures_[root_cause(failures_)], round_);
+    out.first_failure = status_of(root(), round_);
   } else if (last_failure_) {
     out.first_failure = status_of(last_failure_->second, last_failure_->first);
   }

@@ -10,6 +10,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
+#include "common/wire/member_list.h"
 
 // What the daemon tells people and their tools of a job: GET /status, GET /metrics and
 // `ddp-run status` show the same facts.
@@ -24,8 +25,9 @@ struct NodeStatus {
   // lost (members that are not connected); finished (connected to a job that is over).
   std::string state;
   int nproc = 0;
-  int group_rank = -1;  // In the current round; -1: none.
-  int first_rank = -1;  // Of its workers, which have consecutive ranks; -1: none.
+  std::string role{wire::kDefaultRole};  // What its workers do.
+  int group_rank = -1;                   // In the current round; -1: none.
+  int first_rank = -1;                   // Of its workers, which have consecutive ranks; -1: none.
   std::int64_t step = -1;
   // As its first worker reports them; NaN: not known.
   double loss = std::numeric_limits<double>::quiet_NaN();

@@ -104,7 +104,7 @@ void Job::set_members(std::vector<Member> members) {
   scale_up_until_.reset();
   successes_ = 0;
   succeeded_workers_ = 0;
-  if (!failures_.empty()) last_failure_.emplace(failed_round_, failures_[root_cause(failures_)]);
+  if (!failures_.empty()) last_failure_.emplace(failed_round_, root());
   failures_.clear();
   cause_deadline_.reset();
   stop_reason_.clear();
@@ -137,14 +137,21 @@ void Job::start_round() {
   std::vector<Member> members;
   std::vector<wire::Member> infos;
   Rank next_rank = 0;
+  bool needs_own_store = false;
   for (const Candidate& candidate : by_rank) {
     Node& node = nodes_.at(candidate.node_id);
     node.step = -1;
     node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
     node.pace = {};
     Member member;
-    member.info = {candidate.node_id, candidate.host, node.address, node.join.nproc, next_rank};
+    member.info = {.node_id = candidate.node_id,
+                   .host = candidate.host,
+                   .address = node.address,
+                   .nproc = node.join.nproc,
+                   .first_rank = next_rank,
+                   .role = node.join.role};
     next_rank += node.join.nproc;
+    needs_own_store = needs_own_store || node.join.needs_own_store;
     infos.push_back(member.info);
     members.push_back(std::move(member));
   }
@@ -155,6 +162,7 @@ void Job::start_round() {
   start.restarts = restarts();
   start.max_restarts = max_restarts_;
   start.world_size = world_size_;
+  if (needs_own_store) start.store_port = nodes_.at(infos.front().node_id).join.store_port;
   start.members = wire::MemberList(std::move(infos));
   start.reason = reason_;
   if (reason_is_charged_) {
@@ -243,9 +251,9 @@ void Job::finish_for_missing_nodes() {
   std::string report;
   std::string error;
   if (!failures_.empty()) {
-    summary += fmt::format("; before that, {}", describe(failures_[root_cause(failures_)]));
+    summary += fmt::format("; before that, {}", describe(root()));
     report = round_report(false);
-    error = error_file(failures_[root_cause(failures_)]);
+    error = error_file(root());
   }
   finish(kExitJoinTimeout, summary, report, error);
 }

@@ -100,6 +100,10 @@ std::string full_entry(const wire::Failure& failure) {
   add_field(text, "exitcode", fmt::format("{} (pid: {})", python_exit_code(failure), failure.pid));
   if (!failure.log_path.empty()) add_field(text, "error_file", one_line(failure.log_path));
   if (!failure.cause.empty()) add_field(text, "cause", one_line(failure.cause));
+  if (failure.was_ending) {
+    add_field(text, "cause",
+              "the exception below; it was still exiting when the round was stopped");
+  }
   if (failure.signal != 0) {
     add_field(text, "traceback",
               fmt::format("Signal {} ({}) received by PID {}", failure.signal,
@@ -173,6 +177,7 @@ std::string describe(const wire::Failure& failure) {
 }
 
 bool is_permanent(const wire::Failure& failure) {
+  if (failure.kind == "stuck") return true;
   if (failure.signal != 0 || is_node_loss(failure)) return false;
   if (failure.kind == "start") {
     return failure.exit_code == kExitNotExecutable || failure.exit_code == kExitNotFound;
@@ -201,7 +206,9 @@ std::string failure_report(const ReportInput& input) {
   text += fmt::format("{}\nround {} of {} on {}; {} of {} restarts used\n", thin, input.round,
                       counted(input.world_size, "worker"), counted(input.nodes, "node"),
                       input.restarts, input.max_restarts);
-  if (input.retry_would_not_help) {
+  if (input.failures[root].kind == "stuck") {
+    text += "not restarted: what a process in state D holds, another one on its host would need\n";
+  } else if (input.retry_would_not_help) {
     text += fmt::format("not restarted: status {} means that starting again fails again\n",
                         exit_status(input.failures[root]));
   }

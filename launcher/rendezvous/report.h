@@ -9,8 +9,8 @@
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
 
-// What people read about the failures of a round. Pure functions: failures in the coordinator's
-// order of arrival in, text out.
+// What people read about the failures of a round. Pure functions: failures in the order in which
+// they happened (FailureOrder) in, text out.
 namespace ddp::rendezvous {
 
 // "1 node", "2 nodes".
@@ -34,7 +34,7 @@ int exit_status(const wire::Failure& failure);
 struct ReportInput {
   std::string program{};  // For the heading; empty: the job's id stands there.
   std::string job_id;
-  std::vector<wire::Failure> failures;  // In order of arrival, not empty.
+  std::vector<wire::Failure> failures;  // In the order in which they happened, not empty.
   Round round = kNoRound;               // The round that failed.
   int nodes = 0;                        // Its members.
   int world_size = 0;

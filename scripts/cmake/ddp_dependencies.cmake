@@ -2,16 +2,16 @@
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # It looks up what the compiler said it read: running the preprocessor first costs up to a tenth of compiling. Unless told
-  # so, it leaves alone what begins with precompiled headers.
+  # so, it leaves alone what begins with precompiled headers. Another clone of the tree finds what this one has compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
-    ${CCACHE_PROGRAM})
+    CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
 endif()
 
 find_package(Threads REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
+find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS program_options)
 find_package(ZLIB REQUIRED)
 find_package(GTest)   # for tests only
 find_library(XXHASH_LIBRARY xxhash REQUIRED)

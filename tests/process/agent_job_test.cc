@@ -68,7 +68,7 @@ TEST_F(AgentTest, TheFirstFailureIsTheResult) {
 }
 
 TEST_F(AgentTest, AWorkerKilledBySignalIs128AndTheSignal) {
-  EXPECT_EQ(start(shell("[ $RANK = 1 ] || exec sleep 1000; kill -SEGV $$")).wait(), 128 + SIGSEGV);
+  EXPECT_EQ(start(shell("[ $RANK = 1 ] || exec sleep 1000; kill -SEGV ${$}")).wait(), 128 + SIGSEGV);
 }
 
 TEST_F(AgentTest, ARestartIsAnnouncedAndCounted) {

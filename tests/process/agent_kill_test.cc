@@ -105,8 +105,8 @@ TEST_F(AgentTest, WorkersDieWithAKilledAgent) {
 
 TEST_F(AgentTest, AKilledWorkerIsReplacedAndItsChildrenAreGone) {
   config::JobSpec job = shell(
-      "[ $DDP_ROUND = 0 ] || exit 0; setsid sh -c 'echo child $$; while :; do sleep 1000; done' & "
-      "echo worker $$; wait",
+      "[ $DDP_ROUND = 0 ] || exit 0; setsid sh -c 'echo child ${$}; while :; do sleep 1000; done' & "
+      "echo worker ${$}; wait",
       1);
   job.max_restarts = 1;
   Agent& agent = start(job);

@@ -19,7 +19,7 @@ using testing::Not;
 constexpr const char* kToken = "5ecret-of-this-test-and-no-other";
 // Says who it is and stays until it may end.
 constexpr const char* kStays =
-    "echo $RANK of $WORLD_SIZE, round $DDP_ROUND; echo $$ > $OUT/pid.$RANK; "
+    "echo $RANK of $WORLD_SIZE, round $DDP_ROUND; echo ${$} > $OUT/pid.$RANK; "
     "until [ -e $OUT/end ]; do sleep 0.02; done";
 
 std::string file_text(const std::string& path) {
@@ -178,7 +178,7 @@ TEST_F(DdpRunAccess, ARendezvousWithoutTheTokenIsNotObeyed) {
 TEST_F(DdpRunAccess, OnlyCertificatesOfTheJobsAuthorityAreLetInAndTheJobIsNotDisturbed) {
   Authority own, foreign;
   own.issue("node", "IP:127.0.0.1");
-  own.issue("expired", "IP:127.0.0.1", -1);
+  own.issue("expired", "IP:127.0.0.1", test::Authority::Validity::kOver);
   own.issue("elsewhere", "DNS:node1");
   foreign.issue("node", "IP:127.0.0.1");
   const auto flags = [](const Authority& authority, const std::string& name,

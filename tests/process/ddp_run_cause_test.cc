@@ -71,13 +71,13 @@ TEST_F(DdpRunCause, AKillForLackOfMemoryIsNamedWithItsLimit) {
 }
 
 TEST_F(DdpRunCause, AKillByAnotherProcessIsNotTakenForTheKernels) {
-  const Finished job = run_job({"sh", "-c", "kill -KILL $$"});
+  const Finished job = run_job({"sh", "-c", "kill -KILL ${$}"});
   EXPECT_THAT(job.err, ContainsRegex("cause     : SIGKILL came .*outside|another process"));
   EXPECT_THAT(job.err, Not(HasSubstr("out of memory")));
 }
 
 TEST_F(DdpRunCause, ASegmentationFaultIsNamed) {
-  const Finished job = run_job({"sh", "-c", "kill -SEGV $$"});
+  const Finished job = run_job({"sh", "-c", "kill -SEGV ${$}"});
   EXPECT_EQ(job.status, 128 + SIGSEGV);
   EXPECT_THAT(job.err, HasSubstr("cause     : segmentation fault"));
 }
@@ -86,7 +86,7 @@ TEST_F(DdpRunCause, AnExceptionIsFoundInTheOutput) {
   const Finished job = run_job({"--nproc-per-node", "1", "sh", "-c",
                                 "echo \"terminate called after throwing an instance of "
                                 "'c10::Error'\" >&2; echo '  what():  sizes differ' >&2; "
-                                "seq 100 >&2; kill -ABRT $$"});
+                                "seq 100 >&2; kill -ABRT ${$}"});
   EXPECT_EQ(job.status, 128 + SIGABRT);
   EXPECT_THAT(job.err, HasSubstr("message   : c10::Error: sizes differ\n"));
 }
@@ -102,6 +102,26 @@ TEST_F(DdpRunCause, AnErrorFileIsReadWithoutALogFolder) {
   EXPECT_THAT(job.err, HasSubstr("    | Traceback\n    | line 7\n"));
 }
 
+// Rank 1 has failed five seconds ago and is still exiting when rank 0 fails.
+TEST_F(DdpRunCause, AWorkerThatFailedFirstIsTheCauseThoughItEndsLast) {
+  const std::string fifo = folder_.path() / "fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const Finished job =
+      run_job({"--nproc-per-node", "2", "sh", "-c",
+               "[ $RANK = 0 ] && { read line < " + fifo + "; exit 7; }; " +
+                   "printf '{\"message\": {\"message\": \"ValueError: first\", \"extraInfo\": " +
+                   "{\"py_callstack\": \"Traceback\", \"timestamp\": \"%d\"}}}' " +
+                   "$(($(date +%s) - 5)) > $TORCHELASTIC_ERROR_FILE; " + "echo > " + fifo +
+                   "; exec sleep 1000"},
+              {{"TORCHELASTIC_ERROR_FILE", folder_.path() / "above.json"}});
+  EXPECT_EQ(job.status, 1) << "not SIGTERM's, which came from ddp-run";
+  EXPECT_THAT(job.err, ContainsRegex("\\[1\\]: rank 0 on .* failed: exit code 7"));
+  EXPECT_THAT(job.err, HasSubstr("rank      : 1 (local_rank: 1)"));
+  EXPECT_THAT(job.err, HasSubstr("still exiting when the round was stopped"));
+  EXPECT_THAT(job.err, HasSubstr("message   : ValueError: first\n"));
+  EXPECT_EQ(json_file("above.json")["message"]["message"], "ValueError: first");
+}
+
 TEST_F(DdpRunCause, TheRootCauseGoesToALauncherAbove) {
   const Finished inner =
       run_job({"--nproc-per-node", "2", "sh", "-c",
@@ -114,6 +134,7 @@ TEST_F(DdpRunCause, TheRootCauseGoesToALauncherAbove) {
   EXPECT_EQ(json["message"]["message"], "plain text");
   EXPECT_EQ(json["message"]["errorCode"], 5);
   EXPECT_GT(std::stol(json["message"]["extraInfo"]["timestamp"].get<std::string>()), 1'600'000'000);
+  EXPECT_EQ(json["message"]["extraInfo"]["py_callstack"], "plain text") << "null ends a torchrun";
 }
 
 TEST_F(DdpRunCause, ALauncherAboveReportsTheInnerOnesCause) {

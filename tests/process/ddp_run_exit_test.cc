@@ -32,8 +32,8 @@ TEST_F(DdpRunExit, StatusIsTheFailedWorkers) {
 }
 
 TEST_F(DdpRunExit, SignalIs128AndItsNumber) {
-  EXPECT_EQ(run_job({"sh", "-c", "kill -KILL $$"}).status, 128 + SIGKILL);
-  EXPECT_EQ(run_job({"sh", "-c", "kill -SEGV $$"}).status, 128 + SIGSEGV);
+  EXPECT_EQ(run_job({"sh", "-c", "kill -KILL ${$}"}).status, 128 + SIGKILL);
+  EXPECT_EQ(run_job({"sh", "-c", "kill -SEGV ${$}"}).status, 128 + SIGSEGV);
 }
 
 TEST_F(DdpRunExit, ProgramThatIsNotThere) {

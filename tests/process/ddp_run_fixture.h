@@ -51,7 +51,8 @@ class DdpRunTest : public testing::Test {
     return name;
   }
 
-  // ddp-run with these arguments; lives until the end of the test at the latest.
+  // ddp-run with these arguments; lives until the end of the test at the latest. A shell's $$ has
+  // to be ${$} in them: ddp-run makes one dollar of two, as torchrun does.
   Process& start(const Arguments& arguments, std::map<std::string, std::string> environment = {}) {
     Arguments command{bin("ddp-run")};
     command.insert(command.end(), arguments.begin(), arguments.end());

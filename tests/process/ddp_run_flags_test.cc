@@ -10,6 +10,7 @@
 namespace ddp::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -89,6 +90,26 @@ TEST_F(DdpRunFlags, ASignalThatIsNamedEndsTheWorkersByIt) {
   file("ready2");
   second.kill(SIGUSR1);
   EXPECT_EQ(second.wait(), 128 + SIGUSR1) << second.err();
+}
+
+// As seen with torchrun 2.14.1: a warning for each, and workers find the list as it was written.
+TEST_F(DdpRunFlags, SignalsThatNobodyKnowsAreToldAndLeftOut) {
+  const std::string list = "SIGTERM, SIGNONE,SIGUSR2,";
+  Process& job = start({"--signals-to-handle", list, "sh", "-c",
+                        "echo \"[$TORCHELASTIC_SIGNALS_TO_HANDLE]\"; echo > \"$OUT/ready\"; "
+                        "exec sleep 1000"});
+  file("ready");
+  job.kill(SIGUSR2);
+  EXPECT_EQ(job.wait(), 128 + SIGUSR2) << job.err();
+  EXPECT_EQ(job.out(), "[" + list + "]\n");
+  for (const char* name : {"SIGNONE", ""}) {
+    EXPECT_THAT(job.err(),
+                HasSubstr("ddp-run: --signals-to-handle " + list + ": there is no signal '" + name +
+                          "', so it is not handled\n"));
+  }
+  const Finished plain = run_job({"sh", "-c", "echo $TORCHELASTIC_SIGNALS_TO_HANDLE"},
+                                 {{"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1"}});
+  EXPECT_EQ(plain.out, "SIGTERM,SIGINT,SIGHUP,SIGQUIT\n");
 }
 
 TEST_F(DdpRunFlags, TheCheckpointSignalEndsNobody) {
@@ -192,6 +213,60 @@ TEST_F(DdpRunFlags, AHealthPortInUseIsNoFailure) {
   EXPECT_THAT(job.err, HasSubstr("goes on without health checks"));
 }
 
+// As torchrun 2.14.1 does: not in the program itself, but in all behind it.
+TEST_F(DdpRunFlags, LocalRanksStandInTheProgramsArguments) {
+  const Arguments flags{"--nproc-per-node",
+                        "2",
+                        "--no-python",
+                        "sh",
+                        "-c",
+                        "echo $0 $1 local_rank=$local_rank '$$' '${other}'",
+                        "$local_rank",
+                        "x${local_rank}"};
+  const Finished job = run_job(flags);
+  EXPECT_EQ(job.status, 0) << job.err;
+  EXPECT_EQ(lines(job.out), (std::multiset<std::string>{"0 x0 local_rank=0 $ ${other}",
+                                                        "1 x1 local_rank=1 $ ${other}"}));
+  Arguments dry{"--dry-run", "--nproc-per-node", "2", "echo", "a$$b", "${local_rank}"};
+  const Finished shown = run_job(dry);
+  EXPECT_THAT(shown.out,
+              AllOf(HasSubstr("worker 0: echo 'a$b' 0\n"), HasSubstr("worker 1: echo 'a$b' 1\n")));
+  const Finished standby = run_job({"--standby", "1", "sh", "-c", "echo $local_rank"});
+  EXPECT_EQ(standby.status, 64);
+  EXPECT_THAT(standby.err, HasSubstr("echo $local_rank: contradicts --standby"));
+}
+
+// torchrun starts /tmp/show_0.py where /tmp/show_$local_rank.py was asked for.
+TEST_F(DdpRunFlags, EachLocalRankMayHaveAScriptOfItsOwn) {
+  for (const char* rank : {"0", "1"})
+    folder_.write(std::string("show_") + rank + ".py", std::string("print('script ") + rank + "')");
+  const Finished job = run_job({"--nproc-per-node", "2", "show_$local_rank.py"});
+  EXPECT_EQ(job.status, 0) << job.err;
+  EXPECT_EQ(lines(job.out), (std::multiset<std::string>{"script 0", "script 1"}));
+  const Finished missing = run_job({"none_$local_rank.py"});
+  EXPECT_EQ(missing.status, 127);
+  EXPECT_THAT(missing.err, HasSubstr("none_0.py: there is no such file to run"));
+}
+
+// torchrun 2.14.1 has lines of its own with INFO, warnings by default, and neither with ERROR; what
+// a failure is about stays.
+TEST_F(DdpRunFlags, LoglevelSaysHowMuchDdpRunSays) {
+  const Arguments flags{"--log-line-prefix-template", "${what} ", "sh", "-c", "exit 3"};
+  const auto said = [&](const std::string& level) {
+    const Finished job = run_job(flags, {{"LOGLEVEL", level}});
+    EXPECT_EQ(job.status, 3);
+    EXPECT_THAT(job.err, HasSubstr("exitcode  : 3")) << level;
+    return job.err;
+  };
+  const std::string warning = "${what} is not known";
+  const std::string info = " I ddp-run ";
+  for (const char* level : {"WARNING", ""})
+    EXPECT_THAT(said(level), AllOf(HasSubstr(warning), Not(HasSubstr(info))));
+  EXPECT_THAT(said("INFO"), AllOf(HasSubstr(warning), HasSubstr(info)));
+  EXPECT_THAT(said("ERROR"), AllOf(Not(HasSubstr(warning)), Not(HasSubstr(info))));
+  EXPECT_THAT(said("bogus"), HasSubstr("LOGLEVEL='bogus' is no level; use DEBUG, INFO"));
+}
+
 // As torch's FileTimerClient writes it.
 std::string timer_line(const std::string& pid, const std::string& scope, int expires, int signal) {
   return "printf '{\"version\": 1, \"pid\": %d, \"scope_id\": \"" + scope +
@@ -203,15 +278,15 @@ std::string timer_line(const std::string& pid, const std::string& scope, int exp
 TEST_F(DdpRunFlags, ATimerThatExpiresEndsItsWorkerAndTheReportSaysSo) {
   const std::map<std::string, std::string> enabled{{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}};
   const Finished job = run_job({"sh", "-c",
-                                timer_line("$$", "later", 2'000'000'000, 9) +
-                                    timer_line("$$", "step 7", 1'000, 9) + "exec sleep 1000"},
+                                timer_line("${$}", "later", 2'000'000'000, 9) +
+                                    timer_line("${$}", "step 7", 1'000, 9) + "exec sleep 1000"},
                                enabled);
   EXPECT_EQ(job.status, 128 + SIGKILL) << job.err;
   EXPECT_THAT(job.err, HasSubstr("its timer 'step 7' has expired"));
 
   const Finished released =
       run_job({"sh", "-c",
-               timer_line("$$", "x", 2'000'000'000, 9) + timer_line("$$", "x", -1, 0) +
+               timer_line("${$}", "x", 2'000'000'000, 9) + timer_line("${$}", "x", -1, 0) +
                    "[ -p \"$TORCHELASTIC_TIMER_FILE\" ] && echo well"},
               enabled);
   EXPECT_EQ(released.status, 0) << released.err;
@@ -307,7 +382,7 @@ TEST_F(DdpRunFlags, ADryRunOnHostsShowsEachHostsPartAndAsksNone) {
   counted.insert(counted.end(), {"--nproc-per-node", "gpu", "train.py"});
   const Finished open = run_job(counted, token);
   EXPECT_EQ(open.status, 0) << open.err;
-  EXPECT_THAT(open.out, HasSubstr("workers     one for each GPU of the host\n"));
+  EXPECT_THAT(open.out, HasSubstr("workers     one for each CUDA device of the host\n"));
   EXPECT_THAT(open.out, HasSubstr("train.py\n"));
   EXPECT_THAT(open.out, Not(HasSubstr("RANK=")));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
@@ -334,7 +409,7 @@ TEST_F(DdpRunFlags, BashCompletesFlagsAndValues) {
     std::vector<std::string> some;   // Of what is offered.
     std::vector<std::string> none;   // What is not.
   };
-  const Finished script = run_job({"--completion", "bash"});
+  const Finished script = run_job({"--print-completion", "bash"});
   ASSERT_EQ(script.status, 0) << script.err;
   const std::string path = folder_.write("completion", script.out);
   folder_.write("train.py", "");
@@ -363,6 +438,17 @@ TEST_F(DdpRunFlags, BashCompletesFlagsAndValues) {
     for (std::string line; std::getline(text, line);) offered.insert(line);
     for (const std::string& word : c.some) EXPECT_TRUE(offered.contains(word)) << word;
     for (const std::string& word : c.none) EXPECT_FALSE(offered.contains(word)) << word;
+  }
+}
+
+TEST_F(DdpRunFlags, ADryRunKnowsWhoMakesTheStore) {
+  const Finished plan =
+      run_job({"--dry-run", "--standalone", "sh"}, {{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}});
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  for (const char* line :
+       {"  MASTER_PORT=(a free port of node 0)\n", "  DDP_STORE_PORT=(the rendezvous' port)\n",
+        "  TORCHELASTIC_USE_AGENT_STORE=False\n"}) {
+    EXPECT_THAT(plan.out, HasSubstr(line));
   }
 }
 

@@ -115,5 +115,16 @@ TEST_F(DdpRunFlight, AStoppedWorkerIsGoneBeforeTheNextRound) {
   EXPECT_THAT(job.err(), HasSubstr("rank 1 has not run for "));
 }
 
+// libddp's workers keep the rendezvous' store, though MASTER_PORT names another then.
+TEST_F(DdpRunFlight, AGroupFormsWhereRankZeroMakesPyTorchsStore) {
+  const int port = free_port();
+  const std::map<std::string, std::string> own{{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}};
+  const Arguments job = node(2, port, {"--max-restarts", "1", kWorker, "skip"});
+  Process& first = start(job, own);
+  Process& second = start(job, own);
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+}
+
 }  // namespace
 }  // namespace ddp::test

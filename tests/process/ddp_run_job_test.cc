@@ -197,5 +197,29 @@ TEST_F(DdpRunJob, ManyWorkersNeedNoHigherLimitOfOpenFilesAndGetNone) {
   EXPECT_EQ(workers, 30);
 }
 
+// torchrun's --rdzv-conf store_type=file; its own file is of no use to a second run of the job.
+TEST_F(DdpRunJob, NodesMeetThroughAFileAgainAndAgain) {
+  const std::string meeting = folder_.path() / "meeting";
+  const Arguments node{"--nnodes",
+                       "2",
+                       "--rdzv-backend",
+                       "c10d",
+                       "--rdzv-conf",
+                       "store_type=file",
+                       "--rdzv-endpoint",
+                       meeting,
+                       "sh",
+                       "-c",
+                       "echo $RANK of $WORLD_SIZE"};
+  for (int run = 0; run < 2; ++run) {
+    Process& first = start(node);
+    Process& second = start(node);
+    EXPECT_EQ(first.wait(), 0) << first.err();
+    EXPECT_EQ(second.wait(), 0) << second.err();
+    EXPECT_THAT(first.out() + second.out(), HasSubstr("0 of 2\n"));
+    EXPECT_THAT(first.out() + second.out(), HasSubstr("1 of 2\n"));
+  }
+}
+
 }  // namespace
 }  // namespace ddp::test

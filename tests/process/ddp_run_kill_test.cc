@@ -155,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(Handled, DdpRunSignal, testing::Values(SIGTERM, SIGINT,
 
 TEST_F(DdpRunKill, StubbornWorkersAreKilledAfterTheLimit) {
   Process& job = start({"--shutdown-timeout", "0.2", "sh", "-c",
-                        "trap '' TERM; echo $$ > $OUT/pid.0.0; while :; do sleep 0.05; done"});
+                        "trap '' TERM; echo ${$} > $OUT/pid.0.0; while :; do sleep 0.05; done"});
   pid_in(name(0, 0));
   job.kill(SIGTERM);
   EXPECT_EQ(job.wait(), 128 + SIGTERM) << job.err();
@@ -164,7 +164,7 @@ TEST_F(DdpRunKill, StubbornWorkersAreKilledAfterTheLimit) {
 TEST_F(DdpRunKill, ASecondSignalKillsAtOnce) {
   Process& job = start(
       {"--shutdown-timeout", "1000", "sh", "-c",
-       "trap 'echo $$ > $OUT/got' TERM; echo $$ > $OUT/pid.0.0; while :; do sleep 0.05; done"});
+       "trap 'echo ${$} > $OUT/got' TERM; echo ${$} > $OUT/pid.0.0; while :; do sleep 0.05; done"});
   pid_in(name(0, 0));
   job.kill(SIGTERM);
   file("got");

@@ -20,6 +20,7 @@ namespace ddp::test {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
@@ -152,7 +153,7 @@ TEST_F(DdpRunOutput, WorkersReadWhatIsPipedIntoDdpRun) {
 TEST_F(DdpRunOutput, RedirectsGoToFilesAndTeesToBoth) {
   const Finished job =
       run_job({"--nproc-per-node", "12", "--rdzv-id", "j", "--log-dir", "logs", "-r", "3", "--tee",
-               "0:1,10-11:2", "sh", "-c", "echo out $RANK; echo err $RANK >&2"});
+               "0:1,@10-11:2", "sh", "-c", "echo out $RANK; echo err $RANK >&2"});
   ASSERT_EQ(job.status, 0) << job.err;
   EXPECT_EQ(job.out, "[" + host() + ":0] out 0\n");
   EXPECT_EQ(count(job.err, "] err 1"), 2U);
@@ -218,8 +219,9 @@ TEST_F(DdpRunOutput, FiltersChooseRanksAndLines) {
 }
 
 TEST_F(DdpRunOutput, ThePrefixIsTheUsers) {
-  const Finished job = run_job({"--nproc-per-node", "2", "--role", "r", "--log-prefix",
-                                "${role_name}/${local_rank} of ${host}: ", "sh", "-c", "echo x"});
+  const Finished job =
+      run_job({"--nproc-per-node", "2", "--role", "r", "--log-line-prefix-template",
+               "${role_name}/${local_rank} of ${hostname}: ", "sh", "-c", "echo x"});
   ASSERT_EQ(job.status, 0) << job.err;
   EXPECT_THAT(job.out, AllOf(HasSubstr("r/0 of " + host() + ": x\n"),
                              HasSubstr("r/1 of " + host() + ": x\n")));
@@ -227,6 +229,28 @@ TEST_F(DdpRunOutput, ThePrefixIsTheUsers) {
       run_job({"sh", "-c", "echo x"},
               {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${role_name}${rank}]:"}});
   EXPECT_EQ(torchruns.out, "[default0]:x\n");
+}
+
+TEST_F(DdpRunOutput, ThePrefixMayBeNone) {
+  const Finished job =
+      run_job({"--nproc-per-node", "2", "--no-log-prefix", "sh", "-c", "echo x $RANK"});
+  EXPECT_THAT(job.out, AnyOf("x 0\nx 1\n", "x 1\nx 0\n"));
+}
+
+// As torchrun 2.14.1 does with two nodes of two workers, -r 0:3: the console has ranks 1 and 3.
+TEST_F(DdpRunOutput, RanksOfRedirectsAreLocalOnes) {
+  const int port = free_port();
+  const Arguments flags{"--nproc-per-node", "2",    "--no-log-prefix", "-r", "0:3",
+                        "--log-dir",        "logs", "--no-python",     "sh", "-c",
+                        "echo out $RANK"};
+  Process& first = start(node(2, port, flags));
+  Process& second = start(node(2, port, flags));
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  EXPECT_THAT(first.out() + second.out(), AnyOf("out 1\nout 3\n", "out 3\nout 1\n"));
+  EXPECT_EQ(entries(folder_.path() / "logs/job/round_0"),
+            (std::set<std::string>{"rank_0." + host() + ".out", "rank_0." + host() + ".err",
+                                   "rank_2." + host() + ".out", "rank_2." + host() + ".err"}));
 }
 
 // Rank 3 is slow to say it, but the others are shown; nothing depends on who comes first.

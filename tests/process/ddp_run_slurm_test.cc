@@ -156,7 +156,7 @@ TEST_F(DdpRunSlurm, AWorkerThatIsKilledStartsAgainInItsTask) {
   const auto tasks =
       start_step({3}, flags_and_script({"--max-restarts", "1", "--no-python"},
                                        "echo round $DDP_ROUND rank $RANK parent $PPID.; "
-                                       "[ $RANK.$DDP_ROUND = 2.0 ] && kill -9 $$; exit 0"));
+                                       "[ $RANK.$DDP_ROUND = 2.0 ] && kill -9 ${$}; exit 0"));
   EXPECT_EQ(statuses(tasks), std::vector<int>(3, 0)) << errors(tasks);
   const std::string parent = " rank 2 parent " + std::to_string(tasks[2]->pid()) + ".";
   EXPECT_THAT(tasks[0]->out(), HasSubstr("round 0" + parent));
@@ -182,7 +182,7 @@ TEST_F(DdpRunSlurm, WhatWorkersLeaveBehindGoesWithTheirRound) {
 TEST_F(DdpRunSlurm, ATaskThatIsKilledCostsOneRestart) {
   const auto tasks = start_step(
       {2}, flags_and_script({"--max-restarts", "1", "--no-python"},
-                            "[ $DDP_ROUND = 1 ] && exit 0; echo $$ > $OUT/pid.$RANK; exec "
+                            "[ $DDP_ROUND = 1 ] && exit 0; echo ${$} > $OUT/pid.$RANK; exec "
                             "/bin/sleep 1000"));
   pid_in("pid.0");
   const pid_t worker = pid_in("pid.1");
@@ -196,7 +196,7 @@ TEST_F(DdpRunSlurm, TheTasksFollowFromOneAgentToTheNext) {
   const auto tasks = start_step(
       {3}, flags_and_script({"--max-restarts", "1", "--no-python"},
                             "echo round $DDP_ROUND rank $RANK parent $PPID.; [ $DDP_ROUND = 1 ] && "
-                            "exit 0; echo $$ > $OUT/pid.$RANK; exec /bin/sleep 1000"));
+                            "exit 0; echo ${$} > $OUT/pid.$RANK; exec /bin/sleep 1000"));
   const std::vector<pid_t> workers{pid_in("pid.0"), pid_in("pid.1"), pid_in("pid.2")};
   for (const pid_t agent : alive("ddp-agent")) {
     // The tasks are ddp-agent's too.
@@ -209,7 +209,7 @@ TEST_F(DdpRunSlurm, TheTasksFollowFromOneAgentToTheNext) {
 }
 
 TEST_F(DdpRunSlurm, TheTasksGoWithTheirDdpRun) {
-  const auto tasks = start_step({3}, script("echo $$ > $OUT/pid.$RANK; exec /bin/sleep 1000"));
+  const auto tasks = start_step({3}, script("echo ${$} > $OUT/pid.$RANK; exec /bin/sleep 1000"));
   for (const char* name : {"pid.0", "pid.1", "pid.2"}) pid_in(name);
   tasks[0]->kill(SIGKILL);
   EXPECT_EQ(tasks[1]->wait(), 72);
@@ -220,7 +220,7 @@ TEST_F(DdpRunSlurm, TheTasksGoWithTheirDdpRun) {
 TEST_F(DdpRunSlurm, ASignalForAllTasksIsOneSignal) {
   // SLURM sends it to every process, and the agent would take its ddp-run's copy for a second one.
   const auto tasks = start_step(
-      {2, 2}, script("trap 'echo $RANK has stopped; exit 0' TERM; echo $$ > $OUT/pid.$RANK; while "
+      {2, 2}, script("trap 'echo $RANK has stopped; exit 0' TERM; echo ${$} > $OUT/pid.$RANK; while "
                      ":; do /bin/sleep 0.01; done"));
   for (const char* name : {"pid.0", "pid.1", "pid.2", "pid.3"}) pid_in(name);
   std::vector<pid_t> everybody = alive("ddp-agent");
@@ -233,7 +233,7 @@ TEST_F(DdpRunSlurm, ASignalForAllTasksIsOneSignal) {
 }
 
 TEST_F(DdpRunSlurm, AWarningStopsTheJobAndItsStatusSaysThatItGoesOn) {
-  const auto tasks = start_step({1, 1}, script("echo $$ > $OUT/pid.$RANK; exec /bin/sleep 1000"),
+  const auto tasks = start_step({1, 1}, script("echo ${$} > $OUT/pid.$RANK; exec /bin/sleep 1000"),
                                 {{"PATH", "/nowhere"}});
   for (const char* name : {"pid.0", "pid.1"}) pid_in(name);
   for (Process* task : tasks) task->kill(SIGUSR1);
@@ -246,7 +246,7 @@ TEST_F(DdpRunSlurm, AWarningStopsTheJobAndItsStatusSaysThatItGoesOn) {
 TEST_F(DdpRunSlurm, WithoutRequeueAWarningStopsNobody) {
   const auto tasks = start_step(
       {1}, flags_and_script({"--no-requeue", "--no-python"},
-                            "echo $$ > $OUT/pid; while ! [ -s $OUT/go ]; do /bin/sleep 0.01; "
+                            "echo ${$} > $OUT/pid; while ! [ -s $OUT/go ]; do /bin/sleep 0.01; "
                             "done"));
   pid_in("pid");
   tasks[0]->kill(SIGUSR1);
@@ -302,7 +302,7 @@ TEST_F(DdpRunSlurm, OfNodesThatHaveAStepEachOneAsksForTheNextRun) {
     nodes.push_back(
         &start(flags_and_script({"--nnodes=2", "--node-rank=" + std::to_string(i),
                                  "--master-addr=127.0.0.1", "--master-port=" + port, "--no-python"},
-                                "echo $$ > $OUT/pid.$RANK; exec /bin/sleep 1000"),
+                                "echo ${$} > $OUT/pid.$RANK; exec /bin/sleep 1000"),
                environment));
   }
   for (const char* name : {"pid.0", "pid.1"}) pid_in(name);

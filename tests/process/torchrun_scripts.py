@@ -32,11 +32,16 @@ def size_flags(nodes):
             "--rdzv_endpoint", f"127.0.0.1:{jobs.free_port()}"]
 
 
+# The peer is mended where Debian's PyTorch lacks libuv, its workers are not: their rank 0 makes the store.
+PEER_ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "USE_LIBUV": "0"}
+
+
 def run(launcher, nodes, *script):
     """The same command on all nodes. (statuses, all output)"""
     with tempfile.TemporaryDirectory() as folder:
         command = [*launcher, *size_flags(nodes), str(SCRIPTS / script[0]), *script[1:]]
-        started = [jobs.Node(command, Path(folder) / f"{i}.log", {"PYTHONPATH": "", "PATH": "/usr/bin:/bin"})
+        environment = {"PYTHONPATH": "", "PATH": "/usr/bin:/bin", **(PEER_ENVIRONMENT if launcher == torchrun.COMMAND else {})}
+        started = [jobs.Node(command, Path(folder) / f"{i}.log", environment)
                    for i in range(nodes)]
         try:
             statuses = [node.wait(LIMIT_S) for node in started]

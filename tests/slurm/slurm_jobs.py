@@ -138,7 +138,7 @@ def nodes_with_a_step_each_go_on_later_once(slurm, folder):
     port = slurm_support.free_ports(1)
     text = ("#!/bin/bash\ni=0\nfor n in $(scontrol show hostnames); do srun -N1 -n1 -w $n "
             f"{DDP_RUN} --nnodes=2 --node-rank=$i --master-addr=127.0.0.1 --master-port={port} --no-python /bin/sh -c "
-            "'echo $$ > pid.$RANK; [ -n \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000; "
+            "'echo ${$} > pid.$RANK; [ -n \"$SLURM_RESTART_COUNT\" ] || exec sleep 1000; "
             "echo $RANK at start $SLURM_RESTART_COUNT of $TORCHELASTIC_RUN_ID.' & i=$((i + 1)); done; wait\n")
     number = batch(slurm, folder, text, "-N2")
     wait_for_files(folder, ["pid.0", "pid.1"])
@@ -181,7 +181,7 @@ def everybody_leaves_with_the_first_failures_status(slurm, folder):
 def a_killed_worker_starts_again(slurm, folder):
     for flags in (["-N3"], ["-N2", "--ntasks-per-node=2"]):
         job = Job(slurm, folder, "srun", *flags, DDP_RUN, "--max-restarts", "1", *script(
-            "[ $RANK.$DDP_ROUND = 1.0 ] && kill -9 $$; [ $DDP_ROUND = 0 ] && exec /bin/sleep 1000; echo $RANK again")
+            "[ $RANK.$DDP_ROUND = 1.0 ] && kill -9 ${$}; [ $DDP_ROUND = 0 ] && exec /bin/sleep 1000; echo $RANK again")
                   ).ends_with(0)
         ranks = 3 if flags == ["-N3"] else 4
         check(lines_with(job.out, r"(\d) again") == [str(rank) for rank in range(ranks)], job.out)
@@ -190,7 +190,7 @@ def a_killed_worker_starts_again(slurm, folder):
 def a_killed_node_is_done_without(slurm, folder):
     job = Job(slurm, folder, "srun", "--no-kill", "-N3", DDP_RUN, "--nnodes", "2:3", "--max-restarts", "1", "--last-call", "1",
               "--shutdown-timeout", "2", *script(
-                  "echo $$ > here.$RANK.$DDP_ROUND; [ $WORLD_SIZE = 3 ] && exec /bin/sleep 1000; echo $RANK of $WORLD_SIZE"))
+                  "echo ${$} > here.$RANK.$DDP_ROUND; [ $WORLD_SIZE = 3 ] && exec /bin/sleep 1000; echo $RANK of $WORLD_SIZE"))
     wait_for_files(folder, ["here.0.0", "here.1.0", "here.2.0"])
     slurm.kill_node("n3")
     jobs.wait_until(lambda: lines_with(job.out, r"\d of \d") == ["0 of 2", "1 of 2"], LIMIT_S, "two nodes that go on")
@@ -340,7 +340,7 @@ def a_cancelled_job_stays_cancelled(slurm, folder):
 
 def of_an_array_one_job_goes_on_later(slurm, folder):
     text = (f"#!/bin/bash\nsrun {DDP_RUN} --no-python /bin/sh -c 'echo $SLURM_ARRAY_TASK_ID start $SLURM_RESTART_COUNT.; "
-            "echo $$ > pid.$SLURM_ARRAY_TASK_ID; [ -n \"$SLURM_RESTART_COUNT\" ] || while ! [ -s go ]; do sleep 0.05; done; "
+            "echo ${$} > pid.$SLURM_ARRAY_TASK_ID; [ -n \"$SLURM_RESTART_COUNT\" ] || while ! [ -s go ]; do sleep 0.05; done; "
             "echo $SLURM_ARRAY_TASK_ID done.'\n")
     number = batch(slurm, folder, text, "-N1", "--array=0-1")
     wait_for_files(folder, ["pid.0", "pid.1"])

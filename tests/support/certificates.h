@@ -18,13 +18,25 @@ class Authority {
         "-out ca.pem -subj /CN=test-authority -days 2");
   }
 
-  // `names` as openssl writes them: "DNS:node0,IP:127.0.0.1". `days`: -1 makes one that is over.
-  void issue(const std::string& name, const std::string& names, int days = 2) const {
+  enum class Validity { kNow, kOver };
+
+  // `names` as openssl writes them: "DNS:node0,IP:127.0.0.1". By "openssl ca", whose dates may be
+  // past in every release; newer ones take no negative -days.
+  void issue(const std::string& name, const std::string& names,
+             Validity validity = Validity::kNow) const {
+    const std::string dates = validity == Validity::kNow
+                                  ? "-days 2"
+                                  : "-startdate 20200101000000Z -enddate 20200102000000Z";
     folder_.write(name + ".ext", "subjectAltName=" + names + "\n");
-    make("openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout " + name +
-         ".key -out " + name + ".csr -subj /CN=" + name + " && openssl x509 -req -in " + name +
-         ".csr -CA ca.pem -CAkey ca.key -CAcreateserial -out " + name + ".pem -days " +
-         std::to_string(days) + " -extfile " + name + ".ext");
+    folder_.write("ca.cnf",
+                  "[ca]\ndefault_ca=own\n"
+                  "[own]\ndatabase=index\nnew_certs_dir=.\ncertificate=ca.pem\nprivate_key=ca.key\n"
+                  "default_md=sha256\nrand_serial=yes\nunique_subject=no\npolicy=any\n"
+                  "[any]\ncommonName=supplied\n");
+    make("touch index && openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout " +
+         name + ".key -out " + name + ".csr -subj /CN=" + name +
+         " && openssl ca -batch -notext -config ca.cnf -in " + name + ".csr -out " + name +
+         ".pem " + dates + " -extfile " + name + ".ext");
   }
 
   std::string ca() const { return file("ca.pem"); }

@@ -1,12 +1,19 @@
-"""Debian's torchrun (torch 1.13) as a peer, with its one fault under Python 3.11 mended: that no longer iterates a Flag's zero and
-composite members, so torchrun's parser of --redirects and --tee gives None for 0 and 3."""
+"""Debian's torchrun as a peer, with its one fault mended. torch 1.13: Python 3.11 no longer iterates a Flag's zero and composite
+members, so torchrun's parser of --redirects and --tee gives None for 0 and 3. torch 2: Debian builds without libuv, which torchrun's
+own stores ask for; workers that open them still do."""
+import re
 import subprocess
 
 PYTHON = "/usr/bin/python3"  # Debian's, which has python3-torch.
 PROGRAM = """
-import sys
+import torch
+from torch.distributed import TCPStore
 from torch.distributed.elastic.multiprocessing import api
-api.Std.from_str = classmethod(lambda cls, text: api.Std(int(text)))
+if torch.__version__.startswith("1."):
+    api.Std.from_str = classmethod(lambda cls, text: api.Std(int(text)))
+else:
+    init = TCPStore.__init__
+    TCPStore.__init__ = lambda self, *given, **named: init(self, *given[:8], **{**named, "use_libuv": False})
 from torch.distributed.run import main
 main()
 """
@@ -15,3 +22,9 @@ COMMAND = [PYTHON, "-c", PROGRAM, "--monitor_interval=0.1"]
 
 def is_there():
     return subprocess.run([PYTHON, "-c", "import torch.distributed.run"], capture_output=True).returncode == 0
+
+
+def release():
+    """(2, 14) for torch 2.14.1."""
+    version = subprocess.run([PYTHON, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True).stdout
+    return tuple(int(number) for number in re.match(r"(\d+)\.(\d+)", version).groups())

@@ -81,7 +81,8 @@ class ProcessGroup {
 
   // The group that the environment of this worker describes (RANK, WORLD_SIZE, LOCAL_RANK,
   // LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, DDP_ROUND, DDP_SHM_FD, MASTER_ADDR,
-  // MASTER_PORT, DDP_VIRTUAL_NODE). Without WORLD_SIZE: a group of one. Collective. Throws
+  // MASTER_PORT, or DDP_STORE_ADDR and DDP_STORE_PORT where ddp-run gives those of its own store
+  // apart, DDP_VIRTUAL_NODE). Without WORLD_SIZE: a group of one. Collective. Throws
   // CollectiveError, or std::invalid_argument naming the variable that is wrong.
   // Processes that ddp-run has not started: runtime/init_process_group.h.
   static std::shared_ptr<ProcessGroup> from_environment(const ProcessGroupOptions& options = {});

@@ -78,12 +78,15 @@ WorkerEnvironment read_worker_environment(const Lookup& lookup) {
                       "MASTER_ADDR:MASTER_PORT; start the program with ddp-run",
                       worker.world_size));
     }
-    const auto address = lookup("MASTER_ADDR");
+    // Where MASTER_ADDR is for a store that PyTorch's rank 0 makes, ddp-run's own has other names.
+    const bool is_apart =
+        lookup("DDP_STORE_ADDR") && lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
+    const auto address = lookup(is_apart ? "DDP_STORE_ADDR" : "MASTER_ADDR");
     if (!address || address->empty()) {
       throw std::invalid_argument("MASTER_ADDR is not set; start the program with ddp-run");
     }
     worker.master_addr = *address;
-    worker.master_port = number<int>(lookup, "MASTER_PORT", 1, 65535);
+    worker.master_port = number<int>(lookup, is_apart ? "DDP_STORE_PORT" : "MASTER_PORT", 1, 65535);
   }
   return worker;
 }

@@ -19,6 +19,7 @@ struct WorkerEnvironment {
   int nodes = 1;
   Round round = 0;
   std::string run_id = "none";
+  // The store of the job: DDP_STORE_ADDR and DDP_STORE_PORT, or MASTER_ADDR and MASTER_PORT.
   std::string master_addr;  // Empty in a world of one node without virtual_node.
   int master_port = 0;
   // DDP_VIRTUAL_NODE: neighbouring workers of one agent count as one node only if theirs are the

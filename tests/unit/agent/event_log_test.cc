@@ -20,7 +20,7 @@ wire::RoundStart second_of_two() {
   round.restarts = 2;
   round.group_rank = 1;
   round.world_size = 5;
-  round.members = {{"a", "n0", "", 3, 0}, {"b", "n1", "", 2, 3}};
+  round.members = {{"a", "n0", "", 3, 0, "reader"}, {"b", "n1", "", 2, 3, "trainer"}};
   return round;
 }
 
@@ -55,7 +55,7 @@ TEST(EventJson, HasTorchelasticsFields) {
   const auto details = nlohmann::json::parse(metadata.at("metadata").get<std::string>());
   EXPECT_EQ(details, nlohmann::json::parse(
                          R"({"group_world_size": 2, "entry_point": "train.py", "local_rank": [1],
-                             "role_rank": [4], "role_world_size": [5], "exit_code": -9,
+                             "role_rank": [1], "role_world_size": [2], "exit_code": -9,
                              "worker_pid": 77})"));
 }
 

@@ -156,6 +156,8 @@ TEST(ErrorFile, BothFormsOfTorchelastic) {
            "timestamp": "1700000000"}, "errorCode": 7}})"));
   EXPECT_EQ(whole.message, "ValueError: no");
   EXPECT_EQ(whole.callstack, "Trace\nback");
+  EXPECT_EQ(whole.time_ms, 1'700'000'000'000);
+  EXPECT_EQ(whole.exit_code, 7);
   EXPECT_EQ(read_error_file(dir.write("b", R"({"message": "plain", "timestamp": 17})")).message,
             "plain");
   for (const char* nonsense : {"", "{", "[]", "{}", R"({"message": 3})", R"({"message": {}})",
@@ -163,6 +165,9 @@ TEST(ErrorFile, BothFormsOfTorchelastic) {
     EXPECT_EQ(read_error_file(dir.write("c", nonsense)).message, "") << nonsense;
   }
   EXPECT_EQ(read_error_file(dir.path() / "missing").message, "");
+  const std::string endless(500'000, 'x');
+  EXPECT_EQ(read_error_file(dir.write("d", "{\"message\": \"" + endless + "\"}")).message.size(),
+            16u << 10);
 }
 
 config::JobSpec logging_to(const test::TempDir& dir, const std::string& host) {
@@ -224,6 +229,15 @@ TEST(LogFiles, LinksOfAnEarlierJobLeadNowhereElse) {
   ASSERT_TRUE(link_log_files(spec, 2, 0, base).has_value());
   EXPECT_EQ(dir.read("job/round_2/rank_0.n.err"), "of round 0\n");
   EXPECT_EQ(dir.read("job/round_2/rank_0.n.err.1"), "new\n");
+}
+
+TEST(ExitCause, APyTorchWithoutLibuvHasARemedy) {
+  Ending ending{.exit_code = 1};
+  ending.message =
+      "torch.distributed.DistStoreError: use_libuv was requested but PyTorch was built without "
+      "libuv support, run with USE_LIBUV=0 to disable it.";
+  EXPECT_THAT(describe_ending(ending),
+              testing::HasSubstr("export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 USE_LIBUV=0"));
 }
 
 }  // namespace

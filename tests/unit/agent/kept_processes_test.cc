@@ -161,6 +161,7 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
   ASSERT_GT(first, 0);
   ASSERT_TRUE(park({0, 1}));
   EXPECT_EQ(parked_[0], std::make_pair(Round{3}, std::int64_t{40}));
+  dir_.write("logs/job/round_3/rank_1.here.error.json", R"({"message": "of round 3"})");
   ASSERT_TRUE(clear({0, 1}));
   start(4);
   EXPECT_THAT(hellos_, ElementsAre(testing::Pair(0, true), testing::Pair(1, true)));
@@ -181,6 +182,8 @@ TEST_F(KeptProcesses, ParkedWorkersKeepTheirProcessAndGetTheNextRoundsMemory) {
   ::kill(first, SIGKILL);
   ASSERT_TRUE(test::run_until(io_, [this] { return exits_.size() == 1; }));
   EXPECT_THAT(exits_.front().stderr_tail, ElementsAre("errors of round 4"));
+  EXPECT_FALSE(exits_.front().has_error_file);
+  EXPECT_EQ(exits_.front().message, "");
 }
 
 TEST_F(KeptProcesses, AStoppedWorkerIsContinuedSoThatItCanPark) {

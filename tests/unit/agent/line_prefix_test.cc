@@ -22,7 +22,7 @@ TEST(LinePrefix, NamesStandForValues) {
       {"", ""},
       {"plain", "plain"},
       {"[${role_name}${local_rank}]:", "[trainer4]:"},
-      {"${host}/${node_rank}/${rank} ", "node3/1/12 "},
+      {"${hostname}/${node_rank}/${rank} ", "node3/1/12 "},
       {"$rank-$local_rank", "12-4"},
       {"$$rank $", "$rank $"},
       {"${unknown} $other ${rank", "${unknown} $other ${rank"},

@@ -73,8 +73,8 @@ TEST_F(NodeOutputTest, NoPrefixOnRequest) {
 TEST_F(NodeOutputTest, StreamsFollowTheGlobalRank) {
   const test::TempDir dir;
   spec_.log_dir = dir.path();
-  spec_.output.redirects = *config::parse_stream_map("4:1");
-  spec_.output.tee = *config::parse_stream_map("5:2");
+  spec_.output.redirects = *config::parse_stream_map("@4:1");
+  spec_.output.tee = *config::parse_stream_map("@5:2");
   EXPECT_FALSE(output().route(round_of(), 1, config::kStdout).to_console);
   EXPECT_TRUE(output().route(round_of(), 1, config::kStderr).to_console);
   EXPECT_TRUE(output().route(round_of(), 0, config::kStdout).to_console);

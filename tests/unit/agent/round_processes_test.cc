@@ -151,7 +151,7 @@ TEST_F(RoundProcessesTest, EachWorkerThatCannotBeStartedIsNamed) {
 
 TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
   ASSERT_TRUE(
-      start_shell("trap 'exit 5' TERM; sh -c 'echo $$; exec sleep 1000' & kill -STOP $$; wait")
+      start_shell("trap 'exit 5' TERM; sh -c 'echo ${$}; exec sleep 1000' & kill -STOP ${$}; wait")
           .empty());
   const pid_t child = pid_in("rank_1.here.out");
   ASSERT_GT(child, 0);
@@ -170,7 +170,7 @@ TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
 
 TEST_F(RoundProcessesTest, ClearKillsGrandchildrenThatTookASessionOfTheirOwn) {
   ASSERT_TRUE(
-      start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo $$; sleep 1000; :' & wait").empty());
+      start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo ${$}; sleep 1000; :' & wait").empty());
   const pid_t grandchild = pid_in("rank_1.here.out");
   ASSERT_GT(grandchild, 0);
   processes_->signal(SIGKILL, "");
@@ -255,6 +255,18 @@ TEST_F(RoundProcessesTest, TheMessageOfAnErrorFileIsTold) {
           .empty());
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).message, "ValueError: no");
+  EXPECT_TRUE(exits_.at(0).has_error_file);
+}
+
+TEST_F(RoundProcessesTest, AWorkerFailedWhenItsErrorFileSays) {
+  ASSERT_TRUE(start_shell("echo '{\"message\": \"no\", \"timestamp\": 1700000000}' "
+                          "> $TORCHELASTIC_ERROR_FILE; kill -TERM $$")
+                  .empty());
+  ASSERT_TRUE(wait_for_exits(1));
+  const WorkerExit exit = exits_.at(0);
+  EXPECT_EQ(exit.time_ms / 1'000, 1'700'000'000);
+  EXPECT_GT(exit.age, std::chrono::hours(24));
+  EXPECT_EQ(exit.signal, SIGTERM);
 }
 
 // The script writes past Python's buffers: a signal may be handled within print(), where another

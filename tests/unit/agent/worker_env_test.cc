@@ -33,6 +33,7 @@ config::JobSpec spec() {
   spec.job_id = "job-7";
   spec.node_id = "b";
   spec.role = "trainer";
+  spec.signals_to_handle = "SIGTERM, SIGUSR2";
   return spec;
 }
 
@@ -75,7 +76,7 @@ TEST(WorkerEnv, NamesEverythingThatTorchrunNames) {
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE", "/logs/rank_4.error.json"},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
-      {"NCCL_ASYNC_ERROR_HANDLING", "1"},
+      {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM, SIGUSR2"},
       {"OMP_NUM_THREADS", "4"},
       {"DDP_ROUND", "4"},
       {"DDP_ROUND_REASON", "rank 1 on n1 failed: signal 9"},
@@ -84,6 +85,25 @@ TEST(WorkerEnv, NamesEverythingThatTorchrunNames) {
       {"DDP_SHM_FD", "12"},
   };
   EXPECT_EQ(environment(inputs(), {}), expected);
+}
+
+// As _assign_worker_ranks() of elastic/agent/server/api.py does it: in order of group rank, role by
+// role.
+TEST(WorkerEnv, RoleRanksCountTheWorkersOfTheRoleOnAllNodes) {
+  using Places = std::vector<std::pair<std::string, std::string>>;
+  const auto places = [](const std::vector<std::string>& roles) {
+    wire::RoundStart round = middle_of_three();
+    for (std::size_t i = 0; i < roles.size(); ++i) round.members.edit()[i].role = roles[i];
+    Places found;
+    for (round.group_rank = 0; round.group_rank < 3; ++round.group_rank) {
+      Environment last = round_environment(spec(), round, 1);
+      found.emplace_back(last.at("ROLE_RANK"), last.at("ROLE_WORLD_SIZE"));
+    }
+    return found;
+  };
+  EXPECT_EQ(places({"x", "x", "x"}), (Places{{"1", "7"}, {"3", "7"}, {"6", "7"}}));
+  EXPECT_EQ(places({"x", "reader", "x"}), (Places{{"1", "4"}, {"1", "3"}, {"3", "4"}}));
+  EXPECT_EQ(places({"a", "b", "c"}), (Places{{"1", "2"}, {"1", "3"}, {"1", "2"}}));
 }
 
 TEST(WorkerEnv, PassesTheInheritedEnvironmentOnAndReplacesWhatItNames) {
@@ -107,12 +127,17 @@ TEST(WorkerEnv, WhatLetsANodeIntoTheJobStaysWithTheAgent) {
 }
 
 TEST(WorkerEnv, KeepsTheUsersValueOfWhatIsOnlyADefault) {
-  const Environment result = environment(
-      inputs(),
-      {"OMP_NUM_THREADS=9", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3", "NCCL_ASYNC_ERROR_HANDLING=0"});
+  const Environment result =
+      environment(inputs(), {"OMP_NUM_THREADS=9", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3"});
   EXPECT_EQ(result.at("OMP_NUM_THREADS"), "9");
   EXPECT_EQ(result.at("TORCH_NCCL_ASYNC_ERROR_HANDLING"), "3");
-  EXPECT_EQ(result.at("NCCL_ASYNC_ERROR_HANDLING"), "0");
+}
+
+// Newer releases warn of it, so it is the user's alone.
+TEST(WorkerEnv, TheOlderNameOfNcclsErrorHandlingIsLeftAlone) {
+  EXPECT_FALSE(environment(inputs(), {}).contains("NCCL_ASYNC_ERROR_HANDLING"));
+  EXPECT_EQ(environment(inputs(), {"NCCL_ASYNC_ERROR_HANDLING=0"}).at("NCCL_ASYNC_ERROR_HANDLING"),
+            "0");
 }
 
 TEST(WorkerEnv, DevicesAreTheJobsOrOneForEach) {
@@ -174,7 +199,7 @@ TEST(WorkerEnv, AWorkerThatGoesOnGetsTheSameValuesAsOneThatIsStarted) {
   Environment started = environment(inputs(), {});
   for (const char* of_the_process :
        {"DDP_CONTROL_FD", "DDP_SHM_FD", "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING", "NCCL_ASYNC_ERROR_HANDLING"}) {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_SIGNALS_TO_HANDLE"}) {
     EXPECT_EQ(started.erase(of_the_process), 1u) << of_the_process;
   }
   EXPECT_EQ(round_environment(spec(), middle_of_three(), 2), started);
@@ -183,11 +208,12 @@ TEST(WorkerEnv, AWorkerThatGoesOnGetsTheSameValuesAsOneThatIsStarted) {
 TEST(WorkerEnv, AStandbyHasNoPlaceNotEvenAnOuterLaunchers) {
   const std::vector<std::string> entries = standby_environment(
       spec(), inputs(), {"RANK=3", "WORLD_SIZE=8", "DDP_SHM_FD=5", "DDP_ROUND=1", "MINE=kept"});
-  EXPECT_THAT(entries, testing::UnorderedElementsAre(
-                           "MINE=kept", "DDP_STANDBY=1", "DDP_NODE_ID=b",
-                           "TORCHELASTIC_RUN_ID=job-7", "DDP_CONTROL_FD=11",
-                           "TORCHELASTIC_ERROR_FILE=/logs/rank_4.error.json", "OMP_NUM_THREADS=13",
-                           "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "NCCL_ASYNC_ERROR_HANDLING=1"));
+  EXPECT_THAT(entries,
+              testing::UnorderedElementsAre(
+                  "MINE=kept", "DDP_STANDBY=1", "DDP_NODE_ID=b", "TORCHELASTIC_RUN_ID=job-7",
+                  "DDP_CONTROL_FD=11", "TORCHELASTIC_ERROR_FILE=/logs/rank_4.error.json",
+                  "OMP_NUM_THREADS=13", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+                  "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM, SIGUSR2"));
   EXPECT_THAT(environment(inputs(), {"DDP_STANDBY=1"}),
               testing::Not(testing::Contains(testing::Key("DDP_STANDBY"))));
 }
@@ -200,6 +226,36 @@ TEST(WorkerEnv, SaysHowManySnapshotsThisAgentTakesWhateverAnOuterOneDid) {
   in.snapshots = 0;
   EXPECT_THAT(environment(in, {"DDP_SNAPSHOTS=7"}),
               testing::Not(testing::Contains(testing::Key("DDP_SNAPSHOTS"))));
+}
+
+TEST(WorkerEnv, RankZerosStoreIsOnTheFirstNodeAndLibddpKeepsTheRendezvous) {
+  wire::RoundStart round = middle_of_three();
+  round.store_port = 40'001;
+  const auto variables = round_environment(spec(), round, 0);
+  EXPECT_EQ(variables.at("TORCHELASTIC_USE_AGENT_STORE"), "False");
+  EXPECT_EQ(variables.at("MASTER_ADDR"), "10.0.0.1");
+  EXPECT_EQ(variables.at("MASTER_PORT"), "40001");
+  EXPECT_EQ(variables.at("DDP_STORE_ADDR"), "10.0.0.1");
+  EXPECT_EQ(variables.at("DDP_STORE_PORT"), "29400");
+  // The coordinator sees a node of its own machine at a loopback address, which leads elsewhere
+  // from here.
+  round.master_addr = "10.0.0.9";
+  for (const char* seen : {"127.0.0.1", "::1", ""}) {
+    round.members.edit()[0].address = seen;
+    EXPECT_EQ(round_environment(spec(), round, 0).at("MASTER_ADDR"), "10.0.0.9") << seen;
+  }
+}
+
+TEST(WorkerEnv, APyTorchWithoutLibuvIsToldSoUnlessTheUserHas) {
+  WorkerEnvInputs given = inputs();
+  EXPECT_FALSE(environment(given, {}).contains("USE_LIBUV"));
+  given.torch_lacks_libuv = true;
+  EXPECT_EQ(environment(given, {}).at("USE_LIBUV"), "0");
+  EXPECT_EQ(environment(given, {"USE_LIBUV=1"}).at("USE_LIBUV"), "1");
+}
+
+TEST(WorkerEnv, AnOuterLaunchersStoreIsNotPassedOn) {
+  EXPECT_FALSE(environment(inputs(), {"DDP_STORE_ADDR=10.0.0.1"}).contains("DDP_STORE_ADDR"));
 }
 
 }  // namespace

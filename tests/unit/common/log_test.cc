@@ -1,4 +1,4 @@
-// The form of log lines and what DDP_LOG_LEVEL does.
+// The form of log lines and what DDP_LOG_LEVEL and LOGLEVEL do.
 
 #include "common/log/log.h"
 
@@ -13,12 +13,18 @@ namespace ddp::log {
 namespace {
 
 // What `work` writes to standard error.
-std::string stderr_of(const char* level, const std::function<void()>& work) {
+std::string stderr_of(const char* level, const std::function<void()>& work,
+                      const char* python_level = nullptr) {
   testing::internal::CaptureStderr();
   if (level == nullptr) {
     ::unsetenv("DDP_LOG_LEVEL");
   } else {
     ::setenv("DDP_LOG_LEVEL", level, 1);
+  }
+  if (python_level == nullptr) {
+    ::unsetenv("LOGLEVEL");
+  } else {
+    ::setenv("LOGLEVEL", python_level, 1);
   }
   work();
   return testing::internal::GetCapturedStderr();
@@ -79,6 +85,32 @@ TEST(LogTest, TheEnvironmentSetsTheLevel) {
   const std::string wrong = stderr_of("loud", say_all);
   EXPECT_EQ(lines(wrong), 4);
   EXPECT_NE(wrong.find("DDP_LOG_LEVEL='loud'"), std::string::npos) << wrong;
+}
+
+// As many of its own lines as torchrun 2.14.1 prints with these levels; it refuses to start with
+// small letters, numbers, an empty level and an unknown one.
+TEST(LogTest, LoglevelSetsTheLevelAsUnderTorchrun) {
+  const auto lines = [](const char* python_level, const char* own_level = nullptr) {
+    const std::string text = stderr_of(
+        own_level,
+        [] {
+          init("p", "");
+          debug("d");
+          info("i");
+          warning("w");
+          error("e");
+        },
+        python_level);
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  EXPECT_EQ(lines("DEBUG"), 4);
+  EXPECT_EQ(lines("INFO"), 3);
+  for (const char* level : {"WARNING", "WARN", "NOTSET", ""}) EXPECT_EQ(lines(level), 2) << level;
+  EXPECT_EQ(lines("ERROR"), 1);
+  for (const char* level : {"CRITICAL", "FATAL"}) EXPECT_EQ(lines(level), 0) << level;
+  EXPECT_EQ(lines("info"), 3);
+  for (const char* level : {"10", "bogus"}) EXPECT_EQ(lines(level), 3) << level;
+  EXPECT_EQ(lines("ERROR", "debug"), 4);
 }
 
 }  // namespace

@@ -39,16 +39,19 @@ TEST(RankSet, TextJoinsNeighbours) {
 TEST(StreamMap, IsOneValueForAllOrOneByRank) {
   const struct {
     const char* text;
-    std::vector<int> streams;  // Of ranks 0, 1, 10, 11.
+    std::vector<int> streams;  // Of local ranks 0, 1, 10, 11 on the second node of 12 workers.
   } cases[] = {
-      {"0", {0, 0, 0, 0}},       {"3", {3, 3, 3, 3}},          {"0:1,1:2", {1, 2, 0, 0}},
-      {"10:3", {0, 0, 3, 0}},    {"0-10:1,1:0", {1, 0, 1, 0}}, {"0,10-11:2", {2, 0, 2, 2}},
-      {"1:1,1:3", {0, 3, 0, 0}},
+      {"0", {0, 0, 0, 0}},          {"3", {3, 3, 3, 3}},
+      {"0:1,1:2", {1, 2, 0, 0}},    {"10:3", {0, 0, 3, 0}},
+      {"0-10:1,1:0", {1, 0, 1, 0}}, {"0,10-11:2", {2, 0, 2, 2}},
+      {"1:1,1:3", {0, 3, 0, 0}},    {"@12:3", {3, 0, 0, 0}},
+      {"@0-11:3", {0, 0, 0, 0}},    {"1:2,@13,22-99:1", {0, 1, 1, 1}},
+      {"@13:1,1:2", {0, 2, 0, 0}},
   };
   for (const auto& c : cases) {
     const auto map = parse_stream_map(c.text);
     ASSERT_TRUE(map) << c.text << ": " << map.error().message;
-    EXPECT_THAT((std::vector{map->of(0), map->of(1), map->of(10), map->of(11)}),
+    EXPECT_THAT((std::vector{map->of(12, 0), map->of(13, 1), map->of(22, 10), map->of(23, 11)}),
                 testing::ElementsAreArray(c.streams))
         << c.text;
   }
@@ -58,7 +61,7 @@ TEST(StreamMap, IsOneValueForAllOrOneByRank) {
 
 TEST(StreamMap, RefusesTheRest) {
   for (const char* text : {"", "4", "-1", "33", "all", "0:", ":1", "0:4", "0:1,", "0:1,,1:1", "0,1",
-                           "0:1:2", "0:1,2", "0:12"}) {
+                           "0:1:2", "0:1,2", "0:12", "@", "@3", "@:1", "0@1:1", "@@1:1"}) {
     EXPECT_FALSE(parse_stream_map(text)) << text;
   }
 }
@@ -81,14 +84,15 @@ TEST(Places, FollowTheFlags) {
     int file;
     int console;
   } cases[] = {
-      {"0", "0", "", "", false, 0, 3},   {"0", "0", "", "", true, 3, 3},
-      {"3", "0", "", "", true, 3, 0},    {"1", "0", "", "", true, 1, 2},
-      {"0", "2", "", "", true, 2, 3},    {"3", "1", "", "", true, 3, 1},
-      {"3", "3", "", "", true, 3, 3},    {"9:3", "0", "", "", true, 3, 0},
-      {"8:3", "0", "", "", true, 0, 3},  {"3", "0", "", "", false, 0, 0},
-      {"3", "9:3", "", "", false, 0, 3}, {"0", "0", "0", "", true, 3, 0},
-      {"0", "0", "0-1", "", true, 3, 3}, {"0", "0", "", "1", false, 0, 0},
-      {"0", "0", "0", "9", false, 0, 3}, {"2", "0", "1", "", true, 2, 1},
+      {"0", "0", "", "", false, 0, 3},    {"0", "0", "", "", true, 3, 3},
+      {"3", "0", "", "", true, 3, 0},     {"1", "0", "", "", true, 1, 2},
+      {"0", "2", "", "", true, 2, 3},     {"3", "1", "", "", true, 3, 1},
+      {"3", "3", "", "", true, 3, 3},     {"@9:3", "0", "", "", true, 3, 0},
+      {"1:3", "0", "", "", true, 3, 0},   {"9:3", "0", "", "", true, 0, 3},
+      {"@8:3", "0", "", "", true, 0, 3},  {"3", "0", "", "", false, 0, 0},
+      {"3", "@9:3", "", "", false, 0, 3}, {"0", "0", "0", "", true, 3, 0},
+      {"0", "0", "0-1", "", true, 3, 3},  {"0", "0", "", "1", false, 0, 0},
+      {"0", "0", "0", "9", false, 0, 3},  {"2", "0", "1", "", true, 2, 1},
   };
   for (const auto& c : cases) {
     OutputSpec spec;
@@ -105,7 +109,7 @@ TEST(Places, FollowTheFlags) {
 
 TEST(JobSpecOutput, SurvivesTheWayToTheAgent) {
   JobSpec spec;
-  spec.output.redirects = *parse_stream_map("0:1,8-15:3");
+  spec.output.redirects = *parse_stream_map("0:1,@8-15:3");
   spec.output.ranks = *parse_rank_set("4-5");
   spec.output.stdout_filters = {"a,b"};
   spec.output.has_prefix = true;
@@ -115,8 +119,8 @@ TEST(JobSpecOutput, SurvivesTheWayToTheAgent) {
   spec.expected_hosts = {"n1", "n2"};
   const auto parsed = decode_job_spec(encode(spec));
   ASSERT_TRUE(parsed);
-  EXPECT_EQ(parsed->output.redirects.of(9), 3);
-  EXPECT_EQ(parsed->output.redirects.of(0), 1);
+  EXPECT_EQ(parsed->output.redirects.of(9, 1), 3);
+  EXPECT_EQ(parsed->output.redirects.of(16, 0), 1);
   EXPECT_TRUE(parsed->output.ranks.contains(5));
   EXPECT_THAT(parsed->output.stdout_filters, ElementsAre("a,b"));
   EXPECT_EQ(parsed->output.prefix, "x");

@@ -62,7 +62,7 @@ class TlsTest : public testing::Test {
     own_ = new Authority;
     foreign_ = new Authority;
     own_->issue("node", "DNS:node0,IP:10.0.0.7");
-    own_->issue("expired", "DNS:node0", -1);
+    own_->issue("expired", "DNS:node0", test::Authority::Validity::kOver);
     foreign_->issue("node", "DNS:node0");
   }
   static void TearDownTestSuite() {

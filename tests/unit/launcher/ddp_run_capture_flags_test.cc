@@ -30,13 +30,13 @@ TEST(CaptureFlags, EveryFlagReachesItsOption) {
   const config::OutputSpec output =
       options_of({"-r", "1", "--tee", "0:3,8-15:2", "--local_ranks_filter", "0,2-3",
                   "--ranks-filter", "17", "--duplicate-stdout-filters", "loss,a,,b",
-                  "--duplicate_stderr_filters=Error", "--log-prefix", "${rank}> ", "--fold",
-                  "--no-status-line", "--console-timeout", "2.5", "a"})
+                  "--duplicate_stderr_filters=Error", "--log-line-prefix-template", "${rank}> ",
+                  "--fold", "--no-status-line", "--console-timeout", "2.5", "a"})
           .output;
-  EXPECT_EQ(output.redirects.of(5), 1);
-  EXPECT_EQ(output.tee.of(0), 3);
-  EXPECT_EQ(output.tee.of(1), 0);
-  EXPECT_EQ(output.tee.of(12), 2);
+  EXPECT_EQ(output.redirects.of(5, 1), 1);
+  EXPECT_EQ(output.tee.of(8, 0), 3);
+  EXPECT_EQ(output.tee.of(0, 1), 0);
+  EXPECT_EQ(output.tee.of(0, 12), 2);
   EXPECT_TRUE(output.local_ranks.contains(2));
   EXPECT_FALSE(output.local_ranks.contains(1));
   EXPECT_TRUE(output.ranks.contains(17));
@@ -52,19 +52,61 @@ TEST(CaptureFlags, TheEnvironmentFillsIn) {
   const Environment environment{{"PET_REDIRECTS", "3"},
                                 {"PET_TEE", "0:1"},
                                 {"PET_LOCAL_RANKS_FILTER", "1"},
-                                {"PET_DUPLICATE_STDOUT_FILTERS", "x"},
-                                {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${unknown}] "}};
+                                {"PET_DUPLICATE_STDOUT_FILTERS", "x"}};
   const config::OutputSpec output = options_of({"a"}, environment).output;
-  EXPECT_EQ(output.redirects.of(0), 3);
-  EXPECT_EQ(output.tee.of(0), 1);
+  EXPECT_EQ(output.redirects.of(0, 0), 3);
+  EXPECT_EQ(output.tee.of(0, 0), 1);
   EXPECT_TRUE(output.local_ranks.contains(1));
   EXPECT_THAT(output.stdout_filters, ElementsAre("x"));
-  EXPECT_TRUE(output.has_prefix);
-  EXPECT_EQ(output.prefix, "[${unknown}] ");
-  EXPECT_EQ(options_of({"-r", "0", "--log-prefix", "", "a"}, environment).output.prefix, "");
-  EXPECT_EQ(options_of({"-r", "0", "a"}, environment).output.redirects.of(0), 0);
+  EXPECT_EQ(options_of({"-r", "0", "a"}, environment).output.redirects.of(0, 0), 0);
   EXPECT_TRUE(
       options_of({"--local-ranks-filter", "", "a"}, environment).output.local_ranks.empty());
+}
+
+// Who wins, and what empty means, was seen of torchrun 2.14.1; there "" stands for [default0]:.
+TEST(CaptureFlags, ThePrefixComesFromTheFlagOrAVariable) {
+  const struct {
+    const char* flag;  // Null: not given.
+    const char* pet;
+    const char* torchelastic;
+    std::string prefix;  // Empty: the usual one.
+  } cases[] = {
+      {"flag ", "pet ", "te ", "flag "}, {nullptr, "pet ", "te ", "pet "},
+      {"", "pet ", "te ", "te "},        {nullptr, "", "te ", "te "},
+      {nullptr, nullptr, "te ", "te "},  {nullptr, nullptr, "", ""},
+      {nullptr, nullptr, nullptr, ""},
+  };
+  for (const auto& c : cases) {
+    Arguments arguments{"a"};
+    if (c.flag != nullptr) arguments = {"--log-line-prefix-template", c.flag, "a"};
+    Environment environment;
+    if (c.pet != nullptr) environment["PET_LOG_LINE_PREFIX_TEMPLATE"] = c.pet;
+    if (c.torchelastic != nullptr)
+      environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = c.torchelastic;
+    const config::OutputSpec output = options_of(arguments, environment).output;
+    EXPECT_EQ(output.prefix, c.prefix) << testing::PrintToString(environment);
+    EXPECT_EQ(output.has_prefix, !c.prefix.empty()) << testing::PrintToString(environment);
+  }
+}
+
+TEST(CaptureFlags, ThePrefixMayBeNone) {
+  const Options options = options_of({"--no-log-prefix", "a"},
+                                     {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${unknown} "}});
+  EXPECT_TRUE(options.output.has_prefix);
+  EXPECT_EQ(options.output.prefix, "");
+  EXPECT_THAT(options.warnings, ElementsAre());
+}
+
+// torchrun leaves it as it is and says nothing.
+TEST(CaptureFlags, AnUnknownNameInThePrefixIsSaid) {
+  const Options options = options_of({"--log-line-prefix-template", "$$x ${rnk}: $hostname", "a"});
+  EXPECT_EQ(options.output.prefix, "$$x ${rnk}: $hostname");
+  EXPECT_THAT(options.warnings,
+              ElementsAre("--log-line-prefix-template $$x ${rnk}: $hostname: ${rnk} is not known "
+                          "and stays as it is; there are ${role_name}, ${rank}, ${local_rank}, "
+                          "${hostname}, ${node_rank}, ${time}"));
+  EXPECT_THAT(options_of({"a"}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${host}] "}}).warnings,
+              ElementsAre(HasSubstr("_TEMPLATE=[${host}] : ${host} is not known")));
 }
 
 TEST(CaptureFlags, FilesWithoutAFolderGetOne) {
@@ -99,7 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
               "--redirects 4: '4' is not 0 (none), 1 (stdout), 2 (stderr) or 3 (both)"},
         Wrong{{"--tee", "0:1,3", "a"},
               64,
-              "--tee 0:1,3: '3' has no value; write for example 0:1,8-15:3, or 3 for all ranks"},
+              "--tee 0:1,3: '3' has no value; write for example 0:1,8-15:3, or 3 for all workers"},
         Wrong{{"--tee", "0-x:1", "a"},
               64,
               "--tee 0-x:1: '0-x' is not a rank or a range of ranks; write for example 0,8-15"},
@@ -111,14 +153,9 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "--local-ranks-filter 3-1: '3-1' is not a rank or a range of ranks; write for "
               "example 0,8-15"},
-        Wrong{{"--log-prefix", "${rnk}", "a"},
+        Wrong{{"--log-line-prefix-template", "x", "--no-log-prefix", "a"},
               64,
-              "--log-prefix ${rnk}: ${rnk} is not known; there are ${role_name}, ${rank}, "
-              "${local_rank}, ${host}, ${node_rank}, ${time}"},
-        Wrong{{"--log-prefix", "x${rank", "a"},
-              64,
-              "--log-prefix x${rank: ${rank is not known; there are ${role_name}, ${rank}, "
-              "${local_rank}, ${host}, ${node_rank}, ${time}"},
+              "--no-log-prefix: contradicts --log-line-prefix-template x; leave one of them out"},
         Wrong{{"--console-timeout", "-1", "a"},
               64,
               "--console-timeout -1: not a number of seconds from 0; write for example 60 or "

@@ -48,6 +48,14 @@ TEST(Flags, Endpoints) {
            {{"--master-port", "7"}, "127.0.0.1", 7},
            {{"--rdzv-endpoint", "e:1", "--master-addr", "m", "--master-port", "7"}, "e", 1},
            {{"--rdzv-backend", "static", "--master-addr", "m"}, "m", 29500},
+           {{"--rdzv-endpoint", "  node0:7\t"}, "node0", 7},
+           {{"--rdzv-endpoint", " [fd00::1]:7 "}, "fd00::1", 7},
+           {{"--master-addr", " m "}, "m", 29500},
+           {{"--rdzv-endpoint", "node_1.some-where.org.:7"}, "node_1.some-where.org.", 7},
+           {{"--rdzv-endpoint", "127.1"}, "127.1", 29400},
+           {{"--rdzv-endpoint", std::string(63, 'x') + ".org"},
+            std::string(63, 'x') + ".org",
+            29400},
        }) {
     Arguments arguments = c.flags;
     arguments.push_back("a");
@@ -78,6 +86,21 @@ TEST(Flags, RendezvousConf) {
   EXPECT_EQ(unknown.join_timeout_ms, 4'000);
   ASSERT_EQ(unknown.warnings.size(), 1U);
   EXPECT_THAT(unknown.warnings[0], HasSubstr("the key read_timeout has no effect"));
+}
+
+// As torchrun 2.14.1 reads it (rendezvous/utils.py); what it refuses is in WrongLine.
+TEST(Flags, BlanksAroundKeysAndValuesOfRendezvousConf) {
+  const Options options =
+      options_of({"--rdzv-conf", "  join_timeout = 1 ,\tlast_call_timeout=2,is_host= FALSE ", "a"});
+  EXPECT_EQ(options.join_timeout_ms, 1'000);
+  EXPECT_EQ(options.last_call_ms, 2'000);
+  EXPECT_EQ(options.is_host, false);
+  EXPECT_EQ(options_of({"--rdzv-conf", "is_host=y", "a"}).is_host, true);
+  EXPECT_EQ(options_of({"--rdzv-conf", "   ", "a"}), options_of({"a"}));
+  // What follows the first = is the value, and the last value of a key counts.
+  const Options more = options_of({"--rdzv-conf", "x=a=b,timeout=3,timeout=4", "a"});
+  EXPECT_THAT(more.warnings, ElementsAre(HasSubstr("the key x has no effect")));
+  EXPECT_EQ(more.join_timeout_ms, 4'000);
 }
 
 // torchrun looks at it with its static backend only.
@@ -124,6 +147,59 @@ TEST(Flags, TheMasterIsNodeZerosUnlessTheBackendGivesRanks) {
 const char* const kEndpointForm =
     "; write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400";
 
+Wrong wrong_host(const std::string& host, const std::string& why) {
+  return Wrong{{"--rdzv-endpoint", host + ":7", "a"},
+               64,
+               fmt::format("--rdzv-endpoint {}:7: '{}' is no host name: {}{}", host, host, why,
+                           kEndpointForm)};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    HostNames, WrongLine,
+    testing::Values(
+        wrong_host("a..b", "one of its labels is empty"),
+        wrong_host(".a", "one of its labels is empty"),
+        wrong_host(".", "one of its labels is empty"),
+        wrong_host("a b", "'a b' has other characters than letters, digits, '-' and '_'"),
+        wrong_host("node0.~x", "'~x' has other characters than letters, digits, '-' and '_'"),
+        wrong_host("n\u00f6de",
+                   "'n\u00f6de' has other characters than letters, digits, '-' and '_'"),
+        wrong_host("-node0", "'-node0' begins or ends with '-'"),
+        wrong_host("10.0.0.256", "it is no IPv4 address"),
+        wrong_host(std::string(64, 'x'),
+                   "'" + std::string(64, 'x') + "' is longer than 63 characters"),
+        wrong_host(std::string(120, 'x') + "." + std::string(133, 'y'),
+                   "it is longer than 253 characters"),
+        Wrong{{"--master-addr", "a..b", "a"},
+              64,
+              "--master-addr a..b: 'a..b' is no host name: one of its labels is empty; write a "
+              "host name or address, for example node0 or fd00::1"}));
+
+INSTANTIATE_TEST_SUITE_P(
+    RendezvousConf, WrongLine,
+    testing::Values(
+        Wrong{{"--rdzv-conf", "join_timeout=", "a"},
+              64,
+              "--rdzv-conf join_timeout=: 'join_timeout' has no value; write for example "
+              "join_timeout=60,is_host=true"},
+        Wrong{{"--rdzv-conf", " x = , is_host=1", "a"},
+              64,
+              "--rdzv-conf  x = , is_host=1: 'x' has no value; write for example "
+              "join_timeout=60,is_host=true"},
+        Wrong{{"--rdzv-conf", "is_host=1,", "a"},
+              64,
+              "--rdzv-conf is_host=1,: '' is not KEY=VALUE; write for example "
+              "join_timeout=60,is_host=true"},
+        Wrong{{"--rdzv-conf", " =1", "a"},
+              64,
+              "--rdzv-conf  =1: '=1' is not KEY=VALUE; write for example "
+              "join_timeout=60,is_host=true"},
+        Wrong{
+            {"--rdzv-conf", "join_timeout='60'", "a"},
+            64,
+            "--rdzv-conf join_timeout='60': join_timeout='60' is not a number of seconds above 0; "
+            "write for example 60 or 0.5"}));
+
 INSTANTIATE_TEST_SUITE_P(
     Endpoints, WrongLine,
     testing::Values(
@@ -167,7 +243,9 @@ INSTANTIATE_TEST_SUITE_P(
                   kEndpointForm},
         Wrong{{"--rdzv-endpoint", "h/x", "a"},
               64,
-              std::string("--rdzv-endpoint h/x: 'h/x' is no host name") + kEndpointForm},
+              std::string("--rdzv-endpoint h/x: 'h/x' is no host name: 'h/x' has other characters "
+                          "than letters, digits, '-' and '_'") +
+                  kEndpointForm},
         Wrong{{"--rdzv-backend", "zeus", "a"},
               64,
               "--rdzv-backend zeus: there are c10d and static, which both mean ddp-run's own "
@@ -210,6 +288,26 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--master-port", "99999", "a"},
               64,
               "--master-port 99999: not a whole number from 0 to 65535"}));
+
+// torchrun 2.14.1 (c10d_rendezvous_backend.py): the type is stripped and lowered, and only the
+// backend c10d has store types.
+TEST(Flags, NodesMeetThroughAFile) {
+  for (const char* conf : {"store_type=file", "store_type=FILE", "timeout=5,store_type=file"}) {
+    const Options options = options_of({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-conf",
+                                        conf, "--rdzv-endpoint", "/shared/a file:7", "a"});
+    EXPECT_EQ(options.meeting_file, "/shared/a file:7") << conf;
+    EXPECT_FALSE(options.endpoint);
+    EXPECT_TRUE(options.warnings.empty());
+  }
+  EXPECT_EQ(options_of({"--rdzv-backend", "c10d", "--rdzv-conf", "store_type=tcp",
+                        "--rdzv-endpoint", "node0", "a"})
+                .meeting_file,
+            "");
+  // One node needs none.
+  EXPECT_EQ(
+      options_of({"--rdzv-backend", "c10d", "--rdzv-conf", "store_type=file", "a"}).meeting_file,
+      "");
+}
 
 }  // namespace
 }  // namespace ddp::run

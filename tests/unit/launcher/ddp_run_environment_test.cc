@@ -11,7 +11,7 @@ TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
       {"PET_MODULE", "0"},  {"PET_JOIN_TIMEOUT", "9"},     {"PYTHON_EXEC", "/opt/python"}};
   const Options options = options_of({"--nnodes=2", "train"}, environment);
   EXPECT_EQ(options.max_nodes, 2);
-  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kGpu);
+  EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kAccelerator);
   EXPECT_EQ(options.endpoint->host, "h");
   EXPECT_EQ(options.endpoint->port, 99);
   EXPECT_EQ(options.endpoint_flag, "PET_RDZV_ENDPOINT=h:99");
@@ -23,10 +23,34 @@ TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
   EXPECT_EQ(options.python, "/opt/python");
   EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "1"}}).standalone);
   EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "2"}}).standalone);
-  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}}).stop_timeout_ms, 5'000);
+  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", " 5"}}).stop_timeout_ms, 5'000);
   EXPECT_EQ(options_of({"--shutdown-timeout", "6", "a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}})
                 .stop_timeout_ms,
             6'000);
+}
+
+// Pull request 195543 of PyTorch, which 2.14.1 does not have yet: the flag wins over the variable.
+TEST(Flags, TheExitBarriersLimitIsTheFlagsOrTheVariables) {
+  const Environment environment{{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "5"}};
+  EXPECT_EQ(options_of({"a"}, environment).exit_barrier_ms, 5'000);
+  EXPECT_EQ(options_of({"--exit-barrier-timeout", "6", "a"}, environment).exit_barrier_ms, 6'000);
+  Environment both = environment;
+  both["PET_EXIT_BARRIER_TIMEOUT"] = "7";
+  EXPECT_EQ(options_of({"a"}, both).exit_barrier_ms, 7'000);
+}
+
+// As _resolve_uninterruptible_state_timeout() of torchrun 2.14.1, which takes what is no number for
+// no limit, too.
+TEST(Flags, HowLongAWorkerMayBeInStateD) {
+  const auto limit = [](const std::string& text) {
+    return options_of({"a"}, {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", text}})
+        .uninterruptible_ms;
+  };
+  EXPECT_EQ(options_of({"a"}).uninterruptible_ms, 0);
+  EXPECT_EQ(limit("2.5"), 2'500);
+  EXPECT_EQ(limit("0"), 0);
+  EXPECT_EQ(limit("-3"), 0);
+  EXPECT_EQ(limit(""), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -41,7 +65,17 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x: not a number of seconds from 0; write for example "
               "60 or 0.5",
-              {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"}}}));
+              {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x"}}},
+        Wrong{{"a"},
+              64,
+              "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT=-1: not a number of seconds from 0; write for "
+              "example 60 or 0.5",
+              {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "-1"}}},
+        Wrong{{"a"},
+              64,
+              "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=soon: not a number of seconds from 0; "
+              "write for example 60 or 0.5",
+              {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "soon"}}}));
 
 }  // namespace
 }  // namespace ddp::run

@@ -53,15 +53,16 @@ inline const std::vector<FlagRow> kFlagRows{
     {"standalone", "", "standa"},
     {"nnodes", "2:4", "nn", "4:x", kNodes, {"--rdzv-endpoint=node0:1"}},
     {"nproc-per-node", "3", "npr", "many",
-     "neither a number of workers from 1 to 4096 nor auto, cpu or gpu"},
+     "neither a number of workers from 1 to 4096 nor auto, cpu, gpu, xpu, hpu or npu; where the "
+     "devices are of a kind that is not among these, write their number"},
     {"devices", "2,4", "dev", "2,x", "'x' is no CUDA device; write numbers, for example 2,4,7"},
     {"virtual-local-rank", "", "vir"},
     {"numa-binding", "socket", "num", "cpu", "there are node, socket, exclusive and core-complex"},
     {"spares", "2", "spa", "-1", kMillion},
     // Where the nodes meet.
     {"rdzv-endpoint", "node7:99", "rdzv-e", "a b",
-     "'a b' is no host name; write HOST or HOST:PORT, for example node0:29400 or "
-     "[fd00::1]:29400"},
+     "'a b' is no host name: 'a b' has other characters than letters, digits, '-' and '_'; write "
+     "HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400"},
     {"rdzv-id", "job7", "rdzv-i", "a/b", "a job's name has 1 to 128 characters and no /"},
     {"rdzv-backend",
      "etcd",
@@ -107,20 +108,22 @@ inline const std::vector<FlagRow> kFlagRows{
     {"shutdown-timeout", "7", "shu", "x", kSeconds0},
     {"coordinator-timeout", "7", "coo", "x", kSeconds0},
     {"exit-barrier-timeout", "7", "exi", "x", kSeconds0},
-    {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,XYZ", kSignal},
+    {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,KILL",
+     "'KILL' cannot be handled by any program; choose another"},
     {"checkpoint-signal", "USR2", "che", "XYZ", kSignal},
     // Under SLURM.
     {"requeue-before", "7", "req", "x", kSeconds0},
     {"no-requeue", "", "no-r"},
     // Output.
-    {"log-dir", "logs", "log-"},
-    {"redirects", "0:1,8-15:3", "red", "4", kStreams4},
+    {"log-dir", "logs", "log-d"},
+    {"redirects", "0:1,@8-15:3", "red", "4", kStreams4},
     {"tee", "3", "te", "4", kStreams4},
     {"local-ranks-filter", "0,2-3", "local-r", "x", kRanksX},
     {"ranks-filter", "0,2-3", "ran", "x", kRanksX},
     {"duplicate-stdout-filters", "loss", "duplicate-stdo"},
     {"duplicate-stderr-filters", "Error", "duplicate-stde"},
-    {"log-prefix", "${rank}: ", "log-p"},
+    {"log-line-prefix-template", "${rank}: ", "log-l"},
+    {"no-log-prefix", "", "no-l"},
     {"fold", "", "fol"},
     {"no-status-line", "", "no-s"},
     {"console-timeout", "7", "cons", "x", kSeconds0},
@@ -130,7 +133,7 @@ inline const std::vector<FlagRow> kFlagRows{
     // ddp-run itself.
     {"config", config_file(), "conf", "/nonexistent", "cannot be read: No such file or directory"},
     {"dry-run", "", "dry"},
-    {"completion", "bash", "comp", "fish", "there is only bash"},
+    {"print-completion", "zsh", "pri", "ksh", "there are bash, zsh, tcsh and fish"},
     {"help", "", "he"},
     {"version", "", "vers"},
     // Accepted.
@@ -146,11 +149,17 @@ inline const std::vector<FlagRow> kFlagRows{
 };
 
 // An empty value of these, written out, is their default; torchrun takes it so.
-inline const std::set<std::string> kEmptyIsDefault{
-    "rdzv-endpoint",      "rdzv-id",      "rdzv-conf",
-    "local-addr",         "log-dir",      "duplicate-stdout-filters",
-    "local-ranks-filter", "ranks-filter", "duplicate-stderr-filters"};
+inline const std::set<std::string> kEmptyIsDefault{"rdzv-endpoint",
+                                                   "rdzv-id",
+                                                   "rdzv-conf",
+                                                   "local-addr",
+                                                   "log-dir",
+                                                   "duplicate-stdout-filters",
+                                                   "local-ranks-filter",
+                                                   "ranks-filter",
+                                                   "duplicate-stderr-filters",
+                                                   "log-line-prefix-template"};
 // Of these it is a value of its own.
-inline const std::set<std::string> kEmptyIsItself{"role", "log-prefix"};
+inline const std::set<std::string> kEmptyIsItself{"role"};
 
 }  // namespace ddp::run

@@ -167,7 +167,7 @@ TEST_P(WrongLine, IsRefusedInOneLine) {
 TEST(Flags, DevicesSayHowManyWorkersUnlessANumberDoes) {
   EXPECT_EQ(options_of({"--devices", "2,04,GPU-7", "a"}).devices,
             (std::vector<std::string>{"2", "4", "GPU-7"}));
-  EXPECT_EQ(options_of({"--devices", "2", "a"}).nproc.kind, ProcessCount::Kind::kGpu);
+  EXPECT_EQ(options_of({"--devices", "2", "a"}).nproc.kind, ProcessCount::Kind::kAccelerator);
   EXPECT_EQ(options_of({"--devices", "2", "--nproc-per-node", "4", "a"}).nproc.number, 4);
   const Options in_one = options_of({"--nproc-per-node", "gpu:2,4", "a"});
   EXPECT_EQ(in_one.devices, (std::vector<std::string>{"2", "4"}));
@@ -182,6 +182,18 @@ TEST(Flags, SignalsHaveNamesAndNumbers) {
   const Options hangup = options_of({"--checkpoint-signal", "HUP", "a"});
   EXPECT_EQ(hangup.checkpoint_signal, SIGHUP);
   EXPECT_EQ(hangup.signals, (std::vector<int>{SIGTERM, SIGINT, SIGQUIT}));
+  EXPECT_EQ(hangup.signals_to_handle, "SIGTERM,SIGINT,SIGQUIT");
+  // Names that no signal has are told; whoever starts processes of his own may know them.
+  const Options unknown = options_of({"--signals-to-handle", " TERM ,SIGXYZ,", "a"});
+  EXPECT_EQ(unknown.signals, (std::vector<int>{SIGTERM}));
+  EXPECT_EQ(unknown.signals_to_handle, " TERM ,SIGXYZ,");
+  EXPECT_THAT(
+      unknown.warnings,
+      testing::ElementsAre(
+          "--signals-to-handle  TERM ,SIGXYZ,: there is no signal 'SIGXYZ', so it is not "
+          "handled",
+          "--signals-to-handle  TERM ,SIGXYZ,: there is no signal '', so it is not handled"));
+  EXPECT_TRUE(options_of({"--signals-to-handle", "SIGXYZ", "a"}).signals.empty());
   // As in torchrun: what is named ends the workers.
   const Options ending = options_of({"--signals-to-handle", "SIGTERM,SIGUSR1", "a"});
   EXPECT_EQ(ending.checkpoint_signal, 0);
@@ -198,9 +210,9 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--signals-to-handle", "KILL", "a"},
               64,
               "--signals-to-handle KILL: 'KILL' cannot be handled by any program; choose another"},
-        Wrong{{"--signals-to-handle", "65", "a"},
+        Wrong{{"--checkpoint-signal", "65", "a"},
               64,
-              "--signals-to-handle 65: '65' is no signal; write a name or a number, for example "
+              "--checkpoint-signal 65: '65' is no signal; write a name or a number, for example "
               "USR1, SIGUSR1 or 10"},
         Wrong{{"--checkpoint-signal", "CHLD", "a"},
               64,
@@ -228,10 +240,11 @@ INSTANTIATE_TEST_SUITE_P(
               64,
               "--event-log-handler json:: there are null, console and json:FILE, for example "
               "json:events.json"},
-        Wrong{{"--rdzv-conf", "store_type=file", "a"},
-              64,
-              "--rdzv-conf store_type=file: store_type=file: there is only tcp; name a host with "
-              "--rdzv-endpoint"},
+        Wrong{
+            {"--rdzv-conf", "store_type=file", "a"},
+            64,
+            "--rdzv-conf store_type=file: store_type=file: there are tcp and, with --rdzv-backend "
+            "c10d, file"},
         Wrong{{"--rdzv-conf", "rank=-1", "a"},
               64,
               "--rdzv-conf rank=-1: rank=-1 is not a whole number from 0 to 999999"},
@@ -288,11 +301,19 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{
             {"--nproc-per-node", "0", "a"},
             64,
-            "--nproc-per-node 0: neither a number of workers from 1 to 4096 nor auto, cpu or gpu"},
+            "--nproc-per-node 0: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
+            "xpu, hpu "
+            "or npu; where the devices are of a kind that is not among these, write their number"},
         Wrong{
             {"--nproc-per-node", "2x", "a"},
             64,
-            "--nproc-per-node 2x: neither a number of workers from 1 to 4096 nor auto, cpu or gpu"},
+            "--nproc-per-node 2x: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
+            "xpu, hpu "
+            "or npu; where the devices are of a kind that is not among these, write their number"},
+        Wrong{{"--nproc-per-node", "xpu", "--devices", "2", "a"},
+              64,
+              "--nproc-per-node xpu: contradicts --devices 2, which names CUDA devices; leave one "
+              "of them out"},
         Wrong{{"--nnodes", "2", "--standalone", "a"},
               64,
               "--nnodes 2: contradicts --standalone, which is one node; leave one of them out"}));

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 Machine machine(int cores = 6, int gpus = 0) {
   return Machine{"n7",
                  [cores] { return cores; },
-                 [gpus] { return gpus; },
+                 [gpus](std::string_view) { return gpus; },
                  [](const std::string& host) {
                    if (host == "localhost") return HostPlace{true, true, "127.0.0.1"};
                    if (host == "here") return HostPlace{true, false, "10.0.0.7"};
@@ -176,23 +176,30 @@ TEST(JobPlan, CountsWorkers) {
     int workers;
   };
   for (const Case& c : {Case{Kind::kNumber, 4, 3}, Case{Kind::kAuto, 4, 4}, Case{Kind::kAuto, 0, 6},
-                        Case{Kind::kCpu, 4, 6}, Case{Kind::kGpu, 4, 4}}) {
+                        Case{Kind::kCpu, 4, 6}, Case{Kind::kAccelerator, 4, 4}}) {
     Options options = options_for("train");
     options.nproc = {c.kind, 3};
     EXPECT_EQ(plan_job(options, machine(6, c.gpus))->spec.nproc, c.workers);
   }
   Options options = options_for("train");
-  options.nproc = {Kind::kGpu, 0};
+  options.nproc = {Kind::kAccelerator, 0};
   const auto plan = plan_job(options, machine(6, 0));
   ASSERT_FALSE(plan);
   EXPECT_EQ(exit_code_of(plan.error()), kExitInvalidValue);
   EXPECT_THAT(plan.error().message,
               HasSubstr("--nproc-per-node gpu: this machine has no CUDA device"));
+  options.nproc = {Kind::kAccelerator, 0, {}, "hpu"};
+  EXPECT_EQ(refusal(options),
+            "--nproc-per-node hpu: this machine has no Gaudi that may be used (/sys/class/accel, "
+            "/dev/hl*, HABANA_VISIBLE_MODULES); write a number, cpu or auto");
+  Machine asked = machine();
+  asked.accelerators = [](std::string_view name) { return name == "hpu" ? 8 : 0; };
+  EXPECT_EQ(plan_job(options, asked)->spec.nproc, 8);
 }
 
 TEST(JobPlan, DevicesAreNumberedAmongThoseThatAreSeen) {
   Options options = options_for("train");
-  options.nproc.kind = ProcessCount::Kind::kGpu;
+  options.nproc.kind = ProcessCount::Kind::kAccelerator;
   options.devices = {"2", "0", "GPU-x"};
   options.devices_flag = "--devices 2,0,GPU-x";
   const auto plan = plan_job(options, machine());
@@ -246,6 +253,7 @@ TEST(JobPlan, TheRestReachesTheAgent) {
   options.spares = 2;
   options.exit_barrier_ms = 5;
   options.signals = {SIGTERM};
+  options.signals_to_handle = "TERM,XYZ";
   options.checkpoint_signal = SIGUSR2;
   options.numa_binding = "node";
   options.event_log = "json:events.json";
@@ -254,6 +262,7 @@ TEST(JobPlan, TheRestReachesTheAgent) {
   EXPECT_EQ(plan->spec.spares, 2);
   EXPECT_EQ(plan->spec.exit_barrier_ms, 5);
   EXPECT_THAT(plan->spec.signals, ElementsAre(SIGTERM));
+  EXPECT_EQ(plan->spec.signals_to_handle, "TERM,XYZ");
   EXPECT_EQ(plan->spec.checkpoint_signal, SIGUSR2);
   EXPECT_EQ(plan->spec.numa_binding, "node");
   EXPECT_EQ(plan->spec.usable_cores, 6);

@@ -1,9 +1,13 @@
+#include <filesystem>
+#include <map>
 #include <string>
 
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include "launcher/ddp_run/accelerators.h"
 #include "launcher/ddp_run/machine.h"
+#include "tests/support/temp_dir.h"
 
 namespace ddp::run {
 namespace {
@@ -23,6 +27,69 @@ TEST(Devices, TheVariableWinsOverDeviceFiles) {
               return std::string(name) == "CUDA_VISIBLE_DEVICES" ? "3,5,6" : nullptr;
             }),
             3);
+}
+
+// The files of a machine with these devices, as drivers make them.
+class Accelerators : public testing::Test {
+ protected:
+  void file(const std::string& folder, const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(root_.path() / folder);
+    root_.write(folder + "/" + name, text);
+  }
+  // A node of /sys/class whose device is at this place on the bus.
+  void pci_device(const std::string& node, const std::string& place, const std::string& vendor) {
+    file("sys/bus/" + place, "vendor", vendor + "\n");
+    const auto folder = root_.path() / "sys/class" / node;
+    std::filesystem::create_directories(folder);
+    std::filesystem::create_directory_symlink(root_.path() / "sys/bus" / place, folder / "device");
+  }
+  int count(const std::string& name, const std::map<std::string, std::string>& variables = {}) {
+    return count_accelerators(
+        name,
+        [&](const char* variable) {
+          const auto found = variables.find(variable);
+          return found == variables.end() ? nullptr : found->second.c_str();
+        },
+        root_.path());
+  }
+  test::TempDir root_;
+};
+
+TEST_F(Accelerators, NothingIsThereWithoutDrivers) {
+  for (const char* name : {"gpu", "xpu", "hpu", "npu", "auto"}) EXPECT_EQ(count(name), 0) << name;
+}
+
+TEST_F(Accelerators, DeviceFilesAreCounted) {
+  for (const char* name : {"nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm", "davinci0", "davinci7",
+                           "davinci12", "davinci_manager", "hl0", "hl1", "hl_controlD0"})
+    file("dev", name, "");
+  EXPECT_EQ(count("gpu"), 2);
+  EXPECT_EQ(count("npu"), 3);
+  EXPECT_EQ(count("hpu"), 2);
+  EXPECT_EQ(count("auto"), 2);
+  EXPECT_EQ(count("auto", {{"CUDA_VISIBLE_DEVICES", ""}, {"HABANA_VISIBLE_MODULES", "1"}}), 1);
+}
+
+TEST_F(Accelerators, VariablesOfTheirDriversWin) {
+  EXPECT_EQ(count("gpu", {{"CUDA_VISIBLE_DEVICES", "3,5"}}), 2);
+  EXPECT_EQ(count("xpu", {{"ZE_AFFINITY_MASK", "0.0,0.1,2"}}), 3);
+  EXPECT_EQ(count("hpu", {{"HABANA_VISIBLE_MODULES", "0,1"}}), 2);
+  EXPECT_EQ(count("npu", {{"ASCEND_RT_VISIBLE_DEVICES", "4"}}), 1);
+}
+
+TEST_F(Accelerators, CardsAreCountedByTheirVendor) {
+  pci_device("drm/renderD128", "0000:00:02.0", "0x8086");
+  EXPECT_EQ(count("xpu"), 1);
+  EXPECT_EQ(count("auto"), 0) << "the GPU inside a CPU";
+  pci_device("drm/renderD129", "0000:1a:00.0", "0x8086");
+  pci_device("drm/renderD130", "0000:1b:00.0", "0x8086");
+  pci_device("drm/renderD131", "0000:1c:00.0", "0x1002");
+  pci_device("drm/card1", "0000:1d:00.0", "0x8086");
+  EXPECT_EQ(count("xpu"), 2);
+  EXPECT_EQ(count("auto"), 2);
+  pci_device("accel/accel0", "0000:2a:00.0", "0x1da3");
+  pci_device("accel/accel1", "0000:00:0b.0", "0x8086");
+  EXPECT_EQ(count("hpu"), 1);
 }
 
 TEST(Cores, FollowTheAffinityMask) {

@@ -93,5 +93,21 @@ TEST(ProgramCommand, AFileHereComesBeforeAProgramOfPathUnlessItIsExecutable) {
   std::filesystem::current_path(before);
 }
 
+TEST(ProgramPython, IsWhatRunsTheWorkersAsFarAsThatCanBeSeen) {
+  const test::TempDir folder;
+  const Environment here{{"PYTHON_EXEC", "/opt/python3.13"}};
+  const std::string script = folder.write("train.py", kPythonText);
+  EXPECT_EQ(python_of(options_of({script}, here)), "/opt/python3.13");
+  EXPECT_EQ(python_of(options_of({"-m", "train"}, here)), "/opt/python3.13");
+  EXPECT_EQ(python_of(options_of({"--no-python", "/usr/bin/python3", script}, here)),
+            "/usr/bin/python3");
+  EXPECT_EQ(python_of(options_of({"numactl", "-m", "0", "python3.11", script}, here)),
+            "python3.11");
+  const std::string own = folder.write("own", "#!/usr/bin/env -S python3 -u\n" + kPythonText, 0755);
+  EXPECT_EQ(python_of(options_of({"--no-python", own}, here)), "python3");
+  EXPECT_EQ(python_of(options_of({"/bin/true", "pythonic", "python3 x.py"}, here)), "");
+  EXPECT_EQ(python_of(options_of({folder.script("train.sh", "python3 train.py")}, here)), "");
+}
+
 }  // namespace
 }  // namespace ddp::run

@@ -21,7 +21,7 @@ Environment step_node(int rank) {
 }
 
 Machine slurm_machine(int gpus) {
-  return Machine{"vm", [] { return 6; }, [gpus] { return gpus; },
+  return Machine{"vm", [] { return 6; }, [gpus](std::string_view) { return gpus; },
                  [](const std::string& host) {
                    return HostPlace{host == "vm", false, host == "vm" ? "10.0.0.7" : host};
                  }};

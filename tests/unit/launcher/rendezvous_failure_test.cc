@@ -353,6 +353,18 @@ INSTANTIATE_TEST_SUITE_P(
                       PermanentCase{"Plain", "worker", 1, true}),
     [](const auto& suite) { return suite.param.name; });
 
+TEST(Failure, AWorkerThatTheKernelHoldsIsNotStartedAgain) {
+  Pair h(3);
+  wire::Failure failure;
+  failure.kind = "stuck";
+  failure.signal = 9;
+  h.say(h.a, wire::WorkerFailed{0, failure});
+  h.both_stopped(0);
+  ASSERT_EQ(h.finished.size(), 1u);
+  EXPECT_EQ(h.finished[0].exit_code, 128 + 9);
+  EXPECT_THAT(h.finished[0].report, HasSubstr("not restarted: what a process in state D holds"));
+}
+
 TEST(Failure, MessagesOfAnotherRoundAreIgnored) {
   Pair h(3);
   h.fail(h.a, 7, 9);

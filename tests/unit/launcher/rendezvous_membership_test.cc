@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Harness = CoordinatorHarness;
 
 std::vector<std::string> hosts_of(const wire::RoundStart& start) {
@@ -42,6 +43,23 @@ TEST(Membership, TheRoundStartsAtOnceWhenAllNodesAreIn) {
   EXPECT_EQ(start.members[1].address, "192.168.7.7") << "what the join says";
   EXPECT_EQ(h.last<wire::RoundStart>(ca).group_rank, 0);
   EXPECT_EQ(h.count<wire::Welcome>(ca), 1u);
+}
+
+// Ranks among the workers of a role are counted from them.
+TEST(Membership, AllMembersAreToldEachOthersRoles) {
+  Harness h;
+  wire::Join a = Harness::node("a", 2, 2);
+  a.role = "trainer";
+  const auto ca = h.join(a);
+  const auto cb = h.join(Harness::node("b", 2, 2));
+  for (const auto connection : {ca, cb}) {
+    const std::string text = wire::encode(h.last<wire::RoundStart>(connection));
+    const auto start = std::get<wire::RoundStart>(wire::decode_coordinator_message(text).value());
+    ASSERT_EQ(start.members.size(), 2u);
+    EXPECT_EQ(start.members[0].role, "trainer");
+    EXPECT_EQ(start.members[1].role, "default");
+    EXPECT_THAT(text, Not(HasSubstr("\"default\""))) << "what most nodes have takes no room";
+  }
 }
 
 TEST(Membership, WithEnoughNodesTheRoundWaitsForTheLastCall) {
@@ -379,6 +397,37 @@ TEST(Membership, RecordsOfFinishedJobsAreBounded) {
   const std::string status = h.core.status_json(h.now);
   EXPECT_EQ(status.find("\"job0\""), std::string::npos);
   EXPECT_NE(status.find("\"job1099\""), std::string::npos);
+}
+
+// One node that needs it decides for all, and rank 0's node says where: in Join for the first
+// round, in Stopped for the next.
+TEST(Membership, RankZerosStoreIsWhereItsNodeHasAPort) {
+  CoordinatorHarness c;
+  wire::Join first = c.node("n1", 2, 2, 3);
+  first.store_port = 40'001;
+  wire::Join second = c.node("n2", 2, 2, 3);
+  second.store_port = 40'002;
+  second.needs_own_store = true;
+  const ConnectionId a = c.join(first);
+  const ConnectionId b = c.join(second);
+  EXPECT_EQ(c.last<wire::RoundStart>(a).store_port, 40'001);
+  EXPECT_EQ(c.last<wire::RoundStart>(b).store_port, 40'001);
+  c.fail(b, 0, 9);
+  wire::Stopped stopped;
+  stopped.round = 0;
+  stopped.store_port = 40'003;
+  c.say(a, stopped);
+  stopped.store_port = 40'002;
+  c.say(b, stopped);
+  EXPECT_EQ(c.last<wire::RoundStart>(b).round, 1);
+  EXPECT_EQ(c.last<wire::RoundStart>(b).store_port, 40'003);
+}
+
+TEST(Membership, WhereAllCanShareItTheStoreIsTheRendezvous) {
+  CoordinatorHarness c;
+  wire::Join join = c.node("n1", 1, 1);
+  join.store_port = 40'001;
+  EXPECT_EQ(c.last<wire::RoundStart>(c.join(join)).store_port, 0);
 }
 
 }  // namespace

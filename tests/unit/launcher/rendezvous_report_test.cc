@@ -140,14 +140,23 @@ TEST(Report, OneLineNamesTheCauseOrTheException) {
 TEST(Report, ErrorFileForALauncherAbove) {
   wire::Failure failure = worker(1, 0, 9);
   failure.time_ms = 1'700'000'000'123;
-  EXPECT_EQ(
-      error_file(failure),
-      R"json({"message":{"errorCode":137,"extraInfo":{"py_callstack":null,)json"
-      R"json("timestamp":"1700000000"},"message":"rank 1 on n2 failed: signal 9 (SIGKILL)"}})json");
+  EXPECT_EQ(error_file(failure),
+            R"json({"message":{"errorCode":137,"extraInfo":{"py_callstack":)json"
+            R"json("rank 1 on n2 failed: signal 9 (SIGKILL)","timestamp":"1700000000"},)json"
+            R"json("message":"rank 1 on n2 failed: signal 9 (SIGKILL)"}})json");
   failure.message = "ValueError: \xff";
   failure.callstack = "Traceback";
   EXPECT_THAT(error_file(failure), HasSubstr(R"("py_callstack":"Traceback")"));
   EXPECT_THAT(error_file(failure), HasSubstr("ValueError: "));
+}
+
+TEST(Report, SaysThatAWorkerWasStoppedWhileItWasExiting) {
+  ReportInput input;
+  input.failures = {worker(1, 1, 0)};
+  input.failures[0].message = "ValueError: bad batch";
+  input.failures[0].was_ending = true;
+  EXPECT_THAT(failure_report(input), HasSubstr("still exiting when the round was stopped"));
+  EXPECT_THAT(describe(input.failures[0]), HasSubstr(": ValueError: bad batch"));
 }
 
 TEST(Report, StatusIsNeverSuccess) {

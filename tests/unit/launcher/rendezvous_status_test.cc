@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "common/base/exit_codes.h"
 #include "tests/unit/launcher/rendezvous_harness.h"
@@ -27,6 +28,17 @@ TEST(Status, OfAJobThatWaits) {
   EXPECT_EQ(job.nodes[0].first_rank, -1);
   EXPECT_THAT(job.waiting_for, HasSubstr("1 missing"));
   EXPECT_FALSE(job.first_failure);
+}
+
+TEST(Status, ARoleStandsWhereItIsNotTheDefault) {
+  Harness h;
+  auto reader = Harness::node("a", 2, 2);
+  reader.role = "reader";
+  h.join(reader);
+  h.join(Harness::node("b", 2, 2));
+  const auto nodes = to_json(status(h)).at("nodes");
+  EXPECT_EQ(nodes.at(0).at("role"), "reader");
+  EXPECT_FALSE(nodes.at(1).contains("role"));
 }
 
 TEST(Status, OfARoundWithASpare) {

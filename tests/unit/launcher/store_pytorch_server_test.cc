@@ -1,4 +1,4 @@
-// TcpStore against PyTorch's own server, the distribution's 1.13.1.
+// TcpStore against PyTorch's own server, the distribution's: of 1.13.1 or newer, without libuv.
 #include <gtest/gtest.h>
 
 #include "common/base/clock.h"
@@ -20,7 +20,7 @@ class PyTorchServers {
 
  private:
   PyTorchServers()
-      : process_({kPython, "-c", R"(
+      : process_({kPython, "-c", std::string(kWithoutLibuv) + R"(
 import signal
 from torch.distributed import TCPStore
 stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(40)]
@@ -47,15 +47,20 @@ StoreMaker pytorch_stores() {
   return [port = PyTorchServers::next_port()] { return connect(port); };
 }
 
-// Those that compare_set() waits for do not end with it, and the daemon has no newer operations.
-INSTANTIATE_TEST_SUITE_P(PyTorch, StoreContract,
-                         testing::Values(StoreCase{"Server1_13", pytorch_stores, false, false,
-                                                   false}),
+// Those that compare_set() waits for do not end with it, and a server without libuv has no queues.
+StoreCase server_case() {
+  const bool legacy = torch_is_legacy();
+  return {
+      legacy ? "Server1_13" : "ServerWithoutLibuv", pytorch_stores, !legacy, false, false, legacy};
+}
+
+INSTANTIATE_TEST_SUITE_P(PyTorch, StoreContract, testing::Values(server_case()),
                          [](const auto& given) { return given.param.name; });
 
 TEST(PyTorchServerTest, ServesOtherClientsWhileOursFindsOutItsDialect) {
   const int port = PyTorchServers::next_port();
-  auto first = connect(port, wire::c10d::Dialect::kLegacy);
+  auto first = connect(
+      port, torch_is_legacy() ? wire::c10d::Dialect::kLegacy : wire::c10d::Dialect::kNewest);
   std::thread newcomers([&] {
     for (int i = 0; i < 20; ++i) ASSERT_TRUE(connect(port)->add("newcomers", 1));
   });

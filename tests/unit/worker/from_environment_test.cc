@@ -345,5 +345,18 @@ TEST(FromEnvironment, MemoryOfAnotherRoundIsRefused) {
   expect_all(start_workers({2}, 1, true, body), 0);
 }
 
+TEST(WorkerEnvironment, TheStoreOfTheRendezvousIsWhereMasterIsRankZeros) {
+  Variables variables = kTwoNodes;
+  variables["DDP_STORE_ADDR"] = "10.0.0.9";
+  variables["DDP_STORE_PORT"] = "29401";
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_EQ(read(variables).master_addr, "10.0.0.9");
+  EXPECT_EQ(read(variables).master_port, 29'401);
+  // Left over from a round that had both, or from a launcher above.
+  variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(read(variables).master_addr, "localhost");
+  EXPECT_EQ(read(variables).master_port, 29'400);
+}
+
 }  // namespace
 }  // namespace ddp

@@ -1,6 +1,6 @@
 #pragma once
 
-// Stands for a header that Debian's libtorch-dev leaves out and c10d's reducer.hpp includes. Only
+// Stands for a header that libtorch-dev of Debian 12 leaves out and c10d's reducer.hpp includes. Only
 // what that one names: the reducer asks for it in RPC programs alone.
 #include <functional>
 #include <memory>

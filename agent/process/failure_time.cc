@@ -1,0 +1,43 @@
+#include "agent/process/failure_time.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <ctime>
+
+namespace ddp::agent {
+namespace {
+
+constexpr std::int64_t kSecond = 1'000;
+
+std::int64_t milliseconds(const timespec& time) {
+  return static_cast<std::int64_t>(time.tv_sec) * kSecond + time.tv_nsec / 1'000'000;
+}
+
+}  // namespace
+
+std::int64_t failure_time(const FailureClues& clues) {
+  if (clues.stamp_ms <= 0) {
+    return clues.written_ms > 0 ? std::min(clues.written_ms, clues.ended_ms) : clues.ended_ms;
+  }
+  // The file is written just after its time was taken, by a clock whose ticks lag behind; one that
+  // was copied later, or stands on a server with another clock, says no more than its second.
+  const std::int64_t last = clues.stamp_ms + kSecond - 1;
+  const bool is_near =
+      clues.written_ms >= clues.stamp_ms - kSecond && clues.written_ms <= last + kSecond;
+  const std::int64_t time = is_near ? std::clamp(clues.written_ms, clues.stamp_ms, last) : last;
+  return std::max(std::min(time, clues.ended_ms), clues.stamp_ms);
+}
+
+std::int64_t file_clock_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  return milliseconds(now);
+}
+
+std::int64_t written_ms(const char* path) {
+  struct stat status {};
+  return ::stat(path, &status) == 0 ? milliseconds(status.st_mtim) : 0;
+}
+
+}  // namespace ddp::agent

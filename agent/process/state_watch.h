@@ -1,0 +1,42 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+
+namespace ddp::agent {
+
+// Whether the kernel shows the process in uninterruptible sleep (state D): its first thread waits
+// for a device or a file system, and not even SIGKILL ends it.
+bool is_uninterruptible(pid_t pid);
+
+// Finds processes that stay in state D: those that were in it whenever they were looked at, for as
+// long as `limit`.
+class StateWatch {
+ public:
+  explicit StateWatch(Duration limit, std::function<bool(pid_t)> is_stuck = is_uninterruptible)
+      : limit_(limit), is_stuck_(std::move(is_stuck)) {}
+
+  // How often to look. Often enough to see a process that waits for its disk now and then do
+  // something in between.
+  Duration period() const;
+  // Those of `pids` that have now been in state D for the limit; each is told once, until it has
+  // left that state. Processes that are not among `pids` are forgotten.
+  std::vector<pid_t> look(TimePoint now, const std::vector<pid_t>& pids);
+
+ private:
+  Duration limit_;
+  std::function<bool(pid_t)> is_stuck_;
+  struct Seen {
+    TimePoint first;
+    bool told = false;
+  };
+  std::map<pid_t, Seen> seen_;
+};
+
+}  // namespace ddp::agent

@@ -1,0 +1,43 @@
+#include <set>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "launcher/ddp_run/completion.h"
+#include "launcher/ddp_run/completion_parts.h"
+
+namespace ddp::run {
+namespace {
+
+// What can stand for the value, as tcsh's complete has it; empty where nobody can guess.
+std::string action(const Flag& flag) {
+  const FlagValues values = values_of(flag);
+  if (values.files) return "f";
+  if (values.folders) return "d";
+  return values.words.empty() ? "" : fmt::format("({})", values.joined(' '));
+}
+
+}  // namespace
+
+// The first rule that fits counts: the value of the flag before, that behind a =, a flag, a file.
+std::string tcsh_completion() {
+  std::string before;
+  std::string joined;
+  std::string names;
+  for (const Flag& flag : all_flags()) {
+    names += fmt::format("{}{}", names.empty() ? "" : " ", flag.name);
+    const std::string values = action(flag);
+    if (values.empty()) continue;
+    const std::string dashes = fmt::format("--{}", flag.name);
+    for (const std::string& name : std::set{dashes, with_underscores(dashes)}) {
+      before += fmt::format("  'n/{}/{}/' \\\n", name, values);
+      joined += fmt::format("  'c/{}=/{}/' \\\n", name, values);
+    }
+    if (flag.letter != 0) before += fmt::format("  'n/-{}/{}/' \\\n", flag.letter, values);
+  }
+  return "# Completes ddp-run's command line in tcsh; made by ddp-run --print-completion tcsh.\n"
+         "complete ddp-run \\\n" +
+         before + joined + fmt::format("  'c/--/({})/' \\\n  'p/*/f/'\n", names);
+}
+
+}  // namespace ddp::run

@@ -1,0 +1,88 @@
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "launcher/ddp_run/completion.h"
+#include "launcher/ddp_run/completion_parts.h"
+
+namespace ddp::run {
+namespace {
+
+// Names may be written with underscores, which _arguments does not know. $words is zsh's own copy
+// of the line.
+constexpr std::string_view kBegin = R"script(#compdef ddp-run
+# Completes ddp-run's command line in zsh; made by ddp-run --print-completion zsh.
+_ddp_run() {
+  local curcontext=$curcontext state line i name
+  typeset -A opt_args
+  for ((i = 2; i <= CURRENT; i++)); do
+    name=${words[i]%%=*}
+    [[ $name != --*_* || ( $i == $CURRENT && ${words[i]} != *=* ) ]] ||
+      words[i]=${name//_/-}${words[i]#$name}
+  done
+  _arguments -S -M 'm:_=- r:|[-]=* r:|=*' : \
+)script";
+
+constexpr std::string_view kEnd = R"script(    '(-)1:program:_ddp_run_program' \
+    '*::argument:_files'
+}
+_ddp_run_program() {
+  _alternative 'commands:command:_command_names -e' 'files:file:_files'
+}
+# Found by its name in fpath, or read by source.
+if [[ $funcstack[1] == _ddp-run ]]; then
+  _ddp_run "$@"
+else
+  compdef _ddp_run ddp-run
+fi
+)script";
+
+// Within single quotes, in a part of a specification that ends at a colon or bracket.
+std::string quoted(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\'') {
+      out += "'\\''";
+      continue;
+    }
+    if (c == ':' || c == '[' || c == ']' || c == '\\') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string action(const Flag& flag) {
+  const FlagValues values = values_of(flag);
+  if (values.files) return "_files";
+  if (values.folders) return "_files -/";
+  return values.words.empty() ? " " : fmt::format("({})", values.joined(' '));
+}
+
+// `others`: the spellings that make no sense beside this one.
+std::string specification(const Flag& flag, const std::string& others, const std::string& option) {
+  std::string text =
+      fmt::format("{}{}[{}]", flag.adds_up ? "*" : others, option, quoted(summary_of(flag)));
+  if (flag.takes_value()) text += fmt::format(":{}:{}", quoted(flag.placeholder), action(flag));
+  return fmt::format("    '{}' \\\n", text);
+}
+
+}  // namespace
+
+std::string zsh_completion() {
+  std::string script(kBegin);
+  for (const Flag& flag : all_flags()) {
+    const std::string_view sign = flag.takes_value() ? "=" : "";
+    const std::string name = fmt::format("--{}", flag.name);
+    if (flag.letter == 0) {
+      script += specification(flag, "", fmt::format("{}{}", name, sign));
+      continue;
+    }
+    const std::string both = fmt::format("(-{} {})", flag.letter, name);
+    script += specification(flag, both, fmt::format("{}{}", name, sign));
+    script +=
+        specification(flag, both, fmt::format("-{}{}", flag.letter, flag.takes_value() ? "+" : ""));
+  }
+  return script + std::string(kEnd);
+}
+
+}  // namespace ddp::run
