@@ -69,8 +69,8 @@ template <auto Member>
 struct UsesLibUv {
   friend bool& uses_lib_uv(TCPStore& store) { return store.*Member; }
 };
-bool& uses_lib_uv(TCPStore& store);
 #if TORCH_VERSION_MAJOR >= 2
+bool& uses_lib_uv(TCPStore& store);
 template struct UsesLibUv<&TCPStore::usingLibUv_>;
 #endif
 
