@@ -69,8 +69,8 @@ template <auto Member>
 struct UsesLibUv {
   friend bool& uses_lib_uv(TCPStore& store) { return store.*Member; }
 };
-bool& uses_lib_uv(TCPStore& store);
 #if TORCH_VERSION_MAJOR >= 2
+bool& uses_lib_uv(TCPStore& store);
 template struct UsesLibUv<&TCPStore::usingLibUv_>;
 #endif
 
@@ -362,14 +362,14 @@ TEST_P(C10dStore, ClonesAreClientsOfTheirOwn) {
 
 TEST_P(C10dStore, Barrier) {
   static constexpr int kClients = 6;
-  [this](auto& first) {
+  [](auto& first, const auto& make) {
     if constexpr (HasBarrier<decltype(first)>) {
       for (const char* key : {"one", "two"}) {
         std::atomic<int> come = 0;
         std::vector<std::future<void>> all;
         for (int number = 0; number < kClients; ++number) {
           all.push_back(std::async(std::launch::async, [&] {
-            const Client store = client();
+            const auto store = make();
             ++come;
             store->barrier(key, kClients, 60s);
             EXPECT_EQ(come, kClients);
@@ -381,11 +381,11 @@ TEST_P(C10dStore, Barrier) {
       EXPECT_THAT(message_of([&] { first.barrier("alone", 2, 50ms); }), HasSubstr("timeout"));
       EXPECT_EQ(first.add("count", 1), 1);
       // It has been counted, as PyTorch's server does.
-      client()->barrier("alone", 2, 60s);
+      make()->barrier("alone", 2, 60s);
     } else {
       GTEST_SKIP() << "this LibTorch's client cannot";
     }
-  }(*client());
+  }(*client(), [this] { return client(); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Servers, C10dStore, testing::Values(Which::kOurs, Which::kPyTorchs),
@@ -428,30 +428,30 @@ TEST_F(C10dQueues, FirstInFirstOut) {
 }
 
 TEST_F(C10dQueues, APopWaitsAndGivesUp) {
-  [this](auto& store) {
+  [](auto& store, auto& other) {
     if constexpr (Queued<decltype(store)>) {
       store.setTimeout(50ms);
       EXPECT_THAT(message_of([&] { store.queuePop("q", true); }), HasSubstr("timeout"));
       store.setTimeout(60s);
       EXPECT_EQ(store.queueLen("q"), 0);  // The connection goes on.
       auto popped = std::async(std::launch::async, [&] { return text(store.queuePop("q", true)); });
-      client()->queuePush("q", bytes("came"));
+      other.queuePush("q", bytes("came"));
       EXPECT_EQ(popped.get(), "came");
     } else {
       GTEST_SKIP() << "this LibTorch's client has no queues";
     }
-  }(*client());
+  }(*client(), *client());
 }
 
 TEST_F(C10dQueues, EachValueGoesToOne) {
-  [this](auto& store) {
+  [](auto& store, const auto& make) {
     if constexpr (Queued<decltype(store)>) {
       constexpr int kClients = 8;
       constexpr int kValues = 25;
       std::vector<std::future<std::vector<std::string>>> poppers;
       for (int number = 0; number < kClients; ++number) {
-        poppers.push_back(std::async(std::launch::async, [this] {
-          const auto prefixed = c10::make_intrusive<c10d::PrefixStore>("jobs", client());
+        poppers.push_back(std::async(std::launch::async, [&make] {
+          const auto prefixed = make();
           std::vector<std::string> values;
           for (int count = 0; count < kValues; ++count) {
             values.push_back(text(prefixed->queuePop("q", true)));
@@ -472,7 +472,7 @@ TEST_F(C10dQueues, EachValueGoesToOne) {
     } else {
       GTEST_SKIP() << "this LibTorch's client has no queues";
     }
-  }(*client());
+  }(*client(), [this] { return c10::make_intrusive<c10d::PrefixStore>("jobs", client()); });
 }
 
 }  // namespace
