@@ -12,6 +12,7 @@
 #include <sstream>
 #include <utility>
 
+#include "common/base/clock.h"
 #include "launcher/ddp_run/daemon_page.h"
 #include "launcher/ddp_run/exit_error.h"
 
