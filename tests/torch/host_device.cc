@@ -20,7 +20,7 @@
 namespace ddp::test {
 namespace {
 
-constexpr c10::DeviceType kKind = c10::DeviceType::XPU;
+constexpr c10::DeviceType kKind = c10::DeviceType::HPU;
 constexpr std::size_t kAlignment = 64;
 
 thread_local c10::DeviceIndex current = 0;
@@ -67,7 +67,7 @@ struct HostMemory<Allocator, c10::DataPtr (Allocator::*)(std::size_t) const> fin
 };
 
 HostMemory<c10::Allocator> host_memory;
-constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::XPU);
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::HPU);
 
 at::Tensor empty(at::IntArrayRef sizes, c10::optional<at::ScalarType> type,
                  c10::optional<at::Layout> /*layout*/, c10::optional<at::Device> device,
@@ -120,13 +120,13 @@ void compute_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
-C10_REGISTER_GUARD_IMPL(XPU, Guard);
+C10_REGISTER_GUARD_IMPL(HPU, Guard);
 
-TORCH_LIBRARY_IMPL(_, XPU, m) {
+TORCH_LIBRARY_IMPL(_, HPU, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_cpu>());
 }
 
-TORCH_LIBRARY_IMPL(aten, XPU, m) {
+TORCH_LIBRARY_IMPL(aten, HPU, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("_copy_from", TORCH_FN(copy_from));
