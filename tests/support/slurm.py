@@ -191,11 +191,15 @@ class Slurm:
             pid, born = self.started[name]
             if name != "munged" and jobs.identity(pid) == born:
                 os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + 10
-        while self.processes() - {self.started.get("munged", (0, 0))[0]} and time.monotonic() < deadline:
-            time.sleep(0.05)
+        self.wait_for_all_but({self.started.get("munged", (0, 0))[0]})
         for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+        self.wait_for_all_but(set())  # SIGKILL takes its time, too.
+
+    def wait_for_all_but(self, others):
+        deadline = time.monotonic() + 10
+        while self.processes() - others and time.monotonic() < deadline:
+            time.sleep(0.05)

@@ -14,13 +14,22 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
+#include <torch/version.h>
 
 #include "common/base/check.h"
+
+// A kind for which LibTorch has no kernels of its own, so that ours are asked: XPU has some in 2.x,
+// and in 1.13 a parameter cannot be moved to HPU. A macro, since LibTorch's registrations are.
+#if TORCH_VERSION_MAJOR < 2
+#define DDP_HOST_KIND XPU
+#else
+#define DDP_HOST_KIND HPU
+#endif
 
 namespace ddp::test {
 namespace {
 
-constexpr c10::DeviceType kKind = c10::DeviceType::HPU;
+constexpr c10::DeviceType kKind = c10::DeviceType::DDP_HOST_KIND;
 constexpr std::size_t kAlignment = 64;
 
 thread_local c10::DeviceIndex current = 0;
@@ -67,7 +76,7 @@ struct HostMemory<Allocator, c10::DataPtr (Allocator::*)(std::size_t) const> fin
 };
 
 HostMemory<c10::Allocator> host_memory;
-constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::HPU);
+constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::DDP_HOST_KIND);
 
 at::Tensor empty(at::IntArrayRef sizes, c10::optional<at::ScalarType> type,
                  c10::optional<at::Layout> /*layout*/, c10::optional<at::Device> device,
@@ -120,13 +129,13 @@ void compute_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
 
-C10_REGISTER_GUARD_IMPL(HPU, Guard);
+C10_REGISTER_GUARD_IMPL(DDP_HOST_KIND, Guard);
 
-TORCH_LIBRARY_IMPL(_, HPU, m) {
+TORCH_LIBRARY_IMPL(_, DDP_HOST_KIND, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&compute_on_cpu>());
 }
 
-TORCH_LIBRARY_IMPL(aten, HPU, m) {
+TORCH_LIBRARY_IMPL(aten, DDP_HOST_KIND, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
   m.impl("_copy_from", TORCH_FN(copy_from));

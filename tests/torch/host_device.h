@@ -3,7 +3,7 @@
 #include <c10/core/Device.h>
 
 // Devices for tests on machines that have none but the CPU. To LibTorch they are devices of a kind
-// of their own (HPU, which it leaves to extensions): tensors on them are no CPU tensors, what is to
+// of their own (one which it leaves to extensions): tensors on them are no CPU tensors, what is to
 // be on one has to be moved there, and autograd runs their part of a backward on a thread for each.
 // Their memory is the host's, and the CPU computes what they are asked for, on copies; so results
 // have the same bits as on the CPU, and a group of host memory can stand for one of device memory.
