@@ -19,9 +19,9 @@ struct FailureClues {
 // failure does not go before it. A file without a time failed when it was written. Pure.
 std::int64_t failure_time(const FailureClues& clues);
 
-// The clock that file systems stamp files with: it goes in ticks of a few milliseconds, so it may
-// call two events the same. From Linux 6.13 on a file that was looked at before it was written has
-// a finer stamp ("multigrain"), which may be ahead of this clock by less than a tick.
+// The clock that local file systems stamp files with, so that ends and files are in one order. It
+// may call two events the same, but never the later one earlier: before Linux 6.13 it goes in ticks
+// of a few milliseconds.
 std::int64_t file_clock_ms();
 
 // When the file was last written, by that clock; 0 if there is none.
