@@ -116,6 +116,21 @@ function(ddp_test name)
     ENVIRONMENT_MODIFICATION "${ddp_test_environment}")
 endfunction()
 
+# ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [TIMEOUT seconds] [COST seconds]): a Python script that is
+# one ctest. It gets the folder of the built programs, then ARGS. Its status 77 says that this machine lacks what it needs.
+function(ddp_script_test name)
+  cmake_parse_arguments(ARG "" "SCRIPT;TIMEOUT;COST" "ARGS;LABELS" ${ARGN})
+  add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${CMAKE_BINARY_DIR}/bin ${ARG_ARGS})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 600)
+  endif()
+  if(NOT ARG_COST)
+    set(ARG_COST 5)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "process;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
+  ddp_place_test(${name} COST ${ARG_COST})
+endfunction()
+
 # ddp_unity(NAME COUNT): that many of the target's sources share a translation unit, and so what their headers cost, LibTorch's
 # above all. -DDDP_SHARE_HEADERS=OFF compiles them one by one, which is quicker while one of them is being changed, and finds
 # what a source forgets to include. A source with options of its own stays alone, and one with SKIP_UNITY_BUILD_INCLUSION.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Installs the tree into a scratch folder and builds worker/examples against it, outside of the tree: what a library user
-does. Then runs the examples, with the installed ddp-run and without. installed_package.py BUILD_DIR SOURCE_DIR
+does. Then runs the examples, with the installed ddp-run and without. installed_package.py BIN_DIR SOURCE_DIR
 """
 import re
 import shutil
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-build, source = Path(sys.argv[1]), Path(sys.argv[2])
+build, source = Path(sys.argv[1]).parent, Path(sys.argv[2])
 # The same place every time, so that ccache knows the compiler's arguments again.
 scratch = build / "installed-package"
 prefix, example = scratch / "prefix", scratch / "example"
