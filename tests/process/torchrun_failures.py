@@ -19,7 +19,8 @@ import torchrun
 
 SKIPPED = 77
 LIMIT_S = 240
-CULPRIT = Path(__file__).resolve().parent / "torchrun_scripts/culprit.py"
+SCRIPTS = Path(__file__).resolve().parent / "torchrun_scripts"
+CULPRIT, RAISES, ROLES = (SCRIPTS / f"{name}.py" for name in ("culprit", "raises", "roles"))
 TORCHRUN = Path(__file__).resolve().parents[3] / "shared/peers/torchrun"
 # ProcessFailure and ChildFailedError are what a torchrun reads the files of its workers with.
 READER = """
@@ -27,22 +28,6 @@ import sys
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 failure = ProcessFailure(local_rank=0, pid=1, exitcode=int(sys.argv[2]), error_file=sys.argv[1])
 print(failure.timestamp, ChildFailedError("inner", {0: failure}).format_msg())
-"""
-RECORDED = """
-import sys
-from torch.distributed.elastic.multiprocessing.errors import record
-@record
-def main():
-    raise KeyError("no such weight")
-main()
-"""
-ROLES = """
-import json, os, sys
-from pathlib import Path
-names = ("RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "WORLD_SIZE")
-path = Path(sys.argv[1]) / os.environ["RANK"]
-path.with_suffix(".new").write_text(json.dumps({name: os.environ[name] for name in names}))
-path.with_suffix(".new").rename(path)
 """
 
 
@@ -94,14 +79,12 @@ def the_first_cause_is_named_though_its_worker_ends_last(ddp_run):
 
 def torch_reads_what_is_left_for_it(ddp_run):
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "recorded.py"
-        script.write_text(RECORDED)
         damaged = Path(folder) / "damaged"
         damaged.write_text("#!/no/such/interpreter\n")
         damaged.chmod(0o755)
         stamped = ("""echo '{"message": {"message": "of long ago", "extraInfo": {"py_callstack": "of then", "timestamp": "1700000000"}}}'"""
                    " >$TORCHELASTIC_ERROR_FILE; exit 4")
-        for program, status, expected in (([script], 1, "KeyError: 'no such weight'"),
+        for program, status, expected in (([RAISES], 1, "KeyError: 'no such weight'"),
                                           (["--no-python", "sh", "-c", "exit 5"], 5, "failed: exit code 5"),
                                           (["--no-python", "sh", "-c", "kill -9 ${$}"], 137, "SIGKILL"),
                                           (["--no-python", "sh", "-c", stamped], 4, "of then"),
@@ -118,13 +101,15 @@ def torch_reads_what_is_left_for_it(ddp_run):
         print("torch reads our error files", flush=True)
 
 
+def one_worker():
+    """Torchrun's command for one worker, up to what it starts."""
+    return [torchrun.PYTHON, TORCHRUN, "--nproc_per_node=1", "--monitor_interval=0.1", f"--master_port={jobs.free_port()}"]
+
+
 def a_torchrun_above_shows_the_inner_cause(ddp_run):
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "recorded.py"
-        script.write_text(RECORDED)
-        for program, expected in (([script], "KeyError: 'no such weight'"), (["--no-python", "sh", "-c", "exit 5"], "failed: exit code 5")):
-            statuses, outputs = run(folder, [torchrun.PYTHON, TORCHRUN, "--nproc_per_node=1", "--monitor_interval=0.1",
-                                             f"--master_port={jobs.free_port()}", "--no_python", ddp_run, "--standalone", *program])
+        for program, expected in (([RAISES], "KeyError: 'no such weight'"), (["--no-python", "sh", "-c", "exit 5"], "failed: exit code 5")):
+            statuses, outputs = run(folder, [*one_worker(), "--no_python", ddp_run, "--standalone", *program])
             check(statuses == [1], f"{statuses}\n{outputs[0]}")
             # Torchrun's own report comes last.
             check(expected in outputs[0].rsplit("Root Cause", 1)[1], f"{program}:\n{outputs[0]}")
@@ -134,10 +119,7 @@ def a_torchrun_above_shows_the_inner_cause(ddp_run):
 
 def a_torchrun_below_tells_its_cause(ddp_run):
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "recorded.py"
-        script.write_text(RECORDED)
-        statuses, outputs = run(folder, [ddp_run, "--standalone", "--no-python", torchrun.PYTHON, TORCHRUN, "--nproc_per_node=1",
-                                         f"--master_port={jobs.free_port()}", "--monitor_interval=0.1", script])
+        statuses, outputs = run(folder, [ddp_run, "--standalone", "--no-python", *one_worker(), RAISES])
         check(statuses == [1], f"{statuses}\n{outputs[0]}")
         check("message   : KeyError: 'no such weight'" in outputs[0], outputs[0])
         print("ddp-run shows the cause of a torchrun that it has started", flush=True)
@@ -145,15 +127,13 @@ def a_torchrun_below_tells_its_cause(ddp_run):
 
 def roles_count_as_under_torchrun(ddp_run):
     with tempfile.TemporaryDirectory() as folder:
-        script = Path(folder) / "roles.py"
-        script.write_text(ROLES)
         seen = {}
         for name, launcher in (("torchrun", [torchrun.PYTHON, TORCHRUN]), ("ddp-run", [ddp_run])):
             out = Path(folder) / name
             out.mkdir()
             port = jobs.free_port()
             commands = [[*launcher, "--nnodes=3", f"--node_rank={i}", f"--nproc_per_node={workers}", f"--role={role}",
-                         "--master_addr=127.0.0.1", f"--master_port={port}", "--monitor_interval=0.1", script, out]
+                         "--master_addr=127.0.0.1", f"--master_port={port}", "--monitor_interval=0.1", ROLES, out]
                         for i, (role, workers) in enumerate((("trainer", 2), ("reader", 1), ("trainer", 1)))]
             statuses, outputs = run(folder, *commands)
             check(statuses == [0] * 3, f"{name}: {statuses}\n{outputs}")
