@@ -15,7 +15,7 @@ if(TORCH_CONFIG_DIR)
 are not those of this compiler; take a package of PyTorch 2.7 or newer, or PyTorch's archive \"cxx11 ABI\"")
   endif()
 endif()
-# HINTS are not enough: within find_package(ddp), CMake 3.25 looks into /usr before them.
+# Not as HINTS: all of CMAKE_PREFIX_PATH goes before them, and another folder of it may hold a LibTorch, too.
 if(ddp_torch_hint)
   find_path(TORCH_INCLUDE_DIR torch/csrc/api/include/torch/torch.h PATHS ${ddp_torch_hint}/include NO_DEFAULT_PATH)
 endif()
