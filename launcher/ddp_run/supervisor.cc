@@ -169,6 +169,7 @@ bool Supervisor::is_to_be_continued(int exit_code) const {
   if (!plan_.requeue) return false;
   slurm::Stop stop = stop_;
   stop.exit_code = exit_code;
+  stop.warning = plan_.spec.checkpoint_signal;
   stop.now = static_cast<std::int64_t>(std::time(nullptr));
   return slurm::is_to_be_continued(stop, plan_.step->end_time);
 }

@@ -243,6 +243,16 @@ TEST_F(DdpRunSlurm, AWarningStopsTheJobAndItsStatusSaysThatItGoesOn) {
   EXPECT_THAT(tasks[1]->err(), Not(HasSubstr("requeue")));
 }
 
+// As without control groups, where SLURM signals the workers too and one dies before ddp-run knows.
+TEST_F(DdpRunSlurm, AWarningThatAWorkerDiesOfIsAWarningToo) {
+  const auto tasks = start_step({1, 1}, script("echo ${$} > $OUT/pid.$RANK; exec /bin/sleep 1000"),
+                                {{"PATH", "/nowhere"}});
+  pid_in("pid.0");
+  ::kill(pid_in("pid.1"), SIGUSR1);
+  EXPECT_EQ(statuses(tasks), std::vector<int>(2, 76)) << errors(tasks);
+  EXPECT_THAT(tasks[0]->err(), HasSubstr("type: scontrol requeue"));
+}
+
 TEST_F(DdpRunSlurm, WithoutRequeueAWarningStopsNobody) {
   const auto tasks = start_step(
       {1}, flags_and_script({"--no-requeue", "--no-python"},
