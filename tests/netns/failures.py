@@ -28,10 +28,11 @@ NODES = 3
 # All that can be lost is in it: momentum, dropout's generators, a schedule, an epoch's end. Seconds, when nothing happens.
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "64", "--batch-size", "16",
             "--epochs", "4", "--threads", "1", "--log-every", "1"]
+TRAINING_STEPS = 4 * 3072 // (16 * NODES)  # With one worker on each node; with more of them fewer.
 # Steps of a few milliseconds; between two faults there are about a hundred of them, in a row of few faults perhaps far more.
 CHAOS_TRAINING = ["--model", "toy", "--train-samples", "6000", "--epochs", "100000", "--batch-size", "5", "--optimizer", "adam",
                   "--threads", "1", "--log-every", "10"]
-STEPS = 1000
+CHAOS_STEPS = 1000
 STEPS_A_FAULT = 150
 
 parser = argparse.ArgumentParser()
@@ -96,6 +97,13 @@ class Cluster:
         except FileNotFoundError:
             return -1
         return lines
+
+    def trained(self):
+        """Rank 0 has made its last step."""
+        return (self.folder / "summary.json").exists()
+
+    def await_step(self, step):
+        jobs.wait_until(lambda: self.step() >= step or not self.running(), LIMIT_S, f"step {step}\n" + self.logs())
 
     def await_progress(self, limit_s=LIMIT_S):
         """Until rank 0 has made a step that it had not made before, or the job is over."""
@@ -200,7 +208,7 @@ def daemon_killed(cluster):
     """The workers go on while there is no coordinator; a new one learns the round from the agents."""
     cluster.daemon.kill()
     steps = cluster.step()
-    jobs.wait_until(lambda: cluster.step() > steps or not cluster.running(), 10, "a step without a coordinator")
+    jobs.wait_until(lambda: cluster.step() > steps or cluster.trained(), 10, "a step without a coordinator")
     cluster.start_daemon()
 
 
@@ -285,8 +293,8 @@ def run_kinds(net, kinds):
     for name in kinds:
         cluster = Cluster(net, name, TRAINING, daemon=name == "daemon_killed")
         try:
-            cluster.await_progress()
-            time.sleep(draw.uniform(0, 1))
+            # Between the first step and the middle, so that it meets a training and not its end.
+            cluster.await_step(draw.randrange(1, TRAINING_STEPS // WORKERS_EACH // 2))
             KINDS[name](cluster)
             summary = cluster.result()
         except BaseException:
@@ -297,7 +305,7 @@ def run_kinds(net, kinds):
 
 
 def run_chaos(net, faults):
-    training = [*CHAOS_TRAINING, "--max-steps", str(STEPS + STEPS_A_FAULT * faults)]
+    training = [*CHAOS_TRAINING, "--max-steps", str(CHAOS_STEPS + STEPS_A_FAULT * faults)]
     expected = undisturbed(net, "chaos-undisturbed", training)
     cluster = Cluster(net, "chaos", training)
     try:
