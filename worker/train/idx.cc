@@ -60,9 +60,9 @@ class IdxReader {
       out.resize(start + piece);
       const int got = gzread(file_.get(), out.data() + start, static_cast<unsigned>(piece));
       if (got < 0) return damaged();
+      if (auto intact = check_stream(); !intact) return intact;
       done += static_cast<std::uint64_t>(got);
       if (static_cast<std::uint64_t>(got) < piece) {
-        if (auto intact = check_stream(); !intact) return intact;
         return make_error(Errc::kCorrupt, "{}: truncated: {} bytes, expected {}", path_,
                           position_ + done, whole);
       }
@@ -97,7 +97,8 @@ class IdxReader {
  private:
   IdxReader(std::string path, GzHandle file) : path_(std::move(path)), file_(std::move(file)) {}
 
-  // gzread reports a gzip stream that stops early as a short count and leaves the reason here.
+  // A gzip stream that stops early is no failure of gzread; the reason is here. Since zlib 1.3.2 the
+  // next gzread clears it, so this comes after each of them, even one that gave all its bytes.
   Result<void> check_stream() const {
     int code = Z_OK;
     gzerror(file_.get(), &code);
