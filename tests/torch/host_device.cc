@@ -16,6 +16,10 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#if __has_include(<ATen/detail/HPUHooksInterface.h>)
+#include <ATen/detail/HPUHooksInterface.h>
+#endif
+
 #include "common/base/check.h"
 
 // A kind for which LibTorch has no kernels of its own, so that ours are asked: XPU has some in 2.x,
@@ -50,8 +54,29 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::DEFAULT, device);
   }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
+  // What was asked for is done already, so events are over as soon as they are recorded.
+  void record(void** /*event*/, const c10::Stream& /*stream*/, c10::DeviceIndex /*device*/,
+              c10::EventFlag /*flag*/) const override {}
+  void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
+  bool queryEvent(void* /*event*/) const override { return true; }
   c10::DeviceIndex deviceCount() const noexcept override { return kHostDevices; }
 };
+
+#if __has_include(<ATen/detail/HPUHooksInterface.h>)
+// Autograd of newer LibTorch asks for the machine's one kind of accelerator. LibTorch finds the
+// class by its name.
+struct HPUHooks final : at::HPUHooksInterface {
+  explicit HPUHooks(at::HPUHooksArgs /*unused*/) {}
+  void init() const override {}
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasHPU() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override { return true; }
+};
+using at::HPUHooksRegistry;
+using at::RegistererHPUHooksRegistry;
+REGISTER_HPU_HOOKS(HPUHooks);
+#endif
 
 c10::DataPtr allocate_bytes(std::size_t bytes) {
   const std::size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;

@@ -38,6 +38,10 @@ using torch::autograd::variable_list;
 constexpr int kWarm = 14;    // Behind the ten that take times, and the new buckets.
 constexpr int kSteady = 64;  // And before the hundredth, which takes times again.
 
+// Autograd's queues between threads grow once in a while: in 2.14 by three allocations, in one run
+// and not in the next. Whatever we allocate, we allocate at every step, or we do not notice it.
+constexpr long kLibTorchsQueues = kSteady / 8;
+
 // Parameters of `width` elements, every gradient of which is the input, and a buffer.
 struct Many : torch::nn::Module {
   Many(int count, std::int64_t width) {
@@ -216,8 +220,8 @@ TEST_P(SteadyStep, AllocatesNothingOfOurs) {
         "LibTorch's\n",
         GetParam().name.c_str(), static_cast<long>(width), static_cast<double>(with_ours) / steps,
         static_cast<double>(bare) / steps);
-    EXPECT_EQ(with_ours, bare);
-    if (with_ours != bare) allocations::print_own();
+    EXPECT_LE(with_ours, bare + kLibTorchsQueues);
+    if (with_ours > bare + kLibTorchsQueues) allocations::print_own();
   }
 }
 

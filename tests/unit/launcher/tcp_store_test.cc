@@ -2,6 +2,7 @@
 // that are cut anywhere, and a daemon that is started anew.
 #include "common/store/tcp_store.h"
 
+#include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
 #include "common/store/prefix_store.h"
