@@ -2,6 +2,11 @@
 
 add_library(ddp_flags INTERFACE)
 target_compile_options(ddp_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor)
+# g++ looks for garbage over and over in the gigabyte that LibTorch's headers become, and finds little: a tenth of its time, a
+# third with shared headers. In KiB; a unit with LibTorch takes 1.8 GiB of memory with it, and 1.5 without.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(ddp_flags INTERFACE "SHELL:--param ggc-min-heapsize=4194304")
+endif()
 if(DDP_WERROR)
   target_compile_options(ddp_flags INTERFACE -Werror)
 endif()
