@@ -68,8 +68,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 struct HPUHooks final : at::HPUHooksInterface {
   explicit HPUHooks(at::HPUHooksArgs /*unused*/) {}
   void init() const override {}
+#if TORCH_VERSION_MINOR >= 7  // 2.7 moved these two into the interface
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
+#endif
   bool hasHPU() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex /*device*/) const override { return true; }
 };
