@@ -79,10 +79,10 @@ function(ddp_program name)
   target_link_options(${name} PRIVATE -Wl,--as-needed)
 endfunction()
 
-# ddp_place_test(NAME COST seconds [WAITS]): where a test stands among those that run side by side (tests/README.md). COST: its
-# time alone; the longest begin first. It takes two slots, one where it mostly waits.
+# ddp_place_test(NAME COST seconds [WAITS TRUE]): where a test stands among those that run side by side (tests/README.md). COST:
+# its time alone; the longest begin first. It takes two slots, one where it mostly waits.
 function(ddp_place_test name)
-  cmake_parse_arguments(ARG "WAITS" "COST" "" ${ARGN})
+  cmake_parse_arguments(ARG "" "COST;WAITS" "" ${ARGN})
   if(ARG_WAITS)
     set(slots 1)
   else()
@@ -111,20 +111,16 @@ function(ddp_test name)
   if(NOT ARG_COST)
     set(ARG_COST 1)
   endif()
-  if(ARG_WAITS)
-    ddp_place_test(${name} COST ${ARG_COST} WAITS)
-  else()
-    ddp_place_test(${name} COST ${ARG_COST})
-  endif()
+  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "DDP_BIN_DIR=${CMAKE_BINARY_DIR}/bin;DDP_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
     ENVIRONMENT_MODIFICATION "${ddp_test_environment}")
 endfunction()
 
-# ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [TIMEOUT seconds] [COST seconds]): a Python script that is
-# one ctest. It gets the folder of the built programs, then ARGS. Its status 77 says that this machine lacks what it needs.
+# ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [TIMEOUT seconds] [COST seconds] [WAITS]): a Python script
+# that is one ctest. COST and WAITS: ddp_place_test(). It gets the folder of the built programs, then ARGS. Its status 77 says that this machine lacks what it needs.
 function(ddp_script_test name)
-  cmake_parse_arguments(ARG "" "SCRIPT;TIMEOUT;COST" "ARGS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "WAITS" "SCRIPT;TIMEOUT;COST" "ARGS;LABELS" ${ARGN})
   add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${CMAKE_BINARY_DIR}/bin ${ARG_ARGS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
@@ -133,7 +129,7 @@ function(ddp_script_test name)
     set(ARG_COST 5)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "process;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
-  ddp_place_test(${name} COST ${ARG_COST})
+  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
 endfunction()
 
 # ddp_unity(NAME COUNT): that many of the target's sources share a translation unit, and so what their headers cost, LibTorch's
