@@ -134,7 +134,7 @@ bool Collectives::meets_first(const Operation& operation) const {
 
 Outcome Collectives::enter(const Operation& operation, Entry& entry) {
   auto failure = transport_.drive(
-      operation.deadline, [&] { return entry.step(); }, Transport::Touches::kOnlyReads);
+      operation.deadline, [&] { return entry.step(); }, Transport::Touches::kOwnMemory);
   if (failure && failure->code == Errc::kTimeout && !failure->told)
     return not_arrived(operation, &entry, nullptr);
   return failure;
@@ -170,9 +170,13 @@ Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry,
 Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks blocks) {
   const int nodes = transport_.topology().nodes();
   if (transport_.topology().local_rank() != 0) {
-    auto failure = transport_.drive(operation.deadline + kStallGrace, [&] {
-      return transport_.reached(0, Flag::kNodes, number_) ? Progress::kDone : Progress::kBlocked;
-    });
+    auto failure = transport_.drive(
+        operation.deadline + kStallGrace,
+        [&] {
+          return transport_.reached(0, Flag::kNodes, number_) ? Progress::kDone
+                                                              : Progress::kBlocked;
+        },
+        Transport::Touches::kOwnMemory);
     if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;
   }
@@ -180,8 +184,9 @@ Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks b
                     choice_.all_nodes_at_once(nodes));
   // A head that waits for one of its own node, and so has not come here, is not the one to blame;
   // it speaks first.
-  auto failure =
-      transport_.drive(operation.deadline + kStallGrace / 2, [&] { return gather.step(); });
+  auto failure = transport_.drive(
+      operation.deadline + kStallGrace / 2, [&] { return gather.step(); },
+      Transport::Touches::kOwnMemory);
   if (failure && failure->code == Errc::kTimeout && !failure->told)
     return not_arrived(operation, nullptr, &gather);
   if (!failure) transport_.publish(Flag::kNodes, number_);

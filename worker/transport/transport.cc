@@ -71,7 +71,6 @@ Failure Transport::shut_down(const Failure& cause) {
 }
 
 Outcome Transport::wait(Idle& idle, TimePoint deadline) {
-  if (segment_->aborted()) return segment_->abort_cause();
   // Busy loop and yielding last far less than a deadline could matter.
   return idle.wait() ? sleep(idle, deadline) : Outcome{};
 }
@@ -96,7 +95,7 @@ Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
                std::min<std::chrono::nanoseconds>(left, kSleepLimit));
   }
   idle.slept();
-  return check();
+  return {};
 }
 
 }  // namespace ddp

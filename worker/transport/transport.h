@@ -64,10 +64,10 @@ class Transport {
   // recorded, with the cause if the group was aborted, or with kTimeout and an empty text after the
   // deadline.
   //
-  // A step that writes to others' memory must not be taken after an abort; one that only reads is
-  // taken first: what has completed must not fail because a rank that is through with it already
-  // aborts what follows.
-  enum class Touches { kOnlyReads, kOthersMemory };
+  // A step that writes to others' memory must not be taken after an abort. One that writes to this
+  // rank's own alone is taken once more: what has completed must not fail because a rank that is
+  // through with it aborts what follows, or dies.
+  enum class Touches { kOwnMemory, kOthersMemory };
   template <typename Step>
   Outcome drive(TimePoint deadline, Step&& step, Touches touches = Touches::kOthersMemory);
   // For step(): records why it cannot go on. Gives kFailed.
@@ -93,7 +93,7 @@ class Transport {
   Failure shut_down(const Failure& cause);
 
  private:
-  // After a step that could not move. Nothing: step again.
+  // After a step that could not move. Nothing: step again. Fails at the deadline only.
   Outcome wait(Idle& idle, TimePoint deadline);
   Outcome sleep(Idle& idle, TimePoint deadline);
 
@@ -118,10 +118,10 @@ Outcome Transport::drive(TimePoint deadline, Step&& step, Touches touches) {
   Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
   for (;;) {
     clear_wants();
+    // Read before the step, so a step that is still blocked has seen all that came before the abort.
+    const bool aborted = segment_->aborted();
     // Before every such step: a rank that was stopped must not go on to write to the others.
-    if (touches == Touches::kOthersMemory) {
-      if (auto aborted = check()) return aborted;
-    }
+    if (aborted && touches == Touches::kOthersMemory) return segment_->abort_cause();
     switch (step()) {
       case Progress::kDone:
         return {};
@@ -129,6 +129,7 @@ Outcome Transport::drive(TimePoint deadline, Step&& step, Touches touches) {
         idle.reset();
         break;
       case Progress::kBlocked:
+        if (aborted) return segment_->abort_cause();
         if (auto failure = wait(idle, deadline)) return failure;
         break;
       case Progress::kFailed:

@@ -244,6 +244,41 @@ TEST(Transport, AFlagWakesASleeper) {
   EXPECT_EQ(segment.doorbell(0).sleepers.load(), 0U);
 }
 
+TEST(Transport, WhatWasGivenBeforeAnAbortIsTaken) {
+  using Touches = Transport::Touches;
+  for (const Touches touches : {Touches::kOwnMemory, Touches::kOthersMemory}) {
+    auto transports = std::move(make_inproc_transports({2}, 0)).value();
+    int looks = 0;
+    const auto step = [&] {
+      const bool there = transports[0]->reached(1, Flag::kIn, 1);
+      if (++looks == 1) {
+        // Right after the look, the other rank completes the operation and dies.
+        transports[1]->publish(Flag::kIn, 1);
+        transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
+      }
+      return there ? Progress::kDone : Progress::kBlocked;
+    };
+    const auto failure = transports[0]->drive(in(seconds(30)), step, touches);
+    if (touches == Touches::kOwnMemory) {
+      EXPECT_FALSE(failure) << failure->text;
+      EXPECT_EQ(looks, 2);
+    } else {
+      ASSERT_TRUE(failure);
+      EXPECT_EQ(failure->text, "rank 1 died");
+      EXPECT_EQ(looks, 1);
+    }
+  }
+}
+
+TEST(Transport, WhatIsMissingAfterAnAbortIsItsFailure) {
+  auto transports = std::move(make_inproc_transports({2}, 0)).value();
+  transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
+  const auto failure = transports[0]->drive(
+      in(seconds(30)), [] { return Progress::kBlocked; }, Transport::Touches::kOwnMemory);
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->text, "rank 1 died");
+}
+
 TEST(Transport, AStepsFailureIsTheOutcome) {
   auto transports = std::move(make_inproc_transports({1}, 0)).value();
   const auto failure = transports[0]->drive(in(seconds(1)), [&] {
