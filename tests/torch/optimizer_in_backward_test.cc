@@ -21,7 +21,7 @@ namespace {
 using testing::HasSubstr;
 using Model = DistributedDataParallel<Mlp>;
 
-const std::vector<std::int64_t> kWidths = {6, 37, 11, 29, 4};
+const std::vector<std::int64_t> kOddWidths = {6, 37, 11, 29, 4};
 
 std::unique_ptr<torch::optim::Optimizer> make_adam(const std::vector<at::Tensor>& parameters) {
   // Two groups, in an order that has nothing to do with the buckets'.
@@ -50,7 +50,7 @@ std::string train(
     const GroupPtr& group, bool in_backward, const DistributedDataParallelOptions& options,
     const std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<at::Tensor>&)>&
         make) {
-  auto mlp = std::make_shared<Mlp>(kWidths);
+  auto mlp = std::make_shared<Mlp>(kOddWidths);
   fill(*mlp, 3);
   Model model(mlp, group, options);
   const auto optimizer = make(mlp->parameters());
@@ -94,7 +94,7 @@ TEST(OptimizerInBackward, UpdatesWhileBackwardGoesOn) {
   options.bucket_cap_mb = 0.0005;
   options.first_bucket_mb = 0.0005;
   run_ranks({1}, [&](const GroupPtr& group) {
-    auto mlp = std::make_shared<Mlp>(kWidths);
+    auto mlp = std::make_shared<Mlp>(kOddWidths);
     for (const at::Tensor& parameter : mlp->parameters()) {
       parameter.register_hook([group](const at::Tensor& gradient) {
         group->barrier()->wait();  // Behind what was sent.
@@ -115,7 +115,7 @@ TEST(OptimizerInBackward, UpdatesWhileBackwardGoesOn) {
 
 TEST(OptimizerInBackward, NamesWhatItCannotUpdate) {
   run_ranks({1}, [](const GroupPtr& group) {
-    auto mlp = std::make_shared<Mlp>(kWidths);
+    auto mlp = std::make_shared<Mlp>(kOddWidths);
     const auto complaint = [&](torch::optim::Optimizer& optimizer,
                                const DistributedDataParallelOptions& options = {}) -> std::string {
       Model model(mlp, group, options);
