@@ -116,7 +116,9 @@ class Comparison:
         saved = self.program.saved_in(self.checkpoints)
         node = jobs.Node(self.command(self.folder / "first.json", self.checkpoints), self.folder / "first.log")
         try:
-            jobs.wait_until(lambda: re.search(r"step[ =]+\d", node.log_path.read_text(errors="replace")), LIMIT_S, "a step")
+            # An engine catches SIGUSR1 from the first time it is asked for requests, after its first step.
+            jobs.wait_until(lambda: re.search(r"step[ =]+([2-9]|\d\d)", node.log_path.read_text(errors="replace")), LIMIT_S,
+                            "a second step")
             if self.launcher:
                 jobs.wait_until(shows_a_step, LIMIT_S, "a step in ddp-run status")
             node.process.send_signal(signal.SIGUSR1)

@@ -149,11 +149,14 @@ class Slurm:
             os.kill(pid, signal.SIGKILL)
         stepds = [step for step in self.processes() if jobs.program_of(step) == "slurmstepd"
                   and f"-{name}" in str(self.step_node(step))]
-        for victim in stepds + [pid for pid in self.processes() if mark in self.environment_of(pid)]:
-            try:
-                os.kill(victim, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        victims = stepds + [pid for pid in self.processes() if mark in self.environment_of(pid)]
+        # A machine stops as a whole: no agent may live to tell of a worker that was killed before it.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for victim in victims:
+                try:
+                    os.kill(victim, number)
+                except ProcessLookupError:
+                    pass
 
     @staticmethod
     def environment_of(pid):
