@@ -12,7 +12,9 @@
  * by a fence or an instruction with a lock prefix. One entry is enough, because the flag's is the only store of the protocol
  * that is not such an instruction. A seq_cst store is a store and a fence. Without -DTSO, memory is sequentially consistent.
  *
- * With -DABORT one thread never publishes, so that its group depends on the abort that comes at any time.
+ * With -DABORT one thread never publishes, so that its group depends on the abort that comes at any time. With -DGIVEN it has
+ * published all that its group waits for when the abort comes: the other rank must not fail. That is a rank that is through with
+ * an operation and dies.
  *
  * Abstracted: the busy loop and sched_yield (a thread may be slow anywhere instead), deadlines, links and ppoll, the wrap of
  * the bell (2^32 changes between a look and the wait for it).
@@ -21,6 +23,7 @@
  *   full: holds -DTSO
  *   case: holds -DTSO -DRANKS=3 -DGROUPS=1
  *   case: holds -DTSO -DABORT
+ *   case: holds -DABORT -DGIVEN
  *   case: fails "invalid end state" -DTSO -DRANKS=3 -DGROUPS=1 -DNO_FENCE
  *   case: fails "invalid end state" -DTSO -DPLAIN_ARM
  *   case: fails "invalid end state" -DSLEEPERS_IS_A_BIT
@@ -29,6 +32,7 @@
  *   case: fails "invalid end state" -DLATE_BELL
  *   case: fails "invalid end state" -DNO_SECOND_LOOK
  *   case: fails "invalid end state" -DABORT -DQUIET_ABORT
+ *   case: fails "assertion violated" -DABORT -DGIVEN -DROUNDS=1 -DLATE_LOOK_AT_ABORT
  *
  * The first case has no fences at all: it is the store buffer that they are for. QUIET_ABORT is what the agent does; the
  * limit of 20 ms is there for it.
@@ -172,8 +176,17 @@ inline sleep() {
   read_bell()
 }
 
+inline look_at_abort() {
+#ifdef ABORT
+  over = aborted
+#else
+  skip
+#endif
+}
+
 /* A step of the operation looks at the other ranks' flags, one after the other. */
 inline drive(value) {
+  look_at_abort();
 look:
   do
   :: atomic { seen < RANKS && (seen == rank || REACHED(flags[THREAD(seen, group)], value)) -> seen++ }
@@ -181,9 +194,12 @@ look:
   :: atomic { seen < RANKS && seen != rank && !REACHED(flags[THREAD(seen, group)], value) -> break }
   od;
 #ifdef ABORT
+#ifdef LATE_LOOK_AT_ABORT
+  over = aborted;
+#endif
   if
-  :: atomic { aborted -> failed = true; goto through }
-  :: !aborted
+  :: atomic { over -> failed = true; goto through }
+  :: !over
   fi;
 #endif
   if
@@ -194,12 +210,16 @@ look:
     sleep()
 #endif
   fi;
+  look_at_abort();
   goto look;
 through:
   if
   :: reset()
   :: !armed
   fi;
+#ifdef ABORT
+  over = false;
+#endif
   seen = 0
 }
 
@@ -210,11 +230,15 @@ proctype Thread(byte rank; byte group) {
   byte seen;
   bool armed;
 #ifdef ABORT
+  bool over;
   bool failed;
 #endif
 next:
   publish((FIRST_FLAG + round) & 255);
   drive((FIRST_FLAG + round) & 255);
+#ifdef GIVEN
+  assert(!failed || group != 0);
+#endif
   if
 #ifdef ABORT
   :: failed
@@ -250,6 +274,9 @@ end:
 proctype Aborter() {
   byte rank;
   byte self = 0; /* Without stores of its own: the thread of rank 0 has none here. */
+#ifdef GIVEN
+  flags[THREAD(0, 0)] = (FIRST_FLAG + ROUNDS) & 255;
+#endif
   aborted = true;
 #ifndef QUIET_ABORT
   do
