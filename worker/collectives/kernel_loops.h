@@ -11,6 +11,11 @@
 #include "worker/collectives/kernel_table.h"
 
 #define DDP_INLINE __attribute__((always_inline)) inline
+#if defined(__clang__)
+#define DDP_INDEPENDENT_ITERATIONS _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define DDP_INDEPENDENT_ITERATIONS _Pragma("GCC ivdep")
+#endif
 
 // The loops behind KernelTable. Included by one source file per kind of processor, each compiled
 // with that processor's instructions; so nothing in here may have external linkage, not even a
@@ -144,7 +149,7 @@ void combine(std::byte* first, std::byte* second, const std::byte* const* source
   const auto pair = [](const Stored* a, const Stored* b, std::size_t i) {
     return Op::template apply<T>(Format::load(a[i]), Format::load(b[i]));
   };
-#pragma GCC ivdep
+  DDP_INDEPENDENT_ITERATIONS
   for (std::size_t i = 0; i < count; ++i) {
     T value;
     if constexpr (Width == 1) value = Format::load(s0[i]);
@@ -186,7 +191,7 @@ template <typename Format>
 void widen(std::byte* f32, const std::byte* half, std::size_t count) {
   auto* out = reinterpret_cast<Unaligned<float>*>(f32);
   const auto* in = reinterpret_cast<const Unaligned<std::uint16_t>*>(half);
-#pragma GCC ivdep
+  DDP_INDEPENDENT_ITERATIONS
   for (std::size_t i = 0; i < count; ++i) out[i] = Format::load(in[i]);
 }
 
@@ -194,7 +199,7 @@ template <typename Format>
 void narrow(std::byte* half, const std::byte* f32, std::size_t count) {
   auto* out = reinterpret_cast<Unaligned<std::uint16_t>*>(half);
   const auto* in = reinterpret_cast<const Unaligned<float>*>(f32);
-#pragma GCC ivdep
+  DDP_INDEPENDENT_ITERATIONS
   for (std::size_t i = 0; i < count; ++i) out[i] = Format::store(in[i]);
 }
 

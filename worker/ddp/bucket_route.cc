@@ -78,7 +78,7 @@ GradBucket& BucketRoute::copy() {
 WorkPtr BucketRoute::all_reduce(std::size_t offset_bytes, std::size_t bytes, const ReduceOp& op,
                                 OpOptions options) {
   const at::Tensor& gradients = bucket_.buffer();
-  const std::size_t element_bytes = gradients.element_size();
+  const auto element_bytes = static_cast<std::size_t>(gradients.element_size());
   const bool is_direct = direct_ != nullptr;
   const at::Tensor& reduced = is_direct ? gradients : copy().buffer();
   if (!is_direct) {
