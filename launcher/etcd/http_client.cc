@@ -183,8 +183,8 @@ void HttpClient::deliver() {
   std::vector<std::function<void()>> calls;
   for (const auto& [id, transfer] : transfers_) {
     if (!transfer->on_bytes || transfer->received.empty()) continue;
-    calls.push_back([this, id = id, bytes = std::exchange(transfer->received, {})] {
-      const auto found = transfers_.find(id);  // An earlier call may have cancelled it.
+    calls.push_back([this, number = id, bytes = std::exchange(transfer->received, {})] {
+      const auto found = transfers_.find(number);  // An earlier call may have cancelled it.
       if (found == transfers_.end()) return;
       const BytesCallback on_bytes = found->second->on_bytes;
       on_bytes(bytes);

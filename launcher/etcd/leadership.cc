@@ -29,8 +29,7 @@ Duration jitter() {
 
 Leadership::Leadership(asio::io_context& io, EtcdClient& client, LeadershipOptions options,
                        Events events)
-    : io_(io),
-      client_(client),
+    : client_(client),
       options_(std::move(options)),
       keys_(keys_of(options_.prefix, options_.job_id)),
       events_(std::move(events)),

@@ -113,7 +113,6 @@ class Leadership {
   Transaction guarded_put(const StoredState& state, LeaseId lease) const;
   bool read_state(const std::optional<KeyValue>& found);
 
-  asio::io_context& io_;
   EtcdClient& client_;
   const LeadershipOptions options_;
   const Keys keys_;
