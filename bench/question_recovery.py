@@ -6,8 +6,8 @@ killed or stopped at some step; the workers note every step, and when a collecti
   first step  the first step of the new round that all workers have made
 Recovery is in process, with a worker that stands by or with a new one, or by restart from a checkpoint as torchrun does it.
 Bounds are the issue's; the peers' rows are torchrun with the same C++ program and with its Python script. Under torchrun 2.6 and
-2.14 that script does not recover: workers of the second attempt read the first one's addresses in the store, which torchrun keeps,
-and wait for the dead (`peer_answered` is false then).
+2.14 that script often does not recover: workers of the second attempt read the first one's addresses in the store, which torchrun
+keeps, and wait for the dead (`peer_answered` is false where it never did).
 
 BENCH_PARTS=worker,node,silent chooses, BENCH_ROUNDS the rounds.
 """
@@ -180,7 +180,7 @@ def worker_figures():
     for number in range(ROUNDS):
         names = list(contenders)
         for name in names[number % len(names):] + names[:number % len(names)]:
-            if (None, None) not in taken[name]:  # Who has not recovered once is not waited for again.
+            if (None, None) not in taken[name]:  # Whoever has failed to recover is not waited for again.
                 taken[name].append(contenders[name]())
     start = median(taken["start"], 1)
     answers = [pair[0] for name in ("standby", "respawned") for pair in taken[name]]
