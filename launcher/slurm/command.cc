@@ -65,6 +65,12 @@ Result<FinishedCommand> run_command(const std::vector<std::string>& command,
   settings.give(out.write_end.get(), STDOUT_FILENO);
   settings.give(out.write_end.get(), STDERR_FILENO);
   settings.set_default({SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT});
+  // SLURM sends SIGTERM to every process of a job that it requeues, so `scontrol requeue` would die
+  // of what it has asked for before it tells of it.
+  sigset_t of_the_job;
+  ::sigemptyset(&of_the_job);
+  ::sigaddset(&of_the_job, SIGTERM);
+  settings.block(of_the_job);
   pid_t pid = 0;
   const int error = settings.spawn(pid, command);
   if (error != 0) {

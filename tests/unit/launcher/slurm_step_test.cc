@@ -264,6 +264,14 @@ TEST(SlurmCommand, GivesStatusAndOutputOfAProgramThatReadsItsInput) {
   EXPECT_EQ(missing.error().code, Errc::kNotFound);
 }
 
+// As scontrol, when the job that it puts back into the queue is its own.
+TEST(SlurmCommand, IsNotEndedByTheSigtermThatItBringsAbout) {
+  const auto finished = run_command({"sh", "-c", "kill -TERM $$; echo done"}, "");
+  ASSERT_TRUE(finished) << finished.error().message;
+  EXPECT_EQ(finished->status, 0);
+  EXPECT_EQ(finished->output, "done\n");
+}
+
 TEST(SlurmScontrol, TimesAreThoseOfThisMachinesZone) {
   const char* zone = std::getenv("TZ");
   const std::string before = zone != nullptr ? zone : "";
