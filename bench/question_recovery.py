@@ -110,14 +110,15 @@ def worker_killed(launcher, mode):
         before = {event["pid"] for event in run.events()}
         killed = time.time()
         os.kill(victim, signal.SIGKILL)
+        limit_s = PATIENCE_S if launcher is torchrun else LIMIT_S
         # torchrun's workers do not know of rounds, but are new processes.
         first = [run.await_event(lambda event: event["event"] == "step" and event["rank"] == rank and
                                  (event["round"] > 0 or event["pid"] not in before),
-                                 PATIENCE_S if launcher is torchrun else LIMIT_S) for rank in (0, 1)]
+                                 limit_s) for rank in (0, 1)]
         if not all(first):
             if launcher is torchrun:
                 return None, None
-            sys.exit(f"bench: no step after the kill within {LIMIT_S} s\n{run.nodes[0].tail()}")
+            sys.exit(f"bench: no step after the kill within {limit_s} s\n{run.nodes[0].tail()}")
         error = run.await_event(lambda event: event["event"] == "error", 0.05)
         return (error["time"] - killed if error else None), max(event["time"] for event in first) - killed
     finally:

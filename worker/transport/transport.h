@@ -118,7 +118,8 @@ Outcome Transport::drive(TimePoint deadline, Step&& step, Touches touches) {
   Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
   for (;;) {
     clear_wants();
-    // Read before the step, so a step that is still blocked has seen all that came before the abort.
+    // Read before the step, so a step that is still blocked has seen all that came before the
+    // abort.
     const bool aborted = segment_->aborted();
     // Before every such step: a rank that was stopped must not go on to write to the others.
     if (aborted && touches == Touches::kOthersMemory) return segment_->abort_cause();
