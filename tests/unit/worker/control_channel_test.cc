@@ -27,8 +27,6 @@
 namespace ddp {
 namespace {
 
-using std::chrono::seconds;
-
 // The agent's end.
 class Agent {
  public:
@@ -189,9 +187,9 @@ TEST(ControlChannel, PassesOrdersOn) {
       wire::encode_frame(R"({"type":"of a newer agent"})") +
       wire::encode_frame(wire::encode(wire::WorkerOrder{wire::Abort{6, "node lost"}}));
   for (const char byte : bytes) agent.send(std::string(1, byte));  // However the stream is cut.
-  ASSERT_EQ(commit.get_future().wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(commit.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
   auto reason = aborted.get_future();
-  ASSERT_EQ(reason.wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(reason.wait_for(std::chrono::seconds(30)), std::future_status::ready);
   EXPECT_EQ(reason.get(), "node lost");
 }
 
@@ -308,7 +306,7 @@ TEST(ControlChannel, CountsRequestsForACheckpoint) {
   agent.order(wire::CheckpointRequest{});
   agent.order(wire::CheckpointRequest{});
   agent.order(wire::CommitRequest{});
-  ASSERT_EQ(commit.get_future().wait_for(seconds(30)), std::future_status::ready);
+  ASSERT_EQ(commit.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
   EXPECT_EQ(channel->checkpoint_requests(), 2);
 }
 
