@@ -37,7 +37,7 @@ class MailRoom {
 // What goes to one peer, in order. One thread at a time.
 class Outbox {
  public:
-  Outbox(MailRoom& room, Rank self) : room_(room), self_(self) {}
+  explicit Outbox(MailRoom& room) : room_(room) {}
 
   // Sends a small message at once, if there is room for it and nothing before it.
   bool send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream);
@@ -73,7 +73,6 @@ class Outbox {
   bool write(Item& item, PeerStream& stream);
 
   MailRoom& room_;
-  Rank self_;
   std::deque<Item> queue_;
   std::vector<Lent> lent_;  // The peer reads them by itself.
 };

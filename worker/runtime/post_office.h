@@ -43,7 +43,7 @@ class PostOffice final : public PointToPoint,
  private:
   struct Peer {
     Peer(MailRoom& room, Rank self, Rank number)
-        : rank(number), outbox(room, self), inbox(room, self, number) {}
+        : rank(number), outbox(room), inbox(room, self, number) {}
     PeerStream* stream() const {
       return node ? static_cast<PeerStream*>(node.get()) : socket.get();
     }
