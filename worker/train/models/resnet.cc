@@ -139,7 +139,7 @@ class ResNet final : public TwoStageModel {
         layer4_(make_layer("layer4", 512, depths[3], 2)),
         fc_(register_module("fc", torch::nn::Linear(channels_, num_classes))) {
     for (const auto& module : modules(/*include_self=*/false)) {
-      if (auto* convolution = module->as<torch::nn::Conv2d>()) {
+      if (auto* convolution = module->template as<torch::nn::Conv2d>()) {
         torch::nn::init::kaiming_normal_(convolution->weight, 0, torch::kFanOut, torch::kReLU);
       }
     }
