@@ -15,13 +15,11 @@ namespace {
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-const char* const kWorker = FLIGHT_WORKER;
-
 class DdpRunFlight : public DdpRunTest {};
 
 TEST_F(DdpRunFlight, TheReportNamesWhoDidNotComeToWhichOperation) {
   const Finished job = run_job({"--nproc-per-node", "4", "--log-dir", (folder_.path() / "logs"),
-                                "--rdzv-id", "job", kWorker, "skip"});
+                                "--rdzv-id", "job", FLIGHT_WORKER, "skip"});
   EXPECT_NE(job.status, 0);
   EXPECT_THAT(job.err, HasSubstr("Operations when it failed:\n  " + host() + ":\n"));
   EXPECT_THAT(job.err,
@@ -44,7 +42,7 @@ TEST_F(DdpRunFlight, TheReportNamesWhoDidNotComeToWhichOperation) {
 
 TEST_F(DdpRunFlight, TheReportNamesTheMessageThatDidNotComeAndWhatDid) {
   const Finished job = run_job({"--nproc-per-node", "3", "--log-dir", (folder_.path() / "logs"),
-                                "--rdzv-id", "job", kWorker, "recv"});
+                                "--rdzv-id", "job", FLIGHT_WORKER, "recv"});
   EXPECT_NE(job.status, 0);
   EXPECT_THAT(job.err,
               ContainsRegex("    ranks 0,2 wait in none: their last operation was broadcast "
@@ -72,7 +70,7 @@ TEST_F(DdpRunFlight, TheReportNamesTheMessageThatDidNotComeAndWhatDid) {
 
 // Who fails because of another worker may be gone long before that one.
 TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsWorkerEndsLast) {
-  const Finished job = run_job({"--nproc-per-node", "3", kWorker, "cause"});
+  const Finished job = run_job({"--nproc-per-node", "3", FLIGHT_WORKER, "cause"});
   EXPECT_EQ(job.status, 68) << job.err;
   EXPECT_THAT(job.err, HasSubstr("rank      : 1 (local_rank: 1)\n  exitcode  : 68 "));
   EXPECT_THAT(job.err, HasSubstr("rank 0 on " + host() +
@@ -81,8 +79,8 @@ TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsWorkerEndsLast) {
 
 TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsNodeEndsLast) {
   const int port = free_port();
-  Process& first = start(node(2, port, {"--node-rank", "0", kWorker, "cause"}));
-  Process& second = start(node(2, port, {"--node-rank", "1", kWorker, "cause"}));
+  Process& first = start(node(2, port, {"--node-rank", "0", FLIGHT_WORKER, "cause"}));
+  Process& second = start(node(2, port, {"--node-rank", "1", FLIGHT_WORKER, "cause"}));
   EXPECT_EQ(first.wait(), 68) << first.err();
   EXPECT_EQ(second.wait(), 68) << second.err();
   EXPECT_THAT(first.err(), HasSubstr("  rank      : 1 (local_rank: 0)\n  exitcode  : 68 "));
@@ -90,8 +88,8 @@ TEST_F(DdpRunFlight, TheCauseIsNamedThoughItsNodeEndsLast) {
 
 // All ranks stand still when one hangs; those that wait for it are not at fault.
 TEST_F(DdpRunFlight, AHungRankIsTheCauseAndNotThoseThatWaitForIt) {
-  Process& job = start(
-      {"--nproc-per-node", "3", "--max-restarts", "1", "--progress-timeout", "2", kWorker, "hang"});
+  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--progress-timeout", "2",
+                        FLIGHT_WORKER, "hang"});
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(), ContainsRegex("round 1: rank 1 on " + host() +
                                        " failed: signal 9 \\(SIGKILL\\): no progress for "));
@@ -105,7 +103,7 @@ TEST_F(DdpRunFlight, AHungRankIsTheCauseAndNotThoseThatWaitForIt) {
 // A process that was stopped could go on one day and write to memory that others have then: it is
 // gone before the next round begins.
 TEST_F(DdpRunFlight, AStoppedWorkerIsGoneBeforeTheNextRound) {
-  Process& job = start({"--nproc-per-node", "2", "--max-restarts", "1", kWorker, "stop"},
+  Process& job = start({"--nproc-per-node", "2", "--max-restarts", "1", FLIGHT_WORKER, "stop"},
                        {{"DDP_STALL_TIMEOUT_MS", "500"}});
   const pid_t stopped = pid_in("pid.1.0");
   const pid_t next = pid_in("pid.1.1");
@@ -119,7 +117,7 @@ TEST_F(DdpRunFlight, AStoppedWorkerIsGoneBeforeTheNextRound) {
 TEST_F(DdpRunFlight, AGroupFormsWhereRankZeroMakesPyTorchsStore) {
   const int port = free_port();
   const std::map<std::string, std::string> own{{"TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"}};
-  const Arguments job = node(2, port, {"--max-restarts", "1", kWorker, "skip"});
+  const Arguments job = node(2, port, {"--max-restarts", "1", FLIGHT_WORKER, "skip"});
   Process& first = start(job, own);
   Process& second = start(job, own);
   EXPECT_EQ(first.wait(), 0) << first.err();

@@ -33,14 +33,14 @@ class DdpRunNodes : public DdpRunTest {
 };
 
 // Says where it is and stays until it may end.
-constexpr const char* kStays =
+constexpr const char* kStaysAndTells =
     "echo $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT, restart $TORCHELASTIC_RESTART_COUNT, "
     "round $DDP_ROUND; until [ -e $OUT/end ]; do sleep 0.02; done";
 
 // Row 2: torchrun's node that becomes rank 0 later has the store of the old one.
 TEST_F(DdpRunNodes, ANodeThatBecomesRankZeroFindsTheStore) {
-  Process& first = start_node("1:2", 0, kStays);
-  Process& second = start_node("1:2", 1, kStays);
+  Process& first = start_node("1:2", 0, kStaysAndTells);
+  Process& second = start_node("1:2", 1, kStaysAndTells);
   const std::string store = " at 127.0.0.1:" + std::to_string(port_);
   ASSERT_TRUE(first.prints("0 of 2" + store));
   ASSERT_TRUE(second.prints("1 of 2" + store));
@@ -55,7 +55,7 @@ TEST_F(DdpRunNodes, AllNodesCountTheSameRestarts) {
   const std::string script = std::string("echo > $OUT/up.$RANK; ") +
                              "if [ $DDP_ROUND = 0 ]; then [ $RANK = 1 ] || exec sleep 100; "
                              "until [ -e $OUT/up.0 ]; do sleep 0.02; done; exit 3; fi; " +
-                             kStays;
+                             kStaysAndTells;
   Process& first = start_node("2", 0, script);
   Process& second = start_node("2", 1, script);
   EXPECT_TRUE(first.prints("restart 1, round 1")) << first.err();
@@ -67,8 +67,8 @@ TEST_F(DdpRunNodes, AllNodesCountTheSameRestarts) {
 
 // Row 7: stopping one node closes the rendezvous for all.
 TEST_F(DdpRunNodes, ANodeThatItsUserStopsLeavesTheOthersTheirJob) {
-  Process& first = start_node("1:2", 0, kStays);
-  Process& second = start_node("1:2", 1, kStays);
+  Process& first = start_node("1:2", 0, kStaysAndTells);
+  Process& second = start_node("1:2", 1, kStaysAndTells);
   ASSERT_TRUE(first.prints("0 of 2"));
   ASSERT_TRUE(second.prints("1 of 2"));
   second.kill(SIGTERM);
@@ -83,7 +83,7 @@ TEST_F(DdpRunNodes, ANodeThatItsUserStopsLeavesTheOthersTheirJob) {
 // Rows 9 and 43: whoever is ready first waits as long as it takes, and all end together.
 TEST_F(DdpRunNodes, ANodeThatIsReadyWaitsForTheOthers) {
   Process& ready = start_node("2", 0, "echo done");
-  Process& late = start_node("2", 1, kStays);
+  Process& late = start_node("2", 1, kStaysAndTells);
   ASSERT_TRUE(ready.prints("done"));
   ASSERT_TRUE(late.prints("1 of 2"));
   EXPECT_FALSE(wait_until([&] { return ready.has_ended(); }, 300ms));

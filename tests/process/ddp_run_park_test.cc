@@ -13,8 +13,6 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-const char* const kWorker = PARKING_WORKER;
-
 // Workers that can take part in further rounds, under real ddp-run: who keeps its process, and what
 // the others get. The worker is parking_worker, which trains nothing.
 class DdpRunPark : public DdpRunTest {
@@ -45,7 +43,8 @@ class DdpRunPark : public DdpRunTest {
 
 // Row 38: the others go on at once, in the processes that they have.
 TEST_F(DdpRunPark, SurvivorsKeepTheirProcessAndTheLostRankIsReplaced) {
-  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", kWorker, "park", "1"});
+  Process& job =
+      start({"--nproc-per-node", "3", "--max-restarts", "1", PARKING_WORKER, "park", "1"});
   std::vector<pid_t> pids;
   for (int rank = 0; rank < 3; ++rank) pids.push_back(place(job, 0, rank).pid);
   ::kill(pids[1], SIGKILL);
@@ -61,7 +60,7 @@ TEST_F(DdpRunPark, SurvivorsKeepTheirProcessAndTheLostRankIsReplaced) {
 
 TEST_F(DdpRunPark, AWorkerThatDoesNotParkInTimeIsReplacedLikeALostOne) {
   Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", "--shutdown-timeout", "1",
-                        kWorker, "stubborn", "1"});
+                        PARKING_WORKER, "stubborn", "1"});
   const pid_t first = place(job, 0, 0).pid;
   const pid_t stubborn = place(job, 0, 1).pid;
   ::kill(place(job, 0, 2).pid, SIGKILL);
@@ -72,7 +71,8 @@ TEST_F(DdpRunPark, AWorkerThatDoesNotParkInTimeIsReplacedLikeALostOne) {
 }
 
 TEST_F(DdpRunPark, AParkedWorkerThatDiesIsReplacedAndNotCharged) {
-  Process& job = start({"--nproc-per-node", "3", "--max-restarts", "1", kWorker, "die", "1"});
+  Process& job =
+      start({"--nproc-per-node", "3", "--max-restarts", "1", PARKING_WORKER, "die", "1"});
   const pid_t survivor = place(job, 0, 2).pid;
   place(job, 0, 1);
   ::kill(place(job, 0, 0).pid, SIGKILL);
@@ -83,8 +83,8 @@ TEST_F(DdpRunPark, AParkedWorkerThatDiesIsReplacedAndNotCharged) {
 
 // Row 31: it was started, and its libraries were loaded, long before it is needed.
 TEST_F(DdpRunPark, AStandbyTakesTheLostWorkersPlace) {
-  Process& job = start(
-      {"--nproc-per-node", "2", "--max-restarts", "1", "--standby", "1", kWorker, "park", "1"});
+  Process& job = start({"--nproc-per-node", "2", "--max-restarts", "1", "--standby", "1",
+                        PARKING_WORKER, "park", "1"});
   place(job, 0, 0);
   const pid_t lost = place(job, 0, 1).pid;
   // It waits for orders when it sleeps: then it has said hello.
@@ -104,7 +104,7 @@ TEST_F(DdpRunPark, AStandbyTakesTheLostWorkersPlace) {
 
 TEST_F(DdpRunPark, EveryRoundsFolderNamesTheLogsOfItsRanks) {
   Process& job = start({"--nproc-per-node", "2", "--max-restarts", "1", "--rdzv-id", "j",
-                        "--log-dir", "logs", kWorker, "park", "1"});
+                        "--log-dir", "logs", PARKING_WORKER, "park", "1"});
   place(job, 0, 0);
   ::kill(place(job, 0, 1).pid, SIGKILL);
   EXPECT_EQ(job.wait(), 0) << job.err();
@@ -117,7 +117,7 @@ TEST_F(DdpRunPark, EveryRoundsFolderNamesTheLogsOfItsRanks) {
 // Rows 15 and 29: hours on an idle cluster, and nothing that says where it hangs.
 TEST_F(DdpRunPark, AHungWorkerIsEndedAndItsStacksAreInTheLog) {
   const Finished job = run_job({"--nproc-per-node", "1", "--progress-timeout", "0.3", "--log-dir",
-                                "logs", "--rdzv-id", "j", kWorker, "park", "1"});
+                                "logs", "--rdzv-id", "j", PARKING_WORKER, "park", "1"});
   EXPECT_EQ(job.status, 128 + SIGKILL) << job.err;
   EXPECT_THAT(job.err, ContainsRegex("  cause     : no progress for [0-9.]+ s"));
   EXPECT_THAT(job.err, HasSubstr("ParkingWorker::receive() (parking_worker)"));
@@ -127,8 +127,8 @@ TEST_F(DdpRunPark, AHungWorkerIsEndedAndItsStacksAreInTheLog) {
 }
 
 TEST_F(DdpRunPark, NothingIsLeftOfParkedWorkersAndStandbysWhenTheJobIsStopped) {
-  Process& job = start(
-      {"--nproc-per-node", "2", "--max-restarts", "1", "--standby", "2", kWorker, "park", "9"});
+  Process& job = start({"--nproc-per-node", "2", "--max-restarts", "1", "--standby", "2",
+                        PARKING_WORKER, "park", "9"});
   place(job, 0, 0);
   ::kill(place(job, 0, 1).pid, SIGKILL);
   place(job, 1, 0);

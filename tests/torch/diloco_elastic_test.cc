@@ -23,11 +23,10 @@ namespace {
 
 using test::ElasticCluster;
 
-constexpr int kNew = ElasticCluster::kNew;
-constexpr std::int64_t kSteps = 40;
+constexpr std::int64_t kDiLoCoSteps = 40;
 
-struct Net : torch::nn::Module {
-  Net()
+struct DiLoCoNet : torch::nn::Module {
+  DiLoCoNet()
       : hidden(register_module("hidden", torch::nn::Linear(8, 16))),
         output(register_module("output", torch::nn::Linear(16, 4))) {}
   at::Tensor forward(const at::Tensor& x) { return output(torch::tanh(hidden(x))); }
@@ -47,10 +46,10 @@ struct Leave {
   ~Leave() { diloco.leave(); }
 };
 
-void train(const DiLoCoOptions& options, const ElasticCluster::Say& say) {
+void train_by_diloco(const DiLoCoOptions& options, const ElasticCluster::Say& say) {
   at::set_num_threads(1);
   at::manual_seed(1);
-  Net net;
+  DiLoCoNet net;
   torch::optim::AdamW inner(net.parameters(), torch::optim::AdamWOptions(0.01));
   DiLoCo diloco(net, inner, options);
   ElasticState state;
@@ -63,7 +62,7 @@ void train(const DiLoCoOptions& options, const ElasticCluster::Say& say) {
     state.add_comm_hook("diloco", diloco.own_state());
     state.restore();
     diloco.resume();
-    while (diloco.steps() < kSteps) {
+    while (diloco.steps() < kDiLoCoSteps) {
       const at::Tensor input = inputs_of(group->rank(), diloco.steps());
       diloco.zero_grad();
       torch::nn::functional::mse_loss(net.forward(input), input.narrow(1, 0, 4).sin()).backward();
@@ -86,15 +85,16 @@ TEST(DiLoCoElastic, WhoeverIsKilledTheBytesStayTheSame) {
                                         .fragments = 2,
                                         .fragment_sync_delay = 3,
                                         .fragment_update_alpha = 0.5}}) {
-    const auto body = [&options](const ElasticCluster::Say& say) { train(options, say); };
+    const auto body = [&options](const ElasticCluster::Say& say) { train_by_diloco(options, say); };
     std::string expected;
     {
       ElasticCluster cluster(body);
-      const auto ids = cluster.begin({{kNew, kNew, kNew}});
+      const auto ids =
+          cluster.begin({{ElasticCluster::kNew, ElasticCluster::kNew, ElasticCluster::kNew}});
       expected = cluster.hear(ids[0], "weights ");
     }
     ElasticCluster cluster(body);
-    auto ids = cluster.begin({{kNew, kNew, kNew}});
+    auto ids = cluster.begin({{ElasticCluster::kNew, ElasticCluster::kNew, ElasticCluster::kNew}});
     cluster.lose(ids, {0}, "step 3 ", random);
     cluster.lose(ids, {2}, "step 9 ", random);
     cluster.lose(ids, {1, 2}, "step 22 ", random);  // One survivor.

@@ -60,7 +60,7 @@ void train(Engine<Mlp>& engine, Rank rank, std::int64_t until) {
 }
 
 // One process with the batches of all ranks, each update written out.
-std::shared_ptr<Mlp> train_alone(int world, std::int64_t updates) {
+std::shared_ptr<Mlp> train_in_one_process(int world, std::int64_t updates) {
   auto model = new_model();
   torch::optim::AdamW optimizer(model->parameters(),
                                 torch::optim::AdamWOptions(0.02).weight_decay(0.1));
@@ -84,7 +84,7 @@ std::shared_ptr<Mlp> train_alone(int world, std::int64_t updates) {
 TEST(Engine, TrainsAsTheLoopThatItStandsFor) {
   constexpr std::int64_t kUpdates = 7;
   for (const int world : {1, 2, 4}) {
-    const auto expected = train_alone(world, kUpdates)->parameters();
+    const auto expected = train_in_one_process(world, kUpdates)->parameters();
     for (const int stage : {0, 1}) {
       run_ranks({world}, [&](const GroupPtr& group) {
         const auto model = new_model();

@@ -19,7 +19,7 @@ namespace ddp::test {
 namespace {
 
 using testing::HasSubstr;
-using Model = DistributedDataParallel<Mlp>;
+using ReplicatedMlp = DistributedDataParallel<Mlp>;
 
 const std::vector<std::int64_t> kOddWidths = {6, 37, 11, 29, 4};
 
@@ -40,19 +40,19 @@ std::unique_ptr<torch::optim::Optimizer> make_sgd(const std::vector<at::Tensor>&
                                              torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-at::Tensor loss_of(Model& model, const GroupPtr& group, int step) {
+at::Tensor loss_of(ReplicatedMlp& model, const GroupPtr& group, int step) {
   const at::Tensor input =
       random_tensor({5, 6}, static_cast<std::uint64_t>(100 * (group->rank() + 1) + step));
   return torch::mse_loss(model(input), input.narrow(1, 0, 4).sin());
 }
 
-std::string train(
+std::string train_and_hash(
     const GroupPtr& group, bool in_backward, const DistributedDataParallelOptions& options,
     const std::function<std::unique_ptr<torch::optim::Optimizer>(const std::vector<at::Tensor>&)>&
         make) {
   auto mlp = std::make_shared<Mlp>(kOddWidths);
   fill(*mlp, 3);
-  Model model(mlp, group, options);
+  ReplicatedMlp model(mlp, group, options);
   const auto optimizer = make(mlp->parameters());
   std::unique_ptr<OptimizerInBackward> within;
   if (in_backward) within = std::make_unique<OptimizerInBackward>(*optimizer, model);
@@ -78,9 +78,11 @@ TEST(OptimizerInBackward, IsAStepBehindBackwardBitForBit) {
       options.first_bucket_mb = cap;
       for (const std::vector<int>& nodes : {std::vector{1}, {2}, {2, 2}}) {
         run_ranks(nodes, [&](const GroupPtr& group) {
-          EXPECT_EQ(train(group, true, options, make_adam), train(group, false, options, make_adam))
+          EXPECT_EQ(train_and_hash(group, true, options, make_adam),
+                    train_and_hash(group, false, options, make_adam))
               << group->size() << " ranks, views " << views << ", cap " << cap;
-          EXPECT_EQ(train(group, true, options, make_sgd), train(group, false, options, make_sgd));
+          EXPECT_EQ(train_and_hash(group, true, options, make_sgd),
+                    train_and_hash(group, false, options, make_sgd));
         });
       }
     }
@@ -101,7 +103,7 @@ TEST(OptimizerInBackward, UpdatesWhileBackwardGoesOn) {
         return gradient;
       });
     }
-    Model model(mlp, group, options);
+    ReplicatedMlp model(mlp, group, options);
     const auto sgd = make_sgd(mlp->parameters());
     const OptimizerInBackward within(*sgd, model);
     loss_of(model, group, 0).backward();
@@ -118,7 +120,7 @@ TEST(OptimizerInBackward, NamesWhatItCannotUpdate) {
     auto mlp = std::make_shared<Mlp>(kOddWidths);
     const auto complaint = [&](torch::optim::Optimizer& optimizer,
                                const DistributedDataParallelOptions& options = {}) -> std::string {
-      Model model(mlp, group, options);
+      ReplicatedMlp model(mlp, group, options);
       try {
         const OptimizerInBackward within(optimizer, model);
       } catch (const std::invalid_argument& wrong) {
@@ -139,7 +141,7 @@ TEST(OptimizerInBackward, NamesWhatItCannotUpdate) {
     delayed.delay_all_reduce_named_params = {"layer3.weight"};
     delayed.param_to_hook_all_reduce = "layer0.weight";
     EXPECT_THAT(complaint(*sgd, delayed), HasSubstr("layer3.weight is sparse or delayed"));
-    Model model(mlp, group);
+    ReplicatedMlp model(mlp, group);
     const OptimizerInBackward first(*sgd, model);
     EXPECT_THROW(OptimizerInBackward(*sgd, model), std::logic_error);
   });
