@@ -131,8 +131,8 @@ class CheckpointTrainingTest
 };
 
 TEST_P(CheckpointTrainingTest, AnyStopGivesTheBytesOfARunThatDidNotStop) {
-  const auto& [recipe, nodes] = GetParam();
-  run_ranks(nodes, [&, recipe = recipe](const GroupPtr& group) {
+  const auto& [tested, nodes] = GetParam();
+  run_ranks(nodes, [&, recipe = tested](const GroupPtr& group) {
     Training alone(group, recipe, folder(0));
     const int end = alone.last_tick();
     alone.tick_until(end);

@@ -98,7 +98,7 @@ void expect_average(const GroupPtr& group, const Numbers& numbers) {
   const at::Tensor& like = numbers.averages[0];
   const LogicalWorld world(size, group->rank(), group->size());
   LogicalSum sum(world, group, static_cast<std::size_t>(like.numel()), like.scalar_type());
-  for (const std::size_t step : {0, 1}) {
+  for (const std::size_t step : {0U, 1U}) {
     for (Rank logical = world.own().begin; logical < world.own().end; ++logical) {
       sum.next().copy_(numbers.terms[step][static_cast<std::size_t>(logical)]);
       sum.add();

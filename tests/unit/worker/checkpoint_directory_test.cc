@@ -203,7 +203,8 @@ TEST_F(DirectoryTest, KeepsTheNewest) {
 }
 
 TEST_F(DirectoryTest, DamagedOnesDoNotCountAsKept) {
-  for (int step = 1; step <= 4; ++step) publish(step, 10 + step);
+  std::uint64_t salt = 10;
+  for (int step = 1; step <= 4; ++step) publish(step, ++salt);
   contents("step-0000000004/manifest.json")[0] ^= 1;                // Seen by looking.
   contents("step-0000000003/shard-00000.safetensors").back() ^= 1;  // Seen by reading all.
   EXPECT_EQ(newest_salt(), 12);

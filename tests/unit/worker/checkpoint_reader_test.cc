@@ -215,7 +215,7 @@ TEST(ReaderThreads, ReadALargeFileTogether) {
   std::uint64_t told = 0;
   EXPECT_TRUE(verify(told));
   EXPECT_EQ(told, written->bytes);
-  for (const std::size_t tensor : {0, 1, 2}) {
+  for (const std::size_t tensor : {0U, 1U, 2U}) {
     const Manifest good = manifest;
     manifest.tensors[tensor].checksum[2] = 'x';
     auto damaged = verify(told);
