@@ -19,7 +19,7 @@ import jobs
 
 BIN, TRAINER_WORKER, ENGINE_WORKER = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 LIMIT_S = 60
-TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "4000", "--test-samples", "100", "--epochs", "5",
+TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "4000", "--test-samples", "100", "--epochs", "3",
             "--batch-size", "4", "--dropout", "0.2", "--momentum", "0.9", "--threads", "1", "--log-every", "1"]
 
 
@@ -52,7 +52,7 @@ class Trainer:
 
     def command(self, summary, checkpoints):
         more = [] if checkpoints is None else [str(checkpoints), "0"]
-        return [TRAINER_WORKER, "ddp", "4", "2", "0.01", "0.5", str(summary), *more]
+        return [TRAINER_WORKER, "ddp", "3", "2", "0.01", "0.5", str(summary), *more]
 
     def saved_in(self, checkpoints):
         return checkpoints / "checkpoints"
@@ -71,7 +71,7 @@ class Engine:
             "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 1, "steps_per_print": 1,
             "optimizer": {"type": "SGD", "params": {"lr": 0.02, "momentum": 0.5}}}))
         more = [] if checkpoints is None else [str(checkpoints), "0"]
-        return [ENGINE_WORKER, str(config), "4", str(summary), *more]
+        return [ENGINE_WORKER, str(config), "3", str(summary), *more]
 
     def saved_in(self, checkpoints):
         return checkpoints
