@@ -97,7 +97,7 @@ void run(int argc, char** argv) {
   const std::vector<at::Tensor> buffers = task.model->buffers();
   at::Tensor loss;
   const auto forward = [&] {
-    task.model->zero_grad(/*set_to_none=*/false);  // The optimizer's refuses bucket views.
+    task.model->zero_grad(set_to_none());  // The optimizer's refuses bucket views.
     reducer.prepare_for_forward();
     reducer.rebuild_buckets();
     if (loss.defined() && !buffers.empty()) {

@@ -5,8 +5,8 @@
 // MODES, with commas, which take turns: local (no communication, every worker for itself), barrier
 // (the same, but the workers wait for one another in each step), ddp, or step. MODEL: see
 // ddp_task.h.
-// Gradients are the buckets and are set to zero in place, as with the peers. KEEP_FREED_MEMORY=1 in
-// the environment: keep_freed_memory(), as ddp-train does.
+// Gradients are the buckets; what becomes of them between two steps is set_to_none() of ddp_task.h,
+// in all modes. KEEP_FREED_MEMORY=1 in the environment: keep_freed_memory(), as ddp-train does.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -40,7 +40,7 @@ struct Contest {
 
 Step without_communication(const std::shared_ptr<Contest>& contest) {
   const auto loss = [contest] {
-    contest->optimizer.zero_grad();
+    contest->task.model->zero_grad(set_to_none());
     return contest->task.loss();
   };
   return {loss, [contest] { contest->optimizer.step(); }};
@@ -63,7 +63,7 @@ Step during_backward(const std::shared_ptr<Contest>& contest) {
       contest->task.model, contest->group, options);
   const auto loss = [contest, model] {
     const Task& task = contest->task;
-    model->zero_grad(/*set_to_none=*/false);
+    model->zero_grad(set_to_none());
     return task.model->loss((*model)(task.input), task.target);
   };
   return {loss, [contest] { contest->optimizer.step(); }};
@@ -75,7 +75,7 @@ Step at_the_step(const std::shared_ptr<Contest>& contest) {
       contest->optimizer, *contest->task.model, contest->group,
       GradientReducerOptions{contest->bucket_mb, true});
   const auto loss = [contest, optimizer] {
-    optimizer->zero_grad(/*set_to_none=*/false);
+    optimizer->zero_grad(set_to_none());
     return contest->task.loss();
   };
   return {loss, [optimizer] { optimizer->step(); }};

@@ -1,6 +1,7 @@
 """How many steps a second do two workers train, against PyTorch's DistributedDataParallel and without communication?
 
-Models and batches: ddp_task.h. One thread a worker, one node. Gradients are the buckets in all contenders. "local" is our
+Models and batches: ddp_task.h. One thread a worker, one node. Gradients are the buckets in all contenders, and stay where they
+are between two steps; "set_to_none" is the same with PyTorch 2's default (ddp_task.h), for a model that shows it. "local" is our
 program with two workers that do not communicate: what the machine can do; "barrier" lets them wait for one another in each
 step, which is what any kind of communication costs where two cores are not equally fast at every moment. Our modes take turns
 within one process (modes.py).
@@ -25,6 +26,7 @@ PEER_TURNS = 3
 AGAINST_PYTHON = {"mnist": 1.4, "resnet18": 1.0, "mlp": 1.0}
 # No communication takes at most 3 % more steps a second than ddp.
 AGAINST_LOCAL = {"resnet18": 0.97}
+SET_TO_NONE = {"resnet18"}
 # Models of which a fifth of a step goes into page faults with glibc's default malloc, in C++ and in Python. For those ours is what
 # users of ddp-train have (it calls keep_freed_memory(), as any program may) and the peers are as they are started; then all
 # contenders have the default, and all a tuned malloc.
@@ -70,14 +72,17 @@ def figures():
         print("bench: bench-c10d is not built (libgloo-dev): Python's DDP is the only peer", file=sys.stderr)
     for model in MODELS:
         if model not in PAGE_FAULTS:
-            yield from contest(model, "", {}, {}, AGAINST_PYTHON[model], has_c10d)
+            yield from contest(model, "", {}, {}, AGAINST_PYTHON[model], has_c10d, AGAINST_LOCAL.get(model))
+            if model in SET_TO_NONE:
+                dropped = {"SET_TO_NONE": "1"}
+                yield from contest(model, ", set_to_none", dropped, dropped, AGAINST_PYTHON[model], has_c10d)
             continue
         yield from contest(model, "", KEEP, {}, AGAINST_PYTHON[model], has_c10d)
         yield from contest(model, ", all with tuned malloc", paired.TUNED_MALLOC, paired.TUNED_MALLOC, AGAINST_PYTHON[model], has_c10d)
         yield from contest(model, ", all with default malloc", {}, {}, None, has_c10d)
 
 
-def contest(model, label, our_env, env, against_python, has_c10d):
+def contest(model, label, our_env, env, against_python, has_c10d, against_local=None):
     steps = 1 if paired.QUICK else STEPS[model]
     peer_steps = steps * TURNS // PEER_TURNS
     contenders = {"ours": modes.contender(("ddp", "step", "barrier", "local"), model, steps, TURNS, env=our_env),
@@ -91,6 +96,6 @@ def contest(model, label, our_env, env, against_python, has_c10d):
         if has_c10d:
             yield figure(rounds, f"{what}, against C++", mode, "c10d", "c10d::Reducer over gloo, in C++", 1.0)
         yield modes.figure(rounds.results["ours"], f"{what}, against no communication", mode, "local",
-                           "the same without communication", AGAINST_LOCAL.get(model) if mode == "ddp" else None)
+                           "the same without communication", against_local if mode == "ddp" else None)
         yield modes.figure(rounds.results["ours"], f"{what}, against a barrier", mode, "barrier",
                            "the same with a barrier a step and no data", None)
