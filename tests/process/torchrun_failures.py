@@ -24,10 +24,11 @@ CULPRIT, RAISES, ROLES = (SCRIPTS / f"{name}.py" for name in ("culprit", "raises
 TORCHRUN = Path(__file__).resolve().parents[3] / "shared/peers/torchrun"
 # ProcessFailure and ChildFailedError are what a torchrun reads the files of its workers with.
 READER = """
-import sys
+import json, sys
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-failure = ProcessFailure(local_rank=0, pid=1, exitcode=int(sys.argv[2]), error_file=sys.argv[1])
-print(failure.timestamp, ChildFailedError("inner", {0: failure}).format_msg())
+for path, status in zip(sys.argv[1::2], sys.argv[2::2]):
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=int(status), error_file=path)
+    print(json.dumps([failure.timestamp, ChildFailedError("inner", {0: failure}).format_msg()]))
 """
 
 
@@ -84,18 +85,22 @@ def torch_reads_what_is_left_for_it(ddp_run):
         damaged.chmod(0o755)
         stamped = ("""echo '{"message": {"message": "of long ago", "extraInfo": {"py_callstack": "of then", "timestamp": "1700000000"}}}'"""
                    " >$TORCHELASTIC_ERROR_FILE; exit 4")
-        for program, status, expected in (([RAISES], 1, "KeyError: 'no such weight'"),
-                                          (["--no-python", "sh", "-c", "exit 5"], 5, "failed: exit code 5"),
-                                          (["--no-python", "sh", "-c", "kill -9 ${$}"], 137, "SIGKILL"),
-                                          (["--no-python", "sh", "-c", stamped], 4, "of then"),
-                                          (["--no-python", damaged], 126, "cannot be executed")):
-            path = f"{folder}/above.json"
-            Path(path).unlink(missing_ok=True)
+        cases = (([RAISES], 1, "KeyError: 'no such weight'"),
+                 (["--no-python", "sh", "-c", "exit 5"], 5, "failed: exit code 5"),
+                 (["--no-python", "sh", "-c", "kill -9 ${$}"], 137, "SIGKILL"),
+                 (["--no-python", "sh", "-c", stamped], 4, "of then"),
+                 (["--no-python", damaged], 126, "cannot be executed"))
+        files = []
+        for number, (program, status, _) in enumerate(cases):
+            path = f"{folder}/above.{number}.json"
             statuses, outputs = run(folder, [ddp_run, "--standalone", *program], environment={"TORCHELASTIC_ERROR_FILE": path})
             check(statuses == [status], f"{program}: {statuses}\n{outputs}")
-            read, text = run(folder, [torchrun.PYTHON, "-c", READER, path, status])
-            check(read == [0], f"torch cannot read {Path(path).read_text()}:\n{text[0]}")
-            timestamp, shown = text[0].split(" ", 1)
+            files += [path, status]
+        read, text = run(folder, [torchrun.PYTHON, "-c", READER, *files])
+        check(read == [0], f"torch cannot read one of {files}:\n{text[0]}")
+        shown_all = [json.loads(line) for line in text[0].splitlines() if line.startswith("[")]
+        check(len(shown_all) == len(cases), text[0])
+        for (program, _, expected), (timestamp, shown) in zip(cases, shown_all):
             check(expected in shown, f"{program}: torch shows:\n{shown}")
             check(int(timestamp) == 1_700_000_000 if "of then" in expected else int(timestamp) > 1_700_000_000, f"time {timestamp}")
         print("torch reads our error files", flush=True)
