@@ -95,9 +95,10 @@ void run(int argc, char** argv) {
                               torch::optim::SGDOptions(0.01).momentum(0.5));
   // Rank 0's buffers replace the others' before every forward but the first, coalesced.
   const std::vector<at::Tensor> buffers = task.model->buffers();
+  const bool set_to_none = is_asked_for(kSetToNone);
   at::Tensor loss;
   const auto forward = [&] {
-    task.model->zero_grad(set_to_none());  // The optimizer's refuses bucket views.
+    task.model->zero_grad(set_to_none);  // The optimizer's refuses bucket views.
     reducer.prepare_for_forward();
     reducer.rebuild_buckets();
     if (loss.defined() && !buffers.empty()) {

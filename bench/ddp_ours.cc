@@ -5,8 +5,8 @@
 // MODES, with commas, which take turns: local (no communication, every worker for itself), barrier
 // (the same, but the workers wait for one another in each step), ddp, or step. MODEL: see
 // ddp_task.h.
-// Gradients are the buckets; what becomes of them between two steps is set_to_none() of ddp_task.h,
-// in all modes. KEEP_FREED_MEMORY=1 in the environment: keep_freed_memory(), as ddp-train does.
+// Environment: SET_TO_NONE (ddp_task.h) for all modes; KEEP_FREED_MEMORY=1 for keep_freed_memory(),
+// as ddp-train does.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -34,13 +34,14 @@ struct Contest {
   std::shared_ptr<ProcessGroup> group;
   Task task;
   double bucket_mb = 0;  // 0: what is usual with the mode.
+  bool set_to_none = is_asked_for(kSetToNone);
   torch::optim::SGD optimizer{task.model->parameters(),
                               torch::optim::SGDOptions(0.01).momentum(0.5)};
 };
 
 Step without_communication(const std::shared_ptr<Contest>& contest) {
   const auto loss = [contest] {
-    contest->task.model->zero_grad(set_to_none());
+    contest->task.model->zero_grad(contest->set_to_none);
     return contest->task.loss();
   };
   return {loss, [contest] { contest->optimizer.step(); }};
@@ -63,7 +64,7 @@ Step during_backward(const std::shared_ptr<Contest>& contest) {
       contest->task.model, contest->group, options);
   const auto loss = [contest, model] {
     const Task& task = contest->task;
-    model->zero_grad(set_to_none());
+    model->zero_grad(contest->set_to_none);
     return task.model->loss((*model)(task.input), task.target);
   };
   return {loss, [contest] { contest->optimizer.step(); }};
@@ -75,7 +76,7 @@ Step at_the_step(const std::shared_ptr<Contest>& contest) {
       contest->optimizer, *contest->task.model, contest->group,
       GradientReducerOptions{contest->bucket_mb, true});
   const auto loss = [contest, optimizer] {
-    optimizer->zero_grad(set_to_none());
+    optimizer->zero_grad(contest->set_to_none);
     return contest->task.loss();
   };
   return {loss, [optimizer] { optimizer->step(); }};
@@ -93,8 +94,7 @@ void run(int argc, char** argv) {
   if (argc < 5 || argc > 6) {
     throw std::invalid_argument("usage: bench-ddp MODES MODEL STEPS ROUNDS [BUCKET_MB]");
   }
-  const char* keep = std::getenv("KEEP_FREED_MEMORY");
-  if (keep != nullptr && std::string(keep) == "1") keep_freed_memory();
+  if (is_asked_for("KEEP_FREED_MEMORY")) keep_freed_memory();
   at::set_num_threads(1);
   const std::vector<std::string> modes = parse_names(argv[1]);
   const int steps = std::stoi(argv[3]);

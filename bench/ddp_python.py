@@ -21,12 +21,13 @@ dist.init_process_group("gloo")
 net, loss_of, x, y = task(name, dist.get_rank())
 model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+set_to_none = os.environ.get("SET_TO_NONE") == "1"  # bench/ddp_task.h
 rates = []
 for _ in range(rounds + 1):
     dist.barrier()
     begin = time.perf_counter()
     for _ in range(steps):
-        optimizer.zero_grad(set_to_none=os.environ.get("SET_TO_NONE") == "1")
+        optimizer.zero_grad(set_to_none=set_to_none)
         loss_of(model(x), y).backward()
         optimizer.step()
     rates.append(steps / (time.perf_counter() - begin))

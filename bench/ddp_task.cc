@@ -5,9 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <stdexcept>
-#include <string>
 
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -59,11 +57,6 @@ double cpu_seconds() {
 }
 
 }  // namespace
-
-bool set_to_none() {
-  const char* asked = std::getenv("SET_TO_NONE");
-  return asked != nullptr && std::string(asked) == "1";
-}
 
 Task make_task(const std::string& name, int rank) {
   at::manual_seed(1);

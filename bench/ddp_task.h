@@ -29,10 +29,10 @@ struct Task {
 // Throws std::invalid_argument for another name.
 Task make_task(const std::string& name, int rank);
 
-// SET_TO_NONE=1 in the environment, for all contenders: gradients go between two steps, as is usual
-// since PyTorch 2.0, and backward makes new ones, which DDP copies into its buckets. Otherwise they
-// stay where they are and are set to zero, as before.
-bool set_to_none();
+// A variable that all contenders heed. SET_TO_NONE=1: zero_grad() drops the gradients, as it does
+// by default since PyTorch 2.0, and DDP copies the new ones into its buckets. Otherwise the
+// gradients stay in the buckets and become zero.
+constexpr const char* kSetToNone = "SET_TO_NONE";
 
 // A step of training: zero_grad and forward, then the loss's backward, then the optimizer's step.
 struct Step {

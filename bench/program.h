@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
+#include <string>
 
 namespace ddp::bench {
 
@@ -15,6 +17,12 @@ inline int run_program(const char* name, void (*run)(int, char**), int argc, cha
     std::fprintf(stderr, "%s: %s\n", name, error.what());
     return 1;
   }
+}
+
+// Whether NAME=1 is in the environment.
+inline bool is_asked_for(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::string(value) == "1";
 }
 
 }  // namespace ddp::bench

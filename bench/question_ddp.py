@@ -1,7 +1,7 @@
 """How many steps a second do two workers train, against PyTorch's DistributedDataParallel and without communication?
 
 Models and batches: ddp_task.h. One thread a worker, one node. Gradients are the buckets in all contenders, and stay where they
-are between two steps; "set_to_none" is the same with PyTorch 2's default (ddp_task.h), for a model that shows it. "local" is our
+are between two steps; with "set_to_none" they do not (ddp_task.h). "local" is our
 program with two workers that do not communicate: what the machine can do; "barrier" lets them wait for one another in each
 step, which is what any kind of communication costs where two cores are not equally fast at every moment. Our modes take turns
 within one process (modes.py).
@@ -26,6 +26,7 @@ PEER_TURNS = 3
 AGAINST_PYTHON = {"mnist": 1.4, "resnet18": 1.0, "mlp": 1.0}
 # No communication takes at most 3 % more steps a second than ddp.
 AGAINST_LOCAL = {"resnet18": 0.97}
+# Also with PyTorch 2's default of zero_grad(): most of its step that is not compute is memory traffic.
 SET_TO_NONE = {"resnet18"}
 # Models of which a fifth of a step goes into page faults with glibc's default malloc, in C++ and in Python. For those ours is what
 # users of ddp-train have (it calls keep_freed_memory(), as any program may) and the peers are as they are started; then all
