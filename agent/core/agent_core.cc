@@ -230,7 +230,7 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
       fmt::format("node {} was stopped by {}", spec_.host, signal_name(signal)), "");
   // The reason stays empty: the workers get the signal as the user meant it, without an abort.
   if (phase_ == Phase::kStopping) {
-    if (!keeping_.empty()) kill_at_ = now_ + Duration{spec_.stop_timeout_ms};
+    if (!keeping_.empty()) kill_at_ = now_ + Duration{spec_.rules.stop_timeout_ms};
     keeping_.clear();
     parked_.clear();
     emit(SignalWorkers{signal, ""});

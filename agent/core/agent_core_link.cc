@@ -39,7 +39,7 @@ std::vector<Action> AgentCore::start(TimePoint now) {
 
 TimePoint AgentCore::connect_deadline() const {
   return connecting_since_ +
-         Duration{was_joined_ ? spec_.coordinator_timeout_ms : spec_.join_timeout_ms};
+         Duration{was_joined_ ? spec_.coordinator_timeout_ms : spec_.rules.join_timeout_ms};
 }
 
 // Nobody is looked for by an agent that is about to exit.
@@ -83,7 +83,7 @@ void AgentCore::give_up() {
         fmt::format("--rdzv-endpoint {}: nobody answers after {} s ({}); check that the node that "
                     "hosts the rendezvous is up and that host and port are right, or raise the "
                     "join timeout",
-                    endpoint(), seconds(spec_.join_timeout_ms), last_error_),
+                    endpoint(), seconds(spec_.rules.join_timeout_ms), last_error_),
         "");
   }
   stop_workers(SIGTERM, ending_->summary);
@@ -99,18 +99,9 @@ wire::Join AgentCore::join_message() const {
                   .program = spec_.program,
                   .nproc = spec_.nproc,
                   .role = spec_.role,
-                  .min_nodes = spec_.min_nodes,
-                  .max_nodes = spec_.max_nodes,
-                  .max_restarts = spec_.max_restarts,
-                  .join_timeout_ms = spec_.join_timeout_ms,
-                  .last_call_ms = spec_.last_call_ms,
-                  .stop_timeout_ms = spec_.stop_timeout_ms,
+                  .rules = spec_.rules,
                   .last_round = last_round_,
-                  .restarts = restarts_,
-                  .restart_on_start_failure = spec_.restart_on_start_failure,
-                  .max_no_progress = spec_.max_no_progress,
-                  .scale_up_ms = spec_.scale_up_ms,
-                  .spares = spec_.spares};
+                  .restarts = restarts_};
   if (holds_round()) {
     join.running_round = round_.round;
     join.group_rank = round_.group_rank;

@@ -71,9 +71,9 @@ void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int
   stop_signal_ = signal;
   stopped_at_ = now_;
   keeping_ = std::move(keep);
-  kill_at_ = now_ + Duration{spec_.stop_timeout_ms};
+  kill_at_ = now_ + Duration{spec_.rules.stop_timeout_ms};
   give_up_at_.reset();
-  park_at_ = now_ + Duration{wire::park_limit_ms(spec_.stop_timeout_ms)};
+  park_at_ = now_ + Duration{wire::park_limit_ms(spec_.rules.stop_timeout_ms)};
   if (live_ != parked_) emit(SignalWorkers{signal, reason, keeping_});
   check_all_gone();
 }
@@ -87,7 +87,7 @@ void AgentCore::end_kept(int signal, const std::string& reason, const std::set<i
   keeping_ = spared;
   std::erase_if(parked_, [&](int local_rank) { return !spared.contains(local_rank); });
   if (others == live_) return;
-  kill_at_ = std::max(kill_at_, now_ + Duration{spec_.stop_timeout_ms});
+  kill_at_ = std::max(kill_at_, now_ + Duration{spec_.rules.stop_timeout_ms});
   give_up_at_.reset();
   emit(SignalWorkers{signal, reason, std::move(others)});
 }
@@ -111,7 +111,7 @@ void AgentCore::kill_workers() {
 // coordinator does: see wire::park_limit_ms().
 Duration AgentCore::kill_patience() const {
   if (signals_ > 0) return kKillLimit;
-  return std::max(kKillLimit, Duration{spec_.stop_timeout_ms});
+  return std::max(kKillLimit, Duration{spec_.rules.stop_timeout_ms});
 }
 
 // After a worker has ended or parked.

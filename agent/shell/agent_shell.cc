@@ -199,7 +199,8 @@ void AgentShell::start_core() {
 // A round starts with all of them. The predecessor of this agent has had them all, so one that does
 // not come back was lost, and its worker is started here.
 void AgentShell::wait_for_tasks() {
-  const Duration limit = spec_.successor ? kTasksReturnLimit : Duration(spec_.join_timeout_ms);
+  const Duration limit =
+      spec_.successor ? kTasksReturnLimit : Duration(spec_.rules.join_timeout_ms);
   tasks_->when_complete(limit, [this](const std::set<int>& missing) {
     if (exit_code_) return;
     if (missing.empty() || spec_.successor) return start_core();

@@ -58,10 +58,10 @@ std::string cpu_list(const std::vector<int>& cpus) {
 
 wire::RoundStart first_round(const config::JobSpec& spec, const WorkerStore& store) {
   wire::RoundStart round;
-  round.max_restarts = spec.max_restarts;
+  round.max_restarts = spec.rules.max_restarts;
   const std::vector<int> workers =
       spec.dry_run_workers.empty()
-          ? std::vector<int>(static_cast<std::size_t>(spec.min_nodes), spec.nproc)
+          ? std::vector<int>(static_cast<std::size_t>(spec.rules.min_nodes), spec.nproc)
           : spec.dry_run_workers;
   round.group_rank = std::clamp(spec.node_rank, 0, static_cast<int>(workers.size()) - 1);
   round.world_size = 0;
@@ -112,12 +112,12 @@ std::string describe(const config::JobSpec& spec, const WorkerStore& store,
   const wire::RoundStart round = first_round(spec, store);
   std::string text;
   if (!spec.dry_run_workers.empty()) {
-    if (spec.min_nodes < spec.max_nodes)
+    if (spec.rules.min_nodes < spec.rules.max_nodes)
       text += "ranks and the world are decided when the nodes have met; here: all that may be\n";
-  } else if (spec.max_nodes > 1) {
+  } else if (spec.rules.max_nodes > 1) {
     text += fmt::format(
         "ranks and the world are decided when the nodes have met; here: node {} of {} like it\n",
-        round.group_rank, spec.min_nodes);
+        round.group_rank, spec.rules.min_nodes);
   }
   for (int local_rank = 0; local_rank < spec.nproc; ++local_rank) {
     const auto index = static_cast<std::size_t>(local_rank);

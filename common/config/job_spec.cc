@@ -22,13 +22,12 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(OutputSpec, redirects, tee, loca
                                                 fold, status_line, console_timeout_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(
     JobSpec, job_id, node_id, host, local_addr, node_rank, node_rank_is_wish, coordinator_host,
-    coordinator_port, rdzv_token, tls, tls_name, min_nodes, max_nodes, expected_hosts, nproc,
-    max_restarts, join_timeout_ms, last_call_ms, stop_timeout_ms, coordinator_timeout_ms,
-    restart_on_start_failure, max_no_progress, scale_up_ms, progress_timeout_ms, uninterruptible_ms,
-    standby, spares, exit_barrier_ms, signals, checkpoint_signal, signals_to_handle, program,
-    command, python, own_store, role, usable_cores, devices, virtual_local_rank, numa_binding,
-    interface, event_log, log_dir, single_node_prefix, notices, output, in_tasks, successor,
-    checkpoint_at_ms, signals_from_launcher, dry_run, dry_run_workers, tells_waiting)
+    coordinator_port, rdzv_token, tls, tls_name, rules, expected_hosts, nproc,
+    coordinator_timeout_ms, progress_timeout_ms, uninterruptible_ms, standby, exit_barrier_ms,
+    signals, checkpoint_signal, signals_to_handle, program, command, python, own_store, role,
+    usable_cores, devices, virtual_local_rank, numa_binding, interface, event_log, log_dir,
+    single_node_prefix, notices, output, in_tasks, successor, checkpoint_at_ms,
+    signals_from_launcher, dry_run, dry_run_workers, tells_waiting)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(AgentResult, exit_code, summary, report, error,
                                                 last_round, restarts, has_checkpoint, at_time_limit)
 

@@ -10,6 +10,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/secret.h"
+#include "common/config/job_rules.h"
 #include "common/config/output_spec.h"
 #include "common/config/tls_files.h"
 
@@ -33,29 +34,20 @@ struct JobSpec {
   std::string
       tls_name{};  // What the rendezvous's certificate must hold; empty: it may be any node.
 
-  int min_nodes = 1;
-  int max_nodes = 1;
+  JobRules rules;
   // Names of all nodes, where something has listed them (--hosts, SLURM): who is missing is told by
   // them. Empty: not known.
   std::vector<std::string> expected_hosts;
   int nproc = 1;          // Workers on this node.
   bool in_tasks = false;  // srun has started a task for each of them, and they run in these.
-  int max_restarts = 0;   // Of the whole job.
-  std::int64_t join_timeout_ms = 600'000;
-  std::int64_t last_call_ms = 30'000;
-  std::int64_t stop_timeout_ms = 30'000;  // --shutdown-timeout: from SIGTERM to SIGKILL.
-  std::int64_t coordinator_timeout_ms =
-      60'000;                             // How long to try to reconnect to a lost coordinator.
-  bool restart_on_start_failure = false;  // Also before any worker has reported progress.
-  int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
-  std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
+  // How long to try to reconnect to a lost coordinator.
+  std::int64_t coordinator_timeout_ms = 60'000;
   std::int64_t progress_timeout_ms = 0;  // A worker without a new step for so long hangs; 0: never.
   // TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: a worker in state D for so long ends the job; 0:
   // none does.
   std::int64_t uninterruptible_ms = 0;
   bool tells_waiting = true;  // Whether it is printed here which nodes the job waits for.
   int standby = 0;  // Workers of this node that are started ahead, to replace others at once.
-  int spares = -1;  // How many nodes may wait beyond max_nodes; -1: any number.
   // --exit-barrier-timeout: how long to wait for the other nodes once this one's workers are
   // through; -1: as long as it takes.
   std::int64_t exit_barrier_ms = -1;

@@ -32,12 +32,9 @@ static void from_json(const nlohmann::json& json, MemberList& members) {
   members = MemberList(json.get<std::vector<Member>>());
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Join, job_id, node_id, host, address, node_rank,
-                                                node_rank_is_wish, program, nproc, role, min_nodes,
-                                                max_nodes, max_restarts, join_timeout_ms,
-                                                last_call_ms, stop_timeout_ms, last_round, restarts,
-                                                running_round, group_rank, members,
-                                                restart_on_start_failure, max_no_progress,
-                                                scale_up_ms, spares, needs_own_store, store_port)
+                                                node_rank_is_wish, program, nproc, role, rules,
+                                                last_round, restarts, running_round, group_rank,
+                                                members, needs_own_store, store_port)
 static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);

@@ -10,6 +10,7 @@
 
 #include "common/base/ids.h"
 #include "common/base/result.h"
+#include "common/config/job_rules.h"
 #include "common/wire/member_list.h"
 
 // Messages between agents and the coordinator. JSON objects {"type": ..., fields...}, one a frame;
@@ -69,12 +70,7 @@ struct Join {
   std::string program{};  // What the user named on the command line, for the report's heading.
   int nproc = 1;          // Workers this node starts,
   std::string role{kDefaultRole};  // and what they do (ROLE_NAME).
-  int min_nodes = 1;
-  int max_nodes = 1;
-  int max_restarts = 0;
-  std::int64_t join_timeout_ms = 600'000;
-  std::int64_t last_call_ms = 30'000;     // Extra wait for more nodes once min_nodes are in.
-  std::int64_t stop_timeout_ms = 30'000;  // How long workers get between SIGTERM and SIGKILL.
+  config::JobRules rules{};        // A node with others than the job's is refused.
   // What the agent knows of the job, so that a coordinator started anew goes on with the numbers of
   // the lost one.
   Round last_round = kNoRound;
@@ -84,11 +80,6 @@ struct Join {
   Round running_round = kNoRound;
   int group_rank = -1;
   MemberList members{};
-  // The rules of the job; the same on every node.
-  bool restart_on_start_failure = false;  // Also where no worker has reported progress yet.
-  int max_no_progress = 3;                // Restarts without a new step; 0: no limit.
-  std::int64_t scale_up_ms = 60'000;  // How long workers have to commit before a new node comes in.
-  int spares = -1;                    // How many nodes may wait beyond max_nodes; -1: any number.
   // The workers of this node cannot share the rendezvous' store; see RoundStart::store_port.
   bool needs_own_store = false;
   int store_port = 0;  // Reserved on this node in case that its worker makes it; 0: none is.

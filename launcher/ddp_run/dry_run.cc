@@ -97,11 +97,11 @@ int describe_workers(config::JobSpec spec) {
 std::string describe_job(const JobPlan& plan) {
   const config::JobSpec& spec = plan.spec;
   return "ddp-run would start this; --dry-run starts nothing\n" + line("job", spec.job_id) +
-         line("nodes", spec.min_nodes == spec.max_nodes
-                           ? std::to_string(spec.min_nodes)
-                           : fmt::format("{} to {}", spec.min_nodes, spec.max_nodes)) +
+         line("nodes", spec.rules.min_nodes == spec.rules.max_nodes
+                           ? std::to_string(spec.rules.min_nodes)
+                           : fmt::format("{} to {}", spec.rules.min_nodes, spec.rules.max_nodes)) +
          line("rendezvous", describe_rendezvous(plan)) +
-         line("restarts", fmt::format("up to {}", spec.max_restarts));
+         line("restarts", fmt::format("up to {}", spec.rules.max_restarts));
 }
 
 std::string describe_plan(const JobPlan& plan) {

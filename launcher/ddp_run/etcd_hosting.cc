@@ -48,7 +48,7 @@ EtcdHosting::EtcdHosting(asio::io_context& io, const JobPlan& plan,
       leadership_(io, *client_,
                   {.prefix = settings_.prefix,
                    .job_id = spec_.job_id,
-                   .patience = Duration(spec_.join_timeout_ms)},
+                   .patience = Duration(spec_.rules.join_timeout_ms)},
                   leadership_events()) {}
 
 etcd::Leadership::Events EtcdHosting::leadership_events() {
@@ -95,9 +95,9 @@ std::string EtcdHosting::own_address() const {
 
 // Nobody is served before the record of the coordinators before this one is here.
 std::optional<etcd::Leader> EtcdHosting::listen() {
-  const bool is_alone = spec_.max_nodes == 1 && !is_guarded(spec_);
+  const bool is_alone = spec_.rules.max_nodes == 1 && !is_guarded(spec_);
   const std::string address = is_alone ? "127.0.0.1" : own_address();
-  if (is_loopback(address) && spec_.max_nodes > 1 && !std::exchange(loopback_told_, true)) {
+  if (is_loopback(address) && spec_.rules.max_nodes > 1 && !std::exchange(loopback_told_, true)) {
     events_.notice(
         "etcd is named by a loopback address only, so the other nodes look for this one at " +
         address + "; where they are on other machines, give each node its --local-addr");

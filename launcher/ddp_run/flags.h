@@ -11,6 +11,7 @@
 
 #include "common/base/result.h"
 #include "common/base/secret.h"
+#include "common/config/job_rules.h"
 #include "common/config/output_spec.h"
 #include "common/config/tls_files.h"
 #include "launcher/ddp_run/etcd_settings.h"
@@ -47,8 +48,7 @@ struct Options {
   bool dry_run = false;
 
   bool standalone = false;
-  int min_nodes = 1;
-  int max_nodes = 1;
+  config::JobRules rules;
   ProcessCount nproc;
   // Numbers as CUDA counts the devices that this process sees, or names (GPU-...); empty: all.
   std::vector<std::string> devices;
@@ -78,16 +78,8 @@ struct Options {
   Secret rdzv_token{};          // DDP_RDZV_TOKEN.
   config::TlsFiles tls{};       // All three or none.
   std::string interface;  // The network interface whose address is the node's; empty: none named.
-  int spares = -1;        // How many nodes may wait beyond max_nodes; -1: any number.
 
-  int max_restarts = 0;
-  std::int64_t join_timeout_ms = 600'000;
-  std::int64_t last_call_ms = 30'000;
-  std::int64_t stop_timeout_ms = 30'000;
   std::int64_t coordinator_timeout_ms = 60'000;
-  bool restart_on_start_failure = false;
-  int max_no_progress = 3;
-  std::int64_t scale_up_ms = 60'000;
   std::int64_t progress_timeout_ms = 0;
   std::int64_t uninterruptible_ms = 0;  // JobSpec's.
   int standby = 0;

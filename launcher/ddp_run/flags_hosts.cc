@@ -58,8 +58,8 @@ void check_node_count(FlagReader& reader, Options& options) {
   const int count = static_cast<int>(options.host_list.size());
   const GivenFlag* given = reader.find("nnodes");
   if (given == nullptr) {
-    options.min_nodes = options.max_nodes = count;
-  } else if (options.min_nodes > count) {
+    options.rules.min_nodes = options.rules.max_nodes = count;
+  } else if (options.rules.min_nodes > count) {
     reader.wrong(given->shown,
                  "there are {} hosts to run on; name more of them, or write --nnodes {}", count,
                  count);

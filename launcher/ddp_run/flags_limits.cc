@@ -9,7 +9,6 @@
 namespace ddp::run {
 namespace {
 
-constexpr int kMaxRestarts = 1'000'000;
 constexpr int kMaxStandbys = 1'024;
 
 Result<std::int64_t> seconds(const std::string& text) { return parse_seconds(text, false); }
@@ -89,23 +88,24 @@ void read_signals(FlagReader& reader, Options& options) {
 
 void read_limit_flags(FlagReader& reader, Options& options) {
   const auto restarts = [](const std::string& text) {
-    return parse_integer(text, 0, kMaxRestarts);
+    return parse_integer(text, 0, config::kMaxRestartsLimit);
   };
   const auto standbys = [](const std::string& text) {
     return parse_integer(text, 0, kMaxStandbys);
   };
-  reader.take("max-restarts", restarts, options.max_restarts);
-  options.restart_on_start_failure = reader.has("restart-on-start-failure");
-  reader.take("max-no-progress", restarts, options.max_no_progress);
+  reader.take("max-restarts", restarts, options.rules.max_restarts);
+  options.rules.restart_on_start_failure = reader.has("restart-on-start-failure");
+  reader.take("max-no-progress", restarts, options.rules.max_no_progress);
   reader.take("standby", standbys, options.standby);
   reader.take("progress-timeout", seconds_or_none, options.progress_timeout_ms);
-  reader.take("scale-up-timeout", seconds_or_none, options.scale_up_ms);
-  reader.take("last-call", seconds_or_none, options.last_call_ms);
-  reader.take("join-timeout", seconds, options.join_timeout_ms);
+  reader.take("scale-up-timeout", seconds_or_none, options.rules.scale_up_ms);
+  reader.take("last-call", seconds_or_none, options.rules.last_call_ms);
+  reader.take("join-timeout", seconds, options.rules.join_timeout_ms);
   reader.take("coordinator-timeout", seconds_or_none, options.coordinator_timeout_ms);
   read_limit(reader, "exit-barrier-timeout", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
              options.exit_barrier_ms);
-  read_limit(reader, "shutdown-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", options.stop_timeout_ms);
+  read_limit(reader, "shutdown-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
+             options.rules.stop_timeout_ms);
   read_uninterruptible_limit(reader, options);
   read_signals(reader, options);
   reader.value<std::int64_t>("monitor-interval", seconds_or_none);  // It has no effect.

@@ -82,7 +82,7 @@ void read_meeting_file(FlagReader& reader, Options& options) {
   if (given != nullptr && !given->value.empty()) {
     options.meeting_file = given->value;
     options.endpoint_flag = given->shown;
-  } else if (options.max_nodes > 1) {
+  } else if (options.rules.max_nodes > 1) {
     reader.wrong(shown,
                  "with store_type=file, --rdzv-endpoint names a file that all nodes share, for "
                  "example --rdzv-endpoint /shared/job7.rdzv");
@@ -107,7 +107,7 @@ void read_endpoint(FlagReader& reader, Options& options) {
     set_endpoint(reader, options, "master-addr",
                  Endpoint{std::move(*host), master_port.value_or(kDefaultMasterPort)});
     options.endpoint_is_master = !ranks_are_the_backends(reader);
-  } else if (master_port && options.max_nodes == 1) {
+  } else if (master_port && options.rules.max_nodes == 1) {
     set_endpoint(reader, options, "master-port", Endpoint{"127.0.0.1", *master_port});
   }
 }
@@ -147,7 +147,7 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
       if (!limit) return reader.wrong(given.shown, "{}={} is {}", key, text, limit.error().message);
       if (key == "join_timeout") join_timeout = *limit;
       if (key == "timeout") timeout = *limit;
-      if (key == "last_call_timeout") options.last_call_ms = *limit;
+      if (key == "last_call_timeout") options.rules.last_call_ms = *limit;
     } else if (!read_etcd_key(reader, options, given, key, text)) {
       options.warnings.push_back(fmt::format(
           "{}: the key {} has no effect; those with one are join_timeout, "
@@ -155,8 +155,8 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
           given.shown, key, options.etcd ? "protocol, cacert, cert, key, etcd_prefix" : "is_host"));
     }
   }
-  if (timeout) options.join_timeout_ms = *timeout;
-  if (join_timeout) options.join_timeout_ms = *join_timeout;
+  if (timeout) options.rules.join_timeout_ms = *timeout;
+  if (join_timeout) options.rules.join_timeout_ms = *join_timeout;
 }
 
 // A rank that somebody wrote, as far as torchrun looks at it: not at all with --standalone.
@@ -167,11 +167,11 @@ void settle_node_rank(FlagReader& reader, Options& options) {
     return;
   }
   options.node_rank_is_wish = ranks_are_the_backends(reader);
-  if (!options.node_rank_is_wish || options.node_rank < options.max_nodes) return;
-  options.warnings.push_back(
-      fmt::format("{}: ranks of {} nodes go from 0 to {}; {} gives this node one",
-                  reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf")->shown,
-                  options.max_nodes, options.max_nodes - 1, reader.find("rdzv-backend")->shown));
+  if (!options.node_rank_is_wish || options.node_rank < options.rules.max_nodes) return;
+  options.warnings.push_back(fmt::format(
+      "{}: ranks of {} nodes go from 0 to {}; {} gives this node one",
+      reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf")->shown,
+      options.rules.max_nodes, options.rules.max_nodes - 1, reader.find("rdzv-backend")->shown));
   options.node_rank = -1;
   options.node_rank_is_wish = false;
 }
@@ -204,7 +204,7 @@ void check_etcd(FlagReader& reader, const Options& options) {
 }
 
 void check_nodes(FlagReader& reader, const Options& options) {
-  if (options.max_nodes > 1 && options.host_list.empty()) {
+  if (options.rules.max_nodes > 1 && options.host_list.empty()) {
     const GivenFlag* given = reader.find("nnodes");
     const std::string shown = given != nullptr ? given->shown : "the nodes of the SLURM step";
     if (options.standalone) {
@@ -221,10 +221,10 @@ void check_nodes(FlagReader& reader, const Options& options) {
                    options.endpoint->host);
     }
   }
-  if (options.node_rank >= options.max_nodes) {
+  if (options.node_rank >= options.rules.max_nodes) {
     const GivenFlag* given = reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf");
-    reader.wrong(given->shown, "ranks of {} nodes go from 0 to {}", options.max_nodes,
-                 options.max_nodes - 1);
+    reader.wrong(given->shown, "ranks of {} nodes go from 0 to {}", options.rules.max_nodes,
+                 options.rules.max_nodes - 1);
   }
 }
 

@@ -41,7 +41,7 @@ void check_virtual_local_rank(FlagReader& reader, const Options& options) {
 void read_size_flags(FlagReader& reader, Options& options) {
   options.standalone = reader.has("standalone");
   if (auto range = reader.value<std::pair<int, int>>("nnodes", parse_node_range)) {
-    std::tie(options.min_nodes, options.max_nodes) = *range;
+    std::tie(options.rules.min_nodes, options.rules.max_nodes) = *range;
   }
   reader.take("nproc-per-node", parse_process_count, options.nproc);
   read_devices(reader, options);
@@ -55,7 +55,7 @@ void read_size_flags(FlagReader& reader, Options& options) {
       options.numa_binding);
   reader.take(
       "spares", [](const std::string& text) { return parse_integer(text, 0, 1'000'000); },
-      options.spares);
+      options.rules.spares);
 }
 
 }  // namespace ddp::run

@@ -29,7 +29,7 @@ std::vector<hosts::NodePlace> places(const Options& options) {
   std::vector<hosts::NodePlace> made;
   for (const hosts::Host& host : options.host_list) {
     const int rank = static_cast<int>(made.size());
-    made.push_back({host.name, host.slots, rank < options.max_nodes ? rank : -1});
+    made.push_back({host.name, host.slots, rank < options.rules.max_nodes ? rank : -1});
   }
   return made;
 }
@@ -165,7 +165,7 @@ Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
   order.program = program;
   order.folder = folder;
   order.launch_agent = options.launch_agent.text();
-  order.start_limit_ms = options.join_timeout_ms;
+  order.start_limit_ms = options.rules.join_timeout_ms;
   order.places = places(options);
   order.arguments = options.node_arguments;
   for (const char* name : kOwnVariables) {
@@ -180,8 +180,8 @@ Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
   order.environment.emplace_back(config::kTokenVariable, std::string(spec.rdzv_token.reveal()));
   // As random as the mark, and no part of what has to stay unknown.
   spec.job_id = options.job_id.value_or(hosts::make_mark().substr(9, 16));
-  spec.min_nodes = options.min_nodes;
-  spec.max_nodes = options.max_nodes;
+  spec.rules.min_nodes = options.rules.min_nodes;
+  spec.rules.max_nodes = options.rules.max_nodes;
   spec.host = machine.host_name;
   // The hosts take the same files, each its own of that name.
   spec.tls = options.tls;
@@ -191,7 +191,8 @@ Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
 
 void set_endpoint(HostsPlan& plan) {
   const config::JobSpec& spec = plan.job.spec;
-  std::vector<std::string> flags{fmt::format("--nnodes={}:{}", spec.min_nodes, spec.max_nodes)};
+  std::vector<std::string> flags{
+      fmt::format("--nnodes={}:{}", spec.rules.min_nodes, spec.rules.max_nodes)};
   if (!plan.address.empty()) {
     flags.push_back("--rdzv-endpoint=" + numeric_endpoint(plan.address, spec.coordinator_port));
     flags.push_back("--rdzv-id=" + spec.job_id);

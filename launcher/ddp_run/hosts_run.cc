@@ -155,10 +155,10 @@ void HostsRun::on_gone(const NodeReport& report) {
   const std::string what =
       fmt::format("host {} {}: {}", report.host, unreachable ? "cannot be reached" : "was lost",
                   report.summary);
-  if (open_ >= plan_.job.spec.min_nodes) {
+  if (open_ >= plan_.job.spec.rules.min_nodes) {
     return notice(fmt::format("{}; going on with {} of {} hosts (--nnodes {}:{})", what, open_,
-                              plan_.order.places.size(), plan_.job.spec.min_nodes,
-                              plan_.job.spec.max_nodes));
+                              plan_.order.places.size(), plan_.job.spec.rules.min_nodes,
+                              plan_.job.spec.rules.max_nodes));
   }
   fail(unreachable ? kExitJoinTimeout : kExitNodeLost, what);
 }
@@ -167,7 +167,7 @@ void HostsRun::on_node_end(const NodeReport& report) {
   if (report.exit_code == kExitSuccess || finish_) return;
   if (!first_end_) first_end_ = report;
   if (interrupted_by_ != 0 || failure_) return;
-  if (open_ >= plan_.job.spec.min_nodes) {
+  if (open_ >= plan_.job.spec.rules.min_nodes) {
     return notice(
         fmt::format("host {}: {}; going on with {} hosts", report.host, report.summary, open_));
   }

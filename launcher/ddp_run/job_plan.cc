@@ -52,7 +52,7 @@ void plan_meeting_file(const Options& options, const Machine& machine, JobPlan& 
   plan.endpoint_flag = options.endpoint_flag;
   plan.host = true;
   plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
-  if (options.max_nodes > 1 || is_guarded(plan.spec)) return;
+  if (options.rules.max_nodes > 1 || is_guarded(plan.spec)) return;
   plan.bind_address = kLoopback;
   plan.spec.coordinator_host = kLoopback;
 }
@@ -92,7 +92,7 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
     plan.outside_address = place.address;
     plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
   }
-  if (plan.host && !place.loopback && options.max_nodes == 1 && !is_guarded(plan.spec)) {
+  if (plan.host && !place.loopback && options.rules.max_nodes == 1 && !is_guarded(plan.spec)) {
     // Nobody else is expected, and whoever came could not be told from a stranger.
     plan.outside_address = place.address;
     plan.bind_address = kLoopback;
@@ -151,26 +151,17 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
     if (options.endpoint && !options.etcd) spec.tls_name = options.endpoint->host;
   }
   if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();
-  spec.min_nodes = options.min_nodes;
-  spec.max_nodes = options.max_nodes;
+  spec.rules = options.rules;
   if (auto planned = plan_node(options, machine, spec); !planned) return planned.error();
   if (!options.meeting_file.empty() && plan.bind_address.empty() && !spec.local_addr.empty())
     spec.coordinator_host = spec.local_addr;
-  spec.spares = options.spares;
   spec.exit_barrier_ms = options.exit_barrier_ms;
   spec.signals = options.signals;
   spec.checkpoint_signal = options.checkpoint_signal;
   spec.signals_to_handle = options.signals_to_handle;
   spec.dry_run = options.dry_run;
-  spec.max_restarts = options.max_restarts;
-  spec.join_timeout_ms = options.join_timeout_ms;
-  spec.last_call_ms = options.last_call_ms;
-  spec.stop_timeout_ms = options.stop_timeout_ms;
   spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
-  spec.restart_on_start_failure = options.restart_on_start_failure;
-  spec.max_no_progress = options.max_no_progress;
   spec.uninterruptible_ms = options.uninterruptible_ms;
-  spec.scale_up_ms = options.scale_up_ms;
   spec.progress_timeout_ms = options.progress_timeout_ms;
   spec.standby = options.standby;
   spec.program = options.program;

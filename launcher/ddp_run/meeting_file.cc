@@ -33,12 +33,12 @@ Error unusable(const JobPlan& plan, int error) {
 }
 
 Result<void> lock(const UniqueFd& fd, const JobPlan& plan) {
-  const TimePoint deadline = Clock::now() + Duration(plan.spec.join_timeout_ms);
+  const TimePoint deadline = Clock::now() + Duration(plan.spec.rules.join_timeout_ms);
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return unusable(plan, errno);
     if (Clock::now() >= deadline) {
       return exit_error(kExitJoinTimeout, "{}: another process has it locked for {} s",
-                        plan.endpoint_flag, plan.spec.join_timeout_ms / 1'000);
+                        plan.endpoint_flag, plan.spec.rules.join_timeout_ms / 1'000);
     }
     ::poll(nullptr, 0, kPauseMs);
   }

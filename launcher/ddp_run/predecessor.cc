@@ -34,7 +34,7 @@ socklen_t fill_address(const config::JobSpec& spec, sockaddr_un& address) {
 }  // namespace
 
 UniqueFd wait_for_predecessor(const config::JobSpec& spec, Duration limit) {
-  if (spec.node_rank < 0 || spec.node_rank_is_wish || spec.max_nodes == 1) return UniqueFd();
+  if (spec.node_rank < 0 || spec.node_rank_is_wish || spec.rules.max_nodes == 1) return UniqueFd();
   const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   // Not close-on-exec, since the agent holds it as well, and beyond the numbers an agent is given.
   UniqueFd place(::fcntl(socket.get(), F_DUPFD, kFirstOwnFd));

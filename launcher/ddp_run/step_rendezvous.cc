@@ -41,7 +41,7 @@ Result<void> find_step_rendezvous(JobPlan& plan) {
   TimePoint notice = start + kNoticePeriod;
   std::string last;
   bool asked = false;
-  while (Clock::now() - start < Duration(plan.spec.join_timeout_ms)) {
+  while (Clock::now() - start < Duration(plan.spec.rules.join_timeout_ms)) {
     for (const int port : plan.step_ports) {
       const auto job = ask_daemon("/job", host, port);
       if (job && *job == plan.spec.job_id) {
@@ -69,7 +69,7 @@ Result<void> find_step_rendezvous(JobPlan& plan) {
                     "(--join-timeout): {}; if the nodes reach each other by other addresses, name "
                     "one with --rdzv-endpoint",
                     plan.endpoint_flag, node, fmt::join(plan.step_ports, ", "),
-                    plan.spec.join_timeout_ms / 1'000, last);
+                    plan.spec.rules.join_timeout_ms / 1'000, last);
 }
 
 void wait_for_end_of_rendezvous(const JobPlan& plan, Duration limit) {

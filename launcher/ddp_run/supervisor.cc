@@ -126,15 +126,15 @@ void Supervisor::on_agent_lost(const std::string& how) {
   const std::string lost = fmt::format("the agent on {} was lost: {}", plan_.spec.host, how);
   if (finish_) return conclude(*finish_);
   if (interrupted_by_ != 0) return conclude(kExitSignalBase + interrupted_by_, lost, "");
-  if (lost_agents_ <= plan_.spec.max_restarts) {
+  if (lost_agents_ <= plan_.spec.rules.max_restarts) {
     notice(fmt::format("{}; starting another", lost));
     return start_agent();
   }
   const std::string summary =
-      fmt::format("{}; --max-restarts {} is used up", lost, plan_.spec.max_restarts);
+      fmt::format("{}; --max-restarts {} is used up", lost, plan_.spec.rules.max_restarts);
   if (server() == nullptr) return conclude(kExitNodeLost, summary, "");
   // The coordinator ends the job as soon as it knows, and its report says more.
-  timer_.after(Duration(plan_.spec.stop_timeout_ms) + kGrace,
+  timer_.after(Duration(plan_.spec.rules.stop_timeout_ms) + kGrace,
                [this, summary] { conclude(kExitNodeLost, summary, ""); });
 }
 
@@ -203,11 +203,12 @@ void Supervisor::on_signal(int signal) {
   }
   agent_->signal(signal);
   if (!first) return;
-  timer_.after(Duration(plan_.spec.stop_timeout_ms) + kGrace, [this] { kill_when_overdue(); });
+  timer_.after(Duration(plan_.spec.rules.stop_timeout_ms) + kGrace,
+               [this] { kill_when_overdue(); });
 }
 
 bool Supervisor::prints_report() const {
-  return server() != nullptr || plan_.spec.max_nodes == 1 || plan_.spec.node_rank == 0;
+  return server() != nullptr || plan_.spec.rules.max_nodes == 1 || plan_.spec.node_rank == 0;
 }
 
 void Supervisor::conclude(const wire::Finish& finish) {

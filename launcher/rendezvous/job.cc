@@ -23,17 +23,10 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
          const JobRecord* record)
     : options_(options),
       id_(first.job_id),
-      min_nodes_(first.min_nodes),
-      max_nodes_(first.max_nodes),
-      max_restarts_(first.max_restarts),
-      restart_on_start_failure_(first.restart_on_start_failure),
-      max_no_progress_(first.max_no_progress),
-      join_timeout_(first.join_timeout_ms),
-      last_call_(first.last_call_ms),
-      stop_timeout_(first.stop_timeout_ms + wire::park_limit_ms(first.stop_timeout_ms) +
+      rules_(first.rules),
+      rules_host_(first.host),
+      stop_timeout_(rules_.stop_timeout_ms + wire::park_limit_ms(rules_.stop_timeout_ms) +
                     kStopGrace.count()),
-      scale_up_limit_(first.scale_up_ms),
-      spares_(first.spares),
       now_(now),
       start_at_(now) {
   if (record != nullptr) {
@@ -308,7 +301,7 @@ std::string Job::round_report(bool permanent) const {
                          .nodes = static_cast<int>(members_.size()),
                          .world_size = world_size_,
                          .restarts = restarts(),
-                         .max_restarts = max_restarts_,
+                         .max_restarts = rules_.max_restarts,
                          .retry_would_not_help = permanent,
                          .operations = std::move(operations)});
 }

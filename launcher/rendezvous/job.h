@@ -205,16 +205,9 @@ class Job {
 
   const CoreOptions options_;
   const std::string id_;
-  const int min_nodes_;
-  const int max_nodes_;
-  const int max_restarts_;
-  const bool restart_on_start_failure_;
-  const int max_no_progress_;
-  const Duration join_timeout_;
-  const Duration last_call_;
-  const Duration stop_timeout_;
-  const Duration scale_up_limit_;
-  const int spares_;
+  const config::JobRules rules_;
+  const std::string rules_host_;  // The node that came first and brought them.
+  const Duration stop_timeout_;   // Of a node: from the order to stop to the loss of it.
 
   TimePoint now_;                       // Of the call that is being served.
   std::vector<Action>* out_ = nullptr;  // Likewise.
@@ -282,7 +275,7 @@ class Job {
 
   TimePoint waiting_since_;
   std::optional<TimePoint>
-      last_call_ends_;  // Set while min_nodes_ or more are in and no round runs.
+      last_call_ends_;  // Set while rules_.min_nodes or more are in and no round runs.
   TimePoint next_announcement_;
   TimePoint last_announcement_;
   wire::Finish result_;

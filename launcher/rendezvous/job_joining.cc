@@ -9,20 +9,15 @@
 namespace ddp::rendezvous {
 
 std::string Job::objection(const wire::Join& join) const {
-  if (join.min_nodes != min_nodes_ || join.max_nodes != max_nodes_) {
-    return fmt::format("this node has --nnodes {}:{}, the job has {}:{}; give every node the same",
-                       join.min_nodes, join.max_nodes, min_nodes_, max_nodes_);
-  }
-  if (join.max_restarts != max_restarts_) {
-    return fmt::format("this node has --max-restarts {}, the job has {}; give every node the same",
-                       join.max_restarts, max_restarts_);
-  }
+  const std::string other = config::difference(join.rules, join.host, rules_, rules_host_);
+  if (!other.empty()) return other + "; start every node of the job with the same";
   // A member's place is its own, also while it is away.
   const bool is_known = nodes_.contains(join.node_id) || member_of(join.node_id) != nullptr;
-  if (spares_ >= 0 && !is_known &&
-      nodes_.size() >= static_cast<std::size_t>(max_nodes_) + static_cast<std::size_t>(spares_)) {
+  if (rules_.spares >= 0 && !is_known &&
+      nodes_.size() >=
+          static_cast<std::size_t>(rules_.max_nodes) + static_cast<std::size_t>(rules_.spares)) {
     return fmt::format("its {} nodes and {} spares are there; raise --spares to let more wait",
-                       max_nodes_, spares_);
+                       rules_.max_nodes, rules_.spares);
   }
   const std::string holder = other_holder(join);
   if (holder.empty() || join.node_rank_is_wish) return "";

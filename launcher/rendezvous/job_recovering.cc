@@ -20,7 +20,7 @@ constexpr Duration kReturnGrace{1'000};
 // Whether what the join says of its round can be true of a round of this job.
 bool Job::is_world(const wire::Join& join) const {
   const auto count = static_cast<int>(join.members.size());
-  if (count < min_nodes_ || count > max_nodes_) return false;
+  if (count < rules_.min_nodes || count > rules_.max_nodes) return false;
   if (join.group_rank < 0 || join.group_rank >= count) return false;
   if (join.members[static_cast<std::size_t>(join.group_rank)].node_id != join.node_id) return false;
   std::set<NodeId> nodes;

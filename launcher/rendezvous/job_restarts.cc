@@ -66,16 +66,16 @@ void Job::decide_after_stop() {
 
 // The second half of a sentence; nothing if nothing speaks against a restart.
 std::optional<std::string> Job::why_not_restarted(const wire::Failure& root) const {
-  if (max_restarts_ == 0) return "";
-  if (restarts() >= max_restarts_) {
-    return fmt::format("; all {} restarts are used up", max_restarts_);
+  if (rules_.max_restarts == 0) return "";
+  if (restarts() >= rules_.max_restarts) {
+    return fmt::format("; all {} restarts are used up", rules_.max_restarts);
   }
   const auto rank = static_cast<std::size_t>(root.group_rank);
-  if (!restart_on_start_failure_ && best_step_ < 0 && members_[rank].reports_progress) {
+  if (!rules_.restart_on_start_failure && best_step_ < 0 && members_[rank].reports_progress) {
     return "; no worker had made a step, so none is started again "
            "(--restart-on-start-failure does)";
   }
-  if (max_no_progress_ > 0 && no_progress_ >= max_no_progress_) {
+  if (rules_.max_no_progress > 0 && no_progress_ >= rules_.max_no_progress) {
     return fmt::format("; {} in a row brought no step beyond {} (--max-no-progress)",
                        counted(no_progress_, "restart"), best_step_);
   }
@@ -104,10 +104,10 @@ bool Job::charge_lost_coordinator() {
     reason_is_charged_ = true;
   }
   loss_to_charge_ = false;
-  if (restarts() <= max_restarts_) return true;
+  if (restarts() <= rules_.max_restarts) return true;
   finish(kExitCoordinatorLost,
          fmt::format("the rendezvous was lost in round {} and the budget of {} restarts is used up",
-                     next_round_ - 1, max_restarts_),
+                     next_round_ - 1, rules_.max_restarts),
          "");
   return false;
 }

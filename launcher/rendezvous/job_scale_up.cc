@@ -13,7 +13,7 @@ namespace ddp::rendezvous {
 // that is about to end by its failures anyway.
 bool Job::has_room() const {
   return phase_ == Phase::kRunning && !cause_deadline_ && successes_ == 0 &&
-         static_cast<int>(members_.size()) < max_nodes_;
+         static_cast<int>(members_.size()) < rules_.max_nodes;
 }
 
 // Nodes without a part in the round, by order of joining.
@@ -40,13 +40,13 @@ void Job::welcome_newcomer(const NodeId& node_id) {
 }
 
 void Job::begin_scale_up() {
-  scale_up_until_ = now_ + scale_up_limit_;
+  scale_up_until_ = now_ + Duration{rules_.scale_up_ms};
   uncommitted_.clear();
   for (const Member& member : members_) {
     if (member.presence != Member::Presence::kIn) continue;
     uncommitted_.insert(rank_of(member));
     send(nodes_.at(member.info.node_id).connection,
-         wire::CommitRound{round_, scale_up_limit_.count(), "a node joins"});
+         wire::CommitRound{round_, rules_.scale_up_ms, "a node joins"});
   }
   check_scale_up();
 }

@@ -143,10 +143,10 @@ JobStatus Job::status(TimePoint now) const {
   out.state = kPhaseNames.at(static_cast<std::size_t>(phase_));
   out.round = round_;
   out.world_size = phase_ == Phase::kWaiting ? 0 : world_size_;
-  out.min_nodes = min_nodes_;
-  out.max_nodes = max_nodes_;
+  out.min_nodes = rules_.min_nodes;
+  out.max_nodes = rules_.max_nodes;
   out.restarts = restarts();
-  out.max_restarts = max_restarts_;
+  out.max_restarts = rules_.max_restarts;
   out.failures = failures_reported_;
   out.best_step = best_step_;
   for (const Member& member : members_) {

@@ -24,7 +24,7 @@ std::optional<TimePoint> Job::next_deadline() const {
   if (scale_up_until_) consider(*scale_up_until_);
   if (phase_ == Phase::kWaiting) {
     consider(last_call_ends_ ? std::max(*last_call_ends_, start_at_)
-                             : waiting_since_ + join_timeout_);
+                             : waiting_since_ + Duration{rules_.join_timeout_ms});
     // Those that need not wait for the last call wait for the back-off alone.
     if (last_call_ends_ && start_at_ > now_) consider(start_at_);
     if (!nodes_.empty()) consider(next_announcement_);
@@ -84,7 +84,8 @@ void Job::tick(TimePoint now, std::vector<Action>& out) {
   if (phase_ != Phase::kWaiting) return;
   if (last_call_ends_) try_start();
   if (phase_ != Phase::kWaiting) return;
-  if (!last_call_ends_ && now >= waiting_since_ + join_timeout_) return finish_for_missing_nodes();
+  if (!last_call_ends_ && now >= waiting_since_ + Duration{rules_.join_timeout_ms})
+    return finish_for_missing_nodes();
   if (now >= next_announcement_) announce();
 }
 

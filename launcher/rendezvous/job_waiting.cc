@@ -75,19 +75,20 @@ bool Job::all_previous_are_in() const {
 // that have lost the coordinator may not have noticed yet.
 Duration Job::longest_wait() const {
   if (round_ != kNoRound) return kReturnGrace;
-  return began_earlier_ ? options_.lease + kReturnGrace : last_call_;
+  return began_earlier_ ? options_.lease + kReturnGrace : Duration{rules_.last_call_ms};
 }
 
 void Job::try_start() {
   if (phase_ != Phase::kWaiting) return;
   const int have = available();
-  if (have < min_nodes_) {
+  if (have < rules_.min_nodes) {
     last_call_ends_.reset();
     return;
   }
-  if (!last_call_ends_) last_call_ends_ = now_ + std::min(last_call_, longest_wait());
+  if (!last_call_ends_)
+    last_call_ends_ = now_ + std::min(Duration{rules_.last_call_ms}, longest_wait());
   if (now_ < start_at_) return;
-  if (have >= max_nodes_ || now_ >= *last_call_ends_ || all_previous_are_in()) start_round();
+  if (have >= rules_.max_nodes || now_ >= *last_call_ends_ || all_previous_are_in()) start_round();
 }
 
 void Job::set_members(std::vector<Member> members) {
@@ -129,7 +130,7 @@ void Job::start_round() {
                           .previous = previous ? static_cast<int>(rank_of(*previous)) : -1,
                           .order = node.order});
   }
-  const auto limit = static_cast<std::size_t>(max_nodes_);
+  const auto limit = static_cast<std::size_t>(rules_.max_nodes);
   const auto by_rank = assign_group_ranks(choose_members(std::move(candidates), limit));
 
   phase_ = Phase::kRunning;
@@ -160,13 +161,13 @@ void Job::start_round() {
   wire::RoundStart start;
   start.round = round_;
   start.restarts = restarts();
-  start.max_restarts = max_restarts_;
+  start.max_restarts = rules_.max_restarts;
   start.world_size = world_size_;
   if (needs_own_store) start.store_port = nodes_.at(infos.front().node_id).join.store_port;
   start.members = wire::MemberList(std::move(infos));
   start.reason = reason_;
   if (reason_is_charged_) {
-    start.reason += fmt::format("; restart {} of {}", restarts(), max_restarts_);
+    start.reason += fmt::format("; restart {} of {}", restarts(), rules_.max_restarts);
   }
   persist();
   out_->push_back(RoundBegins{id_, round_});
@@ -185,7 +186,7 @@ std::string Job::spare_text() const {
 
 void Job::send_spares(const std::vector<const Node*>& nodes, const std::string& text) {
   if (nodes.empty()) return;
-  const wire::Waiting waiting{available(), min_nodes_, max_nodes_, hosts(), text};
+  const wire::Waiting waiting{available(), rules_.min_nodes, rules_.max_nodes, hosts(), text};
   for (const Node* node : nodes) send(node->connection, waiting);
 }
 
@@ -199,7 +200,7 @@ std::string Job::missing_detail() const {
   }
   if (!lost.empty()) return fmt::format(" (lost: {})", join_names(lost));
   std::set<int> ranks;
-  for (int rank = 0; rank < min_nodes_; ++rank) ranks.insert(rank);
+  for (int rank = 0; rank < rules_.min_nodes; ++rank) ranks.insert(rank);
   for (const auto& [node_id, node] : nodes_) {
     if (node.join.node_rank < 0) return "";
     ranks.erase(node.join.node_rank);
@@ -215,17 +216,17 @@ std::string Job::waiting_text(TimePoint now) const {
   const std::string names = have == 0 ? "" : fmt::format(" ({})", join_names(hosts()));
   const std::string_view are = have == 1 ? "is" : "are";
   if (last_call_ends_ && start_at_ > now) {
-    return fmt::format("{} of {} nodes {} in{}; the next round begins in {} s", have, max_nodes_,
-                       are, names, seconds_left(now, start_at_));
+    return fmt::format("{} of {} nodes {} in{}; the next round begins in {} s", have,
+                       rules_.max_nodes, are, names, seconds_left(now, start_at_));
   }
   if (last_call_ends_) {
     return fmt::format("{} of {} nodes {} in{}, enough to start; waiting {} s more for others",
-                       have, max_nodes_, are, names, seconds_left(now, *last_call_ends_));
+                       have, rules_.max_nodes, are, names, seconds_left(now, *last_call_ends_));
   }
   return fmt::format("{} of {}{} nodes {} in{}; {} missing{}, {} s left", have,
-                     min_nodes_ < max_nodes_ ? "at least " : "", min_nodes_, are, names,
-                     min_nodes_ - have, missing_detail(),
-                     seconds_left(now, waiting_since_ + join_timeout_));
+                     rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes, are,
+                     names, rules_.min_nodes - have, missing_detail(),
+                     seconds_left(now, waiting_since_ + Duration{rules_.join_timeout_ms}));
 }
 
 void Job::announce() {
@@ -237,7 +238,8 @@ void Job::announce() {
   last_announcement_ = now_;
   next_announcement_ = now_ + options_.waiting_repeat;
   if (nodes_.empty()) return;
-  const wire::Waiting waiting{available(), min_nodes_, max_nodes_, hosts(), waiting_text(now_)};
+  const wire::Waiting waiting{available(), rules_.min_nodes, rules_.max_nodes, hosts(),
+                              waiting_text(now_)};
   for (const auto& [node_id, node] : nodes_) send(node.connection, waiting);
 }
 
@@ -245,9 +247,9 @@ void Job::finish_for_missing_nodes() {
   const int have = available();
   std::string summary =
       fmt::format("only {} of {}{} nodes came within {} s; in: {}; {} missing{}", have,
-                  min_nodes_ < max_nodes_ ? "at least " : "", min_nodes_,
-                  std::chrono::duration_cast<std::chrono::seconds>(join_timeout_).count(),
-                  have == 0 ? "none" : join_names(hosts()), min_nodes_ - have, missing_detail());
+                  rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes,
+                  rules_.join_timeout_ms / 1'000, have == 0 ? "none" : join_names(hosts()),
+                  rules_.min_nodes - have, missing_detail());
   std::string report;
   std::string error;
   if (!failures_.empty()) {

@@ -10,11 +10,9 @@
 namespace ddp::rendezvous {
 namespace {
 
-constexpr int kNodesMax = 65'536;
 constexpr int kWorkersPerNodeMax = 65'536;
 constexpr int kRestartsMax = 1'000'000'000;
 constexpr Round kRoundMax = Round{1} << 53;  // JSON's integers are exact up to here.
-constexpr std::int64_t kTimeoutMsMax = 1'000LL * 60 * 60 * 24 * 365;
 // Records of jobs that are over, kept to refuse late joins. The oldest goes when there are more.
 constexpr std::size_t kFinishedJobsMax = 1'024;
 
@@ -29,20 +27,12 @@ std::string invalid(const wire::Join& join) {
   };
   if (join.job_id.empty()) return "the job id is empty";
   if (join.node_id.empty()) return "the node id is empty";
-  if (outside(join.max_nodes, 1, kNodesMax)) {
-    return out_of_range("max nodes", join.max_nodes, 1, kNodesMax);
-  }
-  if (outside(join.min_nodes, 1, join.max_nodes)) {
-    return out_of_range("min nodes", join.min_nodes, 1, join.max_nodes);
-  }
+  if (const std::string fault = config::out_of_range(join.rules); !fault.empty()) return fault;
   if (outside(join.nproc, 1, kWorkersPerNodeMax)) {
     return out_of_range("workers per node", join.nproc, 1, kWorkersPerNodeMax);
   }
-  if (outside(join.node_rank, -1, join.max_nodes - 1)) {
-    return out_of_range("node rank", join.node_rank, 0, join.max_nodes - 1);
-  }
-  if (outside(join.max_restarts, 0, kRestartsMax)) {
-    return out_of_range("max restarts", join.max_restarts, 0, kRestartsMax);
+  if (outside(join.node_rank, -1, join.rules.max_nodes - 1)) {
+    return out_of_range("node rank", join.node_rank, 0, join.rules.max_nodes - 1);
   }
   if (outside(join.restarts, 0, kRestartsMax)) {
     return out_of_range("restarts", join.restarts, 0, kRestartsMax);
@@ -52,14 +42,6 @@ std::string invalid(const wire::Join& join) {
   }
   if (outside(join.running_round, kNoRound, join.last_round)) {
     return out_of_range("running round", join.running_round, kNoRound, join.last_round);
-  }
-  if (outside(join.max_no_progress, 0, kRestartsMax)) {
-    return out_of_range("max no progress", join.max_no_progress, 0, kRestartsMax);
-  }
-  for (const std::int64_t ms :
-       {join.join_timeout_ms, join.last_call_ms, join.stop_timeout_ms, join.scale_up_ms}) {
-    if (outside(ms, 0, kTimeoutMsMax))
-      return out_of_range("a time limit in ms", ms, 0, kTimeoutMsMax);
   }
   return "";
 }

@@ -40,7 +40,7 @@ TEST_F(AgentTest, OneWorkerWithoutPrefixPrintsAsOnItsOwn) {
 TEST_F(AgentTest, TwoNodesMakeOneWorldAndReachTheStore) {
   config::JobSpec job = shell(
       "echo $GROUP_RANK/$GROUP_WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT");
-  job.min_nodes = job.max_nodes = 2;
+  job.rules.min_nodes = job.rules.max_nodes = 2;
   job.node_rank = 1;
   job.node_id = "b";
   job.host = "nodeb";
@@ -68,13 +68,14 @@ TEST_F(AgentTest, TheFirstFailureIsTheResult) {
 }
 
 TEST_F(AgentTest, AWorkerKilledBySignalIs128AndTheSignal) {
-  EXPECT_EQ(start(shell("[ $RANK = 1 ] || exec sleep 1000; kill -SEGV ${$}")).wait(), 128 + SIGSEGV);
+  EXPECT_EQ(start(shell("[ $RANK = 1 ] || exec sleep 1000; kill -SEGV ${$}")).wait(),
+            128 + SIGSEGV);
 }
 
 TEST_F(AgentTest, ARestartIsAnnouncedAndCounted) {
   config::JobSpec job =
       shell("echo $DDP_ROUND $TORCHELASTIC_RESTART_COUNT; [ $DDP_ROUND = 2 ] || exit 5");
-  job.max_restarts = 3;
+  job.rules.max_restarts = 3;
   const TempDir logs;
   job.log_dir = logs.path();
   Agent& agent = start(job);
@@ -104,7 +105,7 @@ TEST_F(AgentTest, TheMessageOfATorchErrorFileIsInTheReport) {
 
 TEST_F(AgentTest, AMissingProgramIs127AndNotRetried) {
   config::JobSpec job = spec({"/no/such/program"});
-  job.max_restarts = 3;
+  job.rules.max_restarts = 3;
   Agent& agent = start(job);
   EXPECT_EQ(agent.wait(), kExitNotFound);
   EXPECT_EQ(agent.result()->restarts, 0);
@@ -114,7 +115,7 @@ TEST_F(AgentTest, AMissingProgramIs127AndNotRetried) {
 
 TEST_F(AgentTest, ASuccessorGoesOnWithTheNumbersOfTheLostAgent) {
   config::JobSpec job = shell("echo $DDP_ROUND $TORCHELASTIC_RESTART_COUNT", 1);
-  job.max_restarts = 9;
+  job.rules.max_restarts = 9;
   job.single_node_prefix = false;
   Agent& agent = start(job, {}, {"--last-round", "6", "--restarts", "2"});
   EXPECT_EQ(agent.wait(), 0) << agent.process().err();
@@ -125,7 +126,7 @@ TEST_F(AgentTest, ASuccessorGoesOnWithTheNumbersOfTheLostAgent) {
 TEST_F(AgentTest, NobodyAtTheEndpointEndsAfterTheJoinTimeout) {
   config::JobSpec job = shell("exit 0");
   job.coordinator_port = free_port();
-  job.join_timeout_ms = 300;
+  job.rules.join_timeout_ms = 300;
   Agent& agent = start(job);
   EXPECT_EQ(agent.wait(), kExitJoinTimeout);
   EXPECT_THAT(agent.result()->summary,

@@ -41,7 +41,7 @@ TEST_F(AgentTest, ASignalGoesToTheWorkersAndItsStatusToTheCaller) {
 
 TEST_F(AgentTest, WorkersThatIgnoreTheSignalAreKilledAfterTheLimit) {
   config::JobSpec job = shell(kStubborn);
-  job.stop_timeout_ms = 100;
+  job.rules.stop_timeout_ms = 100;
   Agent& agent = start(job);
   ASSERT_TRUE(agent.process().prints("[here:0] child up") &&
               agent.process().prints("[here:1] child up"));
@@ -53,7 +53,7 @@ TEST_F(AgentTest, WorkersThatIgnoreTheSignalAreKilledAfterTheLimit) {
 
 TEST_F(AgentTest, ASecondSignalDoesNotWaitForTheLimit) {
   config::JobSpec job = shell(kStubborn);
-  job.stop_timeout_ms = 3'600'000;
+  job.rules.stop_timeout_ms = 3'600'000;
   Agent& agent = start(job);
   ASSERT_TRUE(agent.process().prints("[here:0] worker up") &&
               agent.process().prints("[here:1] worker up"));
@@ -105,10 +105,11 @@ TEST_F(AgentTest, WorkersDieWithAKilledAgent) {
 
 TEST_F(AgentTest, AKilledWorkerIsReplacedAndItsChildrenAreGone) {
   config::JobSpec job = shell(
-      "[ $DDP_ROUND = 0 ] || exit 0; setsid sh -c 'echo child ${$}; while :; do sleep 1000; done' & "
+      "[ $DDP_ROUND = 0 ] || exit 0; setsid sh -c 'echo child ${$}; while :; do sleep 1000; done' "
+      "& "
       "echo worker ${$}; wait",
       1);
-  job.max_restarts = 1;
+  job.rules.max_restarts = 1;
   Agent& agent = start(job);
   ASSERT_TRUE(agent.process().prints("worker ") && agent.process().prints("child "));
   const std::string out = agent.process().out();

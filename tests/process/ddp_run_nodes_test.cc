@@ -1,6 +1,8 @@
 #include <signal.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/process/ddp_run_fixture.h"
 
@@ -103,6 +105,38 @@ TEST_F(DdpRunNodes, EveryNodeNamesTheFirstFailure) {
   // The whole report once, from the node of rank 0; a line from the others.
   EXPECT_THAT(first.err(), HasSubstr("rank      : 1 (local_rank: 0)\n  exitcode  : 6 "));
   EXPECT_THAT(second.err(), HasSubstr("rank 1 on " + host() + " failed: exit code 6"));
+}
+
+// Rows 4 and 5, too: nodes that were started with different rules.
+TEST_F(DdpRunNodes, ANodeWithAnotherRuleIsRefused) {
+  const auto node = [&](const Arguments& more) -> Process& {
+    Arguments flags{"--nnodes",  "2:3", "--rdzv-endpoint", "127.0.0.1:" + std::to_string(port_),
+                    "--rdzv-id", "job", "--rdzv-conf",     "is_host=false"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    flags.insert(flags.end(), {"sh", "-c", kStaysAndTells});
+    return start(flags);
+  };
+  Process& first = node({});
+  ASSERT_TRUE(first.complains("1 missing")) << first.err();
+  const std::vector<std::pair<Arguments, std::string>> rules{
+      {{"--nnodes", "2"}, "--nnodes is 2 on H and 2:3 on H"},
+      {{"--spares", "1"}, "--spares is 1 on H and not given on H"},
+      {{"--max-restarts", "2"}, "--max-restarts is 2 on H and 0 on H"},
+      {{"--restart-on-start-failure"},
+       "--restart-on-start-failure is given on H and not given on H"},
+      {{"--max-no-progress", "9"}, "--max-no-progress is 9 on H and 3 on H"},
+      {{"--join-timeout", "601"}, "--join-timeout is 601 s on H and 600 s on H"},
+      {{"--last-call", "0.5"}, "--last-call is 0.5 s on H and 30 s on H"},
+      {{"--shutdown-timeout", "31"}, "--shutdown-timeout is 31 s on H and 30 s on H"},
+      {{"--scale-up-timeout", "61"}, "--scale-up-timeout is 61 s on H and 60 s on H"}};
+  for (const auto& [flag, line] : rules) {
+    Process& other = node(flag);
+    EXPECT_EQ(other.wait(), kExitRefused) << flag.front();
+    std::string expected;
+    for (const char letter : line) expected += letter == 'H' ? host() : std::string(1, letter);
+    EXPECT_THAT(other.err(), HasSubstr(expected + "; start every node of the job with the same"));
+  }
+  EXPECT_FALSE(first.has_ended());
 }
 
 }  // namespace

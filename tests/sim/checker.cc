@@ -59,15 +59,15 @@ void Checker::check_ranks(const wire::RoundStart& start) {
   expect(next == start.world_size,
          fmt::format("round {}: {} ranks, world size {}", start.round, next, start.world_size));
   const int count = static_cast<int>(start.members.size());
-  expect(count >= job_.min_nodes && count <= job_.max_nodes,
-         fmt::format("round {}: {} nodes, allowed are {}:{}", start.round, count, job_.min_nodes,
-                     job_.max_nodes));
+  expect(count >= job_.rules.min_nodes && count <= job_.rules.max_nodes,
+         fmt::format("round {}: {} nodes, allowed are {}:{}", start.round, count,
+                     job_.rules.min_nodes, job_.rules.max_nodes));
 }
 
 void Checker::check_budget(int life, const wire::RoundStart& start) {
-  expect(
-      start.restarts <= job_.max_restarts,
-      fmt::format("round {}: {} restarts of {}", start.round, start.restarts, job_.max_restarts));
+  expect(start.restarts <= job_.rules.max_restarts,
+         fmt::format("round {}: {} restarts of {}", start.round, start.restarts,
+                     job_.rules.max_restarts));
   const auto later = worlds_.lower_bound({life, start.round});
   expect(later == worlds_.end() || later->first.first != life,
          fmt::format("round {} begins after a later one", start.round));

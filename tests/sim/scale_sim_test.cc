@@ -32,10 +32,10 @@ Scenario large_job(int nodes) {
   Scenario scenario;
   config::JobSpec& job = scenario.job;
   job.job_id = "sim";
-  job.max_nodes = nodes;
-  job.min_nodes = nodes / 2;
-  job.max_restarts = 3;
-  job.restart_on_start_failure = true;
+  job.rules.max_nodes = nodes;
+  job.rules.min_nodes = nodes / 2;
+  job.rules.max_restarts = 3;
+  job.rules.restart_on_start_failure = true;
   job.coordinator_host = "127.0.0.1";
   job.coordinator_port = 29'400;
   scenario.work = Duration{10'000'000};

@@ -42,27 +42,27 @@ Scenario make_scenario(std::uint64_t seed) {
   Scenario scenario;
   config::JobSpec& job = scenario.job;
   job.job_id = "sim";
-  job.max_nodes = static_cast<int>(random.between(1, 4));
-  job.min_nodes =
-      random.one_in(2) ? job.max_nodes : static_cast<int>(random.between(1, job.max_nodes));
-  job.max_restarts = static_cast<int>(random.between(0, 4));
-  job.join_timeout_ms = random.between(5'000, 40'000);
-  job.last_call_ms = random.between(0, 3'000);
-  job.stop_timeout_ms = random.between(100, 3'000);
+  job.rules.max_nodes = static_cast<int>(random.between(1, 4));
+  job.rules.min_nodes = random.one_in(2) ? job.rules.max_nodes
+                                         : static_cast<int>(random.between(1, job.rules.max_nodes));
+  job.rules.max_restarts = static_cast<int>(random.between(0, 4));
+  job.rules.join_timeout_ms = random.between(5'000, 40'000);
+  job.rules.last_call_ms = random.between(0, 3'000);
+  job.rules.stop_timeout_ms = random.between(100, 3'000);
   job.coordinator_timeout_ms = random.between(3'000, 20'000);
   job.coordinator_host = "127.0.0.1";
   job.coordinator_port = 29'400;
   scenario.with_node_ranks = random.one_in(3);
   // Sometimes too few, sometimes spares.
-  std::int64_t nodes = job.max_nodes;
-  if (random.one_in(4)) nodes = random.between(job.min_nodes, job.max_nodes + 1);
-  if (random.one_in(16)) nodes = std::max(1, job.min_nodes - 1);
-  if (scenario.with_node_ranks) nodes = std::min<std::int64_t>(nodes, job.max_nodes);
+  std::int64_t nodes = job.rules.max_nodes;
+  if (random.one_in(4)) nodes = random.between(job.rules.min_nodes, job.rules.max_nodes + 1);
+  if (random.one_in(16)) nodes = std::max(1, job.rules.min_nodes - 1);
+  if (scenario.with_node_ranks) nodes = std::min<std::int64_t>(nodes, job.rules.max_nodes);
   for (std::int64_t i = 0; i < nodes; ++i) scenario.node_starts.push_back(random.ms(0, 2'000));
   scenario.work = random.ms(10, 12'000);
-  job.restart_on_start_failure = !random.one_in(4);
-  job.max_no_progress = static_cast<int>(random.between(0, 4));
-  job.scale_up_ms = random.one_in(4) ? 0 : random.between(10, 3'000);
+  job.rules.restart_on_start_failure = !random.one_in(4);
+  job.rules.max_no_progress = static_cast<int>(random.between(0, 4));
+  job.rules.scale_up_ms = random.one_in(4) ? 0 : random.between(10, 3'000);
   job.progress_timeout_ms = random.one_in(2) ? 0 : random.between(1'500, 6'000);
   const std::int64_t kinds = random.between(1, 7);
   scenario.with_plain = (kinds & 1) != 0;
@@ -94,12 +94,12 @@ std::string describe(const Scenario& scenario) {
       "ms, "
       "{} nodes{}, work {} ms, {} start failures, no progress {}, scale-up {} ms, progress timeout "
       "{} ms, workers{}{}{}{}\n",
-      job.min_nodes, job.max_nodes, job.max_restarts, job.join_timeout_ms, job.last_call_ms,
-      job.stop_timeout_ms, job.coordinator_timeout_ms, scenario.node_starts.size(),
-      scenario.with_node_ranks ? " with node ranks" : "", scenario.work.count(),
-      job.restart_on_start_failure ? "restarts" : "ends by", job.max_no_progress, job.scale_up_ms,
-      job.progress_timeout_ms, scenario.with_plain ? " plain" : "",
-      scenario.with_reporting ? " reporting" : "",
+      job.rules.min_nodes, job.rules.max_nodes, job.rules.max_restarts, job.rules.join_timeout_ms,
+      job.rules.last_call_ms, job.rules.stop_timeout_ms, job.coordinator_timeout_ms,
+      scenario.node_starts.size(), scenario.with_node_ranks ? " with node ranks" : "",
+      scenario.work.count(), job.rules.restart_on_start_failure ? "restarts" : "ends by",
+      job.rules.max_no_progress, job.rules.scale_up_ms, job.progress_timeout_ms,
+      scenario.with_plain ? " plain" : "", scenario.with_reporting ? " reporting" : "",
       scenario.with_reconfigurable ? " reconfigurable" : "",
       scenario.with_records ? ", with records" : "");
   for (const Fault& fault : scenario.faults) {

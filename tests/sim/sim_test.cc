@@ -68,12 +68,13 @@ TEST(Simulation, ACoordinatorThatComesBackInTimeCostsNothing) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     Scenario scenario = make_scenario(seed);
     Random random(seed);
-    scenario.job.min_nodes = scenario.job.max_nodes;
-    scenario.job.max_restarts = 0;
+    scenario.job.rules.min_nodes = scenario.job.rules.max_nodes;
+    scenario.job.rules.max_restarts = 0;
     scenario.job.coordinator_timeout_ms = 20'000;
-    scenario.job.join_timeout_ms = 40'000;
+    scenario.job.rules.join_timeout_ms = 40'000;
     scenario.with_node_ranks = false;
-    scenario.node_starts.assign(static_cast<std::size_t>(scenario.job.max_nodes), Duration{0});
+    scenario.node_starts.assign(static_cast<std::size_t>(scenario.job.rules.max_nodes),
+                                Duration{0});
     scenario.work = Duration{10'000};
     Fault crash;
     crash.kind = FaultKind::kCoordinatorCrash;
@@ -84,7 +85,7 @@ TEST(Simulation, ACoordinatorThatComesBackInTimeCostsNothing) {
     const auto violation = simulation.run();
     EXPECT_FALSE(violation) << "seed " << seed << ": " << *violation;
     EXPECT_EQ(simulation.rounds(), 1u) << "seed " << seed;
-    EXPECT_EQ(simulation.exit_codes(), (std::map<int, int>{{0, scenario.job.max_nodes}}))
+    EXPECT_EQ(simulation.exit_codes(), (std::map<int, int>{{0, scenario.job.rules.max_nodes}}))
         << "seed " << seed;
   }
 }

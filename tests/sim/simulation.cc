@@ -69,7 +69,8 @@ void Simulation::check_end() {
     checker_.expect(!worker.alive, fmt::format("worker {} is left over", worker.pid));
   }
   if (!scenario_.faults.empty()) return;
-  const bool enough = static_cast<int>(scenario_.node_starts.size()) >= scenario_.job.min_nodes;
+  const bool enough =
+      static_cast<int>(scenario_.node_starts.size()) >= scenario_.job.rules.min_nodes;
   const auto finish = checker_.finishes().find(1);
   checker_.expect(finish != checker_.finishes().end(), "nothing went wrong and the job has no end");
   if (finish == checker_.finishes().end()) return;

@@ -25,7 +25,7 @@ TEST_F(Agent, ConnectsAtOnceAndJoinsWithWhatItKnows) {
   EXPECT_EQ(join.nproc, 2);
   EXPECT_EQ(join.last_round, 7);
   EXPECT_EQ(join.restarts, 3);
-  EXPECT_EQ(join.stop_timeout_ms, 5'000);
+  EXPECT_EQ(join.rules.stop_timeout_ms, 5'000);
 }
 
 TEST_F(Agent, TriesAgainWithLongerAndLongerDelays) {

@@ -90,8 +90,8 @@ inline config::JobSpec spec(int nproc) {
   job.coordinator_host = "head";
   job.coordinator_port = 29'400;
   job.nproc = nproc;
-  job.join_timeout_ms = 10'000;
-  job.stop_timeout_ms = 5'000;
+  job.rules.join_timeout_ms = 10'000;
+  job.rules.stop_timeout_ms = 5'000;
   job.coordinator_timeout_ms = 8'000;
   return job;
 }

@@ -40,7 +40,7 @@ TEST_F(Agent, WhomSigkillDoesNotEndIsGivenUp) {
 
 TEST(AgentStuck, WhoAsksForTheEndDoesNotWaitAsLongForWhatSigkillDoesNotEnd) {
   config::JobSpec job = spec(1);
-  job.stop_timeout_ms = 30'000;
+  job.rules.stop_timeout_ms = 30'000;
   AgentCore core(job, kNoRound, 0);
   TimePoint now{Duration(0)};
   core.start(now);

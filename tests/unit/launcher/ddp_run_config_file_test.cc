@@ -31,7 +31,7 @@ TEST_F(ConfigFile, TheLineWinsOverTheEnvironmentAndThatOverTheFile) {
   const std::string json = R"({"max_restarts": 1, "standby": 1, "role": "file"})";
   const Environment environment{{"PET_MAX_RESTARTS", "2"}, {"PET_STANDBY", "2"}};
   const Options options = options_of(with(json, {"--max-restarts", "3", "a"}), environment);
-  EXPECT_EQ(options.max_restarts, 3);
+  EXPECT_EQ(options.rules.max_restarts, 3);
   EXPECT_EQ(options.standby, 2);
   EXPECT_EQ(options.role, "file");
   EXPECT_EQ(options.log_dir, "");
@@ -48,8 +48,8 @@ TEST_F(ConfigFile, ListsAndObjectsStandForWhatTheLineHas) {
       {"a"}));
   EXPECT_THAT(options.devices, ElementsAre("2", "4"));
   EXPECT_THAT(options.signals, ElementsAre(SIGTERM));
-  EXPECT_EQ(options.join_timeout_ms, 1'500);
-  EXPECT_EQ(options.last_call_ms, 2'000);
+  EXPECT_EQ(options.rules.join_timeout_ms, 1'500);
+  EXPECT_EQ(options.rules.last_call_ms, 2'000);
   EXPECT_EQ(options.is_host, true);
 }
 

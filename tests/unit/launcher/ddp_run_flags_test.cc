@@ -1,3 +1,10 @@
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include <fmt/format.h>
+
 #include "launcher/ddp_run/flag_table.h"
 #include "tests/unit/launcher/ddp_run_flag_rows.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
@@ -10,22 +17,22 @@ using testing::HasSubstr;
 
 TEST(Flags, DefaultsAreTorchruns) {
   const Options options = options_of({"train.py"});
-  EXPECT_EQ(options.min_nodes, 1);
-  EXPECT_EQ(options.max_nodes, 1);
+  EXPECT_EQ(options.rules.min_nodes, 1);
+  EXPECT_EQ(options.rules.max_nodes, 1);
   EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kNumber);
   EXPECT_EQ(options.nproc.number, 1);
   EXPECT_FALSE(options.endpoint);
   EXPECT_FALSE(options.job_id);
   EXPECT_FALSE(options.is_host);
   EXPECT_EQ(options.node_rank, -1);
-  EXPECT_EQ(options.max_restarts, 0);
-  EXPECT_EQ(options.join_timeout_ms, 600'000);
-  EXPECT_EQ(options.last_call_ms, 30'000);
-  EXPECT_EQ(options.stop_timeout_ms, 30'000);
+  EXPECT_EQ(options.rules.max_restarts, 0);
+  EXPECT_EQ(options.rules.join_timeout_ms, 600'000);
+  EXPECT_EQ(options.rules.last_call_ms, 30'000);
+  EXPECT_EQ(options.rules.stop_timeout_ms, 30'000);
   EXPECT_EQ(options.coordinator_timeout_ms, 60'000);
-  EXPECT_FALSE(options.restart_on_start_failure);
-  EXPECT_EQ(options.max_no_progress, 3);
-  EXPECT_EQ(options.scale_up_ms, 60'000);
+  EXPECT_FALSE(options.rules.restart_on_start_failure);
+  EXPECT_EQ(options.rules.max_no_progress, 3);
+  EXPECT_EQ(options.rules.scale_up_ms, 60'000);
   EXPECT_EQ(options.progress_timeout_ms, 0);
   EXPECT_EQ(options.standby, 0);
   EXPECT_EQ(options.role, "default");
@@ -88,8 +95,8 @@ Arguments every_flag() {
 
 TEST(Flags, EveryFlagReachesItsOption) {
   const Options options = options_of(every_flag());
-  EXPECT_EQ(options.min_nodes, 2);
-  EXPECT_EQ(options.max_nodes, 4);
+  EXPECT_EQ(options.rules.min_nodes, 2);
+  EXPECT_EQ(options.rules.max_nodes, 4);
   EXPECT_EQ(options.nproc.number, 8);
   ASSERT_TRUE(options.endpoint);
   EXPECT_EQ(options.endpoint->host, "node0");
@@ -98,14 +105,14 @@ TEST(Flags, EveryFlagReachesItsOption) {
   EXPECT_EQ(options.job_id, "job7");
   EXPECT_EQ(options.node_rank, 3);
   EXPECT_EQ(options.local_addr, "10.0.0.7");
-  EXPECT_EQ(options.max_restarts, 5);
-  EXPECT_EQ(options.join_timeout_ms, 1'500);
-  EXPECT_EQ(options.stop_timeout_ms, 0);
+  EXPECT_EQ(options.rules.max_restarts, 5);
+  EXPECT_EQ(options.rules.join_timeout_ms, 1'500);
+  EXPECT_EQ(options.rules.stop_timeout_ms, 0);
   EXPECT_EQ(options.coordinator_timeout_ms, 7'000);
-  EXPECT_TRUE(options.restart_on_start_failure);
-  EXPECT_EQ(options.max_no_progress, 9);
-  EXPECT_EQ(options.scale_up_ms, 4'000);
-  EXPECT_EQ(options.last_call_ms, 250);
+  EXPECT_TRUE(options.rules.restart_on_start_failure);
+  EXPECT_EQ(options.rules.max_no_progress, 9);
+  EXPECT_EQ(options.rules.scale_up_ms, 4'000);
+  EXPECT_EQ(options.rules.last_call_ms, 250);
   EXPECT_EQ(options.progress_timeout_ms, 2'500);
   EXPECT_EQ(options.standby, 2);
   EXPECT_EQ(options.log_dir, "logs");
@@ -130,7 +137,7 @@ TEST(Flags, SpellingsMeanTheSame) {
   EXPECT_TRUE(options_of({"--standal", "a"}).standalone);
   // torchrun takes it so, whatever flags of ours begin alike.
   EXPECT_TRUE(options_of({"--stand", "a"}).standalone);
-  EXPECT_EQ(options_of({"--max_r", "2", "a"}).max_restarts, 2);
+  EXPECT_EQ(options_of({"--max_r", "2", "a"}).rules.max_restarts, 2);
   EXPECT_TRUE(options_of({"--module", "a"}).module);
   EXPECT_TRUE(options_of({"--no_python", "a"}).no_python);
   EXPECT_EQ(options_of({"--node-rank", "-1", "a"}).node_rank, -1);
@@ -401,6 +408,28 @@ TEST(Help, ExamplesWork) {
     const auto options = parse(arguments);
     EXPECT_TRUE(options) << flag.example << ": " << (options ? "" : options.error().message);
   }
+}
+
+// JobRules has the defaults; --help says them.
+TEST(FlagTable, HelpSaysTheDefaultsOfTheRules) {
+  const config::JobRules rules;
+  const std::map<std::string_view, std::int64_t> defaults{
+      {"max-restarts", rules.max_restarts},
+      {"max-no-progress", rules.max_no_progress},
+      {"last-call", rules.last_call_ms / 1'000},
+      {"scale-up-timeout", rules.scale_up_ms / 1'000},
+      {"join-timeout", rules.join_timeout_ms / 1'000},
+      {"shutdown-timeout", rules.stop_timeout_ms / 1'000}};
+  std::size_t found = 0;
+  for (const Flag& flag : all_flags()) {
+    const auto expected = defaults.find(flag.name);
+    if (expected == defaults.end()) continue;
+    ++found;
+    EXPECT_THAT(std::string(flag.help),
+                testing::ContainsRegex(fmt::format("\\(default {}[,;)]", expected->second)))
+        << flag.name;
+  }
+  EXPECT_EQ(found, defaults.size());
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ Options options_for(const std::string& program) {
 
 Options with_endpoint(const std::string& host, int port, int node_rank = -1) {
   Options options = options_for("train");
-  options.min_nodes = options.max_nodes = 2;
+  options.rules.min_nodes = options.rules.max_nodes = 2;
   options.endpoint = Endpoint{host, port};
   options.endpoint_flag = "--rdzv-endpoint " + host;
   options.node_rank = node_rank;
@@ -137,7 +137,7 @@ TEST(JobPlan, BindsLoopbackOnlyForALoopbackEndpoint) {
 
 TEST(JobPlan, OneNodeWithoutATokenKeepsToLoopback) {
   Options options = with_endpoint("here", 7);
-  options.min_nodes = options.max_nodes = 1;
+  options.rules.min_nodes = options.rules.max_nodes = 1;
   const auto alone = plan_job(options, machine());
   EXPECT_EQ(alone->bind_address, "127.0.0.1");
   EXPECT_EQ(alone->spec.coordinator_host, "127.0.0.1");
@@ -250,7 +250,7 @@ TEST(JobPlan, AnInterfaceIsTheAddressOthersUse) {
 
 TEST(JobPlan, TheRestReachesTheAgent) {
   Options options = options_for("train");
-  options.spares = 2;
+  options.rules.spares = 2;
   options.exit_barrier_ms = 5;
   options.signals = {SIGTERM};
   options.signals_to_handle = "TERM,XYZ";
@@ -259,7 +259,7 @@ TEST(JobPlan, TheRestReachesTheAgent) {
   options.event_log = "json:events.json";
   const auto plan = plan_job(options, machine());
   ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->spec.spares, 2);
+  EXPECT_EQ(plan->spec.rules.spares, 2);
   EXPECT_EQ(plan->spec.exit_barrier_ms, 5);
   EXPECT_THAT(plan->spec.signals, ElementsAre(SIGTERM));
   EXPECT_EQ(plan->spec.signals_to_handle, "TERM,XYZ");

@@ -30,8 +30,8 @@ Machine slurm_machine(int gpus) {
 TEST(SlurmFlags, AStepSaysAllThatIsNeeded) {
   const Options options = options_of({"train"}, step_node(1));
   ASSERT_TRUE(options.step);
-  EXPECT_EQ(options.min_nodes, 3);
-  EXPECT_EQ(options.max_nodes, 3);
+  EXPECT_EQ(options.rules.min_nodes, 3);
+  EXPECT_EQ(options.rules.max_nodes, 3);
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_TRUE(options.node_rank_is_slurms);
   EXPECT_EQ(options.job_id, "17.0.0");
@@ -47,8 +47,8 @@ TEST(SlurmFlags, WhatAFlagSaysWins) {
       options_of({"--nnodes", "2:3", "--nproc-per-node", "4", "--rdzv-id", "mine", "--node-rank",
                   "0", "--rdzv-endpoint", "head:29500", "--no-requeue", "train"},
                  step_node(1));
-  EXPECT_EQ(options.min_nodes, 2);
-  EXPECT_EQ(options.max_nodes, 3);
+  EXPECT_EQ(options.rules.min_nodes, 2);
+  EXPECT_EQ(options.rules.max_nodes, 3);
   EXPECT_EQ(options.nproc.number, 4);
   EXPECT_EQ(options.job_id, "mine");
   EXPECT_EQ(options.node_rank, 0);
@@ -62,7 +62,7 @@ TEST(SlurmFlags, WhatAFlagSaysWins) {
               ElementsAre(4711));
   const Options alone = options_of({"--standalone", "train"}, step_node(1));
   EXPECT_FALSE(alone.step);
-  EXPECT_EQ(alone.max_nodes, 1);
+  EXPECT_EQ(alone.rules.max_nodes, 1);
 }
 
 // `srun -N1 -n1` in a loop over the nodes: each step has one, and knows no other.
@@ -83,7 +83,7 @@ TEST(SlurmFlags, ANodeOfItsOwnStepIsTheOneThatItsFlagsSay) {
                                        environment);
     ASSERT_TRUE(options.step);
     EXPECT_TRUE(options.step_is_part);
-    EXPECT_EQ(options.min_nodes, 2);
+    EXPECT_EQ(options.rules.min_nodes, 2);
     EXPECT_EQ(options.node_rank, rank);
     EXPECT_FALSE(options.node_rank_is_slurms);
     EXPECT_EQ(options.job_id, "17.2");  // The step's number is no part of it.
@@ -124,14 +124,14 @@ TEST(SlurmFlags, AStepOfOneNodeNeedsNoEndpoint) {
                                                      {"SLURM_STEP_TASKS_PER_NODE", "1"}}));
   EXPECT_TRUE(options.step);
   EXPECT_TRUE(options.step_ports.empty());
-  EXPECT_EQ(options.max_nodes, 1);
+  EXPECT_EQ(options.rules.max_nodes, 1);
 }
 
 TEST(SlurmFlags, TasksAreWorkers) {
   const Options options = options_of({"train"}, two_tasks_a_node());
   EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kNumber);
   EXPECT_EQ(options.nproc.number, 2);
-  EXPECT_EQ(options.max_nodes, 2);
+  EXPECT_EQ(options.rules.max_nodes, 2);
   EXPECT_EQ(options.node_rank, 1);
   EXPECT_TRUE(is_follower(options));
   for (const char* count : {"2", "gpu", "auto"})

@@ -31,9 +31,9 @@ wire::Join join_of(int number) {
   join.node_id = fmt::format("id{}", number);
   join.host = fmt::format("node{}", number);
   join.nproc = 8;
-  join.min_nodes = kAgents;
-  join.max_nodes = kAgents;
-  join.max_restarts = 10;
+  join.rules.min_nodes = kAgents;
+  join.rules.max_nodes = kAgents;
+  join.rules.max_restarts = 10;
   return join;
 }
 

@@ -25,7 +25,7 @@ class MeetingFileTest : public testing::Test {
     plan.spec.job_id = job_id;
     plan.spec.host = "node0";
     plan.spec.coordinator_host = "127.0.0.1";
-    plan.spec.join_timeout_ms = 50;
+    plan.spec.rules.join_timeout_ms = 50;
     return plan;
   }
   std::string text() const {

@@ -25,7 +25,7 @@ struct Growing : Harness {
   }
   wire::Join member(const std::string& name) const {
     wire::Join join = node(name, 2, 4, 0);
-    join.scale_up_ms = limit;
+    join.rules.scale_up_ms = limit;
     return join;
   }
   std::int64_t limit;

@@ -25,12 +25,12 @@ class CoordinatorHarness {
     join.job_id = "job";
     join.node_id = name;
     join.host = name;
-    join.min_nodes = min_nodes;
-    join.max_nodes = max_nodes;
-    join.max_restarts = max_restarts;
-    join.join_timeout_ms = 60'000;
-    join.last_call_ms = 3'000;
-    join.stop_timeout_ms = 10'000;
+    join.rules.min_nodes = min_nodes;
+    join.rules.max_nodes = max_nodes;
+    join.rules.max_restarts = max_restarts;
+    join.rules.join_timeout_ms = 60'000;
+    join.rules.last_call_ms = 3'000;
+    join.rules.stop_timeout_ms = 10'000;
     return join;
   }
 

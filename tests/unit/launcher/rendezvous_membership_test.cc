@@ -190,21 +190,21 @@ TEST_P(Refusal, NamesBothSides) {
 INSTANTIATE_TEST_SUITE_P(
     , Refusal,
     ::testing::Values(
-        RefusalCase{"MinNodes", [](wire::Join& j) { j.min_nodes = 1; },
-                    "this node has --nnodes 1:4, the job has 2:4"},
-        RefusalCase{"MaxNodes", [](wire::Join& j) { j.max_nodes = 2; },
-                    "this node has --nnodes 2:2, the job has 2:4"},
-        RefusalCase{"MaxRestarts", [](wire::Join& j) { j.max_restarts = 3; },
-                    "this node has --max-restarts 3, the job has 1"},
+        RefusalCase{"MinNodes", [](wire::Join& j) { j.rules.min_nodes = 1; },
+                    "job job: --nnodes is 1:4 on b and 2:4 on a; start every node of the job with "
+                    "the same"},
+        RefusalCase{"MaxRestarts", [](wire::Join& j) { j.rules.max_restarts = 3; },
+                    "--max-restarts is 3 on b and 1 on a"},
+        RefusalCase{"Timeout", [](wire::Join& j) { j.rules.scale_up_ms = 1; },
+                    "--scale-up-timeout is 0.001 s on b and 60 s on a"},
         RefusalCase{"NodeRank", [](wire::Join& j) { j.node_rank = 1; },
                     "--node-rank 1 is taken by a"},
         RefusalCase{"NodeRankRange", [](wire::Join& j) { j.node_rank = 4; },
                     "node rank is 4, allowed are 0 to 3"},
         RefusalCase{"NoWorkers", [](wire::Join& j) { j.nproc = 0; }, "workers per node is 0"},
         RefusalCase{"NoNodeId", [](wire::Join& j) { j.node_id = ""; }, "the node id is empty"},
-        RefusalCase{"NegativeTime", [](wire::Join& j) { j.join_timeout_ms = -1; }, "time limit"},
-        RefusalCase{"HugeTime", [](wire::Join& j) { j.stop_timeout_ms = INT64_MAX; }, "time limit"},
-        RefusalCase{"Reversed", [](wire::Join& j) { j.min_nodes = 9; }, "min nodes is 9"}),
+        RefusalCase{"NegativeTime", [](wire::Join& j) { j.rules.join_timeout_ms = -1; },
+                    "--join-timeout in ms is -1"}),
     [](const auto& suite) { return suite.param.name; });
 
 TEST(Membership, ANewNodeStopsASmallerRoundWithoutACharge) {
@@ -269,7 +269,7 @@ TEST(Membership, ExtraNodesAreSparesAndTakeThePlaceOfALostOne) {
 
 wire::Join node_with_spares(const std::string& name, int spares) {
   wire::Join join = Harness::node(name, 2, 2, 1);
-  join.spares = spares;
+  join.rules.spares = spares;
   return join;
 }
 

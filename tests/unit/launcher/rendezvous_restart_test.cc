@@ -16,8 +16,8 @@ struct Reporting : Harness {
   explicit Reporting(int max_restarts, bool restart_on_start_failure = false,
                      int max_no_progress = 0) {
     wire::Join join_message = node("a", 1, 1, max_restarts);
-    join_message.restart_on_start_failure = restart_on_start_failure;
-    join_message.max_no_progress = max_no_progress;
+    join_message.rules.restart_on_start_failure = restart_on_start_failure;
+    join_message.rules.max_no_progress = max_no_progress;
     a = join(join_message);
   }
   void step(std::int64_t step) { say(a, wire::Heartbeat{step}); }
@@ -146,7 +146,7 @@ TEST(Restart, ANewStepStartsThatCountAnew) {
 TEST(Restart, WorkersThatCannotTellAreNotCounted) {
   Harness h;
   wire::Join join = Harness::node("a", 1, 1, 9);
-  join.max_no_progress = 1;
+  join.rules.max_no_progress = 1;
   const auto a = h.join(join);
   for (int i = 0; i < 4; ++i) {
     h.fail(a, i, 0, 1);
@@ -246,7 +246,7 @@ TEST(Record, NodesOfAJobThatHasBegunAreNotWaitedForAsLongAsAtItsBeginning) {
   h.restore(Harness::record(8, 2, 40));
   wire::Join back = Harness::node("a", 1, 2, 5);
   back.last_round = 7;
-  back.last_call_ms = 30'000;
+  back.rules.last_call_ms = 30'000;
   h.join(back);
   h.pass(Duration{5'500});
   EXPECT_TRUE(h.rounds.empty());

@@ -155,7 +155,7 @@ wire::Join join_of_one(const std::string& job_id, const std::string& node_id) {
   join.job_id = job_id;
   join.node_id = node_id;
   join.host = node_id;
-  join.max_restarts = 3;
+  join.rules.max_restarts = 3;
   return join;
 }
 
@@ -233,7 +233,7 @@ TEST(ServerAgentTest, ALostConnectionIsALostNodeAtOnce) {
   RawAgent goes(server.port());
   for (auto [agent, name] : {std::pair(&stays, "n0"), std::pair(&goes, "n1")}) {
     wire::Join join = join_of_one("job", name);
-    join.min_nodes = join.max_nodes = 2;
+    join.rules.min_nodes = join.rules.max_nodes = 2;
     agent->send(join);
     ASSERT_TRUE(agent->receive<wire::Welcome>());
   }

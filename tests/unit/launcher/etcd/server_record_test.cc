@@ -28,8 +28,8 @@ class Agent {
           wire::Join join;
           join.job_id = "job";
           join.node_id = join.host = node_id;
-          join.min_nodes = join.max_nodes = 2;
-          join.max_restarts = 5;
+          join.rules.min_nodes = join.rules.max_nodes = 2;
+          join.rules.max_restarts = 5;
           send(join);
         });
   }
