@@ -1,7 +1,8 @@
 // A training that notes in a file what happens to it; question_recovery.py kills its workers.
 //
 // bench-recovery [--elastic] EVENTS CHECKPOINT STEPS
-//   --elastic   lives through the rounds of its job; otherwise it resumes from CHECKPOINT, a folder
+//   --elastic   lives through the rounds of its job, and prints the digest of its weights at the
+//               end; otherwise it resumes from CHECKPOINT, a folder
 // bench-recovery --start   prints the time at which it gets to its first line
 #include <fcntl.h>
 #include <unistd.h>
@@ -94,6 +95,7 @@ void train_elastic(const Events& events, std::int64_t steps) {
       throw;
     }
   });
+  fmt::print("weights {}\n", weights_sha256(*training.model));
 }
 
 void train_from_checkpoint(const Events& events, const char* folder, std::int64_t steps) {

@@ -14,7 +14,7 @@ namespace ddp::bench {
 // What a contender trains: a model with fixed weights and a batch that is the rank's own, both from
 // random numbers.
 //
-//   mnist     the network and the batch of shared/peers/ddp_mnist.py: 22 thousand parameters
+//   mnist     the network and the batch of PEERS/ddp_mnist.py (harness.py): 22 thousand parameters
 //   resnet18  16 images of 3 x 64 x 64, ten classes: 11 million parameters
 //   resnet50  128 images of 3 x 32 x 32, 1000 classes: 26 million parameters
 //   mlp       eight Linear(1024, 1024), 64 rows: 33.6 MB of gradients

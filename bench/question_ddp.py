@@ -5,6 +5,13 @@ are between two steps; with "set_to_none" they do not (ddp_task.h). "local" is o
 program with two workers that do not communicate: what the machine can do; "barrier" lets them wait for one another in each
 step, which is what any kind of communication costs where two cores are not equally fast at every moment. Our modes take turns
 within one process (modes.py).
+
+Only ratios within a round say something: both workers compute on all cores of a two-core machine, so whatever else runs takes
+from all of them. A peer's rate is the median of three turns, ours of eight. A turn ends when both workers are through with it,
+also where they do not communicate. With "set_to_none", DDP copies each new gradient into its bucket, which costs a tenth of a step
+of resnet18; training without communication copies nothing. bench-c10d is LibTorch's own C++ Reducer over gloo, so that no
+interpreter is in the figure; it needs libgloo-dev, and a header that Debian 12 leaves out (ddp_c10d_stub).
+BENCH_PARTS=mnist,resnet18,mlp chooses models.
 """
 import os
 import statistics

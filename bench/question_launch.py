@@ -4,6 +4,9 @@ Two and 256 workers on one node, and 64 nodes of one worker on this machine: `dd
 with a launch agent that runs the command here instead of on the host, and an /etc/hosts of their own that knows the names
 (mpirun looks each of them up, and waits seconds for a name server that does not answer). Memory is the proportional share (Pss) of all
 processes of the launch but the workers, while these (`sleep`) run. BENCH_PARTS=two,many,nodes chooses.
+
+It needs root. Debian's mpirun hangs in about one of three launches of 256 workers that end at once; such a launch is ended and made
+again.
 """
 import os
 import subprocess

@@ -2,6 +2,9 @@
 
 The workers are `cat` of one file, so that the machine's time is the launcher's. The console is a file; that every line has
 come to it, and every byte to the workers' files, is checked in each run.
+
+The rate is over the whole run, start included. Memory is the peak of the launcher's largest process. BENCH_WORKERS and BENCH_LINES
+choose.
 """
 import os
 import subprocess

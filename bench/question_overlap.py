@@ -13,6 +13,11 @@ That takes the link for the only thing that communication needs. Here it takes t
 (TCP, the emulated links, the sums), so a worker's step cannot be shorter than the processor time it needs: "cpu_ms" has that
 time (getrusage: interrupts that others' packets cause are in it, too), "bound_ms" is the greater of perfect and ddp's, and
 "share_of_bound" the share of the gain that this leaves.
+
+The congestion control is cubic. Where bbr is the machine's, it takes the rate at which a worker that computes reads for the
+link's, and takes back all that overlap has gained. At 1 GB/s the copies, TCP and the emulation take about as long as the link
+does, which leaves next to nothing to hide; a network card that moves the bytes itself would. "link_MB_per_s" is what plain TCP
+gets through both ways at once (link_rate.py); frames carry 4.6 % of headers. BENCH_PARTS=1GB/s,250MB/s chooses.
 """
 import os
 import statistics

@@ -5,7 +5,7 @@ killed or stopped at some step; the workers note every step, and when a collecti
   answer      the survivor's collective returning with the failure
   first step  the first step of the new round that all workers have made
 Recovery is in process, with a worker that stands by or with a new one, or by restart from a checkpoint as torchrun does it.
-Bounds are the issue's; the peers' rows are torchrun with the same C++ program and with its Python script. Under torchrun 2.6 and
+The peers' rows are torchrun with the same C++ program and with its Python script. Under torchrun 2.6 and
 2.14 that script often does not recover: workers of the second attempt read the first one's addresses in the store, which torchrun
 keeps, and wait for the dead (`peer_answered` is false where it never did).
 

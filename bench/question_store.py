@@ -3,6 +3,21 @@
 One load generator (bench-store) for all. PyTorch's server and ours get the same bytes, those of its dialect: the legacy one for
 1.13, the newest one for 2; beside redis-server ours speaks the newest one. A c10d SET has no answer, so it is sent together
 with a CHECK of its key.
+
+Every client sends its next request when it has the answer to the last one; all clients share one thread, so beside the server on
+the other core neither waits for a third. Values have 32 bytes; every client has a key of its own. Ours does two requests for a
+SET where redis-server does one. The echo server is the floor.
+
+  time for each   one over the rate
+  median latency  of a single round trip
+  idle            connections that have said hello and are silent (redis-server --maxclients 10000)
+  barrier         from the first client's request until the last one is let go: by ADD and WAIT on both servers (the last to come
+                  sets the flag that the others wait for), by the newest dialect's BARRIER on ours
+  memory          growth of the daemon's anonymous memory over 9,000 connections, divided by them
+  churn           a process that connects, sends random bytes and resets, without a pause, beside a client's adds: three busy
+                  processes on two cores, so part of what it costs is the core
+
+BENCH_PARTS=trips,idle,barrier,memory,churn chooses.
 """
 import os
 import resource

@@ -13,7 +13,7 @@ endif()
 if(DDP_SANITIZE)
   target_compile_options(ddp_flags INTERFACE -fsanitize=${DDP_SANITIZE} -fno-omit-frame-pointer -g)
   target_link_options(ddp_flags INTERFACE -fsanitize=${DDP_SANITIZE})
-  # Two findings of g++ 12 inside Asio and libstdc++ that appear only with sanitizers (reference/style.md, 7.4).
+  # Two findings of g++ 12 inside Asio and libstdc++ that appear only with sanitizers.
   target_compile_options(ddp_flags INTERFACE -Wno-mismatched-new-delete -Wno-maybe-uninitialized)
   # UCX replaces mmap and its like in the running process, as sanitizers do: ThreadSanitizer crashes.
   set(ddp_test_environment "UCX_MEM_EVENTS=set:n")

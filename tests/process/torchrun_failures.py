@@ -3,8 +3,8 @@
 
 usage: torchrun_failures.py BIN_DIR
 
-Skips (status 77) without a Python that has torch. What needs a running torchrun is left out without ../shared/peers/torchrun beside
-the tree, which mends Debian's.
+Skips (status 77) without a Python that has torch. What needs a running torchrun is left out where there is none that works: Debian's does
+not, and PEERS (bench/harness.py) may name a folder with one that does.
 """
 import json
 import os
@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import harness
 import jobs
 import torchrun
 
@@ -21,7 +23,7 @@ SKIPPED = 77
 LIMIT_S = 240
 SCRIPTS = Path(__file__).resolve().parent / "torchrun_scripts"
 CULPRIT, RAISES, ROLES = (SCRIPTS / f"{name}.py" for name in ("culprit", "raises", "roles"))
-TORCHRUN = Path(__file__).resolve().parents[3] / "shared/peers/torchrun"
+TORCHRUN = harness.PEERS / "torchrun"
 # ProcessFailure and ChildFailedError are what a torchrun reads the files of its workers with.
 READER = """
 import json, sys

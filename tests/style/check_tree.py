@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 LEVELS = {
-    "common/base": 0, "common/wire": 1, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/net": 2, "common/store": 3,
-    "launcher/rendezvous": 2, "launcher/etcd": 3, "launcher/hosts": 3, "launcher/server": 3, "launcher/slurm": 3,
-    "launcher/ddp_rendezvous": 4, "launcher/ddp_run": 4,
-    "agent/core": 2, "agent/process": 3, "agent/shell": 4,
-    "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/transport": 3, "worker/collectives": 4, "worker/runtime": 5,
-    "worker/nccl": 5,
-    "worker/ddp": 6, "worker/train": 7, "worker/package": 7,
+    "common/base": 0, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/wire": 2, "common/net": 3, "common/store": 4,
+    "launcher/rendezvous": 3, "launcher/etcd": 4, "launcher/hosts": 4, "launcher/server": 4, "launcher/slurm": 4,
+    "launcher/ddp_rendezvous": 5, "launcher/ddp_run": 5,
+    "agent/core": 3, "agent/process": 4, "agent/shell": 5,
+    "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6,
+    "worker/nccl": 6,
+    "worker/ddp": 7, "worker/train": 8, "worker/package": 8,
 }
 # Types that the transport shares with the folder above it would make a circle, and the NCCL groups lie beside the host's;
 # these headers have no code.
@@ -24,9 +24,12 @@ EFFECTS_IN_BASE = ("common/base/descendants.cc", "common/base/descriptor_passing
 PURE_FOLDERS = ("common/base", "common/wire", "launcher/rendezvous", "agent/core", "worker/buckets")
 DAEMONS = ("ddp-run", "ddp-agent", "ddp-rendezvous", "ddp-checkpoint")
 MAX_FUNCTION_LINES = 70
+MAX_README_LINES = 150
+TOP_FOLDERS = ("common", "launcher", "agent", "worker", "tests", "bench", "configs", "scripts", ".ci")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 root, binaries = Path(sys.argv[2]), Path(sys.argv[3])
+MANUAL = root / "launcher/ddp_run/MANUAL.md"
 
 
 def sources(*folders, suffixes=(".h", ".cc")):
@@ -60,7 +63,7 @@ def levels():
         own = folder_of(name(path))
         if own not in LEVELS:
             if not own.startswith("worker/examples"):
-                yield f"{name(path)}: {own} has no level; give it one in this file and in DESIGN.md"
+                yield f"{name(path)}: {own} has no level; give it one in this file"
             continue
         for number, included in includes(path):
             other = folder_of(included)
@@ -155,9 +158,9 @@ def sleeps():
 def exit_codes():
     header = (root / "common/base/exit_codes.h").read_text()
     coded = {int(value) for value in re.findall(r"=\s*(\d+),", header)}
-    table = {int(value) for value in re.findall(r"^\|\s*(\d+)\s*(?:\+[^|]*)?\|", (root / "README.md").read_text(), re.M)}
+    table = {int(value) for value in re.findall(r"^\|\s*(\d+)\s*(?:\+[^|]*)?\|", MANUAL.read_text(), re.M)}
     for value in sorted(coded ^ table):
-        yield f"exit code {value} is in {'exit_codes.h' if value in coded else 'README.md'} only"
+        yield f"exit code {value} is in {'exit_codes.h' if value in coded else name(MANUAL)} only"
 
 
 def protocol_example():
@@ -179,6 +182,51 @@ def folder_purpose():
             yield f"{name(path)}: begins with one sentence of purpose"
         if "filled below" in path.read_text():
             yield f"{name(path)}: has no content"
+
+
+def readme_length():
+    for path in sorted(root.rglob("README.md")):
+        # Build folders lie in the tree, and may hold what others have written.
+        if path.relative_to(root).parts[0] not in (*TOP_FOLDERS, "README.md"):
+            continue
+        length = len(lines(path))
+        if length > MAX_README_LINES:
+            yield f"{name(path)}: {length} lines, the limit is {MAX_README_LINES}; what it says belongs beside the code, or into a MANUAL.md"
+
+
+def pointers_out_of_the_tree():
+    """Whoever has the tree has all that it speaks of."""
+    outside = re.compile(r"DESIGN\.md|\breference/\w+\.md|\bshared/(peers|reference|data)|\b[Ii]ssue #?\d")
+    files = [path for path in root.iterdir() if path.is_file()]
+    for folder in TOP_FOLDERS:
+        files += [path for path in (root / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    for path in sorted(files):
+        if path == Path(__file__).resolve():
+            continue
+        try:
+            text = lines(path)
+        except UnicodeDecodeError:
+            continue
+        for number, line in enumerate(text, 1):
+            if match := outside.search(line):
+                yield f"{name(path)}:{number}: '{match.group(0)}' is not in the tree; say here what it says"
+
+
+def links():
+    """Of pages to files and to sections of pages."""
+    def anchors(path):
+        titles = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
+        return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    for page in sorted(path for folder in TOP_FOLDERS for path in (root / folder).rglob("*.md")) + sorted(root.glob("*.md")):
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+            if "://" in target:
+                continue
+            file, _, section = target.partition("#")
+            path = page.parent / file if file else page
+            if not path.exists():
+                yield f"{name(page)}: {target} leads nowhere"
+            elif section and section not in anchors(path):
+                yield f"{name(page)}: {target}: there is no such section"
 
 
 def standing_commands():

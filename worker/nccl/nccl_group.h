@@ -60,7 +60,7 @@ struct NcclGroupOptions : ProcessGroupOptions {
 //   matched by order, not by tag. Two ranks that send to each other before they receive wait
 //   for ever, that is until the deadline: batch() issues both directions at once.
 // * The order of additions is NCCL's: the same on all ranks, and from run to run as long as
-//   NCCL_ALGO, NCCL_PROTO and the topology are (reference/collectives.md, section 6).
+//   NCCL_ALGO, NCCL_PROTO and the topology are.
 // * band, bor and bxor do not exist; std::invalid_argument says so.
 // * Ranks that call different operations hang until the deadline, unless NcclGroupOptions::check.
 // * NCCL itself says nothing to the other ranks of a failure. Within a process all groups of a
