@@ -21,8 +21,8 @@
 
 #include "bench/program.h"
 #include "worker/data/sampler.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/diloco/diloco.h"
-#include "worker/ddp/distributed_data_parallel.h"
 #include "worker/runtime/freed_memory.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/dataset.h"

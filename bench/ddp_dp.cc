@@ -16,7 +16,7 @@
 #include "bench/ddp_task.h"
 #include "bench/program.h"
 #include "bench/samples.h"
-#include "worker/ddp/data_parallel.h"
+#include "worker/ddp/modules/data_parallel.h"
 #include "worker/runtime/freed_memory.h"
 
 namespace ddp::bench {

@@ -30,8 +30,8 @@
 #include <torch/types.h>
 
 #include "bench/program.h"
-#include "worker/ddp/compat.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/tensors/compat.h"
 
 namespace ddp::bench {
 namespace {

@@ -23,10 +23,10 @@
 #include <torch/optim/sgd.h>
 
 #include "common/base/exit_codes.h"
-#include "worker/ddp/checkpointer.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/elastic_state.h"
-#include "worker/ddp/run_elastic.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/elastic_state.h"
+#include "worker/ddp/state/run_elastic.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/init_process_group.h"
 #include "worker/runtime/process_group.h"

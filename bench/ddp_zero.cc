@@ -22,7 +22,7 @@
 #include "bench/ddp_task.h"
 #include "bench/program.h"
 #include "bench/samples.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 #include "worker/runtime/freed_memory.h"
 

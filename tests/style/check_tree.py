@@ -11,9 +11,12 @@ LEVELS = {
     "launcher/rendezvous": 3, "launcher/etcd": 4, "launcher/hosts": 4, "launcher/server": 4, "launcher/slurm": 4,
     "launcher/ddp_rendezvous": 5, "launcher/ddp_run": 5,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
-    "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6,
-    "worker/nccl": 6,
-    "worker/ddp": 7, "worker/train": 8, "worker/package": 8,
+    "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1,
+    "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7,
+    "worker/ddp/tensors": 7, "worker/ddp/averaging": 8, "worker/ddp/modules": 8, "worker/ddp/hooks": 9, "worker/ddp/zero": 9,
+    "worker/ddp/state": 10, "worker/ddp/replica": 10, "worker/ddp/logical": 11, "worker/ddp/diloco": 11, "worker/ddp/engine": 11,
+    "worker/ddp/trainer": 12,
+    "worker/train/models": 13, "worker/train": 14, "worker/package": 14,
 }
 # Types that the transport shares with the folder above it would make a circle, and the NCCL groups lie beside the host's;
 # these headers have no code.
@@ -55,7 +58,11 @@ def includes(path):
 
 
 def folder_of(file_name):
-    return "/".join(file_name.split("/")[:2])
+    """The folder that has a level, or the file's own folder where none has."""
+    folder = own = file_name.rpartition("/")[0]
+    while folder and folder not in LEVELS:
+        folder = folder.rpartition("/")[0]
+    return folder or own
 
 
 def levels():
@@ -63,7 +70,7 @@ def levels():
         own = folder_of(name(path))
         if own not in LEVELS:
             if not own.startswith("worker/examples"):
-                yield f"{name(path)}: {own} has no level; give it one in this file"
+                yield f"{name(path)}: {own} has no level; give it one in check_tree.py"
             continue
         for number, included in includes(path):
             other = folder_of(included)
@@ -143,6 +150,29 @@ def function_length():
                     if line == indent + "}" and start and number - start + 1 > MAX_FUNCTION_LINES:
                         yield f"{name(path)}:{start}: a function of {number - start + 1} lines, the limit is {MAX_FUNCTION_LINES}"
                     start = None
+
+
+def one_definition():
+    """A class of one name in one namespace is defined once: two in one program are undefined behaviour that nobody reports.
+    Google's format puts what is in a namespace into column 0, and names the namespace where it ends."""
+    found = {}
+    for path in sources("common", "launcher", "agent", "worker"):
+        if name(path).startswith("worker/examples/"):
+            continue  # Programs of their own.
+        namespaces = []
+        for number, line in enumerate(lines(path), 1):
+            if match := re.match(r"(?:inline )?namespace ?([\w:]*) ?\{$", line):
+                namespaces.append(match.group(1) or "(unnamed)")
+            elif re.match(r"\}  // namespace", line):
+                namespaces.pop()
+            elif match := re.match(r"(?:class|struct|union|enum class|enum)\s+(?:alignas\([^)]*\) )?(\w+(?:::\w+)*(?:<.*>)?)", line):
+                qualified = "::".join([*namespaces, match.group(1)])
+                is_declaration = line.endswith(";") and "{" not in line
+                if is_declaration or "(unnamed)" in qualified:
+                    continue
+                if qualified in found:
+                    yield f"{name(path)}:{number}: {qualified} is defined in {found[qualified]}, too"
+                found[qualified] = f"{name(path)}:{number}"
 
 
 def sleeps():

@@ -13,7 +13,7 @@
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/checkpoint/tool/tool.h"
-#include "worker/ddp/load_tensors.h"
+#include "worker/ddp/state/load_tensors.h"
 
 // What of a checkpoint is loaded, and how: parts of a model, other models, files from elsewhere,
 // who reads which bytes.

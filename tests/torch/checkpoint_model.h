@@ -12,8 +12,8 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/torch.h>
 
-#include "worker/ddp/checkpointer.h"
-#include "worker/ddp/optimizer_state.h"
+#include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/optimizer_state.h"
 
 // A small model with everything that has state, and what a checkpoint has to bring back.
 namespace ddp::test {

@@ -9,7 +9,7 @@
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 
 // Training on several ranks, saved in the background after every step: stopping after any of them
 // and resuming in new objects gives the bytes of the run that did not stop. (Ranks are threads

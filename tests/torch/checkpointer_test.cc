@@ -1,4 +1,4 @@
-#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/state/checkpointer.h"
 
 #include <cmath>
 #include <limits>

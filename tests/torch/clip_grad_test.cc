@@ -1,4 +1,4 @@
-#include "worker/ddp/clip_grad.h"
+#include "worker/ddp/averaging/clip_grad.h"
 
 #include <cmath>
 #include <limits>
@@ -13,9 +13,9 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/recording_group.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/distributed_optimizer.h"
-#include "worker/ddp/mesh_reduce.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
+#include "worker/ddp/tensors/mesh_reduce.h"
 
 namespace ddp::test {
 namespace {

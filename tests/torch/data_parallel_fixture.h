@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include "tests/torch/models.h"
-#include "worker/ddp/data_parallel_core.h"
+#include "worker/ddp/averaging/distributed_data_parallel_core.h"
 
 namespace ddp::test {
 

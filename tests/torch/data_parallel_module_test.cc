@@ -9,7 +9,7 @@
 
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
-#include "worker/ddp/data_parallel.h"
+#include "worker/ddp/modules/data_parallel.h"
 
 namespace ddp::test {
 namespace {

@@ -21,11 +21,11 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/recording_group.h"
-#include "worker/ddp/checkpointer.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/hooks/hook_text.h"
-#include "worker/ddp/load_tensors.h"
+#include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/load_tensors.h"
 #include "worker/train/models/model.h"
 
 namespace ddp::test {

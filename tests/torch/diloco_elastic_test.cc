@@ -12,9 +12,9 @@
 #include <torch/optim/adamw.h>
 
 #include "tests/support/elastic_cluster.h"
-#include "worker/ddp/checkpointer.h"
 #include "worker/ddp/diloco/diloco.h"
-#include "worker/ddp/run_elastic.h"
+#include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/run_elastic.h"
 
 // Workers that train apart and are killed between two communications, while one is on its way, or
 // anywhere else, and end with the bytes of those that lost nobody.

@@ -15,7 +15,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/state/checkpointer.h"
 
 namespace ddp::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
 
 #include <cstddef>
 #include <memory>
@@ -13,7 +13,7 @@
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/hooks/default_hooks.h"
 
 namespace ddp::test {

@@ -16,11 +16,11 @@
 #include <torch/optim/sgd.h>
 
 #include "tests/support/elastic_cluster.h"
-#include "worker/ddp/checkpointer.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/elastic_sync.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/hooks/hook_text.h"
-#include "worker/ddp/run_elastic.h"
+#include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/elastic_sync.h"
+#include "worker/ddp/state/run_elastic.h"
 
 // Trainings whose processes are killed while they run, and end with the bytes of one that lost
 // nobody.

@@ -14,7 +14,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/clip_grad.h"
+#include "worker/ddp/averaging/clip_grad.h"
 
 namespace ddp::test {
 namespace {

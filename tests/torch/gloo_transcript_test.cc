@@ -1,5 +1,5 @@
-// The functions of worker/ddp/tensor_collectives.h against torch.distributed itself, over gloo:
-// gloo_transcript.py makes the same calls.
+// The functions of worker/ddp/tensors/tensor_collectives.h against torch.distributed itself, over
+// gloo: gloo_transcript.py makes the same calls.
 
 #include <map>
 #include <mutex>
@@ -12,7 +12,7 @@
 
 #include "tests/torch/python_transcript.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/tensor_collectives.h"
+#include "worker/ddp/tensors/tensor_collectives.h"
 
 namespace ddp::test {
 namespace {

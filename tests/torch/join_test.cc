@@ -14,8 +14,8 @@
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/tensors/tensors.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp::test {
@@ -286,7 +286,7 @@ TEST(Join, SeveralModelsThatCannotBeJoinedAreNamed) {
                   const Join join({&a.core(), &c.core()}, {});
                 }),
                 HasSubstr("of different groups"));
-    EXPECT_THAT(error_of([&] { const Join join(std::vector<DataParallelCore*>{}, {}); }),
+    EXPECT_THAT(error_of([&] { const Join join(std::vector<DistributedDataParallelCore*>{}, {}); }),
                 HasSubstr("there is no model"));
     EXPECT_THAT(error_of([&] {
                   const Join join({&a.core(), &b.core()}, {});

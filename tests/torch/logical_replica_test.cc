@@ -11,7 +11,7 @@
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/logical_ranks.h"
+#include "worker/ddp/logical/logical_ranks.h"
 #include "worker/ddp/replica/replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"

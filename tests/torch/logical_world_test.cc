@@ -1,6 +1,6 @@
 // Training that is defined for logical ranks: which worker has which, and sums that have the same
 // bits for any number of workers.
-#include "worker/ddp/logical_world.h"
+#include "worker/ddp/logical/logical_world.h"
 
 #include <array>
 #include <cstddef>
@@ -19,11 +19,11 @@
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/distributed_optimizer.h"
-#include "worker/ddp/logical_ranks.h"
-#include "worker/ddp/logical_reducer.h"
-#include "worker/ddp/logical_sum.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
+#include "worker/ddp/logical/logical_ranks.h"
+#include "worker/ddp/logical/logical_reducer.h"
+#include "worker/ddp/logical/logical_sum.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp::test {
 namespace {

@@ -1,5 +1,5 @@
 // Updates within backward against a step behind it, bit for bit.
-#include "worker/ddp/optimizer_in_backward.h"
+#include "worker/ddp/averaging/optimizer_in_backward.h"
 
 #include <functional>
 #include <memory>
@@ -13,7 +13,7 @@
 
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 
 namespace ddp::test {
 namespace {

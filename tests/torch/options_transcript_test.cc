@@ -15,7 +15,7 @@
 
 #include "tests/torch/python_transcript.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 
 namespace ddp::test {
 namespace {

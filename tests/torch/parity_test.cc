@@ -13,9 +13,9 @@
 
 #include "tests/torch/models.h"
 #include "tests/torch/worker_processes.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/distributed_optimizer.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp::test {
 namespace {

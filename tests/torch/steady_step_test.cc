@@ -24,11 +24,11 @@
 
 #include "tests/support/allocations.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/compat.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/hooks/default_hooks.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/compat.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp::test {
 namespace {

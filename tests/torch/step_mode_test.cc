@@ -16,10 +16,10 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/recording_group.h"
-#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/hooks/default_hooks.h"
-#include "worker/ddp/mesh_reduce.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/mesh_reduce.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp::test {
 namespace {

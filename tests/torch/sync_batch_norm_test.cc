@@ -1,5 +1,5 @@
 // Batch norm over the samples of all ranks, against one process that has them all.
-#include "worker/ddp/sync_batch_norm.h"
+#include "worker/ddp/modules/sync_batch_norm.h"
 
 #include <memory>
 #include <stdexcept>
@@ -12,8 +12,8 @@
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/sync_batch_norm_layer.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/modules/sync_batch_norm_layer.h"
 
 namespace ddp::test {
 namespace {

@@ -1,5 +1,5 @@
-// What all functions of worker/ddp/tensor_collectives.h share: what they refuse, and what becomes
-// of tensors and their Work.
+// What all functions of worker/ddp/tensors/tensor_collectives.h share: what they refuse, and what
+// becomes of tensors and their Work.
 
 #include <atomic>
 #include <chrono>
@@ -17,7 +17,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/tensor_collectives.h"
+#include "worker/ddp/tensors/tensor_collectives.h"
 
 namespace ddp::test {
 namespace {

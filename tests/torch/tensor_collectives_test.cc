@@ -1,7 +1,7 @@
-// Every function of worker/ddp/tensor_collectives.h against what its definition says, computed here
-// from all ranks' inputs.
+// Every function of worker/ddp/tensors/tensor_collectives.h against what its definition says,
+// computed here from all ranks' inputs.
 
-#include "worker/ddp/tensor_collectives.h"
+#include "worker/ddp/tensors/tensor_collectives.h"
 
 #include <cstddef>
 #include <cstdint>

@@ -14,7 +14,7 @@
 
 #include "tests/torch/trainer_fixture.h"
 #include "worker/data/sampler.h"
-#include "worker/ddp/clip_grad.h"
+#include "worker/ddp/averaging/clip_grad.h"
 #include "worker/ddp/trainer/early_stopping.h"
 
 namespace ddp::test {

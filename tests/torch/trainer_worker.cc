@@ -17,7 +17,7 @@
 #include <torch/optim/sgd.h>
 
 #include "tests/torch/planned_kill.h"
-#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/trainer/trainer.h"
 #include "worker/runtime/freed_memory.h"
 #include "worker/train/dataset.h"

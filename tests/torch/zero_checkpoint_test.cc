@@ -13,7 +13,7 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/zero_fixture.h"
-#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp::test {

@@ -9,7 +9,7 @@
 
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 // What the tests of ZeroRedundancyOptimizer train, and how: the same training with the optimizer

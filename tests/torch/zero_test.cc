@@ -15,8 +15,8 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/zero_fixture.h"
-#include "worker/ddp/clip_grad.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/clip_grad.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp::test {

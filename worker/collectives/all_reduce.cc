@@ -135,11 +135,11 @@ void AllReduce::plan_results() {
   }
 }
 
-Progress AllReduce::step() {
+Advance AllReduce::step() {
   StepResult result;
   if (meeting_ != nullptr && !meeting_->done()) {
-    const Progress met = meeting_->step();
-    if (!result.add(met == Progress::kDone ? Progress::kMoved : met)) return result.get(false);
+    const Advance met = meeting_->step();
+    if (!result.add(met == Advance::kDone ? Advance::kMoved : met)) return result.get(false);
   }
   if (!direct_ && !result.add(copy_in())) return result.get(false);
   if (is_owner()) {
@@ -154,8 +154,8 @@ Progress AllReduce::step() {
     bool through = (!is_owner() || ready_ == chunks_) && met();
     for (const Peer& peer : peers_) through = through && peer.sent_results == chunks_;
     if (!through) return result.get(false);
-    const Progress left = leave();
-    return left == Progress::kBlocked ? result.get(false) : left;
+    const Advance left = leave();
+    return left == Advance::kBlocked ? result.get(false) : left;
   }
   if (!result.add(copy_out())) return result.get(false);
   bool done = in_ == chunks_ && out_ == chunks_ && (!is_owner() || ready_ == chunks_) && met();
@@ -245,9 +245,9 @@ Reduction AllReduce::reduction(DType in, DType out, int divisor) const {
   return {in, out, operation_.op(), divisor, {}};
 }
 
-Progress AllReduce::copy_in() {
-  if (in_ == chunks_) return Progress::kBlocked;
-  if (in_ - out_ >= kSlots) return Progress::kBlocked;
+Advance AllReduce::copy_in() {
+  if (in_ == chunks_) return Advance::kBlocked;
+  if (in_ - out_ >= kSlots) return Advance::kBlocked;
   std::byte* slot = transport_.segment().input(local_, in_);
   const auto copy = [&](Slice where) {
     cut_.for_each_run(in_, where, [&](const Cut::Run& run) {
@@ -262,28 +262,28 @@ Progress AllReduce::copy_in() {
   }
   ++in_;
   transport_.publish(Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
-Progress AllReduce::add_up() {
-  if (added_ == chunks_) return Progress::kBlocked;
-  if (!direct_ && !others_reached(Flag::kIn, added_ + 1, local_size_)) return Progress::kBlocked;
+Advance AllReduce::add_up() {
+  if (added_ == chunks_) return Advance::kBlocked;
+  if (!direct_ && !others_reached(Flag::kIn, added_ + 1, local_size_)) return Advance::kBlocked;
   if (nodes_ == 1) {
     add_up_final(added_);
   } else {
     // The slot's former partial sums have left.
     if (added_ >= kSlots) {
       const std::size_t through = added_ - kSlots + 1;
-      if (combined_ < through) return Progress::kBlocked;
+      if (combined_ < through) return Advance::kBlocked;
       for (const Peer& peer : peers_) {
-        if (peer.sent_partials < through) return Progress::kBlocked;
+        if (peer.sent_partials < through) return Advance::kBlocked;
       }
     }
     if (!in_place_partials_) add_up_partials(added_);
   }
   ++added_;
   if (nodes_ == 1) combined_ = added_;
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 // One node: the sum over its ranks is the result.
@@ -336,61 +336,61 @@ void AllReduce::add_up_part(std::size_t chunk, Slice where, std::byte* target) {
   }
 }
 
-Progress AllReduce::send(Peer& peer) {
-  if (peer.sent_results == chunks_) return Progress::kBlocked;
-  if (meeting_ != nullptr && !meeting_->sent_to(peer.node)) return Progress::kBlocked;
+Advance AllReduce::send(Peer& peer) {
+  if (peer.sent_results == chunks_) return Advance::kBlocked;
+  if (meeting_ != nullptr && !meeting_->sent_to(peer.node)) return Advance::kBlocked;
   const bool partials =
       peer.sent_partials < chunks_ && peer.sent_partials - peer.sent_results < kSlots;
   const std::size_t chunk = partials ? peer.sent_partials : peer.sent_results;
-  if (partials ? added_ <= chunk : combined_ <= chunk) return Progress::kBlocked;
-  if (!partials && is_last_word(chunk, node_) && ready_ < chunks_) return Progress::kBlocked;
-  const Progress progress =
+  if (partials ? added_ <= chunk : combined_ <= chunk) return Advance::kBlocked;
+  if (!partials && is_last_word(chunk, node_) && ready_ < chunks_) return Advance::kBlocked;
+  const Advance progress =
       partials ? peer.out.send(transport_, *peer.link, own_partials(chunk, peer.node, peer.own_at),
                                own_ranges_.size() * part(chunk, peer.node).size() * accumulator_)
                : peer.out.send(transport_, *peer.link, outgoing_result(chunk),
                                result_bytes(chunk, node_, peer.node));
-  if (progress != Progress::kDone) return progress;
+  if (progress != Advance::kDone) return progress;
   ++(partials ? peer.sent_partials : peer.sent_results);
   if (!peer.results_out) peer.sent_results = peer.sent_partials;
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
-Progress AllReduce::receive(Peer& peer) {
-  if (peer.received_results == chunks_) return Progress::kBlocked;
-  if (meeting_ != nullptr && !meeting_->received_from(peer.node)) return Progress::kBlocked;
+Advance AllReduce::receive(Peer& peer) {
+  if (peer.received_results == chunks_) return Advance::kBlocked;
+  if (meeting_ != nullptr && !meeting_->received_from(peer.node)) return Advance::kBlocked;
   const bool partials =
       peer.received_partials < chunks_ && peer.received_partials - peer.received_results < kSlots;
   const std::size_t chunk = partials ? peer.received_partials : peer.received_results;
-  Progress progress = Progress::kBlocked;
+  Advance progress = Advance::kBlocked;
   if (partials) {
-    if (chunk - std::min(chunk, combined_) >= kSlots) return Progress::kBlocked;
+    if (chunk - std::min(chunk, combined_) >= kSlots) return Advance::kBlocked;
     progress = peer.in.receive(transport_, *peer.link, their_partials(peer, chunk),
                                peer.ranges.size() * part(chunk, node_).size() * accumulator_);
   } else {
     // The results overwrite inputs, which this rank has added up by then.
-    if (added_ <= chunk) return Progress::kBlocked;
+    if (added_ <= chunk) return Advance::kBlocked;
     const std::size_t bytes = result_bytes(chunk, peer.node, node_);
     progress = peer.in.receive(transport_, *peer.link, incoming_result(peer, chunk), bytes);
-    if (progress == Progress::kDone && gets_results(node_)) place_results(peer, chunk);
+    if (progress == Advance::kDone && gets_results(node_)) place_results(peer, chunk);
   }
-  if (progress != Progress::kDone) return progress;
+  if (progress != Advance::kDone) return progress;
   ++(partials ? peer.received_partials : peer.received_results);
   if (!peer.results_in) peer.received_results = peer.received_partials;
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 // The result of this rank's own part, from the partial sums of all nodes.
-Progress AllReduce::combine() {
-  if (combined_ == added_) return Progress::kBlocked;
+Advance AllReduce::combine() {
+  if (combined_ == added_) return Advance::kBlocked;
   for (const Peer& peer : peers_) {
-    if (peer.received_partials <= combined_) return Progress::kBlocked;
+    if (peer.received_partials <= combined_) return Advance::kBlocked;
     // The result takes the place of what is being sent.
     if (exchange_ && in_place_partials_ && peer.sent_partials <= combined_)
-      return Progress::kBlocked;
+      return Advance::kBlocked;
   }
   // The slot's former result has left.
   if (passes_on() && combined_ - peer_of(root_node_).sent_results >= kSlots)
-    return Progress::kBlocked;
+    return Advance::kBlocked;
   const std::size_t chunk = combined_;
   const Slice where = part(chunk, node_);
   sources_.clear();
@@ -419,24 +419,24 @@ Progress AllReduce::combine() {
     for (const std::byte*& source : sources_) source += run.size * accumulator_;
   });
   ++combined_;
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 // All parts of the slice are there: the node's ranks may take them.
-Progress AllReduce::hand_out() {
-  if (ready_ == combined_) return Progress::kBlocked;
+Advance AllReduce::hand_out() {
+  if (ready_ == combined_) return Advance::kBlocked;
   for (const Peer& peer : peers_) {
-    if (peer.received_results <= ready_) return Progress::kBlocked;
+    if (peer.received_results <= ready_) return Advance::kBlocked;
   }
   ++ready_;
   if (!direct_) transport_.publish(Flag::kReady, base_ + static_cast<std::uint32_t>(ready_));
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 // The owners have put the others' slices into this rank's input slot.
-Progress AllReduce::copy_out() {
-  if (out_ == chunks_ || !others_reached(Flag::kReady, out_ + 1, lanes_)) return Progress::kBlocked;
-  if (is_owner() && ready_ <= out_) return Progress::kBlocked;
+Advance AllReduce::copy_out() {
+  if (out_ == chunks_ || !others_reached(Flag::kReady, out_ + 1, lanes_)) return Advance::kBlocked;
+  if (is_owner() && ready_ <= out_) return Advance::kBlocked;
   if (scattered() || has_result(local_)) {
     const Slice result = cut_.result(out_, transport_.topology().rank());
     const Slice own = is_owner() ? cut_.slice(out_, scattered() ? node_ : 0, local_)
@@ -452,22 +452,22 @@ Progress AllReduce::copy_out() {
     copy(std::max(own.end, result.begin), result.end);
   }
   ++out_;
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 // In place: nobody may go on while another rank of the node still reads its input or writes its
 // output.
-Progress AllReduce::leave() {
-  if (alone()) return Progress::kDone;
+Advance AllReduce::leave() {
+  if (alone()) return Advance::kDone;
   if (!told_) {
     told_ = true;
     transport_.publish(Flag::kDone, number_ + 1);
   }
   for (int local = 0; local < local_size_; ++local) {
     if (local != local_ && !transport_.reached(local, Flag::kDone, number_ + 1))
-      return Progress::kBlocked;
+      return Advance::kBlocked;
   }
-  return Progress::kDone;
+  return Advance::kDone;
 }
 
 }  // namespace ddp

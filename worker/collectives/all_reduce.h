@@ -74,7 +74,7 @@ class AllReduce {
 
   // Chunks that the operation adds to the flags.
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
-  Progress step();
+  Advance step();
 
  private:
   // The way to one other node.
@@ -95,14 +95,14 @@ class AllReduce {
   void plan_memory(const Entry& entry);
   void plan_peers();
   void plan_results();
-  Progress copy_in();
-  Progress add_up();
-  Progress send(Peer& peer);
-  Progress receive(Peer& peer);
-  Progress combine();
-  Progress hand_out();
-  Progress copy_out();
-  Progress leave();
+  Advance copy_in();
+  Advance add_up();
+  Advance send(Peer& peer);
+  Advance receive(Peer& peer);
+  Advance combine();
+  Advance hand_out();
+  Advance copy_out();
+  Advance leave();
   void add_up_final(std::size_t chunk);
   void add_up_partials(std::size_t chunk);
   void add_up_part(std::size_t chunk, Slice part, std::byte* target);

@@ -150,13 +150,13 @@ Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry,
     StepResult result;
     const auto advance = [&](bool done, auto& part) {
       if (done) return true;
-      const Progress progress = part.step();
-      return result.add(progress == Progress::kDone ? Progress::kMoved : progress);
+      const Advance progress = part.step();
+      return result.add(progress == Advance::kDone ? Advance::kMoved : progress);
     };
     if (!entered) {
-      const Progress progress = entry.step();
-      entered = progress == Progress::kDone;
-      if (!result.add(entered ? Progress::kMoved : progress)) return result.get(false);
+      const Advance progress = entry.step();
+      entered = progress == Advance::kDone;
+      if (!result.add(entered ? Advance::kMoved : progress)) return result.get(false);
     }
     if (!advance(meeting.done(), meeting)) return result.get(false);
     return result.get(entered && (meeting.done() || !both));
@@ -173,8 +173,7 @@ Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks b
     auto failure = transport_.drive(
         operation.deadline + kStallGrace,
         [&] {
-          return transport_.reached(0, Flag::kNodes, number_) ? Progress::kDone
-                                                              : Progress::kBlocked;
+          return transport_.reached(0, Flag::kNodes, number_) ? Advance::kDone : Advance::kBlocked;
         },
         Transport::Touches::kOwnMemory);
     if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);

@@ -47,7 +47,7 @@ DirectReduce::DirectReduce(Transport& transport, const Operation& operation, con
   if (operation.op() == ReduceOp::kPremulSum) reduction_.factors = factors_;
 }
 
-Progress DirectReduce::step() {
+Advance DirectReduce::step() {
   if (next_ < end_) return reduce_some();
   const int local = transport_.topology().local_rank();
   if (!told_) {
@@ -59,18 +59,18 @@ Progress DirectReduce::step() {
          (others_done_ == local || transport_.reached(others_done_, Flag::kDone, number_ + 1))) {
     ++others_done_;
   }
-  if (others_done_ == transport_.topology().local_size()) return Progress::kDone;
-  return others_done_ > before ? Progress::kMoved : Progress::kBlocked;
+  if (others_done_ == transport_.topology().local_size()) return Advance::kDone;
+  return others_done_ > before ? Advance::kMoved : Advance::kBlocked;
 }
 
-Progress DirectReduce::reduce_some() {
+Advance DirectReduce::reduce_some() {
   const std::size_t count = std::min(kBlockBytes / element_, end_ - next_);
   const std::size_t offset = next_ * element_;
   for (std::size_t i = 0; i < inputs_.size(); ++i) sources_[i] = inputs_[i] + offset;
   for (std::size_t i = 0; i < outputs_.size(); ++i) targets_[i] = outputs_[i] + offset;
   reduce(reduction_, ranges_, sources_, targets_, count);
   next_ += count;
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 }  // namespace ddp

@@ -20,10 +20,10 @@ class DirectReduce {
   // `number` is the operation's in the segment; `memory` outlives this object.
   DirectReduce(Transport& transport, const Operation& operation, const Entry& entry,
                std::uint32_t number, std::pmr::memory_resource* memory);
-  Progress step();
+  Advance step();
 
  private:
-  Progress reduce_some();
+  Advance reduce_some();
 
   Transport& transport_;
   Reduction reduction_;

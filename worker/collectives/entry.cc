@@ -30,7 +30,7 @@ Entry::Entry(Transport& transport, const OpRecord& record, const Offer& offer, s
   if (grouped()) seen_ = local_ / kGroup * kGroup;
 }
 
-Progress Entry::step() {
+Advance Entry::step() {
   StepResult result;
   if (!grouped()) {
     if (!result.add(look(seen_, 1, size_, Flag::kEntry))) return result.get(false);
@@ -48,7 +48,7 @@ Progress Entry::step() {
   return result.get(heads_seen_ >= size_);
 }
 
-Progress Entry::look(int& seen, int stride, int end, Flag flag) {
+Advance Entry::look(int& seen, int stride, int end, Flag flag) {
   const int before = seen;
   while (seen < end && transport_.reached(seen, flag, number_ + 1)) {
     OpRecord theirs;
@@ -58,7 +58,7 @@ Progress Entry::look(int& seen, int stride, int end, Flag flag) {
     }
     seen += stride;
   }
-  return seen > before ? Progress::kMoved : Progress::kBlocked;
+  return seen > before ? Advance::kMoved : Advance::kBlocked;
 }
 
 Offer Entry::offer(int local) const {
@@ -75,8 +75,8 @@ void Entry::note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& missing
   }
 }
 
-Progress report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
-                         Rank rank) {
+Advance report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
+                        Rank rank) {
   const Rank self = transport.topology().rank();
   std::string first = fmt::format("rank {} calls {}", self, describe(ours));
   std::string second = fmt::format("rank {} calls {}", rank, describe(theirs));

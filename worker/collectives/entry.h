@@ -32,7 +32,7 @@ class Entry {
   // Shows the record. `number` counts the operations of the segment.
   Entry(Transport& transport, const OpRecord& record, const Offer& offer, std::uint32_t number,
         const void* payload, std::size_t payload_bytes);
-  Progress step();
+  Advance step();
 
   Offer offer(int local) const;
   const std::byte* payload(int local) const {
@@ -46,7 +46,7 @@ class Entry {
  private:
   bool grouped() const { return size_ > kGroup; }
   // Looks at the ranks from `seen` on, every `stride`-th, below `end`.
-  Progress look(int& seen, int stride, int end, Flag flag);
+  Advance look(int& seen, int stride, int end, Flag flag);
 
   Transport& transport_;
   OpRecord record_;
@@ -59,8 +59,8 @@ class Entry {
 };
 
 // Fails with what the two ranks call, in rank order.
-Progress report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
-                         Rank rank);
+Advance report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
+                        Rank rank);
 
 // "rank 1, 2 and 5", "rank -" for nobody.
 std::string list_ranks(const std::vector<Rank>& ranks);

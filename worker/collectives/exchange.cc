@@ -135,7 +135,7 @@ bool Exchange::sources_registered() const {
   return true;
 }
 
-Progress Exchange::step() {
+Advance Exchange::step() {
   if (direct_) return step_direct();
   StepResult result;
   if (!result.add(copy_in())) return result.get(false);
@@ -143,12 +143,12 @@ Progress Exchange::step() {
   return result.get(in_ == chunks_ && out_ == chunks_);
 }
 
-Progress Exchange::step_direct() {
+Advance Exchange::step_direct() {
   if (reduces_ && offset_ < longest_) {
     const std::size_t bytes = std::min(kDirectBlockBytes, longest_ - offset_);
     reduce_piece(offset_, bytes, 0, false);
     offset_ += bytes;
-    return Progress::kMoved;
+    return Advance::kMoved;
   }
   while (!reduces_ && turn_ < size_) {
     // Each begins with its own block, so that not all read from one.
@@ -158,10 +158,10 @@ Progress Exchange::step_direct() {
     const std::byte* source = flow.data + flow.in + offset_;
     if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
     offset_ += bytes;
-    if (offset_ < flow.bytes) return Progress::kMoved;
+    if (offset_ < flow.bytes) return Advance::kMoved;
     offset_ = 0;
     ++turn_;
-    if (bytes > 0) return Progress::kMoved;
+    if (bytes > 0) return Advance::kMoved;
   }
   if (!told_) {
     told_ = true;
@@ -172,8 +172,8 @@ Progress Exchange::step_direct() {
          (others_done_ == self_ || transport_.reached(others_done_, Flag::kDone, number_ + 1))) {
     ++others_done_;
   }
-  if (others_done_ == size_) return Progress::kDone;
-  return others_done_ > before ? Progress::kMoved : Progress::kBlocked;
+  if (others_done_ == size_) return Advance::kDone;
+  return others_done_ > before ? Advance::kMoved : Advance::kBlocked;
 }
 
 std::size_t Exchange::piece_of(const Flow& flow, std::size_t chunk) const {
@@ -186,11 +186,11 @@ std::byte* Exchange::staged(int source, std::size_t chunk) const {
   return same_for_all_ ? slot : slot + index(self_) * piece_bytes_;
 }
 
-Progress Exchange::copy_in() {
-  if (in_ == chunks_) return Progress::kBlocked;
+Advance Exchange::copy_in() {
+  if (in_ == chunks_) return Advance::kBlocked;
   for (int reader = 0; reader < size_ && in_ >= kSlots; ++reader) {
     if (reader == self_ || outgoing_[index(reader)].bytes == 0) continue;
-    if (!reached(reader, Flag::kOut, in_ - kSlots + 1)) return Progress::kBlocked;
+    if (!reached(reader, Flag::kOut, in_ - kSlots + 1)) return Advance::kBlocked;
   }
   std::byte* slot = transport_.segment().input(self_, in_);
   bool copied = false;
@@ -204,7 +204,7 @@ Progress Exchange::copy_in() {
   }
   ++in_;
   transport_.publish(Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 bool Exchange::chunk_there(std::size_t chunk) const {
@@ -215,12 +215,12 @@ bool Exchange::chunk_there(std::size_t chunk) const {
   return true;
 }
 
-Progress Exchange::take_chunk() {
-  if (out_ == chunks_ || !chunk_there(out_)) return Progress::kBlocked;
+Advance Exchange::take_chunk() {
+  if (out_ == chunks_ || !chunk_there(out_)) return Advance::kBlocked;
   take(out_);
   ++out_;
   transport_.publish(Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 void Exchange::take(std::size_t chunk) {

@@ -24,7 +24,7 @@ class Exchange {
   // object.
   Exchange(Transport& transport, const Operation& operation, const Entry& entry,
            std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory);
-  Progress step();
+  Advance step();
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
 
  private:
@@ -39,10 +39,10 @@ class Exchange {
   void plan();
   void plan_unequal_all_to_all();
   bool sources_registered() const;
-  Progress step_direct();
-  Progress take_own();
-  Progress copy_in();
-  Progress take_chunk();
+  Advance step_direct();
+  Advance take_own();
+  Advance copy_in();
+  Advance take_chunk();
   bool chunk_there(std::size_t chunk) const;
   void take(std::size_t chunk);
   void reduce_piece(std::size_t offset, std::size_t bytes, std::size_t slot_chunk, bool staged);

@@ -55,7 +55,7 @@ void NodeGather::plan_round(int distance) {
   legs_.push_back(std::move(in));
 }
 
-Progress NodeGather::step() {
+Advance NodeGather::step() {
   StepResult result;
   for (;;) {
     bool done = true;
@@ -71,16 +71,16 @@ Progress NodeGather::step() {
   }
 }
 
-Progress NodeGather::advance(Leg& leg) {
+Advance NodeGather::advance(Leg& leg) {
   bool moved = false;
   while (!leg.done()) {
     const Block span = leg.greeted
                            ? leg.spans[leg.next]
                            : Block{reinterpret_cast<std::byte*>(&leg.greeting), sizeof(Greeting)};
-    const Progress progress = move(leg, span);
-    if (progress == Progress::kFailed) return progress;
-    if (progress != Progress::kDone) {
-      return moved || progress == Progress::kMoved ? Progress::kMoved : Progress::kBlocked;
+    const Advance progress = move(leg, span);
+    if (progress == Advance::kFailed) return progress;
+    if (progress != Advance::kDone) {
+      return moved || progress == Advance::kMoved ? Advance::kMoved : Advance::kBlocked;
     }
     moved = true;
     if (leg.greeted) {
@@ -99,10 +99,10 @@ Progress NodeGather::advance(Leg& leg) {
       return report_mismatch(transport_, greeting_.record, leg.greeting.record, peer);
     }
   }
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
-Progress NodeGather::move(Leg& leg, const Block& span) {
+Advance NodeGather::move(Leg& leg, const Block& span) {
   return leg.sending ? leg.piece.send(transport_, *leg.link, span.data, span.bytes)
                      : leg.piece.receive(transport_, *leg.link, span.data, span.bytes);
 }

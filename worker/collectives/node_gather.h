@@ -28,7 +28,7 @@ class NodeGather {
   using Blocks = std::pmr::vector<Block>;
   // Its lists lie where `blocks` does, which outlives this object.
   NodeGather(Transport& transport, const OpRecord& record, Blocks blocks, bool direct);
-  Progress step();
+  Advance step();
 
   // Of nodes that talk to each other directly: whether everything has gone to a node, and come from
   // it, so that the link is free for what follows.
@@ -62,8 +62,8 @@ class NodeGather {
   }
   void plan_direct();
   void plan_round(int distance);
-  Progress advance(Leg& leg);
-  Progress move(Leg& leg, const Block& span);
+  Advance advance(Leg& leg);
+  Advance move(Leg& leg, const Block& span);
 
   Transport& transport_;
   Greeting greeting_;

@@ -31,7 +31,7 @@ Ring::Ring(Transport& transport, const Operation& operation, std::vector<std::by
          operation.out.count);
 }
 
-Progress Ring::step() {
+Advance Ring::step() {
   StepResult result;
   if (!result.add(send()) || !result.add(receive())) return result.get(false);
   return result.get(out_step_ == steps_ && in_step_ == steps_);
@@ -49,34 +49,34 @@ std::size_t Ring::available(int step) const {
   return in_step_ == step - 1 ? in_offset_ : 0;
 }
 
-Progress Ring::send() {
-  if (out_step_ == steps_) return Progress::kBlocked;
+Advance Ring::send() {
+  if (out_step_ == steps_) return Advance::kBlocked;
   const Slice where = sent_part(out_step_);
   const std::size_t ready = available(out_step_);
   if (out_offset_ < where.size()) {
-    if (out_offset_ == ready) return Progress::kBlocked;
+    if (out_offset_ == ready) return Advance::kBlocked;
     Link& next = *transport_.link((node_ + 1) % nodes_);
     const ssize_t sent = next.send_some(data_ + where.begin + out_offset_, ready - out_offset_);
     if (sent < 0) return transport_.fail(next.failure());
-    if (sent == 0) return Progress::kBlocked;
+    if (sent == 0) return Advance::kBlocked;
     out_offset_ += static_cast<std::size_t>(sent);
   }
   if (out_offset_ == where.size()) {
     ++out_step_;
     out_offset_ = 0;
   }
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
-Progress Ring::receive() {
-  if (in_step_ == steps_) return Progress::kBlocked;
+Advance Ring::receive() {
+  if (in_step_ == steps_) return Advance::kBlocked;
   const Slice where = received_part(in_step_);
   if (in_offset_ < where.size()) {
     Link& previous = *transport_.link((node_ - 1 + nodes_) % nodes_);
     const std::size_t unit = std::min(kUnitBytes, where.size() - in_offset_);
     std::byte* target = combines(in_step_) ? scratch_.data() : data_ + where.begin + in_offset_;
-    const Progress progress = in_piece_.receive(transport_, previous, target, unit);
-    if (progress != Progress::kDone) return progress;
+    const Advance progress = in_piece_.receive(transport_, previous, target, unit);
+    if (progress != Advance::kDone) return progress;
     if (combines(in_step_)) combine(unit);
     in_offset_ += unit;
   }
@@ -84,7 +84,7 @@ Progress Ring::receive() {
     ++in_step_;
     in_offset_ = 0;
   }
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 // What came, first, with this rank's own; in the last of these steps it is the result.

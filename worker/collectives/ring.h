@@ -25,12 +25,12 @@ class Ring {
  public:
   // scratch: kept from operation to operation.
   Ring(Transport& transport, const Operation& operation, std::vector<std::byte>& scratch);
-  Progress step();
+  Advance step();
   std::uint32_t chunks() const { return 0; }
 
  private:
-  Progress send();
-  Progress receive();
+  Advance send();
+  Advance receive();
   void combine(std::size_t bytes);
   Slice part(int number) const;
   Slice sent_part(int step) const { return part(node_ - step); }

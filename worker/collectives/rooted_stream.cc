@@ -64,7 +64,7 @@ bool RootedStream::others_reached(Flag flag, std::size_t chunk, int limit) const
   return true;
 }
 
-Progress RootedStream::step() {
+Advance RootedStream::step() {
   StepResult result;
   if (!result.add(copy_in())) return result.get(false);
   if (is_owner()) {
@@ -72,7 +72,7 @@ Progress RootedStream::step() {
     if (!result.add(send(transport_.next(), true, sent_up_, sending_up_))) return result.get(false);
     if (!result.add(send(transport_.previous(), false, sent_down_, sending_down_)))
       return result.get(false);
-    if (publish_passed()) result.add(Progress::kMoved);
+    if (publish_passed()) result.add(Advance::kMoved);
   }
   if (!result.add(copy_out())) return result.get(false);
   const bool links_done =
@@ -80,17 +80,17 @@ Progress RootedStream::step() {
   return result.get(in_ == chunks_ && out_ == chunks_ && links_done);
 }
 
-Progress RootedStream::copy_in() {
+Advance RootedStream::copy_in() {
   const Rank self = transport_.topology().rank();
   while (in_ < chunks_ && chunk_at(in_).root != self) ++in_;
-  if (in_ == chunks_) return Progress::kBlocked;
+  if (in_ == chunks_) return Advance::kBlocked;
   const Chunk chunk = chunk_at(in_);
   if (!alone()) {
     if (in_ >= kSlots) {
       const std::size_t through = in_ - kSlots + 1;
-      if (!others_reached(Flag::kOut, through, local_size_)) return Progress::kBlocked;
+      if (!others_reached(Flag::kOut, through, local_size_)) return Advance::kBlocked;
       if (transport_.topology().nodes() > 1 && !others_reached(Flag::kReduced, through, owners_)) {
-        return Progress::kBlocked;
+        return Advance::kBlocked;
       }
     }
     std::memcpy(transport_.segment().input(local_, in_), source(chunk), chunk.bytes);
@@ -98,12 +98,12 @@ Progress RootedStream::copy_in() {
   copy_unless_same(target(chunk), source(chunk), chunk.bytes);
   ++in_;
   transport_.publish(Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
-Progress RootedStream::receive() {
+Advance RootedStream::receive() {
   while (received_ < chunks_ && chunk_at(received_).root_node == node_) ++received_;
-  if (received_ == chunks_) return Progress::kBlocked;
+  if (received_ == chunks_) return Advance::kBlocked;
   const Chunk chunk = chunk_at(received_);
   const Slice own = slice(chunk, local_);
   const bool from_below = chunk.root_node < node_;
@@ -113,18 +113,18 @@ Progress RootedStream::receive() {
       const std::size_t through = received_ - kSlots + 1;
       if (std::min(sent_up_, sent_down_) < through ||
           !others_reached(Flag::kOut, through, local_size_)) {
-        return Progress::kBlocked;
+        return Advance::kBlocked;
       }
     }
     slot = transport_.segment().result(local_, received_) + own.begin;
   }
   Link& link = from_below ? *transport_.previous() : *transport_.next();
-  const Progress progress = receiving_.receive(transport_, link, slot, own.size());
-  if (progress != Progress::kDone) return progress;
+  const Advance progress = receiving_.receive(transport_, link, slot, own.size());
+  if (progress != Advance::kDone) return progress;
   if (!alone()) std::memcpy(target(chunk) + own.begin, slot, own.size());
   ++received_;
   transport_.publish(Flag::kReady, base_ + static_cast<std::uint32_t>(received_));
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 const std::byte* RootedStream::outgoing(std::size_t index, const Chunk& chunk) const {
@@ -141,19 +141,19 @@ const std::byte* RootedStream::outgoing(std::size_t index, const Chunk& chunk) c
 }
 
 // Up go the chunks whose roots are here or below, down those whose roots are here or above.
-Progress RootedStream::send(Link* link, bool upwards, std::size_t& cursor, Piece& piece) {
+Advance RootedStream::send(Link* link, bool upwards, std::size_t& cursor, Piece& piece) {
   const auto goes_elsewhere = [&](const Chunk& chunk) {
     return upwards ? chunk.root_node > node_ : chunk.root_node < node_;
   };
   while (cursor < chunks_ && goes_elsewhere(chunk_at(cursor))) ++cursor;
-  if (cursor == chunks_) return Progress::kBlocked;
+  if (cursor == chunks_) return Advance::kBlocked;
   const Chunk chunk = chunk_at(cursor);
   const std::byte* data = outgoing(cursor, chunk);
-  if (data == nullptr) return Progress::kBlocked;
-  const Progress progress = piece.send(transport_, *link, data, slice(chunk, local_).size());
-  if (progress != Progress::kDone) return progress;
+  if (data == nullptr) return Advance::kBlocked;
+  const Advance progress = piece.send(transport_, *link, data, slice(chunk, local_).size());
+  if (progress != Advance::kDone) return progress;
   ++cursor;
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 bool RootedStream::publish_passed() {
@@ -164,18 +164,18 @@ bool RootedStream::publish_passed() {
   return true;
 }
 
-Progress RootedStream::copy_out() {
-  if (out_ == chunks_) return Progress::kBlocked;
+Advance RootedStream::copy_out() {
+  if (out_ == chunks_) return Advance::kBlocked;
   const Chunk chunk = chunk_at(out_);
   if (chunk.root == transport_.topology().rank()) {
-    if (in_ <= out_) return Progress::kBlocked;
+    if (in_ <= out_) return Advance::kBlocked;
   } else if (chunk.root_node == node_) {
     const int root = chunk.root - transport_.topology().first(node_);
-    if (!reached(root, Flag::kIn, out_ + 1)) return Progress::kBlocked;
+    if (!reached(root, Flag::kIn, out_ + 1)) return Advance::kBlocked;
     std::memcpy(target(chunk), transport_.segment().input(root, out_), chunk.bytes);
   } else {
-    if (is_owner() && received_ <= out_) return Progress::kBlocked;
-    if (!others_reached(Flag::kReady, out_ + 1, owners_)) return Progress::kBlocked;
+    if (is_owner() && received_ <= out_) return Advance::kBlocked;
+    if (!others_reached(Flag::kReady, out_ + 1, owners_)) return Advance::kBlocked;
     for (int owner = 0; owner < owners_; ++owner) {
       if (owner == local_) continue;
       const Slice part = slice(chunk, owner);
@@ -185,7 +185,7 @@ Progress RootedStream::copy_out() {
   }
   ++out_;
   transport_.publish(Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
-  return Progress::kMoved;
+  return Advance::kMoved;
 }
 
 }  // namespace ddp

@@ -19,7 +19,7 @@ class RootedStream {
   RootedStream(Transport& transport, const Operation& operation, std::uint32_t base);
 
   std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_); }
-  Progress step();
+  Advance step();
 
  private:
   // Where chunk `chunk` belongs.
@@ -33,10 +33,10 @@ class RootedStream {
   std::byte* target(const Chunk& chunk) const;        // In the user's output.
   const std::byte* source(const Chunk& chunk) const;  // In the user's input; for the root only.
 
-  Progress copy_in();
-  Progress receive();
-  Progress send(Link* link, bool upwards, std::size_t& cursor, Piece& piece);
-  Progress copy_out();
+  Advance copy_in();
+  Advance receive();
+  Advance send(Link* link, bool upwards, std::size_t& cursor, Piece& piece);
+  Advance copy_out();
   bool publish_passed();
 
   bool alone() const { return local_size_ == 1; }

@@ -29,15 +29,15 @@ inline Slice slice_of(std::size_t count, int owner, int owners, std::size_t grai
 class StepResult {
  public:
   // Gives whether the step can go on.
-  bool add(Progress progress) {
-    if (progress == Progress::kMoved) moved_ = true;
-    if (progress == Progress::kFailed) failed_ = true;
+  bool add(Advance progress) {
+    if (progress == Advance::kMoved) moved_ = true;
+    if (progress == Advance::kFailed) failed_ = true;
     return !failed_;
   }
-  Progress get(bool done) const {
-    if (failed_) return Progress::kFailed;
-    if (done) return Progress::kDone;
-    return moved_ ? Progress::kMoved : Progress::kBlocked;
+  Advance get(bool done) const {
+    if (failed_) return Advance::kFailed;
+    if (done) return Advance::kDone;
+    return moved_ ? Advance::kMoved : Advance::kBlocked;
   }
 
  private:
@@ -49,27 +49,27 @@ class StepResult {
 class Piece {
  public:
   // kDone once all `bytes` are through, after which the next piece begins.
-  Progress send(Transport& transport, Link& link, const std::byte* data, std::size_t bytes) {
+  Advance send(Transport& transport, Link& link, const std::byte* data, std::size_t bytes) {
     return move(transport, link, bytes,
                 [&] { return link.send_some(data + done_, bytes - done_); });
   }
-  Progress receive(Transport& transport, Link& link, std::byte* data, std::size_t bytes) {
+  Advance receive(Transport& transport, Link& link, std::byte* data, std::size_t bytes) {
     return move(transport, link, bytes,
                 [&] { return link.receive_some(data + done_, bytes - done_); });
   }
 
  private:
   template <typename Some>
-  Progress move(Transport& transport, Link& link, std::size_t bytes, Some&& some) {
+  Advance move(Transport& transport, Link& link, std::size_t bytes, Some&& some) {
     if (done_ < bytes) {
       const ssize_t moved = some();
       if (moved < 0) return transport.fail(link.failure());
-      if (moved == 0) return Progress::kBlocked;
+      if (moved == 0) return Advance::kBlocked;
       done_ += static_cast<std::size_t>(moved);
-      if (done_ < bytes) return Progress::kMoved;
+      if (done_ < bytes) return Advance::kMoved;
     }
     done_ = 0;
-    return Progress::kDone;
+    return Advance::kDone;
   }
 
   std::size_t done_ = 0;

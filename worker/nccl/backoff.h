@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-namespace ddp {
+namespace ddp::nccl {
 
 // Pauses between polls of something that is usually there at once: gives way to other threads at
 // first, then sleeps for longer and longer, up to `longest`.
@@ -30,4 +30,4 @@ class Backoff {
   int turns_ = 0;
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -107,7 +107,7 @@ Outcome Communicator::ended() const {
 }
 
 Outcome Communicator::settle(const char* call, nccl::Result result, const Stop& stop) {
-  Backoff backoff;
+  nccl::Backoff backoff;
   while (result == nccl::kInProgress) {
     if (stop()) return ended();
     backoff.pause();
@@ -277,7 +277,7 @@ Outcome Communicator::async_error() {
 void Communicator::abort() {
   if (aborted_.exchange(true)) return;
   std::unique_lock lock(mutex_, std::try_to_lock);
-  Backoff backoff(std::chrono::milliseconds(5));
+  nccl::Backoff backoff(std::chrono::milliseconds(5));
   for (const TimePoint limit = Clock::now() + kCallGrace; !lock && Clock::now() < limit;) {
     backoff.pause();
     (void)lock.try_lock();

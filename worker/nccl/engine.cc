@@ -342,7 +342,7 @@ void NcclEngine::run_abort() {
     running.assign(running_.begin(), running_.end());
   }
   // The kernels have been told to end. Until they have, they may touch the buffers.
-  Backoff backoff(std::chrono::milliseconds(1));
+  nccl::Backoff backoff(std::chrono::milliseconds(1));
   for (const WorkPtr& work : running) {
     while (work->enqueued_.load(std::memory_order_acquire) && Clock::now() < limit &&
            library_->cuda().event_query(work->completed_) == cuda::kNotReady) {

@@ -6,7 +6,7 @@
 namespace ddp {
 
 void NcclWork::wait() {
-  Backoff backoff;
+  nccl::Backoff backoff;
   while (!done()) {
     // An engine ends after its works.
     if (const auto engine = engine_.lock()) engine->advance(*this);
@@ -16,7 +16,7 @@ void NcclWork::wait() {
 }
 
 void NcclWork::wait_stream(cuda::Stream stream) {
-  Backoff backoff;
+  nccl::Backoff backoff;
   while (!done() && !enqueued_.load(std::memory_order_acquire)) {
     if (const auto engine = engine_.lock()) engine->advance(*this);
     backoff.pause();

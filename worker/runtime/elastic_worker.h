@@ -40,7 +40,7 @@ struct ElasticWorkerOptions {
 //   }
 //
 // (join() may throw a CollectiveError, too, when a rank dies meanwhile.) Programs of LibTorch have
-// run_elastic() (ddp/run_elastic.h), which does this and keeps their state.
+// run_elastic() (ddp/state/run_elastic.h), which does this and keeps their state.
 //
 // The environment of a round is that of the process, overlaid by what the agent says about the
 // round: variable("RANK") is right where getenv("RANK") is of the round this process was started

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
-#include "worker/ddp/exchange.h"
+#include "worker/ddp/tensors/text_exchange.h"
 #include "worker/train/failure.h"
 
 namespace ddp::train {

@@ -5,7 +5,7 @@
 
 #include <c10/core/Device.h>
 
-#include "worker/ddp/bucket_route.h"
+#include "worker/ddp/averaging/bucket_route.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/options.h"
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
-#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/train/failure.h"
 
 namespace ddp::train {

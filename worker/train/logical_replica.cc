@@ -6,9 +6,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 
-#include "worker/ddp/clip_grad.h"
-#include "worker/ddp/distributed_optimizer.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/averaging/clip_grad.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp::train {
 namespace {

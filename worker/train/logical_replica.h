@@ -5,16 +5,16 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "worker/ddp/broadcast.h"
-#include "worker/ddp/logical_ranks.h"
-#include "worker/ddp/logical_reducer.h"
+#include "worker/ddp/logical/logical_ranks.h"
+#include "worker/ddp/logical/logical_reducer.h"
 #include "worker/ddp/replica/replica.h"
+#include "worker/ddp/tensors/broadcast.h"
 #include "worker/train/models/model.h"
 
 namespace ddp::train {
 
 // The replica of a training for logical ranks (--logical-world-size), of which this worker has some
-// (worker/ddp/logical_world.h). A step is
+// (worker/ddp/logical/logical_world.h). A step is
 //   zero_grad(), for each of own(): { begin(), forward() and backward(), end() }, step()
 // and ends with the bytes of a step of as many workers as there are logical ranks: each logical
 // rank begins with the same parameters and buffers and draws from its own generator, gradients are

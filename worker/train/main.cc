@@ -16,7 +16,7 @@
 #include "common/base/exit_codes.h"
 #include "worker/data/progress.h"
 #include "worker/ddp/hooks/hook_text.h"
-#include "worker/ddp/run_elastic.h"
+#include "worker/ddp/state/run_elastic.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/elastic_worker.h"
 #include "worker/runtime/freed_memory.h"

@@ -69,7 +69,8 @@ struct Options {
   double checkpoint_bandwidth = 0;  // MB/s of each worker's writing; 0: as fast as the disk.
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;
 
-  // Where an agent is there: this process outlives the loss of others (worker/ddp/run_elastic.h).
+  // Where an agent is there: this process outlives the loss of others
+  // (worker/ddp/state/run_elastic.h).
   bool elastic = true;
   std::int64_t commit_every = 0;  // Steps that are lost at most when a worker is; 0: CommitPace's.
 

@@ -14,7 +14,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/exit_codes.h"
-#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
 #include "worker/train/failure.h"

@@ -7,10 +7,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "worker/ddp/checkpoint_writer.h"
-#include "worker/ddp/checkpointer.h"
 #include "worker/ddp/diloco/local_replica.h"
 #include "worker/ddp/replica/replica.h"
+#include "worker/ddp/state/checkpoint_writer.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"

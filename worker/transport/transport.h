@@ -19,7 +19,7 @@
 namespace ddp {
 
 // What one attempt to go on came to. kFailed: Transport::fail() was called.
-enum class Progress { kMoved, kBlocked, kDone, kFailed };
+enum class Advance { kMoved, kBlocked, kDone, kFailed };
 
 // Whether this process may run on at least as many CPUs as there are ranks next to it.
 bool spinning_pays(int local_ranks);
@@ -60,7 +60,7 @@ class Transport {
     segment_->publish(topology_.local_rank(), flag, value);
   }
 
-  // Repeats step() (callable, gives Progress) until it is done. Fails with the failure that step()
+  // Repeats step() (callable, gives Advance) until it is done. Fails with the failure that step()
   // recorded, with the cause if the group was aborted, or with kTimeout and an empty text after the
   // deadline.
   //
@@ -71,9 +71,9 @@ class Transport {
   template <typename Step>
   Outcome drive(TimePoint deadline, Step&& step, Touches touches = Touches::kOthersMemory);
   // For step(): records why it cannot go on. Gives kFailed.
-  Progress fail(Failure failure) {
+  Advance fail(Failure failure) {
     step_failure_ = std::move(failure);
-    return Progress::kFailed;
+    return Advance::kFailed;
   }
 
   // Starts to watch over the ranks of the world, and shows them that this one is there. Once, for
@@ -124,16 +124,16 @@ Outcome Transport::drive(TimePoint deadline, Step&& step, Touches touches) {
     // Before every such step: a rank that was stopped must not go on to write to the others.
     if (aborted && touches == Touches::kOthersMemory) return segment_->abort_cause();
     switch (step()) {
-      case Progress::kDone:
+      case Advance::kDone:
         return {};
-      case Progress::kMoved:
+      case Advance::kMoved:
         idle.reset();
         break;
-      case Progress::kBlocked:
+      case Advance::kBlocked:
         if (aborted) return segment_->abort_cause();
         if (auto failure = wait(idle, deadline)) return failure;
         break;
-      case Progress::kFailed:
+      case Advance::kFailed:
         return std::exchange(step_failure_, std::nullopt);
     }
   }

@@ -6,9 +6,9 @@
 #include "tests/support/temp_dir.h"
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/hooks/hook_training.h"
-#include "worker/ddp/checkpointer.h"
 #include "worker/ddp/hooks/hook_text.h"
 #include "worker/ddp/hooks/power_sgd_hook.h"
+#include "worker/ddp/state/checkpointer.h"
 
 // The state of hooks through checkpoints: what goes on is what would have been.
 namespace ddp {

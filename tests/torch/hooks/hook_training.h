@@ -11,9 +11,9 @@
 #include <torch/torch.h>
 
 #include "tests/torch/rank_threads.h"
-#include "worker/ddp/comm_hook.h"
-#include "worker/ddp/hook_runner.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/averaging/comm_hook.h"
+#include "worker/ddp/averaging/hook_runner.h"
+#include "worker/ddp/tensors/tensors.h"
 
 // A small model whose gradients go through buckets and a communication hook; hooks_transcript.py
 // trains the same one.

@@ -7,12 +7,12 @@
 #include "tests/torch/checkpoint_model.h"
 #include "tests/torch/hooks/hook_training.h"
 #include "tests/torch/python_transcript.h"
-#include "worker/ddp/checkpointer.h"
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/hooks/compress_wrapper.h"
 #include "worker/ddp/hooks/default_hooks.h"
 #include "worker/ddp/hooks/hook_text.h"
 #include "worker/ddp/hooks/power_sgd_hook.h"
+#include "worker/ddp/state/checkpointer.h"
 
 // Hooks in DistributedDataParallel, with its buckets and their rebuilding.
 namespace ddp {

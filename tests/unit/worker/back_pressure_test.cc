@@ -59,35 +59,35 @@ class Neighbour {
 
   std::vector<float>& values() { return values_; }
 
-  Progress send() {
-    if (out_.done()) return Progress::kBlocked;
+  Advance send() {
+    if (out_.done()) return Advance::kBlocked;
     const std::size_t chunk = out_.chunk();
-    if (!out_.at_partials() && in_.partials <= chunk) return Progress::kBlocked;
+    if (!out_.at_partials() && in_.partials <= chunk) return Advance::kBlocked;
     const std::size_t begin = chunk * kChunkElements + (out_.at_partials() ? 0 : kPart);
-    const Progress progress =
+    const Advance progress =
         out_.piece.send(transport_, *transport_.link(0),
                         reinterpret_cast<const std::byte*>(&values_[begin]), kPart * sizeof(float));
-    if (progress != Progress::kDone) return progress;
+    if (progress != Advance::kDone) return progress;
     out_.advance();
-    return Progress::kMoved;
+    return Advance::kMoved;
   }
 
-  Progress receive() {
-    if (in_.done()) return Progress::kBlocked;
+  Advance receive() {
+    if (in_.done()) return Advance::kBlocked;
     const std::size_t chunk = in_.chunk();
     const bool partials = in_.at_partials();
     std::vector<float>& target = partials ? partials_ : results_;
     target.resize(kPart);
-    const Progress progress =
+    const Advance progress =
         in_.piece.receive(transport_, *transport_.link(0),
                           reinterpret_cast<std::byte*>(target.data()), kPart * sizeof(float));
-    if (progress != Progress::kDone) return progress;
+    if (progress != Advance::kDone) return progress;
     for (std::size_t i = 0; i < kPart; ++i) {
       float& value = values_[chunk * kChunkElements + (partials ? kPart : 0) + i];
       value = partials ? target[i] + value : target[i];
     }
     in_.advance();
-    return Progress::kMoved;
+    return Advance::kMoved;
   }
 
   bool sent_first() const { return out_.partials == kSlots; }
@@ -142,7 +142,7 @@ TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
   NodeGather meeting(self, sum_of(neighbour.values()).record, NodeGather::Blocks(2), true);
   ASSERT_FALSE(self.drive(deadline, [&] { return meeting.step(); }));
   ASSERT_FALSE(self.drive(
-      deadline, [&] { return neighbour.sent_first() ? Progress::kDone : neighbour.send(); }));
+      deadline, [&] { return neighbour.sent_first() ? Advance::kDone : neighbour.send(); }));
   // Everything that can move has moved; less would test less, but not fail.
   std::this_thread::sleep_for(milliseconds(200));  // sleep: nothing tells that nothing happens
   ASSERT_FALSE(self.drive(deadline, [&] {

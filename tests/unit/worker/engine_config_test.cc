@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/temp_dir.h"
-#include "worker/ddp/engine/config.h"
-#include "worker/ddp/engine/loss_scaler.h"
-#include "worker/ddp/engine/lr_schedule.h"
+#include "worker/engine_config/config.h"
+#include "worker/engine_config/loss_scaler.h"
+#include "worker/engine_config/lr_schedule.h"
 
 // What a configuration of ddp::initialize means, and what is said of one that is wrong.
 namespace ddp::engine {

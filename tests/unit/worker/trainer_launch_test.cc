@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "worker/ddp/trainer/launch_plan.h"
+#include "worker/trainer_launch/launch_plan.h"
 
 namespace ddp::trainer {
 namespace {

@@ -221,7 +221,7 @@ TEST(Tcp, FindsAnAddressOfThisMachine) {
 TEST(Transport, DeadlineEndsAWaitInEveryStage) {
   auto transports = std::move(make_inproc_transports({2}, 0)).value();
   for (const milliseconds time : {milliseconds(0), milliseconds(1), milliseconds(50)}) {
-    const auto failure = transports[0]->drive(in(time), [] { return Progress::kBlocked; });
+    const auto failure = transports[0]->drive(in(time), [] { return Advance::kBlocked; });
     ASSERT_TRUE(failure);
     EXPECT_EQ(failure->code, Errc::kTimeout);
   }
@@ -236,7 +236,7 @@ TEST(Transport, AFlagWakesASleeper) {
     transports[1]->publish(Flag::kIn, 1);
   });
   const auto failure = transports[0]->drive(in(seconds(30)), [&] {
-    return transports[0]->reached(1, Flag::kIn, 1) ? Progress::kDone : Progress::kBlocked;
+    return transports[0]->reached(1, Flag::kIn, 1) ? Advance::kDone : Advance::kBlocked;
   });
   publishing.join();
   EXPECT_FALSE(failure);
@@ -256,7 +256,7 @@ TEST(Transport, WhatWasGivenBeforeAnAbortIsTaken) {
         transports[1]->publish(Flag::kIn, 1);
         transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
       }
-      return there ? Progress::kDone : Progress::kBlocked;
+      return there ? Advance::kDone : Advance::kBlocked;
     };
     const auto failure = transports[0]->drive(in(seconds(30)), step, touches);
     if (touches == Touches::kOwnMemory) {
@@ -274,7 +274,7 @@ TEST(Transport, WhatIsMissingAfterAnAbortIsItsFailure) {
   auto transports = std::move(make_inproc_transports({2}, 0)).value();
   transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
   const auto failure = transports[0]->drive(
-      in(seconds(30)), [] { return Progress::kBlocked; }, Transport::Touches::kOwnMemory);
+      in(seconds(30)), [] { return Advance::kBlocked; }, Transport::Touches::kOwnMemory);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->text, "rank 1 died");
 }

@@ -92,7 +92,7 @@ class Ranks {
   Ranks& operator=(const Ranks&) = delete;
 
   static void wait_for_abort(Transport& transport, Account& account) {
-    note(transport.drive(Clock::now() + kPatience, [] { return Progress::kBlocked; }), account);
+    note(transport.drive(Clock::now() + kPatience, [] { return Advance::kBlocked; }), account);
   }
   static void note(const Outcome& outcome, Account& account) {
     DDP_CHECK(outcome.has_value());
@@ -247,7 +247,7 @@ TEST(Watch, ARankThatWasStoppedTouchesNothingAfterwards) {
     const auto step = [&] {
       ++account.steps;
       std::this_thread::sleep_for(milliseconds(1));  // sleep: leaves the CPU to the other rank
-      return Progress::kMoved;
+      return Advance::kMoved;
     };
     Ranks::note(transport.drive(Clock::now() + kPatience, step), account);
   });
@@ -287,7 +287,7 @@ TEST(Watch, ZeroTurnsTheTimeoutOff) {
 
 // Leaves when the test says so; the others wait.
 void leave_when_told(Transport& transport, Account& account) {
-  const auto step = [&] { return account.order == 0 ? Progress::kBlocked : Progress::kDone; };
+  const auto step = [&] { return account.order == 0 ? Advance::kBlocked : Advance::kDone; };
   if (const auto outcome = transport.drive(Clock::now() + kPatience, step)) {
     Ranks::note(outcome, account);
   }

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <torch/optim/sgd.h>
 
-#include "worker/ddp/broadcast.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/broadcast.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 namespace {

@@ -13,7 +13,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/diloco/local_replica.h"
 #include "worker/runtime/process_group.h"
 

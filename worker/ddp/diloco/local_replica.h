@@ -6,8 +6,8 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "worker/ddp/comm_hook.h"
-#include "worker/ddp/optimizer_state.h"
+#include "worker/ddp/averaging/comm_hook.h"
+#include "worker/ddp/state/optimizer_state.h"
 
 namespace ddp {
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "worker/ddp/checkpoint_writer.h"
+#include "worker/ddp/state/checkpoint_writer.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "worker/ddp/distributed_data_parallel.h"
-#include "worker/ddp/engine/config.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/engine/engine_core.h"
 #include "worker/ddp/engine/init_distributed.h"
+#include "worker/engine_config/config.h"
 
 namespace ddp {
 
@@ -42,10 +42,10 @@ Config config_of(const Json& config, int world_size) {
 // optimizer at the rate of the schedule; then gradients are dropped. fp16 scales losses, and leaves
 // out updates whose gradients overflowed.
 //
-// The keys of the configuration and their defaults stand in worker/ddp/engine/config.h. All calls
-// are made by the training thread, alike on all ranks; they throw CollectiveError once the group
-// has failed. Samples are the caller's to divide among the ranks, and their place the caller's to
-// keep in client_state.
+// The keys of the configuration and their defaults stand in worker/engine_config/config.h. All
+// calls are made by the training thread, alike on all ranks; they throw CollectiveError once the
+// group has failed. Samples are the caller's to divide among the ranks, and their place the
+// caller's to keep in client_state.
 //
 // With init_distributed()'s group the agent of ddp-run hears of every update (status, metrics,
 // --progress-timeout), its orders end collectives that would wait in vain, and checkpoints are

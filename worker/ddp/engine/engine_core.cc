@@ -15,11 +15,11 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "worker/ddp/clip_grad.h"
+#include "worker/ddp/averaging/clip_grad.h"
 #include "worker/ddp/engine/agent_link.h"
 #include "worker/ddp/engine/init_distributed.h"
-#include "worker/ddp/engine/lr_schedule.h"
-#include "worker/ddp/value_of.h"
+#include "worker/ddp/tensors/value_of.h"
+#include "worker/engine_config/lr_schedule.h"
 
 namespace ddp::engine {
 namespace {
@@ -111,7 +111,8 @@ DistributedDataParallelOptions data_parallel_options(const Config& config) {
   return options;
 }
 
-EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module, DataParallelCore& model,
+EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module,
+                       DistributedDataParallelCore& model,
                        const std::vector<at::Tensor>& parameters,
                        torch::optim::Optimizer* optimizer, Config config,
                        std::shared_ptr<ProcessGroup> group)

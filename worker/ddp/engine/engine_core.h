@@ -15,12 +15,12 @@
 
 #include "common/base/clock.h"
 #include "worker/data/throughput.h"
-#include "worker/ddp/checkpointer.h"
-#include "worker/ddp/data_parallel_core.h"
-#include "worker/ddp/engine/config.h"
-#include "worker/ddp/engine/loss_scaler.h"
-#include "worker/ddp/no_sync.h"
+#include "worker/ddp/averaging/distributed_data_parallel_core.h"
+#include "worker/ddp/averaging/no_sync.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
+#include "worker/engine_config/config.h"
+#include "worker/engine_config/loss_scaler.h"
 #include "worker/runtime/checkpoint_requests.h"
 #include "worker/runtime/control_channel.h"
 
@@ -33,7 +33,7 @@ DistributedDataParallelOptions data_parallel_options(const Config& config);
 class EngineCore {
  public:
   // The module outlives the object. A null optimizer is made as the configuration says.
-  EngineCore(std::shared_ptr<torch::nn::Module> module, DataParallelCore& model,
+  EngineCore(std::shared_ptr<torch::nn::Module> module, DistributedDataParallelCore& model,
              const std::vector<at::Tensor>& parameters, torch::optim::Optimizer* optimizer,
              Config config, std::shared_ptr<ProcessGroup> group);
   ~EngineCore();
@@ -73,7 +73,7 @@ class EngineCore {
   std::unique_ptr<CheckpointRequests> requests_;
   std::optional<CheckpointRequests::Listening> listening_;
   std::shared_ptr<torch::nn::Module> module_;
-  DataParallelCore& model_;
+  DistributedDataParallelCore& model_;
   std::vector<at::Tensor> parameters_;
   Config config_;
   std::shared_ptr<ProcessGroup> group_;

@@ -11,7 +11,7 @@
 #include "worker/ddp/hooks/default_hooks.h"
 #include "worker/ddp/hooks/orthogonalize.h"
 #include "worker/ddp/hooks/power_sgd_memory.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "worker/ddp/grad_bucket.h"
+#include "worker/ddp/averaging/grad_bucket.h"
 
 namespace ddp {
 

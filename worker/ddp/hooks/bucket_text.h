@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "worker/ddp/grad_bucket.h"
+#include "worker/ddp/averaging/grad_bucket.h"
 
 namespace ddp {
 

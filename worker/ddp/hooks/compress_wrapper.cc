@@ -4,7 +4,7 @@
 
 #include <ATen/ATen.h>
 
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 namespace {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/averaging/comm_hook.h"
 
 // Wrappers that run another hook on a half-precision copy of the bucket and give its result back in
 // the bucket's own type and buffer. The wrapped hook sees the copy as GradBucket::buffer().

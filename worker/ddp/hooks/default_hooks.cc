@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "worker/ddp/hooks/bucket_text.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "worker/ddp/future.h"
-#include "worker/ddp/grad_bucket.h"
+#include "worker/ddp/averaging/future.h"
+#include "worker/ddp/averaging/grad_bucket.h"
 #include "worker/runtime/process_group.h"
 
 // PyTorch's default communication hooks. Their state is the process group:

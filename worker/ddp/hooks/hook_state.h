@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/hooks/bucket_cache.h"
 
 namespace ddp {

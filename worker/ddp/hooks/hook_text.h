@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/hooks/model_averager.h"
 #include "worker/runtime/process_group.h"
 

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/averaging/comm_hook.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {

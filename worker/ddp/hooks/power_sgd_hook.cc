@@ -10,8 +10,8 @@
 #include "worker/ddp/hooks/default_hooks.h"
 #include "worker/ddp/hooks/orthogonalize.h"
 #include "worker/ddp/hooks/power_sgd_memory.h"
-#include "worker/ddp/tensors.h"
-#include "worker/ddp/works.h"
+#include "worker/ddp/tensors/tensors.h"
+#include "worker/ddp/tensors/works.h"
 
 namespace ddp {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "worker/ddp/future.h"
-#include "worker/ddp/grad_bucket.h"
+#include "worker/ddp/averaging/future.h"
+#include "worker/ddp/averaging/grad_bucket.h"
 #include "worker/ddp/hooks/power_sgd_state.h"
 
 namespace ddp {

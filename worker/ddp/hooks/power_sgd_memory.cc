@@ -8,7 +8,7 @@
 
 #include "worker/ddp/hooks/bucket_text.h"
 #include "worker/ddp/hooks/orthogonalize.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 PowerSGDFactor::PowerSGDFactor(ProcessGroup& group, std::int64_t numel, at::ScalarType type)

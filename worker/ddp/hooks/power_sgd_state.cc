@@ -10,7 +10,7 @@
 
 #include "worker/ddp/hooks/hook_state.h"
 #include "worker/ddp/hooks/power_sgd_memory.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 namespace {

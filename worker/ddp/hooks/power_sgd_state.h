@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/averaging/comm_hook.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {

@@ -13,7 +13,7 @@
 
 #include "worker/ddp/hooks/bucket_text.h"
 #include "worker/ddp/hooks/hook_state.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 namespace {

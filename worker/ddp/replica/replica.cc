@@ -2,11 +2,11 @@
 
 #include <utility>
 
-#include "worker/ddp/broadcast.h"
-#include "worker/ddp/clip_grad.h"
-#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/averaging/clip_grad.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/hooks/hook_text.h"
-#include "worker/ddp/outputs.h"
+#include "worker/ddp/tensors/broadcast.h"
+#include "worker/ddp/tensors/outputs.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
 namespace ddp {
@@ -41,7 +41,7 @@ class DdpReplica : public Replica {
   void set_trace(std::shared_ptr<Trace> trace) override { core_.set_trace(std::move(trace)); }
 
  protected:
-  DataParallelCore& core() { return core_; }
+  DistributedDataParallelCore& core() { return core_; }
 
  private:
   static DistributedDataParallelOptions ddp_options(const ReplicaOptions& options) {
@@ -54,7 +54,7 @@ class DdpReplica : public Replica {
   void local_step() override { optimizer().step(); }
 
   std::shared_ptr<torch::nn::Module> module_;
-  DataParallelCore core_;
+  DistributedDataParallelCore core_;
 };
 
 // Likewise, and divides the optimizer among the ranks.

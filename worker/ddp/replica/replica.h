@@ -9,13 +9,13 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "worker/ddp/bucket_route.h"
-#include "worker/ddp/comm_hook.h"
-#include "worker/ddp/data_parallel_core.h"
+#include "worker/ddp/averaging/bucket_route.h"
+#include "worker/ddp/averaging/comm_hook.h"
+#include "worker/ddp/averaging/distributed_data_parallel_core.h"
+#include "worker/ddp/averaging/no_sync.h"
 #include "worker/ddp/hooks/model_averager.h"
-#include "worker/ddp/no_sync.h"
 #include "worker/ddp/replica/grad_sync.h"
-#include "worker/ddp/trace.h"
+#include "worker/ddp/tensors/trace.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {

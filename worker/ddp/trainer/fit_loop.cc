@@ -13,9 +13,9 @@
 #include "common/base/clock.h"
 #include "common/base/errc.h"
 #include "worker/ddp/engine/agent_link.h"
+#include "worker/ddp/tensors/value_of.h"
 #include "worker/ddp/trainer/convert.h"
 #include "worker/ddp/trainer/evaluation.h"
-#include "worker/ddp/value_of.h"
 
 namespace ddp::trainer {
 namespace {

@@ -11,8 +11,8 @@
 #include <torch/optim/optimizer.h>
 
 #include "worker/data/sampler.h"
-#include "worker/ddp/checkpointer.h"
 #include "worker/ddp/replica/replica.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/trainer/fit_state.h"
 #include "worker/ddp/trainer/settings.h"
 #include "worker/ddp/trainer/trainer.h"

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "worker/ddp/mesh_reduce.h"
+#include "worker/ddp/tensors/mesh_reduce.h"
 
 namespace ddp::trainer {
 

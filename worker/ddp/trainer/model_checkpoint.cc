@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "worker/ddp/tensors/value_of.h"
 #include "worker/ddp/trainer/trainer.h"
-#include "worker/ddp/value_of.h"
 
 namespace ddp {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "worker/ddp/checkpointer.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/trainer/monitor_callback.h"
 
 namespace ddp {

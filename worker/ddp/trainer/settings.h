@@ -8,8 +8,8 @@
 #include <c10/core/ScalarType.h>
 
 #include "worker/ddp/replica/replica.h"
-#include "worker/ddp/trainer/launch_plan.h"
 #include "worker/ddp/trainer/trainer_options.h"
+#include "worker/trainer_launch/launch_plan.h"
 
 namespace ddp::trainer {
 

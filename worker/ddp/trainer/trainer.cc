@@ -13,17 +13,17 @@
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
-#include "worker/ddp/distributed_optimizer.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/engine/agent_link.h"
 #include "worker/ddp/engine/init_distributed.h"
-#include "worker/ddp/load_tensors.h"
-#include "worker/ddp/mesh_reduce.h"
+#include "worker/ddp/state/load_tensors.h"
+#include "worker/ddp/tensors/mesh_reduce.h"
+#include "worker/ddp/tensors/value_of.h"
 #include "worker/ddp/trainer/evaluation.h"
 #include "worker/ddp/trainer/fit_loop.h"
-#include "worker/ddp/trainer/launch.h"
 #include "worker/ddp/trainer/model_checkpoint.h"
 #include "worker/ddp/trainer/progress_bar.h"
-#include "worker/ddp/value_of.h"
+#include "worker/trainer_launch/launch.h"
 
 namespace ddp {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <c10/core/Device.h>
 
-#include "worker/ddp/data_parallel.h"
+#include "worker/ddp/modules/data_parallel.h"
 #include "worker/ddp/trainer/trainer_module.h"
 
 namespace ddp::trainer {

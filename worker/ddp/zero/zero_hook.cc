@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "common/base/check.h"
-#include "worker/ddp/tensors.h"
-#include "worker/ddp/works.h"
+#include "worker/ddp/tensors/tensors.h"
+#include "worker/ddp/tensors/works.h"
 
 namespace ddp {
 

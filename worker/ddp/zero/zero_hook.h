@@ -8,7 +8,7 @@
 
 #include "common/base/shared_text.h"
 #include "worker/buckets/zero_partition.h"
-#include "worker/ddp/comm_hook.h"
+#include "worker/ddp/averaging/comm_hook.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {

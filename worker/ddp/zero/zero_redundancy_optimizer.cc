@@ -16,9 +16,9 @@
 #include <torch/optim/optimizer.h>
 
 #include "worker/buckets/zero_partition.h"
-#include "worker/ddp/clip_grad.h"
-#include "worker/ddp/compat.h"
-#include "worker/ddp/tensors.h"
+#include "worker/ddp/averaging/clip_grad.h"
+#include "worker/ddp/tensors/compat.h"
+#include "worker/ddp/tensors/tensors.h"
 #include "worker/ddp/zero/zero_hook.h"
 
 namespace ddp {
@@ -47,7 +47,7 @@ at::Tensor flat_part(const at::Tensor& packed, ZeroPartition::Span span) {
   return part;
 }
 
-void check_model(DataParallelCore& model) {
+void check_model(DistributedDataParallelCore& model) {
   const Reducer& reducer = model.reducer();
   if (const CommHook* hook = reducer.comm_hook()) {
     throw std::logic_error(
@@ -92,7 +92,8 @@ void check_optimizer(torch::optim::Optimizer& optimizer) {
 }  // namespace
 
 struct ZeroRedundancyOptimizer::Impl {
-  Impl(torch::optim::Optimizer& wrapped, DataParallelCore& core, const ZeroOptions& chosen)
+  Impl(torch::optim::Optimizer& wrapped, DistributedDataParallelCore& core,
+       const ZeroOptions& chosen)
       : optimizer(wrapped),
         model(core),
         options(chosen),
@@ -113,7 +114,7 @@ struct ZeroRedundancyOptimizer::Impl {
   void step(bool shadow);
 
   torch::optim::Optimizer& optimizer;
-  DataParallelCore& model;
+  DistributedDataParallelCore& model;
   const ZeroOptions options;
   ProcessGroup& group;
   const ZeroPartition partition;
@@ -286,7 +287,7 @@ void ZeroRedundancyOptimizer::Impl::step(bool shadow) {
 }
 
 ZeroRedundancyOptimizer::ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer,
-                                                 DataParallelCore& model,
+                                                 DistributedDataParallelCore& model,
                                                  const ZeroOptions& options) {
   check_model(model);
   check_optimizer(optimizer);

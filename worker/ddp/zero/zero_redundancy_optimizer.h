@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "worker/ddp/distributed_data_parallel.h"
+#include "worker/ddp/averaging/distributed_data_parallel.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -67,7 +67,7 @@ class ZeroRedundancyOptimizer {
   ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DistributedDataParallel<M>& model,
                           const ZeroOptions& options = {})
       : ZeroRedundancyOptimizer(optimizer, model.core(), options) {}
-  ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DataParallelCore& model,
+  ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DistributedDataParallelCore& model,
                           const ZeroOptions& options = {});
   // The model can no longer be trained. Parameters keep their values; with overlap_with_forward
   // wait() comes first.

@@ -17,7 +17,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "common/base/check.h"
-#include "worker/ddp/compat.h"
+#include "worker/ddp/tensors/compat.h"
 
 namespace ddp::train {
 

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "worker/ddp/stage_thread.h"
+#include "worker/ddp/tensors/stage_thread.h"
 
 namespace ddp::train {
 

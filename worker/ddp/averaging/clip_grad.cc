@@ -1,0 +1,106 @@
+#include "worker/ddp/averaging/clip_grad.h"
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <stdexcept>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+namespace ddp {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::size_t kLanes = 8;
+
+// Folds terms of all values into one number. There are several running results, so that the
+// processor need not wait for one addition to begin the next; which value goes to which is fixed.
+template <typename T, typename Term, typename Fold>
+double fold_values(const T* values, std::size_t count, Term term, Fold fold) {
+  std::array<double, kLanes> lanes{};
+  const std::size_t whole = count / kLanes * kLanes;
+  for (std::size_t at = 0; at < whole; at += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] = fold(lanes[lane], term(static_cast<double>(values[at + lane])));
+    }
+  }
+  for (std::size_t at = whole; at < count; ++at) {
+    lanes[at - whole] = fold(lanes[at - whole], term(static_cast<double>(values[at])));
+  }
+  double total = 0;
+  for (const double lane : lanes) total = fold(total, lane);
+  return total;
+}
+
+double sum(double a, double b) { return a + b; }
+// A NaN stays, which std::max would drop.
+double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+// The gradient's part of the norm before the root is taken.
+template <typename T>
+double part_of(const at::Tensor& gradient, double norm_type) {
+  const T* values = gradient.data_ptr<T>();
+  const auto count = static_cast<std::size_t>(gradient.numel());
+  const auto size = [](double value) { return std::abs(value); };
+  if (norm_type == kInfinity) return fold_values(values, count, size, larger);
+  if (norm_type == 1) return fold_values(values, count, size, sum);
+  return fold_values(
+      values, count, [](double value) { return value * value; }, sum);
+}
+
+double part_of(at::Tensor gradient, double norm_type) {
+  if (gradient.is_sparse()) gradient = gradient.coalesce()._values();
+  // The order of the elements, not that of the memory, which is each rank's own affair.
+  gradient = gradient.to(at::kCPU).contiguous();
+  if (gradient.scalar_type() == at::kDouble) return part_of<double>(gradient, norm_type);
+  return part_of<float>(gradient.to(at::kFloat), norm_type);
+}
+
+}  // namespace
+
+void check_clipping(double max_norm, double norm_type) {
+  if (norm_type != 1 && norm_type != 2 && norm_type != kInfinity) {
+    throw std::invalid_argument(
+        fmt::format("clip_grad_norm_: norm_type is {}; there are 1, 2 and infinity", norm_type));
+  }
+  if (std::isnan(max_norm)) throw std::invalid_argument("clip_grad_norm_: max_norm is no number");
+}
+
+void NormSum::add(const at::Tensor& gradient) {
+  const double part = part_of(gradient.detach(), norm_type_);
+  value_ = norm_type_ == kInfinity ? larger(value_, part) : value_ + part;
+}
+
+double NormSum::norm_of(double value) const { return norm_type_ == 2 ? std::sqrt(value) : value; }
+
+double scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm,
+                     bool error_if_nonfinite) {
+  if (error_if_nonfinite && !std::isfinite(norm)) {
+    throw std::runtime_error(fmt::format("clip_grad_norm_: the norm of the gradients is {}", norm));
+  }
+  // The small number is PyTorch's.
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor >= 1) return norm;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& gradient : gradients) gradient.mul_(factor);
+  return norm;
+}
+
+double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                       bool error_if_nonfinite) {
+  check_clipping(max_norm, norm_type);
+  const at::NoGradGuard no_grad;
+  NormSum sum(norm_type);
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (!parameter.grad().defined()) continue;
+    sum.add(parameter.grad());
+    gradients.push_back(parameter.grad());
+  }
+  return scale_to_norm(gradients, sum.norm_of(sum.value()), max_norm, error_if_nonfinite);
+}
+
+}  // namespace ddp

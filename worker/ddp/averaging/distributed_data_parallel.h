@@ -1,0 +1,164 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <stdexcept>
+#include <type_traits>
+#include <utility>
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "worker/ddp/averaging/comm_hook.h"
+#include "worker/ddp/averaging/distributed_data_parallel_core.h"
+#include "worker/ddp/averaging/join.h"
+#include "worker/ddp/averaging/no_sync.h"
+#include "worker/ddp/tensors/outputs.h"
+
+namespace ddp {
+
+// Trains copies of one module on all ranks of a group as if they were one module on the joint
+// batch.
+//
+//   auto group = ddp::ProcessGroup::from_environment();
+//   ddp::DistributedDataParallel model(std::make_shared<Net>(), group);
+//   torch::optim::SGD optimizer(model.module().parameters(), options);  // Or before wrapping.
+//   auto loss = torch::nll_loss(model(batch.data), batch.target);
+//   model.zero_grad();
+//   loss.backward();   // every .grad is the average over the ranks when this returns
+//   optimizer.step();
+//
+// Construction is collective. It checks that the module is the same on all ranks (else
+// std::invalid_argument names the first difference, on every rank) and copies rank 0's parameters
+// and buffers to the others. The loss should be a mean over the local batch and local batches equal
+// in size; then the average of the gradients is that of the joint batch.
+//
+// What backward does, what each failure leaves, and what it does not support stands in reducer.h.
+// All calls are made by the training thread, and every rank makes the same ones: forward in
+// training mode, backward, broadcast_buffers. Any of them throws CollectiveError once the group has
+// failed.
+//
+// The module may lie on any device, or on several: what it is on is not asked for, and inputs are
+// not moved. How gradients travel from devices other than the CPU says device_groups.
+//
+// With mixed_precision, parameters have their low-precision type from a forward until its backward
+// (or, without gradients, its end): look at them before or after.
+//
+// Parameters registered or unfrozen after construction are not reduced. The object keeps the module
+// and the group alive.
+template <typename M>
+class DistributedDataParallel {
+ public:
+  explicit DistributedDataParallel(std::shared_ptr<M> module, std::shared_ptr<ProcessGroup> group,
+                                   const DistributedDataParallelOptions& options = {})
+      : module_(checked(std::move(module))),
+        core_(std::make_unique<DistributedDataParallelCore>(*module_, std::move(group), options)) {}
+
+  // From torch::nn::Linear and its like, which are holders of LinearImpl.
+  explicit DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
+                                   std::shared_ptr<ProcessGroup> group,
+                                   const DistributedDataParallelOptions& options = {})
+      : DistributedDataParallel(module.ptr(), std::move(group), options) {}
+
+  // The module's forward. Brings the buffers up to date first, where options say so.
+  template <typename... Arguments>
+  auto forward(Arguments&&... arguments) {
+    core_->before_forward(module_->is_training());
+    using Output = decltype(module_->forward(cast(std::forward<Arguments>(arguments))...));
+    if constexpr (std::is_void_v<Output>) {
+      module_->forward(cast(std::forward<Arguments>(arguments))...);
+      core_->after_forward();
+    } else {
+      Output output = module_->forward(cast(std::forward<Arguments>(arguments))...);
+      core_->after_forward();
+      if (core_->wants_outputs()) core_->reducer().watch_outputs(tensors_of_output(output));
+      return output;
+    }
+  }
+  template <typename... Arguments>
+  auto operator()(Arguments&&... arguments) {
+    return forward(std::forward<Arguments>(arguments)...);
+  }
+
+  M& module() { return *module_; }
+  const M& module() const { return *module_; }
+  const std::shared_ptr<M>& module_ptr() const { return module_; }
+
+  // Replaces the averaging of buckets, once, alike on all ranks, before the first backward or
+  // between two; a second call throws std::logic_error. See CommHook.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) {
+    core_->reducer().register_comm_hook(std::move(hook));
+  }
+  // As in PyTorch: Future hook(State& state, GradBucket& bucket). The state is kept alive with it.
+  template <typename State, typename Function>
+  requires std::invocable<Function&, State&, GradBucket&>
+  void register_comm_hook(std::shared_ptr<State> state, Function hook) {
+    register_comm_hook(make_comm_hook(std::move(state), std::move(hook)));
+  }
+
+  // While the guard lives, backward accumulates gradients locally.
+  NoSync no_sync() { return NoSync(core_->reducer()); }
+
+  // For different numbers of batches on the ranks: see Join.
+  Join join(bool divide_by_initial_world_size = true, bool enable = true,
+            bool throw_on_early_termination = false) {
+    return Join(*core_, {divide_by_initial_world_size, throw_on_early_termination, enable});
+  }
+  Join join(const JoinOptions& options) { return Join(*core_, options); }
+  // The same around a function.
+  template <std::invocable Function>
+  void with_join(Function&& train, const JoinOptions& options = {}) {
+    Join scope(*core_, options);
+    std::forward<Function>(train)();
+    scope.finish();
+  }
+
+  // Drops the gradients of all trainable parameters, or zeroes them where they are. Dropping is
+  // faster, and it makes a step independent of the one before it to the sign of a zero: autograd
+  // adds to what it finds.
+  void zero_grad(bool set_to_none = true) { core_->reducer().zero_grad(set_to_none); }
+
+  // Copies rank 0's buffers to all ranks, in whatever mode the module is: before an evaluation, for
+  // example.
+  void broadcast_buffers() { core_->broadcast_buffers(); }
+  // Whether the next forward does so first.
+  bool will_sync_module_buffers() const { return core_->will_sync_buffers(module_->is_training()); }
+
+  // Which parameters share a bucket; the option of that name takes it.
+  BucketNames bucket_layout() const { return core_->reducer().bucket_layout(); }
+
+  DdpStats stats() const { return core_->stats(); }
+  // Times are taken in the first ten iterations and then in one of every `iterations`.
+  void set_runtime_logging_sample_rate(int iterations) {
+    core_->reducer().timer().set_rate(iterations);
+  }
+  // Records every iteration in the trace, until it is set to null.
+  void set_trace(std::shared_ptr<Trace> trace) { core_->set_trace(std::move(trace)); }
+
+  const Reducer& reducer() const { return core_->reducer(); }
+  // For what works with any module: ZeroRedundancyOptimizer.
+  DistributedDataParallelCore& core() { return *core_; }
+
+ private:
+  static std::shared_ptr<M> checked(std::shared_ptr<M> module) {
+    if (!module) throw std::invalid_argument("DistributedDataParallel was given no module");
+    return module;
+  }
+
+  // Inputs of floating-point type get that of the parameters, with mixed precision.
+  template <typename Argument>
+  decltype(auto) cast(Argument&& argument) const {
+    if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {
+      const auto type = core_->input_type();
+      const bool converts = type && argument.defined() && argument.is_floating_point();
+      return converts ? argument.to(*type) : at::Tensor(argument);
+    } else {
+      return std::forward<Argument>(argument);
+    }
+  }
+
+  std::shared_ptr<M> module_;
+  std::unique_ptr<DistributedDataParallelCore> core_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,147 @@
+#include "worker/ddp/averaging/gradient_slots.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <fmt/format.h>
+
+#include "worker/ddp/tensors/tensors.h"
+
+namespace ddp {
+namespace {
+
+// The same tensor over other memory, so that whoever holds it sees the new values.
+void move_to(at::Tensor& gradient, const at::Tensor& memory) {
+  const at::NoGradGuard no_grad;
+  gradient.set_(memory.storage(), memory.storage_offset(), memory.sizes(), memory.strides());
+}
+
+}  // namespace
+
+GradientSlots::GradientSlots(std::vector<NamedTensor> parameters, Options options)
+    : options_(options), named_(std::move(parameters)) {
+  parameters_.resize(named_.size());
+  for (std::size_t index = 0; index < named_.size(); ++index) {
+    parameters_[index].named = named_[index];
+  }
+}
+
+at::ScalarType GradientSlots::type_of(const Parameter& parameter) const {
+  return options_.type.value_or(parameter.named.tensor.scalar_type());
+}
+
+bool GradientSlots::may_view(const Parameter& parameter) const {
+  return options_.as_views && parameter.slot.defined() &&
+         parameter.slot.scalar_type() == type_of(parameter);
+}
+
+void GradientSlots::place(std::size_t index, at::Tensor slot) {
+  Parameter& parameter = parameters_[index];
+  parameter.slot = std::move(slot);
+  at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+  if (!std::exchange(parameter.is_vacated, false) || !gradient.defined()) return;
+  copy_values(parameter.slot, gradient);
+  move_to(gradient, parameter.slot);
+}
+
+void GradientSlots::vacate() {
+  for (Parameter& parameter : parameters_) {
+    at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+    parameter.is_vacated = is_same_memory(gradient, parameter.slot);
+    if (parameter.is_vacated) move_to(gradient, gradient.variable_data().clone());
+    parameter.slot.reset();
+    parameter.view.reset();
+  }
+}
+
+void GradientSlots::check(const Parameter& parameter, const at::Tensor& gradient) const {
+  if (gradient.layout() == at::kStrided && gradient.sizes() == parameter.slot.sizes() &&
+      (gradient.scalar_type() == parameter.slot.scalar_type() || options_.convert)) {
+    return;
+  }
+  throw std::invalid_argument(fmt::format(
+      "the gradient of parameter {} is {}, the parameter {}; dense gradients of the parameter's "
+      "type can be reduced, and sparse ones of embeddings that had sparse(true) when the module "
+      "was wrapped",
+      parameter.named.name, describe(gradient), describe(parameter.named.tensor)));
+}
+
+void GradientSlots::stage(std::size_t index) {
+  Parameter& parameter = parameters_[index];
+  at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+  if (!gradient.defined()) {
+    stage_zero(index);
+    return;
+  }
+  if (is_same_memory(gradient, parameter.slot)) return;
+  check(parameter, gradient);
+  copy_values(parameter.slot, gradient);
+  if (gradient.requires_grad()) {
+    TORCH_WARN_ONCE(
+        "DistributedDataParallel averages gradients that were made with create_graph, but not "
+        "their graph: higher derivatives are those of this rank alone.");
+  } else if (may_view(parameter)) {
+    gradient = gradient_view(parameter.view, parameter.slot);
+  }
+}
+
+void GradientSlots::stage_and_keep(std::size_t index) {
+  Parameter& parameter = parameters_[index];
+  const at::Tensor& gradient = parameter.named.tensor.grad();
+  if (is_same_memory(gradient, parameter.slot)) parameter.before = gradient.clone();
+  stage(index);
+}
+
+void GradientSlots::stage_zero(std::size_t index) { zero_values(parameters_[index].slot); }
+
+void GradientSlots::publish(std::size_t index, bool used_somewhere) {
+  Parameter& parameter = parameters_[index];
+  const at::Tensor before = std::exchange(parameter.before, {});
+  if (!used_somewhere) {
+    if (before.defined()) copy_values(parameter.slot, before);
+    return;
+  }
+  at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+  const at::ScalarType type = type_of(parameter);
+  if (!gradient.defined() || gradient.scalar_type() != type) {
+    gradient = may_view(parameter) ? gradient_view(parameter.view, parameter.slot)
+                                   : parameter.slot.to(type, /*non_blocking=*/false, /*copy=*/true);
+  } else if (!is_same_memory(gradient, parameter.slot)) {
+    copy_values(gradient, parameter.slot);
+  }
+}
+
+void GradientSlots::publish_value(std::size_t index, const at::Tensor& value) {
+  parameters_[index].named.tensor.mutable_grad() = value;
+}
+
+void GradientSlots::match_types() {
+  const at::NoGradGuard no_grad;
+  for (Parameter& parameter : parameters_) {
+    at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+    const at::ScalarType type = type_of(parameter);
+    if (gradient.defined() && gradient.scalar_type() != type) gradient = gradient.to(type);
+  }
+}
+
+void GradientSlots::zero_grad(bool set_to_none) {
+  const at::NoGradGuard no_grad;
+  for (const Parameter& parameter : parameters_) {
+    at::Tensor& gradient = parameter.named.tensor.mutable_grad();
+    if (set_to_none) {
+      gradient.reset();
+    } else if (!gradient.defined()) {
+      continue;
+    } else if (gradient.requires_grad()) {
+      gradient = at::zeros_like(gradient);
+    } else if (is_packed(gradient)) {
+      zero_values(gradient);
+    } else {
+      gradient.zero_();
+    }
+  }
+}
+
+}  // namespace ddp

@@ -1,0 +1,189 @@
+// What the reducer does with buckets: fill, launch, publish, make anew.
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/check.h"
+#include "worker/ddp/averaging/reducer.h"
+
+namespace ddp {
+
+bool Reducer::is_sparse(std::size_t bucket) const {
+  return reductions_.kind(bucket) == BucketReductions::Kind::kSparse;
+}
+
+void Reducer::make_ready(std::size_t index) {
+  Parameter& parameter = parameters_[index];
+  if (is_sparse(parameter.bucket)) return;
+  const at::Tensor& gradient = slots_.gradient(index);
+  parameter.is_deferred =
+      options_.batched_grad_copy && gradient.defined() && !gradient.requires_grad();
+  if (!parameter.is_deferred) slots_.stage(index);
+}
+
+void Reducer::stage_deferred(std::size_t index) {
+  const BucketPiece& piece = reductions_.pieces()[index];
+  const std::vector<BucketSlot>& slots = buckets()[piece.bucket].slots;
+  for (std::size_t slot = piece.first_slot; slot < piece.first_slot + piece.slots; ++slot) {
+    const std::size_t parameter = slots[slot].parameter;
+    if (std::exchange(parameters_[parameter].is_deferred, false)) slots_.stage(parameter);
+  }
+}
+
+// Those that got no gradient, or with static_graph all in the first backward.
+void Reducer::stage_rest() {
+  for (std::size_t left = parameters_.size(); left > 0; --left) {
+    const std::size_t index = left - 1;
+    if (!progress_.mark_ready(index)) continue;
+    if (parameters_[index].used) {
+      make_ready(index);
+    } else if (!is_sparse(parameters_[index].bucket)) {
+      slots_.stage_and_keep(index);
+    }
+  }
+}
+
+ReduceOp Reducer::reduce_op() const {
+  const bool divide_later = joining() && !join_->options().divide_by_initial_world_size;
+  return divide_later ? ReduceOp::kSum : ReduceOp::kAvg;
+}
+
+bool Reducer::may_skip(std::size_t bucket) const {
+  if (!options_.skip_all_reduce_unused_params) return false;
+  const std::vector<BucketSlot>& slots = buckets()[bucket].slots;
+  return std::none_of(slots.begin(), slots.end(),
+                      [&](const BucketSlot& slot) { return parameters_[slot.parameter].used; });
+}
+
+void Reducer::launch_ready_pieces() {
+  while (const auto index = progress_.next_launch()) {
+    timer_.ready(*index);
+    const std::size_t bucket = reductions_.pieces()[*index].bucket;
+    if (may_skip(bucket)) continue;
+    if (options_.batched_grad_copy) stage_deferred(*index);
+    const at::Tensor gradient = is_sparse(bucket)
+                                    ? slots_.gradient(buckets()[bucket].slots.front().parameter)
+                                    : at::Tensor();
+    reductions_.launch(*index, reduce_op(), gradient);
+    timer_.launched(*index);
+  }
+  if (timer_.is_on()) poll_pieces();
+}
+
+void Reducer::poll_pieces() {
+  for (std::size_t piece = 0; piece < reductions_.pieces().size(); ++piece) {
+    if (timer_.is_in_flight(piece) && reductions_.is_done(piece)) timer_.done(piece);
+  }
+}
+
+void Reducer::note_done(std::size_t bucket) {
+  const std::vector<BucketPiece>& pieces = reductions_.pieces();
+  for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+    if (pieces[piece].bucket == bucket) timer_.done(piece);
+  }
+}
+
+WorkPtr Reducer::reduce_used_flags(bool shadow) {
+  for (std::size_t index = 0; index < parameters_.size(); ++index) {
+    const bool used = !shadow && parameters_[index].used && slots_.gradient(index).defined();
+    used_flags_[index] = used ? 1 : 0;
+  }
+  static const SharedText tag("flags of used parameters");
+  return group_->all_reduce({used_flags_.data(), used_flags_.size(), DType::kU8}, ReduceOp::kMax,
+                            {{}, tag});
+}
+
+// All ranks issue the same operations here, in the same order: the flags, then what hooks and
+// sparse buckets need.
+void Reducer::complete(bool shadow) {
+  DDP_CHECK(progress_.all_launched(), "a piece of a bucket was not launched");
+  const bool exchange =
+      options_.find_unused_parameters || (options_.static_graph && synced_passes_ == 0);
+  const WorkPtr flags = exchange ? reduce_used_flags(shadow) : nullptr;
+  reductions_.finish_stages();
+  if (flags) flags->wait();
+  if (joining() && !shadow) join_->finish();
+  const bool divide_by_live = reduce_op() == ReduceOp::kSum;
+  const double scale = 1.0 / (divide_by_live ? join_->live() : group_->size());
+  for (std::size_t bucket = 0; bucket < buckets().size(); ++bucket) {
+    publish_bucket(bucket, is_sparse(bucket) || divide_by_live ? scale : 1, shadow);
+  }
+}
+
+void Reducer::publish_bucket(std::size_t bucket, double scale, bool shadow) {
+  const bool flags_known = options_.find_unused_parameters || options_.static_graph;
+  const std::vector<BucketSlot>& slots = buckets()[bucket].slots;
+  const auto used_somewhere = [&](const BucketSlot& slot) {
+    return !flags_known || used_flags_[slot.parameter] != 0;
+  };
+  if (!shadow && may_skip(bucket)) {
+    const auto used = std::find_if(slots.begin(), slots.end(), used_somewhere);
+    if (used != slots.end()) {
+      throw std::runtime_error(fmt::format(
+          "skip_all_reduce_unused_params: parameter {} was used on another rank, but not on rank "
+          "{}; with this option all ranks have to use the same parameters",
+          name_of(used->parameter), group_->rank()));
+    }
+    for (const BucketSlot& slot : slots) slots_.publish(slot.parameter, false);
+    return;
+  }
+  const at::Tensor sparse = reductions_.wait(bucket, scale);
+  if (timer_.is_on()) note_done(bucket);
+  if (shadow) return;
+  for (const BucketSlot& slot : slots) {
+    if (!is_sparse(bucket)) {
+      slots_.publish(slot.parameter, used_somewhere(slot));
+    } else if (used_somewhere(slot)) {
+      slots_.publish_value(slot.parameter, sparse);
+    }
+  }
+}
+
+void Reducer::shadow_backward() {
+  const std::lock_guard lock(mutex_);
+  try {
+    progress_.begin();
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      if (!is_sparse(parameters_[index].bucket)) slots_.stage_zero(index);
+      progress_.mark_ready(index);
+    }
+    while (const auto piece = progress_.next_launch()) {
+      reductions_.launch(*piece, reduce_op(), {});
+    }
+    complete(/*shadow=*/true);
+    ++synced_passes_;
+    if (!has_rebuilt_) rebuild();
+  } catch (const std::exception& error) {
+    drain();
+    abort(error.what());
+    throw;
+  }
+}
+
+// In the order of the last gradients, then what got none; on all ranks as on one that trains.
+void Reducer::rebuild() {
+  has_rebuilt_ = true;
+  std::vector<std::int64_t> order;
+  std::vector<bool> seen(parameters_.size(), false);
+  for (auto at = arrivals_.rbegin(); at != arrivals_.rend(); ++at) {
+    if (!seen[*at]) order.push_back(static_cast<std::int64_t>(*at));
+    seen[*at] = true;
+  }
+  std::reverse(order.begin(), order.end());
+  for (std::size_t left = seen.size(); left > 0; --left) {
+    if (!seen[left - 1]) order.push_back(static_cast<std::int64_t>(left - 1));
+  }
+  const Rank root = joining() ? join_->first_live() : 0;
+  if (group_->size() > 1) {
+    group_->broadcast({order.data(), order.size(), DType::kI64}, root, {{}, "order of gradients"})
+        ->wait();
+  }
+  BucketReductions::Plan plan =
+      planner_.in_order(std::vector<std::size_t>(order.begin(), order.end()));
+  if (planner_.names(plan.layouts) != bucket_layout()) adopt(std::move(plan));
+}
+
+}  // namespace ddp

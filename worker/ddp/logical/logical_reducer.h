@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "common/base/shared_text.h"
+#include "worker/ddp/logical/logical_sum.h"
+#include "worker/ddp/logical/logical_world.h"
+#include "worker/ddp/tensors/module_state.h"
+#include "worker/runtime/process_group.h"
+
+namespace ddp {
+
+// Averages the gradients of logical ranks (LogicalWorld), of which a worker has one or more:
+// training with them ends with the same bits for any number of workers, and when the number changes
+// in mid-run. One step is
+//
+//   optimizer.zero_grad();
+//   for (Rank logical = own.begin; logical < own.end; ++logical) {  // own: reducer.world().own()
+//     // What a worker with this rank would do: its part of the batch, its random numbers
+//     // (LogicalRanks), the buffers as they were before the step.
+//     loss.backward();  // Several times, if gradients are accumulated.
+//     reducer.add();
+//   }
+//   reducer.reduce();
+//   optimizer.step();
+//
+// with the learning rate and the batches of a world of `logical_size` workers, which the result is
+// that of: with as many workers it is that of DistributedOptimizer to the bit. Buffers that are to
+// stay are those that logical rank 0 has after its forward.
+//
+// A parameter without a gradient counts as one whose gradient is zero; where no logical rank has
+// one it stays undefined. A sparse gradient is made dense. Half types are added in float32 and
+// rounded once.
+//
+// Takes the memory of the gradients once for each level that a sum is at (LogicalSum): once with a
+// logical rank a worker, at most log2(logical_size) + 1 times, not once for each logical rank.
+//
+// Used by one thread, that of training. In a new round: make another one over its group.
+class LogicalReducer {
+ public:
+  // The parameters of the module that require a gradient; dense, in CPU memory, floating point.
+  // Collective. Throws std::invalid_argument, on all workers, if the module or logical_size differs
+  // between workers, a parameter is of another kind, or there are more workers than logical ranks.
+  LogicalReducer(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
+                 int logical_size);
+
+  const LogicalWorld& world() const { return world_; }
+
+  // Takes the gradients of this worker's next logical rank: .grad is undefined afterwards. Local.
+  // std::logic_error after the last one. std::invalid_argument, after aborting the group, for a
+  // gradient that is not its parameter's.
+  void add();
+  // .grad becomes the average over all logical ranks, the same bits on all workers. It lies in this
+  // object's memory, which the next add() of a first logical rank writes to. Collective. Throws
+  // CollectiveError, or std::logic_error if a logical rank of this worker is missing.
+  void reduce();
+  // Forgets what was added since reduce(): for a step that is not finished.
+  void restart();
+
+ private:
+  // Parameters whose gradients are summed in one type.
+  struct Kind {
+    LogicalSum sum;
+    std::vector<std::size_t> parameters;           // Indices.
+    std::vector<std::int64_t> offsets;             // Where their gradients begin.
+    std::vector<std::vector<at::Tensor>> slots{};  // By level of the sum.
+    std::vector<at::Tensor> views{};               // What .grad is.
+    SharedText tag{};
+  };
+  void add_kind(at::ScalarType type, const std::vector<std::size_t>& members);
+  const std::vector<at::Tensor>& slots_at(Kind& kind, const at::Tensor& flat) const;
+  void take(const at::Tensor& slot, std::size_t parameter);
+  void publish(Kind& kind);
+
+  const LogicalWorld world_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::vector<NamedTensor> parameters_;
+  std::vector<Kind> kinds_;
+  std::vector<std::uint8_t> used_;  // By parameter: 1 if a logical rank has a gradient.
+};
+
+}  // namespace ddp

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "worker/checkpoint/snapshot.h"
+#include "worker/ddp/state/registered_state.h"
+#include "worker/ddp/state/sharded_tensor.h"
+
+// Inside of Checkpointer: what one rank has to save, found without copying any tensor, and how it
+// gets into a snapshot. Local; the training thread.
+namespace ddp {
+
+// One rank's share of a save. `plan` lacks the save id; each of its tensors has in `source` the
+// index of the tensor that it is a copy of.
+struct Collected {
+  checkpoint::SnapshotPlan plan;
+  std::vector<at::Tensor> sources;
+  // Of the sources without data: who writes them, which ranks have in parts. The same on all ranks
+  // but for the parts.
+  std::vector<WantedWhole> wanted;
+  std::vector<std::size_t> wanted_sources;  // By `wanted`: an index of `sources`.
+  // Kind and name of all that is registered, and names, types and shapes of what the ranks share
+  // among them: the same on all ranks, or they would write different checkpoints.
+  std::string registered;
+  std::string shared;
+};
+
+struct CollectOptions {
+  Rank rank = 0;
+  int world_size = 1;
+  // Parameters and the optimizers' tensors are dealt to all ranks; false: rank 0 has everything
+  // that is replicated.
+  bool share = true;
+};
+
+// Fills plan.files, plan.state (rank 0), plan.rank_state and the world. kInvalidArgument, naming
+// the thing, for a tensor, a hook or a value that cannot be stored or throws.
+Result<Collected> collect(const RegisteredState& state, const CollectOptions& options);
+
+// The tensors as they are now, into an image of this layout.
+void copy_into(std::span<std::byte> image, const checkpoint::SnapshotLayout& layout,
+               const std::vector<at::Tensor>& sources);
+
+// A snapshot of the tensors where they are, without a copy but of those that are not row-major on
+// the CPU, which `keep` then holds. Both outlive its use, and nobody changes the tensors meanwhile.
+checkpoint::Snapshot in_place(const checkpoint::SnapshotLayout& layout,
+                              const std::vector<at::Tensor>& sources,
+                              std::vector<at::Tensor>& keep);
+
+}  // namespace ddp

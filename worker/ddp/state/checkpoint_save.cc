@@ -1,0 +1,335 @@
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "worker/checkpoint/checksum.h"
+#include "worker/checkpoint/snapshot_writer.h"
+#include "worker/ddp/state/checkpoint_collect.h"
+#include "worker/ddp/state/checkpointer_impl.h"
+#include "worker/ddp/tensors/text_exchange.h"
+
+// Checkpointer::save and wait: the ranks agree on what to do in one exchange, each copies its share
+// and hands it on; how it ended is put together when all shares have.
+namespace ddp {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSaveTag = "checkpoint save";
+// How often ranks that wait for a save tell each other that they are still there.
+constexpr std::chrono::milliseconds kTurn{20};
+
+// What a rank tells the others before it changes anything.
+struct Vote {
+  std::int64_t code = 0;      // Why it cannot save, an Errc; 0: it can.
+  std::int64_t contents = 0;  // Hash of what it has registered and shares with the others.
+  std::int64_t step = 0;
+  std::int64_t flags = 0;
+};
+constexpr std::int64_t kUnderWay = 1;  // Its share of the save before is still being written.
+constexpr std::int64_t kFailed = 2;    // It was not finished.
+constexpr std::int64_t kNoMemory = 4;  // There is none for a copy.
+
+std::vector<Vote> exchange_votes(ProcessGroup& group, const Vote& mine) {
+  if (group.size() == 1) return {mine};
+  constexpr std::size_t kNumbers = 4;
+  std::array<std::int64_t, kNumbers> in = {mine.code, mine.contents, mine.step, mine.flags};
+  std::vector<std::int64_t> out(kNumbers * static_cast<std::size_t>(group.size()));
+  group
+      .all_gather({in.data(), in.size(), DType::kI64}, {out.data(), out.size(), DType::kI64},
+                  {{}, kSaveTag})
+      ->wait();
+  std::vector<Vote> votes;
+  for (auto at = out.begin(); at != out.end(); at += kNumbers) {
+    votes.push_back({at[0], at[1], at[2], at[3]});
+  }
+  return votes;
+}
+
+bool any_has(const std::vector<Vote>& votes, std::int64_t flag) {
+  return std::any_of(votes.begin(), votes.end(),
+                     [flag](const Vote& vote) { return (vote.flags & flag) != 0; });
+}
+
+std::int64_t hash_of(const std::string& a, const std::string& b) {
+  const std::string text = fmt::format("{}\n{}", a, b);
+  const std::string digits = checkpoint::checksum_of(std::as_bytes(std::span(text))).substr(0, 15);
+  return std::stoll(digits, nullptr, 16);
+}
+
+// The first line in which two texts differ, of each.
+std::pair<std::string, std::string> difference(const std::string& a, const std::string& b) {
+  const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  const auto start = static_cast<std::size_t>(at - a.begin());
+  const std::size_t line = start == 0 ? 0 : a.rfind('\n', start - 1) + 1;
+  const auto line_of = [line](const std::string& text) {
+    return line < text.size() ? text.substr(line, text.find('\n', line) - line) : "nothing more";
+  };
+  return {line_of(a), line_of(b)};
+}
+
+json report_of(const Result<checkpoint::Written>& result) {
+  if (!result) {
+    const bool ours = result.error().code.category() == make_error_code(Errc::kIo).category();
+    return {{"code", ours ? result.error().code.value() : static_cast<int>(Errc::kIo)},
+            {"error", result.error().message}};
+  }
+  return {{"code", 0}, {"path", result->path}, {"warnings", result->warnings}};
+}
+
+// Of what the ranks say about a failed save, what says most: not that a rank has waited in vain, or
+// has given up because another had.
+Error cause_of(const std::vector<json>& reports, bool alone) {
+  const auto says_much = [](const json& report) {
+    const int code = report.at("code");
+    return code != 0 && code != static_cast<int>(Errc::kTimeout) &&
+           code != static_cast<int>(Errc::kAborted);
+  };
+  auto found = std::find_if(reports.begin(), reports.end(), says_much);
+  if (found == reports.end()) found = reports.begin();
+  const auto code = static_cast<Errc>(found->at("code").get<int>());
+  const auto text = found->at("error").get<std::string>();
+  if (alone) return make_error(code, "{}", text);
+  return make_error(code, "rank {}: {}", found - reports.begin(), text);
+}
+
+// The end of a save that began earlier.
+Result<SaveReport> told(std::int64_t step, Result<SaveReport> end) {
+  if (end) return end;
+  return make_error(static_cast<Errc>(end.error().code.value()),
+                    "the checkpoint of step {} was not finished: {}", step, end.error().message);
+}
+
+}  // namespace
+
+// Once for the life of the object; afterwards a save needs no exchange to have a name.
+void Checkpointer::Impl::choose_word() {
+  if (word_.empty()) word_ = broadcast_text(*group, unique_word(), 0, kSaveTag);
+}
+
+Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t step,
+                                                                 std::int64_t epoch) {
+  auto collected = collect(
+      *this,
+      {.rank = group->rank(), .world_size = group->size(), .share = options.ranks_are_equal});
+  if (!collected) return collected.error();
+  checkpoint::SnapshotPlan& plan = collected->plan;
+  // Another process may write it, with another working directory.
+  const bool is_real = &files == &checkpoint::posix_file_system();
+  plan.directory =
+      is_real ? std::filesystem::absolute(options.directory).string() : options.directory;
+  plan.save_id = fmt::format("{}-{}", word_, serial_);
+  plan.step = step;
+  plan.epoch = epoch;
+  plan.round = group->round();
+  plan.retention = {options.keep, options.keep_every};
+  plan.bytes_per_second = options.bytes_per_second;
+  auto layout = checkpoint::lay_out(std::move(plan));
+  if (!layout) return layout.error();
+  return Share{std::move(*layout),
+               std::move(collected->sources),
+               std::move(collected->wanted),
+               std::move(collected->wanted_sources),
+               std::move(collected->registered),
+               std::move(collected->shared)};
+}
+
+// Rank 0's contents must be everybody's, or loading would go wrong much later.
+Result<void> Checkpointer::Impl::compare_registrations(const Share& share) {
+  Result<void> same;
+  const std::string registered = broadcast_text(*group, share.registered, 0, kSaveTag);
+  const std::string shared = broadcast_text(*group, share.shared, 0, kSaveTag);
+  if (registered != share.registered) {
+    same = make_error(Errc::kMismatch,
+                      "this rank has registered other state than rank 0; here:\n{}there:\n{}",
+                      share.registered, registered);
+  } else if (shared != share.shared) {
+    const auto [here, there] = difference(share.shared, shared);
+    same = make_error(Errc::kMismatch,
+                      "this rank has other tensors to save than rank 0: {} here, {} there; if "
+                      "replicas are meant to differ, set ranks_are_equal to false",
+                      here, there);
+  }
+  return agree(*group, same, kSaveTag);
+}
+
+// Learns what has been written meanwhile.
+void Checkpointer::Impl::note_finished() {
+  for (FinishedSave& save : writer->take_finished()) {
+    if (pending_ && save.id == pending_->id) {
+      pending_->result = std::move(save.result);
+      continue;
+    }
+    // Begun in an earlier round, perhaps with ranks that have died in it: no fault of the disk.
+    if (group->rank() != 0) continue;
+    if (!save.result) {
+      warnings.push_back(
+          fmt::format("the checkpoint of step {}, begun in an earlier round, was not finished: {}",
+                      save.step, save.result.error().message));
+      continue;
+    }
+    for (std::string& line : save.result->warnings) warnings.push_back(std::move(line));
+  }
+}
+
+// Why there can be no copy, or nothing. Not while the memory is in use.
+std::string Checkpointer::Impl::lack_of_memory(std::uint64_t bytes) {
+  if (!options.asynchronous || writer->busy()) return {};
+  const auto image = writer->reserve(bytes, options.image_limit);
+  return image ? std::string() : image.error().message;
+}
+
+// Once all ranks have agreed to save.
+void Checkpointer::Impl::gather_parts(Share& share) {
+  if (share.wanted.empty()) return;
+  std::vector<at::Tensor> whole = gather_whole(share.wanted, *group);
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    if (whole[i].defined()) share.sources[share.wanted_sources[i]] = std::move(whole[i]);
+  }
+}
+
+void Checkpointer::Impl::write_in_background(const Share& share) {
+  const checkpoint::SnapshotLayout& layout = share.layout;
+  try {
+    const auto image = writer->reserve(layout.bytes, options.image_limit);
+    DDP_CHECK(image.has_value(), "the memory was there a moment ago");
+    checkpoint::unseal_snapshot(*image);
+    copy_into(*image, layout, share.sources);
+    checkpoint::seal_snapshot(*image, layout);
+    writer->write(layout.plan.save_id, layout.plan.step, files);
+  } catch (const std::exception& error) {
+    // The others write their shares; rank 0 finds that this one does not come.
+    pending_->result = make_error(Errc::kIo, "copying the state failed: {}", error.what());
+  }
+}
+
+// Straight from the tensors, while training waits.
+void Checkpointer::Impl::write_now(const Share& share) {
+  try {
+    std::vector<at::Tensor> keep;
+    const checkpoint::Snapshot snapshot = in_place(share.layout, share.sources, keep);
+    pending_->result = checkpoint::write_snapshot(files, snapshot);
+  } catch (const std::exception& error) {
+    pending_->result = make_error(Errc::kIo, "writing the state failed: {}", error.what());
+  }
+}
+
+Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoch) {
+  warnings.clear();
+  choose_word();
+  Result<Share> share = make_share(step, epoch);
+  std::vector<Vote> votes;
+  std::string no_memory;
+  for (;;) {
+    note_finished();
+    Vote mine;
+    mine.step = step;
+    if (share) {
+      mine.contents = hash_of(share->registered, share->shared);
+      no_memory = lack_of_memory(share->layout.bytes);
+    } else {
+      mine.code = 1;
+    }
+    if (writer->busy()) mine.flags |= kUnderWay;
+    if (pending_ && pending_->result && !*pending_->result) mine.flags |= kFailed;
+    if (!no_memory.empty()) mine.flags |= kNoMemory;
+    votes = exchange_votes(*group, mine);
+    const auto differs = [&votes](const Vote& vote) {
+      return vote.contents != votes[0].contents || vote.step != votes[0].step;
+    };
+    if (std::any_of(votes.begin(), votes.end(), [](const Vote& vote) { return vote.code != 0; })) {
+      return agree(*group, share ? Result<void>() : Result<void>(share.error()), kSaveTag).error();
+    }
+    if (std::any_of(votes.begin(), votes.end(), differs)) {
+      if (auto same = compare_registrations(*share); !same) return same.error();
+      return make_error(Errc::kMismatch, "the ranks save different steps: rank 0 says {}",
+                        votes[0].step);
+    }
+    if (!any_has(votes, kUnderWay)) break;
+    if (options.busy == WhenBusy::kSkip) {
+      return SaveReport{SaveReport::State::kSkipped, step, "",
+                        "the checkpoint before is still being written"};
+    }
+    writer->wait_for(kTurn);
+  }
+  Result<SaveReport> before = SaveReport();
+  if (pending_) before = conclude_if(any_has(votes, kFailed));
+
+  ++serial_;
+  pending_ = Pending{share->layout.plan.save_id, step, std::nullopt};
+  gather_parts(*share);
+  const bool in_background = options.asynchronous && !any_has(votes, kNoMemory);
+  SaveReport report{SaveReport::State::kWriting, step, "", ""};
+  if (in_background) {
+    write_in_background(*share);
+  } else {
+    write_now(*share);
+    Result<SaveReport> written = conclude();
+    if (!written) return written;
+    report = std::move(*written);
+    if (options.asynchronous) {
+      report.note =
+          "training waited for the disk, since there is no memory for a copy of the state";
+      if (!no_memory.empty()) report.note += ": " + no_memory;
+    }
+  }
+  if (!before) return before;
+  return report;
+}
+
+// Returns when nothing of any rank is being written.
+void Checkpointer::Impl::wait_until_free() {
+  for (;;) {
+    note_finished();
+    Vote mine;
+    if (writer->busy()) mine.flags |= kUnderWay;
+    if (!any_has(exchange_votes(*group, mine), kUnderWay)) return;
+    writer->wait_for(kTurn);
+  }
+}
+
+// The end of the save before: no rank need ask the others unless one has seen it fail.
+Result<SaveReport> Checkpointer::Impl::conclude_if(bool any_failed) {
+  const std::int64_t step = pending_->step;
+  if (any_failed) return told(step, conclude());
+  for (std::string& line : (*pending_->result)->warnings) warnings.push_back(std::move(line));
+  pending_.reset();
+  return SaveReport();
+}
+
+// Puts together what the ranks know of the pending save, which none is writing any more.
+Result<SaveReport> Checkpointer::Impl::conclude() {
+  const Pending pending = *std::exchange(pending_, std::nullopt);
+  const Result<checkpoint::Written> own =
+      pending.result.value_or(make_error(Errc::kIo, "nobody has said how writing has ended"));
+  const std::string text = report_of(own).dump(-1, ' ', false, json::error_handler_t::replace);
+  std::vector<json> reports;
+  for (const std::string& report : gather_texts(*group, text, kSaveTag)) {
+    reports.push_back(json::parse(report));
+  }
+  if (group->rank() == 0) {
+    for (const json& report : reports) {
+      for (const auto& line : report.value("warnings", json::array())) warnings.push_back(line);
+    }
+  }
+  // What the one says that publishes counts: then all shares were there.
+  if (reports[0].at("code") != 0) return cause_of(reports, group->size() == 1);
+  const auto path = reports[0].at("path").get<std::string>();
+  last_ = {SaveReport::State::kDurable, pending.step,
+           checkpoint::join_path(options.directory, path.substr(path.rfind('/') + 1)), ""};
+  return last_;
+}
+
+Result<SaveReport> Checkpointer::Impl::wait() {
+  warnings.clear();
+  wait_until_free();
+  if (!pending_) return last_;
+  const std::int64_t step = pending_->step;
+  return told(step, conclude());
+}
+
+}  // namespace ddp

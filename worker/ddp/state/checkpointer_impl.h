@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker/checkpoint/directory.h"
+#include "worker/checkpoint/snapshot.h"
+#include "worker/ddp/averaging/accumulated_gradients.h"
+#include "worker/ddp/state/checkpoint_collect.h"
+#include "worker/ddp/state/checkpoint_writer.h"
+#include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/registered_state.h"
+
+// Inside of Checkpointer: what is registered, and the collective procedures over it.
+namespace ddp {
+
+struct Checkpointer::Impl : RegisteredState {
+  Impl(CheckpointOptions chosen, std::shared_ptr<ProcessGroup> process_group,
+       checkpoint::FileSystem& file_system, std::shared_ptr<CheckpointWriter> process_writer);
+
+  // checkpoint_prepare.cc
+  Result<void> prepare();
+
+  // checkpoint_save.cc
+  Result<SaveReport> save(std::int64_t step, std::int64_t epoch);
+  Result<SaveReport> wait();
+
+  // checkpoint_load.cc
+  Result<LoadReport> load_latest(const LoadOptions& chosen);
+
+  CheckpointOptions options;
+  std::shared_ptr<ProcessGroup> group;
+  checkpoint::FileSystem& files;
+  checkpoint::Directory directory;
+  std::shared_ptr<CheckpointWriter> writer;
+  std::vector<std::string> warnings;
+  std::vector<std::unique_ptr<AccumulatedGradients>> gradients;  // Which are among the hooks, too.
+
+ private:
+  Result<void> take_lock();
+  Result<void> prove_writable();
+
+  // A share that is ready to be written, but for the save id.
+  struct Share {
+    checkpoint::SnapshotLayout layout;
+    std::vector<at::Tensor> sources;
+    std::vector<WantedWhole> wanted;
+    std::vector<std::size_t> wanted_sources;
+    std::string registered;
+    std::string shared;
+  };
+  Result<Share> make_share(std::int64_t step, std::int64_t epoch);
+  void choose_word();
+  void note_finished();
+  std::string lack_of_memory(std::uint64_t bytes);
+  Result<void> compare_registrations(const Share& share);
+  void gather_parts(Share& share);
+  void write_in_background(const Share& share);
+  void write_now(const Share& share);
+  void wait_until_free();
+  Result<SaveReport> conclude_if(bool any_failed);
+  Result<SaveReport> conclude();
+
+  std::string word_;         // Of this object, the same on all ranks and nobody else's.
+  std::int64_t serial_ = 0;  // Of its saves.
+  // This object's save whose end all ranks have not agreed on yet.
+  struct Pending {
+    std::string id;
+    std::int64_t step = -1;
+    std::optional<Result<checkpoint::Written>> result;  // Of this rank's share; empty: under way.
+  };
+  std::optional<Pending> pending_;
+  SaveReport last_;
+};
+
+// A word that no other writer, now or earlier, has used.
+std::string unique_word();
+
+}  // namespace ddp
