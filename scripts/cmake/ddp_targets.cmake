@@ -117,7 +117,9 @@ function(ddp_test name)
   else()
     ddp_share(${name} ddp_${kind}_headers)
   endif()
-  add_test(NAME ${name} COMMAND ${name})
+  # All but what has a ctest of its own by ddp_suite().
+  set(suites $<TARGET_PROPERTY:${name},DDP_SUITES>)
+  add_test(NAME ${name} COMMAND ${name} $<$<BOOL:${suites}>:--gtest_filter=-$<JOIN:${suites},:>> COMMAND_EXPAND_LISTS)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -128,6 +130,23 @@ function(ddp_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
     ENVIRONMENT "DDP_BIN_DIR=${CMAKE_BINARY_DIR}/bin;DDP_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
     ENVIRONMENT_MODIFICATION "${ddp_test_environment}")
+endfunction()
+
+# ddp_suite(NAME PROGRAM test FILTER pattern... [TIMEOUT seconds] [COST seconds] [WAITS]): some suites of a ddp_test() as a ctest
+# of their own, which runs beside the rest. Give each suite that takes seconds one. The patterns are GoogleTest's.
+function(ddp_suite name)
+  cmake_parse_arguments(ARG "WAITS" "PROGRAM;TIMEOUT;COST" "FILTER" ${ARGN})
+  set_property(TARGET ${ARG_PROGRAM} APPEND PROPERTY DDP_SUITES ${ARG_FILTER})
+  list(JOIN ARG_FILTER ":" filter)
+  add_test(NAME ${name} COMMAND ${ARG_PROGRAM} --gtest_filter=${filter})
+  foreach(property TIMEOUT LABELS ENVIRONMENT ENVIRONMENT_MODIFICATION)
+    get_test_property(${ARG_PROGRAM} ${property} value)
+    if(ARG_${property})
+      set(value ${ARG_${property}})
+    endif()
+    set_tests_properties(${name} PROPERTIES ${property} "${value}")
+  endforeach()
+  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
 endfunction()
 
 # ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [TIMEOUT seconds] [COST seconds] [WAITS]): a Python script

@@ -36,7 +36,8 @@ signal.pause()
   std::vector<int> ports_;
 };
 
-std::unique_ptr<Store> connect(int port, std::optional<wire::c10d::Dialect> dialect = {}) {
+std::unique_ptr<Store> connect_to_pytorch(int port,
+                                          std::optional<wire::c10d::Dialect> dialect = {}) {
   TcpStoreOptions options;
   options.timeout = 20s;
   options.dialect = dialect;
@@ -44,7 +45,7 @@ std::unique_ptr<Store> connect(int port, std::optional<wire::c10d::Dialect> dial
 }
 
 StoreMaker pytorch_stores() {
-  return [port = PyTorchServers::next_port()] { return connect(port); };
+  return [port = PyTorchServers::next_port()] { return connect_to_pytorch(port); };
 }
 
 // Those that compare_set() waits for do not end with it, and a server without libuv has no queues.
@@ -59,10 +60,10 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, StoreContract, testing::Values(server_case()),
 
 TEST(PyTorchServerTest, ServesOtherClientsWhileOursFindsOutItsDialect) {
   const int port = PyTorchServers::next_port();
-  auto first = connect(
+  auto first = connect_to_pytorch(
       port, torch_is_legacy() ? wire::c10d::Dialect::kLegacy : wire::c10d::Dialect::kNewest);
   std::thread newcomers([&] {
-    for (int i = 0; i < 20; ++i) ASSERT_TRUE(connect(port)->add("newcomers", 1));
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(connect_to_pytorch(port)->add("newcomers", 1));
   });
   // A greeting that is half a request to this server would stop it until the greeter gives up.
   const auto begin = Clock::now();
@@ -75,8 +76,8 @@ TEST(PyTorchServerTest, ServesOtherClientsWhileOursFindsOutItsDialect) {
 // The answer to a wait that timed out comes when nobody expects it any more.
 TEST(PyTorchServerTest, AWaitThatTimedOutDoesNotSpoilLaterAnswers) {
   const int port = PyTorchServers::next_port();
-  auto store = connect(port);
-  auto other = connect(port);
+  auto store = connect_to_pytorch(port);
+  auto other = connect_to_pytorch(port);
   for (int i = 0; i < 10; ++i) {
     const std::string key = "late " + std::to_string(i);
     EXPECT_EQ(store->wait({key}, 5ms).error().code, Errc::kTimeout);
