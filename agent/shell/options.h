@@ -10,8 +10,8 @@ namespace ddp::agent {
 
 // Command line of ddp-agent. ddp-run writes it, people do not.
 struct AgentOptions {
-  int job_fd = -1;     // JobSpec as JSON is read from there, to its end.
-  int result_fd = -1;  // AgentResult as JSON is written there.
+  int job_fd = -1;     // JobSpec as CBOR is read from there, to its end.
+  int result_fd = -1;  // AgentResult as CBOR is written there.
   Round last_round = kNoRound;
   int restarts = 0;
   int coordinator_fd =
@@ -27,8 +27,8 @@ struct AgentOptions {
 
 inline constexpr const char* kAgentUsage =
     "ddp-agent is started by ddp-run, once a node; start ddp-run instead.\n"
-    "  --job-fd N        descriptor with the job description (JSON), read to its end\n"
-    "  --result-fd N     descriptor that gets the result (JSON)\n"
+    "  --job-fd N        descriptor with the job description (CBOR), read to its end\n"
+    "  --result-fd N     descriptor that gets the result (CBOR)\n"
     "  --last-round R    last round of the agent this one replaces\n"
     "  --restarts K      restarts the job had had by then\n"
     "  --coordinator-fd N  descriptor that says where the coordinator is when it moves\n"

@@ -5,7 +5,7 @@ namespace ddp {
 // Exit statuses of all our programs, each with one meaning in every one of them. ddp-run exits with
 // the status of the first worker that failed (128 + n for signal n); these are what it and
 // ddp-train use for failures of their own. They start at 64 to stay clear of what scripts use. The
-// README has the same table, and tests/style compares the two.
+// launcher/ddp_run/MANUAL.md has the same table, and tests/style compares the two.
 enum ExitCode : int {
   kExitSuccess = 0,
   kExitUsage = 2,          // Unknown flag, missing argument: the command line cannot be read.

@@ -1,4 +1,4 @@
-// What LibTorch makes easy to get wrong (section 7.2 of the reference on DDP), one test each:
+// What LibTorch makes easy to get wrong, one test each:
 //
 //   one reducer a module             Hazard.TwoReducersOfOneParameterAreRefused
 //   a backward before the last ended Failures.ABackwardInsideAnotherIsRefused

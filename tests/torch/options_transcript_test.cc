@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::int64_t kSteps = 6;
 
-// What a group promises differs from what gloo does by the order of additions. The reference page
-// measured 5e-8 to 6e-8 for such a difference after 20 steps; the transcript adds half a unit of
+// What a group promises differs from what gloo does by the order of additions. Such a difference
+// was measured as 5e-8 to 6e-8 after 20 steps; the transcript adds half a unit of
 // its seventh digit, and learning at a rate of 0.25 enlarges both.
 constexpr double kApart = 5e-7;
 

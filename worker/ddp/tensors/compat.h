@@ -12,9 +12,9 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
-// What differs between LibTorch 1.13 and 2.x, and nothing else: this is the only file of ours that
-// may ask which one it is. Differences are asked of the types where that is possible, since they
-// came at different times.
+// What differs between LibTorch 1.13 and 2.x, and nothing else: this is the only file of the
+// product that may ask which one it is. Differences are asked of the types where that is possible,
+// since they came at different times.
 //
 // Not here, because we use neither: Optimizer::zero_grad, which sets to zero in 1.13 and to
 // undefined in 2.x (our own zero_grad does what its argument says), and c10::optional, which 2.x
