@@ -9,7 +9,7 @@ namespace ddp::config {
 
 // The rules of a job. They are the same on all its nodes: the coordinator refuses a node that comes
 // with others (difference()). Times are in milliseconds. Each member names its flag of ddp-run; its
-// value here is the flag's default, and there is no other place that has it.
+// value here is the flag's default. --help repeats it, and a test compares the two.
 struct JobRules {
   int min_nodes = 1;     // --nnodes: a round has at least so many nodes,
   int max_nodes = 1;     // and at most so many.
