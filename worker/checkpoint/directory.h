@@ -27,6 +27,12 @@ struct Entry {
 std::optional<Entry> parse_entry_name(std::string_view name);
 std::string entry_name(std::int64_t step, std::int64_t generation);
 
+// Whether an error of reading a checkpoint says that this checkpoint is damaged or gone, so that an
+// older one may serve.
+inline bool is_damage(const Error& error) {
+  return error.code == Errc::kCorrupt || error.code == Errc::kIo || error.code == Errc::kNotFound;
+}
+
 // A folder of checkpoints. Writing is: begin, files into the folder it made (by anybody, each made
 // durable by its writer), publish. Until publish has renamed it, the folder has a name that readers
 // pass over, so at every moment each checkpoint is complete or absent. One writer at a time;

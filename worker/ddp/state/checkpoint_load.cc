@@ -107,10 +107,6 @@ std::vector<std::string> notes_on(const Checkpointer::Impl& impl,
   return notes;
 }
 
-bool is_damage(const Error& error) {
-  return error.code == Errc::kCorrupt || error.code == Errc::kIo || error.code == Errc::kNotFound;
-}
-
 struct Candidate {
   checkpoint::Entry entry;
   checkpoint::Manifest manifest;
@@ -231,7 +227,7 @@ Result<LoadReport> Checkpointer::Impl::load_latest(const LoadOptions& chosen) {
     Result<StagedState> staged = stage_state(*this, group->rank(), group->size(), source, chosen);
     auto agreed = agree(*group, staged ? Result<void>() : Result<void>(staged.error()), kLoadTag);
     if (!agreed) {
-      if (!is_damage(agreed.error())) {
+      if (!checkpoint::is_damage(agreed.error())) {
         return make_error(static_cast<Errc>(agreed.error().code.value()), "{}: {}",
                           (*candidate)->entry.path, agreed.error().message);
       }

@@ -43,10 +43,6 @@ Error nothing_found(const std::string& directory, const LoadTensorsOptions& opti
                     skipped.empty() ? "" : "; passed over: ", fmt::join(skipped, "; "));
 }
 
-bool is_damage(const Error& error) {
-  return error.code == Errc::kCorrupt || error.code == Errc::kIo || error.code == Errc::kNotFound;
-}
-
 }  // namespace
 
 Result<LoadedTensors> load_tensors(const std::string& directory,
@@ -65,7 +61,7 @@ Result<LoadedTensors> load_tensors(const std::string& directory,
     loaded.path = entry.path;
     FileTensorSource source(files, entry, manifest);
     if (const auto read = read_all(source, options, loaded); !read) {
-      if (!is_damage(read.error())) return read.error();
+      if (!checkpoint::is_damage(read.error())) return read.error();
       search.reject(entry, read.error().message);
       continue;
     }
