@@ -23,8 +23,8 @@ constexpr char kWorld[] = "world";
 struct Standing {
   Rank rank = -1;
   bool awaits_message = false;
-  std::optional<FlightRecord> pending;  // The first that is not done.
-  std::optional<FlightRecord> last;     // The last that is done.
+  std::optional<FlightRecord> pending;  // The first one that is not done.
+  std::optional<FlightRecord> last;     // The last one that is done.
 };
 
 bool ended_badly(const FlightRecord& record) { return record.state == FlightState::kFailed; }
@@ -46,7 +46,7 @@ Standing standing_in(const Flight& flight, std::uint32_t group, std::int64_t mom
   standing.rank = flight.rank;
   standing.awaits_message = awaits_message(flight, moment);
   for (const FlightRecord& record : flight.records) {
-    // What a rank issued later failed at once and waited for nobody.
+    // An operation that was issued later failed at once and waited for nobody.
     if (record.group != group || record.issued_ns > moment) continue;
     const bool done = record.state == FlightState::kDone;
     auto& slot = done ? standing.last : standing.pending;
@@ -57,7 +57,7 @@ Standing standing_in(const Flight& flight, std::uint32_t group, std::int64_t mom
   return standing;
 }
 
-// By name of the group; of groups with the same name a rank's last one counts.
+// By group name. If a rank has several groups of one name, the last one counts.
 std::map<std::string, std::vector<Standing>> standings(const std::vector<Flight>& flights,
                                                        std::int64_t moment) {
   std::map<std::string, std::vector<Standing>> all;
@@ -98,7 +98,8 @@ struct Class {
   std::optional<FlightRecord> record;
 };
 
-// Ranks that wait in the same operation, and those that wait in none by their last one.
+// Classes of ranks: those that wait, by the operation that they wait in (`waiting`), or those that
+// do not, by their last operation.
 std::vector<Class> classes_of(const std::vector<Standing>& standings, bool waiting) {
   std::vector<Class> classes;
   for (const Standing& standing : standings) {
@@ -129,13 +130,14 @@ std::string describe_idle(const Class& idle, const std::vector<Class>& waiting,
   const bool several = idle.ranks.size() > 1;
   std::string text = name_ranks(idle.ranks);
   if (waiting.size() != 1) {
-    text += several ? " wait in none" : " waits in none";
+    text += several ? " wait in no operation" : " waits in no operation";
   } else if (idle.record && idle.record->sequence >= waiting.front().record->sequence) {
-    text += several ? " are through with it" : " is through with it";
+    text += several ? " have finished it" : " has finished it";
   } else {
     text += several ? " have not issued it" : " has not issued it";
   }
-  if (!idle.record) return text + (several ? ": they have done none" : ": it has done none");
+  if (!idle.record)
+    return text + (several ? ": they have finished none" : ": it has finished none");
   return text + fmt::format(": {} last operation was {}, done {} ago", several ? "their" : "its",
                             name_operation(*idle.record), name_time(moment - idle.since));
 }
@@ -152,9 +154,9 @@ std::string describe_group(const std::string& name, std::vector<Standing> standi
   std::string text = name == kWorld ? "" : fmt::format("in group {}: ", name);
   const char* separator = "";
   for (const Class& each : waiting) {
-    text += fmt::format("{}{} wait{} in {} since {}", separator, name_ranks(each.ranks),
-                        each.ranks.size() > 1 ? "" : "s", name_operation(*each.record),
-                        name_time(moment - each.since));
+    text += fmt::format("{}{} {} waited {} in {}", separator, name_ranks(each.ranks),
+                        each.ranks.size() > 1 ? "have" : "has", name_time(moment - each.since),
+                        name_operation(*each.record));
     separator = "; ";
   }
   for (const Class& each : idle) {

@@ -16,7 +16,7 @@ using wire::FlightState;
 constexpr char kWorld[] = "world";
 
 bool waits(const FlightRecord& record, std::int64_t moment) {
-  // What was issued later failed at once and waited for nobody.
+  // An operation that was issued later failed at once and waited for nobody.
   return record.issued_ns <= moment && record.state != FlightState::kDone;
 }
 
@@ -42,9 +42,9 @@ std::string name_content(const FlightRecord& record) {
 
 // Messages of a rank to or from one peer, in one direction and group, as of a moment.
 struct Exchange {
-  const FlightRecord* first = nullptr;  // That is waited for,
-  int waiting = 0;                      // of so many.
-  const FlightRecord* last = nullptr;   // That is done.
+  const FlightRecord* first = nullptr;  // The first one that is waited for.
+  int waiting = 0;                      // How many are waited for.
+  const FlightRecord* last = nullptr;   // The last one that is done.
 
   void add(const FlightRecord& record, std::int64_t moment) {
     if (waits(record, moment)) {
@@ -127,14 +127,13 @@ std::vector<std::string> describe_messages(const std::vector<Flight>& flights,
       const std::string text = wire::tag_of(record);
       std::string sentence = group == kWorld ? "" : fmt::format("in group {}: ", group);
       sentence += fmt::format(
-          "rank {} waits in {} rank {}, {}{}{} since {}", flight.rank,
-          sends ? "send to" : "recv from", other, name_content(record),
-          text.empty() ? "" : fmt::format(" ({})", text),
-          exchange.waiting > 1 ? fmt::format(" (and {} more)", exchange.waiting - 1) : "",
-          name_time(moment - record.issued_ns));
+          "rank {} has waited {} in {} rank {}, {}{}{}", flight.rank,
+          name_time(moment - record.issued_ns), sends ? "send to" : "recv from", other,
+          name_content(record), text.empty() ? "" : fmt::format(" ({})", text),
+          exchange.waiting > 1 ? fmt::format(" (and {} more)", exchange.waiting - 1) : "");
       const auto peer = std::find_if(flights.begin(), flights.end(),
                                      [&](const Flight& each) { return each.rank == other; });
-      // Ranks number their groups by themselves, so only names tell which are the same.
+      // Each rank numbers its own groups, so only names tell which groups are the same.
       if (peer != flights.end() && group_number < flight.groups.size()) {
         const Exchange opposite = opposite_of(*peer, group, flight.rank, !sends, moment);
         sentence += "; " + describe_peer(*peer, opposite, !sends, moment);

@@ -55,9 +55,9 @@ TEST(FlightReport, NamesWhoWaitsAndWhoIsMissing) {
       describe_flights({flight_of(0, {kBroadcast, waits}), flight_of(1, {kBroadcast}),
                         flight_of(2, {kBroadcast, waits}), flight_of(3, {kBroadcast, waits})},
                        60 * kSecond);
-  EXPECT_THAT(sentences, ElementsAre("ranks 0,2-3 wait in all_reduce #41 (bucket 3) since 2.0 s; "
-                                     "rank 1 has not issued it: its last operation was broadcast "
-                                     "#40, done 2.1 s ago"));
+  EXPECT_THAT(sentences,
+              ElementsAre("ranks 0,2-3 have waited 2.0 s in all_reduce #41 (bucket 3); rank 1 has "
+                          "not issued it: its last operation was broadcast #40, done 2.1 s ago"));
 }
 
 TEST(FlightReport, OfQueuedOperationsTheFirstCounts) {
@@ -68,7 +68,7 @@ TEST(FlightReport, OfQueuedOperationsTheFirstCounts) {
                         flight_of(1, {kBroadcast})},
                        1'250'000'000);
   EXPECT_THAT(sentences,
-              ElementsAre("rank 0 waits in all_reduce #41 since 250 ms; rank 1 has not issued it: "
+              ElementsAre("rank 0 has waited 250 ms in all_reduce #41; rank 1 has not issued it: "
                           "its last operation was broadcast #40, done 350 ms ago"));
 }
 
@@ -77,9 +77,9 @@ TEST(FlightReport, DifferentOperationsStandSideBySide) {
       {flight_of(0, {{"all_reduce", 5, FlightState::kFailed, 1'000, 3'000}}),
        flight_of(1, {{"barrier", 5, FlightState::kFailed, 2'000, 3'001}}), flight_of(2, {})},
       60 * kSecond);
-  EXPECT_THAT(sentences, ElementsAre("rank 0 waits in all_reduce #5 since 2.0 s; rank 1 waits in "
-                                     "barrier #5 since 1.0 s; rank 2 waits in none: it has done "
-                                     "none"));
+  EXPECT_THAT(sentences,
+              ElementsAre("rank 0 has waited 2.0 s in all_reduce #5; rank 1 has waited 1.0 s in "
+                          "barrier #5; rank 2 waits in no operation: it has finished none"));
 }
 
 // A rank that computed when the others failed gets the failure at its next operation.
@@ -89,7 +89,7 @@ TEST(FlightReport, WhatWasIssuedAfterTheFailureDoesNotCount) {
        flight_of(1, {kBroadcast, {"all_reduce", 41, FlightState::kFailed, 3'500, 3'501}})},
       60 * kSecond);
   EXPECT_THAT(sentences,
-              ElementsAre("rank 0 waits in all_reduce #41 since 2.0 s; rank 1 has not issued it: "
+              ElementsAre("rank 0 has waited 2.0 s in all_reduce #41; rank 1 has not issued it: "
                           "its last operation was broadcast #40, done 2.1 s ago"));
 }
 
@@ -99,14 +99,14 @@ TEST(FlightReport, WhoeverIsThroughIsNotMissing) {
                         flight_of(1, {{"all_reduce", 41, FlightState::kDone, 1'000, 1'500}})},
                        60 * kSecond);
   EXPECT_THAT(sentences,
-              ElementsAre("rank 0 waits in all_reduce #41 since 2.0 s; rank 1 is through with it: "
-                          "its last operation was all_reduce #41, done 1.5 s ago"));
+              ElementsAre("rank 0 has waited 2.0 s in all_reduce #41; rank 1 has finished it: its "
+                          "last operation was all_reduce #41, done 1.5 s ago"));
 }
 
 TEST(FlightReport, ANodeWhereNobodyWaitsSaysSo) {
   EXPECT_THAT(describe_flights({flight_of(4, {kBroadcast}), flight_of(5, {kBroadcast})}, kSecond),
-              ElementsAre("ranks 4-5 wait in none: their last operation was broadcast #40, done "
-                          "100 ms ago"));
+              ElementsAre("ranks 4-5 wait in no operation: their last operation was broadcast #40, "
+                          "done 100 ms ago"));
 }
 
 TEST(FlightReport, GroupsAreToldApartByNameAndTheLastOfANameCounts) {
@@ -117,11 +117,12 @@ TEST(FlightReport, GroupsAreToldApartByNameAndTheLastOfANameCounts) {
       describe_flights({flight_of(0, {kBroadcast, old, waits}, groups), flight_of(1, {kBroadcast}),
                         flight_of(2, {kBroadcast, old}, groups)},
                        60 * kSecond);
-  EXPECT_THAT(sentences,
-              ElementsAre("ranks 0-2 wait in none: their last operation was broadcast #40, done "
-                          "2.1 s ago",
-                          "in group ranks 0,2: rank 0 waits in all_gather #0 since 2.0 s; rank 2 "
-                          "has not issued it: it has done none"));
+  EXPECT_THAT(
+      sentences,
+      ElementsAre(
+          "ranks 0-2 wait in no operation: their last operation was broadcast #40, done 2.1 s ago",
+          "in group ranks 0,2: rank 0 has waited 2.0 s in all_gather #0; rank 2 has not issued it: "
+          "it has finished none"));
 }
 
 TEST(FlightReport, NothingIsKnownOfWorkersWithoutAGroup) {

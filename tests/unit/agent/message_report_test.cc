@@ -59,9 +59,10 @@ Flight flight_of(Rank rank, const std::vector<Message>& messages,
 const Message kHungRecv{"recv", 0, 7, 4'096, FlightState::kIssued, 3'000};
 
 TEST(MessageReport, AReceiveIsNamedAndThatNothingWasSent) {
-  EXPECT_THAT(describe_messages({flight_of(0, {}), flight_of(1, {kHungRecv})}, kNow),
-              ElementsAre("rank 1 waits in recv from rank 0, tag 7, 4 KiB since 2.0 s; rank 0 has "
-                          "sent it nothing"));
+  EXPECT_THAT(
+      describe_messages({flight_of(0, {}), flight_of(1, {kHungRecv})}, kNow),
+      ElementsAre(
+          "rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB; rank 0 has sent it nothing"));
 }
 
 TEST(MessageReport, WhatWasSentInsteadIsNamed) {
@@ -69,39 +70,36 @@ TEST(MessageReport, WhatWasSentInsteadIsNamed) {
   const Message sent{"send", 1, 6, 2'560, FlightState::kDone, 2'000, 2'900};
   EXPECT_THAT(
       describe_messages({flight_of(0, {sent, to_another}), flight_of(1, {kHungRecv})}, kNow),
-      ElementsAre("rank 1 waits in recv from rank 0, tag 7, 4 KiB since 2.0 s; rank 0 last sent it "
+      ElementsAre("rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB; rank 0 last sent it "
                   "tag 6, 2.5 KiB 2.1 s ago"));
 }
 
 TEST(MessageReport, TwoThatWaitForEachOtherAreBothNamed) {
   const Message send{"send", 1, 8, 8 << 20, FlightState::kStarted, 3'500, 0, 0, "activations"};
-  EXPECT_THAT(
-      describe_messages({flight_of(0, {send}), flight_of(1, {kHungRecv})}, kNow),
-      ElementsAre(
-          "rank 0 waits in send to rank 1, tag 8, 8 MiB (activations) since 1.5 s; rank 1 "
-          "waits in recv from it, tag 7, 4 KiB",
-          "rank 1 waits in recv from rank 0, tag 7, 4 KiB since 2.0 s; rank 0 waits in send "
-          "to it, tag 8, 8 MiB, of which some has moved"));
+  EXPECT_THAT(describe_messages({flight_of(0, {send}), flight_of(1, {kHungRecv})}, kNow),
+              ElementsAre("rank 0 has waited 1.5 s in send to rank 1, tag 8, 8 MiB (activations); "
+                          "rank 1 waits in recv from it, tag 7, 4 KiB",
+                          "rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB; rank 0 waits "
+                          "in send to it, tag 8, 8 MiB, of which some has moved"));
 }
 
 TEST(MessageReport, ASendSaysWhatItsReceiverTook) {
   const Message send{"send", 1, 8, 8 << 20, FlightState::kIssued, 4'500};
   const Message took{"recv", 0, 5, 100, FlightState::kDone, 1'000, 1'500};
   EXPECT_THAT(describe_messages({flight_of(0, {send}), flight_of(1, {took})}, kNow),
-              ElementsAre("rank 0 waits in send to rank 1, tag 8, 8 MiB since 500 ms; rank 1 last "
+              ElementsAre("rank 0 has waited 500 ms in send to rank 1, tag 8, 8 MiB; rank 1 last "
                           "received tag 5, 100 bytes from it 3.5 s ago"));
   EXPECT_THAT(describe_messages({flight_of(0, {send}), flight_of(1, {})}, kNow),
-              ElementsAre("rank 0 waits in send to rank 1, tag 8, 8 MiB since 500 ms; rank 1 has "
+              ElementsAre("rank 0 has waited 500 ms in send to rank 1, tag 8, 8 MiB; rank 1 has "
                           "received nothing from it"));
 }
 
 TEST(MessageReport, OfSeveralTheFirstCounts) {
   Message later = kHungRecv;
   later.tag = 9;
-  EXPECT_THAT(
-      describe_messages({flight_of(0, {}), flight_of(1, {kHungRecv, later, later})}, kNow),
-      ElementsAre("rank 1 waits in recv from rank 0, tag 7, 4 KiB (and 2 more) since 2.0 s; "
-                  "rank 0 has sent it nothing"));
+  EXPECT_THAT(describe_messages({flight_of(0, {}), flight_of(1, {kHungRecv, later, later})}, kNow),
+              ElementsAre("rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB (and 2 more); "
+                          "rank 0 has sent it nothing"));
 }
 
 // What was forgotten may have been the message.
@@ -109,13 +107,13 @@ TEST(MessageReport, NothingIsClaimedOfWhatIsForgotten) {
   Flight sender = flight_of(0, {{"send", 2, 7, 8, FlightState::kDone, 4'000, 4'001}});
   sender.messages.front().number = 2;
   EXPECT_THAT(describe_messages({sender, flight_of(1, {kHungRecv})}, kNow),
-              ElementsAre("rank 1 waits in recv from rank 0, tag 7, 4 KiB since 2.0 s; rank 0 has "
+              ElementsAre("rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB; rank 0 has "
                           "sent it nothing in its last 128 messages"));
 }
 
 TEST(MessageReport, NothingIsClaimedOfAnotherNode) {
   EXPECT_THAT(describe_messages({flight_of(1, {kHungRecv})}, kNow),
-              ElementsAre("rank 1 waits in recv from rank 0, tag 7, 4 KiB since 2.0 s"));
+              ElementsAre("rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB"));
 }
 
 TEST(MessageReport, GroupsAreToldApartByName) {
@@ -123,14 +121,13 @@ TEST(MessageReport, GroupsAreToldApartByName) {
   in_group.group = 1;
   // The same peer and tag in another group is another message.
   const Flight sender = flight_of(0, {{"send", 1, 7, 4'096, FlightState::kDone, 4'000, 4'001}});
-  EXPECT_THAT(
-      describe_messages({sender, flight_of(1, {in_group}, {"world", "ranks 0,1"})}, kNow),
-      ElementsAre("in group ranks 0,1: rank 1 waits in recv from rank 0, tag 7, 4 KiB since "
-                  "2.0 s; rank 0 has sent it nothing"));
+  EXPECT_THAT(describe_messages({sender, flight_of(1, {in_group}, {"world", "ranks 0,1"})}, kNow),
+              ElementsAre("in group ranks 0,1: rank 1 has waited 2.0 s in recv from rank 0, tag 7, "
+                          "4 KiB; rank 0 has sent it nothing"));
   in_group.group = 40;
-  EXPECT_THAT(describe_messages({sender, flight_of(1, {in_group})}, kNow),
-              ElementsAre("in group group 40: rank 1 waits in recv from rank 0, tag 7, 4 KiB since "
-                          "2.0 s"));
+  EXPECT_THAT(
+      describe_messages({sender, flight_of(1, {in_group})}, kNow),
+      ElementsAre("in group group 40: rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB"));
 }
 
 TEST(MessageReport, WhatIsDoneOrCameAfterTheFailureIsNotWaitedFor) {
@@ -142,15 +139,16 @@ TEST(MessageReport, WhatIsDoneOrCameAfterTheFailureIsNotWaitedFor) {
   EXPECT_THAT(describe_messages({flight_of(0, {}), flight_of(1, {done, late})}, kNow), IsEmpty());
 }
 
-// A rank that waits for a message does not wait in none; what it waits for follows.
+// A rank that waits for a message does not count as one that waits in no operation.
 TEST(MessageReport, StandsBesideTheOperations) {
   Message failed = kHungRecv;
   failed.state = FlightState::kFailed;
   failed.end_ms = 4'000;
-  EXPECT_THAT(describe_flights({flight_of(0, {}), flight_of(1, {failed})}, kNow),
-              ElementsAre("rank 0 waits in none: it has done none",
-                          "rank 1 waits in recv from rank 0, tag 7, 4 KiB since 1.0 s; rank 0 has "
-                          "sent it nothing"));
+  EXPECT_THAT(
+      describe_flights({flight_of(0, {}), flight_of(1, {failed})}, kNow),
+      ElementsAre(
+          "rank 0 waits in no operation: it has finished none",
+          "rank 1 has waited 1.0 s in recv from rank 0, tag 7, 4 KiB; rank 0 has sent it nothing"));
 }
 
 }  // namespace

@@ -76,13 +76,13 @@ TEST(Report, SaysWhatTheWorkersOfEachNodeWaitedFor) {
   ReportInput input;
   input.job_id = "train";
   input.failures = {worker(1, 0, 9)};
-  input.operations = {{"n1", {"rank 0 waits in barrier #1 since 2.1 s", "second\nline"}},
+  input.operations = {{"n1", {"rank 0 has waited 2.1 s in barrier #1", "second\nline"}},
                       {"n2", {}}};
   EXPECT_THAT(failure_report(input), HasSubstr(R"(
 ------------------------------------------------------------
 Operations when it failed:
   n1:
-    rank 0 waits in barrier #1 since 2.1 s
+    rank 0 has waited 2.1 s in barrier #1
     second line
 ------------------------------------------------------------
 )"));
