@@ -13,8 +13,8 @@
 namespace ddp::agent {
 namespace {
 
-// How often a person is told which nodes are missing although that is no news. A little less than
-// the period in which the coordinator says it, so that one that comes early counts.
+// How often to repeat which nodes are missing when nothing has changed. A little less than the
+// period of the coordinator's own messages, so that one that comes early is printed.
 constexpr Duration kNoticePeriod{4'500};
 
 bool same_members(const wire::Waiting& a, const wire::Waiting& b) {
@@ -77,8 +77,8 @@ void AgentCore::handle(const wire::RoundStart& message) {
 
 void AgentCore::handle(const wire::CommitRound& message) {
   if (ending_ || message.round != last_round_) return;
-  // It has been ordered and has not begun here: nothing of it runs that could commit, and whoever
-  // asks would wait for us until his time is over.
+  // The round was ordered but has not begun here, so nothing could commit. Without an answer the
+  // coordinator would wait for us until its time limit.
   if (next_round_) return send(wire::NodeCommitted{message.round, -1});
   if (message.round != round_.round || phase_ == Phase::kStopping) return;
   commit_asked_ = true;
@@ -117,17 +117,18 @@ void AgentCore::handle(const wire::Refused& message) {
   stop_workers(SIGTERM, "the rendezvous refuses this node");
 }
 
-// Nothing of a round is on this node: does what is owed next.
+// Called when nothing of a round is left on this node. Does what is owed next.
 void AgentCore::settle() {
   DDP_CHECK(phase_ == Phase::kIdle && live_.empty(), "{} workers live", live_.size());
   if (ending_ && !parked_.empty()) return stop_workers(SIGTERM, ending_->summary);
   if (ending_) return leave_and_exit();
   if (link_ == Link::kClosed) return begin_connecting();
   if (link_ != Link::kJoined) return;
-  // A round that ended well before Stop came is reported as such first: it need not be run again.
+  // If the round succeeded before Stop came, success is reported first, so the round is not run
+  // again.
   if (success_owed_) tell_success();
   if (stop_owed_) {
-    // A round that was ordered and stopped before its turn came has no failures of its own.
+    // A round that was ordered and then stopped before it began here has no failures of its own.
     if (*stop_owed_ != round_.round) {
       late_failures_.clear();
       operations_.clear();
@@ -159,7 +160,7 @@ void AgentCore::tell_success() {
   send(wire::Succeeded{round_.round});
 }
 
-// Only while the coordinator knows of the success: to it, a node that leaves before has failed.
+// Only once the coordinator knows of the success: a node that leaves earlier counts as failed.
 bool AgentCore::waits_for_others() const {
   return spec_.exit_barrier_ms >= 0 && succeeded_ && !ending_ && link_ == Link::kJoined &&
          phase_ == Phase::kIdle;
@@ -168,10 +169,9 @@ bool AgentCore::waits_for_others() const {
 void AgentCore::leave_the_others() {
   leaving_ = true;
   end(kExitSuccess,
-      fmt::format(
-          "the workers of {} are through; not all nodes were within --exit-barrier-timeout, "
-          "{:.3g} s",
-          spec_.host, static_cast<double>(spec_.exit_barrier_ms) / 1'000),
+      fmt::format("the workers of {} have finished; other nodes did not finish within "
+                  "--exit-barrier-timeout ({:.3g} s)",
+                  spec_.host, static_cast<double>(spec_.exit_barrier_ms) / 1'000),
       "");
   emit(Print{ending_->summary});
   stop_workers(SIGTERM, ending_->summary);
@@ -220,7 +220,8 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
     return take();
   }
   if (ending_) {
-    // Under SLURM all nodes get it, and one of them may have ended the job for it already.
+    // Under SLURM all nodes get the signal, and one of them may already have ended the job because
+    // of it.
     const bool impatient = signals_ > 1 || !spec_.signals_from_launcher;
     if (impatient && !live_.empty()) kill_workers();
     return take();
@@ -228,7 +229,7 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
   leaving_ = true;
   end(kExitSignalBase + signal,
       fmt::format("node {} was stopped by {}", spec_.host, signal_name(signal)), "");
-  // The reason stays empty: the workers get the signal as the user meant it, without an abort.
+  // The reason is empty, so that the workers get only the signal, without an abort.
   if (phase_ == Phase::kStopping) {
     if (!keeping_.empty()) kill_at_ = now_ + Duration{spec_.rules.stop_timeout_ms};
     keeping_.clear();

@@ -28,30 +28,31 @@ struct Disconnect {};  // Close it after what was sent has left; no on_disconnec
 struct SendToCoordinator {
   wire::AgentMessage message;
 };
-// Hand the round to the workers that have parked, start the others (from the standby processes
-// where there are any). Answer each with nothing, or on_spawn_failed; and with on_worker_hello for
-// those that were there before.
+// Hand the round to the workers that have parked, and start the others (from standby processes if
+// there are any). Answer with on_spawn_failed for each worker that could not be started, and with
+// on_worker_hello for each that was there before.
 struct SpawnWorkers {
   wire::RoundStart round;
 };
-// The round's shared abort word is set and an `abort` order goes to every live worker; then SIGTERM
-// (or another signal) to the process group of each that is not in `keep`. `abort_reason` empty:
-// only the signal.
+// Set the round's shared abort word and send an `abort` order to every live worker. Then send
+// `signal` to the process group of each worker that is not in `keep`. If `abort_reason` is empty,
+// only send the signal.
 struct SignalWorkers {
   int signal = 0;
   std::string abort_reason;
   std::set<int> keep = {};  // Local ranks.
 };
-// SIGKILL to every process of the round: process groups, and whatever they left behind (the agent
-// is their subreaper). Those in `keep` and what they have started are left alone.
+// Send SIGKILL to every process of the round: the process groups, and the processes that they left
+// behind (the agent is their subreaper). Workers in `keep` and their children are left alone.
 struct KillWorkers {
   std::set<int> keep = {};
 };
-// Nothing of the round may be left but the parked workers in `keep`: kill what the others left
-// behind, let go of their log files and of the round's memory. on_round_cleared answers.
+// Remove everything of the round but the parked workers in `keep`: kill the processes that the
+// others left behind, and close their log files and the round's memory. Answer with
+// on_round_cleared.
 struct ClearRound {
   std::set<int> keep = {};
-  // SIGKILL has had its time: what still lives is let go of at once.
+  // SIGKILL was given its time. Do not wait for processes that still live.
   bool give_up = false;
 };
 // Order `commit_request` to those workers of the round that are in `from`; each answers with
@@ -61,8 +62,8 @@ struct RequestCommit {
   std::int64_t deadline_ms = 0;
   std::set<int> from;
 };
-// These workers have made no progress for too long. Which of them wait in an operation for another
-// rank, as the round's flight records say? on_hung_workers answers with the others.
+// These workers have made no progress for too long. Find out from the round's flight records which
+// of them wait in an operation for another rank. Answer with on_hung_workers for the others.
 struct FindHung {
   std::set<int> stalled;
 };
@@ -80,7 +81,7 @@ struct Print {  // A line for the person in front of the terminal, without a pre
 };
 struct Exit {
   config::AgentResult result;
-  // What writes snapshots of checkpoints goes on alone; else it is ended with all that is left.
+  // True: the writers of snapshots go on alone. False: they are killed with everything else.
   bool spare_writers = false;
 };
 using Action =
@@ -93,51 +94,55 @@ struct WorkerExit {
   int pid = 0;
   int exit_code = 0;
   int signal = 0;
-  std::int64_t time_ms = 0;  // Wall clock: when it failed, by its error file if it has left one.
+  std::int64_t time_ms = 0;  // Wall clock: when it failed, from its error file if there is one.
   Duration age{0};           // How long ago that was.
   bool has_error_file = false;
   bool secondary = false;  // From the control channel's `error`.
   std::string message;     // Likewise.
-  std::string cause;       // What the shell found out: see wire::Failure.
+  std::string cause;       // What the shell found out (see wire::Failure).
   std::string callstack;   // Likewise.
   std::string log_path;
   std::vector<std::string> stderr_tail;
 };
 
-// Life of an agent: connect, join, wait; for each round spawn, supervise, stop when told, clear;
-// exit with the status of the job. A round goes on while the coordinator is away. README.md beside
-// this file has the table of states and events.
+// The life of an agent: connect, join, wait. For each round: spawn, supervise, stop when told,
+// clear. At the end, exit with the status of the job. A round goes on while the coordinator is
+// away. The README.md of this folder has the table of states and events.
 //
 // Owner and thread: one object per agent process, driven by one thread; nothing here blocks. Every
 // call returns the actions to carry out, in order, before the next call. After Exit all calls
 // return nothing. `now` never goes backwards.
 //
-// What the core relies on: on_worker_exit or on_spawn_failed comes exactly once for every worker of
-// a SpawnWorkers that was not there before, whenever it ends, also while it is parked and no round
-// runs, but not for one that a ClearRound has given up; on_round_cleared comes once for every
-// ClearRound, on_hung_workers once for every FindHung, on_connected, on_connect_failed or
-// on_connect_refused once for every Connect, on_disconnected once for every lost connection (none
-// after Disconnect). on_message only brings messages of the connection that is open.
+// What the core relies on:
+//   * on_worker_exit or on_spawn_failed comes exactly once for each worker that a SpawnWorkers has
+//     started, also if it ends while it is parked and no round runs; but not for one that a
+//     ClearRound has given up;
+//   * on_round_cleared comes once for each ClearRound, and on_hung_workers once for each FindHung;
+//   * on_connected, on_connect_failed or on_connect_refused comes once for each Connect;
+//   * on_disconnected comes once for each lost connection, and never after Disconnect;
+//   * on_message brings only messages of the connection that is open.
 class AgentCore {
  public:
-  // `restarts` and `last_round` come from a predecessor that was lost, else 0 and kNoRound.
+  // `restarts` and `last_round` come from an earlier agent of this node that was lost; without one
+  // they are 0 and kNoRound.
   AgentCore(config::JobSpec spec, Round last_round, int restarts);
 
   std::vector<Action> start(TimePoint now);
   std::vector<Action> on_connected(TimePoint now);
   std::vector<Action> on_connect_failed(TimePoint now, const std::string& why);
-  // Somebody answers, but the two could not prove to each other that they belong to one job.
+  // Something answers, but the two sides could not prove to each other that they belong to one job.
   std::vector<Action> on_connect_refused(TimePoint now, const std::string& why);
   std::vector<Action> on_disconnected(TimePoint now);
   std::vector<Action> on_message(TimePoint now, const wire::CoordinatorMessage& message);
-  // Worker `local_rank` could not be started; status is 126 or 127 where the program is at fault.
+  // Worker `local_rank` could not be started. `status` is 126 or 127 if the program is at fault.
   std::vector<Action> on_spawn_failed(TimePoint now, int local_rank, int status,
                                       const std::string& why);
   std::vector<Action> on_worker_exit(TimePoint now, const WorkerExit& exit);
-  // It has been in state D for longer than it may, and still is; `exit` as if SIGKILL had ended it.
+  // The worker has been in state D for longer than it may, and still is. `exit` is as if SIGKILL
+  // had ended it.
   std::vector<Action> on_worker_stuck(TimePoint now, const WorkerExit& exit);
   std::vector<Action> on_worker_progress(TimePoint now, int local_rank, std::int64_t step);
-  // Measurements for people; they go with the next heartbeat.
+  // Measurements for people. The next heartbeat carries them.
   void on_worker_metrics(int local_rank, double loss, double samples_per_second);
   // What workers say on their control channels.
   std::vector<Action> on_worker_hello(TimePoint now, int local_rank, bool reconfigurable);
@@ -145,39 +150,40 @@ class AgentCore {
                                        std::int64_t step);
   std::vector<Action> on_worker_committed(TimePoint now, int local_rank, Round round,
                                           std::int64_t step);
-  // Answer to FindHung: those that do not wait for another rank.
+  // The answer to FindHung: the workers that do not wait for another rank.
   std::vector<Action> on_hung_workers(TimePoint now, const std::set<int>& hung);
-  // `operations`: what the workers were waiting for, if the round failed; goes with Stopped.
+  // `operations`: what the workers were waiting for, if the round failed. Stopped carries it.
   std::vector<Action> on_round_cleared(TimePoint now, std::vector<std::string> operations = {});
-  // How many snapshots of checkpoints this node still has to write, whenever that changes. It comes
-  // to 0 in bounded time, and until then this node does not exit: it waits after it has left the
-  // job.
+  // How many snapshots of checkpoints this node still has to write. Call whenever that changes. It
+  // must come to 0 in bounded time. Until then this node does not exit: it leaves the job and then
+  // waits.
   std::vector<Action> on_snapshots(TimePoint now, int count);
-  // The user's signal to this node (forwarded by ddp-run): stop the workers with it, leave, exit
-  // with 128 + signal. A second one kills them at once, and gives up what is not written yet.
+  // The user's signal to this node, forwarded by ddp-run: stops the workers with it, leaves the job
+  // and exits with 128 + signal. A second signal kills the workers at once, and gives up snapshots
+  // that are not written yet.
   std::vector<Action> on_signal(TimePoint now, int signal);
-  // ddp-run is gone: kill everything now, exit.
+  // ddp-run is gone: kills everything now and exits.
   std::vector<Action> on_parent_lost(TimePoint now);
-  // Does what has become due. Harmless at any time.
+  // Does what is due. May be called at any time.
   std::vector<Action> on_tick(TimePoint now);
-  // When on_tick is next needed; nothing while no time limit runs.
+  // When on_tick is next needed. Empty while no time limit runs.
   std::optional<TimePoint> next_deadline() const;
 
  private:
-  // The connection. A node joins while it is idle, or with the round that it runs; a round that is
-  // on its way out is cleared first.
+  // The connection. A node joins while it is idle, or with the round that it runs. A round that is
+  // being stopped is cleared first.
   enum class Link {
-    kClosed,      // None, and none asked for.
-    kConnecting,  // Connect is out.
+    kClosed,      // No connection, and none requested.
+    kConnecting,  // Connect was emitted and not answered yet.
     kJoining,     // Join is sent, Welcome has not come.
     kJoined,
   };
-  // What of the current round is on this node.
+  // How far the current round is on this node.
   enum class Phase {
-    kIdle,      // Nothing takes part in a round; parked workers may wait for the next one.
-    kRunning,   // Workers were spawned; some may have ended.
-    kStopping,  // They were told to end or to park; SIGKILL follows at kill_at_.
-    kClearing,  // All have ended or parked; ClearRound is out.
+    kIdle,      // No worker takes part in a round. Parked workers may wait for the next one.
+    kRunning,   // Workers were spawned. Some may have ended.
+    kStopping,  // They were told to end or to park. SIGKILL follows at kill_at_.
+    kClearing,  // All have ended or parked. ClearRound was emitted and not answered yet.
   };
 
   // A failure, and when it happened.
@@ -203,7 +209,7 @@ class AgentCore {
   TimePoint connect_deadline() const;
   bool is_connecting() const;
   void begin_round(const wire::RoundStart& message);
-  // Those in `keep` may park, the others end.
+  // Workers in `keep` may park. The others must end.
   void stop_workers(int signal, const std::string& reason, std::set<int> keep = {});
   void end_kept(int signal, const std::string& reason, const std::set<int>& spared);
   void hasten_end();
@@ -216,8 +222,8 @@ class AgentCore {
   void report(wire::Failure failure, Duration age = Duration{0});
   void send_failure(const Seen& seen);
   wire::Failure aged(const Seen& seen) const;
-  // Whether the round that this node had last goes on for it: it runs, or has succeeded here and
-  // nobody has ended it.
+  // Whether this node's last round still goes on: it runs, or it has succeeded here and nobody has
+  // ended it.
   bool holds_round() const;
   void send_what_waited();
   void tell_success();
@@ -246,15 +252,15 @@ class AgentCore {
   Round last_round_;
   int restarts_;
 
-  TimePoint now_;                // Of the call that is being served.
-  std::vector<Action> actions_;  // Of the call that is being served.
+  TimePoint now_;                // Of the current call.
+  std::vector<Action> actions_;  // Of the current call.
 
   Link link_ = Link::kClosed;
-  bool was_joined_ = false;  // Whether any connection got as far as kJoined.
+  bool was_joined_ = false;  // Whether any connection has reached kJoined.
   Duration backoff_{0};      // Before the next attempt.
   TimePoint joined_at_;
   TimePoint connecting_since_;
-  TimePoint next_notice_;  // When a person is next told that nobody answers.
+  TimePoint next_notice_;  // When to print next that nobody answers.
   std::string last_error_;
   Duration heartbeat_{1'000};
   TimePoint next_heartbeat_;
@@ -265,49 +271,49 @@ class AgentCore {
   Phase phase_ = Phase::kIdle;
   wire::RoundStart round_;
   std::set<int> live_;  // Local ranks that have not ended. Empty in kIdle and kClearing.
-  // Local ranks whose worker has left the round and waits for the next one. Part of live_ while
-  // that is not empty.
+  // Local ranks whose worker has left the round and waits for the next one. A subset of live_ while
+  // live_ is not empty.
   std::set<int> parked_;
-  std::set<int> keeping_;  // In kStopping: those of live_ that need not end, if they park in time.
-  std::set<int> hello_;    // Of this round: those that have said hello,
-  std::set<int> reconfigurable_;          // and that can take part in the next round.
-  std::set<int> hung_;                    // Ended by us because they made no progress.
+  std::set<int> keeping_;  // In kStopping: those of live_ that need not end if they park in time.
+  std::set<int> hello_;    // Those that have said hello in this round.
+  std::set<int> reconfigurable_;          // Of hello_: those that can take part in the next round.
+  std::set<int> hung_;                    // Killed by us because they made no progress.
   std::map<int, TimePoint> kill_ends_;    // Of hung_: when SIGKILL should have ended them.
-  std::set<int> stuck_;                   // The kernel holds them: in state D for too long.
+  std::set<int> stuck_;                   // In state D for too long: the kernel holds them.
   std::map<int, TimePoint> progress_at_;  // Of those that have reported progress in this round.
-  bool examining_ = false;                // FindHung is out.
-  std::set<int> committing_;              // Those whose commit is awaited,
-  bool commit_asked_ = false;             // for a NodeCommitted that is owed,
-  std::int64_t committed_ = -1;           // with the least step of those that answered.
-  std::vector<Seen> failures_;            // Sent, or to be sent when the link is back.
-  // Those whose workers ended since Stop or the signal, for Stopped; the others were sent one by
-  // one.
+  bool examining_ = false;                // FindHung was emitted and not answered yet.
+  std::set<int> committing_;              // Those whose commit is awaited.
+  bool commit_asked_ = false;             // A NodeCommitted is owed.
+  std::int64_t committed_ = -1;           // For it: the least step of those that answered.
+  std::vector<Seen> failures_;            // Sent, or to be sent when the connection is back.
+  // Failures of workers that ended after Stop or the signal; they go with Stopped. The others were
+  // sent one by one.
   std::vector<Seen> late_failures_;
   std::vector<std::string> operations_;  // For Stopped.
   bool failed_ = false;  // A worker of the round failed, so the round cannot succeed.
   std::int64_t step_ = -1;
-  int metrics_rank_ =
-      -1;            // The least local rank that has reported metrics in this round; and these
-  double loss_ = 0;  // are its latest. -1: none.
+  // The least local rank that has reported metrics in this round, or -1; and its latest metrics.
+  int metrics_rank_ = -1;
+  double loss_ = 0;
   double samples_per_second_ = 0;
-  int stop_signal_ = 0;   // What the workers were told to end with,
-  TimePoint stopped_at_;  // and when.
+  int stop_signal_ = 0;   // What the workers were told to end with.
+  TimePoint stopped_at_;  // When they were told.
   TimePoint kill_at_;
-  std::optional<TimePoint> give_up_at_;  // Once SIGKILL is sent: when it is waited for no longer.
-  TimePoint park_at_;  // When those of keeping_ that have not parked are told to end.
+  std::optional<TimePoint> give_up_at_;  // When to stop waiting after SIGKILL.
+  TimePoint park_at_;  // When to tell those of keeping_ that have not parked to end.
 
-  // What follows once the round is cleared, in the order of settle().
+  // What is to be done once the round is cleared, in the order of settle().
   std::optional<config::AgentResult> ending_;  // The agent exits.
-  bool leaving_ = false;            // ... and tells the coordinator that it goes for good.
+  bool leaving_ = false;            // And it first tells the coordinator that it leaves for good.
   std::optional<Round> stop_owed_;  // Stopped is owed for this round.
   bool success_owed_ = false;       // Succeeded is owed.
-  bool succeeded_ = false;          // It was sent, and the round was not ended since.
-  TimePoint barrier_ends_;          // Then: when this node waits no longer for the others.
+  bool succeeded_ = false;          // Succeeded was sent, and the round has not been ended since.
+  TimePoint barrier_ends_;          // With succeeded_: when this node stops waiting for the others.
   std::optional<wire::RoundStart> next_round_;  // To be started.
-  int snapshots_ = 0;                           // To be written.
-  int signals_ = 0;                             // From the user.
+  int snapshots_ = 0;                           // How many are still to be written.
+  int signals_ = 0;                             // How many the user has sent.
   bool parent_lost_ = false;
-  bool left_ = false;  // Nothing but snapshots_ keeps us from exiting.
+  bool left_ = false;  // Only snapshots_ keeps this agent from exiting.
   bool exited_ = false;
 };
 

@@ -13,10 +13,10 @@ namespace {
 
 constexpr Duration kFirstBackoff{50};
 constexpr Duration kMaxBackoff{1'000};
-// A connection that held this long says that the coordinator is well, so reconnecting starts at
+// A connection that lasted this long shows that the coordinator is well, so reconnecting starts at
 // once.
 constexpr Duration kSteadyConnection{1'000};
-// How often a person is told that nobody answers.
+// How often to print that nobody answers.
 constexpr Duration kNoticePeriod{30'000};
 constexpr Duration kFirstNotice{1'000};
 
@@ -42,7 +42,7 @@ TimePoint AgentCore::connect_deadline() const {
          Duration{was_joined_ ? spec_.coordinator_timeout_ms : spec_.rules.join_timeout_ms};
 }
 
-// Nobody is looked for by an agent that is about to exit.
+// An agent that is about to exit does not look for the coordinator.
 bool AgentCore::is_connecting() const {
   return !ending_ && (link_ == Link::kConnecting || link_ == Link::kJoining);
 }
@@ -81,8 +81,8 @@ void AgentCore::give_up() {
   } else {
     end(kExitJoinTimeout,
         fmt::format("--rdzv-endpoint {}: nobody answers after {} s ({}); check that the node that "
-                    "hosts the rendezvous is up and that host and port are right, or raise the "
-                    "join timeout",
+                    "hosts the "
+                    "rendezvous is up and that host and port are right, or raise the join timeout",
                     endpoint(), seconds(spec_.rules.join_timeout_ms), last_error_),
         "");
   }
@@ -116,7 +116,7 @@ bool AgentCore::holds_round() const {
   return !ending_ && (phase_ == Phase::kRunning || success_owed_ || succeeded_);
 }
 
-// What happened while there was no connection, or was said on one that was lost.
+// Reports what happened while there was no connection, or was said on one that was lost.
 void AgentCore::send_what_waited() {
   if (!holds_round()) return;
   if (phase_ == Phase::kRunning) {
@@ -152,8 +152,8 @@ std::vector<Action> AgentCore::on_connect_failed(TimePoint now, const std::strin
   return take();
 }
 
-// A node that was in keeps looking: whoever has taken the lost coordinator's port must not end the
-// job. One that is new is told at once.
+// A node that has joined before keeps looking: a stranger on the lost coordinator's port must not
+// end the job. A new node gives up at once.
 std::vector<Action> AgentCore::on_connect_refused(TimePoint now, const std::string& why) {
   if (was_joined_ || ending_ || exited_ || link_ != Link::kConnecting) {
     return on_connect_failed(now, why);
@@ -173,7 +173,7 @@ std::vector<Action> AgentCore::on_disconnected(TimePoint now) {
     if (!ending_) retry("it closed the connection");
     return take();
   }
-  // What the old connection ordered is void; its successor orders anew.
+  // Orders of the old connection are void. The next one brings new orders.
   next_round_.reset();
   stop_owed_.reset();
   commit_asked_ = false;

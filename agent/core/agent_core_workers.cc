@@ -15,15 +15,15 @@ namespace {
 
 // SIGKILL is repeated: a process may have forked between two looks at the process table.
 constexpr Duration kKillRepeat{1'000};
-// By how much an error file may seem older or younger than it is: a tick of the clock that files
-// are stamped with.
+// How far the time stamp of an error file may be off: one tick of the clock that stamps files.
 constexpr Duration kFileClockTick{10};
-// How many failures a `stopped` tells in full: a frame has a limit, and so has what people read.
+// How many failures a `stopped` message tells in full. Frames have a size limit, and people read
+// only so much.
 constexpr std::size_t kFullFailures = 32;
-// How long it may take the kernel to end a process, with all its memory, where somebody waits for
-// it.
+// How long the kernel may take to end a process, with all its memory, while somebody waits for
+// that.
 constexpr Duration kKillLimit{5'000};
-// The same with the stacks that are written before.
+// The same, including the time for writing the stacks first.
 constexpr Duration kHungLimit{30'000};
 
 }  // namespace
@@ -51,12 +51,12 @@ void AgentCore::begin_round(const wire::RoundStart& message) {
 
 // ---- ending and parking ----
 
-// Whatever the phase, afterwards the workers are ending or have ended, and settle() runs when the
-// round is cleared (at once where there is nothing to clear).
+// In every phase: afterwards the workers are ending or have ended, and settle() runs when the round
+// is cleared (at once if there is nothing to clear).
 void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int> keep) {
   if (ending_) keep.clear();
   if (phase_ == Phase::kIdle && ending_ && !parked_.empty()) {
-    // Those that waited for another round end like those of a round.
+    // Workers that wait for another round are ended like those of a round.
     phase_ = Phase::kRunning;
     live_ = parked_;
   }
@@ -78,7 +78,7 @@ void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int
   check_all_gone();
 }
 
-// The workers of keeping_ are to end after all, but for `spared`.
+// The workers of keeping_ must end after all, except those in `spared`.
 void AgentCore::end_kept(int signal, const std::string& reason, const std::set<int>& spared) {
   std::set<int> others = live_;
   for (const int local_rank : keeping_) {
@@ -107,26 +107,26 @@ void AgentCore::kill_workers() {
   if (now_ >= *give_up_at_ && keeping_ == parked_) clear_round(/*give_up=*/true);
 }
 
-// As long as torchrun waits after SIGKILL, but nobody who has asked for the end waits so long. The
-// coordinator does: see wire::park_limit_ms().
+// As long as torchrun waits after SIGKILL, but less after a signal of the user, who does not want
+// to wait so long. The coordinator allows for it: see wire::park_limit_ms().
 Duration AgentCore::kill_patience() const {
   if (signals_ > 0) return kKillLimit;
   return std::max(kKillLimit, Duration{spec_.rules.stop_timeout_ms});
 }
 
-// After a worker has ended or parked.
+// Called after a worker has ended or parked.
 void AgentCore::check_all_gone() {
   if (phase_ == Phase::kStopping && live_ == parked_) return clear_round();
   const auto is_done = [this](int local_rank) {
     return parked_.contains(local_rank) || stuck_.contains(local_rank);
   };
   if (phase_ == Phase::kStopping && std::all_of(live_.begin(), live_.end(), is_done)) {
-    // Those that are stuck have had the time that they may take.
+    // Stuck workers have had their time.
     emit(KillWorkers{parked_});
     return clear_round();
   }
   if (phase_ != Phase::kRunning || !live_.empty()) return;
-  if (failed_) return;  // The failures are reported, and Stop comes.
+  if (failed_) return;  // The failures are reported, and Stop will come.
   success_owed_ = true;
   clear_round();
 }
@@ -177,7 +177,8 @@ wire::Failure AgentCore::failure_of(const WorkerExit& exit) const {
   failure.log_path = exit.log_path;
   failure.stderr_tail = exit.stderr_tail;
   if (!ended_by_stop(exit)) return failure;
-  // What our signal made of it says nothing of the failure: an exception ends a program so.
+  // Its status comes from our signal and says nothing of the failure. EXIT_FAILURE is the status of
+  // a program that an exception ended.
   failure.was_ending = true;
   failure.exit_code = EXIT_FAILURE;
   failure.signal = 0;
@@ -224,17 +225,18 @@ std::vector<Action> AgentCore::on_spawn_failed(TimePoint now, int local_rank, in
   return take();
 }
 
-// Its status is what the stop has made of it.
+// Whether the exit status follows from the stop.
 bool AgentCore::ended_by_stop(const WorkerExit& exit) const {
   if (phase_ != Phase::kStopping || hung_.contains(exit.local_rank)) return false;
   const int status = exit.signal != 0 ? kExitSignalBase + exit.signal : exit.exit_code;
-  // Nobody has sent it a signal.
+  // It was not sent a signal.
   if (keeping_.contains(exit.local_rank)) return status == kExitCollectiveFailed;
   return status == kExitSignalBase + SIGTERM || status == kExitSignalBase + SIGKILL ||
          status == kExitSignalBase + stop_signal_ || status == kExitCollectiveFailed;
 }
 
-// Its error file is older than the stop: it was on its way out, and may be why the others failed.
+// Whether its error file is older than the stop: then it was already failing, and may be the reason
+// why the others failed.
 bool AgentCore::failed_before_stop(const WorkerExit& exit) const {
   return exit.has_error_file && !exit.secondary && exit.exit_code != kExitCollectiveFailed &&
          now_ - exit.age <= stopped_at_ + kFileClockTick;
@@ -261,7 +263,8 @@ std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& e
   return take();
 }
 
-// What it holds (a device, a network card) a worker started anew on this host would want, too.
+// The round fails: a new worker on this host would need what the stuck one holds, such as a device
+// or a network card.
 std::vector<Action> AgentCore::on_worker_stuck(TimePoint now, const WorkerExit& exit) {
   now_ = now;
   if (exited_ || !live_.contains(exit.local_rank) || !stuck_.insert(exit.local_rank).second)
@@ -276,7 +279,7 @@ std::vector<Action> AgentCore::on_worker_stuck(TimePoint now, const WorkerExit& 
   return take();
 }
 
-// No round is lost by it: the next one starts another worker in its place.
+// This ends no round: the next one starts another worker in its place.
 void AgentCore::note_parked_end(const WorkerExit& exit) {
   if (parked_.erase(exit.local_rank) == 0) return;
   const std::string how =
@@ -304,7 +307,8 @@ std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
   const bool first = step_ < 0 && step >= 0;
   step_ = std::max(step_, step);
   progress_at_[local_rank] = now;
-  // Whether a round has come to any step decides what follows its end, so that is told at once.
+  // What follows the end of a round depends on whether it came to any step, so the first step is
+  // told at once.
   if (first && link_ == Link::kJoined && phase_ == Phase::kRunning) {
     send(heartbeat());
     next_heartbeat_ = now_ + heartbeat_;
@@ -312,7 +316,7 @@ std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
   return take();
 }
 
-// As all workers of a group report the same loss and speed, one speaks for the node.
+// All workers of a group report the same loss and speed, so one speaks for the node.
 void AgentCore::on_worker_metrics(int local_rank, double loss, double samples_per_second) {
   if (!live_.contains(local_rank)) return;
   if (metrics_rank_ >= 0 && local_rank > metrics_rank_) return;
@@ -342,8 +346,8 @@ std::vector<Action> AgentCore::on_worker_parked(TimePoint now, int local_rank, R
     parked_.insert(local_rank);
     check_all_gone();
   } else if (phase_ == Phase::kRunning) {
-    // What it has noticed, the coordinator may not know: a connection between two workers can break
-    // while all agents are well.
+    // The coordinator may not know what the worker has noticed: a connection between two workers
+    // can break while all agents are well.
     parked_.insert(local_rank);
     wire::Failure failure = failure_of(local_rank);
     failure.kind = "collective";
@@ -394,7 +398,8 @@ void AgentCore::look_for_stalled() {
   emit(std::move(question));
 }
 
-// Its exit would have been the failure that ends the round.
+// Reports killed workers that do not end: their exit would have been the failure that ends the
+// round.
 void AgentCore::look_for_unkilled() {
   if (phase_ != Phase::kRunning) return;
   const std::map<int, TimePoint> waiting = kill_ends_;
@@ -416,7 +421,7 @@ std::vector<Action> AgentCore::on_hung_workers(TimePoint now, const std::set<int
   if (exited_ || phase_ != Phase::kRunning) return take();
   const Duration limit{spec_.progress_timeout_ms};
   for (auto& [local_rank, when] : progress_at_) {
-    // Who waits for another rank is given as much time again.
+    // Workers that wait for another rank get the same time again.
     if (now_ - when >= limit && !hung.contains(local_rank)) when = now_;
   }
   for (const int local_rank : hung) {
