@@ -18,9 +18,8 @@ Result<CryptoLibrary> open_library() {
   if (file == nullptr) {
     return make_error(
         Errc::kNotFound,
-        "{} cannot be loaded, which a job with a token needs ({}); install the package "
-        "libssl3",
-        kFile, ::dlerror());
+        "{} cannot be loaded ({}); a job with a token needs it: install the package libssl3", kFile,
+        ::dlerror());
   }
   CryptoLibrary crypto;
   if (!find(file, "HMAC", crypto.hmac) || !find(file, "EVP_sha256", crypto.sha256) ||

@@ -21,8 +21,8 @@ constexpr std::size_t kHelloHead = kPreamble.size() + 2;
 constexpr std::size_t kAnswerBytes = kPreamble.size() + 1 + kNonceBytes;
 constexpr std::size_t kVerdictBytes = 1 + kMacBytes;
 
-// Each side's proof covers its role, so neither can be sent back to who made it, and both nonces,
-// so neither is of any use in another connection.
+// Each side's proof covers its role, so it cannot be sent back to the side that made it. It also
+// covers both nonces, so it is of no use in another connection.
 Mac prove(const Secret& token, std::string_view role, std::string_view transcript) {
   std::string message = "ddp-run rendezvous 2 ";
   message += role;
@@ -44,7 +44,7 @@ Error denied(fmt::format_string<Args...> format, Args&&... args) {
                     std::forward<Args>(args)...);
 }
 
-// As much of the two as both have is equal.
+// Whether the two are equal up to the length of the shorter one.
 bool agree(std::string_view a, std::string_view b) {
   const std::size_t size = std::min(a.size(), b.size());
   return a.substr(0, size) == b.substr(0, size);
@@ -87,7 +87,8 @@ Result<std::string> ClientHandshake::receive(std::string_view bytes) {
 
 Result<std::string> ClientHandshake::take_answer() {
   if (!agree(received_, kPreamble)) {
-    return make_error(Errc::kProtocol, "no answer of a ddp-run rendezvous of this version");
+    return make_error(Errc::kProtocol,
+                      "the answer is not that of a ddp-run rendezvous of this version");
   }
   if (received_.size() <= kPreamble.size()) return std::string();
   if (received_[kPreamble.size()] == kNeedsTls) {
@@ -98,8 +99,8 @@ Result<std::string> ClientHandshake::take_answer() {
   if (received_[kPreamble.size()] != kGoOn) {
     return denied(
         "it has no token, so this node cannot know whether it is the job's rendezvous; start it "
-        "with "
-        "the same token (--rdzv-token-file or DDP_RDZV_TOKEN), or this node without one");
+        "with the same token (--rdzv-token-file or DDP_RDZV_TOKEN), or start this node without "
+        "one");
   }
   if (received_.size() < kAnswerBytes) return std::string();
   transcript_ = hello_ + received_.substr(0, kAnswerBytes);
@@ -119,8 +120,8 @@ Result<std::string> ClientHandshake::take_verdict() {
   const std::string_view proof = std::string_view(received_).substr(1, kMacBytes);
   if (!equal_in_constant_time(proof, bytes_of(prove(token_, kDaemonRole, transcript_)))) {
     return denied(
-        "it could not prove that it knows the job's token: somebody else answers there; choose "
-        "another endpoint");
+        "it could not prove that it knows the job's token, so another program answers there; "
+        "choose another endpoint");
   }
   received_.erase(0, kVerdictBytes);
   state_ = State::kDone;

@@ -16,7 +16,7 @@
 // succeeded.
 namespace ddp::auth {
 
-// What a connection begins with whose client has a token; without one it is kRendezvousPreamble.
+// A connection begins with this if its client has a token, and with kRendezvousPreamble if not.
 inline constexpr std::string_view kPreamble =
     "\xDD"
     "DPR\x02";
@@ -24,10 +24,11 @@ inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxJobIdBytes = 128;
 using Nonce = std::array<unsigned char, kNonceBytes>;
 
-// What a daemon that is reached by TLS only answers to a hello that came without, before it closes.
+// The answer of a daemon that requires TLS to a hello that came without TLS. The daemon then
+// closes.
 std::string needs_tls_answer();
 
-// From the system's random numbers. A nonce is used once.
+// From the system's random numbers. Use a nonce only once.
 Nonce random_nonce();
 
 enum class Purpose : std::uint8_t {
@@ -35,27 +36,27 @@ enum class Purpose : std::uint8_t {
   kStoreClient = 2,  // Requests to the c10d store follow.
 };
 
-// What the client asks to be let in as; the proof covers it.
+// What the client asks to be admitted as. The proof covers it.
 struct Claim {
   Purpose purpose = Purpose::kAgent;
-  std::string job_id;  // At most kMaxJobIdBytes; of an agent, the job that it may join.
+  std::string job_id;  // At most kMaxJobIdBytes. For an agent: the job that it may join.
 };
 
-// The connecting end. It proves itself first: who only connects to a daemon gets nothing that he
-// could try passwords on.
+// The connecting end. It proves itself first, so a stranger who connects to a daemon gets nothing
+// against which to test guesses of the token.
 class ClientHandshake {
  public:
   ClientHandshake(Secret token, Claim claim, const Nonce& nonce);
 
   // To be sent first.
   const std::string& hello() const { return hello_; }
-  // What to send upon these bytes of the daemon, maybe nothing. Once it has failed, or is done, it
-  // must not be called again.
+  // Takes bytes of the daemon and returns what to send to it, possibly nothing. Do not call it
+  // again after it has failed or once done().
   //   permission_denied  the daemon refuses this token, has none, or cannot prove that it knows it
   //   kProtocol          no daemon of ours, or of a version without tokens
   Result<std::string> receive(std::string_view bytes);
   bool done() const { return state_ == State::kDone; }
-  // What came behind the handshake. Once done.
+  // The bytes that followed the handshake. Valid once done().
   std::string_view rest() const { return received_; }
 
  private:
@@ -76,7 +77,7 @@ class ServerHandshake {
   enum class Outcome {
     kPending,
     kAdmitted,
-    kNoToken,     // The client has a token and this daemon none: it could not prove itself.
+    kNoToken,     // The client has a token but this daemon has none, so it cannot prove itself.
     kWrongToken,  // The client does not know the token.
     kMalformed,   // No hello of this protocol.
   };
@@ -84,12 +85,12 @@ class ServerHandshake {
   // An empty token: the daemon has none.
   ServerHandshake(Secret token, const Nonce& nonce);
 
-  // What to send upon these bytes, the first of which begin kPreamble. Nothing is kept beyond one
-  // hello and one proof. Only while the outcome is kPending; if it is neither that nor kAdmitted
-  // afterwards, the connection is to be closed behind what is sent.
+  // Takes bytes of the client and returns what to send to it. The first of them must begin
+  // kPreamble. Keeps at most one hello and one proof. Call only while the outcome is kPending. If
+  // the outcome is then neither kPending nor kAdmitted, close the connection after sending.
   std::string receive(std::string_view bytes);
   Outcome outcome() const { return outcome_; }
-  // Once admitted.
+  // Valid once admitted.
   const Claim& claim() const { return claim_; }
   std::string_view rest() const { return received_; }
 

@@ -12,7 +12,7 @@ using Mac = std::array<unsigned char, kMacBytes>;
 // HMAC-SHA256 (RFC 2104, FIPS 180-4) by OpenSSL. CryptoLibrary::load() must have succeeded.
 Mac hmac_sha256(std::string_view key, std::string_view data);
 
-// In a time that depends on the sizes alone, so that it does not tell how much of a guess was
+// Takes a time that depends only on the sizes, so that it does not reveal how much of a guess was
 // right.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 

@@ -8,7 +8,7 @@
 namespace ddp::config {
 namespace {
 
-// What a resolver takes.
+// The longest name that a resolver takes.
 constexpr std::size_t kMaxNameLength = 253;
 constexpr std::size_t kMaxDigits = 18;
 constexpr int kMaxTasks = 65'536;
@@ -103,7 +103,8 @@ class ListReader {
       if (length > kMaxNameLength)
         return error("a name has more than {} characters", kMaxNameLength);
     }
-    if (!at_end() && peek() != ',') return error("'{}' is in no host's name", printable(peek()));
+    if (!at_end() && peek() != ',')
+      return error("'{}' is not allowed in a host name", printable(peek()));
     if (length == 0) return error("a name is missing");
     pattern.texts.push_back(std::move(text));
     return pattern;

@@ -65,7 +65,7 @@ std::string out_of_range(const JobRules& rules) {
                             std::int64_t high) {
     return value >= low && value <= high
                ? std::string()
-               : fmt::format("{} is {}, allowed are {} to {}", flag, value, low, high);
+               : fmt::format("{} is {}; it must be from {} to {}", flag, value, low, high);
   };
   for (const std::string& found :
        {complaint("the largest number of nodes", rules.max_nodes, 1, kNodesLimit),

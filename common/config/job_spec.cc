@@ -4,7 +4,8 @@
 
 namespace ddp {
 
-// Where argument-dependent lookup finds them. Nobody but the agent reads what they write.
+// In this namespace, so that argument-dependent lookup finds them. Only the agent reads what they
+// write.
 static void to_json(nlohmann::json& json, const Secret& secret) { json = secret.reveal(); }
 static void from_json(const nlohmann::json& json, Secret& secret) {
   secret = Secret(json.get<std::string>());

@@ -16,64 +16,65 @@
 
 namespace ddp::config {
 
-// One node's part of a job, as ddp-run worked it out from flags and environment and hands it to
-// ddp-agent (CBOR on the file descriptor named by --job-fd). Everything in it is validated.
+// One node's part of a job. ddp-run makes it from flags and environment, checks all of it, and
+// hands it to ddp-agent (as CBOR on the file descriptor named by --job-fd).
 struct JobSpec {
   std::string job_id = "none";  // --rdzv-id; TORCHELASTIC_RUN_ID
   NodeId node_id;               // Random, one per ddp-run; the same for every agent it starts.
   std::string host;             // This node's name, for people and log prefixes.
   std::string local_addr;       // --local-addr; empty: the address the coordinator is reached from.
-  int node_rank = -1;           // --node-rank; -1: none asked for.
-  bool node_rank_is_wish = false;  // Where another node has it, any will do.
+  int node_rank = -1;           // --node-rank; -1: any.
+  bool node_rank_is_wish = false;  // If another node has node_rank, any other will do.
 
   std::string coordinator_host;  // Where to connect.
   int coordinator_port = 0;
-  // By which nodes and coordinator know each other; empty: none asked for. Encoded, too.
+  // The token by which nodes and coordinator recognize each other; empty: none. encode() includes
+  // it.
   Secret rdzv_token{};
   TlsFiles tls{};  // None: the rendezvous is reached by plain TCP.
-  std::string
-      tls_name{};  // What the rendezvous's certificate must hold; empty: it may be any node.
+  // The name that the rendezvous's certificate must hold; empty: that of any node of the job.
+  std::string tls_name{};
 
   JobRules rules;
-  // Names of all nodes, where something has listed them (--hosts, SLURM): who is missing is told by
-  // them. Empty: not known.
+  // Names of all nodes, from --hosts or SLURM, to tell which nodes are missing. Empty: not known.
   std::vector<std::string> expected_hosts;
-  int nproc = 1;          // Workers on this node.
-  bool in_tasks = false;  // srun has started a task for each of them, and they run in these.
+  int nproc = 1;  // Workers on this node.
+  bool in_tasks =
+      false;  // srun has started a task for each worker, and the workers run in these tasks.
   // How long to try to reconnect to a lost coordinator.
   std::int64_t coordinator_timeout_ms = 60'000;
-  std::int64_t progress_timeout_ms = 0;  // A worker without a new step for so long hangs; 0: never.
-  // TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: a worker in state D for so long ends the job; 0:
-  // none does.
+  std::int64_t progress_timeout_ms =
+      0;  // A worker without a new step for this long counts as hung; 0: never.
+  // TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: a worker that is in state D for this long counts as
+  // failed; 0: never.
   std::int64_t uninterruptible_ms = 0;
-  bool tells_waiting = true;  // Whether it is printed here which nodes the job waits for.
-  int standby = 0;  // Workers of this node that are started ahead, to replace others at once.
-  // --exit-barrier-timeout: how long to wait for the other nodes once this one's workers are
-  // through; -1: as long as it takes.
+  bool tells_waiting = true;  // Whether to print here which nodes the job waits for.
+  int standby = 0;  // How many standby workers this node starts ahead, to replace others at once.
+  // --exit-barrier-timeout: how long to wait for the other nodes once this one's workers have
+  // finished; -1: without limit.
   std::int64_t exit_barrier_ms = -1;
-  // Signals to the agent: each of `signals` ends the workers by that signal, checkpoint_signal asks
-  // them for a checkpoint (0: none does).
+  // Signals to the agent. It ends the workers with each of `signals`, and asks them for a
+  // checkpoint at checkpoint_signal (0: at none).
   std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   int checkpoint_signal = SIGUSR1;
-  // TORCHELASTIC_SIGNALS_TO_HANDLE: `signals` as they were written, with what no signal is called.
+  // TORCHELASTIC_SIGNALS_TO_HANDLE: `signals` as the user wrote them, unknown names included.
   std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";
 
   std::string program;  // What the user named: a script, a module or a program; for people.
-  std::vector<std::string>
-      command;  // argv of a worker; command[0] is looked up in PATH as execvp does.
-  // The Python that runs them, as far as that can be told; empty: none, or unknown.
+  // argv of a worker; command[0] is looked up in PATH as execvp does.
+  std::vector<std::string> command;
+  // The Python that runs the workers; empty: none, or unknown.
   std::string python{};
   // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: rank 0 makes the workers' store.
   bool own_store = false;
   std::string role = "default";  // ROLE_NAME
   bool successor = false;        // The agent takes the place of one that was lost.
-  // When the workers are to write a checkpoint and, once it is written, to stop, in milliseconds
-  // since 1970; 0: never.
+  // When the workers must write a checkpoint and then stop, in milliseconds since 1970; 0: never.
   std::int64_t checkpoint_at_ms = 0;
-  // Signals for the agent come from its ddp-run alone (forwarded_signal.h); those that somebody
-  // else sends to it are copies, since SLURM signals every process of a step.
+  // The agent takes signals only from its ddp-run (forwarded_signal.h). Signals from others are
+  // copies, because SLURM signals every process of a step.
   bool signals_from_launcher = false;
-  int usable_cores = 0;  // Of this node, for its workers; 0: the agent counts them.
+  int usable_cores = 0;  // CPU cores of this node for its workers; 0: the agent counts them.
   // CUDA_VISIBLE_DEVICES of the workers; empty: what they inherit.
   std::vector<std::string> devices;
   // Each worker gets one of `devices` (without any, the one numbered as its local rank), and
@@ -83,29 +84,29 @@ struct JobSpec {
   std::string interface;     // Network interface for Gloo and NCCL; empty: their choice.
   std::string event_log;     // console, or json:FILE; empty: none.
   std::string log_dir;       // Base folder of the per-rank files; empty: no files.
-  bool single_node_prefix =
-      true;             // Whether output gets the [host:rank] prefix when there is only one worker.
-  bool notices = true;  // Whether the agent says more than what has failed; LOGLEVEL.
+  // Whether output gets the [host:rank] prefix when there is only one worker.
+  bool single_node_prefix = true;
+  bool notices = true;  // Whether the agent prints more than failures (LOGLEVEL).
   OutputSpec output;
-  bool dry_run = false;  // Say what would be started, and start nothing.
-  // With dry_run, of a node that is another host: how many workers each node of the job has, by
-  // node rank. This host's cores are not known then. Empty: all nodes are like this one.
+  bool dry_run = false;  // Print what would be started, and start nothing.
+  // With dry_run for a node that is another host: the number of workers of each node of the job, by
+  // node rank. The cores of that host are not known. Empty: all nodes are like this one.
   std::vector<int> dry_run_workers{};
 };
 
 std::string encode(const JobSpec& spec);
 Result<JobSpec> decode_job_spec(std::string_view bytes);
 
-// What an agent tells its ddp-run when it is through (on --result-fd, one object, then it
-// exits with exit_code). An agent that ends without it was lost, and ddp-run starts another.
+// What an agent tells its ddp-run at its end: one object on --result-fd; then it exits with
+// exit_code. An agent that ends without it was lost, and ddp-run starts another.
 struct AgentResult {
   int exit_code = 0;
   std::string summary;
   std::string report;
-  // Numbers a successor agent joins with.
+  // The numbers that the next agent joins with.
   Round last_round = kNoRound;
   int restarts = 0;
-  bool has_checkpoint = false;  // A worker here has had a checkpoint written.
+  bool has_checkpoint = false;  // A checkpoint of a worker of this node was written.
   bool at_time_limit = false;   // The workers were stopped at checkpoint_at_ms.
   std::string error{};  // The root cause as an error file of torchelastic (JSON), if there is one.
 };

@@ -9,10 +9,10 @@
 #include "common/base/result.h"
 #include "common/config/rank_set.h"
 
-// Where the output of a job's workers goes: what --redirects, --tee and their like say.
+// Where the output of a job's workers goes: --redirects, --tee and related flags.
 namespace ddp::config {
 
-// Output streams of a worker, as torchrun numbers them; a set of them is the sum.
+// Output streams of a worker, numbered as in torchrun. A set of them is the sum.
 inline constexpr int kStdout = 1;
 inline constexpr int kStderr = 2;
 inline constexpr int kBothStreams = 3;
@@ -26,21 +26,21 @@ struct StreamMap {
 
     friend bool operator==(const Entry&, const Entry&) = default;
   };
-  int others = 0;  // Of ranks that no entry names.
+  int others = 0;  // Streams of ranks that no entry names.
   std::vector<Entry> entries;
 
   // The last entry that names the worker counts.
   int of(Rank rank, int local_rank) const;
-  // Those of any rank.
+  // The streams that any rank has.
   int any() const;
   bool none() const { return any() == 0; }
 
   friend bool operator==(const StreamMap&, const StreamMap&) = default;
 };
 
-// "3" for all workers, or "0:1,8-15:3": local ranks, ranges and lists of them, each with its value;
-// behind an @, "@8-15:3", they are global ranks. Workers that are not named have 0.
-// kInvalidArgument says what would be right, without naming the flag.
+// "3" for all workers, or "0:1,8-15:3": local ranks and ranges of them, each with its value. After
+// an @, as in "@8-15:3", they are global ranks. Workers that are not named have 0. The message of
+// kInvalidArgument says what would be right, but does not name the flag.
 Result<StreamMap> parse_stream_map(std::string_view text);
 
 // "a,b": the items; ",," is a comma in an item. Empty items are dropped.
@@ -48,19 +48,20 @@ std::vector<std::string> split_filters(std::string_view text);
 
 struct OutputSpec {
   StreamMap redirects;  // To the log file and not to the console.
-  StreamMap tee;        // To both; counts more than redirects.
-  // The console shows only workers whose local rank is in the one or whose rank is in the other;
-  // both empty: all.
+  StreamMap tee;        // To the log file and to the console; overrides redirects.
+  // The console shows only workers whose local rank is in local_ranks or whose rank is in ranks.
+  // Both empty: all.
   RankSet local_ranks;
   RankSet ranks;
-  // A line with one of these in it is also written to a file of the node.
+  // A line that contains one of these texts is also written to a file of the node.
   std::vector<std::string> stdout_filters;
   std::vector<std::string> stderr_filters;
-  bool has_prefix = false;  // Whether `prefix` stands for the usual one.
+  bool has_prefix = false;  // Whether `prefix` replaces the default prefix.
   std::string prefix;       // A template: ${rank} and others.
   bool fold = false;        // Equal lines of several ranks are shown once.
   bool status_line = false;
-  // A console that takes nothing for so long holds nobody up any more; 0: it does for ever.
+  // A console that takes nothing for this long stops blocking the workers; 0: it may block for
+  // ever.
   std::int64_t console_timeout_ms = 30'000;
 
   friend bool operator==(const OutputSpec&, const OutputSpec&) = default;
@@ -72,9 +73,9 @@ struct StreamPlaces {
   int console = 0;
 };
 
-// Where the streams of one worker go. With a log folder and neither redirects nor tee: everything
-// to files and to the console. Without a log folder nothing goes to files, and what is redirected
-// nowhere.
+// Where the streams of one worker go. With a log folder and neither redirects nor tee, everything
+// goes to files and to the console. Without a log folder nothing goes to files, and redirected
+// streams are dropped.
 StreamPlaces places_of(const OutputSpec& spec, bool has_log_dir, Rank rank, int local_rank);
 
 // The folder of a job in the log folder: its id as one path component.

@@ -25,7 +25,8 @@ struct RankSet {
   friend bool operator==(const RankSet&, const RankSet&) = default;
 };
 
-// At least one number or range. kInvalidArgument says what would be right, without naming the flag.
+// `text` has at least one number or range. The message of kInvalidArgument says what would be
+// right, but does not name the flag.
 Result<RankSet> parse_rank_set(std::string_view text);
 
 // The text of some ranks, which must be in ascending order: {0, 1, 2, 5} is "0-2,5".

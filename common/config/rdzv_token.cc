@@ -28,19 +28,19 @@ Result<void> check_owner_and_mode(const std::string& path, int fd) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return unreadable(path, errno);
   if (!S_ISREG(info.st_mode)) {
-    return make_error(Errc::kInvalidArgument, "{}: no regular file", path);
+    return make_error(Errc::kInvalidArgument, "{}: is not a regular file", path);
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return make_error(
         Errc::kInvalidArgument,
-        "{}: others than its owner may read or write it (mode {:04o}); a secret is for "
-        "one user: chmod 600 {}",
-        path, info.st_mode & 07777u, path);
+        "{}: other users than its owner may read or write it (mode {:04o}); run chmod 600 {}", path,
+        info.st_mode & 07777u, path);
   }
   if (info.st_uid != ::geteuid() && info.st_uid != 0) {
-    return make_error(Errc::kInvalidArgument,
-                      "{}: belongs to user {}, who could change it; it must be this user's ({})",
-                      path, info.st_uid, ::geteuid());
+    return make_error(
+        Errc::kInvalidArgument,
+        "{}: belongs to user {}, who could change it; it must belong to this user ({})", path,
+        info.st_uid, ::geteuid());
   }
   return {};
 }
@@ -83,11 +83,12 @@ Result<Secret> parse_token(std::string_view text) {
 }
 
 Result<Secret> read_token_file(const std::string& path) {
-  // A pipe without a writer must not hold ddp-run up.
+  // O_NONBLOCK: a pipe without a writer must not block ddp-run.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) return unreadable(path, errno);
   if (Result<void> safe = check_owner_and_mode(path, file.get()); !safe) return safe.error();
-  std::string text(kMaxTokenBytes + 3, '\0');  // One more than it may hold with its line break.
+  // One byte more than the longest token with its line break.
+  std::string text(kMaxTokenBytes + 3, '\0');
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t count = ::read(file.get(), text.data() + size, text.size() - size);

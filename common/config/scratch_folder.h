@@ -12,16 +12,16 @@
 
 namespace ddp::config {
 
-// The folder for what one node's part of a job keeps in files while it runs, such as the error
-// files of its workers. The agent makes it and removes it at its end, ddp-run removes it after a
-// killed agent.
+// The folder for the files of one node's part of a job while it runs, such as the error files of
+// its workers. The agent makes it and removes it at its end. If the agent was killed, ddp-run
+// removes it.
 inline std::string scratch_folder(const NodeId& node_id) {
   std::error_code error;
   const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
   return ((error ? std::filesystem::path("/tmp") : temporary) / ("ddp-run-" + node_id)).string();
 }
 
-// False if it cannot be made, or if somebody else has one of that name.
+// False if it cannot be made, or if another user has one of that name.
 inline bool make_scratch_folder(const std::string& folder) {
   if (::mkdir(folder.c_str(), 0700) == 0) return true;
   struct stat info {};

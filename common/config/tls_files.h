@@ -4,11 +4,11 @@
 
 namespace ddp::config {
 
-// Files in PEM by which this node shows who it is, and knows the others. All three or none.
+// PEM files by which this node proves who it is and recognizes the others. All three or none.
 struct TlsFiles {
-  std::string certificate;  // --tls-cert: this node's, with what leads to the authority behind it.
+  std::string certificate;  // --tls-cert: of this node, followed by intermediate certificates.
   std::string key;          // --tls-key: without a passphrase.
-  std::string ca;           // --tls-ca: who signs the certificates of the job's nodes.
+  std::string ca;  // --tls-ca: the authority that signs the certificates of the job's nodes.
 
   bool any() const { return !certificate.empty() || !key.empty() || !ca.empty(); }
 

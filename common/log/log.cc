@@ -52,7 +52,7 @@ constexpr std::array<LevelName, 8> kPythonLevelNames{{{"DEBUG", Level::kDebug},
                                                       {"CRITICAL", Level::kOff},
                                                       {"FATAL", Level::kOff}}};
 
-// A variable that may say the level, and how.
+// A variable that may set the level, and the words that it takes.
 struct LevelVariable {
   const char* name;
   LevelNames levels;
@@ -142,7 +142,7 @@ void init(std::string_view program, std::string_view role, Level fallback) {
     if (s.logger) apply_pattern(s);
   }
   if (given != nullptr && !parsed)
-    warning("{}='{}' is no level; use {}", given->name, wanted, given->words);
+    warning("{}='{}' is not a level; use {}", given->name, wanted, given->words);
 }
 
 void set_role(std::string_view role) {
@@ -171,7 +171,7 @@ void write(Level level, std::string_view message) {
     }
     logger = s.logger;
   }
-  // As an argument: the message is no format string.
+  // Passed as an argument, because the message is not a format string.
   logger->log(spdlog_level(level), "{}", one_line(message));
 }
 

@@ -8,17 +8,18 @@
 
 // Log lines of all programs, on standard error:
 //   2026-01-31 12:00:00.123 W ddp-agent[node 1] message
-// Each line leaves in one write, so that programs sharing a terminal do not mix within a line. Any
-// thread may write; spdlog is behind it and is set up by the first line, not before.
+// Each line is one write, so that programs that share a terminal do not mix within a line. Any
+// thread may write. The first line sets up spdlog, which does the work.
 namespace ddp::log {
 
 enum class Level { kTrace, kDebug, kInfo, kWarning, kError, kOff };
 
-// Names the program and, where there are several of it, which one ("node 1"; may be empty). The
-// level comes from DDP_LOG_LEVEL (trace, debug, info, warning, error, off), else from LOGLEVEL, as
-// torchrun's does (Python's names: DEBUG, INFO, WARNING, ...; in small letters, too); `fallback`
-// holds where both are unset, and where the one that counts is no level, which a warning then says.
-// Call before other threads run; calling again changes the names.
+// Names the program and its role, which tells several of one program apart ("node 1"; may be
+// empty). The level comes from DDP_LOG_LEVEL (trace, debug, info, warning, error, off). If that is
+// unset, it comes from LOGLEVEL, as torchrun's does (Python's names DEBUG, INFO, WARNING, ..., in
+// any case). If both are unset, it is `fallback`. If the variable does not hold a level, it is
+// `fallback`, too, and a warning says so. Call before other threads run. Calling again changes the
+// names.
 void init(std::string_view program, std::string_view role, Level fallback = Level::kWarning);
 void set_role(std::string_view role);
 

@@ -265,7 +265,7 @@ TEST_F(DdpRunFlags, LoglevelSaysHowMuchDdpRunSays) {
     EXPECT_THAT(said(level), AllOf(HasSubstr(warning), Not(HasSubstr(info))));
   EXPECT_THAT(said("INFO"), AllOf(HasSubstr(warning), HasSubstr(info)));
   EXPECT_THAT(said("ERROR"), AllOf(Not(HasSubstr(warning)), Not(HasSubstr(info))));
-  EXPECT_THAT(said("bogus"), HasSubstr("LOGLEVEL='bogus' is no level; use DEBUG, INFO"));
+  EXPECT_THAT(said("bogus"), HasSubstr("LOGLEVEL='bogus' is not a level; use DEBUG, INFO"));
 }
 
 // As torch's FileTimerClient writes it.

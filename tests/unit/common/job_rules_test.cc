@@ -80,13 +80,13 @@ TEST(JobRules, WhatNobodyCanMeanIsNamed) {
     return out_of_range(rules);
   };
   EXPECT_EQ(complaint([](JobRules& r) { r.max_nodes = 0; }),
-            "the largest number of nodes is 0, allowed are 1 to 65536");
+            "the largest number of nodes is 0; it must be from 1 to 65536");
   EXPECT_EQ(complaint([](JobRules& r) { r.min_nodes = 9; }),
-            "the smallest number of nodes is 9, allowed are 1 to 4");
+            "the smallest number of nodes is 9; it must be from 1 to 4");
   EXPECT_EQ(complaint([](JobRules& r) { r.max_restarts = -1; }),
-            "--max-restarts is -1, allowed are 0 to 1000000");
+            "--max-restarts is -1; it must be from 0 to 1000000");
   EXPECT_EQ(complaint([](JobRules& r) { r.max_no_progress = 1'000'001; }),
-            "--max-no-progress is 1000001, allowed are 0 to 1000000");
+            "--max-no-progress is 1000001; it must be from 0 to 1000000");
   EXPECT_THAT(complaint([](JobRules& r) { r.join_timeout_ms = -1; }),
               testing::HasSubstr("--join-timeout in ms is -1"));
   EXPECT_THAT(complaint([](JobRules& r) { r.last_call_ms = -1; }),

@@ -74,11 +74,11 @@ TEST_F(TokenFileTest, ThatOthersMayReadIsRefusedWithTheRemedy) {
 TEST_F(TokenFileTest, ThatIsNoneIsRefusedByName) {
   const std::string missing = path("missing");
   EXPECT_THAT(read_token_file(missing).error().message, HasSubstr(missing));
-  EXPECT_THAT(read_token_file(folder_.path()).error().message, HasSubstr("no regular file"));
-  EXPECT_THAT(read_token_file("/dev/null").error().message, HasSubstr("no regular file"));
+  EXPECT_THAT(read_token_file(folder_.path()).error().message, HasSubstr("is not a regular file"));
+  EXPECT_THAT(read_token_file("/dev/null").error().message, HasSubstr("is not a regular file"));
   const std::string pipe = path("pipe");
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THAT(read_token_file(pipe).error().message, HasSubstr("no regular file"));
+  EXPECT_THAT(read_token_file(pipe).error().message, HasSubstr("is not a regular file"));
   EXPECT_THAT(read_token_file(write("short")).error().message, HasSubstr("too short"));
   EXPECT_THAT(read_token_file(write(std::string(kMaxTokenBytes + 5, 'x'))).error().message,
               HasSubstr("too long"));
