@@ -12,8 +12,8 @@ namespace ddp {
 
 }  // namespace ddp
 
-// A broken invariant of our own code, on in every build: DDP_CHECK(a < b, "a={} b={}", a, b).
-// Input from outside is never checked with it: that is a Result.
+// Checks an invariant of our own code, in every build: DDP_CHECK(a < b, "a={} b={}", a, b). Never
+// use it for input from outside: return a Result.
 #define DDP_CHECK(condition, ...)                                                         \
   do {                                                                                    \
     if (!(condition)) [[unlikely]] {                                                      \

@@ -45,7 +45,7 @@ std::string_view field_after_command(std::string_view text, int index) {
   return text.substr(0, text.find(' '));
 }
 
-// Nothing if there is no such process (any more).
+// Empty if there is no such process, or no longer.
 std::optional<Process> read_process(int proc_fd, const char* name) {
   Process process;
   const char* const end = name + std::strlen(name);
@@ -119,7 +119,7 @@ int milliseconds_until(TimePoint deadline) {
   return static_cast<int>(std::max<Duration::rep>(left, 0));
 }
 
-// Zombies have none.
+// False for zombies: they have no environment.
 bool has_in_environment(pid_t pid, std::string_view entry, int proc_fd) {
   char path[32];
   std::snprintf(path, sizeof(path), "%d/environ", pid);
@@ -178,7 +178,8 @@ bool kill_descendants(const std::vector<pid_t>& keep, Duration limit) {
     }
     if (!has_children()) return true;
     if (Clock::now() >= deadline) return descendants_of(self, keep, proc.get()).empty();
-    // Only zombies of other parents were seen: they come to us as soon as those have ended.
+    // Only zombies of other parents were found. They become ours as soon as those parents have
+    // ended.
     if (killed.empty() && !reaped) ::poll(nullptr, 0, 1);
   }
 }

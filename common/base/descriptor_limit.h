@@ -3,18 +3,19 @@
 #include <sys/resource.h>
 
 // A process that serves many others needs more descriptors than the 1024 of the usual soft limit.
-// The programs that it starts must not inherit more: those that call select() would fail by it.
+// The programs that it starts must not inherit the higher limit: programs that call select() would
+// break.
 namespace ddp {
 
-// Raises this process's soft limit of open files to the hard one, as far as the system lets it.
-// Once, while there is one thread.
+// Raises this process's soft limit of open files to the hard one, as far as the system allows. Call
+// once, while there is one thread.
 void raise_descriptor_limit();
 
 // The limit that this process was started with.
 const rlimit& descriptor_limit_at_start();
 
-// While an object lives the limit is as it was at the start: around the start of a program. What is
-// open stays open, but nothing beyond the limit can be opened.
+// While an object lives, the limit is the one that this process was started with. Use it around the
+// start of a program. Open files stay open, but no file beyond the limit can be opened.
 class DescriptorLimitOfStart {
  public:
   DescriptorLimitOfStart();

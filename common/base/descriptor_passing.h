@@ -16,13 +16,14 @@ namespace ddp {
 
 inline constexpr std::size_t kMaxPassedDescriptors = 8;  // With one call.
 
-// The descriptors travel with the first byte. They stay the caller's, and have left if anything
-// has.
+// The descriptors travel with the first byte: they were sent if any byte was. The caller still owns
+// its own.
 ssize_t send_with_descriptors(int socket, std::string_view bytes,
                               std::span<const UniqueFd> descriptors);
 
-// What came with the bytes is put behind `received`, with FD_CLOEXEC. Where some could not be
-// taken, for this process has too many, none is: nobody could tell which is which.
+// Appends the descriptors that came with the bytes to `received`, with FD_CLOEXEC. If some could
+// not be received, because this process has too many open, none is kept: nobody could tell which is
+// missing.
 ssize_t receive_with_descriptors(int socket, std::span<char> buffer,
                                  std::vector<UniqueFd>& received);
 

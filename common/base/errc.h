@@ -5,10 +5,9 @@
 
 namespace ddp {
 
-// What kind of expected failure happened; the caller decides by it, the message of Error is for
-// people.
+// The kind of an expected failure. Callers decide by it; the message of Error is for people.
 enum class Errc {
-  kInvalidArgument = 1,  // The input is wrong; asking again with the same input fails again.
+  kInvalidArgument = 1,  // The input is wrong: the same input will fail again.
   kTimeout,              // A deadline passed.
   kPeerLost,             // The other side is gone: its connection closed or its process died.
   kProtocol,             // Bytes that the protocol does not allow.

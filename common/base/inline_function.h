@@ -12,8 +12,8 @@ namespace ddp {
 template <typename Signature>
 class InlineFunction;
 
-// std::function for what is called once or a few times and never copied: the callable need not be
-// copyable, and one of up to kRoom bytes is kept without an allocation.
+// A std::function that is called once or a few times and never copied. The callable need not be
+// copyable, and one of up to kRoom bytes needs no allocation.
 template <typename Result, typename... Arguments>
 class InlineFunction<Result(Arguments...)> {
  public:
@@ -41,7 +41,7 @@ class InlineFunction<Result(Arguments...)> {
   }
   ~InlineFunction() { reset(); }
 
-  // Not after it was moved from.
+  // Not after a move from this object.
   Result operator()(Arguments... arguments) {
     return kind_->call(room_, std::forward<Arguments>(arguments)...);
   }
@@ -56,7 +56,7 @@ class InlineFunction<Result(Arguments...)> {
   };
   struct Kind {
     Result (*call)(std::byte* room, Arguments&&... arguments);
-    void (*move)(std::byte* from, std::byte* to) noexcept;  // Ends the life of what was moved.
+    void (*move)(std::byte* from, std::byte* to) noexcept;  // Destroys the moved-from object.
     void (*destroy)(std::byte* room) noexcept;
   };
   template <typename Plain>

@@ -15,7 +15,8 @@ std::string read_proc(pid_t pid, const char* file) {
   return text.str();
 }
 
-// Which of its counters has changed does not matter. Empty: it is gone.
+// All counters in one text, because it does not matter which has changed. Empty: the process is
+// gone.
 std::string all_counters(pid_t pid) {
   const std::string stat = read_proc(pid, "stat");
   // The command may hold spaces and parentheses itself; the last one closes it.

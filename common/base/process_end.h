@@ -4,10 +4,10 @@ namespace ddp {
 
 // Whether the process behind this pidfd has ended, reaped or not. Returns at once; any thread.
 //
-// What asio's async_wait() on a pidfd needs before it is believed: asio keeps the state of a closed
-// descriptor for the next one, and an event that was queued for the old one completes a wait on the
-// new one. For a pipe that is a read of nothing; for a process, a waitpid() that blocks the loop,
-// or a life that is taken for over.
+// Call it before you believe asio's async_wait() on a pidfd. Asio reuses the state of a closed
+// descriptor for the next one, so an event that was queued for the old one can complete a wait on
+// the new one. For a pipe this causes only an empty read. For a process it would make waitpid()
+// block the loop, or make a living process count as ended.
 bool has_ended(int pidfd);
 
 }  // namespace ddp

@@ -5,10 +5,10 @@
 #include <mutex>
 #include <new>
 
-// Memory of objects that come and go with every operation: what one of them leaves is kept for the
-// next, so that a steady state allocates nothing. As much is kept as there ever was in use at once,
-// until the process ends. Any thread. (Under AddressSanitizer nothing is kept, so that it sees uses
-// after the end.)
+// Memory of objects that come and go with every operation. The memory of a freed object is kept for
+// the next one, so that a steady state allocates nothing. It is kept until the process ends, and
+// never exceeds the most that was in use at once. Any thread. (Under AddressSanitizer nothing is
+// kept, so that it finds uses after free.)
 namespace ddp {
 
 // Pieces of memory of one size.
@@ -31,7 +31,7 @@ class RecycledBlocks {
 #ifndef __SANITIZE_ADDRESS__
     List& list = RecycledBlocks::list();
     const std::lock_guard lock(list.mutex);
-    auto* const block = new (memory) Block;  // Its rest stays as it is.
+    auto* const block = new (memory) Block;  // Leaves its other bytes as they are.
     block->next = list.first;
     list.first = block;
 #else
@@ -77,7 +77,7 @@ class RecyclingAllocator {
   bool operator==(const RecyclingAllocator& /*other*/) const { return true; }
 };
 
-// A base for classes whose objects others make with `new`, std::function for one.
+// A base for classes whose objects others make with `new`, for example std::function.
 template <typename T>
 struct Recycled {
   static void* operator new(std::size_t bytes) {

@@ -10,16 +10,16 @@
 
 namespace ddp {
 
-// Why an operation did not give its value. The code is for the program, the message for people: it
-// names the object, the limit and what to do.
+// Why an operation failed. The code is for the program. The message is for people: it names the
+// object, the limit and what to do.
 struct Error {
   std::error_code code;
   std::string message;
 };
 
-// A value or an Error, with the member names of C++23's std::expected. Expected outcomes travel in
-// it; exceptions leave only from worker/ at its public edge. Reading the side that is not there is
-// a broken invariant.
+// A value or an Error, with the member names of C++23's std::expected. Expected failures are
+// returned in it; only worker/ throws exceptions, at its public edge. Reading the side that is not
+// there is a broken invariant.
 template <typename T>
 class [[nodiscard]] Result {
  public:

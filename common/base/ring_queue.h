@@ -6,15 +6,14 @@
 
 namespace ddp {
 
-// First in, first out, in memory that is kept: a queue that has been as long before allocates
-// nothing.
+// First in, first out. It keeps its memory, so a queue that was as long before allocates nothing.
 template <typename T>
 class RingQueue {
  public:
   bool empty() const { return size_ == 0; }
   std::size_t size() const { return size_; }
   T& front() { return items_[first_]; }
-  // The one `index` places behind the front.
+  // The item `index` places behind the front.
   T& operator[](std::size_t index) { return items_[place(index)]; }
 
   void push_back(T item) {

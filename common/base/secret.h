@@ -8,8 +8,8 @@
 
 namespace ddp {
 
-// Text that nobody but its users may see. It has neither a formatter nor a stream operator, so that
-// printing one does not compile, and its bytes are wiped when it goes. Not thread safe.
+// Secret text. It has neither a formatter nor a stream operator, so code that prints it does not
+// compile. Its bytes are wiped when it is destroyed. Not thread safe.
 class Secret {
  public:
   Secret() = default;
@@ -23,10 +23,10 @@ class Secret {
   ~Secret() { wipe(); }
 
   bool empty() const { return text_.empty(); }
-  // For what is computed with it or handed to a process of the job; not for people.
+  // For computing with it, or for handing it to a process of the job. Never for output.
   std::string_view reveal() const { return text_; }
 
-  // Between values of this process's own; not constant in time.
+  // For values of this process's own: it does not take constant time.
   friend bool operator==(const Secret&, const Secret&) = default;
 
  private:

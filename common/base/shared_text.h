@@ -6,8 +6,8 @@
 
 namespace ddp {
 
-// A text that never changes and is copied without copying its characters, for names that go along
-// with every operation. The copies may belong to different threads.
+// An immutable text whose copies share the characters, for names that travel with every operation.
+// The copies may belong to different threads.
 class SharedText {
  public:
   SharedText() = default;
@@ -16,7 +16,7 @@ class SharedText {
   SharedText(const char* text) : SharedText(std::string(text)) {}
 
   bool empty() const { return !text_; }
-  // As long as there is a copy.
+  // Valid as long as there is a copy.
   const std::string& str() const {
     static const std::string none;
     return text_ ? *text_ : none;

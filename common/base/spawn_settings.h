@@ -10,25 +10,26 @@
 
 namespace ddp {
 
-// How posix_spawn starts a program, and its call. One thread at a time.
+// Settings for posix_spawn, and the call itself. One thread at a time.
 class SpawnSettings {
  public:
-  // `flags` are of POSIX_SPAWN_SETSID and POSIX_SPAWN_SETPGROUP (a group of its own). Signals are
-  // not blocked in the child, unless block() says so.
+  // `flags`: POSIX_SPAWN_SETSID, POSIX_SPAWN_SETPGROUP (a group of its own), both or none. No
+  // signal is blocked in the child unless block() says so.
   explicit SpawnSettings(short flags = 0);
   ~SpawnSettings();
   SpawnSettings(const SpawnSettings&) = delete;
   SpawnSettings& operator=(const SpawnSettings&) = delete;
 
-  // The child has `fd` as `number`. What is given must not lie at one of the numbers itself.
+  // The child gets `fd` as `number`. No `fd` may be equal to any `number`.
   void give(int fd, int number);
-  // Blocked in the child from the start.
+  // These signals are blocked in the child from the start.
   void block(const sigset_t& signals);
-  // Not ignored in the child, though they may be here.
+  // These signals are not ignored in the child, even if they are in this process.
   void set_default(std::initializer_list<int> signals);
 
-  // Starts words[0], looked for in PATH unless it has a slash, with this environment and the limit
-  // of open files that this process was started with. 0, or the errno.
+  // Starts words[0], which is looked up in PATH unless it has a slash. The child gets this
+  // process's environment and the limit of open files that this process was started with. Returns 0
+  // or an errno.
   int spawn(pid_t& pid, std::vector<std::string> words) const;
 
  private:

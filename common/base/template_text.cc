@@ -9,7 +9,7 @@ namespace {
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_in_name(char c) { return begins_name(c) || (c >= '0' && c <= '9'); }
 
-// What stands at a dollar, and how much of the text it takes.
+// The part that begins at a dollar, and how many characters it takes.
 std::pair<TemplatePart, std::size_t> part_at_dollar(std::string_view text) {
   const std::pair<TemplatePart, std::size_t> dollar{{text.substr(0, 1), {}}, 1};
   if (text.starts_with("$$")) return {dollar.first, 2};

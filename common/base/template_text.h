@@ -9,11 +9,11 @@ namespace ddp {
 
 // A stretch of a text in which $name and ${name} stand for values, as in Python's string.Template.
 struct TemplatePart {
-  std::string_view text;  // What it is if nothing stands for the name; of "$$", one dollar.
+  std::string_view text;  // What to print if the name has no value. For "$$": one dollar.
   std::string_view name;  // Empty: plain text.
 };
 
-// The parts in order, as views into `text`. A dollar that begins no name means itself.
+// The parts in order, as views into `text`. A dollar that begins no name stands for itself.
 std::vector<TemplatePart> template_parts(std::string_view text);
 
 // Python's Template(text).safe_substitute(name=value): other names stay as they are.

@@ -30,11 +30,11 @@ void StatusText::on_progress(TimePoint now, int source, std::int64_t step, doubl
   if (step <= step_) return;
   step_ = step;
   steps_.emplace_back(now, step_);
-  // One that is older than the span stays: the rate is taken from there.
+  // One step that is older than the span stays: the rate is measured from there.
   while (steps_.size() > 2 && steps_[1].first <= now - kRateSpan) steps_.pop_front();
 }
 
-// Standing still is seen: the time since its last step counts.
+// Measured up to now and not up to the last step, so that the rate falls while nothing happens.
 double StatusText::rate(TimePoint now) const {
   if (steps_.size() < 2) return 0;
   const auto since = std::chrono::duration<double>(now - steps_.front().first).count();
@@ -50,7 +50,7 @@ std::string StatusText::text(TimePoint now) const {
   double sum = 0;
   for (const auto& [source, loss] : losses_) sum += loss;
   const double loss = sum / static_cast<double>(losses_.size());
-  // Programs that report none report 0.
+  // Programs without a loss report 0.
   if (loss != 0) text += fmt::format(" | loss {:.4g}", loss);
   return text;
 }

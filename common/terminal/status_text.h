@@ -20,7 +20,7 @@ struct RoundSize {
 };
 
 // The line at the bottom of a terminal: "round 1 (restart 1 of 3) | 2 nodes | 8 workers | step 120
-// | 35.2 steps/s | loss 0.2345". Steps and loss are those of the sources, workers or nodes, that
+// | 35.2 steps/s | loss 0.2345". Steps and loss come from the sources (workers or nodes) that
 // report them. Pure.
 class StatusText {
  public:
@@ -30,7 +30,7 @@ class StatusText {
   std::string text(TimePoint now) const;
 
  private:
-  // Over which the rate is taken.
+  // The time over which the rate is measured.
   static constexpr Duration kRateSpan{5'000};
 
   double rate(TimePoint now) const;

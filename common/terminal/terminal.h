@@ -5,22 +5,23 @@
 
 namespace ddp::terminal {
 
-// Back to the first column, and nothing is on the line.
+// Moves to the first column and clears the line.
 inline constexpr std::string_view kEraseLine = "\r\x1b[K";
 
-// Whether this descriptor is a terminal that can show a status line, and this process has it to
-// itself: not in the background, as one of several would be.
+// Whether this descriptor is a terminal that can show a status line, and this process is in its
+// foreground.
 bool can_show_status(int fd);
 
-// Of a line, what a row of this terminal has room for. The last column stays free: where the cursor
-// goes from there differs between terminals.
+// Cuts a line to the width of this terminal. The last column stays free, because terminals differ
+// in where the cursor goes from there.
 std::string_view cut_to_width(int fd, std::string_view line);
 
-// A name or sentence that other machines sent, with blanks for what would command the terminal.
+// Replaces control characters by blanks, so that text from other machines cannot command the
+// terminal.
 std::string harmless(std::string text);
 
-// Whether what is written to the one comes between what is written to the other: the same terminal
-// or pipe. Two descriptors of a file are not.
+// Whether both are the same terminal or pipe, so that output to one mixes with output to the other.
+// False for two descriptors of one file.
 bool same_stream(int a, int b);
 
 }  // namespace ddp::terminal
