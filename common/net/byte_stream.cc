@@ -16,7 +16,7 @@ using asio::ip::tcp;
 namespace {
 
 constexpr std::size_t kReadBytes = 64u << 10;
-constexpr int kReadsPerTurn = 16;  // Then other connections get their turn.
+constexpr int kReadsPerTurn = 16;  // After that many, other connections get their turn.
 constexpr std::size_t kKeepBytes = 512;
 constexpr Duration kLingerLimit{2'000};
 
@@ -145,11 +145,11 @@ void ByteStream::queue(std::string_view bytes) {
   if (!waiting_writable_) write_some();
 }
 
-// How many of them the kernel took.
+// Returns how many bytes the kernel took.
 std::size_t ByteStream::write_now(std::string_view bytes) {
   const ssize_t count = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   if (count >= 0) return static_cast<std::size_t>(count);
-  // What the peer sent before it went can still be read, so the reader ends the connection.
+  // The last bytes of the peer can still be read, so the reading side ends the connection.
   if (!is_retry(errno)) write_broken_ = true;
   return 0;
 }

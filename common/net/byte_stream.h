@@ -17,23 +17,23 @@
 
 namespace ddp::net {
 
-// A connected TCP socket: bytes out through a bounded queue, bytes in to a handler, everything on
-// the thread that runs its io_context. Pending operations keep it alive until it is closed. An idle
-// stream holds no buffer: one thread has thousands of them.
+// A connected TCP socket. Bytes go out through a bounded queue and come in to a handler, all on the
+// thread that runs its io_context. Pending operations keep it alive until it is closed. An idle
+// stream holds no buffer, because one thread has thousands of them.
 class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<ByteStream> {
  public:
-  // Told what happens, always from the event loop. It may call any member of the stream, and
-  // replace itself. The stream holds it until on_closed() or close().
+  // Receives bytes and events, always from the event loop. It may call any member of the stream,
+  // and replace itself. The stream holds it until on_closed() or close().
   class Handler {
    public:
     virtual ~Handler() = default;
-    // Bytes in their order; the view is gone when the call returns.
+    // Bytes in their order. The view is valid until the call returns.
     virtual void on_bytes(std::string_view bytes) = 0;
-    // The end, once, unless close() came first:
+    // The stream has ended. Called once, unless close() came first:
     //   kPeerLost  the peer closed or reset the connection, or stopped acknowledging
     //   kIo        more than max_queued_bytes wait to be sent
     //   kAborted   close_after_writes() has done its work
-    // or what the filter says of bytes that it does not accept.
+    // or the error of the filter, if it does not accept bytes.
     virtual void on_closed(const Error& why) = 0;
     // The queue has become empty after a write had to wait.
     virtual void on_drained() {}
@@ -47,22 +47,22 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   static std::shared_ptr<ByteStream> create(asio::ip::tcp::socket socket, const Options& options);
 
   void set_options(const Options& options);
-  // The first handler starts the reading.
+  // The first call starts reading.
   void set_handler(std::shared_ptr<Handler> handler);
-  // From now on `filter` lies between the socket and the handler; `received` has come from the
-  // socket and is for it.
+  // From now on `filter` lies between the socket and the handler. `received` was already read from
+  // the socket and goes through the filter first.
   void set_filter(std::unique_ptr<StreamFilter> filter, std::string_view received);
-  // What the kernel does not take at once is queued. After the end it does nothing.
+  // Queues what the kernel does not take at once. Does nothing after the end.
   void send(std::string_view bytes);
-  // Stops calls of on_bytes() after the current one, and with them the noticing of the end.
+  // Stops reading after the current on_bytes(). While paused, the end of the stream is not noticed.
   void pause_reading();
   void resume_reading();
   // Sends what is queued, tells the peer that nothing follows, and closes when the peer has closed
-  // or 2 s after it last took something. What still comes in is dropped. Closing at once would make
-  // the kernel reset the connection if bytes of the peer are unread, and the peer could lose what
-  // was sent last.
+  // or 2 s after it last took something. Bytes that still come in are dropped. If it closed at once
+  // with bytes of the peer unread, the kernel would reset the connection, and the peer could lose
+  // the last bytes.
   void close_after_writes();
-  // Closes at once and lets go of the handler, which hears nothing any more.
+  // Closes at once and releases the handler, which is not called again.
   void close();
 
   bool is_open() const { return !ended_ && !draining_; }
@@ -97,13 +97,13 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   std::size_t max_queued_bytes_ = 0;
   std::shared_ptr<Handler> handler_;
   std::unique_ptr<StreamFilter> filter_;
-  std::unique_ptr<Error> refusal_;  // The filter's, while it is told to the peer.
+  std::unique_ptr<Error> refusal_;  // The filter's error, while the peer is being told.
   asio::ip::tcp::endpoint local_;
   asio::ip::tcp::endpoint remote_;
-  std::string writing_;            // Goes to the kernel piece by piece.
+  std::string writing_;            // Is being written to the kernel, piece by piece.
   std::size_t written_ = 0;        // Invariant: written_ <= writing_.size().
   std::string pending_;            // Follows writing_.
-  bool waiting_writable_ = false;  // The kernel took less than there is.
+  bool waiting_writable_ = false;  // The kernel took less than was offered.
   bool paused_ = true;             // No handler yet, or pause_reading().
   bool write_broken_ = false;      // The kernel refused a write; the reading side finds out why.
   bool draining_ = false;          // close_after_writes() was called.

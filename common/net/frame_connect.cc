@@ -17,9 +17,9 @@ using asio::ip::tcp;
 
 namespace {
 
-// One call of FrameConnection::connect: addresses, a connection, and what both sides say before the
-// first frame. Its handlers keep it alive; `callback` is empty once it has run, and everything that
-// comes after that is void.
+// One call of FrameConnection::connect: resolves addresses, connects, and exchanges what both sides
+// say before the first frame. Its handlers keep it alive. `callback` is empty once it has run;
+// later events are ignored.
 struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<ConnectAttempt> {
   ConnectAttempt(asio::io_context& io, const std::string& host, int port)
       : socket(io), resolver(io), limit(io), where(endpoint_text(host, port)) {}
@@ -170,7 +170,7 @@ void ConnectAttempt::finish(Result<std::shared_ptr<FrameConnection>> result) {
   resolver.cancel();
   std::error_code ignored;
   socket.close(ignored);
-  // A copy held here: closing lets go of the handler, which is this object.
+  // Held here, because closing releases the handler, which is this object.
   const auto self = shared_from_this();
   if (const auto failed = std::exchange(stream, nullptr)) failed->close();
   run(std::move(result));

@@ -16,18 +16,18 @@
 
 namespace ddp::net {
 
-// By what a connecting side shows that it belongs to a job, and knows that the other one does.
+// How a connecting side proves that it belongs to a job, and checks that the other side does.
 struct Credentials {
-  Secret token{};  // Empty: nothing is proved or asked for.
+  Secret token{};  // Empty: no proof is given or requested.
   std::string job_id{};
   std::shared_ptr<const TlsContext> tls{};  // Null: none.
   std::string tls_name{};                   // As TlsContext::client() takes it.
 };
 
 // One rendezvous connection (PROTOCOL.md): frames out, frames in. Everything, callbacks included,
-// happens on the one thread that runs `io`. The owner keeps a shared_ptr and ends with close() or
-// close_after_writes(): dropping the pointer alone leaves the connection open as long as the peer
-// wants it, and the callbacks with it.
+// happens on the one thread that runs `io`. The owner keeps a shared_ptr and must call close() or
+// close_after_writes() at the end. If it only drops the pointer, the connection and its callbacks
+// live on until the peer closes.
 //
 // How it ends: exactly one call of `on_closed`, unless close() came first, and never from inside
 // send() or start().
@@ -44,8 +44,8 @@ class FrameConnection {
   static constexpr std::size_t kMaxQueuedBytes = 64u << 20;
 
   // Connects and exchanges preambles; calls back once, from the event loop, never from inside
-  // connect(). `host` is a name or a numeric address without brackets. One try over all addresses
-  // of the name; retrying is the caller's.
+  // connect(). `host` is a name or a numeric address without brackets. Tries each address of the
+  // name once. Retrying is up to the caller.
   //   kPeerLost  nobody listens, the host is unreachable, or it closed without an answer
   //   kTimeout   no connection within `timeout`
   //   kProtocol  connected, but no rendezvous answers within `timeout`: another program's port
@@ -55,17 +55,17 @@ class FrameConnection {
   static void connect(asio::io_context& io, const std::string& host, int port,
                       const Credentials& credentials, std::chrono::milliseconds timeout,
                       ConnectCallback callback);
-  // Without any.
+  // Without credentials.
   static void connect(asio::io_context& io, const std::string& host, int port,
                       std::chrono::milliseconds timeout, ConnectCallback callback);
 
   // For the accepting side: takes over a stream whose preambles are exchanged. `received` is what
-  // was read behind the peer's preamble. The stream's handler hears nothing more.
+  // was read after the peer's preamble. The stream's former handler is not called again.
   static std::shared_ptr<FrameConnection> adopt(std::shared_ptr<ByteStream> stream,
                                                 std::string_view received);
 
-  // Starts reading. Once. Frames come one call each, in order; a callback may call any member of
-  // this object.
+  // Starts reading. Call once. `on_frame` gets one frame per call, in order. A callback may call
+  // any member of this object.
   void start(FrameCallback on_frame, ClosedCallback on_closed);
   // Queues one frame. After the end of the connection it does nothing.
   void send(std::string_view payload);

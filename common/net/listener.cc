@@ -18,7 +18,7 @@ using asio::ip::tcp;
 
 namespace {
 
-// Then those who are connected get their turn: each one more makes them wait for some 10 us.
+// After that many, the connections get their turn: each accept makes them wait for some 10 us.
 constexpr int kAcceptBatch = 8;
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
@@ -128,7 +128,7 @@ Result<std::unique_ptr<Listener>> Listener::open(asio::io_context& io, const std
     const asio::ip::address parsed = asio::ip::make_address(address, error);
     if (error) {
       return make_error(Errc::kInvalidArgument,
-                        "'{}' is no numeric address; give one like 127.0.0.1 or ::1", address);
+                        "'{}' is not a numeric address; give one like 127.0.0.1 or ::1", address);
     }
     error = bind_and_listen(state->acceptor, {parsed, number}, false);
   }

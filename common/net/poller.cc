@@ -9,9 +9,9 @@
 namespace ddp::net {
 namespace {
 
-// Timers and other descriptors of the io_context get their turn after so many full batches.
+// After that many full batches, timers and other descriptors of the io_context get their turn.
 constexpr int kBatchesPerTurn = 4;
-// With fewer in a batch, nothing more is likely to have come in the meantime.
+// After a batch with fewer events than this, more are unlikely to be ready already.
 constexpr int kWorthAnotherLook = 4;
 
 std::uint32_t events_of(Poller::Interest interest) {
@@ -35,7 +35,7 @@ Poller::Poller(asio::execution_context& context)
 Poller& Poller::of(asio::io_context& io) { return asio::use_service<Poller>(io); }
 
 void Poller::shutdown() {
-  // Watchers may be all that keeps others alive, whose ends call forget().
+  // Destroying a watcher may destroy others, whose destructors call forget().
   std::vector<Entry> entries;
   entries.swap(entries_);
   watched_ = 0;
@@ -71,7 +71,7 @@ void Poller::watch(int fd, std::shared_ptr<Watcher> watcher, Interest interest) 
   } else {
     wait();
   }
-  // Last: it may have been the only one to hold what called this.
+  // Released last: it may hold the only reference to the caller.
   if (events == 0) const std::shared_ptr<Watcher> gone = std::exchange(entry.watcher, nullptr);
 }
 
@@ -98,7 +98,8 @@ void Poller::report(const epoll_event& event) {
   const auto index = static_cast<std::size_t>(event.data.u64 & 0xFFFFFFFF);
   const auto generation = static_cast<std::uint32_t>(event.data.u64 >> 32);
   const Entry& entry = entries_[index];
-  // An earlier report of this batch may have ended the watch, and the number may be in use again.
+  // An earlier report of this batch may have ended the watch, and the descriptor may be in use
+  // again.
   if (entry.events == 0 || entry.generation != generation) return;
   const std::shared_ptr<Watcher> watcher = entry.watcher;
   const bool ended = (event.events & (EPOLLERR | EPOLLHUP)) != 0;

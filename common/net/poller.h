@@ -16,16 +16,16 @@ namespace ddp::net {
 
 // Tells which of many descriptors can be read or written, on the thread of their io_context.
 //
-// Asio's own reactor asks the kernel once for every wait. Here descriptors stay registered in one
-// level-triggered epoll, which asio watches as a single descriptor: whatever is ready costs one
-// call together. Registered descriptors are work for io_context::run().
+// Asio's own reactor makes one system call for every wait. Here descriptors stay registered in one
+// level-triggered epoll, which asio watches as a single descriptor, so one call reports all that
+// are ready. Registered descriptors are work for io_context::run().
 class Poller : public asio::execution_context::service {
  public:
   class Watcher {
    public:
     virtual ~Watcher() = default;
-    // What was asked for is possible; the end of a stream and errors make both so. It may call any
-    // member of the Poller.
+    // The descriptor can be read or written as requested. At the end of a stream and after an
+    // error, both hold. May call any member of the Poller.
     virtual void on_ready(bool readable, bool writable) = 0;
   };
   struct Interest {
@@ -34,15 +34,16 @@ class Poller : public asio::execution_context::service {
     bool none() const { return !read && !write; }
   };
 
-  // The one of this io_context, which outlives what it watches for.
+  // The Poller of this io_context. It outlives its watchers.
   static Poller& of(asio::io_context& io);
 
-  // Asks from now on for `interest`, and holds `watcher` until it is nothing (which also ends the
-  // reports of errors) or forget() is called. Before `fd` is closed one of them must be.
+  // From now on reports `interest` in `fd` to `watcher`, and holds `watcher`. Ends with an empty
+  // `interest` or forget(), which also end reports of errors. Call one of them before you close
+  // `fd`.
   void watch(int fd, std::shared_ptr<Watcher> watcher, Interest interest);
   void forget(int fd) { watch(fd, nullptr, {}); }
 
-  // For asio.
+  // Required by asio.
   static asio::execution_context::id id;
   explicit Poller(asio::execution_context& context);
 
@@ -50,7 +51,7 @@ class Poller : public asio::execution_context::service {
   struct Entry {
     std::shared_ptr<Watcher> watcher;
     std::uint32_t events = 0;
-    std::uint32_t generation = 0;  // Of this number's use, for what is reported late.
+    std::uint32_t generation = 0;  // Counts the uses of this descriptor, to detect late reports.
   };
 
   void shutdown() override;

@@ -11,8 +11,9 @@ namespace ddp::net {
 struct StreamOptions {
   // Probes begin after this silence and repeat three times a third of it apart.
   std::chrono::seconds keepalive_idle{30};
-  // Sent data unacknowledged, or a receive window closed, for this long ends the connection; 0: the
-  // system's limit. Not for peers that may be stopped in a debugger with an answer unread.
+  // The connection ends if sent data stays unacknowledged, or the peer's receive window stays
+  // closed, for this long; 0: the system's limit. Do not set it for peers that may be stopped in a
+  // debugger with an answer unread.
   std::chrono::milliseconds user_timeout{0};
 
   bool operator==(const StreamOptions&) const = default;
@@ -21,8 +22,8 @@ struct StreamOptions {
 // No child inherits the descriptor: a listening socket kept by one would keep the port taken.
 void set_close_on_exec(int fd);
 
-// Close-on-exec, TCP_NODELAY, non-blocking mode and the options above. A socket that refuses one
-// stays usable: what is wrong with it shows at the next read.
+// Sets close-on-exec, TCP_NODELAY, non-blocking mode and the options above. Errors are ignored: the
+// next read shows what is wrong with the socket.
 void set_stream_options(int fd, const StreamOptions& options);
 
 // Numeric text; an IPv4 address mapped into IPv6 in its dotted form.

@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kSslFile = "libssl.so.3";
 
-// Looks functions up, also those of libcrypto, which comes along; remembers whether one was
+// Looks functions up, also those of libcrypto, which libssl loads. Remembers whether one was
 // missing.
 class Finder {
  public:
@@ -66,10 +66,9 @@ bool fill(void* file, SslLibrary& ssl) {
 Result<SslLibrary> open_ssl() {
   void* file = ::dlopen(kSslFile, RTLD_NOW | RTLD_LOCAL);
   if (file == nullptr) {
-    return make_error(
-        Errc::kNotFound,
-        "{} cannot be loaded, which --tls-cert needs ({}); install the package libssl3", kSslFile,
-        ::dlerror());
+    return make_error(Errc::kNotFound,
+                      "{} cannot be loaded ({}); --tls-cert needs it: install the package libssl3",
+                      kSslFile, ::dlerror());
   }
   SslLibrary ssl;
   if (!fill(file, ssl)) {

@@ -9,9 +9,9 @@
 
 namespace ddp::net {
 
-// One pending callback at a time, on the thread of `io`. A callback that was cancelled, replaced or
-// whose Timer is gone never runs, even if its time had come already: asio::steady_timer alone does
-// not promise that.
+// One pending callback at a time, on the thread of `io`. A callback never runs after it was
+// cancelled or replaced or its Timer was destroyed, even if its time had already come.
+// asio::steady_timer alone does not promise that.
 class Timer {
  public:
   explicit Timer(asio::io_context& io);

@@ -12,13 +12,14 @@ namespace {
 
 constexpr std::size_t kPieceBytes = 16u << 10;
 
-// Of the oldest error that OpenSSL has noted; the later ones only say who passed it on.
+// The text of the oldest error in OpenSSL's queue. Later errors only say which function passed it
+// on.
 std::string last_error(const SslLibrary& ssl) {
   const unsigned long code = ssl.next_error();
   const char* const text = code == 0 ? nullptr : ssl.describe_error(code);
   ssl.clear_errors();
   if (text != nullptr) return text;
-  // OpenSSL has no words for what the system says.
+  // OpenSSL has no text for errors of the system.
   if (ERR_SYSTEM_ERROR(code)) return std::generic_category().message(ERR_GET_REASON(code));
   return "unknown error";
 }
@@ -35,7 +36,7 @@ class TlsSession : public StreamFilter {
         in_(ssl.bio_new(ssl.memory_method())),
         out_(ssl.bio_new(ssl.memory_method())) {
     DDP_CHECK(session_ != nullptr && in_ != nullptr && out_ != nullptr, "out of memory for TLS");
-    ssl_.session_set_bio(session_, in_, out_);  // Which owns them from now on.
+    ssl_.session_set_bio(session_, in_, out_);  // The session owns them from now on.
   }
   ~TlsSession() override { ssl_.session_free(session_); }
   TlsSession(const TlsSession&) = delete;
@@ -89,12 +90,12 @@ class TlsSession : public StreamFilter {
     }
   }
 
-  // Memory takes everything.
+  // Never blocks: the output is a memory buffer.
   void write(std::string_view bytes) {
     while (!bytes.empty()) {
       const auto size = static_cast<int>(std::min<std::size_t>(bytes.size(), 1u << 30));
       const int count = ssl_.write(session_, bytes.data(), size);
-      if (count <= 0) return;  // What is wrong with the session shows at the next read.
+      if (count <= 0) return;  // The next read reports what is wrong.
       bytes.remove_prefix(static_cast<std::size_t>(count));
     }
   }
@@ -108,7 +109,8 @@ class TlsSession : public StreamFilter {
     }
   }
 
-  // Nothing more to do for now, the peer's farewell (the end of the stream follows), or a failure.
+  // Success if there is nothing more to do for now, or if the peer said goodbye (the end of the
+  // stream follows).
   Result<void> check(int status) {
     const int error = ssl_.get_error(session_, status);
     if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_ZERO_RETURN) return {};
@@ -159,8 +161,9 @@ class OpensslContext : public TlsContext {
       return failure("--tls-key", files.key, "the key that belongs to --tls-cert");
     }
     if (ssl_.context_use_ca(context_, files.ca.c_str()) != 1) {
-      return failure("--tls-ca", files.ca,
-                     "a file with the certificate in PEM of who signs those of the nodes");
+      return failure(
+          "--tls-ca", files.ca,
+          "a file with the certificate in PEM of the authority that signs the nodes' certificates");
     }
     return {};
   }

@@ -7,7 +7,7 @@
 
 namespace ddp {
 
-// Now plus `timeout`; "for ever" of whatever size becomes a year, which the clock can still hold.
+// Now plus `timeout`. Longer timeouts than a year become a year, so that the clock cannot overflow.
 inline TimePoint deadline_after(std::chrono::milliseconds timeout) {
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
   return Clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), kLongest);

@@ -46,7 +46,7 @@ Result<StoreEndpoint> parse_store_endpoint(std::string_view text, std::optional<
   }
   const auto port =
       rest.starts_with(':') ? parse_whole_number(rest.substr(1), 1, 65'535) : std::optional<int>();
-  if (!port) return bad_endpoint(text, "the port is no number from 1 to 65535");
+  if (!port) return bad_endpoint(text, "the port is not a number from 1 to 65535");
   endpoint.port = *port;
   return endpoint;
 }

@@ -28,7 +28,7 @@ constexpr char kDeleteRecord = 'D';  // No value.
 constexpr char kAppendRecord = 'A';
 constexpr char kPushRecord = 'P';
 constexpr char kPopRecord = 'O';  // No value.
-// File systems of other machines send no notifications, so waiting looks again this often.
+// Changes by other machines send no notifications, so a wait looks again this often.
 constexpr Duration kLookAgain{50};
 
 class FileLock {
@@ -78,20 +78,20 @@ class FileStoreClient final : public Store {
   Result<std::unique_ptr<Store>> clone() override;
 
  private:
-  // Runs `change` on the newest state, alone; it gives the records to append.
+  // Runs `change` on the newest state, with the lock held. `change` returns the records to append.
   template <typename Change>
   Result<void> update(Change change);
-  // Brings the map up to date. With the lock held.
+  // Brings the map up to date. Call with the lock held.
   Result<void> replay();
   Result<void> read_new_bytes(std::string& out);
   std::size_t apply_records(std::string_view bytes);
   Result<void> refresh();
   Result<void> write_record(char kind, std::string_view key, std::string_view value);
   void apply_record(char kind, std::string_view key, std::string_view value);
-  // Brings the map up to date until ready() or the deadline; gives what ready() said last.
+  // Brings the map up to date until ready() holds or the deadline passes. Returns the last ready().
   template <typename Ready>
   Result<bool> wait_for(TimePoint deadline, Ready ready);
-  // The file's name as long as this object has it open, even if it has been removed.
+  // A name for the file that stays valid while this object has it open, even if it was removed.
   std::string own_path() const { return fmt::format("/proc/self/fd/{}", fd_.get()); }
   std::string name() const { return fmt::format("store file '{}'", path_); }
   Error io_error(const char* what, int error_number) const;
@@ -99,8 +99,8 @@ class FileStoreClient final : public Store {
   UniqueFd fd_;
   std::string path_;
   KeyMap map_;
-  off_t end_ = 0;      // Of the last whole record that the map has.
-  bool torn_ = false;  // Behind it is the beginning of a record whose writer was killed.
+  off_t end_ = 0;      // The end of the last whole record that the map has.
+  bool torn_ = false;  // After end_ there is the beginning of a record whose writer was killed.
 };
 
 Error FileStoreClient::io_error(const char* what, int error_number) const {
@@ -121,7 +121,7 @@ Result<void> FileStoreClient::read_new_bytes(std::string& out) {
   }
 }
 
-// The bytes that whole records take.
+// Returns how many bytes the whole records take.
 std::size_t FileStoreClient::apply_records(std::string_view bytes) {
   std::size_t done = 0;
   const auto take_string = [&](std::size_t& at, std::string_view& out) {
@@ -192,7 +192,7 @@ Result<void> FileStoreClient::write_record(char kind, std::string_view key,
   record.push_back(kind);
   wire::c10d::put_string(record, key);
   wire::c10d::put_string(record, value);
-  // Some file systems write everything to the disk at a truncation, so only where it is needed.
+  // Truncates only if needed, because some file systems then write everything to the disk.
   if (torn_ && ::ftruncate(fd_.get(), end_) != 0) return io_error("truncate", errno);
   torn_ = true;  // Until the record is whole.
   std::size_t written = 0;
@@ -223,7 +223,7 @@ Result<bool> FileStoreClient::wait_for(TimePoint deadline, Ready ready) {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
   if (ready()) return true;
-  // Watched before looking again, so that no change falls between.
+  // Watch first and look then, so that no change is missed.
   const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (watch) ::inotify_add_watch(watch.get(), own_path().c_str(), IN_MODIFY);
   while (true) {
@@ -347,7 +347,7 @@ Result<std::string> FileStoreClient::queue_pop(std::string_view key, Timeout tim
     Result<bool> there = wait_for(deadline, [&] { return map_.queue_len(key) > 0; });
     if (!there) return there.error();
     if (!*there) return store_errors::empty_queue(name(), key, timeout);
-    // Somebody else may be quicker.
+    // Another process may be quicker.
     bool popped = false;
     std::string value;
     Result<void> done = update([&]() -> Result<void> {
@@ -383,7 +383,7 @@ Result<void> FileStoreClient::barrier(std::string_view key, int world_size, Time
 }
 
 Result<std::unique_ptr<Store>> FileStoreClient::clone() {
-  // Another open file, since locks belong to open files, not to descriptors.
+  // Opens the file again, because locks belong to open files and not to descriptors.
   return open_store(own_path(), path_);
 }
 
@@ -395,7 +395,7 @@ Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::st
                       std::generic_category().message(errno));
   }
   std::unique_ptr<Store> store = std::make_unique<FileStoreClient>(std::move(fd), shown);
-  // Reads what is there, so that a wrong file is found out at once.
+  // Reads the file, so that a wrong file is noticed at once.
   Result<std::int64_t> keys = store->num_keys();
   if (!keys) return keys.error();
   return store;

@@ -7,15 +7,15 @@
 
 namespace ddp {
 
-// A store in one file that all processes of one machine, or of machines that share the file system,
-// open. Changes are appended as records under an exclusive flock(); every object replays them into
-// its own map. A writer killed in the middle of a record does no harm: the next one cuts it off.
-// The file only grows, so it suits a run's worth of keys; whoever made it removes it. Objects that
-// have it open, and their clones, go on using a file that has been removed.
-// One object serves one thread of one process: after fork() the child opens its own.
+// A store in one file that processes of one machine, or of machines that share a file system, open.
+// Changes are appended as records under an exclusive flock(). Every object replays them into its
+// own map. If a writer is killed in the middle of a record, the next writer cuts that record off.
+// The file only grows, so use it for the keys of one run. The store never removes the file. Objects
+// that have it open, and their clones, can go on using a removed file. One object serves one thread
+// of one process: after fork() the child opens its own.
 class FileStore {
  public:
-  // Makes the file if it is absent. kIo with errno's text; kCorrupt if it is not such a file.
+  // Makes the file if it is absent. kIo with errno's text; kCorrupt if it is not a store file.
   static Result<std::unique_ptr<Store>> open(const std::string& path);
 };
 

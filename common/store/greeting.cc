@@ -20,9 +20,10 @@ enum class Greeting { kValidatePing, kValidateCount, kCountCancel, kCount };
 constexpr std::chrono::seconds kOldGreetingLimit{2};
 constexpr std::int64_t kMostKeys = 1LL << 40;
 
-// To a legacy server VALIDATE is a SET, and the eight bytes behind its opcode are a length. Those
-// must be there and be more than any machine can allocate: otherwise the server, which reads one
-// request at a time, would wait for the rest, and its other clients with it.
+// To a legacy server VALIDATE is a SET, and the eight bytes after its opcode are a length. They
+// must be sent, and the length must be more than any machine can allocate. Otherwise the server,
+// which reads one request at a time, would wait for the rest, and its other clients would wait with
+// it.
 constexpr std::uint32_t kNonceLowBytes = 0x00FF'FFFF;
 constexpr int kCountsBehindValidate = 4;
 
@@ -68,7 +69,7 @@ Result<void> validate(Socket& socket, bool with_ping, TimePoint deadline) {
   return {};
 }
 
-// CANCEL_WAIT is what PyTorch 2.1 answers and older servers close at.
+// PyTorch 2.1 answers CANCEL_WAIT. Older servers close the connection at it.
 Result<void> count_keys(Socket& socket, bool with_cancel, TimePoint deadline) {
   std::string out;
   put(out, Op::kNumKeys, Dialect::kInterim);
@@ -108,8 +109,8 @@ ServerKind kind_of(Greeting greeting) {
   }
 }
 
-// A server with more connections than it can take resets some that were right, so the newest
-// greeting has two tries before an older one has any.
+// An overloaded server resets some connections whose greeting was right, so the newest greeting is
+// tried twice before an older one.
 std::vector<Greeting> greetings(const std::optional<ServerKind>& known,
                                 const std::optional<Dialect>& dialect) {
   if (!known && !dialect) {

@@ -10,13 +10,13 @@
 #include "common/wire/c10d.h"
 
 // The first exchange on a connection to a c10d server. It shows that the peer is such a server and
-// which dialect it speaks: no version travels in this protocol, and a server closes the connection
-// at what it does not know.
+// which dialect it speaks. The protocol has no version number, and a server closes the connection
+// at an unknown request.
 namespace ddp {
 
 struct ServerKind {
   wire::c10d::Dialect dialect = wire::c10d::Dialect::kNewest;
-  bool has_ping = true;  // Of kNewest: PyTorch 2.2 to 2.4 have no PING.
+  bool has_ping = true;  // For kNewest: PyTorch 2.2 to 2.4 have no PING.
 };
 
 struct GreetedSocket {
@@ -24,12 +24,12 @@ struct GreetedSocket {
   ServerKind kind;
 };
 
-// What a connection begins with before the greeting; empty: nothing.
+// Runs on a new connection before the greeting; empty: nothing runs.
 using Introduction = std::function<Result<void>(Socket& socket, TimePoint deadline)>;
 
-// One try. `known`: how the server was greeted before; otherwise `dialect`, if the user has said
-// which; otherwise every dialect in turn, newest first. Failures are those of Socket::connect(),
-// and
+// One attempt. Uses `known`, how the server was greeted before. If that is empty, it uses
+// `dialect`, which the user has named. If both are empty, it tries every dialect, the newest first.
+// Failures are those of Socket::connect(), and
 //   kPeerLost  the server closes at every greeting
 //   kProtocol  the answer is not that of a TCP store
 //   kTimeout   no answer

@@ -45,7 +45,7 @@ class HashStore final : public Store {
   // Changes the map and wakes whoever waits for it.
   template <typename Change>
   auto change(Change&& change);
-  // Holds the lock and has waited for ready(map); whether that came in time.
+  // The lock, held after the wait for ready(map), and whether ready(map) held in time.
   struct Waited {
     std::unique_lock<std::mutex> lock;
     bool came = false;
@@ -53,7 +53,7 @@ class HashStore final : public Store {
   template <typename Ready>
   Waited wait_for(Timeout timeout, Ready&& ready);
 
-  std::shared_ptr<Shared> shared_;  // Of all clones.
+  std::shared_ptr<Shared> shared_;  // Shared by all clones.
 };
 
 }  // namespace ddp

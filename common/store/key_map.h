@@ -22,21 +22,21 @@ class KeyMap {
   const std::string* find(std::string_view key) const;
   std::size_t size() const { return values_.size(); }
   std::vector<std::string> list() const;
-  // Of keys that are all there.
+  // All keys must be there.
   std::vector<std::string> values_of(const std::vector<std::string>& keys) const;
 
   void push(std::string_view key, std::string_view value);
-  // Nothing if the queue is empty.
+  // Empty if the queue is empty.
   std::optional<std::string> pop(std::string_view key);
   const std::string* front(std::string_view key) const;
   std::int64_t queue_len(std::string_view key) const;
 
-  // kInvalidArgument if the present value is no number.
+  // kInvalidArgument if the present value is not a number.
   Result<std::int64_t> sum(std::string_view key, std::int64_t delta) const;
-  // What compare_set() answers; `stores` tells whether that value is to be stored.
+  // What compare_set() returns. Sets `stores` if that value must be stored.
   std::string compare(std::string_view key, std::string_view expected, std::string_view desired,
                       bool& stores) const;
-  // A value or a queue that is not empty.
+  // Whether the key has a value or a queue that is not empty.
   bool has(std::string_view key) const;
   bool has_all(const std::vector<std::string>& keys) const;
   bool has_all_values(const std::vector<std::string>& keys) const;

@@ -8,8 +8,8 @@
 namespace ddp {
 
 // Another store's keys under `prefix` + "/". num_keys() counts all keys of the other store, as
-// PyTorch's PrefixStore does; list_keys() gives those under the prefix, without it. Threads as the
-// other store.
+// PyTorch's PrefixStore does; list_keys() gives those under the prefix, without it. Thread safe if
+// the other store is.
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> store);
@@ -33,7 +33,7 @@ class PrefixStore final : public Store {
   Result<std::string> queue_pop(std::string_view key, Timeout timeout) override;
   Result<std::int64_t> queue_len(std::string_view key) override;
   Result<void> barrier(std::string_view key, int world_size, Timeout timeout) override;
-  // Of the other store as well.
+  // Clones the other store, too.
   Result<std::unique_ptr<Store>> clone() override;
 
  private:

@@ -26,7 +26,7 @@ constexpr std::size_t kKeepBytes = 256u << 10;
 
 std::string errno_text(int number) { return std::generic_category().message(number); }
 
-// What poll() reports, 0 at the deadline.
+// Returns the events that poll() reports; 0 at the deadline.
 int poll_until(int fd, short events, TimePoint deadline) {
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -56,7 +56,7 @@ void set_options(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_seconds, sizeof(idle_seconds));
 }
 
-// 0 or errno.
+// Returns 0 or an errno.
 int connect_one(const addrinfo& address, TimePoint deadline, UniqueFd& out) {
   UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return errno;
@@ -149,8 +149,8 @@ Result<void> Socket::fill(TimePoint deadline) {
   }
   while (true) {
     std::array<char, kReadBytes> bytes;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-    // One system call for an answer that is on its way: the socket itself ends the wait now and
-    // then. Near the deadline poll() is more exact.
+    // Usually recv() alone waits, which costs one system call: SO_RCVTIMEO ends its wait now and
+    // then. Near the deadline poll() comes first, because it is more exact.
     const bool is_near = deadline - Clock::now() < 2 * kLongestReceive;
     if (is_near && poll_until(fd_.get(), POLLIN, deadline) == 0) {
       return make_error(Errc::kTimeout, "no answer");

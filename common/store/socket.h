@@ -10,18 +10,18 @@
 
 namespace ddp {
 
-// A client's TCP connection that blocks, but never beyond a deadline. One thread. A failure of
-// kPeerLost or kTimeout leaves the stream at an unknown place, save for can_read().
+// A client's TCP connection. Calls block, but never beyond a deadline. One thread. After kPeerLost
+// or kTimeout the position in the stream is unknown, except after can_read().
 class Socket {
  public:
-  // Tries every address of `host` in turn. kNotFound if the name does not resolve (that look-up has
-  // the system's time limits, not ours), kPeerLost if nobody listens, kTimeout.
+  // Tries every address of `host` in turn. kNotFound if the name does not resolve (the look-up has
+  // the system's time limits, not ours), kPeerLost if nobody listens, kTimeout at the deadline.
   static Result<Socket> connect(const std::string& host, int port, TimePoint deadline);
 
   // `taken`, if given: whether the system took all bytes, so that the peer may have got them.
   Result<void> write_all(std::string_view bytes, TimePoint deadline, bool* taken = nullptr);
   Result<std::string> read_exactly(std::size_t count, TimePoint deadline);
-  // As far as this side knows: the peer has neither closed nor sent what nobody asked for.
+  // Whether, as far as this side knows, the peer has neither closed nor sent unrequested bytes.
   bool is_quiet() const;
   // True when a byte (or the end of the stream) is there, false at the deadline.
   Result<bool> can_read(TimePoint deadline);

@@ -12,15 +12,13 @@
 namespace ddp {
 
 // A key-value store that all ranks see, with the operations, names and meanings of PyTorch's c10d
-// Store. Keys and values are any bytes. A key holds a value or a queue; which, follows from the
-// operation that made it. Calls block; one object serves one thread at a time, clone() gives the
-// next one its own. There is no timeout that an object keeps (PyTorch's set_timeout): each call
-// that waits is told how long.
-//
-// When an operation that changes something has succeeded, everybody's next operation sees it.
+// Store. Keys and values are any bytes. A key holds a value or a queue, depending on the operation
+// that made it. Calls block. One object serves one thread at a time; clone() makes one for another
+// thread. Objects keep no timeout (PyTorch's set_timeout): each call that waits takes one. Once an
+// operation has changed something and returned, the next operation of every client sees it.
 //
 // Failures:
-//   kTimeout          names what was missing; the object is as good as before
+//   kTimeout          names what was missing; the object stays usable
 //   kInvalidArgument  the call is wrong, or this kind of store or server lacks the operation
 //   kPeerLost         the server is gone, or (TcpStore) went away in the middle of an operation
 //                     that must not be done twice; the message says which
@@ -44,17 +42,17 @@ class Store {
                                           std::string_view desired) = 0;
   // Deletes a value; queues stay. False if there was none.
   virtual Result<bool> delete_key(std::string_view key) = 0;
-  // Values, not queues.
+  // The number of values, not of queues.
   virtual Result<std::int64_t> num_keys() = 0;
   // Keys of values, in any order.
   virtual Result<std::vector<std::string>> list_keys() = 0;
 
-  // Puts `value` behind what the key holds.
+  // Appends `value` to what the key holds.
   virtual Result<void> append(std::string_view key, std::string_view value) = 0;
   // Waits for all keys, then gives their values in the order of the keys.
   virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                                      Timeout timeout) = 0;
-  // Sets one after the other; who waits for one of the keys may see it before the rest is there.
+  // Sets one after the other. A client that waits for one key may see it before the others are set.
   virtual Result<void> multi_set(const std::vector<std::string>& keys,
                                  const std::vector<std::string>& values) = 0;
 
@@ -64,11 +62,11 @@ class Store {
   virtual Result<std::string> queue_pop(std::string_view key, Timeout timeout) = 0;
   virtual Result<std::int64_t> queue_len(std::string_view key) = 0;
 
-  // Returns when `world_size` callers have come. A key serves one barrier: its counter (the key's
-  // value) stays, also that of a caller who gave up, and whoever comes later does not wait.
+  // Returns when `world_size` callers have come. Use a key for one barrier only: its counter (the
+  // key's value) stays and includes callers that gave up, so later callers would not wait.
   virtual Result<void> barrier(std::string_view key, int world_size, Timeout timeout) = 0;
 
-  // Another object that shows the same keys, for another thread.
+  // Another object with the same keys, for another thread.
   virtual Result<std::unique_ptr<Store>> clone() = 0;
 };
 

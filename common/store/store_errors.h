@@ -6,7 +6,7 @@
 
 #include "common/base/result.h"
 
-// How all stores say the same things. `store` names the store: "store 10.0.0.1:29400".
+// Error messages that all stores share. `store` names the store: "store 10.0.0.1:29400".
 namespace ddp::store_errors {
 
 // `names`: the missing keys in quotes.
@@ -16,7 +16,7 @@ Error empty_queue(std::string_view store, std::string_view key, std::chrono::mil
 Error incomplete_barrier(std::string_view store, std::string_view key, std::int64_t came,
                          int world_size, std::chrono::milliseconds timeout);
 
-// Of arguments; success if they are right.
+// Checks of arguments.
 Result<void> check_world_size(std::string_view key, int world_size);
 Result<void> check_pairs(std::size_t keys, std::size_t values);
 

@@ -11,14 +11,14 @@ namespace ddp {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{1'000};
-// However short the deadline of an operation, a lost connection gets one try of this length.
+// However short the deadline of an operation, one attempt to reconnect may take this long.
 constexpr std::chrono::milliseconds kLeastConnect{1'000};
-// An answer longer than this is not one.
+// A longer answer is taken for a protocol error.
 constexpr std::int64_t kMaxAnswerBytes = 1LL << 30;
-// For the answer to CANCEL_WAIT, which the server gives at once or not at all.
+// The time for the answer to CANCEL_WAIT, which the server gives at once or not at all.
 constexpr std::chrono::milliseconds kCancelLimit{10'000};
 
-// Trying again would end the same way.
+// Whether another attempt would fail in the same way.
 bool is_final(const Error& error) {
   return error.code == Errc::kProtocol || error.code == std::errc::permission_denied;
 }
@@ -73,7 +73,7 @@ Result<void> TcpClient::reconnect(TimePoint deadline) {
       return make_error(Errc::kPeerLost, "{}: the connection is lost: {}", where_,
                         greeted.error().message);
     }
-    return fail(make_error(Errc::kPeerLost, "lost, and not back within {} ms: {}",
+    return fail(make_error(Errc::kPeerLost, "lost, and not restored within {} ms: {}",
                            options_.retry.count(), greeted.error().message));
   }
 }
@@ -148,11 +148,11 @@ Result<bool> TcpClient::read_wait(TimePoint deadline) {
   return make_error(Errc::kProtocol, "answer {} to WAIT", int{(*answer)[0]});
 }
 
-// The deadline has passed, so a connection that is lost here is no matter: it is made again when it
-// is needed.
+// The deadline has passed, so a connection that is lost here does not matter: it is restored when
+// it is needed.
 Result<bool> TcpClient::cancel_wait() {
   if (!dialect_has(Op::kCancelWait)) {
-    // The server will answer the wait when nobody expects it any more.
+    // The server would answer the wait later, when nobody expects it.
     drop();
     return false;
   }
@@ -167,7 +167,7 @@ Result<bool> TcpClient::cancel_wait() {
   }
   Result<std::string> answer = socket_->read_exactly(1, limit);
   if (answer && (*answer)[0] == wire::c10d::kWaitCanceled) return false;
-  // The keys came just before the cancellation did; its own answer follows.
+  // The keys came just before the cancellation. The answer to CANCEL_WAIT itself follows.
   if (answer) answer = socket_->read_exactly(1, limit);
   if (answer) return true;
   drop();

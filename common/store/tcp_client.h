@@ -17,12 +17,12 @@
 
 namespace ddp {
 
-// The pauses between tries to connect: each twice the one before, with jitter, because thousands of
-// clients start at the same moment.
+// The pauses between attempts to connect. Each is twice the one before, with jitter, because
+// thousands of clients start at the same moment.
 class Backoff {
  public:
   Backoff();
-  // Sleeps, unless that would reach beyond `deadline`: then false.
+  // Sleeps. If that would pass `deadline`, returns false at once.
   bool pause(TimePoint deadline);
 
  private:
@@ -30,8 +30,8 @@ class Backoff {
   std::chrono::milliseconds next_{10};
 };
 
-// What TcpStore::connect() gives: operations as requests over a connection that is made again when
-// it is lost. tcp_client.cc has the connection, tcp_operations.cc the operations.
+// What TcpStore::connect() returns. Operations are requests over a connection that is restored when
+// it is lost. The connection is in tcp_client.cc, the operations are in tcp_operations.cc.
 class TcpClient final : public Store {
  public:
   TcpClient(GreetedSocket greeted, std::string host, int port, const TcpStoreOptions& options);
@@ -64,7 +64,8 @@ class TcpClient final : public Store {
   // Whether an operation may be done twice.
   enum class Repeat { kFreely, kIfNotSent };
   static constexpr int kTries = 5;
-  // CHECK of nothing. Behind a request that has no answer it shows that that one has been done.
+  // A CHECK of no keys. Sent after a request that has no answer, its answer shows that the request
+  // was done.
   static constexpr Op kConfirmation = Op::kCheck;
   static constexpr TimePoint kNoDeadline = TimePoint::max();
 
@@ -82,7 +83,7 @@ class TcpClient final : public Store {
                                       int tries = kTries);
   Result<void> reconnect(TimePoint deadline);
   void drop();
-  // The object is of no further use.
+  // Makes the object unusable.
   Error fail(const Error& cause);
   Error give_up(Op op, int tries, const Error& cause) const;
   Error in_doubt(Op op, const Error& cause) const;
@@ -92,12 +93,14 @@ class TcpClient final : public Store {
   Result<std::string> read_string();
   Result<std::vector<std::string>> read_strings(std::size_t count);
   Result<void> read_confirmation();
-  // The answer to WAIT or BARRIER: false if the deadline came first and the wait is taken back.
+  // Reads the answer to WAIT or BARRIER. False if the deadline came first; the wait is then
+  // cancelled.
   Result<bool> read_wait(TimePoint deadline);
   Result<bool> cancel_wait();
 
   Result<bool> wait_for(const std::vector<std::string>& keys, TimePoint deadline);
-  // WAIT and GET at once. Nothing: the key has come, but its value must be asked for again.
+  // WAIT and GET in one request. Without a value and not timed out: the key has come, but its value
+  // must be requested again.
   struct Got {
     bool timed_out = false;
     std::optional<std::string> value;
@@ -111,7 +114,7 @@ class TcpClient final : public Store {
   Result<void> wait_barrier(std::string_view key, int world_size, TimePoint deadline, bool& came);
   Error missing(const std::vector<std::string>& keys, Timeout timeout);
 
-  // Whether the server has the operation, by asking it once.
+  // Whether the server has the operation. Asks it once.
   Result<bool> has(Op op);
   Result<void> require(Op op);
   bool dialect_has(Op op) const { return wire::c10d::has_op(kind_.dialect, op); }
@@ -123,9 +126,9 @@ class TcpClient final : public Store {
   std::string where_;  // "store HOST:PORT"
   TcpStoreOptions options_;
   ServerKind kind_;
-  std::optional<Socket> socket_;  // None: lost, or given up on purpose.
-  TimePoint lost_since_{};        // Without a socket: since when.
-  std::optional<Error> broken_;   // What made the object useless.
+  std::optional<Socket> socket_;  // Empty: lost, or dropped on purpose.
+  TimePoint lost_since_{};        // Without a socket: when it was lost.
+  std::optional<Error> broken_;   // What made the object unusable.
 
   std::string out_;
   std::string what_;                    // The operation under way, for messages: "add 'k'".
@@ -141,7 +144,7 @@ std::invoke_result_t<Read> TcpClient::exchange(Op op, Repeat repeat, TimePoint d
   for (int tried = 1;; ++tried) {
     if (Result<void> there = reconnect(deadline); !there) return there.error();
     if (repeat == Repeat::kIfNotSent && !socket_->is_quiet()) {
-      // Lost before anything was sent, which a write alone would not show.
+      // The connection was lost before anything was sent. A write alone would not show that.
       drop();
       if (Result<void> there = reconnect(deadline); !there) return there.error();
     }

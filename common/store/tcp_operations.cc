@@ -11,20 +11,21 @@ namespace {
 
 using wire::c10d::Dialect;
 
-// What PyTorch's own server accepts; it closes the connection beyond.
+// The limits of PyTorch's own server, which closes the connection beyond them.
 constexpr std::size_t kMaxKeyBytes = 8u << 10;
 constexpr std::size_t kMaxValueBytes = 8u << 20;
 constexpr std::size_t kMaxKeys = 131'072;
 
-// A request for several values or a write of several is cut after so many keys or bytes.
+// A request that reads or writes several values is split after this many keys or bytes.
 constexpr std::size_t kKeysAtOnce = 1'024;
 constexpr std::size_t kBytesAtOnce = 1u << 20;
-// GETs one behind the other must fit into the socket's buffers: a server that reads one request at
-// a time does not take the next before its answer has gone.
+// GETs sent one after the other must fit into the socket's buffers: a server that reads one request
+// at a time takes the next only after its answer was sent.
 constexpr std::size_t kGetBytesAtOnce = 16u << 10;
 
 constexpr std::size_t kMaxNamedKeys = 16;
-// A push wakes one waiter, which may die before it pops: the others look again so often.
+// A push wakes one waiter, which may die before it pops. So the other waiters look again this
+// often.
 constexpr std::chrono::seconds kLookIntoQueue{5};
 
 constexpr const char* kBarrierOpen = "/open";
@@ -174,7 +175,8 @@ Result<std::vector<std::string>> TcpClient::list_keys() {
   return own;
 }
 
-// A wait that cannot be taken back costs the connection when it ends, so it is not begun in vain.
+// A wait that cannot be cancelled costs the connection if it times out, so first look whether it is
+// needed.
 Result<bool> TcpClient::wait_for(const std::vector<std::string>& keys, TimePoint deadline) {
   if (!dialect_has(Op::kCancelWait)) {
     Result<bool> there = check(keys);
@@ -206,9 +208,9 @@ Error TcpClient::missing(const std::vector<std::string>& keys, Timeout timeout) 
   return store_errors::missing(where_, names, timeout);
 }
 
-// A server of the newest dialect answers a GET at once even while a WAIT is open, with nothing if
-// the key is absent. (A legacy server would close, or take the GET for the end of the wait. So does
-// PyTorch's newest one without libuv, which shows as a lost connection.)
+// A server of the newest dialect answers a GET at once even while a WAIT is open; if the key is
+// absent, with an empty value. (A legacy server would close, or take the GET for the end of the
+// wait. So does PyTorch's newest one without libuv, which shows as a lost connection.)
 Result<std::string> TcpClient::get(std::string_view key, Timeout timeout) {
   const TimePoint deadline = deadline_after(timeout);
   if (kind_.dialect == Dialect::kNewest && lost_gets_ < 2) {
@@ -229,10 +231,10 @@ Result<TcpClient::Got> TcpClient::get_in_one_trip(std::string_view key, TimePoin
       Op::kGet, Repeat::kFreely, deadline, [&] { return read_got(deadline); }, 1);
 }
 
-// If the key is there: WAIT's zero byte, the length, the value. If not: a length of zero, and
-// WAIT's zero byte when the key comes. So eight bytes come at once. If all are zero, the key is
-// absent or its value is empty: the ninth byte shows that it is there, and its value is asked for
-// again.
+// If the key is there, the answer is WAIT's zero byte, the length and the value. If not, it is a
+// length of zero, and WAIT's zero byte when the key comes. So at least eight bytes come at once. If
+// all of them are zero, the key is absent or its value is empty. The ninth byte then shows that the
+// key is there, and its value is requested again.
 Result<TcpClient::Got> TcpClient::read_got(TimePoint deadline) {
   Result<std::string> first = read(8);
   if (!first) return first.error();
@@ -256,7 +258,8 @@ Result<TcpClient::Got> TcpClient::read_got(TimePoint deadline) {
   return Got{false, *std::move(value)};
 }
 
-// Some servers close at the GET of a key that was deleted since it came: then the wait goes on.
+// Some servers close the connection at a GET of a key that was deleted after it came. Then the wait
+// goes on.
 Result<std::string> TcpClient::get_in_two_trips(std::string_view key, TimePoint deadline,
                                                 Timeout timeout) {
   for (int tried = 1;; ++tried) {
@@ -379,7 +382,7 @@ Result<std::string> TcpClient::queue_pop(std::string_view key, Timeout timeout) 
     const TimePoint look_again = std::min(deadline, Clock::now() + kLookIntoQueue);
     const Result<bool> came = wait_for({std::string(key)}, look_again);
     if (!came) return came.error();
-    // Somebody else was quicker, or the key has a value instead of a queue.
+    // Another client was quicker, or the key has a value instead of a queue.
     if (*came && Clock::now() < deadline) {
       value = pop_now(key);
       if (!value) return value.error();
@@ -440,7 +443,7 @@ Result<bool> TcpClient::has(Op op) {
   if (!is_barrier && !is_queue) return true;
   std::optional<bool>& known = is_barrier ? has_barrier_ : has_queues_;
   if (known) return *known;
-  // A server closes at what it does not know. So it is asked in a way that changes nothing.
+  // A server closes the connection at an unknown request. So try one that changes nothing.
   const std::string key =
       fmt::format("ddp/probe/{}/{}", ::getpid(), Clock::now().time_since_epoch().count());
   out_.clear();
@@ -463,9 +466,10 @@ Result<void> TcpClient::require(Op op) {
   if (!there) return there.error();
   if (*there) return {};
   const char* since = op == Op::kAppend ? "2.1" : op == Op::kListKeys ? "2.10" : "2.8";
-  return make_error(Errc::kInvalidArgument,
-                    "{} has no {}: it is {}, and PyTorch has it since {}; ddp-rendezvous has it",
-                    where_, wire::c10d::op_name(op), speaks(kind_.dialect), since);
+  return make_error(
+      Errc::kInvalidArgument,
+      "{} has no {}: it is {}, and PyTorch has it only from {} on; ddp-rendezvous has it", where_,
+      wire::c10d::op_name(op), speaks(kind_.dialect), since);
 }
 
 }  // namespace ddp
