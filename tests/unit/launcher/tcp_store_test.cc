@@ -378,7 +378,8 @@ TEST(TcpStoreLostTest, GivesUpAfterItsTimeAndThenAtOnce) {
   const Result<void> waited = store->wait({"k"}, 20s);
   ASSERT_FALSE(waited);
   EXPECT_EQ(waited.error().code, Errc::kPeerLost);
-  for (const std::string& part : {"127.0.0.1:" + std::to_string(port), "not restored within 100 ms"s}) {
+  for (const std::string& part :
+       {"127.0.0.1:" + std::to_string(port), "not restored within 100 ms"s}) {
     EXPECT_NE(waited.error().message.find(part), std::string::npos) << waited.error().message;
   }
   const auto begin = Clock::now();
