@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kNoOpcode = -1;
 
-// What a request consists of behind its opcode: k key, v value, u u32, i i64, K list of keys, P
-// list of key and value pairs.
+// The parts of a request after its opcode: k key, v value, u u32, i i64, K list of keys, P list of
+// key and value pairs.
 struct OpInfo {
   const char* name;
   const char* grammar;
@@ -79,7 +79,7 @@ std::uint64_t get_little_endian(const char* bytes, std::size_t count) {
 
 constexpr std::array<char, 5> kValidateBytes{'\x00', '\xCE', '\xF7', '\x85', '\x3C'};
 
-// What an idle connection keeps of its last request's memory, so that small ones allocate nothing.
+// How much memory an idle connection keeps, so that small requests allocate nothing.
 constexpr std::size_t kKeepBytes = 512;
 constexpr std::size_t kKeepKeys = 8;
 
@@ -152,7 +152,7 @@ void RequestParser::discard_consumed() {
   start_ = 0;
 }
 
-// Thousands of connections are idle for each that is not.
+// Frees memory: thousands of connections are idle for each that is not.
 void RequestParser::become_idle() {
   clear_and_trim(buffer_, kKeepBytes);
   start_ = 0;
@@ -203,16 +203,16 @@ Result<bool> RequestParser::begin_request() {
     if (op) dialect_ = Dialect::kInterim;
   }
   if (!op) {
-    return make_error(Errc::kProtocol,
-                      "unknown opcode {}: no PyTorch store client, or one of a newer release",
-                      byte);
+    return make_error(
+        Errc::kProtocol,
+        "unknown opcode {}: the client is not a PyTorch store client, or of a newer release", byte);
   }
   if (*op == Op::kValidate && validated_) {
     return make_error(Errc::kProtocol, "VALIDATE is sent once, as the first request");
   }
   validated_ = true;
   request_.op = *op;
-  request_.key = request_.value = request_.expected = {};  // Else views of what is gone.
+  request_.key = request_.value = request_.expected = {};  // They would be views of freed memory.
   request_.keys.clear();
   request_.values.clear();
   spans_.clear();
@@ -336,14 +336,15 @@ Result<std::int64_t> add_to_decimal(std::string_view text, std::int64_t delta) {
          digits.front() != '\0') {
     digits.remove_prefix(1);
   }
-  // from_chars knows the minus sign only.
+  // from_chars accepts no plus sign.
   if (digits.size() > 1 && digits[0] == '+' && digits[1] != '-') digits.remove_prefix(1);
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
   if (error != std::errc()) {
-    return make_error(Errc::kInvalidArgument,
-                      "the value '{}' is no 64-bit decimal number, so nothing can be added to it",
-                      text.substr(0, 32));
+    return make_error(
+        Errc::kInvalidArgument,
+        "the value '{}' is not a 64-bit decimal number, so nothing can be added to it",
+        text.substr(0, 32));
   }
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(number) +
                                    static_cast<std::uint64_t>(delta));

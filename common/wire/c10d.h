@@ -10,17 +10,17 @@
 
 #include "common/base/result.h"
 
-// Requests of PyTorch's TCPStore as bytes. All integers are little-endian; a string is a u64 length
-// and that many bytes; there is no request number, no status and no error answer.
+// Requests of PyTorch's TCPStore as bytes. All integers are little-endian. A string is a u64 length
+// and that many bytes. There are no request numbers, no status and no error answers.
 //
-// Opcodes moved between releases and no version travels, so the first bytes of a connection decide:
-// the newest dialect always begins with VALIDATE, 00 CE F7 85 3C. In the older ones the same bytes
-// would be a SET with a key of 968 MiB, which no limit here lets pass.
+// Opcodes moved between releases, and no version is sent. So the first bytes of a connection tell
+// the dialect: the newest one always begins with VALIDATE, 00 CE F7 85 3C. In the older ones these
+// bytes would be a SET with a key of 968 MiB, which exceeds every limit here.
 //
-// Those two are alike but for two opcodes: 7 is kLegacy's WATCH_KEY and kInterim's DELETE_KEY, 8 is
-// kLegacy's DELETE_KEY and kInterim's APPEND. Only kInterim goes on behind 8. So somebody has to
-// say which of them an old connection speaks, and one that sends 9, 10 or 11 speaks kInterim from
-// there on, whatever was said.
+// The two older ones differ in two opcodes: 7 is kLegacy's WATCH_KEY and kInterim's DELETE_KEY, 8
+// is kLegacy's DELETE_KEY and kInterim's APPEND. Only kInterim has opcodes above 8. So the caller
+// must say which of them an old connection speaks. A connection that sends 9, 10 or 11 speaks
+// kInterim from there on in any case.
 namespace ddp::wire::c10d {
 
 enum class Dialect {
@@ -67,8 +67,8 @@ inline constexpr char kKeyCreated = '\x01';
 inline constexpr char kKeyDeleted = '\x02';
 inline constexpr char kCallbackRegistered = '\x03';
 
-// One request. Which members count depends on the operation. The views point into what the maker
-// keeps: the parser's buffer, or a client's arguments.
+// One request. Which members are used depends on the operation. The views point into memory of its
+// maker: the parser's buffer, or a client's arguments.
 struct Request {
   Op op = Op::kValidate;
   std::string_view key;
@@ -80,9 +80,9 @@ struct Request {
   std::vector<std::string_view> values;  // MULTI_SET, as many as keys.
 };
 
-// More than PyTorch's own server of today allows (8 KiB, 8 MiB, 131072), because the servers of the
-// legacy dialect had no limit and users came to rely on it. A length beyond is an error before a
-// single byte of it is buffered.
+// Larger than those of PyTorch's current server (8 KiB, 8 MiB, 131072), because servers of the
+// legacy dialect had no limits and users came to rely on that. A length beyond a limit is an error
+// before any byte of it is buffered.
 struct Limits {
   std::uint64_t key_bytes = 128u << 10;
   std::uint64_t value_bytes = 64u << 20;
@@ -94,27 +94,27 @@ struct Limits {
 void encode_request(const Request& request, Dialect dialect, std::string& out);
 bool has_op(Dialect dialect, Op op);
 
-// Cuts requests out of one connection's bytes. Each byte is looked at once, however the bytes are
-// cut into pieces, and memory follows the bytes that came, never a length that was announced. Not
-// thread safe.
+// Cuts requests out of one connection's bytes. It looks at each byte once, whatever the sizes of
+// the pieces. It allocates memory for bytes that came, never for a length that was only announced.
+// Not thread safe.
 class RequestParser {
  public:
-  // `old` is what a connection without VALIDATE speaks until it proves otherwise: kLegacy or
+  // `old`: the dialect of a connection without VALIDATE until it proves otherwise, kLegacy or
   // kInterim.
   explicit RequestParser(const Limits& limits = {}, Dialect old = Dialect::kLegacy)
       : limits_(limits), old_(old) {}
 
   void append(std::string_view bytes);
   // The next whole request, valid until the next call of append() or next(); null while it is
-  // incomplete. kProtocol for bytes that are no request of the dialect or exceed a limit: the
-  // stream is then unusable, and every later call says so again.
+  // incomplete. kProtocol for bytes that are not a request of the dialect or exceed a limit. The
+  // stream is then unusable, and every later call returns the same error.
   Result<const Request*> next();
 
-  // That of the request given out last. Known from the first bytes on; VALIDATE is given out as the
-  // first request of kNewest, and kLegacy may become kInterim later.
+  // The dialect of the request that next() returned last. Known from the first bytes on. VALIDATE
+  // is returned as the first request of kNewest. kLegacy may become kInterim later.
   std::optional<Dialect> dialect() const { return dialect_; }
   std::size_t buffered_bytes() const { return buffer_.size() - start_; }
-  // Allocated, beside the object itself. Little while no request is under way.
+  // Allocated memory, without the object itself. Little while no request is under way.
   std::size_t memory_bytes() const;
 
  private:
@@ -146,7 +146,7 @@ class RequestParser {
   bool in_request_ = false;
   const char* grammar_ = "";
   std::optional<std::uint64_t> repeat_;  // Elements left of the list under way.
-  std::optional<std::uint64_t> length_;  // Of the string whose bytes are awaited.
+  std::optional<std::uint64_t> length_;  // The length of the string whose bytes are awaited.
   std::vector<Span> spans_;
   Request request_;
 };
@@ -157,9 +157,9 @@ void put_i64(std::string& out, std::int64_t value);
 void put_string(std::string& out, std::string_view value);
 std::int64_t get_i64(const char* bytes);
 
-// ADD's arithmetic: the number that `text` begins with, as C's strtoll reads it (leading spaces,
-// then digits, anything behind them ignored), plus `delta`, wrapping at 64 bits. kInvalidArgument
-// if there is no number or it does not fit.
+// ADD's arithmetic: the number at the beginning of `text`, as C's strtoll reads it (leading spaces,
+// then digits; the rest is ignored), plus `delta`, wrapping at 64 bits. kInvalidArgument if there
+// is no number or it does not fit into 64 bits.
 Result<std::int64_t> add_to_decimal(std::string_view text, std::int64_t delta);
 
 }  // namespace ddp::wire::c10d

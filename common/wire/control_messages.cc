@@ -15,7 +15,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SubmitSnapshot, id, step, bytes,
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(SnapshotWritten, id, ok, error, path, bytes,
                                                 seconds, warnings)
 
-// A loss that is no number any more is news, and no reason to lose the step.
+// A loss of NaN is information for the user, and must not cost the step.
 static void to_json(nlohmann::json& json, const Progress& progress) {
   json = {{"step", progress.step}};
   put_number(json, "loss", progress.loss);

@@ -10,8 +10,8 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 
-// Messages on the socket that an agent leaves to its worker (DDP_CONTROL_FD). JSON objects in
-// frames. A worker that never reads or writes it is a worker like any other.
+// Messages on the socket between an agent and its worker (DDP_CONTROL_FD). JSON objects in frames.
+// A worker need not use the socket at all.
 namespace ddp::wire {
 
 // ---- worker to agent ----
@@ -26,11 +26,11 @@ struct Hello {
   bool reconfigurable = false;
 };
 
-// It has left the round: no operation of it runs in this process, nor ever will. Waits for
-// `new_round`.
+// The worker has left the round: no operation of that round runs in this process any more. It waits
+// for `new_round`.
 struct Parked {
   Round round = kNoRound;
-  std::int64_t step = -1;  // Of its last commit, -1: none.
+  std::int64_t step = -1;  // The step of its last commit; -1: none.
 };
 
 // Answer to `commit_request`.
@@ -39,34 +39,34 @@ struct Committed {
   std::int64_t step = -1;
 };
 
-// After a step, at most ten a second; also the sign of life.
+// Sent after a step, at most ten times a second. Also the sign of life.
 struct Progress {
   std::int64_t step = -1;
-  double loss = 0;                // NaN where it is no number.
+  double loss = 0;                // May be NaN.
   double samples_per_second = 0;  // NaN: unknown.
 };
 
-// Said just before the worker ends badly, so that the report can name the cause.
+// Sent just before the worker ends badly, so that the report can name the cause.
 struct WorkerError {
   std::string message;
   bool secondary = false;  // The cause lies with another rank.
 };
 
-// Please write this image of a checkpoint to its place (worker/checkpoint/snapshot.h). The frame's
-// first byte carries the image, a memfd that nobody changes before the answer, and behind it, where
-// `locked`, the descriptor that holds the folder's lock. The agent has the image written even if
-// this worker ends; `snapshot_written` answers in any case.
+// Asks the agent to write this image of a checkpoint to its place (worker/checkpoint/snapshot.h).
+// The frame's first byte carries the image, a memfd that nobody changes before the answer. If
+// `locked`, the descriptor that holds the folder's lock follows it. The agent has the image written
+// even if this worker ends. It always answers with `snapshot_written`.
 struct SubmitSnapshot {
-  std::string id;  // Unlike that of any other of this worker that is not answered yet.
+  std::string id;  // Unique among the snapshots of this worker that are not answered yet.
   std::int64_t step = -1;
-  std::int64_t bytes = 0;  // The memfd has at least as many.
+  std::int64_t bytes = 0;  // The memfd has at least this many.
   bool locked = false;
 };
 
 // ---- agent to worker ----
 
-// The round is over for this worker: abort what it waits in. A reconfigurable worker parks; any
-// other gets SIGTERM.
+// The round is over for this worker: abort the operation that it waits in. A reconfigurable worker
+// parks. Any other gets SIGTERM.
 struct Abort {
   Round round = kNoRound;
   std::string reason;
@@ -75,14 +75,14 @@ struct Abort {
 // Commit at the next step boundary, answer `committed` and go on.
 struct CommitRequest {
   Round round = kNoRound;
-  std::int64_t deadline_ms = 0;  // Milliseconds it has; 0: no limit.
+  std::int64_t deadline_ms = 0;  // How many milliseconds the worker has; 0: no limit.
 };
 
-// To a parked worker, or one that was started as a standby: its place in the round that begins. The
-// frame's first byte carries one descriptor (SCM_RIGHTS), the shared memory of that round.
+// Tells a parked worker or a standby its place in the round that begins. The frame's first byte
+// carries one descriptor (SCM_RIGHTS), the shared memory of that round.
 struct NewRound {
   Round round = kNoRound;
-  // What of its environment differs from now on, DDP_SHM_FD excepted.
+  // Environment variables that change from now on, except DDP_SHM_FD.
   std::map<std::string, std::string> environment;
 };
 
@@ -90,14 +90,14 @@ struct NewRound {
 struct SnapshotWritten {
   std::string id;
   bool ok = false;
-  std::string error;       // Why not ok, for people.
-  std::string path;        // Of the checkpoint; empty but for the rank that publishes it.
-  std::int64_t bytes = 0;  // Written by this rank,
-  double seconds = 0;      // in so much time.
+  std::string error;  // Why not ok, for people.
+  std::string path;   // The path of the checkpoint; empty except on the rank that publishes it.
+  std::int64_t bytes = 0;  // How much this rank has written.
+  double seconds = 0;      // How long that took.
   std::vector<std::string> warnings;
 };
 
-// Somebody wants a checkpoint at the next step boundary: ddp-run got SIGUSR1. No answer.
+// Asks for a checkpoint at the next step boundary, because ddp-run got SIGUSR1. No answer.
 struct CheckpointRequest {};
 
 using WorkerMessage = std::variant<Hello, Progress, WorkerError, Parked, Committed, SubmitSnapshot>;

@@ -5,7 +5,8 @@
 #include <string>
 #include <string_view>
 
-// The file that a worker leaves its exception in (TORCHELASTIC_ERROR_FILE), in torchelastic's form:
+// The file in which a worker leaves its exception (TORCHELASTIC_ERROR_FILE), in torchelastic's
+// form:
 //
 //   {"message": {"message": "ValueError: bad batch", "errorCode": 1,
 //                "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1700000000"}}}
@@ -15,16 +16,16 @@ namespace ddp::wire {
 
 struct ErrorFile {
   std::string message;
-  std::string callstack;     // Several lines; empty where the language has none.
-  std::int64_t time_ms = 0;  // Since the epoch, whole seconds as they stand in the file; 0: none.
+  std::string callstack;     // Several lines; empty if there is none.
+  std::int64_t time_ms = 0;  // Since the epoch; whole seconds, as in the file; 0: none.
   std::optional<int> exit_code = std::nullopt;  // A launcher adds it for the launcher above it.
 };
 
-// All torchruns can read it: they take the callstack for text, so where there is none the message
-// stands in its place, which is what they show then.
+// Every torchrun can read it. torchrun expects a callstack and shows it, so if there is none, the
+// message stands in its place.
 std::string encode_error_file(const ErrorFile& error);
-// Of whatever is in the file; an empty message where it has none of the two forms. What is encoded
-// comes back, but for the time's milliseconds.
+// Takes any text; the message is empty if it has neither form. Returns what encode_error_file() was
+// given, except the milliseconds of the time.
 ErrorFile decode_error_file(std::string_view text);
 
 }  // namespace ddp::wire

@@ -31,7 +31,7 @@ const char* name_of(FlightState state) {
   return "unknown";
 }
 
-// Nothing if it is being written.
+// Empty if the entry is being written.
 std::optional<FlightRecord> read_entry(const FlightEntry& entry) {
   const std::uint32_t before = entry.version.load(std::memory_order_acquire);
   if (before == 0 || before % 2 != 0) return {};

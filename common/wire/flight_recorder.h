@@ -10,15 +10,16 @@
 #include "common/base/result.h"
 #include "common/wire/shm_layout.h"
 
-// The last operations and messages of a rank, as it leaves them at the beginning of its region of
-// the node's memory (shm_layout.h), where its agent finds them whatever became of the rank. The
-// worker's half is worker/runtime/flight_recorder.h.
+// The last operations and messages of a rank. The rank keeps them at the beginning of its region of
+// the node's shared memory (shm_layout.h), so its agent can read them even if the rank has died.
+// The worker's half is worker/runtime/flight_recorder.h.
 namespace ddp::wire {
 
 inline constexpr std::uint32_t kFlightMagic = 0x46504444;  // "DDPF"
 inline constexpr std::uint32_t kFlightVersion = 2;
 inline constexpr std::size_t kFlightEntries = 256;
-// Apart, so that neither many messages nor many operations push out the others.
+// Messages have entries of their own, so that many messages do not push out operations, or many
+// operations messages.
 inline constexpr std::size_t kFlightMessages = 128;
 inline constexpr std::size_t kFlightGroups = 32;
 
@@ -27,33 +28,34 @@ enum class FlightState : std::uint32_t { kIssued = 1, kStarted, kDone, kFailed }
 // An operation, or a message that a user sends or receives. Texts end with a zero byte unless they
 // fill their array. Times are nanoseconds of CLOCK_MONOTONIC on the rank's machine; 0: not yet.
 //
-// A message starts when the first of its bytes has moved; that is noted only where the last one has
-// not moved by then, too. A send ends when its buffer is the caller's again, which may be before
-// the receiver has it.
+// A message starts when its first byte has moved. The start is recorded only if the last byte has
+// not moved at the same time. A send ends when the caller may use its buffer again, which may be
+// before the receiver has the message.
 struct FlightRecord {
-  // Operations, or messages, of the rank before it, of all groups, plus 1.
+  // Counts the operations (or the messages) of the rank in all groups, from 1.
   std::uint64_t number = 0;
-  std::uint64_t sequence = 0;  // The same, of the group, not plus 1.
+  std::uint64_t sequence = 0;  // The same count within the group, from 0.
   std::uint64_t count = 0;     // Elements.
   std::int64_t issued_ns = 0;
   std::int64_t started_ns = 0;
   std::int64_t ended_ns = 0;
-  std::uint32_t group = 0;  // Index into the names; greater ones have no name.
+  std::uint32_t group = 0;  // Index into FlightRing::names; groups beyond have no name.
   FlightState state = FlightState::kIssued;
-  std::int32_t root =
-      -1;  // In the group's numbers; -1: none. Of a message its peer, in the world's.
+  // For an operation: its root, a rank of the group; -1: none. For a message: its peer, a rank of
+  // the world.
+  std::int32_t root = -1;
   char type[4] = {};
-  char operation[16] = {};  // Of messages "send" and "recv".
-  char tag[24] = {};        // What the user calls it.
+  char operation[16] = {};  // For messages "send" or "recv".
+  char tag[24] = {};        // The name that the user gave it.
   std::uint32_t element_bytes = 0;
-  std::uint32_t message_tag = 0;  // Of a message.
+  std::uint32_t message_tag = 0;  // Only for messages.
 };
 inline constexpr std::size_t kFlightWords = sizeof(FlightRecord) / sizeof(std::uint64_t);
 static_assert(sizeof(FlightRecord) == kFlightWords * sizeof(std::uint64_t));
 
-// One writer at a time: whoever makes `version` odd, which is even again when it is through. A
-// reader takes the words if it finds the same even version before and after. Record n, counted from
-// 1, lies in entry (n - 1) % kFlightEntries; of messages, % kFlightMessages.
+// One writer at a time: the one that makes `version` odd. It makes it even again when it has
+// finished. A reader uses the words if it finds the same even version before and after. Record n,
+// counted from 1, is in entry (n - 1) % kFlightEntries; for messages, % kFlightMessages.
 struct FlightEntry {
   std::atomic<std::uint32_t> version{0};
   std::uint32_t reserved = 0;
@@ -65,7 +67,7 @@ struct FlightGroup {
   char name[60] = {};
 };
 
-// What begins a region. Zero bytes mean that the rank has made no group.
+// The beginning of a region. If it is all zero, the rank has made no group.
 struct FlightRing {
   std::atomic<std::uint32_t> magic{0};  // Set last of the four.
   std::uint32_t version = 0;
@@ -98,8 +100,8 @@ inline std::uint64_t bytes_of(const FlightRecord& record) {
   return record.count * record.element_bytes;
 }
 
-// A copy of what lies at `bytes` (kFlightBytes, aligned to a page), whoever is writing to it
-// meanwhile. kNotFound if the rank has made no group, kProtocol if it is of another build.
+// Copies the recorder at `bytes` (kFlightBytes, aligned to a page). The rank may be writing to it
+// meanwhile. kNotFound if the rank has made no group, kProtocol if another build wrote it.
 Result<Flight> read_flight(const std::byte* bytes);
 
 // One JSON object a line, each ended by a newline, in the order of issued_ns: rank, group, number,

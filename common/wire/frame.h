@@ -16,8 +16,8 @@ inline constexpr std::size_t kFrameHeaderBytes = 4;
 inline constexpr std::size_t kMaxFrameBytes = 16u << 20;
 
 // First bytes an agent sends on a rendezvous connection, before its first frame, and the first
-// bytes the daemon answers. 0xDD is no opcode of any c10d dialect and no letter of HTTP, so one
-// byte tells the three apart.
+// bytes the daemon answers. 0xDD is neither an opcode of any c10d dialect nor a letter of HTTP, so
+// one byte tells the three protocols apart.
 inline constexpr std::string_view kRendezvousPreamble =
     "\xDD"
     "DPR\x01";
@@ -28,10 +28,10 @@ std::string encode_frame(std::string_view payload);
 class FrameDecoder {
  public:
   void append(std::string_view bytes) { buffer_.append(bytes); }
-  // The next whole payload, nothing while it is incomplete, kProtocol when a length exceeds
+  // The next whole payload; empty while it is incomplete; kProtocol if a length exceeds
   // kMaxFrameBytes (the stream is then unusable).
   Result<std::optional<std::string>> next();
-  // Whether the stream so far ends with a whole frame, and next() has given all of them.
+  // Whether the stream so far ends with a whole frame, and next() has returned all frames.
   bool at_boundary() const { return read_ == buffer_.size(); }
 
  private:

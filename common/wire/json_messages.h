@@ -16,13 +16,13 @@
 // to_json/from_json.
 namespace ddp::wire {
 
-// Output of workers may hold bytes that are not UTF-8; they are replaced, never thrown about.
+// Output of workers may hold bytes that are not UTF-8. They are replaced; dump() throws nothing.
 inline std::string dump_json(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// A measured number, which may be NaN or infinite: JSON has neither, so such a one is left out, and
-// what is left out (or null) reads as NaN.
+// For measured numbers, which may be NaN or infinite. JSON has neither, so such a number is left
+// out. A number that is absent or null reads as NaN.
 inline void put_number(nlohmann::json& object, const char* field, double value) {
   if (std::isfinite(value)) object[field] = value;
 }
@@ -63,8 +63,8 @@ Result<std::variant<Ts...>> decode_variant(std::string_view payload, std::varian
       return make_error(Errc::kProtocol, "message without a type, {} bytes", payload.size());
     }
     const std::string type = json["type"].get<std::string>();
-    // Read where it stays: of a variant that is moved, g++ 14 and 16 take alternatives for
-    // uninitialized memory.
+    // Decoded in its final place: if the variant is moved, g++ 14 and 16 warn about uninitialized
+    // memory in its alternatives.
     Result<std::variant<Ts...>> out = std::variant<Ts...>();
     if ((decode_if<std::variant<Ts...>, Ts>(type, json, *out) || ...)) return out;
     return make_error(Errc::kProtocol, "unknown message type '{}'", type.substr(0, 64));

@@ -11,7 +11,7 @@
 
 namespace ddp::wire {
 
-// What workers do, where nobody has named it; as torchrun calls it.
+// The role of workers if nobody has named one, as in torchrun.
 inline constexpr const char* kDefaultRole = "default";
 
 // A node's place in a round.
@@ -24,9 +24,9 @@ struct Member {
   std::string role{kDefaultRole};  // Of its workers.
 };
 
-// The nodes of a round. Every node of N is told all N of them, so copies share one list, and its
-// encoded form: both are made once a round, and the messages to the nodes cost no N * N of memory
-// or encoding. A change of a shared list copies it first. Not for use by several threads at once.
+// The nodes of a round. Each of N nodes is told all N of them. So copies share one list and its
+// encoded form: both are made once per round, and the messages to all nodes do not cost N * N
+// memory or encoding. Changing a shared list copies it first. Not thread safe.
 class MemberList {
  public:
   MemberList() = default;
@@ -52,10 +52,10 @@ class MemberList {
   }
   void push_back(Member member) { edit().push_back(std::move(member)); }
   void resize(std::size_t count) { edit().resize(count); }
-  // Whether both are one list in memory; lists that are equal need not be.
+  // Whether both share one list in memory. Equal lists need not.
   bool is_same_as(const MemberList& other) const { return list_ == other.list_; }
 
-  // What `encode` makes of all(), which is never empty text; it is asked once a list.
+  // Returns encode(all()). `encode` is called once per list and must never return an empty text.
   template <typename Encode>
   std::string encoded(Encode encode) const {
     if (list_ == nullptr) return encode(all());

@@ -8,7 +8,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Failure, kind, node_id, host, gr
                                                 local_rank, pid, exit_code, signal, time_ms, age_ms,
                                                 own_time, was_ending, secondary, message, cause,
                                                 callstack, log_path, stderr_tail)
-// Every node is told of every other one, so what they nearly always have is left out.
+// Every node is told of every other one, so fields that nearly always have their default are left
+// out.
 static void to_json(nlohmann::json& json, const Member& member) {
   json = {{"node_id", member.node_id},
           {"host", member.host},
@@ -80,8 +81,8 @@ static const char* type_name(const Refused*) { return "refused"; }
 
 std::string encode(const AgentMessage& message) { return encode_variant(message); }
 
-// The list of members is nearly all of a round_start, and the same for every receiver: its text is
-// put behind the rest.
+// The list of members is nearly all of a round_start and the same for every receiver. So its text
+// is made once, and appended to the rest.
 std::string encode(const CoordinatorMessage& message) {
   const auto* start = std::get_if<RoundStart>(&message);
   if (start == nullptr || start->members.empty()) return encode_variant(message);

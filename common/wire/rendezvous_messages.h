@@ -13,39 +13,42 @@
 #include "common/config/job_rules.h"
 #include "common/wire/member_list.h"
 
-// Messages between agents and the coordinator. JSON objects {"type": ..., fields...}, one a frame;
-// PROTOCOL.md has the conversation. Unknown fields are ignored and absent ones take the default
-// below, so that a newer side can add fields.
+// Messages between agents and the coordinator. JSON objects {"type": ..., fields...}, one per
+// frame. PROTOCOL.md describes the conversation. Unknown fields are ignored and absent ones take
+// the default below, so that a newer side can add fields.
 namespace ddp::wire {
 
 // One failed worker, agent or node, as its own agent (or, for a lost agent, the coordinator) saw
 // it.
 struct Failure {
-  std::string kind = "worker";  // "worker", "start" (could not be started), "stuck" (lives on in
-                                // state D), "agent" (connection lost), "lease".
+  // "worker", "start" (could not be started), "stuck" (lives on in state D), "agent" (connection
+  // lost), "lease" (silent for too long).
+  std::string kind = "worker";
   NodeId node_id;
   std::string host;
   int group_rank = -1;
-  Rank rank = -1;  // -1 where it is not one worker's failure.
+  Rank rank = -1;  // -1 if it is not the failure of one worker.
   int local_rank = -1;
   int pid = 0;
   int exit_code = 0;  // As waitpid gives it; 0 if a signal ended it.
   int signal = 0;     // 0 if it exited by itself.
-  // When it failed: milliseconds since the epoch by the reporting node's clock. Compared with the
-  // times of the same node only.
+  // When it failed, in milliseconds since the epoch by the reporting node's clock. Comparable only
+  // with times of the same node.
   std::int64_t time_ms = 0;
-  // How long before this message was sent that was, by the same clock: what places it among the
-  // failures of other nodes, whose clocks may differ.
+  // How long before the sending of this message it failed, by the same clock. This orders it among
+  // the failures of other nodes, whose clocks may differ.
   std::int64_t age_ms = 0;
-  bool own_time = false;    // The worker's error file says when; else, when its end was seen.
-  bool was_ending = false;  // It had failed when the round was stopped, and was ended with it.
+  bool own_time =
+      false;  // True: time_ms is from the worker's error file. False: it is when its end was seen.
+  bool was_ending =
+      false;  // It had already failed when the round was stopped, and was ended with the round.
   // A consequence of another failure: the worker said so before it ended (control message "error"
-  // with secondary set) or exited with kExitCollectiveFailed. Never named as root cause while
-  // another failure of the round is known.
+  // with secondary set) or exited with kExitCollectiveFailed. It is never named as the root cause
+  // if another failure of the round is known.
   bool secondary = false;
   std::string message;  // Exception text, errno text; empty if unknown.
-  // What the agent found out about the ending: "killed by the kernel: out of memory (memory.max of
-  // ... is 2 GiB)", "no progress for 30 s; its stacks are in its log"; empty if nothing.
+  // What the agent found out about its end: "killed by the kernel: out of memory (memory.max of ...
+  // is 2 GiB)", "no progress for 30 s; its stacks are in its log"; empty if nothing.
   std::string cause;
   std::string callstack{};  // Of the exception, several lines; empty if unknown.
   std::string log_path;     // Of this worker's standard error; empty without --log-dir.
@@ -57,50 +60,51 @@ struct Failure {
 
 // ---- agent to coordinator ----
 
-// First message of a connection. A join with a node_id that is in already replaces that incarnation
-// (and fences it).
+// First message of a connection. A join with the node_id of a node that has already joined replaces
+// (and fences) that one.
 struct Join {
   std::string job_id;
   NodeId node_id;
-  std::string host;     // Name for people.
-  std::string address;  // Numeric address the node is reached at; empty: the connection's source
-                        // address is taken.
-  int node_rank = -1;   // Asked-for group rank, or -1.
-  bool node_rank_is_wish = false;  // Where another node has it, this one joins without it.
+  std::string host;  // Name for people.
+  // Numeric address of the node; empty: the source address of the connection.
+  std::string address;
+  int node_rank = -1;              // The requested group rank, or -1.
+  bool node_rank_is_wish = false;  // If another node has node_rank, this one joins without it.
   std::string program{};  // What the user named on the command line, for the report's heading.
-  int nproc = 1;          // Workers this node starts,
-  std::string role{kDefaultRole};  // and what they do (ROLE_NAME).
-  config::JobRules rules{};        // A node with others than the job's is refused.
-  // What the agent knows of the job, so that a coordinator started anew goes on with the numbers of
+  int nproc = 1;          // How many workers this node starts.
+  std::string role{kDefaultRole};  // The role of its workers (ROLE_NAME).
+  config::JobRules rules{};        // A node with other rules than the job's is refused.
+  // What the agent knows of the job, so that a restarted coordinator goes on with the numbers of
   // the lost one.
   Round last_round = kNoRound;
   int restarts = 0;
-  // The round that runs on this node while it joins: its connection was lost, its workers go on.
-  // With the place that it has there, as its RoundStart said; kNoRound: nothing runs.
+  // The round that runs on this node while it joins, because its connection was lost and its
+  // workers go on; kNoRound: none. group_rank and members are the node's place in it, from its
+  // RoundStart.
   Round running_round = kNoRound;
   int group_rank = -1;
   MemberList members{};
   // The workers of this node cannot share the rendezvous' store; see RoundStart::store_port.
   bool needs_own_store = false;
-  int store_port = 0;  // Reserved on this node in case that its worker makes it; 0: none is.
+  int store_port = 0;  // A port reserved on this node for that store; 0: none.
 };
 
 struct Heartbeat {
-  // Largest step the node's workers have reported in this round, -1 if none has.
+  // The largest step that the node's workers have reported in this round; -1: none.
   std::int64_t step = -1;
-  // What the first of the node's workers that reports anything said last; NaN: unknown.
+  // The latest values of the node's first worker that reports any; NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
 };
 
-// A worker of the round ended badly. May come several times a round; the agent goes on supervising
-// the others.
+// A worker of the round ended badly. May come several times in a round. The agent goes on
+// supervising the other workers.
 struct WorkerFailed {
   Round round = kNoRound;
   Failure failure;
   // As Heartbeat's.
   std::int64_t step = -1;
-  // Whether the node's workers have said hello: only then does the lack of steps mean anything.
+  // Whether the node's workers have said hello. Only then is a missing step a sign of no progress.
   bool reports_progress = false;
 };
 
@@ -116,7 +120,7 @@ struct NodeCommitted {
 };
 
 // Answer to Stop: nothing on this node takes part in the round any more. Its processes are gone,
-// but for workers that wait for the next round ("parked"). `failures` are those seen since.
+// except workers that wait for the next round ("parked"). `failures` are those seen since the Stop.
 struct Stopped {
   Round round = kNoRound;
   std::vector<Failure> failures;
@@ -124,13 +128,13 @@ struct Stopped {
   // As WorkerFailed's.
   std::int64_t step = -1;
   bool reports_progress = false;
-  // Which of the node's workers waited for which operation when the round failed: sentences for the
-  // report, from the workers' flight recorders.
+  // Sentences for the report, from the workers' flight recorders: which workers of the node waited
+  // in which operation when the round failed.
   std::vector<std::string> operations{};
   int store_port = 0;  // As Join's; for the next round.
 };
 
-// The node goes for good (its user stopped it); leaving is not closing.
+// The node leaves for good, because its user stopped it. This does not end the job of the others.
 struct Leave {
   std::string reason;
 };
@@ -142,15 +146,15 @@ struct Leave {
 struct Welcome {
   std::int64_t heartbeat_ms = 1'000;
   std::int64_t lease_ms = 5'000;
-  std::string notice{};  // What the person on this node should know of its join; may be empty.
+  std::string notice{};  // What the user of this node should know about its join; may be empty.
 };
 
-// While nodes are missing; sent at each change and repeated every few seconds.
+// Nodes are missing. Sent at each change, and repeated every few seconds.
 struct Waiting {
   int have = 0;
   int min_nodes = 1;
   int max_nodes = 1;
-  std::vector<std::string> hosts;  // Those that are in.
+  std::vector<std::string> hosts;  // The nodes that have joined.
   std::string text;                // "2 of 4 nodes are in (a, b); 2 missing, 598 s left".
 };
 
@@ -163,33 +167,33 @@ struct RoundStart {
   int group_rank = 0;
   int world_size = 1;
   MemberList members{};
-  // The store workers may use. master_addr empty: the agent puts in the address it reaches the
-  // coordinator at.
+  // The store that workers may use. If master_addr is empty, the agent fills in the address at
+  // which it reaches the coordinator.
   std::string master_addr;
   int master_port = 0;
-  // Not 0: a node's workers cannot share that store, so the worker with rank 0 makes one for all of
-  // them, at this port of its node.
+  // Not 0 if the workers of some node cannot share that store: the worker with rank 0 then makes
+  // one for all of them, at this port of its node.
   int store_port = 0;
   std::string reason;  // Why this round began: "first round", "rank 1 on n2 failed: signal 9", ...
 };
 
-// The round is about to end in order, because a node comes in: the workers commit at the next step
-// boundary and go on. Answer NodeCommitted, at once where no worker can commit.
+// The round is about to end in an orderly way, because a node comes in. The workers commit at the
+// next step boundary and go on. Answer NodeCommitted, at once if no worker can commit.
 struct CommitRound {
   Round round = kNoRound;
-  std::int64_t deadline_ms = 0;  // From now; Stop comes then at the latest.
+  std::int64_t deadline_ms = 0;  // From now. Stop comes at the latest then.
   std::string reason;
 };
 
-// How long a worker has to leave a round before it is ended like any other: as long as a stop gives
-// it, since a worker in the middle of a long step leaves only after it, and with its process goes
-// its memory.
+// How long a worker has to leave a round before it is ended like any other. It has as long as a
+// stop allows, because a worker in a long step leaves only after it, and if its process ends, its
+// state in memory is lost.
 constexpr std::int64_t park_limit_ms(std::int64_t stop_timeout_ms) {
   return std::max<std::int64_t>(stop_timeout_ms, 5'000);
 }
 
-// End the round on this node and answer Stopped. Workers that can take part in the next round keep
-// their processes and park, if keep_workers is set; the others are ended.
+// End the round on this node and answer Stopped. If keep_workers is set, workers that can take part
+// in the next round keep their processes and park. The others are ended.
 struct Stop {
   Round round = kNoRound;
   std::string reason;
@@ -200,14 +204,15 @@ struct Stop {
 struct Finish {
   int exit_code = 0;
   std::string summary;  // One line.
-  std::string report;   // The whole report, several lines; empty on success. Printed by the
-                        // coordinator's ddp-run.
+  // The whole report, several lines; empty on success. The coordinator's ddp-run prints it.
+  std::string report;
   // The root cause as an error file of torchelastic (JSON), for a launcher above ddp-run; empty if
   // the job did not end by a failure.
   std::string error{};
 };
 
-// The join is not accepted and never will be as it is; the connection closes after it.
+// The join is not accepted, and would not be accepted if repeated. The connection closes after
+// this.
 struct Refused {
   std::string message;
 };
@@ -220,8 +225,7 @@ using CoordinatorMessage =
 // JSON text without the frame header.
 std::string encode(const AgentMessage& message);
 std::string encode(const CoordinatorMessage& message);
-// kProtocol with the reason for anything that is not one of the messages, of whatever shape the
-// bytes are.
+// kProtocol, with the reason, for any bytes that are not one of the messages.
 Result<AgentMessage> decode_agent_message(std::string_view payload);
 Result<CoordinatorMessage> decode_coordinator_message(std::string_view payload);
 

@@ -6,8 +6,9 @@
 
 namespace ddp::wire {
 
-// The file behind the memory that a node's workers share in a round (shm_layout.h): without a name,
-// sealed against changes of its size, with its header. kIo with the size and errno's text.
+// Makes the file behind the memory that a node's workers share in a round (shm_layout.h). It has no
+// name, it is sealed against changes of its size, and its header is written. kIo with the size and
+// errno's text.
 Result<UniqueFd> make_shm_file(int local_size, Round round);
 
 }  // namespace ddp::wire

@@ -14,14 +14,15 @@ namespace ddp::wire {
 inline constexpr std::uint32_t kShmMagic = 0x53504444;  // "DDPS"
 inline constexpr std::uint32_t kShmVersion = 3;
 inline constexpr std::size_t kShmHeaderBytes = 4096;
-// The region of one worker: its flags, its operation recorder, its staging and its arena. Far more
-// than anybody uses, because only what is touched costs memory.
+// The region of one worker: its flags, its operation recorder, its staging and its arena. Far
+// larger than needed, because only touched pages cost memory.
 //
-// The odd number of pages keeps equal offsets of two regions from being a power of two apart:
-// processors that find their first-level cache's way by a hash of the address (AMD's Zen) take two
-// such lines for one, and reading both costs seven times as much.
+// The odd number of pages keeps equal offsets of two regions from being a power of two apart.
+// Processors that predict the way of their first-level cache by a hash of the address (AMD's Zen)
+// confuse two such lines, and reading both costs seven times as much.
 inline constexpr std::size_t kShmBytesPerWorker = (std::size_t{16} << 30) + 17 * 4096;
-// What the agent reads of a dead or silent worker lies at the beginning of its region.
+// The flight recorder, which the agent reads even of a dead or silent worker. It is at the
+// beginning of the region.
 inline constexpr std::size_t kFlightBytes = 48u << 10;
 
 // First page. The agent fills the fixed fields before it starts a worker; what follows the header
@@ -34,12 +35,13 @@ struct ShmHeader {
   std::int32_t reserved = 0;
   Round round = kNoRound;
 
-  // 0 while the round lives. Any local worker or the agent writes 1 by compare-and-swap after it
-  // has written the two fields below (guarded by abort_claim: the first to raise it from 0 to 1
-  // writes them); readers look at them only when abort is 1.
+  // 0 while the round lives; 1 once it is aborted. A local worker or the agent that aborts the
+  // round first raises abort_claim from 0 to 1 by compare-and-swap. Only the first one succeeds. It
+  // writes the fields below and then sets abort to 1. Readers look at these fields only when abort
+  // is 1.
   alignas(128) std::atomic<std::uint32_t> abort{0};
   std::atomic<std::uint32_t> abort_claim{0};
-  std::int32_t abort_rank = -1;  // Rank to blame, -1 if none is.
+  std::int32_t abort_rank = -1;  // The rank that caused the abort; -1: none.
   std::int32_t abort_code = 0;   // Errc of the cause; 0: raised by the agent.
   char abort_reason[480] = {};   // NUL-terminated text.
 };

@@ -7,7 +7,8 @@
 namespace ddp::wire {
 namespace {
 
-// A letter, numbers with commas between them, a line's end, strings that end with NUL.
+// The parts of a payload: a letter, numbers with commas between them, a newline, strings that end
+// with NUL.
 struct Fields {
   std::vector<int> numbers;
   std::vector<std::string> strings;
@@ -33,12 +34,12 @@ Result<Fields> read(std::string_view payload) {
   while (at < end && *at != '\n') {
     int number = 0;
     const auto [rest, error] = std::from_chars(at, end, number);
-    if (error != std::errc()) return unreadable("a number is none");
+    if (error != std::errc()) return unreadable("a number is not valid");
     fields.numbers.push_back(number);
     at = rest;
     if (at < end && *at == ',') ++at;
   }
-  if (at == end) return unreadable("its numbers do not end");
+  if (at == end) return unreadable("the end of its numbers is missing");
   for (++at; at < end;) {
     const std::string_view rest(at, static_cast<std::size_t>(end - at));
     const std::size_t size = rest.find('\0');

@@ -7,26 +7,26 @@
 
 #include "common/base/result.h"
 
-// What an agent and the other tasks of its node say to each other where srun has started one task
-// for each worker: the worker of a task is started by that task's own process, so that it has the
-// CPUs, the devices and the control group that SLURM has given to it, and is supervised by the
-// agent in the node's first task. In frames over a unix socket of the node; PROTOCOL.md says who
-// says what when. Pure.
+// Messages between an agent and the other tasks of its node, if srun has started one task for each
+// worker. Each task's own process starts the worker of that task, so that the worker has the CPUs,
+// the devices and the control group that SLURM has given to the task. The agent in the node's first
+// task supervises the workers. The messages travel in frames over a unix socket of the node;
+// PROTOCOL.md says who sends which message when. Pure.
 namespace ddp::wire {
 
-// Numbers that a worker of a task has its descriptors under.
+// The numbers of the descriptors that a worker of a task gets.
 inline constexpr int kTaskControlFd = 100;
 inline constexpr int kTaskMemoryFd = 101;
 
 // ---- from a task ----
 
-// First of all, on every connection.
+// The first message of every connection.
 struct TaskHello {
   int local_rank = 0;
-  std::vector<int> cpus;                 // Those it may use.
+  std::vector<int> cpus;                 // The CPUs that the task may use.
   std::vector<std::string> environment;  // NAME=value.
 };
-// The answers to StartWorker. A descriptor of the process (pidfd) comes with the first.
+// The answers to StartWorker. WorkerStarted comes with a pidfd of the process.
 struct WorkerStarted {
   int pid = 0;
 };
@@ -34,7 +34,7 @@ struct WorkerNotStarted {
   int status = 0;  // 127, 126 or kExitInternal.
   std::string why;
 };
-// Its status waits to be taken: until then the number is nobody else's.
+// The worker has ended and is not reaped yet. Until TakeStatus no other process can get its pid.
 struct WorkerEnded {
   int pid = 0;
   int exit_code = 0;
@@ -42,7 +42,7 @@ struct WorkerEnded {
   bool core_dumped = false;
 };
 struct TaskCleared {
-  int number = 0;         // ClearTask's.
+  int number = 0;         // The number of the ClearTask.
   bool complete = false;  // Nothing is left.
 };
 
@@ -57,13 +57,13 @@ struct StartWorker {
 struct TakeStatus {
   int pid = 0;
 };
-// Kill what is below the task's process but `keep` and what is below those.
+// Kill all descendants of the task's process, except `keep` and their descendants.
 struct ClearTask {
   int number = 0;
   int limit_ms = 0;
   std::vector<int> keep;
 };
-// From ddp-run, when all is over: exit with this status.
+// From ddp-run, when the job is over: exit with this status.
 struct Dismiss {
   int exit_code = 0;
 };
@@ -73,7 +73,7 @@ using TaskMessage = std::variant<TaskHello, WorkerStarted, WorkerNotStarted, Wor
 
 // Strings hold any byte but NUL.
 std::string encode(const TaskMessage& message);
-// kProtocol for bytes that are no message.
+// kProtocol for bytes that are not a message.
 Result<TaskMessage> decode_task_message(std::string_view payload);
 
 }  // namespace ddp::wire
