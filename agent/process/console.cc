@@ -21,7 +21,7 @@ namespace {
 
 bool is_writable(int fd, int timeout_ms) {
   pollfd wait{fd, POLLOUT, 0};
-  // An error condition counts: the write then says which.
+  // An error counts as writable: the write then reports it.
   return ::poll(&wait, 1, timeout_ms) > 0;
 }
 
@@ -39,8 +39,8 @@ std::shared_ptr<Console> Console::open(asio::io_context& io, int fd) {
   console->is_socket_ = S_ISSOCK(status.st_mode);
   console->is_terminal_ = ::isatty(fd) == 1;
   // O_NONBLOCK belongs to the open file description, which the shell and others share. Opening the
-  // pipe or terminal again gives one that is ours alone. A file keeps its description: the offset
-  // is shared on purpose.
+  // pipe or terminal again gives a description of our own. For a file we keep the shared one,
+  // because its offset is shared on purpose.
   if (!console->is_file_ && !console->is_socket_) {
     const std::string path = fmt::format("/proc/self/fd/{}", fd);
     console->own_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
@@ -62,7 +62,7 @@ void Console::set_stall_limit(Duration limit, std::string advice) {
   stall_advice_ = std::move(advice);
 }
 
-// A pipe takes up to PIPE_BUF bytes as a whole or not at all, so pieces end with a line.
+// A pipe takes up to PIPE_BUF bytes as a whole or not at all, so each piece ends with a whole line.
 std::size_t Console::piece_size(std::string_view bytes) const {
   if (is_file_ || is_socket_ || bytes.size() <= PIPE_BUF) return bytes.size();
   const auto last = bytes.rfind('\n', PIPE_BUF - 1);
@@ -104,7 +104,7 @@ void Console::write(std::string_view bytes) {
 
 void Console::print(std::string_view line) {
   if (dead_) return;
-  // What a worker has left unfinished is its own line.
+  // An unfinished line of a worker is ended first.
   put(fmt::format("{}{}\n", line_begins_ ? "" : "\n", line));
 }
 
@@ -134,7 +134,7 @@ void Console::show_status(std::string_view text) {
   if (!is_terminal_ || dead_) return;
   if (status_ == text && status_shown_ == !text.empty()) return;
   status_ = text;
-  // A status that waits behind other bytes would be an old one when it is seen.
+  // Behind queued bytes the status would be outdated when it is shown.
   if (!line_begins_ || !queue_.empty()) return;
   framed_.clear();
   if (status_shown_) framed_ += terminal::kEraseLine;
@@ -154,7 +154,7 @@ void Console::append_status(std::string& bytes) const {
 void Console::wait_until_writable() {
   if (waiting_ || dead_) return;
   if (!waiter_) {
-    // Of its own number: the waiter closes what it is given.
+    // A duplicate, because the waiter closes its descriptor.
     waiter_.emplace(io_);
     std::error_code error;
     waiter_->assign(::fcntl(fd_, F_DUPFD_CLOEXEC, 3), error);
@@ -196,7 +196,7 @@ void Console::not_full() {
   for (const auto& callback : std::exchange(not_full_callbacks_, {})) callback();
 }
 
-// Looks when the limit may have passed, not at every write.
+// Checks when the limit may have passed, and not at every write.
 void Console::watch_stall() {
   if (stall_watched_ || !full() || stall_limit_ <= Duration{0}) return;
   stall_watched_ = true;
@@ -214,11 +214,11 @@ void Console::end_leaving_out() {
   const std::uint64_t lines = std::exchange(lines_left_out_, 0);
   const std::uint64_t bytes = std::exchange(bytes_left_out_, 0);
   if (bytes == 0) return;
-  print(fmt::format(
-      "ddp-run: {} line{} ({} bytes) of the workers were left out here, because nobody took this "
-      "output for {} s (--console-timeout); {}",
-      lines, lines == 1 ? "" : "s", bytes, static_cast<double>(stall_limit_.count()) / 1'000,
-      stall_advice_));
+  print(
+      fmt::format("ddp-run: {} line{} ({} bytes) of the workers were left out here, because nobody "
+                  "read this output for {} s (--console-timeout); {}",
+                  lines, lines == 1 ? "" : "s", bytes,
+                  static_cast<double>(stall_limit_.count()) / 1'000, stall_advice_));
 }
 
 void Console::when_not_full(std::function<void()> callback) {

@@ -19,49 +19,50 @@
 
 namespace ddp::agent {
 
-// One of this process's inherited outputs (standard output or error), written without ever waiting
-// for its reader: what does not fit is queued. The descriptor is shared with other processes, so
-// its flags stay as they are; lines of up to PIPE_BUF bytes go into a pipe whole, whoever else
-// writes to it. Lives on the thread of `io`.
+// One of this process's inherited outputs (standard output or error). Writing never waits for the
+// reader: bytes that do not fit are queued. The descriptor is shared with other processes, so its
+// flags are not changed. Lines of up to PIPE_BUF bytes go into a pipe as a whole, even if others
+// write to it. Lives on the thread of `io`.
 //
-// A reader that is gone (EPIPE and the like) is not an error: what is written after that is
-// dropped. The process must ignore SIGPIPE.
+// A reader that is gone (EPIPE and the like) is not an error: later output is dropped. The process
+// must ignore SIGPIPE.
 class Console : public std::enable_shared_from_this<Console> {
  public:
-  // Writers stop reading their sources while more than this waits.
+  // Writers must stop reading their sources while more than this is queued.
   static constexpr std::size_t kQueueLimitBytes = 1u << 20;
 
   static std::shared_ptr<Console> open(asio::io_context& io, int fd);
-  // Standard output and standard error; one object if both are the same pipe or terminal, so that
-  // no line of the one is cut by the other.
+  // Standard output and standard error. Both are one object if they are the same pipe or terminal,
+  // so that lines do not mix.
   struct Pair {
     std::shared_ptr<Console> out;
     std::shared_ptr<Console> err;
   };
   static Pair open_standard(asio::io_context& io);
 
-  // From now on a reader that takes nothing for `limit` while the console is full holds nobody up:
-  // what is written is left out, until it has read all that waits; then a line says how much it
-  // was, and `advice` where it can be found. 0: it holds writers up for ever.
+  // From now on a reader that takes nothing for `limit` while the console is full does not block
+  // the writers: output is left out until the reader has read all that is queued. Then a line says
+  // how much was left out, followed by `advice`, which says where to find it. 0: the reader may
+  // block the writers for ever.
   void set_stall_limit(Duration limit, std::string advice);
 
-  // Output of workers. Writes the bytes, in as few system calls as the reader allows; queues what
-  // is left. Takes everything, also when full().
+  // For output of workers. Writes the bytes in as few system calls as the reader allows, and queues
+  // the rest. Takes everything, even when full().
   void write(std::string_view bytes);
-  // A line of our own, without its newline. Never left out.
+  // For lines of our own, without the newline. They are never left out.
   void print(std::string_view line);
   bool full() const { return queued_bytes_ > kQueueLimitBytes && !leaving_out_; }
-  // Calls back once, when full() does not hold any more. If it holds until the end, never.
+  // Calls back once, when full() no longer holds. Never, if full() holds until the end.
   void when_not_full(std::function<void()> callback);
 
-  // Shows a line without a newline below everything that is written, in place of the one before;
-  // empty: none. Only on terminals, cut to their width, and not while the last line written is
+  // Shows a line (without a newline) below all output, in place of the status before; empty: none.
+  // Does so only on terminals, cut to their width, and not while the last line of output is
   // unfinished.
   void show_status(std::string_view text);
 
   // Whether everything written has left this process, or never will.
   bool empty() const { return queue_.empty(); }
-  // When the reader last took something, if something waits for it.
+  // When the reader last took something. Valid while something is queued.
   TimePoint last_taken() const { return last_taken_; }
   // Blocks until the queue is empty, at most `limit`. False if bytes are left.
   bool flush(Duration limit);
@@ -71,7 +72,7 @@ class Console : public std::enable_shared_from_this<Console> {
  private:
   explicit Console(asio::io_context& io) : io_(io), stall_timer_(io) {}
   void put(std::string_view bytes);
-  // Whether the write may go on; false if the bytes that are left have to wait.
+  // False if the remaining bytes must wait.
   bool write_some(std::string_view& bytes);
   std::size_t piece_size(std::string_view bytes) const;
   void wait_until_writable();
@@ -83,9 +84,9 @@ class Console : public std::enable_shared_from_this<Console> {
   void give_up();
 
   asio::io_context& io_;
-  UniqueFd own_;           // A description of our own, non-blocking; empty where none can be had.
-  int fd_ = -1;            // What is written to: own_ or the inherited descriptor.
-  bool may_block_ = true;  // fd_ blocks when full: ask poll first, write little at a time.
+  UniqueFd own_;  // Our own non-blocking open file description; empty if we cannot get one.
+  int fd_ = -1;   // Where to write: own_ or the inherited descriptor.
+  bool may_block_ = true;  // fd_ blocks when full: call poll first and write little at a time.
   bool is_file_ = false;
   bool is_socket_ = false;
   bool is_terminal_ = false;

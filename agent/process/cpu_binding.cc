@@ -16,7 +16,7 @@
 namespace ddp::agent {
 namespace {
 
-using Groups = std::map<int, std::vector<int>>;  // What -> numbers of its CPUs.
+using Groups = std::map<int, std::vector<int>>;  // Node, core or cache -> numbers of its CPUs.
 
 template <typename Member>
 Groups group(const std::vector<Cpu>& cpus, int node, Member member) {
@@ -36,8 +36,8 @@ Result<std::vector<int>> settle_nodes(const Topology& topology, const std::vecto
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (wanted[i] >= 0 && !present.contains(wanted[i])) {
       return make_error(Errc::kInvalidArgument,
-                        "the device of local rank {} is at NUMA node {}, of which this process may "
-                        "use no CPU; widen its CPU mask, or leave --numa-binding out",
+                        "the device of local rank {} is at NUMA node {}, but this process may use "
+                        "no CPU of that node; widen its CPU mask, or leave --numa-binding out",
                         i, wanted[i]);
     }
     settled.push_back(wanted[i] >= 0 ? wanted[i] : nodes[i * nodes.size() / wanted.size()]);
@@ -64,7 +64,7 @@ std::vector<int> all_of(const Groups& groups) {
   return cpus;
 }
 
-// The share of worker number `index` of `count` on the node; the first ones get what is left over.
+// The share of worker number `index` of `count` on the node. The first workers share the remainder.
 std::vector<int> share_of_cores(const Groups& cores, std::size_t index, std::size_t count) {
   const std::size_t each = cores.size() / count;
   const std::size_t more = cores.size() % count;
@@ -79,7 +79,7 @@ std::vector<int> share_of_cores(const Groups& cores, std::size_t index, std::siz
   return all_of(mine);
 }
 
-// The larger ones first: some may have CPUs that this process may not use.
+// Larger groups first, because this process may not be allowed to use all CPUs of a group.
 std::vector<int> core_complex(const Groups& caches, std::size_t index) {
   std::vector<const std::vector<int>*> by_size;
   for (const auto& [key, cpus] : caches) by_size.push_back(&cpus);
@@ -98,7 +98,7 @@ std::vector<int> nodes_of_workers(const config::JobSpec& spec, const Topology& t
     if (!spec.devices.empty()) {
       const std::string device = index < spec.devices.size() ? spec.devices[index] : "";
       const auto read = std::from_chars(device.data(), device.data() + device.size(), gpu);
-      // A name (GPU-...) says nothing of the place.
+      // A name (GPU-...) does not tell the index.
       if (read.ec != std::errc()) gpu = -1;
     }
     const bool known = gpu >= 0 && static_cast<std::size_t>(gpu) < topology.gpu_nodes.size();
@@ -110,12 +110,12 @@ std::vector<int> nodes_of_workers(const config::JobSpec& spec, const Topology& t
 Result<std::vector<WorkerCpus>> plan_binding(const Topology& topology, const std::string& mode,
                                              const std::vector<int>& worker_nodes) {
   if (topology.cpus.empty())
-    return make_error(Errc::kInvalidArgument, "this process may use no CPU that is known");
+    return make_error(Errc::kInvalidArgument, "this process may use no known CPU");
   const auto nodes = settle_nodes(topology, worker_nodes);
   if (!nodes) return nodes.error();
-  std::map<int, std::size_t> count;  // Workers of each node,
+  std::map<int, std::size_t> count;  // The number of workers of each node.
   for (const int node : *nodes) ++count[node];
-  std::map<int, std::size_t> next;  // and how many of them have their CPUs.
+  std::map<int, std::size_t> next;  // How many of them have got their CPUs.
   std::vector<WorkerCpus> plan;
   for (const int node : *nodes) {
     const std::size_t index = next[node]++;
@@ -125,11 +125,10 @@ Result<std::vector<WorkerCpus>> plan_binding(const Topology& topology, const std
     } else if (mode == "exclusive") {
       const Groups cores = group(topology.cpus, node, &Cpu::core);
       if (cores.size() < count[node]) {
-        return make_error(
-            Errc::kInvalidArgument,
-            "NUMA node {} has {} usable cores for {} workers, which share none; lower "
-            "--nproc-per-node, or write --numa-binding node",
-            node, cores.size(), count[node]);
+        return make_error(Errc::kInvalidArgument,
+                          "NUMA node {} has only {} usable cores for {} workers, which must not "
+                          "share cores; lower --nproc-per-node, or use --numa-binding node",
+                          node, cores.size(), count[node]);
       }
       worker.cpus = share_of_cores(cores, index, count[node]);
     } else if (mode == "core-complex") {

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kWordBits = 8 * sizeof(unsigned long);
-constexpr std::size_t kMaskWords = 1024;  // More CPUs than Linux knows.
+constexpr std::size_t kMaskWords = 1024;  // For more CPUs than Linux supports.
 constexpr int kMaxCpu = static_cast<int>(kMaskWords * kWordBits) - 1;
 
 std::string read_line(const fs::path& path) {

@@ -7,35 +7,36 @@
 
 namespace ddp::agent {
 
-// One logical CPU and what it belongs to. Cores and caches are named by their CPU with the smallest
-// number, which differs between any two of a machine.
+// One logical CPU and what it belongs to. Cores and caches are named by the smallest number of
+// their CPUs, which is unique in a machine.
 struct Cpu {
   int number = 0;
   int node = 0;    // NUMA node.
   int socket = 0;  // Physical package.
   int core = 0;
-  int cache = 0;  // Those that share the last level of cache.
+  int cache = 0;  // Shared last-level cache.
 
   friend bool operator==(const Cpu&, const Cpu&) = default;
 };
 
-// As much of a machine as binding workers to CPUs asks for.
+// What binding workers to CPUs needs to know of a machine.
 struct Topology {
   std::vector<Cpu> cpus;       // Those that may be used, by number.
   std::vector<int> gpu_nodes;  // NUMA node of each GPU in the order of PCI addresses; -1: unknown.
 };
 
-// Reads "0-3,8,10-11", as the kernel writes it; stops at what is no such list.
+// Reads a list such as "0-3,8,10-11", as the kernel writes it. Stops at the first character that
+// does not belong to one.
 std::set<int> parse_cpu_list(std::string_view text);
 
 // The CPUs that this process may use.
 std::set<int> allowed_cpus();
 
-// As sched_setaffinity takes it; no words for no CPUs.
+// A mask for sched_setaffinity; empty for no CPUs.
 std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus);
 
-// Looks into `sys` ("/sys", or a copy of parts of one). What is not told there is one node, one
-// socket, a core and a cache for each CPU.
+// Reads `sys` ("/sys", or a copy of parts of it). Where information is missing: one node, one
+// socket, and a core and a cache for each CPU.
 Topology read_topology(const std::string& sys, const std::set<int>& allowed);
 
 }  // namespace ddp::agent

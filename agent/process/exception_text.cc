@@ -34,7 +34,7 @@ void ExceptionText::add_line(std::string_view raw) {
     if (line.starts_with(kWhat)) set(text_ + ": " + std::string(line.substr(kWhat.size())));
   } else if (line.starts_with("Traceback (most recent call last)") ||
              line.starts_with("  File \"")) {
-    // Without a head line a syntax error begins.
+    // A syntax error begins without the "Traceback" line.
     state_ = State::kTraceback;
   } else if (state_ == State::kTraceback) {
     if (line.empty() || line.front() == ' ') return;

@@ -5,13 +5,13 @@
 
 namespace ddp::agent {
 
-// Finds in the lines of a program's standard error what it failed of: the last Python exception
-// ("ValueError: bad batch"), C++ exception ("std::runtime_error: bad batch") or failed assertion.
-// Pure.
+// Finds the reason of a failure in the lines of a program's standard error: the last Python
+// exception ("ValueError: bad batch"), C++ exception ("std::runtime_error: bad batch") or failed
+// assertion. Pure.
 class ExceptionText {
  public:
   static constexpr std::size_t kMaxBytes = 2'000;
-  // What stands further up than this has been dealt with, or the program would have ended.
+  // An exception further up than this was handled; otherwise the program would have ended.
   static constexpr int kMaxLinesAfter = 200;
 
   void add_line(std::string_view line);

@@ -12,28 +12,28 @@ namespace {
 
 constexpr int kLastSignal = 64;
 
-// Signals by which the kernel ends a program for what it did.
+// For signals by which the kernel ends a program for a fault of its own.
 const char* own_fault(int signal) {
   switch (signal) {
     case SIGSEGV:
-      return "segmentation fault: it used an address that is not its own";
+      return "segmentation fault: it used an invalid address";
     case SIGBUS:
       return "bus error: the memory behind a mapping was not there (a full /dev/shm, or a file "
              "that was cut short)";
     case SIGILL:
-      return "illegal instruction: built for another processor, or its code is damaged";
+      return "illegal instruction: it was built for another processor, or its code is damaged";
     case SIGFPE:
       return "arithmetic error, such as an integer division by zero";
     case SIGABRT:
       return "it aborted itself";
     case SIGSYS:
-      return "a system call that its sandbox forbids";
+      return "it made a system call that its sandbox forbids";
     case SIGPIPE:
       return "it wrote to a pipe or socket that nobody reads";
     case SIGXCPU:
-      return "its limit of processor time was used up (ulimit -t)";
+      return "it used up its limit of processor time (ulimit -t)";
     case SIGXFSZ:
-      return "a file that it wrote reached its limit (ulimit -f)";
+      return "a file that it wrote reached the limit of file sizes (ulimit -f)";
     default:
       return nullptr;
   }
@@ -67,8 +67,8 @@ std::string describe_ending(const Ending& ending) {
   std::string text = remedy(ending.message);
   const int inner = ending.exit_code - kExitSignalBase;
   if (text.empty() && inner > 0 && inner <= kLastSignal) {
-    text = fmt::format("a shell's way to say that a program ended by signal {} ({})", inner,
-                       signal_name(inner));
+    text = fmt::format("the status by which a shell says that signal {} ({}) ended a program",
+                       inner, signal_name(inner));
   }
   if (ending.memory_kills > 0) {
     text += fmt::format("{}the kernel killed {} of this node's processes for lack of memory ({})",

@@ -23,8 +23,9 @@ std::int64_t failure_time(const FailureClues& clues) {
   if (clues.stamp_ms <= 0) {
     return clues.written_ms > 0 ? std::min(clues.written_ms, clues.ended_ms) : clues.ended_ms;
   }
-  // The file is written just after its time was taken, by a clock whose ticks lag behind; one that
-  // was copied later, or stands on a server with another clock, says no more than its second.
+  // The file is written just after its time was taken, and its stamp comes from a clock whose ticks
+  // lag behind. The stamp is of no use if the file was copied later, or is on a server with another
+  // clock. Then only the second in the file is known.
   const std::int64_t last = clues.stamp_ms + kSecond - 1;
   const bool is_near =
       clues.written_ms >= clues.stamp_ms - kSecond && clues.written_ms <= last + kSecond;
@@ -35,8 +36,8 @@ std::int64_t failure_time(const FailureClues& clues) {
 std::int64_t file_clock_ms() {
   static const UniqueFd kFile(::memfd_create("ddp-clock", MFD_CLOEXEC));
   struct stat status {};
-  // A file whose time was read gets a finer one when it changes (Linux 6.13, "multigrain"), and
-  // no file that changes after it gets an earlier one.
+  // A file whose time was read gets a finer stamp at its next change (Linux 6.13, "multigrain"),
+  // and files that change later never get an earlier stamp.
   if (::fstat(kFile.get(), &status) != 0 || ::futimens(kFile.get(), nullptr) != 0 ||
       ::fstat(kFile.get(), &status) != 0) {
     ::clock_gettime(CLOCK_REALTIME_COARSE, &status.st_mtim);

@@ -22,21 +22,21 @@ namespace ddp::agent {
 namespace {
 
 constexpr std::size_t kMaxTimers = 65'536;
-constexpr std::size_t kMaxLine = 4'096;  // PIPE_BUF: longer ones could be torn by others.
+constexpr std::size_t kMaxLine = 4'096;  // PIPE_BUF: longer lines of several writers could mix.
 constexpr int kLastTimerSignal = 64;
-// The wall clock may be set, so a far expiry is looked at again and again.
+// The wall clock may be set, so the timers are checked at least this often.
 constexpr double kLongestWait = 1;
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// 0 for a process that is not there.
+// 0 if there is no such process.
 pid_t parent_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(file, text);
-  // The name before it may hold anything.
+  // The name before it may hold any characters.
   const auto name_end = text.rfind(')');
   int parent = 0;
   if (name_end == std::string::npos ||
@@ -130,7 +130,7 @@ struct FileTimers::State : std::enable_shared_from_this<FileTimers::State> {
       text.append(buffer.data(), static_cast<std::size_t>(size));
       std::size_t begin = 0;
       for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
-        // What is no timer's line is nobody's; the others' must go on.
+        // A malformed line is ignored, so that the timers of other workers go on.
         [[maybe_unused]] const auto taken =
             table.take_line(std::string_view(text).substr(begin, end - begin));
       }
@@ -151,7 +151,7 @@ struct FileTimers::State : std::enable_shared_from_this<FileTimers::State> {
   net::Timer timer;
   const std::string path;
   const std::function<void(const Expired&)> on_expired;
-  std::string text;  // Of a line whose end has not come.
+  std::string text;  // The part of a line whose end has not come yet.
   TimerTable table;
 };
 
@@ -163,16 +163,17 @@ FileTimers::~FileTimers() = default;
 Result<FileTimers> FileTimers::listen(asio::io_context& io, const std::string& path,
                                       std::function<void(const Expired&)> on_expired) {
   const auto fail = [&path](const std::string& why) {
-    return make_error(Errc::kIo, "TORCHELASTIC_TIMER_FILE={}: {}; goes on without file timers",
-                      path, why);
+    return make_error(Errc::kIo,
+                      "TORCHELASTIC_TIMER_FILE={}: {}; ddp-run goes on without file timers", path,
+                      why);
   };
   struct stat info {};
   if (::lstat(path.c_str(), &info) == 0) {
-    if (!S_ISFIFO(info.st_mode)) return fail("it exists and is no FIFO");
+    if (!S_ISFIFO(info.st_mode)) return fail("it exists and is not a FIFO");
     ::unlink(path.c_str());
   }
   if (::mkfifo(path.c_str(), 0600) != 0) return fail(std::generic_category().message(errno));
-  // With a writer of its own it never sees an end of file when a worker closes it.
+  // O_RDWR: with a writer of its own, the reader never sees an end of file when a worker closes it.
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
   if (!fd) return fail(std::generic_category().message(errno));
   auto state = std::make_shared<State>(io, fd.release(), path, std::move(on_expired));
@@ -181,7 +182,7 @@ Result<FileTimers> FileTimers::listen(asio::io_context& io, const std::string& p
 }
 
 bool signal_descendant(pid_t pid, int signal) {
-  // From here on the number is this process's, whoever ends.
+  // From here on the pidfd refers to this process, even if it ends.
   const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!pidfd) return false;
   pid_t ancestor = pid;

@@ -19,26 +19,26 @@
 
 // The agent's side of torch.distributed.elastic.timer's FileTimerClient: workers write lines into a
 // FIFO, {"version":1,"pid":P,"scope_id":S,"expiration_time":T,"signal":N}, T in seconds since the
-// epoch; a negative T takes the timer back. A process whose time is up gets the signal. torchrun's
-// agent ends with it and takes the node along; ours reports the worker's failure like any other.
+// epoch; a negative T cancels the timer. When the time is up, the process gets the signal.
+// torchrun's agent then exits and ends the node; ours reports the worker's failure like any other.
 namespace ddp::agent {
 
-// A timer that is up.
+// A timer that has expired.
 struct Expired {
   pid_t pid = 0;
   int signal = 0;
   std::string scope;
 };
 
-// Which timers run. Pure: times are given, in seconds since the epoch.
+// The timers that run. Pure: times are arguments, in seconds since the epoch.
 class TimerTable {
  public:
-  // One line without its end. kProtocol for what is none.
+  // Takes one line, without its newline. kProtocol for a malformed line.
   Result<void> take_line(std::string_view line);
-  // Takes out all timers of each process that has one which is up; of those the first that has a
-  // signal counts. Processes whose timers have none are left alone.
+  // Removes all timers of each process that has an expired one, and returns the first expired timer
+  // that has a signal. Processes without such a timer are not returned.
   std::vector<Expired> take_expired(double now);
-  // When the next one is up; nothing while none runs.
+  // When the next timer expires; empty while none runs.
   std::optional<double> next() const;
   std::size_t size() const { return timers_.size(); }
 
@@ -50,16 +50,16 @@ class TimerTable {
   std::map<std::pair<pid_t, std::string>, Timer> timers_;
 };
 
-// Where the FIFO is to be: nothing unless TORCHELASTIC_ENABLE_FILE_TIMER is 1;
-// TORCHELASTIC_TIMER_FILE or, without it, a file in `folder`.
+// The path of the FIFO: TORCHELASTIC_TIMER_FILE or, if that is unset, a file in `folder`. Empty
+// unless TORCHELASTIC_ENABLE_FILE_TIMER is 1.
 std::optional<std::string> timer_file_wanted(
     const std::function<const char*(const char*)>& environment, const std::string& folder);
 
-// The FIFO and what comes through it. Lives on the thread of `io`. Makes the file and removes it in
-// the end.
+// Reads timers from the FIFO. Lives on the thread of `io`. Makes the FIFO, and removes it in the
+// end.
 class FileTimers {
  public:
-  // In place of an older FIFO; kIo if the file cannot be made, or if there is something else.
+  // Replaces an older FIFO. kIo if the FIFO cannot be made, or if the path is something else.
   static Result<FileTimers> listen(asio::io_context& io, const std::string& path,
                                    std::function<void(const Expired&)> on_expired);
   FileTimers(FileTimers&&) noexcept;
@@ -72,7 +72,7 @@ class FileTimers {
   std::shared_ptr<State> state_;
 };
 
-// Sends the signal to a process that descends from this one; false if there is none of this number.
+// Sends the signal to `pid` if it is a descendant of this process. False if it is not.
 bool signal_descendant(pid_t pid, int signal);
 
 }  // namespace ddp::agent

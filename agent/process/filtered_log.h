@@ -9,15 +9,15 @@
 
 namespace ddp::agent {
 
-// The file of a node that gets a copy of each line with one of some texts in it, from all workers
-// (--duplicate-stdout-filters).
+// The file of a node that gets a copy of each line, from all workers, that contains one of several
+// texts (--duplicate-stdout-filters).
 class FilteredLog {
  public:
   FilteredLog(UniqueFd file, std::vector<std::string> texts)
       : file_(std::move(file)), texts_(std::move(texts)) {}
 
-  // Writes the line behind its prefix if it matches. False, once, if it cannot be written: errno
-  // says why, and the file is closed.
+  // Writes the prefix and the line if it matches. Returns false, once, if it cannot be written:
+  // errno says why, and the file is closed.
   bool add(const LinePrefix& prefix, std::string_view line);
 
  private:

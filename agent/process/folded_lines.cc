@@ -43,7 +43,7 @@ void FoldedLines::arm() {
     armed_for_ = {};
     return timer_.cancel();
   }
-  // Deadlines only grow, so a timer that comes too early finds nothing and waits again.
+  // Deadlines only grow, so a timer that fires too early finds nothing and is set again.
   if (armed_for_ != TimePoint{}) return;
   armed_for_ = *next;
   timer_.at(*next, [this] {

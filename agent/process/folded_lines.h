@@ -14,19 +14,19 @@
 
 namespace ddp::agent {
 
-// The lines of all workers of a node on their way to one console, equal ones joined (LineFolder).
+// Passes the lines of all workers of a node to one console and joins equal lines (LineFolder).
 // Lives on the thread of `io`.
 class FoldedLines {
  public:
-  // The prefix of a line that workers with these local ranks (ascending) have written.
+  // Returns the prefix of a line that these workers (ascending local ranks) have written.
   using PrefixOf = std::function<LinePrefix(const std::vector<int>& local_ranks)>;
 
   FoldedLines(asio::io_context& io, std::shared_ptr<Console> console);
 
-  // Shows what is held; from now on workers 0 to `members` - 1 write.
+  // Shows the lines that are held. From now on workers 0 to `members` - 1 write.
   void begin_round(int members, PrefixOf prefix_of);
   void add(int local_rank, std::string_view text);
-  // Shows what is held.
+  // Shows the lines that are held.
   void flush();
 
  private:
@@ -37,7 +37,7 @@ class FoldedLines {
   LineFolder folder_;
   PrefixOf prefix_of_;
   net::Timer timer_;
-  TimePoint armed_for_{};  // The timer's time; never, while none runs.
+  TimePoint armed_for_{};  // When the timer is due; TimePoint{} while it does not run.
 };
 
 }  // namespace ddp::agent

@@ -8,8 +8,8 @@
 
 namespace ddp::agent {
 
-// The last lines of a stream, each cut to a limit. Keeps its memory from line to line, for most of
-// them are forgotten at once.
+// The last lines of a stream, each cut to a limit. Reuses its memory, because most lines are soon
+// dropped.
 template <std::size_t kLines, std::size_t kLineBytes>
 class LastLines {
  public:
@@ -26,7 +26,7 @@ class LastLines {
 
  private:
   std::array<std::string, kLines> lines_;
-  std::size_t count_ = 0;  // Ever added.
+  std::size_t count_ = 0;  // How many were ever added.
 };
 
 }  // namespace ddp::agent

@@ -8,7 +8,7 @@
 namespace ddp::agent {
 namespace {
 
-// What a held line takes beside its text, about.
+// About how much memory a held line takes besides its text.
 constexpr std::size_t kOverhead = 256;
 
 }  // namespace
@@ -38,11 +38,11 @@ void LineFolder::add(TimePoint now, int member, std::string_view text) {
 
 LineFolder::Line LineFolder::pop() {
   const auto equal = by_text_.find(held_.front().line.text);
-  equal->second.pop_front();  // Numbers of one text go out in their order too.
+  equal->second.pop_front();  // Lines of one text leave in the order of their numbers, too.
   if (equal->second.empty()) {
     by_text_.erase(equal);
   } else {
-    // The key's bytes go with this line; those of the next equal one take their place.
+    // The key is a view of this line, which leaves. The next equal line's text takes its place.
     auto node = by_text_.extract(equal);
     node.key() = held_[static_cast<std::size_t>(node.mapped().front() - first_)].line.text;
     by_text_.insert(std::move(node));

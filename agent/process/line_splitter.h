@@ -6,7 +6,7 @@
 
 namespace ddp::agent {
 
-// Cuts a stream of bytes into lines. Pure; holds at most one unfinished line of kMaxPieceBytes.
+// Cuts a stream of bytes into lines. Pure. Holds at most one unfinished line of kMaxPieceBytes.
 // Bytes are passed on unchanged, zeros and broken UTF-8 included.
 class LineSplitter {
  public:
@@ -14,16 +14,16 @@ class LineSplitter {
   static constexpr std::size_t kMaxPieceBytes = 64 * 1024;
 
   struct Piece {
-    std::string_view text;    // Without its end; valid during the callback.
+    std::string_view text;    // Without its line end; valid during the callback.
     bool continues = false;   // The piece before it belongs to the same line.
     bool unfinished = false;  // The piece after it belongs to the same line.
     bool resumed = false;     // continues, and the piece before it was taken early by take_early().
   };
 
   enum class Ends {
-    kNewline,         // Lines end with \n.
-    kNewlineOrReturn  // And with a lone \r, as progress bars write them; empty ones of these are
-                      // dropped.
+    kNewline,  // Lines end with \n.
+    // Lines also end with a lone \r, as progress bars write it. Empty lines of these are dropped.
+    kNewlineOrReturn
   };
 
   explicit LineSplitter(Ends ends = Ends::kNewline) : ends_(ends) {}
@@ -34,9 +34,9 @@ class LineSplitter {
     while (!bytes.empty()) bytes.remove_prefix(take(bytes, sink));
   }
 
-  // Whether the unfinished line has a \r: a progress bar's, which may never end.
+  // Whether the unfinished line has a \r. Then it is that of a progress bar, and may never end.
   bool is_rewritten() const { return has_return_; }
-  // Passes on what there is of it, as a piece. A \r at its end stays: a \n may follow.
+  // Passes the unfinished line on as a piece. A \r at its end stays, because a \n may follow.
   template <typename Sink>
   void take_early(Sink&& sink) {
     const std::size_t size = partial_.size() - (partial_.ends_with('\r') ? 1 : 0);
@@ -47,7 +47,7 @@ class LineSplitter {
     has_return_ = false;
   }
 
-  // The end of the stream: what has no newline is a line.
+  // The end of the stream: an unfinished line counts as a line.
   template <typename Sink>
   void finish(Sink&& sink) {
     if (!partial_.empty()) emit(partial_, false, sink);
@@ -59,7 +59,7 @@ class LineSplitter {
  private:
   void begin_line() { continues_ = resumed_ = has_return_ = false; }
 
-  // Consumes up to the end of one line; gives the number of bytes.
+  // Consumes bytes up to the end of one line. Returns their number.
   template <typename Sink>
   std::size_t take(std::string_view bytes, Sink&& sink) {
     if (held_return_) {
@@ -82,7 +82,7 @@ class LineSplitter {
       return size;
     }
     if (bytes[end] == '\r') {
-      // \r\n is one end; whether a \n follows may stand in the bytes to come.
+      // \r\n is one line end. The \n may be in later bytes.
       partial_.append(bytes.substr(0, end));
       held_return_ = true;
       return end + 1;
@@ -113,8 +113,8 @@ class LineSplitter {
   std::string partial_;       // Invariant: at most kMaxPieceBytes.
   bool continues_ = false;    // Pieces of the current line have been passed on.
   bool resumed_ = false;      // The last of them by take_early().
-  bool has_return_ = false;   // What came of it since has a \r.
-  bool held_return_ = false;  // A \r was seen of which it is open whether a \n follows.
+  bool has_return_ = false;   // The bytes that came since have a \r.
+  bool held_return_ = false;  // The last byte was a \r, and a \n may follow.
 };
 
 }  // namespace ddp::agent

@@ -15,7 +15,7 @@ namespace ddp::agent {
 namespace {
 
 constexpr std::size_t kMaxErrorFileBytes = 1u << 20;
-// Of what goes to the coordinator, for many workers in one message.
+// Limits of texts that go to the coordinator, which one message may hold for many workers.
 constexpr std::size_t kMaxMessageBytes = 16u << 10;
 constexpr std::size_t kMaxCallstackBytes = 32u << 10;
 
@@ -37,15 +37,15 @@ Result<std::string> make_folder(const std::string& log_dir, const std::string& j
 
 std::string round_folder(Round round) { return fmt::format("round_{}", round); }
 
-// The rank comes first, so the files of a folder stand in their order.
+// The rank comes first, so the files of a folder sort by rank.
 std::string file_of_rank(const std::string& folder, Rank rank, std::string host) {
   std::replace(host.begin(), host.end(), '/', '_');
   return fmt::format("{}/rank_{}.{}", folder, rank, host);
 }
 
-// What an earlier start has left under this name: a link would lead into another process's file and
-// goes, a file that says something gets another name. Only this node uses the name, so nobody else
-// is at it.
+// Removes what an earlier start has left under this name. A link is deleted, because it would lead
+// into another process's file. A file that is not empty gets another name. Only this node uses the
+// name, so there is no race.
 Result<void> make_way(const std::string& path) {
   std::error_code error;
   const auto status = std::filesystem::symlink_status(path, error);
@@ -127,7 +127,7 @@ Result<void> append_flight_log(const std::string& log_dir, const std::string& jo
   const std::string path = *folder + "/flight_recorder.jsonl";
   const Result<UniqueFd> file = open_for_append(path);
   if (!file) return file.error();
-  // At once: other nodes may append too.
+  // In one write, because other nodes may append, too.
   if (::write(file->get(), lines.data(), lines.size()) != static_cast<ssize_t>(lines.size()))
     return make_error(Errc::kIo, "{}: {}", path, std::generic_category().message(errno));
   return {};

@@ -36,9 +36,10 @@ struct ShmHeader {
   Round round = kNoRound;
 
   // 0 while the round lives; 1 once it is aborted. A local worker or the agent that aborts the
-  // round first raises abort_claim from 0 to 1 by compare-and-swap. Only the first one succeeds. It
-  // writes the fields below and then sets abort to 1. Readers look at these fields only when abort
-  // is 1.
+  // round raises abort_claim from 0 to 1 by compare-and-swap. The one that succeeds writes the
+  // three fields after abort_claim, then sets abort to 1. The others set abort to 1 as well,
+  // because that one may have died; the text may then be cut short. Readers look at the fields only
+  // when abort is 1.
   alignas(128) std::atomic<std::uint32_t> abort{0};
   std::atomic<std::uint32_t> abort_claim{0};
   std::int32_t abort_rank = -1;  // The rank that caused the abort; -1: none.

@@ -73,7 +73,7 @@ TEST_F(DdpRunFlags, NumaBindingThatCannotBeIsSaid) {
   const Finished job = run_job({"--numa-binding", "exclusive", "--nproc-per-node", "4000", "true"});
   EXPECT_EQ(job.status, 64);
   EXPECT_THAT(job.err, HasSubstr("--numa-binding exclusive: NUMA node "));
-  EXPECT_THAT(job.err, HasSubstr("usable cores for 4000 workers, which share none"));
+  EXPECT_THAT(job.err, HasSubstr("usable cores for 4000 workers, which must not share cores"));
 }
 
 TEST_F(DdpRunFlags, ASignalThatIsNamedEndsTheWorkersByIt) {

@@ -152,8 +152,8 @@ TEST_F(TwoSockets, ExclusiveGivesWholeCores) {
   EXPECT_THAT(plan(read_topology(flat.path(), {0, 1, 2, 3, 4}), "exclusive", {-1, -1, -1}),
               ElementsAre(Cpus{0, 1}, Cpus{2, 3}, Cpus{4}));
   EXPECT_EQ(why_not(whole(), "exclusive", {0, 0, 0}),
-            "NUMA node 0 has 2 usable cores for 3 workers, which share none; lower "
-            "--nproc-per-node, or write --numa-binding node");
+            "NUMA node 0 has only 2 usable cores for 3 workers, which must not share cores; lower "
+            "--nproc-per-node, or use --numa-binding node");
 }
 
 TEST_F(TwoSockets, CoreComplexesTakeTurnsLargestFirst) {
@@ -166,8 +166,8 @@ TEST_F(TwoSockets, CoreComplexesTakeTurnsLargestFirst) {
 TEST_F(TwoSockets, TheMaskOfThisProcessIsKept) {
   EXPECT_THAT(plan(topology({1, 6, 9}), "node", {3, 0}), ElementsAre(Cpus{6}, Cpus{1, 9}));
   EXPECT_THAT(why_not(topology({1, 9}), "node", {0, 3}),
-              HasSubstr("the device of local rank 1 is at NUMA node 3, of which this process may "
-                        "use no CPU"));
+              HasSubstr("the device of local rank 1 is at NUMA node 3, but this process may use no "
+                        "CPU of that node"));
 }
 
 TEST_F(TwoSockets, ThreadsAreTheShareOfEachWorker) {

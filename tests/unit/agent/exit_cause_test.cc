@@ -89,7 +89,7 @@ TEST(ExitCause, NamesWhatAProgramDid) {
   EXPECT_EQ(describe_ending({.exit_code = 1}), "");
   EXPECT_EQ(describe_ending({}), "");
   EXPECT_EQ(describe_ending({.exit_code = 137}),
-            "a shell's way to say that a program ended by signal 9 (SIGKILL)");
+            "the status by which a shell says that signal 9 (SIGKILL) ended a program");
   EXPECT_EQ(describe_ending({.exit_code = 1, .memory_kills = 2, .memory_limit = "limit"}),
             "the kernel killed 2 of this node's processes for lack of memory (limit)");
 }

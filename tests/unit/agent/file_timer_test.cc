@@ -121,7 +121,7 @@ TEST(FileTimersTest, LeavesAloneWhatIsNoFifo) {
   asio::io_context io(1);
   const auto timers = FileTimers::listen(io, path, [](const Expired&) {});
   ASSERT_FALSE(timers);
-  EXPECT_THAT(timers.error().message, testing::HasSubstr("it exists and is no FIFO"));
+  EXPECT_THAT(timers.error().message, testing::HasSubstr("it exists and is not a FIFO"));
   EXPECT_EQ(folder.read("timer"), "mine");
 }
 
