@@ -16,7 +16,7 @@ namespace {
 // Version 1 writes "no limit" as the largest number of whole pages.
 constexpr std::int64_t kNoLimit = std::int64_t{1} << 60;
 
-// Calls line(text) for each line until it gives false.
+// Calls line(text) for each line until it returns false.
 template <typename Line>
 void for_each_line(std::string_view text, Line&& line) {
   while (!text.empty()) {
@@ -36,7 +36,7 @@ bool has_word(std::string_view list, std::string_view word) {
 }
 
 struct Mount {
-  std::string root;  // What of the hierarchy is mounted there.
+  std::string root;  // The part of the hierarchy that is mounted there.
   std::string point;
 };
 
@@ -65,7 +65,7 @@ std::string read_text(const std::string& path) {
   return text.str();
 }
 
-// The number behind `name` in a file of "name number" lines.
+// The number after `name` in a file of "name number" lines.
 std::optional<std::int64_t> number_of(std::string_view text, std::string_view name) {
   std::optional<std::int64_t> found;
   for_each_line(text, [&](std::string_view line) {
@@ -95,8 +95,8 @@ std::string size_text(std::int64_t bytes) {
 }  // namespace
 
 std::optional<MemoryCgroup> memory_cgroup(std::string_view cgroup, std::string_view mountinfo) {
-  // A line is "4:memory:/path", in version 2 "0::/path". Where both are mounted, memory is with
-  // version 1.
+  // A line is "4:memory:/path", or "0::/path" in version 2. If both versions are mounted, version 1
+  // has the memory controller.
   std::optional<std::string> path;
   int version = 2;
   for_each_line(cgroup, [&](std::string_view line) {

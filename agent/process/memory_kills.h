@@ -9,30 +9,32 @@ namespace ddp::agent {
 
 // A control group whose memory is counted.
 struct MemoryCgroup {
-  std::string folder;      // Of the group.
-  std::string top_folder;  // Where its hierarchy begins, for limits further up.
+  std::string folder;      // The folder of the group.
+  std::string top_folder;  // The top of its hierarchy, because groups above may have limits, too.
   int version = 2;
 };
 
-// The group of a process, from its /proc/PID/cgroup and /proc/PID/mountinfo. Nothing if it has none
-// that can be seen from here. Pure.
+// The group of a process, from its /proc/PID/cgroup and /proc/PID/mountinfo. Empty if no group is
+// visible. Pure.
 std::optional<MemoryCgroup> memory_cgroup(std::string_view cgroup, std::string_view mountinfo);
 
-// Counts the processes of this process's control group, where its workers are too, that the kernel
-// has killed because memory had run out (memory.events in version 2, memory.oom_control in 1).
+// Counts how many processes the kernel has killed for lack of memory in this process's control
+// group, to which its workers belong, too (memory.events in version 2, memory.oom_control in
+// version 1).
 class MemoryKills {
  public:
-  // Begins with the kills so far as known ones. Without a group nothing is ever counted.
+  // Kills before this do not count. Without a group nothing is ever counted.
   explicit MemoryKills(std::optional<MemoryCgroup> group);
   static MemoryKills of_this_process();
 
   bool can_tell() const { return group_.has_value(); }
-  // Kills that nobody has claimed.
+  // Kills that were not claimed yet.
   int unclaimed() const;
-  // They are explained.
+  // Marks this many kills as explained.
   void claim(int kills) { claimed_ += kills; }
   void claim_all() { claim(unclaimed()); }
-  // "memory.max of /sys/fs/cgroup/job is 2.0 GiB", the tightest there is; or that there is none.
+  // The tightest limit, "memory.max of /sys/fs/cgroup/job is 2.0 GiB"; or a text that there is
+  // none.
   std::string limit() const;
 
  private:

@@ -14,7 +14,7 @@ constexpr std::array kStreams{config::kStdout, config::kStderr};
 
 std::string stall_advice(const config::JobSpec& spec) {
   if (spec.log_dir.empty()) return "with --log-dir they would be in files";
-  return fmt::format("what has a log file is in {}/{}", spec.log_dir,
+  return fmt::format("output with a log file is in {}/{}", spec.log_dir,
                      config::job_folder_name(spec.job_id));
 }
 
@@ -48,7 +48,7 @@ void NodeOutput::open_filtered(const wire::RoundStart& round, int stream) {
   auto file = open_filtered_log(spec_.log_dir, spec_.job_id, round.round, round.group_rank, stream);
   if (!file) {
     return console_.err->print(
-        fmt::format("ddp-run: --log-dir: {}; goes on without it", file.error().message));
+        fmt::format("ddp-run: --log-dir: {}; ddp-run goes on without it", file.error().message));
   }
   filtered_[index(stream)] = std::make_shared<FilteredLog>(std::move(*file), texts);
 }
@@ -77,7 +77,7 @@ OutputCapture::Route NodeOutput::route(const wire::RoundStart& round, int local_
                                        int stream) const {
   OutputCapture::Route route;
   route.to_console = (places(round, local_rank).console & stream) != 0;
-  // A single worker's output needs no lines, unless somebody wants to see a prefix.
+  // The output of a single worker need not be cut into lines, unless a prefix was requested.
   route.whole_lines = round.world_size > 1 || spec_.single_node_prefix || spec_.output.has_prefix;
   route.local_rank = local_rank;
   route.filtered = filtered_[index(stream)];
@@ -100,7 +100,7 @@ OutputCapture::Route NodeOutput::standby_route(int stream) const {
   return route;
 }
 
-// It may become any rank.
+// A standby may get any rank.
 int NodeOutput::standby_files() const {
   if (spec_.log_dir.empty()) return 0;
   const config::OutputSpec& output = spec_.output;

@@ -17,9 +17,9 @@
 
 namespace ddp::agent {
 
-// What the outputs of a node's workers have in common: the consoles, the file of filtered lines,
-// what joins equal lines, and the rules by which a stream of a worker goes where
-// (config::OutputSpec). Lives on the thread of `io`; the spec outlives it.
+// What the outputs of a node's workers share: the consoles, the files of filtered lines, the
+// joining of equal lines, and the rules that say where a stream of a worker goes
+// (config::OutputSpec). Lives on the thread of `io`. The spec must outlive it.
 class NodeOutput {
  public:
   NodeOutput(asio::io_context& io, const config::JobSpec& spec, Console::Pair console);
@@ -29,16 +29,16 @@ class NodeOutput {
     return stream == config::kStdout ? console_.out : console_.err;
   }
 
-  // Before the routes of this round are asked for.
+  // Call before route() for this round.
   void begin_round(const wire::RoundStart& round);
   // Where a stream (config::kStdout or kStderr) of a worker goes in this round.
   OutputCapture::Route route(const wire::RoundStart& round, int local_rank, int stream) const;
-  // Of a process that has no rank yet.
+  // For a process that has no rank yet.
   OutputCapture::Route standby_route(int stream) const;
-  // The streams that have a file.
+  // Which streams have a file.
   int files(const wire::RoundStart& round, int local_rank) const;
   int standby_files() const;
-  // Shows what is held back to be joined with equal lines.
+  // Shows the lines that are held to be joined with equal ones.
   void flush();
 
  private:

@@ -101,7 +101,8 @@ OutputCapture::ReadStatus OutputCapture::read_once(std::size_t limit) {
 
 void OutputCapture::drain() {
   if (pipe_.is_open()) {
-    // A grandchild may keep writing for ever; what the worker wrote is in the pipe already.
+    // Read only what is in the pipe now: the output of the worker is there already, and a
+    // grandchild may write for ever.
     int waiting = 0;
     if (::ioctl(pipe_.native_handle(), FIONREAD, &waiting) != 0) waiting = 0;
     auto left = static_cast<std::size_t>(waiting);
@@ -177,9 +178,8 @@ void OutputCapture::take_line(const LineSplitter::Piece& piece) {
   const Route& route = options_.route;
   if (route.to_console && route.whole_lines) show_line(piece);
   if (route.filtered && !route.filtered->add(route.prefix, piece.text)) {
-    console_->print(
-        fmt::format("ddp-run: the file of filtered lines cannot be written any more: {}",
-                    std::generic_category().message(errno)));
+    console_->print(fmt::format("ddp-run: the file of filtered lines can no longer be written: {}",
+                                std::generic_category().message(errno)));
   }
   if (!options_.keep_tail || (piece.continues && !piece.resumed)) return;
   exception_.add_line(piece.text);
@@ -190,7 +190,8 @@ void OutputCapture::show_line(const LineSplitter::Piece& piece) {
   const Route& route = options_.route;
   if (route.folded && !piece.continues && !piece.unfinished)
     return route.folded->add(route.local_rank, piece.text);
-  // A line in pieces is too long to be held, and what came before it must not come after it.
+  // A line in pieces is too long to be held. Show the held lines first, because they came before
+  // it.
   if (route.folded) route.folded->flush();
   std::string& batch = line_batch();
   route.prefix.append_to(
@@ -214,10 +215,10 @@ void OutputCapture::write_file(std::string_view bytes) {
     if (written >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
-      // A file with a hole in the middle would mislead. The console has the rest.
+      // The file ends here, because a hole in the middle would mislead. The console gets the rest.
       const std::string why = std::generic_category().message(errno);
       const std::string name = options_.route.prefix.name();
-      console_->print(fmt::format("ddp-run: the log file of {} cannot be written any more: {}",
+      console_->print(fmt::format("ddp-run: the log file of {} can no longer be written: {}",
                                   name.empty() ? "the worker" : name, why));
       options_.route.to_console = true;
       options_.file.reset();

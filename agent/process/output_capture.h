@@ -21,29 +21,31 @@
 
 namespace ddp::agent {
 
-// One output stream of one worker, read from its pipe as it comes: to the console in whole lines,
-// each with the prefix, many of them in one write; to a file byte by byte as it is; and the last
-// lines to memory. A line longer than LineSplitter::kMaxPieceBytes appears on the console in
-// pieces, those after the first marked by a + behind the prefix. So does one that a progress bar
-// writes anew and anew, with \r, to a console that is no terminal: what has come of it, once a
-// second. (On a terminal each \r ends a line.) Where lines need not be told apart
-// the console gets the bytes as they are, at once.
+// Reads one output stream of one worker from its pipe. It passes the output on:
+//   * to the console, in whole lines with the prefix before each, many of them in one write;
+//   * to a file, byte by byte and unchanged;
+//   * to memory: the last lines.
+// A line longer than LineSplitter::kMaxPieceBytes appears on the console in pieces. Those after the
+// first have a + behind the prefix. A progress bar rewrites its line with \r. On a terminal each \r
+// ends a line. On another console such a line appears in pieces, too: once a second, what has come
+// of it. If lines need not be told apart, the console gets the bytes at once and unchanged.
 //
-// While the console is full nothing is read that it is to have, so a worker that writes faster than
-// the reader takes waits as it would on its own, up to Console::set_stall_limit(). Lives on the
-// thread of `io`.
+// While the console is full, nothing is read that must go to it. So a worker that writes faster
+// than the console's reader has to wait, as it would without ddp-run, up to
+// Console::set_stall_limit(). Lives on the thread of `io`.
 class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
  public:
   static constexpr std::size_t kTailLines = 20;
   static constexpr std::size_t kTailLineBytes = 2'000;
 
-  // Where the output goes beside the file; another one for each round.
+  // Where the output goes besides the file. Each round has its own.
   struct Route {
     bool to_console = true;
-    bool whole_lines = false;                 // Others write to the console too.
-    LinePrefix prefix{};                      // With whole_lines.
-    int local_rank = -1;                      // For `folded`.
-    std::shared_ptr<FoldedLines> folded{};    // On the way to the console; null: none.
+    bool whole_lines = false;  // Others write to the console, too.
+    LinePrefix prefix{};       // With whole_lines.
+    int local_rank = -1;       // For `folded`.
+    // Joins equal lines on the way to the console; null: none.
+    std::shared_ptr<FoldedLines> folded{};
     std::shared_ptr<FilteredLog> filtered{};  // Null: none.
   };
   struct Options {
@@ -55,22 +57,22 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   static std::shared_ptr<OutputCapture> start(asio::io_context& io, UniqueFd pipe,
                                               std::shared_ptr<Console> console, Options options);
 
-  // Reads what lies in the pipe at this moment, also if the console is full, and takes an
-  // unfinished line as a line. Call when the worker has ended. Whoever else holds the pipe can be
-  // read on.
+  // Reads what is in the pipe now, even if the console is full. An unfinished line counts as a
+  // line. Call when the worker has ended. Reading goes on after that if other processes hold the
+  // pipe.
   void drain();
   // Stops reading and closes pipe and file.
   void close();
 
-  // The worker takes part in another round from now on: the file gets `separator` on a line of its
-  // own, and the last lines begin anew. Reads what has come first.
+  // The worker takes part in another round from now on. First reads what has come. Then writes
+  // `separator` to the file on a line of its own, and forgets the last lines.
   void begin_round(Route route, const std::string& separator);
-  // Whole lines that are not the worker's: to the console and the file as if it had written them,
-  // but not among its last lines.
+  // Adds whole lines that the worker has not written: to the console and the file like its own, but
+  // not to its last lines.
   void add_lines(const std::string& lines);
 
   std::vector<std::string> tail() const { return tail_.lines(); }
-  // What the program failed of, as far as it has written it; only with keep_tail.
+  // The reason of the failure, if the program has written it. Only with keep_tail.
   std::string exception() const { return exception_.text(); }
 
  private:
@@ -86,7 +88,7 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   void take_line(const LineSplitter::Piece& piece);
   void show_line(const LineSplitter::Piece& piece);
   void show_batch();
-  // Ends an unfinished line, so that what follows stands on its own.
+  // Ends an unfinished line, so that the next text begins a line.
   void finish_file_line();
   void write_file(std::string_view bytes);
 

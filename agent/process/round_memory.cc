@@ -37,8 +37,9 @@ void RoundMemory::abort(std::string_view reason) {
     std::memcpy(header_->abort_reason, reason.data(), size);
     header_->abort_reason[size] = '\0';
   }
-  // A worker that has claimed the abort may have died before it raised the word, so it is raised in
-  // any case. The text may then be cut short; its last byte is never written, so it ends.
+  // A worker that has claimed the abort may have died before it raised the word, so raise it in any
+  // case. Its reason may then be cut short, but it ends with NUL, because the last byte is never
+  // written.
   header_->abort.store(1, std::memory_order_release);
   ::syscall(SYS_futex, &header_->abort, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

@@ -12,9 +12,9 @@
 
 namespace ddp::agent {
 
-// The memory that the workers of one node share in one round (shm_layout.h), and the agent's hand
-// on its abort word. It has no name: when the agent has closed it and the last worker has ended,
-// nothing is left of it.
+// The memory that the workers of one node share in one round (shm_layout.h). The agent can raise
+// its abort word. It has no name, so nothing is left of it when the agent has closed it and the
+// last worker has ended.
 class RoundMemory {
  public:
   // kIo with the size and errno's text.
@@ -26,11 +26,11 @@ class RoundMemory {
   int fd() const { return fd_.get(); }
   const wire::ShmHeader& header() const { return *header_; }
 
-  // What the workers have left in their flight recorders, of those that have made a group.
+  // The flight records of all workers that have made a group.
   std::vector<wire::Flight> flights() const;
 
-  // Raises the abort word, with this reason unless somebody else has given one, and wakes the
-  // workers that wait for it. Idempotent.
+  // Raises the abort word and wakes the workers that wait for it. Sets the reason unless another
+  // was set before. Idempotent.
   void abort(std::string_view reason);
 
  private:

@@ -23,7 +23,7 @@
 namespace ddp::agent {
 namespace {
 
-// As ddp-run has counted them, which knows the quota of the control group, too.
+// ddp-run has counted them; it also knows the quota of the control group.
 int usable_cores(const config::JobSpec& spec) {
   if (spec.usable_cores > 0) return spec.usable_cores;
   const auto allowed = static_cast<int>(allowed_cpus().size());
@@ -37,7 +37,7 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
-// For error files; a log folder has its own.
+// A folder for error files. With a log folder they are there.
 std::string make_error_folder(const config::JobSpec& spec) {
   if (!spec.log_dir.empty()) return "";
   const std::string folder = config::scratch_folder(spec.node_id);
@@ -139,7 +139,7 @@ std::vector<RoundProcesses::StartFailure> RoundProcesses::start(const wire::Roun
   memory_ = std::move(*memory);
   round_ = round.round;
   standbys_due_ = true;
-  // What they have written so far belongs to the round before.
+  // Output so far belongs to the round before.
   for (const auto& worker : workers_) worker->drain_output();
   output_.begin_round(round);
   if (spec_.output.status_line) {
@@ -215,7 +215,7 @@ void RoundProcesses::on_exit(const Worker& worker, const WorkerExit& exit) {
       std::find_if(standbys_.begin(), standbys_.end(),
                    [&worker](const std::shared_ptr<Worker>& one) { return one.get() == &worker; });
   const bool is_standby = standby != standbys_.end();
-  // A new worker already has the place of one that ended just before the start.
+  // If the worker ended just before the start, a new one already has its place, so only print it.
   if (!is_standby && !starting_) return events_.on_exit(exit);
   print(fmt::format("a {} process on {} (pid {}) ended with {} {}{}{}",
                     is_standby ? "standby" : "parked", spec_.host, exit.pid,
@@ -335,8 +335,8 @@ void RoundProcesses::expire(pid_t pid, int signal, const std::string& cause) {
     worker->expire(signal, cause);
   } else if (!signal_descendant(pid, signal)) {
     print(
-        fmt::format("a timer of process {} has expired, which is none of this job's; it is left "
-                    "alone",
+        fmt::format("a timer of process {} has expired, but the process does not belong to this "
+                    "job; it is left alone",
                     pid));
   }
 }
@@ -357,7 +357,7 @@ std::shared_ptr<Worker> RoundProcesses::find(pid_t pid) const {
 
 void RoundProcesses::reap() {
   for (;;) {
-    // Looks first and takes afterwards: a worker's status belongs to the worker.
+    // WNOWAIT: looks first, because the status of a worker must be taken by its Worker.
     siginfo_t info{};
     if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
     if (const auto worker = find(info.si_pid)) {
@@ -370,7 +370,7 @@ void RoundProcesses::reap() {
 }
 
 bool RoundProcesses::kill_all_but(const std::vector<pid_t>& kept, Duration limit) {
-  // What a task takes longer than it was given, to answer.
+  // How much longer than its limit a task may take to answer.
   constexpr Duration kAnswer{500};
   std::vector<std::shared_ptr<TaskHost>> tasks;
   for (int i = 1; context_.tasks != nullptr && i < spec_.nproc; ++i) {
@@ -407,7 +407,7 @@ bool RoundProcesses::clear_all(Duration limit) {
   return true;
 }
 
-// Whoever failed, what the others waited for is in the memory that is about to go.
+// Call before the memory is released: it holds what the other workers waited for when one failed.
 void RoundProcesses::keep_flights() {
   operations_.clear();
   if (!memory_) return;
@@ -439,13 +439,13 @@ void RoundProcesses::give_up(const std::optional<std::set<int>>& keep) {
   std::set<pid_t> left;
   for (const pid_t pid : living_children(kept)) left.insert(pid);
   given_up_.insert(left.begin(), left.end());
-  // Those in tasks of srun are no children of this process.
+  // Workers in tasks of srun are not children of this process.
   for (const auto& worker : workers_) {
     if (worker->running() && !worker->is_waiting()) left.insert(worker->pid());
   }
-  print(fmt::format("on {}, SIGKILL did not end {}: the kernel holds it (state D); it is given up",
-                    spec_.host,
-                    left.empty() ? "a process" : fmt::format("pid {}", fmt::join(left, ", "))));
+  print(fmt::format(
+      "on {}, SIGKILL did not end {}: the kernel holds it (state D); ddp-run gives it up",
+      spec_.host, left.empty() ? "a process" : fmt::format("pid {}", fmt::join(left, ", "))));
   abandon(waiting);
 }
 

@@ -27,37 +27,37 @@
 
 namespace ddp::agent {
 
-// All processes of this node: the workers of at most one round, workers that have parked and wait
-// for the next one, standbys, and whatever these start. This process must be a child subreaper and
-// have no other children. Lives on the thread of `io`, which must be the main thread (see spawn()).
+// All processes of this node: the workers of at most one round, parked workers that wait for the
+// next one, standbys, and their descendants. This process must be a child subreaper and have no
+// other children. Lives on the thread of `io`, which must be the main thread (see spawn()).
 //
 // Standbys (JobSpec.standby) are started when a worker that can take part in further rounds reports
-// progress: then they do not compete with the round's start, and a program that knows nothing of
-// rounds is never started outside one. One that dies is replaced in the round after.
+// progress. So they do not slow down the start of the round, and a program that does not know
+// rounds is never started outside one. A standby that dies is replaced in the next round.
 //
 // Processes that write snapshots of checkpoints belong to no round: nothing here ends them but
 // give_writers_up().
 class RoundProcesses {
  public:
   struct Events {
-    // Once a worker, whenever it ends, also while it waits for a round; not for standbys, nor for
-    // one that start() finds dead and replaces. Not from inside a call to this object other than
-    // reap().
+    // Called once for each worker, whenever it ends, also while it waits for a round. Not called
+    // for standbys, nor for a worker that start() finds dead and replaces. Of the calls to this
+    // object only reap() calls it from inside.
     std::function<void(const WorkerExit&)> on_exit;
-    // It has been in state D for JobSpec.uninterruptible_ms, and still is; told as if SIGKILL had
-    // ended it.
+    // The worker has been in state D for JobSpec.uninterruptible_ms, and still is. The WorkerExit
+    // is as if SIGKILL had ended it.
     std::function<void(const WorkerExit&)> on_stuck = [](const WorkerExit&) {};
-    // Before on_progress for the same message.
+    // Called before on_progress for the same message.
     std::function<void(int local_rank, double loss, double samples_per_second)> on_metrics =
         [](int, double, double) {};
     std::function<void(int local_rank, std::int64_t step)> on_progress = [](int, std::int64_t) {};
-    // Also from inside start(), for each worker that was there before.
+    // Also called from inside start(), for each worker that was there before.
     std::function<void(int local_rank, bool reconfigurable)> on_hello = [](int, bool) {};
     std::function<void(int local_rank, Round round, std::int64_t step)> on_parked =
         [](int, Round, std::int64_t) {};
     std::function<void(int local_rank, Round round, std::int64_t step)> on_committed =
         [](int, Round, std::int64_t) {};
-    // How many snapshots of workers, live or not, are to be written.
+    // How many snapshots are still to be written, also of workers that have ended.
     std::function<void(int count)> on_snapshots = [](int) {};
   };
   struct StartFailure {
@@ -66,58 +66,60 @@ class RoundProcesses {
     std::string why;
   };
 
-  // `writer`: the program ddp-checkpoint; empty: workers are told that snapshots are not taken.
+  // `writer`: the program ddp-checkpoint; empty: workers are told that no snapshots are accepted.
   RoundProcesses(asio::io_context& io, config::JobSpec spec, Console::Pair console, Events events,
                  const std::string& writer = program_beside_us("ddp-checkpoint"));
   ~RoundProcesses();
   RoundProcesses(const RoundProcesses&) = delete;
   RoundProcesses& operator=(const RoundProcesses&) = delete;
 
-  // Workers with local ranks from 1 on are started in these tasks, as long as they are there.
-  // `tasks` outlives this object.
+  // Workers with local ranks from 1 on are started in these tasks while they exist. `tasks` must
+  // outlive this object.
   void use_tasks(const TaskHosts& tasks) { context_.tasks = &tasks; }
 
-  // The workers' PyTorch is built without libuv, and is told so.
+  // The workers' PyTorch is built without libuv. Their environment tells it so.
   void use_torch_without_libuv() { context_.torch_lacks_libuv = true; }
 
-  // Makes the round's memory and gives it to the workers that wait, each under its local rank; for
-  // the other local ranks takes a standby that waits, or starts a process. Those that could not be
-  // started are returned. Nothing else may be left of the round before: clear() has said so.
+  // Makes the round's memory and gives it to the workers that wait; these keep their local ranks.
+  // For the other local ranks it takes a waiting standby, or starts a process. Returns the workers
+  // that could not be started. Nothing else may be left of the round before: clear() must have
+  // returned true.
   std::vector<StartFailure> start(const wire::RoundStart& round);
-  // With a reason: raises the abort word and sends each live worker an `abort` order. Then the
-  // signal to the process group of each whose local rank is not in `keep`.
+  // With a reason: raises the abort word and sends each live worker an `abort` order. Then sends
+  // the signal to the process group of each worker that is not in `keep`.
   void signal(int number, const std::string& abort_reason, const std::set<int>& keep = {});
   void request_commit(const wire::CommitRequest& order, const std::set<int>& from);
-  // Orders `checkpoint_request` to the workers of the round that have said hello. Where there is
-  // none, the next one that says hello or takes a place gets it.
+  // Sends `checkpoint_request` to the workers of the round that have said hello. If there is none,
+  // the next worker that says hello or takes a place gets it.
   void request_checkpoint();
-  // Those of `local_ranks` that do not wait in an operation of the round for another rank.
+  // Those of `local_ranks` that do not wait for another rank in an operation of the round.
   std::set<int> hung(const std::set<int>& local_ranks) const;
   void dump_stacks(int local_rank);
-  // Once its stacks are written, if that is under way; its exit tells `cause`.
+  // Kills the worker, after its stacks are written if that is under way. Its exit has `cause`.
   void kill(int local_rank, const std::string& cause);
-  // A timer of this process, a worker or something that a worker has started, has expired.
+  // A timer of process `pid`, which is a worker or a descendant of one, has expired.
   void expire(pid_t pid, int signal, const std::string& cause);
   Round round() const { return round_; }
-  int running() const;  // Workers of the round.
-  // Standbys that could take a place now.
+  int running() const;  // How many workers of the round run.
+  // How many standbys could take a place now.
   int standbys_ready() const;
-  // After SIGCHLD: takes the status of every child that has ended, workers and adopted orphans.
+  // Call after SIGCHLD: takes the status of every child that has ended, workers and adopted
+  // orphans.
   void reap();
-  // Kills whatever is left of the round, and lets go of its memory, pipes and files. Workers of
-  // `keep` that have parked stay with what they have started, and so do standbys. False if
-  // something still lived after `limit`: call again. Workers that are killed here get no on_exit.
+  // Kills what is left of the round, and releases its memory, pipes and files. Parked workers of
+  // `keep` and standbys stay, with their descendants. Returns false if something still lived after
+  // `limit`: call again. on_exit is not called for workers that are killed here.
   bool clear(const std::set<int>& keep, Duration limit);
   // The same for everything but the processes that write snapshots.
   bool clear_all(Duration limit);
-  // Kills what writes snapshots; clear_all() finds it then.
+  // Kills the writers of snapshots. Call clear_all() afterwards.
   void give_writers_up() { writers_.give_up(); }
-  // Lets go of what clear(*keep) could not kill, so that another round can start, or clear_all()
-  // where `keep` is nothing; says which processes that are.
+  // Gives up the processes that clear(*keep), or clear_all() if `keep` is empty, could not kill, so
+  // that another round can start. Prints which they are.
   void give_up(const std::optional<std::set<int>>& keep);
-  // Shows what output of workers is held back, and takes the status line away.
+  // Shows the output of workers that is held back, and removes the status line.
   void finish_output();
-  // Sentences about what the workers of the round that was cleared last were waiting for; none if
+  // Sentences about what the workers were waiting for in the round that was cleared last. Empty if
   // it ended well.
   std::vector<std::string> take_operations() { return std::exchange(operations_, {}); }
 
@@ -146,20 +148,20 @@ class RoundProcesses {
   StatusLine status_;
   WorkerContext context_;
   SnapshotWriters writers_;
-  bool checkpoint_wanted_ = false;  // Nobody has been told yet.
+  bool checkpoint_wanted_ = false;  // No worker has been told yet.
   Round round_ = kNoRound;
   std::unique_ptr<RoundMemory> memory_;  // Empty: no round runs here.
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> standbys_;
   int standbys_started_ = 0;
-  bool standbys_due_ = true;  // None has been started since the round began.
+  bool standbys_due_ = true;  // No standby was started since the round began.
   bool starting_ = false;
   std::vector<std::string> operations_;
   std::string cannot_start_;  // Why no worker can be started; empty: they can.
   std::optional<FileTimers> timers_;
   StateWatch states_;
   net::Timer states_timer_;
-  std::set<pid_t> given_up_;  // They live on, with SIGKILL before them.
+  std::set<pid_t> given_up_;  // Still alive although SIGKILL was sent.
 };
 
 }  // namespace ddp::agent

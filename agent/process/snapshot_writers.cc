@@ -29,24 +29,24 @@ namespace ddp::agent {
 namespace {
 
 constexpr int kNice = 10;
-// linux/ioprio.h is newer than some systems: the class "best effort", of it the lowest level.
+// The class "best effort" with the lowest level. Some systems lack linux/ioprio.h.
 constexpr int kIoPriority = (2 << 13) | 7;
 constexpr int kIoPriorityOfProcess = 1;
-// More than a result needs; what a program writes beyond is cut off.
+// More than a result needs. Further output of the writer is cut off.
 constexpr std::size_t kOutputLimit = 64 * 1024;
 
-// Training comes first. Best effort: without these a writer is as good as any process.
+// Training comes first. Errors are ignored, because a writer with normal priority works as well.
 void lower_priority(pid_t pid) {
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(pid), kNice);
   ::syscall(SYS_ioprio_set, kIoPriorityOfProcess, pid, kIoPriority);
-  // Where sessions share the processor evenly, a nice value counts inside its session alone.
+  // If autogroups share the processor evenly, a nice value counts only inside its session.
   const UniqueFd group(
       ::open(fmt::format("/proc/{}/autogroup", pid).c_str(), O_WRONLY | O_CLOEXEC));
   const std::string text = std::to_string(kNice);
   if (group) (void)!::write(group.get(), text.data(), text.size());
 }
 
-// Not a pipe: a writer that outlives us must not be hurt by writing to it.
+// Not a pipe, because a writer that outlives this process must not fail when it writes.
 UniqueFd output_file() { return UniqueFd(::memfd_create("ddp-writer", MFD_CLOEXEC)); }
 
 std::string last_line(int fd) {
@@ -78,17 +78,17 @@ std::optional<wire::SnapshotWritten> parse_result(const std::string& line) {
   }
 }
 
-// Why it is no image; empty: it may be one. Only memory files have seals, and one that cannot
+// Why `fd` cannot be an image; empty if it can. Only memory files have seals. One that cannot
 // shrink does not end its reader by SIGBUS.
 std::string memory_fault(int fd, std::int64_t bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (seals < 0) return "the snapshot's descriptor is no memory file (memfd_create)";
+  if (seals < 0) return "the snapshot's descriptor is not a memory file (memfd_create)";
   if ((seals & F_SEAL_SHRINK) == 0) {
     return "the snapshot's memory may still shrink (F_ADD_SEALS, F_SEAL_SHRINK)";
   }
   struct stat info {};
   if (::fstat(fd, &info) != 0 || bytes <= 0 || info.st_size < bytes) {
-    return fmt::format("the snapshot is said to have {} bytes, its memory has {}", bytes,
+    return fmt::format("the snapshot should have {} bytes, but its memory has {}", bytes,
                        info.st_size);
   }
   return "";
@@ -130,7 +130,8 @@ std::string SnapshotWriters::refusal(int worker, const wire::SubmitSnapshot& sna
                                    [worker](const Job& job) { return job.worker == worker; });
   if (count >= kPerWorker) {
     return fmt::format(
-        "{} snapshots of this worker are not written yet; wait for one before the next",
+        "{} snapshots of this worker are not written yet; wait for one of them before you submit "
+        "the next",
         kPerWorker);
   }
   const std::size_t needed = snapshot.locked ? 2 : 1;
@@ -266,7 +267,7 @@ void SnapshotWriters::finish(JobPlace job, wire::SnapshotWritten written) {
   events_.on_count(under_way());
 }
 
-// Where the worker cannot tell it. Of a checkpoint that is complete only one rank speaks.
+// For a worker that is gone. If a checkpoint is complete, only one rank prints it.
 void SnapshotWriters::tell_people(const Job& job, const wire::SnapshotWritten& written) const {
   if (written.ok && !written.path.empty()) {
     events_.print(
@@ -302,7 +303,7 @@ void SnapshotWriters::look_after() {
 
 void SnapshotWriters::give_up() {
   if (jobs_.empty()) return;
-  // What waits has had no turn, and gets none.
+  // Snapshots that wait are not written.
   for (const pid_t pid : pids()) {
     DDP_CHECK(pid > 1, "pid {} is no process's number", pid);
     ::kill(pid, SIGKILL);

@@ -19,31 +19,31 @@
 namespace ddp::agent {
 
 // Writes the snapshots of checkpoints that workers hand to their agent: holds the memory, and runs
-// `ddp-checkpoint write` on it, whatever becomes of the worker and its round. One at a time for a
-// worker, in the order in which they came.
+// `ddp-checkpoint write` on it, even if the worker or its round ends. One at a time for each
+// worker, in the order of arrival.
 //
-// A writer that is ended by a signal is started again, because writing can be repeated; one that
-// shows no sign of life is given up. The writers are no part of any round, run at low priority, and
-// go on alone if this process is killed: they hold all that they need.
+// A writer that is ended by a signal is started again, because writing can be repeated. A writer
+// that shows no sign of life is given up. The writers belong to no round and run at low priority.
+// If this process is killed, they go on alone: they hold all that they need.
 //
 // Lives on the thread of `io`. Destroying it leaves the writers alone.
 class SnapshotWriters {
  public:
-  // How many a worker may have under way: one is written, one waits.
+  // How many snapshots a worker may have under way: one is being written, one waits.
   static constexpr int kPerWorker = 2;
 
   struct Settings {
-    std::string program;                   // ddp-checkpoint; empty: nothing is taken.
-    std::vector<std::string> environment;  // Of the writers, NAME=value.
-    int runs = 3;                          // Of one writer, if signals end it.
-    Duration quiet_limit{60'000};          // Without a sign of life: given up.
+    std::string program;                   // ddp-checkpoint; empty: no snapshot is accepted.
+    std::vector<std::string> environment;  // The environment of the writers, NAME=value.
+    int runs = 3;                  // How often one snapshot is tried, if signals end its writer.
+    Duration quiet_limit{60'000};  // A writer without a sign of life for this long is given up.
     Duration look = LifeSigns::kLook;
   };
   struct Events {
-    std::function<void(int under_way)> on_count;         // It has changed.
+    std::function<void(int under_way)> on_count;         // Called when the number has changed.
     std::function<void(const std::string& text)> print;  // A line for people.
   };
-  // Tells the worker. False if it is not there any more.
+  // Tells the worker. Returns false if the worker is gone.
   using Reply = std::function<bool(const wire::SnapshotWritten&)>;
 
   SnapshotWriters(asio::io_context& io, Settings settings, Events events);
@@ -51,21 +51,21 @@ class SnapshotWriters {
   SnapshotWriters(const SnapshotWriters&) = delete;
   SnapshotWriters& operator=(const SnapshotWriters&) = delete;
 
-  // How many snapshots of one worker are taken at once; 0: none, there is no program.
+  // How many snapshots of one worker are accepted at once; 0: none, because there is no program.
   int limit() const { return settings_.program.empty() ? 0 : kPerWorker; }
 
   // `descriptors`: the image (a memfd with F_SEAL_SHRINK) and, where `snapshot.locked`, the lock.
-  // `worker`: a number that tells it from other workers; `name`: for people. What cannot be taken
-  // is refused through `reply`, from inside. With nobody to reply to, people are told what became
-  // of the checkpoint.
+  // `worker`: a number that is unique among workers. `name`: for messages. A snapshot that cannot
+  // be accepted is refused through `reply`, from inside this call. If the worker is gone, the
+  // outcome is printed.
   void submit(int worker, const std::string& name, const wire::SubmitSnapshot& snapshot,
               std::vector<UniqueFd> descriptors, Reply reply);
   int under_way() const { return static_cast<int>(jobs_.size()); }
-  // The processes that write.
+  // The writers' processes.
   std::vector<pid_t> pids() const;
-  // Takes the status of this child if it is a writer that has ended. False if it is none of ours.
+  // Takes the status of this child if it is a writer that has ended. False if it is not a writer.
   bool reap(pid_t pid);
-  // Kills the writers. What they were writing is lost; checkpoints that were there before are not.
+  // Kills the writers. What they were writing is lost; earlier checkpoints are not.
   void give_up();
 
  private:
@@ -87,11 +87,11 @@ class SnapshotWriters {
   asio::io_context& io_;
   const Settings settings_;
   const Events events_;
-  std::list<Job> jobs_;  // As they came.
+  std::list<Job> jobs_;  // In the order of arrival.
   net::Timer timer_;
 };
 
-// The program `name` beside the running binary; empty if there is none that can be executed.
+// The path of the program `name` beside the running binary; empty if there is no executable one.
 std::string program_beside_us(const std::string& name);
 
 }  // namespace ddp::agent

@@ -24,8 +24,8 @@
 namespace ddp::agent {
 namespace {
 
-// The child runs on the parent's memory until it executes the program, while the parent stands
-// still (CLONE_VFORK): a start costs the same however large the parent is, and errno comes back
+// Until it executes the program, the child runs in the parent's memory while the parent waits
+// (CLONE_VFORK). So a start costs the same however large the parent is, and errno comes back
 // through plain memory.
 struct ChildArguments {
   const char* file = nullptr;
@@ -55,8 +55,8 @@ bool move_fd(int from, int to) {
   return from == to ? ::fcntl(to, F_SETFD, 0) == 0 : ::dup2(from, to) == to;
 }
 
-// System calls are made directly where a sanitizer keeps tables about them: the memory is the
-// parent's.
+// Makes the system calls directly, because sanitizers keep tables about the library's wrappers, and
+// the memory is the parent's.
 void reset_signals() {
   alignas(16) const unsigned char all_default[64] = {};  // SIG_DFL, no flags, empty mask.
   for (int number = 1; number <= kLastSignal; ++number) {
@@ -66,7 +66,7 @@ void reset_signals() {
 }
 
 void ignore_requests_to_end() {
-  alignas(16) unsigned char ignore[64] = {};  // No flags, empty mask, behind the handler.
+  alignas(16) unsigned char ignore[64] = {};  // After the handler: no flags, empty mask.
   const auto handler = reinterpret_cast<std::uintptr_t>(SIG_IGN);
   __builtin_memcpy(ignore, &handler, sizeof(handler));
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) {
@@ -74,17 +74,18 @@ void ignore_requests_to_end() {
   }
 }
 
-// First failing step, or does not return. AddressSanitizer does not know the stack it runs on.
+// Returns the first failing step, or does not return. AddressSanitizer does not know this stack.
 [[gnu::no_sanitize_address]] const char* become_program(const ChildArguments& child) {
   if (!child.detached && ::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return "prctl(PR_SET_PDEATHSIG)";
   // A parent that died before prctl sends no signal.
   if (!child.detached && ::getppid() != child.parent) ::_exit(kExitSignalBase + SIGKILL);
-  // Where Yama limits ptrace to ancestors, our helper that reads a hung worker's stacks is none.
+  // Yama may limit ptrace to ancestors, but our helper that reads a hung worker's stacks is not
+  // one.
   ::prctl(PR_SET_PTRACER, child.tracer);
   if (::setsid() < 0) return "setsid";
   if (!move_fd(child.stdin_fd, 0) || !move_fd(child.stdout_fd, 1) || !move_fd(child.stderr_fd, 2))
     return "dup2";
-  // Kernels before 5.11 refuse the flag; what this process opens itself is close-on-exec anyway.
+  // Kernels before 5.11 refuse the flag, but descriptors of this process are close-on-exec anyway.
   ::syscall(SYS_close_range, 3U, ~0U, CLOSE_RANGE_CLOEXEC);
   for (std::size_t i = 0; i < child.inherited_count; ++i) {
     if (::fcntl(child.inherited[i], F_SETFD, 0) != 0) return "fcntl(F_SETFD)";
@@ -165,7 +166,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   if (!null) return make_error(Errc::kIo, "/dev/null: {}", std::generic_category().message(errno));
   std::vector<char*> argv = pointers_to(request.command);
   std::vector<char*> envp = pointers_to(request.environment);
-  // execvpe copies argv onto its stack when it hands a script without a first line to /bin/sh.
+  // execvpe copies argv onto its stack when it hands a script without a "#!" line to /bin/sh.
   const Stack stack(kChildStackBytes + argv.size() * sizeof(char*));
   if (stack.base == MAP_FAILED) return program_error(program, ENOMEM);
 
@@ -186,7 +187,7 @@ Result<SpawnedProcess> spawn(const SpawnRequest& request) {
   child.detached = request.detached;
   child.descriptors = descriptor_limit_at_start();
 
-  // No handler of ours may run in the child, on our memory.
+  // Our signal handlers must not run in the child, in our memory.
   sigset_t all;
   sigset_t before;
   ::sigfillset(&all);

@@ -11,19 +11,19 @@
 namespace ddp::agent {
 
 struct SpawnRequest {
-  std::vector<std::string>
-      command;  // argv; command[0] is looked up in PATH as execvp does. Not empty.
-  std::vector<std::string> environment;  // NAME=value, the whole of it.
+  // argv; command[0] is looked up in PATH as execvp does. Not empty.
+  std::vector<std::string> command;
+  std::vector<std::string> environment;  // The whole environment, NAME=value.
   int stdin_fd = -1;                     // -1: /dev/null.
   int stdout_fd = 1;
   int stderr_fd = 2;
   std::vector<int> inherited_fds;  // Stay open in the child under the same number.
-  std::vector<int> cpus = {};      // That it runs on; empty: those of this process.
-  // It goes on when this process ends, and ignores what asks a job to end: SIGHUP, SIGINT, SIGQUIT,
-  // SIGTERM, SIGUSR1, SIGUSR2.
+  std::vector<int> cpus = {};      // CPUs that it runs on; empty: those of this process.
+  // The program goes on when this process ends, and ignores the signals that may be sent to a job:
+  // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2.
   bool detached = false;
-  // Who may read its stacks where the system asks for that (Yama), with its descendants; 0: the
-  // calling process.
+  // The process that, with its descendants, may read the stacks of the program if the system
+  // restricts that (Yama); 0: the calling process.
   pid_t tracer = 0;
 };
 
@@ -32,20 +32,19 @@ struct SpawnedProcess {
   UniqueFd pidfd;  // Readable when it has ended; reap it with waitid(P_PIDFD).
 };
 
-// Starts a program in a session of its own, with default signal handlers, no signal blocked and no
-// descriptor but those named. Unless it is detached it is killed
-// (SIGKILL) when the calling thread ends, so call from a thread that lives as long as the process:
-// the main thread.
-// Returns when the program runs or could not be started:
+// Starts a program in a session of its own, with default signal handlers, no blocked signals and
+// only the named descriptors. Unless it is detached, SIGKILL ends it when the calling thread ends.
+// So call this from a thread that lives as long as the process: the main thread. Returns when the
+// program runs or could not be started:
 //   kNotFound         there is no such program
 //   kInvalidArgument  it exists but cannot be executed
 //   kIo               the system could not make a process
 // After a failure no process is left.
 Result<SpawnedProcess> spawn(const SpawnRequest& request);
 
-// The exit status that tells of a failed spawn: 127, 126 or kExitInternal.
+// The exit status that stands for a failed spawn: 127, 126 or kExitInternal.
 int spawn_failure_status(const Error& error);
-// The other way round.
+// The error code for such a status.
 Errc spawn_failure_code(int status);
 
 }  // namespace ddp::agent

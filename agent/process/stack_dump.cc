@@ -17,10 +17,10 @@
 namespace ddp::agent {
 namespace {
 
-// The rest of the helper's life. Nothing of the parent's is touched but its memory, a copy.
+// The rest of the helper's life. It uses nothing of the parent's except a copy of its memory.
 [[noreturn]] void be_helper(pid_t pid, int out) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // Pipes of workers would stay open as long as this process lives.
+  // Otherwise pipes of workers would stay open as long as this process lives.
   if (::dup2(out, 3) == 3) ::syscall(SYS_close_range, 4U, ~0U, 0);
   for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(number, SIG_DFL);
   write_stacks(pid, 3);
@@ -56,13 +56,13 @@ void StackDump::run(pid_t pid) {
   UniqueFd write_end(ends[1]);
   const pid_t helper = ::fork();
   if (helper == 0) be_helper(pid, write_end.get());
-  // Not reaped yet: that happens on this thread.
+  // The helper is not reaped yet, because that happens on this thread.
   if (helper > 0) helper_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper, 0)));
   ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
   pipe_.assign(read_end.release());
   timer_.after(kLimit, [weak = weak_from_this()] {
     if (const auto self = weak.lock())
-      self->finish(fmt::format("they could not be read within {} s", kLimit.count() / 1'000));
+      self->finish(fmt::format("reading them took longer than {} s", kLimit.count() / 1'000));
   });
   write_end.reset();
   wait();
@@ -84,7 +84,7 @@ void StackDump::on_readable() {
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return wait();
     if (size <= 0) return finish(text_.empty() ? "the process that reads them ended" : "");
     text_.append(buffer, static_cast<std::size_t>(size));
-    if (text_.size() >= kMaxBytes) return finish("there is more than fits");
+    if (text_.size() >= kMaxBytes) return finish("they are longer than the limit");
   }
 }
 

@@ -16,16 +16,16 @@
 
 namespace ddp::agent {
 
-// write_stacks() in a process of its own, so that neither a thread that hangs in the kernel nor a
-// broken program file can do this process harm. That process is a child of this one; whoever reaps
-// children reaps it. Lives on the thread of `io`.
+// Runs write_stacks() in a process of its own, so that neither a thread that hangs in the kernel
+// nor a broken program file can harm this process. That process is a child of this one. Whoever
+// reaps children must reap it, too. Lives on the thread of `io`.
 class StackDump : public std::enable_shared_from_this<StackDump> {
  public:
   static constexpr Duration kLimit{10'000};
   static constexpr std::size_t kMaxBytes = 256 * 1024;
 
-  // Calls back once, not from inside: with whole lines, what there was after kLimit or kMaxBytes
-  // with a line that says so. Never if the object goes before.
+  // Calls back once, not from inside this call, with whole lines of text. At kLimit or kMaxBytes
+  // the text ends with a line that says so. Never calls back if the object is destroyed before.
   static std::shared_ptr<StackDump> start(asio::io_context& io, pid_t pid,
                                           std::function<void(std::string text)> done);
   ~StackDump();
@@ -37,13 +37,14 @@ class StackDump : public std::enable_shared_from_this<StackDump> {
   void run(pid_t pid);
   void wait();
   void on_readable();
-  // `why`: the text is not complete.
+  // `why`: why the text is not complete; empty if it is.
   void finish(const std::string& why);
 
   asio::io_context& io_;
   std::function<void(std::string)> done_;
   asio::posix::stream_descriptor pipe_;
-  UniqueFd helper_;  // A pidfd: its number may be another process's by the time it is killed.
+  // A pidfd, because its pid may belong to another process by the time it is killed.
+  UniqueFd helper_;
   net::Timer timer_;
   std::string text_;
 };

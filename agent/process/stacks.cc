@@ -24,7 +24,7 @@ namespace {
 constexpr std::size_t kFramesMax = 64;
 constexpr std::size_t kNameBytesMax = 200;
 
-// libdw's functions. Loaded and not linked, because an agent seldom needs them.
+// libdw's functions. Loaded at run time and not linked, because an agent seldom needs them.
 struct Libdw {
   void* const library = ::dlopen("libdw.so.1", RTLD_NOW | RTLD_LOCAL);
 
@@ -84,7 +84,7 @@ std::string demangled(const char* name) {
   return result;
 }
 
-// Reads the stacks of one process. What goes wrong is told in problem(), and then no stack is
+// Reads the stacks of one process. If problem() is not empty, something went wrong and no stack is
 // complete.
 class StackReader {
  public:
@@ -108,7 +108,7 @@ class StackReader {
   std::vector<std::string> frames(pid_t thread) {
     frames_.clear();
     if (!problem_.empty()) return {};
-    // An unwinder that comes to no further frame says so by an error; what it has found is there.
+    // The unwinder reports an error when it finds no further frame. The frames before it are valid.
     if (dw_.getthread_frames(dwfl_, thread, &StackReader::on_frame, this) != 0 && frames_.empty())
       frames_.push_back("(" + error() + ")");
     return std::move(frames_);
@@ -123,7 +123,7 @@ class StackReader {
     Dwarf_Addr address = 0;
     bool interrupted = false;
     if (!dw_.frame_pc(frame, &address, &interrupted)) return DWARF_CB_ABORT;
-    // A return address may be that of the next function.
+    // A return address may already belong to the next function.
     if (!interrupted) --address;
     auto& name = names_[address];
     if (name.empty()) name = describe(address);
@@ -158,7 +158,7 @@ class StackReader {
 
   Libdw dw_;
   Dwfl_Callbacks callbacks_{};
-  Dwfl* dwfl_ = nullptr;  // Goes with the process.
+  Dwfl* dwfl_ = nullptr;  // Freed with the process.
   std::string problem_;
   std::vector<std::string> frames_;
   std::map<Dwarf_Addr, std::string> names_;
@@ -200,7 +200,7 @@ void write_all(int out, std::string_view text) {
 }  // namespace
 
 void write_stacks(pid_t pid, int out) {
-  // It would ask servers in the network for what the files here do not say.
+  // Otherwise libdw would ask servers in the network for missing debug information.
   ::unsetenv("DEBUGINFOD_URLS");
   const std::vector<Thread> threads = threads_of(pid);
   StackReader reader(pid);

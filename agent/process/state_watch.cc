@@ -19,7 +19,7 @@ constexpr Duration kLongest{100};
 bool is_uninterruptible(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   const std::string stat{std::istreambuf_iterator<char>(file), {}};
-  // The state stands behind the command, which may hold parentheses itself.
+  // The state follows the command, which may hold parentheses itself.
   const auto end = stat.rfind(") ");
   return end != std::string::npos && stat.compare(end, 3, ") D") == 0;
 }

@@ -15,18 +15,17 @@ namespace ddp::agent {
 // for a device or a file system, and not even SIGKILL ends it.
 bool is_uninterruptible(pid_t pid);
 
-// Finds processes that stay in state D: those that were in it whenever they were looked at, for as
-// long as `limit`.
+// Finds processes that stay in state D: they were in it at every look for as long as `limit`.
 class StateWatch {
  public:
   explicit StateWatch(Duration limit, std::function<bool(pid_t)> is_stuck = is_uninterruptible)
       : limit_(limit), is_stuck_(std::move(is_stuck)) {}
 
-  // How often to look. Often enough to see a process that waits for its disk now and then do
-  // something in between.
+  // How often to look. Often enough to notice that a process that often waits for its disk works in
+  // between.
   Duration period() const;
-  // Those of `pids` that have now been in state D for the limit; each is told once, until it has
-  // left that state. Processes that are not among `pids` are forgotten.
+  // Those of `pids` that have now been in state D for the limit. Each is returned once, until it
+  // has left that state. Processes that are not in `pids` are forgotten.
   std::vector<pid_t> look(TimePoint now, const std::vector<pid_t>& pids);
 
  private:

@@ -23,7 +23,7 @@ void StatusLine::end() {
   console_->show_status("");
 }
 
-// Again and again: the rate falls while nothing happens.
+// Repeated, because the rate falls while nothing happens.
 void StatusLine::show() {
   console_->show_status(text_.text(Clock::now()));
   timer_.after(kPeriod, [this] { show(); });

@@ -11,7 +11,7 @@
 
 namespace ddp::agent {
 
-// Keeps the status of the job at the bottom of a terminal. Does nothing where the console is no
+// Keeps the status of the job at the bottom of a terminal. Does nothing if the console is not a
 // terminal. Lives on the thread of `io`.
 class StatusLine {
  public:
@@ -19,7 +19,7 @@ class StatusLine {
 
   void begin_round(const terminal::RoundSize& round);
   void on_progress(int local_rank, const wire::Progress& progress);
-  // Takes it away for good.
+  // Removes the status for good.
   void end();
 
  private:

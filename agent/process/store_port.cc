@@ -14,14 +14,14 @@ void set(const UniqueFd& socket, int level, int option, int value) {
   ::setsockopt(socket.get(), level, option, &value, sizeof(value));
 }
 
-// 0 with errno.
+// Returns the port, or 0 with errno.
 template <typename Address>
 int bind_any(const UniqueFd& socket, Address address) {
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t size = sizeof(address);
   if (::bind(socket.get(), generic, size) != 0) return 0;
   if (::getsockname(socket.get(), generic, &size) != 0) return 0;
-  in_port_t port = 0;  // Both families have it at the same place.
+  in_port_t port = 0;  // At the same offset in both families.
   std::memcpy(&port, reinterpret_cast<const char*>(&address) + offsetof(sockaddr_in, sin_port),
               sizeof(port));
   return ntohs(port);
@@ -29,7 +29,7 @@ int bind_any(const UniqueFd& socket, Address address) {
 
 }  // namespace
 
-// At all addresses of both families, as PyTorch's server listens; of IPv4 where there is no IPv6.
+// On all addresses of both families, as PyTorch's server listens; only of IPv4 if there is no IPv6.
 StorePort::Reserved StorePort::reserve() {
   UniqueFd both(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (both) {

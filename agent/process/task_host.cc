@@ -13,8 +13,8 @@
 namespace ddp::agent {
 namespace {
 
-// A process that answers at once unless it is stopped or its machine is about to be lost. Less than
-// a lease, in which the coordinator must hear of this agent.
+// The task answers at once unless it is stopped or its machine is about to be lost. The limit is
+// less than a lease, within which the coordinator must hear from this agent.
 constexpr Duration kAnswerLimit{2'000};
 
 bool wait_for(int fd, short events, TimePoint deadline) {
@@ -35,7 +35,8 @@ Result<std::shared_ptr<TaskHost>> TaskHost::greet(UniqueFd socket) {
   if (!message) return make_error(Errc::kPeerLost, "a task of this node did not say who it is");
   const auto* hello = std::get_if<wire::TaskHello>(&*message);
   if (hello == nullptr)
-    return make_error(Errc::kProtocol, "a task of this node did not say who it is first of all");
+    return make_error(Errc::kProtocol,
+                      "the first message of a task of this node was not its hello");
   host->hello_ = *hello;
   return host;
 }
@@ -82,7 +83,7 @@ bool TaskHost::read_some(TimePoint deadline) {
   }
 }
 
-// What is no message ends the connection: nothing that follows can be trusted.
+// A malformed message ends the connection, because nothing after it can be trusted.
 std::optional<wire::TaskMessage> TaskHost::next_frame() {
   const auto frame = decoder_.next();
   if (!frame) {
@@ -119,13 +120,13 @@ Result<SpawnedProcess> TaskHost::start(const wire::StartWorker& order,
       return Error{spawn_failure_code(failed->status), failed->why};
     }
     const auto* started = std::get_if<wire::WorkerStarted>(&*answer);
-    if (started == nullptr) continue;  // An answer that came too late for who wanted it.
+    if (started == nullptr) continue;  // The answer to an earlier call that no longer waits.
     if (started->pid <= 1 || received_.empty()) break;
     UniqueFd pidfd = std::move(received_.front());
     received_.clear();
     return SpawnedProcess{started->pid, std::move(pidfd)};
   }
-  lose();  // A worker that it may have started ends with the connection.
+  lose();  // If the task has started the worker after all, it ends with the connection.
   return gone();
 }
 
@@ -154,7 +155,7 @@ bool TaskHost::finish_clear(TimePoint deadline) {
     const auto* cleared = answer ? std::get_if<wire::TaskCleared>(&*answer) : nullptr;
     if (cleared != nullptr && cleared->number == clear_number_) return cleared->complete;
   }
-  return true;  // All that it had started dies with it.
+  return true;  // Everything that the task had started dies with it.
 }
 
 std::vector<int> cpu_shares(const std::vector<std::vector<int>>& cpus) {
@@ -166,7 +167,7 @@ std::vector<int> cpu_shares(const std::vector<std::vector<int>>& cpus) {
   for (const auto& mask : cpus) {
     double share = 0;
     for (const int cpu : mask) share += 1.0 / users[cpu];
-    // Thirds must add up.
+    // 1e-6: three thirds must add up to 1.
     shares.push_back(std::max(1, static_cast<int>(share + 1e-6)));
   }
   return shares;

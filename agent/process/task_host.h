@@ -17,16 +17,16 @@
 
 namespace ddp::agent {
 
-// Another task of this node, in which the agent starts a worker and through which it learns how the
-// worker ended: the process there (agent/shell/task_server.h) is the worker's parent. Signals go to
-// the worker directly, as its number stays its own until take_status().
+// Another task of this node, in which the agent starts a worker. The task's process
+// (agent/shell/task_server.h) is the parent of the worker and tells the agent how it ended. Signals
+// go to the worker directly, because its pid stays its own until take_status().
 //
-// All calls wait for the task's answer, but never longer than they say. A task that is gone, or
-// that does not answer in time, is lost for good: its worker dies with it. One thread.
+// All calls wait for the task's answer, but for a limited time. A task that is gone, or that does
+// not answer in time, is lost for good, and its worker dies with it. One thread.
 class TaskHost {
  public:
-  // The task at the other end of a connection; kPeerLost or kProtocol where it does not say who it
-  // is.
+  // The task at the other end of a connection. kPeerLost or kProtocol if it does not send its
+  // hello.
   static Result<std::shared_ptr<TaskHost>> greet(UniqueFd socket);
 
   int local_rank() const { return hello_.local_rank; }
@@ -34,23 +34,23 @@ class TaskHost {
   const std::vector<int>& cpus() const { return hello_.cpus; }
   const std::vector<std::string>& environment() const { return hello_.environment; }
 
-  // Errors are those of spawn(); kPeerLost where the task is lost.
+  // Errors are those of spawn(), and kPeerLost if the task is lost.
   Result<SpawnedProcess> start(const wire::StartWorker& order,
                                const std::vector<UniqueFd>& descriptors);
-  // How a worker that is known to have ended did; nothing if the task is lost, and then it was
-  // killed. Afterwards its number may be another process's.
+  // How a worker that is known to have ended did so. Empty if the task is lost; the worker was then
+  // killed. Afterwards another process may get its pid.
   std::optional<wire::WorkerEnded> take_status(pid_t pid);
 
-  // Kills what the task's workers have left, but for `keep`. Two calls, so that all tasks do it at
-  // a time. False if something was alive after `limit`, or nobody has answered until `deadline`.
+  // Kills the processes that the task's workers have left, except `keep`. There are two calls, so
+  // that all tasks can do it at the same time. False if something was alive after `limit`, or if
+  // there was no answer until `deadline`.
   void begin_clear(const std::vector<pid_t>& keep, Duration limit);
   bool finish_clear(TimePoint deadline);
 
  private:
   explicit TaskHost(UniqueFd socket) : socket_(std::move(socket)) {}
   bool send(const wire::TaskMessage& message, const std::vector<UniqueFd>& descriptors = {});
-  // The next message; WorkerEnded is noted, too. Nothing once the task is lost, and at the
-  // deadline.
+  // The next message. Also records WorkerEnded. Empty once the task is lost, and at the deadline.
   std::optional<wire::TaskMessage> receive(TimePoint deadline);
   std::optional<wire::TaskMessage> next_frame();
   bool read_some(TimePoint deadline);
@@ -64,8 +64,8 @@ class TaskHost {
   int clear_number_ = 0;
 };
 
-// How many CPUs each of several processes has for itself: those that several may use count in
-// parts. At least 1 each.
+// How many CPUs each of several processes has for itself. A CPU that several processes may use
+// counts as a fraction for each. At least 1 each.
 std::vector<int> cpu_shares(const std::vector<std::vector<int>>& cpus);
 
 }  // namespace ddp::agent

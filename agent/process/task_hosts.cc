@@ -53,7 +53,7 @@ void TaskHosts::accept_all() {
     if (!host) continue;
     const auto place = static_cast<std::size_t>((*host)->local_rank());
     if (place == 0 || place >= hosts_.size()) continue;
-    // Who comes again has closed its former connection.
+    // A task that connects again has closed its former connection.
     hosts_[place] = std::move(*host);
   }
   check_complete();
@@ -78,7 +78,7 @@ void TaskHosts::when_complete(Duration limit,
 
 void TaskHosts::check_complete() {
   if (!done_ || !missing().empty()) return;
-  // Also where nobody is missing from the start, the call comes from the event loop.
+  // So that the callback comes from the event loop even if no task is missing from the start.
   limit_.after(Duration(0), [this] {
     if (const auto call = std::exchange(done_, nullptr)) call(missing());
   });

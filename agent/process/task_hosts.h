@@ -15,23 +15,24 @@
 
 namespace ddp::agent {
 
-// The other tasks of this node, by the local ranks of their workers; that of local rank 0 is the
-// agent's own. Each connects once more when it has lost its agent, or its agent has given it up.
+// The other tasks of this node, by the local ranks of their workers. The task of local rank 0 is
+// the agent's own. A task connects again when it has lost its agent, or its agent has given it up.
 // Lives on the thread of `io`.
 class TaskHosts {
  public:
-  // `listener`: a unix socket that listens. Processes of other users are turned away. `count`:
-  // tasks of this node, this one included.
+  // `listener`: a listening unix socket. Processes of other users are refused. `count`: how many
+  // tasks this node has, including this one.
   TaskHosts(asio::io_context& io, UniqueFd listener, int count);
 
-  // Calls back once, from the event loop, when all are there or `limit` has passed, with the local
-  // ranks of those that are missing.
+  // Calls back once, from the event loop, when all tasks have connected or `limit` has passed.
+  // `missing`: the local ranks of those that have not.
   void when_complete(Duration limit, std::function<void(const std::set<int>& missing)> done);
-  // Null: not there, lost, or this process's own.
+  // Null if the task has not connected, is lost, or is this process's own.
   std::shared_ptr<TaskHost> of(int local_rank) const;
-  // Of a task that has been there once, even if it is lost; else null.
+  // The environment of a task that has ever connected, even if it is lost; otherwise null.
   const std::vector<std::string>* environment_of(int local_rank) const;
-  // CPUs that each worker has for itself, by local rank; a missing task's are this process's.
+  // How many CPUs each worker has for itself, by local rank. A missing task counts with the CPUs of
+  // this process.
   std::vector<int> cpu_shares() const;
 
  private:
@@ -42,11 +43,11 @@ class TaskHosts {
 
   asio::posix::stream_descriptor listener_;
   net::Timer limit_;
-  std::vector<std::shared_ptr<TaskHost>> hosts_;  // By local rank; null: not there yet.
+  std::vector<std::shared_ptr<TaskHost>> hosts_;  // By local rank; null: not connected yet.
   std::function<void(const std::set<int>& missing)> done_;
 };
 
-// CPUs that this process may use.
+// The CPUs that this process may use.
 std::vector<int> own_cpus();
 
 }  // namespace ddp::agent

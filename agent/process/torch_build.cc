@@ -20,12 +20,12 @@
 namespace ddp::agent {
 namespace {
 
-// TCPStore wants libuv unless it is told otherwise from this release on.
+// From this release on, TCPStore uses libuv unless it is told not to.
 constexpr std::pair<int, int> kFirstWithLibuv{2, 4};
 // A library of 2 GB has tables of a few MB.
 constexpr std::size_t kMaxTable = std::size_t{256} << 20;
 
-// Of `__version__ = '2.6.0+debian'` in version.py.
+// The version in `__version__ = '2.6.0+debian'` of version.py.
 std::optional<std::pair<int, int>> version_of(const std::string& package) {
   std::ifstream file(package + "/version.py");
   constexpr std::string_view kName = "__version__ = '";
@@ -39,7 +39,7 @@ std::optional<std::pair<int, int>> version_of(const std::string& package) {
   return {};
 }
 
-// A file in ELF's form for 64-bit machines, as far as it can be read.
+// A 64-bit ELF file, as far as it can be read.
 class SharedLibrary {
  public:
   explicit SharedLibrary(const std::string& path)
@@ -54,7 +54,7 @@ class SharedLibrary {
                                   std::size_t{header.front().e_shnum} * sizeof(Elf64_Shdr));
   }
 
-  // The names of functions and variables that other libraries must have. Empty: unknown.
+  // The names of functions and variables that it imports. Empty: unknown.
   std::vector<std::string> imports() const {
     std::vector<std::string> names;
     const Elf64_Shdr* symbols = section(SHT_DYNSYM);
@@ -126,12 +126,13 @@ bool may_have_libuv(const SharedLibrary& library) {
 
 }  // namespace
 
-// PyTorch's store is in libtorch_cpu. libuv is linked with it, or it lies inside and calls epoll of
-// the C library, which every libuv since 2018 does on Linux; PyTorch itself has no other use for
-// epoll, unless gloo or TensorPipe lie inside as well. So where neither is to be seen there is no
-// libuv. Seen: libtorch_cpu of Debian's 1.13.1, 2.6.0 and 2.14.1, none of which has it, imports
-// poll and no epoll, and exports nothing of c10d::detail by which builds could be told apart.
-// Wheels from PyPI have gloo and TensorPipe inside, so they are never taken for builds without.
+// PyTorch's store is in libtorch_cpu. Either libtorch_cpu is linked with libuv, or libuv is part of
+// it and calls epoll of the C library, as every libuv since 2018 does on Linux. PyTorch itself does
+// not use epoll, unless gloo or TensorPipe are part of it, too. So if there is neither a linked
+// libuv nor an import of epoll, there is no libuv. Debian's libtorch_cpu 1.13.1, 2.6.0 and 2.14.1,
+// which have no libuv, import poll but not epoll, and export nothing of c10d::detail that would
+// tell builds apart. Wheels from PyPI contain gloo and TensorPipe, so they never count as builds
+// without libuv.
 bool lacks_libuv(const std::string& package) {
   const auto version = version_of(package);
   if (!version || *version < kFirstWithLibuv) return false;

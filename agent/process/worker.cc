@@ -54,13 +54,13 @@ void Worker::keep_logs(Result<LogFiles> logs) {
   } else {
     logs_failed_ = true;
     context_.output.console(config::kStderr)
-        .print(
-            fmt::format("ddp-run: --log-dir: {}; goes on without log files", logs.error().message));
+        .print(fmt::format("ddp-run: --log-dir: {}; ddp-run goes on without log files",
+                           logs.error().message));
   }
 }
 
 void Worker::choose_error_file() {
-  static int count = 0;  // Of this process, which is one agent.
+  static int count = 0;  // Counts in this process, which is one agent.
   if (!logs_.base.empty()) {
     error_path_ = logs_.error_path();
   } else if (!context_.error_folder.empty()) {
@@ -133,7 +133,7 @@ Result<std::shared_ptr<Worker>> Worker::start_standby(WorkerContext& context, in
   return worker;
 }
 
-// What has no file after all must not be lost.
+// Output that could not get its file must not be lost.
 OutputCapture::Route Worker::shown_if_lost(OutputCapture::Route route) const {
   route.to_console = route.to_console || logs_failed_;
   return route;
@@ -145,7 +145,7 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
   SpawnRequest request;
   request.command = command_of(context_.spec.command, local_rank_);
   request.environment = std::move(environment);
-  // As under torchrun: what is piped into ddp-run, or its terminal, is there for whoever reads it.
+  // As under torchrun: workers inherit the input of ddp-run, a pipe or a terminal.
   request.stdin_fd = STDIN_FILENO;
   request.stdout_fd = pipes.out_write.get();
   request.stderr_fd = pipes.err_write.get();
@@ -188,7 +188,7 @@ void Worker::take_place(const wire::RoundStart& round, int local_rank, int shm_f
   round_ = round.round;
   waiting_ = false;
   error_ = {};
-  // What it left when it left the round before is not what it ends of.
+  // An error file of the round before does not explain a later end.
   if (!error_path_.empty()) ::unlink(error_path_.c_str());
   sent_signals_.clear();
   const Rank rank = rank_of(round, local_rank);
@@ -237,15 +237,15 @@ void Worker::reap() {
   dump_.reset();
   channel_->drain();
   drain_output();
-  // Not ours to reap any more: somebody has killed and reaped it, which only kill_descendants does;
-  // or the task whose child it was is gone, which has killed it.
+  // The status is gone: either kill_descendants() has killed and reaped the process, or its task is
+  // gone and has killed it.
   if (!ended) return context_.on_exit(*this, describe_exit(0, SIGKILL, false));
   context_.on_exit(*this, describe_exit(ended->exit_code, ended->signal, ended->core_dumped));
 }
 
 std::optional<wire::WorkerEnded> Worker::take_status(bool& known) {
   if (task_) {
-    // The status of a process that still runs is not waited for.
+    // Do not wait for a process that still runs.
     if (!has_ended(pidfd_.native_handle())) return std::nullopt;
     auto status = task_->take_status(pid_);
     known = status.has_value();
@@ -280,7 +280,7 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
     exit.time_ms = failure_time({ended_ms, file.time_ms, written_ms(error_path_.c_str())});
     exit.age = Duration(std::max<std::int64_t>(0, ended_ms - exit.time_ms));
   }
-  // What stands in its output may be long past, unless it ended by that.
+  // An exception in its output may be long past, unless the program ended by it.
   if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();
   exit.cause = cause_of(exit_code, signal, core_dumped, exit.message);
   return exit;
@@ -312,7 +312,7 @@ void Worker::signal(int number) {
   if (!running_) return;
   DDP_CHECK(pid_ > 1, "pid {} is no process's number", pid_);
   sent_signals_.insert(number);
-  // Not reaped yet, so neither the process nor its group can be somebody else's.
+  // Not reaped yet, so neither the pid nor the group can belong to another process.
   ::kill(-pid_, number);
   if (number != SIGKILL) ::kill(-pid_, SIGCONT);
 }

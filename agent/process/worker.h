@@ -38,18 +38,19 @@ struct WorkerContext {
   NodeOutput& output;
   int usable_cores = 1;
   MemoryKills memory_kills;
-  int snapshots = 0;         // How many of one worker are taken at once.
-  std::string error_folder;  // For error files where there is no --log-dir; empty: none.
-  // Called once a process, after all its output has been read.
+  int snapshots = 0;         // How many snapshots of one worker are accepted at once.
+  std::string error_folder;  // For error files if there is no --log-dir; empty: none.
+  // Called once for each process, after all its output has been read.
   std::function<void(const Worker&, const WorkerExit&)> on_exit;
   std::function<void(Worker&, const wire::WorkerMessage&)> on_message;
-  // Where srun has started a task for each worker; null: workers are this process's children.
+  // The tasks, if srun has started one for each worker; null: workers are children of this process.
   const TaskHosts* tasks = nullptr;
   std::vector<WorkerCpus> cpus = {};  // By local rank; empty: workers are not bound to any.
   std::string timer_file = {};        // TORCHELASTIC_TIMER_FILE; empty: there are no such timers.
   bool torch_lacks_libuv = false;
 
-  // Null: it is not bound. A task's CPUs are those that srun has given it.
+  // Null if the worker is not bound. In a task of srun it has the CPUs that srun has given to the
+  // task.
   const WorkerCpus* cpus_of(int local_rank) const {
     const auto index = static_cast<std::size_t>(local_rank);
     return tasks == nullptr && local_rank >= 0 && index < cpus.size() ? &cpus[index] : nullptr;
@@ -60,47 +61,48 @@ struct WorkerContext {
 // output and its control channel. Lives on the thread of `io`; the context outlives it.
 class Worker : public std::enable_shared_from_this<Worker> {
  public:
-  // A worker of this round. Errors are those of spawn(), and kIo when pipes cannot be made. Log
-  // files that cannot be opened are told on the console and done without.
+  // Starts a worker of this round. Errors are those of spawn(), and kIo if pipes cannot be made. If
+  // log files cannot be opened, the console says so and the worker runs without them.
   static Result<std::shared_ptr<Worker>> start(WorkerContext& context,
                                                const wire::RoundStart& round, int local_rank,
                                                int shm_fd);
-  // A process that waits for its place in a round. `number` tells it from others of this agent.
+  // Starts a process that waits for its place in a round. `number` tells it from other standbys of
+  // this agent.
   static Result<std::shared_ptr<Worker>> start_standby(WorkerContext& context, int number);
 
   pid_t pid() const { return pid_; }
   bool running() const { return running_; }
   int local_rank() const { return local_rank_; }  // -1: a standby.
-  // It has said that it can take part in further rounds.
+  // Whether it has said that it can take part in further rounds.
   bool reconfigurable() const { return reconfigurable_; }
   bool said_hello() const { return said_hello_; }
-  // It waits for a round: it has left the one that it was in, or never was in one and said hello.
+  // Whether it waits for a round: it has parked, or it is a standby that has said hello.
   bool is_waiting() const { return waiting_; }
 
-  // Sends a process that waits into this round.
+  // Sends a waiting process into this round.
   void take_place(const wire::RoundStart& round, int local_rank, int shm_fd);
-  // To its process group; nothing once it has ended. A stopped process is continued, so that it
-  // sees the signal.
+  // Sends a signal to its process group. Does nothing once it has ended. A stopped process is
+  // continued, so that it handles the signal.
   void signal(int number);
-  // Continues it if it is stopped, so that it sees what it is told.
+  // Continues it if it is stopped, so that it reads its orders.
   void resume();
   // Writes the stacks of its threads to the console and its log; takes up to StackDump::kLimit.
   void dump_stacks();
-  // SIGKILL as soon as its stacks are written, if that is under way. Its exit tells `cause`.
+  // Sends SIGKILL, after its stacks are written if that is under way. Its exit has `cause`.
   void kill(const std::string& cause);
   void send(const wire::WorkerOrder& order) { channel_->send(order); }
-  // Of the snapshot that on_message is being called for: WorkerChannel::take_descriptors().
+  // The descriptors of the snapshot for which on_message is being called: see WorkerChannel.
   std::vector<UniqueFd> take_descriptors() { return channel_->take_descriptors(); }
   // Reads what it has written so far.
   void drain_output();
-  // Its timer has expired: sends the signal, and the exit that follows from it tells `cause`.
+  // Its timer has expired: sends the signal. The exit that follows has `cause`.
   void expire(int number, const std::string& cause);
-  // As if SIGKILL had ended it, while it lives.
+  // The WorkerExit as if SIGKILL had ended it, while it lives.
   WorkerExit exit_by_kill(const std::string& cause);
   // If it has ended: reads what it left, takes its status and calls on_exit.
   void reap();
-  // Reads what is left and lets go of everything. The process must be gone, or its exit is not
-  // told.
+  // Reads what is left and releases everything. If the process is not gone, its exit will not be
+  // reported.
   void close();
 
  private:
@@ -113,7 +115,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void choose_error_file();
   OutputCapture::Route shown_if_lost(OutputCapture::Route route) const;
   Result<SpawnedProcess> spawn_in_task(Pipes& pipes, SpawnRequest request);
-  // How the process ended; nothing if it has not, or if nobody can say, and then `known` is false.
+  // How the process ended. Empty if it has not, or if nobody can say; `known` is then false.
   std::optional<wire::WorkerEnded> take_status(bool& known);
   void wait();
   void on_message(const wire::WorkerMessage& message);
@@ -124,20 +126,20 @@ class Worker : public std::enable_shared_from_this<Worker> {
   int local_rank_;
   Round round_ = kNoRound;
   pid_t pid_ = 0;
-  std::shared_ptr<TaskHost> task_;  // Whose child the process is; null: ours.
+  std::shared_ptr<TaskHost> task_;  // The parent of the process; null: this process.
   bool running_ = false;
   bool said_hello_ = false;
   bool reconfigurable_ = false;
   bool waiting_ = false;
   asio::posix::stream_descriptor pidfd_;
   LogFiles logs_;
-  bool logs_failed_ = false;  // Then the console gets what was to go to files alone.
+  bool logs_failed_ = false;  // The console then gets the output that was meant only for files.
   std::string error_path_;
   std::shared_ptr<OutputCapture> out_;
   std::shared_ptr<OutputCapture> err_;
   std::shared_ptr<WorkerChannel> channel_;
-  wire::WorkerError error_;     // The last one it has told.
-  std::set<int> sent_signals_;  // In this round.
+  wire::WorkerError error_;     // The last error that it has reported.
+  std::set<int> sent_signals_;  // Signals sent in this round.
   std::shared_ptr<StackDump> dump_;
   bool kill_after_dump_ = false;
   int kill_signal_ = SIGKILL;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kReadBytes = 16 * 1024;
 // Reads in a row before others get their turn.
 constexpr int kReadsPerTurn = 16;
-// A dead worker cannot have left more than its socket buffer holds; a grandchild that holds the
+// A dead worker cannot have left more than its socket buffer holds, but a grandchild that holds the
 // socket may go on writing.
 constexpr int kReadsOfDrain = 256;
 // An image and a lock, with room to spare.

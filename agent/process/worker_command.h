@@ -7,8 +7,8 @@
 
 namespace ddp::agent {
 
-// argv of one worker. As under torchrun, $local_rank and ${local_rank} in any but the first word
-// stand for its number on the node, $$ for one dollar; other names stay as they are. Pure.
+// argv of one worker. As under torchrun, $local_rank and ${local_rank} are replaced in all words
+// but the first, and $$ becomes one dollar. Other names stay as they are. Pure.
 inline std::vector<std::string> command_of(const std::vector<std::string>& command,
                                            int local_rank) {
   const std::string value = std::to_string(local_rank);

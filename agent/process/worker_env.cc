@@ -17,13 +17,13 @@ using Variables = std::map<std::string, std::string>;
 
 std::string_view name_of(std::string_view entry) { return entry.substr(0, entry.find('=')); }
 
-// `hidden` are variables that the worker must not see, whoever has set them. An empty error file
-// would make torch's @record write to a file with an empty name, and the launcher above us has one
-// of its own that is not the worker's to write.
+// `hidden` are variables that the worker must not see, even if the user has set them. The error
+// file is hidden if it is empty: torch's @record would write to a file with an empty name, and the
+// error file of a launcher above this one is not for the worker.
 std::vector<std::string> environment_of(Variables given, std::set<std::string> hidden,
                                         const config::JobSpec& spec, const WorkerEnvInputs& inputs,
                                         int nproc, const std::vector<std::string>& inherited) {
-  // What lets a node into the job is not the programs' to know.
+  // The workers' programs must not know the token.
   hidden.insert(config::kTokenVariable);
   given["DDP_CONTROL_FD"] = std::to_string(inputs.control_fd);
   given["TORCHELASTIC_SIGNALS_TO_HANDLE"] = spec.signals_to_handle;
@@ -37,7 +37,7 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   } else {
     given["TORCHELASTIC_ERROR_FILE"] = inputs.error_file;
   }
-  // Of a launcher above this one.
+  // These may come from a launcher above this one.
   hidden.insert({"DDP_STORE_ADDR", "DDP_STORE_PORT"});
   if (!inputs.timer_file.empty()) given["TORCHELASTIC_TIMER_FILE"] = inputs.timer_file;
   hidden.insert("DDP_LOCAL_RANK");
@@ -64,7 +64,7 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
   return environment;
 }
 
-// CUDA_VISIBLE_DEVICES; nothing: what is inherited.
+// CUDA_VISIBLE_DEVICES; empty: the inherited value.
 std::optional<std::string> visible_devices(const config::JobSpec& spec, int local_rank) {
   const auto index = static_cast<std::size_t>(local_rank);
   if (spec.virtual_local_rank) {
@@ -80,9 +80,10 @@ bool is_loopback(const std::string& address) {
   return address == "::1" || address.starts_with("127.");
 }
 
-// Where the workers' store is. One that rank 0 makes is on the first node; if the coordinator sees
-// that at a loopback address, the two are one machine, and others find it where they find the
-// coordinator. libddp's programs always use the store of the rendezvous, which outlives rank 0.
+// Names the workers' store. A store that rank 0 makes is on the first node. If the coordinator sees
+// the first node at a loopback address, both are on one machine, so other nodes find the store at
+// the coordinator's address. Programs with libddp always use the store of the rendezvous, which
+// outlives rank 0.
 void name_store(const wire::RoundStart& round, Variables& given) {
   const std::string port = std::to_string(round.master_port);
   if (round.store_port == 0) {
@@ -144,7 +145,8 @@ std::map<std::string, std::string> round_environment(const config::JobSpec& spec
       {"DDP_NODE_ID", spec.node_id},
   };
   name_store(round, given);
-  // libddp's place among the workers of the node is another thing than the number of a device.
+  // LOCAL_RANK is then the number of a device. libddp needs the place among the workers of the
+  // node.
   if (spec.virtual_local_rank) given["DDP_LOCAL_RANK"] = std::to_string(local_rank);
   return given;
 }
@@ -164,7 +166,7 @@ std::vector<std::string> worker_environment(const config::JobSpec& spec,
 std::vector<std::string> standby_environment(const config::JobSpec& spec,
                                              const WorkerEnvInputs& inputs,
                                              const std::vector<std::string>& inherited) {
-  // An outer launcher's place is not this process's either.
+  // Nor must it see its place under an outer launcher.
   std::set<std::string> hidden{"DDP_SHM_FD"};
   wire::RoundStart nowhere;
   nowhere.members.resize(1);

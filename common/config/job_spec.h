@@ -39,9 +39,9 @@ struct JobSpec {
   // Names of all nodes, from --hosts or SLURM, to tell which nodes are missing. Empty: not known.
   std::vector<std::string> expected_hosts;
   int nproc = 1;  // Workers on this node.
-  bool in_tasks =
-      false;  // srun has started a task for each worker, and the workers run in these tasks.
-  // How long to try to reconnect to a lost coordinator.
+  // srun has started a task for each worker, and the workers run in these tasks. How long to try to
+  // reconnect to a lost coordinator.
+  bool in_tasks = false;
   std::int64_t coordinator_timeout_ms = 60'000;
   std::int64_t progress_timeout_ms =
       0;  // A worker without a new step for this long counts as hung; 0: never.

@@ -299,7 +299,8 @@ TEST_F(DdpRunFlags, ATimerOfAStrangerEndsNobody) {
   Process& job = start(
       {"sh", "-c", timer_line(std::to_string(stranger.pid()), "x", 1'000, 9) + until_released()},
       {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}});
-  EXPECT_TRUE(job.complains("is none of this job's; it is left alone")) << job.err();
+  EXPECT_TRUE(job.complains("the process does not belong to this job; it is left alone"))
+      << job.err();
   release();
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_FALSE(stranger.has_ended());

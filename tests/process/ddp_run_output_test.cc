@@ -434,7 +434,7 @@ TEST_F(DdpRunTerminal, AStoppedTerminalStopsNobody) {
   EXPECT_TRUE(shows("were left out here"));
   ASSERT_EQ(::write(words.get(), "\n\n", 2), 2);
   EXPECT_EQ(end(), 0);
-  EXPECT_THAT(seen_, HasSubstr("what has a log file is in "));
+  EXPECT_THAT(seen_, HasSubstr("output with a log file is in "));
   EXPECT_THAT(folder_.read("logs/j/round_0/rank_1." + host() + ".out"),
               testing::EndsWith("\n400000\n"));
 }

@@ -37,8 +37,8 @@ class Freezer {
   bool is_there() const { return cleaner_ != nullptr; }
   // For a shell.
   std::string freeze_me() const {
-    return "echo ${$} > " + folder_ + "/cgroup.procs; echo > \"$OUT/in\"; echo FROZEN > " + folder_ +
-           "/freezer.state; sleep 1000";
+    return "echo ${$} > " + folder_ + "/cgroup.procs; echo > \"$OUT/in\"; echo FROZEN > " +
+           folder_ + "/freezer.state; sleep 1000";
   }
 
  private:
@@ -60,7 +60,7 @@ TEST_F(DdpRunStuck, AWorkerThatSigkillDoesNotEndIsGivenUp) {
                    "; fi; until [ -e \"$OUT/in\" ]; do sleep 0.05; done; exit 3"});
   EXPECT_EQ(job.status, 3) << job.err;
   EXPECT_THAT(job.err, HasSubstr("SIGKILL did not end pid " + std::to_string(pid_in("pid")) +
-                                 ": the kernel holds it (state D); it is given up"));
+                                 ": the kernel holds it (state D); ddp-run gives it up"));
   EXPECT_THAT(job.err, HasSubstr("rank      : 1 (local_rank: 1)"));
   EXPECT_EQ(alive().size(), 1U) << "the worker lives on";
 }

@@ -285,7 +285,7 @@ TEST_F(OutputCaptureTest, AFullDiskStopsTheFileAndIsTold) {
   const auto worker = capture(pipe, "[h:0] ", UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
   write_to(pipe, "text\nmore\n");
   EXPECT_TRUE(wait_for_screen(
-      "ddp-run: the log file of [h:0] cannot be written any more: No space left on device\n"
+      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"
       "[h:0] text\n[h:0] more\n"))
       << seen_;
 }
@@ -331,7 +331,7 @@ TEST_F(OutputCaptureTest, AFullDiskBringsWhatWasRedirectedToTheConsole) {
       capture(pipe, std::move(route), UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC)));
   write_to(pipe, "text\n");
   EXPECT_TRUE(wait_for_screen(
-      "ddp-run: the log file of [h:0] cannot be written any more: No space left on device\n"
+      "ddp-run: the log file of [h:0] can no longer be written: No space left on device\n"
       "[h:0] text\n"))
       << seen_;
 }

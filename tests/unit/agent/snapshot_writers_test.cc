@@ -174,11 +174,11 @@ TEST_F(SnapshotWritersTest, WhatIsNoSnapshotIsRefusedWithTheReason) {
   const UniqueFd file(::open(dir_.write("file", "a file").c_str(), O_RDWR | O_CLOEXEC));
   EXPECT_THAT(refusal({}), HasSubstr("0 of 1 descriptors came"));
   EXPECT_THAT(refusal(list(image("image")), true), HasSubstr("1 of 2 descriptors came"));
-  EXPECT_THAT(refusal(list(UniqueFd(::dup(file.get())))), HasSubstr("no memory file"));
+  EXPECT_THAT(refusal(list(UniqueFd(::dup(file.get())))), HasSubstr("not a memory file"));
   EXPECT_THAT(refusal(list(image("image", F_SEAL_GROW))), HasSubstr("may still shrink"));
-  EXPECT_THAT(refusal(list(image("imag"))), HasSubstr("said to have 5 bytes, its memory has 4"));
-  EXPECT_THAT(refusal(list(image("image")), false, 0), HasSubstr("said to have 0 bytes"));
-  EXPECT_THAT(refusal(list(image("image")), false, -1), HasSubstr("said to have -1 bytes"));
+  EXPECT_THAT(refusal(list(image("imag"))), HasSubstr("should have 5 bytes, but its memory has 4"));
+  EXPECT_THAT(refusal(list(image("image")), false, 0), HasSubstr("should have 0 bytes"));
+  EXPECT_THAT(refusal(list(image("image")), false, -1), HasSubstr("should have -1 bytes"));
   EXPECT_THAT(counts_, IsEmpty());
   settings_.program.clear();
   writers_ = std::make_unique<SnapshotWriters>(io_, SnapshotWriters::Settings{},
