@@ -14,8 +14,8 @@ struct AgentOptions {
   int result_fd = -1;  // AgentResult as CBOR is written there.
   Round last_round = kNoRound;
   int restarts = 0;
-  int coordinator_fd =
-      -1;             // "HOST PORT\n" is read from there when the coordinator moves; -1: never.
+  // "HOST PORT\n" is read from there when the coordinator moves; -1: never.
+  int coordinator_fd = -1;
   int tasks_fd = -1;  // A unix socket that listens for the other tasks of srun; -1: none.
   // A task beside the node's first, and no agent: the others do not matter then.
   std::string task_socket;

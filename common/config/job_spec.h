@@ -39,12 +39,12 @@ struct JobSpec {
   // Names of all nodes, from --hosts or SLURM, to tell which nodes are missing. Empty: not known.
   std::vector<std::string> expected_hosts;
   int nproc = 1;  // Workers on this node.
-  // srun has started a task for each worker, and the workers run in these tasks. How long to try to
-  // reconnect to a lost coordinator.
+  // srun has started a task for each worker, and the workers run in these tasks.
   bool in_tasks = false;
+  // How long to try to reconnect to a lost coordinator.
   std::int64_t coordinator_timeout_ms = 60'000;
-  std::int64_t progress_timeout_ms =
-      0;  // A worker without a new step for this long counts as hung; 0: never.
+  // A worker without a new step for this long counts as hung; 0: never.
+  std::int64_t progress_timeout_ms = 0;
   // TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT: a worker that is in state D for this long counts as
   // failed; 0: never.
   std::int64_t uninterruptible_ms = 0;

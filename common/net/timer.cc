@@ -11,8 +11,8 @@ struct Timer::State {
   explicit State(asio::io_context& io) : timer(io) {}
   asio::steady_timer timer;
   std::function<void()> callback;
-  std::uint64_t generation =
-      0;  // Of the pending callback. Handlers of other generations do nothing.
+  // Of the pending callback. Handlers of other generations do nothing.
+  std::uint64_t generation = 0;
 };
 
 Timer::Timer(asio::io_context& io) : state_(std::make_shared<State>(io)) {}

@@ -40,11 +40,11 @@ struct Failure {
   std::int64_t age_ms = 0;
   // True: time_ms is from the worker's error file. False: it is when its end was seen.
   bool own_time = false;
-  // It had already failed when the round was stopped, and was ended with the round. A consequence
-  // of another failure: the worker said so before it ended (control message "error" with secondary
-  // set) or exited with kExitCollectiveFailed. It is never named as the root cause if another
-  // failure of the round is known.
+  // It had already failed when the round was stopped, and was ended with the round.
   bool was_ending = false;
+  // A consequence of another failure: the worker said so before it ended (control message "error"
+  // with secondary set) or exited with kExitCollectiveFailed. It is never named as the root cause
+  // if another failure of the round is known.
   bool secondary = false;
   std::string message;  // Exception text, errno text; empty if unknown.
   // What the agent found out about its end: "killed by the kernel: out of memory (memory.max of ...
