@@ -24,13 +24,14 @@
 namespace ddp::agent {
 namespace {
 
-// One blocking look at what is left of a round, and how often and how long it is repeated.
+// How long one attempt to clear a round may block.
 constexpr Duration kClearSlice{50};
-// How long tasks have to come to an agent that was started in place of a lost one.
+// How long tasks have to connect to an agent that replaces a lost one.
 constexpr Duration kTasksReturnLimit{10'000};
+// The pause before the next attempt.
 constexpr Duration kClearPause{10};
 constexpr Duration kClearLimit{5'000};
-// How long a reader that takes nothing may hold up our end when somebody wants it.
+// How long a reader that takes nothing may delay our end once the end was requested.
 constexpr Duration kFlushLimit{2'000};
 constexpr Duration kFlushLook{5};
 constexpr Duration kForEver = std::chrono::hours(24 * 365);
@@ -46,7 +47,7 @@ void unblock_signals() {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// A pipe that nobody reads any more: whoever started us is gone.
+// Whether the pipe has a reader. If not, the process that started this one is gone.
 bool has_reader(int fd) {
   pollfd check{fd, 0, 0};
   return ::poll(&check, 1, 0) <= 0 || (check.revents & POLLERR) == 0;
@@ -148,7 +149,7 @@ int AgentShell::run() {
       ::signal(signal, SIG_IGN);
       user_signals_.add(config::forwarded_signal(signal));
     } else if (!is_ignored(signal)) {
-      // nohup and its like start programs with a signal ignored and mean it.
+      // nohup and similar programs start others with a signal ignored, and that must stay so.
       user_signals_.add(signal);
     }
   }
@@ -177,15 +178,14 @@ void AgentShell::wait_for_checkpoint_moment() {
   });
 }
 
-// Workers that can write no checkpoint are left alone: they gain nothing from an end that comes
-// early.
+// Workers that cannot write a checkpoint are left alone: an early end would be of no use to them.
 void AgentShell::note_snapshots(int count) {
   has_checkpoint_ = has_checkpoint_ || count > 0;
   if (last_checkpoint_ != LastCheckpoint::kAsked) return;
   if (count > 0) being_written_ = true;
   if (count > 0 || !being_written_) return;
   last_checkpoint_ = LastCheckpoint::kWritten;
-  print("the job's time is almost over: a checkpoint is written, the workers are stopped");
+  print("the job's time is almost over: a checkpoint was written, so the workers are stopped now");
   tell([this](TimePoint now) { return core_.on_signal(now, SIGTERM); });
 }
 
@@ -196,7 +196,7 @@ void AgentShell::start_core() {
   });
 }
 
-// A round starts with all of them. The predecessor of this agent has had them all, so one that does
+// A round starts with all tasks. An earlier agent of this node had all of them, so a task that does
 // not come back was lost, and its worker is started here.
 void AgentShell::wait_for_tasks() {
   const Duration limit =
@@ -255,7 +255,7 @@ void AgentShell::wait_for_child() {
 
 void AgentShell::watch_parent() {
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, parent_, 0)));
-  // The number may be somebody else's by now, unless it still is our parent's.
+  // The pid may belong to another process by now, unless it is still our parent's.
   if (!pidfd || ::getppid() != parent_ || !has_reader(result_fd_.get())) {
     return on_parent_lost();
   }
@@ -299,7 +299,7 @@ void AgentShell::perform(const SendToCoordinator& action) {
 
 void AgentShell::perform(const SpawnWorkers& action) {
   wire::RoundStart round = action.round;
-  // The address the coordinator's host is known to be reachable at from here.
+  // The address at which this node reaches the coordinator's host.
   if (round.master_addr.empty()) round.master_addr = link_.remote_address();
   store_.begin_round(round);
   event_log_.round_began(round);
@@ -373,7 +373,7 @@ void AgentShell::finish(const config::AgentResult& result) {
   });
 }
 
-// A reader that goes on taking what there is gets all of it.
+// A reader that goes on reading gets all of it.
 void AgentShell::flush_consoles(std::function<void()> done) {
   const std::int64_t given = spec_.output.console_timeout_ms;
   const Duration patience = given > 0 ? Duration(given) : kForEver;
@@ -394,7 +394,7 @@ void AgentShell::write_result(const config::AgentResult& result) {
   while (!rest.empty()) {
     const ssize_t written = ::write(result_fd_.get(), rest.data(), rest.size());
     if (written > 0) rest.remove_prefix(static_cast<std::size_t>(written));
-    if (written < 0 && errno != EINTR) break;  // ddp-run is gone; nobody else wants it.
+    if (written < 0 && errno != EINTR) break;  // ddp-run is gone; nobody else needs the result.
   }
   result_fd_.reset();
 }

@@ -30,14 +30,14 @@ namespace ddp::agent {
 
 struct AgentStart {
   config::JobSpec spec;
-  UniqueFd result_fd;  // AgentResult goes there, as JSON, once.
-  pid_t parent = 0;    // Its end is reported to the core as on_parent_lost.
-  // From a predecessor that was lost.
+  UniqueFd result_fd;  // AgentResult is written there once, as CBOR.
+  pid_t parent = 0;    // ddp-run. Its end is reported to the core by on_parent_lost.
+  // From an earlier agent that was lost.
   Round last_round = kNoRound;
   int restarts = 0;
-  UniqueFd tasks_fd;  // TaskHosts' listener; none where workers are the agent's children.
-  std::shared_ptr<const net::TlsContext> tls;  // Of spec.tls.
-  UniqueFd coordinator_fd;  // CoordinatorFeed's; none where the coordinator stays where it is.
+  UniqueFd tasks_fd;  // TaskHosts' listener; empty if workers are the agent's children.
+  std::shared_ptr<const net::TlsContext> tls;  // Made from spec.tls.
+  UniqueFd coordinator_fd;  // For CoordinatorFeed; empty if the coordinator never moves.
 };
 
 // Carries out what AgentCore decides: sockets, timers, signals, processes. One thread, the main
@@ -47,15 +47,15 @@ class AgentShell {
  public:
   AgentShell(asio::io_context& io, AgentStart start);
 
-  // Runs the agent to its end and gives its exit status. Nothing of the job is left on this node
-  // then (but what writes checkpoints, where ddp-run was lost), and the result is written.
+  // Runs the agent to its end and returns its exit status. Nothing of the job is left on this node
+  // then (except the writers of checkpoints, if ddp-run was lost), and the result is written.
   int run();
 
  private:
-  // What happened, to be told to the core; it answers with what is to be done.
+  // Tells the core what happened, and returns its actions.
   using Event = std::function<std::vector<Action>(TimePoint now)>;
 
-  // Queues an event. An event that comes while actions are carried out waits until all of them are.
+  // Queues an event. It waits while actions of an earlier event are carried out.
   void tell(Event event);
   void arm_timer();
   void wait_for_signal();
@@ -84,8 +84,9 @@ class AgentShell {
   void perform(const Exit& action);
 
   RoundProcesses::Events worker_events();
-  // Repeats until nothing is left of the round but the workers in `keep`, or nothing at all where
-  // that is empty, then calls back; after `limit` it says so and goes on.
+  // Clears until nothing is left of the round except the workers in `keep` (or nothing at all, if
+  // `keep` has no value), then calls back. After `limit` it prints what is left and calls back,
+  // too.
   void clear_processes(std::optional<std::set<int>> keep, Duration limit,
                        std::function<void()> done, TimePoint since = Clock::now());
   void finish(const config::AgentResult& result);
@@ -109,20 +110,20 @@ class AgentShell {
   net::Timer tick_;
   net::Timer clear_timer_;
   net::Timer checkpoint_timer_;
-  // The checkpoint that the workers are asked for before they are stopped.
+  // The checkpoint for which the workers are asked before they are stopped.
   enum class LastCheckpoint {
     kNotYet,
     kAsked,
     kWritten
   } last_checkpoint_ = LastCheckpoint::kNotYet;
-  bool being_written_ = false;  // Some of it has been handed over since.
+  bool being_written_ = false;  // A snapshot was handed over since then.
   bool has_checkpoint_ = false;
   asio::signal_set user_signals_;
   asio::signal_set child_signal_;
   asio::posix::stream_descriptor parent_pidfd_;
   std::deque<Event> events_;
   bool performing_ = false;
-  bool hurried_ = false;  // Somebody has asked for the end.
+  bool hurried_ = false;  // The user or ddp-run wants the agent to end.
   std::optional<int> exit_code_;
 };
 

@@ -39,7 +39,7 @@ void CoordinatorFeed::take_lines() {
   const std::string lines = text_.substr(0, end);
   text_.erase(0, end + 1);
   std::string_view line = lines;
-  line.remove_prefix(line.rfind('\n') + 1);  // 0 where there is one line.
+  line.remove_prefix(line.rfind('\n') + 1);  // 0 if there is only one line.
   const auto space = line.find(' ');
   if (space == std::string_view::npos || space == 0) return;
   const std::string_view digits = line.substr(space + 1);

@@ -10,14 +10,15 @@
 
 namespace ddp::agent {
 
-// Where the coordinator is, for jobs whose coordinator moves from node to node: ddp-run writes a
-// line "HOST PORT\n" into a pipe whenever that has changed. Lives on the thread of `io`. A line
-// that cannot be read is skipped; the end of the pipe means that nothing changes any more.
+// Tells where the coordinator is, in jobs whose coordinator moves from node to node. ddp-run writes
+// a line "HOST PORT\n" into a pipe whenever the coordinator has moved. Malformed lines are skipped.
+// The end of the pipe means that it will not move again. Lives on the thread of `io`.
 class CoordinatorFeed {
  public:
   using MovedCallback = std::function<void(const std::string& host, int port)>;
 
-  // `on_moved` comes from the event loop; of several lines that have come together, for the last.
+  // `on_moved` is called from the event loop. If several lines come together, only for the last
+  // one.
   CoordinatorFeed(asio::io_context& io, UniqueFd fd, MovedCallback on_moved);
 
  private:

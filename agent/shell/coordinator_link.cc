@@ -7,7 +7,7 @@
 namespace ddp::agent {
 namespace {
 
-// One attempt; AgentCore repeats it as long as the job description allows.
+// The limit of one attempt. AgentCore repeats it as long as the job description allows.
 constexpr std::chrono::milliseconds kConnectLimit{5'000};
 
 }  // namespace
@@ -92,7 +92,7 @@ void CoordinatorLink::adopt(std::shared_ptr<net::FrameConnection> connection) {
 }
 
 void CoordinatorLink::on_frame(const std::string& payload) {
-  // A message of a kind that this agent does not know is from a newer coordinator and skipped.
+  // An unknown message comes from a newer coordinator and is skipped.
   if (const auto message = wire::decode_coordinator_message(payload)) events_.on_message(*message);
 }
 

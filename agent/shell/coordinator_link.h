@@ -21,9 +21,10 @@ class CoordinatorLink {
   struct Events {
     std::function<void()> on_connected;
     std::function<void(const std::string& why)> on_connect_failed;
-    // Asking again with the same credentials is of no use.
+    // Another attempt with the same credentials would fail, too.
     std::function<void(const std::string& why)> on_connect_refused;
-    std::function<void()> on_disconnected;  // Lost, not ordered.
+    std::function<void()>
+        on_disconnected;  // The connection was lost; not called after disconnect().
     std::function<void(const wire::CoordinatorMessage&)> on_message;
   };
 
@@ -34,17 +35,17 @@ class CoordinatorLink {
   CoordinatorLink& operator=(const CoordinatorLink&) = delete;
 
   void connect(Duration delay);
-  // The coordinator is somewhere else from now on. An attempt or its delay starts over at once, and
-  // a connection to the old place counts as lost. Nothing where it is there already.
+  // The coordinator is at this address from now on. A pending attempt or delay starts over at once,
+  // and a connection to the old address counts as lost. Does nothing if the address is the same.
   void set_endpoint(const std::string& host, int port);
-  // Nothing while there is no connection.
+  // Does nothing while there is no connection.
   void send(const wire::AgentMessage& message);
-  // Closes after what was sent has left. No event follows.
+  // Closes after all messages were sent. No event follows.
   void disconnect();
-  // Calls back when no closing connection is left over, at most a few seconds later.
+  // Calls back when no connection is closing any more, at most a few seconds later.
   void when_closed(std::function<void()> callback);
 
-  // Numeric address of the coordinator as this node reaches it; empty while there is no connection.
+  // The numeric address at which this node reaches the coordinator; empty while not connected.
   std::string remote_address() const;
 
  private:
@@ -59,11 +60,11 @@ class CoordinatorLink {
   const net::Credentials credentials_;
   Events events_;
   net::Timer delay_;
-  bool trying_ = false;  // An attempt or its delay is under way.
-  // Attempts and connections of older generations are forgotten: what they still report is ignored.
+  bool trying_ = false;  // An attempt or the delay before it is under way.
+  // Reports of attempts and connections of older generations are ignored.
   std::uint64_t generation_ = 0;
   std::shared_ptr<net::FrameConnection> connection_;
-  int closing_ = 0;  // Connections that are still sending their last.
+  int closing_ = 0;  // How many connections are still sending their last messages.
   std::function<void()> closed_callback_;
   // Guards callbacks of connections that outlive this object.
   std::shared_ptr<CoordinatorLink*> self_;

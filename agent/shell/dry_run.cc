@@ -22,7 +22,7 @@
 namespace ddp::agent {
 namespace {
 
-// What cannot be known before the start, by the name of the variable.
+// Values that are not known before the start, by variable.
 const std::map<std::string, std::string, std::less<>> kDecidedLater{
     {"DDP_CONTROL_FD", "(a descriptor)"},
     {"DDP_NODE_ID", "(random)"},
@@ -30,10 +30,10 @@ const std::map<std::string, std::string, std::less<>> kDecidedLater{
     {"TORCHELASTIC_ERROR_FILE", "(a file of this job)"},
 };
 
-// In place of the port that rank 0's store gets.
+// Stands for the port that rank 0's store will get.
 constexpr int kSomePort = 1;
 
-// As a shell would need it.
+// Quotes a word for a shell.
 std::string quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
@@ -79,7 +79,7 @@ wire::RoundStart first_round(const config::JobSpec& spec, const WorkerStore& sto
   return round;
 }
 
-// The variables that are not inherited as they are, by name.
+// The variables that differ from the inherited ones, by name.
 std::string describe_environment(const config::JobSpec& spec, const wire::RoundStart& round,
                                  const std::vector<std::string>& environment,
                                  const std::vector<std::string>& inherited) {

@@ -41,12 +41,12 @@ std::string event_json(const config::JobSpec& spec, const wire::RoundStart& roun
   if (const WorkerExit* worker = event.worker; worker != nullptr) {
     rank = first_rank(round) + worker->local_rank;
     worker_id = std::to_string(worker->pid);
-    // Python's tuples of one.
+    // A list with one number, as torchelastic writes a Python tuple.
     details["local_rank"] = Json::array({worker->local_rank});
     const RolePlace place = role_place(round);
     details["role_rank"] = Json::array({place.first_rank + worker->local_rank});
     details["role_world_size"] = Json::array({place.workers});
-    // Python's way to write a signal.
+    // Python writes signals as negative exit codes.
     details["exit_code"] = worker->signal != 0 ? -worker->signal : worker->exit_code;
     details["worker_pid"] = worker->pid;
   }
@@ -77,7 +77,7 @@ EventLog::EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console
   const std::string path = spec.event_log.substr(kJson.size());
   file_.reset(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (file_) return;
-  console_->print(fmt::format("ddp-run: --event-log-handler {}: {}; goes on without events",
+  console_->print(fmt::format("ddp-run: --event-log-handler {}: {}; ddp-run goes on without events",
                               spec.event_log, std::generic_category().message(errno)));
 }
 
@@ -127,7 +127,7 @@ void EventLog::record(StatusEvent event) {
   if (to_console_) console_->print(line);
   line += '\n';
   if (!file_) return;
-  // A full disk must not end the job; the next line may fit again.
+  // Errors are ignored: a full disk must not end the job, and the next line may fit again.
   [[maybe_unused]] const ssize_t written = ::write(file_.get(), line.data(), line.size());
 }
 

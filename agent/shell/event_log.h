@@ -13,29 +13,30 @@
 
 namespace ddp::agent {
 
-// What an event tells; the names are torchelastic's.
+// The content of an event. The names are torchelastic's.
 struct StatusEvent {
   std::string state{};                 // HEALTHY, SUCCEEDED, FAILED or TERMINATED.
-  const WorkerExit* worker = nullptr;  // Null: the event is the agent's.
+  const WorkerExit* worker = nullptr;  // Null: the event is about the agent.
   std::string raw_error{};             // JSON; empty: null.
   std::int64_t time_ms = 0;            // Since the epoch.
-  std::int64_t run_time_s = 0;         // Of the agent.
+  std::int64_t run_time_s = 0;         // How long the agent has run.
 };
 
-// torchelastic's Event as its JSON text, without a line's end: name
-// ("torchelastic.worker.status.STATE"), source (AGENT or WORKER), timestamp, metadata. Pure.
+// torchelastic's Event as JSON, without a newline: name ("torchelastic.worker.status.STATE"),
+// source (AGENT or WORKER), timestamp, metadata. Pure.
 std::string event_json(const config::JobSpec& spec, const wire::RoundStart& round,
                        const StatusEvent& event);
 
-// --event-log-handler: a line for the start of each round on this node (HEALTHY, of the agent), for
-// the end of each worker and for the agent's. Lines are appended with one write each, so agents may
-// share a file. A file that cannot be opened is told on the console and done without.
+// --event-log-handler: writes a line for the start of each round on this node (HEALTHY, about the
+// agent), for the end of each worker, and for the end of the agent. Each line is appended with one
+// write, so agents may share a file. If the file cannot be opened, the console says so and no
+// events are written.
 class EventLog {
  public:
   EventLog(const config::JobSpec& spec, std::shared_ptr<Console> console);
 
   void round_began(const wire::RoundStart& round);
-  // The agent ends workers with this signal: who ends by it is TERMINATED.
+  // The agent ends workers with this signal. A worker that ends by it is TERMINATED.
   void workers_stopped(int signal);
   void worker_ended(const WorkerExit& exit);
   void agent_ended(const config::AgentResult& result);

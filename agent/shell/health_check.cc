@@ -23,12 +23,12 @@ using asio::ip::tcp;
 
 constexpr Duration kRequestLimit{5'000};
 constexpr std::size_t kMaxRequest = 8'192;
-constexpr int kMaxAsked = 64;  // At once; more wait in the kernel.
+constexpr int kMaxAsked = 64;  // Requests at once; more wait in the kernel.
 
 }  // namespace
 
 struct HealthCheck::State : std::enable_shared_from_this<HealthCheck::State> {
-  // One request: read to its empty line, answered, closed.
+  // One request: reads it up to its empty line, answers, closes.
   struct Request : std::enable_shared_from_this<Request> {
     Request(tcp::socket connection, std::shared_ptr<State> its_owner)
         : socket(std::move(connection)), limit(its_owner->io), owner(std::move(its_owner)) {
@@ -88,7 +88,7 @@ struct HealthCheck::State : std::enable_shared_from_this<HealthCheck::State> {
           const auto self = weak.lock();
           if (!self) return;
           self->accepting = false;
-          // Workers that are started meanwhile must not hold the connection open.
+          // Workers that are started meanwhile must not inherit the connection.
           if (!error) {
             ::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
             std::make_shared<Request>(std::move(socket), self)->begin();
@@ -126,8 +126,8 @@ Result<HealthCheck> HealthCheck::listen(asio::io_context& io, const std::string&
   const auto [rest, failed] = std::from_chars(port.data(), port.data() + port.size(), number);
   if (failed != std::errc() || rest != port.data() + port.size()) {
     return make_error(Errc::kInvalidArgument,
-                      "TORCHELASTIC_HEALTH_CHECK_PORT={}: not a port from 0 to 65535; goes on "
-                      "without health checks",
+                      "TORCHELASTIC_HEALTH_CHECK_PORT={}: not a port from 0 to 65535; ddp-run goes "
+                      "on without health checks",
                       port);
   }
   auto state = std::make_shared<State>(io);
@@ -148,9 +148,9 @@ Result<HealthCheck> HealthCheck::listen(asio::io_context& io, const std::string&
   // A machine may have no IPv4.
   if (error == std::errc::address_family_not_supported) listen_at(tcp::endpoint(tcp::v6(), number));
   if (error) {
-    return make_error(Errc::kIo,
-                      "TORCHELASTIC_HEALTH_CHECK_PORT={}: {}; goes on without health checks", port,
-                      error.message());
+    return make_error(
+        Errc::kIo, "TORCHELASTIC_HEALTH_CHECK_PORT={}: {}; ddp-run goes on without health checks",
+        port, error.message());
   }
   state->accept();
   return HealthCheck(std::move(state));

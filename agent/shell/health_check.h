@@ -10,14 +10,15 @@
 
 namespace ddp::agent {
 
-// Answers HTTP requests of those who watch the node (TORCHELASTIC_HEALTH_CHECK_PORT) with status
-// 200 and a JSON text, whatever is asked for. The answer comes from the event loop that supervises
-// the workers: an agent that hangs does not give it, and one that waits at an exit barrier does.
-// Lives on the thread of `io`.
+// Answers HTTP requests of programs that watch the node (TORCHELASTIC_HEALTH_CHECK_PORT). The
+// answer to every request is status 200 and a JSON text. It comes from the event loop that
+// supervises the workers, so an agent that hangs does not answer, and one that waits at an exit
+// barrier does. Lives on the thread of `io`.
 class HealthCheck {
  public:
-  // On all addresses of the machine. `status` gives the text. kInvalidArgument for what is no port,
-  // kIo if it cannot be listened at; the message is for people and says that it goes on without.
+  // Listens on all addresses of the machine. `status` returns the text. kInvalidArgument if `port`
+  // is not a port, kIo if it cannot listen there. The message also says that ddp-run goes on
+  // without health checks.
   static Result<HealthCheck> listen(asio::io_context& io, const std::string& port,
                                     std::function<std::string()> status);
   HealthCheck(HealthCheck&&) noexcept;

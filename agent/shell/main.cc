@@ -37,8 +37,8 @@ Result<std::string> read_all(int fd) {
   }
 }
 
-// Numbers 0 to 2 must be taken: a pipe that got one of them would become a worker's input or
-// output.
+// Descriptors 0 to 2 must be open: otherwise a pipe could get one of these numbers and become a
+// worker's input or output.
 void fill_standard_fds() {
   for (;;) {
     const int fd = ::open("/dev/null", O_RDWR);
@@ -52,21 +52,21 @@ void fill_standard_fds() {
 
 void prepare_process() {
   fill_standard_fds();
-  // A reader of our output that has gone, and a limit on file sizes, are errors to handle and no
-  // reason to end.
+  // A lost reader of our output and a limit on file sizes are errors to handle, and must not end
+  // the agent.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
-  // ddp-run puts us into a process group of our own, in the background of its terminal; with `stty
-  // tostop` writing there would stop us.
+  // ddp-run puts this process into a background process group of its terminal. With `stty tostop`,
+  // writing there would stop it.
   ::signal(SIGTTOU, SIG_IGN);
-  // An ignored SIGCHLD would make the kernel throw the statuses of workers away.
+  // If SIGCHLD were ignored, the kernel would discard the statuses of workers.
   ::signal(SIGCHLD, SIG_DFL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  raise_descriptor_limit();  // A worker takes four.
+  raise_descriptor_limit();  // A worker needs four descriptors.
 }
 
-// A request for a checkpoint and what ddp-run forwards have a meaning as soon as there is a
-// handler; until then they wait. ddp-run has blocked them from the start.
+// Blocks the checkpoint signal and the signals that ddp-run forwards until there are handlers for
+// them. ddp-run has blocked them from the start.
 void block_signals(int checkpoint_signal) {
   sigset_t blocked;
   ::sigemptyset(&blocked);
@@ -83,7 +83,7 @@ int fail(const Error& error, int status) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  // First of all, so that the parent is still the one that started us.
+  // First, while the parent is still the process that started this one.
   const pid_t parent = ::getppid();
   const auto options = agent::parse_agent_options(std::vector<std::string>(argv + 1, argv + argc));
   if (!options) return fail(options.error(), kExitUsage);

@@ -36,7 +36,7 @@ namespace {
 constexpr int kConnectPauseMs = 20;
 constexpr std::size_t kStartDescriptors = 4;
 
-// The connection to one agent and the worker that it has ordered.
+// The connection to one agent, and the worker that it has ordered.
 class TaskSession {
  public:
   TaskSession(UniqueFd socket, int child_events)
@@ -46,7 +46,7 @@ class TaskSession {
     if (::getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) tracer_ = peer.pid;
   }
 
-  // To the end of the connection. The job's exit status if it was told.
+  // Serves until the connection ends. Returns the job's exit status if it was told.
   std::optional<int> serve(int local_rank) {
     send(wire::TaskHello{local_rank, own_cpus(), own_environment()});
     while (open_ && !dismissed_) {
@@ -123,7 +123,7 @@ class TaskSession {
           "descriptors were lost on the way; does the task have room for them "
           "(ulimit -n)?"});
     }
-    // Nothing of this process has numbers as high.
+    // No descriptor of this process has numbers this high.
     const UniqueFd control(::dup3(descriptors[2].get(), wire::kTaskControlFd, O_CLOEXEC));
     const UniqueFd memory(::dup3(descriptors[3].get(), wire::kTaskMemoryFd, O_CLOEXEC));
     SpawnRequest request;
@@ -145,8 +145,8 @@ class TaskSession {
     send(wire::WorkerStarted{process->pid}, std::move(pidfd));
   }
 
-  // Looks, and leaves the status: a worker's number is its own until the agent lets it go. What
-  // workers have left behind is taken at once.
+  // Reports workers that have ended, but does not reap them: a worker keeps its pid until the agent
+  // has sent TakeStatus. Orphans that workers have left are reaped at once.
   void tell_ended() {
     signalfd_siginfo event{};
     while (::read(child_events_, &event, sizeof(event)) > 0) {
@@ -170,7 +170,8 @@ class TaskSession {
   }
 
   void take_orphans() const {
-    // A worker whose status waits hides what ended after it; that is found when it is gone.
+    // A worker that is not reaped hides children that ended after it. They are found once it is
+    // reaped.
     for (;;) {
       siginfo_t info{};
       if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
@@ -196,13 +197,13 @@ class TaskSession {
   pid_t tracer_ = 0;
   wire::FrameDecoder decoder_;
   std::vector<UniqueFd> received_;
-  std::set<pid_t> workers_;  // That run.
-  std::set<pid_t> told_;     // That have ended, and whose status is not taken.
+  std::set<pid_t> workers_;  // Those that run.
+  std::set<pid_t> told_;     // Those that have ended and are not reaped yet.
   std::optional<int> dismissed_;
   bool open_ = true;
 };
 
-// Invalid with errno.
+// Returns an empty descriptor, with errno, on failure.
 UniqueFd connect_to(const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -212,7 +213,7 @@ UniqueFd connect_to(const std::string& name) {
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
     return UniqueFd();
-  // The name is free to all users of the node.
+  // Any user of the node may have bound this name.
   ucred peer{};
   socklen_t peer_size = sizeof(peer);
   if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &peer_size) != 0 ||
@@ -223,7 +224,7 @@ UniqueFd connect_to(const std::string& name) {
   return socket;
 }
 
-// Gives the descriptor that tells of children's ends.
+// Returns the descriptor that reports the ends of children.
 UniqueFd prepare_process() {
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGPIPE})
     ::signal(number, SIG_IGN);

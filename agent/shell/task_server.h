@@ -8,19 +8,20 @@ namespace ddp::agent {
 
 struct TaskOptions {
   std::string socket;  // Abstract name of the unix socket of this node's first task.
-  int local_rank = 0;  // Of this task, from 1.
+  int local_rank = 0;  // The local rank of this task, from 1.
   Duration join_limit{600'000};
 };
 
-// A task of srun beside the node's first: starts a worker in this process's own CPUs, devices and
-// control group whenever the agent of the first task says so, and tells it how the worker ended.
-// Nothing of a worker survives the connection to its agent; after that it waits for the next agent,
-// or for ddp-run's word that all is over.
+// Serves a task of srun besides the node's first. When the agent of the first task orders it, it
+// starts a worker, which runs with the CPUs, devices and control group of this task, and tells the
+// agent how the worker ended. When the connection to an agent ends, it kills the worker and all its
+// descendants. It then waits for the next agent, or until ddp-run says that the job is over.
 //
-// Blocks to the end of the job and gives the exit status: the job's, as ddp-run says it,
-// kExitNodeLost where ddp-run has gone without a word, kExitJoinTimeout where it never came. This
-// process is to have no children, and nothing is left of it below. Signals that ask a job to end or
-// to write a checkpoint are ignored: SLURM sends them to all tasks, and the first one acts on them.
+// Blocks to the end of the job and returns the exit status: that of the job from ddp-run,
+// kExitNodeLost if ddp-run is gone without telling it, kExitJoinTimeout if ddp-run never came. This
+// process must have no children before, and has none afterwards. Signals that ask a job to end or
+// to write a checkpoint are ignored: SLURM sends them to all tasks, and the first task acts on
+// them.
 int serve_task(const TaskOptions& options);
 
 }  // namespace ddp::agent

@@ -16,7 +16,8 @@
 namespace ddp::agent {
 namespace {
 
-// Without importing anything. The current folder is in the path here, and not in a script's.
+// Finds torch without importing it. Removes the current folder from the path, because a script's
+// path does not have it.
 constexpr const char* kWhereTorchIs = R"(
 import sys
 sys.path[:] = filter(None, sys.path)
@@ -26,7 +27,7 @@ for finder in sys.meta_path:
         print(spec.origin)
         break
 )";
-// Of an interpreter on a slow file system; the workers' own start waits for the same.
+// For an interpreter on a slow file system. The start of the workers would take as long there.
 constexpr Duration kLimit{10'000};
 
 std::vector<std::string> own_environment() {
@@ -36,10 +37,11 @@ std::vector<std::string> own_environment() {
   return entries;
 }
 
-// Of the last line, "/usr/lib/python3/dist-packages/torch/__init__.py"; empty if it is none.
+// The folder of the last line, "/usr/lib/python3/dist-packages/torch/__init__.py"; empty if it is
+// not such a path.
 std::string package_in(std::string_view text) {
   while (text.ends_with('\n')) text.remove_suffix(1);
-  const std::string_view line = text.substr(text.rfind('\n') + 1);  // 0 where there is one line.
+  const std::string_view line = text.substr(text.rfind('\n') + 1);  // 0 if there is only one line.
   constexpr std::string_view kFile = "/__init__.py";
   if (!line.starts_with('/') || !line.ends_with(kFile)) return {};
   return std::string(line.substr(0, line.size() - kFile.size()));
@@ -89,8 +91,8 @@ void WorkerStore::finish() {
   if (const auto done = std::exchange(done_, nullptr)) done();
 }
 
-// Of a Python program also where it could share the store: another node's may be the one that
-// cannot, and rank 0 be here.
+// For a Python program the port is reserved even if this node could share the store: the workers of
+// another node may not be able to, and rank 0 may be here.
 int WorkerStore::port() { return is_needed() || !spec_.python.empty() ? port_.next() : 0; }
 
 wire::AgentMessage WorkerStore::completed(wire::AgentMessage message) {

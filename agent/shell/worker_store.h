@@ -13,24 +13,24 @@
 
 namespace ddp::agent {
 
-// Whether the workers of this node can share the rendezvous' store or rank 0 has to make one for
-// all of them, and the port that it would have here. They cannot where the user says so
-// (JobSpec::own_store), and where their PyTorch is built without libuv: such a one cannot connect
-// to a launcher's store. Lives on the main thread, as spawn() wants it.
+// Decides whether the workers of this node can share the rendezvous' store, or rank 0 must make one
+// for all workers, and reserves the port that it would have on this node. They cannot share it if
+// the user says so (JobSpec::own_store), or if their PyTorch is built without libuv, because it
+// then cannot connect to a launcher's store. Lives on the main thread, as spawn() requires.
 class WorkerStore {
  public:
-  // `spec` outlives this object.
+  // `spec` must outlive this object.
   WorkerStore(asio::io_context& io, const config::JobSpec& spec);
 
-  // Asks the workers' Python, if they have one, which PyTorch it would import, and looks at that
-  // (about as long as an interpreter takes to start). `done` comes from the event loop, or at once
-  // where there is nothing to ask. Whatever does not work out leaves the rendezvous' store. The
-  // process is a child of this one, for others to reap.
+  // Asks the workers' Python, if they have one, which PyTorch it would import, and examines that.
+  // This takes about as long as the start of an interpreter. `done` is called from the event loop,
+  // or at once if there is no Python. If anything fails, the rendezvous' store is used. The Python
+  // process is a child of this one, and others must reap it.
   void examine(std::function<void()> done);
   bool torch_lacks_libuv() const { return torch_lacks_libuv_; }
   bool is_needed() const { return spec_.own_store || torch_lacks_libuv_; }
 
-  // The message with what the coordinator has to know of the above.
+  // Adds to the message what the coordinator must know about this.
   wire::AgentMessage completed(wire::AgentMessage message);
   void begin_round(const wire::RoundStart& round);
 
