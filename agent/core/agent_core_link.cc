@@ -110,8 +110,8 @@ wire::Join AgentCore::join_message() const {
   return join;
 }
 
-// Whether the round that this node had last goes on for it: it runs, or has succeeded here and
-// nobody has ended it.
+// Whether this node's last round still goes on: it runs, or it has succeeded here and nobody has
+// ended it.
 bool AgentCore::holds_round() const {
   return !ending_ && (phase_ == Phase::kRunning || success_owed_ || succeeded_);
 }

@@ -9,8 +9,8 @@
 namespace ddp::agent {
 
 // Says what the ranks of a node were waiting for when their round failed. There is one sentence for
-// each group in which a rank waits, the world first. Then there is one for each rank and peer with a
-// message between them that is waited for (message_report.h). Pure.
+// each group in which a rank waits, the world first. Then there is one for each rank and peer with
+// a message between them that is waited for (message_report.h). Pure.
 //
 //   ranks 0,2-3 have waited 2.1 s in all_reduce #41 (bucket 3); rank 1 has not issued it: its last
 //   operation was broadcast #40, done 2.1 s ago

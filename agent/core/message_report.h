@@ -8,9 +8,9 @@
 
 namespace ddp::agent {
 
-// Says which messages the ranks of a node were waiting for at a moment (CLOCK_MONOTONIC), and what is
-// known of the other side. There is one sentence for each rank, peer and direction, in the order of
-// ranks. If a rank waits for several messages, its sentence names the first. Nothing is known of
+// Says which messages the ranks of a node were waiting for at a moment (CLOCK_MONOTONIC), and what
+// is known of the other side. There is one sentence for each rank, peer and direction, in the order
+// of ranks. If a rank waits for several messages, its sentence names the first. Nothing is known of
 // peers on other nodes. Pure.
 //
 //   rank 1 has waited 2.0 s in recv from rank 0, tag 7, 4 KiB; rank 0 has sent it nothing

@@ -289,7 +289,7 @@ void SnapshotWriters::look_after() {
     const auto job =
         std::find_if(jobs_.begin(), jobs_.end(), [pid](const Job& one) { return one.pid == pid; });
     if (job == jobs_.end()) continue;
-    DDP_CHECK(pid > 1, "pid {} is no process's number", pid);
+    DDP_CHECK(pid > 1, "pid {} is not a process id", pid);
     ::kill(pid, SIGKILL);
     events_.print(
         fmt::format("the process that writes the checkpoint of step {} for {} (pid {}) has done "
@@ -305,7 +305,7 @@ void SnapshotWriters::give_up() {
   if (jobs_.empty()) return;
   // Snapshots that wait are not written.
   for (const pid_t pid : pids()) {
-    DDP_CHECK(pid > 1, "pid {} is no process's number", pid);
+    DDP_CHECK(pid > 1, "pid {} is not a process id", pid);
     ::kill(pid, SIGKILL);
   }
   jobs_.clear();

@@ -32,7 +32,7 @@ bool wait_for(int fd, short events, TimePoint deadline) {
 Result<std::shared_ptr<TaskHost>> TaskHost::greet(UniqueFd socket) {
   std::shared_ptr<TaskHost> host(new TaskHost(std::move(socket)));
   const auto message = host->receive(Clock::now() + kAnswerLimit);
-  if (!message) return make_error(Errc::kPeerLost, "a task of this node did not say who it is");
+  if (!message) return make_error(Errc::kPeerLost, "a task of this node sent no hello");
   const auto* hello = std::get_if<wire::TaskHello>(&*message);
   if (hello == nullptr)
     return make_error(Errc::kProtocol,

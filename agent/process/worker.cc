@@ -310,7 +310,7 @@ std::string Worker::cause_of(int exit_code, int signal, bool core_dumped,
 
 void Worker::signal(int number) {
   if (!running_) return;
-  DDP_CHECK(pid_ > 1, "pid {} is no process's number", pid_);
+  DDP_CHECK(pid_ > 1, "pid {} is not a process id", pid_);
   sent_signals_.insert(number);
   // Not reaped yet, so neither the pid nor the group can belong to another process.
   ::kill(-pid_, number);

@@ -28,7 +28,7 @@ namespace {
 constexpr Duration kClearSlice{50};
 // How long tasks have to connect to an agent that replaces a lost one.
 constexpr Duration kTasksReturnLimit{10'000};
-// The pause before the next attempt.
+// The pause between two attempts to clear a round.
 constexpr Duration kClearPause{10};
 constexpr Duration kClearLimit{5'000};
 // How long a reader that takes nothing may delay our end once the end was requested.

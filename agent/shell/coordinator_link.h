@@ -23,8 +23,8 @@ class CoordinatorLink {
     std::function<void(const std::string& why)> on_connect_failed;
     // Another attempt with the same credentials would fail, too.
     std::function<void(const std::string& why)> on_connect_refused;
-    std::function<void()>
-        on_disconnected;  // The connection was lost; not called after disconnect().
+    // The connection was lost. Not called after disconnect().
+    std::function<void()> on_disconnected;
     std::function<void(const wire::CoordinatorMessage&)> on_message;
   };
 

@@ -12,7 +12,7 @@ enum class Errc {
   kPeerLost,             // The other side is gone: its connection closed or its process died.
   kProtocol,             // Bytes that the protocol does not allow.
   kStale,                // It belongs to a round that is over.
-  kAborted,              // Somebody aborted the operation; the message says who and why.
+  kAborted,              // The operation was aborted; the message says by whom and why.
   kNotFound,             // No such key, file or program.
   kExists,               // It is there already, or the address is in use.
   kCorrupt,              // Stored bytes fail their checksum or their format.

@@ -32,7 +32,7 @@ struct Credentials {
 // How it ends: exactly one call of `on_closed`, unless close() came first, and never from inside
 // send() or start().
 //   kPeerLost   the peer closed or reset the connection, or stopped acknowledging (about 10 s)
-//   kProtocol   the peer sent bytes that are no frame
+//   kProtocol   the peer sent bytes that are not a frame
 //   kIo         kMaxQueuedBytes wait to be sent (the peer does not read), or the socket failed
 //   kAborted    close_after_writes() has done its work
 class FrameConnection {

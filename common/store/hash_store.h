@@ -42,7 +42,7 @@ class HashStore final : public Store {
   };
   explicit HashStore(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
-  // Changes the map and wakes whoever waits for it.
+  // Changes the map and wakes the threads that wait for it.
   template <typename Change>
   auto change(Change&& change);
   // The lock, held after the wait for ready(map), and whether ready(map) held in time.

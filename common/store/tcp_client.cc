@@ -98,7 +98,7 @@ Error TcpClient::in_doubt(Op op, const Error& cause) const {
                     "done: {}{}",
                     where_, wire::c10d::op_name(op), key, cause.message,
                     op == Op::kAdd || op == Op::kBarrier
-                        ? " (a server also closes if the key's value is no number)"
+                        ? " (a server also closes if the key's value is not a number)"
                         : "");
 }
 

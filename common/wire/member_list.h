@@ -66,7 +66,7 @@ class MemberList {
  private:
   struct List {
     std::vector<Member> members;
-    std::string encoded;  // Empty until somebody needs it.
+    std::string encoded;  // Empty until it is needed.
   };
   std::shared_ptr<List> list_;
 };
