@@ -24,7 +24,7 @@ constexpr std::string_view kAccepted = "Accepted so that torchrun's command line
 
 constexpr auto kFlags = std::to_array<Flag>({
     {kSize, "standalone", 0, "",
-     "one node, no rendezvous to name: the port is chosen by the system. Implied without "
+     "a job of one node: the system chooses the port of the rendezvous. Implied without "
      "--rdzv-endpoint and --master-addr",
      "ddp-run --standalone --nproc-per-node 2 train.py"},
     {kSize, "nnodes", 0, "N|MIN:MAX",
@@ -32,224 +32,229 @@ constexpr auto kFlags = std::to_array<Flag>({
      "(default 1)",
      "--nnodes 2:4"},
     {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu|xpu|hpu|npu",
-     "workers on this node; gpu: one per CUDA device; gpu:2,4,7: one for each of these (as "
-     "--devices); xpu: per Intel GPU; hpu: per Gaudi; npu: per Ascend NPU; cpu: one per usable "
-     "core; auto: per accelerator if there is one, else cpu (default 1)",
+     "workers on this node: a number, or what to count. gpu: CUDA devices; gpu:2,4,7: one worker "
+     "for each of these (like --devices); xpu: Intel GPUs; hpu: Gaudi; npu: Ascend NPUs; cpu: "
+     "usable cores; auto: accelerators, or usable cores if there are none (default 1)",
      "--nproc-per-node gpu"},
     {kSize, "devices", 0, "N,...",
-     "the CUDA devices of the job on this node, as CUDA counts those that ddp-run sees, or their "
-     "names (GPU-...): CUDA_VISIBLE_DEVICES of the workers; one worker for each unless "
-     "--nproc-per-node says otherwise",
+     "CUDA devices for the workers of this node: numbers as CUDA counts the devices that ddp-run "
+     "sees, or names (GPU-...). Sets the workers' CUDA_VISIBLE_DEVICES. One worker for each, "
+     "unless --nproc-per-node says otherwise",
      "--devices 2,4,7", true},
     {kSize, "virtual-local-rank", 0, "",
-     "each worker sees one device, which is its number 0, and LOCAL_RANK is 0 everywhere",
+     "show each worker one device only, as its number 0; LOCAL_RANK is 0 in every worker",
      "ddp-run --devices 2,4 --virtual-local-rank train.py"},
     {kSize, "numa-binding", 0, "node|socket|exclusive|core-complex",
-     "CPUs of each worker: those of the NUMA node of its device (by local rank where there is "
-     "none), of that node's socket, a share of the node's cores that no other worker has, or cores "
-     "that share a cache",
+     "bind each worker to CPUs near its device (by local rank if it has none). node: all cores of "
+     "its NUMA node; socket: all cores of that node's socket; exclusive: a share of the node's "
+     "cores that no other worker has; core-complex: cores that share a cache",
      "--numa-binding exclusive"},
     {kSize, "spares", 0, "N",
-     "how many nodes may wait beyond MAX to take the place of a lost one (default: any number)",
-     "--spares 2", true},
+     "how many nodes beyond MAX may wait to replace a lost one (default: any number)", "--spares 2",
+     true},
 
     {kHosts, "hosts", 0, "HOST[:SLOTS],...",
-     "start the job on these machines, each by ssh, all from here: SLOTS workers on a machine "
-     "(default --nproc-per-node), --nnodes as many as there are. Same ddp-run path and working "
-     "directory there; Ctrl-C here ends all; the rendezvous runs here, at a port of its own",
+     "start the job on these machines by ssh, from here. SLOTS: workers on that machine (default "
+     "--nproc-per-node). --nnodes defaults to the number of machines. ddp-run's path and the "
+     "working directory must be the same there as here. Ctrl-C here ends the whole job. The "
+     "rendezvous runs here, at a port that the system chooses",
      "ddp-run --hosts node0,node1:4 train.py", true},
     {kHosts, "hostfile", 0, "FILE",
-     "the same from a file: HOST, HOST:SLOTS or HOST slots=N a line, # for comments",
+     "like --hosts, from a file with one host per line: HOST, HOST:SLOTS or HOST slots=N; # begins "
+     "a comment",
      "--hostfile hosts.txt", true},
     {kHosts, "launch-agent", 0, "COMMAND",
-     "what starts a program there instead of ssh; {host} in it is the machine's name, which is put "
-     "behind it otherwise. It has to pass standard input and output on",
+     "command that starts a program on a host, instead of ssh. {host} in it stands for the host's "
+     "name; without {host}, the name is appended. The command must pass standard input and output "
+     "on",
      "--launch-agent \"kubectl exec -i {host} --\"", true},
     {kHosts, "export", 'x', "NAME[=VALUE]",
-     "a variable for the workers there; ssh passes none on by itself. May be repeated",
+     "environment variable for the workers on the hosts, with its value here unless VALUE is "
+     "given; ssh passes none on by itself. May be repeated",
      "-x LD_LIBRARY_PATH -x NCCL_DEBUG=INFO", true, true},
 
     {kRendezvous, "rdzv-endpoint", 0, "HOST[:PORT]",
-     "where the rendezvous daemon is. The ddp-run whose machine has "
-     "this address runs it, unless one answers there already (default port 29400)",
+     "address of the rendezvous daemon. The ddp-run whose machine has this address runs the "
+     "daemon, unless one answers there already (default port 29400)",
      "--rdzv-endpoint node0:29400"},
     {kRendezvous, "rdzv-id", 0, "ID", "name of the job, the same on all nodes (default: none)",
      "--rdzv-id mnist-7"},
     {kRendezvous, "rdzv-backend", 0, "c10d|static|etcd",
      "c10d and static both mean ddp-run's own rendezvous (default). etcd: --rdzv-endpoint "
-     "HOST:PORT,... names an etcd cluster (default port 2379), which keeps the job's state; any "
-     "node may coordinate, and when it is lost another one does. Needs --rdzv-id",
+     "HOST:PORT,... names an etcd cluster (default port 2379), which keeps the job's state. Any "
+     "node may be the coordinator, and another one takes over if it is lost. Needs --rdzv-id",
      "--rdzv-backend etcd --rdzv-endpoint etcd0,etcd1,etcd2 --rdzv-id mnist-7"},
     {kRendezvous, "rdzv-conf", 0, "K=V,...",
-     "join_timeout, last_call_timeout, timeout (seconds), rank (as --node-rank) and is_host "
-     "(true, false), each with a value, blanks around them left out; with --rdzv-backend c10d: "
-     "store_type=file, where --rdzv-endpoint is a file that all nodes share, through which they "
-     "meet; with etcd: protocol (http, https), cacert, cert, key (files) and etcd_prefix "
-     "(default /ddp-run/); other keys have no effect",
+     "settings of the rendezvous. join_timeout, last_call_timeout, timeout: seconds; rank: like "
+     "--node-rank; is_host: true or false. With --rdzv-backend c10d also store_type=file: the "
+     "nodes meet through the shared file that --rdzv-endpoint names. With etcd also protocol "
+     "(http, https), cacert, cert, key (files) and etcd_prefix (default /ddp-run/), but not "
+     "is_host. Blanks around keys and values are ignored; other keys have no effect",
      "--rdzv-conf join_timeout=120,is_host=true"},
     {kRendezvous, "node-rank", 0, "N",
      "rank of this node among the nodes (default: its number in the SLURM step, or decided when "
-     "they meet); with --rdzv-backend c10d or etcd written out only a wish, with --standalone "
-     "nothing",
+     "they meet). If --rdzv-backend c10d or etcd is given, it is only a preference; with "
+     "--standalone it has no effect",
      "--node-rank 1"},
     {kRendezvous, "master-addr", 0, "HOST",
-     "as --rdzv-endpoint, torchrun's older spelling; --node-rank 0 runs the rendezvous, whatever "
-     "its own addresses are",
+     "torchrun's older spelling of --rdzv-endpoint. The node with --node-rank 0 runs the "
+     "rendezvous, whatever its own addresses are",
      "--master-addr node0"},
-    {kRendezvous, "master-port", 0, "PORT", "port that goes with --master-addr (default 29500)",
+    {kRendezvous, "master-port", 0, "PORT", "port for --master-addr (default 29500)",
      "--master-port 29500"},
     {kRendezvous, "local-addr", 0, "ADDR",
-     "address other nodes reach this node at (default: the one the rendezvous "
-     "sees)",
+     "address at which other nodes reach this node (default: the one that the rendezvous sees)",
      "--local-addr 10.0.0.7"},
     {kRendezvous, "interface", 0, "NAME",
-     "the network interface whose address other nodes reach this node at; the workers' Gloo and "
-     "NCCL use it, too",
+     "network interface at whose address other nodes reach this node. The workers' Gloo and NCCL "
+     "use it, too",
      "--interface lo", true},
 
     {kRendezvous, "rdzv-token-file", 0, "FILE",
-     "the job's secret: only nodes that know it may join, and PyTorch's store clients are let in "
-     "from "
-     "the job's nodes only. The same on all nodes, readable by its owner alone (chmod 600); "
-     "DDP_RDZV_TOKEN in the environment holds the secret itself",
+     "file with the job's secret: only nodes that know it may join, and PyTorch's store clients "
+     "may connect only from the job's nodes. The secret is the same on all nodes; only its owner "
+     "may be able to read the file (chmod 600). DDP_RDZV_TOKEN in the environment can hold the "
+     "secret instead",
      "--rdzv-token-file ~/.ddp-run-token", true},
     {kRendezvous, "tls-cert", 0, "FILE",
-     "this node's certificate in PEM: what ddp-run and its agents say to the rendezvous is then "
-     "encrypted, and both sides show certificates. That of the rendezvous must hold the endpoint's "
-     "host name; with --hosts and no endpoint, this machine's address (--local-addr). Store "
+     "this node's certificate in PEM: mutual TLS then protects what ddp-run and its agents tell "
+     "the rendezvous. The certificate of the node that runs the rendezvous must name the "
+     "endpoint's host; with --hosts and no endpoint, this machine's address (--local-addr). Store "
      "traffic is not encrypted. Needs --tls-key and --tls-ca",
      "--tls-cert node.pem --tls-key node.key --tls-ca ca.pem", true},
-    {kRendezvous, "tls-key", 0, "FILE", "its key, without a passphrase", "", true},
-    {kRendezvous, "tls-ca", 0, "FILE", "the certificate of who signs those of the job's nodes", "",
+    {kRendezvous, "tls-key", 0, "FILE", "private key of --tls-cert, without a passphrase", "",
      true},
+    {kRendezvous, "tls-ca", 0, "FILE",
+     "certificate of the authority that signs the certificates of all nodes", "", true},
 
     {kProgram, "module", 'm', "", "the program is a Python module: python3 -u -m MODULE",
      "ddp-run -m pkg.train --lr 1"},
-    {kProgram, "no-python", 0, "", "run the program itself even if it looks like one for Python",
+    {kProgram, "no-python", 0, "", "run the program directly, even if it looks like Python",
      "ddp-run --no-python ./train.py"},
     {kProgram, "run-path", 0, "",
-     "run the Python script by runpy in an interpreter that runs already; wins over --no-python",
+     "run the Python script with runpy.run_path; wins over --no-python",
      "ddp-run --run-path ./train"},
 
     {kFailure, "max-restarts", 0, "N",
      "how often the whole job may be restarted after failures (default 0)", "--max-restarts 3"},
     {kFailure, "max-no-progress", 0, "N",
-     "end the job after N restarts without a new step, where workers report steps (default 3; 0: "
-     "no limit)",
+     "end the job after N restarts in a row without a new step (default 3; 0: no limit). For "
+     "workers that report steps",
      "--max-no-progress 5", true},
     {kFailure, "restart-on-start-failure", 0, "",
-     "restart also where no worker had made a step yet, where workers report steps",
+     "restart the job even if no worker has made a step yet. For workers that report steps",
      "ddp-run --max-restarts 3 --restart-on-start-failure train.py", true},
     {kFailure, "progress-timeout", 0, "SECONDS",
-     "a worker that reports no new step for so long hangs: its stacks are written to its log and "
-     "it counts as lost (default 0: never)",
+     "a worker that reports no new step for this long counts as hung: its stacks are written to "
+     "its log, and it is ended as failed (default 0: never)",
      "--progress-timeout 60", true},
     {kFailure, "standby", 0, "N",
-     "start N more workers on this node, which take the place of others at once; for programs "
-     "with ddp::run_elastic (default 0)",
+     "start N more workers on this node, which replace lost ones at once; for programs that use "
+     "ddp::run_elastic (default 0)",
      "--standby 1", true},
     {kFailure, "last-call", 0, "SECONDS",
      "how long to wait for more nodes once MIN are there (default 30)", "--last-call 5", true},
     {kFailure, "scale-up-timeout", 0, "SECONDS",
-     "how long workers have to commit before a new node comes in (default 60)",
+     "how long workers may take to commit before a new node comes in (default 60)",
      "--scale-up-timeout 10", true},
     {kFailure, "join-timeout", 0, "SECONDS",
      "how long to wait for the rendezvous and for the nodes (default 600)", "--join-timeout 60",
      true},
     {kFailure, "shutdown-timeout", 0, "SECONDS",
-     "what workers get between SIGTERM and SIGKILL (default 30, or "
-     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT); one that lives on for as long again, 5 s at least, is given "
-     "up",
+     "how long workers have between SIGTERM and SIGKILL (default 30, or "
+     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT). A worker that still lives after the same time again, at "
+     "least 5 s, is given up",
      "--shutdown-timeout 120"},
     {kFailure, "exit-barrier-timeout", 0, "SECONDS",
-     "how long a node whose workers are through waits for the others before it leaves (default: as "
-     "long as it takes, or TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT)",
+     "how long a node whose workers have finished waits for the other nodes before it leaves "
+     "(default: TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, or no limit)",
      "--exit-barrier-timeout 300", true},
     {kFailure, "signals-to-handle", 0, "SIGNAL,...",
-     "signals to ddp-run that end the workers, each by that signal (default "
-     "SIGTERM,SIGINT,SIGHUP,SIGQUIT); workers find the list in TORCHELASTIC_SIGNALS_TO_HANDLE",
+     "signals to ddp-run that end the workers; the workers get the same signal (default "
+     "SIGTERM,SIGINT,SIGHUP,SIGQUIT). Workers find the list in TORCHELASTIC_SIGNALS_TO_HANDLE",
      "--signals-to-handle SIGTERM,SIGINT,SIGUSR2"},
     {kFailure, "checkpoint-signal", 0, "SIGNAL|none",
      "signal to ddp-run that asks the workers for a checkpoint (default USR1)",
      "--checkpoint-signal USR2", true},
     {kFailure, "coordinator-timeout", 0, "SECONDS",
-     "how long to look for a rendezvous daemon that was lost "
-     "(default 60)",
+     "how long to look for a rendezvous daemon that was lost (default 60)",
      "--coordinator-timeout 300", true},
 
     {kSlurm, "requeue-before", 0, "SECONDS",
-     "how long before the end of the job's time its workers write a checkpoint, if they can, and "
-     "the job goes back into the queue (default 60; 0: only when SLURM's own signal comes)",
+     "how long before the job's time limit the workers write a checkpoint, if they can, and the "
+     "job goes back into the queue (default 60; 0: only when SLURM sends its own signal)",
      "--requeue-before 300", true},
     {kSlurm, "no-requeue", 0, "",
-     "a job that is stopped does not go back into the queue: SIGUSR1 only asks for a checkpoint, "
-     "and the end of the job's time is the end",
+     "do not put a stopped job back into the queue: SIGUSR1 only asks for a checkpoint, and the "
+     "time limit ends the job",
      "srun ddp-run --no-requeue train.py", true},
 
     {kOutput, "log-dir", 0, "DIR",
      "also write each worker's output to DIR/ID/round_K/rank_R.HOST.out and .err; DIR/latest leads "
      "to the newest job. Files are never deleted: those of an earlier start of the same ID are "
-     "kept as FILE.1, FILE.2, ... /dev/null: no files, whatever else is said",
+     "kept as FILE.1, FILE.2, ... With /dev/null there are no files, whatever other flags say",
      "--log-dir logs"},
     {kOutput, "redirects", 'r', "0-3|R:N,...",
-     "to the log file and not to the console: 1 stdout, 2 stderr, 3 both; or by local rank on each "
-     "node, 0:1,2-3:3, or behind @ by global rank, @8-15:3 (default 0). Without --log-dir files "
+     "write output to the log file and not to the console: 1 stdout, 2 stderr, 3 both (default 0). "
+     "0:1,2-3:3 is by local rank on each node, @8-15:3 by global rank. Without --log-dir, files "
      "are in ./ddp-run-logs",
      "-r 0:1,@8-15:3"},
     {kOutput, "tee", 't', "0-3|R:N,...",
-     "to the log file and to the console, likewise; counts more than --redirects", "-t 3"},
+     "write output to the log file and to the console, with values like those of --redirects; wins "
+     "over --redirects",
+     "-t 3"},
     {kOutput, "local-ranks-filter", 0, "RANKS",
-     "only workers with these local ranks are shown; files have all", "--local-ranks-filter 0"},
+     "show only workers with these local ranks; files have all", "--local-ranks-filter 0"},
     {kOutput, "ranks-filter", 0, "RANKS",
-     "only workers with these global ranks are shown; with --local-ranks-filter those of either",
+     "show only workers with these global ranks; with --local-ranks-filter, workers that match "
+     "either flag",
      "--ranks-filter 0,8-15", true},
     {kOutput, "duplicate-stdout-filters", 0, "TEXT,...",
-     "lines of stdout with one of these texts also go to one file of the node, "
-     "DIR/ID/round_K/node_G/filtered_stdout.log; ,, is a comma",
+     "also copy stdout lines that contain one of these texts to one file per node, "
+     "DIR/ID/round_K/node_G/filtered_stdout.log; ,, stands for a comma",
      "--duplicate-stdout-filters loss,accuracy"},
-    {kOutput, "duplicate-stderr-filters", 0, "TEXT,...", "likewise for stderr",
+    {kOutput, "duplicate-stderr-filters", 0, "TEXT,...", "the same for stderr",
      "--duplicate-stderr-filters Error"},
     {kOutput, "log-line-prefix-template", 0, "TEMPLATE",
-     "what stands before each line on the console, with ${role_name}, ${rank}, ${local_rank}, "
-     "${hostname}, ${node_rank}, ${time} (default TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or "
-     "'[${hostname}:${rank}] ', and nothing for a single worker)",
+     "prefix of each line on the console, with ${role_name}, ${rank}, ${local_rank}, ${hostname}, "
+     "${node_rank}, ${time} (default: TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE, or "
+     "'[${hostname}:${rank}] ', or no prefix for a single worker)",
      "--log-line-prefix-template '${time} ${rank}: '"},
-    {kOutput, "no-log-prefix", 0, "", "nothing stands before the lines on the console", "", true},
+    {kOutput, "no-log-prefix", 0, "", "print lines on the console without a prefix", "", true},
     {kOutput, "fold", 0, "",
-     "a line that several workers of this node write within 0.2 s is shown once, with their ranks",
-     "", true},
+     "show a line once, with the ranks, if several workers of this node write it within 0.2 s", "",
+     true},
     {kOutput, "no-status-line", 0, "",
-     "no line with round, workers, step and loss at the bottom of a terminal", "", true},
+     "do not show the line with round, workers, step and loss at the bottom of a terminal", "",
+     true},
     {kOutput, "console-timeout", 0, "SECONDS",
-     "when nobody has taken output from the console for so long, lines are left out there so that "
-     "workers go on; 0: they wait (default 30)",
+     "if the console takes no output for this long, leave lines out there so that workers go on "
+     "(default 30; 0: workers wait)",
      "--console-timeout 5", true},
     {kOutput, "role", 0, "NAME", "ROLE_NAME of the workers (default: default)", "--role trainer"},
     {kOutput, "event-log-handler", 0, "null|console|json:FILE",
-     "where torchelastic's events go, a JSON object a line (default null)",
+     "where torchelastic's events go, one JSON object per line (default null)",
      "--event-log-handler json:events.json"},
 
     {kCommand, "config", 0, "FILE",
-     "flags from a JSON file: {\"nnodes\": \"2:4\", \"standalone\": false, \"program\": "
-     "\"train.py\", \"arguments\": [\"--lr\", \"1\"]}. The command line wins over PET_NAME, that "
-     "over the "
-     "file, and that over the defaults",
+     "read flags from a JSON file: {\"nnodes\": \"2:4\", \"standalone\": false, \"program\": "
+     "\"train.py\", \"arguments\": [\"--lr\", \"1\"]}. The command line wins over PET_NAME, "
+     "PET_NAME over the file, and the file over the defaults",
      "--config job.json", true},
     {kCommand, "dry-run", 0, "",
-     "say what would be started where, with the environment each worker would get, and start "
-     "nothing",
+     "show what would be started where, with each worker's environment, and start nothing",
      "ddp-run --dry-run --nproc-per-node 2 train.py", true},
     {kCommand, "print-completion", 0, "bash|zsh|tcsh|fish",
-     "print a script by which a shell completes this command line",
+     "print the script with which a shell completes this command line",
      "ddp-run --print-completion zsh > ~/.zsh/completions/_ddp-run"},
-    {kCommand, "help", 'h', "", "this text", ""},
-    {kCommand, "version", 0, "", "the version", "", true},
+    {kCommand, "help", 'h', "", "print this text", ""},
+    {kCommand, "version", 0, "", "print the version", "", true},
 
-    {kAccepted, "monitor-interval", 0, "SECONDS", "no effect: a worker's end is seen at once",
-     "--monitor-interval 0.1"},
+    {kAccepted, "monitor-interval", 0, "SECONDS",
+     "no effect: ddp-run sees the end of a worker at once", "--monitor-interval 0.1"},
     {kAccepted, "start-method", 0, "spawn|fork|forkserver",
      "no effect: workers are always new processes", "--start-method spawn"},
-    {kAccepted, "logs-specs", 0, "default", "no effect: only default is taken",
+    {kAccepted, "logs-specs", 0, "default", "no effect: only default is accepted",
      "--logs-specs default"},
 });
 
@@ -262,8 +267,8 @@ constexpr auto kItselfWhenEmpty = std::to_array<std::string_view>({"role"});
 constexpr std::size_t kColumn = 34;
 constexpr std::size_t kWidth = 110;
 
-// Appends words behind column kColumn, breaking lines before kWidth. The cursor is at `column` when
-// it starts.
+// Appends words from column kColumn on and breaks lines before kWidth. `column` is where the cursor
+// is at first.
 void append_wrapped(std::string& out, std::size_t column, std::string_view words) {
   if (column + 1 > kColumn) {
     out += '\n';
@@ -311,15 +316,16 @@ std::string help_text() {
   std::string out =
       "ddp-run [FLAG...] PROGRAM [ARG...]\n"
       "\n"
-      "Starts PROGRAM as the workers of a distributed job, once per node. A Python script, or a "
-      "folder or zip\n"
-      "archive with __main__.py, runs under python3 -u (or $PYTHON_EXEC); what is executable with "
-      "a #! line, or\n"
-      "native, is executed. Everything after PROGRAM belongs to it; $local_rank there is the "
-      "worker's local rank, $$ one\n"
-      "dollar. Flags may be written with - or _ and shortened; PET_NAME in the environment sets "
-      "--name's default,\n"
-      "LOGLEVEL (INFO, WARNING, ERROR) how much ddp-run says.\n";
+      "Starts the workers of a distributed job on this node; each worker runs PROGRAM. A Python "
+      "script, or a folder\n"
+      "or zip archive with __main__.py, runs under python3 -u (or $PYTHON_EXEC). A native program, "
+      "or an executable\n"
+      "file with a #! line, runs directly. Everything after PROGRAM belongs to it; there, "
+      "$local_rank stands for the\n"
+      "worker's local rank, and $$ for one dollar. Flags may be shortened, and written with - or "
+      "_. PET_NAME in the\n"
+      "environment sets the default of --name. LOGLEVEL (INFO, WARNING, ERROR) sets how much "
+      "ddp-run says.\n";
   std::string_view group;
   for (const Flag& flag : kFlags) {
     if (flag.group != group) out += fmt::format("\n{}:\n", flag.group);
@@ -332,8 +338,8 @@ std::string help_text() {
     if (!flag.example.empty()) append_wrapped(out, 0, fmt::format("Example: {}", flag.example));
   }
   out +=
-      "\nddp-run status HOST[:PORT] shows the jobs of a rendezvous that runs: nodes, ranks, steps, "
-      "restarts, the first\nfailure (ddp-run status --help).\n"
+      "\nddp-run status HOST[:PORT] shows the jobs of a running rendezvous: nodes, ranks, steps, "
+      "restarts and the first\nfailure (ddp-run status --help).\n"
       "\nTwo nodes, the same line on both:\n"
       "  ddp-run --nnodes 2 --nproc-per-node gpu --rdzv-endpoint node0:29400 --rdzv-id run1 "
       "train.py\n"

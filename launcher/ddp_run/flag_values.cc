@@ -39,7 +39,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
-// The parts between commas, empty ones too; none of an empty text.
+// The parts between commas, with the empty ones. An empty text has no parts.
 std::vector<std::string_view> split_at_commas(std::string_view text) {
   std::vector<std::string_view> parts;
   if (text.empty()) return parts;
@@ -67,7 +67,7 @@ int signal_number(std::string_view text) {
   return 0;
 }
 
-// Errors say what is wrong, without what would be right.
+// Errors say what is wrong; the callers add what would be right.
 Result<Endpoint> split_endpoint(std::string_view text, int default_port) {
   Endpoint endpoint{std::string(text), default_port};
   if (text.starts_with('[')) {
@@ -75,7 +75,7 @@ Result<Endpoint> split_endpoint(std::string_view text, int default_port) {
     if (close == std::string_view::npos) return invalid("the bracket is not closed");
     endpoint.host = text.substr(1, close - 1);
     text.remove_prefix(close + 1);
-    if (!is_ipv6(endpoint.host)) return invalid("'{}' is no IPv6 address", endpoint.host);
+    if (!is_ipv6(endpoint.host)) return invalid("'{}' is not an IPv6 address", endpoint.host);
   } else if (is_ipv6(endpoint.host)) {
     text = {};
   } else {
@@ -84,7 +84,7 @@ Result<Endpoint> split_endpoint(std::string_view text, int default_port) {
     text.remove_prefix(std::min(colon, text.size()));
     if (endpoint.host.empty()) return invalid("the host is missing");
     const std::string why = why_no_host(endpoint.host);
-    if (!why.empty()) return invalid("'{}' is no host name: {}", endpoint.host, why);
+    if (!why.empty()) return invalid("'{}' is not a host name: {}", endpoint.host, why);
   }
   if (text.empty()) return endpoint;
   const auto port =
@@ -164,8 +164,8 @@ Result<ProcessCount> parse_process_count(std::string_view text) {
     for (const Accelerator& kind : accelerators())
       names += fmt::format("{}{}", &kind == &accelerators().back() ? " or " : ", ", kind.name);
     return invalid(
-        "neither a number of workers from 1 to {} nor {}; where the devices are of a kind that is "
-        "not among these, write their number",
+        "neither a number of workers from 1 to {} nor {}; for devices of another kind, write their "
+        "number",
         kMaxWorkers, names);
   }
   return ProcessCount{ProcessCount::Kind::kNumber, *number};
@@ -176,12 +176,12 @@ Result<std::vector<std::string>> parse_devices(std::string_view text) {
   for (const std::string_view part : split_at_commas(text)) {
     const auto number = parse_integer(part, 0, kMaxWorkers);
     if (!number && !part.starts_with("GPU-") && !part.starts_with("MIG-")) {
-      return invalid("'{}' is no CUDA device; write numbers, for example 2,4,7", part);
+      return invalid("'{}' is not a CUDA device; write numbers, for example 2,4,7", part);
     }
     // 04 is 4.
     std::string device = number ? std::to_string(*number) : std::string(part);
     if (std::find(devices.begin(), devices.end(), device) != devices.end())
-      return invalid("device {} is there twice; write each once", device);
+      return invalid("device {} is named twice; name each once", device);
     devices.push_back(std::move(device));
   }
   if (devices.empty()) return invalid("no device is named; write for example 2,4,7");
@@ -191,12 +191,13 @@ Result<std::vector<std::string>> parse_devices(std::string_view text) {
 Result<int> parse_signal(std::string_view text) {
   const int number = signal_number(text);
   if (number == 0) {
-    return invalid("'{}' is no signal; write a name or a number, for example USR1, SIGUSR1 or 10",
-                   text);
+    return invalid(
+        "'{}' is not a signal; write a name or a number, for example USR1, SIGUSR1 or 10", text);
   }
   if (number == SIGKILL || number == SIGSTOP)
-    return invalid("'{}' cannot be handled by any program; choose another", text);
-  if (number == SIGCHLD) return invalid("'{}' comes whenever a process ends; choose another", text);
+    return invalid("no program can handle '{}'; choose another signal", text);
+  if (number == SIGCHLD)
+    return invalid("'{}' comes whenever a child process ends; choose another signal", text);
   return number;
 }
 
@@ -223,7 +224,8 @@ Result<std::string> parse_word(std::string_view text, std::initializer_list<cons
     if (!list.empty()) list += word + 1 == words.end() ? " and " : ", ";
     list += *word;
   }
-  return words.size() == 1 ? invalid("there is only {}", list) : invalid("there are {}", list);
+  return words.size() == 1 ? invalid("the only value is {}", list)
+                           : invalid("the values are {}", list);
 }
 
 Result<Endpoint> parse_endpoint(std::string_view text, int default_port) {

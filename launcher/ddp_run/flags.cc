@@ -40,7 +40,7 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
   options.dry_run = reader.has("dry-run");
   read_size_flags(reader, options);
   read_host_flags(reader, options);
-  // Hosts that a person has named are not those of a step.
+  // Hosts from --hosts are not the nodes of a SLURM step.
   if (options.host_list.empty()) read_slurm_flags(reader, options);
   read_rendezvous_flags(reader, options);
   read_access_flags(reader, options);

@@ -1,4 +1,5 @@
-// Who may join the job: --rdzv-token-file, DDP_RDZV_TOKEN, and --tls-cert, --tls-key, --tls-ca.
+// Flags that say who may join the job: --rdzv-token-file, DDP_RDZV_TOKEN, --tls-cert, --tls-key,
+// --tls-ca.
 #include "launcher/ddp_run/flags_access.h"
 
 #include <array>
@@ -24,7 +25,7 @@ void read_token_flags(FlagReader& reader, Options& options) {
   options.rdzv_token = std::move(*token);
 }
 
-// All three or none.
+// Either all three flags are given or none.
 void read_tls_flags(FlagReader& reader, config::TlsFiles& out) {
   struct Wanted {
     std::string_view name;
@@ -43,8 +44,8 @@ void read_tls_flags(FlagReader& reader, config::TlsFiles& out) {
     if (some == nullptr || !one.file.empty()) continue;
     reader.wrong(
         some->shown,
-        "--{} is missing; TLS needs this node's certificate (--tls-cert), its key (--tls-key) "
-        "and the authority that signs those of all nodes (--tls-ca)",
+        "--{} is missing; TLS needs this node's certificate (--tls-cert), its key (--tls-key) and "
+        "the certificate of the authority that signs the certificates of all nodes (--tls-ca)",
         one.name);
   }
 }

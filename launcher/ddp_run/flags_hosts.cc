@@ -1,5 +1,4 @@
-// --hosts, --hostfile, --launch-agent and -x: on which machines the job runs, and how it gets
-// there.
+// Flags about starting a job on several machines: --hosts, --hostfile, --launch-agent and -x.
 #include <algorithm>
 #include <array>
 
@@ -10,7 +9,8 @@
 namespace ddp::run {
 namespace {
 
-// What a node is told by other means, or must not be told at all.
+// Flags that are not passed on to the nodes: they learn these values by other means, or must not
+// have them at all.
 constexpr std::array<std::string_view, 15> kNotForNodes{
     "hosts",       "hostfile",    "launch-agent", "export",     "config",
     "dry-run",     "standalone",  "nnodes",       "node-rank",  "rdzv-endpoint",
@@ -40,7 +40,7 @@ void read_exports(FlagReader& reader, Options& options) {
     const std::size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
     if (!is_variable_name(name)) {
-      return reader.wrong(given->shown, "no variable's name; write NAME or NAME=VALUE");
+      return reader.wrong(given->shown, "not a variable name; write NAME or NAME=VALUE");
     }
     const char* here = reader.environment(name.c_str());
     if (equals != std::string::npos) {
@@ -66,7 +66,7 @@ void check_node_count(FlagReader& reader, Options& options) {
   }
 }
 
-// The flags once more, for each node's ddp-run.
+// The command line of each node's ddp-run.
 std::vector<std::string> node_arguments(const CommandLine& line, bool with_etcd) {
   std::vector<std::string> arguments;
   for (const auto& [name, given] : line.flags) {
@@ -94,17 +94,16 @@ void read_host_flags(FlagReader& reader, Options& options) {
     for (const char* name : {"launch-agent", "export"}) {
       if (const GivenFlag* given = reader.find(name)) {
         reader.wrong(given->shown,
-                     "it goes with --hosts or --hostfile; add one, for example "
-                     "--hosts node0,node1");
+                     "needs --hosts or --hostfile; add one, for example --hosts node0,node1");
       }
     }
     return;
   }
   const GivenFlag* named = reader.find(reader.has("hosts") ? "hosts" : "hostfile");
   if (options.standalone) {
-    reader.wrong(named->shown,
-                 "contradicts --standalone, which is this machine; leave one of them "
-                 "out");
+    reader.wrong(
+        named->shown,
+        "contradicts --standalone, which runs on this machine only; leave one of them out");
   }
   if (reader.has("node-rank")) {
     reader.wrong(reader.find("node-rank")->shown, "the hosts' order gives the ranks; leave it out");

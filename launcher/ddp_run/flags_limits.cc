@@ -1,4 +1,4 @@
-// What failures and waiting may cost.
+// Flags about failures and time limits.
 #include <algorithm>
 #include <cstdint>
 
@@ -14,7 +14,7 @@ constexpr int kMaxStandbys = 1'024;
 Result<std::int64_t> seconds(const std::string& text) { return parse_seconds(text, false); }
 Result<std::int64_t> seconds_or_none(const std::string& text) { return parse_seconds(text, true); }
 
-// A flag, or else one of PyTorch's variables.
+// Reads a flag or, without it, one of PyTorch's variables.
 void read_limit(FlagReader& reader, const char* flag, const char* variable, std::int64_t& option) {
   const char* text = reader.environment(variable);
   if (reader.has(flag)) return reader.take(flag, seconds_or_none, option);
@@ -25,7 +25,7 @@ void read_limit(FlagReader& reader, const char* flag, const char* variable, std:
   option = *limit;
 }
 
-// As in torchrun, what is not above 0 is no limit.
+// As in torchrun, 0 and negative values mean no limit.
 void read_uninterruptible_limit(FlagReader& reader, Options& options) {
   constexpr const char* kVariable = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT";
   const char* text = reader.environment(kVariable);
@@ -37,8 +37,8 @@ void read_uninterruptible_limit(FlagReader& reader, Options& options) {
   options.uninterruptible_ms = negative ? 0 : *limit;
 }
 
-// As in torchrun, names that no signal has are told and left out, but not from what workers are
-// told.
+// As in torchrun, unknown signal names are ignored with a warning, but stay in the list that
+// workers see.
 void read_ending_signals(FlagReader& reader, Options& options) {
   const GivenFlag* given = reader.find("signals-to-handle");
   if (given == nullptr) return;
@@ -58,8 +58,8 @@ std::string names_of(const std::vector<int>& signals) {
   return names;
 }
 
-// As in torchrun, a signal that is named ends the workers; so one that was not meant for
-// checkpoints on purpose is not.
+// A signal either ends the workers or asks for a checkpoint. As in torchrun, a signal in
+// --signals-to-handle ends the workers. Without that flag, the checkpoint signal wins.
 void read_signals(FlagReader& reader, Options& options) {
   const bool ending = reader.has("signals-to-handle");
   const bool checkpoint = reader.has("checkpoint-signal");

@@ -1,4 +1,4 @@
-// What becomes of the workers' output.
+// Flags about the workers' output.
 #include <algorithm>
 #include <array>
 
@@ -9,15 +9,15 @@
 namespace ddp::run {
 namespace {
 
-// "null" is none, and so empty.
+// "null" means no event log, which is an empty text.
 Result<std::string> parse_event_log(const std::string& text) {
   if (text == "null") return std::string();
   if (text == "console" || (text.starts_with("json:") && text.size() > 5)) return text;
   return exit_error(kExitInvalidValue,
-                    "there are null, console and json:FILE, for example json:events.json");
+                    "the values are null, console and json:FILE, for example json:events.json");
 }
 
-// Where files go that were asked for without a place for them.
+// Where log files go if a flag asks for them and none says where.
 constexpr const char* kDefaultLogDir = "ddp-run-logs";
 constexpr const char* kNoFiles = "/dev/null";
 
@@ -29,19 +29,20 @@ Result<std::vector<std::string>> parse_filters(const std::string& text) {
   return config::split_filters(text);
 }
 
-// As under torchrun, a name that nobody knows stays as it is; but it may be a slip.
+// As under torchrun, an unknown name stays as it is. It may be a typing error, so there is a
+// warning.
 void warn_of_unknown_names(const std::string& shown, Options& options) {
   std::string all;
   for (const std::string_view name : kPrefixNames)
     all += fmt::format("{}${{{}}}", all.empty() ? "" : ", ", name);
   for (const TemplatePart& part : template_parts(options.output.prefix)) {
     if (part.name.empty() || std::ranges::count(kPrefixNames, part.name) > 0) continue;
-    options.warnings.push_back(
-        fmt::format("{}: {} is not known and stays as it is; there are {}", shown, part.text, all));
+    options.warnings.push_back(fmt::format(
+        "{}: {} is not known and stays as it is; the known names are {}", shown, part.text, all));
   }
 }
 
-// An empty template is none, in torchrun's variable, too.
+// An empty template means no prefix, also in torchrun's variable.
 void read_prefix(FlagReader& reader, Options& options) {
   config::OutputSpec& output = options.output;
   const GivenFlag* given = reader.find("log-line-prefix-template");
@@ -96,7 +97,7 @@ void read_output_flags(FlagReader& reader, Options& options) {
   if (const GivenFlag* given = reader.find("logs-specs");
       given != nullptr && given->value != "default") {
     reader.wrong(given->shown,
-                 "torchrun's plug-ins are Python and cannot run here; there is only default");
+                 "torchrun's plug-ins are Python and cannot run here; the only value is default");
   }
 }
 

@@ -1,4 +1,4 @@
-// What runs as a worker.
+// Flags about the program that runs as a worker.
 #include <algorithm>
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// Where the nodes meet, and as what this one comes.
+// Flags about the rendezvous: where the nodes meet, and this node's rank and address.
 #include <algorithm>
 #include <cctype>
 #include <cstdint>
@@ -21,7 +21,8 @@ void set_endpoint(FlagReader& reader, Options& options, const std::string& flag,
   options.endpoint = std::move(endpoint);
 }
 
-// torchrun's backends other than static, which has to be named, give the nodes their ranks.
+// Whether the backend chooses the ranks. As in torchrun, every backend that is named does so,
+// except static.
 bool ranks_are_the_backends(const FlagReader& reader) {
   const GivenFlag* backend = reader.find("rdzv-backend");
   return backend != nullptr && backend->value != "static";
@@ -31,14 +32,14 @@ void read_backend(FlagReader& reader, Options& options) {
   const GivenFlag* given = reader.find("rdzv-backend");
   if (given == nullptr || given->value == "c10d" || given->value == "static") return;
   if (given->value != "etcd" && given->value != "etcd-v2") {
-    return reader.wrong(given->shown,
-                        "there are c10d and static, which both mean ddp-run's own rendezvous, "
-                        "and etcd");
+    return reader.wrong(
+        given->shown,
+        "the backends are c10d and static, which both mean ddp-run's own rendezvous, and etcd");
   }
   options.etcd.emplace();
   if (given->value == "etcd-v2") {
     options.warnings.push_back(
-        fmt::format("{}: taken for etcd; ddp-run speaks version 3 of etcd's API, and its own keys",
+        fmt::format("{}: treated as etcd; ddp-run uses version 3 of etcd's API and keys of its own",
                     given->shown));
   }
 }
@@ -55,7 +56,7 @@ bool is_named_c10d(const FlagReader& reader) {
   return backend != nullptr && backend->value == "c10d";
 }
 
-// Blanks around it and capitals do not matter to torchrun.
+// Without blanks and in lower case, since torchrun ignores both.
 std::string plain_word(std::string text) {
   std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
   std::transform(text.begin(), text.end(), text.begin(),
@@ -73,7 +74,8 @@ bool meets_in_file(const FlagReader& reader) {
          });
 }
 
-// torchrun makes a file of its own where none is named, which is of use to one node only.
+// torchrun makes a file of its own if none is named. That helps one node only, so several nodes
+// need a name here.
 void read_meeting_file(FlagReader& reader, Options& options) {
   const GivenFlag* given = reader.find("rdzv-endpoint");
   const std::string& shown = reader.find("rdzv-conf")->shown;
@@ -92,7 +94,8 @@ void read_meeting_file(FlagReader& reader, Options& options) {
 void read_endpoint(FlagReader& reader, Options& options) {
   const auto master_port = reader.value<int>(
       "master-port", [](const std::string& text) { return parse_integer(text, 0, 65535); });
-  if (options.standalone) return;  // As in torchrun, it overrides what else names an endpoint.
+  if (options.standalone)
+    return;  // As in torchrun, it overrides every flag that names an endpoint.
   read_backend(reader, options);
   if (options.etcd) return read_etcd_endpoints(reader, options);
   if (meets_in_file(reader)) return read_meeting_file(reader, options);
@@ -141,7 +144,8 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
       if (type == "tcp" || (type == "file" && (options.standalone || is_named_c10d(reader))))
         continue;
       return reader.wrong(given.shown,
-                          "store_type={}: there are tcp and, with --rdzv-backend c10d, file", text);
+                          "store_type={}: the values are tcp and, with --rdzv-backend c10d, file",
+                          text);
     } else if (key == "join_timeout" || key == "timeout" || key == "last_call_timeout") {
       const auto limit = parse_seconds(text, key == "last_call_timeout");
       if (!limit) return reader.wrong(given.shown, "{}={} is {}", key, text, limit.error().message);
@@ -150,7 +154,7 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
       if (key == "last_call_timeout") options.rules.last_call_ms = *limit;
     } else if (!read_etcd_key(reader, options, given, key, text)) {
       options.warnings.push_back(fmt::format(
-          "{}: the key {} has no effect; those with one are join_timeout, "
+          "{}: the key {} has no effect; the keys that have one are join_timeout, "
           "last_call_timeout, timeout, rank, {}",
           given.shown, key, options.etcd ? "protocol, cacert, cert, key, etcd_prefix" : "is_host"));
     }
@@ -159,7 +163,8 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
   if (join_timeout) options.rules.join_timeout_ms = *join_timeout;
 }
 
-// A rank that somebody wrote, as far as torchrun looks at it: not at all with --standalone.
+// Decides what becomes of a rank from a flag, as torchrun does: --standalone ignores it, and a
+// backend that chooses ranks takes it as a preference.
 void settle_node_rank(FlagReader& reader, Options& options) {
   if (options.node_rank < 0 || options.node_rank_is_slurms) return;
   if (options.standalone) {
@@ -169,7 +174,7 @@ void settle_node_rank(FlagReader& reader, Options& options) {
   options.node_rank_is_wish = ranks_are_the_backends(reader);
   if (!options.node_rank_is_wish || options.node_rank < options.rules.max_nodes) return;
   options.warnings.push_back(fmt::format(
-      "{}: ranks of {} nodes go from 0 to {}; {} gives this node one",
+      "{}: ranks of {} nodes go from 0 to {}; {} chooses a rank for this node",
       reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf")->shown,
       options.rules.max_nodes, options.rules.max_nodes - 1, reader.find("rdzv-backend")->shown));
   options.node_rank = -1;
@@ -198,8 +203,8 @@ void check_etcd(FlagReader& reader, const Options& options) {
                  "--rdzv-endpoint etcd0:2379,etcd1:2379");
   } else if (!options.job_id) {
     reader.wrong(shown,
-                 "--rdzv-id is missing; jobs that share a cluster are told apart by it, for "
-                 "example --rdzv-id mnist-7");
+                 "--rdzv-id is missing; it tells apart the jobs that share a cluster, for example "
+                 "--rdzv-id mnist-7");
   }
 }
 

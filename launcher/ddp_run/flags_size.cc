@@ -1,4 +1,4 @@
-// How many nodes and workers.
+// Flags about the number of nodes and workers, and about their devices.
 #include <tuple>
 #include <utility>
 
@@ -8,7 +8,8 @@
 namespace ddp::run {
 namespace {
 
-// --devices 2,4,7, or --nproc-per-node gpu:2,4,7, and a worker for each unless a number is given.
+// --devices 2,4,7 or --nproc-per-node gpu:2,4,7. There is one worker for each device unless a
+// number is given.
 void read_devices(FlagReader& reader, Options& options) {
   const GivenFlag* given = reader.find("devices");
   reader.take("devices", parse_devices, options.devices);

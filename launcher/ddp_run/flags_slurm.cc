@@ -1,4 +1,4 @@
-// What follows from being a task of srun, for what no flag says.
+// Values that come from the SLURM step, where no flag gives them.
 #include <fmt/format.h>
 
 #include "launcher/ddp_run/flag_reader.h"
@@ -11,11 +11,11 @@ bool names_an_endpoint(const FlagReader& reader) {
   return reader.has("rdzv-endpoint") || reader.has("master-addr");
 }
 
-// Where a script starts an srun for each node, no step knows the others: flags say which node this
-// is and where all of them meet.
+// Whether the job has more nodes than this step. Some scripts start one srun for each node. Then no
+// step knows the others, and flags give the node's rank and the endpoint.
 bool is_part_of_job(const FlagReader& reader, const Options& options, const slurm::Step& step) {
   if (!names_an_endpoint(reader) || !reader.has("nnodes")) return false;
-  // A step of several nodes may be a job that could grow.
+  // A step of several nodes may be a whole job that can grow, so there only MIN counts.
   const int nodes = step.num_nodes() == 1 ? options.rules.max_nodes : options.rules.min_nodes;
   return nodes > step.num_nodes();
 }
@@ -27,10 +27,10 @@ void take_nodes(FlagReader& reader, Options& options, const slurm::Step& step) {
   } else if (options.rules.min_nodes > step.num_nodes()) {
     reader.wrong(given->shown,
                  "the SLURM step has {} nodes; leave the flag out, or ask srun for more (-N {}); "
-                 "nodes of several steps meet where --rdzv-endpoint says",
+                 "to join the nodes of several steps, add --rdzv-endpoint",
                  step.num_nodes(), options.rules.min_nodes);
   }
-  // Further nodes are spares and have no rank.
+  // Nodes beyond MAX are spares and have no rank.
   if (options.rules.max_nodes == 1 || step.node_rank >= options.rules.max_nodes ||
       reader.has("node-rank"))
     return;
@@ -55,14 +55,14 @@ void take_workers(FlagReader& reader, Options& options, const slurm::Step& step)
   }
   if (const GivenFlag* standby = reader.find("standby"); standby != nullptr) {
     reader.wrong(standby->shown,
-                 "a standby has no task of srun to run in; start one task on each node (srun "
+                 "a standby worker has no srun task to run in; start one task on each node (srun "
                  "--ntasks-per-node=1)");
   }
   options.nproc = {Kind::kNumber, step.tasks_here()};
   if (!step.ranks_follow_nodes() && step.rank == 1) {
     options.warnings.push_back(
-        "ranks count node by node and are not SLURM_PROCID with this distribution of tasks; srun "
-        "-m block makes them the same");
+        "with this distribution of tasks, ranks count node by node and differ from SLURM_PROCID; "
+        "srun -m block makes them the same");
   }
 }
 

@@ -30,9 +30,10 @@ Result<void> check_name(std::string_view name) {
   }
   const bool plain = std::all_of(name.begin(), name.end(), is_name_character);
   if (!plain || name.front() == '-') {
-    return make_error(Errc::kInvalidArgument,
-                      "'{}' is no host name: letters, digits and {} are allowed, and no - in front",
-                      name, kPunctuation);
+    return make_error(
+        Errc::kInvalidArgument,
+        "'{}' is not a host name: letters, digits and {} are allowed, and no - in front", name,
+        kPunctuation);
   }
   return {};
 }

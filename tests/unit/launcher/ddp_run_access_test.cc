@@ -58,13 +58,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--tls-key", "k", "--tls-ca", "c", "a"},
               64,
               "--tls-ca c: --tls-cert is missing; TLS needs this node's certificate (--tls-cert), "
-              "its "
-              "key (--tls-key) and the authority that signs those of all nodes (--tls-ca)"},
+              "its key (--tls-key) and the certificate of the authority that signs the "
+              "certificates of all nodes (--tls-ca)"},
         Wrong{{"--tls-cert", "c", "a"},
               64,
               "--tls-cert c: --tls-key is missing; TLS needs this node's certificate (--tls-cert), "
-              "its "
-              "key (--tls-key) and the authority that signs those of all nodes (--tls-ca)"}));
+              "its key (--tls-key) and the certificate of the authority that signs the "
+              "certificates of all nodes (--tls-ca)"}));
 
 }  // namespace
 }  // namespace ddp::run

@@ -101,10 +101,11 @@ TEST(CaptureFlags, ThePrefixMayBeNone) {
 TEST(CaptureFlags, AnUnknownNameInThePrefixIsSaid) {
   const Options options = options_of({"--log-line-prefix-template", "$$x ${rnk}: $hostname", "a"});
   EXPECT_EQ(options.output.prefix, "$$x ${rnk}: $hostname");
-  EXPECT_THAT(options.warnings,
-              ElementsAre("--log-line-prefix-template $$x ${rnk}: $hostname: ${rnk} is not known "
-                          "and stays as it is; there are ${role_name}, ${rank}, ${local_rank}, "
-                          "${hostname}, ${node_rank}, ${time}"));
+  EXPECT_THAT(
+      options.warnings,
+      ElementsAre("--log-line-prefix-template $$x ${rnk}: $hostname: ${rnk} is not known "
+                  "and stays as it is; the known names are ${role_name}, ${rank}, ${local_rank}, "
+                  "${hostname}, ${node_rank}, ${time}"));
   EXPECT_THAT(options_of({"a"}, {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[${host}] "}}).warnings,
               ElementsAre(HasSubstr("_TEMPLATE=[${host}] : ${host} is not known")));
 }

@@ -130,7 +130,7 @@ TEST(Flags, ANodeRankCountsAsMuchAsTheBackendLetsIt) {
   }
   const Options outside = options_of({"--rdzv-backend", "c10d", "--node-rank", "3", "a"});
   EXPECT_THAT(outside.warnings, ElementsAre("--node-rank 3: ranks of 1 nodes go from 0 to 0; "
-                                            "--rdzv-backend c10d gives this node one"));
+                                            "--rdzv-backend c10d chooses a rank for this node"));
   const Options alone = options_of({"--standalone", "a"}, {{"PET_NODE_RANK", "1"}});
   EXPECT_EQ(alone, options_of({"--standalone", "a"}));
 }
@@ -150,7 +150,7 @@ const char* const kEndpointForm =
 Wrong wrong_host(const std::string& host, const std::string& why) {
   return Wrong{{"--rdzv-endpoint", host + ":7", "a"},
                64,
-               fmt::format("--rdzv-endpoint {}:7: '{}' is no host name: {}{}", host, host, why,
+               fmt::format("--rdzv-endpoint {}:7: '{}' is not a host name: {}{}", host, host, why,
                            kEndpointForm)};
 }
 
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(
                    "it is longer than 253 characters"),
         Wrong{{"--master-addr", "a..b", "a"},
               64,
-              "--master-addr a..b: 'a..b' is no host name: one of its labels is empty; write a "
+              "--master-addr a..b: 'a..b' is not a host name: one of its labels is empty; write a "
               "host name or address, for example node0 or fd00::1"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -236,20 +236,22 @@ INSTANTIATE_TEST_SUITE_P(
               std::string("--rdzv-endpoint [::1: the bracket is not closed") + kEndpointForm},
         Wrong{{"--rdzv-endpoint", "[h]:1", "a"},
               64,
-              std::string("--rdzv-endpoint [h]:1: 'h' is no IPv6 address") + kEndpointForm},
+              std::string("--rdzv-endpoint [h]:1: 'h' is not an IPv6 address") + kEndpointForm},
         Wrong{{"--rdzv-endpoint", "tcp://h:1", "a"},
               64,
               std::string("--rdzv-endpoint tcp://h:1: the port is not a number from 0 to 65535") +
                   kEndpointForm},
-        Wrong{{"--rdzv-endpoint", "h/x", "a"},
-              64,
-              std::string("--rdzv-endpoint h/x: 'h/x' is no host name: 'h/x' has other characters "
-                          "than letters, digits, '-' and '_'") +
-                  kEndpointForm},
-        Wrong{{"--rdzv-backend", "zeus", "a"},
-              64,
-              "--rdzv-backend zeus: there are c10d and static, which both mean ddp-run's own "
-              "rendezvous, and etcd"},
+        Wrong{
+            {"--rdzv-endpoint", "h/x", "a"},
+            64,
+            std::string("--rdzv-endpoint h/x: 'h/x' is not a host name: 'h/x' has other characters "
+                        "than letters, digits, '-' and '_'") +
+                kEndpointForm},
+        Wrong{
+            {"--rdzv-backend", "zeus", "a"},
+            64,
+            "--rdzv-backend zeus: the backends are c10d and static, which both mean ddp-run's own "
+            "rendezvous, and etcd"},
         Wrong{
             {"--rdzv-backend", "etcd", "--rdzv-id", "j", "a"},
             64,
@@ -257,9 +259,8 @@ INSTANTIATE_TEST_SUITE_P(
             "example --rdzv-endpoint etcd0:2379,etcd1:2379"},
         Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e", "a"},
               64,
-              "--rdzv-backend etcd: --rdzv-id is missing; jobs that share a cluster are told apart "
-              "by "
-              "it, for example --rdzv-id mnist-7"},
+              "--rdzv-backend etcd: --rdzv-id is missing; it tells apart the jobs that share a "
+              "cluster, for example --rdzv-id mnist-7"},
         Wrong{{"--rdzv-backend", "etcd", "--rdzv-endpoint", "e,f:0", "--rdzv-id", "j", "a"},
               64,
               "--rdzv-endpoint e,f:0: 'f:0' has port 0; etcd's client port is usually 2379"},

@@ -42,7 +42,7 @@ inline const std::string kSeconds = "not a number of seconds above 0; write for 
 inline const std::string kMillion = "not a whole number from 0 to 1000000";
 inline const Arguments kTwoNodes{"--nnodes=2:4", "--rdzv-endpoint=node0:1"};
 inline const std::string kSignal =
-    "'XYZ' is no signal; write a name or a number, for example USR1, SIGUSR1 or 10";
+    "'XYZ' is not a signal; write a name or a number, for example USR1, SIGUSR1 or 10";
 
 inline const std::string kStreams4 = "'4' is not 0 (none), 1 (stdout), 2 (stderr) or 3 (both)";
 inline const std::string kRanksX =
@@ -53,22 +53,24 @@ inline const std::vector<FlagRow> kFlagRows{
     {"standalone", "", "standa"},
     {"nnodes", "2:4", "nn", "4:x", kNodes, {"--rdzv-endpoint=node0:1"}},
     {"nproc-per-node", "3", "npr", "many",
-     "neither a number of workers from 1 to 4096 nor auto, cpu, gpu, xpu, hpu or npu; where the "
-     "devices are of a kind that is not among these, write their number"},
-    {"devices", "2,4", "dev", "2,x", "'x' is no CUDA device; write numbers, for example 2,4,7"},
+     "neither a number of workers from 1 to 4096 nor auto, cpu, gpu, xpu, hpu or npu; for devices "
+     "of another kind, write their number"},
+    {"devices", "2,4", "dev", "2,x", "'x' is not a CUDA device; write numbers, for example 2,4,7"},
     {"virtual-local-rank", "", "vir"},
-    {"numa-binding", "socket", "num", "cpu", "there are node, socket, exclusive and core-complex"},
+    {"numa-binding", "socket", "num", "cpu",
+     "the values are node, socket, exclusive and core-complex"},
     {"spares", "2", "spa", "-1", kMillion},
     // Where the nodes meet.
     {"rdzv-endpoint", "node7:99", "rdzv-e", "a b",
-     "'a b' is no host name: 'a b' has other characters than letters, digits, '-' and '_'; write "
+     "'a b' is not a host name: 'a b' has other characters than letters, digits, '-' and '_'; "
+     "write "
      "HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400"},
     {"rdzv-id", "job7", "rdzv-i", "a/b", "a job's name has 1 to 128 characters and no /"},
     {"rdzv-backend",
      "etcd",
      "rdzv-b",
      "mpi",
-     "there are c10d and static, which both mean ddp-run's own rendezvous, and etcd",
+     "the backends are c10d and static, which both mean ddp-run's own rendezvous, and etcd",
      {"--rdzv-endpoint=e", "--rdzv-id=j"}},
     {"rdzv-conf", "join_timeout=7", "rdzv-c", "join_timeout",
      "'join_timeout' is not KEY=VALUE; write for example join_timeout=60,is_host=true"},
@@ -90,7 +92,7 @@ inline const std::vector<FlagRow> kFlagRows{
      "NAME=7",
      "exp",
      "=7",
-     "no variable's name; write NAME or NAME=VALUE",
+     "not a variable name; write NAME or NAME=VALUE",
      {"--hosts=a"}},
     // The program.
     {"module", "", "mod"},
@@ -109,7 +111,7 @@ inline const std::vector<FlagRow> kFlagRows{
     {"coordinator-timeout", "7", "coo", "x", kSeconds0},
     {"exit-barrier-timeout", "7", "exi", "x", kSeconds0},
     {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,KILL",
-     "'KILL' cannot be handled by any program; choose another"},
+     "no program can handle 'KILL'; choose another signal"},
     {"checkpoint-signal", "USR2", "che", "XYZ", kSignal},
     // Under SLURM.
     {"requeue-before", "7", "req", "x", kSeconds0},
@@ -129,21 +131,27 @@ inline const std::vector<FlagRow> kFlagRows{
     {"console-timeout", "7", "cons", "x", kSeconds0},
     {"role", "trainer", "rol"},
     {"event-log-handler", "console", "eve", "kafka",
-     "there are null, console and json:FILE, for example json:events.json"},
+     "the values are null, console and json:FILE, for example json:events.json"},
     // ddp-run itself.
     {"config", config_file(), "conf", "/nonexistent", "cannot be read: No such file or directory"},
     {"dry-run", "", "dry"},
-    {"print-completion", "zsh", "pri", "ksh", "there are bash, zsh, tcsh and fish"},
+    {"print-completion", "zsh", "pri", "ksh", "the values are bash, zsh, tcsh and fish"},
     {"help", "", "he"},
     {"version", "", "vers"},
     // Accepted.
     {"monitor-interval", "0.1", "mon", "x", kSeconds0, {}, true},
-    {"start-method", "fork", "start", "clone", "there are spawn, fork and forkserver", {}, true},
+    {"start-method",
+     "fork",
+     "start",
+     "clone",
+     "the values are spawn, fork and forkserver",
+     {},
+     true},
     {"logs-specs",
      "default",
      "logs",
      "mine",
-     "torchrun's plug-ins are Python and cannot run here; there is only default",
+     "torchrun's plug-ins are Python and cannot run here; the only value is default",
      {},
      true},
 };

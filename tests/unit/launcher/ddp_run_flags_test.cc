@@ -216,23 +216,24 @@ INSTANTIATE_TEST_SUITE_P(
               "asks for a checkpoint or ends the workers; leave SIGUSR2 out of one of them"},
         Wrong{{"--signals-to-handle", "KILL", "a"},
               64,
-              "--signals-to-handle KILL: 'KILL' cannot be handled by any program; choose another"},
+              "--signals-to-handle KILL: no program can handle 'KILL'; choose another signal"},
         Wrong{{"--checkpoint-signal", "65", "a"},
               64,
-              "--checkpoint-signal 65: '65' is no signal; write a name or a number, for example "
+              "--checkpoint-signal 65: '65' is not a signal; write a name or a number, for example "
               "USR1, SIGUSR1 or 10"},
         Wrong{{"--checkpoint-signal", "CHLD", "a"},
               64,
-              "--checkpoint-signal CHLD: 'CHLD' comes whenever a process ends; choose another"},
+              "--checkpoint-signal CHLD: 'CHLD' comes whenever a child process ends; choose "
+              "another signal"},
         Wrong{{"--devices", "1,1", "a"},
               64,
-              "--devices 1,1: device 1 is there twice; write each once"},
+              "--devices 1,1: device 1 is named twice; name each once"},
         Wrong{{"--nproc-per-node", "gpu:", "a"},
               64,
               "--nproc-per-node gpu:: no device is named; write for example 2,4,7"},
         Wrong{{"--nproc-per-node", "gpu:x", "a"},
               64,
-              "--nproc-per-node gpu:x: 'x' is no CUDA device; write numbers, for example 2,4,7"},
+              "--nproc-per-node gpu:x: 'x' is not a CUDA device; write numbers, for example 2,4,7"},
         Wrong{{"--devices", "1", "--nproc-per-node", "gpu:2", "a"},
               64,
               "--nproc-per-node gpu:2: contradicts --devices 1; leave one of them out"},
@@ -245,13 +246,13 @@ INSTANTIATE_TEST_SUITE_P(
               "--interface eth0: contradicts --local-addr; leave one of them out"},
         Wrong{{"--event-log-handler", "json:", "a"},
               64,
-              "--event-log-handler json:: there are null, console and json:FILE, for example "
+              "--event-log-handler json:: the values are null, console and json:FILE, for example "
               "json:events.json"},
-        Wrong{
-            {"--rdzv-conf", "store_type=file", "a"},
-            64,
-            "--rdzv-conf store_type=file: store_type=file: there are tcp and, with --rdzv-backend "
-            "c10d, file"},
+        Wrong{{"--rdzv-conf", "store_type=file", "a"},
+              64,
+              "--rdzv-conf store_type=file: store_type=file: the values are tcp and, with "
+              "--rdzv-backend "
+              "c10d, file"},
         Wrong{{"--rdzv-conf", "rank=-1", "a"},
               64,
               "--rdzv-conf rank=-1: rank=-1 is not a whole number from 0 to 999999"},
@@ -305,18 +306,14 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--nnodes", "1:2:3", "a"}, 64, std::string("--nnodes 1:2:3: ") + kNodesForm},
         Wrong{{"--nnodes", "two", "a"}, 64, std::string("--nnodes two: ") + kNodesForm},
         Wrong{{"--nnodes", "2:", "a"}, 64, std::string("--nnodes 2:: ") + kNodesForm},
-        Wrong{
-            {"--nproc-per-node", "0", "a"},
-            64,
-            "--nproc-per-node 0: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
-            "xpu, hpu "
-            "or npu; where the devices are of a kind that is not among these, write their number"},
-        Wrong{
-            {"--nproc-per-node", "2x", "a"},
-            64,
-            "--nproc-per-node 2x: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
-            "xpu, hpu "
-            "or npu; where the devices are of a kind that is not among these, write their number"},
+        Wrong{{"--nproc-per-node", "0", "a"},
+              64,
+              "--nproc-per-node 0: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
+              "xpu, hpu or npu; for devices of another kind, write their number"},
+        Wrong{{"--nproc-per-node", "2x", "a"},
+              64,
+              "--nproc-per-node 2x: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
+              "xpu, hpu or npu; for devices of another kind, write their number"},
         Wrong{{"--nproc-per-node", "xpu", "--devices", "2", "a"},
               64,
               "--nproc-per-node xpu: contradicts --devices 2, which names CUDA devices; leave one "
@@ -347,7 +344,7 @@ INSTANTIATE_TEST_SUITE_P(
               "--monitor-interval x: not a number of seconds from 0; write for example 60 or 0.5"},
         Wrong{{"--start-method", "clone", "a"},
               64,
-              "--start-method clone: there are spawn, fork and forkserver"},
+              "--start-method clone: the values are spawn, fork and forkserver"},
         Wrong{{"--nnodes=", "a"}, 2, "--nnodes: the value is missing; write --nnodes N|MIN:MAX"},
         Wrong{{"--nnod=", "a"}, 2, "--nnodes: the value is missing; write --nnodes N|MIN:MAX"},
         Wrong{{"--standalone=", "a"},

@@ -85,10 +85,10 @@ TEST(HostFlags, Errors) {
       {{"--hosts", "a", "--standalone", "x"}, "--hosts a: contradicts --standalone"},
       {{"--hosts", "a,b", "--node-rank", "1", "x"}, "the hosts' order gives the ranks"},
       {{"--hosts", "a,b", "--nnodes", "3", "x"}, "--nnodes 3: there are 2 hosts to run on"},
-      {{"--launch-agent", "sh", "x"}, "--launch-agent sh: it goes with --hosts or --hostfile"},
-      {{"-x", "HERE", "x"}, "it goes with --hosts or --hostfile"},
+      {{"--launch-agent", "sh", "x"}, "--launch-agent sh: needs --hosts or --hostfile"},
+      {{"-x", "HERE", "x"}, "needs --hosts or --hostfile"},
       {{"--hosts", "a", "--launch-agent", "it's", "x"}, "--launch-agent it's: a ' is not closed"},
-      {{"--hosts", "a", "-x", "=v", "x"}, "no variable's name"},
+      {{"--hosts", "a", "-x", "=v", "x"}, "not a variable name"},
   };
   for (const auto& one : cases) {
     const auto options = parse(one.line);

@@ -149,11 +149,11 @@ TEST(SlurmFlags, WhatCannotBeIsRefused) {
   EXPECT_THAT(refusal({"--nnodes", "4", "train"}, step_node(0)),
               HasSubstr("--nnodes 4: the SLURM step has 3 nodes"));
   EXPECT_THAT(refusal({"--nnodes", "2", "--node-rank", "1", "train"}, step_of_one("0", "n1")),
-              HasSubstr("meet where --rdzv-endpoint says"));
+              HasSubstr("to join the nodes of several steps, add --rdzv-endpoint"));
   EXPECT_THAT(refusal({"--nproc-per-node", "8", "train"}, two_tasks_a_node()),
               HasSubstr("--nproc-per-node 8: srun has started 2 tasks on this node"));
   EXPECT_THAT(refusal({"--standby", "1", "train"}, two_tasks_a_node()),
-              HasSubstr("--standby 1: a standby has no task"));
+              HasSubstr("--standby 1: a standby worker has no srun task"));
   const auto half = with(step_node(0), {{"SLURM_STEP_NODELIST", ""}});
   EXPECT_THAT(refusal({"train"}, half), HasSubstr("SLURM_STEP_NODELIST is not set"));
   EXPECT_TRUE(parse({"--nnodes", "3", "--rdzv-endpoint", "n:1", "train"}, half));

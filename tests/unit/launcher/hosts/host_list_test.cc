@@ -54,11 +54,11 @@ TEST(HostList, NamesAndSlots) {
          {"fd00::7", {}, "write an IPv6 address in brackets"},
          {"[fd00::7", {}, "lacks its closing bracket"},
          {"[fd00::7]4", {}, "only :SLOTS may stand"},
-         {"-oProxyCommand=x", {}, "is no host name"},
-         {"a b", {}, "is no host name"},
-         {"a;reboot", {}, "is no host name"},
-         {"$(x)", {}, "is no host name"},
-         {"a\nb", {}, "is no host name"},
+         {"-oProxyCommand=x", {}, "is not a host name"},
+         {"a b", {}, "is not a host name"},
+         {"a;reboot", {}, "is not a host name"},
+         {"$(x)", {}, "is not a host name"},
+         {"a\nb", {}, "is not a host name"},
          {"a,b,a", {}, "host a is named twice"}},
         parse_host_list);
 }
@@ -81,7 +81,7 @@ TEST(Hostfile, LinesCommentsAndSlots) {
        {"a slots=2 slots=3\n", {}, "line 1: the slots of a are given twice"},
        {"a:2 slots=3\n", {}, "line 1: the slots of a are given twice"},
        {"a\nb\n#\na slots=2\n", {}, "line 4: host a is named twice"},
-       {"-a\n", {}, "line 1: '-a' is no host name"}},
+       {"-a\n", {}, "line 1: '-a' is not a host name"}},
       parse_hostfile);
 }
 
