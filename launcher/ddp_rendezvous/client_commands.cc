@@ -76,7 +76,7 @@ Result<std::string> run_add(Store& store, const CommandLine& line) {
   std::int64_t delta = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), delta);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return make_error(Errc::kInvalidArgument, "'{}' is no whole number that can be added", text);
+    return make_error(Errc::kInvalidArgument, "'{}' is not a whole number that can be added", text);
   }
   const Result<std::int64_t> sum = store.add(line.operands[0], delta);
   if (!sum) return sum.error();
@@ -105,12 +105,12 @@ Result<std::string> run_del(Store& store, const CommandLine& line) {
   const Result<bool> there = store.delete_key(line.operands[0]);
   if (!there) return there.error();
   if (*there) return std::string();
-  return make_error(Errc::kNotFound, "'{}' is not there", line.operands[0]);
+  return make_error(Errc::kNotFound, "there is no key '{}'", line.operands[0]);
 }
 
 constexpr std::array<Command, 6> kCommands{{
     {"get", "KEY", 1, 1, true, run_get,
-     "print the value's bytes; does not wait for the key without --timeout"},
+     "print the value's bytes; waits for the key only with --timeout"},
     {"set", "KEY VALUE", 2, 2, false, run_set, "set the value; - reads it from standard input"},
     {"add", "KEY NUMBER", 2, 2, false, run_add,
      "add to the number under the key and print the sum"},
@@ -125,19 +125,18 @@ std::string usage(const Command& command) {
 }
 
 std::string help() {
-  std::string text =
-      "A client of any c10d TCP store, ours or PyTorch's (the port, unless given, is 29400):\n";
+  std::string text = "A client of any c10d TCP store, ours or PyTorch's (default port 29400):\n";
   for (const Command& command : kCommands) {
     text += fmt::format("  {}\n      {}\n", usage(command), command.help);
   }
   return text +
          fmt::format(
-             "Keys are those that programs use: PyTorch's \"/\" in front is added here.\n"
+             "Write keys as programs do: the \"/\" that PyTorch puts in front is added here.\n"
              "--rdzv-token-file FILE, or DDP_RDZV_TOKEN: the job's secret, for a daemon that\n"
              "has one and does not let this machine in without it.\n"
-             "--timeout: how long get (else 0) and wait (else {}) wait for keys.\n"
-             "Behind -- everything is a key or a value.\n"
-             "Exit status: 0 done, {} a key is not there (in time), {} no store answers,\n"
+             "--timeout: how long to wait for keys (default: get 0, wait {}).\n"
+             "Everything after -- is a key or a value.\n"
+             "Exit status: 0 done, {} a key does not exist (in time), {} no store answers,\n"
              "{} the connection was lost, {} the token is wrong, {} a wrong value, {} a wrong "
              "command line.\n",
              kDefaultWait.count() / 1'000, int{kExitKeyMissing}, int{kExitJoinTimeout},
@@ -157,7 +156,7 @@ std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   return std::chrono::milliseconds(std::llround(seconds * 1'000));
 }
 
-// From the file, or else from the environment, if either names one.
+// Reads the token from the file or, without one, from the environment.
 std::optional<int> read_token(const Command& command, const std::optional<std::string>& file,
                               Secret& out) {
   const char* const variable = std::getenv(config::kTokenVariable);
@@ -175,7 +174,7 @@ std::optional<int> read_token(const Command& command, const std::optional<std::s
   return std::nullopt;
 }
 
-// Shows the daemon that this is one of the job's, and sees that it is the job's daemon.
+// Mutual proof that both sides know the token.
 Result<void> introduce(Socket& socket, const Secret& token, TimePoint deadline) {
   auth::ClientHandshake handshake(token, {auth::Purpose::kStoreClient, ""}, auth::random_nonce());
   Result<void> written = socket.write_all(handshake.hello(), deadline);
@@ -189,7 +188,8 @@ Result<void> introduce(Socket& socket, const Secret& token, TimePoint deadline) 
   return written;
 }
 
-// Numbers may be negative, so only -- makes a flag. The exit status, if the line is wrong.
+// Gives the exit status if the line is wrong. Numbers may be negative, so only words that begin
+// with -- are flags.
 std::optional<int> parse(const Words& words, CommandLine& line) {
   const Command& command = *line.command;
   bool flags_over = false;

@@ -5,8 +5,8 @@
 namespace ddp::rendezvous_client {
 
 // ddp-rendezvous as a client: get, set, add, wait, keys and del of one store, for people who look
-// for the cause of a hang. Nothing if the first argument is none of these words; otherwise what the
-// program exits with, after it has printed the result or one line that says what is wrong.
+// for the cause of a hang. Prints the result, or one line that says what is wrong, and returns the
+// exit status. Returns nothing if the first argument is none of these words.
 std::optional<int> run_client_command(int argc, char** argv);
 
 }  // namespace ddp::rendezvous_client

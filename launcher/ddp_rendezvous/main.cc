@@ -1,4 +1,5 @@
-// ddp-rendezvous: the store and the rendezvous coordinator on one port, alone.
+// ddp-rendezvous: the daemon (store and rendezvous coordinator on one port) as a program of its
+// own.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -29,8 +30,8 @@ namespace {
 
 using namespace ddp::server;  // NOLINT(google-build-using-namespace): this is its program.
 
-// Every worker and agent holds connections; the usual soft limit of 1024 is soon reached. The limit
-// that now holds.
+// Gives the limit that now holds. Every worker and agent holds connections, so the usual soft limit
+// of 1024 is soon reached.
 std::size_t raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1'024;
@@ -39,7 +40,7 @@ std::size_t raise_descriptor_limit() {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
 }
 
-// A reader that has gone is no reason to fail.
+// Errors are ignored: a reader that is gone must not end the daemon.
 void say(std::FILE* stream, const std::string& text) {
   std::fputs(text.c_str(), stream);
   std::fflush(stream);
@@ -50,7 +51,7 @@ int refuse(int exit_code, const std::string& reason) {
   return exit_code;
 }
 
-// Why the socket could not be had.
+// The error of Server::listen() as an exit status.
 int refuse(const ddp::Error& error) {
   if (error.code == ddp::Errc::kExists) return refuse(ddp::kExitPortInUse, error.message);
   if (error.code == ddp::Errc::kInvalidArgument) {
@@ -59,8 +60,8 @@ int refuse(const ddp::Error& error) {
   return refuse(ddp::kExitInternal, error.message);
 }
 
-// Without making the descriptor non-blocking, which its other owners would notice. epoll takes no
-// files, and no /dev/null; reading those does not block.
+// The descriptor stays blocking, because other processes share it. epoll refuses files and
+// /dev/null, but reading those never blocks.
 void stop_at_eof(asio::io_context& io, asio::posix::stream_descriptor& input) {
   input.async_wait(asio::posix::stream_descriptor::wait_read, [&](const std::error_code& error) {
     std::array<char, 4'096> ignored{};
@@ -87,10 +88,10 @@ int serve(const DaemonFlags& flags) {
   const bool is_loopback = ddp::server::is_loopback(flags.server.bind_address);
   if (flags.server.token.empty() && !flags.server.tls && !is_loopback) {
     say(stderr,
-        "ddp-rendezvous: whoever reaches this port can join jobs and write to the store; to let in "
-        "their nodes only, give --rdzv-token-file FILE or DDP_RDZV_TOKEN to it and to them "
-        "(`openssl "
-        "rand -hex 32` makes one), or keep to this machine by --bind 127.0.0.1\n");
+        "ddp-rendezvous: anybody who reaches this port can join jobs and write to the store; to "
+        "let in only the jobs' nodes, give --rdzv-token-file FILE or DDP_RDZV_TOKEN to this daemon "
+        "and to them (`openssl rand -hex 32` makes one), or serve only this machine with --bind "
+        "127.0.0.1\n");
   }
   say(stdout, fmt::format("listening on {}\n", (*server)->endpoint()));
   {

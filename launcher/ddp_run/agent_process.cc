@@ -21,7 +21,7 @@
 namespace ddp::run {
 namespace {
 
-// Numbers that the agent gets.
+// Descriptor numbers in the agent.
 constexpr int kJobFd = 3;
 constexpr int kResultFd = 4;
 constexpr int kCoordinatorFd = 5;
@@ -47,7 +47,7 @@ struct Pipe {
   }
 };
 
-// A file without a name that holds `text`, to be read from its start.
+// A memfd that holds `text`, positioned at its start.
 Result<UniqueFd> memory_file(std::string_view text) {
   UniqueFd fd = moved_up(UniqueFd(::memfd_create("ddp-job", MFD_CLOEXEC)));
   if (!fd) return system_error("memfd_create", errno);
@@ -67,7 +67,7 @@ Result<pid_t> spawn(const std::string& program, int job_fd, int result_fd, int c
   settings.give(result_fd, kResultFd);
   settings.give(coordinator_fd, kCoordinatorFd);
   if (tasks_fd >= 0) settings.give(tasks_fd, kTasksFd);
-  // The agent unblocks them when it has handlers.
+  // All signals are blocked; the agent unblocks them once it has handlers.
   sigset_t blocked;
   ::sigemptyset(&blocked);
   if (checkpoint_signal != 0) ::sigaddset(&blocked, checkpoint_signal);
@@ -111,7 +111,7 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
   const auto pid = spawn(program, job->get(), result_end.get(), coordinator_end.get(), tasks_fd,
                          spec.checkpoint_signal);
   if (!pid) return pid.error();
-  // The child is not reaped yet, so the number is certainly its own.
+  // The child is not reaped yet, so its process id cannot have been reused.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
   if (!pidfd) {
     const int error = errno;
@@ -145,7 +145,8 @@ void AgentProcess::signal(int signal_number) const {
 
 void AgentProcess::tell_coordinator(const std::string& host, int port) const {
   const std::string line = fmt::format("{} {}\n", host, port);
-  // An agent that does not read hangs or is about to end; either way it needs no coordinator.
+  // An agent that does not read hangs or is about to end. Either way it needs no coordinator, so
+  // errors are ignored.
   [[maybe_unused]] const ssize_t written =
       ::write(coordinator_pipe_.get(), line.data(), line.size());
 }
@@ -160,7 +161,7 @@ void AgentProcess::read_result() {
       });
 }
 
-// False at its end.
+// False at the end of the pipe.
 bool AgentProcess::drain_result() {
   std::array<char, 4096> buffer;
   for (;;) {

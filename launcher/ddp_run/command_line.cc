@@ -27,8 +27,8 @@ po::options_description describe_flags() {
 }
 
 // The one flag of torchrun that `name` is the beginning of; `name` itself if there is none, more
-// than one, or a flag of just this name. A flag of ours must not make a shortened name ambiguous
-// that torchrun takes.
+// than one, or a flag of just this name. A flag of ours must not make a short name ambiguous that
+// torchrun accepts.
 std::string_view torchruns_name(std::string_view name) {
   std::string_view found;
   for (const Flag& flag : all_flags()) {
@@ -43,8 +43,8 @@ std::string_view torchruns_name(std::string_view name) {
 // Runs before the library's own parsers and does what they cannot: the first argument that is not a
 // flag, or what follows "--", ends the flags; underscores in names mean dashes, and a beginning of
 // one of torchrun's names means that one; "--name=" has an empty value. Returning nothing hands
-// over to the next parser. The library also calls it for the argument behind a flag that
-// takes a value, alone; a single argument is therefore left to it.
+// over to the next parser. The library also calls it with the value of a flag as the only argument,
+// so a single argument is left to the library.
 std::vector<po::option> take_program_or_mend_name(std::vector<std::string>& rest) {
   std::string& first = rest.front();
   if (rest.size() > 1 && (!first.starts_with('-') || first == "-" || first == "--")) {
@@ -131,7 +131,7 @@ Result<std::vector<po::option>> parse_options(const std::vector<std::string>& ar
   }
 }
 
-// torchrun takes a boolean from the environment only as a number, and any but 0 is yes.
+// As in torchrun, a boolean in the environment is a number, and every number but 0 means true.
 Result<bool> environment_switch(const std::string& shown, std::string_view value) {
   if (value.empty()) return false;
   int number = 0;
@@ -203,7 +203,7 @@ Result<CommandLine> split_command_line(const std::vector<std::string>& arguments
       line.arguments.assign(option.value.begin() + 1, option.value.end());
       continue;
     }
-    // No value of ours begins like that, so the next flag was taken for one.
+    // No value of ours begins with --, so the library has taken the next flag for the value.
     if (!option.value.empty() && option.value.front().starts_with("--")) {
       return value_missing(option.string_key);
     }

@@ -29,7 +29,7 @@ FlagValues values_of(const Flag& flag) {
   while (!rest.empty()) {
     const std::string_view word = rest.substr(0, rest.find('|'));
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    // Capitals stand for something else, and a range of numbers for its members.
+    // Words in capitals are placeholders, and 0-3 stands for the numbers in it.
     const bool literal =
         word.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") == std::string_view::npos;
     if (literal && word != "0-3") values.words.emplace_back(word);

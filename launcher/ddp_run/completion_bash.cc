@@ -9,8 +9,7 @@
 namespace ddp::run {
 namespace {
 
-// bash takes --flag=value for three words. What stands between "case" and "esac" are the values of
-// each flag.
+// bash splits --flag=value into three words. The values of each flag go between "case" and "esac".
 constexpr std::string_view kBegin =
     R"script(# Completes ddp-run's command line in bash; made by ddp-run --print-completion bash.
 _ddp_run() {
@@ -47,7 +46,7 @@ constexpr std::string_view kEnd = R"script(    ?*) ;;
 complete -F _ddp_run ddp-run
 )script";
 
-// Fills COMPREPLY with what can stand for the value; empty where nobody can guess.
+// The command that fills COMPREPLY with the flag's possible values; empty if they are not known.
 std::string action(const Flag& flag) {
   const FlagValues values = values_of(flag);
   const auto fill = [](std::string_view arguments) {

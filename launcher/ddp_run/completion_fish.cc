@@ -8,7 +8,7 @@
 namespace ddp::run {
 namespace {
 
-// Flags end where the program stands; names with underscores are offered to whoever writes them.
+// Flags are offered only before the program. Names with underscores are offered once one is typed.
 constexpr std::string_view kFunctions = R"script(
 function __ddp_run_has_program
     set -l value no

@@ -9,7 +9,7 @@
 namespace ddp::run {
 namespace {
 
-// What can stand for the value, as tcsh's complete has it; empty where nobody can guess.
+// The flag's possible values in the syntax of tcsh's complete; empty if they are not known.
 std::string action(const Flag& flag) {
   const FlagValues values = values_of(flag);
   if (values.files) return "f";
@@ -19,7 +19,8 @@ std::string action(const Flag& flag) {
 
 }  // namespace
 
-// The first rule that fits counts: the value of the flag before, that behind a =, a flag, a file.
+// tcsh uses the first rule that matches: the value of the flag before, the value after =, a flag, a
+// file.
 std::string tcsh_completion() {
   std::string before;
   std::string joined;

@@ -8,8 +8,8 @@
 namespace ddp::run {
 namespace {
 
-// Names may be written with underscores, which _arguments does not know. $words is zsh's own copy
-// of the line.
+// Turns underscores in names into dashes, because _arguments knows only those. $words is zsh's own
+// copy of the line, so the line itself stays as it is.
 constexpr std::string_view kBegin = R"script(#compdef ddp-run
 # Completes ddp-run's command line in zsh; made by ddp-run --print-completion zsh.
 _ddp_run() {
@@ -37,7 +37,8 @@ else
 fi
 )script";
 
-// Within single quotes, in a part of a specification that ends at a colon or bracket.
+// Escapes text for a part of a specification within single quotes, which ends at a colon or
+// bracket.
 std::string quoted(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -58,7 +59,7 @@ std::string action(const Flag& flag) {
   return values.words.empty() ? " " : fmt::format("({})", values.joined(' '));
 }
 
-// `others`: the spellings that make no sense beside this one.
+// `others`: the spellings that are no longer offered once this one is on the line.
 std::string specification(const Flag& flag, const std::string& others, const std::string& option) {
   std::string text =
       fmt::format("{}{}[{}]", flag.adds_up ? "*" : others, option, quoted(summary_of(flag)));

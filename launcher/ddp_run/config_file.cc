@@ -30,7 +30,7 @@ Error wrong_config(const std::string& file, fmt::format_string<Args...> format, 
                     fmt::format(format, std::forward<Args>(args)...));
 }
 
-// As it would stand on a command line; nothing for what cannot.
+// The value as on a command line; nothing for types that have no such form.
 std::optional<std::string> as_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number()) return value.dump();
@@ -38,7 +38,7 @@ std::optional<std::string> as_text(const Json& value) {
   return std::nullopt;
 }
 
-// The same of a list or an object, too: each of its elements.
+// Like as_text(), but also takes a list or an object and gives each of its elements.
 std::optional<std::vector<std::string>> as_values(const Json& value) {
   std::vector<std::string> values;
   if (!value.is_structured()) {
@@ -139,7 +139,8 @@ Result<void> fill_from_config(CommandLine& line, const std::string& file, std::s
   try {
     config = Json::parse(json, nullptr, true, /*ignore_comments=*/true);
   } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ...": the text after it.
+    // what() is "[json.exception.parse_error.101] parse error at line 1, column 2: ...". The prefix
+    // in brackets is cut off.
     const std::string_view what = error.what();
     return wrong_config(file, "is not JSON: {}",
                         what.substr(std::min(what.size(), what.find("] ") + 2)));
@@ -155,7 +156,7 @@ Result<void> fill_from_config(CommandLine& line, const std::string& file, std::s
     if (flag == nullptr || flag->of_line_only() || name == "config")
       return unknown_key(file, key, name);
     if (!seen.insert(name).second)
-      return wrong_config(file, "\"{}\" is there twice; write it once", name);
+      return wrong_config(file, "\"{}\" is given twice; write it once", name);
     const auto taken = take_flag(line, file, *flag, key, value);
     if (!taken) return taken;
   }

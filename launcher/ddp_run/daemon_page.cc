@@ -16,7 +16,7 @@ namespace {
 constexpr Duration kAnswerLimit{1'000};
 constexpr std::size_t kMaxHead = 4'096;
 
-// The number behind "Content-Length: " in an answer's head.
+// The number after "Content-Length: " in an answer's head.
 std::size_t content_length(std::string_view head) {
   constexpr std::string_view kName = "Content-Length: ";
   const std::size_t at = head.find(kName);
@@ -45,7 +45,7 @@ Result<std::optional<std::string>> ask_daemon(const std::string& path, const std
   }
   if (head.starts_with("HTTP/1.1 404 ")) return std::optional<std::string>();
   if (!head.starts_with("HTTP/1.1 200 "))
-    return make_error(Errc::kProtocol, "port {} is another program's", port);
+    return make_error(Errc::kProtocol, "another program uses port {}", port);
   auto body = socket->read_exactly(content_length(head), deadline);
   if (!body) return body.error();
   while (body->ends_with('\n')) body->pop_back();

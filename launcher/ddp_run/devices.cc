@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kNoQuota = 1e9;
 
-// CPUs by one group's cpu.max: "QUOTA PERIOD" or "max PERIOD".
+// The number of CPUs that one group's cpu.max allows ("QUOTA PERIOD" or "max PERIOD").
 double read_quota(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0;
@@ -59,7 +59,7 @@ std::vector<std::string> visible_devices(const std::string& cuda_visible_devices
   for (std::string entry; std::getline(entries, entry, ',');) {
     std::erase_if(entry, [](unsigned char c) { return std::isspace(c) != 0; });
     const bool number = !entry.empty() && std::isdigit(static_cast<unsigned char>(entry[0])) != 0;
-    // CUDA ignores everything from the first entry on that names no device.
+    // As in CUDA, the first entry that names no device ends the list.
     if (!number && !entry.starts_with("GPU-") && !entry.starts_with("MIG-")) break;
     names.push_back(entry);
   }

@@ -45,7 +45,7 @@ std::string describe_log_dir(const config::JobSpec& spec) {
   return line("log files", spec.log_dir.empty() ? "none" : spec.log_dir);
 }
 
-// What is printed may be passed on to others, so the token is no part of it.
+// Without the token, because people may show the output to others.
 std::vector<std::pair<std::string, std::string>> shown_exports(const hosts::NodeOrder& order) {
   auto shown = order.environment;
   std::erase_if(shown, [](const auto& entry) { return entry.first == config::kTokenVariable; });
@@ -69,13 +69,13 @@ std::string describe_host(const HostsPlan& plan, const HostPart& part, const std
   return text;
 }
 
-// Of the host's variables only those are known that are passed on.
+// Only the variables that are passed on are known; the host's own are not.
 void leave_exports_only(const hosts::NodeOrder& order) {
   ::clearenv();
   for (const auto& [name, value] : shown_exports(order)) ::setenv(name.c_str(), value.c_str(), 1);
 }
 
-// The agent says it, since it would make them.
+// The agent prints them, since it would make the workers' environment.
 int describe_workers(config::JobSpec spec) {
   spec.dry_run = true;
   std::fflush(stdout);
@@ -139,7 +139,7 @@ int dry_run_hosts(const HostsPlan& plan, const Options& options) {
     std::fputs(describe_host(plan, part, commands[i]).c_str(), stdout);
     if (part.place.node_rank < 0) continue;
     if (!all_known) {
-      std::puts("ranks and the workers' environment follow from how many workers the hosts count");
+      std::puts("ranks and the workers' environment depend on how many workers the hosts count");
       continue;
     }
     if (const int status = describe_workers(part.plan.spec); status != kExitSuccess) return status;

@@ -15,7 +15,8 @@ void tell_launcher_above(int exit_code, const std::string& summary, const std::s
   wire::ErrorFile file = wire::decode_error_file(error);
   if (file.message.empty()) file.message = summary;
   if (!file.exit_code) file.exit_code = exit_code;
-  // A launcher above takes the failure with the smallest time for the first one: none would win.
+  // A launcher above takes the failure with the smallest time as the first, so a missing time (0)
+  // would always win.
   if (file.time_ms == 0) file.time_ms = static_cast<std::int64_t>(std::time(nullptr)) * 1'000;
   std::ofstream(path) << wire::encode_error_file(file);
 }

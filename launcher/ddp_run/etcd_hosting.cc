@@ -10,7 +10,7 @@
 namespace ddp::run {
 namespace {
 
-// How long etcd may take to let the others be told.
+// How long the other nodes may take to learn that this one leaves, which needs etcd.
 constexpr std::chrono::milliseconds kLeaveLimit{5'000};
 
 bool is_loopback(const std::string& address) {
@@ -71,7 +71,7 @@ etcd::Leadership::Events EtcdHosting::leadership_events() {
       .was_over =
           [this](const wire::Finish& result) {
             events_.failed(kExitRefused,
-                           fmt::format("job {} is over: {}; for another one choose another "
+                           fmt::format("job {} is over: {}; for another job choose another "
                                        "--rdzv-id",
                                        spec_.job_id, result.summary));
           },
@@ -80,8 +80,8 @@ etcd::Leadership::Events EtcdHosting::leadership_events() {
   };
 }
 
-// Where the other nodes reach this one: from where it reaches etcd. An etcd on this very machine
-// does not tell, but another endpoint may.
+// Where the other nodes reach this one: the local address of its connection to etcd. If that etcd
+// runs on this machine, the address is loopback, and another endpoint is tried.
 std::string EtcdHosting::own_address() const {
   if (!spec_.local_addr.empty()) return spec_.local_addr;
   std::string address = client_->local_address();
@@ -93,14 +93,15 @@ std::string EtcdHosting::own_address() const {
   return address;
 }
 
-// Nobody is served before the record of the coordinators before this one is here.
+// Listens, but serves nobody until the record of the earlier coordinators has come from etcd.
 std::optional<etcd::Leader> EtcdHosting::listen() {
   const bool is_alone = spec_.rules.max_nodes == 1 && !is_guarded(spec_);
   const std::string address = is_alone ? "127.0.0.1" : own_address();
   if (is_loopback(address) && spec_.rules.max_nodes > 1 && !std::exchange(loopback_told_, true)) {
     events_.notice(
-        "etcd is named by a loopback address only, so the other nodes look for this one at " +
-        address + "; where they are on other machines, give each node its --local-addr");
+        "--rdzv-endpoint names etcd by loopback addresses only, so the other nodes look for this "
+        "one at " +
+        address + "; if they are on other machines, give each node its --local-addr");
   }
   server::ServerOptions options;
   options.bind_address = is_loopback(address) ? address : "";
@@ -124,15 +125,15 @@ std::optional<etcd::Leader> EtcdHosting::listen() {
 }
 
 void EtcdHosting::end(std::function<void()> done) {
-  // Then the office, so that it is free when the others find out that this daemon is gone.
+  // Second, the leadership is given up, so that it is free when the others find this daemon gone.
   auto give_up_office = [this, done = std::move(done)] {
     leadership_.stop([this, done] {
       server_.reset();
       done();
     });
   };
-  // First the others learn that this node leaves: to the next coordinator it would only be missing,
-  // which is a loss.
+  // First, the others learn that this node leaves. Otherwise the next coordinator would count it as
+  // lost.
   if (!server_) return give_up_office();
   server_->leave(spec_.job_id, spec_.node_id, fmt::format("node {} left", spec_.host), kLeaveLimit,
                  std::move(give_up_office));

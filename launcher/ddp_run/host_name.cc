@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMaxName = 253;
 constexpr std::size_t kMaxLabel = 63;
 
-// Underscores are in no standard and in many names.
+// No standard allows underscores, but many names have them.
 bool may_be_in_a_label(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_';
 }
@@ -31,7 +31,7 @@ std::string why_no_label(std::string_view label) {
   return "";
 }
 
-// A resolver takes such a text for an address, also a short one (127.1).
+// Resolvers take such a text for an address, even a short form (127.1).
 bool looks_like_ipv4(std::string_view name) {
   return name.find('.') != std::string_view::npos &&
          name.find_first_not_of("0123456789.") == std::string_view::npos;
@@ -40,7 +40,7 @@ bool looks_like_ipv4(std::string_view name) {
 }  // namespace
 
 std::string why_no_host(std::string_view name) {
-  // The root of all names may be written out.
+  // A dot at the end stands for the DNS root and is allowed.
   std::string_view rest = name.ends_with('.') ? name.substr(0, name.size() - 1) : name;
   if (rest.size() > kMaxName) return fmt::format("it is longer than {} characters", kMaxName);
   for (bool more = true; more;) {
@@ -52,7 +52,7 @@ std::string why_no_host(std::string_view name) {
   }
   in_addr address;
   if (looks_like_ipv4(name) && ::inet_aton(std::string(name).c_str(), &address) == 0)
-    return "it is no IPv4 address";
+    return "it is not an IPv4 address";
   return "";
 }
 

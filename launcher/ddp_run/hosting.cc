@@ -14,7 +14,8 @@ namespace ddp::run {
 namespace {
 
 constexpr std::chrono::milliseconds kProbeLimit{5'000};
-// Somebody who has the port but takes no connection may be about to go, or to come.
+// A program that has the port but takes no connection may be starting or ending, so the probe is
+// repeated.
 constexpr int kProbes = 10;
 constexpr std::chrono::milliseconds kProbePause{100};
 
@@ -40,7 +41,8 @@ Result<void> probe(asio::io_context& io, const config::JobSpec& spec,
   return answer.value_or(make_error(Errc::kAborted, "the probe did not run"));
 }
 
-// On the first of the step's ports that is free: whoever has another one, it is not this job.
+// Hosts at the first free port of the step's. A port that is in use belongs to something else than
+// this job.
 Result<std::unique_ptr<server::Server>> host_in_step(asio::io_context& io, JobPlan& plan,
                                                      server::ServerOptions options) {
   for (const int port : plan.step_ports) {
@@ -55,11 +57,10 @@ Result<std::unique_ptr<server::Server>> host_in_step(asio::io_context& io, JobPl
                         plan.endpoint_flag, server.error().message);
     }
   }
-  return exit_error(
-      kExitPortInUse,
-      "{}: the ports for the rendezvous are in use on this node: {}; name one that is "
-      "free with --master-port",
-      plan.endpoint_flag, fmt::join(plan.step_ports, ", "));
+  return exit_error(kExitPortInUse,
+                    "{}: the ports for the rendezvous are in use on this node: {}; name a free "
+                    "port with --master-port",
+                    plan.endpoint_flag, fmt::join(plan.step_ports, ", "));
 }
 
 }  // namespace
@@ -82,7 +83,7 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, Jo
   options.fresh_store_each_round = true;
   options.token = plan.spec.rdzv_token;
   options.tls = *tls;
-  // By which the other nodes of a SLURM step tell this daemon from another job's.
+  // By this page the other nodes of a SLURM step tell this daemon from another job's.
   options.pages["/job"] = plan.spec.job_id + "\n";
   if (!plan.sealed_token.empty()) options.pages["/token"] = plan.sealed_token + "\n";
   if (!plan.step_ports.empty()) return host_in_step(io, plan, options);
@@ -108,13 +109,12 @@ Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, Jo
       return exit_error(kExitRefused, "the rendezvous {}", answer.error().message);
     }
     last = answer.error().message;
-    // Connected, but it speaks something else: no use in asking again.
+    // It accepts connections but speaks another protocol, so asking again is useless.
     if (answer.error().code == Errc::kProtocol) break;
   }
   return exit_error(kExitPortInUse,
                     "{}: port {} is in use and no rendezvous answers there ({}); end the program "
-                    "that has it, or choose "
-                    "another port on all nodes",
+                    "that uses it, or choose another port on all nodes",
                     plan.endpoint_flag, plan.spec.coordinator_port, last);
 }
 

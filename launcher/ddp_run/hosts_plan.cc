@@ -15,7 +15,7 @@ namespace ddp::run {
 namespace {
 
 constexpr const char* kLoopbackAddress = "127.0.0.1";
-// What ddp-run itself reads, and means the job and not the machine.
+// Variables that ddp-run itself reads and that concern the job, not the machine.
 constexpr auto kOwnVariables = std::to_array<const char*>(
     {"PYTHON_EXEC", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
      "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
@@ -61,10 +61,11 @@ void plan_rendezvous(const Options& options, const Machine& machine, HostsPlan& 
   plan.order.joins_ours = job.host;
 }
 
-// More than one has.
+// More devices than any host has.
 constexpr int kDevicesMax = 1'024;
 
-// Stands for a host that is not asked: its devices have their numbers, the rest is not known.
+// Stands for a host that is not asked. Its devices are named by their numbers; nothing else is
+// known.
 Machine unseen_machine(const std::string& name) {
   Machine machine;
   machine.host_name = name;
@@ -79,7 +80,7 @@ Machine unseen_machine(const std::string& name) {
   return machine;
 }
 
-// Empty: it is known how many workers there are.
+// Empty if the number of workers is known.
 std::string what_is_counted(const Options& options) {
   using Kind = ProcessCount::Kind;
   const Kind kind = options.nproc.kind;
@@ -93,11 +94,12 @@ std::string what_is_counted(const Options& options) {
                              : "one for each accelerator of the host, or one if it has none";
 }
 
-// What flags and the order say. `port_is_open`: the one in the flags stands for another.
+// Plans a host's part from the flags and the order. `port_is_open`: the system will pick the port,
+// and the flags hold a stand-in.
 Result<HostPart> plan_host_part(const hosts::NodeOrder& order, const hosts::NodePlace& place,
                                 bool port_is_open) {
   const auto environment = [&order](const char* name) -> const char* {
-    // The host completes no flag by PET_NAME, and nothing here needs the secret.
+    // The host ignores PET_NAME, and nothing here needs the secret.
     if (std::string_view(name) == config::kTokenVariable) return nullptr;
     if (std::string_view(name).starts_with("PET_")) return nullptr;
     for (const auto& [known, value] : order.environment)
@@ -113,7 +115,7 @@ Result<HostPart> plan_host_part(const hosts::NodeOrder& order, const hosts::Node
   part.workers_known = part.counted.empty();
   if (!part.workers_known) options->nproc = {ProcessCount::Kind::kNumber, 1};
   part.numa_binding = std::exchange(options->numa_binding, "");
-  // Its address is that machine's.
+  // The interface's address can only be asked on that machine.
   const std::string interface = std::exchange(options->interface, "");
   auto plan = plan_job(*options, unseen_machine(host_part(place.host)));
   if (!plan) return plan.error();
@@ -134,8 +136,7 @@ void take_place(const hosts::NodeOrder& order, const hosts::NodePlace& place, Op
   options.node_rank = place.node_rank;
   options.node_rank_is_wish = false;
   if (order.joins_ours) options.is_host = false;
-  // Where an endpoint on one of the hosts was named, that one runs the rendezvous, whatever its
-  // rank.
+  // If the endpoint is on one of the hosts, that host runs the rendezvous, whatever its rank.
   options.node_rank_is_slurms = true;
 }
 
@@ -145,8 +146,8 @@ std::string address_for_hosts(const Options& options, const Machine& machine) {
     return !is_this_machine(host_part(host.name), machine);
   });
   if (other == all.end()) return kLoopbackAddress;
-  // A question to the name service may take seconds where the name is none of its own, as those of
-  // an ssh configuration or of pods are: one is asked.
+  // The name service may take seconds for names that it does not know (from an ssh configuration,
+  // or of pods), so only one name is looked up.
   if (options.launch_agent.is_default()) {
     if (std::string address = machine.source_address(host_part(other->name)); !address.empty()) {
       return address;
@@ -173,17 +174,18 @@ Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
   }
   order.environment.insert(order.environment.end(), options.exports.begin(), options.exports.end());
   config::JobSpec& spec = plan.job.spec;
-  // By which the rendezvous knows the hosts; it goes with the order, not in an argument.
+  // The secret by which the rendezvous knows the hosts. It travels in the order, never as an
+  // argument.
   auto given = job_token(options);
   if (!given) return given.error();
   spec.rdzv_token = given->empty() ? config::make_token() : std::move(*given);
   order.environment.emplace_back(config::kTokenVariable, std::string(spec.rdzv_token.reveal()));
-  // As random as the mark, and no part of what has to stay unknown.
+  // From a mark of its own, so that the job's id gives away nothing of the mark in the order.
   spec.job_id = options.job_id.value_or(hosts::make_mark().substr(9, 16));
   spec.rules.min_nodes = options.rules.min_nodes;
   spec.rules.max_nodes = options.rules.max_nodes;
   spec.host = machine.host_name;
-  // The hosts take the same files, each its own of that name.
+  // Each host reads its own file of the same name.
   spec.tls = options.tls;
   spec.tls_name = plan.address;
   return plan;

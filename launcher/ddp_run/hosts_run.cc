@@ -37,8 +37,8 @@ std::string own_path() {
   return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : "ddp-run";
 }
 
-// As the shell has it, where that is right: a path by way of a link may be the one that all hosts
-// have.
+// The working directory as $PWD has it, if that is right: a path through a symbolic link may be the
+// one that exists on all hosts.
 std::string own_folder() {
   std::error_code error;
   const std::filesystem::path real = std::filesystem::current_path(error);
@@ -54,7 +54,7 @@ int refuse(const Error& error) {
   return exit_code_of(error);
 }
 
-// Not more than people read.
+// At most kNamesMax names.
 template <typename Names>
 std::string some_of(const Names& hosts) {
   constexpr std::size_t kNamesMax = 16;
@@ -85,7 +85,7 @@ HostsRun::HostsRun(asio::io_context& io, HostsPlan plan, hosts::LaunchAgent agen
       notice_(io),
       open_(static_cast<int>(plan_.order.places.size())) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
-    // nohup and its like start programs with a signal ignored and mean it.
+    // nohup, for example, starts programs with a signal ignored, and it must stay ignored.
     if (!means_to_ignore(signal)) signals_.add(signal);
   }
   for (const hosts::NodePlace& place : plan_.order.places) unreached_.insert(place.host);
@@ -126,7 +126,7 @@ void HostsRun::notice(const std::string& text) {
 void HostsRun::tell_unreached_later() {
   notice_.after(kWaitingNoticePeriod, [this] {
     if (unreached_.empty() || finish_ || failure_ || interrupted_by_ != 0) return;
-    notice(fmt::format("{} of {} hosts are reached; waiting for {}",
+    notice(fmt::format("reached {} of {} hosts; waiting for {}",
                        plan_.order.places.size() - unreached_.size(), plan_.order.places.size(),
                        some_of(unreached_)));
     tell_unreached_later();
@@ -148,7 +148,7 @@ void HostsRun::on_report(const NodeReport& report) {
   }
 }
 
-// Somebody who ends the job by a signal, or its end, needs no telling that connections end.
+// Lost connections are not reported once a signal or the job's end has ended the job.
 void HostsRun::on_gone(const NodeReport& report) {
   if (interrupted_by_ != 0 || finish_ || failure_) return;
   const bool unreachable = report.kind == NodeReport::Kind::kUnreachable;
@@ -171,7 +171,8 @@ void HostsRun::on_node_end(const NodeReport& report) {
     return notice(
         fmt::format("host {}: {}; going on with {} hosts", report.host, report.summary, open_));
   }
-  // Where the rendezvous is elsewhere, the others hear of it there and say how they end.
+  // If the rendezvous is elsewhere, the others learn of the loss there, and their reports say how
+  // the job ends.
   if (!server_) return;
   fail(report.exit_code, fmt::format("host {}: {}", report.host, report.summary));
 }
@@ -191,8 +192,9 @@ void HostsRun::fail(int exit_code, const std::string& why) {
 
 void HostsRun::look_at_the_end() {
   patience_.after(kPatience, [this] {
-    notice(fmt::format("the job is over; waiting for {} to end (Ctrl-C three times: without it)",
-                       some_of(launcher_.open_hosts())));
+    notice(fmt::format(
+        "the job is over; waiting for {} to end (press Ctrl-C three times to stop waiting)",
+        some_of(launcher_.open_hosts())));
   });
 }
 
@@ -229,7 +231,7 @@ void HostsRun::conclude() {
     finish_ = wire::Finish{};
   }
   if (finish_->exit_code == kExitSuccess) return;
-  output_.reset();  // What workers have printed stands before the report.
+  output_.reset();  // Flushes the workers' output before the report.
   tell_launcher_above(finish_->exit_code, finish_->summary, finish_->error);
   if (finish_->report.empty()) return say(finish_->summary);
   error_->write(finish_->report + (finish_->report.ends_with('\n') ? "" : "\n"));
@@ -243,7 +245,7 @@ int run_on_hosts(const Options& options, const Machine& machine) {
   auto server = host_rendezvous(io, plan->job);
   if (!server) return refuse(server.error());
   plan->status_line = options.output.status_line && terminal::can_show_status(STDERR_FILENO);
-  // Somebody else's at the endpoint that was named is as good.
+  // A rendezvous that already answers at the named endpoint is used.
   set_endpoint(*plan);
   return HostsRun(io, std::move(*plan), options.launch_agent, std::move(*server)).run();
 }

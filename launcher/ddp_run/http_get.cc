@@ -15,11 +15,11 @@ namespace {
 constexpr std::size_t kMaxHeadBytes = 16u << 10;
 constexpr std::size_t kMaxBodyBytes = 256u << 20;
 
-// Up to and with the empty line.
+// Reads up to and including the empty line.
 Result<std::string> read_head(Socket& socket, TimePoint deadline) {
   std::string head;
   while (!head.ends_with("\r\n\r\n")) {
-    // Not HTTP's first letters: others may never send an empty line.
+    // Another protocol may never send an empty line, so the first letters decide.
     constexpr std::string_view kStart = "HTTP/1.";
     if (!kStart.starts_with(head.substr(0, kStart.size())) || head.size() > kMaxHeadBytes) {
       return make_error(Errc::kProtocol, "it does not speak HTTP");
@@ -70,14 +70,14 @@ Result<std::string> http_get(const Endpoint& endpoint, std::string_view path,
   auto socket = Socket::connect(endpoint.host, endpoint.port, deadline);
   if (!socket) {
     return exit_error(kExitJoinTimeout,
-                      "nobody answers at {}: {}; is a job running there, and is that the port of "
+                      "nothing answers at {}: {}; is a job running there, and is that the port of "
                       "its --rdzv-endpoint?",
                       name, socket.error().message);
   }
   auto body = exchange(*socket, path, name, deadline);
   if (body) return body;
   return exit_error(kExitPortInUse,
-                    "what answers at {} is no rendezvous: {}; name the port of --rdzv-endpoint",
+                    "what answers at {} is not a rendezvous: {}; name the port of --rdzv-endpoint",
                     name, body.error().message);
 }
 

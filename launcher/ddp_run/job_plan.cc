@@ -27,7 +27,7 @@ std::string random_id() {
   return text;
 }
 
-// The agent's folder is this process's, but nothing promises that.
+// The agent has the same working directory today, but nothing guarantees that.
 std::string absolute_event_log(const std::string& event_log) {
   constexpr std::string_view kJson = "json:";
   if (!event_log.starts_with(kJson)) return event_log;
@@ -36,7 +36,7 @@ std::string absolute_event_log(const std::string& event_log) {
   return error ? event_log : std::string(kJson) + path.lexically_normal().string();
 }
 
-// The step's first node hosts, at an address that the others can reach.
+// The step's first node hosts the rendezvous, at an address that the others can reach.
 void plan_step_endpoint(const Options& options, const Machine& machine, JobPlan& plan) {
   const slurm::Step& step = *options.step;
   plan.step_ports = options.step_ports;
@@ -46,7 +46,7 @@ void plan_step_endpoint(const Options& options, const Machine& machine, JobPlan&
       plan.host ? machine.locate_host(machine.host_name).address : step.hosts.front();
 }
 
-// Whoever comes first hosts, at an address that the others can reach.
+// The first node to come hosts the rendezvous, at an address that the others can reach.
 void plan_meeting_file(const Options& options, const Machine& machine, JobPlan& plan) {
   plan.meeting_file = options.meeting_file;
   plan.endpoint_flag = options.endpoint_flag;
@@ -88,12 +88,12 @@ Result<void> plan_endpoint(const Options& options, const Machine& machine, JobPl
   plan.bind_address = place.loopback ? place.address : "";
   plan.spec.coordinator_host = place.address;
   if (plan.host && is_master && !place.local) {
-    // The address leads here from outside, through a NAT or a service, or to a daemon elsewhere.
+    // The address leads here from outside (through a NAT or a service), or to a daemon elsewhere.
     plan.outside_address = place.address;
     plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
   }
   if (plan.host && !place.loopback && options.rules.max_nodes == 1 && !is_guarded(plan.spec)) {
-    // Nobody else is expected, and whoever came could not be told from a stranger.
+    // No other node is expected, and without a token a stranger could not be told from one.
     plan.outside_address = place.address;
     plan.bind_address = kLoopback;
     plan.spec.coordinator_host = kLoopback;
@@ -114,8 +114,8 @@ bool is_follower(const Options& options) { return options.step && options.step->
 std::string warning_if_open(const config::JobSpec& spec, const std::string& bind_address) {
   const bool is_loopback = bind_address == "::1" || bind_address.starts_with("127.");
   if (is_loopback || is_guarded(spec)) return {};
-  return "whoever reaches the rendezvous can join this job and write to its store; to let in its "
-         "own nodes only, give all of them the same --rdzv-token-file FILE or DDP_RDZV_TOKEN "
+  return "anybody who reaches the rendezvous can join this job and write to its store; to let in "
+         "only its own nodes, give all of them the same --rdzv-token-file FILE or DDP_RDZV_TOKEN "
          "(`openssl rand -hex 32` makes one)";
 }
 
@@ -140,14 +140,14 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   auto token = job_token(options);
   if (!token) return token.error();
   spec.rdzv_token = std::move(*token);
-  // Without an endpoint nothing leaves the loopback interface, but in a step of SLURM's.
+  // Without an endpoint, the job stays on the loopback interface, except in a SLURM step.
   if (meets_others || !options.step_ports.empty()) {
     spec.tls = options.tls;
     if (!options.meeting_file.empty()) {
       spec.tls_name = spec.host;
     } else if (!options.endpoint)
       spec.tls_name = options.step->hosts.front();
-    // Any node may be etcd's coordinator.
+    // With etcd any node may be the coordinator, so there is no one name to check.
     if (options.endpoint && !options.etcd) spec.tls_name = options.endpoint->host;
   }
   if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();
@@ -170,7 +170,7 @@ Result<JobPlan> plan_job(const Options& options, const Machine& machine) {
   spec.own_store = options.own_store;
   spec.role = options.role;
   spec.event_log = absolute_event_log(options.event_log);
-  spec.single_node_prefix = false;  // Nobody else's lines are there to be told apart from.
+  spec.single_node_prefix = false;  // One worker's lines need no prefix.
   spec.output = options.output;
   auto log_dir = make_log_folder(options);
   if (!log_dir) return log_dir.error();

@@ -24,7 +24,7 @@ struct FreeIfAddrs {
   void operator()(ifaddrs* list) const { ::freeifaddrs(list); }
 };
 
-// Empty for families other than the two of the internet.
+// Empty for families other than IPv4 and IPv6.
 std::string to_text(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = {};
   if (address != nullptr && address->sa_family == AF_INET) {
@@ -76,7 +76,7 @@ bool contains(const std::vector<std::string>& list, const std::string& text) {
   return std::find(list.begin(), list.end(), text) != list.end();
 }
 
-// Names are compared up to the first dot if one of the two has none.
+// If one of the two names has no dot, only the parts before the first dot are compared.
 bool is_own_name(const std::string& host) {
   const std::string own = host_name();
   if (host == own) return true;
@@ -127,7 +127,7 @@ std::vector<Interface> network_interfaces() {
 }
 
 std::string source_address(const std::string& host) {
-  constexpr const char* kAnyPort = "9";  // Nothing is sent.
+  constexpr const char* kAnyPort = "9";  // connect() on a datagram socket sends nothing.
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* list = nullptr;

@@ -27,13 +27,13 @@ Result<std::string> make_log_folder(const Options& options) {
   if (!error) return path;
   if (options.log_dir_is_default) {
     return exit_error(kExitInvalidValue,
-                      "the folder for the workers' output, {}, cannot be written: {}; name "
-                      "another one with --log-dir",
+                      "the folder for the workers' output, {}, cannot be written: {}; name another "
+                      "one with --log-dir",
                       path, error.message());
   }
   return exit_error(kExitInvalidValue,
-                    "--log-dir {}: cannot be written: {}; name a folder that can", options.log_dir,
-                    error.message());
+                    "--log-dir {}: cannot be written: {}; name a folder that you can write",
+                    options.log_dir, error.message());
 }
 
 void link_latest(const std::string& log_dir, const std::string& job_id) {
@@ -42,7 +42,7 @@ void link_latest(const std::string& log_dir, const std::string& job_id) {
   std::error_code error;
   const auto status = std::filesystem::symlink_status(link, error);
   if (folder == kLatest || (std::filesystem::exists(status) && !is_symlink(status))) return;
-  // Under another name first: whoever looks finds the old link or the new one.
+  // Made under another name and renamed, so that readers always find the old link or the new one.
   const std::string fresh = fmt::format("{}.{}", link.string(), ::getpid());
   if (::symlink(folder.c_str(), fresh.c_str()) != 0) return;
   if (::rename(fresh.c_str(), link.c_str()) != 0) ::unlink(fresh.c_str());

@@ -42,8 +42,8 @@ namespace {
 
 using namespace ddp;  // NOLINT(google-build-using-namespace): a main file.
 
-// Of a node's tasks in a SLURM step, the first one speaks for all. `node`: where another ddp-run
-// has started this one; null: a person or a script has.
+// Reports the error and gives the exit status. In a SLURM step, only the first task of a node
+// prints. `node`: the link to the ddp-run that started this one; null if a person or a script did.
 int fail(const Error& error, const run::Options& options, const run::StartedNode* node = nullptr) {
   if (node != nullptr) {
     node->tell_end(run::exit_code_of(error), error.message, "", "");
@@ -66,7 +66,7 @@ int supervise(run::Supervisor& supervisor, asio::io_context& io, run::StartedNod
   return status;
 }
 
-// The job, once it is clear what it is; gives the exit status.
+// Runs the planned job; gives the exit status.
 int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* node) {
   auto step = run::StepRun::begin(plan);
   if (!step) return fail(step.error(), options, node);
@@ -83,7 +83,7 @@ int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* n
   auto server = run::host_rendezvous(io, plan);  // Not with etcd: plan.host is false.
   if (!server) return end_early(server.error());
   if (const auto told = meeting->announce(plan); !told) return end_early(told.error());
-  meeting = run::MeetingFile();  // The next node may have it.
+  meeting = run::MeetingFile();  // Unlocks the file for the next node.
   if (*server) {
     const std::string warning = run::warning_if_open(plan.spec, plan.bind_address);
     if (!warning.empty()) run::print_notice(warning);
@@ -98,10 +98,10 @@ int run_job(const run::Options& options, run::JobPlan& plan, run::StartedNode* n
 }
 
 void prepare_process() {
-  // What an agent leaves behind when it is killed comes to this process, which ends it.
+  // Makes the orphans of a killed agent children of this process, which ends them.
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::signal(SIGPIPE, SIG_IGN);
-  // An ignored SIGCHLD would make the kernel throw the agent's status away.
+  // If SIGCHLD were ignored, the kernel would discard the agent's status.
   ::signal(SIGCHLD, SIG_DFL);
   raise_descriptor_limit();  // For the rendezvous, or for many hosts.
 }

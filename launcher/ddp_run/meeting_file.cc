@@ -22,12 +22,12 @@ namespace {
 constexpr std::string_view kHead = "ddp-run meeting file 1\n";
 constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
 constexpr int kPauseMs = 50;
-// A rendezvous that is slow to answer is not gone.
+// Several attempts, because a rendezvous may be slow to answer.
 constexpr int kAttempts = 5;
 
 Error unusable(const JobPlan& plan, int error) {
   return exit_error(kExitInvalidValue,
-                    "{}: {}; with store_type=file it is a file on a file system that all nodes "
+                    "{}: {}; store_type=file needs a file on a file system that all nodes "
                     "share",
                     plan.endpoint_flag, std::generic_category().message(error));
 }
@@ -78,7 +78,7 @@ std::string encode_meeting_file(const std::vector<MeetingPlace>& places) {
 Result<std::vector<MeetingPlace>> decode_meeting_file(std::string_view text) {
   std::vector<MeetingPlace> places;
   if (text.empty()) return places;
-  if (!text.starts_with(kHead)) return make_error(Errc::kProtocol, "it is another program's file");
+  if (!text.starts_with(kHead)) return make_error(Errc::kProtocol, "it belongs to another program");
   std::istringstream lines{std::string(text.substr(kHead.size()))};
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
@@ -104,7 +104,8 @@ Result<MeetingFile> MeetingFile::enter(JobPlan& plan) {
   if (!text) return text.error();
   auto places = decode_meeting_file(*text);
   if (!places) {
-    return exit_error(kExitInvalidValue, "{}: {}; name one that is not there yet, or remove it",
+    return exit_error(kExitInvalidValue,
+                      "{}: {}; name a file that does not exist yet, or remove this one",
                       plan.endpoint_flag, places.error().message);
   }
   file.others_ = std::move(*places);
@@ -128,7 +129,7 @@ Result<void> MeetingFile::announce(const JobPlan& plan) {
   places.push_back(
       {plan.spec.coordinator_host, plan.spec.coordinator_port, plan.spec.host, plan.spec.job_id});
   const std::string text = encode_meeting_file(places);
-  // Other nodes read it on other machines once the lock is free.
+  // fsync, because nodes on other machines read the file as soon as the lock is free.
   if (::pwrite(fd_.get(), text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) ||
       ::ftruncate(fd_.get(), static_cast<off_t>(text.size())) != 0 || ::fsync(fd_.get()) != 0) {
     return unusable(plan, errno);

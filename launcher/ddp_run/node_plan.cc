@@ -15,8 +15,7 @@
 namespace ddp::run {
 namespace {
 
-// The devices that --devices chooses among those that this process sees, by the names that
-// CUDA_VISIBLE_DEVICES knows them by.
+// The devices of --devices, by their names in CUDA_VISIBLE_DEVICES.
 Result<std::vector<std::string>> choose_devices(const Options& options, const Machine& machine) {
   std::vector<std::string> chosen;
   if (options.devices.empty()) return chosen;
@@ -30,8 +29,7 @@ Result<std::vector<std::string>> choose_devices(const Options& options, const Ma
   for (const std::string& device : options.devices) {
     const auto number = parse_integer(device, 0, std::numeric_limits<int>::max());
     if (number && static_cast<std::size_t>(*number) >= seen.size()) {
-      return exit_error(kExitInvalidValue,
-                        "{}: there is no device {}; those of this process are {}",
+      return exit_error(kExitInvalidValue, "{}: there is no device {}; this process sees only {}",
                         options.devices_flag, device,
                         seen.size() == 1 ? "number 0" : fmt::format("0 to {}", seen.size() - 1));
     }
@@ -51,14 +49,15 @@ Result<void> plan_devices(const Options& options, const Machine& machine, config
   if (spec.devices.empty() || static_cast<std::size_t>(spec.nproc) <= spec.devices.size())
     return {};
   return exit_error(kExitInvalidValue,
-                    "--virtual-local-rank: {} workers cannot have a device each of {}; lower "
-                    "--nproc-per-node, or leave one of the two out",
+                    "--virtual-local-rank: {} workers need a device each, but there are {}; lower "
+                    "--nproc-per-node, or leave one of the two flags out",
                     spec.nproc, spec.devices.size());
 }
 
 bool needs_scope(const std::string& address) { return address.starts_with("fe80:"); }
 
-// IPv4 first, as other nodes are most likely to reach it; link-local addresses need a scope.
+// The interface's address for other nodes. IPv4 comes first, because other nodes are most likely to
+// reach it. Link-local addresses are left out, because they need a scope.
 Result<std::string> address_of(const std::string& name, const Machine& machine) {
   std::string found;
   std::string names;
@@ -76,10 +75,13 @@ Result<std::string> address_of(const std::string& name, const Machine& machine) 
   }
   if (!found.empty()) return found;
   return exists
-             ? exit_error(kExitInvalidValue,
-                          "--interface {}: it has no address that other nodes could use", name)
-             : exit_error(kExitInvalidValue,
-                          "--interface {}: there is none of this name; there are {}", name, names);
+             ? exit_error(
+                   kExitInvalidValue,
+                   "--interface {}: this interface has no address that other nodes could use", name)
+             : exit_error(
+                   kExitInvalidValue,
+                   "--interface {}: there is no interface of this name; the interfaces are {}",
+                   name, names);
 }
 
 Result<int> count_workers(const Options& options, const Machine& machine) {

@@ -32,8 +32,8 @@ void Notices::erase_status() {
 
 void Notices::flush() { write(true); }
 
-// The descriptor is shared with others and stays a blocking one; a pipe that is writable takes
-// PIPE_BUF bytes without blocking.
+// The descriptor stays blocking, because other processes share it. A writable pipe takes PIPE_BUF
+// bytes without blocking, so no write is larger.
 void Notices::write(bool wait) {
   while (!waiting_.empty()) {
     pollfd ready{fd_, POLLOUT, 0};
@@ -44,7 +44,7 @@ void Notices::write(bool wait) {
     if (written > 0) {
       waiting_.erase(0, static_cast<std::size_t>(written));
     } else if (errno == EAGAIN) {
-      if (!wait) return;  // Somebody else made it non-blocking, and was quicker.
+      if (!wait) return;  // Another process made it non-blocking and has filled it.
     } else if (errno != EINTR) {
       waiting_.clear();
     }

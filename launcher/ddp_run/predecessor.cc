@@ -19,8 +19,8 @@ namespace {
 
 constexpr int kLookAgainMs = 2;
 
-// Names the place: this rank of this job. An address begins with NUL to be abstract and has no
-// terminator.
+// The socket address that stands for this rank of this job. It begins with NUL, which makes it
+// abstract, and has no terminator.
 socklen_t fill_address(const config::JobSpec& spec, sockaddr_un& address) {
   const std::string name = fmt::format("ddp-run {} {} {} {}", spec.node_rank, spec.coordinator_port,
                                        spec.job_id, spec.coordinator_host);
@@ -36,7 +36,8 @@ socklen_t fill_address(const config::JobSpec& spec, sockaddr_un& address) {
 UniqueFd wait_for_predecessor(const config::JobSpec& spec, Duration limit) {
   if (spec.node_rank < 0 || spec.node_rank_is_wish || spec.rules.max_nodes == 1) return UniqueFd();
   const UniqueFd socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  // Not close-on-exec, since the agent holds it as well, and beyond the numbers an agent is given.
+  // Not close-on-exec, because the agent must hold it, too. Above the descriptor numbers that an
+  // agent uses.
   UniqueFd place(::fcntl(socket.get(), F_DUPFD, kFirstOwnFd));
   sockaddr_un address;
   const socklen_t size = fill_address(spec, address);

@@ -14,8 +14,7 @@
 namespace ddp::run {
 namespace {
 
-// What torchrun does in a child made by multiprocessing: the script becomes __main__ of an
-// interpreter that runs already.
+// As torchrun's --run-path: the script becomes __main__ of an interpreter that already runs.
 constexpr const char* kRunPath =
     "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')";
 
@@ -38,7 +37,7 @@ Error not_executable(const std::string& path) {
 
 bool has_slash(const std::string& name) { return name.find('/') != std::string::npos; }
 
-// What a search for a name has found: the first program, and the first file that is none.
+// What a search for a name has found: the first program, and the first file that is not a program.
 struct Found {
   std::string program;
   std::string refused;
@@ -66,7 +65,8 @@ bool runs_under_python(const Options& options) {
   if (options.no_python) return false;
   if (program.ends_with(".py")) return true;
   if (!is_for_python(program)) return false;
-  // What this folder has and a shell would execute only as ./NAME does not hide a program of PATH.
+  // A file in this folder that a shell would execute only as ./NAME does not hide a program in
+  // PATH.
   return has_slash(program) || !is_executable_file(program) ||
          search(program, options.search_path).program.empty();
 }
@@ -125,7 +125,7 @@ Result<void> check_program(const Options& options) {
         python.error().message + "; PYTHON_EXEC names the interpreter if it is not python3"};
   }
   if (options.module && !options.run_path) return {};  // Only Python itself can find it.
-  // Each local rank may have a script of its own; the first one stands for all.
+  // The name may depend on the local rank; only that of local rank 0 is checked.
   const std::string script = safe_substitute(options.program, "local_rank", "0");
   if (!exists(script)) {
     return exit_error(kExitNotFound, "{}: there is no such file to run under {}", script,

@@ -16,11 +16,11 @@ constexpr std::string_view kElf(
     "\x7f"
     "ELF");
 constexpr std::string_view kZip("PK\x03\x04");
-// The third and fourth byte of byte code, whatever Python's version is.
+// The third and fourth byte of a byte code file of any Python version.
 constexpr std::string_view kByteCode("\r\n");
 constexpr std::string_view kInterpreter("#!");
 
-// Its first bytes, enough to tell texts from other files; none of what cannot be read.
+// The file's first bytes, enough to tell texts from other files. Empty if it cannot be read.
 std::string first_bytes(const std::string& path) {
   std::array<char, 4096> bytes{};
   std::ifstream file(path, std::ios::binary);
@@ -28,7 +28,8 @@ std::string first_bytes(const std::string& path) {
   return std::string(bytes.data(), static_cast<std::size_t>(file.gcount()));
 }
 
-// "/bin/sh" of "#!/bin/sh -e", "bash" of "#!/usr/bin/env -S bash"; empty where there is none.
+// "/bin/sh" for "#!/bin/sh -e", "bash" for "#!/usr/bin/env -S bash"; empty if there is no such
+// line.
 std::string interpreter_in(const std::string& head) {
   if (!head.starts_with(kInterpreter)) return {};
   std::istringstream line(head.substr(kInterpreter.size(), head.find('\n') - kInterpreter.size()));

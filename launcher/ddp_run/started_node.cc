@@ -19,7 +19,8 @@ int give_up(const Error& error) {
   return kExitInvalidValue;
 }
 
-// This process is not a person's: who started it may have had signals ignored or blocked.
+// Undoes ignored and blocked signals, which this process may have inherited from what started it
+// (sshd, kubectl).
 void reset_signals() {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) ::signal(signal, SIG_DFL);
   ::signal(SIGPIPE, SIG_IGN);
@@ -54,7 +55,7 @@ void StartedNode::complete(Options& options) const {
 
 void StartedNode::complete(JobPlan& plan) const {
   plan.spec.host = host_part(link_->host());
-  plan.spec.tells_waiting = false;  // The launcher does, for all nodes.
+  plan.spec.tells_waiting = false;  // The launcher says it for all nodes.
 }
 
 void StartedNode::watch(asio::io_context& io) {

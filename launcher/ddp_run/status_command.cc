@@ -15,18 +15,12 @@ constexpr int kDefaultPort = 29'400;
 constexpr std::chrono::milliseconds kLimit{10'000};
 constexpr const char* kUsage = "ddp-run status HOST[:PORT] [--json]";
 constexpr const char* kHelp =
-    "ddp-run status HOST[:PORT] [--json]\n"
-    "\n"
-    "Asks the rendezvous daemon of a running job (port 29400 unless given) for the state of its "
-    "jobs: round, nodes,\n"
-    "ranks, steps, restarts, the first failure and what is waited for. --json prints what GET "
-    "/status gives; GET\n"
-    "/metrics on the same port is for Prometheus. A program called status is started by ddp-run "
-    "./status.\n"
-    "Example: ddp-run status node0:29400\n"
-    "\n"
-    "Exit status: 0 done, 2 the line cannot be read, 64 no endpoint, 66 somebody else has the "
-    "port, 67 nobody answers.\n";
+    "ddp-run status HOST[:PORT] [--json]\n\nAsks the rendezvous daemon of a running job (default "
+    "port 29400) for the state of its jobs: round, nodes,\nranks, steps, restarts, the first "
+    "failure and what the job waits for. --json prints what GET /status gives; GET\n/metrics on "
+    "the same port is for Prometheus. A program called status is started by ddp-run "
+    "./status.\nExample: ddp-run status node0:29400\n\nExit status: 0 done, 2 the line cannot be "
+    "read, 64 no endpoint, 66 another program has the port, 67 nothing answers.\n";
 
 int refuse(const Error& error) {
   std::fprintf(stderr, "ddp-run status: %s\n", error.message.c_str());
@@ -53,7 +47,7 @@ Result<Line> parse(const std::vector<std::string>& arguments) {
     } else if (word.starts_with('-')) {
       return exit_error(kExitUsage, "{}: there is no such flag; write {}", word, kUsage);
     } else if (!endpoint.empty()) {
-      return exit_error(kExitUsage, "{}: one endpoint is all it takes; write {}", word, kUsage);
+      return exit_error(kExitUsage, "{}: there can be only one endpoint; write {}", word, kUsage);
     } else {
       endpoint = word;
     }
@@ -84,7 +78,7 @@ std::optional<int> run_status_command(const std::vector<std::string>& arguments)
   const auto text = status_text(*page);
   if (!text) {
     return refuse(exit_error(kExitPortInUse,
-                             "what answers there is no rendezvous: {}; name the port of "
+                             "what answers there is not a rendezvous: {}; name the port of "
                              "--rdzv-endpoint",
                              text.error().message));
   }

@@ -22,7 +22,7 @@ std::string counted(std::int64_t count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-// What is not known is a dash.
+// A dash stands for an unknown value.
 std::string number(const json& object, const char* field) {
   const auto found = object.find(field);
   return found == object.end() ? "-" : fmt::format("{:.4g}", found->get<double>());
@@ -52,7 +52,7 @@ Row node_row(const json& node) {
               : "-"};
 }
 
-// Columns of the width of their longest entry, two spaces apart.
+// Columns are as wide as their longest entry, with two spaces between them.
 std::string table(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows) {
@@ -129,7 +129,7 @@ Result<std::string> status_text(std::string_view page) {
                              counted(store.at("requests").get<std::int64_t>(), "request"),
                              counted(status.at("connections").get<std::int64_t>(), "connection"));
   } catch (const json::exception& error) {
-    return make_error(Errc::kProtocol, "its answer is no status of jobs ({})", error.what());
+    return make_error(Errc::kProtocol, "its answer is not the status of jobs ({})", error.what());
   }
 }
 

@@ -21,12 +21,12 @@ namespace {
 constexpr int kPauseMs = 50;
 constexpr Duration kNoticePeriod{10'000};
 
-// The job's own daemon has been found.
+// Called once the job's own daemon is found.
 Result<void> take_token_from(JobPlan& plan) {
   if (is_guarded(plan.spec)) return {};
   const auto sealed = ask_daemon("/token", plan.spec.coordinator_host, plan.spec.coordinator_port);
   if (!sealed) {
-    return exit_error(kExitRefused, "{}: its first node did not show the job's secret: {}",
+    return exit_error(kExitRefused, "{}: the first node did not show the job's secret: {}",
                       plan.endpoint_flag, sealed.error().message);
   }
   return take_step_token(plan, *sealed);
@@ -55,21 +55,21 @@ Result<void> find_step_rendezvous(JobPlan& plan) {
         const std::string address = slurm::ask_node_address(node);
         if (!address.empty()) host = address;
       }
-      break;  // Its other ports have no address either.
+      break;  // The name has no address, so the other ports need not be tried.
     }
     if (Clock::now() >= notice) {
       notice = Clock::now() + kNoticePeriod;
-      print_notice(fmt::format("{}: waiting for ddp-run on its first node, {} ({})",
+      print_notice(fmt::format("{}: waiting for ddp-run on the first node, {} ({})",
                                plan.endpoint_flag, node, last));
     }
     ::poll(nullptr, 0, kPauseMs);
   }
-  return exit_error(kExitJoinTimeout,
-                    "{}: ddp-run on its first node, {} (ports {}), did not answer within {} s "
-                    "(--join-timeout): {}; if the nodes reach each other by other addresses, name "
-                    "one with --rdzv-endpoint",
-                    plan.endpoint_flag, node, fmt::join(plan.step_ports, ", "),
-                    plan.spec.rules.join_timeout_ms / 1'000, last);
+  return exit_error(
+      kExitJoinTimeout,
+      "{}: ddp-run on the first node, {} (ports {}), did not answer within {} s (--join-timeout): "
+      "{}; if the nodes reach each other at other addresses, name one with --rdzv-endpoint",
+      plan.endpoint_flag, node, fmt::join(plan.step_ports, ", "),
+      plan.spec.rules.join_timeout_ms / 1'000, last);
 }
 
 void wait_for_end_of_rendezvous(const JobPlan& plan, Duration limit) {

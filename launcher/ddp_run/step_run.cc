@@ -22,12 +22,12 @@ namespace {
 
 // How long the first node may take to report and to talk to SLURM.
 constexpr Duration kFirstNodeLimit{15'000};
-// How long the node's other tasks may take to come for their status. They wait at the door.
+// How long the node's other tasks may take to fetch their status. They already wait at the socket.
 constexpr Duration kDismissLimit{2'000};
 
 void say(const std::string& text) { std::fprintf(stderr, "ddp-run: %s\n", text.c_str()); }
 
-// SIGTERM comes with the requeue, and must not take the word from this process that it is done.
+// SLURM sends SIGTERM with the requeue; this process must live to say that the requeue is done.
 void ignore_signals() {
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1}) ::signal(number, SIG_IGN);
 }
@@ -41,15 +41,15 @@ void continue_job(const slurm::Step& step) {
   } else {
     say(
         fmt::format("SLURM job {} was stopped to go on later, but could not be put back into the "
-                    "queue: {}. Exit status {} does it where slurm.conf has RequeueExit={}; else "
-                    "submit it again, or type: scontrol requeue {}",
+                    "queue: {}. If slurm.conf has RequeueExit={}, exit status {} requeues it; "
+                    "otherwise submit it again, or type: scontrol requeue {}",
                     step.scontrol_id(), requeued.error().message, static_cast<int>(kExitRequeue),
                     static_cast<int>(kExitRequeue), step.scontrol_id()));
   }
 }
 
-// When the agent is to ask for a checkpoint, so that there is time to write it: not at once where
-// the job's time is short.
+// When the agent asks for a checkpoint, so that there is time to write it. Not at once if the job's
+// time is short.
 std::int64_t checkpoint_moment_ms(std::int64_t end_time, std::int64_t before_ms) {
   const std::int64_t now_ms = static_cast<std::int64_t>(std::time(nullptr)) * 1'000;
   const std::int64_t left_ms = end_time * 1'000 - now_ms;
@@ -57,7 +57,8 @@ std::int64_t checkpoint_moment_ms(std::int64_t end_time, std::int64_t before_ms)
   return end_time * 1'000 - std::min(before_ms, left_ms - left_ms / 20);
 }
 
-// On one node of the job. Where each has a step of its own, all of them are its first.
+// Whether this node requeues the job. If each node has a step of its own, every node is the first
+// of its step, so that says nothing.
 bool sees_to_requeue(const JobPlan& plan, bool has_hosted) {
   if (!plan.step_is_part) return plan.step->node_rank == 0;
   return has_hosted || plan.spec.node_rank == 0;
@@ -130,8 +131,8 @@ std::optional<Error> misplaced(const Options& options, const std::vector<std::st
   words.insert(words.end(), arguments.begin(), arguments.end());
   return exit_error(
       kExitInvalidValue,
-      "this is no step of SLURM job {}, so ddp-run would run {} and not on the job's {}; type: {}\n"
-      "(to run on this machine alone all the same, add --standalone)",
+      "this is not a step of SLURM job {}, so ddp-run would run {} and not on the job's {}; type: "
+      "{}\n(to run on this machine alone anyway, add --standalone)",
       environment("SLURM_JOB_ID"), allocation->on_a_node ? "on this node alone" : "here",
       allocation->num_nodes == 1 ? "node" : fmt::format("{} nodes", allocation->num_nodes),
       shell_line(words));

@@ -31,7 +31,7 @@ Result<void> take_step_token(JobPlan& plan, const std::optional<std::string>& se
   if (!sealed) {
     if (!slurm::seal("")) return {};
     return exit_error(kExitRefused,
-                      "{}: what answers on its first node, {}, does not show this job's secret, "
+                      "{}: what answers on the first node, {}, does not show this job's secret, "
                       "although MUNGE works here; give all nodes the same --rdzv-token-file",
                       plan.endpoint_flag, plan.spec.coordinator_host);
   }

@@ -19,11 +19,11 @@
 namespace ddp::run {
 namespace {
 
-// What an agent may take longer than the time its workers are given to stop.
+// How much longer an agent may take to end than its workers may take to stop.
 constexpr Duration kGrace{10'000};
 // How long nodes that are still connected may take to read how the job ended.
 constexpr Duration kDrainLimit{5'000};
-// Without a sign of life for so long, a process that writes a checkpoint is given up.
+// A process that writes a checkpoint is given up after this long without a sign of life.
 constexpr Duration kQuietLimit{60'000};
 constexpr Duration kOrphanLook{50};
 
@@ -39,7 +39,7 @@ Supervisor::Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<serve
   std::vector<int> wanted = plan_.spec.signals;
   if (plan_.spec.checkpoint_signal != 0) wanted.push_back(plan_.spec.checkpoint_signal);
   for (const int signal : wanted) {
-    // nohup and its like start programs with a signal ignored and mean it.
+    // nohup, for example, starts programs with a signal ignored, and it must stay ignored.
     if (!is_ignored(signal)) signals_.add(signal);
   }
 }
@@ -57,11 +57,11 @@ int Supervisor::run() {
     start_agent();
   }
   io_.run();
-  notices_.flush();  // The job is over; a reader that is slow keeps nobody but us.
+  notices_.flush();  // The job is over, so a slow reader delays only this process.
   return exit_code_.value_or(kExitInternal);
 }
 
-// The agent starts when there is a coordinator for it.
+// The agent starts once the coordinator is known.
 void Supervisor::start_etcd() {
   auto etcd = EtcdHosting::create(
       io_, plan_,
@@ -97,8 +97,8 @@ void Supervisor::start_agent() {
 void Supervisor::on_agent_end(const AgentEnd& end) {
   agent_.reset();
   timer_.cancel();
-  // A lost agent cannot clear up; one that reported has, and then this finds nothing. What a lost
-  // one has had written is finished.
+  // Ends what a lost agent left behind; an agent that reported has left nothing. Checkpoints that a
+  // lost agent was writing are finished.
   std::vector<pid_t> kept;
   if (!end.result) adopt_orphans();
   for (const auto& [pid, signs] : orphans_) kept.push_back(pid);
@@ -107,12 +107,12 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   if (!end.result) return on_agent_lost(end.how);
   stop_.has_checkpoint = end.result->has_checkpoint;
   stop_.at_time_limit = end.result->at_time_limit;
-  // This node waits no longer for the others (--exit-barrier-timeout), but they need what runs
-  // here.
+  // This node no longer waits for the others (--exit-barrier-timeout), but they need the rendezvous
+  // in this process.
   if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
-    return notice("the rendezvous runs here until the others are through");
+    return notice("the rendezvous runs here until the others have finished");
   }
-  // The refusal is what became of the loss: the job ended while the successor was on its way.
+  // The refusal follows from the loss: the job ended before the new agent had joined.
   if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
     if (finish_) return conclude(*finish_);
     return conclude(kExitNodeLost, end.result->summary, "");
@@ -133,7 +133,8 @@ void Supervisor::on_agent_lost(const std::string& how) {
   const std::string summary =
       fmt::format("{}; --max-restarts {} is used up", lost, plan_.spec.rules.max_restarts);
   if (server() == nullptr) return conclude(kExitNodeLost, summary, "");
-  // The coordinator ends the job as soon as it knows, and its report says more.
+  // Waits a while, because the coordinator ends the job once it knows of the loss, and its report
+  // says more.
   timer_.after(Duration(plan_.spec.rules.stop_timeout_ms) + kGrace,
                [this, summary] { conclude(kExitNodeLost, summary, ""); });
 }
@@ -150,7 +151,8 @@ void Supervisor::wait_for_signal() {
     if (signal == plan_.spec.checkpoint_signal) {
       on_warning();
     } else {
-      // Who was warned is about to end anyway: the end of the job's time is no second request.
+      // A node that was warned ends anyway, so the SIGTERM at the end of the job's time is not a
+      // second request.
       const bool announced = stop_.warned && !stop_.terminated && signal == SIGTERM;
       stop_.terminated = stop_.terminated || signal == SIGTERM;
       if (!announced) on_signal(signal);
@@ -158,7 +160,7 @@ void Supervisor::wait_for_signal() {
   });
 }
 
-// SLURM sends it to all nodes, so all of them stop.
+// SLURM sends the warning signal to all nodes, so all of them stop.
 void Supervisor::on_warning() {
   if (!plan_.requeue) return want_checkpoint();
   if (std::exchange(stop_.warned, true) || exit_code_) return;
@@ -182,7 +184,8 @@ void Supervisor::want_checkpoint() {
   }
 }
 
-// An agent may wait as long as it takes to write checkpoints: it looks after that itself.
+// Kills an agent that does not end in time. Writing checkpoints does not count: the agent limits
+// that itself.
 void Supervisor::kill_when_overdue() {
   if (!agent_) return;
   const std::vector<pid_t> writers = descendants_with(config::kSnapshotWriterMark);
@@ -193,7 +196,8 @@ void Supervisor::kill_when_overdue() {
 }
 
 void Supervisor::on_signal(int signal) {
-  if (exit_code_) return io_.stop();  // Everything is over but for the farewell.
+  if (exit_code_)
+    return io_.stop();  // Everything is over; only the other nodes still read what was sent.
   const bool first = interrupted_by_ == 0;
   if (first) interrupted_by_ = signal;
   if (!agent_) {
@@ -231,7 +235,7 @@ void Supervisor::conclude(int exit_code, const std::string& summary, const std::
     notices_.print(prints_report() && !report.empty() ? report
                                                       : fmt::format("ddp-run: {}", summary));
   }
-  // Where any node can coordinate, the job goes on without this one.
+  // With etcd, the job goes on without this node, because any node can coordinate.
   if (server_ && !finish_) server_->end_job(plan_.spec.job_id, exit_code, summary);
   if (server() == nullptr || (etcd_ && !finish_)) return say_farewell();
   server()->drain(kDrainLimit, [this] { say_farewell(); });
@@ -246,18 +250,18 @@ bool Supervisor::is_orphan(pid_t pid) const {
                      [pid](const auto& orphan) { return orphan.first == pid; });
 }
 
-// The children of a lost agent are ours by now.
+// A lost agent's children have become children of this process.
 void Supervisor::adopt_orphans() {
   for (const pid_t pid : descendants_with(config::kSnapshotWriterMark)) {
     if (!is_orphan(pid)) orphans_.emplace_back(pid, LifeSigns(pid, kQuietLimit, kOrphanLook));
   }
 }
 
-// Whether none writes any more.
+// True once none of them writes any more.
 bool Supervisor::look_after_orphans() {
   std::erase_if(orphans_, [this](auto& orphan) {
     const pid_t pid = orphan.first;
-    // Our child and not reaped, so the number is its own.
+    // It is our child and not reaped, so its process id cannot have been reused.
     if (::waitpid(pid, nullptr, WNOHANG) != 0) return true;
     if (orphan.second.check()) return false;
     notice(

@@ -22,8 +22,8 @@ namespace {
 namespace options = boost::program_options;
 using wire::c10d::Dialect;
 
-// Descriptors that are no connections: standard streams, the listener, epoll, a spare for the one
-// that is turned away.
+// Descriptors for other things than connections: standard streams, the listener, epoll, and a spare
+// with which a connection over the limit is turned away.
 constexpr std::size_t kOwnDescriptors = 32;
 // A key length that begins like VALIDATE, 968 MiB, must stay beyond the limit (c10d.h).
 constexpr std::uint64_t kMaxKeyBytes = 512ull << 20;
@@ -49,7 +49,7 @@ options::options_description visible_flags(Texts& texts) {
   const auto bytes = [](std::uint64_t value) { return fmt::format("{}M", value >> 20); };
   options::options_description flags(
       "ddp-rendezvous: TCP store and rendezvous coordinator on one port.\n"
-      "A client of one: ddp-rendezvous get|set|add|wait|keys|del, explained by get --help.\n"
+      "As a client of a store: ddp-rendezvous get|set|add|wait|keys|del (see get --help).\n"
       "Bytes and counts may end in K, M or G (1024, 1024^2, 1024^3)");
   const auto add = [&flags](const char* name, std::string& text, const char* value_name,
                             const std::string& help) {
@@ -60,39 +60,40 @@ options::options_description visible_flags(Texts& texts) {
   add("port", texts.port, "N", "TCP port; 0 takes any free one and prints it");
   add("bind", texts.bind, "ADDR", "numeric address to listen on (default: all, IPv6 and IPv4)");
   add("old-clients", texts.old_clients, "VERSION",
-      "the PyTorch release of clients older than 2.2: 1.9 to 2.0, or 2.1. Their requests to delete "
-      "a key differ, and nothing in them tells which it is; newer ones are recognised");
+      "the PyTorch release of clients older than 2.2: 1.9 to 2.0, or 2.1. The two delete keys by "
+      "different requests, and the daemon cannot tell them apart; it recognises newer clients");
   add("max-connections", texts.max_connections, "N",
-      "close a new connection when so many are open (default: what the limit of open files "
+      "close a new connection if this many are open (default: as many as the limit of open files "
       "allows)");
   add("max-key-bytes", texts.max_key_bytes, "N",
       fmt::format("longest key (default: {}K)", limits.key_bytes >> 10));
   add("max-value-bytes", texts.max_value_bytes, "N",
       fmt::format("longest value (default: {})", bytes(limits.value_bytes)));
   add("max-keys", texts.max_keys, "N",
-      fmt::format("most keys of one request (default: {}K)", limits.count >> 10));
+      fmt::format("largest number of keys in one request (default: {}K)", limits.count >> 10));
   add("max-request-bytes", texts.max_request_bytes, "N",
-      fmt::format("most that is kept of a connection's request until it is whole (default: {})",
-                  bytes(limits.request_bytes)));
+      fmt::format(
+          "largest request that is kept for a connection until it is complete (default: {})",
+          bytes(limits.request_bytes)));
   add("max-answer-bytes", texts.max_answer_bytes, "N",
       fmt::format("largest answer that is kept for a connection until it is read (default: {})",
                   bytes(StoreOptions().max_answer_bytes)));
   add("rdzv-token-file", texts.token_file, "FILE",
-      "the secret by which nodes show that they belong here, readable by its owner alone (chmod "
-      "600); "
-      "PyTorch's store clients are then let in from this machine and the nodes' addresses only. "
-      "DDP_RDZV_TOKEN in the environment holds the secret itself");
+      "file with the job's secret: only nodes that know it may join, and PyTorch's store clients "
+      "may connect only from this machine and the nodes' addresses. Only its owner may be able to "
+      "read the file (chmod 600). DDP_RDZV_TOKEN in the environment can hold the secret instead");
   add("tls-cert", texts.tls.certificate, "FILE",
-      "the daemon's certificate in PEM, which holds the host name that nodes use: agents then come "
-      "by TLS "
-      "and show certificates of the same authority. Needs --tls-key and --tls-ca");
-  add("tls-key", texts.tls.key, "FILE", "its key, without a passphrase");
-  add("tls-ca", texts.tls.ca, "FILE", "the certificate of who signs those of the nodes");
+      "the daemon's certificate in PEM, which must name the host that nodes connect to. Agents "
+      "must then use TLS and show certificates of the same authority. Needs --tls-key and "
+      "--tls-ca");
+  add("tls-key", texts.tls.key, "FILE", "private key of --tls-cert, without a passphrase");
+  add("tls-ca", texts.tls.ca, "FILE",
+      "certificate of the authority that signs the nodes' certificates");
   add("stats", texts.stats, "SECONDS",
-      "print figures of the store to standard error this often, and sums at the end; 0: only "
-      "those");
+      "print figures of the store to standard error every SECONDS, and totals at the end; 0: only "
+      "the totals");
   flags.add_options()("until-eof",
-                      "end when standard input ends: for a program that starts it for itself")(
+                      "end when standard input ends, for a program that starts the daemon")(
       "version", "print the version")("help,h", "print this");
   return flags;
 }
@@ -144,7 +145,7 @@ std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
   return seconds > 0 ? std::max(time, std::chrono::milliseconds(1)) : time;
 }
 
-// Texts to values; the first one that is wrong stays in refusal().
+// Turns texts into values. refusal() keeps the first error.
 class Reader {
  public:
   explicit Reader(const options::variables_map& given) : given_(given) {}
@@ -209,7 +210,8 @@ void read_tls(Reader& reader, const config::TlsFiles& files,
               std::shared_ptr<const net::TlsContext>& out) {
   if (!files.any()) return;
   if (files.certificate.empty() || files.key.empty() || files.ca.empty()) {
-    return reader.refuse("--tls-cert, --tls-key and --tls-ca are given together or not at all");
+    return reader.refuse(
+        "--tls-cert, --tls-key and --tls-ca belong together; give all three or none");
   }
   auto tls = net::TlsContext::create(files);
   if (!tls) return reader.refuse("{}", tls.error().message);

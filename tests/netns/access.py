@@ -86,7 +86,7 @@ def guarded(net):
         assert (counts["stranger"], counts["wrong_token"], counts["no_token"]) == (1, 1, 1), counts
         log = nodes[0][1].read_text()
         assert f"refused {netns.address(2)}:" in log and "the token of this test" not in log, log
-        assert "whoever reaches" not in log, log
+        assert "anybody who reaches" not in log, log
         finish(nodes)
     finally:
         for process, _ in nodes:
@@ -101,8 +101,8 @@ def open_job(net):
             await_text(log, "of 2, round 0")
         assert store_client(net, 2) == "8"
         finish(nodes)
-        assert nodes[0][1].read_text().count("whoever reaches") == 1, nodes[0][1].read_text()
-        assert "whoever reaches" not in nodes[1][1].read_text(), nodes[1][1].read_text()
+        assert nodes[0][1].read_text().count("anybody who reaches") == 1, nodes[0][1].read_text()
+        assert "anybody who reaches" not in nodes[1][1].read_text(), nodes[1][1].read_text()
     finally:
         for process, _ in nodes:
             process.kill()

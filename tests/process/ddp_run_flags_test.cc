@@ -49,7 +49,7 @@ TEST_F(DdpRunFlags, DevicesAreThoseThatDdpRunSees) {
   const Finished missing = run_job({"--devices", "1,4", "true"}, seen);
   EXPECT_EQ(missing.status, 64);
   EXPECT_EQ(missing.err,
-            "ddp-run: --devices 1,4: there is no device 4; those of this process are 0 to 3\n");
+            "ddp-run: --devices 1,4: there is no device 4; this process sees only 0 to 3\n");
 }
 
 TEST_F(DdpRunFlags, NumaBindingGivesEachWorkerItsCores) {
@@ -142,7 +142,7 @@ TEST_F(DdpRunFlags, TheHostOfTheRendezvousStaysForTheOthers) {
   Arguments second = node(2, port, {"--rdzv-conf", "is_host=0", "sh", "-c", until_released()});
   Process& host = start(first);
   Process& other = start(second);
-  EXPECT_TRUE(host.complains("the rendezvous runs here until the others are through"))
+  EXPECT_TRUE(host.complains("the rendezvous runs here until the others have finished"))
       << host.err();
   EXPECT_FALSE(host.has_ended());
   release();
@@ -322,7 +322,9 @@ TEST_F(DdpRunFlags, AnInterfaceIsTheNodesAddress) {
   EXPECT_EQ(job.out, "lo mine\n");
   const Finished none = run_job({"--interface", "nonesuch", "true"});
   EXPECT_EQ(none.status, 64);
-  EXPECT_THAT(none.err, HasSubstr("--interface nonesuch: there is none of this name; there are "));
+  EXPECT_THAT(
+      none.err,
+      HasSubstr("--interface nonesuch: there is no interface of this name; the interfaces are "));
   EXPECT_THAT(none.err, HasSubstr("lo"));
 }
 

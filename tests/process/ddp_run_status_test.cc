@@ -75,7 +75,7 @@ TEST_F(DdpRunStatus, NobodyAnswers) {
   const std::string endpoint = "127.0.0.1:" + std::to_string(free_port());
   const Finished asked = status({endpoint});
   EXPECT_EQ(asked.status, 67);
-  EXPECT_THAT(asked.err, HasSubstr("nobody answers at " + endpoint));
+  EXPECT_THAT(asked.err, HasSubstr("nothing answers at " + endpoint));
 }
 
 TEST_F(DdpRunStatus, AStrangerAnswers) {
@@ -89,7 +89,7 @@ TEST_F(DdpRunStatus, AStrangerAnswers) {
   const Finished asked = status({"127.0.0.1:" + std::to_string(socket.port())});
   stranger.join();
   EXPECT_EQ(asked.status, 66);
-  EXPECT_THAT(asked.err, HasSubstr("is no rendezvous: it does not speak HTTP"));
+  EXPECT_THAT(asked.err, HasSubstr("is not a rendezvous: it does not speak HTTP"));
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ TEST_F(ConfigFile, WhatItCannotMeanIsSaid) {
   EXPECT_THAT(refusal(R"({"nnodes": null})"), HasSubstr("the value is missing"));
   EXPECT_THAT(refusal(R"({"devices": [[1]]})"), HasSubstr("the value is missing"));
   EXPECT_EQ(refusal(R"({"log-dir": "a", "log_dir": "b"})"),
-            "--config job.json: \"log-dir\" is there twice; write it once");
+            "--config job.json: \"log-dir\" is given twice; write it once");
   EXPECT_EQ(refusal(R"({"program": 3})"), "--config job.json: \"program\": write it as a text");
   EXPECT_EQ(refusal(R"({"arguments": []})"),
             "--config job.json: \"arguments\" without \"program\": name the program, too");

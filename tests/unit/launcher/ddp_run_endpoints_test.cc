@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
         wrong_host("n\u00f6de",
                    "'n\u00f6de' has other characters than letters, digits, '-' and '_'"),
         wrong_host("-node0", "'-node0' begins or ends with '-'"),
-        wrong_host("10.0.0.256", "it is no IPv4 address"),
+        wrong_host("10.0.0.256", "it is not an IPv4 address"),
         wrong_host(std::string(64, 'x'),
                    "'" + std::string(64, 'x') + "' is longer than 63 characters"),
         wrong_host(std::string(120, 'x') + "." + std::string(133, 'y'),

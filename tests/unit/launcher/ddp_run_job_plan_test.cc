@@ -210,7 +210,7 @@ TEST(JobPlan, DevicesAreNumberedAmongThoseThatAreSeen) {
   EXPECT_EQ(plan_job(options, machine())->spec.nproc, 8);
   options.devices = {"3"};
   EXPECT_EQ(refusal(options),
-            "--devices 2,0,GPU-x: there is no device 3; those of this process are 0 to 2");
+            "--devices 2,0,GPU-x: there is no device 3; this process sees only 0 to 2");
   Machine none = machine();
   none.cuda_device_names = [] { return std::vector<std::string>(); };
   EXPECT_THAT(plan_job(options, none).error().message,
@@ -223,7 +223,7 @@ TEST(JobPlan, AVirtualLocalRankNeedsADeviceForEachWorker) {
   options.nproc = {ProcessCount::Kind::kNumber, 3};
   EXPECT_THAT(plan_job(options, machine())->spec.devices, ElementsAre("4", "5", "GPU-6"));
   options.nproc.number = 4;
-  EXPECT_THAT(refusal(options), HasSubstr("4 workers cannot have a device each of 3"));
+  EXPECT_THAT(refusal(options), HasSubstr("4 workers need a device each, but there are 3"));
   Machine none = machine();
   none.cuda_device_names = [] { return std::vector<std::string>(); };
   EXPECT_TRUE(plan_job(options, none));
@@ -241,11 +241,12 @@ TEST(JobPlan, AnInterfaceIsTheAddressOthersUse) {
   for (const char* useless : {"eth0", "local"}) {
     options.interface = useless;
     EXPECT_EQ(refusal(options), std::string("--interface ") + useless +
-                                    ": it has no address that other nodes could use");
+                                    ": this interface has no address that other nodes could use");
   }
   options.interface = "eth1";
   EXPECT_EQ(refusal(options),
-            "--interface eth1: there is none of this name; there are lo, eth0, ib0, v6, local");
+            "--interface eth1: there is no interface of this name; the interfaces are lo, eth0, "
+            "ib0, v6, local");
 }
 
 TEST(JobPlan, TheRestReachesTheAgent) {

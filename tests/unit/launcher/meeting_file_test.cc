@@ -87,7 +87,7 @@ TEST_F(MeetingFileTest, SomebodyElsesFileIsLeftAlone) {
   JobPlan job = plan();
   const auto file = MeetingFile::enter(job);
   ASSERT_FALSE(file);
-  EXPECT_THAT(file.error().message, HasSubstr("another program's file"));
+  EXPECT_THAT(file.error().message, HasSubstr("it belongs to another program"));
   EXPECT_EQ(text(), "precious\n");
   job.meeting_file = "/nowhere/meeting";
   EXPECT_THAT(MeetingFile::enter(job).error().message, HasSubstr("No such file or directory"));
