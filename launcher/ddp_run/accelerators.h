@@ -8,22 +8,22 @@
 
 namespace ddp::run {
 
-// A kind of device that --nproc-per-node can count, under torch.accelerator's name, but gpu for
-// cuda, as torchrun has it.
+// A kind of device that --nproc-per-node can count. Names are torch.accelerator's, except gpu for
+// cuda, as in torchrun.
 struct Accelerator {
   std::string_view name;
-  std::string_view device;  // What one is called in messages.
-  std::string_view places;  // Where they are looked for, for messages.
+  std::string_view device;  // A device's name in messages.
+  std::string_view places;  // Where ddp-run looks for them, for messages.
 };
 
-// In the order in which `auto` looks for them.
+// All kinds, in the order in which `auto` looks for them.
 std::span<const Accelerator> accelerators();
-// Null if ddp-run cannot count them.
+// Null if ddp-run cannot count this kind.
 const Accelerator* find_accelerator(std::string_view name);
 
-// How many of a kind this process may use: those that the variable of the kind's driver lists if it
-// is set, else those that the kernel shows below `root`. Of kAnyAccelerator, those of the first
-// kind that is there; the GPU inside a CPU is none then, as it is rarely meant for training.
+// How many devices of a kind this process may use: those that the driver's environment variable
+// lists, or without it those that the kernel shows below `root`. kAnyAccelerator counts the first
+// kind that is present, without the GPU inside a CPU, which is rarely meant for training.
 inline constexpr std::string_view kAnyAccelerator = "auto";
 int count_accelerators(std::string_view name, const GetEnvironment& environment,
                        const std::string& root = "");

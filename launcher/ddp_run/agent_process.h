@@ -16,17 +16,18 @@
 
 namespace ddp::run {
 
-// Descriptors below this number may be replaced in the agent by what it is given.
+// The descriptors that the agent is given have numbers below this one. Descriptors that it inherits
+// must be above.
 inline constexpr int kFirstOwnFd = 10;
 
 // How an agent ended.
 struct AgentEnd {
-  std::optional<config::AgentResult> result;  // Nothing: it was lost.
+  std::optional<config::AgentResult> result;  // Nothing if the agent was lost.
   std::string how;                            // "signal 9 (SIGKILL)", "exit status 70".
 };
 
-// One ddp-agent, a child of this process in a process group of its own, so that what a terminal
-// sends goes to ddp-run alone. Lives on the thread of `io`. Destroying the object neither ends the
+// One ddp-agent, a child of this process. It has a process group of its own, so that signals from a
+// terminal reach ddp-run alone. Lives on the thread of `io`. Destroying the object neither ends the
 // process nor waits for it.
 class AgentProcess {
  public:
@@ -40,9 +41,9 @@ class AgentProcess {
                                                      const config::JobSpec& spec,
                                                      EndCallback on_end, int tasks_fd = -1);
 
-  // Only before on_end: the process number is ours until then.
+  // Only before on_end: until then the process id cannot be reused.
   void signal(int signal_number) const;
-  // The coordinator is elsewhere from now on than `spec` said.
+  // Tells the agent that the coordinator has moved to another address than in `spec`.
   void tell_coordinator(const std::string& host, int port) const;
 
  private:

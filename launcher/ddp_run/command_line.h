@@ -23,7 +23,7 @@ struct GivenFlag {
 // Which flags were given and where the program starts.
 struct CommandLine {
   std::map<std::string, GivenFlag, std::less<>> flags;  // By name with dashes; the last occurrence.
-  // Flags that are said not to be given, by PET_NAME=0 or an empty value; no weaker source counts.
+  // Flags that PET_NAME=0 or an empty value switches off. Weaker sources cannot switch them on.
   std::set<std::string, std::less<>> switched_off;
   bool has_program = false;
   std::string program;
@@ -31,9 +31,9 @@ struct CommandLine {
 
   // The flag if it was given.
   const GivenFlag* find(std::string_view name) const;
-  // Whether the line, or a stronger source than the one that asks, has said something of the flag.
+  // Whether a source has already set the flag or switched it off. Weaker sources then have no say.
   bool is_settled(std::string_view name) const;
-  // Takes a flag in, in place of what it was before. False: its value is empty and must not be.
+  // Sets a flag and replaces its former value. False if the value is empty and must not be.
   [[nodiscard]] bool take(const Flag& flag, GivenFlag given);
 };
 

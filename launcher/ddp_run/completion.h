@@ -4,9 +4,8 @@
 
 namespace ddp::run {
 
-// A script for bash, zsh, tcsh or fish by which the shell completes ddp-run's flags and their
-// values, and leaves what follows the program to file names (tcsh cannot tell where that begins).
-// Made from the flag table.
+// A script with which bash, zsh, tcsh or fish completes ddp-run's flags and their values, and file
+// names after the program (tcsh cannot tell where the program is). Made from the flag table.
 std::string completion_script(const std::string& shell);
 
 std::string bash_completion();

@@ -5,10 +5,10 @@
 
 #include "launcher/ddp_run/flag_table.h"
 
-// What the scripts for all shells are made of.
+// Parts that the completion scripts of all shells share.
 namespace ddp::run {
 
-// What can stand for a flag's value; nothing where nobody can guess.
+// The possible values of a flag; all members are empty if they are not known.
 struct FlagValues {
   bool files = false;
   bool folders = false;
@@ -21,7 +21,8 @@ FlagValues values_of(const Flag& flag);
 // The beginning of a flag's help, short enough for a list.
 std::string summary_of(const Flag& flag);
 
-// Dashes inside of names, not those at their beginning, as underscores. `names`: one or several.
+// Replaces the dashes inside names by underscores, but not those in front. `names` holds one or
+// more names.
 std::string with_underscores(std::string names);
 
 }  // namespace ddp::run

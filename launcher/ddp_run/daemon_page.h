@@ -7,8 +7,9 @@
 
 namespace ddp::run {
 
-// A page of the rendezvous at this port, which is one line; none: it has no such page. Blocks, for
-// a second at most beyond the look-up of the name. kProtocol: another program has the port.
+// Gets a page of one line from the rendezvous daemon at this port; nothing if it has no such page.
+// Blocks for at most a second, plus the look-up of the name. kProtocol if another program has the
+// port.
 Result<std::optional<std::string>> ask_daemon(const std::string& path, const std::string& host,
                                               int port);
 

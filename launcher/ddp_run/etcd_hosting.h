@@ -13,19 +13,19 @@
 
 namespace ddp::run {
 
-// This ddp-run's part in coordinating a job with --rdzv-backend etcd: it says where the coordinator
-// is, and is the coordinator itself, with a rendezvous daemon in this process, while it holds the
-// office. Everything happens on the thread of `io`.
+// This ddp-run's part in coordinating a job with --rdzv-backend etcd. It reports where the
+// coordinator is. While this ddp-run is the leader, it runs the rendezvous daemon in this process.
+// Everything happens on the thread of `io`.
 class EtcdHosting {
  public:
-  // All from the event loop; they must not destroy this object.
+  // All are called from the event loop and must not destroy this object.
   struct Events {
-    // Where the coordinator is from now on. Again whenever that changes.
+    // Where the coordinator is. Called again whenever that changes.
     std::function<void(const std::string& host, int port)> coordinator;
-    // This ddp-run is the coordinator and the job is over.
+    // The job is over, and this ddp-run was its coordinator.
     std::function<void(const wire::Finish& finish)> job_finished;
-    // This node cannot take part: etcd is not there or refuses, or the job is over. The exit status
-    // and a line for people. Nothing follows.
+    // This node cannot take part: etcd does not answer or refuses, or the job is over. Gives the
+    // exit status and a line for people. No other event follows.
     std::function<void(int exit_code, const std::string& why)> failed;
     std::function<void(const std::string& text)> notice;
   };
@@ -35,9 +35,10 @@ class EtcdHosting {
                                                      Events events);
 
   void start() { leadership_.start(); }
-  // Null while another one coordinates.
+  // The daemon; null while another node coordinates.
   server::Server* server() const { return leadership_.leads() ? server_.get() : nullptr; }
-  // Gives the office up; the other nodes go on without this one. Calls back within a second or so.
+  // Gives up the leadership; the other nodes go on without this one. Calls back within about a
+  // second.
   void end(std::function<void()> done);
 
  private:

@@ -11,7 +11,7 @@ namespace ddp::run {
 
 struct Endpoint;
 
-// Which etcd cluster a job's coordinator is elected in: --rdzv-backend etcd.
+// The etcd cluster that elects a job's coordinator (--rdzv-backend etcd).
 struct EtcdSettings {
   std::vector<Endpoint> endpoints;
   std::string protocol = "http";
@@ -23,12 +23,11 @@ struct EtcdSettings {
   friend bool operator==(const EtcdSettings&, const EtcdSettings&) = default;
 };
 
-// HOST[:PORT],HOST[:PORT],...; the default port is 2379. Errors are exit_error without the flag's
-// name.
+// HOST[:PORT],HOST[:PORT],...; the default port is 2379. Errors are exit_error; their message does
+// not name the flag.
 Result<std::vector<Endpoint>> parse_etcd_endpoints(std::string_view text);
 
-// Takes a key of --rdzv-conf that is about etcd. False: it is about something else. Errors
-// likewise.
+// Takes a key of --rdzv-conf if it is about etcd; false if it is not. Errors as above.
 Result<bool> take_etcd_key(std::string_view key, const std::string& value, EtcdSettings& settings);
 
 // "http://10.0.0.1:2379", one for each endpoint.

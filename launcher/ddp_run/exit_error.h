@@ -8,7 +8,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/result.h"
 
-// Errors that end ddp-run: their code says which exit status, their message is the line that is
+// Errors that end ddp-run. The code is the exit status, and the message is the line that is
 // printed.
 namespace ddp::run {
 

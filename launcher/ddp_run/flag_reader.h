@@ -12,8 +12,8 @@
 
 namespace ddp::run {
 
-// What a reader of flags works with: the flags that were given, and a place for what is wrong with
-// them. The first error stays; a reader may go on after one. Both arguments outlive the object.
+// What the readers of flags share: the flags that were given, and the first error. A reader may go
+// on after an error; later errors are dropped. Both arguments must outlive the object.
 class FlagReader {
  public:
   FlagReader(const CommandLine& line, const GetEnvironment& environment)
@@ -25,8 +25,9 @@ class FlagReader {
   const GivenFlag* find(std::string_view name) const { return line_.find(name); }
   bool has(std::string_view name) const { return find(name) != nullptr; }
 
-  // The flag's value as `parse` reads it; nothing if it was not given, or is wrong, which is noted.
-  // `parse`: Result<T>(const std::string&), whose message does not name the flag.
+  // The flag's value as `parse` reads it. Nothing if the flag was not given, or if its value is
+  // wrong, which is recorded as the error. `parse` is Result<T>(const std::string&); its error
+  // message does not name the flag.
   template <typename T, typename Parse>
   std::optional<T> value(std::string_view name, Parse parse) {
     const GivenFlag* given = find(name);
@@ -36,13 +37,13 @@ class FlagReader {
     wrong(given->shown, "{}", parsed.error().message);
     return std::nullopt;
   }
-  // The same into `option`, which is left alone without a right value.
+  // Like value(), but stores the value in `option`. Without a valid value, `option` stays as it is.
   template <typename T, typename Parse>
   void take(std::string_view name, Parse parse, T& option) {
     if (auto read = value<T>(name, parse)) option = std::move(*read);
   }
 
-  // A value that cannot be: "SHOWN: what is wrong; what to do", kExitInvalidValue.
+  // Records the error of a wrong value: "SHOWN: what is wrong; what to do", with kExitInvalidValue.
   template <typename... Args>
   void wrong(const std::string& shown, fmt::format_string<Args...> format, Args&&... args) {
     fail(exit_error(kExitInvalidValue, "{}: {}", shown,
@@ -60,7 +61,7 @@ class FlagReader {
 };
 
 // The readers, one for each subject and file (flags_SUBJECT.cc). They are called in this order and
-// may look at what the earlier ones have read.
+// may use what earlier ones have read.
 void read_size_flags(FlagReader& reader, Options& options);
 void read_host_flags(FlagReader& reader, Options& options);
 void read_slurm_flags(FlagReader& reader, Options& options);

@@ -6,36 +6,38 @@
 
 namespace ddp::run {
 
-// What an empty value means that is written out: --name=, --name "", PET_NAME=.
+// What an explicit empty value means: --name=, --name "", PET_NAME=.
 enum class WhenEmpty {
-  kMissing,  // Nothing; a value is needed.
+  kMissing,  // An error: the flag needs a value.
   kDefault,  // The default, as in torchrun: as if the flag were not there.
-  kItself,   // It is a value like others.
+  kItself,   // A value like any other.
 };
 
-// One flag of ddp-run, as --help shows it and as the parser knows it. Names are torchrun's where it
-// has the flag.
+// One flag of ddp-run, for --help and for the parser. If torchrun has the flag, the name is
+// torchrun's.
 struct Flag {
   std::string_view group;
   std::string_view name;         // With dashes; underscores are accepted too.
   char letter;                   // Of the short form, 0 if there is none.
   std::string_view placeholder;  // Of the value; empty for a flag without one.
   std::string_view help;
-  std::string_view example;  // Empty where it would say nothing new.
-  // Not torchrun's: where a shortened name fits one of torchrun's flags, it means that one.
+  std::string_view example;  // Empty if it would add nothing.
+  // True if torchrun does not have the flag. If a shortened name fits this flag and one of
+  // torchrun's, it means torchrun's.
   bool own = false;
-  // Each occurrence counts, not the last one alone; in a --config file, each element of a list.
+  // Every occurrence counts, not only the last one. In a --config file, the occurrences are the
+  // elements of a list.
   bool adds_up = false;
 
   bool takes_value() const { return !placeholder.empty(); }
   WhenEmpty when_empty() const;
-  // It asks for something else than a job, so that only a command line can mean it.
+  // The flag does not start a job, so it counts only on a command line, not in PET_NAME or a file.
   bool of_line_only() const {
     return name == "help" || name == "version" || name == "print-completion";
   }
 };
 
-// All flags, those of a group together.
+// All flags. Flags of a group are adjacent.
 std::span<const Flag> all_flags();
 
 // The flag of this name (with dashes); null if there is none.
@@ -44,7 +46,7 @@ const Flag* find_flag(std::string_view name);
 // Text of --help.
 std::string help_text();
 
-// The flag whose name is most like `name` (without dashes), empty if none is near.
+// The flag name that is most similar to `name` (without leading dashes); empty if none is similar.
 std::string_view nearest_flag(std::string_view name);
 
 }  // namespace ddp::run

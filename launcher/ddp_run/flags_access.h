@@ -6,8 +6,8 @@
 
 namespace ddp::run {
 
-// The job's secret, from --rdzv-token-file or DDP_RDZV_TOKEN; empty: none was asked for. Errors are
-// exit_error; none of them shows it.
+// The job's secret, from --rdzv-token-file or DDP_RDZV_TOKEN; empty if neither is given. Errors are
+// exit_error and never contain the secret.
 Result<Secret> job_token(const Options& options);
 
 }  // namespace ddp::run

@@ -5,8 +5,8 @@
 
 namespace ddp::run {
 
-// Why no machine can have this name, whatever name service is asked: "a label is longer than 63
-// characters". Empty: one may have it. IPv6 addresses are no names.
+// Why this text cannot be a host name, for example "a label is longer than 63 characters". Empty if
+// it can be one. IPv6 addresses are not names.
 std::string why_no_host(std::string_view name);
 
 }  // namespace ddp::run

@@ -11,15 +11,16 @@
 
 namespace ddp::run {
 
-// Loads what --tls-cert and its like name; null where they are not given. Errors are exit_error.
+// Loads the files of --tls-cert, --tls-key and --tls-ca; null if they are not given. Errors are
+// exit_error.
 Result<std::shared_ptr<const net::TlsContext>> load_tls(const config::JobSpec& spec);
 
-// Runs the rendezvous daemon in this process if the plan says so and nobody runs one at the
-// endpoint yet. Fills in the port the agent is to connect to. Null: this ddp-run is a client like
-// the others. Blocks for as long as it takes to find out who has the port, about six seconds at
-// most; runs `io` meanwhile, which must have no other work. Errors are exit_error: kExitPortInUse
-// if a stranger has the port, kExitInvalidValue if the address cannot be bound or a certificate not
-// be read, kExitRefused if the rendezvous there does not know this job's token or certificates.
+// Runs the rendezvous daemon in this process if the plan says so and none answers at the endpoint
+// yet. Fills in the port to which the agent connects. Returns null if this ddp-run is a client like
+// the others. Blocks until it is known what uses the port, about six seconds at most. Meanwhile it
+// runs `io`, which must have no other work. Errors are exit_error: kExitPortInUse if another
+// program has the port, kExitInvalidValue if the address cannot be bound or a certificate cannot be
+// read, kExitRefused if the rendezvous there does not accept this job's token or certificates.
 Result<std::unique_ptr<server::Server>> host_rendezvous(asio::io_context& io, JobPlan& plan);
 
 }  // namespace ddp::run

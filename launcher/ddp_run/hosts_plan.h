@@ -11,12 +11,12 @@
 
 namespace ddp::run {
 
-// What a ddp-run does that starts others on --hosts.
+// The plan of a ddp-run that starts others on --hosts.
 struct HostsPlan {
-  hosts::NodeOrder order;  // For all of them. Its --rdzv-endpoint is put in by set_endpoint().
-  // The rendezvous that runs in this process; job.host is false where it runs elsewhere.
+  hosts::NodeOrder order;  // For all hosts. set_endpoint() adds --rdzv-endpoint.
+  // The rendezvous that runs in this process. job.host is false if it runs elsewhere.
   JobPlan job;
-  std::string address;  // Of it, as the hosts reach it.
+  std::string address;  // The address at which the hosts reach it.
   bool status_line = false;
 };
 
@@ -24,31 +24,33 @@ struct HostsPlan {
 Result<HostsPlan> plan_hosts(const Options& options, const Machine& machine,
                              const std::string& program, const std::string& folder);
 
-// Once the rendezvous has its port (plan.job.spec.coordinator_port).
+// Puts the endpoint into the order. Call it once the rendezvous has its port
+// (plan.job.spec.coordinator_port).
 void set_endpoint(HostsPlan& plan);
 
-// In the options of the ddp-run on a host, what its place in the order says.
+// Sets the options of the ddp-run on a host that follow from its place in the order.
 void take_place(const hosts::NodeOrder& order, const hosts::NodePlace& place, Options& options);
 
 // A host's part, as far as it is known before anything runs there.
 struct HostPart {
   hosts::NodePlace place;
   JobPlan plan;                // The port is 0 where the system will pick it.
-  bool workers_known = true;   // False: the host counts them, and plan.spec.nproc is 1.
-  std::string counted{};       // What it counts, for people.
-  std::string numa_binding{};  // As in a JobSpec; plan.spec has none, since CPUs are not known.
+  bool workers_known = true;   // False: the host will count them, and plan.spec.nproc is 1.
+  std::string counted{};       // What the host will count, for people.
+  std::string numa_binding{};  // As in JobSpec. plan.spec has none, since the CPUs are unknown.
 };
 
-// For --dry-run: all of them, in the order of the places. Asks no host. Errors are those that the
-// hosts would have with their flags.
+// For --dry-run: the parts of all hosts, in the order of the places. Contacts no host. Errors are
+// those that the hosts would report about their flags.
 Result<std::vector<HostPart>> plan_host_parts(const HostsPlan& plan);
 
 // USER@HOST without the user.
 std::string host_part(const std::string& name);
 
-// What the hosts know this machine by: the address that a connection to the first of them that is
-// not this machine leaves from; where its name cannot be resolved, or another launch agent than ssh
-// gives names a meaning of its own, this machine's own. Loopback where all are this machine.
+// The address at which the hosts reach this machine: the local address of a connection to the first
+// host that is not this machine. If that host's name cannot be resolved, or if a launch agent other
+// than ssh gives names a meaning of its own, it is this machine's own address. It is loopback if
+// all hosts are this machine.
 std::string address_for_hosts(const Options& options, const Machine& machine);
 
 }  // namespace ddp::run

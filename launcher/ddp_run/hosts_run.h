@@ -17,18 +17,18 @@
 
 namespace ddp::run {
 
-// The part of a job that the person sees who has typed --hosts: starts the nodes, hosts their
-// rendezvous, passes their output on in whole lines, passes signals to them, prints the one report.
-// One thread, one io_context; and one thread a stream of output.
+// Runs a job with --hosts for the person who typed it: starts the nodes, hosts their rendezvous,
+// passes on their output in whole lines, passes signals to them, and prints the one report. One
+// thread with one io_context, plus one thread for each output stream.
 class HostsRun {
  public:
   // `server`: the rendezvous of plan.job; null where it runs elsewhere.
   HostsRun(asio::io_context& io, HostsPlan plan, hosts::LaunchAgent agent,
            std::unique_ptr<server::Server> server);
 
-  // To the end of the job; gives the exit status. No host has anything left of it then, as far as
-  // it could be reached. SIGTERM, SIGINT, SIGHUP and SIGQUIT end the job; after a third one hosts
-  // are not waited for.
+  // Runs the job to its end; gives the exit status. Afterwards nothing of the job is left on any
+  // host that could be reached. SIGTERM, SIGINT, SIGHUP and SIGQUIT end the job. After a third
+  // signal it no longer waits for the hosts.
   int run();
 
  private:
@@ -44,7 +44,7 @@ class HostsRun {
   void look_at_the_end();
   void tell_unreached_later();
   void say(const std::string& text);
-  void notice(const std::string& text);  // As say(), unless LOGLEVEL wants failures only.
+  void notice(const std::string& text);  // Like say(), but silent with LOGLEVEL=ERROR.
   void conclude();
 
   asio::io_context& io_;
@@ -55,18 +55,18 @@ class HostsRun {
   std::optional<HostsStatus> status_;
   hosts::Launcher launcher_;
   asio::signal_set signals_;
-  net::Timer patience_;  // After the end: until it is said who is waited for.
-  net::Timer notice_;    // While hosts are not reached.
+  net::Timer patience_;  // After the end: when it fires, a line says who is still waited for.
+  net::Timer notice_;    // For the line that names hosts that are not reached yet.
   std::set<std::string> unreached_;
-  int open_ = 0;                                // Hosts that may take part still.
-  std::optional<wire::Finish> finish_;          // What the rendezvous here has decided,
-  std::optional<wire::Finish> failure_;         // what this process has,
-  std::optional<hosts::NodeReport> first_end_;  // and the first bad end of a node.
+  int open_ = 0;                                // Hosts that may still take part.
+  std::optional<wire::Finish> finish_;          // The result from the rendezvous in this process.
+  std::optional<wire::Finish> failure_;         // The result that this process has decided.
+  std::optional<hosts::NodeReport> first_end_;  // The first node that ended with a failure.
   int interrupted_by_ = 0;
   int interrupts_ = 0;
 };
 
-// Plans and runs what --hosts says.
+// Plans and runs a job with --hosts. Gives the exit status.
 int run_on_hosts(const Options& options, const Machine& machine);
 
 }  // namespace ddp::run

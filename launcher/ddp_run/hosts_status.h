@@ -12,21 +12,22 @@
 
 namespace ddp::run {
 
-// What the rendezvous knows of a job as the line at the bottom of the terminal of who has typed
-// --hosts: what all nodes report while a round runs, what is waited for while none does. Pure.
+// The text of the status line with --hosts, from what the rendezvous knows of the job: what all
+// nodes report while a round runs, and what the job waits for while none runs. Pure.
 class HostsStatusText {
  public:
   std::string text(TimePoint now, const rendezvous::JobStatus& job);
 
  private:
-  Round round_ = kNoRound;  // Of which text_ is.
+  Round round_ = kNoRound;  // The round that text_ describes.
   terminal::StatusText text_;
 };
 
-// Keeps it there, from now to its end. Lives on the thread of `io`.
+// Shows that line at the bottom of the terminal for as long as the object lives. Lives on the
+// thread of `io`.
 class HostsStatus {
  public:
-  // Both outlive it.
+  // `server` and `terminal` must outlive the object.
   HostsStatus(asio::io_context& io, const server::Server& server, std::string job_id,
               hosts::OutputWriter& terminal);
   ~HostsStatus();

@@ -9,9 +9,9 @@
 
 namespace ddp::run {
 
-// The body of a page of the daemon. Blocks, for `limit` at most beyond the look-up of the name.
-// Errors are exit_error: kExitJoinTimeout where nobody answers, kExitPortInUse where somebody does
-// who is no rendezvous.
+// The body of a page of the daemon. Blocks for at most `limit`, plus the look-up of the name.
+// Errors are exit_error: kExitJoinTimeout if nothing answers, kExitPortInUse if what answers is not
+// a rendezvous.
 Result<std::string> http_get(const Endpoint& endpoint, std::string_view path,
                              std::chrono::milliseconds limit);
 

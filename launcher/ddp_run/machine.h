@@ -7,53 +7,53 @@
 
 #include "launcher/ddp_run/flags.h"
 
-// What ddp-run has to know of the machine it is on.
+// Facts about this machine.
 namespace ddp::run {
 
-// CPUs this process may use: its affinity mask, cut down to the quota of its control group; at
-// least 1.
+// The number of CPUs that this process may use: those of its affinity mask, limited by the quota of
+// its control group; at least 1.
 int usable_cores();
 
-// CUDA devices: as many as CUDA_VISIBLE_DEVICES lists if it is set, else the device files in /dev
-// (below `root`).
+// The number of CUDA devices: those in CUDA_VISIBLE_DEVICES if it is set, otherwise the device
+// files in /dev (below `root`).
 int cuda_devices(const GetEnvironment& environment, const std::string& root = "");
 int count_visible_devices(const std::string& cuda_visible_devices);
-// Their names, as CUDA_VISIBLE_DEVICES has them, in the order in which CUDA counts them.
+// The devices' names, as in CUDA_VISIBLE_DEVICES, in CUDA's order.
 std::vector<std::string> cuda_device_names(const GetEnvironment& environment);
 std::vector<std::string> visible_devices(const std::string& cuda_visible_devices);
 
 // Where an endpoint's host is, seen from here.
 struct HostPlace {
-  bool local = false;     // One of this machine's names or addresses.
-  bool loopback = false;  // Written as a loopback address: only this machine can reach it.
-  // Numeric address to connect to. Of this machine: one that other nodes can reach, if there is
-  // one, because the coordinator takes a node's address from its connection. Else the host as it
-  // was written.
+  bool local = false;     // It is one of this machine's names or addresses.
+  bool loopback = false;  // It is written as a loopback address, which only this machine reaches.
+  // The address to connect to. If the host is this machine: a numeric address that other nodes can
+  // reach, if there is one, because the coordinator takes a node's address from its connection.
+  // Otherwise the host as written.
   std::string address;
 };
 
 // May ask the name service. A name that does not resolve is not local.
 HostPlace locate_host(const std::string& host);
 
-// Numeric address from which this machine sends to `host`, empty if there is no way to it. May ask
+// The numeric address from which this machine sends to `host`; empty if there is no route. May ask
 // the name service.
 std::string source_address(const std::string& host);
 
 std::string host_name();
 
-// A network interface with one of its addresses; one that has several is there several times.
+// A network interface with one of its addresses. An interface with several addresses is listed
+// several times.
 struct Interface {
   std::string name;
   std::string address;  // Numeric; empty: it has none.
 };
 std::vector<Interface> network_interfaces();
 
-// The facts as functions, so that a test can put others in their place; each is called only if it
-// is needed.
+// The facts as functions, so that tests can replace them. Each is called only if it is needed.
 struct Machine {
   std::string host_name;
   std::function<int()> usable_cores;
-  std::function<int(std::string_view name)> accelerators;  // How many; accelerators.h.
+  std::function<int(std::string_view name)> accelerators;  // Their number; see accelerators.h.
   std::function<HostPlace(const std::string& host)> locate_host;
   std::function<std::vector<std::string>()> cuda_device_names = {};
   std::function<std::vector<Interface>()> interfaces = {};

@@ -11,7 +11,7 @@
 
 namespace ddp::run {
 
-// Where a job's rendezvous is, in a file that its nodes share.
+// One entry of the meeting file: where a job's rendezvous is.
 struct MeetingPlace {
   std::string address;
   int port = 0;
@@ -21,22 +21,23 @@ struct MeetingPlace {
   friend bool operator==(const MeetingPlace&, const MeetingPlace&) = default;
 };
 
-// The file's text: a line of its own kind, then a line for each job. kProtocol where it is not such
-// a text; an empty one is.
+// The file's text: a heading that identifies the format, then one line for each job. Decoding gives
+// kProtocol for any other text, except an empty one.
 std::string encode_meeting_file(const std::vector<MeetingPlace>& places);
 Result<std::vector<MeetingPlace>> decode_meeting_file(std::string_view text);
 
-// --rdzv-conf store_type=file: the nodes meet through a file instead of at an address that all of
-// them are told. The first one to come hosts the rendezvous and writes down where. What an earlier
-// job has left there counts only as long as a rendezvous answers that has a job of this name.
+// --rdzv-conf store_type=file: the nodes meet through a shared file instead of an address that all
+// of them know. The first node to come hosts the rendezvous and writes its address into the file.
+// An entry of an earlier job counts only if a rendezvous answers there that has a job of this name.
 class MeetingFile {
  public:
-  // Nothing where the plan has no such file. Else opens and locks it, and fills the coordinator in:
-  // the one that it names, or this ddp-run, which is to host then. The lock lasts as long as the
-  // object. Blocks while others have the lock, for the join timeout at most. Errors are exit_error.
+  // Does nothing if the plan has no such file. Otherwise opens and locks it and fills in the plan's
+  // coordinator: the one in the file, or else this ddp-run, which must then host. The lock lasts as
+  // long as the object. Blocks while another process has the lock, at most for the join timeout.
+  // Errors are exit_error.
   static Result<MeetingFile> enter(JobPlan& plan);
 
-  // The rendezvous runs here, where `plan` says.
+  // Writes into the file that the rendezvous runs here, at the address in `plan`.
   Result<void> announce(const JobPlan& plan);
 
  private:

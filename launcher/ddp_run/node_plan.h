@@ -7,8 +7,8 @@
 
 namespace ddp::run {
 
-// What this node brings into the job: how many workers, on which devices and CPUs, under which
-// address. Fills these fields of `spec`. Errors are exit_error with kExitInvalidValue.
+// Plans this node's part: the number of workers, their devices and CPUs, and the node's address.
+// Fills these fields of `spec`. Errors are exit_error with kExitInvalidValue.
 Result<void> plan_node(const Options& options, const Machine& machine, config::JobSpec& spec);
 
 }  // namespace ddp::run

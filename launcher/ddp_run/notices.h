@@ -5,23 +5,24 @@
 
 namespace ddp::run {
 
-// A line for standard error that is not about what ends the job: none of LOGLEVEL=ERROR and above.
+// Prints a line on standard error that is not about a failure. Silent with LOGLEVEL=ERROR and
+// above.
 void print_notice(std::string_view text);
 
-// What ddp-run itself has to say while the job runs. A terminal that was stopped, or a pipe that
-// nobody reads, does not hold it up: it may be the one that coordinates the job for all nodes. What
-// such a reader does not take is kept until it does. One thread.
+// Prints ddp-run's own lines while the job runs. A stopped terminal or a pipe that nobody reads
+// must not block this process, because it may coordinate the job for all nodes. Bytes that the
+// reader does not take yet are kept. For one thread.
 class Notices {
  public:
   explicit Notices(int fd) : fd_(fd) {}
 
-  // A line or several; the last newline may be left out. Written at once, in one write where they
-  // are short, so that they do not mix with what others print.
+  // Prints one or more lines; the last newline may be missing. Short texts go out in one write, so
+  // that they do not mix with other processes' output.
   void print(std::string_view text);
-  // Removes what a status line has left on a terminal when its process was killed.
+  // Erases the status line that a killed process has left on the terminal.
   void erase_status();
-  // Waits until everything is written, nobody can ever read it, or a signal is handled: somebody
-  // wants the end.
+  // Waits until everything is written, the reader is gone, or a signal arrives, because the user
+  // then wants the end.
   void flush();
 
  private:

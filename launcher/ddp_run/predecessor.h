@@ -6,14 +6,14 @@
 
 namespace ddp::run {
 
-// A ddp-run that is started again with the same --node-rank, right after another one was killed on
-// this machine, would find its rank taken and its predecessor's workers still writing. This waits
-// until every process of the predecessor is gone, `limit` at most, and holds the place for this
-// ddp-run and its agents: they inherit the descriptor, which the caller keeps open to its end.
+// Problem: a ddp-run is killed and started again at once with the same --node-rank. It would find
+// its rank taken and its predecessor's workers still writing. This function waits until every
+// process of the predecessor is gone, at most `limit`. It then holds the place for this ddp-run and
+// its agents, which inherit the descriptor. The caller keeps the descriptor open to its end.
 //
-// What is held is an abstract unix socket address, which the kernel frees with its last holder: no
-// file is left after a SIGKILL. Without --node-rank there is nothing to hold, and the result is
-// empty; likewise if the predecessor stays, and then the coordinator refuses this node.
+// The place is an abstract unix socket address, which the kernel frees with its last holder, so no
+// file is left after a SIGKILL. The result is empty without --node-rank, and also if the
+// predecessor stays; the coordinator then refuses this node.
 UniqueFd wait_for_predecessor(const config::JobSpec& spec, Duration limit = Duration(5'000));
 
 }  // namespace ddp::run

@@ -8,19 +8,19 @@
 
 namespace ddp::run {
 
-// argv of a worker: what is for Python (python_program.h, or any .py file) under python -u, -m as
-// python -u -m, --run-path by runpy, anything else as it is. A name without a slash is that of a
-// file for Python in this folder, as in torchrun, before it is looked for in Options::search_path,
-// but after that where the file is executable.
+// argv of a worker. Programs for Python (see python_program.h; also every .py file) run under
+// python -u, modules under python -u -m, --run-path with runpy, and everything else directly. As in
+// torchrun, a name without a slash means a file for Python in this folder first, and then a program
+// in Options::search_path. If the file is executable, the search path comes first.
 std::vector<std::string> worker_command(const Options& options);
 
-// The Python that runs it: what worker_command() begins with, what the program names in its first
-// line (#!), or else the first of its arguments that is the name of one. Empty: none, as far as
-// that can be seen.
+// The Python interpreter that runs the program: the first word of worker_command(), the interpreter
+// in the program's #! line, or else the first argument that names a Python. Empty if none of these
+// is a Python.
 std::string python_of(const Options& options);
 
-// Looks for what the command needs, as execvp would: the executable, and a Python script's file.
-// Errors are exit_error with kExitNotFound or kExitNotExecutable.
+// Checks that what the command needs exists, as execvp would: the executable, and the file of a
+// Python script. Errors are exit_error with kExitNotFound or kExitNotExecutable.
 Result<void> check_program(const Options& options);
 
 }  // namespace ddp::run

@@ -16,27 +16,27 @@
 
 namespace ddp::run {
 
-// One node of a job on --hosts, seen from its own ddp-run: who it is comes from the ddp-run that
-// has started it, and how it ended goes there instead of to a terminal.
+// One node of a job with --hosts, in the node's own ddp-run. The ddp-run that started it (the
+// launcher) says which node it is. The node's result goes back there instead of to a terminal.
 class StartedNode {
  public:
-  // Takes the order and what it says of folder and environment, and tells that the host is reached.
-  // The exit status instead, where everything is done already: the order was for several hosts and
-  // they have ended, or it cannot be obeyed.
+  // Receives the order, applies its folder and environment, and reports that the host is reached.
+  // Returns the exit status instead if there is nothing left to do: the order was for several hosts
+  // and all have ended, or it cannot be followed.
   static std::variant<std::unique_ptr<StartedNode>, int> start();
 
   // ddp-run's, without argv[0].
   const std::vector<std::string>& arguments() const { return link_->order().arguments; }
-  // What the flags are completed with: neither PET_NAME nor SLURM's variables of this host count.
+  // The environment for reading flags. This host's PET_NAME and SLURM variables do not count.
   static const char* environment(const char* name);
-  // What of them is this node's own.
+  // Fills in what is this node's own.
   void complete(Options& options) const;
   void complete(JobPlan& plan) const;
 
-  // From now on signals come from the launcher as if they were sent to this process, and SIGHUP
-  // when it is gone.
+  // From now on, raises in this process the signals that the launcher sends, and SIGHUP when the
+  // launcher is gone.
   void watch(asio::io_context& io);
-  void stop_watching() { link_->stop_watching(); }  // Before `io` goes.
+  void stop_watching() { link_->stop_watching(); }  // Call it before `io` is destroyed.
   void tell_end(int exit_code, const std::string& summary, const std::string& report,
                 const std::string& error) const;
 

@@ -10,11 +10,11 @@
 // `ddp-run status HOST[:PORT] [--json]`: what a rendezvous daemon knows of its jobs, for people.
 namespace ddp::run {
 
-// Runs the command if `arguments` (without argv[0]) are one: the exit status. Nothing: the line
-// starts a job. A program that is called status is started as ./status or behind --.
+// Runs the command if `arguments` (without argv[0]) ask for it, and gives the exit status; nothing
+// if the line starts a job. To start a program named status, write ./status, or put -- before it.
 std::optional<int> run_status_command(const std::vector<std::string>& arguments);
 
-// The page of GET /status as tables; kProtocol if it is no such page.
+// The page of GET /status as tables; kProtocol if `page` is something else.
 Result<std::string> status_text(std::string_view page);
 
 }  // namespace ddp::run

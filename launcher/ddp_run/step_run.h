@@ -10,36 +10,36 @@
 #include "launcher/ddp_run/job_plan.h"
 #include "launcher/ddp_run/supervisor.h"
 
-// What ddp-run does beyond its usual work where srun has started it.
+// What ddp-run does in addition when srun has started it.
 namespace ddp::run {
 
-// The task of a node that is not its first and whose worker the first one's agent supervises:
-// becomes that task. Returns only if it cannot.
+// For a task that is not the first of its node, so that the first task's agent supervises its
+// worker: replaces this process by the program for such tasks. Returns only if that fails.
 Error become_task(const Options& options);
 
-// One node's ddp-run in a step, from its start to its end; does nothing where there is no step.
+// A node's ddp-run in a step, from start to end. Does nothing outside a step.
 class StepRun {
  public:
-  // Opens the door for the node's other tasks, asks for the end of the job's time where this node
-  // hosts the rendezvous and SLURM has not said it. kExitInternal where the door cannot be opened.
+  // Opens the socket for the node's other tasks. If this node hosts the rendezvous and the
+  // environment lacks the job's end time, asks SLURM for it. kExitInternal if the socket cannot be
+  // opened.
   static Result<StepRun> begin(JobPlan& plan);
 
-  // The end: starts the job again if it is to go on and this is the node that sees to it, waits for
-  // the node that hosts the rendezvous if this is another one, and lets the node's other tasks go
-  // with the same status. `has_hosted`: the rendezvous was here.
+  // The end: requeues the job if it is to go on and this node is responsible for that; waits for
+  // the node that hosts the rendezvous if that is another one; and ends the node's other tasks with
+  // the same status. `has_hosted`: the rendezvous was in this process.
   void end(const JobPlan& plan, int exit_code, bool to_be_continued, bool has_hosted) const;
 
  private:
-  UniqueFd door_;  // Invalid: this task is alone on its node.
+  UniqueFd door_;  // Invalid if this task is alone on its node.
 };
 
-// What is wrong with a command line that is started without srun in an allocation where it would
-// run on one node alone, or not on the job's nodes at all; nothing where that is what its flags
-// say.
+// The error for a command line without srun in an allocation, which would run on one node alone or
+// not on the job's nodes at all. Nothing if the flags ask for just that.
 std::optional<Error> misplaced(const Options& options, const std::vector<std::string>& arguments,
                                const GetEnvironment& environment);
 
-// A line for a shell, quoted where it must be.
+// The words as one shell command line, quoted where necessary.
 std::string shell_line(const std::vector<std::string>& words);
 
 }  // namespace ddp::run

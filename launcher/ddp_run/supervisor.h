@@ -24,28 +24,29 @@
 
 namespace ddp::run {
 
-// Keeps one node's part of a job going until it is over: starts the agent, starts another if that
-// one is lost, forwards signals, prints the report. One thread, one io_context. This process must
-// be a child subreaper and have no other children.
+// Runs one node's part of a job until it is over: starts the agent, starts another if that one is
+// lost, forwards signals, and prints the report. One thread, one io_context. This process must be a
+// child subreaper and have no other children.
 class Supervisor {
  public:
-  // `server` is the rendezvous this process hosts, or null; null with plan.etcd.
+  // `server`: the rendezvous that this process hosts, or null. Null with plan.etcd.
   Supervisor(asio::io_context& io, JobPlan plan, std::unique_ptr<server::Server> server);
 
-  // How the node's part has ended is told to `tell` and not printed.
+  // Passes the node's result to `tell` instead of printing it.
   using TellEnd = std::function<void(int exit_code, const std::string& summary,
                                      const std::string& report, const std::string& error)>;
   void tell_end_to(TellEnd tell) { tell_end_ = std::move(tell); }
 
-  // Runs to the end of the job and gives the exit status. Nothing of the job is left on this node
-  // then. The plan says which signals end the node's part, and which asks the workers for a
-  // checkpoint, and to stop then where SLURM can start the job again.
+  // Runs to the end of the job and gives the exit status. Afterwards nothing of the job is left on
+  // this node. The plan says which signals end the node's part, and which signal asks the workers
+  // for a checkpoint. If SLURM can start the job again, that signal also stops the workers after
+  // the checkpoint.
   int run();
-  // The run was stopped so that SLURM can start the job again; run() has given kExitRequeue.
+  // The run was stopped so that SLURM can start the job again; run() has returned kExitRequeue.
   bool to_be_continued() const { return to_be_continued_; }
   // The rendezvous was in this process when the node's part was over.
   bool has_hosted() const { return has_hosted_; }
-  // As it has become: the coordinator's address is known.
+  // The plan with the coordinator's address filled in.
   const JobPlan& plan() const { return plan_; }
 
  private:
@@ -61,9 +62,8 @@ class Supervisor {
   void on_warning();
   bool is_to_be_continued(int exit_code) const;
   void kill_when_overdue();
-  // The end: tells the other nodes if they depend on this process, prints, and lets them read what
-  // was sent.
-  // `error` goes to the launcher above this one, if there is one.
+  // The end: tells the other nodes if they depend on this process, prints the result, and gives the
+  // others time to read. `error` goes to the launcher above this one, if there is one.
   void conclude(int exit_code, const std::string& summary, const std::string& report,
                 const std::string& error = "");
   void conclude(const wire::Finish& finish);
@@ -74,7 +74,7 @@ class Supervisor {
   void adopt_orphans();
   bool look_after_orphans();
   void say_farewell();
-  void notice(const std::string& text);  // What LOGLEVEL=ERROR silences.
+  void notice(const std::string& text);  // Silent with LOGLEVEL=ERROR.
 
   asio::io_context& io_;
   JobPlan plan_;
@@ -85,16 +85,17 @@ class Supervisor {
   asio::signal_set signals_;
   net::Timer timer_;  // After a signal: until the agent is killed. After a loss: until the
                       // coordinator has decided.
-  std::optional<wire::Finish> finish_;  // Only where the rendezvous is hosted.
+  std::optional<wire::Finish> finish_;  // Only if this process hosts the rendezvous.
   int lost_agents_ = 0;
-  // Processes of lost agents that finish a checkpoint. Children of ours, not reaped yet.
+  // Processes of lost agents that are finishing a checkpoint. They are our children and not reaped
+  // yet.
   std::vector<std::pair<pid_t, LifeSigns>> orphans_;
-  bool checkpoint_wanted_ = false;  // There was no agent to tell.
+  bool checkpoint_wanted_ = false;  // A request that came while there was no agent.
   int interrupted_by_ = 0;          // The first signal.
-  slurm::Stop stop_;                // What has happened so far that decides whether a step's job is
-  bool to_be_continued_ = false;    // to go on later.
+  slurm::Stop stop_;                // What decides whether a step's job goes on later.
+  bool to_be_continued_ = false;
   bool has_hosted_ = false;
-  TellEnd tell_end_;  // Null: it is printed.
+  TellEnd tell_end_;  // Null: the result is printed.
   std::optional<int> exit_code_;
 };
 
