@@ -6,9 +6,9 @@
 
 namespace ddp::etcd {
 
-// The functions of libcurl that are used here, found at run time: the library brings thirty others
-// along, whose loading would cost every ddp-run more time than all the rest of its start, and only
-// those with --rdzv-backend etcd need it. Never unloaded.
+// The functions of libcurl that are used here, loaded at run time. libcurl brings thirty other
+// libraries along. Loading them would cost every ddp-run more time than the rest of its start, and
+// only --rdzv-backend etcd needs them. Never unloaded.
 struct CurlLibrary {
   decltype(&::curl_global_init) global_init = nullptr;
   decltype(&::curl_easy_init) easy_init = nullptr;
@@ -26,7 +26,8 @@ struct CurlLibrary {
   decltype(&::curl_multi_socket_action) multi_socket_action = nullptr;
   decltype(&::curl_multi_info_read) multi_info_read = nullptr;
 
-  // Loads it on the first call. kNotFound says which package is missing. Any thread.
+  // Loads the library on the first call. The message of kNotFound names the missing package. May be
+  // called on any thread.
   static Result<const CurlLibrary*> load();
 };
 

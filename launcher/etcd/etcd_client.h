@@ -22,16 +22,17 @@ struct EtcdOptions {
   TlsFiles tls;
 };
 
-// Client of an etcd cluster. A request goes to one endpoint; if that does not answer, or says that
-// its cluster cannot serve it now, to the next, round and round until its time is over. So a
-// request may be carried out twice: callers make theirs such that this does no harm.
+// Client of an etcd cluster. A request goes to one endpoint. If that does not answer, or says that
+// the cluster cannot serve the request now, the next endpoint is tried, in turn, until the
+// request's time limit. So etcd may carry out a request twice; callers must make requests for which
+// this does no harm.
 //
-// Everything, callbacks included, happens on the thread of `io`; callbacks come from the event
-// loop, never from inside a call, and may destroy this object, which drops what is under way.
+// Everything, callbacks included, happens on the thread of `io`. Callbacks come from the event
+// loop, never from inside a call. They may destroy this object, which drops pending requests.
 // Errors name the endpoints:
-//   kTimeout          nobody answered in time; the message has the last reason and what to look at
+//   kTimeout          nothing answered in time; the message has the last reason and a remedy
 //   kNotFound         no such lease
-//   kInvalidArgument  etcd refuses the request, or certificates do not fit; asking again is no use
+//   kInvalidArgument  etcd refuses the request, or certificates do not fit; retrying does not help
 //   kProtocol         the answer is not etcd's
 class EtcdClient {
  public:
@@ -43,20 +44,20 @@ class EtcdClient {
 
   void transact(const Transaction& transaction, Duration limit, Callback<TransactionAnswer> done);
   void grant_lease(Duration life, Duration limit, Callback<LeaseId> done);
-  // Gives the seconds until it ends if it is not kept alive again; 0: it has ended.
+  // Gives the seconds until the lease ends unless it is kept alive again; 0: it has ended.
   void keep_alive(LeaseId lease, Duration limit, Callback<std::int64_t> done);
   void revoke_lease(LeaseId lease, Duration limit, Callback<bool> done);
 
-  // Reports each change of `key` from revision `start` on; one watch at a time, a new one replaces
-  // the old. `on_end` says that nothing is reported any more. An endpoint that is cut off from its
-  // cluster reports nothing either, so look now and then all the same.
+  // Reports each change of `key` from revision `start` on. There is one watch at a time; a new one
+  // replaces the old one. `on_end` is called when the watch has ended. An endpoint that is cut off
+  // from its cluster reports nothing either, so callers must also read the key now and then.
   void watch(const std::string& key, Revision start, std::function<void()> on_change,
              std::function<void(const Error&)> on_end);
   void end_watch();
 
-  // Where this machine sends from towards the endpoint that answered last; empty before.
+  // This machine's address in the connection to the endpoint that answered last; empty before that.
   const std::string& local_address() const { return local_address_; }
-  // All endpoints, for people.
+  // All endpoints as a text, for messages.
   std::string endpoints() const;
 
  private:
@@ -83,7 +84,7 @@ class EtcdClient {
   asio::io_context& io_;
   const EtcdOptions options_;
   std::unique_ptr<HttpClient> http_;
-  std::size_t current_ = 0;  // The endpoint that is asked first.
+  std::size_t current_ = 0;  // The endpoint that is tried first.
   std::string local_address_;
   std::map<std::uint64_t, Call> calls_;
   std::uint64_t next_id_ = 1;

@@ -10,8 +10,8 @@
 
 #include "common/base/result.h"
 
-// Requests to and answers of etcd's JSON gateway (API version 3). Pure. Its rules: bytes are
-// base64, 64-bit numbers are strings, and members that are zero are left out.
+// Requests to etcd's JSON gateway (API version 3) and its answers. Pure. The gateway's rules: bytes
+// are base64, 64-bit numbers are strings, and members that are zero are left out.
 namespace ddp::etcd {
 
 using LeaseId = std::int64_t;   // 0: none.
@@ -20,7 +20,7 @@ using Revision = std::int64_t;  // Of the whole store; every change raises it.
 struct KeyValue {
   std::string key;
   std::string value;
-  Revision create_revision = 0;  // When the key came to be.
+  Revision create_revision = 0;  // When the key was created.
   Revision mod_revision = 0;     // When it was last written.
   LeaseId lease = 0;
 };
@@ -36,10 +36,10 @@ struct Compare {
 struct Put {
   std::string key;
   std::string value;
-  LeaseId lease = 0;  // The key goes with it.
+  LeaseId lease = 0;  // The key is deleted when this lease ends.
 };
 
-// If all of `compare` hold, `put` is done; either way the keys of `get` are read, after it.
+// If all of `compare` hold, `put` is done. The keys of `get` are read afterwards in any case.
 struct Transaction {
   std::vector<Compare> compare;
   std::vector<Put> put;
@@ -49,7 +49,7 @@ struct Transaction {
 struct TransactionAnswer {
   bool succeeded = false;
   Revision revision = 0;
-  // As in Transaction::get; nothing for a key that does not exist.
+  // In the order of Transaction::get; nothing for a key that does not exist.
   std::vector<std::optional<KeyValue>> got;
 };
 
@@ -61,7 +61,7 @@ struct WatchAnswer {
 };
 
 std::string to_base64(std::string_view bytes);
-// kProtocol if it is none.
+// kProtocol if the text is not base64.
 Result<std::string> from_base64(std::string_view text);
 
 std::string to_json(const Transaction& transaction);
@@ -71,14 +71,14 @@ Result<TransactionAnswer> parse_answer(const Transaction& transaction, std::stri
 std::string lease_grant_json(std::int64_t seconds);
 Result<LeaseId> parse_lease_grant(std::string_view json);
 std::string lease_json(LeaseId lease);  // For keepalive and revoke.
-// Seconds that the lease has from now on; 0: there is no such lease any more.
+// Seconds until the lease ends; 0: the lease no longer exists.
 Result<std::int64_t> parse_keep_alive(std::string_view json);
 
-// Of one key, from `start` on.
+// Asks to watch one key, from revision `start` on.
 std::string watch_json(std::string_view key, Revision start);
 Result<WatchAnswer> parse_watch(std::string_view json);
 
-// The text of an answer that says what went wrong, and gRPC's code for it (14: unavailable).
+// What an answer says about an error: the text, and gRPC's code (14: unavailable).
 struct ErrorAnswer {
   int code = 2;
   std::string message;

@@ -16,7 +16,8 @@
 
 namespace ddp::etcd {
 
-// Files in PEM format; empty: the system's certificates, and no certificate of our own.
+// Files in PEM format. Empty `ca`: the system's certificates. Empty `certificate` and `key`: no
+// client certificate.
 struct TlsFiles {
   std::string ca;
   std::string certificate;
@@ -26,19 +27,19 @@ struct TlsFiles {
 struct HttpRequest {
   std::string url;
   std::string body;   // JSON, sent by POST.
-  Duration limit{0};  // For all of it; 0: it may last for ever, once connected.
+  Duration limit{0};  // For the whole request; 0: no limit once it is connected.
 };
 
 struct HttpAnswer {
   long status = 0;
-  std::string body;           // Empty where the bytes went to on_bytes.
-  std::string local_address;  // Numeric: where this machine sent it from.
+  std::string body;           // Empty if the bytes went to on_bytes.
+  std::string local_address;  // Numeric: this machine's end of the connection.
 };
 
-// HTTP requests by libcurl, without a thread of its own: its sockets and time limits are watched by
-// the event loop. Everything, callbacks included, happens on the thread of `io`; callbacks come
+// HTTP requests with libcurl, without a thread of its own: the event loop watches libcurl's sockets
+// and time limits. Everything, callbacks included, happens on the thread of `io`. Callbacks come
 // from the event loop, never from inside a call, and may destroy this object. Connections are kept
-// for later requests.
+// open for later requests.
 class HttpClient {
  public:
   using RequestId = std::uint64_t;
@@ -52,9 +53,9 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
-  // `on_bytes`, if there is one, gets the answer's bytes as they come.
+  // `on_bytes`, if set, gets the answer's bytes as they arrive.
   RequestId post(const HttpRequest& request, BytesCallback on_bytes, EndCallback on_end);
-  // No callback follows. Nothing for a request that has ended.
+  // No callback follows. Does nothing if the request has ended.
   void cancel(RequestId id);
 
  private:

@@ -6,8 +6,8 @@
 #include "common/base/result.h"
 #include "launcher/rendezvous/job_record.h"
 
-// What lies in etcd, as JSON, so that people can read it with etcdctl. Pure.
-//   PREFIX JOB_ID /leader   which ddp-run coordinates the job; goes with that one's lease
+// What ddp-run stores in etcd. It is JSON, so that people can read it with etcdctl. Pure.
+//   PREFIX JOB_ID /leader   which ddp-run coordinates the job; ends with that one's lease
 //   PREFIX JOB_ID /state    the JobRecord, and how many coordinators the job has had
 namespace ddp::etcd {
 
@@ -33,8 +33,8 @@ Keys keys_of(std::string_view prefix, std::string_view job_id);
 
 std::string to_json(const Leader& leader);
 std::string to_json(const StoredState& state);
-// kCorrupt for anything that did not come from to_json. Unknown members are ignored and absent ones
-// take their defaults, so that nodes of different versions understand each other.
+// kCorrupt for anything that to_json() did not write. Unknown members are ignored and absent ones
+// get their defaults, so that nodes of different versions understand each other.
 Result<Leader> parse_leader(std::string_view json);
 Result<StoredState> parse_state(std::string_view json);
 

@@ -20,24 +20,24 @@ namespace ddp::etcd {
 struct LeadershipOptions {
   std::string prefix = "/ddp-run/";
   std::string job_id;
-  // How long etcd must answer at first, before it counts as not there.
+  // How long to wait for etcd's first answer before giving up.
   Duration patience{600'000};
-  // A coordinator that etcd has not heard of for so long can be replaced. Whole seconds; etcd's own
-  // elections take one or two.
+  // A coordinator can be replaced if etcd has not heard from it for this long. Whole seconds. Not
+  // too short, because etcd's own elections take one or two seconds.
   Duration lease{5'000};
-  // How long a job's record outlives its last coordinator, so that the job can be gone on with ...
+  // How long a job's record outlives its last coordinator, so that the job can be continued.
   Duration record_life{24 * 3'600'000};
-  // ... and the job's end, so that a node that comes late does not start the job anew.
+  // How long the record outlives the job's end, so that a late node does not start the job again.
   Duration finished_life{600'000};
 };
 
-// One ddp-run's part in electing the coordinator of a job, and the coordinator's access to the
-// job's record. Whoever creates the leader key while there is none coordinates; its lease, kept
-// alive, says that it lives. What the coordinator writes is conditional on that very key, so one
-// that was replaced without knowing writes nothing any more.
+// One ddp-run's part in electing the coordinator (leader) of a job, and the leader's access to the
+// job's record. The ddp-run that creates the leader key while there is none is the leader. It keeps
+// the key's lease alive to show that it lives. Everything that it writes is conditional on that
+// very key, so a leader that was replaced without noticing cannot write any more.
 //
-// A coordinator that cannot reach etcd goes on: nobody needs etcd until the next round, and its
-// writes wait. If its lease has ended meanwhile it takes the office back, unless another one has
+// A leader that cannot reach etcd goes on: nothing needs etcd until the next round, and its writes
+// wait. If its lease has ended meanwhile, it takes the leadership back, unless another ddp-run has
 // had it.
 //
 // Everything, callbacks included, happens on the thread of `io`. Callbacks come from the event loop
@@ -45,18 +45,19 @@ struct LeadershipOptions {
 class Leadership {
  public:
   struct Events {
-    // Nobody coordinates: this ddp-run tries to. Gives where its daemon would be, which listens
-    // from then on. Nothing: it cannot.
+    // There is no leader, so this ddp-run tries to become it. Returns the address of its daemon,
+    // which listens from then on; nothing if it cannot.
     std::function<std::optional<Leader>()> stand;
-    // It is the coordinator now, and this is what its predecessors have left.
+    // This ddp-run is the leader now; `record` is what its predecessors have left.
     std::function<void(const rendezvous::JobRecord& record)> won;
-    // It is not, or not any more; the daemon that `stand` started is to go.
+    // This ddp-run is not the leader, or no longer. The daemon that `stand` started must end.
     std::function<void(const std::string& why)> lost;
-    // The coordinator from now on, this ddp-run or another. After `won`.
+    // The leader from now on, this ddp-run or another. Comes after `won`.
     std::function<void(const Leader& leader)> leader;
-    // The job was over when this ddp-run first looked. Nothing follows.
+    // The job was over when this ddp-run first looked. No other event follows.
     std::function<void(const wire::Finish& result)> was_over;
-    // etcd cannot be used: not there within `patience`, or it refuses. Nothing follows.
+    // etcd cannot be used: it did not answer within `patience`, or it refuses. No other event
+    // follows.
     std::function<void(const Error& why)> failed;
     // A line for the person in front of the terminal.
     std::function<void(const std::string& text)> notice;
@@ -66,24 +67,24 @@ class Leadership {
 
   void start();
   bool leads() const { return phase_ == Phase::kLeading || phase_ == Phase::kRegaining; }
-  // Only while it leads: stores the record and calls back when it is safe. It does not call back
-  // where the office is lost first. Records are stored in the order of the calls.
+  // Only while leads(): stores the record and calls back when etcd has it. Does not call back if
+  // the leadership is lost first. Records are stored in the order of the calls.
   void store(const rendezvous::JobRecord& record, std::function<void()> stored);
-  // Only while it leads: asks etcd whether it still does, and calls back if so. Like store(),
-  // without anything to store.
+  // Only while leads(): asks etcd whether this ddp-run is still the leader, and calls back if so.
+  // Like store(), without a record.
   void confirm(std::function<void()> confirmed);
-  // Gives the office up, if it has it, so that another need not wait for the lease to end. Calls
-  // back after a second at most; no event follows.
+  // Gives up the leadership, if it has it, so that others need not wait for the lease to end. Calls
+  // back after at most a second. No event follows.
   void stop(std::function<void()> done);
 
  private:
   enum class Phase {
     kStarting,    // etcd has not answered yet.
-    kFollowing,   // Another one leads, or it is being found out who.
-    kStanding,    // The lease or the key is on its way.
-    kTakingOver,  // The key is ours; the record is being taken.
+    kFollowing,   // Another one leads, or the leader is not known yet.
+    kStanding,    // Has asked for the lease or the key.
+    kTakingOver,  // The key is ours; the record is being taken over.
     kLeading,
-    kRegaining,  // The lease has ended; the office is still ours if nobody else has had it.
+    kRegaining,  // The lease has ended; takes the leadership back unless another one has had it.
     kStopped,
   };
   struct Pending {
@@ -128,10 +129,10 @@ class Leadership {
 
   Leader own_;
   LeaseId lease_ = 0;            // Of the leader key, while it is ours.
-  Revision office_ = 0;          // The leader key's create_revision, while it is ours.
+  Revision office_ = 0;          // The leader key's create_revision, while the key is ours.
   LeaseId record_lease_ = 0;     // Of the state key.
-  TimePoint record_renewal_;     // When it is to be kept alive next.
-  Revision state_revision_ = 0;  // The state key's mod_revision as last seen; 0: there is none.
+  TimePoint record_renewal_;     // When record_lease_ must be kept alive next.
+  Revision state_revision_ = 0;  // The state key's mod_revision as last seen; 0: no such key.
   StoredState state_;
   std::deque<Pending> pending_;
   bool writing_ = false;

@@ -4,9 +4,9 @@
 
 namespace ddp::hosts {
 
-// What a ddp-run does whose order names more than its own host: starts its own part and those of
-// the others, and passes signals down and output and reports up, until all have ended. Gives the
-// exit status.
+// Runs a ddp-run whose order names more hosts than its own. It starts its own part and the other
+// hosts' parts, passes signals down, and passes output and reports up, until all have ended. Gives
+// the exit status.
 int run_branch(ParentLink& parent);
 
 }  // namespace ddp::hosts

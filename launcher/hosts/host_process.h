@@ -17,17 +17,17 @@
 
 namespace ddp::hosts {
 
-// A child process, such as ssh, whose standard input, output and error are pipes of ours. It has a
-// session of its own: what a terminal sends does not reach it, and it cannot ask for a password.
-// When this process dies its input ends. Lives on the thread of `io`.
+// A child process, such as ssh, whose standard input, output and error are pipes to this process.
+// It has a session of its own, so signals from a terminal do not reach it and it cannot ask for a
+// password. When this process dies, the child's input ends. Lives on the thread of `io`.
 class HostProcess : public std::enable_shared_from_this<HostProcess> {
  public:
   enum class Stream { kOutput, kError };
   struct Events {
-    // Bytes as they come; the view is gone when the call returns.
+    // Bytes as they arrive. The view is valid only during the call.
     std::function<void(Stream stream, std::string_view bytes)> on_bytes;
-    // Once, when it has ended, is reaped, and what it wrote has been read; its children may still
-    // hold the pipes. `status` is as waitpid gives it. Nothing is called afterwards.
+    // Called once, when the child has ended and is reaped, and all that it wrote has been read. Its
+    // own children may still hold the pipes. `status` is waitpid's. Nothing is called afterwards.
     std::function<void(int status)> on_end;
   };
 
@@ -39,11 +39,11 @@ class HostProcess : public std::enable_shared_from_this<HostProcess> {
   HostProcess(const HostProcess&) = delete;
   HostProcess& operator=(const HostProcess&) = delete;
 
-  // To its standard input, behind what was sent before.
+  // Writes to its standard input, after what was sent before.
   void send(std::string bytes);
-  // The end of its input, behind what was sent.
+  // Closes its standard input, after what was sent before.
   void close_input();
-  // Only before on_end: the process number is ours until then.
+  // Only before on_end: until then the process id cannot be reused.
   void kill(int signal) const;
   void pause_reading();
   void resume_reading();

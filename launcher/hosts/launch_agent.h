@@ -12,15 +12,15 @@ namespace ddp::hosts {
 class LaunchAgent {
  public:
   LaunchAgent() = default;  // The system's ssh.
-  // A command in which {host} stands for the host's name; without it the name is put behind the
-  // command. Empty: ssh. kInvalidArgument if it is no command.
+  // A command in which {host} stands for the host's name. Without {host}, the name is appended.
+  // Empty: ssh. kInvalidArgument if the text is not a command.
   static Result<LaunchAgent> parse(const std::string& text);
 
-  // argv that runs `program` (argv as well) on the host. ssh and rsh give what they run to a shell
-  // there, so for them it is quoted; others get it word by word.
+  // argv that runs `program` (also an argv) on the host. ssh and rsh pass it to a shell there, so
+  // for them it is quoted. Other commands get it word by word.
   std::vector<std::string> command(const std::string& host,
                                    const std::vector<std::string>& program) const;
-  // As parse() takes it; empty for ssh.
+  // The text as given to parse(); empty for ssh.
   const std::string& text() const { return text_; }
   // The program's name, for messages: "ssh", "kubectl".
   std::string name() const;

@@ -8,15 +8,15 @@ namespace ddp::hosts {
 
 // A host's part in a job.
 struct NodePlace {
-  std::string host;    // As the launch agent takes it; unlike every other of the job.
-  int slots = 0;       // Workers there; 0: as the flags say.
+  std::string host;    // As the launch agent takes it; unique in the job.
+  int slots = 0;       // Workers there; 0: see the flags.
   int node_rank = -1;  // -1: none asked for.
 
   bool operator==(const NodePlace&) const = default;
 };
 
-// A process starts this many others itself at most. With more hosts each of them gets a share of
-// the rest to start: a thousand are two levels.
+// A process starts at most this many others itself. With more hosts, each of those starts a share
+// of the rest. A thousand hosts make two levels.
 inline constexpr std::size_t kFanOut = 32;
 
 // Cuts the places into at most `fan_out` groups of nearly the same size, in order. The first host

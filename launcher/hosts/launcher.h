@@ -19,52 +19,54 @@
 
 namespace ddp::hosts {
 
-// Starts ddp-run on hosts, all at once, and keeps the connections to them. One of many hosts starts
-// others (launch_tree.h); what becomes of those is told here as well. One thread, that of `io`.
+// Starts ddp-run on hosts, all at once, and keeps the connections to them. If there are many hosts,
+// hosts start other hosts (launch_tree.h); their reports arrive here, too. For one thread, that of
+// `io`.
 class Launcher {
  public:
   using Stream = HostProcess::Stream;
   struct Events {
-    // Of each host kReached, unless it cannot be reached, and at the end one of the other kinds.
+    // For each host: kReached, unless it cannot be reached, and finally one of the other kinds.
     std::function<void(const NodeReport& report)> on_report;
     // A line of output, with its newline.
     std::function<void(Stream stream, std::string_view line)> on_line;
-    // Once, from the event loop: every connection has ended.
+    // Called once, from the event loop, when every connection has ended.
     std::function<void()> on_all_ended;
   };
 
-  // `order` is for all hosts; its places are cut up.
+  // `order` is for all hosts. The launcher divides its places among them.
   Launcher(asio::io_context& io, NodeOrder order, LaunchAgent agent, Events events);
 
-  // Starts them. `first_is_here`: that of the first place is a child, without the launch agent, as
-  // are in any case "localhost" and this machine's own name where ssh would be used.
+  // Starts the hosts. `first_is_here`: the first place is started as a child, without the launch
+  // agent. If the launch agent is ssh, the same always holds for "localhost" and this machine's own
+  // name.
   void start(bool first_is_here = false);
 
-  // The others are to take this signal for their own. Who is not reached yet is given up, unless it
-  // is SIGUSR1.
+  // Sends a signal to the ddp-runs on the hosts. Hosts that are not reached yet are given up,
+  // unless the signal is SIGUSR1.
   void signal(int signal);
-  // Ends the connections: the others end as if their terminal had gone.
+  // Closes the connections. The ddp-runs on the hosts end as if their terminal was gone.
   void hang_up();
-  // Gives up waiting.
+  // Gives up waiting: kills the connections' processes.
   void kill();
   void pause_reading();
   void resume_reading();
 
-  // Hosts of which nothing final was told, for people.
+  // Hosts without a final report, for messages.
   std::vector<std::string> open_hosts() const;
   bool all_ended() const { return children_.empty(); }
 
  private:
   struct Child {
     explicit Child(asio::io_context& io) : limit(io) {}
-    std::vector<NodePlace> group;  // The first is at the other end of the connection.
-    std::set<std::string> open;    // Those of which nothing final was told.
-    std::string agent;             // What the connection is, for messages.
+    std::vector<NodePlace> group;  // The first place is at the other end of the connection.
+    std::set<std::string> open;    // Hosts without a final report.
+    std::string agent;             // The connection's program, for messages.
     std::shared_ptr<HostProcess> process;
     LineAssembler output;
     LineAssembler error;
     bool reached = false;
-    std::deque<std::string> said;  // Standard error before that.
+    std::deque<std::string> said;  // Standard error before the host was reached.
     std::string given_up;          // Why it was killed; empty if it was not.
     net::Timer limit;
   };
@@ -93,9 +95,8 @@ class Launcher {
 // A random mark for the reports of one launch.
 std::string make_mark();
 
-// The command that each host's part is started by, quoted for a shell: what --dry-run shows. The
-// order itself goes to standard input. With many hosts, those behind a group's first are started
-// from there.
+// The command that starts each host's part, quoted for a shell, for --dry-run. The order itself
+// goes to standard input. With many hosts, the first host of a group starts the rest of the group.
 std::vector<std::string> launch_commands(const std::vector<NodePlace>& places,
                                          const LaunchAgent& agent, const std::string& program);
 

@@ -6,8 +6,8 @@
 
 namespace ddp::hosts {
 
-// Makes whole lines of what comes in pieces. Pure. Bytes are passed on unchanged; a line longer
-// than kMaxLineBytes comes in several parts, of which the last alone ends with a newline.
+// Assembles whole lines from pieces. Pure. Bytes are passed on unchanged. A line longer than
+// kMaxLineBytes is passed on in several parts, of which only the last ends with a newline.
 class LineAssembler {
  public:
   static constexpr std::size_t kMaxLineBytes = 16u << 20;
@@ -34,8 +34,8 @@ class LineAssembler {
     partial_.clear();
   }
 
-  // The end of the stream: what has no newline gets one, so that nothing of another stream is
-  // appended to it.
+  // At the end of the stream: passes on the rest with a newline added, so that nothing of another
+  // stream is appended to it.
   template <typename Sink>
   void finish(Sink&& sink) {
     if (partial_.empty()) return;

@@ -9,42 +9,42 @@
 #include "common/base/result.h"
 #include "launcher/hosts/launch_tree.h"
 
-// What passes between a ddp-run that starts others (the launcher) and those it has started, over
-// their standard input and output. README.md has the conversation. Pure.
+// Messages between a ddp-run that starts others (the launcher) and the ddp-runs that it has
+// started, over their standard input and output. README.md describes the protocol. Pure.
 namespace ddp::hosts {
 
-// argv of a ddp-run that is started by another one, beside the program's path.
+// The only argument of a ddp-run that another one has started.
 inline constexpr std::string_view kStartedFlag = "--started-by-ddp-run";
 
-// The first frame on its standard input: all that it has to know, so that no argument passes
-// through a shell and no secret through an argument list.
+// The first frame on its standard input. It holds everything that the started ddp-run needs, so
+// that no argument passes through a shell and no secret appears in an argument list.
 struct NodeOrder {
-  std::string mark;          // Random; begins the lines that are reports and not output.
+  std::string mark;          // Random; begins the lines that are reports, not output.
   std::string program;       // Path of ddp-run, the same on all hosts.
-  std::string folder;        // To work in.
-  std::string launch_agent;  // For the hosts behind the first one; empty: ssh.
-  // NAME, VALUE: put into the environment. May hold secrets.
+  std::string folder;        // The working directory.
+  std::string launch_agent;  // For the hosts after the first one; empty: ssh.
+  // NAME, VALUE: variables to set in the environment. May hold secrets.
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<std::string> arguments;     // ddp-run's, the same on all hosts.
   std::int64_t start_limit_ms = 600'000;  // How long a host may take to start ddp-run.
   bool joins_ours = true;  // The rendezvous runs in the first launcher, so none is to be hosted.
-  // The first is the receiver's; it starts the others.
+  // The first place is the receiver's; the receiver starts the others.
   std::vector<NodePlace> places;
 };
 
-// Any bytes may stand in the strings.
+// The strings may hold any bytes.
 std::string encode(const NodeOrder& order);
 Result<NodeOrder> decode_order(std::string_view payload);
 
-// The frames behind it: a signal that the receiver is to take for its own.
+// The frames after the order: a signal for the receiver.
 std::string encode_signal(int signal);
 Result<int> decode_signal(std::string_view payload);
 
-// What becomes of a host, told upwards as a line of standard output.
+// What happened to a host. It goes to the launcher as a line of standard output.
 struct NodeReport {
   enum class Kind {
     kReached,      // ddp-run runs there.
-    kEnded,        // It has ended, with the members below.
+    kEnded,        // It has ended; the members below say how.
     kUnreachable,  // It could not be started; `summary` says why.
     kLost,         // The connection to it ended before it did; `summary` says how.
   };
@@ -53,12 +53,12 @@ struct NodeReport {
   int exit_code = 0;
   std::string summary;
   std::string report;  // The whole report of the job's failure; empty if there is none.
-  std::string error;   // The same for a launcher above, as JSON.
+  std::string error;   // The failure as JSON, for a launcher above.
 };
 
-// One line without its end, behind the mark.
+// One line, without a newline, that begins with the mark.
 std::string encode_line(const std::string& mark, const NodeReport& report);
-// kProtocol if the line, which begins with the mark, holds none.
+// The line must begin with the mark. kProtocol if the rest is not a report.
 Result<NodeReport> decode_line(const std::string& mark, std::string_view line);
 
 }  // namespace ddp::hosts

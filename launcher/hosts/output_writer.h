@@ -13,28 +13,28 @@
 
 namespace ddp::hosts {
 
-// Writes to a descriptor that may block, such as a terminal, in a thread of its own: the event
-// loop, on which the rendezvous may run, goes on. The descriptor stays as it is, since others share
-// it.
+// Writes to a descriptor that may block, such as a terminal, in a thread of its own, so that the
+// event loop, on which the rendezvous may run, never blocks. The descriptor stays blocking, since
+// other processes share it.
 class OutputWriter {
  public:
-  // Beyond this the one who writes should wait for `on_room`.
+  // When this much is queued, writers should wait for `on_room`.
   static constexpr std::size_t kFullBytes = 4u << 20;
 
-  // `on_room` is called on the thread of `io` once the queue, which was full, is empty.
+  // `on_room` is called on the thread of `io` when a queue that was full has become empty.
   OutputWriter(asio::io_context& io, int fd, std::function<void()> on_room);
-  // Writes what is queued, for as long as that takes.
+  // Writes what is still queued, however long that takes.
   ~OutputWriter();
   OutputWriter(const OutputWriter&) = delete;
   OutputWriter& operator=(const OutputWriter&) = delete;
 
-  // In this order, and nothing of this process between the bytes of one call. A reader that has
-  // gone loses them.
+  // Queues bytes; the order of calls is kept, and the bytes of one call stay together. If the
+  // reader is gone, they are lost.
   void write(std::string_view bytes);
   bool full() const;
 
-  // Keeps a line without a newline below everything that is written, in place of the one before,
-  // as terminal.h's functions show it; empty: none. For terminals.
+  // Shows a status line (without a newline) below everything that is written, instead of the one
+  // before; empty removes it. For terminals only; see terminal.h.
   void show_status(std::string_view text);
 
  private:
@@ -51,9 +51,9 @@ class OutputWriter {
   std::size_t writing_ = 0;  // Under mutex_: bytes that the thread has taken.
   bool was_full_ = false;    // Under mutex_.
   bool ending_ = false;      // Under mutex_.
-  std::string status_;       // Under mutex_: what is to be seen,
-  std::string drawn_;        // under mutex_: and what the thread has last dealt with.
-  // Of the thread.
+  std::string status_;       // Under mutex_: the status that should be shown.
+  std::string drawn_;        // Under mutex_: the status that the thread has last drawn.
+  // Used by the thread only.
   bool status_shown_ = false;
   bool line_begins_ = true;
   std::thread thread_;

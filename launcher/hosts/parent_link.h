@@ -15,32 +15,33 @@
 
 namespace ddp::hosts {
 
-// The other end of a Launcher's connection: what a ddp-run that was started by another one has of
-// it. Reports go to standard output.
+// The other end of a Launcher's connection, in the ddp-run that the launcher has started. Reports
+// go to standard output.
 class ParentLink {
  public:
-  // Whether this process was started so; `arguments` without argv[0].
+  // Whether another ddp-run started this process; `arguments` without argv[0].
   static bool is_wanted(const std::vector<std::string>& arguments);
 
-  // Takes standard input, which reads nothing afterwards, and waits for the order on it. kProtocol
-  // if something else comes, kPeerLost if it ends.
+  // Takes over standard input, which is empty for everybody else afterwards, and waits for the
+  // order there. kProtocol if something else arrives, kPeerLost if the input ends.
   static Result<std::unique_ptr<ParentLink>> open();
 
   const NodeOrder& order() const { return order_; }
-  // The host this process is on, as it was named.
+  // This process's host, as the launcher named it.
   const std::string& host() const { return order_.places.front().host; }
 
-  // A line of its own, in one write; nothing else of this process may be in the middle of one.
+  // Prints the report as one line, in one write. Nothing else in this process may be writing a line
+  // at that moment.
   void report(const NodeReport& report) const;
 
   struct Events {
     std::function<void(int signal)> on_signal;
-    // The launcher or the connection is gone; once.
+    // Called once: the launcher or the connection is gone.
     std::function<void()> on_hang_up;
   };
-  // From now on; events come from the loop, on the thread of `io`.
+  // Starts to watch the connection. Events come from the event loop, on the thread of `io`.
   void watch(asio::io_context& io, Events events);
-  // Before `io` goes.
+  // Call it before `io` is destroyed.
   void stop_watching() { stream_.reset(); }
 
  private:
@@ -56,8 +57,8 @@ class ParentLink {
   std::unique_ptr<asio::posix::stream_descriptor> stream_;
 };
 
-// Goes to the order's folder and puts its environment into this process's. kNotFound or kIo, naming
-// the folder.
+// Changes to the order's folder and sets its variables in this process's environment. The message
+// of kNotFound or kIo names the folder.
 Result<void> take_surroundings(const NodeOrder& order);
 
 }  // namespace ddp::hosts
