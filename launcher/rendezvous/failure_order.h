@@ -8,19 +8,19 @@
 
 namespace ddp::rendezvous {
 
-// The failures of a round in the order in which they happened, as far as that is known: one that is
-// heard of late, because its worker took long to exit, goes before those that it has caused. A pure
-// value.
+// The failures of a round in the order in which they happened, as far as that is known. A failure
+// that is reported late, because its worker took long to exit, still comes before the failures that
+// it has caused. A pure value.
 //
-// Times of one node are compared as they are. Between nodes a failure happened its age before it
-// was heard of: that relies on messages that come within milliseconds and on clocks that do not
-// jump, not on clocks that agree. Failures that happened at the same time stay in order of arrival.
+// Times from one node are compared directly. Between nodes, a failure's time is when its report
+// arrived, minus its age in the report. So clocks need not agree, but messages must arrive within
+// milliseconds and clocks must not jump. Failures with equal times stay in order of arrival.
 class FailureOrder {
  public:
-  // `failure` says which node it is from. What a faulty agent can make the coordinator keep is
-  // bounded: beyond that consequences of others go first, then what happened last.
+  // `failure` names its node. The number of failures is bounded, in case an agent is faulty. Beyond
+  // the bound, secondary failures are dropped first, then the latest ones.
   void add(wire::Failure failure, TimePoint heard);
-  // What the agent of this node has told is void: it tells it anew.
+  // Drops what the agent of this node has reported, because it will report it again.
   void forget(int group_rank);
   void clear();
 

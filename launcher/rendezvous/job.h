@@ -22,24 +22,25 @@
 
 namespace ddp::rendezvous {
 
-// One job of the coordinator: who is in, which round runs, what has failed, what is left of the
-// restart budget. README.md beside this file has the states and the rules. RendezvousCore owns it
-// and appends the actions of every call to `out`.
+// One job of the coordinator: which nodes are in, which round runs, what has failed, and what is
+// left of the restart budget. README.md beside this file has the states and the rules.
+// RendezvousCore owns the job. Every call appends its actions to `out`.
 //
-// Costs: a message costs the logarithm of the number of nodes, but for those that change what all
-// nodes must know (the start and the end of a round, who is waited for), which cost a message each.
+// Costs: handling a message takes time logarithmic in the number of nodes. Changes that all nodes
+// must know (start and end of a round, which nodes are missing) also cost one message for each
+// node.
 class Job {
  public:
-  // `first` decides what later joins must agree with; it still has to join. `record`: what an
-  // earlier coordinator has kept of the job, or null.
+  // `first` sets the rules with which later joins must agree; its node must still call join().
+  // `record`: what an earlier coordinator has stored of the job, or null.
   Job(const CoreOptions& options, TimePoint now, const wire::Join& first, const JobRecord* record);
 
   void join(TimePoint now, ConnectionId from, const wire::Join& join, std::string_view peer_address,
             std::vector<Action>& out);
-  // Of a connection that has joined this job; Join is not among them.
+  // A message other than Join, from a connection that has joined this job.
   void message(TimePoint now, ConnectionId from, const wire::AgentMessage& message,
                std::vector<Action>& out);
-  // The node says so by other means than its connection.
+  // The node leaves; this is known by other means than its connection.
   void leave(TimePoint now, const NodeId& node_id, const std::string& reason,
              std::vector<Action>& out);
   void disconnect(TimePoint now, ConnectionId from, std::vector<Action>& out);
@@ -48,7 +49,7 @@ class Job {
 
   std::optional<TimePoint> next_deadline() const;
   bool finished() const { return phase_ == Phase::kFinished; }
-  // Every node has left; nobody can come back, so the record can go.
+  // Every node has left and none can come back, so the job can be forgotten.
   bool abandoned() const;
   JobStatus status(TimePoint now) const;
 
@@ -56,11 +57,11 @@ class Job {
   enum class Phase {
     kWaiting,  // Nodes come; no round runs.
     kRunning,
-    kRecovering,  // A round that an earlier coordinator began goes on; not all its nodes are back.
-    kStopping,    // The round's nodes were told to stop and have not all answered.
+    kRecovering,  // A round of an earlier coordinator goes on; not all its nodes are back.
+    kStopping,    // The round's nodes were told to stop, and not all have answered.
     kFinished,
   };
-  // A node that is in: its connection stands.
+  // A node that is in the job: it has joined and is connected.
   struct Node {
     wire::Join join;
     std::string address;
@@ -69,16 +70,16 @@ class Job {
     TimePoint heard;                      // Last message.
     std::list<NodeId>::iterator silence;  // Its place in by_silence_.
     std::int64_t step = -1;
-    // For people: what its last heartbeat said, and the speed over the last second or more.
+    // For status pages: what its last heartbeat said, and the speed over the last second or more.
     double loss = std::numeric_limits<double>::quiet_NaN();
     double samples_per_second = std::numeric_limits<double>::quiet_NaN();
     struct Pace {
-      std::int64_t step = -1;  // Where the measurement under way began,
-      TimePoint since;         // and when.
+      std::int64_t step = -1;  // The step at which the current measurement began.
+      TimePoint since;         // When it began.
       double steps_per_second = std::numeric_limits<double>::quiet_NaN();
     } pace{};
-    // A round that is over and that it has still to end, until when; it takes part in nothing else
-    // before.
+    // A round that is over but still runs on this node, and until when the node must end it. Until
+    // then it cannot take part in another round.
     Round ending = kNoRound;
     TimePoint ending_until;
   };
@@ -91,7 +92,7 @@ class Job {
     bool reports_progress = false;
     std::vector<std::string> operations;  // What its workers were waiting for.
   };
-  // A join that asks for the place of a node which may be gone.
+  // A join that asks for the place of a node that may be gone.
   struct HeldJoin {
     ConnectionId from = 0;
     wire::Join join;
@@ -138,16 +139,17 @@ class Job {
 
   // ---- job.cc ----
   void measure_pace(Node& node) const;
-  // The node's connection is gone, or counts as such.
+  // The node's connection is gone, or is treated as gone.
   void lose(const NodeId& node_id, const std::string& kind, const std::string& why);
   void remove_node(const NodeId& node_id);
   void record(wire::Failure failure, const Member& member);
-  // Of a round that has failures: what the others follow from, as far as is known by now.
+  // The root cause of the round's failures, as far as is known by now. The round must have
+  // failures.
   const wire::Failure& root() const;
-  // Ends a running round that has failures; while all are secondary, only once their cause cannot
-  // come any more.
+  // Ends a running round that has failures. While all of them are secondary, it first waits for
+  // their cause, as long as that can still be reported.
   void stop_for_failures();
-  // Whether a worker has not ended that the failures so far may follow from.
+  // Whether a worker still runs that may have caused the failures so far.
   bool cause_may_come() const;
   void begin_stop(const std::string& reason, bool is_failure);
   void check_stopped();
@@ -192,11 +194,11 @@ class Job {
   std::size_t rank_of(const Member& member) const {
     return static_cast<std::size_t>(&member - members_.data());
   }
-  // The member if it takes part in `round` and the round is not over; else null.
+  // The member if it takes part in `round` and that round is not over; otherwise null.
   Member* current_member(const NodeId& node_id, Round round);
   bool is_running() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }
   int restarts() const { return inherited_restarts_ + own_restarts_; }
-  // Nodes that a round can begin with.
+  // The number of nodes with which a round can begin.
   int available() const { return static_cast<int>(nodes_.size()) - num_ending_; }
   std::vector<std::string> hosts() const;
   std::string missing_detail() const;
@@ -206,71 +208,72 @@ class Job {
   const CoreOptions options_;
   const std::string id_;
   const config::JobRules rules_;
-  const std::string rules_host_;  // The node that came first and brought them.
-  const Duration stop_timeout_;   // Of a node: from the order to stop to the loss of it.
+  const std::string rules_host_;  // The node that came first and set the rules.
+  const Duration stop_timeout_;   // A node that takes longer to stop counts as lost.
 
-  TimePoint now_;                       // Of the call that is being served.
+  TimePoint now_;                       // Of the current call.
   std::vector<Action>* out_ = nullptr;  // Likewise.
 
   Phase phase_ = Phase::kWaiting;
   std::map<NodeId, Node> nodes_;
   std::map<ConnectionId, NodeId> node_of_;
-  std::map<int, NodeId> rank_holder_;  // Of asked-for node ranks.
-  std::list<NodeId> by_silence_;       // Whoever was not heard of for longest is first.
+  std::map<int, NodeId> rank_holder_;  // Which node has each node rank that was asked for.
+  std::list<NodeId> by_silence_;       // Nodes by their last message, oldest first.
   int num_ending_ = 0;                 // Nodes with `ending` set.
   std::vector<HeldJoin> held_;
-  std::set<NodeId> known_;  // Every node that ever was in.
+  std::set<NodeId> known_;  // Every node that has ever joined.
   std::uint64_t joins_ = 0;
   bool any_left_ = false;
-  std::string program_;  // What runs, as the first node that says so calls it.
+  std::string program_;  // The program's name, from the first node that gives one.
 
-  // Restarts that joins know of from a lost coordinator, and those charged by this one.
+  // Restarts that a lost coordinator had charged, as joins report them, and those that this one has
+  // charged.
   int inherited_restarts_ = 0;
   int own_restarts_ = 0;
-  bool began_earlier_ = false;   // An earlier coordinator has begun rounds of this job.
-  bool loss_to_charge_ = false;  // A coordinator was lost, and its round did not go on.
+  bool began_earlier_ = false;   // An earlier coordinator had begun rounds of this job.
+  bool loss_to_charge_ = false;  // A coordinator was lost and its round did not go on.
   bool coordinator_loss_charged_ = false;
   Round next_round_ = 0;
   std::string reason_ = "first round";  // For the next RoundStart.
   bool reason_is_charged_ = false;      // Whether that reason cost a restart.
 
-  std::int64_t best_step_ = -1;  // The largest that was ever reported.
-  int no_progress_ = 0;          // Restarts in a row without a step beyond it.
-  int restarts_in_row_ = 0;      // Likewise, with the one before them; for the back-off.
+  std::int64_t best_step_ = -1;  // The largest step that was ever reported.
+  int no_progress_ = 0;          // Restarts in a row without a step beyond best_step_.
+  int restarts_in_row_ = 0;      // Restarts since a round last made progress; for the back-off.
   int stepless_in_row_ = 0;      // Restarts in a row whose workers made no step at all.
-  TimePoint start_at_;           // No round begins before.
+  TimePoint start_at_;           // No round begins before this time.
 
-  Round round_ = kNoRound;  // That this coordinator has begun or adopted.
+  Round round_ = kNoRound;  // The last round that this coordinator has begun or adopted.
   int world_size_ = 0;
   std::vector<Member> members_;  // By group rank.
   std::unordered_map<NodeId, std::size_t> rank_by_node_;
-  std::set<std::size_t> awaited_;    // In kRecovering: who is not back,
-  TimePoint awaited_until_;          // and until when.
-  std::set<std::size_t> unstopped_;  // In kStopping: who has not answered.
-  std::size_t successes_ = 0;        // Members.
-  int succeeded_workers_ = 0;        // Of them.
+  std::set<std::size_t> awaited_;    // In kRecovering: members that are not back yet.
+  TimePoint awaited_until_;          // In kRecovering: until when they may come back.
+  std::set<std::size_t> unstopped_;  // In kStopping: members that have not answered.
+  std::size_t successes_ = 0;        // Members that have succeeded.
+  int succeeded_workers_ = 0;        // The workers of those members.
   FailureOrder failures_;            // Of round_.
   // The root cause of the last round that failed before round_, and that round.
   std::optional<std::pair<Round, wire::Failure>> last_failure_;
-  Round failed_round_ = kNoRound;        // Of failures_.
+  Round failed_round_ = kNoRound;        // The round of failures_.
   std::uint64_t failures_reported_ = 0;  // In all rounds.
   TimePoint round_began_;
-  bool round_is_adopted_ = false;    // An earlier coordinator began it.
-  bool round_is_restart_ = false;    // It began by a restart that was charged.
+  bool round_is_adopted_ = false;    // An earlier coordinator began this round.
+  bool round_is_restart_ = false;    // This round began with a restart that was charged.
   bool round_reports_ = false;       // Its workers report progress.
   std::int64_t round_step_ = -1;     // The largest step of this round.
   std::int64_t best_at_start_ = -1;  // best_step_ when it began.
-  // Until when the round goes on although a worker has failed; set once all its failures are
+  // Until when the round goes on although a worker has failed. Set while all failures are
   // secondary.
   std::optional<TimePoint> cause_deadline_;
-  // Until when members may commit before the round changes for a new node; set while that is under
-  // way.
+  // Until when members may commit before the round changes for a new node. Set while a scale-up is
+  // under way.
   std::optional<TimePoint> scale_up_until_;
-  std::set<std::size_t> uncommitted_;  // Who has not committed yet.
+  std::set<std::size_t> uncommitted_;  // Members that have not committed yet.
   bool stop_is_failure_ = false;       // Why the round is being stopped.
   bool stop_keeps_workers_ = true;
   std::string stop_reason_;
-  std::string leave_reason_;  // Of a member that left during the round; empty if none did.
+  std::string leave_reason_;  // Why a member left during the round; empty if none did.
   TimePoint stop_deadline_;
 
   TimePoint waiting_since_;

@@ -8,16 +8,16 @@
 
 namespace ddp::rendezvous {
 
-// What of a job outlives its coordinator and all of its agents, where the shell keeps it somewhere:
-// the next coordinator starts from it.
+// What a job's next coordinator needs to know if the coordinator and all agents are lost. The shell
+// may store it, for example in etcd.
 struct JobRecord {
   std::string job_id;
-  Round next_round = 0;         // The first number that no round has had.
+  Round next_round = 0;         // The first number that no round has used.
   int restarts = 0;             // Charged so far.
-  std::int64_t best_step = -1;  // The largest one that any worker has reported.
-  int no_progress = 0;          // Restarts since then.
+  std::int64_t best_step = -1;  // The largest step that any worker has reported.
+  int no_progress = 0;          // Restarts since that step.
   bool finished = false;
-  wire::Finish result;  // Where it is finished.
+  wire::Finish result;  // Valid if finished.
 };
 
 }  // namespace ddp::rendezvous

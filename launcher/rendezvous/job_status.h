@@ -12,28 +12,28 @@
 #include "common/base/ids.h"
 #include "common/wire/member_list.h"
 
-// What the daemon tells people and their tools of a job: GET /status, GET /metrics and
-// `ddp-run status` show the same facts.
+// What the daemon tells people and tools about a job. GET /status, GET /metrics and `ddp-run
+// status` show these facts.
 namespace ddp::rendezvous {
 
 struct NodeStatus {
   NodeId node_id;
   std::string host;
   std::string address;
-  // in_round; succeeded (its workers have ended well); stopping (has not ended the round yet);
-  // waiting (for a round to begin); spare; ending (still stops a round that is over); awaited,
-  // lost (members that are not connected); finished (connected to a job that is over).
+  // in_round; succeeded (its workers have succeeded); stopping (has not ended the round yet);
+  // waiting (for a round to begin); spare; ending (still stops a round that is over); awaited, lost
+  // (members that are not connected); finished (connected to a job that is over).
   std::string state;
   int nproc = 0;
-  std::string role{wire::kDefaultRole};  // What its workers do.
+  std::string role{wire::kDefaultRole};  // Its workers' role (--role).
   int group_rank = -1;                   // In the current round; -1: none.
-  int first_rank = -1;                   // Of its workers, which have consecutive ranks; -1: none.
+  int first_rank = -1;                   // Its workers' ranks are consecutive from here; -1: none.
   std::int64_t step = -1;
-  // As its first worker reports them; NaN: not known.
+  // As its first worker reports them; NaN if not known.
   double loss = std::numeric_limits<double>::quiet_NaN();
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
   double steps_per_second = std::numeric_limits<double>::quiet_NaN();
-  Duration silent{0};  // Since its last message; 0 where it is not connected.
+  Duration silent{0};  // Time since its last message; 0 if it is not connected.
 
   bool connected() const { return state != "lost" && state != "awaited"; }
 };
@@ -42,9 +42,9 @@ struct FailureStatus {
   Round round = kNoRound;
   std::string text;  // One line: "rank 1 on n2 failed: signal 9 (SIGKILL)".
   std::string host;
-  int rank = -1;         // -1: of no single worker.
-  int exit_code = 0;     // 0 where a signal ended it.
-  int signal = 0;        // 0 where it exited.
+  int rank = -1;         // -1: not a single worker's failure.
+  int exit_code = 0;     // 0 if a signal ended it.
+  int signal = 0;        // 0 if it exited.
   std::string cause;     // Empty if nothing is known.
   std::string log_path;  // Empty without log files.
 };
@@ -60,16 +60,16 @@ struct JobStatus {
   int restarts = 0;
   int max_restarts = 0;
   std::uint64_t failures = 0;     // Reported so far, in all rounds that this daemon has seen.
-  std::int64_t best_step = -1;    // The largest that was ever reported.
+  std::int64_t best_step = -1;    // The largest step that was ever reported.
   std::vector<NodeStatus> nodes;  // Connected ones and lost members; members first, by their rank.
   // The root cause of the last round that failed; nothing if none has.
   std::optional<FailureStatus> first_failure;
-  std::string waiting_for;       // A sentence: for what no round begins, ends or goes on; or empty.
+  std::string waiting_for;       // What the job waits for, as a text; or empty.
   std::optional<int> exit_code;  // Of a finished job.
-  std::string summary;           // Likewise.
+  std::string summary;           // Of a finished job.
 };
 
-// An object with the fields of the struct; those that are not known are left out.
+// An object with the fields of the struct. Unknown values are left out.
 nlohmann::json to_json(const JobStatus& status);
 
 }  // namespace ddp::rendezvous

@@ -28,7 +28,7 @@ struct SendTo {
   ConnectionId to = 0;
   wire::CoordinatorMessage message;
 };
-// Close once everything sent before has left.
+// Close the connection once everything sent before has left.
 struct CloseConnection {
   ConnectionId connection = 0;
 };
@@ -43,8 +43,8 @@ struct JobFinished {
   std::string job_id;
   wire::Finish finish;
 };
-// What follows, in this batch and in later ones, must not leave before this record is where the
-// next coordinator finds it. Where nobody keeps records it is ignored.
+// Store this record where the next coordinator finds it, before any later action is carried out, in
+// this batch or a later one. Shells that store no records ignore it.
 struct Persist {
   JobRecord record;
 };
@@ -54,47 +54,47 @@ struct CoreOptions {
   Duration heartbeat{1'000};
   Duration lease{5'000};
   Duration waiting_repeat{5'000};  // Period of the `waiting` message while nodes are missing.
-  // How long a round goes on after failures that all follow from another one: the worker that
-  // caused them may still be ending. A hung one does not, so this adds to the time in which a job
-  // gets over a hang; a crash is not held up.
+  // How long a round goes on while all its failures are secondary, because the worker that caused
+  // them may still be exiting. A hung worker never exits, so recovery from a hang takes this much
+  // longer. Recovery from a crash does not wait.
   Duration cause_wait{3'000};
 };
 
 class Job;
 
-// Owner and thread: one object per daemon, driven by one thread; nothing here blocks. Every call
-// returns the actions to carry out, in order, before the next call. `now` never goes backwards.
-// Whatever an agent sends is input from outside: it is refused or ignored, never a broken
-// invariant.
+// One object per daemon, used by one thread; nothing here blocks. Every call returns actions, which
+// the caller must carry out in order before the next call. `now` never goes backwards. Invalid
+// messages from agents are refused or ignored; they never break an invariant.
 class RendezvousCore {
  public:
   explicit RendezvousCore(CoreOptions options = {});
   ~RendezvousCore();
 
-  // `peer_address` is the connection's numeric source address; used for a join that names none.
+  // `peer_address` is the connection's numeric source address. It is used if a join names no
+  // address.
   std::vector<Action> on_message(TimePoint now, ConnectionId from,
                                  const wire::AgentMessage& message, std::string_view peer_address);
   // The connection is gone, for whatever reason. Idempotent.
   std::vector<Action> on_disconnect(TimePoint now, ConnectionId connection);
-  // Does what has become due. Harmless at any time.
+  // Does what is due. May be called at any time.
   std::vector<Action> on_tick(TimePoint now);
-  // When on_tick is next needed; nothing while no time limit runs.
+  // When on_tick() is needed next; nothing if no time limit runs.
   std::optional<TimePoint> next_deadline() const;
 
-  // What the coordinator before this one has kept of a job: it goes on with these numbers, or is
-  // over. Before any join of the job.
+  // Restores a job from the earlier coordinator's record: it continues with these numbers, or is
+  // over. Call it before any join of the job.
   void restore(TimePoint now, const JobRecord& record);
 
-  // The node goes for good, as if its agent had said so; nothing if it is not in.
+  // The node leaves for good, as if its agent had sent Leave. Does nothing if it is not in.
   std::vector<Action> leave(TimePoint now, const std::string& job_id, const NodeId& node_id,
                             const std::string& reason);
 
-  // Ends a job from outside (the user interrupted its ddp-run): finish with this status to every
-  // member. Does nothing where the job is unknown or over.
+  // Ends a job from outside (the user interrupted its ddp-run): sends `finish` with this status to
+  // every member. Does nothing if the job is unknown or over.
   std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code,
                               const std::string& reason);
 
-  // Whether a job of this id is known, running or over.
+  // Whether a job with this id is known, running or over.
   bool has_job(const std::string& job_id) const { return jobs_.contains(job_id); }
 
   // All jobs, by their ids.
@@ -105,7 +105,7 @@ class RendezvousCore {
  private:
   std::vector<Action> on_join(TimePoint now, ConnectionId from, const wire::Join& join,
                               std::string_view peer_address);
-  // Forgets connections that `actions` close and jobs that nobody is left of.
+  // Forgets connections that `actions` close, and jobs without nodes.
   std::vector<Action> settled(std::vector<Action> actions);
 
   CoreOptions options_;

@@ -13,7 +13,7 @@
 #include "common/wire/c10d.h"
 
 // The TCP store as a deterministic object: requests in, bytes out. No sockets, no clock, no
-// threads; launcher/server feeds it. Its meanings are those of PyTorch's servers, with the
+// threads; launcher/server feeds it. Requests mean what they mean to PyTorch's servers, with the
 // differences that the members below name.
 namespace ddp::rendezvous {
 
@@ -29,24 +29,25 @@ class StoreCore {
   struct Effects {
     std::string answer;
     std::vector<Output> outputs;
-    // Not empty: the sender's connection is to be closed, and this is why. The protocol has no
-    // other way to refuse.
+    // If not empty: why the sender's connection must be closed. The protocol has no other way to
+    // refuse a request.
     std::string close_reason;
-    void clear();  // Lets go of what a large answer needed.
+    void clear();  // Also frees the memory of a large answer.
   };
 
-  // An answer larger than `max_answer_bytes` closes instead: a short request for many values, or
-  // for one value many times, must not become gigabytes in the sender's queue.
+  // Instead of an answer larger than `max_answer_bytes`, the connection is closed. A short request
+  // for many values, or for one value many times, must not put gigabytes into the sender's queue.
   explicit StoreCore(std::size_t max_answer_bytes = 256u << 20);
 
-  // Costs in proportion to the request, its answer and the clients it wakes; never to the number of
-  // connections or keys. `effects` is cleared first.
-  //  - A compare_set that stores wakes those who wait for the key.
-  //  - A client waits for one set of keys; its next WAIT or BARRIER replaces that. A client of
-  //    kLegacy sends something else only when it has given up, so that ends its wait as well; later
-  //    ones say CANCEL_WAIT.
-  //  - A get of an absent key is answered with an empty value to kNewest, as its server does, and
-  //    by closing to the older ones, as theirs did.
+  // Takes time in proportion to the request, its answer and the clients that it wakes, but never to
+  // the number of connections or keys. Clears `effects` first.
+  //  - A compare_set that stores a value wakes the clients that wait for the key.
+  //  - A client waits for one set of keys. Its next WAIT or BARRIER replaces that set. A kLegacy
+  //    client sends another request only after it has given up, so that also ends its wait. Newer
+  //    clients send CANCEL_WAIT.
+  //  - A get of an absent key: kNewest clients get an empty value, and the connections of older
+  //  ones
+  //    are closed. Their own servers do the same.
   void on_request(ClientId from, wire::c10d::Dialect dialect, const wire::c10d::Request& request,
                   Effects& effects);
   // The connection is gone: its wait and its watches end. Idempotent.
@@ -54,7 +55,7 @@ class StoreCore {
 
   std::size_t num_keys() const { return values_.size(); }
   std::size_t num_waits() const { return waits_.size(); }
-  // Of all keys, their values, and what is queued.
+  // Bytes of all keys, their values and the queues.
   std::size_t num_bytes() const { return bytes_; }
 
  private:
@@ -69,11 +70,11 @@ class StoreCore {
   };
   template <typename T>
   using KeyMap = std::unordered_map<std::string, T, Hash, std::equal_to<>>;
-  // Clients by the order in which they came.
+  // Clients in the order in which they came, by ticket.
   using Line = std::map<std::uint64_t, ClientId>;
 
-  // What a client waits for. `missing` counts the lines of waiters_ that hold its ticket: a key
-  // that arrived is not looked at again, even if it is deleted before the others arrive.
+  // What a client waits for. `missing` counts the lines in waiters_ that hold its ticket. A key
+  // that has arrived counts as arrived even if it is deleted before the others arrive.
   struct Wait {
     std::uint64_t ticket = 0;
     std::size_t missing = 0;
@@ -100,7 +101,7 @@ class StoreCore {
   void notify(char kind, std::string_view key, std::string_view before, std::string_view after,
               Effects& effects);
   bool is_present(std::string_view key) const;
-  // The client stands in line for those of `keys` that are absent.
+  // Puts the client in line for those of `keys` that are absent.
   void start_wait(ClientId client, const std::vector<std::string_view>& keys, bool even_if_present,
                   Effects& effects);
   void cancel_wait(ClientId client);

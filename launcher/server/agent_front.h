@@ -21,55 +21,56 @@
 
 namespace ddp::server {
 
-// The agents' connections: frames and time into RendezvousCore, its actions out. On the thread of
-// `io`.
+// The agents' connections: passes their frames and the time to RendezvousCore and carries out its
+// actions. On the thread of `io`.
 class AgentFront {
  public:
   struct Hooks {
-    // A round begins; nobody has been told yet.
+    // A round is about to begin; no agent has been told yet.
     std::function<void(const std::string& job_id)> round_begins;
     // Called from the event loop, never from inside another call.
     std::function<void(const std::string& job_id, const wire::Finish&)> job_finished;
-    // An agent is sent away. May be empty.
+    // An agent was refused. May be empty.
     std::function<void(RefusalReason why, const std::string& remote)> refused{};
   };
 
-  // Who keeps a job's record, where another coordinator may take its place. Both call back from the
-  // event loop, on the thread of `io`, or never, and then nothing of what follows is done.
+  // Stores a job's record, if another coordinator may take over. Both functions call back from the
+  // event loop, on the thread of `io`. If they never call back, no later action is carried out.
   struct RecordKeeper {
-    // Stores it.
+    // Stores the record.
     std::function<void(const rendezvous::JobRecord& record, std::function<void()> stored)> store;
-    // Makes sure that this is the coordinator still.
+    // Makes sure that this process is still the coordinator.
     std::function<void(std::function<void()> confirmed)> confirm;
   };
 
-  // `port` is put into the round_start messages that leave the store's port open.
+  // `port` is put into round_start messages that do not name the store's port.
   AgentFront(asio::io_context& io, int port, Hooks hooks);
   ~AgentFront();  // Closes every connection.
   AgentFront(const AgentFront&) = delete;
   AgentFront& operator=(const AgentFront&) = delete;
 
-  // From now on nobody is told of a round or of the job's end before its record is kept, nor to
-  // stop a round by a coordinator that was replaced and only sees that its agents have gone.
+  // From now on, no agent is told of a round or of the job's end before the record is stored. And a
+  // coordinator that was replaced, and only sees that its agents are gone, cannot stop a round.
   void keep_records(RecordKeeper keeper) { keeper_ = std::move(keeper); }
-  // What an earlier coordinator of the job has left. Before anybody joins.
+  // Takes the record of an earlier coordinator of the job. Call it before any agent joins.
   void restore(const rendezvous::JobRecord& record);
 
-  // A connection whose preambles are exchanged; `received` follows the agent's. `job_id`: the only
-  // job that it may join, where it has proved that it belongs to one.
+  // Takes a connection whose preambles are exchanged; `received` are the bytes after the agent's
+  // preamble. `job_id`: the only job that the agent may join, if it has proved that it belongs to
+  // one.
   void adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received,
              std::optional<std::string> job_id = std::nullopt);
   void end_job(const std::string& job_id, int exit_code, const std::string& reason);
-  // Calls back, from the event loop, when no agent is connected or `limit` has passed.
+  // Calls back from the event loop when no agent is connected any more, or when `limit` has passed.
   void drain(std::chrono::milliseconds limit, std::function<void()> done);
-  // The node leaves, and this daemon goes with it: calls back, from the event loop, when all that
-  // follows from it for the others has been stored and sent, or `limit` has passed.
+  // The node leaves, and this daemon with it. Calls back from the event loop when the consequences
+  // for the others are stored and sent, or when `limit` has passed.
   void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
              std::chrono::milliseconds limit, std::function<void()> done);
 
   std::vector<rendezvous::JobStatus> status() const;
-  // Whether an agent is, or was a moment ago, connected from this numeric address, or said that its
-  // node is reached there.
+  // Whether this numeric address belongs to a node: an agent is connected from it, was until a
+  // moment ago, or said that its node is reached there.
   bool is_node(const std::string& address) const { return nodes_.contains(address, Clock::now()); }
   std::size_t num_agents() const { return agents_.size(); }
   std::size_t num_running_jobs() const { return running_jobs_.size(); }
@@ -81,7 +82,7 @@ class AgentFront {
     std::shared_ptr<net::FrameConnection> connection;
     std::string remote;  // ADDRESS:PORT
     std::optional<std::string> job_id;
-    std::vector<std::string> addresses;  // Of nodes_.
+    std::vector<std::string> addresses;  // Its entries in nodes_.
   };
 
   bool may_send(Agent& agent, const wire::AgentMessage& message);
@@ -90,7 +91,7 @@ class AgentFront {
   void apply(std::vector<rendezvous::Action> actions);
   void perform_waiting();
   bool must_be_confirmed(const rendezvous::Action& action) const;
-  // For the keeper to call back; does nothing once this object is gone.
+  // The callback for the keeper. It does nothing once this object is gone.
   std::function<void()> go_on(bool confirmed);
   void perform(rendezvous::SendTo& action);
   void perform(const rendezvous::CloseConnection& action);
@@ -106,9 +107,9 @@ class AgentFront {
   Hooks hooks_;
   rendezvous::RendezvousCore core_;
   RecordKeeper keeper_;
-  std::deque<rendezvous::Action> waiting_;  // In order; behind a record that is being stored.
-  bool storing_ = false;                    // The keeper has not called back.
-  bool confirmed_ = false;                  // What waits was asked for.
+  std::deque<rendezvous::Action> waiting_;  // Wait, in order, until a record is stored.
+  bool storing_ = false;                    // The keeper has not called back yet.
+  bool confirmed_ = false;                  // The keeper has confirmed the first waiting action.
   std::unordered_map<std::uint64_t, Agent> agents_;
   NodeAddresses nodes_{Duration(60'000)};
   net::Timer tick_;

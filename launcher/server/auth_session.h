@@ -11,15 +11,16 @@
 
 namespace ddp::server {
 
-// A connection whose client has a token, until both sides have proved themselves or it is closed.
-// On the thread of the stream.
+// A connection whose client has a token, until both sides have proved that they know it, or until
+// it is closed. On the thread of the stream.
 class AuthSession : public net::ByteStream::Handler {
  public:
-  // From the event loop.
+  // All are called from the event loop.
   struct Events {
-    // The stream is another handler's now; `rest` came behind the handshake.
+    // The handshake has succeeded, and the stream needs another handler. `rest` are the bytes after
+    // the handshake.
     std::function<void(const auth::Claim& claim, std::string_view rest)> admitted;
-    // The stream closes by itself, and ended() follows.
+    // The handshake has failed. The stream closes by itself, and ended() follows.
     std::function<void(RefusalReason why)> refused;
     std::function<void()> ended;
   };

@@ -13,10 +13,10 @@ namespace ddp::server {
 // What the command line of ddp-rendezvous asks the daemon to do.
 struct DaemonFlags {
   ServerOptions server;
-  std::optional<std::chrono::milliseconds> stats;  // As StatsPrinter's interval; absent: no stats.
+  std::optional<std::chrono::milliseconds> stats;  // StatsPrinter's interval; absent: no stats.
   bool until_eof = false;                          // End when standard input does.
 };
-// Not to serve but to print this (--help, --version).
+// Print this text instead of serving (--help, --version).
 struct PrintText {
   std::string text;
 };
@@ -27,8 +27,8 @@ struct Refusal {
 };
 using DaemonCommand = std::variant<DaemonFlags, PrintText, Refusal>;
 
-// `descriptors`: how many files the process may have open, which bounds --max-connections and is
-// its default.
+// `descriptors`: how many files the process may open. This bounds --max-connections and gives its
+// default.
 DaemonCommand read_daemon_flags(int argc, char** argv, std::size_t descriptors);
 
 }  // namespace ddp::server

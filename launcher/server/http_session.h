@@ -16,8 +16,9 @@ struct HttpPage {
   std::string body;
 };
 
-// One HTTP/1.1 request, answered and closed: for people with curl and for Prometheus. GET and HEAD;
-// anything else gets 405, an unknown path 404, a request that is not HTTP 400.
+// Serves one HTTP/1.1 request and closes the connection. For people with curl and for Prometheus.
+// Only GET and HEAD: another method gets 405, an unknown path 404, and a request that is not HTTP
+// 400.
 class HttpSession : public net::ByteStream::Handler {
  public:
   // Gives the page of a path (without its query), or nothing.

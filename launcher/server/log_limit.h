@@ -8,13 +8,14 @@
 
 namespace ddp::server {
 
-// Keeps a line of the log that clients can cause from being written without end: at most `lines` of
-// them in `interval`, so that a flood costs neither the disk nor the other clients' time.
+// Limits log lines that clients can cause to `lines` in each `interval`, so that a flood of them
+// fills no disk and takes no time from other clients.
 class LogLimit {
  public:
   LogLimit(int lines, Duration interval) : lines_(lines), interval_(interval) {}
 
-  // Whether the line may be written now, and how many were left out since the last one that was.
+  // Nothing if the line must not be written now. Otherwise how many lines were left out since the
+  // last one written.
   std::optional<std::uint64_t> admit(TimePoint now) {
     if (!began_ || now - *began_ >= interval_) {
       began_ = now;
@@ -31,8 +32,8 @@ class LogLimit {
  private:
   int lines_;
   Duration interval_;
-  std::optional<TimePoint> began_;  // The interval under way.
-  int written_ = 0;                 // In it.
+  std::optional<TimePoint> began_;  // Start of the current interval.
+  int written_ = 0;                 // Lines in the current interval.
   std::uint64_t left_out_ = 0;
 };
 

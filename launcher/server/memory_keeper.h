@@ -9,9 +9,9 @@
 
 namespace ddp::server {
 
-// Sees that the daemon's memory follows what it holds. The C library keeps what is freed, and would
-// keep what the largest crowd of clients ever needed. On the thread of `io`; one a process, since
-// it also changes how that process allocates.
+// Returns freed memory to the system. The C library keeps freed memory, so the daemon would stay as
+// large as its largest crowd of clients ever made it. On the thread of `io`. One object per
+// process, since it also changes how the process allocates.
 class MemoryKeeper {
  public:
   explicit MemoryKeeper(asio::io_context& io);
@@ -20,7 +20,7 @@ class MemoryKeeper {
   void look_after(Duration time);
 
   net::Timer timer_;
-  std::size_t given_back_ = 0;  // Of the free bytes, those that the system has already, at most.
+  std::size_t given_back_ = 0;  // Upper bound of the free bytes that the system already has.
 };
 
 }  // namespace ddp::server

@@ -9,17 +9,17 @@
 
 namespace ddp::server {
 
-// Writes Prometheus' text format (version 0.0.4): families one after the other, each with its HELP
-// and TYPE line and all of its samples behind them. A page is a few kilobytes built on request, so
-// this is all that the daemon needs of a metrics library.
+// Writes Prometheus' text format (version 0.0.4): one family after another, each with its HELP and
+// TYPE lines and then all of its samples. A page has a few kilobytes and is built on request, so
+// the daemon needs no metrics library.
 class MetricsText {
  public:
   using Label = std::pair<std::string_view, std::string_view>;  // Name, value (any bytes).
 
-  // Begins a family. `type` is "counter" (its name ends with _total) or "gauge"; nothing of it
-  // appears while it has no sample.
+  // Begins a family. `type` is "counter" (the name then ends with _total) or "gauge". A family
+  // without samples does not appear.
   void family(std::string_view name, std::string_view type, std::string_view help);
-  // Of the family begun last. A value that is not a number is left out.
+  // Adds a sample to the last family. A value that is not a number is left out.
   template <std::integral T>
   void sample(std::initializer_list<Label> labels, T value) {
     put(labels, std::to_string(value));
@@ -39,11 +39,11 @@ class MetricsText {
 
   std::string text_;
   std::string name_;
-  std::string heading_;  // Of the family begun last, until it has a sample.
+  std::string heading_;  // Heading of the last family, until it has a sample.
 };
 
-// The value as it stands between the quotes: \, " and line ends escaped, and what is not UTF-8
-// replaced by U+FFFD, as the format demands.
+// The value for use between quotes, as the format demands: \, " and line ends are escaped, and what
+// is not UTF-8 is replaced by U+FFFD.
 std::string escape_label_value(std::string_view value);
 
 }  // namespace ddp::server

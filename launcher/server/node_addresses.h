@@ -8,14 +8,16 @@
 
 namespace ddp::server {
 
-// From where the nodes of the daemon's jobs connect: what cannot prove anything, PyTorch's store
-// clients, is let in from there only. An address stays for a while when its last agent has gone,
-// since workers outlive a connection that is lost and made again. Not thread safe.
+// The addresses from which the nodes of the daemon's jobs connect. PyTorch's store clients, which
+// cannot prove that they know the token, are let in only from these. An address stays for a while
+// after its last agent is gone, since workers outlive a connection that is lost and restored. Not
+// thread safe.
 class NodeAddresses {
  public:
   explicit NodeAddresses(Duration memory) : memory_(memory) {}
 
-  // An agent of this numeric address has come, or has gone. As often gone as come.
+  // An agent with this numeric address has come (add) or is gone (remove). Each add() needs one
+  // remove().
   void add(const std::string& address) { ++uses_[address].agents; }
   void remove(const std::string& address, TimePoint now);
   bool contains(const std::string& address, TimePoint now) const;
@@ -23,7 +25,7 @@ class NodeAddresses {
  private:
   struct Use {
     std::size_t agents = 0;
-    TimePoint left{};  // When the last of them went.
+    TimePoint left{};  // When the last agent left.
   };
   bool is_over(const Use& use, TimePoint now) const {
     return use.agents == 0 && now - use.left > memory_;
@@ -33,7 +35,7 @@ class NodeAddresses {
   std::map<std::string, Use> uses_;
 };
 
-// Whether a numeric address is this machine's own, as seen by itself.
+// Whether a numeric address is a loopback address.
 bool is_loopback(const std::string& address);
 
 }  // namespace ddp::server

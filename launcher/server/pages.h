@@ -10,7 +10,7 @@
 #include "launcher/server/refusals.h"
 #include "launcher/server/store_front.h"
 
-// The daemon's two pages, out of facts: no socket, no clock.
+// The daemon's two pages. Pure: facts in, text out.
 namespace ddp::server {
 
 struct DaemonFacts {
@@ -20,12 +20,13 @@ struct DaemonFacts {
   std::uint64_t finished_jobs = 0;
   std::uint64_t rounds = 0;
   std::size_t agents = 0;
-  std::size_t connections = 0;  // Of every kind.
+  std::size_t connections = 0;  // All kinds together.
   std::uint64_t turned_away = 0;
   std::array<std::uint64_t, kRefusalCount> refused{};  // By reason.
 };
 
-// GET /status: {"jobs": [...], "store": {...}, "connections": n}, indented, with a line's end.
+// GET /status: {"jobs": [...], "store": {...}, "connections": n}, indented, with a newline at the
+// end.
 std::string status_page(const DaemonFacts& facts);
 // GET /metrics, in Prometheus' text format.
 std::string metrics_page(const DaemonFacts& facts);

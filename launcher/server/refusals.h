@@ -12,15 +12,15 @@ namespace ddp::server {
 
 // Why a connection was not let in.
 enum class RefusalReason {
-  kNoToken,     // An agent without a token, where one is asked for.
+  kNoToken,     // An agent without a token, but the daemon requires one.
   kWrongToken,  // It could not prove that it knows the token.
   kNotTheJobs,  // An agent that has proved itself for one job asked to join another.
-  kUnwanted,    // It has a token and this daemon none, so that it would not believe this daemon.
-  kStranger,    // A store client of an address that is no node's.
-  kMalformed,   // It began to prove itself and said something else, or nothing more.
-  kNoTls,       // An agent without TLS, where the daemon has it.
-  kTls,         // No TLS could be agreed on: a certificate that one of the two does not accept.
-  kTlsUnknown,  // It wants TLS and this daemon has none.
+  kUnwanted,    // It has a token and this daemon has none, so it would not trust this daemon.
+  kStranger,    // A store client from an address that is not a node's.
+  kMalformed,   // It began the handshake, then sent something else or nothing more.
+  kNoTls,       // An agent without TLS, but the daemon requires it.
+  kTls,         // The TLS handshake failed: one side does not accept the other's certificate.
+  kTlsUnknown,  // It uses TLS, but this daemon has none.
 };
 inline constexpr std::size_t kRefusalCount = 9;
 
@@ -29,7 +29,7 @@ std::string_view label_of(RefusalReason why);
 
 using RefusalCounts = std::array<std::uint64_t, kRefusalCount>;  // By RefusalReason.
 
-// Counts them, and writes who it was to the log, at most 20 times in 10 s.
+// Counts refusals and logs who was refused, at most 20 lines in 10 s.
 class Refusals {
  public:
   // `remote`: ADDRESS:PORT. `details`: what else is known; may be empty.

@@ -10,11 +10,11 @@
 
 namespace ddp::server {
 
-// What happened between two looks at the store, in one line without its end.
+// What happened between two readings of the store's figures, as one line without a newline.
 std::string stats_line(const StoreFigures& before, const StoreFigures& now, Duration between);
 
-// ddp-rendezvous --stats: a line on standard error every `interval` (0: none), and one over all of
-// the time when it is destroyed. On the thread of `io`; the server outlives it.
+// ddp-rendezvous --stats: prints a line on standard error every `interval` (0: none), and one with
+// totals when it is destroyed. On the thread of `io`. The server must outlive it.
 class StatsPrinter {
  public:
   StatsPrinter(asio::io_context& io, const Server& server, Duration interval);

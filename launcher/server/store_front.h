@@ -15,14 +15,15 @@
 namespace ddp::server {
 
 struct StoreOptions {
-  // What connections without VALIDATE speak until they prove otherwise: kLegacy or kInterim.
+  // The dialect of connections that do not send VALIDATE, until they show another one: kLegacy or
+  // kInterim.
   wire::c10d::Dialect old_dialect = wire::c10d::Dialect::kLegacy;
-  // Of one request. What exceeds them closes its connection.
+  // Limits of one request. A request that exceeds them closes its connection.
   wire::c10d::Limits limits;
   std::size_t max_answer_bytes = 256u << 20;
 };
 
-// What the store holds and has done since it began.
+// What the store holds, and what it has done since it began.
 struct StoreFigures {
   std::size_t connections = 0;
   std::size_t waits = 0;  // Clients whose WAIT or BARRIER is not answered yet.
@@ -34,9 +35,9 @@ struct StoreFigures {
   std::uint64_t all_requests() const;
 };
 
-// The store's connections: bytes into StoreCore, its answers out. A client that does not read its
-// answers is not read from either, and one that sends many requests at once lets others have their
-// turn between them. On the thread of the streams.
+// The store's connections: passes their bytes to StoreCore and its answers back. If a client does
+// not read its answers, no more of its requests are read. If a client sends many requests at once,
+// other clients are served in between. On the thread of the streams.
 class StoreFront {
  public:
   explicit StoreFront(const StoreOptions& options);
@@ -44,9 +45,9 @@ class StoreFront {
   StoreFront(const StoreFront&) = delete;
   StoreFront& operator=(const StoreFront&) = delete;
 
-  // A connection whose first bytes, `received`, are no other protocol's.
+  // Takes a connection whose first bytes, `received`, belong to no other protocol.
   void adopt(const std::shared_ptr<net::ByteStream>& stream, std::string_view received);
-  // An empty store; the connections of the old one are closed.
+  // Starts with an empty store and closes the connections of the old one.
   void reset();
 
   std::size_t num_connections() const { return sessions_.size(); }
