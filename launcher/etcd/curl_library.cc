@@ -16,10 +16,10 @@ bool find(void* library, const char* name, Function& function) {
 Result<CurlLibrary> open_library() {
   void* file = ::dlopen(kFile, RTLD_NOW | RTLD_LOCAL);
   if (file == nullptr) {
-    return make_error(Errc::kNotFound,
-                      "{} cannot be loaded, which --rdzv-backend etcd needs ({}); install the "
-                      "package libcurl4",
-                      kFile, ::dlerror());
+    return make_error(
+        Errc::kNotFound,
+        "--rdzv-backend etcd needs {}, which cannot be loaded ({}); install the package libcurl4",
+        kFile, ::dlerror());
   }
   CurlLibrary curl;
   const bool complete = find(file, "curl_global_init", curl.global_init) &&

@@ -8,14 +8,14 @@
 namespace ddp::etcd {
 namespace {
 
-// How long one endpoint may take before the next is asked.
+// How long one endpoint may take before the next one is tried.
 constexpr Duration kAttemptLimit{1'500};
-// After all of them were asked in vain.
+// The pause after all endpoints were tried without success.
 constexpr Duration kPause{100};
-// A line of a watch, beyond which it is no answer to ours.
+// A longer line cannot be an answer to our watch.
 constexpr std::size_t kLineMax = 4u << 20;
 
-// gRPC's codes of errors that stay when the request is repeated.
+// The gRPC error codes for which repeating the request does not help.
 bool is_final(int code) {
   constexpr int kInvalidArgument = 3;
   constexpr int kNotFound = 5;
@@ -97,7 +97,7 @@ void EtcdClient::on_answer(std::uint64_t id, std::size_t endpoint, Result<HttpAn
 void EtcdClient::try_again(std::uint64_t id, std::size_t endpoint, const std::string& why) {
   Call& call = calls_.at(id);
   call.last_error = fmt::format("{}: {}", options_.endpoints[endpoint], why);
-  // Another request may have moved on already.
+  // Unless another request has already moved on.
   if (current_ == endpoint) current_ = (current_ + 1) % options_.endpoints.size();
   const bool all_asked = call.attempts % options_.endpoints.size() == 0;
   const Duration pause = all_asked ? kPause : Duration(0);
@@ -105,7 +105,7 @@ void EtcdClient::try_again(std::uint64_t id, std::size_t endpoint, const std::st
     return call.pause->after(pause, [this, id] { attempt(id); });
   }
   finish(id, make_error(Errc::kTimeout,
-                        "etcd does not answer at {} ({}); see that it runs and that "
+                        "etcd does not answer at {} ({}); check that it runs and that "
                         "--rdzv-endpoint names its client ports",
                         endpoints(), call.last_error));
 }
@@ -194,9 +194,9 @@ void EtcdClient::on_watch_bytes(std::string_view bytes) {
     changed = changed || answer->changed;
   }
   if (watch_line_.size() > kLineMax) {
-    return watch_ended(make_error(Errc::kProtocol, "a watch without an end of line"));
+    return watch_ended(make_error(Errc::kProtocol, "a line of the watch does not end"));
   }
-  const auto on_change = on_change_;  // A copy: it may end the watch.
+  const auto on_change = on_change_;  // A copy, because the callback may end the watch.
   if (changed && on_change) on_change();
 }
 

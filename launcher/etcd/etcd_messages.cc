@@ -10,7 +10,7 @@ using nlohmann::json;
 constexpr std::string_view kDigits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Thrown inside this file only, as nlohmann's own exceptions.
+// Thrown and caught in this file only, like nlohmann's exceptions.
 struct Malformed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

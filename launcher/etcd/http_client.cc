@@ -13,7 +13,7 @@ namespace ddp::etcd {
 namespace {
 
 constexpr long kConnectLimitMs = 2'000;
-// A connection whose other end has vanished is found out after this many seconds of silence.
+// TCP keepalive detects a vanished peer after this many seconds of silence.
 constexpr long kKeepAliveSeconds = 3;
 
 Error error_of(const CurlLibrary& curl, CURLcode code, const char* details) {
@@ -31,7 +31,7 @@ Error error_of(const CurlLibrary& curl, CURLcode code, const char* details) {
   }
 }
 
-// Workers must not inherit it.
+// Workers must not inherit the socket.
 int close_on_exec(void* /*client*/, curl_socket_t fd, curlsocktype /*purpose*/) {
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   return CURL_SOCKOPT_OK;
@@ -177,7 +177,8 @@ void HttpClient::act(int fd, int events) {
   deliver();
 }
 
-// Behind libcurl's back nothing may be called of it, so callbacks wait until it has returned.
+// libcurl must not be called from inside its own callbacks, so our callbacks wait until it has
+// returned.
 void HttpClient::deliver() {
   const CurlLibrary& curl = *curl_->library;
   std::vector<std::function<void()>> calls;

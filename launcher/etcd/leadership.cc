@@ -6,16 +6,16 @@
 namespace ddp::etcd {
 namespace {
 
-// Of one question; its failure is no more than a reason to ask again.
+// The limit of one request. A failed request is only repeated.
 constexpr Duration kCallLimit{4'000};
 constexpr Duration kRepeat{500};
-// A watch at an endpoint that is cut off from its cluster is silent, so everybody looks now and
-// then.
+// A watch at an endpoint that is cut off from its cluster is silent, so every ddp-run also reads
+// the key at this interval.
 constexpr Duration kLookAnyway{10'000};
-// Those that see a coordinator's key vanish do not all try at once.
+// A random delay, so that not all ddp-runs that see the leader key vanish try at once.
 constexpr int kJitterMs = 50;
 constexpr Duration kResignLimit{1'000};
-// In the life of its lease.
+// How often the record's lease is renewed during its life.
 constexpr int kRenewalsOfRecord = 24;
 constexpr Duration kFirstNotice{3'000};
 constexpr Duration kNoticePeriod{30'000};
@@ -90,7 +90,7 @@ void Leadership::on_look(Result<TransactionAnswer> answer) {
   follow(*leader, answer->revision);
 }
 
-// False where somebody else's bytes lie there; that is told.
+// False if the key holds something that is not ours; reports that as failure.
 bool Leadership::read_state(const std::optional<KeyValue>& found) {
   state_revision_ = found ? found->mod_revision : 0;
   if (!found) {
@@ -121,7 +121,7 @@ void Leadership::follow(const Leader& leader, Revision revision) {
   look_after(kLookAnyway);
 }
 
-// ---- taking the office ----
+// ---- becoming the leader ----
 
 void Leadership::stand() {
   phase_ = Phase::kStanding;
@@ -138,7 +138,8 @@ void Leadership::stand() {
   });
 }
 
-// `again`: it had the office and nobody else may have had it since, which the record shows.
+// `again`: this ddp-run was the leader before, and another one may not have been since; the record
+// shows that.
 void Leadership::claim(LeaseId lease, const Leader& own, bool again) {
   Transaction transaction{.compare = {{keys_.leader, Compare::What::kCreated, 0}},
                           .put = {{keys_.leader, to_json(own), lease}},
@@ -158,7 +159,7 @@ void Leadership::on_claim(Result<TransactionAnswer> answer, LeaseId lease, const
     if (!again) return lose(answer.error().message);
     return lease_timer_.after(kRepeat, [this] { regain(); });
   }
-  // A request that was carried out twice finds its own key.
+  // If etcd carried out the request twice, the second one finds our own key.
   const bool ours = answer->got[0] && answer->got[0]->lease == lease;
   if (!ours) {
     client_.revoke_lease(lease, kCallLimit, [](const Result<bool>&) {});
@@ -173,8 +174,8 @@ void Leadership::on_claim(Result<TransactionAnswer> answer, LeaseId lease, const
   take_over(lease, answer->got[0]->create_revision, own);
 }
 
-// The record is written anew before anything else: a predecessor that comes back late sees by it
-// that it was replaced.
+// Writes the record again before anything else, so that a late predecessor sees that it was
+// replaced.
 void Leadership::take_over(LeaseId lease, Revision revision, const Leader& own) {
   phase_ = Phase::kTakingOver;
   lease_ = lease;
@@ -216,7 +217,7 @@ Transaction Leadership::guarded_put(const StoredState& state, LeaseId lease) con
 
 void Leadership::lose(const std::string& why) {
   if (stopped()) return;
-  // A key that may be ours must not stand in anybody's way.
+  // The key may be ours and must not block the others.
   if (lease_ != 0) client_.revoke_lease(lease_, kCallLimit, [](const Result<bool>&) {});
   lease_ = 0;
   office_ = 0;
@@ -230,7 +231,7 @@ void Leadership::lose(const std::string& why) {
   if (phase_ == Phase::kFollowing) look_after(jitter());
 }
 
-// ---- in office ----
+// ---- being the leader ----
 
 void Leadership::begin_leading() {
   phase_ = Phase::kLeading;
@@ -239,7 +240,7 @@ void Leadership::begin_leading() {
   write_next();
 }
 
-// So that a coordinator that was replaced knows at once.
+// Watches the leader key, so that a replaced leader knows at once.
 void Leadership::watch_own_key() {
   if (phase_ != Phase::kLeading) return;
   client_.watch(
@@ -255,7 +256,7 @@ void Leadership::keep_alive() {
   client_.keep_alive(lease_, options_.lease, [this, lease = lease_](Result<std::int64_t> left) {
     if (phase_ != Phase::kLeading || lease_ != lease) return;
     if (left && *left == 0) return lease_ended();
-    // Whether it answers or not: the lease's end is etcd's to tell.
+    // Goes on whether etcd answers or not: only etcd says when the lease has ended.
     lease_timer_.after(left ? options_.lease / 3 : kRepeat, [this] { keep_alive(); });
   });
 }
@@ -283,7 +284,7 @@ void Leadership::store(const rendezvous::JobRecord& record, std::function<void()
 
 void Leadership::confirm(std::function<void()> confirmed) {
   if (!leads()) return;
-  // While it is unknown whether the office can be had back, the answer waits.
+  // While it is not known whether the leadership can be regained, the answer waits.
   const auto again = [this, confirmed] {
     write_timer_.after(kRepeat, [this, confirmed] {
       write_next();
@@ -311,7 +312,7 @@ void Leadership::write_next() {
                         if (!leads() || !writing_) return;
                         if (lease) {
                           record_lease_ = *lease;
-                          // A finished job's record is to end.
+                          // A finished job's record is allowed to expire.
                           record_renewal_ = finished ? TimePoint::max() : TimePoint::min();
                           return write(*lease);
                         }

@@ -20,8 +20,8 @@ bool is_name_character(char c) {
          kPunctuation.find(c) != std::string_view::npos;
 }
 
-// A name goes to programs as an argument and to people's shells by --dry-run: none may be a flag or
-// a piece of script.
+// Names become arguments of programs, and --dry-run prints them for shells, so none may look like a
+// flag or a piece of script.
 Result<void> check_name(std::string_view name) {
   if (name.empty()) return make_error(Errc::kInvalidArgument, "a host's name is empty");
   if (name.size() > kNameMax) {
@@ -42,7 +42,7 @@ Result<int> parse_slots(std::string_view text) {
   int slots = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slots);
   if (error != std::errc() || end != text.data() + text.size() || slots < 1 || slots > kSlotsMax) {
-    return make_error(Errc::kInvalidArgument, "'{}' is no number of slots (1 to {})", text,
+    return make_error(Errc::kInvalidArgument, "'{}' is not a number of slots (1 to {})", text,
                       kSlotsMax);
   }
   return slots;
@@ -62,8 +62,7 @@ Result<Host> parse_host(std::string_view text) {
     slots = text.substr(bracket + 1);
     has_slots = !slots.empty();
     if (has_slots && slots.front() != ':') {
-      return make_error(Errc::kInvalidArgument, "'{}': behind the bracket only :SLOTS may stand",
-                        text);
+      return make_error(Errc::kInvalidArgument, "'{}': only :SLOTS may follow the bracket", text);
     }
     if (has_slots) slots.remove_prefix(1);
   } else if (const std::size_t colon = text.find(':'); colon != std::string_view::npos) {
@@ -87,7 +86,7 @@ Result<Host> parse_host(std::string_view text) {
 }
 
 Result<void> add(std::vector<Host>& hosts, Host host) {
-  // Quadratic, but a thousand hosts are half a million comparisons.
+  // Quadratic, but a thousand hosts need only half a million comparisons.
   for (const Host& other : hosts) {
     if (other.name == host.name) {
       return make_error(Errc::kExists, "host {} is named twice; write {}:N for N workers there",

@@ -34,7 +34,7 @@ Result<Pipe> make_pipe() {
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
-// Descriptors that dup2() puts at 0 to 2 must not lie there already.
+// Descriptors that dup2() copies to 0, 1 and 2 must not have these numbers already.
 UniqueFd moved_up(UniqueFd fd) {
   constexpr int kFirst = 10;
   return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
@@ -69,7 +69,7 @@ Result<std::shared_ptr<HostProcess>> HostProcess::start(asio::io_context& io,
   const UniqueFd error = moved_up(std::move(pipes[2].write_end));
   const auto pid = spawn(argv, input.get(), output.get(), error.get());
   if (!pid) return pid.error();
-  // The child is not reaped yet, so the number is certainly its own.
+  // The child is not reaped yet, so its process id cannot have been reused.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
   if (!pidfd) {
     const int reason = errno;
@@ -127,23 +127,23 @@ void HostProcess::read(Source& source) {
                          });
 }
 
-// One buffer of it; false at its end.
+// Reads one buffer; false at the end of the pipe.
 bool HostProcess::read_what_is_there(Source& source) {
   std::array<char, kReadBytes> buffer;
   const ssize_t count = ::read(source.pipe.native_handle(), buffer.data(), buffer.size());
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   if (count == 0) return false;
-  // A copy: what is called may end this object's events.
+  // A copy, because the callback may clear this object's events.
   const auto on_bytes = events_.on_bytes;
   on_bytes(source.stream, std::string_view(buffer.data(), static_cast<std::size_t>(count)));
   return true;
 }
 
-// Everything that the process wrote is in the pipes by now. Whoever holds them still (an ssh that
-// stays in the background for its next connection) is not waited for.
+// Everything that the process wrote is in the pipes by now. Other processes may still hold them (an
+// ssh that stays in the background for its next connection); it does not wait for these.
 void HostProcess::finish() {
   if (!exited_ || paused_ || !events_.on_end) return;
-  const auto self = shared_from_this();  // What is called may let go of it.
+  const auto self = shared_from_this();  // The callback may drop the last reference.
   for (Source* source : {&output_, &error_}) {
     while (!source->ended) {
       std::array<char, kReadBytes> buffer;
@@ -186,7 +186,7 @@ void HostProcess::write_next() {
                     [self = shared_from_this()](const std::error_code& error, std::size_t) {
                       self->writing_ = false;
                       self->to_send_.pop_front();
-                      // Who does not read any more is about to end, and that is heard of.
+                      // A child that no longer reads is about to end, and on_end reports that.
                       if (error) self->to_send_.clear();
                       self->write_next();
                     });

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kPlaceholder = "{host}";
 
-// Nobody is there to be asked for a password; no terminal, since one would turn line ends into
-// \r\n; and a peer that is gone without a word is noticed after a minute.
+// Options: never ask for a password, since nobody could answer; no terminal, since it would turn
+// line ends into \r\n; and notice a vanished peer after a minute.
 std::vector<std::string> ssh_words() {
   return {"ssh",   "-x",
           "-a",    "-T",
@@ -43,7 +43,7 @@ Result<LaunchAgent> LaunchAgent::parse(const std::string& text) {
   if (!words) return words.error();
   if (words->empty() || words->front().empty()) {
     return make_error(Errc::kInvalidArgument,
-                      "there is no command; write for example \"kubectl exec -i {} --\"",
+                      "the command is empty; write for example \"kubectl exec -i {} --\"",
                       kPlaceholder);
   }
   if (std::none_of(words->begin(), words->end(), [](const std::string& word) {

@@ -10,7 +10,7 @@ std::vector<std::vector<NodePlace>> split_for_launch(const std::vector<NodePlace
   std::vector<std::vector<NodePlace>> groups;
   auto next = places.begin();
   for (std::size_t i = 0; i < count; ++i) {
-    // The first groups take what is over.
+    // The first groups take the remainder.
     const std::size_t size = places.size() / count + (i < places.size() % count ? 1 : 0);
     const auto end = next + static_cast<std::ptrdiff_t>(size);
     groups.emplace_back(next, end);

@@ -20,9 +20,10 @@
 namespace ddp::hosts {
 namespace {
 
-// Of what a connection says before ddp-run speaks: the reason, if it ends.
+// How many lines are kept of what a connection prints before ddp-run reports. They are the reason
+// if the connection ends.
 constexpr std::size_t kSaidLinesMax = 20;
-// The shell's status for a program that is not there.
+// The shell's exit status for a program that does not exist.
 constexpr int kShellNotFound = 127;
 constexpr int kShellNotExecutable = 126;
 
@@ -32,7 +33,7 @@ bool is_this_machine(const std::string& host) {
          (::gethostname(name.data(), name.size() - 1) == 0 && host == name.data());
 }
 
-// The part of a group that is started without a launch agent.
+// Whether this host is started as a child, without a launch agent.
 bool starts_here(const std::string& host, const LaunchAgent& agent) {
   return agent.is_default() && is_this_machine(host);
 }
@@ -51,7 +52,7 @@ std::string make_mark() {
   std::array<unsigned char, 16> bytes{};
   DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
             "getrandom failed");
-  // Workers do not print this by accident, nor can they know it.
+  // Random, so that workers cannot print it, neither by accident nor on purpose.
   std::string mark =
       "\x01"
       "ddp-run ";
@@ -99,7 +100,8 @@ void Launcher::start_group(std::vector<NodePlace> group, bool here) {
                                  std::string_view bytes) { on_bytes(child, stream, bytes); },
        .on_end = [this, child](int status) { on_end(child, status); }});
   if (!process) {
-    // No other host can be started either. Who is told may look at what there is.
+    // If the launch agent is missing, no other host can be started either. The child is removed
+    // first, because the callbacks may look at the list.
     const std::vector<NodePlace> places = std::move(child->group);
     children_.erase(child);
     for (const NodePlace& place : places) {
@@ -130,7 +132,7 @@ void Launcher::on_line(ChildPlace child, Stream stream, std::string_view line) {
     if (child->said.size() > kSaidLinesMax) child->said.pop_front();
     return;
   }
-  // In front of a report there may be output that lacks its line's end, as a login script's may.
+  // A report may follow output without a newline on the same line, for example from a login script.
   const std::size_t at = stream == Stream::kOutput ? line.find(order_.mark) : line.npos;
   if (at == line.npos) return events_.on_line(stream, line);
   if (at > 0) events_.on_line(stream, std::string(line.substr(0, at)) + "\n");
@@ -152,7 +154,7 @@ void Launcher::take_report(ChildPlace child, std::string_view line) {
   if (report->kind != NodeReport::Kind::kUnreachable || place == child->group.end() || stopping_) {
     return events_.on_report(*report);
   }
-  // What another host could not reach may be reached from here, with the keys of here.
+  // This host may reach it where the other host could not, because its keys differ.
   start_group({*place}, false);
 }
 
@@ -168,12 +170,13 @@ void Launcher::on_end(ChildPlace child, int status) {
   std::vector<NodePlace> rest(child->group.begin() + 1, child->group.end());
   tell(NodeReport::Kind::kUnreachable, child->group.front().host, why);
   children_.erase(child);
-  // The next one takes the first one's place.
+  // The next host takes the first one's place in the group.
   if (!rest.empty() && !stopping_) {
     start_group(std::move(rest), false);
   } else {
     for (const NodePlace& place : rest) {
-      tell(NodeReport::Kind::kLost, place.host, "it was not started any more");
+      tell(NodeReport::Kind::kLost, place.host,
+           "it was no longer started because the job had ended");
     }
   }
   check_all_ended();
@@ -221,7 +224,7 @@ void Launcher::signal(int signal) {
     if (child.reached) {
       child.process->send(wire::encode_frame(encode_signal(signal)));
     } else if (ends) {
-      child.given_up = "it was not waited for";
+      child.given_up = "the launcher did not wait for it";
       child.process->kill(SIGTERM);
     }
   }
@@ -244,7 +247,7 @@ void Launcher::pause_reading() {
 
 void Launcher::resume_reading() {
   paused_ = false;
-  // One of them may end by it.
+  // A copy, because a signal may end a process and change the list.
   std::vector<std::shared_ptr<HostProcess>> processes;
   for (Child& child : children_) processes.push_back(child.process);
   for (const auto& process : processes) process->resume_reading();

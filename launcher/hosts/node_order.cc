@@ -17,7 +17,7 @@ NLOHMANN_JSON_SERIALIZE_ENUM(NodeReport::Kind, {{NodeReport::Kind::kReached, "re
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(NodeReport, kind, host, exit_code, summary, report,
                                                 error)
 
-// CBOR, since JSON's strings are UTF-8 and a file's name or an argument need not be.
+// CBOR, because JSON strings are UTF-8, and file names and arguments need not be.
 std::string encode(const NodeOrder& order) {
   std::string bytes;
   nlohmann::json::to_cbor(nlohmann::json(order), bytes);
@@ -45,13 +45,13 @@ Result<int> decode_signal(std::string_view payload) {
       std::from_chars(payload.data(), payload.data() + payload.size(), signal);
   if (error != std::errc() || end != payload.data() + payload.size() || signal < 1 ||
       signal > kSignalMax) {
-    return make_error(Errc::kProtocol, "no signal's number, {} bytes", payload.size());
+    return make_error(Errc::kProtocol, "not a signal number, {} bytes", payload.size());
   }
   return signal;
 }
 
 std::string encode_line(const std::string& mark, const NodeReport& report) {
-  // Output of workers may stand in it, which need not be UTF-8.
+  // The report may contain workers' output, which need not be UTF-8.
   return mark +
          nlohmann::json(report).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

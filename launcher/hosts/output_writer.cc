@@ -14,14 +14,14 @@
 namespace ddp::hosts {
 namespace {
 
-// False if nobody can read it any more.
+// False if the reader is gone.
 bool write_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
     if (written > 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (written < 0 && errno == EAGAIN) {
-      // Somebody else has made it non-blocking.
+      // Another process has made the descriptor non-blocking.
       pollfd ready{fd, POLLOUT, 0};
       ::poll(&ready, 1, -1);
     } else if (written < 0 && errno != EINTR) {
@@ -31,7 +31,8 @@ bool write_all(int fd, std::string_view bytes) {
   return true;
 }
 
-// Signals are the event loop's; a thread begins with the mask of the one that starts it.
+// Blocks all signals while a thread is started, so that the new thread inherits the mask and the
+// event loop gets all signals.
 class AllSignalsBlocked {
  public:
   AllSignalsBlocked() {
@@ -87,7 +88,7 @@ void OutputWriter::show_status(std::string_view text) {
   changed_.notify_one();
 }
 
-// What is written for these bytes, so that the status stands below them.
+// The bytes to write so that the status is shown below `bytes`.
 std::string OutputWriter::framed(std::string bytes, const std::string& status) {
   if (!bytes.empty()) line_begins_ = bytes.back() == '\n';
   if (status_shown_) bytes.insert(0, terminal::kEraseLine);

@@ -12,7 +12,7 @@
 namespace ddp::hosts {
 namespace {
 
-// Clear of those that an agent is given.
+// Above the descriptor numbers that an agent uses.
 constexpr int kFirstOwnFd = 10;
 
 Error system_error(const char* what) {
@@ -28,7 +28,7 @@ bool ParentLink::is_wanted(const std::vector<std::string>& arguments) {
 Result<std::unique_ptr<ParentLink>> ParentLink::open() {
   UniqueFd input(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, kFirstOwnFd));
   if (!input) return system_error("standard input");
-  // Workers must not read what is for this process.
+  // Workers must not read this process's input.
   const UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!nothing || ::dup2(nothing.get(), STDIN_FILENO) < 0) return system_error("/dev/null");
   std::unique_ptr<ParentLink> link(new ParentLink(std::move(input)));
@@ -49,8 +49,8 @@ Result<NodeOrder> ParentLink::receive_order() {
     if (count < 0) return system_error("standard input");
     if (count == 0) {
       return make_error(Errc::kPeerLost,
-                        "{} is how ddp-run starts itself on other hosts, and nobody has said what "
-                        "to run; write --hosts a,b",
+                        "{} is for ddp-runs that another ddp-run starts, and none has sent an "
+                        "order; write --hosts a,b",
                         kStartedFlag);
     }
     decoder_.append(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
@@ -63,7 +63,7 @@ void ParentLink::report(const NodeReport& report) const {
   while (!rest.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // Nobody is there any more, which is heard of elsewhere.
+    if (written <= 0) return;  // The launcher is gone, which the event loop notices.
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
 }
@@ -105,10 +105,10 @@ Result<void> take_surroundings(const NodeOrder& order) {
     ::setenv(name.c_str(), value.c_str(), 1);
   }
   if (::chdir(order.folder.c_str()) != 0) {
-    return make_error(errno == ENOENT ? Errc::kNotFound : Errc::kIo,
-                      "the folder {} cannot be entered there: {}; a job's folder has to exist on "
-                      "every host",
-                      order.folder, std::generic_category().message(errno));
+    return make_error(
+        errno == ENOENT ? Errc::kNotFound : Errc::kIo,
+        "cannot enter the folder {} there: {}; the job's folder must exist on every host",
+        order.folder, std::generic_category().message(errno));
   }
   ::setenv("PWD", order.folder.c_str(), 1);
   return {};

@@ -12,7 +12,7 @@ bool is_plain(char c) {
          kHarmless.find(c) != std::string_view::npos;
 }
 
-// Inside double quotes a backslash stands for itself before anything else.
+// Inside double quotes, a backslash before any other character stands for itself.
 bool escapes_in_double_quotes(char c) { return c == '"' || c == '\\' || c == '$' || c == '`'; }
 
 std::string in_quotes(std::string_view word) {
@@ -37,7 +37,7 @@ std::string shell_quote(std::string_view word) {
 std::string shell_quote(const std::vector<std::string>& words) {
   std::string line;
   for (const std::string& word : words) {
-    // In front, NAME=x would be an assignment.
+    // As the first word, NAME=x would be an assignment.
     const bool first = line.empty();
     line += (first ? "" : " ") +
             (first && word.find('=') != std::string::npos ? in_quotes(word) : shell_quote(word));

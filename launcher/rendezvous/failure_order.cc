@@ -9,13 +9,14 @@ namespace ddp::rendezvous {
 namespace {
 
 constexpr std::size_t kFailuresMax = 4'096;
-// A process that is killed, or a node that goes, closes its connections a little before anybody
-// sees that it is gone, and others may have failed of that by then.
+// A killed process or a lost node closes its connections a little before its end is seen, and
+// others may already have failed because of that.
 constexpr Duration kSeenLate{200};
-// No failure is older; more is a faulty agent's.
+// No failure is older than this; a larger age comes from a faulty agent.
 constexpr std::int64_t kMaxAgeMs = std::int64_t{100} * 365 * 24 * 3'600 * 1'000;
 
-// A program ends itself by SIGABRT and SIGPIPE, often because of what others did.
+// Programs raise SIGABRT and SIGPIPE in themselves, often because of what others did, so these two
+// do not count.
 bool is_seen_late(const wire::Failure& failure) {
   if (failure.kind == "agent" || failure.kind == "lease") return true;
   return failure.signal != 0 && failure.signal != SIGABRT && failure.signal != SIGPIPE &&

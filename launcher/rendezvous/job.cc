@@ -1,4 +1,4 @@
-// What agents say, the loss of nodes, and the end of rounds and of the job.
+// Handles agents' messages, the loss of nodes, and the end of rounds and of the job.
 #include "launcher/rendezvous/job.h"
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace ddp::rendezvous {
 namespace {
 
-// On top of the job's own limit between SIGTERM and SIGKILL and of the time to park: for the kill
-// itself and the answer.
+// How much longer a node may take to stop than its time to park and the time between SIGTERM and
+// SIGKILL: for the kill itself and the answer.
 constexpr Duration kStopGrace{5'000};
-// A speed is measured over at least so long.
+// Speeds are measured over at least this long.
 constexpr Duration kPaceInterval{1'000};
 
 }  // namespace
@@ -103,7 +103,7 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   node.loss = message.loss;
   node.samples_per_second = message.samples_per_second;
   measure_pace(node);
-  // What a node tells that is still ending another round says nothing of this one.
+  // A node that is still ending another round reports nothing about this one.
   if (Member* member = current_member(from, round_)) note_progress(*member, message.step, false);
 }
 
@@ -231,13 +231,14 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
 }
 
 void Job::record(wire::Failure failure, const Member& member) {
-  // Who reports is known from the connection; what it says of itself does not count.
+  // The connection identifies the node; what the message says about that does not count.
   failure.node_id = member.info.node_id;
   failure.host = member.info.host;
   failure.group_rank = static_cast<int>(rank_of(member));
   if (phase_ == Phase::kStopping && !stop_is_failure_ && failure.kind == "worker" &&
       !is_permanent(failure)) {
-    // Workers that fail while the round is stopped for a node's coming or going follow from that.
+    // Workers that fail while the round is stopped because a node came or left fail as a
+    // consequence.
     failure.secondary = true;
   }
   ++failures_reported_;
@@ -252,9 +253,9 @@ bool Job::cause_may_come() const {
   return failures_.size() < static_cast<std::size_t>(std::max(0, workers));
 }
 
-// The stop would end the worker that caused all this before it has said how it failed: by its
-// SIGTERM while it takes its time to exit, for others often end sooner. But where workers park
-// there is no SIGTERM at first, and a cause that ends by itself is heard of with `stopped`.
+// Why to wait: others often end before the worker that caused the failure, which may take long to
+// exit. A stop would kill that worker by SIGTERM before it has said how it failed. If workers park,
+// there is no SIGTERM at first, and a cause that ends by itself is reported with `stopped`.
 void Job::stop_for_failures() {
   if (!is_running() || failures_.empty()) return;
   const wire::Failure& cause = root();
@@ -273,7 +274,7 @@ void Job::begin_stop(const std::string& reason, bool is_failure) {
   stop_is_failure_ = is_failure;
   stop_deadline_ = now_ + stop_timeout_;
   scale_up_until_.reset();
-  // Who is not back yet is told when it comes.
+  // Nodes that are not back yet are told when they come.
   for (const std::size_t rank : awaited_) members_[rank].presence = Member::Presence::kLost;
   awaited_.clear();
   unstopped_.clear();

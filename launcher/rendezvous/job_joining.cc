@@ -10,8 +10,8 @@ namespace ddp::rendezvous {
 
 std::string Job::objection(const wire::Join& join) const {
   const std::string other = config::difference(join.rules, join.host, rules_, rules_host_);
-  if (!other.empty()) return other + "; start every node of the job with the same";
-  // A member's place is its own, also while it is away.
+  if (!other.empty()) return other + "; start every node of the job with the same value";
+  // A member keeps its place while it is away.
   const bool is_known = nodes_.contains(join.node_id) || member_of(join.node_id) != nullptr;
   if (rules_.spares >= 0 && !is_known &&
       nodes_.size() >=
@@ -25,15 +25,16 @@ std::string Job::objection(const wire::Join& join) const {
                      holder);
 }
 
-// The host of another node that has the rank which this one asks for; empty: none has.
+// The host of another node that has the rank that this one asks for; empty if there is none.
 std::string Job::other_holder(const wire::Join& join) const {
   const auto holder = rank_holder_.find(join.node_rank);
   if (holder == rank_holder_.end() || holder->second == join.node_id) return "";
   return nodes_.at(holder->second).join.host;
 }
 
-// A node rank is asked for from the host of the node that has it. That one may be dead and not
-// known to be: its lease decides in a moment. True if the join must wait for that.
+// A node asks for a rank that another node on the same host has. That other node may be dead
+// without the coordinator knowing it yet; its next heartbeat, or the lack of one, will tell. True
+// if the join must wait for that.
 bool Job::hold_for_silent(ConnectionId from, const wire::Join& join,
                           std::string_view peer_address) {
   const auto holder = rank_holder_.find(join.node_rank);
@@ -53,14 +54,14 @@ bool Job::hold_for_silent(ConnectionId from, const wire::Join& join,
   return true;
 }
 
-// Joins again those that were held; whoever they wait for is silent by now, or is alive.
+// Repeats the held joins. The nodes that they waited for are lost by now, or known to be alive.
 void Job::release_held() {
   std::vector<HeldJoin> due;
   for (const HeldJoin& held : held_) {
     if (now_ >= held.until) due.push_back(held);
   }
   for (const HeldJoin& held : due) {
-    // The end of the job answers them all.
+    // The end of the job has answered all of them.
     if (finished()) return;
     join(now_, held.from, held.join, held.peer_address, *out_);
     std::erase_if(held_, [&](const HeldJoin& other) { return other.from == held.from; });
@@ -86,9 +87,9 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
       lose(join.node_id, "agent", "its agent joined anew");
     }
   }
-  // Its loss may have used up the budget, hence after it.
+  // After the loss above, because that may have used up the budget.
   if (finished()) {
-    // A node of the job that missed the end gets it; to others the job is closed.
+    // A node of the job that missed the end gets the result. Other nodes are refused.
     if (known_.contains(join.node_id) || join.last_round != kNoRound) {
       send(from, result_);
       out.push_back(CloseConnection{from});
@@ -109,7 +110,8 @@ void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view p
   node.join = join;
   wire::Welcome welcome{options_.heartbeat.count(), options_.lease.count()};
   if (const std::string holder = other_holder(join); !holder.empty()) {
-    node.join.node_rank = -1;  // It was a wish, or there would have been an objection.
+    node.join.node_rank =
+        -1;  // The rank was only a preference; otherwise objection() would have refused it.
     welcome.notice = fmt::format(
         "--node-rank {} is taken by {}; this node gets another rank. Give each node its own",
         join.node_rank, holder);
@@ -127,8 +129,8 @@ void Job::add_node(ConnectionId from, const wire::Join& join, std::string_view p
   send(from, welcome);
 }
 
-// The agent of a member has lost its connection before we have: its workers go on, and so does the
-// round. What it said last may be lost, so it says it again, and so do we.
+// A member's agent has lost its connection before we noticed. Its workers go on, and so does the
+// round. The last messages in both directions may be lost, so both sides repeat them.
 bool Job::take_over(ConnectionId from, const wire::Join& join) {
   const auto found = nodes_.find(join.node_id);
   if (found == nodes_.end() || join.running_round == kNoRound) return false;
@@ -156,9 +158,9 @@ bool Job::take_over(ConnectionId from, const wire::Join& join) {
   return true;
 }
 
-// A join that knows of a round which this coordinator has not begun comes from the time of a lost
-// one: its numbers go on, and the loss is charged once, whatever the number of nodes that report
-// it, if that round does not go on.
+// If a join knows of a round that this coordinator has not begun, an earlier coordinator was lost.
+// Its numbers continue. If that round does not go on, the loss is charged once, however many nodes
+// report it.
 void Job::take_numbers(const wire::Join& join) {
   const bool from_lost_coordinator = join.last_round >= next_round_;
   next_round_ = std::max(next_round_, join.last_round + 1);
@@ -188,7 +190,7 @@ void Job::place(const NodeId& node_id) {
   }
 }
 
-// A round that is over for us still runs there.
+// Orders the node to end a round that is over but still runs there.
 void Job::order_end_of(Round round, const NodeId& node_id) {
   Node& node = nodes_.at(node_id);
   if (node.ending == kNoRound) ++num_ending_;

@@ -1,5 +1,5 @@
-// A round that an earlier coordinator has begun goes on under this one: its agents have kept their
-// workers running and tell of it when they join.
+// How a round of an earlier coordinator goes on under this one: its agents have kept their workers
+// running and say so when they join.
 #include <algorithm>
 #include <chrono>
 
@@ -12,12 +12,13 @@
 namespace ddp::rendezvous {
 namespace {
 
-// Beyond the lease, in which the others can have noticed the loss as late as that.
+// Extra time to come back, beyond the lease. An agent may notice the loss as late as one lease
+// after it.
 constexpr Duration kReturnGrace{1'000};
 
 }  // namespace
 
-// Whether what the join says of its round can be true of a round of this job.
+// Whether the join's description of its round is possible for this job.
 bool Job::is_world(const wire::Join& join) const {
   const auto count = static_cast<int>(join.members.size());
   if (count < rules_.min_nodes || count > rules_.max_nodes) return false;
@@ -34,8 +35,8 @@ bool Job::is_world(const wire::Join& join) const {
   return true;
 }
 
-// Whether the round that runs on this node goes on: no later one is known of, and this coordinator
-// has begun none.
+// Whether the round that runs on this node goes on. It does if no later round is known and this
+// coordinator has begun none.
 bool Job::returns_to_round(const wire::Join& join) {
   if (!is_world(join)) return false;
   const Round round = join.running_round;
@@ -48,7 +49,7 @@ bool Job::returns_to_round(const wire::Join& join) {
                                join.members[static_cast<std::size_t>(join.group_rank)].first_rank) {
     return false;
   }
-  // A node that was lost after its success still has it.
+  // A node that was lost after it succeeded still counts as succeeded.
   return member->presence == Member::Presence::kAwaited ||
          (member->presence == Member::Presence::kLost && member->succeeded);
 }
@@ -63,7 +64,7 @@ void Job::come_back(const NodeId& node_id) {
 
 void Job::adopt(const NodeId& node_id) {
   const wire::Join join = nodes_.at(node_id).join;
-  // Of two rounds that both claim to go on the older one was left behind.
+  // If two rounds both claim to go on, the older one was left behind.
   std::vector<NodeId> left_behind;
   for (const Member& member : members_) {
     if (is_running() && member.presence == Member::Presence::kIn) {
@@ -95,7 +96,7 @@ void Job::adopt(const NodeId& node_id) {
   check_recovered();
 }
 
-// These members are not in the round any more.
+// Marks members as missing from the round.
 void Job::miss(const std::vector<NodeId>& node_ids, const std::string& why) {
   for (const NodeId& node_id : node_ids) {
     Member& member = *member_of(node_id);

@@ -1,4 +1,4 @@
-// Whether a round that has failed is followed by another one: the budget, progress, back-off.
+// Decides whether another round follows a failed one: budget, progress, back-off.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Duration kFirstBackoff{100};
 constexpr Duration kMaxBackoff{30'000};
-// A round of workers that do not report progress has come to something if it took this long.
+// A round whose workers do not report steps counts as progress if it lasted this long.
 constexpr Duration kLongRound{10'000};
 
 Duration backoff(int restarts_in_row) {
@@ -32,21 +32,20 @@ void Job::note_progress(Member& member, std::int64_t step, bool reports_progress
   best_step_ = std::max(best_step_, step);
 }
 
-// Workers that have failed before a single step, were kept, and fail again before a single step are
-// not what the next round should begin with. Where they make steps, if only those again that others
-// lost, they are well.
+// Workers are replaced if they failed before their first step, were kept, and failed again before a
+// first step. Workers that make steps are kept, even if they only repeat lost steps.
 bool Job::keeps_workers() const { return !(round_is_stepless() && stepless_in_row_ > 0); }
 
 bool Job::round_is_stepless() const {
   return round_is_restart_ && round_reports_ && round_step_ < 0;
 }
 
-// Nothing takes part in the round any more.
+// All nodes have ended the round; decides what follows.
 void Job::decide_after_stop() {
   const auto primary = std::any_of(failures_.all().begin(), failures_.all().end(),
                                    [](const wire::Failure& failure) { return !failure.secondary; });
   if (!primary && (!stop_is_failure_ || !leave_reason_.empty())) {
-    // Where a node left, secondary failures follow from that, whichever was heard of first.
+    // If a node left, secondary failures follow from that, whichever was reported first.
     reason_ = leave_reason_.empty() ? stop_reason_ : leave_reason_;
     reason_is_charged_ = false;
     return wait_for_nodes();
@@ -64,7 +63,7 @@ void Job::decide_after_stop() {
          error_file(cause));
 }
 
-// The second half of a sentence; nothing if nothing speaks against a restart.
+// Why there is no restart, as the second half of a sentence; nothing if a restart is possible.
 std::optional<std::string> Job::why_not_restarted(const wire::Failure& root) const {
   if (rules_.max_restarts == 0) return "";
   if (restarts() >= rules_.max_restarts) {
@@ -72,8 +71,8 @@ std::optional<std::string> Job::why_not_restarted(const wire::Failure& root) con
   }
   const auto rank = static_cast<std::size_t>(root.group_rank);
   if (!rules_.restart_on_start_failure && best_step_ < 0 && members_[rank].reports_progress) {
-    return "; no worker had made a step, so none is started again "
-           "(--restart-on-start-failure does)";
+    return "; no worker had made a step, so none is started again (--restart-on-start-failure "
+           "restarts them)";
   }
   if (rules_.max_no_progress > 0 && no_progress_ >= rules_.max_no_progress) {
     return fmt::format("; {} in a row brought no step beyond {} (--max-no-progress)",
@@ -94,8 +93,8 @@ void Job::restart_for(const wire::Failure& root) {
   wait_for_nodes();
 }
 
-// A round of a coordinator that was lost did not go on under this one. False if that was one
-// restart too many, and the job is over.
+// Charges a restart because a lost coordinator's round did not go on under this one. False if the
+// budget is used up, and the job is then over.
 bool Job::charge_lost_coordinator() {
   if (loss_to_charge_ && !coordinator_loss_charged_) {
     coordinator_loss_charged_ = true;

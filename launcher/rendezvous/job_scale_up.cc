@@ -1,5 +1,5 @@
-// How a new node gets into a round that runs: the workers are told, commit at a step boundary, and
-// then the round changes; or the time for it is over.
+// How a new node gets into a running round: the workers are told, commit at a step boundary, and
+// then the round changes. If they do not commit in time, the round changes without that.
 #include <algorithm>
 #include <chrono>
 
@@ -9,8 +9,8 @@
 
 namespace ddp::rendezvous {
 
-// A job of which a part has succeeded is at its end; it is not worth a new round. Nor is a round
-// that is about to end by its failures anyway.
+// False if part of the job has already succeeded, because the job is then almost over, and false if
+// the round is about to end because of failures.
 bool Job::has_room() const {
   return phase_ == Phase::kRunning && !cause_deadline_ && successes_ == 0 &&
          static_cast<int>(members_.size()) < rules_.max_nodes;

@@ -1,4 +1,4 @@
-// What GET /status says of a job.
+// What GET /status says about a job.
 #include "launcher/rendezvous/job_status.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What becomes due.
+// What happens when time passes.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ std::optional<TimePoint> Job::next_deadline() const {
   if (phase_ == Phase::kWaiting) {
     consider(last_call_ends_ ? std::max(*last_call_ends_, start_at_)
                              : waiting_since_ + Duration{rules_.join_timeout_ms});
-    // Those that need not wait for the last call wait for the back-off alone.
+    // Without a wait for the last call, only the back-off delays the round.
     if (last_call_ends_ && start_at_ > now_) consider(start_at_);
     if (!nodes_.empty()) consider(next_announcement_);
   }
@@ -33,7 +33,7 @@ std::optional<TimePoint> Job::next_deadline() const {
 }
 
 void Job::lose_silent_nodes() {
-  // Those without a part in the round go first, lest a round starts with one of them.
+  // Nodes without a part in the round are removed first, so that no round starts with one of them.
   std::vector<NodeId> silent;
   std::vector<NodeId> silent_members;
   for (const NodeId& node_id : by_silence_) {

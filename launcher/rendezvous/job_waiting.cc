@@ -1,5 +1,4 @@
-// How a job gets its nodes together: waiting, last call, the start of a round, and what people are
-// told.
+// How a job gathers its nodes: waiting, last call, the start of a round, and the messages about it.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -13,11 +12,11 @@ namespace ddp::rendezvous {
 namespace {
 
 constexpr std::size_t kNamesMax = 16;
-// Names in a message to a node, which are many messages.
+// Limit of the names in a message, because every node gets that message.
 constexpr std::size_t kHostsMax = 64;
-// How long a round waits for nodes of the one before that were lost.
+// How long a round waits for lost nodes of the round before.
 constexpr Duration kReturnGrace{1'000};
-// In a large job a change is not told to everybody at once: they come in thousands.
+// Larger jobs do not announce every change at once, because nodes come in thousands.
 constexpr std::size_t kSmallJob = 16;
 constexpr Duration kAnnouncementGap{1'000};
 
@@ -38,7 +37,7 @@ std::int64_t seconds_left(TimePoint now, TimePoint then) {
 
 }  // namespace
 
-// The first of them, as people count.
+// The first of the hosts, in natural order.
 std::vector<std::string> Job::hosts() const {
   std::vector<std::string> names;
   for (const auto& [node_id, node] : nodes_) {
@@ -59,7 +58,7 @@ void Job::wait_for_nodes() {
   announce();
 }
 
-// Those that left are not waited for.
+// Nodes that left do not count, because they do not come back.
 bool Job::all_previous_are_in() const {
   bool any = false;
   for (const Member& member : members_) {
@@ -71,8 +70,8 @@ bool Job::all_previous_are_in() const {
   return any;
 }
 
-// For more nodes than the job needs. Those that were lost come back at once or not for long; those
-// that have lost the coordinator may not have noticed yet.
+// How long to wait for more nodes than the job needs. Lost nodes come back at once or not soon.
+// Nodes that lost their coordinator may not have noticed it yet.
 Duration Job::longest_wait() const {
   if (round_ != kNoRound) return kReturnGrace;
   return began_earlier_ ? options_.lease + kReturnGrace : Duration{rules_.last_call_ms};
@@ -190,7 +189,7 @@ void Job::send_spares(const std::vector<const Node*>& nodes, const std::string& 
   for (const Node* node : nodes) send(node->connection, waiting);
 }
 
-// Which nodes are missing, as far as that can be known.
+// The missing nodes, as far as they are known.
 std::string Job::missing_detail() const {
   std::vector<std::string> lost;
   for (const Member& member : members_) {

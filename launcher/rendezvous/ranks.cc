@@ -10,7 +10,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The digits at the front of `text` without leading zeros; `text` moves behind them.
+// Takes the digits at the front of `text` off; returns them without leading zeros.
 std::string_view take_number(std::string_view& text) {
   std::size_t end = 0;
   while (end < text.size() && is_digit(text[end])) ++end;
@@ -40,7 +40,7 @@ bool natural_less(std::string_view a, std::string_view b) {
     }
   }
   if (a.empty() != b.empty()) return a.empty();
-  return whole_a < whole_b;  // Equal but for leading zeros.
+  return whole_a < whole_b;  // Equal except for leading zeros.
 }
 
 std::vector<Candidate> choose_members(std::vector<Candidate> candidates, std::size_t limit) {

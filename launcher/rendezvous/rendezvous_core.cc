@@ -13,10 +13,10 @@ namespace {
 constexpr int kWorkersPerNodeMax = 65'536;
 constexpr int kRestartsMax = 1'000'000'000;
 constexpr Round kRoundMax = Round{1} << 53;  // JSON's integers are exact up to here.
-// Records of jobs that are over, kept to refuse late joins. The oldest goes when there are more.
+// How many finished jobs are kept, to refuse late joins. Beyond that, the oldest is forgotten.
 constexpr std::size_t kFinishedJobsMax = 1'024;
 
-// Why the join cannot be meant; empty if it can.
+// Why the join is invalid; empty if it is valid.
 std::string invalid(const wire::Join& join) {
   const auto out_of_range = [](std::string_view what, std::int64_t value, std::int64_t low,
                                std::int64_t high) {
@@ -95,7 +95,8 @@ std::vector<Action> RendezvousCore::on_message(TimePoint now, ConnectionId from,
   }
   std::vector<Action> actions;
   if (join != nullptr || found == job_of_.end()) {
-    // A connection joins once, first of all; one that does not keep to it is no agent of ours.
+    // A connection joins once, as its first message. One that does otherwise is not an agent of
+    // ours.
     if (found != job_of_.end()) {
       if (const auto job = jobs_.find(found->second); job != jobs_.end()) {
         job->second->disconnect(now, from, actions);

@@ -18,11 +18,11 @@ constexpr std::size_t kWidth = 60;
 constexpr std::size_t kOtherFailuresMax = 32;
 constexpr std::size_t kTailLinesMax = 20;
 constexpr std::size_t kCallstackLinesMax = 30;
-constexpr std::size_t kDetailBytesMax = 200;  // Of a failure that has one line.
+constexpr std::size_t kDetailBytesMax = 200;  // For failures that get one line.
 constexpr std::size_t kLineBytesMax = 400;
-constexpr std::size_t kSentencesMax = 16;  // A node.
+constexpr std::size_t kSentencesMax = 16;  // Per node.
 
-// Bounded and on one line: the text comes from a worker.
+// Shortened and on one line, because the text comes from a worker.
 std::string one_line(std::string_view text) {
   std::string line(text.substr(0, kLineBytesMax));
   for (char& c : line) {
@@ -36,7 +36,7 @@ bool is_node_loss(const wire::Failure& failure) {
   return failure.kind == "agent" || failure.kind == "lease";
 }
 
-// The exit code as waitpid's user sees it in Python: negative for signals, as torchrun prints it.
+// The exit code as torchrun prints it: negative for signals.
 int python_exit_code(const wire::Failure& failure) {
   return failure.signal != 0 ? -failure.signal : failure.exit_code;
 }
@@ -78,7 +78,7 @@ std::vector<std::string> lines_of(std::string_view text) {
   return lines;
 }
 
-// What is known of it beyond how it ended. Those that follow from others have nothing to add.
+// What is known about the failure beyond how it ended. Empty for secondary failures.
 std::string detail(const wire::Failure& failure) {
   if (failure.secondary) return "";
   const std::string& text = failure.cause.empty() ? failure.message : failure.cause;
@@ -135,7 +135,7 @@ std::string other_failures(const std::vector<wire::Failure>& failures, std::size
   return text;
 }
 
-// Nothing where no worker kept a record.
+// Empty if no worker kept a record.
 std::string waiting_operations(const ReportInput& input, const std::string& rule) {
   std::string text;
   for (const auto& [host, sentences] : input.operations) {
@@ -207,7 +207,8 @@ std::string failure_report(const ReportInput& input) {
                       counted(input.world_size, "worker"), counted(input.nodes, "node"),
                       input.restarts, input.max_restarts);
   if (input.failures[root].kind == "stuck") {
-    text += "not restarted: what a process in state D holds, another one on its host would need\n";
+    text +=
+        "not restarted: a new process on the host would need what the process in state D holds\n";
   } else if (input.retry_would_not_help) {
     text += fmt::format("not restarted: status {} means that starting again fails again\n",
                         exit_status(input.failures[root]));

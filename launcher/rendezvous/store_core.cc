@@ -81,7 +81,7 @@ void StoreCore::on_read(Dialect dialect, const Request& request, Effects& effect
     case Op::kListKeys:
       return list_keys(effects);
     default:
-      return;  // VALIDATE: the parser has looked at it.
+      return;  // VALIDATE: the parser has already checked it.
   }
 }
 
@@ -145,7 +145,7 @@ void StoreCore::multi_get(Dialect dialect, const Request& request, Effects& effe
     if (found != values_.end()) return put_answer(found->second, effects);
     if (dialect == Dialect::kNewest) return put_answer({}, effects);
     effects.answer.clear();
-    effects.close_reason = fmt::format("get of '{}', which is not there", key.substr(0, 128));
+    effects.close_reason = fmt::format("get of '{}', which does not exist", key.substr(0, 128));
     return false;
   };
   if (request.op == Op::kGet) {
@@ -172,7 +172,7 @@ void StoreCore::compare_set(const Request& request, Effects& effects) {
     wire::c10d::put_string(effects.answer, request.value);
     return store(request.key, request.value, effects);
   }
-  // For an absent key upstream answers what was expected, and clients rely on it.
+  // For an absent key, PyTorch's store answers with the expected value, and clients rely on that.
   wire::c10d::put_string(effects.answer, found == values_.end() ? request.expected : found->second);
 }
 
@@ -209,7 +209,8 @@ void StoreCore::erase(const Request& request, Effects& effects) {
   values_.erase(found);
 }
 
-// The counter lives under the key as ADD's numbers do. Unlike them it wakes only when complete.
+// The counter is stored under the key like ADD's numbers. Unlike ADD, it wakes clients only when it
+// is complete.
 void StoreCore::barrier(ClientId from, const Request& request, Effects& effects) {
   cancel_wait(from);
   auto found = values_.find(request.key);
@@ -235,7 +236,7 @@ void StoreCore::barrier(ClientId from, const Request& request, Effects& effects)
 void StoreCore::watch(ClientId from, std::string_view key, Effects& effects) {
   effects.answer.push_back(wire::c10d::kCallbackRegistered);
   const std::uint64_t ticket = next_ticket_++;
-  // Watching twice does not mean hearing twice.
+  // A client that watches a key twice is notified once.
   if (watches_[from].emplace(key, ticket).second) {
     watchers_[std::string(key)].emplace(ticket, from);
   }
@@ -261,7 +262,7 @@ void StoreCore::store(std::string_view key, std::string_view value, Effects& eff
 void StoreCore::replace(std::string& value, std::string_view by) {
   bytes_ += by.size();
   bytes_ -= value.size();
-  // A key that held a large value once does not keep its memory.
+  // Frees the memory of a large old value.
   if (value.capacity() > kKeepBytes && by.size() < value.capacity() / 4) value = std::string();
   value.assign(by);
 }
@@ -286,7 +287,7 @@ void StoreCore::start_wait(ClientId client, const std::vector<std::string_view>&
     if (!even_if_present && is_present(key)) continue;
     auto line = waiters_.find(key);
     if (line == waiters_.end()) line = waiters_.emplace(key, Line()).first;
-    // A key listed twice stands in line once.
+    // A key that is listed twice counts once.
     if (!line->second.emplace(wait.ticket, client).second) continue;
     ++wait.missing;
     wait.keys.emplace_back(key);
@@ -328,7 +329,7 @@ void StoreCore::wake_one(std::string_view key, Effects& effects) {
   arrived(first, effects);
 }
 
-// One of the keys that the client waits for is there, and it has left that key's line.
+// One of the keys that the client waits for has arrived, and the client has left that key's line.
 void StoreCore::arrived(ClientId client, Effects& effects) {
   const auto found = waits_.find(client);
   DDP_CHECK(found != waits_.end(), "client {} stands in line without waiting", client);

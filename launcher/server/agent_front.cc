@@ -46,13 +46,14 @@ void AgentFront::on_frame(std::uint64_t id, const std::string& payload) {
   apply(core_.on_message(Clock::now(), id, *message, address));
 }
 
-// Sees that an agent joins the job that it has proved to belong to, and notes where its node is.
+// Checks that an agent joins only the job to which it has proved to belong. Notes the address of
+// its node.
 bool AgentFront::may_send(Agent& agent, const wire::AgentMessage& message) {
   const auto* const join = std::get_if<wire::Join>(&message);
   if (join == nullptr) return true;
   if (agent.job_id && *agent.job_id != join->job_id) {
     agent.connection->send(wire::encode(wire::CoordinatorMessage(wire::Refused{
-        "this node has proved that it belongs to another job than it asks to join"})));
+        "this node has proved that it belongs to another job than the one it asks to join"})));
     agent.connection->close_after_writes();
     if (hooks_.refused) hooks_.refused(RefusalReason::kNotTheJobs, agent.remote);
     return false;
@@ -139,7 +140,8 @@ void AgentFront::perform(const rendezvous::JobFinished& action) {
   if (!hooks_.job_finished) return;
   asio::post(io_, [this, alive = std::weak_ptr<bool>(alive_), action] {
     if (alive.expired()) return;
-    const auto callback = hooks_.job_finished;  // A copy: it may destroy this object.
+    const auto callback =
+        hooks_.job_finished;  // A copy, because the callback may destroy this object.
     callback(action.job_id, action.finish);
   });
 }

@@ -5,7 +5,7 @@
 namespace ddp::server {
 namespace {
 
-// A client that means it needs a round trip or two.
+// A real client needs only one or two round trips.
 constexpr Duration kHandshakeLimit{10'000};
 
 }  // namespace

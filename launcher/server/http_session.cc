@@ -45,17 +45,18 @@ void HttpSession::answer(std::string_view request_line) {
   const std::size_t second =
       first == std::string_view::npos ? first : request_line.find(' ', first + 1);
   if (second == std::string_view::npos || !request_line.substr(second + 1).starts_with("HTTP/1.")) {
-    return reply("400 Bad Request", text_page("this is no HTTP/1.1 request\n"), true);
+    return reply("400 Bad Request", text_page("this is not an HTTP/1.1 request\n"), true);
   }
   const std::string_view method = request_line.substr(0, first);
   std::string_view path = request_line.substr(first + 1, second - first - 1);
   path = path.substr(0, path.find('?'));
   if (method != "GET" && method != "HEAD") {
-    return reply("405 Method Not Allowed", text_page("GET and HEAD are all there is\n"), true);
+    return reply("405 Method Not Allowed", text_page("only GET and HEAD are supported\n"), true);
   }
   const std::optional<HttpPage> page = pages_(path);
   if (!page) {
-    return reply("404 Not Found", text_page("there are /status and /metrics\n"), method == "GET");
+    return reply("404 Not Found", text_page("the pages are /status and /metrics\n"),
+                 method == "GET");
   }
   reply("200 OK", *page, method == "GET");
 }

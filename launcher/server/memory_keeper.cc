@@ -8,12 +8,12 @@ namespace ddp::server {
 namespace {
 
 constexpr Duration kInterval{2'000};
-// The C library counts its free pieces one by one, millions of them in tens of milliseconds. So
-// much longer than a look took, none follows.
+// The C library counts its free pieces one by one, which takes tens of milliseconds for millions of
+// them. So the pause between two looks is this many times as long as a look took.
 constexpr int kPause = 1'000;
 constexpr std::size_t kWorthwhileBytes = 1u << 20;
-// Larger pieces go back to the system at once. Without a limit set, glibc raises it to the largest
-// piece that it has seen, and puts what is smaller where it cannot be given back.
+// Pieces larger than this go back to the system at once. If the limit is not set, glibc raises it
+// to the largest piece that it has seen, and puts smaller ones where they cannot be given back.
 constexpr int kLargePiece = 1 << 20;
 
 }  // namespace

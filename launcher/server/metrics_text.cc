@@ -12,8 +12,8 @@ bool is_continuation(std::string_view text, std::size_t at) {
   return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0u) == 0x80u;
 }
 
-// Bytes of the UTF-8 character at the start of `text`, 0 if there is none. Surrogates and overlong
-// forms are none.
+// The length of the UTF-8 character at the start of `text`; 0 if there is none. Surrogates and
+// overlong forms do not count.
 std::size_t utf8_length(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
   if (first < 0x80) return 1;

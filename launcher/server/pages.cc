@@ -21,7 +21,7 @@ void add_daemon(const DaemonFacts& facts, MetricsText& out) {
   out.single("ddp_jobs_finished_total", "counter", "Jobs that are over.", facts.finished_jobs);
   out.single("ddp_rounds_total", "counter", "Rounds begun by all jobs.", facts.rounds);
   out.single("ddp_agents", "gauge", "Agents connected.", facts.agents);
-  out.single("ddp_connections", "gauge", "Connections of every kind.", facts.connections);
+  out.single("ddp_connections", "gauge", "Open connections of all kinds.", facts.connections);
   out.single("ddp_connections_turned_away_total", "counter",
              "Connections beyond --max-connections.", facts.turned_away);
   out.family("ddp_refused_total", "counter", "Connections that were not let in.");
@@ -32,7 +32,7 @@ void add_daemon(const DaemonFacts& facts, MetricsText& out) {
 
 void add_store(const StoreFigures& store, MetricsText& out) {
   out.single("ddp_store_keys", "gauge", "Keys in the store.", store.keys);
-  out.single("ddp_store_bytes", "gauge", "Bytes of its keys and values.", store.bytes);
+  out.single("ddp_store_bytes", "gauge", "Bytes of all keys and values.", store.bytes);
   out.single("ddp_store_connections", "gauge", "Store clients connected.", store.connections);
   out.single("ddp_store_waits", "gauge", "Store clients that wait for keys.", store.waits);
   out.single("ddp_store_received_bytes_total", "counter", "Bytes of requests received.",
@@ -45,7 +45,8 @@ void add_store(const StoreFigures& store, MetricsText& out) {
   }
 }
 
-// One family after the other, and in each all jobs: samples of a family may not be scattered.
+// One family after another, each with all jobs, because the format wants a family's samples
+// together.
 void add_jobs(const std::vector<JobStatus>& jobs, MetricsText& out) {
   const auto gauge = [&](const char* name, const char* help, auto value) {
     out.family(name, "gauge", help);
@@ -57,7 +58,7 @@ void add_jobs(const std::vector<JobStatus>& jobs, MetricsText& out) {
       out.sample({{"job", job.job_id}, {"state", state}}, job.state == state ? 1 : 0);
     }
   }
-  gauge("ddp_job_round", "Its round, from 0; -1 before the first.",
+  gauge("ddp_job_round", "The job's round, from 0; -1 before the first.",
         [](const JobStatus& job) { return job.round; });
   gauge("ddp_job_world_size", "Workers in the round; 0 while none runs.",
         [](const JobStatus& job) { return job.world_size; });
@@ -78,7 +79,7 @@ void add_jobs(const std::vector<JobStatus>& jobs, MetricsText& out) {
   for (const JobStatus& job : jobs) out.sample({{"job", job.job_id}}, job.restarts);
   out.family("ddp_job_failures_total", "counter", "Failures of workers and nodes reported.");
   for (const JobStatus& job : jobs) out.sample({{"job", job.job_id}}, job.failures);
-  out.family("ddp_job_exit_code", "gauge", "Status of a job that is over.");
+  out.family("ddp_job_exit_code", "gauge", "Exit status of a job that is over.");
   for (const JobStatus& job : jobs) {
     if (job.exit_code) out.sample({{"job", job.job_id}}, *job.exit_code);
   }
@@ -96,13 +97,13 @@ void add_nodes(const std::vector<JobStatus>& jobs, MetricsText& out) {
   };
   gauge("ddp_node_workers", "Workers of the node.",
         [](const NodeStatus& node) { return node.nproc; });
-  gauge("ddp_node_group_rank", "Its rank among the nodes of the round; -1: not in it.",
+  gauge("ddp_node_group_rank", "The node's rank among the nodes of the round; -1: not in it.",
         [](const NodeStatus& node) { return node.group_rank; });
-  gauge("ddp_node_silence_seconds", "Time since its last message.",
+  gauge("ddp_node_silence_seconds", "Time since the node's last message.",
         [](const NodeStatus& node) { return static_cast<double>(node.silent.count()) / 1'000; });
   gauge("ddp_node_step", "Largest step of the round that its workers have reported; -1: none.",
         [](const NodeStatus& node) { return node.step; });
-  gauge("ddp_node_steps_per_second", "Over the last second or more.",
+  gauge("ddp_node_steps_per_second", "Steps per second over the last second or more.",
         [](const NodeStatus& node) { return node.steps_per_second; });
   gauge("ddp_node_loss", "As its first worker reports it.",
         [](const NodeStatus& node) { return node.loss; });

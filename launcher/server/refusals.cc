@@ -15,13 +15,13 @@ struct Words {
 constexpr std::array<Words, kRefusalCount> kWords{{
     {"no_token", "an agent without a token"},
     {"wrong_token", "it does not know this job's token"},
-    {"other_job", "an agent that asked to join another job than it had named"},
+    {"other_job", "an agent that asked to join another job than the one it had proved itself for"},
     {"unwanted_token", "it has a token and this rendezvous has none"},
-    {"stranger", "a store client from an address where no node of a job is"},
+    {"stranger", "a store client from an address that is not a node's"},
     {"malformed", "it did not finish proving that it knows the token"},
     {"no_tls", "an agent without TLS"},
-    {"tls", "no TLS with it"},
-    {"unwanted_tls", "it wants TLS and this rendezvous has none"},
+    {"tls", "the TLS handshake failed"},
+    {"unwanted_tls", "it uses TLS and this rendezvous does not"},
 }};
 
 const Words& words_of(RefusalReason why) { return kWords[static_cast<std::size_t>(why)]; }

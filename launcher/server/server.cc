@@ -23,19 +23,19 @@ namespace {
 
 class ServerImpl;
 
-// For a client that has begun TLS.
+// How long a client's TLS handshake may take.
 constexpr Duration kTlsLimit{10'000};
-// First byte of a connection by TLS: a record with a handshake.
+// First byte of a TLS connection: a handshake record.
 constexpr char kTlsHandshake = 0x16;
-// The answer of who has no TLS: a fatal handshake_failure.
+// The answer of a daemon without TLS: a fatal handshake_failure.
 constexpr std::string_view kTlsAlert("\x15\x03\x03\x00\x02\x02\x28", 7);
 
-// A connection that has not said yet which protocol it speaks. It may be silent for ever: PyTorch
-// 1.13 keeps such a connection per store, and burns a core when it is closed.
+// A connection whose protocol is not known yet. It may be silent for ever, without a time limit:
+// PyTorch 1.13 keeps such a connection for each store, and uses a whole core if it is closed.
 class Newcomer : public net::ByteStream::Handler {
  public:
   Newcomer(ServerImpl& server, std::uint64_t id) : server_(server), id_(id) {}
-  // What it hears comes by TLS, and soon.
+  // For a stream inside TLS: its first bytes must come soon.
   Newcomer(ServerImpl& server, std::uint64_t id, asio::io_context& io);
   void on_bytes(std::string_view bytes) override;
   void on_closed(const Error& why) override;
@@ -58,7 +58,8 @@ class ServerImpl : public Server {
         agents_(io, listener_->port(),
                 {[this](const std::string&) { on_round_begins(); },
                  [this](const std::string& job_id, const wire::Finish& finish) {
-                   const auto callback = job_finished_;  // A copy: it may destroy the server.
+                   const auto callback =
+                       job_finished_;  // A copy, because the callback may destroy the server.
                    if (callback) callback(job_id, finish);
                  },
                  [this](RefusalReason why, const std::string& remote) {
@@ -167,13 +168,13 @@ void ServerImpl::welcome(asio::ip::tcp::socket socket) {
   stream->set_handler(std::make_shared<Newcomer>(*this, id));
 }
 
-// Its connection closes with the socket.
+// Accepts and closes a connection beyond the limit.
 void ServerImpl::turn_away() {
   ++turned_away_;
   if (!full_.admit(Clock::now())) return;
   log::warning(
-      "closed a new connection: {} are open, the limit of --max-connections; start ddp-rendezvous "
-      "with a higher one, or end clients that are not needed ({} closed so far)",
+      "closed a new connection: {} are open, which is the limit (--max-connections); start "
+      "ddp-rendezvous with a higher limit, or end clients that are not needed ({} closed so far)",
       options_.max_connections, turned_away_);
 }
 
@@ -200,11 +201,11 @@ void ServerImpl::hand_over(std::uint64_t id, bool secure, std::string_view recei
     authenticate(id, stream, received);
   } else if (!wire::kRendezvousPreamble.starts_with(start)) {
     forget(id);
-    stream->close();  // A version of the protocol that is not ours.
+    stream->close();  // An unknown version of the protocol.
   }
 }
 
-// An agent, or another client of ours, whose TLS begins with these bytes.
+// Takes an agent, or another client of ours, whose TLS begins with these bytes.
 void ServerImpl::begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                            std::string_view received) {
   if (options_.tls) {
@@ -234,7 +235,7 @@ void ServerImpl::ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, boo
   } else {
     stream->send(wire::kRendezvousPreamble);
     stream->send(wire::encode_frame(wire::encode(wire::CoordinatorMessage(wire::Refused{
-        "it is reached by TLS only; give this node --tls-cert, --tls-key and --tls-ca as the "
+        "it accepts TLS only; give this node --tls-cert, --tls-key and --tls-ca as the "
         "others"}))));
   }
   stream->close_after_writes();
@@ -260,7 +261,7 @@ void ServerImpl::admit(std::uint64_t id, const std::shared_ptr<net::ByteStream>&
   agents_.adopt(stream, rest, claim.job_id);
 }
 
-// An agent that proves nothing.
+// Takes an agent without a token.
 void ServerImpl::take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                             std::string_view rest) {
   stream->send(wire::kRendezvousPreamble);
@@ -269,9 +270,9 @@ void ServerImpl::take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStr
     return agents_.adopt(stream, rest);
   }
   refused_.note(RefusalReason::kNoToken, stream->remote());
-  stream->send(wire::encode_frame(wire::encode(wire::CoordinatorMessage(wire::Refused{
-      "this job has a token, and this node has none; give it that of the other nodes: "
-      "--rdzv-token-file FILE, or DDP_RDZV_TOKEN in its environment"}))));
+  stream->send(wire::encode_frame(wire::encode(wire::CoordinatorMessage(
+      wire::Refused{"this job has a token, and this node has none; give it the token of the other "
+                    "nodes: --rdzv-token-file FILE, or DDP_RDZV_TOKEN in its environment"}))));
   stream->close_after_writes();
 }
 

@@ -16,12 +16,13 @@ using wire::c10d::Request;
 
 namespace {
 
-// A client with this much unread gets no further request answered until it has read.
+// If this many bytes of answers are unread, a client's further requests wait until it has read.
 constexpr std::size_t kPauseBytes = 1u << 20;
-// What may lie in a client's queue beside one answer: others before it, and pushes of keys that it
-// watches.
+// Limit of what may be in a client's queue besides one answer: earlier answers, and notices about
+// keys that it watches.
 constexpr std::size_t kMaxOtherBytes = 64u << 20;
-// So many of one client's requests take less than a tenth of a millisecond; then others are served.
+// After this many requests of one client, which take less than a tenth of a millisecond, others are
+// served.
 constexpr int kRequestsPerTurn = 256;
 constexpr std::size_t kMoveBytes = 64u << 10;
 
@@ -70,11 +71,11 @@ class StoreFront::Session : public net::ByteStream::Handler,
   std::uint64_t id_;
   std::shared_ptr<net::ByteStream> stream_;
   wire::c10d::RequestParser parser_;
-  bool paused_ = false;      // Requests that have come wait; no more are read.
+  bool paused_ = false;      // Received requests wait, and no more are read.
   bool takes_turn_ = false;  // go_on() is posted.
 };
 
-// Answers of requests that came together leave together.
+// Requests that came together are answered together.
 void StoreFront::Session::process() {
   std::string out;
   for (int served = 0; stream_->is_open(); ++served) {
@@ -142,7 +143,7 @@ void StoreFront::Session::perform(const Request& request, std::string& out) {
   refuse(effects.close_reason);
 }
 
-// The protocol knows no error answer: closing is all there is.
+// The protocol has no error answer, so the connection is closed.
 void StoreFront::Session::refuse(std::string_view reason) {
   if (const auto left_out = front_.refusals_.admit(Clock::now())) {
     log::warning("closing store client {}: {}{}", stream_->remote(), reason,

@@ -26,14 +26,14 @@ struct Pipe {
   bool open() {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) return false;
-    // Above the numbers that become the program's own.
+    // Above the descriptor numbers that the program will use.
     read_end.reset(::fcntl(UniqueFd(ends[0]).get(), F_DUPFD_CLOEXEC, 10));
     write_end.reset(::fcntl(UniqueFd(ends[1]).get(), F_DUPFD_CLOEXEC, 10));
     return read_end && write_end;
   }
 };
 
-// Up to the end of the pipe; false at the deadline.
+// Reads to the end of the pipe; false at the deadline.
 bool read_all(int pipe, TimePoint deadline, std::string& text) {
   std::array<char, 4096> buffer;
   for (;;) {
@@ -65,8 +65,8 @@ Result<FinishedCommand> run_command(const std::vector<std::string>& command,
   settings.give(out.write_end.get(), STDOUT_FILENO);
   settings.give(out.write_end.get(), STDERR_FILENO);
   settings.set_default({SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGQUIT});
-  // SLURM sends SIGTERM to every process of a job that it requeues, so `scontrol requeue` would die
-  // of what it has asked for before it tells of it.
+  // SLURM sends SIGTERM to every process of a job that it requeues. Without this, `scontrol
+  // requeue` would die of its own request before it can report success.
   sigset_t of_the_job;
   ::sigemptyset(&of_the_job);
   ::sigaddset(&of_the_job, SIGTERM);
@@ -79,7 +79,8 @@ Result<FinishedCommand> run_command(const std::vector<std::string>& command,
                           ? command.front() + " is not in PATH here"
                           : command.front() + ": " + std::generic_category().message(error));
   }
-  // A program that ends without reading is no reason to die; the pipe holds all of the input.
+  // A program that ends without reading must not kill this process, so SIGPIPE is blocked during
+  // the write. The pipe holds all of the input, so the write does not wait.
   in.read_end.reset();
   sigset_t pipe_signal;
   ::sigemptyset(&pipe_signal);
@@ -94,7 +95,7 @@ Result<FinishedCommand> run_command(const std::vector<std::string>& command,
   out.write_end.reset();
 
   FinishedCommand finished;
-  // Not reaped, so the number is its own.
+  // The child is not reaped yet, so its process id cannot have been reused.
   if (!read_all(out.read_end.get(), Clock::now() + kLimit, finished.output)) ::kill(pid, SIGKILL);
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {

@@ -15,8 +15,8 @@
 namespace ddp::slurm {
 namespace {
 
-// Statuses of unmunge with which it gives the text all the same: it has expired, comes from a clock
-// that is ahead, was opened before.
+// Exit statuses with which unmunge still prints the text: it has expired, comes from a clock that
+// is ahead, or was opened before.
 constexpr int kExpired = 15;
 constexpr int kReplayed = 17;
 
@@ -24,7 +24,7 @@ bool has_text(const FinishedCommand& finished) {
   return finished.status == 0 || (finished.status >= kExpired && finished.status <= kReplayed);
 }
 
-// By the daemon that the program takes by itself; where there is none, by SLURM's own.
+// Uses MUNGE's default daemon, or SLURM's own if there is none.
 Result<std::string> run_munge(std::vector<std::string> command, std::string_view input) {
   auto finished = run_command(command, input);
   if (finished && !has_text(*finished)) {
@@ -56,14 +56,14 @@ Result<std::string> unseal(std::string_view sealed) {
   auto opened = parse_unmunge(*output);
   if (!opened) return opened.error();
   if (opened->uid != ::geteuid())
-    return make_error(Errc::kInvalidArgument, "user {} has sealed it", opened->uid);
+    return make_error(Errc::kInvalidArgument, "another user ({}) has sealed it", opened->uid);
   return std::move(opened->text);
 }
 
 // "UID:    name (0)", an empty line, the text.
 Result<Unsealed> parse_unmunge(std::string_view output) {
   const auto unreadable = [] {
-    return make_error(Errc::kProtocol, "unmunge printed something else than a user and a text");
+    return make_error(Errc::kProtocol, "unmunge did not print a user and a text");
   };
   if (!output.starts_with("UID:")) return unreadable();
   const std::size_t line_end = output.find("\n\n");

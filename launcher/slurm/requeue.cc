@@ -7,7 +7,7 @@
 namespace ddp::slurm {
 namespace {
 
-// SLURM's clock and ours may differ a little, and it cuts fractions off.
+// SLURM's clock and ours may differ a little, and SLURM rounds down to seconds.
 constexpr std::int64_t kClockSlack = 2;
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace ddp::slurm {
 namespace {
 
-// Its output; or what it complained of, where its status is not 0.
+// scontrol's output. If its status is not 0, the output is the error's message.
 Result<std::string> scontrol(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "scontrol");
   auto finished = run_command(arguments, "");

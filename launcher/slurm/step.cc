@@ -12,7 +12,7 @@
 namespace ddp::slurm {
 namespace {
 
-// Numbers from here on are no steps of srun: the batch script, the shell of salloc, and their like.
+// Step numbers from here on are not srun's: the batch script, salloc's shell, and similar.
 constexpr std::int64_t kFirstSpecialStep = 0xffff'fff0;
 constexpr int kFirstPort = 20'000;
 constexpr int kNumPorts = 12'000;
@@ -32,14 +32,15 @@ std::string text_of(const GetEnvironment& environment, const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-// Of a task of srun, unless it is a worker, which has inherited its ddp-run's environment.
+// Whether this is the environment of a task of srun. A worker inherits that environment from its
+// ddp-run but is not a task.
 bool is_task(const GetEnvironment& environment) {
   const auto step = to_number(text_of(environment, "SLURM_STEP_ID"));
   return step && *step < kFirstSpecialStep && environment("SLURM_PROCID") != nullptr &&
          environment("DDP_NODE_ID") == nullptr;
 }
 
-// Reads variables one after the other and keeps the first error.
+// Reads variables and keeps the first error.
 class Variables {
  public:
   explicit Variables(const GetEnvironment& environment) : environment_(environment) {}
@@ -47,11 +48,11 @@ class Variables {
   std::string text(const char* name) {
     std::string value = text_of(environment_, name);
     if (value.empty()) {
-      fail(make_error(Errc::kInvalidArgument,
-                      "{} is not set although SLURM_STEP_ID is; hand SLURM's whole environment to "
-                      "ddp-run (into a container, too), or name the nodes: --nnodes, "
-                      "--rdzv-endpoint",
-                      name));
+      fail(make_error(
+          Errc::kInvalidArgument,
+          "{} is not set although SLURM_STEP_ID is; pass SLURM's whole environment to ddp-run "
+          "(also into a container), or name the nodes: --nnodes, --rdzv-endpoint",
+          name));
     }
     return value;
   }
@@ -86,20 +87,20 @@ class Variables {
   std::optional<Error> error_;
 };
 
-// That the variables speak of the same step.
+// The error if the variables do not describe the same step.
 std::optional<Error> contradiction(const Step& step, int num_nodes, int num_tasks) {
   const auto wrong = [](const char* what, std::int64_t is, std::int64_t should_be) {
     return make_error(Errc::kInvalidArgument,
                       "{} is {}, but SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE say {}; "
-                      "start ddp-run by srun itself",
+                      "start ddp-run directly with srun",
                       what, is, should_be);
   };
   if (num_nodes != step.num_nodes())
     return wrong("SLURM_STEP_NUM_NODES", num_nodes, step.num_nodes());
   if (step.tasks.size() != step.hosts.size()) {
     return make_error(Errc::kInvalidArgument,
-                      "SLURM_STEP_TASKS_PER_NODE is about {} nodes and SLURM_STEP_NODELIST about "
-                      "{}; start ddp-run by srun itself",
+                      "SLURM_STEP_TASKS_PER_NODE describes {} nodes and SLURM_STEP_NODELIST {}; "
+                      "start ddp-run directly with srun",
                       step.tasks.size(), step.hosts.size());
   }
   const auto sum = std::accumulate(step.tasks.begin(), step.tasks.end(), std::int64_t{0});
@@ -144,7 +145,7 @@ Result<std::optional<Step>> read_step(const GetEnvironment& environment) {
   step.node_rank = variables.number("SLURM_NODEID");
   step.rank = variables.number("SLURM_PROCID");
   step.local_rank = variables.number("SLURM_LOCALID");
-  // Set from the second start on.
+  // SLURM sets it from the second start on.
   if (environment("SLURM_RESTART_COUNT") != nullptr)
     step.restart = variables.number("SLURM_RESTART_COUNT");
   if (variables.error()) return *variables.error();
@@ -153,14 +154,15 @@ Result<std::optional<Step>> read_step(const GetEnvironment& environment) {
   const std::string array = text_of(environment, "SLURM_ARRAY_JOB_ID");
   const std::string task = text_of(environment, "SLURM_ARRAY_TASK_ID");
   if (!array.empty() && !task.empty()) step.array_id = array + "_" + task;
-  // 0 where the job may run as long as it likes.
+  // 0 if the job has no time limit.
   step.end_time = to_number(text_of(environment, "SLURM_JOB_END_TIME"));
   if (step.end_time == 0) step.end_time.reset();
   return std::optional<Step>(std::move(step));
 }
 
 std::vector<int> rendezvous_ports(const Step& step) {
-  // FNV-1a. A restarted job may find the port of its former run still in use.
+  // FNV-1a. run_id() has the restart count: a restarted job needs other ports, because those of its
+  // former run may still be in use.
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : step.run_id()) {
     hash ^= static_cast<unsigned char>(c);

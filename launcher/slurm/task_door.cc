@@ -19,7 +19,7 @@ namespace ddp::slurm {
 namespace {
 
 constexpr int kBacklog = 1'024;
-// Lower numbers may be replaced in the agent by what it is given.
+// The descriptors that an agent is given have lower numbers.
 constexpr int kLowestFd = 10;
 
 bool readable(int fd, TimePoint deadline) {
@@ -31,8 +31,8 @@ bool readable(int fd, TimePoint deadline) {
   }
 }
 
-// Takes what the task has said: a unix socket that is closed on unread bytes takes back what it has
-// sent.
+// Reads what the task has sent. Closing a unix socket with unread bytes would discard what was sent
+// to the task.
 void read_all(int socket) {
   std::array<char, 16 * 1024> buffer;
   while (::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT) > 0) {
@@ -73,7 +73,7 @@ void dismiss_tasks(const UniqueFd& door, int exit_code, int count, Duration limi
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) continue;
       return;
     }
-    // Its greeting comes at once; a connection without one is not a task's.
+    // A task sends its greeting at once; a connection without one is not a task.
     if (!readable(task.get(), std::min(deadline, Clock::now() + Duration(200)))) continue;
     read_all(task.get());
     if (::send(task.get(), frame.data(), frame.size(), MSG_NOSIGNAL) ==

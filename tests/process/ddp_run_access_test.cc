@@ -201,7 +201,7 @@ TEST_F(DdpRunAccess, OnlyCertificatesOfTheJobsAuthorityAreLetInAndTheJobIsNotDis
   refuse(flags(foreign, "node", foreign), "its certificate is not accepted");
   refuse(flags(foreign, "node", own), "alert unknown ca");
   refuse(flags(own, "expired", own), "alert certificate expired");
-  refuse({}, "it is reached by TLS only");
+  refuse({}, "it accepts TLS only");
   EXPECT_TRUE(wait_until([&] { return refused("tls") == "3"; })) << refused("tls");
   EXPECT_EQ(refused("no_tls"), "1");
 

@@ -362,7 +362,10 @@ TEST(Failure, AWorkerThatTheKernelHoldsIsNotStartedAgain) {
   h.both_stopped(0);
   ASSERT_EQ(h.finished.size(), 1u);
   EXPECT_EQ(h.finished[0].exit_code, 128 + 9);
-  EXPECT_THAT(h.finished[0].report, HasSubstr("not restarted: what a process in state D holds"));
+  EXPECT_THAT(
+      h.finished[0].report,
+      HasSubstr(
+          "not restarted: a new process on the host would need what the process in state D holds"));
 }
 
 TEST(Failure, MessagesOfAnotherRoundAreIgnored) {

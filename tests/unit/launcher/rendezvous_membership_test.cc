@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         RefusalCase{"MinNodes", [](wire::Join& j) { j.rules.min_nodes = 1; },
                     "job job: --nnodes is 1:4 on b and 2:4 on a; start every node of the job with "
-                    "the same"},
+                    "the same value"},
         RefusalCase{"MaxRestarts", [](wire::Join& j) { j.rules.max_restarts = 3; },
                     "--max-restarts is 3 on b and 1 on a"},
         RefusalCase{"Timeout", [](wire::Join& j) { j.rules.scale_up_ms = 1; },

@@ -116,7 +116,7 @@ TEST(SlurmStep, WhatDoesNotFitTogetherIsNamed) {
       {{{"SLURM_STEP_NUM_NODES", "2"}}, "SLURM_STEP_NUM_NODES is 2, but"},
       {{{"SLURM_STEP_NUM_TASKS", "4"}}, "SLURM_STEP_NUM_TASKS is 4, but"},
       {{{"SLURM_STEP_NUM_TASKS", "x"}}, "SLURM_STEP_NUM_TASKS=x: not a number"},
-      {{{"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}}, "is about 2 nodes"},
+      {{{"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}}, "describes 2 nodes"},
       {{{"SLURM_NODEID", "3"}}, "SLURM_NODEID=3: the step has 3 nodes"},
       {{{"SLURM_PROCID", "3"}}, "SLURM_PROCID=3: the step has 3 tasks"},
       {{{"SLURM_LOCALID", "1"}}, "SLURM_LOCALID=1: the step has 1 tasks"},
