@@ -1,8 +1,9 @@
-# What the build takes from the distribution. LibTorch is looked for in worker/, since nothing else may use it.
+# Libraries that the build takes from the distribution. Only worker/ looks for LibTorch, since nothing else may use it.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  # It looks up what the compiler said it read: running the preprocessor first costs up to a tenth of compiling. Unless told
-  # so, it leaves alone what begins with precompiled headers. Another clone of the tree finds what this one has compiled.
+  # CCACHE_DEPEND: ccache uses the compiler's list of files instead of the preprocessor, which would cost up to a tenth of
+  # compiling. CCACHE_SLOPPINESS: without it, ccache skips sources that begin with precompiled headers. CCACHE_BASEDIR and
+  # CCACHE_NOHASHDIR: other clones of the tree find what this one has compiled.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1 CCACHE_SLOPPINESS=pch_defines,time_macros
     CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE_PROGRAM})
 endif()
@@ -15,15 +16,15 @@ find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS program_options)
 find_package(ZLIB REQUIRED)
 find_package(GTest)   # for tests only
 find_library(XXHASH_LIBRARY xxhash REQUIRED)
-# Only the header: the library is loaded by who needs it (launcher/etcd).
+# Only the header: launcher/etcd loads the library at run time.
 find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
-# Likewise (agent/process/stacks.cc); beside the compiler's own headers.
+# Only the header: agent/process/stacks.cc loads the library at run time.
 find_path(LIBDW_INCLUDE_DIR elfutils/libdwfl.h REQUIRED)
 
-# Likewise (common/auth, common/net): only jobs with a token or TLS load libcrypto and libssl.
+# Only the headers: common/auth and common/net load libcrypto and libssl, only in jobs with a token or TLS.
 find_path(OPENSSL_INCLUDE_DIR openssl/hmac.h REQUIRED)
 
-# Standalone Asio is headers only. SYSTEM, so that our warnings do not judge it.
+# Standalone Asio is headers only. SYSTEM, so that our warning flags do not apply to it.
 find_path(ASIO_INCLUDE_DIR asio.hpp REQUIRED)
 add_library(ddp_asio INTERFACE)
 target_include_directories(ddp_asio SYSTEM INTERFACE ${ASIO_INCLUDE_DIR})

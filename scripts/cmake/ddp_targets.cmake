@@ -1,9 +1,10 @@
-# One way to declare a library, a program and a test, so that flags and include paths are set in one place.
+# Functions that declare libraries, programs and tests, so that flags and include paths are set in one place.
 
 add_library(ddp_flags INTERFACE)
 target_compile_options(ddp_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wnon-virtual-dtor)
-# g++ looks for garbage over and over in the gigabyte that LibTorch's headers become, and finds little: a tenth of its time, a
-# third with shared headers. In KiB; a unit with LibTorch takes 1.8 GiB of memory with it, and 1.5 without.
+# g++ collects garbage over and over in the gigabyte that LibTorch's headers become, and finds little. That takes a tenth of
+# its time, and a third with shared headers. The value is in KiB. A unit with LibTorch takes 1.8 GiB of memory with it, and
+# 1.5 without.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(ddp_flags INTERFACE "SHELL:--param ggc-min-heapsize=4194304")
 endif()
@@ -15,25 +16,27 @@ if(DDP_SANITIZE)
   target_link_options(ddp_flags INTERFACE -fsanitize=${DDP_SANITIZE})
   # Two findings of g++ 12 inside Asio and libstdc++ that appear only with sanitizers.
   target_compile_options(ddp_flags INTERFACE -Wno-mismatched-new-delete -Wno-maybe-uninitialized)
-  # UCX replaces mmap and its like in the running process, as sanitizers do: ThreadSanitizer crashes.
+  # UCX replaces mmap and similar functions in the running process, as sanitizers do, and then ThreadSanitizer crashes.
   set(ddp_test_environment "UCX_MEM_EVENTS=set:n")
   if(DDP_SANITIZE MATCHES "thread")
     target_compile_options(ddp_flags INTERFACE -Wno-tsan)
-    # It takes what lies before a loaded library's thread-local memory for glibc 2.19's header.
+    # ThreadSanitizer takes the bytes before a loaded library's thread-local memory for a header of glibc 2.19.
     list(APPEND ddp_test_environment "TSAN_OPTIONS=path_list_append:intercept_tls_get_addr=0")
   endif()
 endif()
 target_include_directories(ddp_flags INTERFACE ${CMAKE_SOURCE_DIR})
-# Most tests spend their time in what they test, which is optimized; compiling them takes a fifth less so.
+# Most tests spend their time in the code under test, which is optimized. Compiling the tests without optimization takes a
+# fifth less time.
 add_library(ddp_test_flags INTERFACE)
 target_compile_options(ddp_test_flags INTERFACE $<$<CONFIG:Release>:-O0>)
-# Some compare or simulate much. With -O1, g++ 12 finds bounds passed inside libstdc++'s sum of a string and a literal.
+# Some tests compare or simulate much, so they are optimized. With -O1, g++ 12 finds bounds passed inside libstdc++'s sum of a
+# string and a literal.
 add_library(ddp_optimized_test_flags INTERFACE)
 target_compile_options(ddp_optimized_test_flags INTERFACE $<$<CONFIG:Release>:-O1>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(ddp_optimized_test_flags INTERFACE "$<$<CONFIG:Release>:-Wno-array-bounds;-Wno-stringop-overflow>")
 endif()
-# With LibTorch's many libraries the default linker takes two seconds for a test, these a fraction of one.
+# With LibTorch's many libraries, the default linker takes two seconds for a test; these linkers take a fraction of one.
 find_program(DDP_TEST_LINKER NAMES ld.mold ld.gold ld.lld)
 if(DDP_TEST_LINKER AND NOT DDP_SANITIZE)
   get_filename_component(linker ${DDP_TEST_LINKER} NAME)
@@ -87,8 +90,8 @@ function(ddp_program name)
   target_link_options(${name} PRIVATE -Wl,--as-needed)
 endfunction()
 
-# ddp_place_test(NAME COST seconds [WAITS TRUE]): where a test stands among those that run side by side (tests/README.md). COST:
-# its time alone; the longest begin first. It takes two slots, one where it mostly waits.
+# ddp_place_test(NAME COST seconds [WAITS TRUE]): how a test is scheduled among tests that run in parallel (tests/README.md).
+# COST: its time when it runs alone; the longest begin first. WAITS: it mostly waits, so it takes one slot instead of two.
 function(ddp_place_test name)
   cmake_parse_arguments(ARG "" "COST;WAITS" "" ${ARGN})
   if(ARG_WAITS)
@@ -117,7 +120,7 @@ function(ddp_test name)
   else()
     ddp_share(${name} ddp_${kind}_headers)
   endif()
-  # All but what has a ctest of its own by ddp_suite().
+  # All suites, except those that have a ctest of their own (ddp_suite()).
   set(suites $<TARGET_PROPERTY:${name},DDP_SUITES>)
   add_test(NAME ${name} COMMAND ${name} $<$<BOOL:${suites}>:--gtest_filter=-$<JOIN:${suites},:>> COMMAND_EXPAND_LISTS)
   if(NOT ARG_TIMEOUT)
@@ -150,7 +153,8 @@ function(ddp_suite name)
 endfunction()
 
 # ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [TIMEOUT seconds] [COST seconds] [WAITS]): a Python script
-# that is one ctest. COST and WAITS: ddp_place_test(). It gets the folder of the built programs, then ARGS. Its status 77 says that this machine lacks what it needs.
+# that is one ctest. COST and WAITS: ddp_place_test(). The script's arguments are the folder of the built programs, then ARGS.
+# Status 77 means that this machine lacks what the test needs.
 function(ddp_script_test name)
   cmake_parse_arguments(ARG "WAITS" "SCRIPT;TIMEOUT;COST" "ARGS;LABELS" ${ARGN})
   add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_SCRIPT} ${CMAKE_BINARY_DIR}/bin ${ARG_ARGS})
@@ -164,13 +168,13 @@ function(ddp_script_test name)
   ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
 endfunction()
 
-# ddp_unity(NAME COUNT): that many of the target's sources share a translation unit, and so what their headers cost, LibTorch's
-# above all. -DDDP_SHARE_HEADERS=OFF compiles them one by one, which is quicker while one of them is being changed, and finds
-# what a source forgets to include. A source with options of its own stays alone, and one with SKIP_UNITY_BUILD_INCLUSION.
-# CMake's own UNITY_BUILD names the sources by absolute paths: then ccache finds nothing of another clone's.
+# ddp_unity(NAME COUNT): COUNT of the target's sources share a translation unit, and so share the cost of their headers, above
+# all LibTorch's. -DDDP_SHARE_HEADERS=OFF compiles them one by one, which is quicker while one of them is being changed, and
+# finds missing includes. A source with options of its own or with SKIP_UNITY_BUILD_INCLUSION stays alone. CMake's own
+# UNITY_BUILD is not used, because it names the sources by absolute paths, so that ccache finds nothing from another clone.
 function(ddp_unity name count)
   if(DDP_SHARE_HEADERS)
-    # At the end of the folder's file, when all is known of its sources.
+    # At the end of the folder's CMakeLists.txt, when all its sources are known.
     cmake_language(EVAL CODE "cmake_language(DEFER CALL ddp_join_sources ${name} ${count})")
   endif()
 endfunction()

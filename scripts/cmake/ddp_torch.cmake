@@ -1,6 +1,7 @@
 # LibTorch as one SYSTEM interface target. Debian's TorchConfig.cmake also pulls in what only Caffe2 needs, so the three
-# libraries are named directly; the layout is that of Debian's libtorch-dev, of PyTorch's own archives and of pip's package.
-# Installed with the CMake package "ddp", for programs that use it. DDP_TORCH_VERSION is LibTorch's, DDP_TORCH_PREFIX where it is.
+# libraries are named directly. Works with the layout of Debian's libtorch-dev, of PyTorch's own archives and of pip's
+# package. Also installed with the CMake package "ddp", for programs that use it. DDP_TORCH_VERSION is LibTorch's version, and
+# DDP_TORCH_PREFIX its folder.
 
 # torch.utils.cmake_prefix_path, which CMAKE_PREFIX_PATH names, is share/cmake in LibTorch's folder, not the folder itself.
 string(REPLACE ":" ";" ddp_environment_prefixes "$ENV{CMAKE_PREFIX_PATH}")
@@ -15,7 +16,7 @@ if(TORCH_CONFIG_DIR)
 are not those of this compiler; take a package of PyTorch 2.7 or newer, or PyTorch's archive \"cxx11 ABI\"")
   endif()
 endif()
-# Not as HINTS: all of CMAKE_PREFIX_PATH goes before them, and another folder of it may hold a LibTorch, too.
+# Not as HINTS: all folders of CMAKE_PREFIX_PATH are searched before HINTS, and another of them may hold a LibTorch, too.
 if(ddp_torch_hint)
   find_path(TORCH_INCLUDE_DIR torch/csrc/api/include/torch/torch.h PATHS ${ddp_torch_hint}/include NO_DEFAULT_PATH)
 endif()
