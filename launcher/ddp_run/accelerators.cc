@@ -84,7 +84,7 @@ int gaudis(const fs::path& root) {
 int count_xpus(const GetEnvironment& environment, const fs::path& root, bool any) {
   if (const int masked = listed(environment, "ZE_AFFINITY_MASK"); masked >= 0) return masked;
   const IntelGpus found = intel_gpus(root);
-  // As torch.xpu does: the integrated one counts where there is no other.
+  // As in torch.xpu, the integrated GPU counts only if there is no other.
   return found.cards > 0 || any ? found.cards : found.integrated;
 }
 

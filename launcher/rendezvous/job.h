@@ -212,7 +212,7 @@ class Job {
   const Duration stop_timeout_;   // A node that takes longer to stop counts as lost.
 
   TimePoint now_;                       // Of the current call.
-  std::vector<Action>* out_ = nullptr;  // Likewise.
+  std::vector<Action>* out_ = nullptr;  // Of the current call.
 
   Phase phase_ = Phase::kWaiting;
   std::map<NodeId, Node> nodes_;

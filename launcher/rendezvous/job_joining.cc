@@ -84,7 +84,7 @@ void Job::join(TimePoint now, ConnectionId from, const wire::Join& join,
     if (take_over(from, join)) return;
     if (const auto old = nodes_.find(join.node_id); old != nodes_.end()) {
       out.push_back(CloseConnection{old->second.connection});
-      lose(join.node_id, "agent", "its agent joined anew");
+      lose(join.node_id, "agent", "its agent joined again");
     }
   }
   // After the loss above, because that may have used up the budget.

@@ -46,7 +46,7 @@ void Job::lose_silent_nodes() {
     if (finished()) return;
     out_->push_back(CloseConnection{nodes_.at(node_id).connection});
     lose(node_id, "lease",
-         fmt::format("nothing was heard of it for {:.1f} s",
+         fmt::format("no message came from it for {:.1f} s",
                      static_cast<double>(options_.lease.count()) / 1'000));
   }
 }

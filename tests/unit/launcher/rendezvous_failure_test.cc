@@ -215,7 +215,7 @@ TEST(Failure, SilenceIsALostNodeAfterTheLease) {
   h.pass(Duration{4'500}, {h.b});
   EXPECT_EQ(h.count<wire::Stop>(h.a), 0u);
   h.pass(Duration{500}, {h.b});
-  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node b was lost: nothing was heard of it for 5.0 s");
+  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node b was lost: no message came from it for 5.0 s");
   EXPECT_TRUE(h.closed.contains(h.b)) << "a node that comes back from silence must find out";
 }
 
@@ -245,7 +245,7 @@ TEST(Failure, AJoinWithTheSameNodeIdFencesTheOldIncarnation) {
   Pair h(1);
   const auto b2 = h.join(Harness::node("b", 2, 2, 1));
   EXPECT_TRUE(h.closed.contains(h.b));
-  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node b was lost: its agent joined anew");
+  EXPECT_EQ(h.last<wire::Stop>(h.a).reason, "node b was lost: its agent joined again");
   // The old incarnation has no voice any more.
   h.closed.erase(h.b);
   h.fail(h.b, 0, 9);

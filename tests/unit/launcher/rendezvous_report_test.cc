@@ -95,15 +95,15 @@ Operations when it failed:
 TEST(Report, ALostNodeHasNoRank) {
   wire::Failure lost = worker(-1, 72, 0);
   lost.kind = "lease";
-  lost.message = "nothing was heard of it for 5.0 s";
+  lost.message = "no message came from it for 5.0 s";
   ReportInput input;
   input.job_id = "j";
   input.failures = {lost};
   const std::string report = failure_report(input);
   EXPECT_THAT(report, HasSubstr("<NO_OTHER_FAILURES>"));
-  EXPECT_THAT(report, HasSubstr("  lost      : nothing was heard of it for 5.0 s\n"));
+  EXPECT_THAT(report, HasSubstr("  lost      : no message came from it for 5.0 s\n"));
   EXPECT_THAT(report, Not(HasSubstr("rank")));
-  EXPECT_EQ(describe(lost), "node n2 was lost: nothing was heard of it for 5.0 s");
+  EXPECT_EQ(describe(lost), "node n2 was lost: no message came from it for 5.0 s");
   EXPECT_EQ(exit_status(lost), 72);
 }
 
