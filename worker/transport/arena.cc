@@ -11,7 +11,7 @@ namespace ddp {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
-constexpr std::size_t kGranule = std::size_t{2} << 20;  // What is mapped at a time.
+constexpr std::size_t kGranule = std::size_t{2} << 20;  // The unit of mapping.
 constexpr std::size_t kWordBits = 64;
 
 std::size_t round_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
@@ -23,7 +23,7 @@ class Arena::Free {
  public:
   Free(std::size_t begin, std::size_t end) { ranges_.emplace(begin, end); }
 
-  // The begin of the range, or kPrivate.
+  // Returns where the range begins, or kPrivate if there is no room.
   std::uint64_t take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     for (auto range = ranges_.begin(); range != ranges_.end(); ++range) {

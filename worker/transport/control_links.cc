@@ -22,10 +22,10 @@ constexpr std::uint32_t kAbort = 0x54524241;  // "ABRT"
 constexpr std::size_t kHeaderBytes = 8;
 constexpr std::size_t kPayloadMax = 1024;
 constexpr std::size_t kTextMax = 500;
-// A peer may be so many of its own intervals late, however short the limit here.
+// A peer may be this many of its own intervals late, however short the limit here.
 constexpr int kBeatsMissed = 4;
-// Of the time between two calls of listen() so much counts for an explanation that does not come:
-// a watcher that did not run has not seen that it did not.
+// At most this much of the time between two calls of listen() counts as waiting for an explanation:
+// a watcher that did not run could not have seen it arrive.
 constexpr Duration kWatchedMax{20};
 
 void append(std::string& bytes, std::uint32_t number) {
@@ -52,13 +52,13 @@ struct ControlLinks::Peer {
   int node;
   std::string unsent;    // Under sending_: what the socket did not take.
   std::string received;  // The begin of a frame.
-  bool heard = false;    // Something has come.
+  bool heard = false;    // Something has arrived.
   bool left = false;     // It said good-bye.
-  Duration interval{0};  // Of its beats, as it says.
-  Duration silent{0};    // Watched since it was heard last.
+  Duration interval{0};  // Until its next beat, as it announced.
+  Duration silent{0};    // Watched time since it was last heard from.
   bool ended = false;
-  std::string how;          // It ended.
-  Duration unexplained{0};  // Watched since then.
+  std::string how;          // How the connection ended.
+  Duration unexplained{0};  // Watched time since it ended.
 };
 
 ControlLinks::ControlLinks(std::vector<ControlPeer> peers) {
@@ -83,7 +83,7 @@ void ControlLinks::send(std::uint32_t kind, const std::string& payload, bool las
   if (finished_) return;
   finished_ = last;
   for (const auto& peer : peers_) {
-    // A socket that takes no beat any more belongs to a peer that does not run.
+    // If the socket takes no more beats, the peer does not run.
     if (!peer->unsent.empty() && !last) continue;
     peer->unsent += frame;
     const ssize_t sent = ::send(peer->socket.get(), peer->unsent.data(), peer->unsent.size(),
@@ -141,15 +141,15 @@ Outcome ControlLinks::listen(Duration passed, Duration limit) {
     const Duration patience = std::max(limit, kBeatsMissed * peer->interval);
     if (!peer->ended && limit.count() > 0 && peer->heard && peer->silent >= patience) {
       found = Failure{Errc::kTimeout, peer->rank,
-                      fmt::format("nothing was heard of rank {} on node {} for {} ms (it is "
-                                  "stopped, or its machine or the network fails)",
+                      fmt::format("nothing was heard from rank {} on node {} for {} ms (it is "
+                                  "stopped, or its machine or the network has failed)",
                                   peer->rank, peer->node, peer->silent.count())};
     }
   }
   return found;
 }
 
-// Reads what has come and does what the frames say; the cause if one tells of an abort.
+// Reads what has arrived and acts on its frames. Returns the cause if a frame reports an abort.
 Outcome ControlLinks::take(Peer& peer) {
   char buffer[4096];
   for (;;) {
@@ -172,7 +172,7 @@ Outcome ControlLinks::take(Peer& peer) {
                        (kind == kAbort && size >= 8 && size <= kPayloadMax);
     if (!known) {
       return Failure{Errc::kProtocol, peer.rank,
-                     fmt::format("rank {} on node {} sent bytes that are no control frame",
+                     fmt::format("rank {} on node {} sent bytes that are not a control frame",
                                  peer.rank, peer.node)};
     }
     if (peer.received.size() < kHeaderBytes + size) break;

@@ -23,21 +23,21 @@ struct ControlPeer {
 };
 
 // The control connections to this rank's lane on the other nodes. They carry no data, so no backlog
-// delays them: signs of life all the time, and at the end either that the rank leaves in order or
-// why the round ends. A connection that ends without either is a death.
+// delays them. Each end sends heartbeats all the time, and at last either that it leaves in order
+// or why the round ends. A connection that ends without either means that the peer died.
 //
 // Frames: u32 kind, u32 size, `size` bytes; little-endian.
 //   kBeat   u32: milliseconds until the next one
 //   kLeave  nothing
-//   kAbort  i32 Errc of the cause (0: of no kind), i32 suspect, text
+//   kAbort  i32 Errc of the cause (0: no Errc), i32 suspect, text
 class ControlLinks {
  public:
-  // How long a cause that is under way may lag behind the end of a connection before the peer
-  // counts as dead: in time that the watcher has run.
+  // How long the cause may lag behind the end of a connection before the peer counts as dead,
+  // measured in the watcher's own running time.
   static constexpr Duration kExplanationTime{100};
-  // How long others wait for the watcher's verdict about a peer whose data has ended. It always
-  // comes, after a death in little more than kExplanationTime, but for a peer that has left in
-  // order; a machine that is overloaded needs longer.
+  // How long others wait for the watcher's verdict about a peer whose data connection has ended.
+  // The verdict always comes, except about a peer that left in order. After a death it takes little
+  // more than kExplanationTime, longer on an overloaded machine.
   static constexpr Duration kVerdictTime{2'000};
 
   explicit ControlLinks(std::vector<ControlPeer> peers);
@@ -48,20 +48,21 @@ class ControlLinks {
   bool empty() const { return peers_.empty(); }
   std::size_t size() const { return peers_.size(); }
 
-  // Any thread; never blocks. The first of tell_abort() and tell_leave() counts and is sent when it
-  // returns, as far as the peers are there to take it; nothing is sent after it.
+  // Any thread; never blocks. Only the first call of tell_abort() or tell_leave() counts. Its
+  // message has been sent when it returns, as far as the peers accept it; nothing is sent
+  // afterwards.
   void tell_abort(const Failure& cause);
   void tell_leave();
 
-  // The following on one thread, the watcher's.
+  // The following are for one thread, the watcher's.
 
-  // Announces the next one for `interval` later.
+  // Sends a heartbeat that announces the next one after `interval`.
   void beat(Duration interval);
-  // What to poll; at most size(). Gives the number of entries written.
+  // Writes what to poll, at most size() entries. Returns their number.
   int poll_entries(pollfd* entries) const;
-  // Takes in what has come. `passed` is the time that this thread has watched since the last call.
-  // The failure to raise: what a peer told, or that a peer has died (kPeerLost), has been silent
-  // for `limit` (kTimeout; no limit if 0), or speaks another language (kProtocol).
+  // Reads what has arrived. `passed` is the time that this thread has watched since the last call.
+  // Returns the failure to raise: what a peer reported, or that a peer died (kPeerLost), was silent
+  // for `limit` (kTimeout; no limit if 0) or sent something that is not a frame (kProtocol).
   Outcome listen(Duration passed, Duration limit);
   // Whether a connection has ended without a word, so that listen() must be called again within
   // kExplanationTime.

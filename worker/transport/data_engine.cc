@@ -39,7 +39,7 @@ Result<EngineKind> engine_of(const std::optional<std::string>& ddp_link) {
   if (!ddp_link || ddp_link->empty() || *ddp_link == "tcp") return EngineKind::kTcp;
   if (*ddp_link == "ucx") return EngineKind::kUcx;
   if (*ddp_link == "auto") return has_fast_network() ? EngineKind::kUcx : EngineKind::kTcp;
-  return make_error(Errc::kInvalidArgument, "DDP_LINK={} is none of tcp, ucx and auto", *ddp_link);
+  return make_error(Errc::kInvalidArgument, "DDP_LINK={}: expected tcp, ucx or auto", *ddp_link);
 }
 
 Result<std::unique_ptr<DataEngine>> make_data_engine(EngineKind kind) {

@@ -14,19 +14,19 @@ namespace ddp {
 // What carries data between nodes. The numbers are part of the links' handshake.
 enum class EngineKind : std::uint32_t {
   kTcp = 0,  // The connection itself.
-  kUcx = 1,  // UCX, over InfiniBand, RoCE or what else it finds.
+  kUcx = 1,  // UCX, over InfiniBand, RoCE or whatever it finds.
 };
 
 // As in DDP_LINK: "tcp", "ucx".
 const char* name_of(EngineKind kind);
 
-// What the value of DDP_LINK asks for: "tcp", "ucx", or "auto", which is "ucx" where this build has
-// UCX and the machine an InfiniBand or RoCE device, and otherwise "tcp"; nothing or "" is "tcp".
-// kInvalidArgument for another value.
+// The engine for a value of DDP_LINK. "auto" means "ucx" if this build has UCX and the machine has
+// an InfiniBand or RoCE device, and otherwise "tcp". Nothing or "" means "tcp". kInvalidArgument
+// for any other value.
 Result<EngineKind> engine_of(const std::optional<std::string>& ddp_link);
 
 // Makes the streams of one rank's links. The streams of one engine share what it has opened, so
-// they are used by one thread at a time together.
+// only one thread at a time may use any of them.
 class DataEngine {
  public:
   virtual ~DataEngine() = default;
@@ -36,7 +36,7 @@ class DataEngine {
   virtual std::unique_ptr<DataStream> open_stream(UniqueFd connection) = 0;
 };
 
-// kNotFound says how to get what is missing.
+// kNotFound: the message says how to install what is missing.
 Result<std::unique_ptr<DataEngine>> make_data_engine(EngineKind kind);
 
 }  // namespace ddp

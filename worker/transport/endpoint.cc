@@ -30,7 +30,7 @@ Result<Endpoint> parse_endpoint(const std::string& text) {
   if (second == std::string::npos ||
       !parse_number(std::string_view(text).substr(first + 1, second - first - 1), endpoint.port) ||
       !parse_number(std::string_view(text).substr(second + 1), endpoint.token)) {
-    return make_error(Errc::kProtocol, "'{}' is no endpoint of a worker", text.substr(0, 200));
+    return make_error(Errc::kProtocol, "'{}' is not the endpoint of a worker", text.substr(0, 200));
   }
   for (std::size_t begin = 0; begin < first;) {
     const std::size_t end = std::min(text.find(',', begin), first);

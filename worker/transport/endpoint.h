@@ -8,8 +8,8 @@
 
 namespace ddp {
 
-// Where a rank listens, as it stands in the store: "ADDRESS,ADDRESS;PORT;TOKEN". Whoever connects
-// shows the token, which is random.
+// Where a rank listens, as written to the store: "ADDRESS,ADDRESS;PORT;TOKEN". A rank that connects
+// must send the token, which is random.
 struct Endpoint {
   std::vector<std::string> addresses;  // Numeric, best first.
   int port = 0;
@@ -18,7 +18,7 @@ struct Endpoint {
   std::string text() const;
 };
 
-// kProtocol quotes the text.
+// kProtocol for malformed text; the message quotes it.
 Result<Endpoint> parse_endpoint(const std::string& text);
 
 std::uint64_t random_token();

@@ -8,12 +8,12 @@
 
 namespace ddp {
 
-// Why a group can go on no longer: the first cause, as every rank reports it.
+// Why a group cannot go on: the first cause, which every rank reports.
 struct Failure {
   std::error_code code;  // kTimeout, kPeerLost, kAborted, kMismatch, kProtocol.
   Rank suspect = -1;     // The rank to blame, -1 if it is not known.
   std::string text;
-  bool told = false;  // Another rank or the agent found the cause; the text is complete as it is.
+  bool told = false;  // Another rank or the agent found the cause; the text needs nothing added.
 };
 
 // Nothing means success.

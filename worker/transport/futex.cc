@@ -23,7 +23,7 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
   timespec timeout{};
   timeout.tv_sec = static_cast<std::time_t>(limit.count() / 1'000'000'000);
   timeout.tv_nsec = static_cast<long>(limit.count() % 1'000'000'000);
-  // Every way to return (woken, EAGAIN, EINTR, ETIMEDOUT) asks the caller to look again.
+  // However it returns (woken, EAGAIN, EINTR, ETIMEDOUT), the caller looks again.
   ::syscall(SYS_futex, address(word), FUTEX_WAIT, expected, &timeout, nullptr, 0);
 }
 

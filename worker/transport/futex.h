@@ -8,7 +8,8 @@ namespace ddp {
 
 // Sleeping on a 32-bit word that other processes may share (no FUTEX_PRIVATE). Any thread.
 
-// Returns when the word is woken, differs from `expected`, `limit` has passed, or for no reason.
+// Returns when the word is woken or differs from `expected`, when `limit` has passed, or
+// spuriously.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<std::uint32_t>& word);

@@ -6,7 +6,7 @@ namespace ddp {
 namespace {
 
 constexpr int kSpinRounds =
-    60;  // With the looks in between about 3 us: a yield costs 6 if others run.
+    60;  // About 3 us with the looks in between; a yield costs 6 us if others run.
 constexpr std::chrono::microseconds kYieldTime{100};
 
 void pause_cpu() {

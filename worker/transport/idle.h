@@ -7,11 +7,11 @@
 
 namespace ddp {
 
-// The stages of waiting at a rank's doorbell: busy loop, giving up the CPU, sleeping. One thread;
-// any number of threads may have one for the same doorbell.
+// The stages of waiting at a rank's doorbell: spin, yield the CPU, sleep. Each object belongs to
+// one thread; any number of threads may have one for the same doorbell.
 class Idle {
  public:
-  // spin: whether a busy loop pays, see spinning_pays().
+  // spin: whether to begin with a busy loop; see spinning_pays().
   Idle(Doorbell& door, bool spin) : door_(door), spin_(spin) {}
   Idle(const Idle&) = delete;
   Idle& operator=(const Idle&) = delete;
@@ -22,7 +22,7 @@ class Idle {
   // After a look that found nothing. False: look again. True: sleep until the bell is no longer
   // bell(), call slept() and look again.
   bool wait();
-  // From here on whoever changes a flag rings.
+  // While this is true, a rank that changes a flag rings the bell.
   bool armed() const { return stage_ == Stage::kArmed; }
   std::uint32_t bell() const { return bell_; }
   void slept() { bell_ = door_.bell.load(std::memory_order_seq_cst); }

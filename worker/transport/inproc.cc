@@ -9,7 +9,7 @@ namespace ddp {
 namespace {
 
 struct LinkPair {
-  std::unique_ptr<Link> lower;  // Held by the rank of the smaller node, leads to the greater.
+  std::unique_ptr<Link> lower;  // Held by the rank of the lower node; leads to the higher one.
   std::unique_ptr<Link> upper;
 };
 

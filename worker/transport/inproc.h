@@ -11,10 +11,8 @@ namespace ddp {
 
 // The transports of all ranks of a world whose ranks are threads of this process, or children that
 // it forks afterwards: shared memory per node, socket pairs between nodes. Element r belongs to
-// rank r. A forked child keeps its own element and destroys the others, or else the death of a peer
-// cannot be seen.
-//
-// segments: the memory of each node, made here if the vector is empty.
+// rank r. A forked child must destroy all elements but its own, or else nobody sees a peer's death.
+// segments: the memory of each node; if empty, this function makes it.
 Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
     const std::vector<int>& node_sizes, Round round,
     std::vector<std::shared_ptr<Segment>> segments = {});

@@ -77,7 +77,7 @@ LifeSign look_at(LifeLine& line) {
     std::atomic<std::uint32_t>& word = lock_word(line);
     std::uint32_t value = word.load();
     if ((value & FUTEX_OWNER_DIED) != 0) {
-      // Unless it had said good-bye before.
+      // Not a death if it had said good-bye before.
       if (line.presence.load() != presence) continue;
       return {LifeSign::Kind::kDead, &word, value};
     }

@@ -16,7 +16,7 @@ Link::Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int pe
 Link::Link(UniqueFd data, UniqueFd control, Rank peer, int peer_node)
     : Link(std::make_unique<SocketStream>(std::move(data)), std::move(control), peer, peer_node) {}
 
-// A peer that ends its streams on purpose says why, but its word may come a little later.
+// A peer that ends its streams on purpose says why, but its message may arrive a little later.
 void Link::explain_end() {
   const TimePoint limit = Clock::now() + ControlLinks::kVerdictTime;
   while (segment_ != nullptr && !segment_->aborted() && Clock::now() < limit) {

@@ -16,7 +16,7 @@ struct pollfd;
 
 namespace ddp {
 
-// What joins this rank to one on another node: a stream of data, by whatever engine, and a control
+// Connects this rank to one on another node: a data stream over any engine, and a control
 // connection, which the Watch takes over.
 //
 // One thread at a time.
@@ -29,9 +29,9 @@ class Link {
   Rank peer() const { return peer_; }
   int peer_node() const { return peer_node_; }
 
-  // Of DataStream.
+  // See DataStream.
   Result<void> establish(TimePoint deadline) { return data_->establish(deadline); }
-  // As of DataStream, which says what the caller may do with the memory meanwhile; after -1,
+  // As in DataStream, which says what the caller may do with the memory meanwhile. After -1,
   // failure() describes the failure.
   ssize_t send_some(const std::byte* data, std::size_t bytes) {
     return moved(failure_ ? -1 : data_->send_some(data, bytes));
@@ -41,16 +41,15 @@ class Link {
   }
   const Failure& failure() const { return *failure_; }
 
-  // The control connection; once.
+  // Hands over the control connection; once.
   UniqueFd take_control() { return std::move(control_); }
-  // Where the cause of an abort appears, which explains the end of the stream. Must outlive the
-  // link.
+  // Names the segment in which an abort's cause appears; that cause explains the end of the stream.
+  // It must outlive the link.
   void explain_by(const Segment& segment) { segment_ = &segment; }
   // Closes the stream for good; failure() is the cause from then on.
   void close(const Failure& cause);
 
-  // What poll() should watch for what last would have blocked since clear_wants(), and for what the
-  // stream has left to do for a rank that is in no operation. Both give the number of entries
+  // Both write what poll() should watch, as in DataStream, and return the number of entries
   // written, at most DataStream::kPollEntries.
   int poll_entries(pollfd* entries) const { return closed_ ? 0 : data_->poll_entries(entries); }
   int idle_poll_entries(pollfd* entries) const {

@@ -13,7 +13,7 @@ inline void make_non_blocking(int fd) {
             errno);
 }
 
-// Whether a system call that failed with this errno is to be tried again later.
+// Whether to retry a system call later that failed with this errno.
 inline bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }

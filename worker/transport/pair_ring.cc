@@ -29,7 +29,7 @@ std::optional<std::uint32_t> RingWriter::take_ticket() {
   const auto ticket = static_cast<std::uint32_t>(std::countr_one(tickets_));
   if (ticket >= kTickets) return {};
   tickets_ |= std::uint64_t{1} << ticket;
-  // Covered by publish().
+  // publish() makes it visible.
   ring_.taken[ticket].store(0, std::memory_order_relaxed);
   return ticket;
 }

@@ -70,7 +70,7 @@ std::shared_ptr<Segment> Segment::sub_group(const Segment& parent, const std::ve
 Segment::~Segment() {
   if (!own_) return;
   for (const Member& member : members_) {
-    // The member may use the memory again from here on.
+    // From here on the member may reuse the memory.
     head_of(member.head).control.departed.value.fetch_add(1, std::memory_order_acq_rel);
   }
 }
@@ -99,8 +99,8 @@ void Segment::raise_abort(const Failure& cause) {
     const bool ours = cause.code.category() == make_error_code(Errc::kAborted).category();
     shared.abort_code = ours ? cause.code.value() : 0;
   } else {
-    // Another rank is writing its cause. It may die before it is through, which must not leave the
-    // others waiting.
+    // Another rank is writing its cause. It may die before it has finished; the others must not
+    // wait for ever.
     const TimePoint limit = Clock::now() + Duration(100);
     while (!aborted() && Clock::now() < limit) std::this_thread::yield();
   }

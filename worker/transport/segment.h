@@ -22,16 +22,17 @@ namespace ddp {
 // Thread safe. Flags and records are backed and mapped when the object is made.
 class Segment {
  public:
-  // Memory of its own, shared with threads and with children of fork.
+  // New memory, shared with this process's threads and with children that it forks.
   static Result<std::shared_ptr<Segment>> create(int local_size, Round round);
-  // The memfd `fd` (not taken over) that the agent made; errors of SharedMapping::attach.
+  // Maps the memfd `fd` that the agent made; the caller keeps `fd`. Errors as
+  // SharedMapping::attach.
   static Result<std::shared_ptr<Segment>> attach(int fd, int local_size, Round round);
-  // Some of the mapping's ranks, with the regions that the agent laid out for them.
+  // Of some of the mapping's ranks, in the regions that the agent laid out for them.
   static std::shared_ptr<Segment> of_ranks(std::shared_ptr<SharedMapping> mapping,
                                            std::vector<int> locals);
   // A group within a group: `members` are local ranks of `parent`; heads[i] is the offset of member
-  // i's SubGroupHead, `own` that of this rank. Its end tells the members that this rank looks at
-  // their heads no longer.
+  // i's SubGroupHead, `own` is this rank's head. The destructor tells the members that this rank no
+  // longer reads their heads.
   static std::shared_ptr<Segment> sub_group(const Segment& parent, const std::vector<int>& members,
                                             const std::vector<std::uint64_t>& heads,
                                             SubGroupHead own);
@@ -48,11 +49,11 @@ class Segment {
   std::uint32_t flag(int local, Flag flag) const {
     return line(local, flag).load(std::memory_order_seq_cst);  // See Doorbell.
   }
-  // Makes everything that this thread wrote before visible to whoever sees the value, and wakes
-  // sleepers.
+  // Sets the flag and wakes sleepers. Whoever sees the value also sees everything that this thread
+  // wrote before.
   void publish(int local, Flag flag, std::uint32_t value);
 
-  // Backs and maps the staging slots of all members; before they are used for the first time.
+  // Backs and maps the staging slots of all members. Call it before their first use.
   void populate_staging();
 
   Doorbell& doorbell(int local) const {
@@ -79,9 +80,9 @@ class Segment {
   // Ends the round for every local rank; the first cause counts. Wakes all.
   void raise_abort(const Failure& cause);
   bool aborted() const { return header().abort.load(std::memory_order_acquire) != 0; }
-  // 0 until it is raised, and a futex: raising it wakes whoever sleeps on it.
+  // A futex: 0 until the abort is raised, which wakes all its sleepers.
   std::atomic<std::uint32_t>& abort_word() const { return header().abort; }
-  // The cause; only when aborted().
+  // The cause. Call it only when aborted().
   Failure abort_cause() const;
 
  private:

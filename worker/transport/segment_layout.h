@@ -15,23 +15,23 @@
 // and a region is a RegionHead (flags, doorbell, operation records, staging) with the rank's arena
 // behind it, from which buffers, and the regions of sub-groups, are allocated.
 //
-// A sub-group has a RegionHead of its own in the arena of each member, of which it uses flags,
-// operation records, pairs and staging.
+// A sub-group has a RegionHead of its own in the arena of each member. It uses the flags, operation
+// records, pairs and staging of it.
 //
-// A byte that is not atomic is written by one rank and read by others only after they saw the flag
-// that covers it.
+// A byte that is not atomic is written by one rank. Others read it only after they have seen the
+// flag that covers it.
 namespace ddp {
 
 inline constexpr std::size_t kLine = 128;  // Two cache lines: the prefetcher pulls pairs.
 inline constexpr std::size_t kSlotBytes = 256u << 10;  // One chunk of one rank.
-// Chunks in flight. Connections share a link unequally, and a chunk needs them all: with few and
-// large chunks the fast ones run dry while the slow ones catch up.
+// Chunks in flight. Connections share the network unequally, and each chunk needs all of them: with
+// few large chunks the fast connections idle while the slow ones catch up.
 inline constexpr std::size_t kSlots = 8;
 inline constexpr std::size_t kSmallBytes = 4096;  // Payload that fits into an operation's record.
 inline constexpr std::size_t kRecordBytes = kLine;
 inline constexpr std::size_t kPairRanks = 256;  // Ranks of a node that can exchange messages.
 
-// How far a rank has come. Numbers grow and wrap, and are never reset while anybody looks at them.
+// A rank's progress. The numbers grow and wrap, and are never reset while anybody reads them.
 enum class Flag : unsigned {
   kEntry,    // Operations entered.
   kGroup,    // Operations for which the rank, as head of a group of neighbours, saw all of them.
@@ -56,23 +56,23 @@ struct alignas(kLine) Doorbell {
   std::atomic<std::uint32_t> sleepers{0};
 };
 
-// Covered by kEntry. Two of them are enough: to enter operation n + 2 a rank has completed n + 1,
-// for which every other rank had to be through with n.
+// Covered by kEntry. Two are enough: a rank that enters operation n + 2 has completed n + 1, for
+// which every other rank had to finish n.
 struct alignas(kLine) OperationSlot {
   std::byte record[kRecordBytes];
   std::byte payload[kSmallBytes];
 };
 
-// Whether the rank is there and lives; lifeline.h works on it.
+// Whether the rank is present and alive; see lifeline.h.
 struct alignas(kLine) LifeLine {
   pthread_mutex_t mutex;  // Robust; held by a thread of the rank while it is there.
   std::atomic<std::uint32_t> prepared{0};  // The mutex is initialised.
-  std::atomic<std::uint32_t> presence{0};  // Odd while the rank is there; grows.
+  std::atomic<std::uint32_t> presence{0};  // Odd while the rank is present; grows.
   std::atomic<std::uint32_t> beats{0};     // Grows while the rank's process runs.
 };
 
 // Where a rank's rings to its neighbours (worker/transport/pair_ring.h) lie. Groups that use the
-// same memory one after the other number themselves; a reader ignores what is not of its number.
+// same memory one after another have different generations; a reader ignores other generations.
 struct alignas(kLine) PairTable {
   std::atomic<std::uint32_t> generation{0};  // Groups of this rank so far.
   // By the reader's number in the group: offset in the writer's region | generation % 2^12. An
@@ -82,7 +82,7 @@ struct alignas(kLine) PairTable {
 
 struct alignas(4096) RankControl {
   FlagLine flags[kFlags];
-  // Of a sub-group: members of the node, the owner included, that look at this head no longer
+  // Of a sub-group: how many members on the node, the owner included, no longer read this head
   // (sub_group_head.h).
   FlagLine departed;
   Doorbell doorbell;
@@ -105,6 +105,6 @@ struct alignas(4096) RegionHead {
   RankStaging staging;
 };
 
-inline constexpr std::size_t kArenaOffset = sizeof(RegionHead);  // From the begin of a region.
+inline constexpr std::size_t kArenaOffset = sizeof(RegionHead);  // From the beginning of a region.
 
 }  // namespace ddp

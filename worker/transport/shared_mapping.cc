@@ -36,23 +36,23 @@ Result<void> check_header(const wire::ShmHeader& header, std::size_t size, int l
   if (header.magic != wire::kShmMagic || header.version != wire::kShmVersion) {
     return make_error(Errc::kProtocol,
                       "DDP_SHM_FD: magic {:#x} version {}, expected {:#x} version {}; agent and "
-                      "worker must be of the "
-                      "same build",
+                      "worker must come from the same build",
                       header.magic, header.version, wire::kShmMagic, wire::kShmVersion);
   }
   if (header.round != round) {
-    return make_error(Errc::kStale, "DDP_SHM_FD belongs to round {}, this worker to round {}",
+    return make_error(Errc::kStale, "DDP_SHM_FD belongs to round {}, but this worker to round {}",
                       header.round, round);
   }
   if (header.local_size != local_size) {
-    return make_error(Errc::kMismatch, "DDP_SHM_FD is for {} local workers, LOCAL_WORLD_SIZE is {}",
+    return make_error(Errc::kMismatch,
+                      "DDP_SHM_FD is for {} local workers, but LOCAL_WORLD_SIZE is {}",
                       header.local_size, local_size);
   }
   const std::size_t needed =
       wire::kShmHeaderBytes + static_cast<std::size_t>(local_size) * sizeof(RegionHead);
   if (size < needed) {
-    return make_error(Errc::kProtocol, "DDP_SHM_FD holds {} bytes, {} local workers need {}", size,
-                      local_size, needed);
+    return make_error(Errc::kProtocol, "DDP_SHM_FD holds {} bytes, but {} local workers need {}",
+                      size, local_size, needed);
   }
   return {};
 }
@@ -77,8 +77,9 @@ Result<std::shared_ptr<SharedMapping>> SharedMapping::attach(int fd, int local_s
   }
   const auto size = static_cast<std::size_t>(std::max<off_t>(status.st_size, 0));
   if (size < wire::kShmHeaderBytes) {
-    return make_error(Errc::kProtocol, "DDP_SHM_FD={} holds {} bytes, its header alone takes {}",
-                      fd, size, wire::kShmHeaderBytes);
+    return make_error(Errc::kProtocol,
+                      "DDP_SHM_FD={} holds {} bytes, but its header alone needs {}", fd, size,
+                      wire::kShmHeaderBytes);
   }
   auto page = map_shared(fd, wire::kShmHeaderBytes, 0);
   if (!page) return page.error();

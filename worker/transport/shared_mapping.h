@@ -14,8 +14,8 @@ namespace ddp {
 class SharedMapping {
  public:
   static Result<std::shared_ptr<SharedMapping>> create(int local_size, Round round);
-  // The memfd `fd` (not taken over) that the agent made. kProtocol, kStale or kMismatch if its
-  // header is not what is expected, naming the field.
+  // Maps the memfd `fd` that the agent made; the caller keeps `fd`. kProtocol, kStale or kMismatch
+  // if its header is not as expected; the message names the field.
   static Result<std::shared_ptr<SharedMapping>> attach(int fd, int local_size, Round round);
 
   SharedMapping(const SharedMapping&) = delete;

@@ -8,7 +8,7 @@
 namespace ddp {
 
 // Data over a connected stream socket of any family, which it owns and makes non-blocking. The
-// kernel copies what it takes: memory given to send_some() is free when the call returns.
+// kernel copies what it takes, so memory given to send_some() may change when the call returns.
 class SocketStream : public DataStream {
  public:
   explicit SocketStream(UniqueFd socket);

@@ -12,19 +12,18 @@ namespace ddp {
 // A rank's own part of a sub-group's memory: a RegionHead in its arena, whose control part holds
 // zero bytes until it is shared.
 //
-// How it is given back. Every member reads and writes the heads of all members as long as it has a
-// Segment of the sub-group, and members end theirs at any time, each for itself. So a head counts
-// those that have left it (RankControl::departed): a Segment that ends adds one to the count in
-// every member's head, after everything else that the member did there and as its last access to
-// that head, as a release. The owner, when it has left too, gives its head to
-// Arena::release_later() and uses the memory again once the count, read as an acquire, is the
-// number of members on the node. Only then does it set the head to zero bytes for the next
-// sub-group, whose members learn where the head is from the collective call that makes the group,
-// which is after that.
+// How it is released: every member reads and writes the heads of all members as long as it has a
+// Segment of the sub-group, and each member ends its Segment when it likes. So each head counts the
+// members that have left it (RankControl::departed). When a Segment ends, it adds one to the count
+// in every member's head (memory order release) as its last access to that head. When the owner has
+// left too, it gives its head to Arena::release_later(). Once the count (read with acquire) equals
+// the number of members on the node, the memory may be reused. Only then does the owner set the
+// head to zero bytes for the next sub-group. The members of that one learn where the head is from
+// the collective call that makes the group, which comes later still.
 //
-// Memory stays until the arena ends where members do not leave: one that died, and where making the
+// The memory stays until the arena ends if a member died and so cannot leave, or if making the
 // sub-group failed, so that nobody knows who has seen the head. The round has failed in both cases.
-// A Work, a failure and an abort do not need the head: they are in the rank's region, or of the
+// A Work, a failure and an abort do not need the head: they lie in the rank's region or in the
 // process.
 class SubGroupHead {
  public:
@@ -37,7 +36,7 @@ class SubGroupHead {
 
   // In this rank's region.
   std::uint64_t offset() const;
-  // How many, this rank included, leave before the memory is used again. Once.
+  // How many members, this rank included, must leave before the memory is reused. Call it once.
   void share(int members) { members_ = members; }
 
  private:

@@ -6,11 +6,11 @@
 
 namespace ddp {
 
-// Reading out of memory that another processor has just written and will write again, when this is
-// the only reader. The reader writes one word of every line back as it was: the line is then
-// modified here, and the other processor gets it together with the right to write it. A line that
-// has only been read comes without, and asking for the right costs 7 to 38 ns a line, one line
-// after the other (64 KiB there and back: 11 us without, 3.5 with).
+// Reads memory that another processor has just written and will write again, when this is the only
+// reader. The reader writes one word of every line back unchanged: that makes the line modified
+// here, so the other processor later gets it together with the right to write it. A line that was
+// only read comes without that right, and asking for it costs 7 to 38 ns a line, one line after the
+// other (64 KiB there and back: 11 us without this, 3.5 us with it).
 //
 // The writer may write again only after it has seen a flag that the reader publishes afterwards.
 

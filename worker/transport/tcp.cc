@@ -25,9 +25,9 @@ constexpr std::uint32_t kPreambleVersion = 1;
 enum Purpose : std::uint32_t { kData = 0, kControl = 1 };
 constexpr std::byte kAccepted{0xA5};
 constexpr std::byte kOtherEngine{0xE0};           // Plus the listener's EngineKind.
-constexpr std::chrono::seconds kAddressTime{10};  // For one of several addresses.
+constexpr std::chrono::seconds kAddressTime{10};  // For each of several addresses.
 
-// First bytes of whoever connects; the listener answers kAccepted, kOtherEngine or closes.
+// The first bytes of a connection. The listener answers kAccepted or kOtherEngine, or closes it.
 // Little-endian.
 struct Preamble {
   std::uint32_t magic = kPreambleMagic;
@@ -83,7 +83,7 @@ Visit read_preamble(Visitor& visitor) {
   return visitor.received == visitor.bytes.size() ? Visit::kComplete : Visit::kIncomplete;
 }
 
-// A connection that a listener waits for: two in a row, kData and kControl, for each link.
+// A connection that a listener waits for. Each link has two in a row: kData and kControl.
 struct Expected {
   Preamble preamble;
   UniqueFd fd;
@@ -91,8 +91,8 @@ struct Expected {
 
 Error other_engine(const LinkIdentity& identity, EngineKind listening, EngineKind connecting) {
   return make_error(Errc::kMismatch,
-                    "the data of rank {} on node {} would go over {}, that of rank {} on node {} "
-                    "over {}: DDP_LINK has to lead to the same on all nodes",
+                    "rank {} on node {} sends data over {}, but rank {} on node {} over {}: "
+                    "DDP_LINK must choose the same engine on all nodes",
                     identity.listening, identity.listening_node, name_of(listening),
                     identity.connecting, identity.connecting_node, name_of(connecting));
 }
@@ -113,7 +113,7 @@ Error not_come(const std::vector<LinkIdentity>& identities, const std::vector<Ex
                     identities[0].listening);
 }
 
-// Keeps an expected connection. Gives the engine that its other end wants if it is not ours.
+// Keeps an expected connection. Returns the engine that its other end wants if it is not ours.
 std::optional<EngineKind> admit(Visitor& visitor, Expected& expected, TimePoint deadline) {
   Preamble preamble;
   std::memcpy(&preamble, visitor.bytes.data(), sizeof(preamble));

@@ -14,8 +14,8 @@
 
 namespace ddp {
 
-// Which link a connection is for. Both ends must agree on all of it, or the connection is refused:
-// so no connection of an older round, of another job or of a stranger becomes part of a group.
+// Which link a connection is for. A connection is refused unless both ends agree on all of it. So
+// no connection of an older round, of another job or of a stranger becomes part of a group.
 struct LinkIdentity {
   Round round = kNoRound;
   int world_size = 0;
@@ -34,9 +34,9 @@ class TcpListener {
   // Where to reach it, for connect_link(): all the addresses, the port and a random token.
   std::string endpoint(const std::vector<std::string>& addresses) const;
 
-  // Both connections of each link, in any order of arrival; element i belongs to identities[i].
-  // Whoever presents something else is turned away. kTimeout names the ranks that did not come,
-  // kMismatch one that wants another engine.
+  // Accepts both connections of each link, in any order of arrival; element i belongs to
+  // identities[i]. Turns other connections away. kTimeout names the ranks that did not connect,
+  // kMismatch a rank that wants another engine.
   Result<std::vector<std::unique_ptr<Link>>> accept(const std::vector<LinkIdentity>& identities,
                                                     TimePoint deadline,
                                                     DataEngine* engine = nullptr);
@@ -51,14 +51,15 @@ class TcpListener {
 };
 
 // Tries the endpoint's addresses in turn until the deadline. kTimeout or kStale names the rank and
-// what happened last. engine: what is to carry the data, the connection itself if it is null; the
-// caller has to call Link::establish() once it has all its links.
+// what happened last. engine: what carries the data; if null, the connection itself. The caller
+// must call Link::establish() once it has all its links.
 Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint,
                                            const LinkIdentity& identity, TimePoint deadline,
                                            DataEngine* engine = nullptr);
 
-// Numeric addresses under which other machines may reach this one, best first: the one that packets
-// to `host` leave from; if that is a loopback address, also those of the other interfaces.
+// Numeric addresses at which other machines may reach this one, best first: the address that
+// packets to `host` leave from, and if that is a loopback address, those of the other interfaces
+// too.
 std::vector<std::string> reachable_addresses(const std::string& host, int port);
 
 }  // namespace ddp

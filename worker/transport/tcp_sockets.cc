@@ -24,10 +24,9 @@ namespace {
 
 constexpr int kBacklog = 1024;
 constexpr int kUserTimeoutMs = 30'000;
-// Of what is under way between two sockets of one host, each byte is written by one of its
-// processors and read by another. The kernel would let it grow to megabytes, which go out to memory
-// and back: 20 MB take about twice the time. A network, which this would limit, is left to the
-// kernel.
+// Limits the bytes in flight between two sockets of one host, so that they stay in the caches. The
+// kernel would let them grow to megabytes, which go out to memory and back: 20 MB then take about
+// twice the time. The limit would slow a real network down, so there the kernel chooses.
 constexpr int kOnHostSendBytes = 512 << 10;
 
 std::string error_text(int number) { return std::generic_category().message(number); }
@@ -99,7 +98,7 @@ bool is_loopback(const sockaddr* address) {
   return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
 }
 
-// The local address that a route to `host` starts at; connecting a datagram socket sends nothing.
+// The local address of the route to `host`. Connecting a datagram socket sends nothing.
 std::string address_toward(const std::string& host, int port, bool& loopback) {
   auto info = look_up(host, port, SOCK_DGRAM, 0);
   if (!info) return {};

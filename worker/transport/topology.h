@@ -9,8 +9,8 @@
 
 namespace ddp {
 
-// Where the ranks of one round live. Ranks are contiguous per node: node g holds first(g) ..
-// first(g) + size(g) - 1.
+// Where the ranks of one round run. Ranks are contiguous per node: node g holds first(g) ..
+// first(g) + local_size(g) - 1.
 //
 // Lane k joins the ranks whose local rank is k by connections between every two nodes. There are as
 // many lanes as the smallest node has workers, so that every lane has an end on every node.
@@ -44,8 +44,8 @@ class Topology {
   }
   int lanes() const { return *std::min_element(sizes_.begin(), sizes_.end()); }
   bool has_lane() const { return local_rank() < lanes(); }
-  // The rank of this one's lane on a node; -1 if there is none: the node is this rank's own or none
-  // at all, or this rank has no lane.
+  // The rank of this rank's lane on a node. -1 if the node is this rank's own or does not exist, or
+  // if this rank has no lane.
   Rank lane_peer(int node) const {
     if (node < 0 || node >= nodes() || node == node_ || !has_lane()) return -1;
     return first(node) + local_rank();

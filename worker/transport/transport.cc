@@ -48,7 +48,7 @@ Transport::Transport(Topology topology, std::shared_ptr<Segment> segment,
 }
 
 void Transport::start_watch(const WatchOptions& options) {
-  DDP_CHECK(!watch_, "it is watched over already");
+  DDP_CHECK(!watch_, "the watch has already been started");
   std::vector<ControlPeer> peers;
   for (const auto& link : links_) {
     if (link) peers.push_back({link->take_control(), link->peer(), link->peer_node()});
@@ -71,7 +71,7 @@ Failure Transport::shut_down(const Failure& cause) {
 }
 
 Outcome Transport::wait(Idle& idle, TimePoint deadline) {
-  // Busy loop and yielding last far less than a deadline could matter.
+  // Spinning and yielding are too short for the deadline to matter.
   return idle.wait() ? sleep(idle, deadline) : Outcome{};
 }
 

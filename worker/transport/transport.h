@@ -18,23 +18,23 @@
 
 namespace ddp {
 
-// What one attempt to go on came to. kFailed: Transport::fail() was called.
+// The result of one step. kFailed: Transport::fail() was called.
 enum class Advance { kMoved, kBlocked, kDone, kFailed };
 
-// Whether this process may run on at least as many CPUs as there are ranks next to it.
+// Whether this process may use at least `local_ranks` CPUs, so that a busy loop takes none away.
 bool spinning_pays(int local_ranks);
 
 // How one rank reaches the others: the memory of its node and, if it has a lane, the links to the
-// lane's ranks on the other nodes. Collectives are written as a step() that moves what can be moved
-// without waiting; drive() repeats it and waits in between, so that every wait knows the deadline
-// and the abort word.
+// lane's ranks on the other nodes. A collective is written as a step() that moves what it can
+// without waiting. drive() repeats it and waits in between, so every wait obeys the deadline and
+// the abort word.
 //
 // One thread at a time ("the executing thread"), except where a function says any thread.
 class Transport {
  public:
-  // links: by node; null for the rank's own and for all if the rank has no lane; empty is as good
-  // as all null. spin: whether waiting may begin with a busy loop, which pays only if every local
-  // rank has a CPU of its own.
+  // links: by node; null for the rank's own node, and for every node if the rank has no lane. An
+  // empty vector means all null. spin: whether a wait may begin with a busy loop, which pays only
+  // if every local rank has a CPU of its own.
   Transport(Topology topology, std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena,
             std::vector<std::unique_ptr<Link>> links, bool spin);
 
@@ -43,7 +43,7 @@ class Transport {
   const std::shared_ptr<Segment>& shared_segment() const { return segment_; }
   bool spins() const { return spin_; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
-  // To this rank's lane on a node; null where there is none.
+  // The link to this rank's lane on a node; null if there is none.
   Link* link(int node) {
     return node >= 0 && node < topology_.nodes() ? links_[static_cast<std::size_t>(node)].get()
                                                  : nullptr;
@@ -52,7 +52,7 @@ class Transport {
   Link* next() { return link(topology_.node() + 1); }
   bool has_links() const { return topology_.nodes() > 1 && topology_.has_lane(); }
 
-  // Whether the local rank has come to `value`.
+  // Whether the local rank's flag has reached `value`.
   bool reached(int local, Flag flag, std::uint32_t value) const {
     return static_cast<std::int32_t>(segment_->flag(local, flag) - value) >= 0;
   }
@@ -60,24 +60,25 @@ class Transport {
     segment_->publish(topology_.local_rank(), flag, value);
   }
 
-  // Repeats step() (callable, gives Advance) until it is done. Fails with the failure that step()
+  // Repeats step(), which returns an Advance, until it is done. Fails with the failure that step()
   // recorded, with the cause if the group was aborted, or with kTimeout and an empty text after the
   // deadline.
   //
-  // A step that writes to others' memory must not be taken after an abort. One that writes to this
-  // rank's own alone is taken once more: what has completed must not fail because a rank that is
-  // through with it aborts what follows, or dies.
+  // A step that writes to others' memory is not run after an abort. A step that writes only to this
+  // rank's own memory is run once more: an operation that is complete must not fail because a rank
+  // that has finished it dies or aborts the next one.
   enum class Touches { kOwnMemory, kOthersMemory };
   template <typename Step>
   Outcome drive(TimePoint deadline, Step&& step, Touches touches = Touches::kOthersMemory);
-  // For step(): records why it cannot go on. Gives kFailed.
+  // For step(): records why it cannot go on. Returns kFailed.
   Advance fail(Failure failure) {
     step_failure_ = std::move(failure);
     return Advance::kFailed;
   }
 
-  // Starts to watch over the ranks of the world, and shows them that this one is there. Once, for
-  // the group of the world; groups within it share its watch. The watch ends with the last of them.
+  // Starts to monitor the ranks of the world, and shows them that this rank is present. Call it
+  // once, for the group of the world; sub-groups share its watch. The watch ends with the last of
+  // them.
   void start_watch(const WatchOptions& options);
   void share_watch(const Transport& world) { watch_ = world.watch_; }
   bool watched() const { return watch_ != nullptr; }
@@ -89,11 +90,12 @@ class Transport {
   }
   // Marks the node's memory aborted and tells the other nodes. The first cause counts. Any thread.
   void raise_abort(const Failure& cause);
-  // Ends the group on this rank: as raise_abort(), and closes the links. Gives the first cause.
+  // Ends the group on this rank: does what raise_abort() does and closes the links. Returns the
+  // first cause.
   Failure shut_down(const Failure& cause);
 
  private:
-  // After a step that could not move. Nothing: step again. Fails at the deadline only.
+  // After a step that was blocked. Fails only at the deadline; otherwise step again.
   Outcome wait(Idle& idle, TimePoint deadline);
   Outcome sleep(Idle& idle, TimePoint deadline);
 

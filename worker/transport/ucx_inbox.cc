@@ -42,7 +42,7 @@ ucs_status_t UcxInbox::on_frame(const UcxFrame& frame, void* data, std::size_t b
 }
 
 std::size_t UcxInbox::receive_some(std::byte* data, std::size_t bytes) {
-  DDP_CHECK(placed_ <= bytes, "{} of these bytes are under way, now {} are asked for", placed_,
+  DDP_CHECK(placed_ <= bytes, "{} of these bytes are in flight, now {} are asked for", placed_,
             bytes);
   std::size_t moved = report();
   while (placed_ < bytes - moved && status_ == UCS_OK &&
@@ -52,7 +52,7 @@ std::size_t UcxInbox::receive_some(std::byte* data, std::size_t bytes) {
   return moved;
 }
 
-// Does something about the first message. False if that has to wait.
+// Makes progress on the first message. Returns false if it has to wait.
 bool UcxInbox::receive_next(std::byte* data, std::size_t room) {
   if (messages_.empty()) return false;
   Message& message = messages_.front();
@@ -106,7 +106,7 @@ void UcxInbox::take_copied(Message& message, std::byte* data, std::size_t room) 
   if (message.counts) taken_ += message.bytes;
 }
 
-// Gives whether it is done already, in which case `done` is not called.
+// Returns whether it is done already; then `done` is not called.
 bool UcxInbox::fetch(void* description, void* target, std::size_t bytes,
                      ucp_am_recv_data_nbx_callback_t done, void* argument) {
   ucp_request_param_t param{};

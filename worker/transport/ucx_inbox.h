@@ -10,17 +10,17 @@
 namespace ddp {
 
 // The receiving half of a UcxStream: puts messages back into order and into the caller's memory.
-// Small ones have come already and are copied; large ones are fetched right to where the caller
-// wants them, or through a buffer if the caller has less room.
+// Small messages have arrived already and are copied. Large ones are fetched straight to where the
+// caller wants them, or through a buffer if the caller has less room.
 class UcxInbox {
  public:
   explicit UcxInbox(UcxWorker& worker) : worker_(worker) {}
   ~UcxInbox() { release(); }
 
-  // A frame of kind kData or kEnd, as of UcxReceiver.
+  // For a frame of kind kData or kEnd; see UcxReceiver.
   ucs_status_t on_frame(const UcxFrame& frame, void* data, std::size_t bytes,
                         std::uint64_t attributes);
-  // As DataStream::receive_some(), without progress; a failure shows in status().
+  // As DataStream::receive_some(), without progress; status() has a failure.
   std::size_t receive_some(std::byte* data, std::size_t bytes);
 
   // Whether something changed since clear_news() that may let receive_some() go on.
@@ -28,17 +28,17 @@ class UcxInbox {
   void clear_news() { news_ = false; }
   // The peer sent its last byte, and it was received.
   bool ended() const { return ended_; }
-  // Bytes that came before they were asked for and have been used up.
+  // Bytes that arrived before the caller asked for them and that it has consumed since.
   std::uint64_t taken() const { return taken_; }
   // Whether UCX still writes to the caller's memory or ours.
   bool busy() const { return fetching_ > 0; }
   ucs_status_t status() const { return status_; }
-  // Gives what was not asked for back to UCX.
+  // Returns unread messages to UCX.
   void release();
 
  private:
   enum class State {
-    kMissing,   // A later one came first.
+    kMissing,   // A later one arrived first.
     kHeld,      // In UCX's memory, ours until released.
     kCopied,    // In `copy`.
     kOffered,   // At the peer; `data` is UCX's description.
@@ -73,7 +73,7 @@ class UcxInbox {
   std::deque<Message> messages_;  // From next_sequence_ on.
   std::uint32_t next_sequence_ = 0;
   std::deque<Landing> landings_;  // In order, after ready_.
-  std::size_t ready_ = 0;         // Bytes in the caller's memory that are to be reported.
+  std::size_t ready_ = 0;         // Bytes in the caller's memory that are not reported yet.
   std::size_t placed_ = 0;        // ready_ and landings_.
   int fetching_ = 0;
   std::uint64_t taken_ = 0;

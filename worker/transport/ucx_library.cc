@@ -10,7 +10,7 @@ namespace {
 Result<UcxLibrary> load() {
   void* handle = ::dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    return make_error(Errc::kNotFound, "UCX cannot be loaded: {}; install libucx0", ::dlerror());
+    return make_error(Errc::kNotFound, "cannot load UCX: {}; install libucx0", ::dlerror());
   }
   UcxLibrary library;
 #define DDP_UCX_LOOK_UP(name)                                                                \
@@ -21,7 +21,7 @@ Result<UcxLibrary> load() {
   }
   DDP_UCX_FUNCTIONS(DDP_UCX_LOOK_UP)
 #undef DDP_UCX_LOOK_UP
-  // A crash of the program is the program's: its signal, its status and its core dump.
+  // UCX must not change how a crash of the program is reported: its signal, status and core dump.
   if (auto* disable = reinterpret_cast<void (*)()>(::dlsym(handle, "ucs_debug_disable_signals")))
     disable();
   return library;

@@ -30,9 +30,9 @@
 
 namespace ddp {
 
-// libucp, loaded when it is first asked for. It is not linked, because merely loading it puts
-// handlers of its own on SIGSEGV and its like, which would change how every worker's crash is
-// reported, and takes 2 ms of every start; whoever has no use for UCX need not install it.
+// libucp, loaded at the first call of get(). It is not linked, because loading it alone installs
+// handlers for SIGSEGV and similar signals, which would change how every worker's crash is
+// reported, and adds 2 ms to every start. Also, users who do not need UCX need not install it.
 struct UcxLibrary {
 #define DDP_UCX_MEMBER(name) decltype(&::name) name = nullptr;
   DDP_UCX_FUNCTIONS(DDP_UCX_MEMBER)

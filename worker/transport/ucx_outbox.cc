@@ -11,13 +11,13 @@ namespace {
 
 constexpr std::size_t kCopyBytes = 32 << 10;  // Pieces up to this are copied.
 constexpr std::uint64_t kWindow = 1 << 20;    // Copied bytes that may wait at the peer.
-constexpr std::size_t kOfferBytes = 1 << 20;  // Of one large message.
-constexpr int kOffers = 8;                    // At a time.
+constexpr std::size_t kOfferBytes = 1 << 20;  // Size limit of one large message.
+constexpr int kOffers = 8;                    // Large messages at a time.
 
 }  // namespace
 
 std::size_t UcxOutbox::send_some(const std::byte* data, std::size_t bytes) {
-  DDP_CHECK(posted_ <= bytes, "{} of these bytes are under way, now {} are given", posted_, bytes);
+  DDP_CHECK(posted_ <= bytes, "{} of these bytes are in flight, now {} are given", posted_, bytes);
   std::size_t moved = report();
   while (posted_ < bytes - moved && status_ == UCS_OK &&
          send_next(data + moved + posted_, bytes - moved - posted_)) {
@@ -27,7 +27,7 @@ std::size_t UcxOutbox::send_some(const std::byte* data, std::size_t bytes) {
   return moved;
 }
 
-// Posts some of the bytes. False if it has to wait.
+// Posts some of the bytes. Returns false if it has to wait.
 bool UcxOutbox::send_next(const std::byte* data, std::size_t bytes) {
   const bool small = bytes <= kCopyBytes;
   if (small ? copied_ + bytes - peer_taken_ > kWindow : offers_ >= kOffers) return false;
@@ -108,7 +108,7 @@ std::size_t UcxOutbox::report() {
 }
 
 void UcxOutbox::tidy() {
-  // A message with bytes to report stays for the next send_some().
+  // A message whose bytes are not reported yet stays for the next send_some().
   while (!messages_.empty() && messages_.front().done &&
          (reported_ > 0 || messages_.front().bytes == 0)) {
     if (messages_.front().copy) spare_.push_back(std::move(messages_.front().copy));

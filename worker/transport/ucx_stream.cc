@@ -20,12 +20,11 @@ namespace {
 constexpr std::uint32_t kGreetingMagic = 0x55504444;  // "DDPU"
 constexpr std::uint32_t kMostAddressBytes = 64 << 10;
 constexpr std::chrono::seconds kGreetingTime{10};
-// Buffered bytes that were used up are told to the peer at the latest when they are that many.
+// The peer is told how many buffered bytes were consumed, at the latest after this many.
 constexpr std::uint64_t kTellTaken = 256 << 10;
-// How long the last bytes of a peer whose connection has ended may take to come up from the
-// network.
+// How long the last bytes of a peer may take to arrive after its connection has ended.
 constexpr Duration kDrainTime{200};
-constexpr unsigned kBlockedPerLook = 64;  // A rank that does not sleep yet looks seldom.
+constexpr unsigned kBlockedPerLook = 64;  // A rank that still spins looks seldom.
 constexpr Duration kPartingTime{1000};
 constexpr Duration kCancelTime{5000};
 
@@ -79,7 +78,7 @@ Result<void> UcxStream::read_greeting(std::string& address, std::uint32_t& link,
                          sizeof(greeting), deadline);
   if (!got) return got.error();
   if (greeting.magic != kGreetingMagic || greeting.address_bytes > kMostAddressBytes)
-    return make_error(Errc::kProtocol, "it sent no UCX greeting");
+    return make_error(Errc::kProtocol, "it did not send a UCX greeting");
   address.resize(greeting.address_bytes);
   link = greeting.link;
   return receive_all(connection_.get(), reinterpret_cast<std::byte*>(address.data()),
@@ -99,7 +98,8 @@ Result<void> UcxStream::open_endpoint(const std::string& address, std::uint32_t 
   const ucs_status_t status = worker_->ucx().ucp_ep_create(worker_->get(), &params, &endpoint_);
   if (status != UCS_OK) {
     endpoint_ = nullptr;
-    return make_error(Errc::kIo, "UCX finds no way to it: {} (UCX_TLS and UCX_NET_DEVICES choose)",
+    return make_error(Errc::kIo,
+                      "UCX finds no way to it: {} (UCX_TLS and UCX_NET_DEVICES choose the network)",
                       worker_->text_of(status));
   }
   outbox_.open(endpoint_, link);
@@ -163,7 +163,7 @@ void UcxStream::tell_taken() {
   outbox_.send(UcxFrameKind::kCredit);
 }
 
-// Whether it can go on no longer, now that nothing moves. Sets how().
+// When nothing moves: whether the stream has failed. Sets how().
 bool UcxStream::broken() {
   ucs_status_t status = inbox_.status();
   if (status == UCS_OK) status = outbox_.status();
@@ -182,7 +182,7 @@ void UcxStream::look_at_connection() {
   if (gone_ || got > 0 || (got < 0 && would_block(errno))) return;
   gone_ = true;
   gone_since_ = Clock::now();
-  // It would keep the set readable.
+  // An ended connection would keep the set readable.
   (void)::epoll_ctl(watched_.get(), EPOLL_CTL_DEL, connection_.get(), nullptr);
 }
 
@@ -232,7 +232,7 @@ bool UcxStream::finished(ucs_status_ptr_t request) const {
          worker_->ucx().ucp_request_check_status(request) != UCS_INPROGRESS;
 }
 
-// Waits until all that was sent has reached the peer's machine, or nobody is there to receive it.
+// Waits until everything sent has reached the peer's machine, or the peer is gone.
 void UcxStream::flush(TimePoint limit) {
   ucp_request_param_t param{};
   const ucs_status_ptr_t request = worker_->ucx().ucp_ep_flush_nbx(endpoint_, &param);
@@ -243,8 +243,8 @@ void UcxStream::flush(TimePoint limit) {
   if (UCS_PTR_IS_PTR(request)) worker_->ucx().ucp_request_free(request);
 }
 
-// Cancels what is under way and waits until that is done. An orderly close would wait for a peer
-// that has ended meanwhile.
+// Cancels requests in progress and waits until they have ended. An orderly close would wait for a
+// peer that may be gone.
 void UcxStream::end_endpoint() {
   const UcxLibrary& ucx = worker_->ucx();
   inbox_.release();
@@ -259,8 +259,8 @@ void UcxStream::end_endpoint() {
     worker_->wait(Duration(1));
     outbox_.tidy();
   }
-  // The memory's owner is about to free it.
-  DDP_CHECK(idle(), "UCX holds on to memory of a link that it was told to end");
+  // The owner is about to free the memory.
+  DDP_CHECK(idle(), "UCX still uses memory of a link that it was told to close");
   if (UCS_PTR_IS_PTR(request)) ucx.ucp_request_free(request);
 }
 

@@ -17,12 +17,12 @@ namespace ddp {
 // Data over UCX: active messages between two UcxWorkers, in which the network fetches large pieces
 // from memory to memory by itself.
 //
-// The two ends learn of one another over an established connection, which stays open: its end is
-// the end of the peer, also where the network's own transports would not notice.
+// The two ends exchange addresses over an established connection, which stays open. When it ends,
+// the peer has ended, even if the network's own transports do not notice.
 //
-// A stream that is destroyed without close() sees its last bytes off first, for at most a second.
-// An end that the peer did not announce by its last message is a failure, but what has come before
-// can be received.
+// A stream that is destroyed without close() first waits until its last bytes are sent, for at most
+// a second. An end that the peer did not announce in its last message is a failure, but what
+// arrived before it can still be received.
 class UcxStream : public DataStream, private UcxReceiver {
  public:
   UcxStream(std::shared_ptr<UcxWorker> worker, UniqueFd connection);

@@ -16,7 +16,8 @@ Error ucx_error(const UcxLibrary& ucx, const char* what, ucs_status_t status) {
 Result<ucp_context_h> open_context(const UcxLibrary& ucx) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucx.ucp_config_read(nullptr, nullptr, &config);
-  if (status != UCS_OK) return ucx_error(ucx, "its variables (UCX_...) are not right", status);
+  if (status != UCS_OK)
+    return ucx_error(ucx, "cannot read its environment variables (UCX_...)", status);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -28,7 +29,7 @@ Result<ucp_context_h> open_context(const UcxLibrary& ucx) {
   return context;
 }
 
-// Opening the devices takes long, so the process does it once.
+// Opening the devices is slow, so each process does it once.
 Result<ucp_context_h> shared_context(const UcxLibrary& ucx) {
   static const Result<ucp_context_h> context = open_context(ucx);
   return context;
@@ -46,7 +47,7 @@ Result<std::shared_ptr<UcxWorker>> UcxWorker::create() {
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucp_worker_h handle = nullptr;
   const ucs_status_t status = (*ucx)->ucp_worker_create(*context, &params, &handle);
-  if (status != UCS_OK) return ucx_error(**ucx, "no worker", status);
+  if (status != UCS_OK) return ucx_error(**ucx, "cannot create a worker", status);
   std::shared_ptr<UcxWorker> worker(new UcxWorker(**ucx, handle));
   if (auto ready = worker->set_up(); !ready) return ready.error();
   return worker;
@@ -61,13 +62,13 @@ Result<void> UcxWorker::set_up() {
   handler.cb = &UcxWorker::on_message;
   handler.arg = this;
   ucs_status_t status = ucx_.ucp_worker_set_am_recv_handler(worker_, &handler);
-  if (status != UCS_OK) return ucx_error(ucx_, "no active messages", status);
+  if (status != UCS_OK) return ucx_error(ucx_, "cannot receive active messages", status);
   status = ucx_.ucp_worker_get_efd(worker_, &event_fd_);
   if (status != UCS_OK) return ucx_error(ucx_, "the transports cannot wake a sleeper", status);
   ucp_address_t* address = nullptr;
   std::size_t bytes = 0;
   status = ucx_.ucp_worker_get_address(worker_, &address, &bytes);
-  if (status != UCS_OK) return ucx_error(ucx_, "no address", status);
+  if (status != UCS_OK) return ucx_error(ucx_, "the worker has no address", status);
   address_.assign(reinterpret_cast<const char*>(address), bytes);
   ucx_.ucp_worker_release_address(worker_, address);
   return {};
@@ -98,7 +99,7 @@ ucs_status_t UcxWorker::on_message(void* self, const void* header, std::size_t h
   std::memcpy(&frame, header, sizeof(frame));
   const auto& receivers = static_cast<UcxWorker*>(self)->receivers_;
   const auto found = receivers.find(frame.link);
-  // What comes for a link that is closed is dropped.
+  // Drops what arrives for a closed link.
   if (found == receivers.end()) return UCS_OK;
   return found->second->on_frame(frame, data, bytes, param->recv_attr);
 }

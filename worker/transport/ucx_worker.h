@@ -19,30 +19,30 @@ enum class UcxFrameKind : std::uint32_t {
   kEnd = 3,     // No more data will come.
 };
 
-// The header of every active message. Members in the machine's order; the greeting over TCP has a
-// magic number that finds another order.
+// The header of every active message. Members in the machine's byte order; the magic number of the
+// greeting over TCP detects a different order.
 struct UcxFrame {
-  std::uint32_t link = 0;  // Of the receiver: what add() gave it.
+  std::uint32_t link = 0;  // The receiver's: what add() returned.
   UcxFrameKind kind = UcxFrameKind::kData;
-  std::uint32_t sequence = 0;  // Of kData and kEnd, from 0: UCX may hand small messages over early.
+  std::uint32_t sequence = 0;  // Of kData and kEnd, from 0: UCX may deliver small messages early.
   std::uint32_t reserved = 0;
-  std::uint64_t taken = 0;  // Buffered bytes of the other direction that the sender has used up.
+  std::uint64_t taken = 0;  // Buffered bytes of the other direction that the sender has consumed.
 };
 static_assert(sizeof(UcxFrame) == 24);
 
-// Who takes the messages for one link.
+// Receives the messages for one link.
 class UcxReceiver {
  public:
   virtual ~UcxReceiver() = default;
   // `data` is an address of memory, or UCX's description of data to fetch (attributes has
-  // UCP_AM_RECV_ATTR_FLAG_RNDV). Gives what UCX's active message callbacks give.
+  // UCP_AM_RECV_ATTR_FLAG_RNDV). Returns what UCX's active message callbacks return.
   virtual ucs_status_t on_frame(const UcxFrame& frame, void* data, std::size_t bytes,
                                 std::uint64_t attributes) = 0;
 };
 
-// One UCX worker: the doors of one rank's links. One thread at a time, all that is made from it
-// included. The context below it (devices, registered memory) is shared by the whole process and
-// stays for its life.
+// One UCX worker, shared by all links of one rank. Only one thread at a time may use it or anything
+// made from it. The context below it (devices, registered memory) belongs to the whole process and
+// stays until it ends.
 class UcxWorker {
  public:
   static Result<std::shared_ptr<UcxWorker>> create();
@@ -56,19 +56,19 @@ class UcxWorker {
   const std::string& address() const { return address_; }
   std::string text_of(ucs_status_t status) const { return ucx_.ucs_status_string(status); }
 
-  // Messages with the number that this gives go to `receiver` until remove().
+  // Messages with the number that this returns go to `receiver` until remove().
   std::uint32_t add(UcxReceiver& receiver);
   void remove(std::uint32_t link);
 
-  // Moves on what can be moved now, which calls receivers and the callbacks of requests.
+  // Makes all progress that is possible now. Calls receivers and the callbacks of requests.
   void progress() {
     while (ucx_.ucp_worker_progress(worker_) != 0) {
     }
   }
-  // Readable when progress() has something to do, provided that arm() gave true after the last one.
+  // Readable when progress() has something to do, if arm() returned true after the last progress().
   int event_fd() const { return event_fd_; }
   bool arm() { return ucx_.ucp_worker_arm(worker_) == UCS_OK; }
-  // Progress, after sleeping up to `limit` if there is nothing to do. For set-up and departure.
+  // Sleeps up to `limit` if there is nothing to do, then makes progress. For setup and departure.
   void wait(Duration limit);
 
  private:

@@ -7,9 +7,9 @@
 
 namespace ddp {
 
-// Lets the setting up of links (tcp.h) be given up before its deadline: while an object lives,
-// waits of this thread there end with kAborted within kLook after `given_up` has become true. One
-// at a time in a thread.
+// Lets a thread give up setting up links (tcp.h) before the deadline. While the object lives, waits
+// of this thread in there end with kAborted within kLook after `given_up` returns true. At most one
+// object per thread at a time.
 class WaitInterrupt {
  public:
   static constexpr Duration kLook{20};

@@ -40,15 +40,15 @@ Duration beat_for(Duration stall_timeout, Duration longest) {
   return std::clamp(stall_timeout / kBeatsPerTimeout, kShortestBeat, longest);
 }
 
-// How long this thread has watched since `seen`, which it advances. Time in which it did not run
-// does not count.
+// How long this thread has watched since `seen`, which is advanced. Time in which the thread did
+// not run does not count.
 Duration watched(TimePoint& seen, TimePoint now, Duration beat) {
   const auto passed = std::chrono::duration_cast<Duration>(now - seen);
   seen += passed;
   return std::min(passed, 2 * beat);
 }
 
-// Signals are for the user's threads.
+// Blocks all signals: they are for the user's threads.
 void begin_thread(const char* name) {
   ::pthread_setname_np(::pthread_self(), name);
   sigset_t all;
@@ -64,7 +64,7 @@ futex_waitv entry(std::atomic<std::uint32_t>& word, std::uint32_t value) {
   return entry;
 }
 
-// False if the kernel cannot do it or must not.
+// Returns false if the kernel cannot do it or does not allow it.
 bool wait_for_any(std::span<futex_waitv> words, TimePoint until) {
   // std::chrono::steady_clock is CLOCK_MONOTONIC.
   const auto at = std::chrono::duration_cast<std::chrono::nanoseconds>(until.time_since_epoch());
@@ -92,7 +92,8 @@ Watch::Watch(const Topology& topology, std::shared_ptr<Segment> segment,
   awaited_.reserve(neighbours_.size());
   thread_ = std::thread([this] { run(); });
   if (!links_.empty()) {
-    // Peers miss whom they have heard once, so that comes before anything can happen to this rank.
+    // Peers only miss a rank that they have heard from, so send a beat before anything can happen
+    // to this rank.
     links_.beat(beat_for(options_.stall_timeout, kLongestNetBeat));
     net_stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     DDP_CHECK(static_cast<bool>(net_stop_), "eventfd: errno {}", errno);
@@ -145,7 +146,7 @@ void Watch::run() {
       next_beat = now + beat;
     }
     if (segment_->aborted()) {
-      // Nothing is left to be seen, but this rank must not seem to be gone.
+      // There is nothing left to watch, but this rank must not seem to be gone.
       tell_nodes();
       futex_wait(stop_, 0, kForever);
       continue;
@@ -189,7 +190,7 @@ void Watch::sleep(TimePoint until) {
   std::array<futex_waitv, kFutexesMax> words{entry(stop_, 0), entry(segment_->abort_word(), 0)};
   std::size_t count = 2;
   for (const LifeSign& sign : awaited_) {
-    // Whom this rank cannot sleep on, another one does: each sleeps on those that follow it.
+    // A futex too many for this rank is watched by another: each sleeps on those that follow it.
     if (count == words.size()) break;
     words[count++] = entry(*sign.word, sign.value);
   }

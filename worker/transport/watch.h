@@ -21,13 +21,13 @@ struct futex_waitv;
 namespace ddp {
 
 struct WatchOptions {
-  // A rank that has not run for so long is reported; 0: never. The same on all ranks.
+  // A rank that has not run for this long is reported; 0: never. The same on all ranks.
   Duration stall_timeout{5'000};
   bool force_polling = false;  // As on a kernel without futex_waitv (Linux 5.16).
 };
 
-// Sees that a rank of the world dies, stops or aborts, at any time, also while this one is in no
-// operation, and raises the abort word of this node. It shows the others that this rank is there.
+// Detects that a rank of the world dies, stops or aborts, even while this rank is in no operation,
+// and raises the abort word of this node. It also shows the others that this rank is present.
 //
 // Two threads: "ddp-watch" holds this rank's lifeline, beats, and sleeps on the lifelines of the
 // node's other ranks, so that a death is seen within about 100 us; "ddp-watch-net", only where
@@ -35,8 +35,8 @@ struct WatchOptions {
 // time that the watcher itself has run, so that a rank that was stopped, or a machine that was
 // suspended, accuses nobody.
 //
-// From the return of the constructor on, the rank's death is seen by the others. Destruction is an
-// orderly departure and waits for nobody.
+// Once the constructor has returned, the others see this rank's death. Destruction is an orderly
+// departure and waits for nobody.
 class Watch {
  public:
   // Topology and segment of the world. peers: this rank's lane.
@@ -46,12 +46,12 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // Tells the other nodes why the round has ended, once the abort word is raised. It has been sent
-  // when it returns, so the process may end. Any thread, any number of times.
+  // Tells the other nodes why the round has ended, if the abort word is raised. The message has
+  // been sent when it returns, so the process may end. Any thread, any number of times.
   void tell_nodes();
 
  private:
-  // What this rank knows of another one of its node.
+  // What this rank knows about another rank of its node.
   struct Neighbour {
     int local = 0;
     std::uint32_t beats = 0;
@@ -72,8 +72,8 @@ class Watch {
   ControlLinks links_;
   UniqueFd net_stop_;  // Readable when the second thread is to end.
 
-  std::vector<Neighbour> neighbours_;  // Next ones first; of the first thread.
-  // Those of the node that this one sleeps on: word and value.
+  std::vector<Neighbour> neighbours_;  // The next local ranks first; used by ddp-watch only.
+  // The lifelines that ddp-watch sleeps on: word and value.
   std::vector<LifeSign> awaited_;
 
   std::atomic<std::uint32_t> ready_{0};

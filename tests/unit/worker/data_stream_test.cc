@@ -314,7 +314,7 @@ TEST(DataEngine, IsChosenByDdpLink) {
   EXPECT_TRUE(engine_of("auto"));
   const auto wrong = engine_of("UCX ");
   ASSERT_FALSE(wrong);
-  EXPECT_EQ(wrong.error().message, "DDP_LINK=UCX  is none of tcp, ucx and auto");
+  EXPECT_EQ(wrong.error().message, "DDP_LINK=UCX : expected tcp, ucx or auto");
 }
 
 }  // namespace

@@ -339,7 +339,7 @@ TEST(FromEnvironment, MemoryOfAnotherRoundIsRefused) {
     set("DDP_ROUND", "3");
     return failing([](const CollectiveError& error) {
       return error.code == Errc::kStale &&
-             says(error, "DDP_SHM_FD belongs to round 2, this worker to round 3");
+             says(error, "DDP_SHM_FD belongs to round 2, but this worker to round 3");
     })();
   };
   expect_all(start_workers({2}, 1, true, body), 0);

@@ -55,8 +55,8 @@ TEST_F(LinkEngine, ADisagreementNamesBothRanksAndTheVariable) {
     ASSERT_TRUE(outcome);
     EXPECT_EQ(outcome->code, Errc::kMismatch);
     EXPECT_EQ(outcome->text,
-              "the data of rank 1 on node 1 would go over tcp, that of rank 0 on node 0 over ucx: "
-              "DDP_LINK has to lead to the same on all nodes");
+              "rank 1 on node 1 sends data over tcp, but rank 0 on node 0 over ucx: "
+              "DDP_LINK must choose the same engine on all nodes");
   }
 }
 

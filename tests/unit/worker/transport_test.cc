@@ -67,10 +67,10 @@ TEST(Segment, RefusesAnotherHeaderNamingTheField) {
   EXPECT_THAT(message(memory_with([](auto& header) { header.round = 4; })),
               HasSubstr("belongs to round 4"));
   EXPECT_THAT(message(memory_with([](auto& header) { header.local_size = 3; })),
-              HasSubstr("for 3 local workers, LOCAL_WORLD_SIZE is 2"));
+              HasSubstr("for 3 local workers, but LOCAL_WORLD_SIZE is 2"));
   EXPECT_THAT(message(memory_with([](auto&) {}, 64 << 10)), HasSubstr("holds 65536 bytes"));
   EXPECT_THAT(message(UniqueFd(::memfd_create("empty", MFD_CLOEXEC))),
-              HasSubstr("its header alone takes 4096"));
+              HasSubstr("its header alone needs 4096"));
   EXPECT_THAT(message(UniqueFd()), HasSubstr("DDP_SHM_FD=-1"));
 }
 
@@ -208,7 +208,7 @@ TEST(Tcp, EndpointsOfOthersAreChecked) {
        {"", ";", "a;b;c", "127.0.0.1;1", "127.0.0.1;99999999999;1", "127.0.0.1;1;x"}) {
     const auto link = connect_link(text, identity_of(0), in(seconds(1)));
     ASSERT_FALSE(link);
-    EXPECT_THAT(link.error().message, HasSubstr("is no endpoint of a worker")) << text;
+    EXPECT_THAT(link.error().message, HasSubstr("is not the endpoint of a worker")) << text;
   }
 }
 

@@ -231,7 +231,7 @@ TEST(Watch, AStoppedRankIsNamed) {
     ranks.expect_all_but({victim}, Errc::kTimeout);
     EXPECT_THAT(ranks.account(0).text,
                 AnyOf(StartsWith("rank " + std::to_string(victim) + " has not run for "),
-                      StartsWith("nothing was heard of rank " + std::to_string(victim))));
+                      StartsWith("nothing was heard from rank " + std::to_string(victim))));
     // Awake again, it gets the same cause instead of the deadline of its operation.
     ranks.kill(victim, SIGCONT);
     ASSERT_TRUE(ranks.has_word(victim));
