@@ -13,23 +13,23 @@
 
 namespace ddp {
 
-// Takes the first failure of a round to its other ranks through a key of a store, which all of them
-// look at every `interval`: what NCCL itself does not do. One small request per rank and interval.
+// Reports the first failure of a round to its other ranks, which NCCL itself does not do. It writes
+// a key of a store, which all ranks read every `interval`: one small request per rank and interval.
 //
-// Its thread, ddp-nccl-relay, alone uses the store, which therefore is a connection of its own. A
-// store that fails ends the relay quietly: whoever serves it has gone, and the ranks have their
+// Only its thread, ddp-nccl-relay, uses the store, so the store must be a connection of its own. If
+// the store fails, the relay ends quietly: its server is gone, and the ranks still have their
 // deadlines.
 class AbortRelay {
  public:
-  // on_told: called once, by the relay's thread, with what another rank has told.
+  // on_told: called once, by the relay's thread, with the failure that another rank reported.
   AbortRelay(std::shared_ptr<Store> store, std::string key, std::chrono::milliseconds interval,
              std::function<void(const Failure&)> on_told);
   AbortRelay(const AbortRelay&) = delete;
   AbortRelay& operator=(const AbortRelay&) = delete;
-  // Tells what is still to be told; waits for a request of the store that is under way.
+  // Reports a failure that is still to be reported; waits for a store request in progress.
   ~AbortRelay();
 
-  // Any thread; returns at once. Only the first call of all ranks counts.
+  // Any thread; returns at once. Only the first call among all ranks counts.
   void tell(const Failure& failure);
 
  private:

@@ -19,7 +19,8 @@ bool check_wanted(const NcclGroupOptions& options) {
 
 void require_options(const NcclGroupOptions& options) {
   require(options.size > 0 && options.rank >= 0 && options.rank < options.size,
-          fmt::format("NCCL group '{}': rank {} of {}", options.name, options.rank, options.size));
+          fmt::format("NCCL group '{}': rank {} is not in a group of size {}", options.name,
+                      options.rank, options.size));
   require(!options.priority_channel,
           fmt::format("NCCL group '{}': priority_channel is for host groups", options.name));
   require(!check_wanted(options) || options.check_group != nullptr,
@@ -28,7 +29,8 @@ void require_options(const NcclGroupOptions& options) {
                       options.name));
   require(!check_wanted(options) || (options.check_group->size() == options.size &&
                                      options.check_group->rank() == options.rank),
-          fmt::format("NCCL group '{}': check_group is not of the same ranks", options.name));
+          fmt::format("NCCL group '{}': check_group must have the same rank and size as the group",
+                      options.name));
 }
 
 void require_data(DeviceOpKind kind, const Buffer& buffer) {
@@ -42,8 +44,8 @@ void require_same_type(DeviceOpKind kind, const Buffer& in, const Buffer& out) {
 }
 
 void require_count(DeviceOpKind kind, const char* what, std::size_t got, std::size_t needed) {
-  require(got == needed,
-          fmt::format("{}: {} of {} elements, {} are needed", name_of(kind), what, got, needed));
+  require(got == needed, fmt::format("{}: {} of {} elements, but {} are needed", name_of(kind),
+                                     what, got, needed));
 }
 
 void require_reduction(DeviceOpKind kind, DType type, const ReduceOp& op) {
@@ -61,12 +63,12 @@ void require_rank(DeviceOpKind kind, Rank rank, int size) {
 }
 
 void require_members(std::span<const Rank> ranks, int size) {
-  require(!ranks.empty(), "new_group: no ranks");
+  require(!ranks.empty(), "new_group: the list of ranks is empty");
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     require(ranks[i] >= 0 && ranks[i] < size,
             fmt::format("new_group: rank {} is not in 0..{}", ranks[i], size - 1));
     require(i == 0 || ranks[i] > ranks[i - 1],
-            "new_group: the ranks are not in ascending order, each once");
+            "new_group: the ranks must be in ascending order, each once");
   }
 }
 

@@ -6,7 +6,7 @@
 
 namespace ddp::nccl {
 
-// Pauses between polls of something that is usually there at once: gives way to other threads at
+// Pauses between polls of something that is usually ready at once: yields to other threads at
 // first, then sleeps for longer and longer, up to `longest`.
 class Backoff {
  public:

@@ -11,8 +11,8 @@
 namespace ddp {
 namespace {
 
-// How long abort() lets a call in progress come back before it takes the communicator from under
-// it. Calls on a non-blocking communicator take microseconds.
+// How long abort() waits for a call in progress before it aborts the communicator under that call.
+// Calls on a non-blocking communicator take microseconds.
 constexpr Duration kCallGrace{1000};
 
 int nccl_type(DType type) {
@@ -50,7 +50,7 @@ nccl::RedOp nccl_op(ReduceOp::Kind kind) {
     case ReduceOp::kMax:
       return nccl::kMax;
     default:
-      return -1;  // NcclGroup refuses the rest before it comes here.
+      return -1;  // NcclGroup has refused the others already.
   }
 }
 
@@ -151,7 +151,7 @@ Outcome Communicator::init(const nccl::UniqueId& id, const Stop& stop) {
     const std::lock_guard lock(mutex_);
     comm_.store(comm);
   }
-  // abort() that came during the call above found nothing to abort.
+  // An abort() during the call above found nothing to abort.
   if (comm != nullptr && aborted_.load() && comm_.exchange(nullptr) != nullptr) {
     api.comm_abort(comm);
     return ended();
@@ -181,9 +181,9 @@ Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::RedOp& o
   if (api.red_op_create_premul_sum == nullptr || api.red_op_destroy == nullptr) {
     return Failure{
         Errc::kInvalidArgument, rank_,
-        fmt::format("rank {}: premul_sum needs NCCL 2.11, this is {}; multiply the input "
-                    "and use a sum",
-                    rank_, library_->version_text())};
+        fmt::format(
+            "rank {}: premul_sum needs NCCL 2.11, but this is {}; multiply the input and use a sum",
+            rank_, library_->version_text())};
   }
   const DType type = static_cast<DType>(operation.record.type);
   Factor factor = factor_for(type, operation.op.factor());
@@ -241,7 +241,7 @@ nccl::Result Communicator::start_group(const DeviceOperation& operation, nccl::R
              ? api.send(buffer.data, buffer.count, type, transfer.peer, comm, stream)
              : api.recv(buffer.data, buffer.count, type, transfer.peer, comm, stream));
   }
-  // Also after an error: the group belongs to this thread and would stay open.
+  // Close the group even after an error: it belongs to this thread and would stay open.
   const nccl::Result ended = api.group_end();
   return first != nccl::kSuccess ? first : ended;
 }

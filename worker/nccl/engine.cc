@@ -17,7 +17,7 @@ namespace {
 
 constexpr Duration kBusyLook{5};
 constexpr Duration kIdleLook{100};
-// A waiter acts in place of the watchdog that long after the deadline.
+// A waiter acts in place of a stuck watchdog this long after the deadline.
 constexpr Duration kWatchdogGrace{1000};
 
 }  // namespace
@@ -36,8 +36,8 @@ NcclEngine::NcclEngine(std::shared_ptr<const NcclLibrary> library, NcclEngineOpt
       communicator_(library_, options_.rank, options_.size),
       events_(library_, options_.device) {}
 
-// No thread is inside any more. After a failure of the device these calls fail, too, and there is
-// nothing left to do about it.
+// No thread is inside any more. After a device failure these calls fail, too; nothing can be done
+// about it.
 NcclEngine::~NcclEngine() {
   const DeviceGuard guard(library_->cuda(), options_.device);
   if (scratch_ != nullptr) library_->cuda().free(scratch_);
@@ -149,7 +149,7 @@ Outcome NcclEngine::prepare(const nccl::UniqueId& id) {
   int greatest = 0;
   error = api.device_get_stream_priority_range(&least, &greatest);
   if (error != cuda::kSuccess) return failed("cudaDeviceGetStreamPriorityRange", error);
-  // Communication is what others wait for: it goes before computation that is queued.
+  // Other ranks wait for communication, so it gets priority over queued computation.
   error = api.stream_create_with_priority(&stream_, cuda::kStreamNonBlocking,
                                           options_.high_priority ? greatest : least);
   if (error != cuda::kSuccess) return failed("cudaStreamCreateWithPriority", error);
@@ -221,11 +221,11 @@ bool NcclEngine::poll(NcclWork& work) {
 void NcclEngine::finish(NcclWork& work) {
   {
     const std::lock_guard lock(mutex_);
-    // After a failure the kernel may have ended by the abort.
+    // After a failure the abort may have ended the kernel.
     if (failure_ || work.done()) return;
     const auto place = std::find_if(running_.begin(), running_.end(),
                                     [&](const WorkPtr& each) { return each.get() == &work; });
-    // Its owner is the caller's, who holds it for the time of the call.
+    // The caller holds another reference to it during the call.
     if (place != running_.end()) running_.erase(place);
     work.state_.store(NcclWork::kSucceeded, std::memory_order_release);
   }
@@ -294,13 +294,13 @@ void NcclEngine::poll_running() {
     const std::lock_guard lock(mutex_);
     running.assign(running_.begin(), running_.end());
   }
-  // They complete in order.
+  // Operations complete in order.
   for (const WorkPtr& work : running) {
     if (!poll(*work)) return;
   }
 }
 
-// Fails the engine if an operation's time is over.
+// Fails the engine if an operation's deadline has passed.
 void NcclEngine::expire() {
   WorkPtr late;
   WorkPtr before;
@@ -315,9 +315,9 @@ void NcclEngine::expire() {
     }
   }
   if (!late) return;
-  std::string reason = "not all ranks have come to it, or the device is busy with earlier work";
+  std::string reason = "not all ranks have reached it, or the device is busy with earlier work";
   if (before) {
-    reason = fmt::format("behind {}, which is not done", before->name());
+    reason = fmt::format("it waits for {}, which is not done", before->name());
   } else if (!late->enqueued_.load(std::memory_order_acquire)) {
     reason = "NCCL has not started it: it is still connecting to other ranks";
   }
@@ -337,7 +337,7 @@ void NcclEngine::run_abort() {
   {
     std::unique_lock lock(mutex_);
     limit = failed_at_ + options_.abort_grace;
-    // What it was at may have got into the stream just before.
+    // The operation that it was launching may just have entered the stream.
     changed_.wait_until(lock, limit, [&] { return !launching_; });
     running.assign(running_.begin(), running_.end());
   }
@@ -357,7 +357,7 @@ void NcclEngine::run_abort() {
   settle();
 }
 
-// Gives the pending operations the failure once it is time to.
+// Fails the pending operations, once the abort is done or abort_grace has passed.
 void NcclEngine::settle() {
   std::deque<WorkPtr> pending;
   Failure failure;
@@ -379,8 +379,8 @@ void NcclEngine::settle() {
   }
 }
 
-// on_failure may drop the last reference to the group, and so this may run on one of the engine's
-// own threads, which it then cannot wait for.
+// on_failure may drop the last reference to the group. So this may run on one of the engine's own
+// threads, which then cannot be joined.
 void NcclEngine::close() {
   const auto self = std::this_thread::get_id();
   if (!failed_.load()) poll_running();
@@ -389,9 +389,10 @@ void NcclEngine::close() {
   changed_.notify_all();
   if (!queue_.empty() || !running_.empty() || !ready_) {
     lock.unlock();
-    fail({Errc::kAborted, options_.rank,
-          fmt::format("rank {} gave up the group before its operations were done", options_.rank)},
-         Tell::kYes);
+    fail(
+        {Errc::kAborted, options_.rank,
+         fmt::format("rank {} destroyed the group before its operations were done", options_.rank)},
+        Tell::kYes);
     lock.lock();
   }
   const auto ended = [&] {
@@ -401,8 +402,8 @@ void NcclEngine::close() {
   if (!failure_ && !changed_.wait_for(lock, options_.close_timeout, ended)) {
     lock.unlock();
     fail({Errc::kTimeout, -1,
-          fmt::format("rank {}: the communicator did not end within {} ms: the other ranks of "
-                      "the node have not closed theirs",
+          fmt::format("rank {}: the communicator did not close within {} ms, because other ranks "
+                      "of the node have not closed theirs",
                       options_.rank, options_.close_timeout.count())},
          Tell::kNo);
     lock.lock();

@@ -28,7 +28,7 @@ struct NcclEngineOptions {
   std::shared_ptr<RecordCheck> check;  // May be null.
 };
 
-// What runs behind an NcclGroup: its threads, its stream and its communicator.
+// The engine behind an NcclGroup: its threads, its stream and its communicator.
 //
 //   ddp-nccl        makes the communicator, puts operations into the stream in order of issue, ends
 //                   the communicator
@@ -37,12 +37,12 @@ struct NcclEngineOptions {
 //                   more often, and in place of a watchdog that is stuck.
 //   ddp-nccl-abort  started by the first failure: ends the communicator, which may block
 //
-// A thread that is inside a call which does not return is not waited for: it keeps the engine
-// alive and is parked (parked_threads.h).
+// Nobody waits for a thread whose call does not return: it keeps the engine alive and is parked
+// (parked_threads.h).
 //
-// Failure: the first cause is what every pending and later operation gets. Pending operations fail
-// when the communicator is gone and the device has left their buffers, or after abort_grace; the
-// text says which.
+// Failure: every pending and later operation fails with the first cause. Pending operations fail
+// when the communicator is gone and the device no longer uses their buffers, or after abort_grace;
+// the text says which.
 class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
  public:
   enum class Tell { kNo, kYes };
@@ -57,20 +57,20 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   NcclEngine& operator=(const NcclEngine&) = delete;
   ~NcclEngine();
 
-  // The rest is for any thread.
+  // Any thread may call the rest.
 
   Readiness wait_ready(TimePoint limit);
-  // Takes its place in the order; throws CollectiveError after a failure. `stream`: the caller's,
-  // in which the operation's input is produced.
+  // Queues the operation; throws CollectiveError after a failure. `stream`: the caller's stream,
+  // which produces the operation's input.
   std::shared_ptr<NcclWork> issue(DeviceOperation operation, cuda::Stream stream);
-  // The first failure counts. Returns at once.
+  // Only the first failure counts. Returns at once.
   void fail(Failure failure, Tell tell);
   Outcome failure() const;
-  // Ends the threads: in agreement with the other ranks if all is done, else by an abort. Bounded
-  // by close_timeout and abort_grace.
+  // Ends the threads: in agreement with the other ranks if all operations are done, else by an
+  // abort. Takes at most close_timeout and abort_grace.
   void close();
 
-  // For NcclWork. One look at the operation: is it through, has it failed, is its time over?
+  // For NcclWork. Checks once whether the operation is done, has failed or is past its deadline.
   void advance(NcclWork& work);
   void order_behind(NcclWork& work, cuda::Stream stream);
 
@@ -98,7 +98,7 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   const NcclEngineOptions options_;
   Communicator communicator_;
   EventPool events_;
-  std::mutex order_mutex_;  // An event is not used again while a stream is being ordered behind it.
+  std::mutex order_mutex_;         // No event is reused while a stream is being ordered behind it.
   cuda::Stream stream_ = nullptr;  // Written by ddp-nccl before ready_.
   void* scratch_ = nullptr;        // One element for barriers.
 

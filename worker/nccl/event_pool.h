@@ -8,7 +8,7 @@
 
 namespace ddp {
 
-// Makes a device current for the calling thread, and what was current before again at the end.
+// Makes a device current for the calling thread; the destructor restores the previous one.
 class DeviceGuard {
  public:
   DeviceGuard(const cuda::Api& api, int device);
@@ -22,9 +22,8 @@ class DeviceGuard {
   int device_;
 };
 
-// CUDA events of one device for use again and again, without timing. An event that was given back
-// may be queried still, with a result that means nothing; none is destroyed before the pool.
-// Thread safe.
+// Reusable CUDA events of one device, without timing. An event that was given back may still be
+// queried, but the result means nothing; no event is destroyed before the pool. Thread safe.
 class EventPool {
  public:
   EventPool(std::shared_ptr<const NcclLibrary> library, int device)

@@ -12,18 +12,18 @@ namespace ddp {
 
 class NcclEngine;
 
-// The groups of one round and process, which fail together. Thread safe.
+// Makes the groups of one round in this process fail together. Thread safe.
 class FailureHub {
  public:
   explicit FailureHub(std::function<void(const Failure&)> on_abort)
       : on_abort_(std::move(on_abort)) {}
 
-  // From now on failures are told to other processes, too. At most once.
+  // From now on, failures are reported to other processes, too. Call it at most once.
   void set_relay(std::unique_ptr<AbortRelay> relay);
   void add(const std::shared_ptr<NcclEngine>& engine);
-  // One group has failed: so do the others, and the owner is told, the first time.
+  // One group has failed: fails the others and, the first time, calls on_abort.
   void failed(const Failure& failure);
-  // Somebody else has failed: all groups do, and nobody is told.
+  // Another process has failed: fails all groups without reporting it.
   void fail_all(const Failure& failure);
 
  private:

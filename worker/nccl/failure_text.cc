@@ -25,7 +25,7 @@ Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result 
   std::string text = fmt::format("rank {}: {}: {} (NCCL error {})", rank, call,
                                  library.nccl().get_error_string(result), result);
   if (library.nccl().get_last_error != nullptr) {
-    // The argument is documented as unused; the communicator may be gone.
+    // NCCL documents the argument as unused, and the communicator may be gone.
     const char* last = library.nccl().get_last_error(nullptr);
     if (last != nullptr && *last != '\0') text += fmt::format(": {}", last);
   }

@@ -7,11 +7,11 @@
 
 namespace ddp {
 
-// What went wrong in a call, as a Failure of `rank`. Codes:
+// Describes a failed call as a Failure of `rank`. Codes:
 //   kPeerLost         NCCL: another rank or the network between failed
 //   kInvalidArgument  NCCL: a wrong argument or a wrong use
 //   kIo               the device, the system or NCCL itself, on this rank
-// The text has NCCL's own last words, where the version offers them.
+// The text includes NCCL's last error message, if this version offers it.
 Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result result, Rank rank);
 Failure cuda_failure(const NcclLibrary& library, const char* call, cuda::Error error, Rank rank);
 

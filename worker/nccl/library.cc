@@ -12,7 +12,7 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// Finds functions by name and remembers the first needed one that is not there.
+// Finds functions by name and remembers the first required one that is missing.
 class Symbols {
  public:
   explicit Symbols(const DynamicLibrary& library) : library_(library) {}
@@ -113,14 +113,14 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNa
   std::shared_ptr<NcclLibrary> library(new NcclLibrary);
   if (const auto missing = load_nccl(*nccl, library->nccl_); !missing.empty()) {
     return make_error(Errc::kInvalidArgument,
-                      "{} has no function {}: NCCL 2.10 or newer is needed; DDP_NCCL_LIBRARY names "
-                      "another file",
+                      "{} has no function {}: NCCL 2.10 or newer is needed; set DDP_NCCL_LIBRARY "
+                      "to the path of one",
                       nccl->name(), missing);
   }
   if (const auto missing = load_cuda(*cudart, library->cuda_); !missing.empty()) {
     return make_error(Errc::kInvalidArgument,
-                      "{} has no function {}: the runtime of CUDA 11 or newer is needed; "
-                      "DDP_CUDART_LIBRARY names another file",
+                      "{} has no function {}: the runtime of CUDA 11 or newer is needed; set "
+                      "DDP_CUDART_LIBRARY to the path of one",
                       cudart->name(), missing);
   }
   const nccl::Result got = library->nccl_.get_version(&library->version_);
@@ -128,11 +128,12 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNa
     return make_error(Errc::kIo, "{}: ncclGetVersion: {}", nccl->name(),
                       library->nccl_.get_error_string(got));
   }
-  // bf16 and averages came with it.
+  // 2.10 added bf16 and averages.
   if (library->version_ < 21000) {
-    return make_error(Errc::kInvalidArgument,
-                      "{} is NCCL {}: 2.10 or newer is needed; DDP_NCCL_LIBRARY names another file",
-                      nccl->name(), library->version_text());
+    return make_error(
+        Errc::kInvalidArgument,
+        "{} is NCCL {}: 2.10 or newer is needed; set DDP_NCCL_LIBRARY to the path of one",
+        nccl->name(), library->version_text());
   }
   return std::shared_ptr<const NcclLibrary>(std::move(library));
 }

@@ -26,7 +26,7 @@ class NcclLibrary {
   static Result<std::shared_ptr<const NcclLibrary>> load(
       const NcclLibraryNames& names = NcclLibraryNames::from_environment());
 
-  // Devices that this process can use; the error has CUDA's words: no driver, none visible.
+  // The number of devices that this process can use. The error quotes CUDA: no driver, no device.
   Result<int> device_count() const;
 
   const nccl::Api& nccl() const { return nccl_; }

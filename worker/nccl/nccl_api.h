@@ -25,7 +25,7 @@ inline constexpr Result kInternalError = 3;
 inline constexpr Result kInvalidArgument = 4;
 inline constexpr Result kInvalidUsage = 5;
 inline constexpr Result kRemoteError = 6;
-inline constexpr Result kInProgress = 7;  // A non-blocking communicator is still at it.
+inline constexpr Result kInProgress = 7;  // A non-blocking communicator is still working.
 
 enum DataType : int {
   kInt8 = 0,
@@ -48,8 +48,8 @@ inline constexpr RedOp kAvg = 4;
 
 inline constexpr int kScalarHostImmediate = 1;  // The factor is read during the call.
 
-// ncclConfig_t as NCCL 2.14 knew it, which announces itself by size and version; later versions
-// take what it lacks from their defaults.
+// ncclConfig_t of NCCL 2.14, which states its size and version; later versions use their defaults
+// for the fields that it lacks.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -69,7 +69,7 @@ struct Api {
   Result (*comm_abort)(Comm comm);
   Result (*comm_finalize)(Comm comm);  // Optional: 2.14.
   Result (*comm_destroy)(Comm comm);
-  void* comm_shrink;  // Optional: 2.27. Only known to be there; nothing calls it yet.
+  void* comm_shrink;  // Optional: 2.27. Only checked for; nothing calls it yet.
   Result (*all_reduce)(const void* in, void* out, std::size_t count, int type, RedOp op, Comm comm,
                        cuda::Stream stream);
   Result (*broadcast)(const void* in, void* out, std::size_t count, int type, int root, Comm comm,

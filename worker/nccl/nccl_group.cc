@@ -16,7 +16,7 @@
 namespace ddp {
 namespace {
 
-// How often a rank that connects looks whether another one has failed.
+// How often a connecting rank checks whether another one has failed.
 constexpr Duration kFailureLook{100};
 
 [[noreturn]] void throw_failure(const Failure& failure) {
@@ -75,7 +75,7 @@ void NcclGroup::connect() {
   if (nccl::check_wanted(options_) && options_.check_group) {
     engine.check = std::make_shared<RecordCheck>(options_.check_group);
   }
-  // Until it is connected, the caller gets the failure and the others hear of it through the store.
+  // Before it is connected, the caller gets the failure, and the others learn of it from the store.
   const auto connected = std::make_shared<std::atomic<bool>>(false);
   engine.on_failure = [hub = hub_, connected](const Failure& failure) {
     if (connected->load()) hub->failed(failure);
@@ -121,7 +121,8 @@ void NcclGroup::throw_if_failed() const {
 
 void NcclGroup::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
   nccl::require(timeout.count() >= 0,
-                fmt::format("monitored_barrier: a timeout of {} ms", timeout.count()));
+                fmt::format("monitored_barrier: the timeout is {} ms, but must not be negative",
+                            timeout.count()));
   throw_if_failed();
   const std::lock_guard lock(*store_mutex_);
   const auto limit =

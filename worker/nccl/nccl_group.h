@@ -23,28 +23,29 @@ struct NcclGroupOptions : ProcessGroupOptions {
   Rank rank = 0;
   int size = 1;
   Round round = 0;
-  int device = 0;                // Of this process, for this rank alone.
-  std::string name = "default";  // Of the group; used once in a round.
-  bool high_priority = true;     // Of the group's stream against computation.
-  // The stream that produces an operation's input, asked when it is issued, on that thread. Without
-  // it: the device's default stream. With LibTorch: at::cuda::getCurrentCUDAStream().
+  int device = 0;                // A device of this process that no other rank uses.
+  std::string name = "default";  // The group's name; unique within the round.
+  bool high_priority = true;     // Priority of the group's stream over computation.
+  // Returns the stream that produces an operation's input. Called when the operation is issued, on
+  // the issuing thread. If empty: the device's default stream. With LibTorch:
+  // at::cuda::getCurrentCUDAStream().
   std::function<cuda::Stream()> current_stream;
-  // How long pending operations wait for ncclCommAbort before they fail all the same.
+  // How long pending operations wait for ncclCommAbort before they fail anyway.
   std::chrono::milliseconds abort_grace{std::chrono::seconds(10)};
-  // How long the end of a group waits for the other ranks of the node to end theirs.
+  // How long the destructor waits for the other ranks of the node to end theirs.
   std::chrono::milliseconds close_timeout{std::chrono::seconds(30)};
-  // NCCL does not tell the other ranks of a failure. Through this store, if it is given, they hear
-  // of it within abort_interval. A connection of its own, used by a thread of its own.
+  // NCCL does not tell the other ranks about a failure. If this store is given, they learn of it
+  // within abort_interval. It must be a connection that nothing else uses.
   std::shared_ptr<Store> abort_store;
   std::chrono::milliseconds abort_interval{500};
-  // Called once, with the first failure of this round's groups that this process found itself, by
-  // the thread that found it: for the host group's abort(), or whatever else takes the news to the
-  // other ranks, where it ends in abort_from_peer(). Must neither block nor throw; it may drop the
+  // Called once, by the thread that found it, with the first failure of this round's groups that
+  // this process found itself. Use it to call the host group's abort(), or to tell the other ranks
+  // by other means; there, call abort_from_peer(). It must neither block nor throw; it may drop the
   // last reference to the group.
   std::function<void(const Failure&)> on_abort;
   // Compares what ranks call before NCCL sees it (record_check.h). DDP_NCCL_CHECK=1 in the
-  // environment sets it, too. Needs check_group: a host group of the same ranks, for this alone.
-  // Sub-groups are not checked.
+  // environment sets it, too. Needs check_group: a host group of the same ranks that nothing else
+  // uses. Sub-groups are not checked.
   bool check = false;
   std::shared_ptr<ProcessGroup> check_group;
 };
@@ -52,32 +53,33 @@ struct NcclGroupOptions : ProcessGroupOptions {
 // The ProcessGroup of one round for memory of CUDA devices, over NCCL. Every rank has a device of
 // its own. What differs from a host group:
 //
-// * Buffers are device memory. An operation begins when the work that is in the caller's stream at
+// * Buffers are device memory. An operation begins when the work that was in the caller's stream at
 //   its issue is done; the host does not wait. Work::wait() waits on the host;
-//   NcclWork::wait_stream() orders a stream behind the operation instead. An allocator that hands
-//   memory out by stream order must keep a buffer until its Work is done.
+//   NcclWork::wait_stream() orders a stream behind the operation instead. A stream-ordered
+//   allocator must keep a buffer until its Work is done.
 // * All operations, point to point too, run one after the other in one stream. send and recv are
-//   matched by order, not by tag. Two ranks that send to each other before they receive wait
-//   for ever, that is until the deadline: batch() issues both directions at once.
-// * The order of additions is NCCL's: the same on all ranks, and from run to run as long as
-//   NCCL_ALGO, NCCL_PROTO and the topology are.
-// * band, bor and bxor do not exist; std::invalid_argument says so.
+//   matched by order, not by tag. Two ranks that send to each other before they receive hang until
+//   the deadline; batch() issues both directions at once.
+// * NCCL chooses the order of additions: the same on all ranks, and the same from run to run while
+//   NCCL_ALGO, NCCL_PROTO and the topology do not change.
+// * band, bor and bxor do not exist: they throw std::invalid_argument.
 // * Ranks that call different operations hang until the deadline, unless NcclGroupOptions::check.
-// * NCCL itself says nothing to the other ranks of a failure. Within a process all groups of a
-//   round, sub-groups too, fail together; for other processes see NcclGroupOptions::abort_store and
-//   on_abort. With neither, every rank comes to its own deadline.
+// * NCCL itself does not tell the other ranks about a failure. Within a process all groups of a
+//   round, sub-groups too, fail together. For other processes see NcclGroupOptions::abort_store and
+//   on_abort; with neither, every rank waits for its own deadline.
 // * `synchronous` waits after issuing; there is no priority channel.
 // * Besides the codes of CollectiveError: kIo (the device, the system, NCCL) and kInvalidArgument
 //   (NCCL refuses an argument).
 //
-// Threads: see engine.h and abort_relay.h. Destruction fails what is not done, as abort() does;
-// without, it ends together with the other ranks of the node, within close_timeout.
+// Threads: see engine.h and abort_relay.h. The destructor fails operations that are not done, as
+// abort() does. If all are done, it ends together with the other ranks of the node, within
+// close_timeout.
 class NcclGroup final : public ProcessGroup {
  public:
   // Collective: every rank of `options.size` calls it with the same name and round, within
   // connect_timeout. `store` is used by the calling thread here, and later by those that call
-  // new_group, split and monitored_barrier, one at a time. Throws CollectiveError, whose text
-  // names the ranks that did not come; std::invalid_argument for options that make no sense.
+  // new_group, split and monitored_barrier, one at a time. Throws CollectiveError, whose text names
+  // the ranks that did not arrive; std::invalid_argument for invalid options.
   static std::shared_ptr<NcclGroup> make(std::shared_ptr<const NcclLibrary> library,
                                          std::shared_ptr<Store> store,
                                          const NcclGroupOptions& options);
@@ -89,7 +91,7 @@ class NcclGroup final : public ProcessGroup {
   int size() const override { return options_.size; }
   Round round() const override { return options_.round; }
 
-  // Device memory. Null if there is no room left.
+  // Allocates device memory; null if there is no room left.
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
 
   WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options = {}) override;
@@ -112,15 +114,15 @@ class NcclGroup final : public ProcessGroup {
   // Sends and receives that make progress together, in any order.
   WorkPtr batch(std::vector<Transfer> transfers, OpOptions options = {});
 
-  // Through the store: also when NCCL is stuck. On the host; the device is not waited for.
+  // Works through the store, so also when NCCL is stuck. Does not wait for the device.
   void monitored_barrier(std::chrono::milliseconds timeout = {},
                          bool wait_all_ranks = true) override;
   std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
   std::shared_ptr<ProcessGroup> split(int color, int key = 0) override;
 
-  // This process, and the others as far as abort_store and on_abort reach them.
+  // Fails this process's groups, and the others' as far as abort_store and on_abort reach them.
   void abort(const std::string& reason) override;
-  // Another rank has told of this failure: everything fails with it, and on_abort is not called.
+  // Another rank reported this failure: all groups fail with it, and on_abort is not called.
   void abort_from_peer(const Failure& failure);
 
  private:
@@ -144,9 +146,9 @@ class NcclGroup final : public ProcessGroup {
   const std::shared_ptr<FailureHub> hub_;  // Of the round's groups in this process.
   const std::unique_ptr<NcclRendezvous> rendezvous_;
   std::shared_ptr<NcclEngine> engine_;
-  // One thread at a time uses the store, in whichever group of the round.
+  // One thread at a time uses the store, across all groups of the round.
   const std::shared_ptr<std::mutex> store_mutex_;
-  std::uint64_t calls_ = 0;  // Under store_mutex_: of new_group, split and monitored_barrier.
+  std::uint64_t calls_ = 0;  // Under store_mutex_: calls of new_group, split and monitored_barrier.
 };
 
 }  // namespace ddp

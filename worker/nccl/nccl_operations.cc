@@ -7,8 +7,7 @@
 #include "worker/nccl/engine.h"
 #include "worker/nccl/nccl_group.h"
 
-// NcclGroup's operations: their arguments are checked, then they are described and given to the
-// engine.
+// NcclGroup's operations. Each checks its arguments, describes the call and gives it to the engine.
 namespace ddp {
 
 using nccl::require;
@@ -55,7 +54,7 @@ WorkPtr NcclGroup::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
 WorkPtr NcclGroup::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
                                         OpOptions options) {
   const auto kind = DeviceOpKind::kAllReduceCoalesced;
-  require(!in_out.empty(), "all_reduce_coalesced: no buffers");
+  require(!in_out.empty(), "all_reduce_coalesced: the list of buffers is empty");
   DeviceOperation operation = operation_of(kind, in_out.front(), in_out.front());
   operation.record.count = 0;
   for (const Buffer& buffer : in_out) {
@@ -122,11 +121,11 @@ WorkPtr NcclGroup::barrier(OpOptions options) {
 
 void NcclGroup::add_transfer(DeviceOperation& operation, Transfer::Direction direction, Rank peer,
                              const Buffer& whole, std::size_t begin, std::size_t count) const {
-  if (count == 0) return;  // The other side leaves it out, too.
+  if (count == 0) return;  // The other side skips it, too.
   operation.transfers.push_back({direction, peer, {address(whole, begin), count, whole.type}});
 }
 
-// What a rank gives itself; NCCL copies it if both directions are in one group.
+// The part that a rank sends to itself; NCCL copies it if both directions are in one group.
 void NcclGroup::add_own_part(DeviceOperation& operation, const Buffer& in, std::size_t in_begin,
                              const Buffer& out, std::size_t out_begin, std::size_t count) const {
   if (address(in, in_begin) == address(out, out_begin)) return;
@@ -215,8 +214,9 @@ WorkPtr NcclGroup::all_to_all(Buffer in, Buffer out, OpOptions options) {
   require_same_type(kind, in, out);
   require_count(kind, "output", out.count, in.count);
   const auto size = static_cast<std::size_t>(options_.size);
-  require(in.count % size == 0, fmt::format("all_to_all: {} elements cannot be shared by {} ranks",
-                                            in.count, options_.size));
+  require(in.count % size == 0,
+          fmt::format("all_to_all: {} elements cannot be divided equally among {} ranks", in.count,
+                      options_.size));
   require(in.data != out.data || in.count == 0, "all_to_all: input and output are the same memory");
   DeviceOperation operation = operation_of(kind, in, out);
   const std::size_t part = in.count / size;
@@ -264,7 +264,8 @@ WorkPtr NcclGroup::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions
   const auto kind = DeviceOpKind::kSend;
   require_data(kind, buffer);
   require_rank(kind, to, options_.size);
-  require(to != options_.rank, "send: to this rank itself; use batch() with both directions");
+  require(to != options_.rank,
+          "send: the destination is this rank itself; use batch() with both directions");
   DeviceOperation operation = operation_of(kind, buffer, buffer);
   operation.record.root = to;
   add_transfer(operation, Transfer::Direction::kSend, to, buffer, 0, buffer.count);
@@ -275,7 +276,8 @@ WorkPtr NcclGroup::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptio
   const auto kind = DeviceOpKind::kRecv;
   require_data(kind, buffer);
   require_rank(kind, from, options_.size);
-  require(from != options_.rank, "recv: from this rank itself; use batch() with both directions");
+  require(from != options_.rank,
+          "recv: the source is this rank itself; use batch() with both directions");
   DeviceOperation operation = operation_of(kind, buffer, buffer);
   operation.record.root = from;
   add_transfer(operation, Transfer::Direction::kRecv, from, buffer, 0, buffer.count);
@@ -297,7 +299,8 @@ WorkPtr NcclGroup::batch(std::vector<Transfer> transfers, OpOptions options) {
 WorkPtr NcclGroup::issue(DeviceOperation operation, OpOptions options) {
   const char* kind = name_of(operation.record.kind);
   require(options.timeout.count() >= 0,
-          fmt::format("{}: a timeout of {} ms", kind, options.timeout.count()));
+          fmt::format("{}: the timeout is {} ms, but must not be negative", kind,
+                      options.timeout.count()));
   require(options.priority <= 0, fmt::format("{}: this group has no priority channel", kind));
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, nccl::kLongestTimeout);

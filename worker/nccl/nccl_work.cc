@@ -8,7 +8,7 @@ namespace ddp {
 void NcclWork::wait() {
   nccl::Backoff backoff;
   while (!done()) {
-    // An engine ends after its works.
+    // The engine outlives its works.
     if (const auto engine = engine_.lock()) engine->advance(*this);
     if (!done()) backoff.pause();
   }

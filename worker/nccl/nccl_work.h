@@ -20,12 +20,12 @@ class NcclWork final : public Work {
 
   // Any thread. done() learns of completion when the watchdog (every 5 ms) or a wait() looks.
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
-  // Waits on the host until the device is through.
+  // Waits on the host until the device has finished the operation.
   void wait() override;
-  // Orders the stream behind the operation and returns as soon as that is done: what is put into
-  // the stream afterwards sees the result, and the host goes on. Waits only for the operation to
-  // be in the group's own stream. Throws CollectiveError if it has failed by then; a later failure
-  // lets the stream go on with undefined contents, so wait() before the result is trusted.
+  // Orders the stream behind the operation: work put into the stream afterwards sees the result.
+  // The host waits only until the operation is in the group's own stream. Throws CollectiveError if
+  // it has failed by then. After a later failure the stream goes on with undefined contents, so
+  // call wait() before you trust the result.
   void wait_stream(cuda::Stream stream);
 
   const DeviceOperation& operation() const { return operation_; }

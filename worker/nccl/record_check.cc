@@ -35,12 +35,12 @@ Outcome RecordCheck::compare(const DeviceOperation& operation) {
   return std::nullopt;
 }
 
-// Who fails aborts the group, and a rank that still gathers would hear of that instead.
+// A rank that fails aborts the group. Wait, so that no rank that still gathers gets that abort.
 void RecordCheck::wait_for_all(const OpOptions& options) {
   try {
     host_->barrier(options)->wait();
   } catch (const CollectiveError&) {
-    // This rank knows already what is wrong.
+    // This rank already knows what is wrong.
   }
 }
 

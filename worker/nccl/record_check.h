@@ -9,17 +9,17 @@
 
 namespace ddp {
 
-// NCCL hangs, or adds up the wrong bytes, if ranks call different operations. This compares what
-// they are about to call over a host group, which then must be used for nothing else. It costs a
-// host collective for each operation: for finding a mistake, not for every day.
+// NCCL hangs, or adds up the wrong bytes, if ranks call different operations. This class compares
+// what they are about to call over a host group, which must be used for nothing else. It costs a
+// host collective for each operation, so use it to find a mistake, not in production.
 //
-// compare() is for the communication thread, abort() for any.
+// compare() is for the communication thread, abort() for any thread.
 class RecordCheck {
  public:
   explicit RecordCheck(std::shared_ptr<ProcessGroup> host) : host_(std::move(host)) {}
 
-  // Collective. kMismatch, with the same text on all ranks: what rank 0 calls and what the first
-  // rank calls that differs from it. A rank that does not come is the host group's timeout.
+  // Collective. kMismatch, with the same text on all ranks, says what rank 0 calls and what the
+  // first differing rank calls. If a rank does not arrive, the host group times out.
   Outcome compare(const DeviceOperation& operation);
   // Ends a compare() that waits, on all ranks.
   void abort(const std::string& reason) { host_->abort(reason); }

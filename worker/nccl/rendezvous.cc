@@ -13,9 +13,9 @@
 namespace ddp {
 namespace {
 
-// How long a wait for a key lasts before a look at whether somebody has failed.
+// How long to wait for a key before checking whether another rank has failed.
 constexpr std::chrono::milliseconds kSlice{200};
-// Messages name so many ranks at most.
+// Messages name at most this many ranks.
 constexpr std::size_t kNamed = 16;
 
 std::chrono::milliseconds left_until(TimePoint deadline) {
@@ -35,7 +35,7 @@ std::string list_of(const std::vector<Rank>& ranks) {
 }  // namespace
 
 std::string encode_failure(const Failure& failure) {
-  // Codes of other categories are the system's errors.
+  // Codes of other categories are system errors.
   const bool ours = failure.code.category() == make_error_code(Errc::kIo).category();
   return fmt::format("{} {} {}", ours ? failure.code.value() : static_cast<int>(Errc::kIo),
                      failure.suspect, failure.text);
@@ -48,7 +48,7 @@ Failure decode_failure(const std::string& bytes) {
   int begin = 0;
   if (std::sscanf(bytes.c_str(), "%d %d%n", &code, &failure.suspect, &begin) < 2 || code <= 0 ||
       code > static_cast<int>(Errc::kMismatch)) {
-    return {Errc::kProtocol, -1, "the store holds a failure that cannot be read: " + bytes, true};
+    return {Errc::kProtocol, -1, "the store holds a malformed failure: " + bytes, true};
   }
   failure.code = static_cast<Errc>(code);
   const auto text = std::min(bytes.size(), static_cast<std::size_t>(begin) + 1);
@@ -96,9 +96,9 @@ Outcome NcclRendezvous::exchange_id(const NcclLibrary& library, TimePoint deadli
     if (Clock::now() >= deadline) {
       return Failure{
           Errc::kTimeout, 0,
-          fmt::format("{}: rank {} waited {} ms for the id that rank 0 makes: rank 0 has "
-                      "not come",
-                      group_text(), rank_, timeout.count())};
+          fmt::format(
+              "{}: rank {} waited {} ms for the id that rank 0 makes: rank 0 has not arrived",
+              group_text(), rank_, timeout.count())};
     }
   }
 }
@@ -115,8 +115,7 @@ Outcome NcclRendezvous::publish_id(const NcclLibrary& library, nccl::UniqueId& i
   if (!held) return store_failure(held.error());
   if (*held == bytes) return std::nullopt;
   return Failure{Errc::kExists, rank_,
-                 fmt::format("{} has been made before: give every group of a round a name of its "
-                             "own",
+                 fmt::format("{} has been made before: give each group of a round a different name",
                              group_text())};
 }
 
@@ -129,7 +128,7 @@ Outcome NcclRendezvous::told_failure() {
 }
 
 void NcclRendezvous::tell(const Failure& failure) {
-  // Without the store the others have their own deadlines.
+  // If the store is gone, the others still have their deadlines.
   (void)store_->compare_set(key("failed"), "", encode_failure(failure));
 }
 
@@ -145,8 +144,8 @@ Failure NcclRendezvous::not_connected(std::chrono::milliseconds timeout) {
   if (missing.empty()) {
     return {Errc::kTimeout, -1,
             waited +
-                ": all ranks have come, NCCL is still connecting them; NCCL_DEBUG=INFO shows "
-                "what it is at, NCCL_SOCKET_IFNAME chooses the network"};
+                ": all ranks have arrived, but NCCL is still connecting them; NCCL_DEBUG=INFO "
+                "shows what it does, NCCL_SOCKET_IFNAME chooses the network"};
   }
   return {Errc::kTimeout, missing.front(),
           fmt::format("{}: not arrived: {}", waited, list_of(missing))};
@@ -165,8 +164,8 @@ Result<std::vector<std::string>> NcclRendezvous::gather(const std::string& call,
     for (Rank rank = 1; rank < size_; ++rank) {
       auto got = store_->get(key(fmt::format("{}/{}", call, rank)), left_until(deadline));
       if (!got) {
-        return make_error(got.error().code, "{}: {}: rank {} has not come: {}", group_text(), call,
-                          rank, got.error().message);
+        return make_error(got.error().code, "{}: {}: rank {} has not arrived: {}", group_text(),
+                          call, rank, got.error().message);
       }
       joined += '\n' + *got;
     }
@@ -174,8 +173,9 @@ Result<std::vector<std::string>> NcclRendezvous::gather(const std::string& call,
   }
   auto joined = store_->get(all, left_until(deadline));
   if (!joined) {
-    return make_error(joined.error().code, "{}: {}: no answer from rank 0, which waits for all: {}",
-                      group_text(), call, joined.error().message);
+    return make_error(joined.error().code,
+                      "{}: {}: no answer from rank 0, which waits for all ranks: {}", group_text(),
+                      call, joined.error().message);
   }
   std::vector<std::string> values(1);
   for (const char each : *joined) {
@@ -199,7 +199,7 @@ Outcome NcclRendezvous::monitored_barrier(const std::string& call,
   }
   const auto set = store_->set(key(fmt::format("{}/{}", call, rank_)), "1");
   if (!set) return store_failure(set.error());
-  // Rank 0 speaks first: it knows who is missing.
+  // Let rank 0 report first: it knows who is missing.
   const auto value = store_->get(released, timeout + std::chrono::milliseconds(1000));
   if (!value && value.error().code != Errc::kTimeout) return store_failure(value.error());
   if (!value) {

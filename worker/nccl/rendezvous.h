@@ -12,11 +12,11 @@
 
 namespace ddp {
 
-// A failure as bytes, for a store's value. What is decoded is marked as told.
+// A failure as bytes, for a store's value. decode_failure() sets Failure::told.
 std::string encode_failure(const Failure& failure);
 Failure decode_failure(const std::string& bytes);
 
-// How the ranks of one group meet, through a store: keys "ddp_nccl/<round>/<name>/...". The name is
+// How the ranks of one group meet through a store: keys "ddp_nccl/<round>/<name>/...". Each name is
 // used once in a round.
 //
 //   id            NCCL's unique id, made and set by rank 0
@@ -24,23 +24,23 @@ Failure decode_failure(const std::string& bytes);
 //   failed        the first rank that cannot says why
 //   <call>/...    colors of a split, arrivals at a monitored barrier
 //
-// Threads as the store's.
+// As thread safe as the store.
 class NcclRendezvous {
  public:
   NcclRendezvous(std::shared_ptr<Store> store, Round round, std::string name, Rank rank, int size);
 
-  // Rank 0 makes the id. A failure of it, here or on another rank, is an Error that names the rank:
-  // kTimeout names rank 0; kExists that the group's name was used before.
+  // Rank 0 makes the id; the others read it. A failure, here or on another rank, names the rank:
+  // kTimeout names rank 0; kExists says that the group's name was used before.
   Outcome exchange_id(const NcclLibrary& library, TimePoint deadline,
                       std::chrono::milliseconds timeout, nccl::UniqueId& id);
-  // What another rank has told; nothing if none has, or if the store does not answer.
+  // The failure that another rank reported; nothing if none did or if the store does not answer.
   Outcome told_failure();
-  // The first one counts.
+  // Reports this rank's failure. Only the first one counts.
   void tell(const Failure& failure);
-  // That this rank waited in vain for the others, naming those that have not arrived.
+  // The failure of a rank that waited in vain for the others; names those that have not arrived.
   Failure not_connected(std::chrono::milliseconds timeout);
 
-  // What every rank gave, by rank. `call` names this exchange, uniquely within the group.
+  // Returns every rank's value, by rank. `call` names this exchange, uniquely within the group.
   Result<std::vector<std::string>> gather(const std::string& call, const std::string& value,
                                           TimePoint deadline);
   // As ProcessGroup::monitored_barrier.

@@ -64,14 +64,14 @@ TEST_F(NcclConnect, RankZeroThatDoesNotComeIsNamed) {
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_EQ(codes_[rank], Errc::kTimeout);
     EXPECT_EQ(suspects_[rank], 0);
-    EXPECT_THAT(texts[rank], HasSubstr("the id that rank 0 makes: rank 0 has not come"));
+    EXPECT_THAT(texts[rank], HasSubstr("the id that rank 0 makes: rank 0 has not arrived"));
   }
 }
 
 TEST_F(NcclConnect, AConnectionThatHangsThoughAllHaveComeIsSaid) {
   for (const Rank rank : {0, 1}) control().hang_init(rank);
   for (const auto& text : failures({0, 1}, 2)) {
-    EXPECT_THAT(text, HasSubstr("all ranks have come, NCCL is still connecting them"));
+    EXPECT_THAT(text, HasSubstr("all ranks have arrived, but NCCL is still connecting them"));
   }
   EXPECT_EQ(codes_[1], Errc::kTimeout);
 }
@@ -100,7 +100,7 @@ TEST_F(NcclConnect, ADeviceThatDoesNotExistIsToldToAll) {
 TEST_F(NcclConnect, ANameServesOnceInARound) {
   EXPECT_THAT(failures({0}, 1).front(), "");
   EXPECT_THAT(failures({0}, 1).front(),
-              HasSubstr("has been made before: give every group of a round a name of its own"));
+              HasSubstr("has been made before: give each group of a round a different name"));
   EXPECT_EQ(codes_[0], Errc::kExists);
   EXPECT_THAT(failures({0}, 1, [](auto& each) { each.name = "other"; }).front(), "");
 }

@@ -277,7 +277,7 @@ TEST_F(NcclFailure, GivingUpTheGroupWithWorkOutstandingFailsTheOthers) {
   world.end(1);
   for (const auto& work : {first, second}) {
     const CollectiveError error = failure_of([&] { work->wait(); });
-    EXPECT_STREQ(error.what(), "rank 1 gave up the group before its operations were done");
+    EXPECT_STREQ(error.what(), "rank 1 destroyed the group before its operations were done");
   }
   expect_prompt();
 }

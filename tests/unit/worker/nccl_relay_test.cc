@@ -50,7 +50,7 @@ TEST_F(NcclRelay, WhatIsGivenUpAtTheEndIsToldBeforeIt) {
   NcclWorld world(library_, 2, apart(), store_);
   const auto work = world[0].barrier();
   world.end(0);
-  EXPECT_EQ(failure_of(world[1]), "rank 0 gave up the group before its operations were done");
+  EXPECT_EQ(failure_of(world[1]), "rank 0 destroyed the group before its operations were done");
 }
 
 TEST_F(NcclRelay, ASubGroupsFailureIsToldToo) {
