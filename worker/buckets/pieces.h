@@ -8,9 +8,9 @@
 namespace ddp {
 
 // A run of one bucket's slots that is reduced by an operation of its own, as soon as its gradients
-// are there. Sums are taken element by element, so cutting a bucket changes no bit of the result;
-// it lets most of a large bucket be reduced while the rest of it is still being computed. What is
-// reduced as a whole (what a communication hook gets) is one piece.
+// are there. Elements are summed independently, so cutting a bucket changes no bit of the result.
+// It lets most of a large bucket be reduced while the rest is still being computed. A bucket that
+// must be reduced as a whole (for a communication hook) is one piece.
 struct BucketPiece {
   std::size_t bucket = 0;      // Index into the buckets that were cut.
   std::size_t first_slot = 0;  // Of the bucket.
@@ -20,8 +20,8 @@ struct BucketPiece {
 };
 
 struct PieceLimits {
-  // A piece is closed as soon as it holds at least this much: enough that an operation's fixed cost
-  // does not show, little enough that the network is not kept waiting.
+  // A piece is closed as soon as it holds at least this much: large enough that an operation's
+  // fixed cost does not matter, small enough that the network need not wait.
   std::size_t most_bytes = std::size_t{4} << 20;
   // Towards the end of backward pieces shrink to a quarter of what is left, but not below this:
   // nothing hides the last one.

@@ -29,7 +29,8 @@ BucketLayout lay_out(const std::vector<BucketParameter>& parameters,
   for (const std::size_t index : members) {
     const BucketParameter& parameter = parameters[index];
     DDP_CHECK(layout.slots.empty() || layout.type == parameter.type,
-              "parameter {} is of type {}, its bucket of {}", index, parameter.type, layout.type);
+              "parameter {} has type {}, but its bucket type {}", index, parameter.type,
+              layout.type);
     layout.type = parameter.type;
     layout.slots.push_back({index, layout.bytes});
     layout.bytes += parameter.bytes;
@@ -41,7 +42,7 @@ std::vector<BucketLayout> plan_buckets(const std::vector<BucketParameter>& param
                                        const std::vector<std::size_t>& order,
                                        const BucketLimits& limits) {
   std::map<int, Open> types;
-  // A bucket is full when the last of its parameters arrives; with the position of that one.
+  // A bucket is full when the last of its parameters arrives. Holds that parameter's position, too.
   std::vector<std::pair<std::size_t, BucketLayout>> closed;
   std::vector<std::size_t> position(parameters.size(), order.size());
   const auto close = [&](const std::vector<std::size_t>& members) {

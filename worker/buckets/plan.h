@@ -5,7 +5,7 @@
 
 namespace ddp {
 
-// What planning needs to know of a parameter.
+// What planning needs to know about a parameter.
 struct BucketParameter {
   std::size_t bytes = 0;
   int type = 0;        // Any number that tells element types (and devices) apart.
@@ -18,8 +18,8 @@ struct BucketParameter {
 struct BucketLimits {
   std::size_t first_bytes = std::size_t{1} << 20;
   std::size_t other_bytes = std::size_t{25} << 20;
-  // In place of the two: the limits of each type's first, second, ... bucket; the last one is that
-  // of all further ones, too.
+  // Replaces the two above: the limits of each type's first, second, ... bucket. The last one also
+  // applies to all further buckets.
   std::vector<std::size_t> list = {};
 };
 
@@ -42,8 +42,8 @@ struct BucketLayout {
 std::vector<BucketLayout> plan_buckets(const std::vector<BucketParameter>& parameters,
                                        const BucketLimits& limits);
 
-// The same for an order of arrival that is known: indices into `parameters`, none twice. Those that
-// are not in it are in no bucket.
+// The same for a known order of arrival: indices into `parameters`, none twice. Parameters that are
+// not in `order` are in no bucket.
 std::vector<BucketLayout> plan_buckets(const std::vector<BucketParameter>& parameters,
                                        const std::vector<std::size_t>& order,
                                        const BucketLimits& limits);

@@ -8,10 +8,10 @@
 
 namespace ddp {
 
-// Which gradients of one backward have arrived, and which buckets, or pieces of buckets in the form
-// of buckets (layout_of), may therefore be reduced. They are handed out strictly in index order,
-// whatever the order of arrival, because all ranks must issue the same collectives in the same
-// order. Not thread-safe.
+// Tracks which gradients of one backward have arrived, and so which buckets may be reduced; pieces
+// of buckets count as buckets (layout_of). Buckets are handed out strictly in index order, whatever
+// the order of arrival, because all ranks must issue the same collectives in the same order. Not
+// thread-safe.
 class BucketProgress {
  public:
   // Every parameter below parameter_count is in exactly one bucket.
@@ -31,7 +31,7 @@ class BucketProgress {
  private:
   std::vector<std::size_t> bucket_of_;  // By parameter.
   std::vector<std::size_t> sizes_;      // Number of parameters, by bucket.
-  std::vector<std::size_t> pending_;    // Of them, those that have not arrived.
+  std::vector<std::size_t> pending_;    // Parameters that have not arrived, by bucket.
   std::vector<bool> ready_;             // By parameter.
   std::size_t launched_ = 0;            // Buckets below this one were handed out.
 };

@@ -18,11 +18,11 @@ namespace ddp {
 class ZeroPartition {
  public:
   struct Slot {
-    std::size_t parameter = 0;  // Any number below the count of parameters; once in all buckets.
+    std::size_t parameter = 0;  // Below the number of parameters; each occurs once in all buckets.
     std::size_t elements = 0;
   };
   struct Bucket {
-    std::vector<Slot> slots;  // One behind the other.
+    std::vector<Slot> slots;  // In order, without gaps.
     std::size_t elements = 0;
     std::size_t share = 0;  // Of each rank; may be 0.
   };
@@ -48,9 +48,10 @@ class ZeroPartition {
   }
   const Place& place(std::size_t parameter) const { return places_[parameter]; }
 
-  // What the rank owns of a parameter. Those of ranks 0, 1, ... follow one another from element 0.
+  // The part of a parameter that the rank owns. Ranks 0, 1, ... own consecutive parts from element
+  // 0.
   Span owned(std::size_t parameter, Rank rank) const;
-  // What is common of it: its end, behind what the ranks own.
+  // The common part of a parameter: its end, behind the parts that the ranks own.
   Span common(std::size_t parameter) const;
 
  private:

@@ -6,8 +6,8 @@
 namespace ddp {
 
 // Random numbers that are the same on every machine, compiler and library version: xoshiro256**
-// over integers. The distributions of the standard library are not fixed by the standard, so data
-// and permutations are not drawn by them. A value type; one thread at a time.
+// over integers. The standard does not fix the results of the standard library's distributions, so
+// data and permutations must not use them. A value type; one thread at a time.
 class Random {
  public:
   // Streams of different keys are independent: Random({seed, epoch}).
@@ -35,7 +35,7 @@ class Random {
   // 0 .. bound - 1, each equally likely; bound > 0.
   std::uint64_t below(std::uint64_t bound) {
     const std::uint64_t surplus =
-        (0 - bound) % bound;  // 2^64 mod bound: what would favour the small results.
+        (0 - bound) % bound;  // 2^64 mod bound: rejecting these values avoids a bias.
     std::uint64_t value = next();
     while (value < surplus) value = next();
     return value % bound;

@@ -13,9 +13,9 @@ namespace ddp {
 // 2 world, ... Batch k of all ranks together is therefore block k of world * batch elements of the
 // permutation: the same joint batches as one process with that batch size has, whatever the world.
 //
-// The position is counted in elements of the permutation that all ranks together have used. Saved
-// and given to set_epoch again, training goes on exactly there; also in a world of another size,
-// without losing or repeating one.
+// The position counts the elements of the permutation that all ranks together have used. Save it
+// and give it to set_epoch, and training goes on exactly there, without losing or repeating a
+// sample, also in a world of another size.
 //
 // A value type without communication: all ranks construct it alike. One thread at a time.
 class DistributedSampler {
@@ -48,12 +48,12 @@ class DistributedSampler {
   // ranks take in this step.
   std::span<const std::int64_t> next_batch();
 
-  // What another rank takes in the step for which next_batch gave this rank's indices.
+  // What another rank takes in the step for which next_batch returned this rank's indices.
   std::vector<std::int64_t> batch_of(Rank rank) const;
 
   std::int64_t epoch() const { return epoch_; }
   std::int64_t position() const { return position_; }
-  // Calls of next_batch that still give a batch.
+  // Calls of next_batch that still return a batch.
   std::int64_t steps_left() const;
   // Steps of a whole epoch.
   std::int64_t steps_per_epoch() const;
@@ -62,12 +62,12 @@ class DistributedSampler {
   std::int64_t joint_batch() const { return config_.batch_size * config_.world_size; }
   std::int64_t steps_from(std::int64_t position) const;
   void take(Rank rank, std::int64_t position, std::vector<std::int64_t>& batch) const;
-  std::int64_t size_at(std::int64_t position) const;  // Of the batch of a rank with the most.
+  std::int64_t size_at(std::int64_t position) const;  // The largest batch of any rank.
 
   Config config_;
   std::int64_t epoch_ = -1;
   std::int64_t position_ = 0;
-  std::int64_t batch_begin_ = 0;  // The position of the batch that next_batch gave.
+  std::int64_t batch_begin_ = 0;  // The position of the batch that next_batch returned.
   std::vector<std::int64_t> permutation_;
   std::vector<std::int64_t> batch_;
 };
