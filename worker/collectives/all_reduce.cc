@@ -15,7 +15,7 @@ void grow(std::vector<std::byte>& memory, std::size_t bytes) {
   if (memory.size() < bytes) memory.resize(bytes);
 }
 
-// What the partial sums of a node are of.
+// The ranges of ranks that a node's partial sums stand for.
 RankRanges ranges_of(const Topology& topology, int node) {
   return subtrees_of(topology.first(node), topology.first(node) + topology.local_size(node),
                      topology.world_size());
@@ -91,12 +91,12 @@ void AllReduce::plan_memory(const Entry& entry) {
 void AllReduce::plan_peers() {
   const Topology& topology = transport_.topology();
   own_ranges_ = ranges_of(topology, node_);
-  // Every part must lie in one piece.
+  // Only if every part is contiguous in the user's buffer.
   in_place_partials_ = alone() && accumulator_ == element_ &&
                        operation_.op() != ReduceOp::kPremulSum &&
                        (!scattered() || topology.world_size() == nodes_);
   for (int node = 0; node < nodes_; ++node) {
-    // In an exchange there is but one part.
+    // An exchange has one part only.
     const std::size_t own_at = exchange_ ? 0 : own_bytes_;
     own_bytes_ = own_at + own_ranges_.size() * cut_.most_in_part(node) * accumulator_;
     if (node == node_) {
@@ -118,7 +118,7 @@ void AllReduce::plan_peers() {
   if (!in_place_partials_) grow(scratch_.own_partials, kSlots * own_bytes_);
 }
 
-// Of a reduce: memory for results that end in another rank's.
+// For reduce: memory for results that belong in another rank's buffer.
 void AllReduce::plan_results() {
   if (root_node_ < 0 || has_result(local_)) return;
   if (passes_on()) {
@@ -135,6 +135,14 @@ void AllReduce::plan_results() {
   }
 }
 
+// Moves each stage of the pipeline one chunk further if it can. A stage counts the chunks that have
+// passed it, and waits for the counters of the stages before it:
+//   in_ -> added_ -> sent/received_partials -> combined_ -> sent/received_results -> ready_ -> out_
+// A stage that reuses a slot also waits until the last stage that needs the slot's previous chunk,
+// kSlots chunks earlier, has passed it. Ranks of a node see each other's progress as flags (kIn,
+// kReady); ranks of other nodes see it by the bytes that arrive. Ranks without a lane only run
+// copy_in() and copy_out(). With all buffers in place (direct_) there is nothing to copy; instead
+// the rank waits in leave() until nobody uses another rank's buffers any more.
 Advance AllReduce::step() {
   StepResult result;
   if (meeting_ != nullptr && !meeting_->done()) {
@@ -182,7 +190,7 @@ std::byte* AllReduce::output(int local, std::size_t chunk, const Cut::Run& run) 
   return transport_.segment().input(local, chunk) + run.at * element_;
 }
 
-// The partial sums of one node's part: one range of ranks behind the other.
+// This node's partial sums of one node's part, for each range of ranks in order.
 const std::byte* AllReduce::own_partials(std::size_t chunk, int node, std::size_t at) const {
   if (!in_place_partials_) return scratch_.own_partials.data() + (chunk % kSlots) * own_bytes_ + at;
   const std::byte* partials = nullptr;
@@ -211,7 +219,7 @@ std::byte* AllReduce::incoming_result(const Peer& peer, std::size_t chunk) {
   return outputs_[index(local_)] + cut_.out_of(chunk, part(chunk, peer.node)) * element_;
 }
 
-// From where they were received to the ranks of this node.
+// Copies received results to the ranks of this node.
 void AllReduce::place_results(const Peer& peer, std::size_t chunk) {
   const std::byte* results = incoming_result(peer, chunk);
   cut_.for_each_run(chunk, part(chunk, peer.node), [&](const Cut::Run& run) {
@@ -222,8 +230,8 @@ void AllReduce::place_results(const Peer& peer, std::size_t chunk) {
   });
 }
 
-// Where a result that is computed here goes: to every rank of the node that gets it, or through
-// this rank to another node.
+// Sets where a result that is computed here goes: to every rank of the node that wants it, or
+// through this rank to another node.
 void AllReduce::set_targets(std::size_t chunk, const Cut::Run& run) {
   targets_.clear();
   if (scattered()) {
@@ -271,7 +279,7 @@ Advance AllReduce::add_up() {
   if (nodes_ == 1) {
     add_up_final(added_);
   } else {
-    // The slot's former partial sums have left.
+    // The slot's previous partial sums must have been sent.
     if (added_ >= kSlots) {
       const std::size_t through = added_ - kSlots + 1;
       if (combined_ < through) return Advance::kBlocked;
@@ -328,7 +336,7 @@ void AllReduce::add_up_part(std::size_t chunk, Slice where, std::byte* target) {
       target += run.size * accumulator_;
     });
   }
-  // Results come into all lines of an all_reduce.
+  // In an all_reduce the results overwrite all these lines; otherwise take them here.
   for (int local = 0; !direct_ && !to_all() && local < local_size_; ++local) {
     if (local == local_) continue;
     take_lines(transport_.segment().input(local, chunk) + where.begin * element_,
@@ -367,7 +375,7 @@ Advance AllReduce::receive(Peer& peer) {
     progress = peer.in.receive(transport_, *peer.link, their_partials(peer, chunk),
                                peer.ranges.size() * part(chunk, node_).size() * accumulator_);
   } else {
-    // The results overwrite inputs, which this rank has added up by then.
+    // The results overwrite inputs, so this rank must have added those up.
     if (added_ <= chunk) return Advance::kBlocked;
     const std::size_t bytes = result_bytes(chunk, peer.node, node_);
     progress = peer.in.receive(transport_, *peer.link, incoming_result(peer, chunk), bytes);
@@ -379,16 +387,16 @@ Advance AllReduce::receive(Peer& peer) {
   return Advance::kMoved;
 }
 
-// The result of this rank's own part, from the partial sums of all nodes.
+// Computes the result of this rank's own part from the partial sums of all nodes.
 Advance AllReduce::combine() {
   if (combined_ == added_) return Advance::kBlocked;
   for (const Peer& peer : peers_) {
     if (peer.received_partials <= combined_) return Advance::kBlocked;
-    // The result takes the place of what is being sent.
+    // The result overwrites the partial sums, so they must have been sent.
     if (exchange_ && in_place_partials_ && peer.sent_partials <= combined_)
       return Advance::kBlocked;
   }
-  // The slot's former result has left.
+  // The slot's previous result must have been sent.
   if (passes_on() && combined_ - peer_of(root_node_).sent_results >= kSlots)
     return Advance::kBlocked;
   const std::size_t chunk = combined_;
@@ -422,7 +430,7 @@ Advance AllReduce::combine() {
   return Advance::kMoved;
 }
 
-// All parts of the slice are there: the node's ranks may take them.
+// Once all parts of the slice have arrived, lets the node's ranks copy them.
 Advance AllReduce::hand_out() {
   if (ready_ == combined_) return Advance::kBlocked;
   for (const Peer& peer : peers_) {
@@ -433,7 +441,7 @@ Advance AllReduce::hand_out() {
   return Advance::kMoved;
 }
 
-// The owners have put the others' slices into this rank's input slot.
+// Copies the slices that the other owners have put into this rank's input slot.
 Advance AllReduce::copy_out() {
   if (out_ == chunks_ || !others_reached(Flag::kReady, out_ + 1, lanes_)) return Advance::kBlocked;
   if (is_owner() && ready_ <= out_) return Advance::kBlocked;
@@ -455,8 +463,8 @@ Advance AllReduce::copy_out() {
   return Advance::kMoved;
 }
 
-// In place: nobody may go on while another rank of the node still reads its input or writes its
-// output.
+// For buffers in place: no rank may return while another rank of the node still reads its input or
+// writes its output.
 Advance AllReduce::leave() {
   if (alone()) return Advance::kDone;
   if (!told_) {

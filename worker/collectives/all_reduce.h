@@ -13,11 +13,11 @@
 
 namespace ddp {
 
-// Memory that outlives operations, so that none of them allocates.
+// Memory that is kept from one operation to the next, so that no operation allocates.
 struct AllReduceScratch {
   std::vector<std::byte> own_partials;
   std::vector<std::byte> their_partials;
-  std::vector<std::byte> results;  // Of a reduce, on ranks that pass them on.
+  std::vector<std::byte> results;  // For reduce, on ranks that pass results on.
 };
 
 // all_reduce, reduce and, between nodes, reduce_scatter, after the entry: a pipeline over chunks of
@@ -27,66 +27,71 @@ struct AllReduceScratch {
 // rank with local rank k on node m. The rank of lane k on any node
 //   1. adds up its lane's parts over its node's ranks: partial sums, one for each subtree
 //      (tree_order.h) of the node's ranks,
-//   2. sends every other node's part of them to its owner there, and gets theirs of its own part,
+//   2. sends the partial sums of every other node's part to its owner there, and receives those of
+//      its own part,
 //   3. combines these to the result of its part, and sends it to the nodes of its lane that want
-//      it: all of all_reduce, the root's of reduce, none of reduce_scatter,
-//   4. hands the results that it has to the ranks of its node that want them.
-// Every result is computed once, along the same tree, so the three give the same bits. With a the
-// bytes of a node's partial sums for a byte of the buffer (1 for nodes that are a subtree; twice as
-// much of half types, whose sums travel as f32), a node sends, and receives as much, in buffers
-//   all_reduce      (1 + a) (M-1)/M, which for a = 1 is the least there is for M nodes
-//   reduce_scatter  a (M-1)/M between equal nodes: the least too
-//   reduce          a^2 (M-1) / (a M - 1), 1 for a = 1, and of two nodes one way only (cut.h): the
-//                   root's node cannot do with less than the buffer
+//      it: all nodes (all_reduce), the root's node (reduce) or none (reduce_scatter),
+//   4. passes its results to the ranks of its node that want them.
+// Every result is computed once, along the same tree, so all three operations give the same bits.
+// Let a be the bytes of a node's partial sums per byte of the buffer: 1 if the node's ranks are a
+// subtree, and twice as much for half types, whose sums travel as f32. A node sends, and receives,
+// this many times the size of the buffer:
+//   all_reduce      (1 + a) (M-1)/M, for a = 1 the least possible for M nodes
+//   reduce_scatter  a (M-1)/M between equal nodes; also the least possible
+//   reduce          a^2 (M-1) / (a M - 1), 1 for a = 1, and between two nodes one way only (cut.h):
+//                   the root's node must receive the whole buffer
 //
-// Two nodes may as well send each other all their partial sums of an all_reduce, and both combine
-// them: the same bytes, without a second trip ("exchange"). This is done where a node's partial
-// sums are no more than the buffer (a = 1).
+// For all_reduce, two nodes may instead send each other all their partial sums, and both combine
+// them ("exchange"): the same bytes, without a second trip. This is done if a node's partial sums
+// are no larger than the buffer (a = 1).
 //
-// A lone rank's partial sum is its input. Where all nodes are such, it travels as it is: a = 1 for
-// half types too, but not where inputs are multiplied first.
+// The partial sum of a node with one rank is its input. If all nodes have one rank, the input
+// travels unchanged, so a = 1 for half types too, unless inputs are multiplied first.
 //
-// Inside the node, registered buffers are read and written in place. Of private ones every rank
-// copies a chunk into its input slot; the owners put their results where they read the inputs; and
-// the rank copies these out. So every line of a slot goes from its rank to an owner and back, and
-// each of the two writes what it has just read: a line that is read while another processor holds
-// it modified comes with the right to write it, whereas writing to a line that others have only
-// read costs five to ten times as much. Lines into which no result comes are taken (take_lines.h).
-// An owner takes its own slice from, and puts it into, the user's buffer directly. kSlots chunks
-// are under way at a time.
+// Inside the node, registered buffers are read and written in place. With private buffers, every
+// rank copies a chunk into its input slot, the owners put their results where they read the inputs,
+// and the rank copies these out. So every cache line of a slot goes from its rank to an owner and
+// back, and each of the two writes what it has just read. This matters: a line that is read while
+// another processor holds it modified comes with the right to write it, but writing to a line that
+// others have only read costs five to ten times as much. Lines that receive no result are taken
+// (take_lines.h). An owner reads and writes its own slice directly in the user's buffer. Up to
+// kSlots chunks are in the pipeline at a time.
 //
-// Through each link go, one way, P(0) .. P(w-1), R(0), P(w), R(1), ... with P(c) the partial sums
-// and R(c) the results of chunk c, and w = kSlots: no piece needs a header, and no order of arrival
-// can make two nodes wait for each other. Of what a node does not want the piece is empty.
+// In each direction a link carries P(0) .. P(w-1), R(0), P(w), R(1), ..., where P(c) are the
+// partial sums and R(c) the results of chunk c, and w = kSlots. So no piece needs a header, and no
+// order of arrival can make two nodes wait for each other. A piece that the receiver does not want
+// is empty.
 //
-// A rank that is through knows that all ranks called the same: what it gets depends on every rank's
-// data. Where that is nothing, on the nodes without the root of a reduce, the last R from the
-// root's node is a byte, sent when the result is there.
+// A rank that has finished knows that all ranks called the same operation, because what it received
+// depends on every rank's data. A reduce sends nothing back to the nodes without the root; there,
+// the last R from the root's node is one byte, sent when the root has its result.
 class AllReduce {
  public:
-  // base: value of all this rank's chunk flags before the operation; number: the operation's in the
-  // segment. meeting: of the lane's ranks, if it is still under way (it then talks to all nodes
-  // directly); it is driven along, and data follows it on every link at once. exchange: whether two
-  // nodes may exchange all; the same on all ranks. memory: for lists; outlives this object.
+  // base: the value of all this rank's chunk flags before the operation. number: the operation's
+  // number in the segment. exchange: whether two nodes may use the exchange; the same on all ranks.
+  // memory: for lists; must outlive this object. meeting: the meeting of the lane's ranks, if it is
+  // still in progress (it then talks to all nodes directly); step() drives it too, and data follows
+  // it at once on every link.
   AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
             const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
             std::pmr::memory_resource* memory, NodeGather* meeting = nullptr);
 
-  // Chunks that the operation adds to the flags.
+  // How much the operation adds to the chunk flags.
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
   Advance step();
 
  private:
-  // The way to one other node.
+  // The transfers to and from one other node.
   struct Peer {
     Link* link = nullptr;
     int node = 0;
     RankRanges ranges;
-    // Bytes, within a slot: of this node's partial sums of its part, and of its own.
+    // Where, within a slot, this node's partial sums of the peer's part lie, and the peer's of
+    // ours.
     std::size_t own_at = 0, theirs_at = 0;
-    // Whether there are any R on the way to it, and from it.
+    // Whether results (R) are sent to it, and received from it.
     bool results_out = true, results_in = true;
-    std::byte* landing = nullptr;  // For its results, where these go to another rank's memory.
+    std::byte* landing = nullptr;  // For its results, if these belong in another rank's buffer.
     std::size_t sent_partials = 0, sent_results = 0;
     std::size_t received_partials = 0, received_results = 0;
     Piece out, in;
@@ -113,13 +118,13 @@ class AllReduce {
   bool is_owner() const { return local_ < lanes_; }
   bool to_all() const { return operation_.record.kind == OpKind::kAllReduce; }
   bool scattered() const { return operation_.record.kind == OpKind::kReduceScatter; }
-  // Whether the results of all parts go to a node.
+  // Whether a node gets the results of all parts.
   bool gets_results(int node) const { return (to_all() && !exchange_) || node == root_node_; }
-  // Of them, whether they go to a rank of this node.
+  // Whether a rank of this node gets those results.
   bool has_result(int local) const {
     return to_all() || operation_.record.root == transport_.topology().global(local);
   }
-  // Of reduce: this node only passes results on.
+  // For reduce: this node only passes results on.
   bool passes_on() const { return root_node_ >= 0 && root_node_ != node_; }
   const Peer& peer_of(int node) const {
     return peers_[static_cast<std::size_t>(node < node_ ? node : node - 1)];
@@ -132,11 +137,11 @@ class AllReduce {
     if (is_last_word(chunk, from)) return 1;
     return gets_results(to) ? part(chunk, from).size() * element_ : 0;
   }
-  // Of reduce: whether R(chunk) from a node says that the root has its result.
+  // For reduce: whether R(chunk) from a node says that the root has its result.
   bool is_last_word(std::size_t chunk, int from) const {
     return from == root_node_ && chunk + 1 == chunks_;
   }
-  // Where an input lies, and where the result of it goes on a local rank.
+  // Where a local rank's input lies, and where its result goes.
   const std::byte* input(int local, std::size_t chunk, const Cut::Run& run) const;
   std::byte* output(int local, std::size_t chunk, const Cut::Run& run) const;
   const std::byte* own_partials(std::size_t chunk, int node, std::size_t at) const;
@@ -159,26 +164,26 @@ class AllReduce {
   int lanes_;
   int node_;
   int nodes_;
-  int root_node_;                   // Of reduce, else -1.
+  int root_node_;                   // For reduce; else -1.
   DType partial_type_;              // Of the elements of partial sums.
-  bool exchange_;                   // All with the other node, instead of parts.
-  bool direct_ = true;              // All buffers of the node can be reached in place.
-  bool in_place_partials_ = false;  // The user's buffer is this node's partial sum.
+  bool exchange_;                   // Two nodes exchange all partial sums.
+  bool direct_ = true;              // All buffers of the node are accessible in place.
+  bool in_place_partials_ = false;  // The user's buffer holds this node's partial sum.
   Cut cut_;
   std::size_t chunks_;
   std::size_t element_;
   std::size_t accumulator_;      // Bytes of an element of a partial sum.
-  std::size_t own_at_ = 0;       // Of the partial sums of this rank's part, within a slot.
-  std::size_t own_bytes_ = 0;    // Of a slot of own_partials.
-  std::size_t their_bytes_ = 0;  // Of a slot of their_partials.
+  std::size_t own_at_ = 0;       // Where this rank's own part begins in a slot.
+  std::size_t own_bytes_ = 0;    // Size of a slot of own_partials.
+  std::size_t their_bytes_ = 0;  // Size of a slot of their_partials.
   std::byte last_word_{};
   RankRanges own_ranges_;
   std::pmr::vector<Peer> peers_;
-  std::pmr::vector<const std::byte*> inputs_;  // By local rank; those that can be reached in place.
+  std::pmr::vector<const std::byte*> inputs_;  // By local rank, if accessible in place.
   std::pmr::vector<std::byte*> outputs_;       // The same.
   std::pmr::vector<double> factors_;
 
-  // Chunks through each stage, in the order of the stages.
+  // How many chunks have passed each stage, in the order of the stages.
   std::size_t in_ = 0;
   std::size_t added_ = 0;
   std::size_t combined_ = 0;

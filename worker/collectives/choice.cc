@@ -47,7 +47,7 @@ void Choice::derive() {
   in_place_ = forced == Algorithm::kAuto || forced == Algorithm::kDirect;
   direct_above_ = kSmallBytes;
   if (forced == Algorithm::kOneShot || !in_place_) return;
-  // Where a_direct + b_direct * n falls below a_one_shot + b_one_shot * n.
+  // The size n at which a_direct + b_direct * n falls below a_one_shot + b_one_shot * n.
   const double slower = costs_.direct_ns - costs_.one_shot_ns;
   const double per_byte = costs_.one_shot_ns_per_byte - costs_.direct_ns_per_byte;
   if (per_byte <= 0) return;

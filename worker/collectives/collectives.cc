@@ -19,8 +19,8 @@
 namespace ddp {
 namespace {
 
-// Flags that not every operation publishes are brought up to date every so many operations: numbers
-// wrap, and one that lags by half their range would look as if it were ahead.
+// Flags that not every operation publishes are refreshed every this many operations: the numbers
+// wrap, and a flag that lags by half their range would seem to be ahead.
 constexpr std::uint32_t kRefreshEvery = 1u << 20;
 
 bool has_source_rank(OpKind kind) { return kind == OpKind::kBroadcast || kind == OpKind::kScatter; }
@@ -140,8 +140,8 @@ Outcome Collectives::enter(const Operation& operation, Entry& entry) {
   return failure;
 }
 
-// The ranks of the node, and those of this rank's lane on the other nodes; if the operation's data
-// follows the meeting on the links at once, only the former are waited for.
+// Waits for the ranks of the node, and for those of this rank's lane on the other nodes. If the
+// operation's data follows the meeting on the links at once, waits only for the node.
 Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry,
                                      NodeGather& meeting) {
   const bool both = !meets_on_the_way(operation);
@@ -166,7 +166,7 @@ Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry,
   return failure;
 }
 
-// The node's head meets the others; its neighbours wait until it says that it has.
+// The node's head meets the other nodes' heads; its neighbours wait until it has.
 Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks blocks) {
   const int nodes = transport_.topology().nodes();
   if (transport_.topology().local_rank() != 0) {
@@ -181,8 +181,8 @@ Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks b
   }
   NodeGather gather(transport_, operation.record, std::move(blocks),
                     choice_.all_nodes_at_once(nodes));
-  // A head that waits for one of its own node, and so has not come here, is not the one to blame;
-  // it speaks first.
+  // Another node's head may still wait for a rank of its own node, which it can name. So give it
+  // time to report first.
   auto failure = transport_.drive(
       operation.deadline + kStallGrace / 2, [&] { return gather.step(); },
       Transport::Touches::kOwnMemory);
@@ -256,7 +256,7 @@ bool Collectives::meets_on_the_way(const Operation& operation) const {
          !choice_.ring(operation.record, topology);
 }
 
-// all_to_all of unequal blocks: what others send here against what this rank expects.
+// For all_to_all of unequal blocks: compares what others send here with what this rank expects.
 Outcome Collectives::check_counts(const Operation& operation, const Entry& entry) const {
   if (operation.record.kind != OpKind::kAllToAll || !operation.uneven()) return {};
   const Topology& topology = transport_.topology();
@@ -273,7 +273,7 @@ Outcome Collectives::check_counts(const Operation& operation, const Entry& entry
   return {};
 }
 
-// All operations so far are behind this rank, so it touches nobody's memory for them.
+// This rank has finished all operations so far, so it uses nobody's memory for them.
 void Collectives::refresh_flags() {
   transport_.publish(Flag::kDone, number_);
   transport_.publish(Flag::kNodes, number_);
@@ -302,7 +302,7 @@ Outcome Collectives::run_stream(const Operation& operation, Stream&& stream,
   }
   if (stream.chunks() == 0) return {};
   chunks_ += stream.chunks();
-  // Stages that this rank had no part in: its flags must agree with the others' from here on.
+  // Also sets the flags of stages in which this rank had no part, to agree with the others' flags.
   const int local = transport_.topology().local_rank();
   for (const Flag flag : {Flag::kIn, Flag::kReduced, Flag::kReady, Flag::kOut}) {
     if (transport_.segment().flag(local, flag) != chunks_) transport_.publish(flag, chunks_);
@@ -329,20 +329,21 @@ Failure Collectives::not_arrived(const Operation& operation, const Entry* entry,
                       operation.timeout.count(), list_ranks(arrived), list_ranks(missing))};
 }
 
-// Every rank of the node and every rank of the lane had entered, so how far each has come is what
-// can be told.
+// Every rank of the node and of the lane had entered the operation, so the message can only say how
+// far each has come.
 Failure Collectives::stalled(const Operation& operation) const {
   const Topology& topology = transport_.topology();
   std::string progress;
   for (int local = 0; local < topology.local_size(); ++local) {
     const auto chunk = [&](Flag flag) { return transport_.segment().flag(local, flag) - chunks_; };
-    progress += fmt::format("{}rank {} gave {}, summed {} and took {} chunks",
+    progress += fmt::format("{}rank {} has provided {}, summed {} and received {} chunks",
                             local == 0 ? "" : ", ", topology.global(local), chunk(Flag::kIn),
                             chunk(Flag::kReady), chunk(Flag::kOut));
   }
   return {Errc::kTimeout, -1,
-          fmt::format("timed out after {} ms: this node and its neighbours had arrived, the data "
-                      "stopped under way ({})",
+          fmt::format("timed out after {} ms: all ranks that exchange data with this one had "
+                      "arrived, but the data stopped in "
+                      "mid-operation ({})",
                       operation.timeout.count(), progress)};
 }
 

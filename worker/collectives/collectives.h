@@ -15,22 +15,23 @@
 
 namespace ddp {
 
-// Runs operations one after the other over a transport. One thread at a time.
+// Runs operations one after another over a transport. One thread at a time.
 //
-// A failed operation leaves its buffers undefined and the transport of no further use. A failure
-// that this rank found has no operation's name in its text; `told` says that another rank found it.
+// A failed operation leaves its buffers undefined and the transport unusable. The text of a failure
+// that this rank found does not name the operation; `told` says that another rank found it.
 class Collectives {
  public:
   explicit Collectives(Transport& transport);
 
-  // How operations are done; the same on all ranks, and set between operations only.
+  // Which algorithms to use. The same on all ranks; call choose() only between operations.
   const Choice& choice() const { return choice_; }
   void choose(const Choice& choice) { choice_ = choice; }
 
   // kTimeout says which ranks had arrived; kMismatch says which ranks called what.
   //
-  // Of a gather, scatter, all_to_all or unequal all_gather between nodes that is not small, only
-  // the meeting: all ranks have shown the same record; needs_messages() says so.
+  // If needs_messages() (a gather, scatter, all_to_all or unequal all_gather between nodes that is
+  // not small), this runs only the meeting: all ranks have shown the same record, but no data has
+  // moved.
   Outcome run(const Operation& operation);
   bool needs_messages(const Operation& operation) const;
 
@@ -41,8 +42,8 @@ class Collectives {
   bool shows_payload(const Operation& operation, const Offer& offer) const;
   bool all_show_payload(const Operation& operation, const Entry& entry) const;
 
-  // Whether the nodes meet before any data moves: where a rank could be through with its part
-  // although another one calls something else or nothing, as the root of a broadcast, or all ranks
+  // Whether the nodes meet before any data moves. Needed if a rank could finish its part although
+  // another one calls something else or nothing: the root of a broadcast, for example, or any rank
   // of an operation without elements.
   bool meets_first(const Operation& operation) const;
   Outcome enter(const Operation& operation, Entry& entry);
@@ -62,13 +63,13 @@ class Collectives {
                       const NodeGather* gather) const;
   Failure stalled(const Operation& operation) const;
 
-  // A meeting of nodes that exchanges records only.
+  // For a meeting of nodes that exchanges records only.
   NodeGather::Blocks no_blocks();
   void refresh_flags();
 
   Transport& transport_;
   Choice choice_;
-  // Of lists that live as long as an operation: kept, so that none of them allocates.
+  // Memory for lists that live as long as an operation; kept, so that no operation allocates.
   std::pmr::unsynchronized_pool_resource memory_{{0, std::size_t{64} << 10}};
   small::Parts parts_;
   AllReduceScratch scratch_;

@@ -6,12 +6,12 @@
 namespace ddp {
 namespace {
 
-// Inputs and results of all slots fit into a second-level cache.
+// So that inputs and results of all slots fit into a second-level cache.
 constexpr std::size_t kMemoryChunkBytes = 128u << 10;
-// What goes through a link in one piece: large enough for few system calls, small enough to
+// The size of a piece on a link: large enough for few system calls, small enough for the stages to
 // overlap.
 constexpr std::size_t kLinkPieceBytes = 512u << 10;
-constexpr std::size_t kExchangePieceBytes = 1u << 20;  // Where nothing follows it on a second trip.
+constexpr std::size_t kExchangePieceBytes = 1u << 20;  // If there is no second trip.
 constexpr std::size_t kGrainBytes = 64;
 static_assert(kMemoryChunkBytes <= kSlotBytes);
 
@@ -71,8 +71,9 @@ void Cut::plan_share(const OpRecord& record) {
     share_numerator_ = 1;
     return;
   }
-  // What goes into the root's node, 1 + (into_root - 1) x, grows with x; what must not be more than
-  // that falls. The largest of the x where two of them meet is the least for all.
+  // The traffic into the root's node, 1 + (into_root - 1) x, grows with x; the traffic that must
+  // not exceed it falls with x. Choose the smallest x that satisfies all: the largest of the
+  // crossings.
   share_numerator_ = of_root - 1;
   share_denominator_ = of_root + into_root - 1;
   for (int node = 0; node < topology_.nodes(); ++node) {

@@ -8,34 +8,35 @@
 
 namespace ddp {
 
-// In what type partial sums travel: that in which they are added up, but if every node is a lone
-// rank, whose partial sum is its input, that of the elements.
+// The type in which partial sums travel: the accumulator type, or the elements' type if every node
+// has one rank, whose partial sum is its input.
 DType partial_type_of(const OpRecord& record, const Topology& topology);
 
-// Which rank adds up which elements in an AllReduce, by the record and the topology alone, so that
-// all ranks cut alike. All sizes are in elements.
+// Decides which rank adds up which elements in an AllReduce. Depends on the record and the topology
+// alone, so all ranks cut alike. All sizes are in elements.
 //
-// The buffer is a matrix: one row for all_reduce and reduce, one row for each rank's block for
-// reduce_scatter. A chunk is some columns of it. Its elements are numbered row by row, and lie in
-// that order in a slot. Lanes cut an area of the chunk into slices; nodes have parts:
+// The buffer is a matrix: one row for all_reduce and reduce, one row per rank's block for
+// reduce_scatter. A chunk is a range of columns. Its elements are numbered row by row, and lie in
+// that order in a slot. A chunk consists of areas, each area of one slice for each lane, and each
+// slice of parts for the nodes:
 //   all_reduce      one area; each slice is cut into equal parts, one for each node; in an exchange
 //                   the slice is the part of both nodes
 //   reduce          the same, but the root's node has a share of its own (see below)
 //   reduce_scatter  an area for each node, its ranks' rows; the slice is the part. On nodes with a
 //                   lane for every rank a rank's part is its own row.
 //
-// Of a reduce the root's node has to receive the buffer once, whatever is done. A node's partial
-// sums take a bytes for a byte of the buffer: 1 if its ranks are a subtree, 2 if they are one of a
-// half type, and so on. If the root's node adds up a share x of the buffer and the other M - 1
-// nodes the rest in equal parts, then through the links go, in buffers,
+// In a reduce the root's node must receive at least the whole buffer once. Let a be the bytes of a
+// node's partial sums per byte of the buffer: 1 if its ranks are a subtree, 2 if in addition the
+// elements are a half type, and so on. If the root's node adds up a share x of the buffer and the
+// other M - 1 nodes add up equal parts of the rest, the links carry, in units of the buffer's size,
 //   into the root's node  a (M-1) x + (1 - x)    out of it  a (1 - x)
 //   into another node     a (1 - x)              out of it  a (1 - w) + w, w = (1 - x) / (M - 1)
-// All four are the same for x = (a - 1) / (a M - 1), which makes the busiest link's least: no share
-// at all for a = 1, when every link carries the buffer once each way, for any number of nodes.
-// Where a differs between nodes, x is the least with which no other link takes in, and the root's
-// node gives out, more than the root's node takes in. If the others' partial sums together are no
-// more than the buffer, which is between two nodes with a = 1, x is 1: the same for the busiest
-// link, one step instead of two, and nothing else moves.
+// All four are equal for x = (a - 1) / (a M - 1), which minimises the load of the busiest link. For
+// a = 1 the share is 0, and every link carries the buffer once each way, for any number of nodes.
+// If a differs between nodes, x is the smallest share for which neither the traffic into any other
+// node nor the traffic out of the root's node exceeds the traffic into the root's node. If the
+// others' partial sums together are no larger than the buffer (two nodes with a = 1), x is 1: the
+// busiest link carries the same, in one step instead of two, and nothing else moves.
 class Cut {
  public:
   // exchange: every node has the whole slice; see AllReduce.
@@ -48,17 +49,17 @@ class Cut {
   Slice area(std::size_t chunk, int area) const;
   Slice slice(std::size_t chunk, int area, int lane) const;
   Slice part(std::size_t chunk, int lane, int node) const;
-  // What a rank gets of the result, of reduce only the root.
+  // The part of the result that a rank gets; in a reduce only the root gets one.
   Slice result(std::size_t chunk, Rank rank) const;
-  // At least the size of any part of the node, in any chunk and lane.
+  // An upper bound of the size of the node's parts, over all chunks and lanes.
   std::size_t most_in_part(int node) const;
 
-  // Elements that follow one another everywhere: in a slot from `at`, in the input buffer from
-  // `in`, in the output buffer of whoever gets them from `out`.
+  // Elements that are contiguous everywhere: in a slot from `at`, in the input buffer from `in`,
+  // and in the output buffer of each rank that gets them from `out`.
   struct Run {
     std::size_t row, at, in, out, size;
   };
-  // run(Run) for all that `where` consists of, in order; at least once if there is one row.
+  // Calls run(Run) for all runs of `where`, in order; at least once if there is one row.
   template <typename F>
   void for_each_run(std::size_t chunk, Slice where, F&& run) const;
   // The `out` of a range that is one run.

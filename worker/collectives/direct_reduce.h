@@ -11,13 +11,13 @@
 
 namespace ddp {
 
-// all_reduce and reduce of one node whose buffers are all registered: after the entry each rank
-// owns a slice, reads it from every rank's input and writes the result into every (or the root's)
-// output. That moves each byte once from and once to memory, which is the least there is. A rank is
-// through when all have said that they touch nobody's memory any more.
+// all_reduce and reduce in one node whose buffers are all registered. After the entry each rank
+// owns a slice, reads it from every rank's input and writes the result into every output (or only
+// the root's). That moves each byte once from and once to memory, the least possible. A rank has
+// finished when all ranks have said that they no longer use others' memory.
 class DirectReduce {
  public:
-  // `number` is the operation's in the segment; `memory` outlives this object.
+  // number: the operation's number in the segment. memory: must outlive this object.
   DirectReduce(Transport& transport, const Operation& operation, const Entry& entry,
                std::uint32_t number, std::pmr::memory_resource* memory);
   Advance step();
@@ -35,7 +35,7 @@ class DirectReduce {
   int others_done_ = 0;
   std::pmr::vector<const std::byte*> inputs_;
   std::pmr::vector<std::byte*> outputs_;
-  std::pmr::vector<const std::byte*> sources_;  // At the block that is reduced.
+  std::pmr::vector<const std::byte*> sources_;  // At the current block.
   std::pmr::vector<std::byte*> targets_;
   std::pmr::vector<RankRange> ranges_;
   std::pmr::vector<double> factors_;

@@ -9,22 +9,22 @@
 
 namespace ddp {
 
-// What a rank tells its neighbours in memory beside the record.
+// What a rank tells its neighbours in memory, besides the record.
 struct Offer {
-  std::uint64_t in = Arena::kPrivate;  // Where the buffers lie in its arena, if they do.
+  std::uint64_t in = Arena::kPrivate;  // Where the buffers lie, if in its arena.
   std::uint64_t out = Arena::kPrivate;
   double factor = 1.0;
 };
 
 // The beginning of every operation inside a node: each rank shows what it is about to do, and goes
-// on once all ranks of its node have shown the same. After it every staging slot is free, because
-// all ranks of the node are through with the operation before.
+// on once all ranks of its node have shown the same. Afterwards every staging slot is free, because
+// all ranks of the node have finished the previous operation.
 //
 // A payload of up to kSmallBytes travels with the record. Offers and payloads of the node's ranks
 // can be read until this rank enters its next operation.
 //
-// On nodes of more than kGroup ranks the first of every kGroup neighbours looks at its group and
-// the others look at these heads, so that a rank reads about 2 * sqrt of what it would otherwise.
+// On nodes with more than kGroup ranks, the first of every kGroup neighbours (the head) checks its
+// group, and the others check only the heads. So a rank reads far fewer records.
 class Entry {
  public:
   static constexpr int kGroup = 8;
@@ -39,8 +39,7 @@ class Entry {
     return transport_.segment().operation(local, number_).payload;
   }
 
-  // What everybody waits for whom: "arrived: rank 0, 1; not arrived: rank 2". For ranks of this
-  // node.
+  // For the message of a timeout: which ranks of this node have arrived and which have not.
   void note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& missing) const;
 
  private:
@@ -55,14 +54,14 @@ class Entry {
   int size_;
   int seen_ = 0;        // Local ranks (of the group) below it have shown the same record.
   int heads_seen_ = 0;  // Heads below it have seen the same record of their whole group.
-  bool told_ = false;   // This head has told that its group is there.
+  bool told_ = false;   // This head has announced that its group is complete.
 };
 
-// Fails with what the two ranks call, in rank order.
+// Fails; the message says what the two ranks call, in rank order.
 Advance report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
                         Rank rank);
 
-// "rank 1, 2 and 5", "rank -" for nobody.
+// "rank 1, 2, 5"; "rank -" for none.
 std::string list_ranks(const std::vector<Rank>& ranks);
 
 }  // namespace ddp

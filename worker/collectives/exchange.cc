@@ -103,7 +103,7 @@ void Exchange::plan() {
   if (operation_.record.kind == OpKind::kAllToAll && operation_.uneven()) plan_unequal_all_to_all();
 }
 
-// Every rank's list of counts came with its entry.
+// Every rank's list of counts arrived with its entry.
 void Exchange::plan_unequal_all_to_all() {
   const std::size_t element = dtype_bytes(operation_.type());
   longest_ = 0;
@@ -123,7 +123,7 @@ void Exchange::plan_unequal_all_to_all() {
   }
 }
 
-// Of all ranks, so that all decide alike.
+// Looks at all ranks' sources, so that all ranks decide alike.
 bool Exchange::sources_registered() const {
   const OpKind kind = operation_.record.kind;
   const bool rooted = kind == OpKind::kBroadcast || kind == OpKind::kScatter;
@@ -151,7 +151,7 @@ Advance Exchange::step_direct() {
     return Advance::kMoved;
   }
   while (!reduces_ && turn_ < size_) {
-    // Each begins with its own block, so that not all read from one.
+    // Each rank begins with its own block, so that not all read from the same one.
     const Flow& flow = incoming_[index((self_ + turn_) % size_)];
     const std::size_t bytes = std::min(kDirectBlockBytes, flow.bytes - offset_);
     std::byte* target = out_data_ + flow.out + offset_;

@@ -11,29 +11,29 @@
 
 namespace ddp {
 
-// What moves blocks between the ranks of one node: broadcast, all_gather, reduce_scatter, gather,
-// scatter and all_to_all, with blocks of any size. Every rank takes from each source the block that
-// is meant for it, and copies it to its place or reduces it with the others'.
+// Moves blocks between the ranks of one node: broadcast, all_gather, reduce_scatter, gather,
+// scatter and all_to_all, with blocks of any size. Every rank reads from each source the block for
+// itself, and copies it to its place or reduces it with the others.
 //
-// Sources in registered memory are read in place, and a rank is through when all have said that
-// they read nobody's memory any more. Otherwise every source copies its blocks, piece by piece,
-// into its input slots, kSlots of which fit between it and its slowest reader.
+// Sources in registered memory are read in place; a rank has finished when all ranks have said that
+// they no longer read others' memory. Otherwise every source copies its blocks, piece by piece,
+// into its kSlots input slots, and waits while its slowest reader is kSlots pieces behind.
 class Exchange {
  public:
-  // base: value of this rank's chunk flags before the operation. memory: for lists; outlives this
-  // object.
+  // base: the value of this rank's chunk flags before the operation. memory: for lists; must
+  // outlive this object.
   Exchange(Transport& transport, const Operation& operation, const Entry& entry,
            std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory);
   Advance step();
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
 
  private:
-  // What one rank gives to this one, or this one to another.
+  // What one rank sends to this one, or this one to another.
   struct Flow {
     std::size_t bytes = 0;
-    std::size_t in = 0;               // In the source's input.
-    std::size_t out = 0;              // In the reader's output.
-    const std::byte* data = nullptr;  // The source's whole input, where it can be read in place.
+    std::size_t in = 0;               // Offset in the source's input.
+    std::size_t out = 0;              // Offset in the reader's output.
+    const std::byte* data = nullptr;  // The source's whole input, if it can be read in place.
   };
 
   void plan();
@@ -47,7 +47,7 @@ class Exchange {
   void take(std::size_t chunk);
   void reduce_piece(std::size_t offset, std::size_t bytes, std::size_t slot_chunk, bool staged);
   std::byte* staged(int source, std::size_t chunk) const;
-  // Whether a piece in a slot has one reader only.
+  // Whether each piece in a slot has only one reader.
   bool sole_reader() const { return !same_for_all_ || size_ == 2 || gathers_; }
   std::size_t piece_of(const Flow& flow, std::size_t chunk) const;
   bool reached(int local, Flag flag, std::size_t value) const {
@@ -64,7 +64,7 @@ class Exchange {
   std::byte* out_data_;
   const std::byte* in_data_;
   bool reduces_;
-  bool gathers_ = false;             // To one rank.
+  bool gathers_ = false;             // All blocks go to one rank.
   bool same_for_all_ = false;        // One piece serves all readers.
   std::pmr::vector<Flow> incoming_;  // By source.
   std::pmr::vector<Flow> outgoing_;  // By reader.
@@ -75,8 +75,8 @@ class Exchange {
 
   std::size_t in_ = 0;
   std::size_t out_ = 0;
-  std::size_t offset_ = 0;  // Direct: bytes of the current block that are through.
-  int turn_ = 0;            // Direct: sources that are through.
+  std::size_t offset_ = 0;  // Direct: bytes of the current block that are done.
+  int turn_ = 0;            // Direct: sources that are done.
   bool told_ = false;
   int others_done_ = 0;
   std::pmr::vector<const std::byte*> sources_;

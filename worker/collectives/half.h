@@ -2,9 +2,9 @@
 
 #include <cstdint>
 
-// Conversions between 32-bit floats and the two 16-bit formats, by integer arithmetic: the same
-// bits on every processor, whatever its instructions. To 16 bits they round to nearest, ties to
-// even; NaN becomes the format's quiet NaN without a sign.
+// Conversions between 32-bit floats and the two 16-bit formats, in integer arithmetic, so that all
+// processors give the same bits. Conversions to 16 bits round to nearest, ties to even; NaN becomes
+// the format's quiet NaN without a sign.
 //
 // Always inlined: files compiled for different processors include them, and must not share a copy.
 namespace ddp {

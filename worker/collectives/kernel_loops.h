@@ -18,8 +18,8 @@
 #endif
 
 // The loops behind KernelTable. Included by one source file per kind of processor, each compiled
-// with that processor's instructions; so nothing in here may have external linkage, not even a
-// function of the standard library, lest another file's calls end up in its copy.
+// with that processor's instructions; so nothing here may have external linkage, not even a
+// standard library function; otherwise another file's calls could end up in this file's copy.
 namespace ddp {
 namespace {
 
@@ -57,7 +57,7 @@ struct Sum {
   static constexpr bool kScaled = true;
   template <typename T>
   static DDP_INLINE T apply(T a, T b) {
-    return static_cast<T>(a + b);  // Of integers: only unsigned ones come here.
+    return static_cast<T>(a + b);  // Integers here are always unsigned.
   }
 };
 struct Prod {
@@ -118,7 +118,8 @@ struct Bxor {
   }
 };
 
-// Which of two NaNs a sum keeps is up to the compiler's order of operands, so none is kept.
+// Which of two NaNs a sum keeps depends on how the compiler orders the operands, so every NaN
+// becomes the same quiet one.
 template <typename T, typename Op>
 DDP_INLINE T finished(T value, T scale) {
   if constexpr (kFloating<T>) {
@@ -131,8 +132,8 @@ DDP_INLINE T finished(T value, T scale) {
   }
 }
 
-// All loads of an element come before its stores, and elements do not depend on each other: a
-// target that is a source does no harm.
+// All loads of an element come before its stores, and elements do not depend on each other. So a
+// target may also be a source.
 template <typename Format, typename Op, int Width, int Targets>
 void combine(std::byte* first, std::byte* second, const std::byte* const* sources,
              std::size_t count, double scale) {
@@ -204,8 +205,8 @@ void narrow(std::byte* half, const std::byte* f32, std::size_t count) {
 }
 
 #if defined(__F16C__)
-// Eight f16 elements as floats, and back to what f16_of_f32 makes of them: conversions that the
-// compiler does not find by itself. Those of bf16 it does.
+// Converts eight f16 elements to floats, and back with the results of f16_of_f32. The compiler does
+// not vectorise these conversions by itself, unlike those of bf16.
 constexpr std::size_t kLanes = 8;
 constexpr std::size_t kLaneBytes = kLanes * sizeof(std::uint16_t);
 
@@ -213,7 +214,7 @@ DDP_INLINE __m256 load_f16(const std::byte* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
-// The instruction would keep a NaN's sign and payload.
+// The instruction alone would keep a NaN's sign and payload.
 DDP_INLINE __m128i f16_of(__m256 value) {
   const __m256 quiet = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
   const __m256 is_nan = _mm256_cmp_ps(value, value, _CMP_UNORD_Q);
@@ -279,7 +280,7 @@ void narrow_f16(std::byte* half, const std::byte* f32, std::size_t count) {
   narrow<Float16>(half + whole * sizeof(std::uint16_t), f32 + whole * sizeof(float), count - whole);
 }
 #else
-// Without such instructions the conversions are the time of a reduction, fused or not.
+// Without these instructions the conversions dominate a reduction, fused or not.
 constexpr CombineKernels f16_sums() { return {}; }
 constexpr auto widen_f16 = widen<Float16>;
 constexpr auto narrow_f16 = narrow<Float16>;
@@ -289,7 +290,7 @@ using OpKernels = std::array<CombineKernels, ReduceOp::kKinds>;
 
 template <typename T>
 constexpr OpKernels integer_kernels() {
-  using Bits = Plain<std::make_unsigned_t<T>>;  // Sums and products of which wrap.
+  using Bits = Plain<std::make_unsigned_t<T>>;  // So that sums and products wrap.
   OpKernels ops{};
   ops[ReduceOp::kSum] = sums<Bits>();
   ops[ReduceOp::kProd] = pairs<Bits, Prod>();

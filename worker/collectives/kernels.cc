@@ -15,7 +15,7 @@
 namespace ddp {
 namespace {
 
-// What is between the sources and the targets stays in the first-level cache, block after block.
+// Intermediate values are computed block by block, so that they stay in the first-level cache.
 constexpr std::size_t kBlockBytes = 4096;
 // Enough for 2^15 sources. Only those that a tree needs are touched.
 constexpr std::size_t kBlocks = 16;
@@ -53,7 +53,7 @@ class Walk {
   void run(std::size_t count);
 
  private:
-  // Some sources in a row: those with the indices first, ..., last - 1.
+  // Consecutive sources: those with the indices first, ..., last - 1.
   struct Node {
     std::size_t first;
     std::size_t last;
@@ -94,7 +94,7 @@ class Walk {
   alignas(64) std::array<Block, kBlocks> blocks_;  // Not initialised: written before it is read.
 };
 
-// Index of the source with which the second half of a node begins.
+// The index of the source at which the second half of a node begins.
 std::size_t Walk::middle(Node node) const {
   const int rank = tree_middle(ranges_[node.first].begin, ranges_[node.last - 1].end);
   const auto begin = ranges_.begin() + static_cast<std::ptrdiff_t>(node.first) + 1;
@@ -107,7 +107,7 @@ std::size_t Walk::middle(Node node) const {
   return static_cast<std::size_t>(found - ranges_.begin());
 }
 
-// Whether the sources of a node, a power of two of them, are the leaves of a full tree.
+// Whether a node's sources, whose number is a power of two, are the leaves of a full tree.
 bool Walk::full(Node node) const {
   if (node.size() == 1) return true;
   const std::size_t half = middle(node);
@@ -120,7 +120,7 @@ Walk::Fused Walk::fused(Node node, const CombineKernels& kernels) const {
   const std::size_t width = node.size();
   if (width > kMaxWidth || kernels[width][0] == nullptr) return result;
   if (width != 3 && !full(node)) return result;
-  // a + (b + c) is (b + c) + a to the bit.
+  // a + (b + c) and (b + c) + a have the same bits.
   const std::size_t begin = width == 3 && middle(node) == node.first + 1 ? 1 : 0;
   for (std::size_t i = 0; i < width; ++i) result.sources[i] = node.first + (begin + i) % width;
   result.width = width;
@@ -138,7 +138,7 @@ bool Walk::combine_fused(Node node, const CombineKernels& kernels, std::byte* fi
   return true;
 }
 
-// A source's elements in the accumulator type and scaled; in `block` if that is not how they are.
+// A source's elements in the accumulator type and scaled; converted into `block` if necessary.
 const std::byte* Walk::leaf(std::size_t source, std::byte* block) {
   const std::byte* data = sources_[source] + begin_ * dtype_bytes(reduction_.in);
   if (is_half(reduction_.in)) {
@@ -152,7 +152,7 @@ const std::byte* Walk::leaf(std::size_t source, std::byte* block) {
   return data;
 }
 
-// A node's value, in its sources or in blocks_[depth]; uses no block before that.
+// A node's value, in its source or in blocks_[depth]; does not use the blocks before that.
 const std::byte* Walk::value_of(Node node, std::size_t depth) {
   DDP_CHECK(depth < kBlocks, "{} sources", sources_.size());
   std::byte* block = blocks_[depth].data();
@@ -176,7 +176,7 @@ void Walk::combine(Node node, std::size_t depth, std::byte* first, std::byte* se
   kernels_[width][second == nullptr ? 0 : 1](first, second, from.data(), size_, scale);
 }
 
-// The current block of all targets.
+// Computes the current block and stores it in all targets.
 void Walk::block() {
   const Node root{0, sources_.size()};
   const std::size_t offset = begin_ * dtype_bytes(reduction_.out);

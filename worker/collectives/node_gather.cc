@@ -38,8 +38,8 @@ void NodeGather::plan_direct() {
   }
 }
 
-// This node has the blocks of the `distance` nodes up to itself, and gets those of as many before
-// them.
+// This node has the blocks of the `distance` nodes up to itself, and receives those of the same
+// number of nodes before them.
 void NodeGather::plan_round(int distance) {
   legs_.clear();
   const auto wrapped = [&](int node) { return ((node % nodes_) + nodes_) % nodes_; };
@@ -92,7 +92,8 @@ Advance NodeGather::advance(Leg& leg) {
     const Rank peer = leg.link->peer();
     if (leg.greeting.magic != greeting_.magic) {
       return transport_.fail(
-          {Errc::kProtocol, peer, fmt::format("rank {} sent bytes that begin no operation", peer)});
+          {Errc::kProtocol, peer,
+           fmt::format("rank {} sent bytes that are not the beginning of an operation", peer)});
     }
     met_.push_back(peer);
     if (!(leg.greeting.record == greeting_.record)) {

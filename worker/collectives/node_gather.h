@@ -10,28 +10,28 @@
 
 namespace ddp {
 
-// One block of bytes from every node to every node, over the links of this rank's lane, with the
-// record of the operation ahead: nodes that are about to do different things find out. Blocks may
-// be empty; then it is the meeting alone.
+// Sends one block of bytes from every node to every node, over the links of this rank's lane. The
+// operation's record goes first, so nodes that are about to do different things find out. If the
+// blocks are empty, this is only a meeting.
 //
-// Few nodes send to each other directly. Many take ceil(log2 M) rounds in which a node passes on
-// all that it has (Bruck et al., 1997: "Efficient algorithms for all-to-all communications in
-// multiport message-passing systems").
+// A few nodes send to each other directly. Many nodes use ceil(log2 M) rounds, in which each node
+// passes on all that it has (Bruck et al., 1997: "Efficient algorithms for all-to-all
+// communications in multiport message-passing systems").
 class NodeGather {
  public:
-  // blocks: by node, where the block lies or goes; this rank's own is sent. direct: whether nodes
-  // talk to each other directly; the same on all ranks.
+  // blocks: by node, where the node's block goes; this node's own block is sent. direct: whether
+  // nodes send to each other directly; the same on all ranks.
   struct Block {
     std::byte* data = nullptr;
     std::size_t bytes = 0;
   };
   using Blocks = std::pmr::vector<Block>;
-  // Its lists lie where `blocks` does, which outlives this object.
+  // Its lists use the memory resource of `blocks`, which must outlive this object.
   NodeGather(Transport& transport, const OpRecord& record, Blocks blocks, bool direct);
   Advance step();
 
-  // Of nodes that talk to each other directly: whether everything has gone to a node, and come from
-  // it, so that the link is free for what follows.
+  // For nodes that send directly: whether everything has been sent to a node, or received from it,
+  // so that the link is free for what follows.
   bool sent_to(int node) const { return leg_of(node, true).done(); }
   bool received_from(int node) const { return leg_of(node, false).done(); }
   bool done() const { return done_; }
@@ -41,7 +41,7 @@ class NodeGather {
 
  private:
   struct Greeting {
-    std::uint64_t magic = 0x5041524750445022;  // Told apart from data of another operation.
+    std::uint64_t magic = 0x5041524750445022;  // Differs from the data of another operation.
     OpRecord record;
   };
   // What goes one way through one link in one round.

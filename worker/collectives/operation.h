@@ -12,8 +12,8 @@
 
 namespace ddp {
 
-// A rank that waits for data past the deadline cannot say who is missing; one that waits for
-// another to arrive can. The former lets the latter speak first for so long.
+// At the deadline, a rank that waits for data cannot say who is missing, but a rank that waits for
+// another to arrive can. So the former waits this much longer, to let the latter report first.
 inline constexpr Duration kStallGrace{1000};
 
 enum class OpKind : std::uint32_t {
@@ -37,11 +37,11 @@ struct OpRecord {
   OpKind kind = OpKind::kBarrier;
   std::uint32_t type = 0;  // DType
   std::uint32_t op = 0;    // ReduceOp::Kind; 0 where nothing is reduced.
-  Rank root = -1;          // Of what has one.
-  // Elements: of the buffer (all_reduce, broadcast, reduce), of one rank's block (the others), of
-  // all blocks together (all_gather of unequal blocks), 0 (all_to_all of unequal blocks).
+  Rank root = -1;          // -1: no root.
+  // Number of elements: of the buffer (all_reduce, broadcast, reduce), of all blocks together
+  // (all_gather of unequal blocks), 0 (all_to_all of unequal blocks), else of one rank's block.
   std::uint64_t count = 0;
-  std::uint64_t layout = 0;  // Of unequal blocks: a digest of the list that all ranks must share.
+  std::uint64_t layout = 0;  // For unequal blocks: a digest of the list that all ranks must share.
 
   bool operator==(const OpRecord&) const = default;
 };
@@ -49,13 +49,13 @@ static_assert(sizeof(OpRecord) == 40);
 
 struct Operation {
   OpRecord record;
-  Buffer in;  // Input; the same as `out` for what works in place.
+  Buffer in;  // Input; the same as `out` for in-place operations.
   Buffer out;
-  double factor = 1.0;  // Of this rank's input, for ReduceOp::kPremulSum.
-  // Elements of each rank's block where blocks are unequal, else empty.
+  double factor = 1.0;  // For this rank's input, with ReduceOp::kPremulSum.
+  // Elements of each rank's block if blocks are unequal; else empty.
   std::vector<std::size_t> in_counts;
   std::vector<std::size_t> out_counts;
-  // Of an operation over several buffers: these are copied to `in`, and `out` back to them.
+  // For an operation over several buffers: these are copied to `in`, and `out` is copied back.
   std::vector<Buffer> parts;
   std::shared_ptr<std::byte> packed;  // Owns `in` in that case.
   TimePoint deadline{};

@@ -43,7 +43,7 @@ Slice Ring::part(int number) const {
   return {elements.begin * element_, elements.end * element_};
 }
 
-// How many bytes of the part that step sends are there to be sent.
+// How many bytes of the part that `step` sends are ready to be sent.
 std::size_t Ring::available(int step) const {
   if (step == 0 || in_step_ >= step) return sent_part(step).size();
   return in_step_ == step - 1 ? in_offset_ : 0;
@@ -87,7 +87,8 @@ Advance Ring::receive() {
   return Advance::kMoved;
 }
 
-// What came, first, with this rank's own; in the last of these steps it is the result.
+// Combines received bytes, as the first operand, with this rank's own. The last of these steps
+// yields the result.
 void Ring::combine(std::size_t bytes) {
   std::byte* own = data_ + received_part(in_step_).begin + in_offset_;
   const std::array ranges{RankRange{0, 1}, RankRange{1, 2}};

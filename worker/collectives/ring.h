@@ -10,17 +10,17 @@ namespace ddp {
 
 // all_reduce of a world whose nodes have one rank each, along a ring of all nodes (Patarasuk and
 // Yuan, 2009: "Bandwidth optimal all-reduce algorithms for clusters of workstations"): every rank
-// only ever sends to the next and receives from the previous node, so each needs two connections
-// where AllReduce needs M - 1, at the price of 2 (M-1) steps of latency.
+// sends only to the next node and receives only from the previous one. So each needs two
+// connections, where AllReduce needs M - 1, but the latency is 2 (M-1) steps.
 //
-// The buffer is cut into M parts. In step j = 0 .. 2M-3 rank g sends part g - j and receives part
-// g - 1 - j (modulo M); for the first M - 1 steps it combines what it receives with its own, then
-// it takes it as the result. What it receives in one step is what it sends in the next, and it
-// sends every byte as soon as it has it, so the steps overlap.
+// The buffer is cut into M parts. In step j = 0 .. 2M-3 rank g sends part g - j and receives part g
+// - 1 - j (modulo M); in the first M - 1 steps it combines what it receives with its own part;
+// after that, what it receives is the result. It sends in each step what it received in the one
+// before, every byte as soon as it is ready, so the steps overlap.
 //
-// The order in which a part is combined begins with the rank behind its number: results are the
-// same on all ranks and from run to run, but not bitwise those of the other algorithms, and half
-// types are rounded at every step.
+// The sum of part p begins with rank p and goes around the ring. So results are the same on all
+// ranks and from run to run, but not bitwise equal to those of the other algorithms, and half types
+// are rounded at every step.
 class Ring {
  public:
   // scratch: kept from operation to operation.

@@ -140,7 +140,8 @@ const std::byte* RootedStream::outgoing(std::size_t index, const Chunk& chunk) c
                  : transport_.segment().result(local_, index) + own.begin;
 }
 
-// Up go the chunks whose roots are here or below, down those whose roots are here or above.
+// Chunks whose roots are here or on lower nodes go up; those whose roots are here or on higher
+// nodes go down.
 Advance RootedStream::send(Link* link, bool upwards, std::size_t& cursor, Piece& piece) {
   const auto goes_elsewhere = [&](const Chunk& chunk) {
     return upwards ? chunk.root_node > node_ : chunk.root_node < node_;

@@ -12,8 +12,8 @@ namespace ddp {
 //
 // The root copies its chunk into its input slot, where its node's ranks read it. On every node the
 // owners of slices pass their slice on along their lane, away from the root's node, and put what
-// they receive into their result slots, where the ranks of their node read it. Chunks go through
-// each stage in order; kSlots fit between two stages.
+// they receive into their result slots, where the ranks of their node read it. Chunks pass each
+// stage in order; a stage is at most kSlots chunks ahead of the next one.
 class RootedStream {
  public:
   RootedStream(Transport& transport, const Operation& operation, std::uint32_t base);
@@ -26,7 +26,7 @@ class RootedStream {
   struct Chunk {
     Rank root;
     int root_node;
-    std::size_t offset;  // From the begin of the root's block, bytes.
+    std::size_t offset;  // From the beginning of the root's block, in bytes.
     std::size_t bytes;
   };
   Chunk chunk_at(std::size_t chunk) const;
@@ -48,7 +48,7 @@ class RootedStream {
   Slice slice(const Chunk& chunk, int owner) const {
     return slice_of(chunk.bytes, owner, owners_, 64);
   }
-  // This rank's slice where it can be sent from; null while it is not there yet.
+  // Where this rank's slice can be sent from; null until it has arrived.
   const std::byte* outgoing(std::size_t index, const Chunk& chunk) const;
 
   Transport& transport_;
@@ -66,7 +66,7 @@ class RootedStream {
   std::size_t received_ = 0;
   std::size_t sent_up_ = 0;    // To the next node.
   std::size_t sent_down_ = 0;  // To the previous one.
-  std::size_t passed_ = 0;     // Published: chunks that this owner needs no longer.
+  std::size_t passed_ = 0;     // Published: chunks that this owner no longer needs.
   std::size_t out_ = 0;
   Piece receiving_;
   Piece sending_up_;

@@ -36,8 +36,8 @@ void copy(std::byte* target, const std::byte* source, std::size_t bytes) {
   if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
 }
 
-// A local rank's input; this rank's own where it is, so that its slot has one reader if the node
-// has two ranks.
+// Where a local rank's input can be read. This rank reads its own input from the user's buffer, so
+// that in a node of two ranks each slot has one reader.
 const std::byte* input_of(const Operation& operation, const Topology& topology, const Entry& entry,
                           int local) {
   if (local == topology.local_rank() && topology.nodes() == 1)
@@ -45,7 +45,7 @@ const std::byte* input_of(const Operation& operation, const Topology& topology, 
   return entry.payload(local);
 }
 
-// Where rank's payload can be read: for what does not reduce.
+// Where a rank's payload can be read, for operations that do not reduce.
 const std::byte* payload_of(const Operation& operation, Transport& transport, const Entry& entry,
                             const NodeGather::Blocks& blocks, Rank rank) {
   const Topology& topology = transport.topology();
@@ -57,7 +57,7 @@ const std::byte* payload_of(const Operation& operation, Transport& transport, co
                      payload_bytes(operation.record, topology.world_size());
 }
 
-// The local ranks' payloads along `range`, as sources for one reduction.
+// Adds the payloads of the local ranks in `range` as sources of one reduction.
 void add_local(const Operation& operation, const Topology& topology, const Entry& entry,
                RankRange range, std::size_t offset, Parts& parts) {
   for (Rank rank = range.begin; rank < range.end; ++rank) {
@@ -68,7 +68,7 @@ void add_local(const Operation& operation, const Topology& topology, const Entry
   }
 }
 
-// Elements [begin, begin + out.count) of the reduction of everything.
+// Computes elements [begin, begin + out.count) of the reduction over all ranks.
 void reduce_all(const Operation& operation, Transport& transport, const Entry& entry,
                 const NodeGather::Blocks& blocks, Parts& parts, std::size_t begin, Buffer out) {
   const Topology& topology = transport.topology();

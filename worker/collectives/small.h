@@ -10,13 +10,13 @@
 
 namespace ddp {
 
-// Operations whose inputs are so small that every rank gets all that it could need and computes its
-// result by itself: inside a node the payloads that travel with the entry; from other nodes one
-// block each, which the node's head (local rank 0) fetches into its result slots.
+// Operations whose inputs are so small that every rank gets all of them and computes its result
+// alone. Inside a node, the payloads travel with the entry. From each other node comes one block,
+// which the head (local rank 0) receives into its result slots.
 namespace small {
 
-// What can become a result, and which ranks each part stands for. Kept from one operation to the
-// next: operations this short would notice an allocation.
+// The sources of a reduction, and which ranks each stands for. Kept from one operation to the next,
+// because an allocation would slow such short operations down.
 struct Parts {
   std::vector<const std::byte*> sources;
   std::vector<RankRange> ranges;
@@ -29,7 +29,7 @@ struct Parts {
   }
 };
 
-// Bytes that a rank shows, by the record alone. More than kSmallBytes: the operation is not small.
+// Bytes of a rank's payload, from the record alone. More than kSmallBytes: not a small operation.
 std::size_t payload_bytes(const OpRecord& record, int world_size);
 
 // Whether the blocks of all nodes fit into the head's result slots.
@@ -40,11 +40,11 @@ bool fits(const OpRecord& record, const Topology& topology);
 NodeGather::Blocks blocks(const OpRecord& record, Transport& transport,
                           std::pmr::memory_resource* memory);
 
-// Head only, after the entry: fills its node's block.
+// For the head, after the entry: fills its node's block.
 void fill_own_block(const Operation& operation, Transport& transport, const Entry& entry,
                     const NodeGather::Blocks& blocks, Parts& parts);
 
-// Once all is there.
+// Computes this rank's result, once all blocks have arrived.
 void finish(const Operation& operation, Transport& transport, const Entry& entry,
             const NodeGather::Blocks& blocks, Parts& parts);
 

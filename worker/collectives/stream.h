@@ -9,7 +9,7 @@
 namespace ddp {
 
 // The part of a chunk that one owner is responsible for, in elements (or bytes) from the chunk's
-// begin.
+// beginning.
 struct Slice {
   std::size_t begin = 0;
   std::size_t end = 0;
@@ -25,10 +25,10 @@ inline Slice slice_of(std::size_t count, int owner, int owners, std::size_t grai
   return {begin, std::min(count, begin + size)};
 }
 
-// Joins what the parts of a step came to: failure above all, then movement.
+// Combines the results of the parts of a step: failure first, then movement.
 class StepResult {
  public:
-  // Gives whether the step can go on.
+  // Returns whether the step can go on.
   bool add(Advance progress) {
     if (progress == Advance::kMoved) moved_ = true;
     if (progress == Advance::kFailed) failed_ = true;
@@ -48,7 +48,7 @@ class StepResult {
 // Position within a piece that goes through a link in several system calls.
 class Piece {
  public:
-  // kDone once all `bytes` are through, after which the next piece begins.
+  // Returns kDone once all `bytes` have moved; after that the next piece begins.
   Advance send(Transport& transport, Link& link, const std::byte* data, std::size_t bytes) {
     return move(transport, link, bytes,
                 [&] { return link.send_some(data + done_, bytes - done_); });

@@ -7,10 +7,11 @@
 // The order in which the values of a world's ranks are combined: a binary tree that depends on the
 // number of ranks alone.
 //
-// T(lo, hi) is the value of rank lo if that is all there is, else T(lo, lo + P) op T(lo + P, hi)
-// with P the largest power of two below hi - lo. A world of W ranks is T(0, W):
+// T(lo, hi) is the value of rank lo if hi = lo + 1, else T(lo, lo + P) op T(lo + P, hi), where P is
+// the largest power of two below hi - lo. A world of W ranks is T(0, W):
 //   W = 3: (a0 + a1) + a2           W = 7: ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + a6)
-// Whoever holds all ranks of a subtree can combine them first, and the result keeps its bits.
+// A node that holds all ranks of a subtree can combine them first without changing the result's
+// bits.
 namespace ddp {
 
 // Ranks begin, begin + 1, ..., end - 1.
@@ -21,7 +22,7 @@ struct RankRange {
   bool operator==(const RankRange&) const = default;
 };
 
-// Where the tree over two ranks or more falls into its two halves: the second begins there.
+// For a tree over at least two ranks: where its second half begins.
 constexpr int tree_middle(int begin, int end) {
   return begin + static_cast<int>(std::bit_floor(static_cast<unsigned>(end - begin - 1)));
 }
@@ -37,7 +38,7 @@ class RankRanges {
   constexpr const RankRange* end() const { return ranges_.data() + size_; }
 
  private:
-  // A range of a tree of height h takes at most two subtrees of each height below.
+  // A range in a tree of height h consists of at most two subtrees of each lower height.
   std::array<RankRange, 64> ranges_{};
   std::size_t size_ = 0;
 };
@@ -55,8 +56,8 @@ constexpr void add_subtrees(RankRanges& out, RankRange wanted, RankRange tree) {
 }
 }  // namespace detail
 
-// The fewest subtrees of T(0, world) that are together the ranks [begin, end), in rank order:
-// ranks 4..7 of 8 are one, ranks 0..2 of 6 are {0,2} and {2,3}, ranks 4..6 of 7 are one.
+// The smallest set of subtrees of T(0, world) that covers exactly the ranks [begin, end), in rank
+// order: ranks 4..7 of 8 are one, ranks 0..2 of 6 are {0,2} and {2,3}, ranks 4..6 of 7 are one.
 constexpr RankRanges subtrees_of(int begin, int end, int world) {
   RankRanges ranges;
   detail::add_subtrees(ranges, {begin, end}, {0, world});

@@ -35,14 +35,14 @@ constexpr bool is_floating(DType type) {
 // The type in which elements are combined: half types are rounded once, at the end.
 constexpr DType accumulator_of(DType type) { return is_half(type) ? DType::kF32 : type; }
 
-// How the elements of all ranks become one. A value: converts from its kinds, so that
-// `ReduceOp::kSum` is one.
+// How the elements of all ranks are combined. Converts implicitly from its kinds, so
+// `ReduceOp::kSum` is a ReduceOp.
 //
 // kAvg is the sum multiplied once by 1/size. kMin and kMax give NaN if any input is, and -0 is less
 // than +0. kPremulSum multiplies each rank's input by that rank's factor, then sums. Integers wrap.
 class ReduceOp {
  public:
-  // Unscoped within the class: written ReduceOp::kSum.
+  // Unscoped, so that one writes ReduceOp::kSum.
   enum Kind : std::uint8_t { kSum, kAvg, kProd, kMin, kMax, kBand, kBor, kBxor, kPremulSum };
   static constexpr std::size_t kKinds = 9;
 
@@ -64,8 +64,8 @@ class ReduceOp {
   double factor_ = 1.0;
 };
 
-// Whether elements of the type can be reduced so: averages and factors need floating point, bits
-// need integers.
+// Whether elements of the type can be reduced this way: averages and factors need floating point,
+// bitwise operations need integers.
 constexpr bool valid(DType type, ReduceOp::Kind kind) {
   switch (kind) {
     case ReduceOp::kAvg:
