@@ -24,7 +24,7 @@ OpOptions at_once() {
   return options;
 }
 
-// The shortest of some runs, in nanoseconds: what disturbs a run only makes it longer.
+// The shortest of some runs, in nanoseconds: disturbances only make a run longer.
 double shortest_ns(Group& group, void* data, std::size_t bytes) {
   const Buffer buffer{data, bytes / sizeof(float), DType::kF32};
   double shortest = std::numeric_limits<double>::max();
@@ -59,7 +59,7 @@ CostTable measure_costs(Group& group) {
   std::memset(memory.get(), 0, kMany);
   const Line one_shot =
       line_through(shortest_ns(group, memory.get(), kFew), shortest_ns(group, memory.get(), kMany));
-  // Everything that is registered in place, so that the direct way is seen at both sizes.
+  // Force `direct` for registered memory, so that it is measured at both sizes.
   CostTable in_place = costs;
   in_place.forced_in_node = Algorithm::kDirect;
   group.choose(Choice(in_place));

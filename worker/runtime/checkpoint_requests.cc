@@ -11,7 +11,7 @@
 namespace ddp {
 namespace {
 
-// Set by handlers.
+// Set by signal handlers.
 std::atomic<int> checkpoints_wanted = 0;
 std::atomic<bool> stop_wanted = false;
 std::atomic<int> stops_seen = 0;
@@ -29,12 +29,12 @@ void want_stop(int signal, siginfo_t* info, void* /*context*/) {
     return;
   }
   if (seen == 2 && info->si_pid != first_sender) return;
-  // It ends the process when this handler has returned.
+  // This signal ends the process once the handler has returned.
   ::signal(signal, SIG_DFL);
   ::raise(signal);
 }
 
-// A signal that is caught as long as somebody wants it, and then does again what it did before.
+// Catches a signal while at least one user wants it, and then restores its previous disposition.
 class Caught {
  public:
   explicit Caught(int signal) : signal_(signal) {}
@@ -90,8 +90,8 @@ std::int64_t CheckpointRequests::requests() const {
   return channel_.checkpoint_requests() + checkpoints_wanted;
 }
 
-// Steps that take a quarter of a second, by those since the last talk. Grows slowly: steps may
-// become longer.
+// How many steps take a quarter of a second, judged by those since the last exchange. Grows slowly,
+// because steps may become longer.
 std::int64_t CheckpointRequests::interval(std::int64_t step) {
   constexpr double kSeconds = 0.25;
   constexpr std::int64_t kLongest = 1000;
@@ -118,7 +118,7 @@ CheckpointRequests::Asked CheckpointRequests::after_step(ProcessGroup& group, st
     answered_ = seen;
     return asked;
   }
-  // The greatest of each; only rank 0 chooses the interval.
+  // The maximum of each; only rank 0 chooses the interval.
   std::array<std::int64_t, 2> numbers = {static_cast<std::int64_t>(asked),
                                          group.rank() == 0 ? interval(step) : 0};
   group

@@ -8,16 +8,15 @@
 
 namespace ddp {
 
-// What people and schedulers ask of a training that runs: a checkpoint at the next step boundary
-// (SIGUSR1 to this process, or to ddp-run, whose agent passes it on), or that and then to stop
-// (SIGTERM). The training thread. One for a process; ranks that are threads of one share what
-// comes.
+// Requests to a running training: a checkpoint at the next step boundary (SIGUSR1 to this process,
+// or to ddp-run, whose agent passes it on), or a checkpoint and then stop (SIGTERM). For the
+// training thread. One per process; ranks that are threads of one process share the requests.
 //
 // SIGUSR1 is caught as long as the object lives. SIGTERM is caught only while a Listening lives,
-// that is while there are steps at whose end somebody looks; otherwise it does what it did before.
-// A second SIGTERM ends it at once, unless it is the first one's copy: SLURM sends it to every
-// process of a step, and the agent passes on its own. So one from another process than the first
-// counts as a copy, once.
+// that is, while steps run whose end checks for it; otherwise it keeps its previous disposition. A
+// second SIGTERM ends the process at once, unless it is a copy of the first: SLURM sends it to
+// every process of a step, and the agent passes on its own. So one SIGTERM from a different sender
+// than the first counts as a copy.
 class CheckpointRequests {
  public:
   // channel outlives the object.
@@ -26,8 +25,8 @@ class CheckpointRequests {
   CheckpointRequests(const CheckpointRequests&) = delete;
   CheckpointRequests& operator=(const CheckpointRequests&) = delete;
 
-  // If a SIGTERM has come and nobody has taken it by take_stop() when this ends (after an
-  // exception, say), it is sent to this process again, and ends it.
+  // If a SIGTERM has arrived but take_stop() has not taken it when this is destroyed (after an
+  // exception, for example), it is sent to this process again, which ends it.
   class Listening {
    public:
     explicit Listening(CheckpointRequests& requests);
@@ -40,12 +39,12 @@ class CheckpointRequests {
   };
 
   enum class Asked { kNothing, kCheckpoint, kCheckpointAndStop };
-  // After each step, collective: the most that any rank has been asked for since. The ranks talk
-  // to each other four times a second and not at every step, so a step costs nothing, and a request
-  // is heard within a quarter of a second.
+  // Call it after each step; collective. Returns the most that any rank was asked for since. The
+  // ranks exchange requests four times a second, not at every step. So most steps cost nothing, and
+  // a request is seen within a quarter of a second.
   Asked after_step(ProcessGroup& group, std::int64_t step);
 
-  // Whether this process is to stop. The caller does: what has come is forgotten.
+  // Whether this process must stop. Clears the request, so the caller must then stop.
   bool take_stop();
 
  private:
@@ -53,9 +52,9 @@ class CheckpointRequests {
   std::int64_t interval(std::int64_t step);
 
   ControlChannel& channel_;
-  std::int64_t answered_ = 0;  // Of requests().
-  std::int64_t next_ = 0;      // The step after which the ranks talk next.
-  std::int64_t interval_ = 1;  // Steps from one talk to the next, chosen by rank 0.
+  std::int64_t answered_ = 0;  // How many of requests() have been answered.
+  std::int64_t next_ = 0;      // The step after which the next exchange takes place.
+  std::int64_t interval_ = 1;  // Steps between exchanges, chosen by rank 0.
   std::int64_t last_step_ = -1;
   TimePoint last_time_;
 };

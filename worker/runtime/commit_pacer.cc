@@ -10,10 +10,10 @@ namespace ddp {
 
 CommitPacer::CommitPacer(const CommitPace& pace) : pace_(pace) {
   if (pace.every < 0 || !(pace.share > 0 && pace.share < 1)) {
-    throw std::invalid_argument(fmt::format(
-        "a commit every {} steps, or with {} of the time: expected at least 0 steps and "
-        "more than 0 and less than 1 of the time",
-        pace.every, pace.share));
+    throw std::invalid_argument(
+        fmt::format("a commit every {} steps, or with a share of {} of the time: expected at least "
+                    "0 steps and a share greater than 0 and less than 1",
+                    pace.every, pace.share));
   }
   begin();
 }
@@ -42,7 +42,7 @@ void CommitPacer::commit_ended(double now, bool made_buffers) {
 std::int64_t CommitPacer::proposal() const {
   if (pace_.every > 0) return pace_.every;
   if (step_seconds_.empty() || commit_seconds_.empty()) return 1;
-  // n steps and a commit: the commit is its share of them.
+  // The number of steps for which one commit takes its share of the time.
   const double steps = median(commit_seconds_) * (1 - pace_.share) /
                        (pace_.share * std::max(median(step_seconds_), 1e-9));
   const double most = static_cast<double>(std::min(kLongest, interval_ * kGrowth));

@@ -32,7 +32,7 @@ namespace {
 
 constexpr Duration kProgressInterval{100};
 constexpr std::size_t kBacklogLimit =
-    256u << 10;  // An agent that does not read for so long gets no more.
+    256u << 10;  // If the agent has not read this many bytes, drop further messages.
 constexpr std::size_t kErrorTextLimit = 16u << 10;
 
 using SnapshotDone = std::function<void(const SnapshotResult&)>;
@@ -152,7 +152,7 @@ class SocketChannel final : public ControlChannel {
  private:
   struct Unsent {
     std::string bytes;
-    std::vector<UniqueFd> descriptors = {};  // Go with the first byte, and are closed then.
+    std::vector<UniqueFd> descriptors = {};  // Sent with the first byte, then closed.
     std::size_t sent = 0;
   };
 
@@ -181,8 +181,7 @@ class SocketChannel final : public ControlChannel {
     if (left) wake();
   }
 
-  // Needs mutex_. Whether everything has left; what the socket does not take now, the thread sends
-  // later.
+  // Needs mutex_. Returns whether everything has been sent; the thread sends the rest later.
   bool flush() {
     while (!unsent_.empty() && send_once(unsent_.front())) {
       if (unsent_.front().sent == unsent_.front().bytes.size()) unsent_.pop_front();
@@ -190,7 +189,7 @@ class SocketChannel final : public ControlChannel {
     return unsent_.empty();
   }
 
-  // Needs mutex_. False when the socket is full or gone.
+  // Needs mutex_. Returns false if the socket is full or gone.
   bool send_once(Unsent& unsent) {
     const ssize_t count = send_with_descriptors(
         socket_.get(), std::string_view(unsent.bytes).substr(unsent.sent), unsent.descriptors);
@@ -221,7 +220,7 @@ class SocketChannel final : public ControlChannel {
         if (stopping_) return;
         if (!flush()) entries[1].events |= POLLOUT;
       }
-      // After the agent's end only stopping is waited for.
+      // Once the agent is gone, wait only for the stop.
       ::poll(entries, ended_ ? 1 : 2, -1);
       std::uint64_t ignored = 0;
       (void)!::read(wake_.get(), &ignored, sizeof(ignored));
@@ -243,7 +242,7 @@ class SocketChannel final : public ControlChannel {
     for (;;) {
       auto payload = decoder_.next();
       if (!payload) {
-        end();  // Not our protocol: nothing that follows can be understood.
+        end();  // Not our protocol, so nothing that follows makes sense.
         return;
       }
       if (!*payload) return;
@@ -257,7 +256,7 @@ class SocketChannel final : public ControlChannel {
       const std::lock_guard lock(mutex_);
       agent_gone_ = true;
     }
-    fail_snapshots("the agent is gone; whether the snapshot was written is not known");
+    fail_snapshots("the agent is gone, so it is not known whether the snapshot was written");
     if (orders_.on_end) orders_.on_end();
   }
 
@@ -290,7 +289,7 @@ class SocketChannel final : public ControlChannel {
 
   void obey(const std::string& payload) {
     auto order = wire::decode_worker_order(payload);
-    if (!order) return;  // An order of a newer agent.
+    if (!order) return;  // An order that only newer versions know.
     if (const auto* abort = std::get_if<wire::Abort>(&*order)) {
       if (orders_.on_abort) orders_.on_abort(abort->reason);
     } else if (std::holds_alternative<wire::CommitRequest>(*order)) {
@@ -315,7 +314,7 @@ class SocketChannel final : public ControlChannel {
   const int snapshot_limit_ = snapshot_limit_of_environment();
   std::atomic<std::int64_t> checkpoint_requests_{0};
 
-  // Of the thread alone.
+  // Used by the thread alone.
   wire::FrameDecoder decoder_;
   std::deque<UniqueFd> descriptors_;  // Of frames that are not complete yet.
   bool ended_ = false;
@@ -350,8 +349,8 @@ std::unique_ptr<ControlChannel> ControlChannel::from_environment(Orders orders,
   const auto text = process_variable("DDP_CONTROL_FD");
   if (!text) return std::make_unique<NoChannel>();
   const WorkerEnvironment worker = read_worker_environment(process_variable);
-  // A copy: the inherited descriptor stays open until the process ends, which is what tells the
-  // agent that it has. Not for programs that the worker starts.
+  // Use a copy: the inherited descriptor stays open until the process ends, and its closing tells
+  // the agent so. Programs that the worker starts must not inherit either.
   const int inherited = control_fd(*text);
   ::fcntl(inherited, F_SETFD, FD_CLOEXEC);
   UniqueFd socket(::fcntl(inherited, F_DUPFD_CLOEXEC, 0));

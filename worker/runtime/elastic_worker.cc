@@ -51,7 +51,7 @@ class ElasticWorker::Impl {
     changed_.wait(lock, [this] { return placed_ || next_ || agent_gone_; });
     if (!next_) {
       if (placed_) return;
-      throw std::runtime_error("the agent is gone, so there is no further round");
+      throw std::runtime_error("the agent is gone, so there will be no further round");
     }
     RoundPlace place = std::move(*next_);
     next_.reset();
@@ -65,7 +65,7 @@ class ElasticWorker::Impl {
     wait_for_place();
     const WorkerEnvironment worker =
         read_worker_environment([this](const std::string& name) { return variable(name); });
-    // A rank that dies meanwhile would be waited for until the deadline.
+    // Without this, a rank that dies meanwhile would be waited for until the deadline.
     const WaitInterrupt interrupt([this] { return aborted(); });
     std::shared_ptr<ProcessGroup> group = make_described_group(worker, options.group);
     attach(group);
@@ -153,12 +153,11 @@ class ElasticWorker::Impl {
   std::chrono::milliseconds patience(const CollectiveError& cause) const {
     if (cause.code == Errc::kPeerLost || cause.code == Errc::kAborted) return options.lost_limit;
     if (cause.code == Errc::kTimeout) return options.timeout_limit;
-    return std::chrono::milliseconds(0);  // A mistake of the program, which would only come again.
+    return std::chrono::milliseconds(0);  // A mistake of the program, which would only recur.
   }
 
-  // Nothing of the round runs in this process after it, even if somebody still has a group: a
-  // failed group begins no operation, and one that it is in comes to its end before the barrier's
-  // turn.
+  // Afterwards nothing of the round runs in this process, even if somebody still holds a group: a
+  // failed group begins no operation, and a running operation ends before the barrier's turn.
   void release_groups() {
     std::vector<std::weak_ptr<ProcessGroup>> groups;
     {
@@ -171,7 +170,7 @@ class ElasticWorker::Impl {
       try {
         kept->barrier()->wait();
       } catch (const CollectiveError&) {
-        // As it must.
+        // The group has failed, so the barrier must fail.
       }
     }
   }
@@ -195,7 +194,7 @@ class ElasticWorker::Impl {
   void take(RoundPlace place) {
     const std::lock_guard lock(mutex_);
     next_ = std::move(place);
-    // What follows concerns that round.
+    // The state below belongs to the new round.
     over_ = false;
     aborted_ = false;
     commit_requested_ = false;
@@ -210,12 +209,12 @@ class ElasticWorker::Impl {
   mutable std::mutex mutex_;  // Guards what follows.
   std::condition_variable changed_;
   std::optional<RoundPlace> next_;  // The round that the agent has announced.
-  bool placed_ = false;             // This process has a place in round_, or the last it had.
+  bool placed_ = false;             // This process has, or last had, a place in round_.
   Round round_ = kNoRound;
   std::map<std::string, std::string> overlay_;
   UniqueFd memory_;
   std::vector<std::weak_ptr<ProcessGroup>> groups_;  // Of round_.
-  bool over_ = false;                                // The agent has said so of round_.
+  bool over_ = false;                                // The agent has said that round_ is over.
   bool aborted_ = false;
   std::string reason_;
   bool commit_requested_ = false;

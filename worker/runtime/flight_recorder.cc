@@ -32,7 +32,7 @@ void copy_text(std::string_view text, char (&to)[Size]) {
 
 constexpr std::size_t word_of(std::size_t offset) { return offset / sizeof(std::uint64_t); }
 
-// The right to write, if nobody else is writing.
+// Grants the right to write, unless somebody else is writing.
 class Writing {
  public:
   explicit Writing(FlightEntry& entry) : entry_(entry) {
@@ -145,7 +145,7 @@ void FlightRecorder::dump_on_request() const {
   const auto flight = wire::read_flight(reinterpret_cast<const std::byte*>(ring_));
   const UniqueFd file(::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
   if (!flight || !file) return;
-  // At once, so that ranks may share the file. A failed write costs the dump and nothing else.
+  // In one call, so that ranks may share the file. A failed write costs only the dump.
   const std::string lines = wire::flight_json_lines(*flight);
   (void)!::write(file.get(), lines.data(), lines.size());
 }

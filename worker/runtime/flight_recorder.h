@@ -10,10 +10,10 @@
 
 namespace ddp {
 
-// Writes what one group does into its rank's flight recorder, which outlives the rank
-// (common/wire/flight_recorder.h). Always on: an event costs a look at the clock and a few dozen
-// nanoseconds. Any thread; all groups of a rank share the rings. An event that meets another one on
-// the same entry, 256 operations or 128 messages apart, is dropped. A copy writes for the same
+// Records what one group does in its rank's flight recorder, which outlives the rank
+// (common/wire/flight_recorder.h). Always on: an event costs a clock read and a few dozen
+// nanoseconds. Any thread; all groups of a rank share the rings. If two events write to the same
+// entry at once (256 operations or 128 messages apart), one is dropped. A copy records for the same
 // group.
 class FlightRecorder {
  public:
@@ -27,24 +27,24 @@ class FlightRecorder {
     std::size_t element_bytes = 0;
     std::uint32_t message_tag = 0;
   };
-  using Slot = std::uint64_t;  // Names one operation for good; 0: none.
+  using Slot = std::uint64_t;  // Identifies one operation for ever; 0: none.
 
-  // `flight`: kFlightBytes at the begin of the rank's region. `rank`: in the world.
+  // flight: kFlightBytes at the beginning of the rank's region. rank: in the world.
   FlightRecorder(std::byte* flight, Rank rank, std::string_view group_name);
 
-  // at: the time of the issue. started: it is being executed from then on.
+  // at: when it was issued. started: whether it has been executing since then.
   Slot issued(const Issue& issue, TimePoint at = Clock::now(), bool started = false);
-  // The same of a message, to or from the world's rank `root`, that has come as far as `state`.
+  // The same for a message to or from rank `root` of the world, which has reached `state`.
   Slot message(const Issue& issue, TimePoint at, wire::FlightState state);
   void started(Slot slot);
   void finished(Slot slot, bool ok);
 
-  // Appends what the rank's recorder holds to the file that DDP_FLIGHT_DUMP names, as JSON lines;
-  // if it names one. For when the group has failed.
+  // If DDP_FLIGHT_DUMP names a file, appends the rank's records to it as JSON lines. Call it when
+  // the group has failed.
   void dump_on_request() const;
 
  private:
-  // Of messages.
+  // Marks slots of messages.
   static constexpr Slot kMessage = Slot{1} << 63;
 
   wire::FlightEntry& entry(Slot slot) {

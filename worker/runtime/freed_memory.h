@@ -2,13 +2,12 @@
 
 namespace ddp {
 
-// Memory that is given back stays with this process from now on, for its next use. A training step
-// takes and gives back the same tensors as the one before, and by default the C library returns the
-// large ones to the system, which clears them anew, page by page, every time: a fifth of a step of
-// a small convolutional model on a CPU. ddp-train calls this first of all; other programs may, in
-// main(), before threads begin: all share one heap, so what one of them gives back serves the
-// others. The process stays as large as it ever was. Does nothing with another C library than
-// glibc.
+// From now on this process keeps freed memory for reuse. A training step allocates and frees the
+// same tensors as the one before. By default the C library returns large ones to the system, which
+// clears their pages again each time: a fifth of a step of a small convolutional model on a CPU.
+// All threads then share one heap, so memory that one frees serves the others. The process never
+// shrinks. ddp-train calls this first of all; other programs may call it in main(), before they
+// start threads. Does nothing unless the C library is glibc.
 void keep_freed_memory();
 
 }  // namespace ddp

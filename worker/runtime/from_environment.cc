@@ -16,11 +16,11 @@
 namespace ddp {
 namespace {
 
-// The first group of a round has the plain prefix; groups that a process makes later in it are told
-// apart by a number, which all ranks count alike.
+// The first group of a round has the plain prefix. Groups that a process makes later in the round
+// get a number, which all ranks count alike.
 std::string store_prefix(const WorkerEnvironment& worker) {
   static std::mutex mutex;
-  static std::map<std::string, std::pair<Round, int>> counts;  // Of each job's latest round.
+  static std::map<std::string, std::pair<Round, int>> counts;  // For each job's latest round.
   const std::lock_guard lock(mutex);
   auto& [round, groups] = counts.try_emplace(worker.run_id, kNoRound, 0).first->second;
   if (round != worker.round) groups = 0;

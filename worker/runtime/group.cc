@@ -86,7 +86,7 @@ Group::~Group() {
   }
   if (outstanding > 0) {
     abort_with({Errc::kAborted, rank_,
-                fmt::format("rank {} gave up the group before its operations were done", rank_)});
+                fmt::format("rank {} destroyed the group before its operations were done", rank_)});
   }
   wake();
   if (thread_.joinable()) thread_.join();
@@ -179,8 +179,9 @@ WorkPtr Group::barrier(OpOptions options) {
 
 WorkPtr Group::issue(Operation operation, OpOptions options) {
   if (options.timeout.count() < 0) {
-    throw std::invalid_argument(fmt::format(
-        "{}: a timeout of {} ms", name_of(operation.record.kind), options.timeout.count()));
+    throw std::invalid_argument(fmt::format("{}: the timeout is {} ms, but must not be negative",
+                                            name_of(operation.record.kind),
+                                            options.timeout.count()));
   }
   if (options.priority > 0 && priority_) {
     options.priority = 0;
@@ -261,7 +262,7 @@ void Group::abort_with(const Failure& cause) {
 
 void Group::wake() {
   const std::uint64_t one = 1;
-  // It fails only when the counter is full, and then the thread is awake.
+  // Fails only if the counter is full; then the thread is awake anyway.
   (void)!::write(wake_fd_.get(), &one, sizeof(one));
 }
 
@@ -275,7 +276,7 @@ void Group::help(const CollectiveWork& work) {
   const std::unique_lock executing(executing_, std::try_to_lock);
   if (!executing) return;
   while (!work.done()) {
-    // An operation with a later deadline could hold this thread beyond its own.
+    // An operation with a later deadline could hold this thread beyond its own deadline.
     const auto next = next_work(work.operation().deadline);
     if (!next) return;
     execute(*next);
@@ -319,7 +320,7 @@ Failure Group::fail_operation(Failure failure, const std::string& name) {
 
 void Group::finish(CollectiveWork& work, const Outcome& failure) {
   {
-    // First, for a waiter that learns the result may destroy the group at once.
+    // Do this first: a waiter that sees the result may destroy the group at once.
     const std::lock_guard lock(mutex_);
     --unfinished_;
   }
@@ -330,7 +331,7 @@ void Group::finish(CollectiveWork& work, const Outcome& failure) {
   }
 }
 
-// From here on the first cause is what every call on this group gets.
+// From here on every call on this group fails with the first cause.
 Failure Group::settle(Failure failure) {
   const Failure first = transport_->shut_down(failure);
   if (messages_) messages_->fail(first);

@@ -21,14 +21,12 @@
 namespace ddp {
 
 // ProcessGroup over any Transport: a queue of operations and a communication thread. A thread that
-// waits for an operation runs it itself if the communication thread has not begun; whoever holds
-// executing_ is "the executing thread".
-//
-// Destruction fails what is not done, here and on the other ranks.
+// waits for an operation runs it itself if the communication thread has not begun. The thread that
+// holds executing_ is "the executing thread". The destructor fails operations that are not done,
+// here and on the other ranks.
 class Group final : public ProcessGroup, public std::enable_shared_from_this<Group> {
  public:
-  // meeting: where ranks of other nodes are found; needed for messages and sub-groups that reach
-  // beyond a node.
+  // meeting: how to find ranks of other nodes; needed for messages and sub-groups that span nodes.
   static std::shared_ptr<Group> make(std::unique_ptr<Transport> transport, Round round,
                                      const ProcessGroupOptions& options, Meeting meeting = {});
   // For make().
@@ -36,14 +34,14 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
         Meeting meeting);
   ~Group() override;
 
-  // Makes the channel for operations of greater priority. Collective; blocks.
+  // Makes the channel for operations with a priority above 0. Collective; blocks.
   void open_priority_channel();
 
-  // How operations are done. Same on all ranks; no operation may be outstanding.
+  // Sets which algorithms to use. The same on all ranks; no operation may be outstanding.
   void choose(const Choice& choice);
   std::string algorithms() const override;
-  // Calls body, whose operations count as none of the group's: they have no place in its numbers
-  // nor in the flight recorder. On all ranks alike, before others use the group.
+  // Calls body, whose operations get no sequence numbers and no entries in the flight recorder. On
+  // all ranks alike, before anything else uses the group.
   void aside(const std::function<void()>& body);
   int nodes() const { return transport_->topology().nodes(); }
 
@@ -74,20 +72,20 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::shared_ptr<ProcessGroup> split(int color, int key) override;
   void abort(const std::string& reason) override;
 
-  // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, while none has
-  // a later deadline, unless another one is at it.
+  // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, as long as none
+  // has a later deadline, unless another thread is doing so.
   void help(const CollectiveWork& work);
-  // The work's deadline has passed: aborts if its turn has not come.
+  // The work's deadline has passed: aborts the group if the work has not begun.
   void expire(const CollectiveWork& work);
 
  private:
   WorkPtr issue(Operation operation, OpOptions options);
-  // Runs the operation here and now. Gives whether it could: nobody else was at it.
+  // Runs the operation here and now. Returns false if another thread is running operations.
   bool run_now(Operation& operation, const SharedText& tag);
   std::shared_ptr<CollectiveWork> enqueue(Operation operation, SharedText tag);
   struct Proposal;
   std::shared_ptr<Group> make_sub_group(Proposal proposal, const char* name);
-  // heads: by rank of this group. own: of this rank.
+  // heads: by rank of this group. own: this rank's head.
   std::shared_ptr<Group> connect_sub_group(const std::vector<Rank>& members,
                                            const std::vector<std::uint64_t>& heads,
                                            SubGroupHead own, const std::string& name);
@@ -106,7 +104,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void execute(CollectiveWork& work);
   Outcome perform(const Operation& operation);
   Outcome exchange_messages(const Operation& operation);
-  // Names the operation and ends the group; gives the first cause.
+  // Names the operation and ends the group; returns the first cause.
   Failure fail_operation(Failure failure, const std::string& name);
   Failure settle(Failure failure);
   void fail_queue(const Failure& cause);
@@ -126,7 +124,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
 
   std::mutex mutex_;  // Guards what follows.
   RingQueue<std::shared_ptr<CollectiveWork>> queue_;
-  Outcome failure_;  // The first cause; the group is then of no further use.
+  Outcome failure_;  // The first cause; the group is unusable from then on.
   std::uint64_t sequence_ = 0;
   std::atomic<bool> recording_{true};
   std::atomic<std::uint64_t> messages_issued_{0};
@@ -134,7 +132,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   bool stopping_ = false;
   std::shared_ptr<PointToPoint> messages_;
 
-  int sub_groups_made_ = 0;  // By whoever calls new_group() and split(), one at a time.
+  int sub_groups_made_ = 0;  // Used by callers of new_group() and split(), one at a time.
   std::shared_ptr<Group> priority_;
 
   std::thread thread_;  // Last: it uses everything above.

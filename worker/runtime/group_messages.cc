@@ -7,7 +7,7 @@
 #include "worker/collectives/entry.h"
 #include "worker/runtime/group.h"
 
-// What a Group does with messages between two ranks.
+// The operations of a Group that use messages between two ranks.
 namespace ddp {
 namespace {
 
@@ -87,7 +87,7 @@ PointToPoint& Group::messages() {
   return *messages_;
 }
 
-// Blocks between ranks of different nodes: every pair by itself.
+// Moves blocks between ranks of different nodes: a message for every pair.
 Outcome Group::exchange_messages(const Operation& operation) {
   const Plan plan = plan_of(operation, rank_, size_);
   const std::uint64_t tag = PointToPoint::kInternalTags + operation.record.sequence;
@@ -122,7 +122,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
   if (timeout.count() == 0) timeout = options_.timeout;
   const TimePoint deadline = Clock::now() + timeout;
   std::uint8_t token = 0;
-  // The ranks that wait for rank 0 let it speak first.
+  // The other ranks wait longer, so that rank 0 reports first.
   const OpOptions patient{timeout + 2 * kStallGrace, "monitored_barrier", false, 0};
   const auto exchange = [&](Rank peer, std::uint64_t step, bool sends) {
     const Buffer buffer{&token, 1, DType::kU8};
@@ -155,7 +155,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
   if (!missing.empty()) {
     const Failure cause{
         Errc::kTimeout, missing.front(),
-        fmt::format("monitored_barrier: after {} ms {} {} not come{}", timeout.count(),
+        fmt::format("monitored_barrier: after {} ms {} {} not arrived{}", timeout.count(),
                     list_ranks(missing), missing.size() == 1 ? "has" : "have",
                     wait_all_ranks ? "" : "; there may be more")};
     abort_with(cause);

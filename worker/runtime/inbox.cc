@@ -12,9 +12,9 @@
 namespace ddp {
 namespace {
 
-constexpr int kPullMessages = 64;                         // Before others get their turn,
-constexpr std::size_t kPullBytes = std::size_t{1} << 20;  // the same.
-constexpr std::size_t kAbortBytes = 4096;                 // Longest text.
+constexpr int kPullMessages = 64;  // Limits per turn of one peer.
+constexpr std::size_t kPullBytes = std::size_t{1} << 20;
+constexpr std::size_t kAbortBytes = 4096;  // Longest text.
 
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
@@ -37,13 +37,13 @@ void Inbox::post(MessageWork& recv) {
   }
 }
 
-// The ranks must agree; otherwise the group has failed.
+// Returns whether both ranks agree; if not, fails the group.
 bool Inbox::agree(const MessageWork& recv, const MessageHeader& header) {
   const auto type = static_cast<std::uint32_t>(recv.buffer.type);
   if (header.count == recv.buffer.count && header.type == type) return true;
   room_.break_down(
       {Errc::kMismatch, -1,
-       fmt::format("{}: rank {} sent {} {}{}, rank {} expects {} {}", recv.name(), peer_,
+       fmt::format("{}: rank {} sent {} {}{}, but rank {} expects {} {}", recv.name(), peer_,
                    header.count, name_of(static_cast<DType>(header.type)), tag_text(header.tag),
                    self_, recv.buffer.count, name_of(recv.buffer.type))});
   return false;
@@ -70,7 +70,7 @@ void Inbox::erase(Items::iterator item) {
   arrived_.erase(item);
 }
 
-// The payload of a message whose receive is known.
+// Begins to move the payload of a message to its receive.
 void Inbox::start(MessageWork& recv, const MessageHeader& header) {
   if (header.kind == MessageKind::kDirect) {
     transfers_.push_back({&recv, header});
@@ -150,7 +150,7 @@ void Inbox::begin_message() {
                      header_.type < kDTypes;
   if (!known || (header_.kind == MessageKind::kAbort && header_.count > kAbortBytes)) {
     room_.break_down(
-        {Errc::kProtocol, peer_, fmt::format("rank {} sent bytes that are no message", peer_)});
+        {Errc::kProtocol, peer_, fmt::format("rank {} sent bytes that are not a message", peer_)});
     return;
   }
   bytes_ = header_.count * dtype_bytes(static_cast<DType>(header_.type));
@@ -218,7 +218,7 @@ std::string Inbox::status(const MessageWork& recv) const {
   if (tags.size() > 8) tags.resize(8);
   if (!tags.empty()) text += fmt::format(", only some with tag {}", fmt::join(tags, ", "));
   if (blocked()) {
-    text += fmt::format("; {} MiB of messages without a receive hold up what follows",
+    text += fmt::format("; {} MiB of messages without a receive block the following messages",
                         room_.limit_bytes >> 20);
   }
   return text;

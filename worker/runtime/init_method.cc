@@ -21,7 +21,7 @@ Result<void> parse_query(std::string_view url, std::string_view query, InitMetho
     const std::string_view name = pair.substr(0, pair.find('='));
     const std::string_view value = pair.substr(std::min(name.size() + 1, pair.size()));
     if (name != "rank" && name != "world_size") {
-      return wrong(url, "'{}' is neither rank=R nor world_size=N", pair);
+      return wrong(url, "'{}' is not rank=R or world_size=N", pair);
     }
     const bool is_rank = name == "rank";
     const auto number = parse_whole_number(value, is_rank ? 0 : 1, kLargestWorld);

@@ -9,8 +9,8 @@
 
 namespace ddp {
 
-// An init_method of PyTorch: env://, tcp://HOST:PORT or file:///PATH, each with
-// ?rank=R&world_size=N if wanted.
+// An init_method of PyTorch: env://, tcp://HOST:PORT or file:///PATH, each optionally with
+// ?rank=R&world_size=N.
 struct InitMethod {
   enum class Kind { kEnvironment, kTcp, kFile };
   Kind kind = Kind::kEnvironment;
@@ -20,7 +20,7 @@ struct InitMethod {
   std::optional<int> world_size;
 };
 
-// kInvalidArgument says what is wrong and what would be right.
+// kInvalidArgument: the message says what is wrong and what is expected.
 Result<InitMethod> parse_init_method(std::string_view url);
 
 }  // namespace ddp

@@ -22,7 +22,7 @@
 namespace ddp {
 namespace {
 
-// More ranks than these are not looked up for an error message.
+// An error message looks up at most this many ranks.
 constexpr int kMostExamined = 1'024;
 
 [[noreturn]] void refuse(const std::string& text) { throw std::invalid_argument(text); }
@@ -57,7 +57,7 @@ class Initialization {
   void read_arguments();
   void check_place();
   void remove_when_all_have_it(Store& store, const std::string& path);
-  // Why ranks may miss each other: some have come more often than others.
+  // Explains why ranks may miss each other: some have used this store more often than others.
   std::string counts_of(Store& store, std::int64_t own_count);
   std::string base() const {
     return "ddp/" + (options_.group_name.empty() ? "default_pg" : options_.group_name);
@@ -193,14 +193,14 @@ std::shared_ptr<ProcessGroup> Initialization::over_file(const std::string& path)
   return meet(std::move(meeting));
 }
 
-// The file has no name any more when the group is there. So whatever is found under the name was
-// left by ranks that did not become a group.
+// The file is removed as soon as the group exists. So a file that is found was left by ranks that
+// never became a group.
 void Initialization::remove_when_all_have_it(Store& store, const std::string& path) {
   const auto opened = [](Rank rank) { return fmt::format("opened/{}", rank); };
   if (value_or_fail(store.add(opened(*rank_), 1), who()) > 1) {
     throw CollectiveError(
-        fmt::format("{}: rank {} has come through this file before: an earlier start was cut "
-                    "short, or two processes have the same rank; remove {} and start all again",
+        fmt::format("{}: rank {} has already used this file: an earlier start was cut short, or "
+                    "two processes have the same rank; remove {} and start all ranks again",
                     who(), *rank_, path),
         Errc::kExists, *rank_);
   }
@@ -219,8 +219,8 @@ void Initialization::remove_when_all_have_it(Store& store, const std::string& pa
     }
     if (first < 0) fail(all.error(), who());
     throw CollectiveError(
-        fmt::format("{}: of {} ranks, rank {} did not come through this file within {} ms; remove "
-                    "it before the next start",
+        fmt::format("{}: of {} ranks, rank {} did not open this file within {} ms; remove it "
+                    "before the next start",
                     who(), *world_size_, absent, options_.group.connect_timeout.count()),
         all.error().code, first);
   }
@@ -236,8 +236,8 @@ std::string Initialization::counts_of(Store& store, std::int64_t own_count) {
     const Result<std::int64_t> count = store.add(joined_key(rank), 0);
     if (!count || *count == own_count) continue;
     return fmt::format(
-        "; rank {} has come {} times through this store and rank {} {} times, so an earlier start "
-        "was cut short: use another group_name or start the store anew",
+        "; rank {} has used this store {} times and rank {} {} times, so an earlier start was cut "
+        "short: use another group_name or restart the store",
         rank, *count, *rank_, own_count);
   }
   return {};

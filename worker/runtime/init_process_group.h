@@ -11,18 +11,18 @@ namespace ddp {
 // Names and meanings are those of torch.distributed.init_process_group().
 struct InitProcessGroupOptions {
   std::string init_method = "env://";
-  int world_size = -1;  // -1: the init_method says it.
+  int world_size = -1;  // -1: given by the init_method.
   int rank = -1;
   // Where the ranks meet, instead of an init_method; world_size and rank must be given.
   std::shared_ptr<Store> store = {};
-  // Jobs that share a store have different ones.
+  // Jobs that share a store need different names.
   std::string group_name = {};
   ProcessGroupOptions group = {};
 };
 
-// A process group of processes that somebody else has started. Collective: returns when all
-// world_size ranks have come, at most ProcessGroupOptions::connect_timeout later. Workers of
-// ddp-run have their place already: for them it is ProcessGroup::from_environment().
+// Makes a process group of processes that ddp-run did not start. Collective: returns when all
+// world_size ranks have joined, at most ProcessGroupOptions::connect_timeout later. Workers of
+// ddp-run already have a place: for them this is ProcessGroup::from_environment().
 //
 //   env://            RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say it. Rank 0 serves the store
 //                     there, unless TORCHELASTIC_USE_AGENT_STORE=True says that somebody does, or
@@ -33,16 +33,16 @@ struct InitProcessGroupOptions {
 //                     as soon as all have come, so the next group can use the same path. One that
 //                     an earlier start left, because not all came, is an error that says so.
 //
-// Who serves starts the program ddp-rendezvous (runtime/store_daemon.h says where it is looked
-// for); it lives as long as the process of rank 0. A daemon that runs anyway can serve one group
-// after the other: ranks count how often they have come.
+// The rank that serves the store starts the program ddp-rendezvous (runtime/store_daemon.h says
+// where it is looked for), which lives as long as the process of rank 0. A daemon that already runs
+// can serve one group after another: each rank counts how often it has used it.
 //
-// Each rank is a node of its own: ranks of one machine reach each other over TCP. ddp-run gives
-// them shared memory.
+// Each rank is a node of its own: ranks of one machine reach each other over TCP. Under ddp-run
+// they have shared memory.
 //
-// Throws std::invalid_argument naming the variable or the argument, and CollectiveError: kTimeout
-// names the ranks that have not come, kMismatch another world_size, kExists a file of an earlier
-// start or a rank that came twice.
+// Throws std::invalid_argument, which names the variable or the argument, or CollectiveError:
+// kTimeout names the ranks that did not join, kMismatch a different world_size, kExists a file of
+// an earlier start or a rank that joined twice.
 std::shared_ptr<ProcessGroup> init_process_group(const InitProcessGroupOptions& options = {});
 std::shared_ptr<ProcessGroup> init_process_group(const std::string& init_method,
                                                  int world_size = -1, int rank = -1);

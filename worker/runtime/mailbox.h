@@ -16,43 +16,43 @@
 
 namespace ddp {
 
-// What the mailboxes of a rank have in common.
+// What the mailboxes of a rank share.
 class MailRoom {
  public:
   explicit MailRoom(std::size_t limit) : limit_bytes(limit) {}
   virtual ~MailRoom() = default;
 
-  // Some of its bytes have moved, and others have to wait. Any number of times.
+  // Some bytes of the work have moved, but others must wait. Any number of times.
   virtual void begin(MessageWork& work) = 0;
   virtual void complete(MessageWork& work) = 0;
-  // The first failure counts: nothing moves afterwards, and the mailboxes are empty.
+  // The first failure counts: afterwards nothing moves, and the mailboxes are empty.
   virtual void break_down(Failure failure) = 0;
   virtual bool alive() const = 0;
 
-  const std::size_t limit_bytes;      // Of each of the following.
-  std::size_t unexpected_bytes = 0;   // Kept for receives to come.
-  std::size_t undelivered_bytes = 0;  // Of sends that are done, but not on their way.
+  const std::size_t limit_bytes;      // Limit of each of the following.
+  std::size_t unexpected_bytes = 0;   // Messages that wait for a receive.
+  std::size_t undelivered_bytes = 0;  // Sends that are done, but not sent yet.
 };
 
-// What goes to one peer, in order. One thread at a time.
+// The messages to one peer, in order. One thread at a time.
 class Outbox {
  public:
   explicit Outbox(MailRoom& room) : room_(room) {}
 
-  // Sends a small message at once, if there is room for it and nothing before it.
+  // Sends a small message at once, if there is room and nothing is queued before it.
   bool send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream);
-  // Of a send. A large payload in `arena` (null: there is none that the peer can read) stays where
-  // it is.
+  // Queues a send. A large payload in `arena` stays where it is (null: no arena that the peer can
+  // read).
   void add(MessageWork& send, const Arena* arena);
-  // Moves what can be moved. `node`: the stream, if it leads to a rank of the same node.
+  // Moves what it can. node: the stream, if it leads to a rank of the same node; else null.
   bool push(PeerStream& stream, PeerRings* node);
-  // Completes the last send, if it is small, by a copy of what is not on its way yet.
+  // Completes the last send, if it is small, by copying what is not sent yet.
   void keep_last();
   bool empty() const { return queue_.empty() && lent_.empty(); }
   bool mid_message() const { return !queue_.empty() && queue_.front().written > 0; }
-  // A send that is not done could still move, or is waited for.
+  // Whether a send is not done yet.
   bool pending() const;
-  // How far a send is, for messages; the peer's name is `peer`.
+  // How far a send is, for error messages.
   std::string status(const MessageWork& send) const;
   void clear();
 
@@ -74,25 +74,25 @@ class Outbox {
 
   MailRoom& room_;
   std::deque<Item> queue_;
-  std::vector<Lent> lent_;  // The peer reads them by itself.
+  std::vector<Lent> lent_;  // The peer reads these in place.
 };
 
-// What comes from one peer: receives that wait for a message and messages that wait for a receive.
-// One thread at a time.
+// The messages from one peer: receives that wait for a message and messages that wait for a
+// receive. One thread at a time.
 class Inbox {
  public:
   Inbox(MailRoom& room, Rank self, Rank peer) : room_(room), self_(self), peer_(peer) {}
 
   void post(MessageWork& recv);
-  // Takes what has come; without `eager` only as far as receives wait for it.
+  // Reads what has arrived; without `eager` only as far as receives wait for it.
   bool pull(PeerStream& stream, PeerRings* node, bool eager);
-  // A send of this rank to itself.
+  // Delivers a send of this rank to itself.
   void deliver(MessageWork& send);
-  // A receive waits.
+  // Whether a receive waits.
   bool pending() const { return !posted_.empty() || target_ != nullptr || !transfers_.empty(); }
-  // The next message has no room: pull() takes no more from the peer, unless its receive comes.
+  // The next message has no room: pull() reads no more from the peer until its receive is posted.
   bool blocked() const { return item_ != nullptr && item_->storage == nullptr; }
-  // Why a receive is not done, for messages.
+  // Why a receive is not done, for error messages.
   std::string status(const MessageWork& recv) const;
   void clear();
 
@@ -100,7 +100,7 @@ class Inbox {
   struct Item {
     MessageHeader header;
     std::size_t bytes = 0;
-    std::unique_ptr<std::byte[]> storage;  // Null: direct, of this rank itself, or no room.
+    std::unique_ptr<std::byte[]> storage;  // Null: direct, from this rank itself, or no room.
     MessageWork* local = nullptr;          // The send, if its buffer holds the payload.
     bool complete = false;
   };

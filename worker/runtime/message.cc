@@ -18,7 +18,7 @@ void MessageWork::wait() {
   if (!done()) {
     if (const auto mover = mover_.lock()) mover->wait(*this);
   }
-  // Without a mover, its destructor is about to complete the work.
+  // If the mover is gone, its destructor is about to complete the work.
   state_.wait(kPending);
   if (state_.load(std::memory_order_acquire) == kFailed) {
     throw CollectiveError(failure_.text, failure_.code, failure_.suspect);

@@ -20,7 +20,7 @@ enum class MessageKind : std::uint32_t {
   kAbort,       // The payload is the text of a Failure; `tag` is its code, `count` its length.
 };
 
-// What stands before each message between two ranks. Little-endian.
+// Precedes each message between two ranks. Little-endian.
 struct MessageHeader {
   std::uint64_t tag = 0;
   std::uint64_t count = 0;   // Elements.
@@ -34,7 +34,7 @@ static_assert(sizeof(MessageHeader) == 40);
 
 class MessageWork;
 
-// What a MessageWork needs of the object that moves it.
+// What a MessageWork needs from the object that moves it.
 class MessageMover {
  public:
   virtual ~MessageMover() = default;
@@ -81,11 +81,11 @@ class MessageWork final : public Work {
   const std::uint64_t tag;
   const std::uint64_t sequence;
   const std::chrono::milliseconds timeout;
-  // Of whoever moves it:
+  // For the mover:
   bool begun = false;                     // Some of its bytes have moved, but not all.
   std::uint64_t flight = 0;               // Its entry in the flight recorder; 0: none.
-  TimePoint deadline = TimePoint::max();  // Once the call that issued it returns.
-  std::list<std::shared_ptr<MessageWork>>::iterator pending;  // Of whoever completes it.
+  TimePoint deadline = TimePoint::max();  // Set before the call that issued it returns.
+  std::list<std::shared_ptr<MessageWork>>::iterator pending;  // For the code that completes it.
 
  private:
   enum State : std::uint32_t { kPending, kSucceeded, kFailed };

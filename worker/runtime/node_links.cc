@@ -13,7 +13,7 @@
 namespace ddp {
 namespace {
 
-// How long one request waits where a wait may be given up: the store is asked again then.
+// How long one request to the store waits if the wait may be interrupted; then it is repeated.
 constexpr Duration kLook{200};
 
 }  // namespace
@@ -43,7 +43,7 @@ Failure NodeLinks::explain(const Error& error) {
   return {error.code, -1, error.message};
 }
 
-// Which ranks have not even begun with what this one is at.
+// Names the ranks that have not even begun the step in which this rank waits.
 Failure NodeLinks::missing(const std::string& reason) {
   std::string list;
   Rank first = -1;
@@ -57,7 +57,7 @@ Failure NodeLinks::missing(const std::string& reason) {
   return {
       Errc::kTimeout, first,
       fmt::format(
-          "the process group of round {} is not complete: of {} ranks, rank {} did not come; {}",
+          "the process group of round {} is not complete: of {} ranks, rank {} did not arrive; {}",
           round_, world_size_, list, reason)};
 }
 
@@ -104,7 +104,7 @@ Outcome NodeLinks::read_node_sizes(const WorkerEnvironment& worker, std::vector<
   return {};
 }
 
-// Neighbouring ranks of one agent with the same identity form a node.
+// Neighbouring ranks of one agent with the same DDP_VIRTUAL_NODE form a node.
 Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& placement) {
   const std::string own = fmt::format("{}/{}", worker.node, *worker.virtual_node);
   if (auto failure = publish(fmt::format("/id/{}", worker.rank), own)) return failure;
@@ -137,8 +137,8 @@ Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr
   return establish(topology, links);
 }
 
-// Every rank comes here with all its connections, and all go through their links in the same order:
-// so the smallest pair of nodes that is not done is never waiting for another.
+// Every rank has all its connections by now, and all ranks go through their links in the same
+// order. So the smallest pair of nodes that is not done never waits for another pair.
 Outcome NodeLinks::establish(const Topology& topology, std::vector<std::unique_ptr<Link>>& links) {
   for (const auto& link : links) {
     if (!link) continue;
@@ -166,8 +166,8 @@ Outcome NodeLinks::connect_by(DataEngine& engine, const Topology& topology,
     };
     return LinkIdentity{round_, world_size_, rank_on(lower), lower, rank_on(upper), upper};
   };
-  // Towards higher nodes first: the last one has nobody to connect to, so it accepts at once, and
-  // the others after it.
+  // Connect to higher nodes first: the last node has nobody to connect to, so it accepts at once,
+  // and then the others do, in turn.
   for (int node = topology.node() + 1; node < topology.nodes() && topology.has_lane(); ++node) {
     std::string endpoint;
     if (auto failure = read(fmt::format("/addr/{}", topology.lane_peer(node)), endpoint))

@@ -16,11 +16,11 @@
 
 namespace ddp {
 
-// What ranks of different nodes need to find each other.
+// What ranks of different nodes need in order to find each other.
 struct Meeting {
   std::shared_ptr<Store> store;  // Null in a world of one node.
   std::shared_ptr<std::mutex> in_use = std::make_shared<std::mutex>();  // Guards the store.
-  std::string prefix;                    // Of the group's keys; unique to job, round and group.
+  std::string prefix;                    // Of the group's keys; unique to the job, round and group.
   std::vector<std::string> addresses;    // Where this rank can be reached.
   EngineKind engine = EngineKind::kTcp;  // What carries the data of the links.
   std::string group = "world";           // Its name in reports, the same on all ranks.
@@ -28,14 +28,14 @@ struct Meeting {
   std::vector<Rank> world_ranks;
 };
 
-// How the world's ranks are spread over nodes. `locals`: the local ranks (of this rank's machine)
-// that form its node, itself included.
+// How the world's ranks are spread over nodes. locals: the local ranks on this rank's machine that
+// form its node, itself included.
 struct Placement {
   std::vector<int> node_sizes;
   std::vector<int> locals;
 };
 
-// Ranks tell each other what they know through the store.
+// Exchanges, through the store, what ranks need in order to connect.
 class NodeLinks {
  public:
   NodeLinks(const Meeting& meeting, Round round, TimePoint deadline)
@@ -45,10 +45,10 @@ class NodeLinks {
         round_(round),
         deadline_(deadline) {}
 
-  // Of the world: the agents' nodes, cut further where DDP_VIRTUAL_NODE differs. Collective.
+  // For the world: finds the agents' nodes, cut further where DDP_VIRTUAL_NODE differs. Collective.
   Outcome place(const WorkerEnvironment& worker, Placement& placement);
 
-  // The links of this rank's lane, by node. Every rank puts its endpoint into the store under
+  // Makes the links of this rank's lane, by node. Every rank puts its endpoint into the store under
   // "<prefix>/addr/<rank>"; the rank on the lower node connects. kTimeout names the ranks that are
   // missing, kMismatch those that chose another engine. Collective.
   Outcome connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links);

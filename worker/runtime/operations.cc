@@ -10,7 +10,7 @@
 namespace ddp::operations {
 namespace {
 
-// message: gives the text, only if it is needed.
+// message: returns the text; called only if it is needed.
 template <typename Message>
 void require(bool condition, Message&& message) {
   if (!condition) throw std::invalid_argument(message());
@@ -49,8 +49,8 @@ void require_same_type(OpKind kind, const Buffer& in, const Buffer& out) {
 void require_blocks(OpKind kind, const char* side, std::size_t block, std::size_t whole, int size) {
   const std::size_t needed = block * static_cast<std::size_t>(size);
   require(whole == needed, [&] {
-    return fmt::format("{}: {} elements of {} ranks need an {} of {}, not {}", name_of(kind), block,
-                       size, side, needed, whole);
+    return fmt::format("{}: {} elements from {} ranks need an {} of {} elements, not {}",
+                       name_of(kind), block, size, side, needed, whole);
   });
 }
 
@@ -61,8 +61,8 @@ void require_counts(OpKind kind, const char* side, std::span<const std::size_t> 
   });
   const std::size_t total = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   require(total == buffer.count, [&] {
-    return fmt::format("{}: the {} counts add up to {}, the buffer has {} elements", name_of(kind),
-                       side, total, buffer.count);
+    return fmt::format("{}: the {} counts add up to {}, but the buffer has {} elements",
+                       name_of(kind), side, total, buffer.count);
   });
 }
 
@@ -133,8 +133,8 @@ Operation all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts
   require_counts(OpKind::kAllGather, "output", counts, out, size);
   const std::size_t own = counts[static_cast<std::size_t>(rank)];
   require(own == in.count, [&] {
-    return fmt::format("all_gather: rank {} gives {} elements, the list says {}", rank, in.count,
-                       own);
+    return fmt::format("all_gather: rank {} provides {} elements, but the list says {}", rank,
+                       in.count, own);
   });
   Operation operation = make(OpKind::kAllGather, in, out, out.count, in.type);
   operation.record.layout = digest(counts);
@@ -198,8 +198,8 @@ Operation all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffe
   constexpr std::size_t kMost = kSmallBytes / sizeof(std::uint64_t);
   require(send_counts.size() <= kMost, [&] {
     return fmt::format(
-        "all_to_all: unequal blocks of {} ranks; at most {} can exchange their "
-        "counts, so send and recv the blocks instead",
+        "all_to_all: the group has {} ranks, but at most {} can exchange unequal blocks; use send "
+        "and recv instead",
         size, kMost);
   });
   Operation operation = make(OpKind::kAllToAll, in, out, 0, in.type);

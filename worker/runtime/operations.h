@@ -9,9 +9,9 @@
 
 namespace ddp {
 
-// What callers of ProcessGroup ask for, checked and turned into operations. All throw
-// std::invalid_argument that names the operation, what is wrong and what would be right. `size` is
-// the group's, `rank` this rank's.
+// Check the arguments of ProcessGroup's callers and turn them into operations. All throw
+// std::invalid_argument, which names the operation, what is wrong and what is expected. size: of
+// the group. rank: this rank.
 namespace operations {
 
 Operation all_reduce(Buffer in_out, ReduceOp op);
@@ -28,7 +28,7 @@ Operation all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffe
                       std::span<const std::size_t> receive_counts, int size);
 Operation barrier();
 
-// For all_reduce_coalesced: the type that all buffers share, and their elements together.
+// For all_reduce_coalesced: the type that all buffers share, and their total number of elements.
 Buffer whole_of(std::span<const Buffer> parts);
 
 }  // namespace operations

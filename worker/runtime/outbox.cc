@@ -9,7 +9,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::size_t kPushBytes = std::size_t{1} << 20;  // Before others get their turn.
+constexpr std::size_t kPushBytes = std::size_t{1} << 20;  // Limit per turn of one peer.
 
 }  // namespace
 

@@ -12,7 +12,7 @@
 namespace ddp {
 namespace {
 
-// The file that this function is in.
+// The program or library that contains this function.
 std::string own_object() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&own_object), &info) == 0) return {};

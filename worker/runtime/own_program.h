@@ -4,9 +4,9 @@
 
 namespace ddp {
 
-// The file of one of our programs, for somebody who uses libddp: what `variable` of the environment
-// says, else `name` beside this program's file, beside libddp, or in bin beside its folder. If
-// there is none, the name alone: PATH is searched then.
+// Finds one of our programs, for users of libddp. Returns the value of the environment variable
+// `variable` if it is set; else the file `name` beside this program, beside libddp, or in bin
+// beside libddp's folder; else the name alone, so that PATH is searched.
 std::string own_program(const std::string& name, const char* variable);
 
 }  // namespace ddp

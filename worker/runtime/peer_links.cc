@@ -42,7 +42,7 @@ Outcome PeerLinks::step(std::vector<Connected>& connected) {
     if (!meeting_.store) {
       return Failure{Errc::kInvalidArgument, -1,
                      fmt::format("rank {} cannot reach rank {} on another node: this group has no "
-                                 "store to meet at",
+                                 "store through which they could meet",
                                  rank_, wanted_.begin()->first)};
     }
     if (auto failure = listen()) return failure;
@@ -66,11 +66,11 @@ Outcome PeerLinks::step(std::vector<Connected>& connected) {
   return {};
 }
 
-// Only who has lower ranks to wait for listens.
+// Listens only if a lower rank is wanted.
 Outcome PeerLinks::listen() {
   if (listener_ || wanted_.begin()->first > rank_) return {};
   const std::unique_lock in_use(*meeting_.in_use, std::try_to_lock);
-  if (!in_use) return {};  // At the next attempt.
+  if (!in_use) return {};  // Try again at the next attempt.
   auto socket = listen_anywhere();
   if (!socket) return Failure{socket.error().code, rank_, socket.error().message};
   auto port = local_port(socket->get());
@@ -111,7 +111,7 @@ void PeerLinks::begin_connect(Attempt& attempt) {
   }
 }
 
-// True when the connection is there, and the peer knows whose it is.
+// Returns true once the connection exists and the peer knows whose it is.
 bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
   if (attempt.addresses.empty()) return false;
   if (!attempt.fd && due) begin_connect(attempt);
@@ -131,7 +131,7 @@ bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
     hello.connecting = rank_;
     hello.listening = peer;
     set_connection_options(attempt.fd.get());
-    // The buffer of a new socket takes it at once.
+    // A new socket has room for it.
     const ssize_t sent = ::send(attempt.fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL);
     if (sent == static_cast<ssize_t>(sizeof(hello))) return true;
     result = make_error(Errc::kPeerLost, "{} port {}: {}", address, attempt.port,
@@ -157,7 +157,7 @@ void PeerLinks::accept(std::vector<Connected>& connected) {
       continue;
     }
     const Rank peer = visitor->hello.connecting;
-    // Also who is not wanted yet: it has seen the endpoint that was published for another one.
+    // Accept unwanted ranks too: they may have seen the endpoint published for another rank.
     if (greeting == Greeting::kWelcome && accepted_.insert(peer).second) {
       set_connection_options(visitor->fd.get());
       connected.push_back({peer, std::move(visitor->fd)});
@@ -203,9 +203,9 @@ std::string PeerLinks::status(Rank peer) const {
   }
   const Attempt& attempt = found->second;
   if (attempt.addresses.empty()) {
-    return fmt::format("rank {} exchanges no messages with lower ranks so far", peer);
+    return fmt::format("rank {} has not exchanged messages with lower ranks so far", peer);
   }
-  return fmt::format("rank {} cannot be reached: {}", peer,
+  return fmt::format("cannot reach rank {}: {}", peer,
                      attempt.last.empty() ? "no answer" : attempt.last);
 }
 

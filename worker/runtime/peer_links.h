@@ -18,9 +18,9 @@
 
 namespace ddp {
 
-// Makes a connection to each rank of another node that is asked for, when both ranks have asked:
-// the higher one listens, under an endpoint that it puts into the store as "<prefix>/p2p/<rank>",
-// the lower one connects. Nothing waits, except for the answer of the store. One thread at a time.
+// Makes connections to wanted ranks of other nodes, once both ranks want it: the higher one listens
+// at an endpoint that it puts into the store as "<prefix>/p2p/<rank>", and the lower one connects.
+// Nothing waits, except for the answer of the store. One thread at a time.
 class PeerLinks {
  public:
   PeerLinks(Meeting meeting, Round round, const Topology& topology)
@@ -36,14 +36,13 @@ class PeerLinks {
     Rank peer;
     UniqueFd fd;
   };
-  // Goes on as far as possible; adds what is connected now, which may be a lower rank that was not
-  // asked for. Fails if there is no store, or if it
-  // is lost.
+  // Makes all progress that is possible; adds new connections, which may include a lower rank that
+  // was not wanted. Fails if there is no store or if it is lost.
   Outcome step(std::vector<Connected>& connected);
   // When to call step() even if none of the poll entries is ready.
   TimePoint next_attempt() const { return next_attempt_; }
   void add_poll_entries(std::vector<pollfd>& entries) const;
-  // Why there is no connection yet, for messages; about a rank that is wanted.
+  // Why there is no connection to a wanted rank yet, for error messages.
   std::string status(Rank peer) const;
 
  private:
@@ -59,13 +58,13 @@ class PeerLinks {
     std::uint32_t reserved = 0;
   };
   struct Attempt {                       // To a higher rank.
-    std::vector<std::string> addresses;  // Empty: its endpoint is not known.
+    std::vector<std::string> addresses;  // Empty: its endpoint is not known yet.
     int port = 0;
     std::uint64_t token = 0;
-    std::size_t address = 0;  // Which one is tried.
-    UniqueFd fd;              // While it is tried.
+    std::size_t address = 0;  // Index of the one being tried.
+    UniqueFd fd;              // Open during an attempt.
     TimePoint limit{};        // For this address.
-    std::string last;         // What went wrong last.
+    std::string last;         // The last error.
   };
   struct Visitor {
     UniqueFd fd;

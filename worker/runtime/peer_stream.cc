@@ -16,7 +16,7 @@
 namespace ddp {
 namespace {
 
-// What moves before the other side sees it, so that both copy at the same time.
+// Publish after this many bytes, so that both sides copy at the same time.
 constexpr std::size_t kChunkBytes = 32u << 10;
 constexpr std::uint64_t kGenerations = 4096;  // Fit into the low bits of an offset.
 

@@ -16,16 +16,16 @@ namespace ddp {
 
 using Bytes = std::span<const std::byte>;
 
-// Bytes in both directions between this rank and another one. Nothing waits. One thread at a time.
+// A two-way byte stream between this rank and another one. Nothing waits. One thread at a time.
 class PeerStream {
  public:
   virtual ~PeerStream() = default;
 
-  // Moves what can be moved at once of `first` and then of `second`; gives how many bytes.
+  // Writes what it can of `first` and then of `second`; returns how many bytes.
   virtual std::size_t write(Bytes first, Bytes second) = 0;
-  // Moves up to so many bytes to `to`; gives how many.
+  // Reads up to `bytes` bytes; returns how many.
   virtual std::size_t read(std::byte* to, std::size_t bytes) = 0;
-  // Why nothing moves any more; empty as long as that may change.
+  // Why the stream has ended; empty while it has not.
   const std::string& ended() const { return ended_; }
 
  protected:
@@ -39,7 +39,7 @@ class PeerRings final : public PeerStream {
   // `generation`: which of the groups that used the segment's memory this is; see PairTable.
   PeerRings(std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena, int local, int peer,
             std::uint32_t generation);
-  // The memory of the ring is used again once the peer has detached.
+  // The ring's memory is reused once the peer has detached.
   ~PeerRings() override;
 
   std::size_t write(Bytes first, Bytes second) override;
@@ -48,13 +48,14 @@ class PeerRings final : public PeerStream {
   // Writes all or nothing, without waiting for room.
   bool write_all(Bytes first, Bytes second);
 
-  // A ticket for the next message: the peer reads the payload by itself. Nothing if all are in use.
+  // Takes a ticket for the next message, whose payload the peer reads in place. Nothing if all are
+  // in use.
   std::optional<std::uint32_t> take_ticket();
   bool is_taken(std::uint32_t ticket) const { return writer_->is_taken(ticket); }
   void give_back(std::uint32_t ticket) { writer_->give_back(ticket); }
-  // The peer's ticket: this rank has read the payload.
+  // Returns the peer's ticket: this rank has read the payload.
   void take(std::uint32_t ticket);
-  // Where the payload of the peer lies.
+  // Where the peer's payload lies.
   const std::byte* payload(std::uint64_t offset, std::size_t bytes) {
     return arena_->at(segment_->region_of(peer_), offset, bytes);
   }
@@ -83,9 +84,9 @@ class PeerSocket final : public PeerStream {
   std::size_t read(std::byte* to, std::size_t bytes) override;
 
   int fd() const { return fd_.get(); }
-  // The last write could not move all; poll() says when to try again.
+  // Whether the last write could not move everything; poll() says when to try again.
   bool wants_write() const { return wants_write_; }
-  // The peer learns that nothing more comes.
+  // Tells the peer that nothing more will come.
   void end_writing();
 
  private:
@@ -94,7 +95,7 @@ class PeerSocket final : public PeerStream {
 
   UniqueFd fd_;
   bool wants_write_ = false;
-  std::unique_ptr<std::byte[]> buffer_;  // Received beyond what was asked for.
+  std::unique_ptr<std::byte[]> buffer_;  // Received, but not read yet.
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
 };

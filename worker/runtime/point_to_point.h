@@ -19,42 +19,43 @@
 
 namespace ddp {
 
-// Tagged messages between any two ranks of a group, beside its collectives and in any order. A
-// message meets the receive with the same peer and tag that was issued first; counts and types must
+// Tagged messages between any two ranks of a group, independent of its collectives and in any
+// order. A message matches the earliest receive with the same peer and tag; counts and types must
 // agree.
 //
 // Inside a node a message goes through a ring that each ordered pair of ranks shares (made at the
 // first message, in the sender's arena), or, if it is large and lies in the sender's arena, is read
-// where it is. Between nodes there is a TCP connection for each pair of ranks, made at first use.
+// in place. Between nodes there is a TCP connection for each pair of ranks, made at first use.
 //
-// A send is done when the message is buffered (up to kEagerBytes, always), or else when the
-// receiver or the kernel has taken it. Messages that come before their receive are kept, up to
-// Options::unexpected_limit; beyond it their sender has to wait.
+// A send is done when the message is buffered (always for up to kEagerBytes) or when the receiver
+// or the kernel has taken it. Messages that arrive before their receive are kept, up to
+// Options::unexpected_limit; beyond that their sender must wait.
 //
-// Messages move in whoever calls send(), recv() or Work::wait(), and in the thread "ddp-p2p", which
-// the first message starts. Thread safe. All ranks of a group make it, in the same order among the
-// groups that share a Segment.
+// Callers of send(), recv() and Work::wait() move messages, and so does the thread "ddp-p2p", which
+// the first message starts. Thread safe. All ranks of a group must make it; groups that share a
+// Segment must make theirs in the same order on all ranks.
 class PointToPoint {
  public:
-  // Tags of users are below; greater ones are for operations that are composed of messages. Error
-  // messages name those by OpOptions::tag.
+  // Users' tags are below this. Tags from here on belong to operations that are composed of
+  // messages, which error messages name by OpOptions::tag.
   static constexpr std::uint64_t kInternalTags = std::uint64_t{1} << 32;
   static constexpr std::size_t kEagerBytes = 32u << 10;
 
   struct Options {
-    std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // Where OpOptions has none.
-    // A failure was found here (not by fail()) and the node's memory is marked. On any thread that
-    // moves messages, without locks; not after close().
+    std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // If OpOptions has none.
+    // Called when a failure was found here (not by fail()) and the node's memory is marked. On any
+    // thread that moves messages, without locks; not after close().
     std::function<void(const Failure&)> on_failure;
-    std::size_t unexpected_limit = std::size_t{64} << 20;  // Bytes, of all peers together.
-    // Where messages with users' tags are recorded, if they are. Others belong to an operation that
-    // is recorded itself.
+    std::size_t unexpected_limit = std::size_t{64} << 20;  // Bytes, for all peers together.
+    // Records messages with users' tags, if set. Other messages belong to an operation, which is
+    // recorded itself.
     std::optional<FlightRecorder> recorder;
-    std::vector<Rank> world_ranks;  // By rank of the group, for the recorder; empty: the same.
+    std::vector<Rank>
+        world_ranks;  // By rank of the group, for the recorder; empty: the group is the world.
   };
 
-  // Takes of the transport what it needs: place, memory, arena. meeting.store may be null if there
-  // is one node.
+  // Copies what it needs from the transport: topology, memory, arena. meeting.store may be null if
+  // there is one node.
   static std::shared_ptr<PointToPoint> make(Transport& transport, Meeting meeting, Round round,
                                             Options options);
   virtual ~PointToPoint() = default;
@@ -66,13 +67,13 @@ class PointToPoint {
   virtual WorkPtr recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions options,
                        std::uint64_t sequence) = 0;
 
-  // Fails all that is not done, and every later call. Marks the node's memory and tells the peers
-  // that are connected. The first cause counts.
+  // Fails all messages that are not done, and every later call. Marks the node's memory and tells
+  // connected peers. The first cause counts.
   virtual void fail(const Failure& cause) = 0;
 
-  // Ends the thread. What is not done fails, here and on the other ranks; messages that are
-  // buffered here are delivered first (for at most some seconds). The owner calls it before it
-  // destroys what on_failure uses. Messages in flight to this rank are lost.
+  // Ends the thread. First delivers messages that are buffered here, for at most a few seconds;
+  // then fails what is not done, here and on the other ranks. Messages in flight to this rank are
+  // lost. The owner must call it before it destroys what on_failure uses.
   virtual void close() = 0;
 };
 

@@ -18,7 +18,8 @@ namespace ddp {
 namespace {
 
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
-constexpr std::chrono::seconds kDeliveryTime{5};  // For what is buffered when the group ends.
+constexpr std::chrono::seconds kDeliveryTime{
+    5};  // To deliver buffered messages when the group ends.
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
@@ -64,7 +65,7 @@ std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer bu
 
 namespace {
 
-// Of every operation that is done when its call returns.
+// The Work of every operation that is done when its call returns.
 const WorkPtr& done_work() {
   class DoneWork final : public Work {
    public:
@@ -85,7 +86,8 @@ void require_valid(const char* operation, const Buffer& buffer, Rank rank, const
     refuse(fmt::format("{}: the buffer of {} elements has no address", operation, buffer.count));
   }
   if (options.timeout.count() < 0) {
-    refuse(fmt::format("{}: a timeout of {} ms", operation, options.timeout.count()));
+    refuse(fmt::format("{}: the timeout is {} ms, but must not be negative", operation,
+                       options.timeout.count()));
   }
   if (topology.local_size() > static_cast<int>(kPairRanks)) {
     refuse(fmt::format("{}: at most {} ranks of a node can exchange messages, not {}", operation,
@@ -189,7 +191,7 @@ void PostOffice::break_down(Failure failure) {
   settle(*announce_);
 }
 
-// From here on the first cause is what every call gets.
+// From here on every call fails with the first cause.
 void PostOffice::settle(const Failure& first) {
   failure_ = first;
   const std::string text = first.text.substr(0, 1024);
@@ -202,7 +204,7 @@ void PostOffice::settle(const Failure& first) {
   for (const auto& each : peers_) {
     if (!each) continue;
     if (each->socket && !each->outbox.mid_message()) {
-      // As far as that is possible without waiting.
+      // Sends what it can without waiting.
       each->socket->write({reinterpret_cast<const std::byte*>(&header), sizeof(header)},
                           {reinterpret_cast<const std::byte*>(text.data()), text.size()});
     }
@@ -237,7 +239,7 @@ void PostOffice::wake_sleepers() {
   if (sleeping_ == 0) return;
   segment_->ring(topology_.local_rank());
   const std::uint64_t one = 1;
-  // It fails only when the counter is full, and then nobody sleeps.
+  // Fails only if the counter is full; then nobody sleeps.
   (void)!::write(wake_fd_.get(), &one, sizeof(one));
 }
 
@@ -281,7 +283,7 @@ void PostOffice::close() {
     if (stopping_) return;
     if (!pending_.empty()) {
       break_down({Errc::kAborted, topology_.rank(),
-                  fmt::format("rank {} gave up the group before its messages were done",
+                  fmt::format("rank {} destroyed the group before its messages were done",
                               topology_.rank())});
     }
     delivering = !failure_ && !active_.empty();
@@ -291,8 +293,8 @@ void PostOffice::close() {
     if (delivering) drive(lock, nullptr, Clock::now() + kDeliveryTime);
     if (!failure_ && !active_.empty()) {
       break_down({Errc::kAborted, topology_.rank(),
-                  fmt::format("rank {} ended before rank {} took its messages", topology_.rank(),
-                              active_.front()->rank)});
+                  fmt::format("rank {} ended before rank {} received its messages",
+                              topology_.rank(), active_.front()->rank)});
     }
     stopping_ = true;
     if (!failure_) failure_ = Failure{Errc::kAborted, topology_.rank(), "the group has ended"};

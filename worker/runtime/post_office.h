@@ -22,8 +22,8 @@
 
 namespace ddp {
 
-// PointToPoint: mailboxes and a stream for each peer that this rank has to do with. Every thread
-// that waits moves the messages of all; the thread "ddp-p2p" does if there is none.
+// Implements PointToPoint: mailboxes and a stream for each peer with which this rank communicates.
+// Every waiting thread moves everybody's messages; if none waits, the thread "ddp-p2p" does.
 class PostOffice final : public PointToPoint,
                          public MessageMover,
                          public MailRoom,
@@ -50,12 +50,12 @@ class PostOffice final : public PointToPoint,
     bool busy() const { return !outbox.empty() || inbox.pending(); }
 
     Rank rank;
-    std::unique_ptr<PeerRings> node;     // On this node,
-    std::unique_ptr<PeerSocket> socket;  // or on another one, once connected.
+    std::unique_ptr<PeerRings> node;     // To a rank of this node.
+    std::unique_ptr<PeerSocket> socket;  // To another node, once connected.
     Outbox outbox;
     Inbox inbox;
     bool active = false;   // In active_.
-    TimePoint ended_at{};  // When the end of the stream was seen.
+    TimePoint ended_at{};  // When the stream was seen to have ended.
   };
   using Lock = std::unique_lock<std::mutex>;
 
@@ -69,19 +69,19 @@ class PostOffice final : public PointToPoint,
   std::shared_ptr<MessageWork> issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
                                      std::uint64_t tag, OpOptions& options, std::uint64_t sequence);
   WorkPtr issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous);
-  // Writes into the flight recorder that a message of a user has been issued, and how far it is.
+  // Records in the flight recorder that a user's message was issued, and its state.
   std::uint64_t record(MessageWork::Kind kind, const Buffer& buffer, Rank peer, std::uint64_t tag,
                        std::uint64_t sequence, std::string_view text, TimePoint at,
                        wire::FlightState state);
   Peer& peer(Rank rank);
   void activate(Peer& peer);
-  void retire(Peer& peer);  // If nothing is to be moved.
+  void retire(Peer& peer);  // If nothing is left to move.
   bool busy() const { return !pending_.empty() || !active_.empty(); }
   void settle(const Failure& first);
   void wake_sleepers();
-  // If there is something to be moved, and nobody else at it.
+  // Wakes the thread if there is something to move and nobody else moves it.
   void want_thread();
-  // Gives mutex_ back, then tells the owner of a failure.
+  // Releases mutex_, then tells the owner of a failure.
   void unlock(Lock& lock);
 
   // Moving (post_office_moving.cc).
@@ -92,8 +92,8 @@ class PostOffice final : public PointToPoint,
   void check_stream(Peer& peer);
   void check_deadlines();
   std::string status(const MessageWork& work);
-  // Moves until the work is done; without a work, until nothing is left or else, with a limit,
-  // until then, without, until a waiter does it. Gives the lock away in between.
+  // Moves messages until the work is done. Without a work: until nothing is left, until `limit` if
+  // there is one, or else until a waiter takes over. Releases the lock in between.
   void drive(Lock& lock, const MessageWork* until, TimePoint limit);
   void sleep(Idle& idle, const MessageWork* until);
   std::chrono::nanoseconds sleep_limit(bool polls) const;
@@ -117,21 +117,21 @@ class PostOffice final : public PointToPoint,
   std::optional<FlightRecorder> recorder_;
   std::list<std::shared_ptr<MessageWork>> pending_;
   std::vector<std::unique_ptr<Peer>> peers_;  // By rank; null until used.
-  std::vector<Peer*> active_;                 // Something is to be moved.
-  std::optional<PeerLinks> links_;            // Of a group with several nodes.
+  std::vector<Peer*> active_;                 // Peers with something to move.
+  std::optional<PeerLinks> links_;            // If the group has several nodes.
   std::vector<PeerLinks::Connected> connected_;
   TimePoint next_deadline_ = TimePoint::max();  // No work has an earlier one.
   std::optional<Failure> failure_;
-  std::optional<Failure> announce_;  // What on_failure_ is to be told.
+  std::optional<Failure> announce_;  // What on_failure_ must still be told.
   unsigned steps_ = 0;
   int waiters_ = 0;         // Threads in wait().
   int sleeping_ = 0;        // Threads in sleep().
-  bool completed_ = false;  // A work, since sleepers were woken last.
+  bool completed_ = false;  // A work has completed since sleepers were last woken.
   bool stopping_ = false;
-  std::uint64_t issued_ = 0;        // Operations that were not done at once or are receives.
-  bool prompt_ = true;              // The thread is to be woken for each operation.
-  bool parked_ = false;             // It sleeps until it is.
-  std::condition_variable wanted_;  // The thread is.
+  std::uint64_t issued_ = 0;        // Receives, and sends that were not done at once.
+  bool prompt_ = true;              // Wake the thread for each operation.
+  bool parked_ = false;             // The thread sleeps until it is woken.
+  std::condition_variable wanted_;  // Wakes the thread.
   std::thread thread_;
 };
 

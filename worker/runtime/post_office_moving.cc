@@ -1,4 +1,4 @@
-// How the post office moves messages: a look at everything, the threads that look, and their sleep.
+// How the post office moves messages: one step over all peers, the threads that step, their sleep.
 #include <errno.h>
 #include <poll.h>
 #include <unistd.h>
@@ -73,7 +73,7 @@ bool PostOffice::move(Peer& other) {
   return moved;
 }
 
-// Messages that nobody waits for yet: their senders may have to go on before this rank can.
+// Reads messages that nobody waits for yet: their senders may have to go on before this rank can.
 bool PostOffice::pull_all() {
   bool moved = false;
   for (Rank rank = 0; rank < topology_.world_size() && !failure_; ++rank) {
@@ -93,7 +93,7 @@ void PostOffice::check_stream(Peer& other) {
     return;
   }
   if (!other.outbox.pending() && !other.inbox.pending()) {
-    other.outbox.clear();  // Nobody is there to take it.
+    other.outbox.clear();  // Nobody is left to receive it.
     return;
   }
   const TimePoint now = Clock::now();
@@ -200,7 +200,7 @@ void PostOffice::sleep(Idle& idle, const MessageWork* until) {
     futex_wait(segment_->doorbell(topology_.local_rank()).bell, idle.bell(), limit);
   }
   const Lock lock(mutex_);
-  // The last one, for the others must be woken, too.
+  // Only the last sleeper clears it, because it must wake the others, too.
   if (--sleeping_ == 0) {
     std::uint64_t ignored = 0;
     (void)!::read(wake_fd_.get(), &ignored, sizeof(ignored));
@@ -218,8 +218,8 @@ void PostOffice::run_thread() {
   }
 }
 
-// Until there is something to be moved and nobody else at it. Where those who issue operations wait
-// for them at once, waking this thread each time would cost more than the messages: then it looks
+// Sleeps until there is something to move and nobody else moves it. If callers wait for their
+// operations at once, waking this thread each time would cost more than the messages. Then it looks
 // by itself from time to time, as long as there are operations.
 void PostOffice::await_need(Lock& lock) {
   int quiet = 0;

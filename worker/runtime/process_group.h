@@ -16,9 +16,8 @@
 namespace ddp {
 
 // A collective did not complete. Thrown by Work::wait and by every later call on the groups of the
-// same round, with the first cause. They are of no further use; the process can end, or (in-process
-// recovery) build the group of the next round. The contents of buffers that took part are
-// undefined.
+// same round, with the first cause. Those groups are unusable; the process can end, or (in-process
+// recovery) make the group of the next round. The contents of buffers that took part are undefined.
 class CollectiveError : public std::runtime_error {
  public:
   CollectiveError(const std::string& text, std::error_code error_code, Rank suspect)
@@ -34,7 +33,7 @@ class Work {
   virtual ~Work() = default;
   virtual bool done() const = 0;
   // Returns when the operation has completed; throws CollectiveError if it failed. Never waits
-  // longer than the operation's deadline and the time an abort takes.
+  // longer than until the operation's deadline plus the time an abort takes.
   virtual void wait() = 0;
 };
 using WorkPtr = std::shared_ptr<Work>;
@@ -42,11 +41,11 @@ using WorkPtr = std::shared_ptr<Work>;
 struct OpOptions {
   std::chrono::milliseconds timeout{0};  // 0: the group's.
   SharedText tag;                        // Named in error messages: "bucket 3 (layer4.*)".
-  // The call itself does the work and throws what wait() would; the Work is done when it returns.
-  // Saves waking the communication thread.
+  // The call itself runs the operation and throws what wait() would; the Work is done when it
+  // returns. Saves waking the communication thread.
   bool synchronous = false;
-  // Operations of greater priority than 0 run on a channel of their own, beside the others and in
-  // order among themselves. The group must have it (ProcessGroupOptions::priority_channel).
+  // Operations with a priority above 0 run on a separate channel, concurrently with the others and
+  // in order among themselves. The group must have one (ProcessGroupOptions::priority_channel).
   int priority = 0;
 };
 
@@ -55,24 +54,25 @@ struct ProcessGroupOptions {
       std::chrono::minutes(10)};  // Deadline of an operation, from its issue.
   std::chrono::milliseconds connect_timeout{std::chrono::minutes(2)};
   bool priority_channel = false;  // The same on all ranks.
-  // A rank whose process does not run for so long ends the round; 0: never. The same on all ranks.
-  // DDP_STALL_TIMEOUT_MS overrides it.
+  // A rank whose process does not run for this long ends the round; 0: never. The same on all
+  // ranks. DDP_STALL_TIMEOUT_MS overrides it.
   std::chrono::milliseconds stall_timeout{std::chrono::seconds(5)};
 };
 
 // The workers of one round, or some of them, acting together. Shared memory carries data inside a
-// node and TCP between nodes; which, follows from the environment that the agent gives.
+// node, TCP between nodes; the agent's environment says which ranks share a node.
 //
 // Collective operations are matched by the order of issue, which must be the same on all ranks.
 // They run one after the other on the group's communication thread. Before data moves the ranks
 // compare what they are about to do; a difference is an error on all of them. Buffers belong to the
-// caller, who keeps them alive and untouched until the Work is done; input and output may not
+// caller, who must keep them alive and unchanged until the Work is done. Input and output must not
 // overlap unless an operation says so. Types, counts and reductions are the same on all ranks.
 //
 // Every element is reduced along one binary tree over the ranks (collectives/tree_order.h) that
 // depends on the size of the group alone, so results are identical on all ranks, from run to run,
 // for any bucket layout, algorithm and placement; half-precision types are added in f32 and rounded
-// once. (A ring, which is chosen for many nodes only, orders by slice; see collectives/choice.h.)
+// once. (The ring, which is chosen only for many nodes, has an order for each slice; see
+// collectives/choice.h.)
 //
 // Any thread may call, but the order of issue must be agreed, so usually one does.
 class ProcessGroup {
@@ -81,40 +81,41 @@ class ProcessGroup {
 
   // The group that the environment of this worker describes (RANK, WORLD_SIZE, LOCAL_RANK,
   // LOCAL_WORLD_SIZE, GROUP_RANK, GROUP_WORLD_SIZE, DDP_ROUND, DDP_SHM_FD, MASTER_ADDR,
-  // MASTER_PORT, or DDP_STORE_ADDR and DDP_STORE_PORT where ddp-run gives those of its own store
-  // apart, DDP_VIRTUAL_NODE). Without WORLD_SIZE: a group of one. Collective. Throws
-  // CollectiveError, or std::invalid_argument naming the variable that is wrong.
-  // Processes that ddp-run has not started: runtime/init_process_group.h.
+  // MASTER_PORT, or DDP_STORE_ADDR and DDP_STORE_PORT if ddp-run sets these for its own store,
+  // DDP_VIRTUAL_NODE). Without WORLD_SIZE: a group of one. Collective. Throws CollectiveError, or
+  // std::invalid_argument, which names the wrong variable. For processes that ddp-run did not
+  // start, see runtime/init_process_group.h.
   static std::shared_ptr<ProcessGroup> from_environment(const ProcessGroupOptions& options = {});
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
   virtual Round round() const = 0;
 
-  // Page-aligned memory of undefined content that the node's other ranks can read and write in
-  // place ("registered"): a buffer in it saves a reduction half of its memory traffic. Backed at
-  // once. Null if there is no room left; any other memory will do. Local; outlives the group.
+  // Allocates page-aligned memory with undefined content that the node's other ranks can read and
+  // write in place ("registered"): a buffer in it saves a reduction half of its memory traffic.
+  // Backed at once. Null if there is no room left; any other memory works too, only slower. Local;
+  // the memory outlives the group.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
 
-  // In words: which algorithm is used when (DDP_ALGO forces one; collectives/choice.h).
+  // Says in words which algorithm is used when (DDP_ALGO forces one; see collectives/choice.h).
   virtual std::string algorithms() const { return {}; }
 
   virtual WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options = {}) = 0;
-  // Several buffers of one type as one operation; for many small ones.
+  // Reduces several buffers of one type in one operation; for many small ones.
   virtual WorkPtr all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
                                        OpOptions options = {}) = 0;
   virtual WorkPtr broadcast(Buffer in_out, Rank root, OpOptions options = {}) = 0;
-  // The result is the root's; the others' buffers stay as they are.
+  // Only the root gets the result; the others' buffers do not change.
   virtual WorkPtr reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options = {}) = 0;
   // out.count == in.count * size(); rank r's input lands at out + r * in.count. in may be its own
   // slot of out.
   virtual WorkPtr all_gather(Buffer in, Buffer out, OpOptions options = {}) = 0;
-  // Rank r gives counts[r] elements, which land behind those of the ranks before it. counts is the
-  // same on all ranks.
+  // Rank r provides counts[r] elements, which land behind those of the ranks before it. counts must
+  // be the same on all ranks.
   virtual WorkPtr all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
                               OpOptions options = {}) = 0;
   // in.count == out.count * size(); rank r gets the reduction of the elements from r * out.count.
-  // out may be its own slot of in. The rest of in stays as it is.
+  // out may be its own slot of in. The rest of in does not change.
   virtual WorkPtr reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options = {}) = 0;
   // out.count == in.count * size() on the root; unused elsewhere.
   virtual WorkPtr gather(Buffer in, Buffer out, Rank root, OpOptions options = {}) = 0;
@@ -123,30 +124,30 @@ class ProcessGroup {
   // Elements [d * n, (d + 1) * n) of in go to rank d, where they land at r * n; n = in.count /
   // size().
   virtual WorkPtr all_to_all(Buffer in, Buffer out, OpOptions options = {}) = 0;
-  // send_counts[d] elements go to rank d, receive_counts[r] come from rank r, both one behind the
-  // other in rank order.
+  // send_counts[d] elements go to rank d, receive_counts[r] come from rank r, both contiguous and
+  // in rank order.
   virtual WorkPtr all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
                               std::span<const std::size_t> receive_counts,
                               OpOptions options = {}) = 0;
   virtual WorkPtr barrier(OpOptions options = {}) = 0;
 
-  // Point to point, beside the collectives and in any order: a message meets the receive with the
-  // same peer and tag that was issued first. Counts and types must agree.
+  // Point to point, independent of the collectives and in any order: a message matches the earliest
+  // receive with the same peer and tag. Counts and types must agree.
   virtual WorkPtr send(Buffer buffer, Rank to, std::uint32_t tag = 0, OpOptions options = {}) = 0;
   virtual WorkPtr recv(Buffer buffer, Rank from, std::uint32_t tag = 0, OpOptions options = {}) = 0;
 
-  // A barrier for finding who is missing: rank 0 waits for every other rank until the timeout (0:
-  // the group's), then fails the group with the list of all that did not come; with
-  // wait_all_ranks = false with the first of them. Blocks.
+  // A barrier that finds out who is missing: rank 0 waits for every other rank until the timeout
+  // (0: the group's). Then it fails the group with the list of ranks that did not arrive, or only
+  // with the first of them if wait_all_ranks is false. Blocks.
   virtual void monitored_barrier(std::chrono::milliseconds timeout = {},
                                  bool wait_all_ranks = true) = 0;
 
-  // A group of some ranks (each once, in ascending order) that they number 0 .. n - 1 in this
-  // order. All ranks of this group call it with the same list; those that are not in it get null.
+  // Makes a group of some ranks (each once, in ascending order), numbered 0 .. n - 1 in this order.
+  // All ranks of this group must call it with the same list; those that are not in it get null.
   // Blocks. The groups of a round fail together.
   virtual std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) = 0;
-  // One group for every color, of the ranks that gave it, ordered by key and then by rank; null for
-  // a negative color. All ranks of this group call it. Blocks.
+  // Makes one group for each color, of the ranks that gave it, ordered by key and then by rank.
+  // Returns null for a negative color. All ranks of this group must call it. Blocks.
   virtual std::shared_ptr<ProcessGroup> split(int color, int key = 0) = 0;
 
   // Fails every operation that is running or comes later, here and on all other ranks. Any thread,

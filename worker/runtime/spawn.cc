@@ -48,7 +48,7 @@ class Child {
     if (pid_ > 1) ::kill(pid_, number);
   }
 
-  // Waits for its end. Why it did not end well, if so.
+  // Waits for the child to end. Returns the error, if it did not end well.
   std::optional<ProcessError> reap() {
     int status = 0;
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
@@ -67,7 +67,7 @@ class Child {
   }
 
  private:
-  // Of its exception: what it has written before it ended.
+  // The text of its exception, which it writes before it ends.
   std::string text() const {
     std::string all;
     std::array<char, 4096> part{};
@@ -102,7 +102,7 @@ void take_place(const Surroundings& around, Rank rank) {
   set("TORCHELASTIC_RUN_ID", fmt::format("spawn-{}", ::getppid()));
   set("DDP_ROUND", "0");
   set("DDP_SHM_FD", std::to_string(around.memory.get()));
-  // Of a job in which this process itself is a worker.
+  // These belong to a job in which this process itself is a worker.
   for (const char* name : {"DDP_CONTROL_FD", "DDP_VIRTUAL_NODE", "DDP_STANDBY"}) ::unsetenv(name);
 }
 
@@ -115,7 +115,7 @@ void take_place(const Surroundings& around, Rank rank) {
     said = error.what();
     status = kRaised;
   } catch (...) {
-    said = "an exception that is no std::exception";
+    said = "an exception that is not a std::exception";
     status = kRaised;
   }
   std::cout.flush();
@@ -128,15 +128,15 @@ void take_place(const Surroundings& around, Rank rank) {
 Child start(const std::function<void(Rank)>& fn, Rank rank, const Surroundings& around) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw std::system_error(errno, std::generic_category(), "spawn: no pipe");
+    throw std::system_error(errno, std::generic_category(), "spawn: cannot make a pipe");
   UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) throw std::system_error(errno, std::generic_category(), "spawn: no process");
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "spawn: cannot fork");
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) ::_exit(kRaised);  // It died before that.
+    if (::getppid() != parent) ::_exit(kRaised);  // The parent died before prctl().
     take_place(around, rank);
     run_child(fn, rank, write_end.get());
   }
@@ -144,7 +144,7 @@ Child start(const std::function<void(Rank)>& fn, Rank rank, const Surroundings& 
   return {rank, pid, std::move(pidfd), std::move(read_end)};
 }
 
-// Until one of them has ended, or the deadline; its index.
+// Waits until a child has ended and returns its index; nothing at the deadline.
 std::optional<std::size_t> wait_for_one(const std::vector<Child>& children,
                                         std::optional<TimePoint> deadline) {
   std::vector<pollfd> items;
@@ -164,7 +164,7 @@ std::optional<std::size_t> wait_for_one(const std::vector<Child>& children,
   }
 }
 
-// Ends those that are left, all of them for certain.
+// Ends the remaining children: SIGTERM first, SIGKILL after `grace`.
 void end_all(std::vector<Child>& children, std::chrono::milliseconds grace) {
   for (const Child& child : children) child.signal(SIGTERM);
   const TimePoint deadline = Clock::now() + grace;
@@ -186,8 +186,8 @@ std::ptrdiff_t count_threads() {
                        std::filesystem::directory_iterator());
 }
 
-// A fork whose child does nothing: libraries that know of forks end their threads for it
-// (pthread_atfork). OpenBLAS does, whose threads are there as soon as it is loaded.
+// Forks a child that does nothing, because libraries that handle forks (pthread_atfork) end their
+// threads for it. OpenBLAS does; its threads start as soon as it is loaded.
 void end_threads_by_fork() {
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
@@ -200,14 +200,14 @@ void check_threads() {
   constexpr int kTries = 100;
   std::ptrdiff_t threads = count_threads();
   for (int i = 0; i < kTries && threads > 1; ++i) {
-    // sleep: a thread that has been joined is in the list for a moment yet; nobody tells when.
+    // sleep: a joined thread stays in the list for a moment, and nothing tells when it leaves.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     threads = count_threads();
   }
   if (threads == 1) return;
   throw std::logic_error(
-      fmt::format("spawn: this process has {} threads, and only the calling one would go on in the "
-                  "children; call spawn first of all in main(), before LibTorch has computed "
+      fmt::format("spawn: this process has {} threads, but only the calling thread would exist in "
+                  "the children; call spawn at the start of main(), before LibTorch computes "
                   "anything, or set allow_threads",
                   threads));
 }
@@ -228,7 +228,7 @@ void spawn(const std::function<void(Rank)>& fn, int nprocs, const SpawnOptions& 
   auto memory = wire::make_shm_file(nprocs, 0);
   if (!memory) throw std::runtime_error("spawn: " + memory.error().message);
   around.memory = std::move(*memory);
-  // What is in buffers now is not each child's to write.
+  // Otherwise each child would write what is buffered now.
   std::cout.flush();
   std::fflush(nullptr);
   std::vector<Child> children;

@@ -10,11 +10,11 @@
 namespace ddp {
 
 struct SpawnOptions {
-  // Of this process, only the calling thread goes on in the children. What other threads hold, a
-  // lock of the allocator or LibTorch's pool, would be held for ever there, so they are refused
-  // unless the caller knows better.
+  // Only the calling thread of this process exists in the children. Locks that other threads hold
+  // (the allocator's, or those of LibTorch's pool) would stay locked for ever there. So other
+  // threads are an error, unless this is set.
   bool allow_threads = false;
-  // How long a child may go on after it was told to end (SIGTERM), because another one has failed.
+  // How long a child may run on after SIGTERM, which it gets when another child has failed.
   std::chrono::milliseconds grace{5'000};
 };
 
@@ -28,23 +28,23 @@ class ProcessError : public std::runtime_error {
   int signal;     // 0 if it ended by itself.
 };
 
-// Runs fn(rank) in `nprocs` child processes of this one and returns when all of them have:
-// PyTorch's torch.multiprocessing.spawn, for trying things out and for tests; whatever has to
-// survive a failure belongs under ddp-run.
+// Runs fn(rank) in `nprocs` child processes and returns when all have returned. Like PyTorch's
+// torch.multiprocessing.spawn, for experiments and tests; use ddp-run for anything that must
+// survive a failure.
 //
 //   ddp::spawn([](ddp::Rank rank) {
 //     auto group = ddp::ProcessGroup::from_environment();   // Of all children, in shared memory.
 //     ...
 //   }, 4);
 //
-// The children are forks: everything that was there before the call is there in each of them, as a
-// copy. They have the environment of workers of one node (RANK, WORLD_SIZE, LOCAL_RANK,
-// MASTER_ADDR, MASTER_PORT, ...), with a store of their own, which the program ddp-rendezvous
-// serves (runtime/store_daemon.h says where it is looked for). A child ends by _exit when fn
-// returns: its buffered output is written, destructors of static objects do not run.
+// The children are forks: each has a copy of everything that existed before the call. They have the
+// environment of workers of one node (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT, ...),
+// with a store of their own, which the program ddp-rendezvous serves (runtime/store_daemon.h says
+// where it is looked for). A child calls _exit when fn returns: its buffered output is written, but
+// destructors of static objects do not run.
 //
-// The first child that throws or dies ends the others, and its exception's text is thrown here, as
-// ProcessError with its rank. A child does not outlive this process.
+// If a child throws or dies, the others are ended, and spawn throws ProcessError with the rank and
+// the text of the first one. A child does not outlive this process.
 //
 // Throws std::invalid_argument for nprocs below 1 or above 256, std::logic_error for a process with
 // more than one thread, std::runtime_error if processes or the store cannot be started.

@@ -9,7 +9,7 @@
 namespace ddp {
 namespace {
 
-// A variable that is not there, or is no number, says nothing.
+// A variable that is missing or is not a number counts as absent.
 int number_or(const Lookup& lookup, const char* name, int otherwise) {
   const auto text = lookup(name);
   if (!text) return otherwise;
@@ -28,8 +28,8 @@ std::string notice_of_lone_tasks(const Lookup& lookup) {
   const int tasks = srun_tasks(lookup).all;
   if (tasks < 2 || lookup("SLURM_PROCID") != "0" || lookup("WORLD_SIZE")) return {};
   return fmt::format(
-      "srun has started {} tasks of this program, and each is a job of its own; "
-      "`srun ddp-run PROGRAM` makes them one",
+      "srun has started {} tasks of this program, and each is a separate job; use `srun ddp-run "
+      "PROGRAM` to make them one job",
       tasks);
 }
 

@@ -46,8 +46,8 @@ std::string numeric(const addrinfo& address) {
   return text.data();
 }
 
-// Where a daemon for HOST:PORT has to listen (empty: everywhere); nothing if there is nobody to
-// start: the port is taken, or the address belongs to another machine.
+// Where a daemon for HOST:PORT must listen (empty: everywhere). Nothing if no daemon should be
+// started: the port is taken, or the address belongs to another machine.
 std::optional<std::string> bind_address(const std::string& host, int port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -61,7 +61,7 @@ std::optional<std::string> bind_address(const std::string& host, int port) {
     const int on = 1;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     if (::bind(fd.get(), address->ai_addr, address->ai_addrlen) == 0) {
-      // Clients try all addresses of a name; those of PyTorch do not find an IPv6 one only.
+      // Clients try all addresses of a name, but PyTorch's do not find a daemon on IPv6 alone.
       const bool better = !chosen || address->ai_family == AF_INET;
       if (better) chosen = is_loopback(*address->ai_addr) ? numeric(*address) : "";
     } else if (errno == EADDRINUSE) {
@@ -78,7 +78,7 @@ struct Pipe {
 Result<Pipe> make_pipe() {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return make_error(Errc::kIo, "no pipe: {}", std::generic_category().message(errno));
+    return make_error(Errc::kIo, "cannot make a pipe: {}", std::generic_category().message(errno));
   }
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
@@ -92,7 +92,7 @@ Result<pid_t> spawn(const std::string& program, std::vector<std::string> argumen
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  // A signal for the training's process group is not for the store, which others still use.
+  // A signal to the training's process group must not end the store, which others still use.
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -103,8 +103,8 @@ Result<pid_t> spawn(const std::string& program, std::vector<std::string> argumen
   ::posix_spawnattr_destroy(&attributes);
   if (failure == ENOENT) {
     return make_error(Errc::kNotFound,
-                      "there is no program {} to serve the store; install it, put it into PATH or "
-                      "name it in DDP_RENDEZVOUS",
+                      "there is no program {} to serve the store; install it, add it to PATH or "
+                      "set DDP_RENDEZVOUS to its path",
                       program);
   }
   if (failure != 0) {
@@ -114,18 +114,19 @@ Result<pid_t> spawn(const std::string& program, std::vector<std::string> argumen
   return pid;
 }
 
-// Until the daemon has printed a line, which it gives.
+// Waits until the daemon has printed a line, and returns it.
 Result<std::string> await_line(int fd, const std::string& program, TimePoint deadline) {
   while (true) {
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now()).count();
     pollfd entry{fd, POLLIN, 0};
     const int ready = ::poll(&entry, 1, static_cast<int>(std::max<long>(left, 0)));
     if (ready < 0 && errno == EINTR) continue;
-    if (ready <= 0) return make_error(Errc::kTimeout, "{} does not say that it listens", program);
+    if (ready <= 0)
+      return make_error(Errc::kTimeout, "{} did not report in time that it listens", program);
     std::array<char, 256> bytes{};
     const ssize_t count = ::read(fd, bytes.data(), bytes.size());
     if (count <= 0) {
-      return make_error(Errc::kIo, "{} ended at once; its reason is in standard error", program);
+      return make_error(Errc::kIo, "{} ended at once; see its message in standard error", program);
     }
     std::string text(bytes.data(), static_cast<std::size_t>(count));
     if (text.ends_with('\n')) return text;
@@ -134,11 +135,11 @@ Result<std::string> await_line(int fd, const std::string& program, TimePoint dea
 
 struct Daemon {
   pid_t pid = -1;
-  UniqueFd input;    // It ends when this closes.
+  UniqueFd input;    // The daemon ends when this closes.
   std::string said;  // "listening on 127.0.0.1:29400\n"
 };
 
-// On that address, or on all if it is empty.
+// Starts a daemon on this address, or on all addresses if it is empty.
 Result<Daemon> start_on(const std::string& address, int port, TimePoint deadline) {
   Result<Pipe> input = make_pipe();
   Result<Pipe> output = make_pipe();
@@ -158,7 +159,7 @@ Result<Daemon> start_on(const std::string& address, int port, TimePoint deadline
   return listens.error();
 }
 
-// Nothing if there is none to start.
+// Starts a daemon, unless none should be started.
 Result<std::optional<Daemon>> start(const std::string& host, int port, TimePoint deadline) {
   const std::optional<std::string> address = bind_address(host, port);
   if (!address) return std::optional<Daemon>();
@@ -172,7 +173,7 @@ struct Daemons {
   std::map<std::pair<std::string, int>, Daemon> by_endpoint;
 };
 
-// Never destroyed: the end of the process closes what they wait for.
+// Never destroyed: the end of the process closes their input, and so ends them.
 Daemons& daemons() {
   static auto* const instance = new Daemons;
   return *instance;

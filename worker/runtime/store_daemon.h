@@ -9,20 +9,19 @@
 
 namespace ddp {
 
-// Sees to it that a store is served at HOST:PORT, by starting the program ddp-rendezvous, which
+// Makes sure that a store is served at HOST:PORT, by starting the program ddp-rendezvous, which
 // ends with this process, however that ends. (Not sooner: the next group may meet there, and its
-// other ranks must not find the old store dying.) Nothing is started if this process has done so
+// other ranks must not find the old store dying.) Starts nothing if this process has done so
 // before, if the port is taken, or if HOST is not this machine. When it returns, the daemon
-// listens: on the loopback interface if that is what `host` means, else on all addresses. Any
-// thread.
+// listens: on the loopback interface if `host` resolves to that, else on all addresses. Any thread.
 //   kNotFound  no ddp-rendezvous: looked for as $DDP_RENDEZVOUS, beside this program, beside the
 //              library and in the bin beside that, and in PATH
-//   kIo        it cannot be started or ended at once; its own message is in standard error
-//   kTimeout   it does not say that it listens
+//   kIo        it cannot be started, or it ended at once; its own message is in standard error
+//   kTimeout   it did not report in time that it listens
 Result<void> serve_store(const std::string& host, int port, TimePoint deadline);
 
-// A store of its own on the loopback interface, at a port that the system picks, for as long as the
-// object lives. One thread. Errors as of serve_store.
+// A private store on the loopback interface, at a port that the system picks, as long as the object
+// lives. One thread. Errors as for serve_store.
 class ServedStore {
  public:
   static Result<ServedStore> start(TimePoint deadline);

@@ -8,15 +8,15 @@
 #include "common/base/errc.h"
 #include "worker/runtime/group.h"
 
-// Groups within a Group: who belongs to them, their memory and their links.
+// Sub-groups of a Group: their members, memory and links.
 namespace ddp {
 
-// What every rank of the parent tells the others before a sub-group is made.
+// What every rank of the parent group tells the others before a sub-group is made.
 struct Group::Proposal {
   std::uint64_t head = 0;     // Offset of its SubGroupHead in its region of the node's memory.
   std::int64_t made = 0;      // Sub-groups made before.
-  std::uint64_t members = 0;  // Of new_group: a digest of the list; 0 for split.
-  std::int64_t color = -1;    // Who gives the same forms a group.
+  std::uint64_t members = 0;  // For new_group: a digest of the list; 0 for split.
+  std::int64_t color = -1;    // Ranks with the same color form a group.
   std::int64_t key = 0;
 };
 
@@ -28,8 +28,8 @@ std::uint64_t digest_of(std::span<const Rank> ranks) {
   return hash | 1;
 }
 
-// How the members, in the order of the sub-group, are spread over nodes: neighbours on one node of
-// the parent count as one node.
+// How the members, in the order of the sub-group, are spread over nodes: consecutive members on one
+// node of the parent count as one node.
 struct Spread {
   std::vector<int> sizes;
   std::vector<Rank> beside;  // Members (ranks of the parent) on this rank's node.
@@ -64,8 +64,8 @@ std::shared_ptr<ProcessGroup> Group::new_group(std::span<const Rank> ranks) {
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= size_ || (i > 0 && ranks[i] <= ranks[i - 1])) {
       throw std::invalid_argument(
-          fmt::format("new_group: element {} is {}; the list has each rank of 0..{} at most once, "
-                      "in ascending order",
+          fmt::format("new_group: element {} is {}; the list must have ranks of 0..{}, each at "
+                      "most once, in ascending order",
                       i, ranks[i], size_ - 1));
     }
   }
@@ -85,7 +85,8 @@ std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name
   const bool member = proposal.color >= 0;
   auto head = member ? SubGroupHead::allocate(transport_->arena()) : std::nullopt;
   if (member && !head) {
-    throw CollectiveError(fmt::format("{}: no shared memory left", name), Errc::kIo, rank_);
+    throw CollectiveError(fmt::format("{}: there is no shared memory left", name), Errc::kIo,
+                          rank_);
   }
   if (head) proposal.head = head->offset();
   std::vector<Proposal> all(static_cast<std::size_t>(size_));
@@ -142,7 +143,8 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
   std::vector<std::unique_ptr<Link>> links;
   if (topology.nodes() > 1) {
     if (!meeting.store) {
-      throw std::invalid_argument("a group that reaches beyond a node needs a store to meet in");
+      throw std::invalid_argument(
+          "a group that spans several nodes needs a store through which its ranks meet");
     }
     NodeLinks node_links(meeting, round_, Clock::now() + options_.connect_timeout);
     if (auto failure = node_links.connect(topology, links)) {

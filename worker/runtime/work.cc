@@ -8,8 +8,8 @@
 namespace ddp {
 namespace {
 
-// The executing thread finds an expired operation by itself; a waiter steps in only if the
-// operation still waits for its turn behind one with a later deadline.
+// The executing thread detects an expired operation itself. A waiter steps in only if its operation
+// is still queued behind one with a later deadline.
 constexpr Duration kTurnGrace = kStallGrace + Duration(500);
 constexpr std::chrono::seconds kSleepLimit{1};
 

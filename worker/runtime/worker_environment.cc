@@ -72,13 +72,13 @@ WorkerEnvironment read_worker_environment(const Lookup& lookup) {
   worker.engine = *engine;
   if (worker.nodes > 1 || worker.virtual_node) {
     if (worker.shm_fd < 0 && lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True") {
-      throw std::invalid_argument(
-          fmt::format("WORLD_SIZE={} but neither DDP_SHM_FD nor TORCHELASTIC_USE_AGENT_STORE=True "
-                      "is set, so nobody serves a store at "
-                      "MASTER_ADDR:MASTER_PORT; start the program with ddp-run",
-                      worker.world_size));
+      throw std::invalid_argument(fmt::format(
+          "WORLD_SIZE={} but neither DDP_SHM_FD nor TORCHELASTIC_USE_AGENT_STORE=True "
+          "is set, so there is no store at MASTER_ADDR:MASTER_PORT; start the program with ddp-run",
+          worker.world_size));
     }
-    // Where MASTER_ADDR is for a store that PyTorch's rank 0 makes, ddp-run's own has other names.
+    // If MASTER_ADDR is for a store that PyTorch's rank 0 makes, DDP_STORE_ADDR names ddp-run's
+    // own.
     const bool is_apart =
         lookup("DDP_STORE_ADDR") && lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") != "True";
     const auto address = lookup(is_apart ? "DDP_STORE_ADDR" : "MASTER_ADDR");

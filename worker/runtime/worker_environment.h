@@ -9,7 +9,7 @@
 
 namespace ddp {
 
-// What the environment of a worker says about its place, checked for consistency.
+// A worker's place as its environment describes it, checked for consistency.
 struct WorkerEnvironment {
   Rank rank = 0;
   int world_size = 1;
@@ -22,8 +22,8 @@ struct WorkerEnvironment {
   // The store of the job: DDP_STORE_ADDR and DDP_STORE_PORT, or MASTER_ADDR and MASTER_PORT.
   std::string master_addr;  // Empty in a world of one node without virtual_node.
   int master_port = 0;
-  // DDP_VIRTUAL_NODE: neighbouring workers of one agent count as one node only if theirs are the
-  // same, so that one machine can play several. Set on all workers or on none.
+  // DDP_VIRTUAL_NODE: neighbouring workers of one agent count as one node only if they have the
+  // same value, so that one machine can act as several nodes. Set on all workers or on none.
   std::optional<std::string> virtual_node;
   EngineKind engine = EngineKind::kTcp;  // DDP_LINK: what carries data between nodes.
   int shm_fd = -1;  // -1: not started by ddp-run; every rank counts as a node of its own.
@@ -31,8 +31,8 @@ struct WorkerEnvironment {
 
 using Lookup = std::function<std::optional<std::string>(const std::string& name)>;
 
-// Without WORLD_SIZE: a world of one. Throws std::invalid_argument naming the variable, its value
-// and what is right.
+// Without WORLD_SIZE: a world of one. Throws std::invalid_argument, which names the variable, its
+// value and what is expected.
 WorkerEnvironment read_worker_environment(const Lookup& lookup);
 
 // Whether this process was started without a place in the world, to wait for one (DDP_STANDBY=1).

@@ -23,7 +23,7 @@ struct NodeMemory {
   std::shared_ptr<Arena> arena;
 };
 
-// Which memory the agent gave for which round; nothing if it gave none.
+// Identifies the memory that the agent gave for a round; nothing if it gave none.
 using MemoryId = std::tuple<dev_t, ino_t, Round>;
 
 std::optional<MemoryId> memory_id(const WorkerEnvironment& worker) {
@@ -32,9 +32,9 @@ std::optional<MemoryId> memory_id(const WorkerEnvironment& worker) {
   return MemoryId{status.st_dev, status.st_ino, worker.round};
 }
 
-// Groups that a process makes one after the other in a round share the memory. Buffers of an
-// earlier one may still be in use, and other ranks may still have to leave its sub-groups: so there
-// is one mapping and one arena, until the process opens another round's.
+// Groups that a process makes one after another in a round share the memory. Buffers of an earlier
+// group may still be in use, and other ranks may not have left its sub-groups yet. So there is one
+// mapping and one arena, until the process opens those of another round.
 struct KnownMemory {
   std::mutex mutex;
   std::shared_ptr<Arena> arena;
@@ -96,7 +96,7 @@ std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting
                                         TimePoint deadline, const ProcessGroupOptions& options) {
   auto transport = open_transport(worker, meeting, deadline);
   auto group = Group::make(std::move(transport), worker.round, options, std::move(meeting));
-  // Whoever does not come is found now, with the time that is meant for coming.
+  // Detect missing ranks now, within connect_timeout.
   const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
   group->barrier({std::max(left, Duration(1)), "all ranks present"})->wait();
   calibrate(*group);

@@ -10,18 +10,17 @@
 
 namespace ddp {
 
-// The group of all workers, once this one knows its place and where they meet. Collective; throws
-// CollectiveError, which names the ranks that have not come by the deadline.
+// Makes the group of all workers, once this one knows its place and where they meet. Collective;
+// throws CollectiveError, which names the ranks that have not arrived by the deadline.
 std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting meeting,
                                         TimePoint deadline, const ProcessGroupOptions& options);
 
-// The group that `worker` describes: ProcessGroup::from_environment(), of any environment.
+// Makes the group that `worker` describes: ProcessGroup::from_environment() for any environment.
 std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
                                             const ProcessGroupOptions& options);
 
-// Lets go of the memory of the round that this process has left: it is unmapped when the last
-// buffer in it is released. Until then, and where this is not called until the next round's group
-// is made, it stays.
+// Releases the memory of the round that this process has left; it is unmapped when the last buffer
+// in it is released. Without this call it stays until the next round's group is made.
 void forget_round_memory();
 
 }  // namespace ddp

@@ -72,7 +72,7 @@ TEST(PlanBuckets, WhatMustBeAloneIsAndDoesNotCloseTheBucketAroundIt) {
 
 TEST(PlanBucketsDeathTest, AParameterTwiceInTheOrderIsABrokenInvariant) {
   EXPECT_DEATH(plan_buckets({{4, 0}, {4, 0}}, {1, 1}, {}), "twice or out of range");
-  EXPECT_DEATH(lay_out({{4, 0}, {4, 1}}, {0, 1}), "its bucket of");
+  EXPECT_DEATH(lay_out({{4, 0}, {4, 1}}, {0, 1}), "but its bucket type");
 }
 
 TEST(PlanBuckets, NothingToPlan) { EXPECT_TRUE(plan_buckets({}, {}).empty()); }

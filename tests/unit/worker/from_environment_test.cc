@@ -322,7 +322,7 @@ TEST(FromEnvironment, MissingRanksOfOtherNodesAreNamed) {
   const StoreProcess store;
   const auto check = [](const CollectiveError& error) {
     return error.code == Errc::kTimeout && error.suspect_rank == 2 &&
-           says(error, "of 4 ranks, rank 2, 3 did not come");
+           says(error, "of 4 ranks, rank 2, 3 did not arrive");
   };
   expect_all(start_workers({2, 2}, store.port(), true, failing(check), {2, 3}), 0);
 }

@@ -47,7 +47,7 @@ TEST(InitMethodTest, EveryFaultIsNamed) {
   EXPECT_THAT(complaint("file://shared/job"), HasSubstr("the absolute path"));
   EXPECT_THAT(complaint("file:///"), HasSubstr("the absolute path"));
   EXPECT_THAT(complaint("mpi://"), HasSubstr("expected env://, tcp://HOST:PORT or file:///PATH"));
-  EXPECT_THAT(complaint("env://?rnak=1"), HasSubstr("'rnak=1' is neither"));
+  EXPECT_THAT(complaint("env://?rnak=1"), HasSubstr("'rnak=1' is not rank=R"));
   EXPECT_THAT(complaint("env://?rank=-1"), HasSubstr("rank=-1: expected a number from 0"));
 }
 
@@ -271,7 +271,7 @@ TEST(InitProcessGroupErrorTest, NamesTheRanksThatDidNotCome) {
                              InitProcessGroupOptions options = options_of(url, 4, rank);
                              options.group.connect_timeout = 1s;
                              const int status = expecting(options, Errc::kTimeout,
-                                                          {"of 4 ranks, rank 2, 3 did not come"});
+                                                          {"of 4 ranks, rank 2, 3 did not arrive"});
                              // The store goes with rank 0, maybe before another rank has looked who
                              // is missing.
                              return url.starts_with("tcp") && rank != 0 ? 0 : status;

@@ -113,7 +113,7 @@ TEST_P(FailuresOfTwoRanks, ClosingWithWorkOutstandingAborts) {
   std::vector<float> values(5);
   const WorkPtr work = world[0].recv(floats(values), 1, 7, {}, 0);
   world.close(0);
-  EXPECT_THAT(error_of([&] { work->wait(); }).what(), HasSubstr("rank 0 gave up the group"));
+  EXPECT_THAT(error_of([&] { work->wait(); }).what(), HasSubstr("rank 0 destroyed the group"));
   EXPECT_TRUE(world.transport(0).segment().aborted());
 }
 

@@ -276,7 +276,7 @@ TEST(ProcessGroup, GivingUpTheGroupWithWorkOutstandingFailsTheOthers) {
     groups.front().reset();
     for (const WorkPtr& work : works) {
       const CollectiveError error = failure_of([&] { work->wait(); });
-      EXPECT_THAT(error.what(), HasSubstr("rank 0 gave up the group"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 0 destroyed the group"));
     }
   }
 }

@@ -309,7 +309,7 @@ TEST_P(SubGroups, MonitoredBarrierLetsAllThroughOrNamesAllThatAreMissing) {
     const CollectiveError error = failure_of([&] { world.monitored_barrier(milliseconds(200)); });
     EXPECT_EQ(error.code, Errc::kTimeout);
     EXPECT_EQ(error.suspect_rank, 1);
-    EXPECT_THAT(error.what(), HasSubstr("monitored_barrier: after 200 ms rank 1, 3 have not come"));
+    EXPECT_THAT(error.what(), HasSubstr("monitored_barrier: after 200 ms rank 1, 3 have not arrived"));
   });
 }
 
@@ -320,7 +320,7 @@ TEST_P(SubGroups, MonitoredBarrierMayStopAtTheFirstThatIsMissing) {
     const CollectiveError error = failure_of([&] {
       groups[static_cast<std::size_t>(rank)]->monitored_barrier(milliseconds(200), false);
     });
-    EXPECT_THAT(error.what(), HasSubstr("rank 2 has not come; there may be more"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 2 has not arrived; there may be more"));
   });
 }
 
