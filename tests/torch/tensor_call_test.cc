@@ -85,7 +85,7 @@ TEST(TensorCall, RefusesListsThatDoNotFit) {
                 }),
                 HasSubstr("float32 [3, 1]"));
     EXPECT_THAT(refusal_of([&] { all_gather_into_tensor(at::ones({5}), row, *group); }),
-                HasSubstr("need an output of 6, not 5"));
+                HasSubstr("need an output of 6 elements, not 5"));
     EXPECT_THAT(refusal_of([&] {
                   reduce_scatter(row, {row, at::ones({4})}, *group);
                 }),

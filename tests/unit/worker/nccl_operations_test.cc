@@ -462,10 +462,10 @@ TEST_P(NcclOperations, ArgumentsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(refused([&] { group.all_gather(ints.buffer(), floats.buffer()); }),
               HasSubstr("input of i32 and output of f32"));
   EXPECT_THAT(refused([&] { group.all_gather(ints.buffer(), ints.part(0, 3)); }),
-              HasSubstr("output of 3 elements, 4 are needed"));
+              HasSubstr("output of 3 elements, but 4 are needed"));
   EXPECT_THAT(
       refused([&] { group.reduce_scatter(ints.part(0, 3), ints.buffer(), ReduceOp::kSum); }),
-      HasSubstr("input of 3 elements, 4 are needed"));
+      HasSubstr("input of 3 elements, but 4 are needed"));
   EXPECT_THAT(refused([&] { group.all_to_all(ints.buffer(), ints.buffer()); }),
               HasSubstr("the same memory"));
   EXPECT_THAT(refused([&] { group.send(ints.buffer(), 0); }), HasSubstr("this rank itself"));

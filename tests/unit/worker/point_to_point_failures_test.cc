@@ -46,7 +46,7 @@ TEST_P(FailuresOfTwoRanks, DifferentCountsFailBoth) {
         world[1].recv(floats(values), 0, 7, {}, 3)->wait();
       }
     });
-    EXPECT_THAT(error.what(), HasSubstr("rank 0 sent 5 f32 with tag 7, rank 1 expects 6 f32"));
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 sent 5 f32 with tag 7, but rank 1 expects 6 f32"));
     EXPECT_EQ(error.code, Errc::kMismatch);
     EXPECT_EQ(error_of([&] { world[self].send(floats(values), 0, 0, {}, 5); }).code,
               Errc::kMismatch);
@@ -64,7 +64,7 @@ TEST_P(FailuresOfTwoRanks, DifferentTypesFailBoth) {
       world[self].recv(buffer, 1 - self, self == 0 ? 8 : 7, {}, 3)->wait();
     });
     EXPECT_THAT(error.what(),
-                HasSubstr("rank 0 sent 50000 f32 with tag 7, rank 1 expects 50000 i32"));
+                HasSubstr("rank 0 sent 50000 f32 with tag 7, but rank 1 expects 50000 i32"));
     EXPECT_EQ(error.code, Errc::kMismatch);
   });
 }
