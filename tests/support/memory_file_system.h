@@ -80,13 +80,13 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   }
 
   Result<void> make_directory(const std::string& path) override {
-    if (find(path)) return make_error(Errc::kExists, "{} exists already", path);
+    if (find(path)) return make_error(Errc::kExists, "{} already exists", path);
     if (auto failed = step(path); !failed) return failed;
     return link(path, std::make_shared<Node>(Kind::kFolder));
   }
 
   Result<std::unique_ptr<checkpoint::WritableFile>> create_file(const std::string& path) override {
-    if (find(path)) return make_error(Errc::kExists, "{} exists already", path);
+    if (find(path)) return make_error(Errc::kExists, "{} already exists", path);
     if (auto failed = step(path); !failed) return failed.error();
     auto node = std::make_shared<Node>(Kind::kFile);
     if (auto linked = link(path, node); !linked) return linked.error();
@@ -159,7 +159,7 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   }
 
   Result<void> make_symlink(const std::string& target, const std::string& path) override {
-    if (find(path)) return make_error(Errc::kExists, "{} exists already", path);
+    if (find(path)) return make_error(Errc::kExists, "{} already exists", path);
     if (auto failed = step(path); !failed) return failed;
     auto node = std::make_shared<Node>(Kind::kLink);
     node->data = node->durable_data = target;

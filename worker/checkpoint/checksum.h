@@ -18,8 +18,8 @@ class Checksum {
 
   void reset();
   void update(std::span<const std::byte> bytes);
-  // 32 lower-case hexadecimal digits of the canonical (big-endian) form, as `xxhsum -H2` prints. Of
-  // all bytes so far.
+  // The checksum of all bytes so far: 32 lower-case hexadecimal digits of the canonical
+  // (big-endian) form, as `xxhsum -H2` prints.
   std::string hex() const;
 
  private:

@@ -23,7 +23,7 @@ std::optional<std::int64_t> parse_number(std::string_view text) {
   return number;
 }
 
-// Of a folder made by begin; nothing for other names.
+// The step of a folder made by begin(); nothing for other names.
 std::optional<std::int64_t> step_of_temporary(std::string_view name) {
   if (!name.starts_with(kTemporaryPrefix)) return std::nullopt;
   name.remove_prefix(kTemporaryPrefix.size());
@@ -51,7 +51,7 @@ std::optional<Entry> parse_entry_name(std::string_view name) {
   const auto step_number = parse_number(digits);
   const auto generation_number = parse_number(generation);
   if (!step_number || !generation_number) return std::nullopt;
-  // Only the one spelling that is written is read: two names must not mean the same.
+  // Accept only the spelling that is written: two names must not mean the same checkpoint.
   if (entry_name(*step_number, *generation_number) != name) return std::nullopt;
   return Entry{*step_number, *generation_number, std::string(name), ""};
 }
@@ -71,7 +71,8 @@ Result<void> Directory::prepare(std::vector<std::string>* complaints, Leftovers 
   const std::string probe =
       join_path(path_, std::string(kTemporaryPrefix) + std::string(kProbeName));
   auto written = write_durably(*files_, probe, "probe\n");
-  if (!written && written.error().code == Errc::kExists) {  // Of one who was killed here.
+  if (!written &&
+      written.error().code == Errc::kExists) {  // Left by a process that was killed here.
     if (auto removed = files_->remove_file(probe); !removed) return removed;
     written = write_durably(*files_, probe, "probe\n");
   }
@@ -84,7 +85,7 @@ Result<void> Directory::prepare(std::vector<std::string>* complaints, Leftovers 
 
 Result<void> Directory::remove_leftover(const std::string& name) {
   const std::string path = join_path(path_, name);
-  // It is a folder, a link or a probe; or gone, by somebody else who removes.
+  // It is a folder, a link or a probe, or another process has removed it.
   if (files_->list(path)) return remove_tree(*files_, path);
   auto removed = files_->remove_file(path);
   if (!removed && removed.error().code == Errc::kNotFound) return {};
@@ -133,8 +134,8 @@ Result<Entry> Directory::make_visible(const std::string& temporary, std::int64_t
   entry.path = join_path(path_, entry.name);
   if (auto renamed = files_->rename(temporary, entry.path); !renamed) return renamed.error();
   if (auto synced = files_->sync_directory(path_); !synced) {
-    // It is complete but may vanish in a power cut, so it does not count. Back, to leave nothing
-    // half done.
+    // It is complete but may vanish in a power cut, so it does not count. Undo the rename, to leave
+    // nothing half done.
     (void)files_->rename(entry.path, temporary);
     return synced.error();
   }
@@ -146,8 +147,8 @@ Result<void> Directory::discard(const std::string& temporary) {
   std::string_view name = std::string_view(temporary).substr(temporary.rfind('/') + 1);
   DDP_CHECK(name.starts_with(kTemporaryPrefix), "{}", temporary);
   name.remove_prefix(kTemporaryPrefix.size());
-  // Out of the way first, so that other writers can put no more into it. If that cannot be, what is
-  // there is removed all the same.
+  // Rename it first, so that other writers can put nothing more into it. If that fails, remove it
+  // anyway.
   const std::string removed = join_path(path_, std::string(kRemovedPrefix).append(name));
   return remove_tree(*files_, files_->rename(temporary, removed) ? removed : temporary);
 }
@@ -225,7 +226,7 @@ std::vector<std::string> Directory::remove_unfinished(std::int64_t last) {
   if (!names) return {names.error().message};
   std::vector<std::string> complaints;
   for (const std::string& name : *names) {
-    // Probes and links of others under way are none of our business.
+    // Leave others' probes and links alone.
     if (step_of_temporary(name).value_or(INT64_MAX) > last) continue;
     if (auto removed = remove_leftover(name); !removed) {
       complaints.push_back(removed.error().message);
@@ -248,7 +249,7 @@ std::vector<std::string> Directory::remove_retired() {
 }
 
 Result<void> Directory::retire_entry(const Entry& entry) {
-  // Out of sight first, and durably: a half-removed checkpoint must never be seen under its name.
+  // Hide it first, durably: a half-removed checkpoint must never be seen under its name.
   const std::string removed = join_path(path_, std::string(kRemovedPrefix).append(entry.name));
   if (auto renamed = files_->rename(entry.path, removed); !renamed) return renamed;
   return files_->sync_directory(path_);
@@ -280,15 +281,15 @@ Result<Manifest> Directory::inspect(const Entry& entry) const {
   auto manifest = parse_manifest(*text);
   if (!manifest) return Error{manifest.error().code, path + ": " + manifest.error().message};
   if (manifest->step != entry.step) {
-    return make_error(Errc::kCorrupt, "{} is of step {}, its folder of {}", path, manifest->step,
-                      entry.step);
+    return make_error(Errc::kCorrupt, "{} is for step {}, but its folder for step {}", path,
+                      manifest->step, entry.step);
   }
   for (const FileRecord& record : manifest->files) {
     const std::string file_path = join_path(entry.path, record.name);
     auto file = files_->open_file(file_path);
     if (!file) return file.error();
     if ((*file)->size() != record.bytes) {
-      return make_error(Errc::kCorrupt, "{} has {} bytes, {} are recorded", file_path,
+      return make_error(Errc::kCorrupt, "{} has {} bytes, but {} are recorded", file_path,
                         (*file)->size(), record.bytes);
     }
   }

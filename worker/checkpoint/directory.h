@@ -15,7 +15,7 @@
 
 namespace ddp::checkpoint {
 
-// One published checkpoint, as its name tells it.
+// One published checkpoint, as described by its name.
 struct Entry {
   std::int64_t step = 0;
   std::int64_t generation = 0;  // Counts up when a step is written again.
@@ -33,10 +33,10 @@ inline bool is_damage(const Error& error) {
   return error.code == Errc::kCorrupt || error.code == Errc::kIo || error.code == Errc::kNotFound;
 }
 
-// A folder of checkpoints. Writing is: begin, files into the folder it made (by anybody, each made
-// durable by its writer), publish. Until publish has renamed it, the folder has a name that readers
-// pass over, so at every moment each checkpoint is complete or absent. One writer at a time;
-// readers may be anywhere.
+// A folder of checkpoints. To write: call begin, put files into the folder that it made (any
+// process may, and each writer makes its files durable), call publish. Until publish has renamed
+// it, the folder has a name that readers ignore, so at every moment each checkpoint is complete or
+// absent. One writer at a time; any number of readers.
 class Directory {
  public:
   // `files` outlives the object.
@@ -45,34 +45,35 @@ class Directory {
   const std::string& path() const { return path_; }
 
   enum class Leftovers {
-    kRemove,  // Nobody is writing.
-    kKeep,    // Somebody of this job may be: not even a crashed writer's are touched.
+    kRemove,  // Remove them: nobody is writing.
+    kKeep,    // Keep all: a process of this job may be writing.
   };
-  // Makes the folder, removes what crashed writers left behind, and proves by a real file that it
-  // can be written. One line in `complaints` (if given) for a leftover that cannot be removed,
-  // which is no failure.
+  // Makes the folder, removes what crashed writers left behind, and writes a real file to prove
+  // that it can. A leftover that cannot be removed is not a failure, but adds a line to
+  // `complaints` (if given).
   Result<void> prepare(std::vector<std::string>* complaints = nullptr,
                        Leftovers leftovers = Leftovers::kRemove);
 
-  // Where the files of a save are until it is published. `unique` tells it from every other, past
-  // and present.
+  // The folder for the files of a save until it is published. `unique` distinguishes it from every
+  // other save, past and present.
   std::string temporary_path(std::int64_t step, std::string_view unique) const;
   // Makes that folder and returns its path.
   Result<std::string> begin(std::int64_t step, std::string_view unique);
 
-  // Makes a folder that is no save's, for the ranks to prove that all of them can write here; ends
-  // with discard. Any save may be under way, and end, meanwhile. Returns its path.
+  // Makes a folder in which all ranks prove that they can write here, and returns its path. Call
+  // discard afterwards. Saves may be in progress, and end, meanwhile.
   Result<std::string> begin_probe(std::string_view unique);
 
   // Adds the manifest and makes the folder visible and durable under its final name, which it
-  // returns. If it fails, no reader sees the checkpoint, and the temporary folder is still there,
-  // for discard. An older generation of the same step is not removed: that is prune.
+  // returns. If it fails, no reader sees the checkpoint, and the temporary folder still exists;
+  // call discard. It does not remove an older generation of the same step; prune does.
   Result<Entry> publish(const std::string& temporary, const Manifest& manifest);
-  // Its two halves: the manifest, durable; then the name.
+  // The two halves of publish: write the manifest durably; then rename.
   Result<void> write_manifest(const std::string& temporary, const Manifest& manifest);
   Result<Entry> make_visible(const std::string& temporary, std::int64_t step);
 
-  // Removes a temporary folder, as far as possible. Who is still writing there finds it gone.
+  // Removes a temporary folder, as far as possible. A process that still writes there finds it
+  // gone.
   Result<void> discard(const std::string& temporary);
 
   // The complete checkpoint that a certain save has published, if it is there.
@@ -82,32 +83,33 @@ class Directory {
   // it.
   Result<void> update_latest(const Entry& entry);
 
-  // What is no longer needed once `newest` is published: older generations of its step, and all
-  // that is older than the newest `keep` that look complete (those marked bad or with a broken
-  // manifest or a wrong file size do not count) and not of a step that stays for ever. Never
-  // `newest`. Newest first.
+  // The checkpoints that are no longer needed once `newest` is published, newest first: older
+  // generations of its step, and all that are older than the newest `keep` complete ones, except
+  // steps that stay for ever. Checkpoints marked bad, with a broken manifest or with a wrong file
+  // size do not count as complete. Never includes `newest`.
   Result<std::vector<Entry>> superfluous(const Retention& retention, const Entry& newest) const;
 
-  // Removes them. Returns one line for everything that could not be removed.
+  // Removes the superfluous ones. Returns one line for everything that could not be removed.
   std::vector<std::string> prune(const Retention& retention, const Entry& newest);
-  // Its two halves: gives them a name that readers pass over, which is quick; then removes all that
-  // has such a name, also what others have left behind. The second needs no lock.
+  // The two halves of prune: retire renames them to names that readers ignore, which is quick;
+  // remove_retired removes everything with such a name, also what others have left. The second
+  // needs no lock.
   std::vector<std::string> retire(const Retention& retention, const Entry& newest);
   std::vector<std::string> remove_retired();
 
-  // Removes what saves of steps up to `last` left unfinished, such as one whose ranks died. Only
-  // while none of them is under way; one of a later step, or a probe, may be. One line for
-  // everything that could not be removed.
+  // Removes unfinished saves of steps up to `last`, such as one whose ranks died. Call it only
+  // while none of them is in progress; a save of a later step or a probe may be. Returns one line
+  // for everything that could not be removed.
   std::vector<std::string> remove_unfinished(std::int64_t last);
 
   // Newest first: by step, then by generation. An empty list if the folder does not exist.
   Result<std::vector<Entry>> list() const;
 
-  // The manifest, if its own checksum holds and all files are there with the right size. Reads no
-  // tensor.
+  // Returns the manifest, if its own checksum is right and all files exist with the right size.
+  // Reads no tensor.
   Result<Manifest> inspect(const Entry& entry) const;
 
-  // inspect, and every byte of every file against its checksum and the manifest.
+  // Does inspect, and checks every byte of every file against its checksum and the manifest.
   Result<Manifest> verify(const Entry& entry) const;
 
   // prune does not count it as kept.
@@ -122,7 +124,7 @@ class Directory {
   std::set<std::string> bad_;
 };
 
-// Newest checkpoint first, then the next, checking each on the way.
+// Goes through the checkpoints, newest first, and checks each.
 class ValidSearch {
  public:
   struct Found {
@@ -132,16 +134,17 @@ class ValidSearch {
 
   enum class Check {
     kEveryByte,
-    kManifest,  // And the sizes of the files. The caller verifies the rest, and rejects.
+    kManifest,  // The manifest and the files' sizes. The caller verifies the rest, and calls
+                // reject.
   };
   explicit ValidSearch(Directory& directory, Check check = Check::kEveryByte)
       : directory_(&directory), check_(check) {}
 
-  // The newest not yet returned that passes the check; nothing if there is no more. An error only
-  // if the folder itself cannot be read.
+  // The newest checkpoint not yet returned that passes the check; nothing if there are no more. An
+  // error only if the folder itself cannot be read.
   Result<std::optional<Found>> next();
 
-  // The one that next returned proved to be bad after all.
+  // Marks the checkpoint that next returned as bad.
   void reject(const Entry& entry, std::string_view reason);
 
   // One line for each checkpoint passed over: its path and why.
@@ -155,8 +158,8 @@ class ValidSearch {
   std::vector<std::string> skipped_;
 };
 
-// The newest checkpoint whose every checksum holds, or nothing. `skipped` gets one line for each
-// passed over.
+// The newest checkpoint whose checksums are all right, or nothing. `skipped` gets one line for each
+// one passed over.
 Result<std::optional<ValidSearch::Found>> open_newest_valid(Directory& directory,
                                                             std::vector<std::string>* skipped);
 

@@ -21,7 +21,7 @@ using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): 
 using nlohmann::json;
 
 constexpr auto kPoll = 20ms;
-// A holder that is just writing its name; the file still has the name of the one before.
+// How long a new holder may take to write its name; until then the file has the previous one.
 constexpr auto kNaming = 200ms;
 
 struct Holder {
@@ -55,7 +55,7 @@ Holder read_holder(int fd) {
             fmt::format("job {}, process {} on {}", holder.at("job").get<std::string>(),
                         holder.at("pid").get<long>(), holder.at("host").get<std::string>())};
   } catch (const json::exception&) {
-    return {"", "somebody who has not written his name"};
+    return {"", "an unknown process"};
   }
 }
 
@@ -82,8 +82,8 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory, std::
   while (const int failure = try_lock(fd.get())) {
     if (failure != EWOULDBLOCK) {
       lock.warning_ =
-          fmt::format("cannot lock {}: {}; see to it that no other job writes into this folder",
-                      path, std::generic_category().message(failure));
+          fmt::format("cannot lock {}: {}; make sure that no other job writes to this folder", path,
+                      std::generic_category().message(failure));
       lock.fd_ = std::move(fd);
       return lock;
     }
@@ -91,13 +91,13 @@ Result<DirectoryLock> DirectoryLock::acquire(const std::string& directory, std::
     const auto waited = Clock::now() - begin;
     if (holder.job_id != job_id && waited >= std::min<Clock::duration>(kNaming, wait)) {
       return make_error(Errc::kExists,
-                        "{} is in use by {}; give each job a folder of its own, or end that one",
+                        "{} is in use by {}; give each job its own folder, or end that job",
                         directory, holder.text);
     }
     if (holder.job_id == job_id && waited >= wait) {
       return make_error(Errc::kTimeout,
-                        "{} is still in use by {} of this very job after {} ms; it may be writing "
-                        "its last checkpoint, or hang",
+                        "{} is still in use by {}, which belongs to this same job, after {} ms; it "
+                        "may be writing its last checkpoint, or hang",
                         directory, holder.text, wait.count());
     }
     std::this_thread::sleep_for(kPoll);

@@ -16,21 +16,21 @@ inline constexpr std::string_view kLockName = ".lock";
 // is closed, so a crash leaves nothing behind. The file stays, and its text (job, host, pid) is for
 // messages only. Readers take no lock.
 //
-// Movable; one thread at a time. A process that forks without exec passes a copy on.
+// Movable; one thread at a time. A child that is forked without exec also has a copy.
 class DirectoryLock {
  public:
-  // Another job's lock is refused at once with kExists, naming the holder. One of the same job (the
-  // rank 0 before this one, or its writer) is waited for, at most `wait`, then kTimeout. kIo if the
-  // file cannot be made; success with a warning where the file system knows no locks.
+  // If another job holds the lock, fails at once with kExists, which names the holder. If the same
+  // job does (a previous rank 0 or its writer), waits at most `wait`, then fails with kTimeout. kIo
+  // if the file cannot be made. Succeeds with a warning if the file system does not support locks.
   static Result<DirectoryLock> acquire(const std::string& directory, std::string_view job_id,
                                        std::chrono::milliseconds wait = std::chrono::seconds(30));
 
   DirectoryLock() = default;  // Holds nothing.
 
   bool held() const { return static_cast<bool>(fd_); }
-  // To be sent or inherited: whoever has a copy holds the lock. -1 if nothing is held.
+  // To be sent or inherited: every process with a copy holds the lock. -1 if nothing is held.
   int fd() const { return fd_.get(); }
-  // Not empty where the lock protects against nothing.
+  // Not empty if the lock protects nothing.
   const std::string& warning() const { return warning_; }
   // Closes this copy.
   void release() { fd_.reset(); }

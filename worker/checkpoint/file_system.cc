@@ -21,7 +21,7 @@ Result<std::string> read_text(FileSystem& files, const std::string& path, std::u
   if (!file) return file.error();
   const std::uint64_t size = (*file)->size();
   if (size > limit) {
-    return make_error(Errc::kCorrupt, "{} has {} bytes, at most {} are expected", path, size,
+    return make_error(Errc::kCorrupt, "{} has {} bytes, but at most {} are expected", path, size,
                       limit);
   }
   std::string text(size, '\0');
@@ -41,8 +41,8 @@ Result<void> write_durably(FileSystem& files, const std::string& path, std::stri
 Result<void> make_directories(FileSystem& files, const std::string& path) {
   const std::string parent = parent_path(path);
   if (files.list(path)) {
-    // A run that died may have made it without making it durable. Best effort: the parent may be
-    // somebody else's.
+    // A run that died may have made it without making it durable. Best effort: the parent may
+    // belong to another user.
     (void)files.sync_directory(parent);
     return {};
   }
@@ -51,7 +51,7 @@ Result<void> make_directories(FileSystem& files, const std::string& path) {
   }
   auto made = files.make_directory(path);
   if (!made) {
-    // Another rank may have been faster; a file of that name shows up as a failure to list it.
+    // Another rank may have been faster. If it is a file, listing it fails.
     if (made.error().code != Errc::kExists) return made;
     auto names = files.list(path);
     if (!names) return names.error();
@@ -62,7 +62,7 @@ Result<void> make_directories(FileSystem& files, const std::string& path) {
 Result<void> remove_tree(FileSystem& files, const std::string& path) {
   Result<void> first;
   const auto note = [&first](Result<void> result) {
-    // Somebody else was faster.
+    // Another process was faster.
     if (!result && result.error().code == Errc::kNotFound) return;
     if (first && !result) first = std::move(result);
   };

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr std::string_view kFloatKey = "$float";
 
-// Watches the parser go by, for what the parser itself lets pass.
+// Follows the parser and refuses what the parser itself accepts.
 class StrictWatcher {
  public:
   explicit StrictWatcher(std::size_t max_depth) : max_depth_(max_depth) {}
@@ -51,7 +51,7 @@ class StrictWatcher {
   std::vector<std::set<std::string>> keys_;
 };
 
-// A value that text cannot carry. Thrown inside this file only.
+// A value that JSON text cannot represent. Thrown inside this file only.
 struct NotStorable : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -65,7 +65,7 @@ json encode(const json& value, const std::string& place) {
     }
     case json::value_t::object: {
       if (value.size() == 1 && value.begin().key() == kFloatKey) {
-        throw NotStorable(place + ": the key \"$float\" is reserved for numbers JSON lacks");
+        throw NotStorable(place + ": the key \"$float\" is reserved for numbers that JSON lacks");
       }
       json out = json::object();
       for (const auto& [key, member] : value.items()) {
@@ -82,7 +82,7 @@ json encode(const json& value, const std::string& place) {
     }
     case json::value_t::binary:
     case json::value_t::discarded:
-      throw NotStorable(place + ": binary values cannot be stored, use a string or a tensor");
+      throw NotStorable(place + ": binary values cannot be stored; use a string or a tensor");
     default:
       return value;
   }
@@ -150,7 +150,8 @@ std::int64_t integer_between(const json& number, std::int64_t least, std::int64_
   const std::int64_t value = fits ? number.get<std::int64_t>() : 0;
   if (!fits || value < least || value > most) {
     throw json::other_error::create(
-        500, fmt::format("{} is no integer from {} to {}", number.dump(), least, most), &number);
+        500, fmt::format("{} is not an integer from {} to {}", number.dump(), least, most),
+        &number);
   }
   return value;
 }

@@ -32,7 +32,7 @@ bool is_plain_name(std::string_view name) {
          name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
 }
 
-// The text without its end, if the checksum in the end holds.
+// The text without its tail, if the checksum in the tail is right.
 Result<std::string_view> checked_body(std::string_view text) {
   const std::size_t tail = kTailBegin.size() + kChecksumDigits + kTailEnd.size();
   if (text.size() < tail) return corrupt("it is cut off after {} bytes", text.size());
@@ -43,7 +43,7 @@ Result<std::string_view> checked_body(std::string_view text) {
     return corrupt("it does not end with its checksum");
   }
   if (const std::string actual = checksum_of(body); actual != stored) {
-    return corrupt("its checksum is {}, {} is recorded", actual, stored);
+    return corrupt("its checksum is {}, but {} is recorded", actual, stored);
   }
   return body;
 }
@@ -55,7 +55,7 @@ Result<std::vector<FileRecord>> parse_files(const json& list) {
     FileRecord file{.name = item.at("name").get<std::string>(),
                     .bytes = integer<std::uint64_t>(item.at("bytes")),
                     .checksum = item.at("xxh3_128").get<std::string>()};
-    if (!is_plain_name(file.name)) return corrupt("\"{}\" is no name of a file", file.name);
+    if (!is_plain_name(file.name)) return corrupt("\"{}\" is not a file name", file.name);
     if (!names.insert(file.name).second) return corrupt("the file {} is listed twice", file.name);
     if (!is_checksum(file.checksum)) return corrupt("the checksum of {} is malformed", file.name);
     files.push_back(std::move(file));
@@ -97,12 +97,14 @@ Result<std::vector<TensorRecord>> parse_tensors(const json& list, const Manifest
   return tensors;
 }
 
-// Everything but the checksum. Throws json::exception where a member is missing or of another type.
+// Parses everything but the checksum. Throws json::exception if a member is missing or has another
+// type.
 Result<Manifest> parse_members(const json& root) {
   if (root.at("format") != kFormat) return corrupt("its format is not {}", kFormat);
   if (const auto version = integer<std::int64_t>(root.at("version")); version != kFormatVersion) {
-    return make_error(Errc::kMismatch, "its format version is {}, this program reads version {}",
-                      version, kFormatVersion);
+    return make_error(Errc::kMismatch,
+                      "its format version is {}, but this program reads version {}", version,
+                      kFormatVersion);
   }
   Manifest manifest;
   manifest.step = integer<std::int64_t>(root.at("step"));
@@ -111,7 +113,8 @@ Result<Manifest> parse_members(const json& root) {
   manifest.world_size = integer<int>(root.at("world_size"));
   manifest.save_id = root.value("save", std::string());
   if (manifest.step < 0 || manifest.world_size < 1) {
-    return corrupt("step {} of a world of {}", manifest.step, manifest.world_size);
+    return corrupt("step {} and world size {} are not possible", manifest.step,
+                   manifest.world_size);
   }
   auto state = decode_values(root.at("state"));
   if (!state) return state.error();
@@ -121,7 +124,7 @@ Result<Manifest> parse_members(const json& root) {
   manifest.rank_state = rank_state->get<std::vector<json>>();
   if (!manifest.state.is_object() ||
       manifest.rank_state.size() != static_cast<std::size_t>(manifest.world_size)) {
-    return corrupt("state is no object, or rank_state has {} entries for a world of {}",
+    return corrupt("state is not an object, or rank_state has {} entries for a world size of {}",
                    manifest.rank_state.size(), manifest.world_size);
   }
   for (const json& values : manifest.rank_state) {
@@ -150,7 +153,7 @@ json to_json(const TensorRecord& tensor) {
   return item;
 }
 
-// One element a line, so that two manifests can be compared by line.
+// One element per line, so that two manifests can be compared line by line.
 template <typename Record>
 std::string lines_of(const std::vector<Record>& records) {
   std::string text = "[";
@@ -190,10 +193,11 @@ Result<std::string> manifest_to_text(const Manifest& manifest) {
   const std::string checksum = checksum_of(text);
   text.append(kTailBegin).append(checksum).append(kTailEnd);
   if (text.size() > kMaxManifestBytes) {
-    return make_error(Errc::kInvalidArgument, "a manifest of {} bytes, {} is the most", text.size(),
+    return make_error(Errc::kInvalidArgument,
+                      "the manifest has {} bytes, but at most {} are allowed", text.size(),
                       kMaxManifestBytes);
   }
-  // What cannot be read back must be found out now, not when it is needed.
+  // A manifest that cannot be read back must be an error now, not when it is needed.
   if (auto back = parse_manifest(text); !back) {
     return make_error(Errc::kInvalidArgument, "the manifest would be unreadable: {}",
                       back.error().message);
@@ -209,7 +213,7 @@ Result<Manifest> parse_manifest(std::string_view text) {
   try {
     return parse_members(*root);
   } catch (const json::exception& error) {
-    return corrupt("a member is missing or of another type: {}", error.what());
+    return corrupt("a member is missing or has the wrong type: {}", error.what());
   }
 }
 

@@ -16,7 +16,7 @@ namespace ddp::checkpoint {
 inline constexpr int kFormatVersion = 1;
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
 inline constexpr std::size_t kMaxManifestDepth =
-    64;  // Levels of nested JSON, values of users included.
+    64;  // Levels of nested JSON, including users' values.
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr Rank kReplicated = -1;
 
@@ -28,20 +28,20 @@ struct FileRecord {
 
 struct TensorRecord {
   std::string name;         // Also its name in the file.
-  Rank rank = kReplicated;  // Whose it is.
+  Rank rank = kReplicated;  // The rank that owns it.
   std::string file;
   TensorType type = TensorType::kU8;
   std::vector<std::int64_t> shape;
   std::string checksum;
 };
 
-// All that a checkpoint says about itself; FORMAT.md has its form on disk.
+// Everything that a checkpoint says about itself. FORMAT.md specifies its form on disk.
 struct Manifest {
   std::int64_t step = 0;
   std::int64_t epoch = -1;
   int world_size = 1;
   Round round = 0;
-  std::string save_id;  // Of the save that wrote it, unlike any other's; may be empty.
+  std::string save_id;  // Of the save that wrote it; unique; may be empty.
   nlohmann::json state = nlohmann::json::object();  // Replicated values.
   std::vector<nlohmann::json> rank_state;           // world_size objects.
   std::vector<FileRecord> files;
@@ -50,11 +50,11 @@ struct Manifest {
   const FileRecord* find_file(std::string_view name) const;
 };
 
-// kInvalidArgument if it would not be read back: a value that JSON cannot carry, limits, names
-// twice.
+// kInvalidArgument if it could not be read back: a value that JSON cannot represent, a limit
+// exceeded, a duplicate name.
 Result<std::string> manifest_to_text(const Manifest& manifest);
 
-// kCorrupt unless the text is complete, its own checksum holds and everything in it fits together;
+// kCorrupt unless the text is complete, its own checksum is right and its contents are consistent;
 // kMismatch for a format version that this program does not know.
 Result<Manifest> parse_manifest(std::string_view text);
 

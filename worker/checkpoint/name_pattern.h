@@ -4,8 +4,8 @@
 
 namespace ddp::checkpoint {
 
-// Whether `*` (any characters, also '/'), `?` (one) and other characters (themselves) in `pattern`
-// cover all of `name`.
+// Whether `pattern` matches all of `name`: `*` matches any characters, also '/', `?` matches one,
+// and other characters match themselves.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
 }  // namespace ddp::checkpoint

@@ -6,7 +6,7 @@
 
 #include "common/base/result.h"
 
-// What the files of posix_file_system() have in common.
+// What the sources of posix_file_system() share.
 namespace ddp::checkpoint {
 
 // kIo: "cannot write FILE: No space left on device".

@@ -39,7 +39,7 @@ class PosixReadableFile final : public ReadableFile {
       });
       if (got < 0) return io_error("read", path_, errno);
       if (got == 0) {
-        return make_error(Errc::kCorrupt, "{} ends at byte {}, {} are expected", path_,
+        return make_error(Errc::kCorrupt, "{} ends at byte {}, but {} are expected", path_,
                           offset + done, offset + into.size());
       }
       done += static_cast<std::size_t>(got);
@@ -53,7 +53,7 @@ class PosixReadableFile final : public ReadableFile {
   std::uint64_t size_;
 };
 
-// Not open: a mapping needs no descriptor.
+// Keeps no descriptor: a mapping does not need one.
 class PosixMappedFile final : public MappedFile {
  public:
   PosixMappedFile(void* memory, std::size_t size, std::string path)
@@ -74,13 +74,13 @@ class PosixMappedFile final : public MappedFile {
     const int result =
         retry_interrupted([&] { return ::madvise(memory, size, MADV_POPULATE_READ); });
     if (result == 0) return {};
-    // Where touching the pages would be a SIGBUS, it says EFAULT.
+    // It fails with EFAULT if touching the pages would raise SIGBUS.
     if (errno != EINVAL) return io_error("read", path_, errno == EFAULT ? EIO : errno);
     return read_through(begin, size);
   }
 
  private:
-  // For kernels before 5.14: pages that have just been read lie in memory.
+  // For kernels before 5.14: pages that have just been read are in memory.
   Result<void> read_through(std::size_t offset, std::size_t count) const {
     UniqueFd fd(retry_interrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC); }));
     if (!fd) return io_error("open", path_, errno);
@@ -101,7 +101,7 @@ class PosixFileSystem final : public FileSystem {
  public:
   Result<void> make_directory(const std::string& path) override {
     if (::mkdir(path.c_str(), 0777) == 0) return {};
-    if (errno == EEXIST) return make_error(Errc::kExists, "{} exists already", path);
+    if (errno == EEXIST) return make_error(Errc::kExists, "{} already exists", path);
     return io_error("make the folder", path, errno);
   }
 
@@ -109,7 +109,7 @@ class PosixFileSystem final : public FileSystem {
     UniqueFd fd(retry_interrupted(
         [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); }));
     if (!fd) {
-      if (errno == EEXIST) return make_error(Errc::kExists, "{} exists already", path);
+      if (errno == EEXIST) return make_error(Errc::kExists, "{} already exists", path);
       return io_error("create", path, errno);
     }
     return std::unique_ptr<WritableFile>(std::make_unique<PosixWritableFile>(std::move(fd), path));
@@ -165,13 +165,13 @@ class PosixFileSystem final : public FileSystem {
 
   Result<void> remove_file(const std::string& path) override {
     if (::unlink(path.c_str()) == 0) return {};
-    if (errno == ENOENT) return make_error(Errc::kNotFound, "{} is not there", path);
+    if (errno == ENOENT) return make_error(Errc::kNotFound, "{} does not exist", path);
     return io_error("remove", path, errno);
   }
 
   Result<void> remove_directory(const std::string& path) override {
     if (::rmdir(path.c_str()) == 0) return {};
-    if (errno == ENOENT) return make_error(Errc::kNotFound, "{} is not there", path);
+    if (errno == ENOENT) return make_error(Errc::kNotFound, "{} does not exist", path);
     return io_error("remove the folder", path, errno);
   }
 
@@ -180,20 +180,20 @@ class PosixFileSystem final : public FileSystem {
         [&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (!fd) return io_error("open the folder", path, errno);
     if (retry_interrupted([&] { return ::fsync(fd.get()); }) < 0) {
-      return io_error("write to disk the folder", path, errno);
+      return io_error("sync to disk the folder", path, errno);
     }
     return {};
   }
 
   Result<void> make_symlink(const std::string& target, const std::string& path) override {
     if (::symlink(target.c_str(), path.c_str()) == 0) return {};
-    if (errno == EEXIST) return make_error(Errc::kExists, "{} exists already", path);
+    if (errno == EEXIST) return make_error(Errc::kExists, "{} already exists", path);
     return io_error("make the link", path, errno);
   }
 
  private:
   static Result<UniqueFd> open_regular(const std::string& path, std::uint64_t& size) {
-    // O_NONBLOCK: a pipe of that name must not block, and is refused below.
+    // O_NONBLOCK: a pipe must not block; it is refused below.
     UniqueFd fd(
         retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
     if (!fd) {
@@ -201,7 +201,7 @@ class PosixFileSystem final : public FileSystem {
       return io_error("open", path, errno);
     }
     struct stat status {};
-    if (::fstat(fd.get(), &status) < 0) return io_error("look at", path, errno);
+    if (::fstat(fd.get(), &status) < 0) return io_error("inspect", path, errno);
     if (!S_ISREG(status.st_mode)) {
       return make_error(Errc::kCorrupt, "{} is not a regular file", path);
     }

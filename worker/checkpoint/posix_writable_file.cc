@@ -26,7 +26,7 @@ Result<void> PosixWritableFile::sync() {
 }
 
 Result<void> PosixWritableFile::close() {
-  // After EINTR the descriptor is gone on Linux; closing again could close somebody else's.
+  // On Linux the descriptor is closed even after EINTR; closing it again could close another file.
   if (::close(fd_.release()) < 0 && errno != EINTR) return io_error("close", path_, errno);
   return {};
 }
@@ -36,7 +36,7 @@ Result<std::size_t> PosixWritableFile::write_some(std::span<const std::byte> byt
   if (const std::size_t direct = direct_part(bytes); direct > 0 && set_direct(true)) {
     auto written = write(bytes.first(direct));
     if (written) pushed_ = written_;
-    // A file system may take the flag and refuse the bytes.
+    // A file system may accept the flag and still refuse the bytes.
     if (written || written.error().code != Errc::kInvalidArgument) return written;
     can_be_direct_ = false;
   }
@@ -69,7 +69,7 @@ Result<std::size_t> PosixWritableFile::write(std::span<const std::byte> bytes) {
   const ssize_t written =
       retry_interrupted([&] { return ::write(fd_.get(), bytes.data(), bytes.size()); });
   if (written < 0 && errno == EINVAL && is_direct_) {
-    return make_error(Errc::kInvalidArgument, "{} takes no direct writes", path_);
+    return make_error(Errc::kInvalidArgument, "{} does not support direct writes", path_);
   }
   if (written < 0) return io_error("write", path_, errno);
   if (written == 0) return io_error("write", path_, EIO);
@@ -77,9 +77,9 @@ Result<std::size_t> PosixWritableFile::write(std::span<const std::byte> bytes) {
   return static_cast<std::size_t>(written);
 }
 
-// Has the disk write while more comes, and waits for what is far behind: little is left for sync,
-// little memory is dirty, and others see by the file's size how far it is on the disk. A failure
-// is reported here or never.
+// Starts writing data to the disk while more arrives, and waits for data that is far behind. So
+// little is left for sync(), little memory is dirty, and others can see the progress by the file's
+// size. A failure is reported here or never.
 Result<void> PosixWritableFile::push_to_disk() {
   for (; pushing_ && pushed_ + kWindow <= written_; pushed_ += kWindow) {
     if (auto begun = sync_range(pushed_, SYNC_FILE_RANGE_WRITE); !begun) return begun;
@@ -99,7 +99,7 @@ Result<void> PosixWritableFile::sync_range(std::uint64_t offset, unsigned flags)
   if (errno == EIO || errno == ENOSPC || errno == EDQUOT) {
     return io_error("write to disk", path_, errno);
   }
-  pushing_ = false;  // This file system knows nothing of it.
+  pushing_ = false;  // This file system does not support it.
   return {};
 }
 

@@ -10,10 +10,10 @@ namespace ddp::checkpoint {
 
 // A file that is being written, by its descriptor.
 //
-// Bytes whose place in memory and in the file are multiples of kDataAlignment go to the disk past
-// the page cache (O_DIRECT) where the file system can: the system then neither copies them nor
-// looks for memory to copy them to, which is what most of a save's processor time is spent on
-// otherwise, and takes no cached data of the training away. The rest is written as usual.
+// Bytes whose offsets in memory and in the file are multiples of kDataAlignment bypass the page
+// cache (O_DIRECT) if the file system supports it. Then the system neither copies them nor
+// allocates memory for the copy, which otherwise takes most of a save's processor time, and does
+// not evict cached data of the training. The rest is written as usual.
 class PosixWritableFile final : public WritableFile {
  public:
   PosixWritableFile(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -32,10 +32,10 @@ class PosixWritableFile final : public WritableFile {
 
   UniqueFd fd_;
   std::string path_;
-  bool can_be_direct_ = true;  // Nothing speaks against it so far.
+  bool can_be_direct_ = true;  // As far as known.
   bool is_direct_ = false;
   std::uint64_t written_ = 0;
-  std::uint64_t pushed_ = 0;  // Told to the disk, or written directly.
+  std::uint64_t pushed_ = 0;  // Bytes whose writing was started, or that were written directly.
   bool pushing_ = true;
 };
 

@@ -11,16 +11,16 @@
 namespace ddp::checkpoint {
 namespace {
 
-// Between these lies the cost of a system call on one side and the processor's cache on the other:
-// what a checksum has brought into the cache the other one finds there.
+// Large fetches save system calls. Small pieces stay in the processor's cache, where the second
+// checksum finds what the first has brought in.
 constexpr std::uint64_t kFetchBytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t kCacheBytes = std::uint64_t{256} << 10;
-// Below it a thread costs more than it brings.
+// With fewer bytes, a thread costs more than it saves.
 constexpr std::uint64_t kBytesPerThread = std::uint64_t{16} << 20;
 
 using Told = std::function<void(std::uint64_t)>;
 
-// Fetches a part and feeds it to all of the checksums; tells how much after each fetch.
+// Fetches a part and feeds it to all checksums; reports how much after each fetch.
 template <typename... Checksums>
 Result<void> feed(const MappedFile& file, std::uint64_t begin, std::uint64_t end, const Told& told,
                   Checksums&... checksums) {
@@ -67,13 +67,14 @@ Result<void> Reader::match(const std::string& name, const Shard& shard) const {
       const auto entry = shard.entries.find(record->name);
       if (entry == shard.entries.end() || entry->second->type != record->type ||
           entry->second->shape != record->shape) {
-        return make_error(Errc::kCorrupt, "{} does not have tensor \"{}\" as the manifest says",
+        return make_error(Errc::kCorrupt,
+                          "{} does not have tensor \"{}\" as the manifest describes it",
                           join_path(folder_, name), record->name);
       }
     }
   }
   if (listed != shard.entries.size()) {
-    return make_error(Errc::kCorrupt, "{} has {} tensors, the manifest {}",
+    return make_error(Errc::kCorrupt, "{} has {} tensors, but the manifest lists {}",
                       join_path(folder_, name), shard.entries.size(), listed);
   }
   return {};
@@ -82,7 +83,7 @@ Result<void> Reader::match(const std::string& name, const Shard& shard) const {
 Result<void> Reader::check_tensor(const std::string& name, const TensorRecord& record,
                                   const std::string& actual) const {
   if (actual == record.checksum) return {};
-  return make_error(Errc::kCorrupt, "the checksum of tensor \"{}\" in {} is {}, {} is recorded",
+  return make_error(Errc::kCorrupt, "the checksum of tensor \"{}\" in {} is {}, but {} is recorded",
                     record.name, join_path(folder_, name), actual, record.checksum);
 }
 
@@ -117,7 +118,7 @@ Result<void> Reader::verify(const FileRecord& record) {
   if (shard.is_whole_checked) return {};
   const auto records = records_of(record.name);
   Checksum of_file;
-  // Tensors lie in the order of their bytes and without holes; the header is before them.
+  // The header comes first, then the tensors in order of their bytes, without holes.
   const std::uint64_t data = shard.header.tensors.empty() ? shard.file->bytes().size()
                                                           : shard.header.tensors.front().begin;
   if (auto read = feed(*shard.file, 0, data, progress_, of_file); !read) return read;
@@ -129,14 +130,14 @@ Result<void> Reader::verify(const FileRecord& record) {
     if (!good) return good;
   }
   if (const std::string actual = of_file.hex(); actual != record.checksum) {
-    return make_error(Errc::kCorrupt, "the checksum of {} is {}, {} is recorded",
+    return make_error(Errc::kCorrupt, "the checksum of {} is {}, but {} is recorded",
                       join_path(folder_, record.name), actual, record.checksum);
   }
   shard.is_whole_checked = true;
   return {};
 }
 
-// The tensors of a file, checked by several threads, each the next one that nobody has.
+// Checks the tensors of a file with several threads; each takes the next unchecked tensor.
 class Reader::Tensors {
  public:
   Tensors(const Reader& reader, const std::string& name, const Shard& shard)
@@ -178,7 +179,7 @@ class Reader::Tensors {
   const Shard& shard_;
   const std::map<std::string_view, const TensorRecord*> records_;
   std::atomic<std::size_t> next_ = 0;
-  std::atomic<std::uint64_t> untold_ = 0;  // Read by others than the calling thread.
+  std::atomic<std::uint64_t> untold_ = 0;  // Bytes that other threads have read, not reported yet.
   std::atomic<bool> failed_ = false;
   std::mutex mutex_;
   Result<void> failure_;

@@ -15,38 +15,38 @@
 
 namespace ddp::checkpoint {
 
-// A tensor's bytes in a file, row-major and little-endian. They stay valid as long as `file`, also
+// A tensor's bytes in a file, row-major and little-endian. They stay valid as long as `file`, even
 // if the checkpoint is removed.
 struct MappedTensor {
   std::span<const std::byte> bytes;
   std::shared_ptr<const MappedFile> file;
 };
 
-// Reads the files of one checkpoint as its manifest has them: maps those that are asked for, and
-// gives nothing that it has not read from the disk and found to have its checksum. Each byte is
-// read and checked once, whichever calls ask for it. One thread at a time.
+// Reads the files of one checkpoint as its manifest lists them. Maps the requested ones, and
+// returns nothing before it has read it from the disk and verified its checksum. Each byte is read
+// and checked once, however many calls ask for it. One thread at a time.
 //
-// Failures name the file: kCorrupt for a checksum or a header that is not what the manifest says,
-// kIo for what the disk cannot read, kNotFound for a missing file.
+// Failures name the file: kCorrupt for a checksum or a header that disagrees with the manifest, kIo
+// for data that the disk cannot read, kNotFound for a missing file.
 class Reader {
  public:
-  // `files` and `manifest` outlive the object. `folder` is that of the checkpoint.
+  // `files` and `manifest` must outlive the object. `folder` is the checkpoint's folder.
   Reader(FileSystem& files, std::string folder, const Manifest& manifest);
 
-  // `record` is one of the manifest's. Reads its tensor only.
+  // `record` belongs to the manifest. Reads only its tensor.
   Result<MappedTensor> tensor(const TensorRecord& record);
 
-  // Every byte of a file against its checksum, its header against the manifest, and every tensor in
-  // it against its own checksum, in one pass.
+  // Checks every byte of a file against its checksum, its header against the manifest, and every
+  // tensor in it against its own checksum, in one pass.
   Result<void> verify(const FileRecord& record);
 
-  // The same proof, cheaper: of a file whose header is as this program writes it, the tensors'
-  // checksums cover every byte, so that of the file adds nothing. A large one is read by up to
-  // `threads` threads.
+  // Proves the same at a lower cost: if a file's header is exactly as this program writes it, the
+  // tensors' checksums cover every byte, so the file's checksum is not needed. Up to `threads`
+  // threads read a large file.
   Result<void> verify_tensors(const FileRecord& record, int threads);
 
-  // Called by the thread that is in tensor(), verify() or verify_tensors(), with the number of
-  // bytes checked since the last call, about every 4 MiB.
+  // Sets a function that the thread in tensor(), verify() or verify_tensors() calls about every 4
+  // MiB, with the number of bytes checked since the last call.
   void on_progress(std::function<void(std::uint64_t)> call) { progress_ = std::move(call); }
 
  private:

@@ -4,10 +4,10 @@
 
 namespace ddp::checkpoint {
 
-// Which checkpoints stay when a new one is there.
+// Which checkpoints to keep when a new one has been published.
 struct Retention {
-  int keep = 0;                 // The newest so many; 0: all.
-  std::int64_t keep_every = 0;  // Beyond those, steps divisible by it stay for ever; 0: none do.
+  int keep = 0;                 // How many of the newest; 0: all.
+  std::int64_t keep_every = 0;  // Also keep steps divisible by it; 0: none.
 };
 
 }  // namespace ddp::checkpoint

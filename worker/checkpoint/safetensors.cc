@@ -12,18 +12,19 @@
 namespace ddp::checkpoint {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "tensors are written as they lie");
+static_assert(std::endian::native == std::endian::little,
+              "tensors are written as they are in memory");
 
 using nlohmann::json;
 
-// Hashed twice while it is in the cache.
+// Small enough to be hashed twice while it is in the cache.
 constexpr std::size_t kHashPiece = std::size_t{1} << 20;
 
 std::uint64_t size_of(const TensorView& tensor) { return tensor.bytes.size(); }
 std::uint64_t size_of(const TensorEntry& tensor) { return tensor.end - tensor.begin; }
 
-// The length prefix and the padded JSON, or why these tensors cannot be one file. The tensors are
-// in the order of their bytes already.
+// The length prefix and the padded JSON, or why these tensors cannot be in one file. The tensors
+// are already in the order of their bytes.
 template <typename Tensor>
 Result<std::string> header_bytes(const std::vector<Tensor>& tensors,
                                  const std::map<std::string, std::string>& metadata) {
@@ -56,8 +57,8 @@ Result<std::string> header_bytes(const std::vector<Tensor>& tensors,
   text.append((multiple - (kLengthBytes + text.size()) % multiple) % multiple, ' ');
   if (text.size() > kMaxSafetensorsHeader) {
     return make_error(Errc::kInvalidArgument,
-                      "{} tensors need a header of {} bytes, {} is the most", tensors.size(),
-                      text.size(), kMaxSafetensorsHeader);
+                      "{} tensors need a header of {} bytes, but at most {} are allowed",
+                      tensors.size(), text.size(), kMaxSafetensorsHeader);
   }
   std::string bytes(kLengthBytes, '\0');
   for (std::size_t i = 0; i < kLengthBytes; ++i) {
@@ -66,9 +67,9 @@ Result<std::string> header_bytes(const std::vector<Tensor>& tensors,
   return bytes + text;
 }
 
-// Appends pieces to a file and feeds them to the file's checksum while they are in the cache. What
-// follows one another in memory leaves together, in equal pieces: those of a file whose data is
-// aligned are aligned, too. A large piece is on its way to the disk while the next one is added.
+// Appends pieces to a file and feeds them to the file's checksum while they are in the cache. Data
+// that is contiguous in memory is written together, in equal pieces; if the file's data is aligned,
+// so are the pieces. A large piece is written to the disk while the next one is added.
 class PieceWriter {
  public:
   PieceWriter(WritableFile& file, const WritePace& pace) : file_(file), pace_(pace) {}
@@ -99,7 +100,7 @@ class PieceWriter {
   std::string checksum() const { return of_file_.hex(); }
 
  private:
-  // At most pace_.piece of what is pending.
+  // Writes at most pace_.piece of the pending bytes.
   Result<void> write(std::size_t count) {
     if (pace_.before) {
       if (auto allowed = pace_.before(count); !allowed) return allowed;
@@ -112,7 +113,7 @@ class PieceWriter {
     return {};
   }
 
-  // For the piece before.
+  // Waits for the previous piece.
   Result<void> wait() { return writing_.valid() ? writing_.get() : Result<void>(); }
 
   WritableFile& file_;
@@ -120,7 +121,7 @@ class PieceWriter {
   Checksum of_file_;
   std::uint64_t bytes_ = 0;
   std::span<const std::byte> pending_;
-  std::future<Result<void>> writing_;  // Destruction waits.
+  std::future<Result<void>> writing_;  // Its destructor waits.
 };
 
 Result<std::string> write_tensor(PieceWriter& writer, std::span<const std::byte> bytes) {

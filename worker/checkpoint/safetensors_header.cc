@@ -44,7 +44,8 @@ Result<TensorEntry> parse_entry(const std::string& name, const json& value) {
   }
   for (const json& dimension : shape) {
     if (!is_size(dimension)) {
-      return malformed("shape of tensor \"{}\" has {}, which is no size", name, dimension.dump());
+      return malformed("shape of tensor \"{}\" has {}, which is not a size", name,
+                       dimension.dump());
     }
     entry.shape.push_back(dimension.get<std::int64_t>());
   }
@@ -82,34 +83,35 @@ Result<void> check_coverage(std::vector<TensorEntry>& tensors, std::uint64_t dat
   std::uint64_t covered = 0;
   for (const TensorEntry& entry : tensors) {
     if (entry.begin != covered) {
-      return malformed("tensor \"{}\" begins at byte {} of the data, {} is expected: {}",
+      return malformed("tensor \"{}\" begins at byte {} of the data, but {} is expected: {}",
                        entry.name, entry.begin, covered,
                        entry.begin < covered ? "an overlap" : "a hole");
     }
     covered = entry.end;
   }
   if (covered != data_bytes) {
-    return malformed("the tensors end at byte {} of the data, which has {}", covered, data_bytes);
+    return malformed("the tensors end at byte {} of the data, which has {} bytes", covered,
+                     data_bytes);
   }
   return {};
 }
 
-// How long the header of a file of `size` bytes is that begins with `prefix`.
+// The length of the header of a file that has `size` bytes and begins with `prefix`.
 Result<std::size_t> header_length(std::span<const std::byte> prefix, std::uint64_t size,
                                   const std::string& path) {
   if (size < kLengthBytes) {
-    return malformed("{} has {} bytes, the length of the header alone takes 8", path, size);
+    return malformed("{} has {} bytes, but the length of the header alone needs 8", path, size);
   }
   std::uint64_t length = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) {
     length = length << 8 | std::to_integer<std::uint64_t>(prefix[i]);
   }
   if (length > kMaxSafetensorsHeader) {
-    return malformed("{} announces a header of {} bytes, at most {} are allowed", path, length,
+    return malformed("{} announces a header of {} bytes, but at most {} are allowed", path, length,
                      kMaxSafetensorsHeader);
   }
   if (length > size - kLengthBytes) {
-    return malformed("{} announces a header of {} bytes and has only {} more", path, length,
+    return malformed("{} announces a header of {} bytes, but has only {} more", path, length,
                      size - kLengthBytes);
   }
   return static_cast<std::size_t>(length);

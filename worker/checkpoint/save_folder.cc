@@ -53,15 +53,16 @@ Result<Manifest> SaveFolder::read_sound(const std::string& name) {
   if (!manifest) return Error{manifest.error().code, path + ": " + manifest.error().message};
   if (manifest->save_id != plan_->save_id || manifest->step != plan_->step ||
       manifest->world_size != plan_->world_size) {
-    return make_error(Errc::kMismatch, "{} is of save {}, step {}, world {}, not of {}, {}, {}",
-                      path, manifest->save_id, manifest->step, manifest->world_size, plan_->save_id,
+    return make_error(Errc::kMismatch,
+                      "{} belongs to save {}, step {}, world size {}, not to {}, {}, {}", path,
+                      manifest->save_id, manifest->step, manifest->world_size, plan_->save_id,
                       plan_->step, plan_->world_size);
   }
   for (const FileRecord& record : manifest->files) {
     auto file = files_->open_file(join_path(path_, record.name));
     if (!file) return file.error();
     if ((*file)->size() != record.bytes) {
-      return make_error(Errc::kCorrupt, "{} in {} has {} bytes, {} are recorded", record.name,
+      return make_error(Errc::kCorrupt, "{} in {} has {} bytes, but {} are recorded", record.name,
                         path_, (*file)->size(), record.bytes);
     }
   }
@@ -73,8 +74,8 @@ Result<void> SaveFolder::add_part(const Manifest& part) {
   if (!text) return text.error();
   const std::string name = join_path(path_, part_name(plan_->rank));
   if (auto written = write_durably(*files_, unfinished(name), *text); !written) return written;
-  // The names of the files that the part speaks of. Its own need not be durable: the publisher
-  // makes all names so, and after a power cut nobody asks for it.
+  // Makes the names of the files that the part lists durable. The part's own name need not be: the
+  // publisher makes all names durable, and after a power cut nobody needs the part.
   if (auto synced = files_->sync_directory(path_); !synced) return synced;
   return files_->rename(unfinished(name), name);
 }
@@ -95,7 +96,7 @@ void SaveFolder::add_failure(const std::string& reason) {
   const std::string name = join_path(path_, failure_name(plan_->rank));
   auto file = files_->create_file(unfinished(name));
   if (!file) return;
-  // On a full disk the empty file alone says what matters.
+  // On a full disk, the empty file alone is enough.
   (void)(*file)->append(std::string_view(reason).substr(0, kMaxFailureText));
   (void)(*file)->close();
   (void)files_->rename(unfinished(name), name);

@@ -10,13 +10,13 @@
 
 namespace ddp::checkpoint {
 
-// The temporary folder of one save, in which its ranks meet: what the files in it are called and
-// what they say. For the writers.
+// The temporary folder of one save, in which its ranks meet: the names and contents of the files in
+// it. For the writers.
 //
-// A rank's part is a manifest of its own files (of rank 0's state too). It appears by a rename when
-// all it speaks of is durable, and stays until the publisher has made the manifest of the whole
-// durable. So a rank that finds its part, or the manifest, has nothing left to do, and one that
-// finds neither may change its files: nobody counts on them.
+// A rank's part is a manifest of its own files; rank 0's also has the state. It appears by a rename
+// when everything that it lists is durable, and stays until the publisher has made the manifest of
+// the whole save durable. So a rank that finds its part or the manifest has nothing left to do, and
+// one that finds neither may change its files, because nobody depends on them.
 class SaveFolder {
  public:
   // Both outlive the object.
@@ -27,29 +27,29 @@ class SaveFolder {
 
   static std::string part_name(Rank rank);
   static std::string failure_name(Rank rank);
-  // The rank of a failure's file; nothing for other names.
+  // The rank of a failure file; nothing for other names.
   static std::optional<Rank> failed_rank(std::string_view name);
 
-  // Makes the folder, if it is not there.
+  // Makes the folder, unless it exists.
   Result<void> make();
   // The names in it. kNotFound if it is gone.
   Result<std::vector<std::string>> names() { return files_->list(path_); }
 
-  // A rank's part, if it is sound, of this save, and all files it speaks of are there.
+  // A rank's part, if it is sound, belongs to this save, and all files that it lists exist.
   Result<Manifest> read_part(Rank rank) { return read_sound(part_name(rank)); }
   // The manifest of the whole save, likewise.
   Result<Manifest> read_manifest() { return read_sound(std::string(kManifestName)); }
-  // Whether there is one, sound or not.
+  // Whether there is a manifest, sound or not.
   Result<bool> has_manifest();
 
-  // Writes this rank's part, which must not be there yet.
+  // Writes this rank's part, which must not exist yet.
   Result<void> add_part(const Manifest& part);
 
-  // Removes what this rank has put into the folder, as far as possible.
+  // Removes this rank's files from the folder, as far as possible.
   void remove_own();
   // Tells the publisher that this rank has given up, as far as possible.
   void add_failure(const std::string& reason);
-  // What a rank said; empty if it could not say anything.
+  // Why a rank failed; empty if it could not say.
   std::string failure_text(Rank rank);
 
   // Removes a file of it.

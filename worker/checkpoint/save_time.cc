@@ -9,7 +9,7 @@ namespace {
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): durations.
 
 constexpr std::chrono::nanoseconds kWaitPiece = 50ms;
-// A limited writer writes about so often a second, for others see by the sizes that it goes on.
+// A limited writer writes about this often, so that others see its progress by the sizes.
 constexpr std::uint64_t kPiecesPerSecond = 20;
 constexpr std::size_t kSmallestPiece = 4096;
 
@@ -48,7 +48,7 @@ WritePace SaveTime::pace() {
 
 Result<void> SaveTime::take(std::size_t bytes) {
   if (rate_ == 0) return alive();
-  // Time that was lost (a slow disk) is not made up for by a burst.
+  // Do not make up for lost time (a slow disk) by a burst.
   next_ = std::max(next_, now());
   if (auto waited = wait(next_ - now()); !waited) return waited;
   next_ += std::chrono::duration_cast<Clock::duration>(

@@ -15,14 +15,14 @@ struct ShareItem {
   std::uint64_t bytes = 0;
   // Items with the same number other than 0 share their memory and go to the same rank.
   std::uint64_t storage = 0;
-  // Only rank 0's counts although all have it, such as a buffer of batch norm: rank 0 writes it.
+  // All ranks have it, but only rank 0's counts, such as a buffer of batch norm: rank 0 writes it.
   bool pinned = false;
 };
 
-// Who writes what: for each item its rank. Rank 0 has what is pinned to it; the rest is dealt
-// largest first, each to the rank with the fewest bytes so far, of equals to the lowest rank, items
-// of equal size by name. Depends on nothing but the arguments, so every rank computes the same.
-// Names are unique.
+// Returns, for each item, the rank that writes it. Rank 0 gets the pinned items. The rest is dealt
+// largest first (by name if sizes are equal), each to the rank with the fewest bytes so far (the
+// lowest if equal). Depends only on the arguments, so every rank computes the same. Names must be
+// unique.
 std::vector<Rank> deal_shares(std::span<const ShareItem> items, int world_size);
 
 }  // namespace ddp::checkpoint

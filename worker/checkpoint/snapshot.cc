@@ -31,7 +31,7 @@ struct ImageHeader {
   std::uint64_t data_end;
   std::uint64_t plan_bytes;
   char plan_checksum[kImageChecksumDigits];
-  char header_checksum[kImageChecksumDigits];  // Of the fields before, as if not sealed.
+  char header_checksum[kImageChecksumDigits];  // Of the fields above, with sealed = 0.
 };
 static_assert(sizeof(ImageHeader) <= kSnapshotHeaderBytes);
 static_assert(offsetof(ImageHeader, header_checksum) + kImageChecksumDigits == sizeof(ImageHeader));
@@ -58,34 +58,36 @@ bool is_save_id(std::string_view text) {
   return is_word(text) && text.size() <= kMaxSaveId && text.find('.') == std::string_view::npos;
 }
 
-// Names that writers use among themselves are no names of files.
+// Names that writers use among themselves are not allowed as file names.
 bool is_snapshot_file(std::string_view name) {
   return is_word(name) && name.ends_with(".safetensors") && !name.starts_with('.');
 }
 
-// Why nobody could write this, or nothing.
+// Why this plan cannot be written; nothing if it can.
 std::optional<std::string> complaint_about(const SnapshotPlan& plan) {
   if (plan.directory.empty()) return "no directory is given";
-  if (!is_save_id(plan.save_id)) return fmt::format("\"{}\" is no save id", plan.save_id);
+  if (!is_save_id(plan.save_id)) return fmt::format("\"{}\" is not a valid save id", plan.save_id);
   if (plan.step < 0) return fmt::format("step {} is negative", plan.step);
   if (plan.world_size < 1 || plan.rank < 0 || plan.rank >= plan.world_size) {
-    return fmt::format("rank {} of a world of {}", plan.rank, plan.world_size);
+    return fmt::format("rank {} is not in a world of size {}", plan.rank, plan.world_size);
   }
   if (plan.retention.keep < 0 || plan.retention.keep_every < 0) {
-    return fmt::format("keep {} and keep every {}", plan.retention.keep, plan.retention.keep_every);
+    return fmt::format("keep {} and keep every {} must not be negative", plan.retention.keep,
+                       plan.retention.keep_every);
   }
-  if (!plan.state.is_object() || !plan.rank_state.is_object()) return "state is no object";
+  if (!plan.state.is_object() || !plan.rank_state.is_object()) return "state is not an object";
   std::set<std::string_view> file_names;
   std::set<std::pair<Rank, std::string_view>> tensor_names;
   for (const SnapshotFile& file : plan.files) {
-    if (!is_snapshot_file(file.name)) return fmt::format("\"{}\" is no name of a file", file.name);
-    if (!file_names.insert(file.name).second) return fmt::format("file {} twice", file.name);
+    if (!is_snapshot_file(file.name)) return fmt::format("\"{}\" is not a file name", file.name);
+    if (!file_names.insert(file.name).second)
+      return fmt::format("file {} is listed twice", file.name);
     if (file.owner != kReplicated && file.owner != plan.rank) {
       return fmt::format("file {} belongs to rank {}", file.name, file.owner);
     }
     for (const SnapshotTensor& tensor : file.tensors) {
       if (!tensor_names.insert({file.owner, tensor.name}).second) {
-        return fmt::format("tensor \"{}\" twice", tensor.name);
+        return fmt::format("tensor \"{}\" is listed twice", tensor.name);
       }
       if (tensor.shape.size() > kMaxTensorDimensions || !tensor_bytes(tensor.type, tensor.shape)) {
         return fmt::format("the shape of tensor \"{}\" is malformed", tensor.name);
@@ -106,13 +108,13 @@ std::uint64_t place_tensors(std::vector<SnapshotFile>& files) {
     end = (end + kSnapshotAlignment - 1) / kSnapshotAlignment * kSnapshotAlignment;
     std::map<std::tuple<std::uint64_t, std::uint64_t, std::size_t>, std::uint64_t> shared;
     for (SnapshotTensor& tensor : file.tensors) {
-      // The element's size is part of the key: another one could be less aligned.
+      // The element's size is part of the key, because a smaller element may be less aligned.
       const auto key = std::tuple(tensor.storage, tensor.bytes(), tensor_type_bytes(tensor.type));
       if (const auto found = shared.find(key); tensor.storage != 0 && found != shared.end()) {
         tensor.offset = found->second;
         continue;
       }
-      // Sizes fall, so what is left of an 8-byte tensor's end is aligned for all that follow.
+      // Element sizes decrease, so the end of each tensor is aligned for all that follow.
       tensor.offset = end;
       end += tensor.bytes();
       shared[key] = tensor.offset;
@@ -212,7 +214,7 @@ Result<SnapshotPlan> parse_plan(const json& root, std::uint64_t data_end) {
 
 Result<ImageHeader> checked_header(std::span<const std::byte> image) {
   if (image.size() < kSnapshotHeaderBytes) {
-    return bad_image("the image has {} bytes, its header alone takes {}", image.size(),
+    return bad_image("the image has {} bytes, but its header alone needs {}", image.size(),
                      kSnapshotHeaderBytes);
   }
   ImageHeader header;
@@ -220,7 +222,7 @@ Result<ImageHeader> checked_header(std::span<const std::byte> image) {
   std::atomic_thread_fence(std::memory_order_acquire);
   if (std::string_view(header.magic, sizeof header.magic) != kImageMagic ||
       header.version != kImageVersion) {
-    return bad_image("this is no snapshot of version {}", kImageVersion);
+    return bad_image("this is not a snapshot of version {}", kImageVersion);
   }
   if (header.sealed != kSealed)
     return bad_image("the snapshot is not sealed: its copy was cut short");
@@ -230,8 +232,9 @@ Result<ImageHeader> checked_header(std::span<const std::byte> image) {
   }
   if (header.data_end < kSnapshotHeaderBytes || header.data_end > image.size() ||
       header.plan_bytes > image.size() - header.data_end) {
-    return bad_image("data up to {} and a plan of {} bytes in an image of {}", header.data_end,
-                     header.plan_bytes, image.size());
+    return bad_image(
+        "data up to byte {} and a plan of {} bytes do not fit into an image of {} bytes",
+        header.data_end, header.plan_bytes, image.size());
   }
   return header;
 }
@@ -267,7 +270,7 @@ Result<SnapshotLayout> lay_out(SnapshotPlan plan) {
   layout.data_end = place_tensors(plan.files);
   auto text = plan_text_of(plan);
   if (!text) return text.error();
-  // As the writer would: what it cannot read must be found out now.
+  // Read it as the writer would: a plan that it cannot read must be an error now.
   auto back = parse_strict(*text, kMaxManifestDepth);
   if (!back || text->size() > kMaxManifestBytes) {
     return make_error(Errc::kInvalidArgument, "the plan of {} bytes would be unreadable: {}",
@@ -315,7 +318,7 @@ Result<Snapshot> open_snapshot(std::span<const std::byte> image) {
     if (!plan) return bad_image("the plan: {}", plan.error().message);
     snapshot.plan = std::move(*plan);
   } catch (const json::exception& error) {
-    return bad_image("the plan: a member is missing or of another type: {}", error.what());
+    return bad_image("the plan: a member is missing or has the wrong type: {}", error.what());
   }
   for (const SnapshotFile& file : snapshot.plan.files) {
     auto& spans = snapshot.bytes.emplace_back();

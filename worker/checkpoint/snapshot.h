@@ -15,10 +15,10 @@
 #include "worker/checkpoint/retention.h"
 #include "worker/checkpoint/tensor_type.h"
 
-// What one rank has to write in one save, as a block of memory that another process can finish: a
-// header of 4096 bytes, the tensors' bytes, then a plan (JSON) that says where each tensor goes.
-// The block may be larger than its contents. It is read only once it is sealed, which is the last
-// thing that happens to it. Making one:
+// What one rank has to write in one save, as a block of memory (an image) that another process can
+// write to the disk: a header of 4096 bytes, the tensors' bytes, then a plan (JSON) that says where
+// each tensor goes. The block may be larger than its contents. Sealing it is the last step; nobody
+// reads it before that. To make one:
 //
 //   auto layout = lay_out(plan);                      // Pure: offsets and size.
 //   image: at least layout->bytes of memory
@@ -26,21 +26,21 @@
 //   for each tensor of layout->plan.files: copy it to image + tensor.offset
 //   seal_snapshot(image, *layout);
 //
-// Nothing here is kept between calls; any thread, one at a time per image.
+// There is no state between calls. Any thread, but one at a time per image.
 namespace ddp::checkpoint {
 
 inline constexpr std::size_t kSnapshotHeaderBytes = 4096;
-// Of the first tensor of each file, as in the file (kDataAlignment).
+// Alignment of the first tensor of each file, as in the file (kDataAlignment).
 inline constexpr std::size_t kSnapshotAlignment = 4096;
 
 struct SnapshotTensor {
   std::string name;
   TensorType type = TensorType::kU8;
   std::vector<std::int64_t> shape;
-  // Tensors of one file with the same number other than 0 have the same bytes: they are in the
-  // image once, and need to be copied once. In the file each has its own.
+  // Tensors of one file with the same number other than 0 have the same bytes: the image has them
+  // once, and they are copied once. In the file each has its own bytes.
   std::uint64_t storage = 0;
-  // The caller's own mark, carried along by lay_out and not part of the image.
+  // For the caller: kept by lay_out, but not part of the image.
   std::size_t source = 0;
   std::uint64_t offset = 0;  // In the image, a multiple of the element's size; set by lay_out.
 
@@ -56,8 +56,8 @@ struct SnapshotFile {
 
 struct SnapshotPlan {
   std::string directory;  // The folder of checkpoints; exists already.
-  // One word for this save, the same on all ranks and never used before: 1 to 64 of A-Z a-z 0-9 _
-  // -.
+  // A word for this save, the same on all ranks and never used before: 1 to 64 characters of A-Z
+  // a-z 0-9 _ -.
   std::string save_id;
   std::string job_id;  // For messages.
   std::int64_t step = 0;
@@ -69,10 +69,10 @@ struct SnapshotPlan {
   nlohmann::json state = nlohmann::json::object();       // Replicated values; rank 0 only.
   nlohmann::json rank_state = nlohmann::json::object();  // This rank's.
   Retention retention;
-  std::uint64_t bytes_per_second = 0;  // Of this rank's writing; 0: as fast as the disk.
+  std::uint64_t bytes_per_second = 0;  // Limit for this rank; 0: as fast as the disk.
 
   bool publishes() const { return rank == 0; }
-  // What each rank's part and the published manifest have in common: without files and state.
+  // What each rank's part and the published manifest share: everything but files and state.
   Manifest common_manifest() const;
 };
 
@@ -80,39 +80,40 @@ struct SnapshotPlan {
 std::string shard_file_name(Rank rank);
 std::string rank_file_name(Rank rank);
 
-// A plan whose tensors have their places. Each file's tensors are in the order in which the file
-// has them and without gaps between them, so it is written from the image in large pieces.
+// A plan whose tensors have their offsets. Each file's tensors are in the file's order and without
+// gaps between them, so the file is written from the image in large pieces.
 struct SnapshotLayout {
   SnapshotPlan plan;
   std::string plan_text;
-  std::uint64_t data_end = kSnapshotHeaderBytes;  // Behind the last tensor.
+  std::uint64_t data_end = kSnapshotHeaderBytes;  // The end of the last tensor.
   std::uint64_t bytes = 0;                        // Of the whole image.
 };
 
-// kInvalidArgument, naming the thing, for what could not be written or read back: names twice,
-// shapes without a size, a save id or file name that is no plain name, a rank outside its world.
+// kInvalidArgument, which names the item, for a plan that could not be written or read back:
+// duplicate names, invalid shapes, a save id or file name that is not a plain name, a rank outside
+// its world.
 Result<void> check_plan(const SnapshotPlan& plan);
 
-// kInvalidArgument as check_plan, and for values that JSON cannot carry.
+// kInvalidArgument as check_plan, and for values that JSON cannot represent.
 Result<SnapshotLayout> lay_out(SnapshotPlan plan);
 
-// Whoever reads the image from now on finds no snapshot in it. At least kSnapshotHeaderBytes.
+// Marks the image as not containing a snapshot. It has at least kSnapshotHeaderBytes.
 void unseal_snapshot(std::span<std::byte> image);
 
-// Writes header and plan around the tensors that are there already. The image has at least
+// Writes header and plan around the tensors, which must be there already. The image has at least
 // layout.bytes.
 void seal_snapshot(std::span<std::byte> image, const SnapshotLayout& layout);
 
 // A plan and where its tensors' bytes are: in an image, or anywhere else in this process.
 struct Snapshot {
   SnapshotPlan plan;
-  // For each file, for each of its tensors. They belong to somebody else and outlive this.
+  // For each file, for each of its tensors. Not owned; must outlive this.
   std::vector<std::vector<std::span<const std::byte>>> bytes;
 };
 
-// The snapshot in an image, which must outlive it and not change meanwhile. kCorrupt, with the
-// reason, unless it is sealed and everything in header and plan fits together; the tensors' bytes
-// are taken as they are. Trusts nothing in the image.
+// Opens the snapshot in an image, which must outlive it and not change meanwhile. kCorrupt, with
+// the reason, unless it is sealed and header and plan are consistent. Trusts nothing in the image,
+// but does not check the tensors' bytes.
 Result<Snapshot> open_snapshot(std::span<const std::byte> image);
 
 }  // namespace ddp::checkpoint

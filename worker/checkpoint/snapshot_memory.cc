@@ -23,7 +23,7 @@ Result<SnapshotMemory> SnapshotMemory::create(std::uint64_t bytes) {
   SnapshotMemory memory;
   UniqueFd fd(::memfd_create("ddp-snapshot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd) return memory_error("make memory of", bytes, errno);
-  // Memory that is not there is an error here and a SIGBUS at the first touch otherwise.
+  // Missing memory is an error here; otherwise it would be a SIGBUS at the first touch.
   int result = 0;
   do {
     result = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes));
@@ -47,7 +47,7 @@ Result<SnapshotMemory> SnapshotMemory::map(int fd) {
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd, &status) < 0 ||
       status.st_size <= 0) {
     return make_error(Errc::kInvalidArgument,
-                      "descriptor {} is no memory of fixed size (a memfd with F_SEAL_SHRINK)", fd);
+                      "descriptor {} is not memory of fixed size (a memfd with F_SEAL_SHRINK)", fd);
   }
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
   void* data = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);

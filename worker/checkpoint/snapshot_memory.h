@@ -9,15 +9,15 @@
 
 namespace ddp::checkpoint {
 
-// Memory without a name that can be handed to another process by its descriptor. Movable; the
-// memory is gone when the last descriptor and the last mapping of all processes are.
+// Unnamed memory that can be handed to another process by its descriptor. Movable. The memory is
+// freed when the last descriptor and the last mapping in all processes are gone.
 class SnapshotMemory {
  public:
-  // New memory, zeroed and present: no page of it is missing later. It cannot be made smaller by
-  // anybody. kIo if there is not enough; nothing is left then.
+  // New memory, zeroed, with all pages allocated. Nobody can make it smaller. kIo if there is not
+  // enough; then nothing is left behind.
   static Result<SnapshotMemory> create(std::uint64_t bytes);
-  // Somebody's memory, read only. kInvalidArgument if the descriptor is not such memory, or could
-  // still be made smaller under the reader's feet. The descriptor stays the caller's.
+  // Maps such memory read-only. kInvalidArgument if the descriptor is not such memory or could
+  // still be made smaller. The caller keeps the descriptor.
   static Result<SnapshotMemory> map(int fd);
 
   SnapshotMemory() = default;
@@ -26,9 +26,9 @@ class SnapshotMemory {
   ~SnapshotMemory();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // Of created memory only.
+  // Only for memory from create(); else empty.
   std::span<std::byte> writable() { return {data_, fd_ ? size_ : 0}; }
-  // Of created memory; -1 else.
+  // Only for memory from create(); else -1.
   int fd() const { return fd_.get(); }
 
  private:

@@ -14,10 +14,10 @@ using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): 
 
 constexpr std::chrono::nanoseconds kFirstPoll = 1ms;
 constexpr std::chrono::nanoseconds kLongestPoll = 50ms;
-constexpr int kLooksPerTimeout = 8;  // At sizes, while the names stay the same.
+constexpr int kLooksPerTimeout = 8;  // How often to check sizes while the names stay the same.
 constexpr std::size_t kRanksNamed = 16;
 
-// Waits until all parts are there, or nothing has changed for too long.
+// Waits until all parts exist, or until nothing has changed for too long.
 class PartsWait {
  public:
   PartsWait(SaveFolder& folder, FileSystem& files, int world_size, SaveTime& time,
@@ -38,7 +38,7 @@ class PartsWait {
   }
 
  private:
-  // Whether nothing is missing any more.
+  // Returns whether all parts exist.
   Result<bool> look_at(const std::vector<std::string>& names) {
     std::set<std::string> present(names.begin(), names.end());
     for (const std::string& name : names) {
@@ -56,7 +56,7 @@ class PartsWait {
     return missing_.empty();
   }
 
-  // A large file grows for a long time under one name.
+  // A large file grows for a long time without new names appearing.
   bool sizes_changed(const std::set<std::string>& names) {
     if (time_.now() - looked_ < timeout_ / kLooksPerTimeout) return false;
     looked_ = time_.now();
@@ -75,8 +75,8 @@ class PartsWait {
     const auto named = std::min(missing_.size(), kRanksNamed);
     return make_error(
         Errc::kTimeout,
-        "nothing came from {} of {} ranks for {} ms (rank {}{}): their writers ended, "
-        "or do not see {}",
+        "nothing came from {} of {} ranks for {} ms (rank {}{}): their writers have ended or do "
+        "not see {}",
         missing_.size(), world_size_, timeout_.count(),
         fmt::join(missing_.begin(), missing_.begin() + static_cast<long>(named), ", "),
         named < missing_.size() ? ", ..." : "", folder_.path());
@@ -107,8 +107,8 @@ Result<Manifest> merge_parts(SaveFolder& folder, const SnapshotPlan& plan) {
   return manifest;
 }
 
-// The manifest, durable. One that a killed publisher did not finish is made anew: its parts are
-// still there.
+// Writes the manifest durably. If a killed publisher left an unfinished one, makes it again from
+// the parts, which still exist.
 Result<void> add_manifest(SaveFolder& folder, const SnapshotPlan& plan) {
   auto merged = merge_parts(folder, plan);
   if (!merged) return merged.error();
@@ -153,8 +153,7 @@ std::vector<std::string> tidy_up(Directory& directory, const Entry& published,
   if (auto linked = directory.update_latest(published); !linked) {
     warnings.push_back(linked.error().message);
   }
-  // What earlier saves have left is removed now in any case, or nobody would hear that it cannot
-  // be.
+  // Always remove what earlier saves have left now, so that a failure to do so is reported.
   if (leaves_retired) add(directory.remove_retired());
   add(directory.retire(retention, published));
   if (!leaves_retired) add(directory.remove_retired());

@@ -24,7 +24,7 @@ std::uint64_t bytes_of(const Manifest& part) {
   return bytes;
 }
 
-// Of what the snapshot says, without a look at the disk.
+// The bytes of the snapshot's tensors; does not look at the disk.
 std::uint64_t bytes_of(const Snapshot& snapshot) {
   std::uint64_t bytes = 0;
   for (const auto& file : snapshot.bytes) {
@@ -54,9 +54,9 @@ class Writing {
 
  private:
   Result<void> contribute() {
-    // In the order in which a publisher goes on: the part, then the manifest, then the checkpoint.
-    // Asked in another order, all three could be missed, and files be removed that a published
-    // checkpoint has; the same if a failure to look were taken for an answer.
+    // Look in the order in which a publisher proceeds: the part, the manifest, the checkpoint. In
+    // another order all three could be missed, and files of a published checkpoint be removed. The
+    // same could happen if a failed look counted as "not there".
     auto part = folder_.read_part(plan_.rank);
     if (part) {
       written_.bytes = bytes_of(*part);
@@ -71,7 +71,7 @@ class Writing {
     if (!published) return published.error();
     if (*published) return {};
     auto shared = write_share();
-    // A failed rename may have happened all the same (NFS). Then the publisher counts on the part.
+    // A failed rename may have happened anyway (NFS). Then the publisher relies on the part.
     if (!shared && folder_.read_part(plan_.rank)) return {};
     return shared;
   }
@@ -81,7 +81,7 @@ class Writing {
     auto published = directory.find_save(plan_.step, plan_.save_id);
     if (!published) return published.error();
     if (*published) {
-      // A publisher before this one died behind the rename, perhaps before it was durable.
+      // An earlier publisher died after the rename, perhaps before it was durable.
       written_.bytes = bytes_of(snapshot_);
       if (auto synced = files_.sync_directory(plan_.directory); !synced) return synced;
       return finish(**published);
@@ -111,7 +111,7 @@ class Writing {
   Result<void> write_share() {
     if (auto alive = time_.alive(); !alive) return alive;
     if (auto made = folder_.make(); !made) {
-      // Whoever cannot say so lets the publisher wait.
+      // If this fails, too, the publisher waits until its timeout.
       if (folder_.make()) folder_.add_failure(made.error().message);
       return made;
     }
@@ -146,7 +146,7 @@ class Writing {
     return {};
   }
 
-  // Cleans up and says what is the matter.
+  // Cleans up and returns the error to report.
   Error given_up(const Error& error) {
     if (plan_.publishes()) {
       (void)folder_.directory().discard(folder_.path());
@@ -168,7 +168,7 @@ class Writing {
   const WriterOptions& options_;
   SaveFolder folder_;
   SaveTime time_;
-  bool touched_ = false;  // There may be files of this call.
+  bool touched_ = false;  // This call may have created files.
   Written written_;
 };
 

@@ -14,21 +14,22 @@
 namespace ddp::checkpoint {
 
 struct WriterOptions {
-  // The publisher gives up when for so long nothing in the folder has changed and parts are still
-  // missing.
+  // The publisher gives up when parts are missing and nothing in the folder has changed for this
+  // long.
   std::chrono::milliseconds part_timeout = std::chrono::seconds(10);
-  // Asked often; once it says true the save fails with kAborted and is cleaned up. May be empty.
+  // Called often. Once it returns true, the save fails with kAborted and is cleaned up. May be
+  // empty.
   std::function<bool()> cancelled;
-  // Old checkpoints are only renamed; the caller removes them when it has told the result
-  // (Directory::remove_retired): freeing a large file takes a while.
+  // Only rename old checkpoints. The caller removes them (Directory::remove_retired) after it has
+  // reported the result, because freeing a large file takes a while.
   bool leaves_retired = false;
-  // Time, for tests; empty: the real one.
+  // The clock, for tests; empty: the real one.
   std::function<TimePoint()> now;
   std::function<void(std::chrono::nanoseconds)> sleep;
 };
 
 struct Written {
-  std::string path;                   // The checkpoint; the publisher's only, else empty.
+  std::string path;                   // The checkpoint's path, for the publisher; else empty.
   std::uint64_t bytes = 0;            // Of this rank's files.
   double seconds = 0;                 // From the beginning of this call.
   std::vector<std::string> warnings;  // What could not be done although the save succeeded.
@@ -38,14 +39,14 @@ struct Written {
 // publisher then waits for the parts of all other ranks, publishes the checkpoint, points `latest`
 // at it and removes old ones. Ranks meet in the folder only; FORMAT.md has the protocol.
 //
-// May be killed at any point and called again with the same snapshot, also after it had succeeded,
-// and in another process. Never two calls for one rank's share at the same time. The publisher's
-// caller holds the DirectoryLock.
+// It may be killed at any point and called again with the same snapshot, even after it succeeded,
+// and in another process. Never run two calls for one rank's share at the same time. The
+// publisher's caller must hold the DirectoryLock.
 //
-// Failures leave the checkpoints that were there untouched; what was written of this one is
-// removed, as far as possible, and the other ranks' publisher is told. kTimeout: parts of other
-// ranks did not come; kAborted: cancelled, or another rank failed or the publisher gave up (the
-// message says which); else this rank's own failure. Blocks; any thread.
+// Failures leave existing checkpoints untouched. What was written of this one is removed, as far as
+// possible, and the publisher is told. kTimeout: parts of other ranks are missing; kAborted:
+// cancelled, or another rank failed, or the publisher gave up (the message says which); any other
+// code: this rank's own failure. Blocks; any thread.
 Result<Written> write_snapshot(FileSystem& files, const Snapshot& snapshot,
                                const WriterOptions& options = {});
 

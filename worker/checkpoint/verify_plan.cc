@@ -9,7 +9,7 @@ namespace ddp::checkpoint {
 
 std::vector<const FileRecord*> files_to_verify(const Manifest& manifest, Rank rank,
                                                int world_size) {
-  std::map<std::string_view, Rank> owners;  // kReplicated: nobody's own.
+  std::map<std::string_view, Rank> owners;  // kReplicated: not one rank's own.
   for (const TensorRecord& tensor : manifest.tensors) {
     const auto [owner, is_first] = owners.emplace(tensor.file, tensor.rank);
     if (!is_first && owner->second != tensor.rank) owner->second = kReplicated;

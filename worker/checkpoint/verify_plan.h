@@ -7,10 +7,10 @@
 
 namespace ddp::checkpoint {
 
-// Which files a rank verifies when a world of `world_size` loads the checkpoint: each file is one
-// rank's. Those with nothing but a rank's own tensors are that rank's, which reads them anyway; the
-// others, and those of ranks that are no longer there, are dealt by size. Depends on nothing but
-// the arguments, so all ranks together verify every file. In the manifest's order.
+// Which files a rank verifies, in the manifest's order, when a world of `world_size` loads the
+// checkpoint. Each file belongs to one rank. A file with only one rank's own tensors belongs to
+// that rank, which reads it anyway. The others, and those of ranks that no longer exist, are dealt
+// by size. Depends only on the arguments, so all ranks together verify every file.
 std::vector<const FileRecord*> files_to_verify(const Manifest& manifest, Rank rank, int world_size);
 
 }  // namespace ddp::checkpoint

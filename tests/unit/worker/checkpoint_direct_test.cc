@@ -81,7 +81,7 @@ bool has_disk(const std::string& folder) {
 
 TEST(DirectWriting, ALargeShardLeavesNothingInThePageCache) {
   const TempDir folder;
-  if (!has_disk(folder.path())) GTEST_SKIP() << folder.path() << " takes no direct writes";
+  if (!has_disk(folder.path())) GTEST_SKIP() << folder.path() << " does not support direct writes";
   const Pages memory(20 * kMebibyte + 24);
   // As in a snapshot: one behind the other, the first one on a page.
   const auto views = [&] {

@@ -175,7 +175,7 @@ TEST_F(DirectoryTest, AFolderWithTheNameOfAnotherStepIsCorrupt) {
   publish(5, 50);
   ASSERT_TRUE(files_.rename("run/ckpt/step-0000000005", "run/ckpt/step-0000000009"));
   EXPECT_EQ(newest_salt(), -1);
-  EXPECT_THAT(skipped_[0], HasSubstr("is of step 5, its folder of 9"));
+  EXPECT_THAT(skipped_[0], HasSubstr("is for step 5, but its folder for step 9"));
 }
 
 TEST_F(DirectoryTest, ACheckpointWhoseShardBelongsToAnotherManifestIsCorrupt) {
@@ -187,11 +187,11 @@ TEST_F(DirectoryTest, ACheckpointWhoseShardBelongsToAnotherManifestIsCorrupt) {
   manifest.tensors[0].shape = {5, 3};
   contents("step-0000000005/manifest.json") = manifest_to_text(manifest).value();
   EXPECT_EQ(newest_salt(), -1);
-  EXPECT_THAT(skipped_[0], HasSubstr("as the manifest says"));
+  EXPECT_THAT(skipped_[0], HasSubstr("as the manifest describes it"));
   manifest.tensors.erase(manifest.tensors.begin());
   contents("step-0000000005/manifest.json") = manifest_to_text(manifest).value();
   EXPECT_EQ(newest_salt(), -1);
-  EXPECT_THAT(skipped_[0], HasSubstr("has 2 tensors, the manifest 1"));
+  EXPECT_THAT(skipped_[0], HasSubstr("has 2 tensors, but the manifest lists 1"));
 }
 
 TEST_F(DirectoryTest, KeepsTheNewest) {

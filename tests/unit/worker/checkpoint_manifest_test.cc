@@ -82,16 +82,17 @@ TEST(Manifest, RefusesWhatDoesNotFitTogether) {
       {"\"ddp-checkpoint\"", "\"other\"", "format"},
       {"\"step\":1234", "\"step\":-1", "step -1"},
       {"\"step\":1234", "\"stop\":1234", "missing"},
-      {"\"step\":1234", "\"step\":\"1\"", "another type"},
+      {"\"step\":1234", "\"step\":\"1\"", "the wrong type"},
       {"\"world_size\":2", "\"world_size\":3", "rank_state has 2"},
-      {"\"world_size\":2", "\"world_size\":0", "world of 0"},
+      {"\"world_size\":2", "\"world_size\":0", "world size 0"},
       {"\"epoch\":5", "\"epoch\":5,\"epoch\":5", "twice"},
-      {"\"epoch\":5", "\"epoch\":9.2e48", "9.2e+48 is no integer from"},
-      {"\"epoch\":5", "\"epoch\":5.5", "5.5 is no integer from"},
-      {"\"epoch\":5", "\"epoch\":9223372036854775808", "9223372036854775808 is no integer from"},
+      {"\"epoch\":5", "\"epoch\":9.2e48", "9.2e+48 is not an integer from"},
+      {"\"epoch\":5", "\"epoch\":5.5", "5.5 is not an integer from"},
+      {"\"epoch\":5", "\"epoch\":9223372036854775808",
+       "9223372036854775808 is not an integer from"},
       {"\"rank\":1", "\"rank\":2", "belongs to rank 2"},
-      {"\"name\":\"rank-00001.safetensors\"", "\"name\":\"../x\"", "no name of a file"},
-      {"\"name\":\"rank-00001.safetensors\"", "\"name\":\"manifest.json\"", "no name of a file"},
+      {"\"name\":\"rank-00001.safetensors\"", "\"name\":\"../x\"", "is not a file name"},
+      {"\"name\":\"rank-00001.safetensors\"", "\"name\":\"manifest.json\"", "is not a file name"},
       {"\"name\":\"rank-00001.safetensors\"", "\"name\":\"shard-00000.safetensors\"", "twice"},
       {"\"file\":\"rank-00001.safetensors\"", "\"file\":\"elsewhere\"", "not listed"},
       {"\"dtype\":\"F32\"", "\"dtype\":\"F31\"", "malformed"},
@@ -110,7 +111,7 @@ TEST(Manifest, AnotherVersionIsAMismatchThatNamesBoth) {
   auto parsed = parse_manifest(forged("\"version\":1", "\"version\":2"));
   ASSERT_FALSE(parsed);
   EXPECT_EQ(parsed.error().code, Errc::kMismatch);
-  EXPECT_THAT(parsed.error().message, HasSubstr("version is 2, this program reads version 1"));
+  EXPECT_THAT(parsed.error().message, HasSubstr("version is 2, but this program reads version 1"));
 }
 
 TEST(Manifest, ReadersIgnoreMembersTheyDoNotKnow) {

@@ -185,13 +185,13 @@ TEST(Snapshot, AForgedPlanIsRefused) {
   EXPECT_EQ(opened("\"step\":1", "\"step\":2"), "accepted");
   EXPECT_THAT(opened("\"offset\":4096", "\"offset\":0"), HasSubstr("outside"));
   EXPECT_THAT(opened("\"offset\":4096", "\"offset\":40960"), HasSubstr("outside"));
-  EXPECT_THAT(opened("\"offset\":4096", "\"offset\":-1"), HasSubstr("no integer from 0"));
+  EXPECT_THAT(opened("\"offset\":4096", "\"offset\":-1"), HasSubstr("not an integer from 0"));
   EXPECT_THAT(opened("\"shape\":[16]", "\"shape\":[16000]"), HasSubstr("outside"));
   EXPECT_THAT(opened("\"shape\":[16]", "\"shape\":[4611686018427387904,2]"), HasSubstr("shape"));
   EXPECT_THAT(opened("\"F32\"", "\"F33\""), HasSubstr("type"));
   EXPECT_THAT(opened("shard-00002.safetensors", "../../etc/x.safetensors"), HasSubstr("etc"));
   EXPECT_THAT(opened("\"rank\":2", "\"rank\":7"), HasSubstr("rank 7"));
-  EXPECT_THAT(opened("\"step\":1", "\"step\":\"1\""), HasSubstr("another type"));
+  EXPECT_THAT(opened("\"step\":1", "\"step\":\"1\""), HasSubstr("the wrong type"));
   EXPECT_THAT(opened("\"step\":1", "\"stop\":1"), HasSubstr("missing"));
 }
 

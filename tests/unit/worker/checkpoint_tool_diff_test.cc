@@ -96,7 +96,7 @@ TEST_F(ToolDiffTest, APatternLeavesOutOtherTensors) {
   EXPECT_EQ(out_, "equal: 1 tensors\n");
   EXPECT_EQ(run({"diff", a, b, "--names", "*conv.w?ight"}), 1);
   EXPECT_EQ(run({"diff", a, b, "--names", "conv*"}), kExitDataInvalid);
-  EXPECT_THAT(err_, HasSubstr("has no tensor whose name fits --names \"conv*\""));
+  EXPECT_THAT(err_, HasSubstr("has no tensor whose name matches --names \"conv*\""));
 }
 
 TEST_F(ToolDiffTest, AModuleIsComparedWithAFile) {
@@ -120,7 +120,7 @@ TEST_F(ToolDiffTest, ADamagedOneIsNoDifferenceButAnError) {
   EXPECT_THAT(err_, HasSubstr("none does not exist"));
   folder_.write("text", "this is no tensor, but long enough to have a length");
   EXPECT_EQ(run({"diff", a, file("text")}), kExitDataInvalid);
-  EXPECT_THAT(err_, HasSubstr("no file of safetensors"));
+  EXPECT_THAT(err_, HasSubstr("nor a safetensors file"));
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ TEST_F(ToolExportTest, RefusesWhatPyTorchCannotHoldAndLeavesNothingBehind) {
   tensors.push_back({{"module/net/odd", TensorType::kU32, {2}}});
   publish(5, tensors);
   EXPECT_EQ(run({"export", path(), file("net.pt")}), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("tensor \"odd\" is U32, which PyTorch's format has no storage for"));
+  EXPECT_THAT(err_, HasSubstr("tensor \"odd\" is U32, for which PyTorch's format has no storage"));
   EXPECT_EQ(run({"export", path(), file("net.pt"), "--names", "conv.*"}), kExitSuccess) << err_;
   EXPECT_EQ(run({"export", path(), file("net.safetensors")}), kExitSuccess);
   EXPECT_EQ(run({"export", path(), file("none/net.pt"), "--names", "conv.*"}),
@@ -111,7 +111,7 @@ TEST_F(ToolExportTest, AFileThatExistsIsReplacedOnlyIfToldSo) {
   publish(5, usual_tensors());
   folder_.write("net.pt", "mine");
   EXPECT_EQ(run({"export", path(), file("net.pt")}), kExitCheckpointUnwritable);
-  EXPECT_THAT(err_, HasSubstr("net.pt exists already; --force replaces a file"));
+  EXPECT_THAT(err_, HasSubstr("net.pt already exists; --force replaces a file"));
   EXPECT_EQ(folder_.read("net.pt"), "mine");
   EXPECT_EQ(run({"export", path(), file("net.pt"), "--force"}), kExitSuccess) << err_;
   const std::string first = folder_.read("net.pt");
@@ -124,7 +124,7 @@ TEST_F(ToolExportTest, TheModuleAndTheFormatMustBeClear) {
   tensors.push_back({{"module/other/w", TensorType::kF32, {2}}});
   publish(5, tensors);
   EXPECT_EQ(run({"export", path(), file("net.pt")}), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("has 2 modules (net, other): name one by --module"));
+  EXPECT_THAT(err_, HasSubstr("has 2 modules (net, other); choose one with --module"));
   EXPECT_EQ(run({"export", path(), file("net.pt"), "--module", "x"}), kExitInvalidValue);
   EXPECT_THAT(err_, HasSubstr("has no module \"x\"; it has: net, other"));
   EXPECT_EQ(run({"export", path(), file("net"), "--module", "net"}), kExitInvalidValue);

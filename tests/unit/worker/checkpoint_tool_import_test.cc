@@ -92,20 +92,20 @@ TEST_F(ToolImportTest, AStepThatExistsIsReplacedOnlyIfToldSo) {
   const std::vector<std::string> seven = {
       "import", file("f.safetensors"), path(), "--module", "net", "--step", "7"};
   EXPECT_EQ(run(seven), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("step-0000000007 exists; choose another --step"));
+  EXPECT_THAT(err_, HasSubstr("step-0000000007 already exists; choose another --step"));
   std::vector<std::string> replacing = seven;
   replacing.push_back("--replace");
   EXPECT_EQ(run(replacing), kExitSuccess) << err_;
   EXPECT_THAT(out_, HasSubstr("step-0000000007.1: 4 tensors"));
   EXPECT_EQ(run({"import", file("f.safetensors"), path(), "--module", "net", "--step", "6"}),
             kExitSuccess);
-  EXPECT_THAT(err_, HasSubstr("step-0000000007.1 is newer and is what programs will load"));
+  EXPECT_THAT(err_, HasSubstr("step-0000000007.1 is newer, so programs will load that one"));
 }
 
 TEST_F(ToolImportTest, RefusesWhatMakesNoSense) {
   write_file("f.safetensors", tensors_);
   EXPECT_EQ(run({"import", file("f.safetensors"), path()}), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("--module is \"\", the name of the program's module is needed"));
+  EXPECT_THAT(err_, HasSubstr("--module is \"\"; expected the name of the program's module"));
   EXPECT_EQ(run({"import", file("f.safetensors"), path(), "--module", "a/b"}), kExitInvalidValue);
   EXPECT_EQ(run({"import", file("f.safetensors"), path(), "--module", "net", "--step", "-1"}),
             kExitInvalidValue);
@@ -113,7 +113,7 @@ TEST_F(ToolImportTest, RefusesWhatMakesNoSense) {
   EXPECT_FALSE(std::filesystem::exists(path()));
   folder_.write("pickle.pt", "PK\x03\x04 whatever PyTorch writes in a zip of its own");
   EXPECT_EQ(run({"import", file("pickle.pt"), path(), "--module", "net"}), kExitDataInvalid);
-  EXPECT_THAT(err_, HasSubstr("no file of safetensors"));
+  EXPECT_THAT(err_, HasSubstr("nor a safetensors file"));
   const std::string checkpoint = publish(7, usual_tensors());
   EXPECT_EQ(run({"import", checkpoint, path(), "--module", "net"}), kExitInvalidValue);
   EXPECT_THAT(err_, HasSubstr("is a checkpoint"));

@@ -79,11 +79,11 @@ TEST_F(ToolPruneTest, RefusesWhatMakesNoSense) {
   EXPECT_EQ(run({"prune", path()}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("--keep N is needed"));
   EXPECT_EQ(run({"prune", path(), "--keep", "0"}), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("--keep is \"0\", an integer of at least 1 is needed"));
+  EXPECT_THAT(err_, HasSubstr("--keep is \"0\"; expected an integer of at least 1"));
   EXPECT_EQ(run({"prune", path(), "--keep", "2x"}), kExitInvalidValue);
   EXPECT_EQ(run({"prune", path(), "--keep", "2", "--keep-every=-1"}), kExitInvalidValue);
   EXPECT_EQ(run({"prune", path("step-0000000060"), "--keep", "1"}), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("is one checkpoint"));
+  EXPECT_THAT(err_, HasSubstr("is a checkpoint; expected a folder"));
   EXPECT_EQ(run({"prune", path("none"), "--keep", "1"}), kExitDataInvalid);
   EXPECT_EQ(run({"prune", path(), "--keep", "1", "--kep", "2"}), kExitUsage);
   EXPECT_THAT(steps(), ElementsAre(60, 50, 40, 30, 20, 10));

@@ -130,13 +130,14 @@ TEST_F(CheckpointWrite, RefusesWhatIsNoSnapshot) {
   auto unsealed = test::run(command(memory->fd()), keeping({memory->fd()}));
   EXPECT_EQ(unsealed.status, kExitDataInvalid);
   EXPECT_EQ(json::parse(unsealed.out).at("ok"), false);
-  EXPECT_THAT(json::parse(unsealed.out).at("error").get<std::string>(), HasSubstr("no snapshot"));
+  EXPECT_THAT(json::parse(unsealed.out).at("error").get<std::string>(),
+              HasSubstr("not a snapshot"));
 
   const std::string file = scratch_.write("file", std::string(8192, 'x'));
   const UniqueFd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   auto plain = test::run(command(fd.get()), keeping({fd.get()}));
   EXPECT_EQ(plain.status, kExitDataInvalid);
-  EXPECT_THAT(plain.out, HasSubstr("no memory of fixed size"));
+  EXPECT_THAT(plain.out, HasSubstr("not memory of fixed size"));
 }
 
 TEST_F(CheckpointWrite, AFolderThatIsGoneIsAFailureWithItsName) {
@@ -291,7 +292,7 @@ TEST_F(CheckpointWrite, TheSameJobWaitsForItsFormerProcess) {
   auto late = DirectoryLock::acquire(folder_, "job", 30ms);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error().code, Errc::kTimeout);
-  EXPECT_THAT(late.error().message, HasSubstr("this very job"));
+  EXPECT_THAT(late.error().message, HasSubstr("this same job"));
   auto waiting = std::async(std::launch::async,
                             [this] { return DirectoryLock::acquire(folder_, "job", 60s); });
   EXPECT_EQ(waiting.wait_for(30ms), std::future_status::timeout);

@@ -31,7 +31,7 @@ Result<Arguments> parse_arguments(const ArgumentRules& rules,
   known.add_options()("path", po::value<std::vector<std::string>>());
   po::positional_options_description paths;
   paths.add("path", -1);
-  // Without guessing: an abbreviation may mean something else in the next version.
+  // No abbreviations: one may mean something else in the next version.
   constexpr int kStyle = po::command_line_style::allow_long |
                          po::command_line_style::long_allow_adjacent |
                          po::command_line_style::long_allow_next;
@@ -67,7 +67,7 @@ Result<std::int64_t> integer_option(const Arguments& arguments, const std::strin
   std::int64_t number = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (code != std::errc() || end != text.data() + text.size() || number < least) {
-    return make_error(Errc::kInvalidArgument, "--{} is \"{}\", an integer of at least {} is needed",
+    return make_error(Errc::kInvalidArgument, "--{} is \"{}\"; expected an integer of at least {}",
                       option, text, least);
   }
   return number;

@@ -11,12 +11,12 @@
 
 namespace ddp::checkpoint {
 
-// What a command takes.
+// The arguments that a command accepts.
 struct ArgumentRules {
   const char* command;
-  std::vector<std::string> paths;     // Names of the arguments without a flag, all of them needed.
+  std::vector<std::string> paths;     // Names of the arguments without a flag; all are required.
   std::vector<std::string> options;   // Flags with a value, without "--".
-  std::vector<std::string> switches;  // Flags without one.
+  std::vector<std::string> switches;  // Flags without a value.
 };
 
 struct Arguments {
@@ -31,16 +31,16 @@ struct Arguments {
   }
 };
 
-// kInvalidArgument, naming the argument and what is expected.
+// kInvalidArgument: the message names the argument and what is expected.
 Result<Arguments> parse_arguments(const ArgumentRules& rules,
                                   const std::vector<std::string>& arguments);
 
 // The option's value as an integer of at least `least`; `otherwise` if it is not given.
-// kInvalidArgument, naming the option and the limit.
+// kInvalidArgument: the message names the option and the limit.
 Result<std::int64_t> integer_option(const Arguments& arguments, const std::string& option,
                                     std::int64_t least, std::int64_t otherwise);
 
-// Say "ddp-checkpoint COMMAND: MESSAGE" and return the status.
+// Print "ddp-checkpoint COMMAND: MESSAGE" to `err` and return the status.
 int report_usage(const char* command, const Error& error, std::ostream& err);
 int report(const char* command, const Error& error, int status, std::ostream& err);
 

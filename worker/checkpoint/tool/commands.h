@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-// The commands of ddp-checkpoint, one source file each. `arguments` are those behind the command's
-// word, `--help` excepted. They return the exit status.
+// The commands of ddp-checkpoint, one source file each. `arguments` are those after the command's
+// name, never `--help`. They return the exit status.
 namespace ddp::checkpoint {
 
 using RunCommand = int (*)(const std::vector<std::string>& arguments, std::ostream& out,
@@ -38,16 +38,16 @@ struct Command {
 };
 
 inline constexpr std::array<Command, 8> kCommands = {{
-    {"ls", "lists the checkpoints of a folder, newest first, by a quick look", kLsHelp, run_ls},
+    {"ls", "lists the checkpoints of a folder, newest first; a quick check", kLsHelp, run_ls},
     {"verify", "reads every byte of checkpoints against their checksums", kVerifyHelp, run_verify},
     {"show", "prints what is in a checkpoint", kShowHelp, run_show},
     {"diff", "compares two checkpoints or safetensors files, tensor by tensor", kDiffHelp,
      run_diff},
     {"export", "writes a module's tensors to a file for PyTorch or safetensors", kExportHelp,
      run_export},
-    {"import", "makes a checkpoint of a safetensors file", kImportHelp, run_import},
+    {"import", "makes a checkpoint from a safetensors file", kImportHelp, run_import},
     {"prune", "removes old checkpoints", kPruneHelp, run_prune},
-    {"write", "finishes a snapshot that lies in memory: what ddp-agent starts", kWriteHelp,
+    {"write", "finishes a save from a snapshot in memory; started by ddp-agent", kWriteHelp,
      run_write},
 }};
 

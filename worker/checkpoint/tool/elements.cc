@@ -16,8 +16,8 @@ T load(const std::byte* bytes) {
   return value;
 }
 
-// A binary floating-point number of IEEE 754's form. `has_infinity` false: as F8_E4M3, whose
-// exponent of ones belongs to numbers, but for the mantissa of ones, which is NaN.
+// A binary floating-point number in the style of IEEE 754. has_infinity = false: as F8_E4M3, in
+// which an exponent of all ones is an ordinary number, except that a mantissa of all ones is NaN.
 long double small_float(unsigned bits, int exponent_bits, int mantissa_bits, bool has_infinity) {
   const unsigned mantissa_mask = (1u << mantissa_bits) - 1;
   const unsigned exponent_mask = (1u << exponent_bits) - 1;
@@ -74,7 +74,7 @@ long double element_value(TensorType type, const std::byte* bytes) {
       return load<std::uint64_t>(bytes);
   }
   DDP_CHECK(false, "tensor type {}", static_cast<int>(type));
-  return 0;  // Without optimization compilers do not see that this is not reached.
+  return 0;  // Unreachable; without optimization compilers do not see that.
 }
 
 TensorDifference compare_tensors(TensorType type, std::span<const std::byte> a,

@@ -8,16 +8,16 @@
 
 namespace ddp::checkpoint {
 
-// An element of a tensor as a number: exact, as a long double has 64 bits of mantissa. BOOL is 0 or
-// 1. `bytes` has tensor_type_bytes(type) bytes.
+// An element of a tensor as a number. Exact, because a long double has 64 bits of mantissa. BOOL is
+// 0 or 1. `bytes` has tensor_type_bytes(type) bytes.
 long double element_value(TensorType type, const std::byte* bytes);
 
 // How two tensors of the same type and size differ. Elements differ if their bits do: two NaNs may
 // be equal, 0 and -0 differ by 0.
 struct TensorDifference {
-  std::uint64_t elements = 0;    // That differ.
+  std::uint64_t elements = 0;    // How many differ.
   std::uint64_t largest_at = 0;  // Index, row-major, of the element with the largest difference.
-  long double largest = 0;       // Infinite if one of the two is no number.
+  long double largest = 0;       // Infinite if one of the two is not a number.
 };
 
 TensorDifference compare_tensors(TensorType type, std::span<const std::byte> a,

@@ -17,10 +17,10 @@ const char kExportHelp[] =
     "in the folder PATH) to one FILE, under the names that the module has in PyTorch.\n"
     "  --format          pytorch: torch.load(FILE, weights_only=True) gives a dict for\n"
     "                    load_state_dict; safetensors: safetensors.torch.load_file(FILE) does.\n"
-    "                    Without it FILE's ending decides: .pt, .pth or .safetensors\n"
+    "                    Default: by FILE's extension (.pt, .pth or .safetensors)\n"
     "  --module NAME     which module, if there are several (`ddp-checkpoint show` lists them)\n"
-    "  --names PATTERN   only tensors whose name fits; * is any characters, ? one\n"
-    "  --force           replaces FILE\n"
+    "  --names PATTERN   only tensors whose name matches: * is any characters, ? one\n"
+    "  --force           replaces FILE if it exists\n"
     "Exit status 64 if the module does not exist or a tensor does not fit the format, 65 if there "
     "is\n"
     "no valid checkpoint, 68 if FILE cannot be written.\n";
@@ -31,14 +31,14 @@ Result<std::string> format_of(const Arguments& arguments) {
   const std::string given = arguments.value("format");
   if (given == "pytorch" || given == "safetensors") return given;
   if (!given.empty()) {
-    return make_error(Errc::kInvalidArgument,
-                      "--format is \"{}\", pytorch or safetensors is expected", given);
+    return make_error(Errc::kInvalidArgument, "--format is \"{}\"; expected pytorch or safetensors",
+                      given);
   }
   const std::string& file = arguments.paths[1];
   if (file.ends_with(".pt") || file.ends_with(".pth")) return std::string("pytorch");
   if (file.ends_with(".safetensors")) return std::string("safetensors");
   return make_error(Errc::kInvalidArgument,
-                    "{} does not end in .pt, .pth or .safetensors: give --format", file);
+                    "{} does not end in .pt, .pth or .safetensors; give --format", file);
 }
 
 int status_of(const Error& error) {

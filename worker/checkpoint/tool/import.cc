@@ -17,24 +17,24 @@ namespace ddp::checkpoint {
 const char kImportHelp[] =
     "usage: ddp-checkpoint import FILE DIR --module NAME [--step N] [--epoch N] [--names PATTERN]\n"
     "                             [--replace]\n"
-    "Makes a checkpoint in the folder DIR, which is made if it is missing, of a file of "
-    "safetensors,\n"
-    "such as safetensors.torch.save_file(model.state_dict(), FILE) writes in Python. The names in "
-    "FILE\n"
-    "must be those of the module's parameters and buffers. The checkpoint has no optimizer, values "
-    "and\n"
-    "generators: load it with --load-strict off (LoadOptions::strict), which leaves those as they "
-    "are.\n"
-    "  --module NAME     the name that the program registers the module under (ddp-train: model)\n"
-    "  --step N          of the checkpoint, at least 0; 0 if it is not given. The highest step in "
-    "DIR\n"
-    "                    is the one that is loaded\n"
-    "  --epoch N         of the checkpoint; unknown if it is not given\n"
-    "  --names PATTERN   only tensors whose name fits; * is any characters, ? one\n"
-    "  --replace         makes a new generation of the step if DIR has it already\n"
-    "Exit status 64 if DIR has the step, 65 if FILE is missing or damaged, 68 if DIR cannot be "
-    "written\n"
-    "or a job is writing there.\n";
+    "Makes a checkpoint from a safetensors file, such as safetensors.torch.save_file(\n"
+    "model.state_dict(), FILE) writes in Python. Makes the folder DIR if it does not exist. The "
+    "names\n"
+    "in FILE must be those of the module's parameters and buffers. The checkpoint has no "
+    "optimizer,\n"
+    "values or generators: load it with --load-strict off (LoadOptions::strict), which leaves "
+    "those\n"
+    "unchanged.\n"
+    "  --module NAME     the name under which the program registers the module (ddp-train: model)\n"
+    "  --step N          step of the checkpoint, at least 0 (default 0). Programs load the "
+    "highest\n"
+    "                    step in DIR\n"
+    "  --epoch N         epoch of the checkpoint (default: unknown)\n"
+    "  --names PATTERN   only tensors whose name matches: * is any characters, ? one\n"
+    "  --replace         makes a new generation of the step if DIR already has it\n"
+    "Exit status 64 if DIR already has the step, 65 if FILE is missing or damaged, 68 if DIR "
+    "cannot\n"
+    "be written or a job is writing there.\n";
 
 namespace {
 
@@ -77,13 +77,15 @@ Result<Entry> make_checkpoint(const Import& import, const TensorSet& set, Direct
   if (!entries) return entries.error();
   for (const Entry& entry : *entries) {
     if (entry.step == import.step && !import.replaces) {
-      return make_error(Errc::kInvalidArgument,
-                        "{} exists; choose another --step, or --replace makes a new generation",
-                        entry.path);
+      return make_error(
+          Errc::kInvalidArgument,
+          "{} already exists; choose another --step, or give --replace to make a new generation",
+          entry.path);
     }
   }
   if (!entries->empty() && entries->front().step > import.step) {
-    err << fmt::format("note: {} is newer and is what programs will load\n", entries->front().path);
+    err << fmt::format("note: {} is newer, so programs will load that one\n",
+                       entries->front().path);
   }
   const auto word = std::chrono::system_clock::now().time_since_epoch().count();
   auto temporary = directory.begin(import.step, fmt::format("import-{}-{}", ::getpid(), word));
@@ -110,8 +112,8 @@ Result<Import> import_of(const Arguments& arguments) {
                 arguments.has("replace")};
   if (import.module.empty() || import.module.find('/') != std::string::npos) {
     return make_error(Errc::kInvalidArgument,
-                      "--module is \"{}\", the name of the program's module is needed (of "
-                      "ddp-train: model), without '/'",
+                      "--module is \"{}\"; expected the name of the program's module, without '/' "
+                      "(for ddp-train: model)",
                       import.module);
   }
   return import;
@@ -132,11 +134,11 @@ int run_import(const std::vector<std::string>& arguments, std::ostream& out, std
   auto set = open_tensor_set(parsed->paths[0], err);
   if (!set) return fail(set.error(), kExitDataInvalid, err);
   if (set->is_checkpoint) {
-    return fail(
-        make_error(Errc::kInvalidArgument,
-                   "{} is a checkpoint; `ddp-checkpoint export` makes a file of its modules",
-                   parsed->paths[0]),
-        kExitInvalidValue, err);
+    return fail(make_error(Errc::kInvalidArgument,
+                           "{} is a checkpoint, not a safetensors file; `ddp-checkpoint export` "
+                           "makes such a file from it",
+                           parsed->paths[0]),
+                kExitInvalidValue, err);
   }
   if (parsed->has("names")) {
     auto selected = select_names(*set, parsed->value("names"));

@@ -9,11 +9,9 @@ namespace ddp::checkpoint {
 
 const char kLsHelp[] =
     "usage: ddp-checkpoint ls PATH\n"
-    "Lists the checkpoints of the folder PATH, newest first, or the one that PATH is: step, "
-    "epoch,\n"
-    "number of ranks, of tensors and of bytes. Reads the manifests and the files' sizes, no "
-    "tensor;\n"
-    "`verify` reads all. Exit status 65 if one is damaged.\n";
+    "Lists the checkpoints in the folder PATH, newest first, or the checkpoint PATH: step, epoch,\n"
+    "world size, number of tensors and bytes. Reads the manifests and the files' sizes, but no\n"
+    "tensors; `verify` reads everything. Exit status 65 if one is damaged.\n";
 
 int run_ls(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   auto parsed = parse_arguments({"ls", {"PATH"}, {}, {}}, arguments);

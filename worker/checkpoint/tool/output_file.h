@@ -8,9 +8,9 @@
 
 namespace ddp::checkpoint {
 
-// Makes a file that is complete or not there: `fill` creates it under the temporary name that it
-// gets and makes it durable, then it is renamed. kExists, naming the remedy, if something has that
-// name and `replace` is false; on failure nothing is left behind.
+// Makes a file atomically: `fill` creates it under the temporary name that it gets and makes it
+// durable; then it is renamed. kExists, with the remedy, if `path` exists and `replace` is false. A
+// failure leaves nothing behind.
 Result<void> make_file(FileSystem& files, const std::string& path, bool replace,
                        const std::function<Result<void>(const std::string& temporary)>& fill);
 

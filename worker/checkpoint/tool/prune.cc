@@ -15,14 +15,14 @@ namespace ddp::checkpoint {
 
 const char kPruneHelp[] =
     "usage: ddp-checkpoint prune DIR --keep N [--keep-every M] [--dry-run]\n"
-    "Removes checkpoints of the folder DIR that are older than the N newest good ones. What counts "
-    "as\n"
-    "good is verified first, byte by byte; damaged ones do not count, and the newest good one "
-    "always\n"
-    "stays. Damaged ones that are newer than the oldest that stays are left alone, and named.\n"
-    "  --keep N          at least 1\n"
-    "  --keep-every M    steps divisible by M stay as well, however old\n"
-    "  --dry-run         only says what would be removed\n"
+    "Removes checkpoints in the folder DIR that are older than the N newest good ones. Verifies "
+    "these\n"
+    "first, byte by byte. Damaged ones do not count, and the newest good one always stays. "
+    "Damaged\n"
+    "ones that are newer than the oldest one kept are listed, but not removed.\n"
+    "  --keep N          how many to keep, at least 1\n"
+    "  --keep-every M    also keeps steps divisible by M, however old\n"
+    "  --dry-run         only prints what would be removed\n"
     "Refused while a job writes to DIR: ddp-train's --checkpoint-keep does the same while it "
     "runs.\n"
     "Exit status 65 if there is no valid checkpoint, 68 if the folder is in use or something "
@@ -31,8 +31,8 @@ const char kPruneHelp[] =
 
 namespace {
 
-// Reads checkpoints from the newest on until enough of them are good, and tells the folder of those
-// that are not. The newest good one.
+// Reads checkpoints from the newest on until enough of them are good, and marks the damaged ones.
+// Returns the newest good one.
 std::optional<Entry> verify_newest(Target& target, std::int64_t enough, std::ostream& err) {
   std::optional<Entry> newest;
   for (const Entry& entry : target.entries) {
@@ -89,7 +89,7 @@ int run_prune(const std::vector<std::string>& arguments, std::ostream& out, std:
   if (target->is_one) {
     return report("prune",
                   make_error(Errc::kInvalidArgument,
-                             "{} is one checkpoint, a folder of them is needed", target->path),
+                             "{} is a checkpoint; expected a folder of checkpoints", target->path),
                   kExitInvalidValue, err);
   }
   DirectoryLock lock;
@@ -98,7 +98,7 @@ int run_prune(const std::vector<std::string>& arguments, std::ostream& out, std:
         DirectoryLock::acquire(target->directory.path(), fmt::format("prune-{}", ::getpid()));
     if (!taken) return report("prune", taken.error(), kExitCheckpointUnwritable, err);
     lock = std::move(*taken);
-    // What there was before may have been removed, or a newer one come, by whoever held the lock.
+    // The previous holder of the lock may have removed checkpoints or added newer ones.
     target = find_target(parsed->paths[0]);
     if (!target) return report("prune", target.error(), kExitDataInvalid, err);
   }
@@ -106,7 +106,7 @@ int run_prune(const std::vector<std::string>& arguments, std::ostream& out, std:
   if (!newest) {
     return report(
         "prune",
-        make_error(Errc::kNotFound, "there is no valid checkpoint at {}: nothing is removed",
+        make_error(Errc::kNotFound, "there is no valid checkpoint at {}, so nothing is removed",
                    target->path),
         kExitDataInvalid, err);
   }

@@ -11,7 +11,7 @@
 namespace ddp::checkpoint {
 namespace {
 
-// torch's name of the storage of such elements; empty if it has none.
+// torch's name of the storage for this type; empty if it has none.
 std::string_view storage_of(TensorType type) {
   switch (type) {
     case TensorType::kBool:
@@ -91,7 +91,7 @@ Result<void> write_pytorch(FileSystem& files, const std::string& path,
   for (const TensorView& tensor : tensors) {
     if (storage_of(tensor.type).empty()) {
       return make_error(Errc::kInvalidArgument,
-                        "tensor \"{}\" is {}, which PyTorch's format has no storage for; leave it "
+                        "tensor \"{}\" is {}, for which PyTorch's format has no storage; leave it "
                         "out by --names, or export to safetensors",
                         tensor.name, tensor_type_name(tensor.type));
     }
@@ -99,7 +99,7 @@ Result<void> write_pytorch(FileSystem& files, const std::string& path,
   auto file = files.create_file(path);
   if (!file) return file.error();
   StoredZip zip(**file);
-  // torch takes any name for the folder of all records, and this one itself.
+  // torch accepts any name for the folder of all records, and uses this one itself.
   if (auto added = zip.add("archive/data.pkl", pickle_of(tensors)); !added) return added;
   if (auto added = zip.add("archive/byteorder", "little"); !added) return added;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

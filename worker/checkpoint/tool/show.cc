@@ -10,12 +10,12 @@ namespace ddp::checkpoint {
 
 const char kShowHelp[] =
     "usage: ddp-checkpoint show PATH\n"
-    "Prints what is in the checkpoint PATH, or in the newest valid one of the folder PATH: step, "
-    "values,\n"
-    "optimizers with their hyper-parameters, files, and every tensor with its type and shape. "
-    "Reads "
-    "every\n"
-    "byte against its checksum before. Exit status 65 if there is no valid checkpoint.\n";
+    "Prints the contents of the checkpoint PATH, or of the newest valid one in the folder PATH: "
+    "step,\n"
+    "values, optimizers with their hyper-parameters, files, and every tensor with its type and "
+    "shape.\n"
+    "First checks every byte against its checksum. Exit status 65 if there is no valid "
+    "checkpoint.\n";
 
 namespace {
 

@@ -13,7 +13,7 @@ constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint16_t kZip64Id = 1;
 constexpr std::uint16_t kPaddingId = 0x4246;  // As torch.save's.
 constexpr std::uint16_t kUtf8Names = 1 << 11;
-constexpr std::uint16_t kDay = 1 << 5 | 1;  // 1980-01-01, the first that there is.
+constexpr std::uint16_t kDay = 1 << 5 | 1;  // 1980-01-01, the earliest possible date.
 
 class Bytes {
  public:

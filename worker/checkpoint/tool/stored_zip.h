@@ -12,17 +12,17 @@
 
 namespace ddp::checkpoint {
 
-// Writes a zip of uncompressed records whose data lie at multiples of 64 bytes, so that a reader
-// can map them. With zip64 where sizes, places or numbers need it. Without dates: the same records
+// Writes a zip of uncompressed records whose data begins at multiples of 64 bytes, so that a reader
+// can map it. Uses zip64 if sizes, offsets or counts need it. Has no dates, so the same records
 // give the same bytes.
 class StoredZip {
  public:
-  // `file` is empty yet and outlives the object.
+  // `file` must be empty and outlive the object.
   explicit StoredZip(WritableFile& file) : file_(&file) {}
 
   Result<void> add(const std::string& name, std::span<const std::byte> data);
   Result<void> add(const std::string& name, std::string_view text);
-  // The table of contents. The last call.
+  // Writes the table of contents. Must be the last call.
   Result<void> finish();
 
  private:

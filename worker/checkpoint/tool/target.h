@@ -11,8 +11,8 @@
 
 namespace ddp::checkpoint {
 
-// What a path on the command line means: one checkpoint if its last part is named like one, else a
-// folder of them, newest first.
+// What a path on the command line means: one checkpoint if its last part is a checkpoint's name,
+// else a folder of checkpoints, newest first.
 struct Target {
   std::string path;  // As given.
   bool is_one = false;
@@ -20,11 +20,11 @@ struct Target {
   std::vector<Entry> entries;
 };
 
-// kNotFound and kIo as the file system gives them.
+// kNotFound and kIo as the file system reports them.
 Result<Target> find_target(const std::string& path);
 
-// The newest of them whose every checksum holds; a line to `err` for each passed over. kNotFound if
-// there is none.
+// The newest of them whose checksums are all right; prints a line to `err` for each one passed
+// over. kNotFound if there is none.
 Result<ValidSearch::Found> newest_valid(const Target& target, std::ostream& err);
 
 // Of all files but the manifest.

@@ -38,10 +38,10 @@ Result<TensorSet> open_file(const std::string& path) {
   if (!file) return file.error();
   auto header = read_safetensors_header(**file, path);
   if (!header) {
-    return make_error(Errc::kCorrupt, "{}; it is no folder, and no file of safetensors",
+    return make_error(Errc::kCorrupt, "{}; it is neither a folder nor a safetensors file",
                       header.error().message);
   }
-  // What the disk cannot read must be an error now, not a signal later.
+  // Data that the disk cannot read must be an error now, not a signal later.
   if (auto read = (*file)->fetch(0, (*file)->bytes().size()); !read) return read.error();
   TensorSet set;
   set.path = path;
@@ -85,7 +85,7 @@ Result<void> select_module(TensorSet& set, const std::string& module) {
   std::string chosen = module;
   if (chosen.empty()) {
     if (names.size() != 1) {
-      return make_error(Errc::kInvalidArgument, "{} has {} modules ({}): name one by --module",
+      return make_error(Errc::kInvalidArgument, "{} has {} modules ({}); choose one with --module",
                         set.path, names.size(), fmt::join(names, ", "));
     }
     chosen = names.front();
@@ -109,8 +109,8 @@ Result<void> select_names(TensorSet& set, const std::string& pattern) {
     return !matches_pattern(pattern, tensor.name);
   });
   if (set.tensors.empty()) {
-    return make_error(Errc::kNotFound, "{} has no tensor whose name fits --names \"{}\"", set.path,
-                      pattern);
+    return make_error(Errc::kNotFound, "{} has no tensor whose name matches --names \"{}\"",
+                      set.path, pattern);
   }
   return {};
 }

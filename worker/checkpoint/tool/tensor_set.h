@@ -25,7 +25,7 @@ struct SetTensor {
   std::string title() const;
 };
 
-// What a path has that a command works on.
+// The tensors at a path, on which a command works.
 struct TensorSet {
   std::string path;                // Of the checkpoint or the file.
   std::vector<SetTensor> tensors;  // By rank and name; replicated ones first.
@@ -33,20 +33,20 @@ struct TensorSet {
   Manifest manifest;  // Of a checkpoint.
 };
 
-// A folder is a checkpoint or a folder of them, of which the newest valid one is taken; a file is
-// one of safetensors. A checkpoint has been verified when it returns; a file has no checksums. One
-// line to `err` for each checkpoint passed over. Failures as those of reading.
+// Opens a safetensors file, a checkpoint, or the newest valid checkpoint in a folder. A checkpoint
+// has been verified when it returns; a file has no checksums. Prints a line to `err` for each
+// checkpoint passed over. Failures as for reading.
 Result<TensorSet> open_tensor_set(const std::string& path, std::ostream& err);
 
 // Names of the modules in a checkpoint.
 std::vector<std::string> module_names(const TensorSet& set);
 
-// Leaves the tensors of one module (or, with an empty name, of the only one), under the names that
-// they have in the module, as PyTorch has them. Those of a plain file are taken as they are.
-// kInvalidArgument, naming the modules that there are, if there is no such one or no single one.
+// Keeps only the tensors of one module (the only one, if `module` is empty), under their names in
+// the module, as in PyTorch. Keeps those of a plain file unchanged. kInvalidArgument, which lists
+// the modules, if there is no such module, or if the name is empty and there is not exactly one.
 Result<void> select_module(TensorSet& set, const std::string& module);
 
-// Leaves the tensors whose name the pattern covers. kNotFound if there is none.
+// Keeps only the tensors whose name matches the pattern. kNotFound if there are none.
 Result<void> select_names(TensorSet& set, const std::string& pattern);
 
 }  // namespace ddp::checkpoint

@@ -16,9 +16,9 @@ std::string usage() {
     text += fmt::format("  {:<8} {}\n", command.name, command.summary);
   }
   return text +
-         "`ddp-checkpoint COMMAND --help` explains one.\n"
-         "Exit status: 0, 2 for a command line that cannot be read, 64 for a value that makes no "
-         "sense,\n65 if something is missing or damaged, 68 if something cannot be written.\n";
+         "`ddp-checkpoint COMMAND --help` explains a command.\n"
+         "Exit status: 0 for success, 2 for a wrong command line, 64 for an invalid value,\n"
+         "65 if something is missing or damaged, 68 if something cannot be written.\n";
 }
 
 }  // namespace
@@ -36,7 +36,8 @@ int run_tool(const std::vector<std::string>& arguments, std::ostream& out, std::
         return !arguments.empty() && arguments[0] == candidate.name;
       });
   if (command == kCommands.end()) {
-    if (!arguments.empty()) err << fmt::format("ddp-checkpoint: no command \"{}\"\n", arguments[0]);
+    if (!arguments.empty())
+      err << fmt::format("ddp-checkpoint: there is no command \"{}\"\n", arguments[0]);
     err << usage();
     return kExitUsage;
   }

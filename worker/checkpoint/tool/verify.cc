@@ -9,11 +9,11 @@ namespace ddp::checkpoint {
 
 const char kVerifyHelp[] =
     "usage: ddp-checkpoint verify PATH\n"
-    "Reads every byte of the checkpoint PATH, or of all in the folder PATH, against the checksums "
-    "of\n"
-    "files and tensors, and says of each whether it is good. Exit status 65 if one is damaged or "
-    "if\n"
-    "there is none.\n";
+    "Checks every byte of the checkpoint PATH, or of all checkpoints in the folder PATH, against "
+    "the\n"
+    "checksums of files and tensors, and prints whether each is good. Exit status 65 if one is "
+    "damaged\n"
+    "or if there is none.\n";
 
 int run_verify(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   auto parsed = parse_arguments({"verify", {"PATH"}, {}, {}}, arguments);

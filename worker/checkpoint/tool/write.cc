@@ -23,7 +23,8 @@ const char kWriteHelp[] =
     "which this process holds while it lives. ddp-agent starts it, and again if it was killed: "
     "that\n"
     "does no harm at any point.\n"
-    "  --part-timeout  when rank 0's gives up if nothing new comes from the other ranks (10)\n"
+    "  --part-timeout  how long rank 0 waits while nothing new comes from the other ranks (default "
+    "10)\n"
     "Prints one line: {\"ok\":true,\"path\":..,\"bytes\":..,\"seconds\":..,\"warnings\":[..]} or\n"
     "{\"ok\":false,\"error\":..}. Exit status 65 if the snapshot is damaged, 69 if it could not "
     "be\n"
@@ -44,7 +45,7 @@ Result<int> descriptor(const Arguments& arguments, const std::string& name) {
   auto fd = integer_option(arguments, name, 0, -1);
   if (!fd) return fd.error();
   if (*fd >= 0 && (*fd > INT_MAX || ::fcntl(static_cast<int>(*fd), F_GETFD) < 0)) {
-    return make_error(Errc::kInvalidArgument, "--{} {} is no open descriptor", name, *fd);
+    return make_error(Errc::kInvalidArgument, "--{} {} is not an open descriptor", name, *fd);
   }
   return static_cast<int>(*fd);
 }
@@ -77,8 +78,8 @@ int say_failure(const Error& error, int status, std::ostream& out) {
   return say({{"ok", false}, {"error", error.message}}, status, out);
 }
 
-// In a process of its own, so that ours ends now and whoever waits for it hears of the checkpoint.
-// It holds neither the lock nor anybody's pipe.
+// Runs in a child process, so that this one ends now and its parent learns of the checkpoint. The
+// child holds neither the lock nor anybody's pipe.
 void remove_retired_later(const std::string& folder, int lock_fd) {
   if (lock_fd >= 0) ::close(lock_fd);
   const pid_t child = ::fork();
@@ -95,7 +96,7 @@ void remove_retired_later(const std::string& folder, int lock_fd) {
 int run_write(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   auto parsed = parse_write(arguments);
   if (!parsed) return report_usage("write", parsed.error(), err);
-  // What ends the job, or whoever reads the result, is no reason to lose the checkpoint.
+  // Signals that end the job or the reader of the result must not cost the checkpoint.
   for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
   auto memory = SnapshotMemory::map(parsed->snapshot_fd);
   if (!memory) return say_failure(memory.error(), kExitDataInvalid, out);
