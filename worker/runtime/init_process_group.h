@@ -24,14 +24,15 @@ struct InitProcessGroupOptions {
 // world_size ranks have joined, at most ProcessGroupOptions::connect_timeout later. Workers of
 // ddp-run already have a place: for them this is ProcessGroup::from_environment().
 //
-//   env://            RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say it. Rank 0 serves the store
-//                     there, unless TORCHELASTIC_USE_AGENT_STORE=True says that somebody does, or
-//                     the port is taken. Without RANK and WORLD_SIZE: a group of one. Under ddp-run
-//                     (DDP_SHM_FD is set) the same as from_environment().
+//   env://            RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe the group. Rank 0
+//                     serves the store there, unless TORCHELASTIC_USE_AGENT_STORE=True says that an
+//                     agent does, or the port is taken. Without RANK and WORLD_SIZE: a group of
+//                     one. Under ddp-run (DDP_SHM_FD is set): from_environment().
 //   tcp://HOST:PORT   likewise, with world_size and rank as arguments or as ?rank=R&world_size=N.
-//   file:///PATH      a file that all ranks see and that is not there yet. It is made, and removed
-//                     as soon as all have come, so the next group can use the same path. One that
-//                     an earlier start left, because not all came, is an error that says so.
+//   file:///PATH      a file that all ranks see and that does not exist yet. It is made, and
+//                     removed as soon as all ranks have joined, so the next group can use the same
+//                     path. A file left by an earlier start, in which not all ranks joined, is an
+//                     error.
 //
 // The rank that serves the store starts the program ddp-rendezvous (runtime/store_daemon.h says
 // where it is looked for), which lives as long as the process of rank 0. A daemon that already runs

@@ -187,7 +187,7 @@ Result<void> serve_store(const std::string& host, int port, TimePoint deadline) 
   const auto known = all.by_endpoint.find({host, port});
   if (known != all.by_endpoint.end()) {
     if (::waitpid(known->second.pid, nullptr, WNOHANG) == 0) return {};
-    all.by_endpoint.erase(known);  // Somebody has ended it.
+    all.by_endpoint.erase(known);  // It has ended.
   }
   Result<std::optional<Daemon>> started = start(host, port, deadline);
   if (!started) return started.error();
