@@ -185,7 +185,7 @@ TEST(CommHook, AResultThatIsNoGradientOfTheBucketIsRefused) {
           return at::cat({value, value});
         });
       },
-      "a result has 4 elements");
+      "it must have 4 elements");
 }
 
 TEST(CommHook, InAGroupOfOneUnusedParametersAreStillFound) {

@@ -291,7 +291,7 @@ TEST(DevicesTest, DeviceGroupsThatDoNotFitAreNamed) {
     const at::Device first = device_of(rank, 0);
     EXPECT_THAT(refusal({{first, nullptr}}), HasSubstr("is null"));
     EXPECT_THAT(refusal({{at::kCPU, group}}), HasSubstr("is not needed"));
-    EXPECT_THAT(refusal({{first, group}, {first, group}}), HasSubstr("is there twice"));
+    EXPECT_THAT(refusal({{first, group}, {first, group}}), HasSubstr("is listed twice"));
     const GroupPtr alone = group->split(rank);
     EXPECT_THAT(refusal({{first, alone}}), HasSubstr("as rank 0 of 1"));
   });

@@ -218,7 +218,7 @@ TEST(Join, AnExceptionInItsScopeEndsTheGroup) {
                   const auto join = model.join();
                   if (group->rank() == 1) throw std::domain_error("no data today");
                 }),
-                testing::AnyOf(HasSubstr("no data today"), HasSubstr("left join by an exception")));
+                testing::AnyOf(HasSubstr("no data today"), HasSubstr("left join with an exception")));
   });
 }
 
@@ -287,7 +287,7 @@ TEST(Join, SeveralModelsThatCannotBeJoinedAreNamed) {
                 }),
                 HasSubstr("of different groups"));
     EXPECT_THAT(error_of([&] { const Join join(std::vector<DistributedDataParallelCore*>{}, {}); }),
-                HasSubstr("there is no model"));
+                HasSubstr("was given no model"));
     EXPECT_THAT(error_of([&] {
                   const Join join({&a.core(), &b.core()}, {});
                   const at::Tensor input = input_of(group->rank());

@@ -13,7 +13,7 @@
 namespace ddp {
 
 Future AccumulatedGradients::run(GradBucket& /*bucket*/) {
-  throw std::logic_error("accumulated gradients are no communication hook");
+  throw std::logic_error("accumulated gradients cannot be run as a communication hook");
 }
 
 CommHookState AccumulatedGradients::state() const {
@@ -37,7 +37,7 @@ void AccumulatedGradients::restore(const CommHookState& state) {
   for (const NamedTensor& parameter : parameters) {
     const auto saved = state.per_rank.find(parameter.name);
     const bool any = saved != state.per_rank.end();
-    // Of the parameter's device and strides, as backward would have made it.
+    // On the parameter's device and with its strides, as backward would have made it.
     at::Tensor gradient;
     if (any) {
       gradient = at::empty_like(parameter.tensor,

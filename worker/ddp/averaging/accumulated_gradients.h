@@ -10,17 +10,17 @@ class Module;
 
 namespace ddp {
 
-// The gradients that this rank has added up and not averaged yet, as state to save: that of a
-// checkpoint between the backwards of one step (no_sync). They are each rank's own, and if the
-// number of ranks has changed, their mean over the ranks that there were is the right thing to go
-// on with, so they are saved as a hook's state. For Checkpointer.
+// Saves the gradients that this rank has accumulated and not averaged yet, for a checkpoint between
+// the backwards of one step (no_sync). Each rank has its own. If the number of ranks has changed,
+// training continues with their mean over the former ranks. A hook's state is restored in the same
+// way, so they are saved as one. For Checkpointer.
 class AccumulatedGradients final : public CommHook {
  public:
-  // Refers to the module.
+  // The module must outlive this object.
   explicit AccumulatedGradients(torch::nn::Module& module) : module_(module) {}
 
   std::string name() const override { return "accumulated_gradients"; }
-  // Not one to communicate with: throws std::logic_error.
+  // Throws std::logic_error: this hook only saves state.
   Future run(GradBucket& bucket) override;
 
   CommHookState state() const override;

@@ -21,15 +21,15 @@
 
 namespace ddp {
 
-// The buckets of a reducer: their memory, and the operations that make averages of them. Every
-// piece of a bucket (worker/buckets/pieces.h) is launched at most once in a backward; then
-// finish_stages(), then wait() for each bucket. All ranks do the same in the same order. Used by
-// one thread at a time.
+// The buckets of a reducer: their memory, and the operations that average them. Every piece of a
+// bucket (worker/buckets/pieces.h) is launched at most once in a backward; then finish_stages(),
+// then wait() for each bucket. All ranks make the same calls in the same order. Used by one thread
+// at a time.
 class BucketReductions {
  public:
   enum class Kind {
     kOrdinary,  // Averaged, or given to the hook.
-    kPlain,     // Averaged, whatever the hook.
+    kPlain,     // Averaged, even if there is a hook.
     kSparse,    // One parameter, whose gradient is sparse.
   };
   struct Plan {
@@ -37,19 +37,19 @@ class BucketReductions {
     std::vector<Kind> kinds;
   };
 
-  // `element_type` is that of the buckets, if it is not the parameters'. Without `piece_limits`
-  // every bucket is one piece. The slots outlive this object. `group` is one of host memory, beside
-  // which the others stand: see BucketRoute.
+  // `element_type`: the buckets' type, if it differs from the parameters'. Without `piece_limits`
+  // every bucket is one piece. The slots must outlive this object. `group` is for host memory;
+  // `device_groups` have the same ranks and are for device memory (see BucketRoute).
   BucketReductions(std::shared_ptr<ProcessGroup> group, std::vector<DeviceGroup> device_groups,
                    GradientSlots& slots, std::optional<at::ScalarType> element_type,
                    std::optional<PieceLimits> piece_limits);
 
-  // Takes a plan. With memory, buckets are allocated and gradients get their slots; values of
-  // gradients that are views move. Between backwards.
+  // Adopts a plan. With memory, it allocates the buckets and gives the gradients their slots;
+  // gradients that are views move there with their values. Call it between backwards.
   void build(Plan plan, bool with_memory);
   bool has_memory() const { return has_memory_; }
 
-  // From here on ordinary buckets are one piece each. Between backwards.
+  // From then on each ordinary bucket is one piece. Call it between backwards.
   void set_hook(std::shared_ptr<CommHook> hook);
   CommHook* hook() const { return hook_.get(); }
 
@@ -58,19 +58,19 @@ class BucketReductions {
 
   // In the order in which they are launched: bucket after bucket.
   const std::vector<BucketPiece>& pieces() const { return pieces_; }
-  // Names it in errors and to the group.
+  // The piece's name, in errors and for the group.
   const std::string& tag(std::size_t piece) const { return reductions_[piece].tag.str(); }
 
-  // Starts to average a piece that has been staged; of a sparse bucket, `gradient`. kSum leaves the
-  // division to wait(). Throws what a hook throws as std::runtime_error that names the hook and the
-  // bucket.
+  // Starts to average a piece that has been staged; for a sparse bucket it averages `gradient`.
+  // kSum leaves the division to wait(). If a hook throws, throws std::runtime_error naming the hook
+  // and the bucket.
   void launch(std::size_t piece, ReduceOp op, const at::Tensor& gradient);
-  // Whether a piece that was launched is reduced, as far as that is known without waiting.
+  // Whether a launched piece is known to be reduced. Does not wait.
   bool is_done(std::size_t piece) const;
-  // Everything that needs more than one operation, until the last one.
+  // Runs what needs several operations (hooks, sparse buckets) up to its last operation.
   void finish_stages();
-  // Waits for a bucket and multiplies it by `scale`, unless a hook made it. Gives the gradient of a
-  // sparse one.
+  // Waits for a bucket and multiplies it by `scale`, unless a hook reduced it. Returns the gradient
+  // of a sparse bucket.
   at::Tensor wait(std::size_t bucket, double scale);
   // Waits until no operation uses the memory of a bucket. Never throws.
   void drain();
@@ -79,12 +79,12 @@ class BucketReductions {
   struct Bucket {
     Kind kind = Kind::kOrdinary;
     GradBucket* memory = nullptr;
-    std::optional<BucketRoute> route;  // Of the memory.
+    std::optional<BucketRoute> route;  // Of `memory`.
     std::unique_ptr<SparseReduction> sparse;
     std::size_t first_piece = 0;
     std::size_t pieces = 0;
   };
-  struct Reduction {  // Of a piece.
+  struct Reduction {  // One per piece.
     SharedText tag;
     WorkPtr work;
     bool is_launched = false;

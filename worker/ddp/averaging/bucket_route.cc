@@ -28,14 +28,15 @@ void check_device_groups(const std::vector<DeviceGroup>& groups, const ProcessGr
           fmt::format("device_groups: the one for {} {}", entry.device.str(), problem));
     };
     if (!entry.group) refuse("is null");
-    if (entry.device.is_cpu()) refuse("is not needed: host memory is the process group's");
+    if (entry.device.is_cpu()) refuse("is not needed: the process group handles host memory");
     if (entry.group->size() != host.size() || entry.group->rank() != host.rank()) {
-      refuse(fmt::format("has this process as rank {} of {}, the process group as rank {} of {}",
-                         entry.group->rank(), entry.group->size(), host.rank(), host.size()));
+      refuse(
+          fmt::format("has this process as rank {} of {}, but the process group as rank {} of {}",
+                      entry.group->rank(), entry.group->size(), host.rank(), host.size()));
     }
     const std::size_t different = seen.size();
     device_number(entry.device, seen);
-    if (seen.size() == different) refuse("is there twice");
+    if (seen.size() == different) refuse("is listed twice");
   }
 }
 

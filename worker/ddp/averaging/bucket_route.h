@@ -12,49 +12,51 @@
 
 namespace ddp {
 
-// A group for memory of one device of this process: a NcclGroup, for example. It has the same ranks
-// as the process group that it stands beside, which is one of host memory.
+// A group for the memory of one device of this process, for example a NcclGroup. It has the same
+// ranks as the process group for host memory that it is used with.
 struct DeviceGroup {
   c10::Device device;
   std::shared_ptr<ProcessGroup> group;
 };
 
-// Number of a device among those that appear in `seen`, where it is put if it is new. Equal on
-// ranks whose tensors lie alike on devices, whatever the numbers of these are.
+// The position of a device in `seen`; a new device is appended first. Ranks that distribute their
+// tensors over devices in the same way get the same number, whatever the devices' own indices are.
 int device_number(const c10::Device& device, std::vector<c10::Device>& seen);
 
-// For BucketParameter::type: tells types and numbers of devices apart.
+// For BucketParameter::type: one number for each pair of type and device number.
 inline int kind_number(DType type, int device) { return static_cast<int>(type) + 256 * device; }
 
-// Throws std::invalid_argument for one of the CPU, of other ranks, without a group, or twice.
+// Throws std::invalid_argument for an entry that is for the CPU, has other ranks, has no group, or
+// names a device a second time.
 void check_device_groups(const std::vector<DeviceGroup>& groups, const ProcessGroup& host);
 
-// Aborts all of them, unless there is one rank only.
+// Aborts all groups, unless there is only one rank.
 void abort_all(ProcessGroup& host, const std::vector<DeviceGroup>& groups,
                const std::string& reason);
 
 // How the gradients of one bucket get to the other ranks and back.
 //
-// A bucket in host memory is reduced there, and a bucket on a device of which there is a group in
-// that group, without a copy in either case. Any other one, and every one that a communication hook
-// takes, goes through a copy in the host group's registered memory; then on_host() and
-// land() wait for the device. Hooks therefore see host memory, whatever device the model is on.
+// A bucket in host memory is reduced there. A bucket on a device that has a group is reduced by
+// that group. Neither is copied. Any other bucket, and every bucket that a communication hook
+// takes, goes through a copy in the host group's registered memory; on_host() and land() then wait
+// for the device. Hooks therefore see host memory, whatever device the model is on.
 //
-// With a device group: its operations follow what is in the stream that it asks for (see
-// NcclGroupOptions::current_stream) when they are issued, which is where the copy into the bucket
-// is; land() follows a Work::wait() on the host, so results are there for every stream.
+// A device group's operations run after the work that is in the current stream (see
+// NcclGroupOptions::current_stream) when they are issued; the copy into the bucket is in that
+// stream. land() follows a Work::wait() on the host, so every stream sees the results.
 //
-// The bucket and both groups outlive it. Used by one thread at a time.
+// The bucket and both groups must outlive this object. Used by one thread at a time.
 class BucketRoute {
  public:
   BucketRoute(GradBucket& bucket, ProcessGroup& host, const std::vector<DeviceGroup>& groups);
 
-  // Starts to reduce a part of the bucket, beginning at a byte.
+  // Starts to reduce `bytes` bytes of the bucket, from `offset_bytes` on.
   WorkPtr all_reduce(std::size_t offset_bytes, std::size_t bytes, const ReduceOp& op,
                      OpOptions options);
-  // The bucket with its present gradients in host memory: what a hook is given.
+  // The bucket with its current gradients in host memory, for a hook.
   GradBucket& on_host();
-  // Once the operations or the hook are done: brings results back that are in a copy.
+  // Call it when the operations or the hook are done: copies the results back if they are in a
+  // copy.
   void land();
 
  private:
@@ -62,9 +64,9 @@ class BucketRoute {
 
   GradBucket& bucket_;
   ProcessGroup& host_;
-  ProcessGroup* direct_ = nullptr;    // That takes the bucket's memory as it is.
-  std::unique_ptr<GradBucket> copy_;  // In host memory. Made when it is first needed.
-  bool is_in_copy_ = false;           // What land() has to bring back.
+  ProcessGroup* direct_ = nullptr;    // The group that takes the bucket's memory as it is.
+  std::unique_ptr<GradBucket> copy_;  // In host memory. Made on first use.
+  bool is_in_copy_ = false;           // land() has to copy the results back.
 };
 
 }  // namespace ddp

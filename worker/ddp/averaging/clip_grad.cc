@@ -16,8 +16,9 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t kLanes = 8;
 
-// Folds terms of all values into one number. There are several running results, so that the
-// processor need not wait for one addition to begin the next; which value goes to which is fixed.
+// Folds terms of all values into one number. It keeps several running results, so that the
+// processor can begin an addition before the last one ends; which value goes to which result is
+// fixed.
 template <typename T, typename Term, typename Fold>
 double fold_values(const T* values, std::size_t count, Term term, Fold fold) {
   std::array<double, kLanes> lanes{};
@@ -36,7 +37,7 @@ double fold_values(const T* values, std::size_t count, Term term, Fold fold) {
 }
 
 double sum(double a, double b) { return a + b; }
-// A NaN stays, which std::max would drop.
+// Keeps a NaN, which std::max would drop.
 double larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
 // The gradient's part of the norm before the root is taken.
@@ -53,7 +54,7 @@ double part_of(const at::Tensor& gradient, double norm_type) {
 
 double part_of(at::Tensor gradient, double norm_type) {
   if (gradient.is_sparse()) gradient = gradient.coalesce()._values();
-  // The order of the elements, not that of the memory, which is each rank's own affair.
+  // In the order of the elements, because the order in memory may differ between ranks.
   gradient = gradient.to(at::kCPU).contiguous();
   if (gradient.scalar_type() == at::kDouble) return part_of<double>(gradient, norm_type);
   return part_of<float>(gradient.to(at::kFloat), norm_type);
@@ -64,9 +65,9 @@ double part_of(at::Tensor gradient, double norm_type) {
 void check_clipping(double max_norm, double norm_type) {
   if (norm_type != 1 && norm_type != 2 && norm_type != kInfinity) {
     throw std::invalid_argument(
-        fmt::format("clip_grad_norm_: norm_type is {}; there are 1, 2 and infinity", norm_type));
+        fmt::format("clip_grad_norm_: norm_type is {}; it must be 1, 2 or infinity", norm_type));
   }
-  if (std::isnan(max_norm)) throw std::invalid_argument("clip_grad_norm_: max_norm is no number");
+  if (std::isnan(max_norm)) throw std::invalid_argument("clip_grad_norm_: max_norm is NaN");
 }
 
 void NormSum::add(const at::Tensor& gradient) {
@@ -81,7 +82,7 @@ double scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, doub
   if (error_if_nonfinite && !std::isfinite(norm)) {
     throw std::runtime_error(fmt::format("clip_grad_norm_: the norm of the gradients is {}", norm));
   }
-  // The small number is PyTorch's.
+  // PyTorch adds the same small number.
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;
   const at::NoGradGuard no_grad;

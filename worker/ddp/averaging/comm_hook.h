@@ -15,46 +15,48 @@
 
 namespace ddp {
 
-// What a hook must carry over a restart so that training goes on as if there had been none. Tensors
-// are named after parameters ("error/conv1.weight"), never after buckets, whose layout may change.
+// What a hook must carry over a restart so that training continues as if there had been none.
+// Tensors are named after parameters ("error/conv1.weight"), never after buckets, whose layout may
+// change.
 struct CommHookState {
-  nlohmann::json values;  // Equal on all ranks: counters, states of generators. Null: none.
-  std::map<std::string, at::Tensor> replicated;  // Equal on all ranks.
-  // This rank's own: what it still owes (residuals). Under the same names on all ranks.
+  nlohmann::json values;  // The same on all ranks: counters, generator states. Null: none.
+  std::map<std::string, at::Tensor> replicated;  // The same on all ranks.
+  // This rank's own, such as its residuals (what compression has lost so far). All ranks use the
+  // same names.
   std::map<std::string, at::Tensor> per_rank;
 };
 
 // Replaces the averaging of a bucket (DistributedDataParallel::register_comm_hook). PyTorch's
 // communication hooks as an interface, with state that can be saved.
 //
-// Hooks work on host memory: the gradients of a model on another device are given to them as a copy
-// there, and go back when they are done.
+// Hooks work on host memory. If the model is on another device, a hook gets a copy of the
+// gradients, and its result is copied back.
 //
-// run() is called by a thread of backward as soon as a bucket is full, buckets in the order of
-// their indices. It gets gradients that nobody has divided by the size of the group: averaging, if
-// any, is its own business. The value of the future it returns has as many elements as the buffer,
-// in any floating-point type; it becomes the gradients. It may be the buffer itself, changed in
-// place. run() and continuations may issue operations, alike on all ranks. An exception ends the
+// A thread of backward calls run() as soon as a bucket is full, in the order of the buckets'
+// indices. The gradients are not divided by the size of the group: a hook that averages must
+// divide. The value of the future that it returns becomes the gradients. It has as many elements as
+// the buffer, in any floating-point type, and may be the buffer itself, changed in place. run() and
+// its continuations may issue operations, the same ones on all ranks. An exception ends the
 // backward and aborts the reducer's group.
 class CommHook {
  public:
   virtual ~CommHook() = default;
 
-  // As --comm-hook of ddp-train names it: "powersgd".
+  // The name that ddp-train's --comm-hook uses, such as "powersgd".
   virtual std::string name() const = 0;
   virtual Future run(GradBucket& bucket) = 0;
 
-  // State after the last step; tensors are copies or will not change. Between backwards, as
-  // restore. It may wait for operations of the group: CollectiveError goes through to who saves.
+  // The state after the last step; its tensors are copies or will not change. Called between
+  // backwards, like restore(). It may wait for operations of the group; the caller gets their
+  // CollectiveError.
   virtual CommHookState state() const { return {}; }
-  // Takes state() of an earlier process. If the number of ranks has changed, every rank gets as
-  // per_rank the mean over the ranks that there were, so that the average over all ranks of what is
-  // owed stays what it was. Throws std::invalid_argument naming what does not fit; nothing has
-  // changed then.
+  // Restores the state() of an earlier process. If the number of ranks has changed, every rank's
+  // per_rank is the mean over the former ranks, so that the residuals have the same average as
+  // before. Throws std::invalid_argument naming what does not fit; the hook is unchanged then.
   virtual void restore(const CommHookState& /*state*/) {}
 };
 
-// What has state to save as CommHook says.
+// A type whose state can be saved and restored as CommHook's can.
 template <typename State>
 concept SavableHookState = requires(const State& saved, State& restored,
                                     const CommHookState& state) {
@@ -63,8 +65,8 @@ concept SavableHookState = requires(const State& saved, State& restored,
 };
 
 // A hook from a function, as PyTorch's register_comm_hook takes it: `Future hook(State&,
-// GradBucket&)`. `state` is whatever it needs, kept alive with it; the hook saves and restores it
-// if it can be (SavableHookState).
+// GradBucket&)`. `state` is whatever the function needs; the hook keeps it alive, and saves and
+// restores it if it is a SavableHookState.
 template <typename State, typename Function>
 std::shared_ptr<CommHook> make_comm_hook(std::shared_ptr<State> state, Function hook,
                                          std::string name = "user") {

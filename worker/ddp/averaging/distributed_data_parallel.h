@@ -30,16 +30,15 @@ namespace ddp {
 //
 // Construction is collective. It checks that the module is the same on all ranks (else
 // std::invalid_argument names the first difference, on every rank) and copies rank 0's parameters
-// and buffers to the others. The loss should be a mean over the local batch and local batches equal
-// in size; then the average of the gradients is that of the joint batch.
+// and buffers to the others. The loss should be a mean over the local batch, and local batches
+// should be equal in size; then the averaged gradient is that of the joint batch.
 //
-// What backward does, what each failure leaves, and what it does not support stands in reducer.h.
-// All calls are made by the training thread, and every rank makes the same ones: forward in
-// training mode, backward, broadcast_buffers. Any of them throws CollectiveError once the group has
-// failed.
+// reducer.h says what backward does, what it does not support, and what each failure leaves behind.
+// The training thread makes all calls, and every rank makes the same ones: forward in training
+// mode, backward, broadcast_buffers. Any of them throws CollectiveError once the group has failed.
 //
-// The module may lie on any device, or on several: what it is on is not asked for, and inputs are
-// not moved. How gradients travel from devices other than the CPU says device_groups.
+// The module may be on any device, or on several; inputs are not moved. The option device_groups
+// says how gradients of devices other than the CPU travel.
 //
 // With mixed_precision, parameters have their low-precision type from a forward until its backward
 // (or, without gradients, its end): look at them before or after.
@@ -54,13 +53,13 @@ class DistributedDataParallel {
       : module_(checked(std::move(module))),
         core_(std::make_unique<DistributedDataParallelCore>(*module_, std::move(group), options)) {}
 
-  // From torch::nn::Linear and its like, which are holders of LinearImpl.
+  // For torch::nn::Linear and the like, which hold a LinearImpl.
   explicit DistributedDataParallel(const torch::nn::ModuleHolder<M>& module,
                                    std::shared_ptr<ProcessGroup> group,
                                    const DistributedDataParallelOptions& options = {})
       : DistributedDataParallel(module.ptr(), std::move(group), options) {}
 
-  // The module's forward. Brings the buffers up to date first, where options say so.
+  // Runs the module's forward. Broadcasts the buffers first if the options ask for it.
   template <typename... Arguments>
   auto forward(Arguments&&... arguments) {
     core_->before_forward(module_->is_training());
@@ -84,12 +83,12 @@ class DistributedDataParallel {
   const M& module() const { return *module_; }
   const std::shared_ptr<M>& module_ptr() const { return module_; }
 
-  // Replaces the averaging of buckets, once, alike on all ranks, before the first backward or
-  // between two; a second call throws std::logic_error. See CommHook.
+  // Replaces the averaging of buckets by a hook (see CommHook). Call it once, with the same hook on
+  // all ranks, before the first backward or between two. A second call throws std::logic_error.
   void register_comm_hook(std::shared_ptr<CommHook> hook) {
     core_->reducer().register_comm_hook(std::move(hook));
   }
-  // As in PyTorch: Future hook(State& state, GradBucket& bucket). The state is kept alive with it.
+  // As in PyTorch: Future hook(State& state, GradBucket& bucket). The hook keeps the state alive.
   template <typename State, typename Function>
   requires std::invocable<Function&, State&, GradBucket&>
   void register_comm_hook(std::shared_ptr<State> state, Function hook) {
@@ -113,30 +112,30 @@ class DistributedDataParallel {
     scope.finish();
   }
 
-  // Drops the gradients of all trainable parameters, or zeroes them where they are. Dropping is
-  // faster, and it makes a step independent of the one before it to the sign of a zero: autograd
-  // adds to what it finds.
+  // Drops the gradients of all trainable parameters, or zeroes them in place. Dropping is faster.
+  // It also makes a step independent of the one before, down to the sign of a zero, because
+  // autograd adds to whatever it finds.
   void zero_grad(bool set_to_none = true) { core_->reducer().zero_grad(set_to_none); }
 
-  // Copies rank 0's buffers to all ranks, in whatever mode the module is: before an evaluation, for
-  // example.
+  // Copies rank 0's buffers to all ranks, for example before an evaluation. The module may be in
+  // either mode.
   void broadcast_buffers() { core_->broadcast_buffers(); }
-  // Whether the next forward does so first.
+  // Whether the next forward will broadcast the buffers first.
   bool will_sync_module_buffers() const { return core_->will_sync_buffers(module_->is_training()); }
 
-  // Which parameters share a bucket; the option of that name takes it.
+  // Which parameters share a bucket. Pass it to the option bucket_layout of a later process.
   BucketNames bucket_layout() const { return core_->reducer().bucket_layout(); }
 
   DdpStats stats() const { return core_->stats(); }
-  // Times are taken in the first ten iterations and then in one of every `iterations`.
+  // Times are measured in the first ten iterations and then in one of every `iterations`.
   void set_runtime_logging_sample_rate(int iterations) {
     core_->reducer().timer().set_rate(iterations);
   }
-  // Records every iteration in the trace, until it is set to null.
+  // Records every iteration in the trace. Null stops recording.
   void set_trace(std::shared_ptr<Trace> trace) { core_->set_trace(std::move(trace)); }
 
   const Reducer& reducer() const { return core_->reducer(); }
-  // For what works with any module: ZeroRedundancyOptimizer.
+  // For code that works with any module, such as ZeroRedundancyOptimizer.
   DistributedDataParallelCore& core() { return *core_; }
 
  private:
@@ -145,7 +144,7 @@ class DistributedDataParallel {
     return module;
   }
 
-  // Inputs of floating-point type get that of the parameters, with mixed precision.
+  // With mixed precision, converts floating-point inputs to the parameters' type.
   template <typename Argument>
   decltype(auto) cast(Argument&& argument) const {
     if constexpr (std::is_same_v<std::remove_cvref_t<Argument>, at::Tensor>) {

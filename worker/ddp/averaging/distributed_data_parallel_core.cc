@@ -48,7 +48,7 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return result;
 }
 
-// What decides which operations a rank issues, one line each.
+// The options that decide which operations a rank issues, one line each.
 std::vector<std::string> settings_of(const DistributedDataParallelOptions& options) {
   const auto type = [](std::optional<at::ScalarType> value) {
     return value ? type_name(*value) : "none";
@@ -108,10 +108,10 @@ DistributedDataParallelCore::DistributedDataParallelCore(
       options_(options),
       module_name_(module.name()),
       state_(state_of(module).without(options.parameters_to_ignore)) {
-  limits_of(options);  // Options that are wrong are so on every rank.
+  limits_of(options);  // Wrong options throw here, on every rank.
   if (options.mixed_precision.keep_low_precision_grads && !options.mixed_precision.param_dtype) {
     throw std::invalid_argument(
-        "mixed_precision: keep_low_precision_grads needs param_dtype, which gradients are to keep");
+        "mixed_precision: keep_low_precision_grads needs param_dtype, which gradients keep");
   }
   if (options.init_sync) verify_same_model(state_, *group_, settings_of(options));
   // After verification, so that all ranks refuse together and none waits for the others.

@@ -20,78 +20,81 @@
 
 namespace ddp {
 
-// PyTorch's names. All are the same on all ranks; with init_sync a difference is an error.
+// The names are PyTorch's. All options must be the same on all ranks; with init_sync a difference
+// is an error.
 struct DistributedDataParallelOptions {
-  // A bucket is closed once it holds this many MiB; a hook is given whole buckets. Without a hook a
-  // bucket is reduced piece by piece as its gradients come (worker/buckets/pieces.h), so larger
-  // buckets cost no overlap. The first to fill may be smaller; it is never larger than the others.
+  // A bucket is closed once it holds bucket_cap_mb MiB. The bucket that fills first may be smaller
+  // (first_bucket_mb), never larger. A hook gets whole buckets. Without a hook a bucket is reduced
+  // piece by piece as its gradients come (worker/buckets/pieces.h), so larger buckets cost no
+  // overlap.
   double bucket_cap_mb = 25;
   double first_bucket_mb = 1;
-  // In place of the two: MiB of the first, second, ... bucket; the last is that of all further
-  // ones.
+  // Replaces both: MiB of the first, second, ... bucket. The last entry holds for all further
+  // buckets.
   std::vector<double> bucket_cap_mb_list;
   // Rank 0's buffers (batch norm's running statistics) replace those of all ranks at the start of a
   // forward in training mode that follows a reduced backward, and at the end of a Join.
-  // Construction makes them equal in any case. If it is not set, broadcast_buffers counts.
+  // Construction makes them equal in any case. If this is not set, broadcast_buffers decides.
   std::optional<bool> forward_sync_buffers = {};
-  // The older name, as PyTorch 2.x takes it: false also leaves the ranks their own buffers at
-  // construction.
+  // The older name, as in PyTorch 2.x. If false, the ranks keep their own buffers at construction,
+  // too.
   bool broadcast_buffers = true;
-  // Allow parameters that got no gradient in a backward. Costs one small exchange in each.
+  // Allows parameters that get no gradient in a backward. Costs one small exchange per backward.
   bool find_unused_parameters = false;
-  // With find_unused_parameters or static_graph: buckets of which no parameter was used are not
-  // sent. All ranks must use the same parameters then.
+  // With find_unused_parameters or static_graph: does not send a bucket if none of its parameters
+  // was used. All ranks must use the same parameters then.
   bool skip_all_reduce_unused_params = false;
-  // .grad is the reduced bucket itself: saves a copy and the memory of one set of gradients.
+  // .grad is a view of the reduced bucket. Saves a copy and the memory of one set of gradients.
   bool gradient_as_bucket_view = false;
-  // Gradients are copied into their bucket, or the piece of it that is reduced at once, together
-  // when the last one has come, and not each when it comes, as those made with create_graph always
-  // are. With many small gradients on a device that pays; on the CPU they are best copied while
-  // they are in its cache.
+  // Copies the gradients of a bucket (or of a piece that is reduced alone) together when the last
+  // one has come, not each as it comes. Gradients made with create_graph are always copied one by
+  // one. It pays for many small gradients on a device. On the CPU, copying each while it is in the
+  // cache is best.
   bool batched_grad_copy = false;
   // Every iteration does what the first one did: see Reducer.
   bool static_graph = false;
-  // Verify and broadcast at construction. Without it the caller answers for equal models.
+  // Verifies and broadcasts the model at construction. If false, the caller must make the models
+  // equal.
   bool init_sync = true;
   // Names of parameters and buffers that are neither verified nor broadcast nor reduced.
   std::vector<std::string> parameters_to_ignore;
-  // These parameters' gradients are reduced together, next after the bucket that has the gradient
-  // of param_to_hook_all_reduce: best one whose gradient comes after theirs. Both or none.
+  // The gradients of these parameters are reduced together, right after the bucket of
+  // param_to_hook_all_reduce; choose a parameter whose gradient comes after theirs. Set both or
+  // neither.
   std::vector<std::string> delay_all_reduce_named_params;
   std::string param_to_hook_all_reduce;
   MixedPrecision mixed_precision;
-  // Make the buckets anew after the first backward, in the order in which gradients came.
+  // Rebuilds the buckets after the first backward, in the order in which gradients came.
   bool rebuild_buckets = true;
-  // What bucket_layout() of an earlier process gave: buckets are those from the first step on. For
-  // resuming exactly with hooks that compress whole buckets.
+  // The bucket_layout() of an earlier process: the buckets from the first step on. For exact resume
+  // with hooks that compress whole buckets.
   BucketNames bucket_layout;
-  // For parameters on other devices than the CPU: groups of the same ranks for the memory of these
-  // devices (NcclGroup), beside the process group, which is one of host memory. Gradients on a
-  // device that has none, and those that a communication hook takes, go through host memory.
+  // How gradients of devices other than the CPU travel: groups of the same ranks for the memory of
+  // these devices (NcclGroup), beside the process group for host memory. Gradients on a device
+  // without a group, and those that a communication hook takes, go through host memory.
   std::vector<DeviceGroup> device_groups = {};
-  // Of PyTorch's other arguments, device_ids, output_device and dim have no counterpart: the module
-  // lies where it lies, on as many devices as it likes, and so does its input. Nor has device_mesh:
-  // a dimension of a mesh is a group that ProcessGroup::split gives. check_reduction does nothing
-  // there, either.
+  // PyTorch's other arguments have no counterpart. device_ids, output_device and dim: the module
+  // and its inputs stay on the devices where they are. device_mesh: use ProcessGroup::split to make
+  // a group for a dimension of a mesh. check_reduction: it does nothing in PyTorch, either.
 
   bool syncs_buffers() const { return forward_sync_buffers.value_or(broadcast_buffers); }
   bool syncs_first_buffers() const { return forward_sync_buffers || broadcast_buffers; }
 };
 
-// What DistributedDataParallel does whatever the module's type; see there.
+// The part of DistributedDataParallel that does not depend on the module's type; see there.
 class DistributedDataParallelCore {
  public:
   DistributedDataParallelCore(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                               const DistributedDataParallelOptions& options);
 
-  // Around the module's forward.
+  // Called before and after the module's forward.
   void before_forward(bool is_training);
   void after_forward();
-  // Whether watch_outputs has to follow.
+  // Whether the caller must call watch_outputs() after forward.
   bool wants_outputs() const;
   // The type to which forward converts its inputs, if any.
   std::optional<at::ScalarType> input_type() const { return options_.mixed_precision.param_dtype; }
-  // The type of .grad after backward, where it is not the parameter's.
+  // The type of .grad after backward, if it differs from the parameter's.
   std::optional<at::ScalarType> gradient_type() const {
     return options_.mixed_precision.type_of_gradients();
   }
@@ -101,7 +104,7 @@ class DistributedDataParallelCore {
   DdpStats stats() const;
   void set_trace(std::shared_ptr<Trace> trace) { reducer_->timer().set_trace(std::move(trace)); }
 
-  // For Join. std::logic_error where the model cannot be joined.
+  // For Join. Throws std::logic_error if the model cannot be joined.
   void check_join() const;
   // `model`: which one of several this is.
   void begin_join(std::shared_ptr<JoinCalls> calls, int model);
@@ -112,11 +115,11 @@ class DistributedDataParallelCore {
 
   // An optimizer whose steps are collective.
   struct ShardedStep {
-    std::function<void()> wait;    // For the parameters, before they are read.
-    std::function<void()> shadow;  // A step of a rank that has no input.
+    std::function<void()> wait;    // Waits for the parameters, before they are read.
+    std::function<void()> shadow;  // The step of a rank that has no input left.
   };
   void set_sharded_step(ShardedStep step) { sharded_step_ = std::move(step); }
-  // Before such a step: where ranks may run out of input, tells those that have.
+  // Call it before such a step: in the scope of a Join, tells the ranks without input about it.
   void announce_step();
 
   Reducer& reducer() { return *reducer_; }
@@ -136,7 +139,7 @@ class DistributedDataParallelCore {
   std::unique_ptr<LowPrecisionParameters> low_;
   std::unique_ptr<CoalescedBroadcast> buffers_;
   std::unique_ptr<Reducer> reducer_;
-  std::shared_ptr<JoinCalls> join_;  // In the scope of a Join.
+  std::shared_ptr<JoinCalls> join_;  // Set in the scope of a Join.
   int join_model_ = 0;
   ShardedStep sharded_step_;
   std::vector<std::size_t> first_bucket_sizes_;

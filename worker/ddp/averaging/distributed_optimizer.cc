@@ -26,7 +26,7 @@ void append_parameters(torch::optim::Optimizer& optimizer, std::vector<at::Tenso
   }
 }
 
-// A reference as a pointer that owns nothing.
+// A pointer that does not own the group.
 std::shared_ptr<ProcessGroup> borrow(ProcessGroup& group) {
   return {std::shared_ptr<ProcessGroup>(), &group};
 }
@@ -72,7 +72,7 @@ void DistributedOptimizer::reduce_gradients() {
 
 double DistributedOptimizer::clip_grad_norm_(double max_norm, double norm_type,
                                              bool error_if_nonfinite) {
-  // Clipped ones are reduced again: if the step was left out, they are the next step's.
+  // Clipped gradients are reduced again: if the step was skipped, they belong to the next step.
   if (gradients_ != Gradients::kReduced) reduce_gradients();
   gradients_ = Gradients::kClipped;
   return ddp::clip_grad_norm_(parameters(), max_norm, norm_type, error_if_nonfinite);

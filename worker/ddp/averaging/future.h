@@ -12,28 +12,29 @@
 
 namespace ddp {
 
-// A tensor that will be there: the result of operations of a group and of what is computed between
-// them. PyTorch's torch.futures.Future for communication hooks, with one difference: what is given
-// to then() does not run as soon as it could, which would be at another time on every rank, but
-// when somebody waits. For a hook that is the reducer, on the training thread at the end of
-// backward: stage by stage, and within a stage bucket by bucket. So a continuation may issue
-// operations, and all ranks issue them in the same order.
+// A tensor that is computed later: the result of a group's operations and of the computations
+// between them. It is PyTorch's torch.futures.Future for communication hooks, with one difference.
+// A continuation that is given to then() does not run as soon as it could, because that moment
+// differs between ranks. It runs when somebody waits for the future. For a hook, the reducer waits
+// on the training thread at the end of backward: stage by stage, and within a stage bucket by
+// bucket. So a continuation may issue operations, and all ranks issue them in the same order.
 //
-// Movable, not copyable. Used by one thread at a time. Destruction waits for nothing; buffers of
-// running operations are the caller's business, except for the tensors that the future holds. A
-// future of two continuations with few captured variables (InlineFunction) allocates nothing.
+// Movable, not copyable. Used by one thread at a time. The destructor does not wait; the caller
+// must keep the buffers of running operations alive, except for the tensors that the future holds.
+// A future with up to two continuations that capture few variables (InlineFunction) allocates
+// nothing.
 class Future {
  public:
   Future() = default;
-  // Is there already.
+  // Ready at once.
   explicit Future(at::Tensor value) : value_(std::move(value)) {}
-  // Is there when the operation is done. `work` may be null.
+  // Ready when the operation is done. `work` may be null.
   Future(WorkPtr work, at::Tensor value) : work_(std::move(work)), value_(std::move(value)) {}
   Future(Future&&) = default;
   Future& operator=(Future&&) = default;
 
-  // The future of what `next` makes of this one's value: of the tensor that it returns, or of the
-  // future. It is called once, or never.
+  // A future for the result of `next`, which is called with this future's value and returns a
+  // tensor or another future. It is called at most once.
   template <std::invocable<at::Tensor> Function>
   Future then(Function next) && {
     using Result = std::invoke_result_t<Function&, at::Tensor>;
@@ -46,14 +47,14 @@ class Future {
     }
   }
 
-  // Waits for the operation that is under way and starts what comes next, if anything does. Gives
-  // whether the value is there. Throws CollectiveError, or what a continuation throws.
+  // Waits for the running operation and starts the next stage, if there is one. Returns whether the
+  // value is ready. Throws CollectiveError, or what a continuation throws.
   bool advance();
-  // All stages.
+  // Runs all stages and returns the value.
   at::Tensor wait();
 
-  // Waits until no operation uses memory of this future any more, whatever became of it.
-  // Continuations do not run.
+  // Waits until no operation uses memory of this future any more, even if it failed. Does not run
+  // continuations.
   void drain();
 
  private:

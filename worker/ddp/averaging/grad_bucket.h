@@ -12,12 +12,12 @@
 
 namespace ddp {
 
-// Some parameters' gradients of one backward, as a communication hook sees them. Made and owned by
-// the reducer, which keeps it from one backward to the next; used on the thread that runs the hook.
+// The gradients of some parameters in one backward, as a communication hook sees them. The reducer
+// makes and owns it, and keeps it from one backward to the next. Used on the thread that runs the
+// hook.
 class GradBucket {
  public:
-  // What the bucket is of. `parameters` and `names` are in the order in which their gradients lie
-  // in the buffer.
+  // `parameters` and `names` are in the order of their gradients in the buffer.
   struct Contents {
     std::size_t index = 0;
     bool is_last = false;
@@ -31,15 +31,15 @@ class GradBucket {
 
   // Buckets are handed to the hook in the order of their indices, the same on all ranks.
   std::size_t index() const { return contents_.index; }
-  // Whether it is the last one of this backward.
+  // Whether it is the last bucket of this backward.
   bool is_last() const { return contents_.is_last; }
 
-  // The gradients of this rank, not averaged, one behind the other: one-dimensional, contiguous, in
-  // memory of the group (ProcessGroup::allocate) unless that is full.
+  // This rank's gradients, not averaged, one after another: one-dimensional, contiguous, in memory
+  // of the group (ProcessGroup::allocate) unless that is full.
   const at::Tensor& buffer() const { return contents_.buffer; }
-  // Puts another tensor of the same number of elements in place of the buffer, for a hook around
-  // which this one is wrapped; its type may differ. gradients() are parts of it from then on. Lasts
-  // for this backward.
+  // Replaces the buffer by a tensor with the same number of elements, perhaps of another type. For
+  // a hook that wraps another hook. gradients() are then parts of the new buffer. The original
+  // buffer returns at the end of this backward.
   void set_buffer(const at::Tensor& buffer);
 
   // Parts of buffer(), with the parameters' sizes.
@@ -48,10 +48,11 @@ class GradBucket {
   // As Module::named_parameters gives them.
   const std::vector<std::string>& names() const { return contents_.names; }
 
-  // Memory that a hook keeps with the bucket from one backward to the next, one tensor a type:
-  // undefined until a hook assigns one.
+  // Memory that a hook keeps with the bucket from one backward to the next, one tensor for each
+  // type. Undefined until a hook assigns one.
   at::Tensor& scratch(at::ScalarType type) { return scratch_[type]; }
-  // Likewise the name of a hook's operations on the bucket in a type: empty until it gives one.
+  // Likewise, the name of the hook's operations on the bucket in this type. Empty until a hook sets
+  // it.
   SharedText& label(at::ScalarType type) { return labels_[type]; }
 
  private:

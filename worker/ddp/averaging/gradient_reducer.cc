@@ -142,7 +142,7 @@ void GradientReducer::exchange() {
     }
   }
   static const SharedText tag("flags of gradients");
-  // First, so that it meets the other ranks while this one fills its buckets.
+  // Issued first, so that it runs while this rank fills its buckets.
   flags_ = group_->all_reduce({used_.data(), used_.size(), DType::kU8}, ReduceOp::kMax, {{}, tag});
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     fill(bucket);
@@ -175,8 +175,8 @@ void GradientReducer::fill(std::size_t bucket) {
         gradient.sizes() != parameter.sizes() || gradient.device() != parameter.device() ||
         gradient.scalar_type() != parameter.scalar_type()) {
       throw std::invalid_argument(fmt::format(
-          "the gradient of {} ({}) is {} on {}; a gradient has its parameter's sizes and type to "
-          "be reduced, and is on its device, {}",
+          "the gradient of {} ({}) is {} on {}; to be reduced, it must have its parameter's sizes "
+          "and type and be on its device, {}",
           contents.names()[index], describe(parameter), describe(gradient), gradient.device().str(),
           parameter.device().str()));
     }

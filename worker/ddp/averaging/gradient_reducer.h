@@ -20,52 +20,54 @@
 namespace ddp {
 
 struct GradientReducerOptions {
-  // Gradients are reduced in buckets that close once they hold this many MiB. 0: one for each
-  // element type. (torch_xla's ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB.)
+  // Gradients are reduced in buckets that close once they hold this many MiB. 0: one bucket for
+  // each element type. (torch_xla's ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB.)
   double bucket_cap_mb = 0;
-  // .grad is the reduced bucket itself: saves a copy after the reduction, and the copy before it as
-  // well if gradients are set to zero in place.
+  // .grad is a view of the reduced bucket. Saves a copy after the reduction, and also the copy
+  // before it if gradients are set to zero in place.
   bool gradient_as_bucket_view = false;
   // For parameters on other devices: see BucketRoute.
   std::vector<DeviceGroup> device_groups = {};
 };
 
-// Averages .grad over the ranks when it is told to: what the step mode is made of. It uses no hooks
-// of autograd, so whatever the backwards before it did to .grad is what is averaged.
+// Averages .grad over the ranks when reduce() is called. DistributedOptimizer is made of it. It
+// uses no autograd hooks: it averages whatever the backwards before have left in .grad.
 //
-// Gradients lie in the same buckets as the Reducer's (bucket_buffers.h), which are kept from one
-// reduction to the next and are reduced one while the next is being filled. Every call is
-// collective, with parameters of the same number, shapes and types in the same order on all ranks;
-// those that require no gradient or appear twice are passed over. When the list has changed, the
-// ranks compare it first. A gradient that is undefined counts as zero, and where it is so on every
-// rank it stays undefined. A sparse gradient is made dense, and the average of it is dense.
+// Buckets are like the Reducer's (bucket_buffers.h). They are kept from one reduction to the next,
+// and one is reduced while the next is being filled. Every call is collective, with parameters of
+// the same number, shapes and types in the same order on all ranks. Parameters that require no
+// gradient, and repeated ones, are skipped. When the list has changed, the ranks compare it first.
+// An undefined gradient counts as zero; if it is undefined on every rank it stays undefined. A
+// sparse gradient is made dense, and its average is dense.
 //
-// In a group of one a communication hook is run, and nothing is done without one.
+// In a group of one, only a communication hook has an effect.
 class GradientReducer {
  public:
-  // `group` is one of host memory. Throws std::invalid_argument for a bucket_cap_mb below 0 or
-  // above 1048576, or for device groups that do not fit.
+  // `group` is for host memory. Throws std::invalid_argument for a bucket_cap_mb below 0 or above
+  // 1048576, or for device groups that check_device_groups refuses.
   explicit GradientReducer(std::shared_ptr<ProcessGroup> group,
                            const GradientReducerOptions& options = {});
-  // Waits for what is in flight.
+  // Waits for operations in flight.
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // The name of a parameter of the list, for errors and hooks: "parameter 3" without it.
+  // Names a parameter of the list, for errors and hooks. Without it names are "parameter 3" and so
+  // on.
   using Naming = std::function<std::string(const at::Tensor& parameter, std::size_t index)>;
   void set_naming(Naming naming) { naming_ = std::move(naming); }
 
-  // In place of averaging. Once, before the first reduction; std::logic_error otherwise.
+  // Replaces averaging by a hook. Call it once, before the first reduction; otherwise it throws
+  // std::logic_error.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
   const std::shared_ptr<CommHook>& comm_hook() const { return hook_; }
 
-  // Throws CollectiveError; std::invalid_argument, which leaves the group usable, if the parameters
-  // differ between ranks; or std::invalid_argument for a gradient that cannot be reduced and what
-  // the hook throws, after aborting the group.
+  // Throws CollectiveError. Throws std::invalid_argument if the parameters differ between ranks;
+  // the group stays usable then. Aborts the group, then throws: std::invalid_argument for a
+  // gradient that cannot be reduced, or what the hook throws.
   void reduce(const std::vector<at::Tensor>& parameters);
 
-  // Of the last reduction. Empty before the first.
+  // The buckets of the last reduction. Empty before the first.
   const std::vector<GradBucket>& buckets() const { return buckets_; }
 
  private:
@@ -86,13 +88,13 @@ class GradientReducer {
   Naming naming_;
   std::shared_ptr<CommHook> hook_;
 
-  std::vector<Listed> listed_;  // What was planned for.
+  std::vector<Listed> listed_;  // The parameters that buckets_ were planned for.
   std::vector<GradBucket> buckets_;
   std::vector<BucketRoute> routes_;             // By bucket.
   std::vector<std::vector<at::Tensor>> views_;  // By bucket: what .grad is, with views.
   std::vector<SharedText> tags_;                // By bucket.
   std::vector<std::size_t> first_flag_;         // By bucket: where its flags begin.
-  std::vector<std::uint8_t> used_;  // 1: there is a gradient; after the exchange: anywhere.
+  std::vector<std::uint8_t> used_;  // 1: a gradient is here; after the exchange: on some rank.
   HookRunner runner_;
   WorkPtr flags_;
   std::vector<WorkPtr> works_;

@@ -12,7 +12,7 @@
 namespace ddp {
 namespace {
 
-// The same tensor over other memory, so that whoever holds it sees the new values.
+// Keeps the same tensor object over other memory, so that whoever holds it sees the new values.
 void move_to(at::Tensor& gradient, const at::Tensor& memory) {
   const at::NoGradGuard no_grad;
   gradient.set_(memory.storage(), memory.storage_offset(), memory.sizes(), memory.strides());
@@ -62,7 +62,8 @@ void GradientSlots::check(const Parameter& parameter, const at::Tensor& gradient
     return;
   }
   throw std::invalid_argument(fmt::format(
-      "the gradient of parameter {} is {}, the parameter {}; dense gradients of the parameter's "
+      "the gradient of parameter {} is {}, the parameter {}; only dense gradients of the "
+      "parameter's "
       "type can be reduced, and sparse ones of embeddings that had sparse(true) when the module "
       "was wrapped",
       parameter.named.name, describe(gradient), describe(parameter.named.tensor)));

@@ -63,7 +63,7 @@ void HookRunner::land(Running& running) {
   if (!value.defined()) refuse("its future has no tensor");
   if (value.numel() != running.buffer.numel() || value.layout() != at::kStrided ||
       !at::isFloatingType(value.scalar_type())) {
-    refuse(fmt::format("its future has {}; a result has {} elements of a floating-point type",
+    refuse(fmt::format("its future has {}; it must have {} elements of a floating-point type",
                        describe(value), running.buffer.numel()));
   }
   if (value.data_ptr() != running.buffer.data_ptr() || !value.is_contiguous() ||

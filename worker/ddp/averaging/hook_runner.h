@@ -12,25 +12,26 @@
 
 namespace ddp {
 
-// Runs a communication hook on the buckets of one reduction after the other and waits for what it
-// returns. Used by one thread at a time; after an exception drain() makes it ready for the next
-// reduction. A steady reduction allocates nothing but what the hook does.
+// Runs a communication hook on the buckets of each reduction and waits for the futures that it
+// returns. Used by one thread at a time. After an exception, drain() makes it ready for the next
+// reduction. In a steady state only the hook allocates.
 class HookRunner {
  public:
-  // Runs the hook on a bucket. Buckets and their tags live until finish() or drain() has returned.
-  // What the hook throws leaves as std::runtime_error that names hook and bucket, but for
-  // CollectiveError, which goes through.
+  // Runs the hook on a bucket. The bucket and its tag must live until finish() or drain() has
+  // returned. If the hook throws, throws std::runtime_error naming the hook and the bucket; a
+  // CollectiveError passes through.
   void start(CommHook& hook, GradBucket& bucket, const std::string& tag);
 
-  // Waits for all that was started: stage by stage, within a stage in the order of the starts, so
-  // that all ranks issue the operations of the continuations in the same order. Then every bucket
-  // has its first buffer again, with the hook's result in it. Throws as start(), and
-  // std::invalid_argument for a result that is no gradient of this bucket,
-  // naming hook and bucket.
+  // Waits for everything that was started: stage by stage, and within a stage in the order of
+  // start(). So all ranks issue the operations of the continuations in the same order. Afterwards
+  // every bucket has its original buffer again, with the hook's result in it. Throws as start()
+  // does, and std::invalid_argument naming the hook and the bucket if the result does not fit the
+  // bucket.
   void finish();
 
   // Waits until no operation uses memory of the buckets or of the hook any more, and gives the
-  // buckets their buffers back. Their content is undefined. Never throws on behalf of operations.
+  // buckets their original buffers back, with undefined content. Failed operations do not make it
+  // throw.
   void drain();
 
  private:
@@ -38,7 +39,7 @@ class HookRunner {
     CommHook* hook = nullptr;
     GradBucket* bucket = nullptr;
     const std::string* tag = nullptr;
-    at::Tensor buffer;  // What the bucket had before the hook ran.
+    at::Tensor buffer;  // The bucket's buffer before the hook ran.
     Future future;
     bool is_done = false;
   };

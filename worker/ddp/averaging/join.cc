@@ -21,12 +21,12 @@ Join::Join(std::vector<DistributedDataParallelCore*> models, const JoinOptions& 
       is_open_(options.enable),
       exceptions_(std::uncaught_exceptions()) {
   if (!is_open_) return;
-  if (models_.empty()) throw std::invalid_argument("join: there is no model");
+  if (models_.empty()) throw std::invalid_argument("join was given no model");
   const std::shared_ptr<ProcessGroup>& group = models_[0]->group_ptr();
   for (const DistributedDataParallelCore* model : models_) {
     model->check_join();
     if (model->group_ptr() == group) continue;
-    throw std::invalid_argument("join: the models are of different groups; expected one for all");
+    throw std::invalid_argument("join: the models use different groups; all must use the same one");
   }
   if (group->size() == 1) return;
   calls_ = std::make_shared<JoinCalls>(group, options);
@@ -42,12 +42,12 @@ Join::~Join() noexcept(false) {
     return;
   }
   close();
-  // Where a rank has ended the training, all ranks end here, and nobody is left waiting.
+  // If a rank has ended the training, all ranks end here, and none is left waiting.
   if (!calls_ || calls_->is_over()) return;
   try {
-    models_[0]->group().abort("a rank left join by an exception");
+    models_[0]->group().abort("a rank left join with an exception");
   } catch (const std::exception&) {
-    // The one under way counts.
+    // The exception in flight is the one to report.
   }
 }
 
@@ -71,7 +71,8 @@ void Join::finish() {
   for (DistributedDataParallelCore* model : models_) model->broadcast_last_model(is_last);
 }
 
-// Does what the ranks with input do until there is none. is_last: whether this is at once.
+// Takes part in the collectives of the ranks with input until none has input. is_last: whether this
+// rank was among the last to join.
 void Join::shadow_others(bool& is_last) {
   using Call = JoinCalls::Call;
   const bool ends = calls_->options().throw_on_early_termination;
@@ -93,7 +94,7 @@ void Join::shadow_others(bool& is_last) {
 }
 
 void DistributedDataParallelCore::check_join() const {
-  if (join_) throw std::logic_error("join: the scope of another join is open");
+  if (join_) throw std::logic_error("join: the model is already in the scope of another join");
   if (options_.skip_all_reduce_unused_params) {
     throw std::logic_error(
         "join cannot be used with skip_all_reduce_unused_params: a rank without input does not "
@@ -127,12 +128,12 @@ void DistributedDataParallelCore::announce_step() {
   if (options_.find_unused_parameters) {
     throw std::logic_error(
         "join: a rank without input does not know which parameters the others have not used, so "
-        "find_unused_parameters does not go with a ZeroRedundancyOptimizer");
+        "find_unused_parameters cannot be used with a ZeroRedundancyOptimizer");
   }
   announce(JoinCalls::Call::kStep);
 }
 
-// What the ranks with input do.
+// Takes part in the call that the ranks with input have announced.
 void DistributedDataParallelCore::shadow(JoinCalls::Call call) {
   using Call = JoinCalls::Call;
   if (call == Call::kBuffers) {

@@ -7,39 +7,40 @@
 
 namespace ddp {
 
-// Trains with different numbers of batches on the ranks. On every rank:
+// Lets ranks train with different numbers of batches. On every rank:
 //
 //   {
 //     auto join = model.join();
 //     for (const Batch& batch : batches) { ...forward, backward, step... }
-//   }   // here a rank without further input takes part in what the others do, until all are here
+//   }   // here a rank without input takes part in the others' collectives until all are here
 //
 // While the scope lives, ranks with input announce their collectives. A rank at the end of the
 // scope has joined: it takes part in the others' reductions with zeros (also through the
-// communication hook), in their broadcasts of buffers and in the making of buckets. When all have
-// joined, the model of the rank that joined last (of several, the highest) is given to all;
-// optimizers' states and gradients of ranks that joined earlier are not, and differ; but for the
-// model's ZeroRedundancyOptimizer, whose part such a rank goes on to update, with the
-// hyper-parameters that it had last.
+// communication hook), in their broadcasts of buffers and in rebuilding the buckets. When all ranks
+// have joined, all get the model of the rank that joined last (of several, the highest). Ranks that
+// joined earlier do not get the last rank's optimizer state and gradients; theirs differ. A
+// ZeroRedundancyOptimizer is different: a rank that has joined continues to update its part, with
+// the hyper-parameters that it had last.
 //
-// All ranks enter and leave it; broadcast_buffers() and forwards that broadcast come from the
-// lowest rank with input. Not with skip_all_reduce_unused_params. Other collectives of the loop
-// (the mean of a loss) would find nobody on the other side: leave them out.
+// All ranks enter and leave the scope. Buffers are broadcast from the lowest rank with input.
+// Cannot be used with skip_all_reduce_unused_params. Do not issue other collectives in the loop
+// (such as the mean of a loss): ranks that have joined do not take part in them.
 //
 // Several models that are trained in one loop (a generator and a discriminator) join together:
 //
 //   ddp::Join join({&generator.core(), &discriminator.core()}, {});
 //
-// They are on one group, and a backward is through one of them at a time.
+// They must use the same group, and each backward goes through one of them only.
 //
-// Left by an exception it aborts the group, since the other ranks would wait. The end of the scope
-// throws CollectiveError, and with throw_on_early_termination std::runtime_error; finish() does the
-// same in a place of one's choice.
+// If an exception leaves the scope, the group is aborted, because the other ranks would wait. The
+// end of the scope throws CollectiveError, and std::runtime_error with throw_on_early_termination.
+// finish() ends the scope earlier and throws the same.
 class [[nodiscard]] Join {
  public:
   Join(DistributedDataParallelCore& core, const JoinOptions& options) : Join({&core}, options) {}
-  // They outlive the scope. std::invalid_argument for none, or models of different groups;
-  // std::logic_error where one is in the scope of another join, or cannot be joined.
+  // The models must outlive the scope. Throws std::invalid_argument for no models, or models of
+  // different groups; std::logic_error if a model is in the scope of another join or cannot be
+  // joined.
   Join(std::vector<DistributedDataParallelCore*> models, const JoinOptions& options);
   ~Join() noexcept(false);
   Join(const Join&) = delete;
@@ -54,7 +55,7 @@ class [[nodiscard]] Join {
   std::vector<DistributedDataParallelCore*> models_;
   std::shared_ptr<JoinCalls> calls_;  // Null in a group of one.
   bool is_open_;
-  int exceptions_;  // Under way when the scope was entered.
+  int exceptions_;  // In flight when the scope was entered.
 };
 
 }  // namespace ddp

@@ -68,7 +68,7 @@ void JoinCalls::finish() {
   for (std::size_t rank = 0; rank < calls_.size(); ++rank) {
     if (!is_live(calls_[rank]) || calls_[rank] == expected) continue;
     const std::string text =
-        fmt::format("join: rank {} begins {}, rank {} {}; ranks with input have to do the same",
+        fmt::format("join: rank {} begins {}, rank {} {}; all ranks with input must do the same",
                     first, text_of(expected), rank, text_of(calls_[rank]));
     group_->abort(text);
     throw std::logic_error(text);

@@ -10,20 +10,20 @@
 namespace ddp {
 
 struct JoinOptions {
-  // Gradients are divided by the size of the group, whoever has joined; else by the number of ranks
-  // that still have input. Does not concern communication hooks, which divide by themselves.
+  // true: gradients are divided by the size of the group, even when ranks have joined. false: by
+  // the number of ranks that still have input. Has no effect on communication hooks, which divide
+  // themselves.
   bool divide_by_initial_world_size = true;
-  // As soon as one rank has joined, the next forward on every other one throws, and so does the
-  // joining of that rank.
+  // As soon as one rank joins, its join throws, and so does the next forward on every other rank.
   bool throw_on_early_termination = false;
   // false: join does nothing, for input that is known to be even.
   bool enable = true;
 };
 
-// How ranks with input tell those without what collectives come next. A rank that still trains
-// announces each call that issues some, and of which of several models (counted as they were given
-// to Join); a rank that has joined announces kJoined again and again and does what the others have
-// announced. An announcement is one exchange of eight bytes a rank.
+// Ranks with input use it to tell those without which collectives come next. A rank that still
+// trains announces each call that issues collectives, and its model (by its position in Join's
+// list). A rank that has joined announces kJoined repeatedly and takes part in what the others
+// announce. An announcement is one exchange of eight bytes per rank.
 //
 // Used by one thread at a time. Throws CollectiveError, or std::logic_error if ranks with input
 // announce different things, after aborting the group.
@@ -41,10 +41,10 @@ class JoinCalls {
 
   JoinCalls(std::shared_ptr<ProcessGroup> group, JoinOptions options);
 
-  // Tells and waits for what the others say.
+  // Announces a call and waits for the others' announcements.
   void announce(Call mine, int model = 0);
-  // The same in two halves, so that something else can go on meanwhile; std::logic_error for a
-  // second one before the first is finished: two models' backwards in one.
+  // The same in two halves, so that other work can go on meanwhile. Throws std::logic_error if a
+  // second one begins before the first is finished, because two models' backwards overlap then.
   void begin(Call mine, int model = 0);
   void finish();
 
@@ -55,7 +55,7 @@ class JoinCalls {
   Call call() const;         // What the live ones do; kJoined if there is none.
   int model() const;         // With which model.
 
-  // Nothing is announced any more: a rank has ended the training.
+  // A rank has ended the training, so nothing is announced any more.
   void end() { is_over_ = true; }
   bool is_over() const { return is_over_; }
 

@@ -9,12 +9,12 @@ namespace ddp {
 
 // As PyTorch's _MixedPrecision. What is not set keeps its type.
 struct MixedPrecision {
-  // Of parameters from the start of a forward to the end of its backward, so of activations and
-  // gradients; floating-point inputs of forward are converted, too.
+  // The type of parameters from the start of a forward to the end of its backward, and so of
+  // activations and gradients. Floating-point inputs of forward are converted, too.
   std::optional<at::ScalarType> param_dtype;
-  // Of gradients while they are averaged; param_dtype's, if that is set and this is not.
+  // The type in which gradients are averaged. Default: param_dtype, if that is set.
   std::optional<at::ScalarType> reduce_dtype;
-  // Of buffers, from construction on.
+  // The type of buffers, from construction on.
   std::optional<at::ScalarType> buffer_dtype;
   // .grad stays in param_dtype, which has to be set, when backward returns: half the memory, for
   // optimizers that take such gradients.
@@ -24,7 +24,7 @@ struct MixedPrecision {
   std::optional<at::ScalarType> type_of_reduction() const {
     return reduce_dtype ? reduce_dtype : param_dtype;
   }
-  // Of .grad after backward, if it is not the parameter's.
+  // The type of .grad after backward, if it differs from the parameter's.
   std::optional<at::ScalarType> type_of_gradients() const {
     return keep_low_precision_grads ? param_dtype : std::nullopt;
   }
@@ -36,7 +36,7 @@ class LowPrecisionParameters {
  public:
   LowPrecisionParameters(const std::vector<at::Tensor>& parameters, at::ScalarType type);
 
-  // Gives them the low type and rounded values. Gives whether that is new.
+  // Gives them the low type and rounded values. Returns whether anything changed.
   bool lower();
   // Gives them their own type and values.
   void restore();
@@ -51,7 +51,7 @@ class LowPrecisionParameters {
   bool is_low_ = false;
 };
 
-// Floating-point buffers get that type, at once and for good.
+// Converts floating-point buffers to that type, at once and permanently.
 void convert_buffers(const std::vector<at::Tensor>& buffers, at::ScalarType type);
 
 }  // namespace ddp

@@ -23,11 +23,11 @@ namespace ddp {
 //   ...
 //   model.zero_grad(); loss(model(input)).backward();      // No step().
 //
-// Results are bit for bit those of a step() behind backward. The optimizer is one that updates each
-// element by itself (not LBFGS) and stays what checkpoints and schedules look at; its learning rate
-// is that of the next backward. What needs all gradients before the step has no place: clipping by
-// their norm, or leaving a step out. Gradients may be accumulated under no_sync(); the backward
-// that reduces updates.
+// Results are bit for bit those of a step() after backward. The optimizer must update each element
+// by itself (not LBFGS). Checkpoints and schedules use it as before; a new learning rate holds from
+// the next backward on. What needs all gradients before the step is impossible: clipping by their
+// norm, or skipping a step. Gradients may be accumulated under no_sync(); the backward that reduces
+// updates.
 //
 // Takes the place of the model's communication hook. Used by the training thread. If backward
 // throws, some parameters have been updated and others not: go back to a checkpoint.
@@ -41,8 +41,8 @@ class OptimizerInBackward {
       : OptimizerInBackward(optimizer, model.core()) {}
   OptimizerInBackward(torch::optim::Optimizer& optimizer, DistributedDataParallelCore& model);
 
-  // Buckets that were updated before the last gradient had been computed, in all backwards so far:
-  // what it is for.
+  // How many buckets were updated before the last gradient had been computed, over all backwards so
+  // far. This measures the overlap.
   std::size_t early_updates() const;
 
  private:

@@ -11,9 +11,9 @@
 
 namespace ddp {
 
-// Knows of a reducer's parameters whether another reducer of this process has them, too: both would
-// write to the same .grad while the other one's buckets are under way. That there are two is no
-// error yet, for one may be about to replace the other. Any thread.
+// Finds parameters that another reducer of this process has, too. Both would write to the same
+// .grad while the other's buckets are in flight. Having two is not an error yet, because one may be
+// about to replace the other. Any thread.
 class ReducedParameters {
  public:
   explicit ReducedParameters(const std::vector<NamedTensor>& parameters);

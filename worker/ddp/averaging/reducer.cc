@@ -32,7 +32,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
   if (options_.skip_all_reduce_unused_params && !options_.find_unused_parameters &&
       !options_.static_graph) {
     throw std::invalid_argument(
-        "skip_all_reduce_unused_params needs find_unused_parameters or static_graph: without, "
+        "skip_all_reduce_unused_params needs find_unused_parameters or static_graph: else "
         "an unused parameter is an error");
   }
   check_device_groups(options_.device_groups, *group_);

@@ -57,11 +57,11 @@ struct ReducerOptions {
 // is the average over the ranks of what .grad would be without the reducer, earlier accumulation
 // included.
 //
-// Buckets. The first backward has them in the reverse order of definition. At its end they are made
-// anew, once, in the order in which gradients arrived on rank 0, unless a layout was given or
-// rebuild_buckets is off. Results do not depend on the layout. PyTorch does not do so with
-// find_unused_parameters; we do, since it costs nothing where a rank's order is as good as any, and
-// puts what was not used behind all that was, where it delays nothing.
+// Buckets. The first backward has them in the reverse order of definition. At its end they are
+// rebuilt, once, in the order in which gradients arrived on rank 0, unless a layout was given or
+// rebuild_buckets is off. Results do not depend on the layout. PyTorch does not rebuild buckets
+// with find_unused_parameters. We do: rank 0's order is as good as any, and unused parameters move
+// behind the used ones, where they delay nothing.
 //
 // A parameter that got no gradient in this backward nor in one without synchronisation before it is
 // an error that names it, unless find_unused_parameters is set: then it counts as its present
@@ -79,28 +79,28 @@ struct ReducerOptions {
 // parameters do not go through it.
 //
 // Devices. Parameters may lie on any devices, those of one module on several; each has buckets of
-// its own. On the CPU these are in the group's registered memory; how others get to the other ranks
-// says BucketRoute: with a group for the device's memory, or through host memory. What ranks have
-// to agree on goes over `group`, which is one of host memory. Backward then runs on a thread of
-// each device, and any of them may call the reducer. Results are waited for on the host, so
-// they are there for every stream of a device when backward() returns.
+// its own. On the CPU these are in the group's registered memory. Buckets on other devices travel
+// over a group for the device's memory, or through host memory (see BucketRoute). What ranks have
+// to agree on goes over `group`, which is for host memory. Backward then runs on a thread of each
+// device, and any of them may call the reducer. Results are waited for on the host, so they are
+// there for every stream of a device when backward() returns.
 //
-// If a rank's backward ends by an exception, its group is aborted, so that the others do not wait
+// If a rank's backward ends with an exception, its group is aborted, so that the others do not wait
 // for the rest of its buckets. The reducer itself begins the next backward from a clean state.
 //
 // In a group of one without a hook gradients are neither copied nor sent; only missing ones are
 // detected.
 //
-// One reducer a module, or the backward throws std::logic_error naming a parameter that has two.
-// One backward at a time: a second one on another thread, or one nested in the first, throws
-// std::logic_error, except for nested ones with static_graph (watch_outputs).
-// Gradients computed with create_graph are averaged but their graph is not. torch::autograd::grad
-// does not run hooks, so what it returns is local. The reducer must outlive every backward through
-// its parameters that has begun.
+// A module may have one reducer; with two, the backward throws std::logic_error naming a shared
+// parameter. One backward at a time: a second one on another thread, or one nested in the first,
+// throws std::logic_error, except for nested ones with static_graph (watch_outputs). Gradients
+// computed with create_graph are averaged but their graph is not. torch::autograd::grad does not
+// run hooks, so what it returns is local. The reducer must outlive every backward through its
+// parameters that has begun.
 class Reducer {
  public:
-  // The parameters, in the order of definition, all requiring a gradient, dense, of a
-  // floating-point type; std::invalid_argument names the one that is not. `group` is one of host
+  // The parameters are in the order of definition. Each must require a gradient, be dense and have
+  // a floating-point type; otherwise throws std::invalid_argument naming it. `group` is for host
   // memory.
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group,
           ReducerOptions options);
@@ -110,37 +110,37 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Once, alike on all ranks, not during a backward; else std::logic_error.
+  // Call it once, with the same hook on all ranks, not during a backward; otherwise it throws
+  // std::logic_error.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
 
-  // Keeps the buckets there are for good. Alike on all ranks; std::logic_error after a backward.
+  // Never rebuilds the buckets. Call it on all ranks; throws std::logic_error after a backward.
   void keep_buckets();
 
   // Whether the next backward reduces. Returns what it was. Not during a backward.
   bool set_require_sync(bool require_sync);
   bool require_sync() const { return require_sync_; }
 
-  // Backward through one of these begins this module's backward, so that it ends with it, however
-  // many backwards are nested in it. Those without a graph are passed over. They may outlive the
-  // reducer.
+  // A backward through one of these tensors begins this module's backward, so that all backwards
+  // nested in it belong to it. Skips tensors without a graph. The tensors may outlive the reducer.
   void watch_outputs(const std::vector<at::Tensor>& outputs);
 
-  // Checks that parameters have the types and devices they had at construction: a parameter that
-  // has been given another one (Module::to) has lost the hook. Else aborts the group and throws
+  // Checks that parameters have the types and devices they had at construction. A parameter that
+  // was converted or moved (Module::to) has lost its hook; then it aborts the group and throws
   // std::logic_error naming the parameter. For the start of a forward.
   void check_types();
 
-  // Parameters have been given another type, which gives them other nodes in the graph.
+  // Call it after parameters got another type, which gives them other nodes in the graph.
   void renew_hooks();
 
-  // What is announced, and by what to divide, as long as ranks may run out of input; null: no rank
-  // does. The reducer does not own it.
+  // Set while ranks may run out of input: announces backwards and says by what to divide. Null: no
+  // rank runs out. The reducer does not own it.
   void set_join(JoinCalls* join, int model = 0) {
     join_ = join;
     join_model_ = model;
   }
-  // Takes part in a backward of the others without gradients. Those there are stay, but for views
-  // of buckets, whose content is undefined afterwards.
+  // Takes part in the other ranks' backward without gradients of its own. Existing gradients stay,
+  // except views of buckets, whose content is undefined afterwards.
   void shadow_backward();
 
   // How many backwards have reduced all gradients.
@@ -150,7 +150,7 @@ class Reducer {
   // undefined.
   void zero_grad(bool set_to_none) { slots_.zero_grad(set_to_none); }
 
-  // What it was given.
+  // The parameters given at construction.
   std::size_t num_parameters() const { return parameters_.size(); }
   const NamedTensor& parameter(std::size_t index) const { return slots_.parameter(index); }
   // Whether a communication hook is given its gradient.

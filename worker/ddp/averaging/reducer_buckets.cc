@@ -1,4 +1,4 @@
-// What the reducer does with buckets: fill, launch, publish, make anew.
+// What the reducer does with buckets: fill, launch, publish, rebuild.
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
@@ -33,7 +33,8 @@ void Reducer::stage_deferred(std::size_t index) {
   }
 }
 
-// Those that got no gradient, or with static_graph all in the first backward.
+// Stages the parameters that got no gradient; with static_graph, in the first backward, all
+// parameters.
 void Reducer::stage_rest() {
   for (std::size_t left = parameters_.size(); left > 0; --left) {
     const std::size_t index = left - 1;
@@ -163,7 +164,7 @@ void Reducer::shadow_backward() {
   }
 }
 
-// In the order of the last gradients, then what got none; on all ranks as on one that trains.
+// Orders parameters by their last gradient, then those that got none, as on one rank with input.
 void Reducer::rebuild() {
   has_rebuilt_ = true;
   std::vector<std::int64_t> order;

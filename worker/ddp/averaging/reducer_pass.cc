@@ -1,4 +1,4 @@
-// One backward as the reducer lives through it: its beginning, its gradients, its end.
+// The stages of one backward in the reducer: its beginning, its gradients, its end.
 #include <algorithm>
 #include <exception>
 #include <stdexcept>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kNamesInMessage = 10;
 
-// The first names, and a hint if there are more.
+// The first names, and "..." if there are more.
 std::string list(const std::vector<std::string>& names) {
   const std::size_t shown = std::min(names.size(), kNamesInMessage);
   return fmt::format("{}{}",
@@ -57,7 +57,7 @@ struct Reducer::Pass {
   bool is_finished = false;
 };
 
-// What autograd calls at the end of the backward, and destroys with its record of it.
+// Autograd calls this at the end of the backward, and destroys it with its record of that backward.
 struct Reducer::EndOfPass : Recycled<EndOfPass> {
   EndOfPass(Reducer& reducer_in, std::shared_ptr<Pass> pass_in)
       : reducer(&reducer_in), pass(std::move(pass_in)) {}
@@ -104,8 +104,9 @@ Reducer::Pass& Reducer::enter_pass(bool from_outputs) {
   return *pass;  // Autograd's record of the running backward owns it.
 }
 
-// Whether a backward that runs here is part of this one. A nested one runs on the thread of its
-// device, whoever began it: a thread tells whose a backward is on the CPU only.
+// Whether a backward that runs on this thread is nested in this pass. On the CPU, a nested backward
+// runs on the thread that began it. On a device it runs on the device's thread, which does not say
+// whose it is.
 bool Reducer::is_nested_in(const Pass& pass) const {
   return options_.static_graph && pass.from_outputs &&
          (!is_all_on_cpu_ || pass.thread == std::this_thread::get_id());
@@ -182,8 +183,8 @@ void Reducer::arrive(std::size_t index) {
     if (!counts_known_ || parameter.count < parameter.expected) return;
     if (parameter.count > parameter.expected) {
       throw std::runtime_error(fmt::format(
-          "static_graph: parameter {} got gradient number {} in a backward, in the first one it "
-          "got {}; the graph has changed",
+          "static_graph: parameter {} got gradient number {} in a backward, but only {} in the "
+          "first one; the graph has changed",
           name_of(index), parameter.count, parameter.expected));
     }
   }
@@ -274,8 +275,8 @@ void Reducer::check_static_graph() {
   }
   if (changed.empty()) return;
   const std::string text = fmt::format(
-      "static_graph: {} of {} parameters got another number of gradients than in the first "
-      "backward: {}; set find_unused_parameters in place of static_graph",
+      "static_graph: {} of {} parameters got a different number of gradients than in the first "
+      "backward: {}; set find_unused_parameters instead of static_graph",
       changed.size(), parameters_.size(), list(changed));
   abort(text);
   throw std::runtime_error(text);

@@ -119,7 +119,8 @@ BucketReductions::Plan ReductionPlanner::from_names(const BucketNames& names) co
         }
         if (parameters_[first].type != parameters_[index].type)
           refuse("is of another type or on another device");
-        if (is_delayed_[first] != is_delayed_[index]) refuse("is delayed unlike the first one");
+        if (is_delayed_[first] != is_delayed_[index])
+          refuse("differs from the first one in being delayed");
       }
       members.push_back(index);
     }

@@ -29,8 +29,8 @@ class ReductionPlanner {
     std::optional<at::ScalarType> element_type;  // Of the buckets, if not the parameters'.
   };
   // Parameters in the order of definition, dense in themselves, of a floating-point type. Those on
-  // different devices are in different buckets. Throws std::invalid_argument naming the one that is
-  // not, or a name that there is not.
+  // different devices are in different buckets. Throws std::invalid_argument naming a parameter
+  // that does not fit, or an unknown name.
   ReductionPlanner(const std::vector<NamedTensor>& parameters, Options options);
 
   // Before the order is known: the reverse of the order of definition.

@@ -21,8 +21,8 @@ SparseReduction::SparseReduction(std::shared_ptr<ProcessGroup> group, NamedTenso
       counts_(static_cast<std::size_t>(group_->size()), 0) {
   const at::Tensor& tensor = parameter_.tensor;
   if (tensor.dim() == 0) {
-    throw std::invalid_argument(
-        fmt::format("parameter {} has no rows, so no sparse gradient", parameter_.name));
+    throw std::invalid_argument(fmt::format(
+        "parameter {} has no rows, so it cannot have a sparse gradient", parameter_.name));
   }
   for (std::int64_t dim = 1; dim < tensor.dim(); ++dim) row_elements_ *= tensor.size(dim);
 }

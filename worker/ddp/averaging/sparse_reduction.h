@@ -13,10 +13,10 @@
 
 namespace ddp {
 
-// Averages the sparse gradient of one parameter: every rank gives its rows, and the rows of all
-// ranks are added up. Rows are those of the parameter's first dimension, as an Embedding's gradient
-// has them; a dense gradient is taken for its rows that are not zero.
-// The rows of a parameter on another device travel through host memory.
+// Averages the sparse gradient of one parameter: every rank sends its rows, and the rows of all
+// ranks are summed. Rows are those of the parameter's first dimension, as an Embedding's gradient
+// has them; a dense gradient is taken for its rows that are not zero. The rows of a parameter on
+// another device travel through host memory.
 //
 // start(), gather() and finish() once each, in this order and on all ranks; each may issue
 // operations. Used by one thread at a time; throws CollectiveError.
