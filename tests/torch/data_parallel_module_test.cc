@@ -111,7 +111,7 @@ TEST(DataParallelModule, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(error_of([] {
                 DataParallel<Mlp> model(make_mlp(3), [] { return make_mlp(3, {6, 9, 4}); });
               }),
-              HasSubstr("replica 1 has not the module's parameter"));
+              HasSubstr("replica 1 lacks the module's parameter"));
   EXPECT_THAT(error_of([] {
                 DataParallel<Mlp> model(
                     make_mlp(3), [] { return make_mlp(3); }, on_cpus(0));

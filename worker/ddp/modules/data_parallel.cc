@@ -53,7 +53,7 @@ std::vector<Shared> pair_up(const std::vector<std::vector<NamedTensor>>& all, co
                         all[replica][index].tensor.scalar_type() == own.tensor.scalar_type();
       if (!fits) {
         throw std::invalid_argument(
-            fmt::format("DataParallel: replica {} has not the module's {} {}, {}", replica, what,
+            fmt::format("DataParallel: replica {} lacks the module's {} {}, {}", replica, what,
                         own.name, describe(own.tensor)));
       }
       shared.replicas.push_back(all[replica][index].tensor);

@@ -17,25 +17,26 @@
 namespace ddp {
 
 struct DataParallelOptions {
-  // Where the replicas are; the first is the module itself and has to lie there, and so does the
-  // output. Devices may appear several times: {kCPU, kCPU} are two replicas on two threads.
+  // The replicas' devices. The first replica is the module itself, which must be on the first
+  // device; the output is there, too. A device may appear several times: {kCPU, kCPU} means two
+  // replicas on two threads.
   std::vector<c10::Device> devices = {c10::kCPU, c10::kCPU};
-  std::int64_t dim = 0;  // Along which input is cut and output is put together.
+  std::int64_t dim = 0;  // The dimension along which input is split and output is joined.
 };
 
-// What DataParallel does whatever the module's type.
+// The part of DataParallel that does not depend on the module's type.
 class ModuleReplicas {
  public:
-  // `others`: of devices[1], devices[2], ...: as the module, but for their values.
+  // `others`: the replicas on devices[1], devices[2], ...: like the module except for their values.
   ModuleReplicas(std::shared_ptr<torch::nn::Module> module,
                  std::vector<std::shared_ptr<torch::nn::Module>> others,
                  DataParallelOptions options);
-  // One part a replica, on its device; fewer if there is not as much input.
+  // One part for each replica, on its device; fewer if there is less input.
   std::vector<at::Tensor> scatter(const at::Tensor& input) const;
   // Gives the first `count` replicas the module's values, with a graph that leads back to it.
   void replicate(std::size_t count);
-  // Each replica on a thread of its own, the module on the caller's. Rethrows the first's
-  // exception.
+  // Runs each replica on its own thread, and the module on the caller's. Rethrows the exception of
+  // the lowest replica that failed.
   void parallel_apply(std::size_t count, const std::function<void(std::size_t)>& task);
   at::Tensor gather(const std::vector<at::Tensor>& outputs) const;
 
@@ -54,10 +55,10 @@ class ModuleReplicas {
 
 // One process, several devices: PyTorch's torch.nn.DataParallel. Forward cuts the batch into a part
 // for each device, runs a replica of the module on each in a thread of its own, and puts the
-// outputs together; gradients add up in the module's parameters. To compare with;
-// DistributedDataParallel is the faster way, on one machine too: here one process runs everything
-// that is not forward, parameters go to all devices and gradients to one in each step, and the
-// backward of replicas on one device (the CPU) is one thread's.
+// outputs together; gradients add up in the module's parameters. It is here for comparison;
+// DistributedDataParallel is faster, on one machine too. Here one process runs everything but
+// forward; each step copies the parameters to all devices and the gradients to one; and one thread
+// runs the backward of all replicas on the same device (the CPU).
 //
 //   ddp::DataParallel<Net> model(net, [] { return std::make_shared<Net>(); });
 //   loss(model(input), target).backward();
@@ -65,9 +66,9 @@ class ModuleReplicas {
 //
 // `make_replica` makes a module of the same structure, whose values do not matter; it may be left
 // out where M is Cloneable. On the module's own device replicas share its parameters' memory.
-// Buffers are copied to the replicas before each forward; what replicas but the first do to theirs
-// (batch norm's statistics) is dropped, as in PyTorch. Dropout draws from one generator in any
-// order.
+// Buffers are copied to the replicas before each forward; changes that other replicas than the
+// first make to theirs (batch norm's statistics) are dropped, as in PyTorch. Dropout in all
+// replicas draws from one generator, in no fixed order.
 //
 // Used by one thread. Throws std::invalid_argument for no devices, a module that is not on the
 // first one, or replicas whose parameters or buffers differ from the module's, naming the first.
@@ -92,7 +93,7 @@ class DataParallel {
       : DataParallel(
             module, [&module] { return std::dynamic_pointer_cast<M>(module->clone()); }, options) {}
 
-  // Of a module whose forward takes one tensor and gives one.
+  // For a module whose forward takes one tensor and returns one.
   at::Tensor forward(const at::Tensor& input) {
     const std::vector<at::Tensor> parts = replicas_->scatter(input);
     replicas_->replicate(parts.size());

@@ -15,9 +15,8 @@ namespace ddp {
 // shapes of parameters and buffers are those of BatchNorm1d, 2d and 3d, so checkpoints go from one
 // to the other.
 //
-// For models of one's own. It takes what a converted layer (convert_sync_batchnorm) cannot: one
-// value per channel on a rank, such as a batch of one row, which LibTorch's layers refuse before
-// they compute anything.
+// For your own models. Unlike a converted layer (convert_sync_batchnorm), it accepts one value per
+// channel on a rank, such as a batch of one row, which LibTorch's layers refuse.
 //
 // Throws std::invalid_argument for an input of fewer than two dimensions, or of another number of
 // channels.

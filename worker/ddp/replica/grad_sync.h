@@ -2,7 +2,7 @@
 
 namespace ddp {
 
-// When gradients are averaged, and whose the optimizer's state is.
+// When gradients are averaged, and whether the optimizer's state is divided among the ranks.
 enum class GradSync {
   kDdp,    // During backward (DistributedDataParallel).
   kStep,   // At the optimizer's step (DistributedOptimizer).

@@ -13,18 +13,18 @@
 #include <torch/csrc/autograd/variable.h>
 
 // What differs between LibTorch 1.13 and 2.x, and nothing else: this is the only file of the
-// product that may ask which one it is. Differences are asked of the types where that is possible,
-// since they came at different times.
+// product that may ask which one it is. It detects differences by types where possible, because
+// they came with different versions.
 //
 // Not here, because we use neither: Optimizer::zero_grad, which sets to zero in 1.13 and to
 // undefined in 2.x (our own zero_grad does what its argument says), and c10::optional, which 2.x
 // replaced by std::optional (no function of ours takes or gives one of LibTorch's).
 namespace ddp::compat {
 
-// A hook for Node::add_post_hook, which runs `function(outputs, inputs)` after the node and gives
-// what that gives. (LibTorch's LambdaPostHook cannot be used: its header does not compile by itself
-// in 2.4. 2.x has a second member, for compiled autograd, whose default refuses; C++ programs do
-// not compile their backward.)
+// A hook for Node::add_post_hook. It runs `function(outputs, inputs)` after the node and returns
+// its result. (LibTorch's LambdaPostHook cannot be used: its header does not compile by itself in
+// 2.4. 2.x has a second member, for compiled autograd, whose default refuses; C++ programs do not
+// compile their backward.)
 template <typename Function>
 std::unique_ptr<torch::autograd::FunctionPostHook> make_post_hook(Function function) {
   using torch::autograd::variable_list;
@@ -57,8 +57,8 @@ inline const void* current_backward() {
   return torch::autograd::get_current_graph_task_exec_info();
 }
 
-// The key of a parameter in a map such as Optimizer::state() gives: its address, as text in 1.13
-// and as a pointer in 2.x.
+// The key of a parameter in a map such as Optimizer::state(): its address, as text in 1.13 and as a
+// pointer in 2.x.
 template <typename Map>
 typename Map::key_type state_key(const at::Tensor& parameter) {
   if constexpr (std::is_same_v<typename Map::key_type, std::string>) {

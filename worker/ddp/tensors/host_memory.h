@@ -6,10 +6,10 @@
 
 namespace ddp {
 
-// Whether this process can take so much more memory, together with the node's other workers, who
-// are asked the same at the same time: what the kernel calls available, and what its control groups
-// leave. kIo with the two figures if not. Only a forecast; a system that does not say is believed
-// to have enough. Any thread.
+// Checks that this process can take `bytes` more memory while each other worker of the node takes
+// as much. Looks at what the kernel calls available and at the limits of its control groups. kIo
+// with the two figures if not. Only a forecast: if the system does not say, the memory is assumed
+// to be there. Any thread.
 Result<void> check_host_memory(std::uint64_t bytes);
 
 }  // namespace ddp

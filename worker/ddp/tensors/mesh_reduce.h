@@ -42,13 +42,13 @@ T decode_value(std::string_view bytes) {
 
 }  // namespace mesh
 
-// What `reduce` makes of every rank's value, in rank order: torch_xla's mesh_reduce, for metrics
-// and other small things.
+// Calls `reduce` with every rank's value, in rank order, and returns its result: torch_xla's
+// mesh_reduce, for metrics and other small values.
 //
 //   const double accuracy = ddp::mesh_reduce("accuracy", mine, ddp::mean_of<double>, *group);
 //
-// The value is a tensor on the CPU, whose type and sizes may differ between ranks, or whatever
-// nlohmann::json takes and gives back: numbers, strings, vectors, maps, json itself, types with
+// The value is a tensor on the CPU, whose type and sizes may differ between ranks, or anything that
+// converts to nlohmann::json and back: numbers, strings, vectors, maps, json itself, types with
 // to_json and from_json. `reduce` is called with a std::vector of them. Collective; `tag` is named
 // in errors, which are CollectiveError or what `reduce` throws.
 template <typename T, typename Reduce>

@@ -26,14 +26,14 @@ struct ModuleState {
 
   std::vector<NamedTensor> trainable() const;  // The parameters that require a gradient.
   std::vector<at::Tensor> tensors() const;     // Parameters, then buffers.
-  // What is left without these names, any of a shared tensor's. Throws std::invalid_argument for a
-  // name that there is not.
+  // The state without the tensors of these names (for a shared tensor, any of its names). Throws
+  // std::invalid_argument for an unknown name.
   ModuleState without(const std::vector<std::string>& names) const;
 };
 
 ModuleState state_of(const torch::nn::Module& module);
 
-// Names of those of the parameters that are an Embedding's or EmbeddingBag's with sparse(true).
+// Names of the parameters that belong to an Embedding or EmbeddingBag with sparse(true).
 std::vector<std::string> sparse_parameters(const torch::nn::Module& module,
                                            const std::vector<NamedTensor>& parameters);
 

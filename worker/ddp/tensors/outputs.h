@@ -9,11 +9,11 @@
 #include <ATen/core/Tensor.h>
 
 // The tensors in what a module's forward returns: tensors, and vectors, arrays, pairs, tuples,
-// optionals and maps of what is in this list. For a type of one's own, declare in its namespace
+// optionals and maps of these. For your own type, declare in its namespace
 //
 //   void collect_outputs(const MyOutput& output, std::vector<at::Tensor>& tensors);
 //
-// What is in none of these is passed over.
+// Other types are skipped.
 namespace ddp {
 
 namespace outputs {

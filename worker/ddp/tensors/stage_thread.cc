@@ -12,7 +12,7 @@ StageThread::StageThread() : thread_([this] { run(); }) {}
 void StageThread::post(std::function<void()> task) {
   {
     const std::scoped_lock lock(mutex_);
-    if (stopping_) throw std::logic_error("a model was used after the end of its threads");
+    if (stopping_) throw std::logic_error("a model was used after its threads had ended");
     tasks_.push_back(std::move(task));
   }
   posted_.notify_one();

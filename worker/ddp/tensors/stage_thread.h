@@ -8,9 +8,9 @@
 
 namespace ddp {
 
-// The thread of one stage of a pipeline, or of one replica: runs what it is given, one after the
-// other, in that order. LibTorch computes in it with as many threads as the process has set
-// (at::set_num_threads) when it is made.
+// The thread of one pipeline stage or one replica. It runs its tasks one after another, in order.
+// LibTorch computes in it with the number of threads that the process had set (at::set_num_threads)
+// when the thread was made.
 class StageThread {
  public:
   StageThread();

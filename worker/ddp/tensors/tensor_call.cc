@@ -88,7 +88,7 @@ void TensorCall::check(const at::Tensor& tensor, const std::string& argument) {
 void TensorCall::check_output(const at::Tensor& tensor, const std::string& argument) {
   check(tensor, argument);
   require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-          fmt::format("{} ({}) has elements that are the same memory, so it cannot take results; "
+          fmt::format("{} ({}) has elements that share memory, so it cannot receive results; "
                       "clone() it",
                       argument, describe(tensor)));
 }

@@ -22,14 +22,14 @@ class TensorCall {
   Buffer input(const at::Tensor& tensor, const char* argument);
   Buffer output(const at::Tensor& tensor, const char* argument);
   Buffer in_out(const at::Tensor& tensor, const char* argument);
-  // The same for the elements of all tensors, one tensor behind the other. The list is not empty.
+  // The same for the elements of all tensors, one tensor after another. The list must not be empty.
   Buffer inputs(const std::vector<at::Tensor>& list, const char* argument);
   Buffer outputs(const std::vector<at::Tensor>& list, const char* argument);
-  // Stands for an argument that this rank does not give, of the type of the others.
+  // Stands for an argument that this rank does not pass; it has the type of the others.
   Buffer nothing() const { return {nullptr, 0, type_}; }
 
   OpOptions options() const;
-  // Gives the Work for the caller; without async_op it is done. Once.
+  // Returns the Work for the caller; without async_op it is done. Call it once.
   WorkPtr finish(WorkPtr work);
 
   void require(bool condition, const std::string& problem) const;

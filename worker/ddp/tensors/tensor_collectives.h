@@ -18,10 +18,11 @@
 //   work->wait();
 //
 // What is different:
-// * There is no default group, so `group` is always given; arguments with a default come behind it.
+// * There is no default group, so `group` is required; arguments with a default follow it.
 // * src, dst and ranks are ranks of that group.
-// * Without async_op the call returns when the operation is done, and its Work is done, not null.
-// * Layouts may be any: what is not contiguous goes through a contiguous copy.
+// * Without async_op the call returns when the operation is done, and returns a finished Work, not
+//   null.
+// * Tensors may have any layout; one that is not contiguous goes through a contiguous copy.
 //
 // Tensors are dense, in CPU memory, of type uint8, int8, int32, int64, float16, bfloat16, float32,
 // float64 or bool, and all of one type in a call. bool is moved as it is and reduced by kSum (as
@@ -31,9 +32,9 @@
 // Throws std::invalid_argument, which names the operation and the argument, before anything is
 // sent; CollectiveError, here or from Work::wait(), for what ProcessGroup documents.
 //
-// With async_op, tensors must not be touched until the Work is done. It keeps them alive, also if
-// it is dropped before. What goes through a copy is in its place once wait() has returned or done()
-// has given true. As the operations, the functions may be called by any thread.
+// With async_op, do not touch the tensors until the Work is done. The Work keeps them alive, even
+// if it is dropped earlier. A result that goes through a copy is in the tensor once wait() has
+// returned or done() has returned true. Any thread may call these functions.
 namespace ddp {
 
 WorkPtr all_reduce(const at::Tensor& tensor, ProcessGroup& group, ReduceOp op = ReduceOp::kSum,
@@ -42,12 +43,12 @@ WorkPtr all_reduce(const at::Tensor& tensor, ProcessGroup& group, ReduceOp op = 
 WorkPtr all_reduce_coalesced(const std::vector<at::Tensor>& tensors, ProcessGroup& group,
                              ReduceOp op = ReduceOp::kSum, bool async_op = false);
 WorkPtr broadcast(const at::Tensor& tensor, Rank src, ProcessGroup& group, bool async_op = false);
-// The result is dst's; the others' tensors stay as they are.
+// Only dst gets the result; the others' tensors are unchanged.
 WorkPtr reduce(const at::Tensor& tensor, Rank dst, ProcessGroup& group,
                ReduceOp op = ReduceOp::kSum, bool async_op = false);
 
-// tensor_list has a tensor for each rank, of the size that the rank gives; sizes may differ. A list
-// whose tensors follow one another in memory is filled in place.
+// tensor_list has a tensor for each rank, of the size of that rank's input; sizes may differ. A
+// list whose tensors follow one another in memory is filled in place.
 WorkPtr all_gather(const std::vector<at::Tensor>& tensor_list, const at::Tensor& tensor,
                    ProcessGroup& group, bool async_op = false);
 // output_tensor is the ranks' inputs, stacked or concatenated: size() times the elements.
@@ -81,7 +82,7 @@ WorkPtr all_to_all_single(const at::Tensor& output, const at::Tensor& input, Pro
                           const std::vector<std::int64_t>& input_split_sizes = {},
                           bool async_op = false);
 
-// Returns when the tensor may be used again. To oneself: issue the isend first.
+// Returns when the tensor may be used again. To send to this same rank, issue an isend first.
 void send(const at::Tensor& tensor, Rank dst, ProcessGroup& group, std::uint32_t tag = 0);
 // Returns src. There is no receive from "any rank".
 Rank recv(const at::Tensor& tensor, Rank src, ProcessGroup& group, std::uint32_t tag = 0);
@@ -94,11 +95,12 @@ WorkPtr barrier(ProcessGroup& group, bool async_op = false);
 void monitored_barrier(ProcessGroup& group, std::chrono::milliseconds timeout = {},
                        bool wait_all_ranks = false);
 
-// A group of these ranks, in any order, or of all if there are none; they are numbered in ascending
-// order. Every rank of `group` calls it with the same list; null for those not in it.
+// A group of these ranks (given in any order), or of all ranks if the list is empty. Ranks in it
+// are numbered in ascending order. Every rank of `group` must call it with the same list; ranks not
+// in it get null.
 std::shared_ptr<ProcessGroup> new_group(ProcessGroup& group, std::vector<Rank> ranks = {});
-// A group for each of the lists, which have no rank in common; null for ranks in none. Every rank
-// of `parent` calls it with the same lists.
+// Makes a group for each list; the lists must not share a rank. Returns this rank's group, or null
+// if it is in none. Every rank of `parent` must call it with the same lists.
 std::shared_ptr<ProcessGroup> split_group(ProcessGroup& parent,
                                           const std::vector<std::vector<Rank>>& split_ranks);
 

@@ -15,11 +15,11 @@ struct Landing {
   at::Tensor from;
 };
 
-// The Work of an operation on tensors: keeps the memory that the operation uses, and brings its
+// The Work of an operation on tensors: keeps the memory that the operation uses, and copies its
 // result to where it belongs. Thread safe.
 //
-// If it is destroyed before the operation is done, the memory is kept until a later TensorWork of
-// the process is made when it is; the landings are then void.
+// If it is destroyed before the operation is done, the landings are not made. The memory is kept
+// until the operation is done and the process makes another TensorWork.
 class TensorWork final : public Work {
  public:
   TensorWork(WorkPtr work, std::vector<at::Tensor> used, std::vector<Landing> landings);

@@ -84,7 +84,7 @@ DType element_type(const at::Tensor& tensor, const std::string& what) {
   if (tensor.defined() && !tensor.device().is_cpu()) {
     throw std::invalid_argument(fmt::format(
         "{} is on {}; a group of host memory takes CPU tensors only (for memory of CUDA devices "
-        "there is NCCL's group, worker/nccl)",
+        "use NCCL's group, worker/nccl)",
         what, tensor.device().str()));
   }
   return type_of_elements(tensor, what);
@@ -198,7 +198,7 @@ void wait_quietly(WorkPtr& work) {
   try {
     work->wait();
   } catch (const std::exception&) {
-    // The caller throws the first cause.
+    // The caller already throws the first cause.
   }
   work.reset();
 }

@@ -10,31 +10,31 @@
 #include "worker/collectives/types.h"
 #include "worker/runtime/process_group.h"
 
-// Between LibTorch's tensors and the bytes that collectives move. CPU tensors only, where nothing
-// else is said.
+// Converts between LibTorch's tensors and the bytes that collectives move. CPU tensors only, unless
+// said otherwise.
 namespace ddp {
 
 // "float32", and so on.
 const char* type_name(at::ScalarType type);
 
-// The type with which collectives move the tensor's elements; that of bool is kU8. Throws
+// The type with which collectives move the tensor's elements (kU8 for bool). Throws
 // std::invalid_argument, naming `what`, if they have none, or if the tensor is not dense or not on
 // the CPU.
 DType element_type(const at::Tensor& tensor, const std::string& what);
 
-// The same for what is averaged: floating point only, on any device.
+// The same for a tensor that is averaged: floating point only, on any device.
 DType gradient_type(const at::Tensor& tensor, const std::string& what);
 
 // All elements of a contiguous tensor. The tensor must outlive the use of the buffer.
 Buffer buffer_of(const at::Tensor& tensor);
-// The same for a group of the memory of the tensor's device, whichever that is.
+// The same for a group for the memory of the tensor's device.
 Buffer device_buffer_of(const at::Tensor& tensor);
 
 // A flat tensor of zeros in memory that the group's ranks reduce in place (ProcessGroup::allocate),
 // or in ordinary memory if there is none left. It may outlive the group.
 at::Tensor registered_zeros(ProcessGroup& group, std::int64_t elements, at::ScalarType type);
 
-// The tensor without history in host memory, with packed strides: itself, if it is there and is so
+// The detached tensor in host memory with packed strides. The tensor itself if that is true
 // already. Waits for the tensor's device.
 at::Tensor on_host(const at::Tensor& tensor);
 
@@ -69,12 +69,12 @@ void copy_values(const at::Tensor& to, const at::Tensor& from);
 // Sets a packed tensor to zero; on the CPU a memset.
 void zero_values(const at::Tensor& tensor);
 
-// Waits until an operation, which may be null, no longer uses its buffer, and drops it, whatever
-// became of it. For clearing up after an error whose cause is being thrown already.
+// Waits until an operation no longer uses its buffer, ignores its failure and drops it. It may be
+// null. For cleaning up after an error that is already being thrown.
 void wait_quietly(WorkPtr& work);
 
-// A tensor over the memory of `slot`, to be a .grad. `kept` is the one that was given before, or
-// undefined: it is given again if nobody else holds it and nothing became of it since.
+// A tensor over the memory of `slot`, for use as .grad. `kept` is the tensor that the last call
+// returned, or undefined. It is returned again if nobody else holds it and it has not changed.
 const at::Tensor& gradient_view(at::Tensor& kept, const at::Tensor& slot);
 
 // True if both are the same elements in memory.

@@ -7,7 +7,7 @@
 #include "common/base/result.h"
 #include "worker/runtime/process_group.h"
 
-// Collective exchanges of short texts, for ranks that have to come to one answer. Each call is
+// Collective exchanges of short texts, for ranks that must agree on one answer. Each call is
 // collective and throws CollectiveError; `tag` is named in it.
 namespace ddp {
 
@@ -15,7 +15,7 @@ namespace ddp {
 std::vector<std::string> gather_texts(ProcessGroup& group, std::string_view mine,
                                       const std::string& tag);
 
-// The root's text; what the others pass is not looked at.
+// The root's text; what the others pass is ignored.
 std::string broadcast_text(ProcessGroup& group, std::string_view mine, Rank root,
                            const std::string& tag);
 

@@ -13,10 +13,10 @@
 
 namespace ddp {
 
-// What a rank did when, for chrome://tracing or ui.perfetto.dev: JSON trace events, a process for
-// each rank and a row for each lane. DistributedDataParallel::set_trace fills it: lanes "compute"
-// (forward, backward), "bucket N" (filling, waiting for its turn, reducing) and "reducer" (what
-// delays the end of backward). A training loop may add its own:
+// Records what a rank did and when, as JSON trace events for chrome://tracing or ui.perfetto.dev.
+// Each rank is a process, and each lane a row. DistributedDataParallel::set_trace fills it: lanes
+// "compute" (forward, backward), "bucket N" (filling, waiting for its turn, reducing) and "reducer"
+// (what delays the end of backward). A training loop may add its own:
 //
 //   auto trace = std::make_shared<ddp::Trace>(group->rank());
 //   model.set_trace(trace);

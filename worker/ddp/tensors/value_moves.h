@@ -6,8 +6,8 @@
 
 namespace ddp {
 
-// The cores of this process, shared with the other workers of the node: for loading, while nothing
-// else goes on.
+// The number of threads for loading, while nothing else runs: this process's share of its cores,
+// which the node's workers divide.
 int loading_threads();
 
 struct ValueMove {
@@ -15,8 +15,8 @@ struct ValueMove {
   at::Tensor from;  // Of equal sizes.
 };
 
-// Copies the values, large amounts by loading_threads() threads: one alone does not use what the
-// memory can do.
+// Copies the values. Large amounts use loading_threads() threads, because one thread cannot use the
+// memory's full bandwidth.
 void move_values(const std::vector<ValueMove>& moves);
 
 }  // namespace ddp

@@ -6,8 +6,8 @@
 
 namespace ddp {
 
-// The operations as one. wait() returns, or throws the first failure, only when none of them uses
-// its buffers any more. Null ones are passed over.
+// Several operations as one. wait() returns, or throws the first failure, only when none of them
+// uses its buffers any more. Null operations are skipped.
 WorkPtr join_works(std::vector<WorkPtr> works);
 
 }  // namespace ddp
