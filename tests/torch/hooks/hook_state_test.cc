@@ -326,9 +326,9 @@ TEST_F(HookStateTest, PowerSGDRefusesWhatItDidNotSave) {
     EXPECT_THAT(error_of([](auto& s) { s.values["iter"] = -3; }), HasSubstr("no count: -3"));
     EXPECT_THAT(error_of([](auto& s) { s.values["iter"] = "3"; }), HasSubstr("no count: \"3\""));
     EXPECT_THAT(error_of([](auto& s) { s.per_rank["eror/x"] = torch::ones({2}); }),
-                HasSubstr("tensor \"eror/x\" that nothing is for"));
+                HasSubstr("unknown tensor \"eror/x\""));
     EXPECT_THAT(error_of([](auto& s) { s.replicated["q/x"] = torch::ones({2}, torch::kLong); }),
-                HasSubstr("\"q/x\" that is no floating-point tensor"));
+                HasSubstr("\"q/x\" that is not a floating-point tensor"));
     EXPECT_EQ(state.iter(), 0);
     // Of a parameter of another size: known when the parameter is.
     CommHookState other = good;
@@ -340,7 +340,7 @@ TEST_F(HookStateTest, PowerSGDRefusesWhatItDidNotSave) {
       powerSGD_hook(state, buckets.front());
       FAIL() << "took the error of another parameter";
     } catch (const std::invalid_argument& error) {
-      EXPECT_THAT(error.what(), HasSubstr("PowerSGD's error of a that was kept is float32 [4, 4]"));
+      EXPECT_THAT(error.what(), HasSubstr("PowerSGD's error of a was kept as float32 [4, 4]"));
     }
   });
 }

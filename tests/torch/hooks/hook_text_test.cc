@@ -68,7 +68,7 @@ TEST(HookTextTest, WhatIsWrongIsSaidWithWhatThereIs) {
                     HasSubstr("fp16+ or bf16+")));
   EXPECT_THAT(error_of(""), HasSubstr("no communication hook \"\""));
   EXPECT_THAT(error_of("fp32+powersgd"),
-              AllOf(HasSubstr("\"fp32+\" cannot stand before"), HasSubstr("fp16+ and bf16+")));
+              AllOf(HasSubstr("\"fp32+\" cannot come before"), HasSubstr("fp16+ and bf16+")));
   EXPECT_THAT(error_of("powersgd:rnk=2"), AllOf(HasSubstr("powersgd has no key \"rnk\""),
                                                 HasSubstr("it has rank, start_iter")));
   EXPECT_THAT(error_of("allreduce:rank=2"),
@@ -83,7 +83,7 @@ TEST(HookTextTest, WhatIsWrongIsSaidWithWhatThereIs) {
   EXPECT_THAT(error_of("powersgd:min_rate=nan"), HasSubstr("not a number of at least 0"));
   EXPECT_THAT(error_of("powersgd:min_rate=inf"), HasSubstr("not a number of at least 0"));
   EXPECT_THAT(error_of("powersgd:warm_start=maybe"), HasSubstr("neither true nor false"));
-  EXPECT_THAT(error_of("powersgd:rank"), HasSubstr("wants a value: rank="));
+  EXPECT_THAT(error_of("powersgd:rank"), HasSubstr("needs a value: rank="));
   EXPECT_THAT(error_of("powersgd:rank=1,matrix_approximation_rank=2"), HasSubstr("rank twice"));
   EXPECT_THAT(error_of("powersgd:"), HasSubstr("nothing follows the colon"));
   EXPECT_THAT(error_of("powersgd:start_iter=1"), HasSubstr("must be greater than 1"));

@@ -42,10 +42,10 @@ DiLoCoOptions checked(const DiLoCoOptions& options, const torch::nn::Module& mod
   return options;
 }
 
-// What must be true of a parameter to be averaged with the others.
+// Checks that a parameter can be averaged with the others.
 void check_parameter(const std::string& name, const at::Tensor& parameter, at::ScalarType type) {
   (void)gradient_type(parameter, "DiLoCo: parameter " + name);
-  expect(parameter.device().is_cpu(), "parameter {} lies on {}, expected on the CPU", name,
+  expect(parameter.device().is_cpu(), "parameter {} is on {}, expected on the CPU", name,
          parameter.device().str());
   expect(parameter.scalar_type() == type, "parameter {} is {}, the first is {}; expected one type",
          name, type_name(parameter.scalar_type()), type_name(type));
@@ -175,7 +175,8 @@ void DiLoCo::step() {
   communicate_if_due();
 }
 
-// In each cycle of sync_every steps the fragments begin one after the other, the last at its end.
+// In each cycle of sync_every steps the fragments begin one after another, the last one at the end
+// of the cycle.
 std::int64_t DiLoCo::phase(std::size_t fragment) const {
   const std::int64_t turn = options_.sync_every / options_.fragments;
   return static_cast<std::int64_t>(fragment + 1) * turn % options_.sync_every;

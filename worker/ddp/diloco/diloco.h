@@ -21,28 +21,28 @@ namespace ddp {
 
 struct DiLoCoOptions {
   std::int64_t sync_every = 100;  // H: inner steps between two communications of a parameter.
-  // The parameters, in the order of the module, are cut into so many fragments of about equal size,
-  // which take turns: each is communicated every sync_every steps, at staggered steps, so the link
-  // is asked for less at once. Divides sync_every.
+  // The parameters, in the order of the module, are cut into this many fragments of about equal
+  // size. Each is communicated every sync_every steps, at staggered steps, which lowers the peak
+  // load on the link. Must divide sync_every.
   int fragments = 1;
-  // tau: steps that training goes on for while a fragment is on its way; 0: it waits. Below
-  // sync_every / fragments.
+  // tau: how many steps training continues while a fragment is in flight; 0: training waits. Must
+  // be below sync_every / fragments.
   std::int64_t fragment_sync_delay = 0;
-  // What a rank's own values keep of themselves when those of the outer step come: 0 nothing, 1
-  // all. Sensible with a delay.
+  // The share of a rank's own values that it keeps when the values of the outer step come: 0 is
+  // none, 1 is all. Useful with a delay.
   double fragment_update_alpha = 0;
-  // The type in which pseudo-gradients travel; the parameters' own.
+  // The type in which pseudo-gradients travel. Default: the parameters' type.
   std::optional<at::ScalarType> transfer_dtype = std::nullopt;
 };
 
 using OuterOptimizer =
     std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor> parameters)>;
 
-// SGD with Nesterov's momentum of 0.9, learning rate 0.7: the paper's.
+// The paper's outer optimizer: SGD with Nesterov momentum 0.9 and learning rate 0.7.
 std::unique_ptr<torch::optim::Optimizer> diloco_outer_optimizer(std::vector<at::Tensor> parameters);
 
-// Trains replicas apart with an inner optimizer and brings them together every H steps with an
-// outer one: DiLoCo (arXiv 2311.08105), and with fragments and a delay streaming DiLoCo (arXiv
+// Trains replicas independently with an inner optimizer, and synchronizes them every H steps with
+// an outer one: DiLoCo (arXiv 2311.08105), and with fragments and a delay streaming DiLoCo (arXiv
 // 2501.18512). It takes DistributedDataParallel's place: no gradient is communicated.
 //
 //   torch::optim::AdamW inner(model->parameters(), options);
@@ -60,15 +60,15 @@ std::unique_ptr<torch::optim::Optimizer> diloco_outer_optimizer(std::vector<at::
 // own value becomes alpha * own + (1 - alpha) * common. With an outer SGD of learning rate 1
 // without momentum it is local SGD: parameters are averaged every H steps.
 //
-// Module and inner optimizer are referenced and outlive the object. All parameters lie on the CPU
-// and have one floating-point type. Buffers are not communicated. Used by the training thread;
-// enter(), step() and synchronize() are collective and throw CollectiveError once the group has
-// failed; leave() has to follow then, best from a destructor.
+// The module and the inner optimizer must outlive the object. All parameters are on the CPU and
+// have one floating-point type. Buffers are not communicated. Used by the training thread. enter(),
+// step() and synchronize() are collective and throw CollectiveError once the group has failed; then
+// call leave(), best from a destructor.
 //
-// Resuming exactly, from a Checkpointer or, in the next round of run_elastic(), from an
-// ElasticState: both get what ranks have in common by add_to(), and each rank's own values as a
-// hook. After a change of the number of ranks everyone goes on with the mean of the own values that
-// there were.
+// To resume exactly, from a Checkpointer or in the next round of run_elastic(), from an
+// ElasticState: add_to() registers what the ranks have in common, and own_state() is a hook that
+// holds each rank's own values. If the number of ranks has changed, all ranks continue with the
+// mean of the former ranks' own values.
 //
 //   diloco.add_to(state);                                   // Before run_elastic().
 //   run_elastic(state, [&](const auto& group) {
@@ -88,21 +88,21 @@ class DiLoCo {
   DiLoCo(const DiLoCo&) = delete;
   DiLoCo& operator=(const DiLoCo&) = delete;
 
-  // Gives all ranks rank 0's parameters, as their own and as the common ones, unless steps have
-  // been made: then both stay as they are. Collective.
+  // Before the first step, gives all ranks rank 0's parameters, as their own and as the common
+  // values. Later it leaves both unchanged. Collective.
   void enter(std::shared_ptr<ProcessGroup> group);
-  // Lets go of the group. What is on its way is dropped.
+  // Releases the group. Drops what is in flight.
   void leave();
 
   void zero_grad();
-  // The inner optimizer's step, then what is due of the communication.
+  // The inner optimizer's step, then the communication that is due.
   void step();
-  // Communicates all fragments now, without delay: all ranks have the common values then. At the
-  // end of a training.
+  // Communicates all fragments now, without delay; afterwards all ranks have the common values.
+  // Call it at the end of a training.
   void synchronize();
 
   std::int64_t steps() const { return steps_; }
-  // That this rank has given to averages.
+  // How many bytes this rank has contributed to averages.
   std::uint64_t communicated_bytes() const { return communicated_bytes_; }
   torch::optim::Optimizer& inner() { return inner_; }
   torch::optim::Optimizer& outer() { return *outer_; }
@@ -121,10 +121,10 @@ class DiLoCo {
         name + "-steps", [this] { return nlohmann::json(steps_); },
         [this](const nlohmann::json& saved) { steps_ = saved.get<std::int64_t>(); });
   }
-  // What each rank has on its own, and averages that have come but are not due yet. To save it
-  // waits for what is on its way.
+  // Each rank's own values, and averages that have come but are not due yet. Saving waits for what
+  // is in flight.
   std::shared_ptr<CommHook> own_state();
-  // Puts what own_state() was given where it belongs: after modules and optimizers got theirs.
+  // Applies what own_state() has restored. Call it after modules and optimizers are restored.
   void resume();
 
  private:

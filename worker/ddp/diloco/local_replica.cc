@@ -11,7 +11,7 @@ LocalReplica::LocalReplica(torch::nn::Module& model, torch::optim::Optimizer& op
     : model_(model), optimizer_(make_optimizer_state("optimizer", optimizer, model)) {}
 
 Future LocalReplica::run(GradBucket& /*bucket*/) {
-  throw std::logic_error("a local replica is no communication hook");
+  throw std::logic_error("a local replica cannot be run as a communication hook");
 }
 
 CommHookState LocalReplica::state() const {

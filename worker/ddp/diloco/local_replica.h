@@ -12,24 +12,23 @@
 namespace ddp {
 
 // The parameters and the optimizer's state of each rank, for checkpoints of a training whose
-// replicas train apart for a while (post-local SGD, DiLoCo): there a rank's own belong to what it
-// needs to go on exactly, and if the number of ranks changes, the mean over the ranks is the right
-// thing to go on with. That is what a checkpoint does with a hook's state, so it is given as one's
-// (Checkpointer::add_comm_hook).
+// replicas train apart for a while (post-local SGD, DiLoCo). To continue exactly, a rank needs its
+// own. If the number of ranks changes, training continues with the mean over the ranks. A
+// checkpoint treats a hook's state in this way, so this is a hook (Checkpointer::add_comm_hook).
 class LocalReplica final : public CommHook {
  public:
   // Refers to both.
   LocalReplica(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
 
   std::string name() const override { return "local_replica"; }
-  // Not one to communicate with: throws std::logic_error.
+  // Throws std::logic_error: this hook only saves state.
   Future run(GradBucket& bucket) override;
 
   CommHookState state() const override;
   void restore(const CommHookState& state) override { loaded_ = state; }
 
-  // Puts what was restored, if anything was, into the model and the optimizer: after the checkpoint
-  // has given them what it has of rank 0.
+  // Puts what was restored, if anything, into the model and the optimizer. Call it after the
+  // checkpoint has given them rank 0's values.
   void apply();
 
  private:

@@ -28,7 +28,7 @@ Config config_of(const Json& config, int world_size) {
 
 }  // namespace engine
 
-// A module, its optimizer and all that a JSON file says about training them, as DeepSpeed's engine:
+// A module and its optimizer, trained as a JSON file says, like DeepSpeed's engine:
 //
 //   auto engine = ddp::initialize(net, net->parameters(), "config.json");
 //   for (const Batch& batch : batches) {            // Of train_micro_batch_size_per_gpu samples.
@@ -37,19 +37,19 @@ Config config_of(const Json& config, int world_size) {
 //     engine.step();
 //   }
 //
-// The three calls are made for each micro batch. Of every gradient_accumulation_steps calls of
-// step() one updates: the mean of the gradients of these backwards over all ranks, clipped, by the
-// optimizer at the rate of the schedule; then gradients are dropped. fp16 scales losses, and leaves
-// out updates whose gradients overflowed.
+// Make the three calls for each micro batch. Every gradient_accumulation_steps-th call of step()
+// updates: it averages the gradients of these backwards over all ranks, clips them, makes the
+// optimizer's step at the schedule's learning rate, and drops the gradients. fp16 scales losses,
+// and skips updates whose gradients overflowed.
 //
-// The keys of the configuration and their defaults stand in worker/engine_config/config.h. All
-// calls are made by the training thread, alike on all ranks; they throw CollectiveError once the
-// group has failed. Samples are the caller's to divide among the ranks, and their place the
-// caller's to keep in client_state.
+// worker/engine_config/config.h has the keys of the configuration and their defaults. The training
+// thread makes all calls, the same ones on all ranks; they throw CollectiveError once the group has
+// failed. The caller divides the samples among the ranks, and keeps its position in them in
+// client_state.
 //
-// With init_distributed()'s group the agent of ddp-run hears of every update (status, metrics,
-// --progress-timeout), its orders end collectives that would wait in vain, and checkpoints are
-// written by it, also if this process dies.
+// With init_distributed()'s group, ddp-run's agent is told of every update (status, metrics,
+// --progress-timeout), its abort orders end collectives that would wait in vain, and it writes the
+// checkpoints, even if this process dies.
 template <typename M>
 class Engine {
  public:
@@ -72,36 +72,37 @@ class Engine {
   auto operator()(Arguments&&... arguments) {
     return forward(std::forward<Arguments>(arguments)...);
   }
-  // A mean over the micro batch. Gives the loss as it counts, divided by
+  // The loss must be a mean over the micro batch. Returns it divided by
   // gradient_accumulation_steps.
   at::Tensor backward(const at::Tensor& loss) { return core_->backward(loss); }
-  // After each backward; std::logic_error without one.
+  // Call it after each backward; throws std::logic_error without one.
   void step() { core_->step(); }
   // Whether the next step() updates.
   bool is_gradient_accumulation_boundary() const {
     return core_->is_gradient_accumulation_boundary();
   }
 
-  // The state after the last update, with client_state (rank 0's), as checkpoint of
-  // global_steps() in the folder: all ranks call it. Returns when the state is copied; how the
-  // writing ended is told by the next one and by wait_for_checkpoint(). std::logic_error between
-  // the backwards of one update; std::runtime_error with the checkpointer's words.
+  // Saves the state after the last update, with rank 0's client_state, as the checkpoint of step
+  // global_steps() in the folder. All ranks must call it. Returns when the state is copied; the
+  // next save_checkpoint() and wait_for_checkpoint() report a failed write. Throws std::logic_error
+  // between the backwards of one update, and std::runtime_error with the Checkpointer's message.
   void save_checkpoint(const std::string& directory, const nlohmann::json& client_state = nullptr) {
     core_->save_checkpoint(directory, client_state);
   }
-  // Goes on from the newest valid checkpoint in the folder and gives its client_state; nothing if
-  // there is none. std::runtime_error with the checkpointer's words.
+  // Resumes from the newest valid checkpoint in the folder and returns its client_state; nullopt if
+  // there is no checkpoint. Throws std::runtime_error with the Checkpointer's message.
   std::optional<nlohmann::json> load_checkpoint(const std::string& directory) {
     return core_->load_checkpoint(directory);
   }
-  // Returns when the last checkpoint is on the disk. The destructor waits, too, but tells nobody.
+  // Returns when the last checkpoint is on disk. The destructor waits, too, but does not report a
+  // failure.
   void wait_for_checkpoint() { core_->wait_for_checkpoint(); }
   // Whether somebody has asked for a checkpoint since the last call: SIGUSR1 to a worker or
   // ddp-run, SLURM's warning before the time limit (kCheckpoint), or SIGTERM (kCheckpointAndStop:
-  // save, wait and end; the engine's end is the process's then, by that signal). Collective, after
-  // a step() that updated; the same answer on all ranks. Ranks talk four times a second, other
-  // calls cost nothing. From the first call on these signals are caught. std::logic_error with
-  // another group than init_distributed()'s.
+  // save, wait and end; the signal then ends the process when the engine is destroyed). Collective,
+  // after a step() that updated; the same answer on all ranks. The ranks communicate four times a
+  // second; other calls cost nothing. The first call starts to catch these signals. Throws
+  // std::logic_error with another group than init_distributed()'s.
   CheckpointRequests::Asked checkpoint_requested() { return core_->checkpoint_requested(); }
 
   M& module() { return model_->module(); }
@@ -135,7 +136,7 @@ Engine<M> initialize(const std::shared_ptr<M>& module, const std::vector<at::Ten
   engine::Config parsed = engine::config_of(config, group->size());
   return Engine<M>(module, parameters, nullptr, std::move(parsed), std::move(group));
 }
-// With an optimizer of one's own, which outlives the engine; that of the configuration is left out.
+// With your own optimizer, which must outlive the engine; the configuration's is ignored.
 template <typename M, typename Json>
 Engine<M> initialize(const std::shared_ptr<M>& module, torch::optim::Optimizer& optimizer,
                      const Json& config, std::shared_ptr<ProcessGroup> group = nullptr) {

@@ -82,8 +82,7 @@ void check_devices(const Config& config, const std::vector<at::Tensor>& paramete
                                   [](const at::Tensor& parameter) { return parameter.is_cpu(); });
   if (config.fp16.enabled && on_cpu) {
     throw std::invalid_argument(
-        "fp16.enabled: LibTorch cannot compute with float16 on a CPU; bf16.enabled is what works "
-        "there");
+        "fp16.enabled: LibTorch cannot compute with float16 on a CPU; set bf16.enabled there");
   }
 }
 
@@ -106,7 +105,7 @@ DistributedDataParallelOptions data_parallel_options(const Config& config) {
   options.gradient_as_bucket_view = true;
   if (config.bf16) options.mixed_precision.param_dtype = at::kBFloat16;
   if (config.fp16.enabled) options.mixed_precision.param_dtype = at::kHalf;
-  // Sums of sixteen bits lose what many ranks add.
+  // Sixteen-bit sums over many ranks lose precision.
   if (config.bf16) options.mixed_precision.reduce_dtype = at::kFloat;
   return options;
 }
@@ -206,7 +205,7 @@ void EngineCore::update() {
   if (agent_ != nullptr) tell_agent();
 }
 
-// The loss is asked for only when it is told: on a device that waits for all that is computed.
+// Reads the loss only when it reports it: on a device, reading waits for all computations.
 void EngineCore::tell_agent() {
   constexpr auto kInterval = std::chrono::milliseconds(100);
   const TimePoint now = Clock::now();
@@ -301,7 +300,7 @@ Checkpointer& EngineCore::checkpointer(const std::string& directory) {
 void EngineCore::save_checkpoint(const std::string& directory, const nlohmann::json& client_state) {
   if (micro_steps_ % config_.gradient_accumulation_steps != 0 || went_backward_) {
     throw std::logic_error(
-        "save_checkpoint() lies between the backwards of one update; call it after the step() for "
+        "save_checkpoint() is between the backwards of one update; call it after the step() for "
         "which is_gradient_accumulation_boundary() was true");
   }
   client_state_ = client_state;
@@ -323,8 +322,8 @@ void EngineCore::wait_for_checkpoint() {
 CheckpointRequests::Asked EngineCore::checkpoint_requested() {
   if (agent_ == nullptr) {
     throw std::logic_error(
-        "checkpoint_requested() is for an engine with init_distributed()'s group, which alone "
-        "hears of requests");
+        "checkpoint_requested() needs an engine with init_distributed()'s group: only that group "
+        "gets requests");
   }
   if (!listening_) {
     requests_ = std::make_unique<CheckpointRequests>(*agent_);

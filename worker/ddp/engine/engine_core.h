@@ -26,10 +26,10 @@
 
 namespace ddp::engine {
 
-// What the engine asks of its data-parallel module.
+// The options of the engine's data-parallel module.
 DistributedDataParallelOptions data_parallel_options(const Config& config);
 
-// What Engine does whatever the module's type; see there.
+// The part of Engine that does not depend on the module's type; see there.
 class EngineCore {
  public:
   // The module outlives the object. A null optimizer is made as the configuration says.
@@ -69,7 +69,7 @@ class EngineCore {
   void print();
   Checkpointer& checkpointer(const std::string& directory);
 
-  // Ends last: a SIGTERM that nobody has taken ends the process then.
+  // Destroyed last: a SIGTERM that nobody has handled ends the process then.
   std::unique_ptr<CheckpointRequests> requests_;
   std::optional<CheckpointRequests::Listening> listening_;
   std::shared_ptr<torch::nn::Module> module_;

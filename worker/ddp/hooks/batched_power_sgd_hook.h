@@ -11,8 +11,8 @@ namespace ddp {
 // Faster than powerSGD_hook and much less accurate, unless the rank is 1. min_compression_rate and
 // batch_tensors_with_same_shape mean nothing here.
 //
-// What is owed is kept by parameter. When buckets are rebuilt it stays, what belongs to the padding
-// is dropped, and Q is drawn anew: Q belongs to a bucket of certain parameters.
+// Residuals are kept by parameter. When buckets are rebuilt they stay, but the residual of the
+// padding is dropped and Q is drawn anew, because Q belongs to a bucket of certain parameters.
 Future batched_powerSGD_hook(PowerSGDState& state, GradBucket& bucket);
 
 }  // namespace ddp

@@ -17,8 +17,8 @@ void move_to(NamedTensors& known, const std::string& name, const at::Tensor& pla
   } else if (current.numel() == place.numel()) {
     place.copy_(current.view_as(place));
   } else {
-    throw std::invalid_argument(fmt::format("{} of {} that was kept is {}, now it has to be {}",
-                                            what, name, describe(current), describe(place)));
+    throw std::invalid_argument(fmt::format("{} of {} was kept as {}, but now it must be {}", what,
+                                            name, describe(current), describe(place)));
   }
   current = place;
 }

@@ -13,25 +13,26 @@
 
 namespace ddp {
 
-// A tensor for each name. What a hook remembers of a parameter from step to step lies in memory of
-// the bucket that the parameter is in at the time; here are views of it, by name.
+// A tensor for each name. What a hook keeps for a parameter from step to step is in memory of the
+// parameter's current bucket; these are views of it, by parameter name.
 using NamedTensors = std::map<std::string, at::Tensor>;
 
-// Gives `name` the memory `place`, with the values that were known of it, or else zeros. Throws
-// std::invalid_argument, beginning with `what`, if what is known has another number of elements.
+// Moves the known values of `name`, or else zeros, into the memory `place`. Throws
+// std::invalid_argument, beginning with `what`, if the known values have another number of
+// elements.
 void move_to(NamedTensors& known, const std::string& name, const at::Tensor& place,
              const std::string& what);
 
 // Copies of all tensors, under `prefix` and their names.
 void copy_to(NamedTensors& copies, const std::string& prefix, const NamedTensors& known);
 
-// What a hook has made for each bucket, as long as the bucket is of the same parameters.
+// What a hook has made for each bucket, valid while the bucket has the same parameters.
 template <typename Memory>
 class BucketCache {
  public:
-  // Null if there is nothing for a bucket like this. If there was something for another bucket of
-  // this index, buckets have been rebuilt, and everything is forgotten: the same parameter may not
-  // be remembered in two places.
+  // Null if there is nothing for this bucket. If the bucket of this index has other parameters now,
+  // the buckets were rebuilt, and all entries are dropped, so that no parameter is kept in two
+  // places.
   std::shared_ptr<Memory> find(const GradBucket& bucket) {
     const auto found = entries_.find(bucket.index());
     if (found == entries_.end()) return nullptr;

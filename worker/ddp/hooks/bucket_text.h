@@ -8,7 +8,7 @@
 
 namespace ddp {
 
-// Names a bucket in errors and to the group: "bucket 3 (conv1.weight .. fc.bias)".
+// The name of a bucket, in errors and for the group: "bucket 3 (conv1.weight .. fc.bias)".
 std::string bucket_text(const GradBucket& bucket);
 
 // Names the parameters of a bucket, in their order: "conv1.weight..fc.bias#93f1a80c22d5e07b". The

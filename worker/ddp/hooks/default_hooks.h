@@ -14,10 +14,10 @@ namespace ddp {
 // The average over the group: bit for bit what happens without a hook.
 Future allreduce_hook(ProcessGroup& process_group, GradBucket& bucket);
 
-// Averages half-precision copies, which halves the traffic: a saving on links below 2.5 to 5 GB/s,
-// above that the casts cost more. The sum is made in float32 and rounded once, where PyTorch
-// divides and adds in half precision. What is beyond 65504 in absolute value becomes infinite;
-// bfloat16 has float32's range and 8 bits of precision.
+// Averages half-precision copies, which halves the traffic. This pays on links below 2.5 to 5 GB/s;
+// on faster ones the casts cost more. The sum is made in float32 and rounded once; PyTorch divides
+// and adds in half precision. In float16, values beyond 65504 become infinite; bfloat16 has
+// float32's range and 8 bits of precision.
 Future fp16_compress_hook(ProcessGroup& process_group, GradBucket& bucket);
 Future bf16_compress_hook(ProcessGroup& process_group, GradBucket& bucket);
 

@@ -16,8 +16,8 @@ namespace ddp {
 //   ddp::HierarchicalModelAverager averager({{4, 8}, {16, 16}}, 100, group);   // of 16 ranks
 //
 // At each step from warmup_steps on, the largest period that divides the step's number averages;
-// the step's number counts from the start of training, not of averaging, as in PyTorch. The level
-// within a node is that of post_localSGD_hook. A single period of 1 is warned of once.
+// the step's number counts from the start of training, not of averaging, as in PyTorch.
+// post_localSGD_hook does the averaging within a node. A single period of 1 gives one warning.
 class HierarchicalModelAverager final : public ModelAverager {
  public:
   // Collective. Throws std::invalid_argument for no pairs, periods that are not ascending or below

@@ -18,7 +18,7 @@ HookStateReader::HookStateReader(std::string who, const CommHookState& state)
 }
 
 void HookStateReader::refuse(const std::string& text) const {
-  throw std::invalid_argument(fmt::format("the state to be restored in {} {}", who_, text));
+  throw std::invalid_argument(fmt::format("the state to restore in {} {}", who_, text));
 }
 
 void HookStateReader::expect_options(const json& options) const {
@@ -38,7 +38,7 @@ std::int64_t HookStateReader::count(const char* key) const {
   const auto found = state_.values.find(key);
   if (found == state_.values.end()) refuse(fmt::format("has no \"{}\"", key));
   if (!found->is_number_integer() || found->get<std::int64_t>() < 0) {
-    refuse(fmt::format("has a \"{}\" that is no count: {}", key, found->dump()));
+    refuse(fmt::format("has a \"{}\" that is not a count: {}", key, found->dump()));
   }
   return found->get<std::int64_t>();
 }
@@ -49,10 +49,11 @@ void HookStateReader::take(const std::map<std::string, at::Tensor>& tensors,
     const auto place = std::find_if(places.begin(), places.end(), [&name](const auto& candidate) {
       return name.starts_with(candidate.first) && name.size() > candidate.first.size();
     });
-    if (place == places.end()) refuse(fmt::format("has a tensor \"{}\" that nothing is for", name));
+    if (place == places.end()) refuse(fmt::format("has an unknown tensor \"{}\"", name));
     if (!tensor.defined() || !tensor.device().is_cpu() ||
         !at::isFloatingType(tensor.scalar_type())) {
-      refuse(fmt::format("has a tensor \"{}\" that is no floating-point tensor of the CPU", name));
+      refuse(
+          fmt::format("has a tensor \"{}\" that is not a floating-point tensor on the CPU", name));
     }
     (*place->second)[name.substr(place->first.size())] = tensor.contiguous().clone();
   }

@@ -10,17 +10,17 @@
 
 namespace ddp {
 
-// Reads a hook's saved state, which comes from a file. Every function throws std::invalid_argument
-// that says whose state it is, which part, and what is wrong with it.
+// Reads a hook's saved state, which comes from a file. On bad state every function throws
+// std::invalid_argument that says whose state it is, which part, and what is wrong.
 class HookStateReader {
  public:
   HookStateReader(std::string who, const CommHookState& state);
 
-  // values["options"] is this.
+  // Checks that values["options"] equals `options`.
   void expect_options(const nlohmann::json& options) const;
   // A number of values that is not negative.
   std::int64_t count(const char* key) const;
-  // Copies the tensors below each prefix to where it belongs. There are no others.
+  // Copies the tensors below each prefix into its place. A tensor below no prefix is an error.
   void take(const std::map<std::string, at::Tensor>& tensors,
             const std::vector<std::pair<std::string, NamedTensors*>>& places) const;
 

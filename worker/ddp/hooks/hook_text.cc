@@ -83,7 +83,7 @@ Hierarchy hierarchy(std::string_view text) {
     const std::string_view pair = text.substr(0, text.find('/'));
     const std::size_t cross = pair.find('x');
     if (cross == std::string_view::npos) {
-      refuse("is no list of PERIODxSIZE with / between them");
+      refuse("is not a list of PERIODxSIZE separated by /");
     }
     pairs.emplace_back(count<std::int64_t>(pair.substr(0, cross), 1),
                        count<int>(pair.substr(cross + 1), 1));
@@ -244,7 +244,7 @@ void set(Choice& choice, std::string_view item, std::set<std::string>& seen) {
     refuse(fmt::format("the communication hook {} has no key \"{}\"; {}", hook.name, name, list));
   }
   if (equals == std::string_view::npos) {
-    refuse(fmt::format("the communication hook {} wants a value: {}=...", hook.name, name));
+    refuse(fmt::format("the communication hook {} needs a value: {}=...", hook.name, name));
   }
   if (!seen.insert(key->name).second) {
     refuse(fmt::format("the communication hook {} is given {} twice", hook.name, key->name));
@@ -265,7 +265,7 @@ Choice choice_of(std::string_view text) {
   for (std::size_t plus = name.find('+'); plus != std::string_view::npos; plus = name.find('+')) {
     const std::string_view wrapper = name.substr(0, plus);
     if (wrapper != "fp16" && wrapper != "bf16") {
-      refuse(fmt::format("\"{}\" cannot stand before a communication hook; fp16+ and bf16+ can",
+      refuse(fmt::format("\"{}\" cannot come before a communication hook; fp16+ and bf16+ can",
                          name.substr(0, plus + 1)));
     }
     choice.wrappers.emplace_back(wrapper);

@@ -19,9 +19,9 @@ namespace ddp {
 // A line for each hook: its name, its keys and their defaults.
 std::string comm_hook_help();
 
-// Throws std::invalid_argument for a text that names no hook, a key that the hook does not have or
-// has been given twice, or a value that makes no sense; the message lists what there is. Local:
-// for programs that read their options before they have a group.
+// Throws std::invalid_argument for an unknown hook, an unknown or repeated key, or an invalid
+// value; the message lists the valid ones. Local: for programs that read their options before they
+// have a group.
 void check_comm_hook_text(std::string_view text);
 
 // The hook with a fresh state. Throws as check_comm_hook_text does. Collective for post_localsgd,
@@ -29,8 +29,8 @@ void check_comm_hook_text(std::string_view text);
 std::shared_ptr<CommHook> make_comm_hook_from_text(std::string_view text,
                                                    std::shared_ptr<ProcessGroup> group);
 
-// What has to run after each optimizer step for this hook: the averager of post_localsgd, with its
-// start_iter as warm-up; null for the others. Collective. Throws as check_comm_hook_text does, and
+// The averager that must run after each optimizer step for this hook: for post_localsgd, with its
+// start_iter as warm-up; null for all others. Collective. Throws as check_comm_hook_text does, and
 // for a hierarchy that does not fit the group.
 std::shared_ptr<ModelAverager> make_model_averager_from_text(std::string_view text,
                                                              std::shared_ptr<ProcessGroup> group);

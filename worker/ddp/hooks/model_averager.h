@@ -13,12 +13,12 @@ namespace torch::optim {
 class Optimizer;
 }
 
-// PyTorch's model averagers: replicas that train apart (post_local_sgd_hook.h) are brought together
-// from time to time. Parameters only are averaged, neither buffers nor the optimizer's state.
+// PyTorch's model averagers: replicas that train apart (post_local_sgd_hook.h) are averaged from
+// time to time. Only parameters are averaged, neither buffers nor the optimizer's state.
 namespace ddp {
 
-// Averages parameters over a group, in place, as one operation for each element type. Those without
-// a gradient are passed over; which these are must be the same on all ranks. Collective.
+// Averages parameters over a group, in place, as one operation for each element type. Skips
+// parameters without a gradient; these must be the same ones on all ranks. Collective.
 void average_model_parameters(const std::vector<at::Tensor>& parameters, ProcessGroup& group);
 
 class ModelAverager {
@@ -33,11 +33,12 @@ class ModelAverager {
 
   std::int64_t step() const { return step_; }  // Calls so far.
   void set_step(std::int64_t step) { step_ = step; }
-  // Whether the last step averaged over all ranks, or came before the replicas' ways parted; also
-  // if another process took it (load_state).
+  // Whether all ranks have the same parameters: the last step averaged over all ranks, or was
+  // before the replicas began to train apart. Also true for a step of another process (load_state).
   bool in_agreement() const;
 
-  // For Checkpointer::add_value, so that resuming neither warms up again nor leaves the rhythm.
+  // For Checkpointer::add_value, so that a resumed training does not warm up again and averages at
+  // the same steps.
   nlohmann::json state() const { return {{"step", step_}}; }
   void load_state(const nlohmann::json& state);
 

@@ -12,17 +12,17 @@ namespace ddp {
 //   model.register_comm_hook(state, ddp::powerSGD_hook);
 //
 // Before start_powerSGD_iter, plain averaging. Then each gradient is a matrix of its outermost
-// dimension by all others, and for those worth it (min_compression_rate): add what is owed from the
+// dimension by all others, and for those worth it (min_compression_rate): add the residual of the
 // step before; P = M Q, summed over the ranks, orthogonalised; Q = M^T P, averaged; the gradient is
-// P Q^T, and what that lacks of M is owed. All others are averaged in one piece.
+// P Q^T, and the difference from M is the new residual. All others are averaged in one piece.
 //
-// What is different, none of it beyond rounding: the average of what is not compressed is issued
-// first, together with P's; each stage is a stage of the future, so those of several buckets
-// overlap; nothing is kept as owed for gradients that are not compressed, since over the ranks it
-// adds up to zero; half-precision buckets are computed with in float32 and only sent as what they
-// are. Ranks compute P Q^T each for itself: they agree to the bit if their processors do.
+// Differences from PyTorch, which change results by rounding only: the average of uncompressed
+// gradients is issued first, together with P's; each stage is a stage of the future, so the stages
+// of several buckets overlap; there are no residuals of uncompressed gradients, because they add up
+// to zero over the ranks; half-precision buckets are computed in float32 and sent in their own
+// type. Each rank computes P Q^T itself: ranks agree to the bit if their processors do.
 //
-// A step that fails halfway leaves what is owed undefined: go on from a saved state.
+// A step that fails halfway leaves the residuals undefined: continue from a saved state.
 Future powerSGD_hook(PowerSGDState& state, GradBucket& bucket);
 
 }  // namespace ddp

@@ -12,7 +12,7 @@
 
 namespace ddp {
 
-// A factor P or Q of all matrices of a bucket: computed with in one type, reduced in the bucket's.
+// A factor P or Q of all matrices of a bucket: computed in one type, reduced in the bucket's.
 class PowerSGDFactor {
  public:
   PowerSGDFactor() = default;
@@ -33,8 +33,8 @@ struct PowerSGDBatch {
   std::int64_t rows = 0;
   std::int64_t columns = 0;
   std::int64_t rank = 0;
-  // [batch, rows, columns]: with error feedback what each parameter is owed, which becomes what is
-  // compressed and then what is owed again. Undefined where the bucket's own memory will do.
+  // [batch, rows, columns]: with error feedback, each parameter's residual; during a step, what is
+  // compressed. Undefined where the bucket's own memory is enough.
   at::Tensor matrices;
   at::Tensor p;  // [batch, rows, rank]
   at::Tensor q;  // [batch, columns, rank]
@@ -78,7 +78,7 @@ struct PowerSGDState::Memory {
   // Counts and, from time to time, reports.
   void count(const PowerSGDState& state, const GradBucket& bucket, std::int64_t before,
              std::int64_t after);
-  // A bucket is under way.
+  // Counts a step when its last bucket is in flight.
   void advance(const GradBucket& bucket) {
     if (bucket.is_last()) ++iter;
   }

@@ -10,7 +10,7 @@
 
 namespace ddp {
 
-// What a user chooses; PyTorch's names and defaults. The same on all ranks.
+// The user's options, with PyTorch's names and defaults. The same on all ranks.
 struct PowerSGDOptions {
   int matrix_approximation_rank = 1;        // At least 1. Tune by factors of 2.
   std::int64_t start_powerSGD_iter = 1000;  // Steps of plain averaging before; say 10 % of all.
@@ -26,8 +26,8 @@ struct PowerSGDOptions {
   bool batch_tensors_with_same_shape = false;
 };
 
-// Throws std::invalid_argument for options that make no sense, and as PyTorch for a
-// start_powerSGD_iter below 2 with error feedback or warm start.
+// Throws std::invalid_argument for invalid options and, like PyTorch, for a start_powerSGD_iter
+// below 2 with error feedback or warm start.
 void check(const PowerSGDOptions& options);
 
 // How much has been saved so far, in elements.
@@ -37,14 +37,13 @@ struct CompressionStats {
   std::int64_t numel_after_compression = 0;
 };
 
-// State of powerSGD_hook and batched_powerSGD_hook: options, what every parameter is still owed,
-// and the factors of the last step. One object for one model; used by the thread that runs the
-// hook.
+// State of powerSGD_hook and batched_powerSGD_hook: options, residuals, and the factors of the last
+// step. One object for one model; used by the thread that runs the hook.
 //
 // Everything is kept by the name of the parameter, so it stays right when buckets are rebuilt.
 // Random Qs come from a generator seeded with random_seed, the step and the parameter's name: the
-// same on all ranks, different in each step, and whatever the buckets are, so that a resumed run
-// draws what the other one would have drawn.
+// same on all ranks, different in each step, and independent of the buckets, so that a resumed run
+// draws what an uninterrupted one would have drawn.
 class PowerSGDState {
  public:
   // Throws what check() throws.
@@ -64,8 +63,8 @@ class PowerSGDState {
 
   // CommHook::state and restore. Per rank: "error/" and the parameter's name, and for
   // batched_powerSGD_hook "padding/" and the bucket's key; replicated: "q/" and the name or key.
-  // restore wants the options of the run that saved, but for start_powerSGD_iter,
-  // compression_stats_logging_frequency and what does not change numbers.
+  // restore needs the options of the run that saved, except start_powerSGD_iter,
+  // compression_stats_logging_frequency and options that do not change results.
   CommHookState state() const;
   void restore(const CommHookState& state);
 

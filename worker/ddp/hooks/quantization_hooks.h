@@ -17,8 +17,8 @@ struct QuantizationOptions {
 
 struct QuantizedBucket;
 
-// State of the two hooks. One object for one model; used by the thread that runs the hook. What is
-// owed is kept by parameter.
+// State of the two hooks. One object for one model; used by the thread that runs the hook.
+// Residuals are kept by parameter.
 class QuantizationState {
  public:
   // Throws std::invalid_argument for a bucket_size below 1.
@@ -29,7 +29,7 @@ class QuantizationState {
   ProcessGroup& process_group() const { return *process_group_; }
   const QuantizationOptions& options() const { return options_; }
 
-  // CommHook::state and restore. Per rank: "error/" and the parameter's name. restore wants the
+  // CommHook::state and restore. Per rank: "error/" and the parameter's name. restore needs the
   // options of the run that saved.
   CommHookState state() const;
   void restore(const CommHookState& state);
@@ -46,9 +46,9 @@ class QuantizationState {
 
 // Every rank sends its gradients as bytes, with a scale and a zero point for each bucket (per
 // tensor) or each run of bucket_size elements (per channel), as PyTorch's experimental hooks of
-// these names, which need CUDA. Each rank gets the bytes of all others and averages what they stand
-// for: the traffic grows with the size of the group, so beyond a few ranks it is more than that of
-// plain averaging.
+// these names, which need CUDA. Each rank gets the bytes of all others, decodes and averages them.
+// The traffic grows with the size of the group, so beyond a few ranks it is more than that of plain
+// averaging.
 //
 // The range is that of the values and zero; scale = (max - min) / 255, zero point = round(-min /
 // scale), byte = round(value / scale) + zero point within 0 .. 255, all in float32. One operation

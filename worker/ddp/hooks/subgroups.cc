@@ -23,7 +23,8 @@ std::shared_ptr<ProcessGroup> new_node_subgroups(ProcessGroup& group) {
   int node = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), node);
   if (error != std::errc() || end != text.data() + text.size() || node < 0) {
-    throw std::invalid_argument(fmt::format("GROUP_RANK is \"{}\", not a number of a node", text));
+    throw std::invalid_argument(
+        fmt::format("GROUP_RANK is \"{}\", not the number of a node", text));
   }
   return group.split(node);
 }

@@ -94,7 +94,7 @@ void LogicalRanks::gather(const LogicalWorld& world, ProcessGroup& group) {
 }
 
 Future LogicalRanks::run(GradBucket& /*bucket*/) {
-  throw std::logic_error("the state of logical ranks is no communication hook");
+  throw std::logic_error("the state of logical ranks cannot be run as a communication hook");
 }
 
 CommHookState LogicalRanks::state() const {

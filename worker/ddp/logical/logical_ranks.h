@@ -13,8 +13,8 @@
 
 namespace ddp {
 
-// What each of a training's logical ranks (LogicalWorld) has of its own besides gradients: the
-// random numbers that it draws, from LibTorch's default CPU generator, and the sum of its losses.
+// What each logical rank of a training (LogicalWorld) has of its own besides gradients: its random
+// numbers, drawn from LibTorch's default CPU generator, and the sum of its losses.
 //
 //   for (Rank logical = own.begin; logical < own.end; ++logical) {
 //     ranks.enter(logical);
@@ -23,9 +23,9 @@ namespace ddp {
 //     ranks.add_loss(logical, loss, samples);
 //   }
 //
-// A worker moves its own logical ranks on; gather() tells everybody. After it the object is the
-// same on all workers, so it is replicated state: of a checkpoint or of what elastic recovery
-// commits, registered by add_comm_hook. However many workers go on with it, they go on exactly.
+// A worker advances its own logical ranks; gather() shares their state with all workers. After it
+// the object is the same on all workers, so it is replicated state for checkpoints and commits;
+// register it with add_comm_hook. Any number of workers can resume from it exactly.
 //
 // Belongs to the training, not to a round. One thread.
 class LogicalRanks final : public CommHook {
@@ -36,14 +36,15 @@ class LogicalRanks final : public CommHook {
 
   int size() const { return static_cast<int>(generators_.size()); }
 
-  // The default generator goes on where the logical rank stopped; what it draws until leave() is
-  // the logical rank's.
+  // Sets the default generator to where the logical rank stopped; draws until leave() are the
+  // logical rank's.
   void enter(Rank logical) const;
   void leave(Rank logical);
 
-  // `sum`: of the losses of so many of its samples.
+  // `sum`: the sum of the losses of `samples` of its samples.
   void add_loss(Rank logical, double sum, std::int64_t samples);
-  // Of all samples: in the order of an all_reduce over as many ranks. What gather() told.
+  // The mean loss over all samples, as of the last gather(). Summed in the order of an all_reduce
+  // over as many ranks.
   double mean_loss() const;
   void clear_losses();
 
@@ -51,10 +52,10 @@ class LogicalRanks final : public CommHook {
   void gather(const LogicalWorld& world, ProcessGroup& group);
 
   std::string name() const override { return "logical_ranks"; }
-  // Not one to communicate with: throws std::logic_error.
+  // Throws std::logic_error: this hook only saves state.
   Future run(GradBucket& bucket) override;
   CommHookState state() const override;
-  // Throws std::invalid_argument if it is that of another number of logical ranks.
+  // Throws std::invalid_argument if the state is for another number of logical ranks.
   void restore(const CommHookState& state) override;
 
  private:

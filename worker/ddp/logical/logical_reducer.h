@@ -29,18 +29,19 @@ namespace ddp {
 //   reducer.reduce();
 //   optimizer.step();
 //
-// with the learning rate and the batches of a world of `logical_size` workers, which the result is
-// that of: with as many workers it is that of DistributedOptimizer to the bit. Buffers that are to
-// stay are those that logical rank 0 has after its forward.
+// with the learning rate and the batches of a world of `logical_size` workers. The result is that
+// of such a world: with as many workers it equals DistributedOptimizer's to the bit. Keep the
+// buffers that logical rank 0 has after its forward.
 //
 // A parameter without a gradient counts as one whose gradient is zero; where no logical rank has
 // one it stays undefined. A sparse gradient is made dense. Half types are added in float32 and
 // rounded once.
 //
-// Takes the memory of the gradients once for each level that a sum is at (LogicalSum): once with a
-// logical rank a worker, at most log2(logical_size) + 1 times, not once for each logical rank.
+// Memory: one set of gradients for each level of the partial sums (LogicalSum), not for each
+// logical rank. That is one set with one logical rank per worker, and at most log2(logical_size) +
+// 1 sets.
 //
-// Used by one thread, that of training. In a new round: make another one over its group.
+// Used by the training thread. In a new round, make another one over its group.
 class LogicalReducer {
  public:
   // The parameters of the module that require a gradient; dense, in CPU memory, floating point.
@@ -52,11 +53,11 @@ class LogicalReducer {
   const LogicalWorld& world() const { return world_; }
 
   // Takes the gradients of this worker's next logical rank: .grad is undefined afterwards. Local.
-  // std::logic_error after the last one. std::invalid_argument, after aborting the group, for a
-  // gradient that is not its parameter's.
+  // Throws std::logic_error after the last one. Throws std::invalid_argument, after aborting the
+  // group, for a gradient that does not have its parameter's sizes.
   void add();
-  // .grad becomes the average over all logical ranks, the same bits on all workers. It lies in this
-  // object's memory, which the next add() of a first logical rank writes to. Collective. Throws
+  // .grad becomes the average over all logical ranks, the same bits on all workers. It is in this
+  // object's memory, which the next step's first add() overwrites. Collective. Throws
   // CollectiveError, or std::logic_error if a logical rank of this worker is missing.
   void reduce();
   // Forgets what was added since reduce(): for a step that is not finished.

@@ -13,21 +13,21 @@
 
 namespace ddp {
 
-// Averages of numbers that every logical rank has: the same bits for any number of workers, those
-// of an average over a group of as many workers as there are logical ranks.
+// Averages numbers that every logical rank has. The bits are the same for any number of workers:
+// those of an average over a group with one worker for each logical rank.
 //
 //   LogicalSum sum(world, group, count, at::kFloat);
 //   for (Rank logical : this worker's, in order) { fill(sum.next()); sum.add(); }
 //   const at::Tensor& average = sum.average("gradients");
 //
-// A worker adds up what belongs together in the tree of the logical ranks and no more: it keeps one
-// partial sum for each subtree, at most log2(size) + 1 at a time. Then the workers reduce these
-// over the group where that sums in logical order (LogicalWorld::reduces_in_order); else each gets
-// all partial sums, piece by piece, and adds them up by itself.
+// A worker adds up only what belongs together in the tree of the logical ranks: it keeps one
+// partial sum for each subtree, at most log2(size) + 1 at a time. If a reduction over the group
+// sums in logical order (LogicalWorld::reduces_in_order), the workers reduce the partial sums.
+// Otherwise each worker gets all partial sums, piece by piece, and adds them up itself.
 //
-// Where a group would reduce in a ring, which has an order of its own (collectives/choice.h), the
-// reduction is cut into pieces that are too small for one. DDP_ALGO=ring forces it all the same,
-// and the bits then depend on the number of workers.
+// A ring sums in an order of its own (collectives/choice.h), so the reduction is cut into pieces
+// that are too small for a ring. DDP_ALGO=ring forces a ring all the same; then the bits depend on
+// the number of workers.
 //
 // Used by one thread. The memory of the first partial sum is the group's (ProcessGroup::allocate)
 // as far as there is room.
@@ -41,12 +41,13 @@ class LogicalSum {
   // undefined content. The tensors of equal level() are the same one.
   const at::Tensor& next();
   std::size_t level() const { return partial_sums_; }
-  // They are there. Not more often than this worker has logical ranks; std::logic_error.
+  // The numbers are in next()'s tensor now. Throws std::logic_error if called more often than this
+  // worker has logical ranks.
   void add();
 
-  // The average over all logical ranks, on every worker. Begins the next sum: the tensor holds its
-  // values until then, and is that of level 0. Collective; throws CollectiveError, or
-  // std::logic_error if a logical rank of this worker is missing.
+  // The average over all logical ranks, on every worker. The tensor is that of level 0 and holds
+  // the average until the next sum begins. Collective; throws CollectiveError, or std::logic_error
+  // if a logical rank of this worker is missing.
   const at::Tensor& average(const SharedText& tag);
   // Forgets what was added since the last average.
   void restart();

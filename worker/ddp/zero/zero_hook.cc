@@ -17,7 +17,7 @@ ZeroHook::ZeroHook(ZeroPartition partition, ProcessGroup& group)
 Future ZeroHook::run(GradBucket& bucket) {
   if (!is_open_) {
     throw std::logic_error(
-        "the model's ZeroRedundancyOptimizer is gone, without which its ranks would drift apart");
+        "the model's ZeroRedundancyOptimizer is gone; without it the ranks would drift apart");
   }
   DDP_CHECK(bucket.index() < buckets_.size(), "bucket {} of {}", bucket.index(), buckets_.size());
   Bucket& known = buckets_[bucket.index()];

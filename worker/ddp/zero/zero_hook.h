@@ -13,14 +13,14 @@
 
 namespace ddp {
 
-// Averages of a bucket what this rank owns, in its place in the buffer, and what is common; the
-// rest stays this rank's. As fast as the first half of an all_reduce, which it is.
+// Averages this rank's part of a bucket, in place, and the part that all ranks have; the rest keeps
+// this rank's own values. It is the first half of an all_reduce, and as fast.
 class ZeroHook final : public CommHook {
  public:
   // The group outlives the hook.
   ZeroHook(ZeroPartition partition, ProcessGroup& group);
 
-  // The optimizer is gone, and with it the second half: from here on run() throws.
+  // The optimizer is destroyed, and with it the second half: from here on run() throws.
   void close() { is_open_ = false; }
 
   std::string name() const override { return "zero"; }

@@ -59,7 +59,7 @@ void check_model(DistributedDataParallelCore& model) {
     const NamedTensor& parameter = reducer.parameter(index);
     if (!parameter.tensor.device().is_cpu()) {
       throw std::invalid_argument(
-          fmt::format("ZeroRedundancyOptimizer: parameter {} is on {}; parameters on the CPU only",
+          fmt::format("ZeroRedundancyOptimizer: parameter {} is on {}; it must be on the CPU",
                       parameter.name, parameter.tensor.device().str()));
     }
     if (!reducer.takes_hook(index)) {

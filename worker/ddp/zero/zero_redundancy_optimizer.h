@@ -15,9 +15,9 @@ class Optimizer;
 namespace ddp {
 
 struct ZeroOptions {
-  // step() returns while parameters are still on their way; the module's next forward through
-  // DistributedDataParallel waits for them, or wait(). Whatever else reads the parameters before
-  // (an evaluation of the bare module) has to call wait() itself.
+  // step() returns while parameters are still in flight. The module's next forward through
+  // DistributedDataParallel waits for them; so does wait(). Call wait() before anything else reads
+  // the parameters (such as an evaluation of the bare module).
   bool overlap_with_forward = false;
 };
 
@@ -33,44 +33,45 @@ struct ZeroOptions {
 //   optimizer.zero_grad(); loss(model(input)).backward(); optimizer.step();
 //
 // The optimizer is any of LibTorch's that updates each element by itself (SGD, Adam, AdamW,
-// Adagrad, RMSprop; not LBFGS), before its first step, with any groups. It must outlive this object
-// and is its inside from then on: hyper-parameters and their schedules are set where they always
-// were (adam.param_groups()[0].options()), but its parameters are flat parts of the model's.
-// Parameters are moved, too: those of a bucket lie in one piece of memory of the group, so nothing
-// is copied to be sent.
+// Adagrad, RMSprop; not LBFGS), before its first step, with any groups. It must outlive this
+// object, which takes it over: set hyper-parameters and their schedules on it as before
+// (adam.param_groups()[0].options()), but its parameters become flat parts of the model's. The
+// model's parameters are moved, too: those of a bucket share one piece of the group's memory, so
+// they are sent without a copy.
 //
 // Results are bit for bit those of the optimizer without this class, from the first step on: sums
 // are made in the same order, and an element's update does not depend on what is beside it.
 //
-// With the model's mixed_precision all that is updated is of full precision, and divided; what is
-// of low precision lasts for a forward and its backward. (A rank that is alone rounds gradients to
-// reduce_dtype, too, which DistributedDataParallel leaves out, having nothing to reduce.)
+// With the model's mixed_precision, everything that is updated has full precision and is divided;
+// low-precision values last for a forward and its backward. (In a group of one, gradients are
+// rounded to reduce_dtype, too. DistributedDataParallel does not do that, because it has nothing to
+// reduce.)
 //
-// After backward this rank's part of every .grad is the average; the rest holds what this rank
-// alone has computed. So look at gradients through clip_grad_norm_() and the optimizer's own
-// parameters. Gradients accumulate under no_sync(), as many backwards as wanted, and one after it.
+// After backward this rank's part of every .grad is the average; the rest holds this rank's own
+// values. So use clip_grad_norm_() and the optimizer's own parameters to look at gradients.
+// Gradients accumulate under no_sync(), as many backwards as wanted, and one after it.
 //
 // Used by the training thread. step() and clip_grad_norm_() are collective. In the scope of
-// model.join() ranks without input go on to update their part; find_unused_parameters and
-// clip_grad_norm_ are std::logic_error there.
+// model.join() ranks without input continue to update their part; find_unused_parameters and
+// clip_grad_norm_ throw std::logic_error there.
 //
 // State is saved by Checkpointer::add_optimizer(name, ZeroRedundancyOptimizer&, module), in the
 // form in which the optimizer alone would have saved it: such a checkpoint loads on any number of
 // ranks, with and without this class.
 class ZeroRedundancyOptimizer {
  public:
-  // Throws std::invalid_argument, naming the parameter: one that the model does not train, lies on
-  // another device than the CPU, or has sparse or delayed gradients; for an optimizer that has
-  // stepped or is LBFGS. std::logic_error if the model has a communication hook or has been through
-  // a backward. Local.
+  // Throws std::invalid_argument naming a parameter that the model does not train, that is not on
+  // the CPU, or that has sparse or delayed gradients; also for an optimizer that has stepped or is
+  // LBFGS. Throws std::logic_error if the model has a communication hook or has been through a
+  // backward. Local.
   template <typename M>
   ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DistributedDataParallel<M>& model,
                           const ZeroOptions& options = {})
       : ZeroRedundancyOptimizer(optimizer, model.core(), options) {}
   ZeroRedundancyOptimizer(torch::optim::Optimizer& optimizer, DistributedDataParallelCore& model,
                           const ZeroOptions& options = {});
-  // The model can no longer be trained. Parameters keep their values; with overlap_with_forward
-  // wait() comes first.
+  // Afterwards the model can no longer be trained. Parameters keep their values; with
+  // overlap_with_forward call wait() first.
   ~ZeroRedundancyOptimizer();
   ZeroRedundancyOptimizer(const ZeroRedundancyOptimizer&) = delete;
   ZeroRedundancyOptimizer& operator=(const ZeroRedundancyOptimizer&) = delete;
@@ -91,7 +92,7 @@ class ZeroRedundancyOptimizer {
 
   torch::optim::Optimizer& optimizer();
 
-  // What a tensor of the optimizer's groups is.
+  // Describes a tensor of the optimizer's groups.
   struct Part {
     at::Tensor tensor;     // In the optimizer's groups.
     at::Tensor parameter;  // The model's.
