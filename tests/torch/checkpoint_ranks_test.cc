@@ -304,7 +304,8 @@ TEST_F(CheckpointRanksTest, DifferentRegistrationsAreAMismatchOnAllRanks) {
     auto saved = trainer.checkpointer.save(1);
     ASSERT_FALSE(saved);
     EXPECT_EQ(saved.error().code, Errc::kMismatch);
-    EXPECT_THAT(saved.error().message, HasSubstr("rank 1: this rank has registered other state"));
+    EXPECT_THAT(saved.error().message,
+                HasSubstr("rank 1: this rank has registered different state"));
   });
 }
 

@@ -312,7 +312,8 @@ TEST(ElasticRun, RanksThatRegisterDifferentStateAreToldSo) {
   });
   const auto ids = cluster.begin({{kNew, kNew}});
   for (const int id : ids) {
-    EXPECT_THAT(cluster.hear(id), ::testing::HasSubstr("has registered other state than rank 0"));
+    EXPECT_THAT(cluster.hear(id),
+                ::testing::HasSubstr("has registered different state from rank 0"));
   }
 }
 

@@ -315,7 +315,7 @@ TEST_P(TrainTest, TheLastCheckpointIsNotSkipped) {
                            // So slow that some are skipped.
                            "--checkpoint-bandwidth", "0.01"};
   train(flags);
-  EXPECT_THAT(last_.out, HasSubstr("skipped: the checkpoint before is still being written"));
+  EXPECT_THAT(last_.out, HasSubstr("skipped: the previous checkpoint is still being written"));
   EXPECT_EQ(train(flags).at("resumed_from_step"), 20);
 }
 

@@ -154,7 +154,8 @@ TEST_F(HookStateTest, WhatIsOwedIsEachRanksOwnAndStaysInTheAverageOfAnotherWorld
       Process process(group, text, path());
       const auto loaded = process.checkpointer.load_latest();
       ASSERT_TRUE(loaded) << loaded.error().message;
-      EXPECT_THAT(loaded->notes, Contains(HasSubstr("the mean over the ranks that there were")));
+      EXPECT_THAT(loaded->notes,
+                  Contains(HasSubstr("per-rank state over the ranks that saved it")));
       const CommHookState state = process.hook->state();
       const std::lock_guard lock(mutex);
       for (const auto& [name, sum] : sums) {

@@ -13,17 +13,17 @@
 #include "worker/ddp/state/registered_state.h"
 #include "worker/ddp/state/sharded_tensor.h"
 
-// Inside of Checkpointer: what one rank has to save, found without copying any tensor, and how it
-// gets into a snapshot. Local; the training thread.
+// Internal to Checkpointer: finds what one rank has to save, without copying any tensor, and copies
+// it into a snapshot. Local; the training thread.
 namespace ddp {
 
-// One rank's share of a save. `plan` lacks the save id; each of its tensors has in `source` the
-// index of the tensor that it is a copy of.
+// One rank's share of a save. `plan` lacks the save id; `source` of each of its tensors is an index
+// of `sources`.
 struct Collected {
   checkpoint::SnapshotPlan plan;
   std::vector<at::Tensor> sources;
-  // Of the sources without data: who writes them, which ranks have in parts. The same on all ranks
-  // but for the parts.
+  // The sources without data, of which each rank has a part, and the rank that writes each. The
+  // same on all ranks except for the parts.
   std::vector<WantedWhole> wanted;
   std::vector<std::size_t> wanted_sources;  // By `wanted`: an index of `sources`.
   // Kind and name of all that is registered, and names, types and shapes of what the ranks share
@@ -44,12 +44,13 @@ struct CollectOptions {
 // the thing, for a tensor, a hook or a value that cannot be stored or throws.
 Result<Collected> collect(const RegisteredState& state, const CollectOptions& options);
 
-// The tensors as they are now, into an image of this layout.
+// Copies the tensors' current values into an image of this layout.
 void copy_into(std::span<std::byte> image, const checkpoint::SnapshotLayout& layout,
                const std::vector<at::Tensor>& sources);
 
-// A snapshot of the tensors where they are, without a copy but of those that are not row-major on
-// the CPU, which `keep` then holds. Both outlive its use, and nobody changes the tensors meanwhile.
+// A snapshot that refers to the tensors where they are. Only tensors that are not row-major on the
+// CPU are copied; `keep` holds the copies. `sources` and `keep` must outlive the snapshot's use,
+// and nobody may change the tensors meanwhile.
 checkpoint::Snapshot in_place(const checkpoint::SnapshotLayout& layout,
                               const std::vector<at::Tensor>& sources,
                               std::vector<at::Tensor>& keep);

@@ -40,8 +40,7 @@ Result<const json*> description_of(const std::string& name, const CommHook& hook
   if (!found->is_object() || !found->contains("values") || !has_keys("replicated") ||
       !has_keys("per_rank") || !found->contains("hook") || !found->at("hook").is_string()) {
     return make_error(Errc::kCorrupt,
-                      "what the checkpoint says of the communication hook \"{}\" "
-                      "makes no sense",
+                      "the checkpoint's description of the communication hook \"{}\" is invalid",
                       name);
   }
   const auto kind = found->at("hook").get<std::string>();

@@ -9,7 +9,7 @@
 #include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/state/state_dict.h"
 
-// Between the state of communication hooks and a checkpoint: for Checkpointer.
+// Converts the state of communication hooks to and from a checkpoint, for Checkpointer.
 namespace ddp {
 
 struct HookSnapshot {
@@ -18,13 +18,13 @@ struct HookSnapshot {
   std::vector<StateTensor> per_rank;
 };
 
-// The hook's present state under full names. kInvalidArgument, naming the hook, if it cannot be
+// The hook's current state under full names. kInvalidArgument, naming the hook, if it cannot be
 // stored.
 Result<HookSnapshot> snapshot_hook(const std::string& name, const CommHook& hook);
 
-// Reads what CommHook::restore takes: of this rank or, if the number of ranks has changed, with the
-// mean over all ranks that there were. kMismatch, naming the hook and the tensor, for another kind
-// of hook, or what a rank's state lacks; kCorrupt for a description that makes no sense.
+// Reads what CommHook::restore takes: this rank's state or, if the number of ranks has changed, the
+// mean over all former ranks. kMismatch, naming the hook and the tensor, for another kind of hook
+// or a missing tensor; kCorrupt for an invalid description.
 Result<CommHookState> read_hook_state(const std::string& name, const CommHook& hook, Rank rank,
                                       int world_size, TensorSource& source);
 

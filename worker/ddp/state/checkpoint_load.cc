@@ -75,8 +75,8 @@ std::vector<std::string> notes_on(const Checkpointer::Impl& impl,
   }
   if (before != now && !impl.hooks.empty() && has_hook_state_per_rank(manifest)) {
     notes.push_back(
-        "what communication hooks had per rank is now, on every rank, the mean over the ranks that "
-        "there were");
+        "every rank's communication hooks get the mean of the per-rank state over the ranks that "
+        "saved it");
   }
   std::set<std::string> registered;
   for (const auto& item : impl.modules) registered.insert("module \"" + item.name + "\"");

@@ -145,12 +145,12 @@ Result<void> Checkpointer::Impl::compare_registrations(const Share& share) {
   const std::string shared = broadcast_text(*group, share.shared, 0, kSaveTag);
   if (registered != share.registered) {
     same = make_error(Errc::kMismatch,
-                      "this rank has registered other state than rank 0; here:\n{}there:\n{}",
+                      "this rank has registered different state from rank 0; here:\n{}there:\n{}",
                       share.registered, registered);
   } else if (shared != share.shared) {
     const auto [here, there] = difference(share.shared, shared);
     same = make_error(Errc::kMismatch,
-                      "this rank has other tensors to save than rank 0: {} here, {} there; if "
+                      "this rank saves different tensors from rank 0: {} here, {} there; if "
                       "replicas are meant to differ, set ranks_are_equal to false",
                       here, there);
   }
@@ -252,7 +252,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
     if (!any_has(votes, kUnderWay)) break;
     if (options.busy == WhenBusy::kSkip) {
       return SaveReport{SaveReport::State::kSkipped, step, "",
-                        "the checkpoint before is still being written"};
+                        "the previous checkpoint is still being written"};
     }
     writer->wait_for(kTurn);
   }
@@ -305,7 +305,7 @@ Result<SaveReport> Checkpointer::Impl::conclude_if(bool any_failed) {
 Result<SaveReport> Checkpointer::Impl::conclude() {
   const Pending pending = *std::exchange(pending_, std::nullopt);
   const Result<checkpoint::Written> own =
-      pending.result.value_or(make_error(Errc::kIo, "nobody has said how writing has ended"));
+      pending.result.value_or(make_error(Errc::kIo, "no writer has reported how the save ended"));
   const std::string text = report_of(own).dump(-1, ' ', false, json::error_handler_t::replace);
   std::vector<json> reports;
   for (const std::string& report : gather_texts(*group, text, kSaveTag)) {

@@ -30,21 +30,21 @@ class FileSystem;
 }
 class CommHook;
 
-// What save() does while the save before is still being written.
+// What save() does while the previous save is still being written.
 enum class WhenBusy {
   kWait,  // Waits for it.
   kSkip,  // Saves nothing, and says so.
 };
 
-// The same on all ranks, but for what is local: image_limit.
+// The same on all ranks, except image_limit.
 struct CheckpointOptions {
-  std::string directory;  // Shared by all nodes; made with its parents if it is missing.
+  std::string directory;  // Shared by all nodes; created with its parents if missing.
   int keep = 3;  // How many checkpoints stay; 0 keeps all. The last valid one is never removed.
-  std::int64_t keep_every = 0;  // Those of steps divisible by it stay for ever; 0: no others stay.
+  std::int64_t keep_every = 0;  // Checkpoints of steps divisible by it stay for ever; 0: none.
   bool asynchronous = true;     // false: save() returns when the checkpoint is durable.
   WhenBusy busy = WhenBusy::kWait;
-  std::uint64_t bytes_per_second = 0;  // Of each rank's writing; 0: as fast as the disk.
-  // What this rank may take for the copy of its share; 0: whatever the machine has left.
+  std::uint64_t bytes_per_second = 0;  // Limit for each rank's writing; 0: no limit.
+  // How many bytes this rank may use for the copy of its share; 0: whatever the machine has left.
   std::uint64_t image_limit = 0;
   // Parameters and optimizers are the same on all ranks after a step, so each rank writes a share.
   // false: they are not (post-local SGD, a hook that does not average): rank 0's are written.
@@ -53,26 +53,26 @@ struct CheckpointOptions {
   std::chrono::milliseconds lock_wait = std::chrono::minutes(10);
 };
 
-// What became of a save; the same on all ranks.
+// The outcome of a save; the same on all ranks.
 struct SaveReport {
   enum class State {
     kNone,     // There was none.
-    kWriting,  // The state is copied, training can go on; wait() or the next save() tells the end.
+    kWriting,  // The state is copied; wait() or the next save() reports the outcome.
     kDurable,  // It is on the disk, complete, and survives a power cut.
-    kSkipped,  // WhenBusy::kSkip, and the save before is still being written.
+    kSkipped,  // WhenBusy::kSkip, and the previous save is still being written.
   };
   State state = State::kNone;
   std::int64_t step = -1;
   std::string path;  // Of the checkpoint; kDurable only.
-  // Why it is not as asked for, such as "no memory for a copy of the state, so training waited for
-  // the disk"; else empty.
+  // Why the save was not made as asked for, such as "training waited for the disk, since there is
+  // no memory for a copy of the state"; else empty.
   std::string note;
 };
 
 // What load_latest found; the same on all ranks.
 struct LoadReport {
   std::int64_t step = -1;   // -1: there is nothing to load.
-  std::int64_t epoch = -1;  // As given to save; -1 if it was not.
+  std::int64_t epoch = -1;  // As passed to save(); -1 if none was.
   int world_size = 0;       // Of the run that saved it.
   std::string path;
   // One line for each newer checkpoint passed over: which and why.
@@ -81,7 +81,7 @@ struct LoadReport {
   std::vector<std::string> notes;
 };
 
-// Saves and restores all that resuming exactly needs, together with the other ranks of a process
+// Saves and restores everything that exact resume needs, together with the other ranks of a process
 // group.
 //
 //   Checkpointer checkpointer({.directory = "run1", .keep = 3}, group);
@@ -101,34 +101,35 @@ struct LoadReport {
 // load_latest, save and wait. Every call is collective and belongs to the training thread. What is
 // registered is referenced, not owned, and must outlive the object.
 //
-// Saving. save() copies the state into memory and returns; that is all that training waits for. The
+// Saving. save() copies the state into memory and returns; training waits for nothing else. The
 // files are written in the background, by the agent where there is one (then the checkpoint is
 // finished even if every worker of the node dies meanwhile), else by a thread (CheckpointWriter).
-// The ranks meet in the folder only: no collective runs in the background. How it ended is told by
-// the next save() or by wait(): call wait() before the program ends, or the last failure is not
-// heard of. At most one save is under way; see WhenBusy.
+// The ranks meet in the folder only: no collective runs in the background. The next save() or
+// wait() reports the outcome. Call wait() before the program ends, or a last failure goes
+// unreported. At most one save is in progress; see WhenBusy.
 //
-// Who writes what. Parameters and the tensors of optimizers are the same on all ranks and dealt
-// among them, so N ranks copy and write an N-th each; buffers (rank 0's count), values and what of
-// communication hooks is replicated are rank 0's; per-rank state (RNG, values with per_rank, what a
-// hook has for its rank) is written and read by its own rank. The folder's format is
+// Who writes what. Parameters and optimizer tensors are the same on all ranks and are divided among
+// them, so each of N ranks copies and writes an N-th. Rank 0 writes buffers (its own count),
+// values, and the replicated state of communication hooks. Each rank writes and reads its own
+// per-rank state (RNG, values with per_rank, a hook's per-rank state). The folder's format is
 // worker/checkpoint/FORMAT.md.
 //
 // Memory: one copy of the rank's share, made at the first save and kept. Where there is not enough
 // (or image_limit forbids it) on any rank, that save is written while training waits, and its
 // report says so.
 //
-// One job a folder: rank 0's process holds the folder's lock from prepare() on, and what is still
-// being written holds it, too, so a rank 0 that is started again sees what its predecessor's last
-// save became. A crash leaves no lock behind.
+// One job per folder: rank 0's process holds the folder's lock from prepare() on. A save that is
+// still being written holds it, too, so a restarted rank 0 sees how its predecessor's last save
+// ended. A crash leaves no lock behind.
 //
-// Where training goes on from round to round in one process (run_elastic), give all rounds'
-// Checkpointers the same CheckpointWriter. Copies in the memory of other nodes are not made here
-// and need not be: replicated state is on every rank, and ElasticState keeps each rank's own state
-// on another node, too, so a lost node costs no checkpoint on disk while one rank is left.
+// If training continues from round to round in one process (run_elastic), pass the same
+// CheckpointWriter to every round's Checkpointer. Checkpointer makes no copies in the memory of
+// other nodes. They are not needed: replicated state is on every rank, and ElasticState keeps each
+// rank's own state on another node, too. So training survives a lost node without reading a
+// checkpoint while one rank is left.
 //
-// Expected failures are a Result, the same on all ranks, and leave the model, the optimizer and the
-// checkpoints that were there as they were. CollectiveError from the process group passes through.
+// Expected failures are a Result, the same on all ranks, and leave the model, the optimizer and
+// existing checkpoints unchanged. CollectiveError from the process group passes through.
 class Checkpointer {
  public:
   // Throws std::invalid_argument on an empty directory or a negative keep.
@@ -138,7 +139,7 @@ class Checkpointer {
   // With another file system, which outlives the object and the writer: for tests.
   Checkpointer(CheckpointOptions options, std::shared_ptr<ProcessGroup> group,
                checkpoint::FileSystem& files, std::shared_ptr<CheckpointWriter> writer = nullptr);
-  // A save under way goes on; a writer of the object's own is waited for.
+  // A save in progress continues; if this object made its own writer, the destructor waits for it.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
@@ -154,9 +155,9 @@ class Checkpointer {
   // Adam, AdamW, Adagrad and RMSprop, or the parameter that `of` does not have.
   void add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                      const torch::nn::Module& of);
-  // The same checkpoint as the optimizer alone would have, so each can go on from the other's, on
-  // any number of ranks. A save costs an exchange in which every rank gives its parts and gets
-  // those of the tensors that it writes. std::invalid_argument without ranks_are_equal.
+  // Writes the same checkpoint as for the optimizer alone, so each can resume from the other's, on
+  // any number of ranks. A save costs an exchange in which every rank sends its parts and gets
+  // those of the tensors that it writes. Throws std::invalid_argument without ranks_are_equal.
   void add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
                      const torch::nn::Module& of);
 
@@ -166,51 +167,50 @@ class Checkpointer {
   // Anything else. save is called on rank 0 (per_rank: on every rank) inside save(). load is called
   // on every rank inside load_latest(), before modules and optimizers get their values. Numbers
   // come back bit for bit, also NaN and infinities. Either may throw: the call then fails with the
-  // exception's text, and values loaded before get their former one back by load(save()).
+  // exception's text, and values that were loaded before are restored by load() with what save()
+  // returned earlier.
   void add_value(std::string name, std::function<nlohmann::json()> save,
                  std::function<void(const nlohmann::json&)> load, bool per_rank = false);
 
-  // State of a communication hook (CommHook::state), so that training goes on exactly: for instance
-  // what PowerSGD still owes to each parameter, rank by rank. If the number of ranks has changed,
-  // every rank gets the mean of what there was per rank. A checkpoint with another kind of hook
-  // under this name is kMismatch, as is one without; state that the hook refuses is
-  // kInvalidArgument with its words.
+  // State of a communication hook (CommHook::state), for exact resume: for instance PowerSGD's
+  // residuals of each rank. If the number of ranks has changed, every rank gets the mean of the
+  // per-rank state. A checkpoint that has no hook or another kind of hook under this name is
+  // kMismatch; state that the hook refuses is kInvalidArgument with the hook's message.
   void add_comm_hook(std::string name, CommHook& hook);
 
   // The gradients of the module's parameters as they are, each rank's own: for a save between the
-  // backwards of one step, while they are being added up (no_sync). Where every save lies between
-  // steps, they are not needed. If the number of ranks has changed, every rank gets the mean of
-  // what there was.
+  // backwards of one step, while they accumulate (no_sync). Not needed if every save is between
+  // steps. If the number of ranks has changed, every rank gets their mean.
   void add_gradients(std::string name, torch::nn::Module& module);
 
   // Makes the folder, takes its lock, removes what crashed runs left in it, and proves that every
   // rank can write there and sees what rank 0 wrote. kIo with the path and the system's reason if
-  // not; kExists, naming the holder, while another job uses the folder (after the first round only
-  // if it still does half a minute later); kTimeout if an earlier incarnation of this job is still
+  // not; kExists, naming the holder, while another job uses the folder (after the first round, only
+  // if it still does after half a minute); kTimeout if an earlier incarnation of this job is still
   // writing after lock_wait.
   Result<void> prepare();
 
-  // Saves the state as it is now. A step that exists already is replaced without a moment in which
-  // neither is there. What the report says is agreed by all ranks.
+  // Saves the state as it is now. A checkpoint of the same step is replaced atomically. All ranks
+  // agree on the report.
   //
-  // An error that names an earlier step is the end of that save, told now; the state of this step
-  // is being saved nevertheless. Any other error: nothing is saved. Training can go on after both.
+  // An error that names an earlier step reports the failure of that save; this step is being saved
+  // nevertheless. With any other error nothing is saved. Training can continue after both.
   Result<SaveReport> save(std::int64_t step, std::int64_t epoch = -1);
 
-  // Returns when the last save is durable, or has failed: then with its error, if save() has not
-  // told it. kNone if there was none since the object was made.
+  // Returns when the last save is durable or has failed; then with its error, unless save() has
+  // reported it. kNone if this object has saved nothing.
   Result<SaveReport> wait();
 
-  // Waits for this object's save under way, then restores the newest checkpoint whose every
-  // checksum holds and that every rank can read. No checkpoint at all, or none valid, is success
-  // with step -1. kMismatch, naming the tensor, if the checkpoint belongs to another model; kIo if
-  // the folder itself cannot be read. Nothing is changed before all ranks have read and checked all
-  // that they need. Modules need no second copy of their tensors meanwhile: the files are mapped.
+  // Waits for this object's save in progress, then restores the newest checkpoint whose checksums
+  // all hold and that every rank can read. No checkpoint at all, or none valid, is success with
+  // step -1. kMismatch, naming the tensor, if the checkpoint belongs to another model; kIo if the
+  // folder itself cannot be read. Nothing is changed before all ranks have read and checked all
+  // that they need. Modules need no second copy of their tensors, because the files are mapped.
   Result<LoadReport> load_latest(const LoadOptions& options = {});
 
-  // One line for each thing that the last prepare, save or wait found could not be done although it
-  // succeeded, such as an old checkpoint that cannot be removed, or a save of an earlier round that
-  // ended with it. Rank 0 only.
+  // One line for each problem that did not make the last prepare, save or wait fail, such as an old
+  // checkpoint that cannot be removed, or a save of an earlier round that was not finished. Rank 0
+  // only.
   const std::vector<std::string>& warnings() const;
 
   struct Impl;  // For the files that implement this class.

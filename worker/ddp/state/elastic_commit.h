@@ -14,19 +14,20 @@
 #include "worker/ddp/state/registered_state.h"
 #include "worker/ddp/state/state_dict.h"
 
-// Inside of ElasticState: a commit as it lies in the memory of a rank. Local; one thread.
+// Internal to ElasticState: a commit in the memory of a rank. Local; one thread.
 namespace ddp::elastic {
 
-// Which commit it is: the serial number within the round that made it. All ranks have the same
-// bytes under the same key. Greater is newer, for a round begins with a commit of the ones before.
+// Identifies a commit: the round that made it, and the serial number within it. All ranks have the
+// same bytes under the same key. Greater is newer, because a round begins with a commit of an
+// earlier round.
 struct CommitKey {
   Round round = kNoRound;
   std::int64_t serial = -1;
   auto operator<=>(const CommitKey&) const = default;
 };
 
-// What is one rank's own, as bytes that travel: its generators and values, what its hooks owe.
-// `there` is false while they are being written.
+// One rank's own state as bytes to send: its generators and values, and its hooks' residuals.
+// `there` is false while the bytes are being written.
 struct Part {
   std::vector<std::byte> bytes;
   bool there = false;
@@ -37,7 +38,7 @@ struct Snapshot {
   CommitKey key;
   std::int64_t step = -1;
   int world_size = 0;
-  bool initial = false;  // Of before any training.
+  bool initial = false;  // From before any training.
 
   std::string header;  // JSON: values, optimizers, comm_hooks, tensors.
   std::vector<at::Tensor> tensors;
@@ -45,24 +46,24 @@ struct Snapshot {
   std::map<Rank, Part> parts;        // By rank of that world.
   bool made_buffers = false;         // By the last capture(), which found none that fit.
 
-  // Forgets parts of ranks that are not in `kept`, marks the others as not there.
+  // Drops parts of ranks that are not in `kept`, and marks the others as not there.
   void expect_parts(const std::vector<Rank>& kept);
   bool has_part(Rank rank) const;
 };
 
-// Copies the registered state into the snapshot: the replicated one, and this rank's own part. Uses
-// the snapshot's buffers again where they fit. kInvalidArgument, naming what cannot be kept.
+// Copies the registered state into the snapshot: the replicated state and this rank's own part.
+// Reuses the snapshot's buffers if they fit. kInvalidArgument naming what cannot be stored.
 Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot);
 
-// Makes the tensors that the header names, where they are not of that type and shape already.
+// Makes the tensors that the header names, unless they have that type and shape already.
 void make_tensors(Snapshot& snapshot);
 
 // The names of the communication hooks that the snapshot has.
 std::vector<std::string> hook_names(const Snapshot& snapshot);
 
-// Puts the snapshot into the registered state, as loading a checkpoint of that world does. Hooks
-// that the snapshot does not have are left alone. Every part that is there and of which there is
-// use is read. Changes nothing if it fails.
+// Puts the snapshot into the registered state, as loading a checkpoint of that world does. Leaves
+// hooks alone that the snapshot does not have. Reads every part that is there and needed. Changes
+// nothing if it fails.
 Result<void> put_back(const Snapshot& snapshot, RegisteredState& state, Rank rank, int world_size);
 // The same for one hook alone.
 Result<void> put_back_hook(const Snapshot& snapshot, const std::string& name, CommHook& hook,

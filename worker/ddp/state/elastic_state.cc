@@ -30,7 +30,7 @@ class ElasticState::Impl {
 
   void add_comm_hook(const std::string& name, std::shared_ptr<CommHook> hook) {
     if (!group_)
-      throw std::logic_error("a hook belongs to a round: call it between enter() and leave()");
+      throw std::logic_error("a hook belongs to a round: add it between enter() and leave()");
     registered.add_comm_hook(name, *hook);
     hooks_.push_back(std::move(hook));
     if (last_ == nullptr) return;
@@ -84,7 +84,7 @@ class ElasticState::Impl {
     }
     if (choice.trained) {
       throw StateLost(
-          "too many ranks were lost at once: of no commit is every rank's part left, so the "
+          "too many ranks were lost at once: no commit is left that has every rank's part, so the "
           "training cannot go on in these processes");
     }
     begin();

@@ -25,22 +25,22 @@ namespace ddp {
 
 class CommHook;
 
-// No commit is left of which every rank's part is there: too many ranks were lost at once. All
-// ranks throw it together. End the process: the agents start all workers anew.
+// Too many ranks were lost at once: no commit is left that has every rank's part. All ranks throw
+// it together. End the process then; the agents start new workers.
 struct StateLost : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The state of a training that goes on while processes come and go: Horovod Elastic's State. It is
-// kept in the memory of the workers, so going back to the last commit takes as long as copying it,
-// and nothing is read from disk. Made once in a process; run_elastic() (ddp/state/run_elastic.h)
-// connects it to each round's group.
+// The state of a training that continues while processes come and go, like Horovod Elastic's State.
+// It is kept in the memory of the workers, so stepping back to the last commit takes as long as
+// copying it, and nothing is read from disk. Make it once per process; run_elastic()
+// (ddp/state/run_elastic.h) connects it to each round's group.
 //
 //   ElasticState state;
 //   state.add_module("model", *model);
 //   state.add_optimizer("optimizer", optimizer, *model);
 //   state.add_rng();
-//   state.add_value("position", position);          // A variable of any type that is JSON's.
+//   state.add_value("position", position);          // A variable of any type that JSON can hold.
 //   run_elastic(state, [&](const std::shared_ptr<ProcessGroup>& group) {
 //     DistributedDataParallel ddp(model, group);    // What belongs to the round.
 //     while (position < end) {
@@ -49,30 +49,29 @@ struct StateLost : std::runtime_error {
 //     }
 //   });
 //
-// What is registered means what it means to Checkpointer, whose names and rules hold: replicated
-// state is the same on all ranks after each step (rank 0's counts where it is not), per-rank state
-// (RNG, per_rank values, what a hook owes) belongs to a rank's number. So a process that takes the
-// place of a lost rank goes on with that rank's generator and residuals, and with the world back to
-// its size the training ends with the bytes of one that lost nobody. If the size has changed, the
-// state of ranks that there are no more is dropped (but sums are kept), ranks that there were not
-// keep what they have, and a hook gets the mean over the ranks that there were, as from a
-// checkpoint.
+// Registration follows Checkpointer's names and rules. Replicated state is the same on all ranks
+// after each step (if it differs, rank 0's counts). Per-rank state (RNG, per_rank values, a hook's
+// residuals) belongs to a rank's number. So a process that replaces a lost rank continues with that
+// rank's generator and residuals, and if the world has its old size again, the training ends with
+// the bytes of one that lost no rank. If the size has changed, the state of ranks that no longer
+// exist is dropped (but sums are kept), new ranks keep what they have, and a hook gets the mean
+// over the former ranks, as from a checkpoint.
 //
 // Register in the same order on all ranks, before run_elastic(); communication hooks within it.
 // What is registered is referenced and must outlive the object. commit(), restore() and sync()
 // belong to the training thread; commit() and sync() are collective and throw CollectiveError.
 //
-// The last two commits are kept: a rank can die when some have committed a step and others have
-// not, and never are they further apart, since commit() lets no rank pass before all have come. All
-// go back to the newest commit that every rank's state is still there of. Every commit of a rank's
-// own state lies with all ranks while it is small (up to 1 MiB over all ranks), so one survivor is
-// enough; what is larger (residuals of a hook) lies with the rank itself and with one other,
-// on another node if there is one.
+// The last two commits are kept, because a rank can die when some ranks have committed a step and
+// others have not. Ranks are never further apart: commit() lets no rank pass before all have come.
+// All ranks step back to the newest commit for which every rank's part still exists. While the
+// ranks' own state is small (up to 1 MiB over all ranks), every rank keeps all of it, so one
+// survivor is enough. Larger state (residuals of a hook) is kept by the rank itself and by one
+// other, on another node if there is one.
 //
 // A commit costs a copy of the state and, with more than one rank, an exchange of the per-rank
-// state. The buffers are made by the first two and used again. commit_if_due() commits so seldom
-// that this takes at most a hundredth of the time, or as set_commit_pace() says (CommitPacer): what
-// is lost with a rank is the steps since the last commit.
+// state. The first two commits make the buffers; later ones reuse them. commit_if_due() commits so
+// rarely that this takes at most a hundredth of the time, or as set_commit_pace() says
+// (CommitPacer). If a rank is lost, the steps since the last commit are lost.
 class ElasticState {
  public:
   ElasticState();
@@ -94,9 +93,9 @@ class ElasticState {
         std::move(name), [&variable] { return nlohmann::json(variable); },
         [&variable](const nlohmann::json& saved) { variable = saved.get<T>(); }, per_rank);
   }
-  // A number of which every rank has its own and only the sum over the ranks means anything, as of
-  // losses or samples. If there are fewer ranks than there were, rank 0 gets what those had that
-  // there are no more; a rank that there was not begins with 0.
+  // A number of which every rank has its own and only the sum over the ranks matters, such as a
+  // count of samples. If there are fewer ranks than before, rank 0 gets the numbers of the ranks
+  // that no longer exist; a new rank begins with 0.
   template <typename T>
   void add_sum(std::string name, T& variable) {
     static_assert(std::is_arithmetic_v<T>);
@@ -106,41 +105,43 @@ class ElasticState {
   }
   void add_sum(std::string name, std::function<nlohmann::json()> save,
                std::function<void(const nlohmann::json&)> load);
-  // The hook of this round, which most likely has its group: in each round anew and before the
-  // first step. It gets what the last commit has under this name. It is let go of at the round's
-  // end.
+  // This round's hook, which usually holds the round's group. Call it again in each round, before
+  // the first step. The hook gets the last commit's state under this name, and is released at the
+  // end of the round.
   void add_comm_hook(const std::string& name, std::shared_ptr<CommHook> hook);
 
-  // The state as it is now is what training goes back to. Returns when it is safe from the loss of
-  // this process. Collective. step: for reports, where training is; without it, the number of
-  // commits. Throws std::runtime_error if a value cannot be saved.
+  // Commits the current state: training steps back to it after a failure. Returns when it is safe
+  // from the loss of this process. Collective. `step` is for reports; without it, the number of
+  // commits counts. Throws std::runtime_error if a value cannot be saved.
   void commit(std::int64_t step);
   void commit() { commit(step() + 1); }
-  // A step has been made; commits it if it is time to, which the pace decides, alike on all ranks:
-  // each calls this after each of its steps. Whether it has. As commit() otherwise.
+  // Call it on all ranks after each step. Commits if the pace says that a commit is due, which is
+  // the same on all ranks. Returns whether it committed. Otherwise like commit().
   bool commit_if_due(std::int64_t step);
-  // For programs that do something before they commit: whether it is time to. Once after each step.
+  // For programs that do something before they commit: whether a commit is due. Call it once after
+  // each step.
   bool is_commit_due();
-  // Before run_elastic(); rank 0's counts. std::invalid_argument as CommitPacer's.
+  // Call it before run_elastic(); rank 0's pace counts. Throws std::invalid_argument as CommitPacer
+  // does.
   void set_commit_pace(const CommitPace& pace);
   // The step of the last commit; -1 before the first.
   std::int64_t step() const;
   // What the last sync() returned.
   bool resumed() const;
 
-  // Goes back to the last commit on this rank alone; nothing without one. For what sync() has
-  // restored and the making of the round's objects has changed since.
+  // Steps back to the last commit on this rank alone; does nothing without a commit. For state that
+  // sync() restored and that making the round's objects has changed since.
   void restore();
 
-  // Once at a round's beginning, by run_elastic(): all ranks go back to the newest commit there is,
-  // also those that are new, which get it from the lowest rank that has it. True then. If there is
-  // none, all get rank 0's replicated state and commit that as step 0: false, as long as there is
-  // no other commit than this first one. Collective. Throws StateLost.
+  // run_elastic() calls it once at the beginning of a round. All ranks step back to the newest
+  // commit; new ranks get it from the lowest rank that has it. Returns true then. If there is no
+  // commit, all ranks get rank 0's replicated state and commit it as step 0. Returns false as long
+  // as there is no other commit than this first one. Collective. Throws StateLost.
   bool sync();
 
-  // The beginning and the end of this process's part in a round, by run_elastic(). The worker, if
-  // there is one, hears of commits. leave() lets go of the group, of hooks and of the modules'
-  // gradients, which may lie in the round's memory.
+  // run_elastic() calls them at the beginning and the end of this process's part in a round. The
+  // worker, if there is one, is told of commits. leave() releases the group, the hooks and the
+  // modules' gradients, which may be in the round's memory.
   void enter(std::shared_ptr<ProcessGroup> group, ElasticWorker* worker = nullptr);
   void leave();
 

@@ -129,7 +129,7 @@ std::vector<Holding> gather_holdings(ProcessGroup& group, const Holding& mine) {
   for (std::size_t rank = 1; rank < holdings.size(); ++rank) {
     if (holdings[rank].registration == holdings[0].registration) continue;
     throw std::invalid_argument(
-        "rank " + std::to_string(rank) + " has registered other state than rank 0; here:\n" +
+        "rank " + std::to_string(rank) + " has registered different state from rank 0; here:\n" +
         holdings[rank].registration + "there:\n" + holdings[0].registration);
   }
   return holdings;

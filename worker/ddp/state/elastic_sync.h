@@ -8,10 +8,10 @@
 #include "worker/ddp/state/elastic_commit.h"
 #include "worker/runtime/process_group.h"
 
-// Inside of ElasticState: how ranks come to have the same commits, and each other's parts.
+// Internal to ElasticState: how ranks get the same commits, and each other's parts.
 namespace ddp::elastic {
 
-// What a rank has, for the others.
+// What a rank holds, as it tells the others.
 struct Holding {
   struct Item {
     CommitKey key;
@@ -27,21 +27,21 @@ struct Holding {
   std::vector<Item> items;
 };
 
-// Of every rank. Collective.
+// Returns every rank's holding. Collective.
 std::vector<Holding> gather_holdings(ProcessGroup& group, const Holding& mine);
 
-// Which commit all go back to: the newest one whose replicated state some rank has and of which
-// every rank's part is somewhere. The same on all ranks.
+// The commit that all step back to: the newest one whose replicated state some rank has and whose
+// every part exists on some rank. The same on all ranks.
 struct Choice {
   std::optional<Holding::Item> commit;  // Nothing: there is none.
   bool trained = false;                 // Without one: somebody has a commit of some training.
 };
 Choice choose_commit(const std::vector<Holding>& holdings);
 
-// Who is to have each part of the commit once a round has begun with it, by part: all ranks, where
-// the parts are small or hooks take the mean over a world of another size; else the rank itself and
-// its buddy, and rank 0 what is of a rank that there is no more. So the next loss can be survived
-// before the next commit, too.
+// Which ranks keep each part of the commit once a round has begun with it, by part. All ranks, if
+// the parts are small or hooks take the mean over a world of another size. Otherwise the rank
+// itself and its buddy, and rank 0 for ranks that no longer exist. So a loss before the next commit
+// can be survived, too.
 std::vector<std::vector<Rank>> keepers_of(const std::vector<Holding>& holdings,
                                           const Holding::Item& commit);
 
@@ -54,11 +54,11 @@ void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
 // statistics of batch normalisation), and rank 0's are what training goes on with. Collective.
 void share_buffers(ProcessGroup& group, Snapshot& snapshot);
 
-// The root's replicated state to all. Collective.
+// Gives the root's replicated state to all ranks. Collective.
 void broadcast_replicated(ProcessGroup& group, Snapshot& snapshot, Rank root);
 
-// Who keeps copies of large parts: of each rank the one that it sends to. On another node if there
-// is one.
+// Who keeps copies of large parts: for each rank, the rank that it sends its part to, on another
+// node if there is one.
 std::vector<Rank> buddies_of(const std::vector<int>& nodes);
 
 // The exchange of parts at a commit. Collective; no rank returns before all have come.
@@ -69,12 +69,12 @@ class PartExchange {
 
   // nodes: of each rank.
   PartExchange(ProcessGroup& group, const std::vector<int>& nodes);
-  // The snapshot has this rank's part; it gets others'. Gives the word of rank 0.
+  // The snapshot has this rank's part and gets the others'. Returns rank 0's word.
   std::int64_t run(Snapshot& snapshot, std::int64_t word);
 
  private:
-  // Sends every rank `slot_` bytes of each part behind its size and this rank's word. The sizes of
-  // all parts.
+  // Gathers from every rank the word, the size of its part and the part's first `slot_` bytes.
+  // Returns the sizes of all parts.
   std::vector<std::uint64_t> gather(const Part& own, std::int64_t word);
   void keep_all(Snapshot& snapshot, const std::vector<std::uint64_t>& sizes);
   void trade_with_buddy(Snapshot& snapshot, const std::vector<std::uint64_t>& sizes);

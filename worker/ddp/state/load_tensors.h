@@ -13,15 +13,14 @@
 
 namespace ddp {
 
-// Where a tensor is to be, by its name ("net/conv1.weight"): torch.load's map_location. May put
-// each on another device.
+// Chooses the device of a tensor by its name ("net/conv1.weight"), like torch.load's map_location.
 using MapLocation = std::function<at::Device(std::string_view name)>;
 
 struct LoadTensorsOptions {
   // Only what one of these covers: `*` is any characters, `?` one. Empty: all.
   std::vector<std::string> names = {};
   MapLocation map_location = {};  // Empty: everything on the CPU.
-  std::int64_t step = -1;         // That checkpoint, no other; -1: the newest that is valid.
+  std::int64_t step = -1;         // The checkpoint of this step; -1: the newest valid one.
 };
 
 struct LoadedTensors {

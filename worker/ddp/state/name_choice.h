@@ -8,8 +8,8 @@
 
 namespace ddp {
 
-// Which tensors of modules a load is about, by patterns over NAME/PARAMETER. No patterns: all. Also
-// finds out which pattern is a slip of the pen: one that covers nothing.
+// Which tensors of modules a load takes, by patterns over NAME/PARAMETER. No patterns: all. Also
+// finds a pattern that covers nothing, which is probably a typing error.
 class NameChoice {
  public:
   // `patterns` outlives the object.

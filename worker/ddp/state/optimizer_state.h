@@ -32,10 +32,10 @@ class OptimizerState {
   // `prefix` goes before the tensors' names.
   virtual OptimizerSnapshot snapshot(const std::string& prefix) const = 0;
 
-  // Reads the state and gives the putting of it into the optimizer. kMismatch, naming what differs,
-  // if the optimizer is of another type, has other groups, or its parameters have other shapes.
-  // Tensors that the optimizer has already get the values and stay where they are; for others new
-  // memory is taken now.
+  // Reads the state and returns the change that puts it into the optimizer. kMismatch, naming what
+  // differs, if the optimizer is of another type, has other groups, or its parameters have other
+  // shapes. Tensors that the optimizer has already get new values in place; memory for others is
+  // allocated now.
   virtual Result<Commit> stage(const std::string& prefix, const nlohmann::json& description,
                                TensorSource& source) = 0;
 };

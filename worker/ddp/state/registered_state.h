@@ -16,9 +16,9 @@ class Module;
 
 namespace ddp {
 
-// What a Checkpointer or an ElasticState has been told to look after. Everything is referenced, not
-// owned. Each add function throws std::invalid_argument for a name that is empty, has a '/', or is
-// another one's of its kind.
+// What is registered with a Checkpointer or an ElasticState. Everything is referenced, not owned.
+// Each add function throws std::invalid_argument for a name that is empty, has a '/', or is already
+// used for the same kind.
 struct RegisteredState {
   struct Module {
     std::string name;
@@ -37,7 +37,7 @@ struct RegisteredState {
     std::function<nlohmann::json()> save;
     std::function<void(const nlohmann::json&)> load;
     bool per_rank;
-    bool is_sum = false;  // Of all ranks', a number; then it is per rank.
+    bool is_sum = false;  // A number whose sum over the ranks counts; then per_rank is set.
   };
 
   void add_module(std::string name, torch::nn::Module& module);

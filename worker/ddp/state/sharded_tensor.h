@@ -25,9 +25,9 @@ struct WantedWhole {
   Rank rank = 0;
 };
 
-// Gives the ranks that want them the whole tensors, in one exchange; on other ranks the result is
-// undefined at that place. Every rank gives the same list but for its own parts. A rank needs
-// memory for what it gives and what it gets, and no more. Collective; throws CollectiveError.
+// Sends whole tensors to the ranks that want them, in one exchange; on other ranks the result has
+// an undefined tensor at that place. Every rank passes the same list except for its own parts. A
+// rank needs memory only for what it sends and gets. Collective; throws CollectiveError.
 std::vector<at::Tensor> gather_whole(const std::vector<WantedWhole>& wanted, ProcessGroup& group);
 
 }  // namespace ddp

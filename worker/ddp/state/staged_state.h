@@ -29,9 +29,9 @@ struct StagedState {
   // one of them.
   std::vector<std::string> notes;
 
-  // kInvalidArgument with the words of the one that failed; the others after it are not made.
+  // kInvalidArgument with the message of the change that failed; later ones are not made.
   Result<void> make_risky() const;
-  // Of what make_risky() has made.
+  // Undoes what make_risky() has made.
   void undo() const;
   void commit() const;
 
@@ -39,9 +39,9 @@ struct StagedState {
   mutable std::size_t made_ = 0;
 };
 
-// Reads what `state` needs from the source, for this rank of a world of `world_size`, which need
-// not be the one that it is of. Changes nothing. kMismatch, naming what differs; what reading
-// fails with. `state` outlives the result, `source` need not.
+// Reads what `state` needs from the source, for this rank of a world of `world_size`; the source
+// may be of another world size. Changes nothing. kMismatch naming what differs, or the error of
+// reading. `state` must outlive the result, `source` need not.
 Result<StagedState> stage_state(const RegisteredState& state, Rank rank, int world_size,
                                 TensorSource& source, const LoadOptions& options = {});
 

@@ -21,21 +21,21 @@ namespace torch::nn {
 class Module;
 }
 
-// Between LibTorch's tensors and the tensors of a checkpoint.
+// Converts between LibTorch's tensors and the tensors of a checkpoint.
 namespace ddp {
 
-// What the full names of modules' tensors begin with.
+// The full names of modules' tensors begin with this.
 inline constexpr std::string_view kModulePrefix = "module/";
 
 // A tensor on its way to or from a checkpoint, under its full name ("module/net/conv1.weight").
 struct StateTensor {
   std::string name;
   at::Tensor tensor;
-  // Where ranks have parts only: this rank's; then `tensor` has no data (at::kMeta).
+  // If each rank has only a part: this rank's part; then `tensor` has no data (at::kMeta).
   std::shared_ptr<const ShardedTensor> parts = nullptr;
 };
 
-// The element type in a checkpoint; nothing for those that safetensors lacks (complex, quantized).
+// The element type in a checkpoint; nullopt for types that safetensors lacks (complex, quantized).
 std::optional<checkpoint::TensorType> stored_type(at::ScalarType type);
 
 // Every parameter and buffer under prefix + its name; a shared one under each of its names. The
@@ -46,7 +46,7 @@ std::vector<StateTensor> module_tensors(const std::string& prefix, const torch::
 // copy. kInvalidArgument, naming the tensor, for an element type or layout that safetensors lacks.
 Result<checkpoint::TensorView> view_of(const StateTensor& state, std::vector<at::Tensor>& keep);
 
-// What a checkpoint or a commit has, for one rank: what is where, and its tensors. `manifest`
+// The contents of a checkpoint or a commit, for one rank: the manifest and the tensors. `manifest`
 // outlives the object.
 class TensorSource {
  public:
@@ -96,10 +96,10 @@ class FileTensorSource final : public TensorSource {
 // Changes that are ready to be made, all checked: running them cannot fail.
 using Commit = std::function<void()>;
 
-// Reads the tensors of a module and gives the copying of them into the module. `prefix` begins with
-// kModulePrefix. What only one side has, or both with another type or shape, is kMismatch with the
-// tensor's name; or, without is_strict, a line in `notes`, and stays as it is. Names that `choice`
-// does not cover do not matter.
+// Reads the tensors of a module and returns the change that copies them into the module. `prefix`
+// begins with kModulePrefix. A tensor that only one side has, or that differs in type or shape, is
+// kMismatch with its name; without is_strict it is a line in `notes` and stays as it is. Names that
+// `choice` does not cover are ignored.
 Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
                             TensorSource& source, bool is_strict, NameChoice& choice,
                             std::vector<std::string>& notes);
