@@ -72,7 +72,7 @@ TEST(Trainer, SaysWhatIsWrongWithATraining) {
                 options.callbacks = {
                     std::make_shared<EarlyStopping>(EarlyStoppingOptions{.monitor = "loss"})};
               }),
-              AllOf(HasSubstr("EarlyStopping looks at \"loss\", which nobody has logged"),
+              AllOf(HasSubstr("EarlyStopping monitors \"loss\", which nobody has logged"),
                     HasSubstr("val_loss")));
   EXPECT_THAT(fit([](TrainerOptions& options) {
                 options.callbacks = {std::make_shared<ModelCheckpoint>(
@@ -81,7 +81,7 @@ TEST(Trainer, SaysWhatIsWrongWithATraining) {
               HasSubstr("nowhere to save"));
   EXPECT_THAT(
       fit([](TrainerOptions& options) { options.comm_hook = "post_localsgd:start_iter=2"; }),
-      HasSubstr("comm_hook \"post_localsgd:start_iter=2\": expected one after which"));
+      HasSubstr("comm_hook \"post_localsgd:start_iter=2\": expected a hook that leaves"));
   EXPECT_THAT(complaint_of([](Trainer& trainer) { trainer.fit(nullptr, loader()); }),
               HasSubstr("no module"));
   EXPECT_THAT(complaint_of([&](Trainer& trainer) { trainer.test(net, loader(), "best"); }),

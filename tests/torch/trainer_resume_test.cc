@@ -148,7 +148,7 @@ TEST(Trainer, AFolderOfAnotherModelIsNamed) {
   };
   EXPECT_EQ(fit_in_folder(std::make_shared<Net>()), "");
   EXPECT_THAT(fit_in_folder(std::make_shared<Wider>()),
-              AllOf(HasSubstr("inner"), HasSubstr("take another default_root_dir")));
+              AllOf(HasSubstr("inner"), HasSubstr("use another default_root_dir")));
 }
 
 }  // namespace

@@ -229,7 +229,7 @@ Config parse_config(const json& root, int world_size) {
   if (config.zero_stage == 1 && config.fp16.enabled) {
     refuse(
         "zero_optimization.stage: expected 0 with fp16, it is 1: fp16 needs a GPU, and stage 1 "
-        "divides what lies on the CPU; bf16 goes with both");
+        "divides what is on the CPU; bf16 works with both");
   }
   settle_batch(config, world_size);
   return config;
@@ -242,7 +242,7 @@ Config read_config(const std::string& path, int world_size) {
   try {
     return parse_config(json::parse(text.str()), world_size);
   } catch (const json::parse_error& wrong) {
-    refuse("the configuration {} is no JSON: {}", path, wrong.what());
+    refuse("the configuration {} is not JSON: {}", path, wrong.what());
   } catch (const std::invalid_argument& wrong) {
     refuse("{}: {}", path, wrong.what());
   }

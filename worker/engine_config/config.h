@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
-// The configuration of ddp::initialize (engine.h), without LibTorch: DeepSpeed's keys, those that
-// mean something here.
+// The configuration of ddp::initialize (engine.h), without LibTorch: those of DeepSpeed's keys that
+// have an effect here.
 namespace ddp::engine {
 
 struct OptimizerConfig {
@@ -40,7 +40,7 @@ struct SchedulerConfig {
 
 struct Fp16Config {
   bool enabled = false;
-  double loss_scale = 0;  // 0: found out by itself, from 2^initial_scale_power.
+  double loss_scale = 0;  // 0: dynamic, beginning with 2^initial_scale_power.
   int initial_scale_power = 16;
   std::int64_t loss_scale_window = 1000;
   int hysteresis = 2;
@@ -48,8 +48,9 @@ struct Fp16Config {
 };
 
 struct Config {
-  // Samples of a step of all workers, of one backward of one worker, and backwards of a step: the
-  // product of the latter two and the number of workers is the first.
+  // train_batch_size: samples per step over all workers. It is the product of
+  // train_micro_batch_size_per_gpu (samples per backward of one worker),
+  // gradient_accumulation_steps (backwards per step) and the number of workers.
   std::int64_t train_batch_size = 0;
   std::int64_t train_micro_batch_size_per_gpu = 0;
   std::int64_t gradient_accumulation_steps = 0;
@@ -62,18 +63,18 @@ struct Config {
   double reduce_bucket_mb = 25;
   std::int64_t steps_per_print = 10;
   bool wall_clock_breakdown = false;
-  // Keys of DeepSpeed's that change nothing here: for a line to the user.
+  // Keys of DeepSpeed's that have no effect here, to tell the user.
   std::vector<std::string> unused_keys = {};
 };
 
-// Throws std::invalid_argument, naming the key with its path ("zero_optimization.stage"), what is
-// there and what would be right: for values of a wrong type or out of range, sizes of batches that
-// contradict each other (with the sum written out), and keys that neither DeepSpeed nor this knows
-// (with the nearest one that is known).
+// Throws std::invalid_argument naming the key with its path ("zero_optimization.stage"), the value
+// and what is valid: for values of a wrong type or out of range, batch sizes that contradict each
+// other (with the product written out), and keys that neither DeepSpeed nor this library knows
+// (with the nearest known one).
 Config parse_config(const nlohmann::json& root, int world_size);
 
-// The same of a file; std::invalid_argument, naming the path and the place, where it cannot be read
-// or is no JSON.
+// The same for a file. Throws std::invalid_argument, naming the path and the place, if it cannot be
+// read or is not JSON.
 Config read_config(const std::string& path, int world_size);
 
 }  // namespace ddp::engine

@@ -8,15 +8,15 @@
 
 namespace ddp::engine {
 
-// By what a loss is multiplied so that float16 gradients neither vanish nor overflow: DeepSpeed's
-// dynamic loss scaling, or a fixed scale. Alike on all ranks, if they say alike what overflows.
+// The factor for losses that keeps float16 gradients from vanishing or overflowing: DeepSpeed's
+// dynamic loss scaling, or a fixed scale. The same on all ranks if all report the same overflows.
 class LossScaler {
  public:
   explicit LossScaler(const Fp16Config& config);
 
   double scale() const { return scale_; }
-  // After each update: whether its gradients had an infinity or none that is a number, so that it
-  // was left out. A row of `hysteresis` halves the scale, `loss_scale_window` updates without
+  // Call it after each update. `overflowed`: whether a gradient was infinite or NaN, so that the
+  // update was skipped. `hysteresis` overflows halve the scale; `loss_scale_window` updates without
   // one double it.
   void update(bool overflowed);
 

@@ -18,9 +18,9 @@ template <typename... Args>
   throw std::invalid_argument(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// One object of a configuration. What is missing or null leaves its value as it is; what has a
-// wrong type or is out of range is a std::invalid_argument with the key's path. Every key that is
-// asked for is known from then on; finish() names the others.
+// One object of a configuration. A missing or null key leaves its value unchanged; a wrong type or
+// an out-of-range value throws std::invalid_argument with the key's path. Every key that is read
+// counts as known; finish() reports the others.
 class Section {
  public:
   // `object` outlives this one. `path`: of the object; empty for the whole configuration.
@@ -29,11 +29,11 @@ class Section {
   // Null where there is nothing.
   const nlohmann::json* find(std::string_view key);
   void read(std::string_view key, double& value, double low, double high);
-  // Also a number that is whole and written with a point or an exponent (5e8).
+  // Also accepts a whole number that is written with a point or an exponent (5e8).
   void read(std::string_view key, std::int64_t& value, std::int64_t low);
   void read(std::string_view key, int& value, int low);
   void read(std::string_view key, bool& value);
-  // One of these, which has to be there.
+  // Reads one of these words; the key is required.
   std::string word(std::string_view key, std::span<const std::string_view> possible);
   // Adds those of the keys that are there to `unused`, with their paths.
   void ignore(std::span<const std::string_view> keys, std::vector<std::string>& unused);

@@ -1,4 +1,4 @@
-// Trains on while workers are lost and join, in the same processes:
+// Continues training in the same processes while workers are lost and join:
 //
 //   ddp-run --nnodes 1:4 --nproc-per-node 2 --max-restarts 100 ./elastic
 //

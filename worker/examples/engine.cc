@@ -1,4 +1,4 @@
-// Trains as a JSON file says, resumes by itself:
+// Trains as a JSON file says, and resumes by itself:
 //
 //   ddp-run --standalone --nproc-per-node 2 ./engine engine.json checkpoints
 #include <cstdio>

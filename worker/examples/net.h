@@ -16,7 +16,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear output;
 };
 
-// A rank's inputs: other ones in each step and on each rank.
+// A rank's inputs: different in each step and on each rank.
 inline at::Tensor inputs_of(int rank, int step, int samples = 32) {
   auto generator = at::detail::createCPUGenerator(1000 * static_cast<unsigned>(rank + 1) + step);
   return at::randn({samples, 8}, generator);

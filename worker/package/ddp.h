@@ -2,9 +2,9 @@
 
 // All that LibTorch programs get from ddp::ddp. Each header is the manual of its part.
 //
-// ProcessGroup::from_environment() is the group of the workers that ddp-run started; alone, a
-// program is a group of one, so the same program runs with and without ddp-run. For a model on CUDA
-// devices a NcclGroup stands beside it for each (DistributedDataParallelOptions::device_groups).
+// ProcessGroup::from_environment() is the group of the workers that ddp-run started. A program that
+// runs alone is a group of one, so the same program runs with and without ddp-run. For a model on
+// CUDA devices, add a NcclGroup for each (DistributedDataParallelOptions::device_groups).
 #include "common/store/tcp_store.h"
 #include "worker/ddp/averaging/clip_grad.h"
 #include "worker/ddp/averaging/comm_hook.h"

@@ -43,7 +43,7 @@ void launch(const LaunchPlan& plan) {
   std::fflush(nullptr);  // What was printed is this process's, which is about to be another one.
   ::execvp(argv[0], argv.data());
   throw std::runtime_error(fmt::format(
-      "Trainer: several workers are wanted, and {} cannot be started: {}; put it into PATH or "
+      "Trainer: several workers are wanted, but {} cannot be started: {}; put it into PATH or "
       "name it in DDP_RUN",
       command[0], std::generic_category().message(errno)));
 }

@@ -7,7 +7,7 @@
 
 namespace ddp::trainer {
 
-// What the options ask for, as far as it matters who starts the workers.
+// The options that decide who starts the workers.
 struct WantedWorkers {
   int devices = 0;    // 0: any.
   int num_nodes = 0;  // 0: any.
@@ -28,8 +28,8 @@ struct LaunchPlan {
   int max_restarts = 0;
 };
 
-// Compares what is wanted with what `lookup` (the environment) says the launcher has started.
-// Throws std::invalid_argument, which says what to type, where they do not fit.
+// Compares the wanted workers with those that the launcher has started, according to `lookup` (the
+// environment). If they do not match, throws std::invalid_argument that says what to type.
 LaunchPlan plan_launch(const WantedWorkers& wanted, const Lookup& lookup);
 
 // The command for it, if something is to be started: of this program with its arguments, by

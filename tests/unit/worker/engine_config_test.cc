@@ -158,7 +158,7 @@ TEST(EngineConfig, AFileThatIsWrongIsNamed) {
   EXPECT_EQ(complaint_about(folder.write("good.json", R"({"train_batch_size": 1})")), "accepted");
   EXPECT_THAT(complaint_about("/nowhere/x.json"), HasSubstr("/nowhere/x.json cannot be read"));
   EXPECT_THAT(complaint_about(folder.write("cut.json", R"({"train_batch_size": )")),
-              AllOf(HasSubstr("cut.json is no JSON"), HasSubstr("column")));
+              AllOf(HasSubstr("cut.json is not JSON"), HasSubstr("column")));
   EXPECT_THAT(complaint_about(folder.write("bad.json", R"({"train_batch_size": 0})")),
               HasSubstr("bad.json: train_batch_size: expected"));
 }

@@ -5,8 +5,8 @@
 
 namespace ddp {
 
-// So many batches (an integer), or that part of all (a floating-point number up to 1.0), as in
-// Lightning: 1 is one batch, 1.0 is everything.
+// A number of batches (an integer), or a part of all batches (a floating-point number up to 1.0),
+// as in Lightning: 1 is one batch, 1.0 is all of them.
 class Amount {
  public:
   constexpr Amount(int batches) : batches_(batches) {}  // NOLINT(google-explicit-constructor)
@@ -15,7 +15,7 @@ class Amount {
   constexpr Amount(double part) : part_(part) {}  // NOLINT(google-explicit-constructor)
 
   constexpr bool is_valid() const { return part_ >= 0 && part_ <= 1 && batches_ >= kPart; }
-  // Of `all` batches: at most all, and of a part that is not 0 at least one.
+  // The number of batches out of `all`: at most all, and at least one for a part above 0.
   constexpr std::int64_t of(std::int64_t all) const {
     std::int64_t wanted = batches_;
     if (batches_ == kPart) {

@@ -9,15 +9,15 @@ namespace ddp {
 class Trainer;
 class TrainerModule;
 
-// What is called while Trainer::fit runs, on every rank alike, so that all ranks decide alike: look
-// at metrics(), which are the same on all, and not at what a rank has computed alone.
+// Trainer::fit calls it, in the same way on every rank. All ranks must decide alike, so use
+// metrics(), which are the same on all ranks, and not values that a rank has computed alone.
 //
-// A callback's state is in every checkpoint: after a restart it goes on where it was. What it
-// throws ends the training.
+// A callback's state is in every checkpoint: after a restart it continues where it was. An
+// exception from it ends the training.
 class Callback {
  public:
   virtual ~Callback() = default;
-  // In checkpoints; of several with the same name the order counts.
+  // The name in checkpoints. Callbacks with the same name are told apart by their order.
   virtual std::string name() const = 0;
 
   // After resuming.

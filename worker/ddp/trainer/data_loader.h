@@ -10,8 +10,8 @@
 
 namespace ddp {
 
-// What several samples are to a step: tensors with a dimension for the samples in front, such as
-// the input and the target.
+// Several samples for one step: tensors whose first dimension counts the samples, such as the input
+// and the target.
 using Batch = std::vector<at::Tensor>;
 
 // Samples by number. Read by the training thread only.
@@ -19,7 +19,7 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual std::int64_t size() const = 0;
-  // The samples with these numbers, in this order, in memory of the batch's own.
+  // The samples with these numbers, in this order, in memory that the batch owns.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
 };
 
@@ -35,14 +35,15 @@ class TensorDataset final : public Dataset {
   Batch tensors_;
 };
 
-// A data set and how a rank takes batches of it; PyTorch's names and defaults. How samples are
-// dealt to the ranks is the Trainer's: DistributedSampler, by (seed, epoch) alone.
+// A data set and how a rank takes batches from it, with PyTorch's names and defaults. The Trainer
+// divides the samples among the ranks with a DistributedSampler, which depends on (seed, epoch)
+// alone.
 struct DataLoader {
   std::shared_ptr<const Dataset> dataset;
   std::int64_t batch_size = 1;  // Of one rank.
   bool shuffle = false;
-  // Leaves out the last joint batch of an epoch where it is not full. Without it the last one is
-  // smaller, every sample is used exactly once, and counts as much as any other.
+  // true: drops the last joint batch of an epoch if it is not full. false: the last batch is
+  // smaller, and every sample is used exactly once and has the same weight.
   bool drop_last = false;
   std::uint64_t seed = 0;
 };

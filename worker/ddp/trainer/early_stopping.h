@@ -11,11 +11,12 @@ namespace ddp {
 struct EarlyStoppingOptions {
   std::string monitor = {};
   std::string mode = "min";   // Or "max".
-  double min_delta = 0;       // Smaller improvements are none.
+  double min_delta = 0;       // Smaller improvements do not count.
   std::int64_t patience = 3;  // Validations without an improvement after which it stops (0: as 1).
-  bool check_finite = true;   // Stops at once when the value is infinite or no number.
-  std::optional<double> stopping_threshold = {};    // Stops as soon as it is better than that,
-  std::optional<double> divergence_threshold = {};  // or worse than that.
+  bool check_finite = true;   // Stops at once when the value is infinite or NaN.
+  std::optional<double> stopping_threshold = {};  // Stops as soon as the value is better than this.
+  std::optional<double> divergence_threshold =
+      {};  // Stops as soon as the value is worse than this.
 };
 
 // Stops the training when a metric has stopped improving.
@@ -29,7 +30,7 @@ class EarlyStopping final : public trainer::MonitorCallback {
 
   std::optional<double> best_score() const { return monitor().best(); }
   std::int64_t wait_count() const { return wait_; }
-  // Why the training was stopped; empty if it was not by this.
+  // Why this callback stopped the training; empty if it did not.
   const std::string& reason() const { return reason_; }
 
  private:

@@ -35,7 +35,7 @@ std::unique_ptr<Replica> make_replica(const Settings& settings,
   auto replica = Replica::make(settings.replica, module, optimizer, group);
   if (!replica->averager() && replica->keeps_ranks_equal()) return replica;
   throw std::invalid_argument(
-      fmt::format("Trainer: comm_hook \"{}\": expected one after which all ranks have the same "
+      fmt::format("Trainer: comm_hook \"{}\": expected a hook that leaves all ranks with the same "
                   "parameters; ddp-train and DiLoCo train replicas apart",
                   settings.replica.comm_hook));
 }
@@ -150,7 +150,7 @@ void FitLoop::resume() {
   const Result<LoadReport> loaded = checkpointer_->load_latest();
   if (!loaded && loaded.error().code == Errc::kMismatch) {
     throw std::runtime_error(fmt::format(
-        "Trainer: {}; for another training take another default_root_dir", loaded.error().message));
+        "Trainer: {}; for another training use another default_root_dir", loaded.error().message));
   }
   const LoadReport report = value_of(loaded);
   if (group().rank() != 0 || report.step < 0) return;
@@ -231,7 +231,7 @@ void FitLoop::backwards(std::span<const std::int64_t> samples, std::int64_t join
 
 // Adds the gradients of one batch to what is there, so that after all batches of the update the
 // average over the ranks is the gradient of the mean loss of its `joint` samples. A rank without
-// any takes part in what the others do, with a sample that counts nothing.
+// samples takes part in the others' collectives with one sample of weight zero.
 void FitLoop::backward(std::span<const std::int64_t> samples, std::int64_t joint,
                        std::int64_t batch_index) {
   constexpr std::array<std::int64_t, 1> kAnySample = {0};
@@ -324,8 +324,8 @@ void FitLoop::save_if_due(bool epoch_ended) {
   if (asked == Asked::kCheckpointAndStop) stop_if_told();
 }
 
-// Ends the process, as the signal would have done, if it was this one that got it. Ranks that did
-// not go on, with those that are left if the job allows that.
+// If this process got the signal, ends it as the signal would have done. Ranks that did not get it
+// continue with the ranks that are left, if the job allows that.
 void FitLoop::stop_if_told() {
   (void)value_of(checkpointer_->wait());
   if (group().rank() == 0) {

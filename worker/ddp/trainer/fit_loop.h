@@ -24,8 +24,8 @@ namespace ddp::trainer {
 // One Trainer::fit(). Collective, on the training thread.
 //
 // Exact resuming: what an update computes depends on the parameters, buffers, the optimizer's
-// state, the generator and the FitState after the update before, and on the options and the data.
-// A checkpoint of step k has all of these as they are when everything that belongs to step k is
+// state, the generator and the FitState after the update before, and on the options and the data. A
+// checkpoint of step k has all of these as of the moment when everything that belongs to step k is
 // done: validation, callbacks, the end of the epoch.
 class FitLoop {
  public:
@@ -81,7 +81,7 @@ class FitLoop {
   std::unique_ptr<Replica> replica_;
   TrainingStep step_;
   DistributedSampler sampler_;
-  // Without a default_root_dir there is none of these.
+  // Null without a default_root_dir.
   std::unique_ptr<Checkpointer> checkpointer_;
   std::unique_ptr<CheckpointRequests> requests_;
   std::optional<CheckpointRequests::Listening> listening_;

@@ -13,8 +13,8 @@ namespace ddp::trainer {
 struct FitState {
   // In every checkpoint.
   TrainingPlace place;
-  std::int64_t position = 0;  // In the epoch: samples that all ranks together have used,
-  std::int64_t batches = 0;   // and batches of a rank.
+  std::int64_t position = 0;  // Samples of the epoch that all ranks together have used.
+  std::int64_t batches = 0;   // Batches of the epoch that each rank has used.
   bool stopped = false;
   std::string stop_reason;
   MetricValues metrics;

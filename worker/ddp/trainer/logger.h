@@ -13,8 +13,8 @@ namespace ddp {
 class Logger {
  public:
   virtual ~Logger() = default;
-  // Before anything else of a fit(), which goes on from this place: what was logged of later steps
-  // belongs to a training that was lost, and will come again.
+  // The first call of a fit(), which continues from this place. Entries of later steps are from
+  // work that was lost and will be repeated, so drop them.
   virtual void begin(const TrainingPlace& place) = 0;
   virtual void log_metrics(const TrainingPlace& place, const MetricValues& values) = 0;
 };

@@ -20,8 +20,8 @@ class MetricSums {
   void add(const std::string& name, double value, double weight);
   void clear() { sums_.clear(); }
   bool empty() const { return sums_.empty(); }
-  // The means over all ranks, which need not have logged the same names; in rank order, so the same
-  // bits on all. Collective.
+  // The means over all ranks, which need not have logged the same names. Summed in rank order, so
+  // all ranks get the same bits. Collective.
   MetricValues mean(ProcessGroup& group) const;
   // Adds another rank's, or a replica's.
   void merge(const MetricSums& other);

@@ -13,14 +13,14 @@ namespace ddp {
 struct ModelCheckpointOptions {
   std::string monitor = {};
   std::string mode = "min";  // Or "max".
-  // The best one, and those that were the best before it.
+  // How many to keep: the best one, and those that were the best before it.
   int save_top_k = 1;
   std::string dirpath = {};  // Empty: best-MONITOR in default_root_dir.
 };
 
-// Saves the model whenever a metric is better than ever. The checkpoints from which fit() resumes
-// are the Trainer's own and need no callback. Trainer::test(module, loader, "best") takes the best;
-// load_tensors() reads it.
+// Saves the model whenever a metric reaches a new best value. The checkpoints from which fit()
+// resumes are the Trainer's own and need no callback. Trainer::test(module, loader, "best") uses
+// the best one; load_tensors() can read it.
 class ModelCheckpoint final : public trainer::MonitorCallback {
  public:
   // std::invalid_argument for options that are wrong.

@@ -34,7 +34,7 @@ double Monitor::value_in(const MetricValues& metrics) const {
   std::vector<std::string> names;
   for (const auto& [name, value] : metrics) names.push_back(name);
   throw std::runtime_error(
-      fmt::format("{} looks at \"{}\", which nobody has logged; {}", owner_, metric_,
+      fmt::format("{} monitors \"{}\", which nobody has logged; {}", owner_, metric_,
                   names.empty() ? "there are no metrics: call log() in the module's steps"
                                 : fmt::format("there are {}", fmt::join(names, ", "))));
 }

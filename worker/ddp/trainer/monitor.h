@@ -7,18 +7,19 @@
 
 namespace ddp::trainer {
 
-// A metric that callbacks look at, and the best value that it had.
+// A metric that a callback monitors, and the best value so far.
 class Monitor {
  public:
-  // mode: "min" or "max". min_delta: by how much a value has to be better than the best. Throws
-  // std::invalid_argument, naming `owner`.
+  // mode: "min" or "max". min_delta: by how much a value must improve on the best. Throws
+  // std::invalid_argument naming `owner`.
   Monitor(std::string owner, std::string metric, const std::string& mode, double min_delta);
 
-  // Throws std::runtime_error, with the metrics that there are, if this one is not among them.
+  // Throws std::runtime_error, which lists the logged metrics, if this one is not among them.
   double value_in(const MetricValues& metrics) const;
-  // Whether the value is better than the best, which it is then. What is no number never is.
+  // Returns whether the value is better than the best, and makes it the best if so. NaN never is
+  // better.
   bool take(double value);
-  // a before b.
+  // Whether a is better than b.
   bool is_better(double a, double b) const { return is_max_ ? a > b : a < b; }
 
   const std::string& metric() const { return metric_; }

@@ -8,8 +8,9 @@
 
 namespace ddp {
 
-// Says on rank 0's standard output how far the training is: on a terminal in one line that is drawn
-// again, else in a line every log_every_n_steps updates; and after each validation its metrics.
+// Prints the progress of the training on rank 0's standard output: on a terminal in one line that
+// is redrawn, else in a line every log_every_n_steps updates. Prints the metrics after each
+// validation.
 class ProgressBar final : public Callback {
  public:
   explicit ProgressBar(std::FILE* out = stdout) : out_(out) {}

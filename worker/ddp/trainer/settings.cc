@@ -114,7 +114,7 @@ void read_precision(const TrainerOptions& options, Settings& settings) {
                     options.precision, options.strategy));
   }
   settings.replica.ddp.mixed_precision.param_dtype = *precision.training_type;
-  // Sums of sixteen bits lose what many ranks add.
+  // Sixteen-bit sums over many ranks lose precision.
   settings.replica.ddp.mixed_precision.reduce_dtype = at::kFloat;
 }
 

@@ -25,11 +25,11 @@ struct Settings {
   WantedWorkers workers;
 };
 
-// Throws std::invalid_argument, naming the option, its value and what is right.
+// Throws std::invalid_argument naming the option, its value and the valid values.
 Settings read_settings(const TrainerOptions& options);
 
-// Where this rank computes; several with data_parallel. std::invalid_argument if there are not so
-// many.
+// The devices of this rank; several with data_parallel. Throws std::invalid_argument if there are
+// not enough.
 std::vector<c10::Device> devices_of(const Settings& settings);
 
 }  // namespace ddp::trainer

@@ -104,7 +104,7 @@ struct Trainer::Impl {
       if (best != nullptr) return best->directory_in(options.default_root_dir);
     }
     throw std::invalid_argument(
-        "Trainer: \"best\": there is no ModelCheckpoint among the callbacks, which saves it");
+        "Trainer: \"best\": no callback is a ModelCheckpoint, which would save it");
   }
 
   void make_logger() {

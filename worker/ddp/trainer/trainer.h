@@ -26,24 +26,24 @@ namespace ddp {
 //                 ddp::DataLoader{.dataset = valid, .batch_size = 250});
 //   }
 //
-// Started by hand that is two workers on this node; by ddp-run or in a job of SLURM as many as were
-// started. With a default_root_dir fit() goes on from the newest checkpoint there: started again
-// after an interruption at any moment (by ddp-run, which does so by itself, or by hand), the
-// training ends with the bytes of one that was not interrupted, on as many ranks. A finished
-// training is not done again. While it trains, SIGUSR1 (to ddp-run or a worker) asks for a
-// checkpoint after the update, and SIGTERM for that and then the end, by that signal.
+// Started by hand, this makes two workers on this node; under ddp-run or in a SLURM job it uses the
+// workers that were started. With a default_root_dir, fit() resumes from the newest checkpoint
+// there. Start it again after an interruption at any moment (ddp-run does so by itself): on the
+// same number of ranks, the training ends with the bytes of an uninterrupted one. A finished
+// training is not repeated. During training, SIGUSR1 (to ddp-run or a worker) asks for a checkpoint
+// after the update; SIGTERM asks for a checkpoint and then ends the process by that signal.
 //
 // Every sample of an epoch is used exactly once, also in evaluations, whatever the number of ranks:
 // a last batch that is not full is not filled up.
 //
-// All ranks do the same; the training thread calls everything. What goes wrong is
-// std::invalid_argument (options, named with what is right), std::logic_error (the module),
-// std::runtime_error (files), CollectiveError (another rank), or what the module throws; the agent
-// is told, and the other ranks are released.
+// All ranks make the same calls, on the training thread. Errors are std::invalid_argument (options;
+// the message says what is valid), std::logic_error (the module), std::runtime_error (files),
+// CollectiveError (another rank), or what the module throws; the agent is told, and the other ranks
+// are released.
 class Trainer {
  public:
-  // May not return: where the options ask for more workers than were started, ddp-run takes the
-  // place of this process and starts the program again. So make the Trainer first.
+  // May not return: if the options ask for more workers than were started, ddp-run replaces this
+  // process and starts the program again. So make the Trainer first in main().
   explicit Trainer(TrainerOptions options = {});
   ~Trainer();
   Trainer(const Trainer&) = delete;
@@ -54,10 +54,10 @@ class Trainer {
   void fit(const std::shared_ptr<TrainerModule>& module, const DataLoader& train,
            const std::optional<DataLoader>& validation = {});
 
-  // The metrics that the module logs, means over all samples and the same on all ranks. `from`: the
-  // checkpoint whose parameters and buffers the module takes first: "best" (of the first
-  // ModelCheckpoint), "last" (in default_root_dir), a folder of checkpoints, or empty: as it is
-  // (rank 0's).
+  // Returns the metrics that the module logs: means over all samples, the same on all ranks.
+  // `from`: the checkpoint whose parameters and buffers the module takes first: "best" (of the
+  // first ModelCheckpoint), "last" (in default_root_dir), a folder of checkpoints, or empty: as it
+  // is (rank 0's).
   MetricValues validate(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
                         const std::string& from = {});
   MetricValues test(const std::shared_ptr<TrainerModule>& module, const DataLoader& data,
@@ -77,9 +77,9 @@ class Trainer {
   // means, under NAME_epoch.
   const MetricValues& metrics() const;
   const MetricValues& validation_metrics() const;
-  // Of log(..., {.prog_bar = true}), this rank's.
+  // This rank's values of log(..., {.prog_bar = true}).
   const MetricValues& progress_metrics() const;
-  // The training ends after this update and what belongs to it. To be called on all ranks.
+  // Ends the training after this update and what belongs to it. Call it on all ranks.
   void stop(const std::string& reason);
   const std::string& stop_reason() const;
   // Whether metrics are logged in this update; log_metrics() gives more to the logger.

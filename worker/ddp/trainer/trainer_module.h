@@ -16,13 +16,13 @@
 
 namespace ddp {
 
-// How far a training is: after `step` updates, in epoch `epoch` (from 0).
+// The position in a training: after `step` updates, in epoch `epoch` (from 0).
 struct TrainingPlace {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
 };
 
-// What configure_optimizers() gives.
+// The result of configure_optimizers().
 struct ConfiguredOptimizer {
   template <std::derived_from<torch::optim::Optimizer> Optimizer>
   ConfiguredOptimizer(std::unique_ptr<Optimizer> with,  // NOLINT(google-explicit-constructor)
@@ -30,15 +30,15 @@ struct ConfiguredOptimizer {
       : optimizer(std::move(with)), lr_lambda(std::move(lambda)) {}
 
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  // What every group's rate is multiplied by in the update that follows this place (LambdaLR); a
-  // function of nothing else, so that a resumed training has the same rates. Empty: 1.
+  // The factor for every group's learning rate in the update that follows this place (LambdaLR). It
+  // must depend on nothing else, so that a resumed training has the same rates. Empty: 1.
   std::function<double(const TrainingPlace&)> lr_lambda;
 };
 
 struct LogOptions {
   bool on_step = true;     // In training: to the logger, every log_every_n_steps updates.
   bool prog_bar = false;   // In the progress bar, too.
-  double batch_size = -1;  // What the value is a mean of; -1: the rows of the batch.
+  double batch_size = -1;  // How many samples the value is a mean of; -1: the rows of the batch.
 };
 
 // A model and how it is trained: Lightning's LightningModule, for ddp::Trainer.
@@ -74,13 +74,13 @@ class TrainerModule : public torch::nn::Module {
   // Over parameters() or some of them; called at the beginning of fit, when they are on their
   // device.
   virtual ConfiguredOptimizer configure_optimizers() = 0;
-  // A module of the same structure, whose values do not matter: for strategy "dp" alone.
+  // A module of the same structure, whose values do not matter. Only strategy "dp" needs it.
   virtual std::shared_ptr<TrainerModule> new_replica() const;
 
-  // Within a step: the value's mean over batches and ranks is a metric. Of a validation, a test:
-  // over all of it. Of training: over log_every_n_steps' one update for the logger ("loss"), and
-  // over the epoch ("loss_epoch"). Values are finite or not, as they are. std::logic_error outside
-  // of a step.
+  // Call it within a step: the metric is the value's mean over batches and ranks. In a validation
+  // or test the mean is over all of it. In training it is over one update in log_every_n_steps for
+  // the logger ("loss"), and over the epoch ("loss_epoch"). Values that are not finite are kept.
+  // Throws std::logic_error outside of a step.
   void log(const std::string& name, double value, const LogOptions& options = {});
   void log(const std::string& name, const at::Tensor& value, const LogOptions& options = {});
 

@@ -14,13 +14,13 @@ namespace ddp {
 
 // Lightning's names and, unless said otherwise, its defaults and meanings. The same on all ranks.
 struct TrainerOptions {
-  std::string accelerator = "auto";  // "cpu", "gpu" (or "cuda"), or gpu where there is one.
-  // Workers of a node. 0: as many as the launcher has started; alone one, with gpu one for each. A
-  // program that was started alone and asks for more starts itself under ddp-run.
+  std::string accelerator = "auto";  // "cpu", "gpu" (or "cuda"); "auto": gpu if there is one.
+  // Workers per node. 0: as many as the launcher has started; without a launcher one, or one per
+  // gpu. A program that was started alone and asks for more starts itself under ddp-run.
   int devices = 0;
   int num_nodes = 0;  // 0: as many as the launcher has.
-  // Of a job that the program has started itself, as above or as tasks of srun: how often it goes
-  // on, from default_root_dir, after workers were lost.
+  // For a job that the program starts itself, as above or as tasks of srun: how often it restarts,
+  // from default_root_dir, after losing workers.
   int max_restarts = 3;
   // "ddp":      gradients are averaged during backward.
   // "ddp_step": at the optimizer's step.
@@ -58,7 +58,7 @@ struct TrainerOptions {
   int keep_checkpoints = 3;
 
   bool deterministic = false;  // LibTorch's deterministic algorithms.
-  // Of what each rank draws (dropout, augmentation): seed + rank at the beginning of fit().
+  // Each rank's generator (dropout, augmentation) begins fit() with seed + rank.
   std::uint64_t seed = 0;
   std::string comm_hook = {};  // Of the reductions: "fp16", "powersgd:2", as ddp-train's flag.
   std::shared_ptr<ProcessGroup> group = nullptr;  // Null: init_distributed()'s.

@@ -10,8 +10,8 @@
 
 namespace ddp::trainer {
 
-// The loss of a batch: the module's training_step, or with several devices that of a replica on
-// each for its part of the batch, weighted by its samples.
+// The loss of a batch: the module's training_step. With several devices, each device's replica
+// takes a part of the batch, and their losses are weighted by samples.
 class TrainingStep {
  public:
   // The module lies on the first device.
