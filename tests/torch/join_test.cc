@@ -213,12 +213,13 @@ TEST(Join, WithEqualInputNothingIsThrown) {
 TEST(Join, AnExceptionInItsScopeEndsTheGroup) {
   run_ranks({2}, [](const GroupPtr& group) {
     // Rank 1 may be through with making its model, and out of join, before rank 0 is.
-    EXPECT_THAT(error_of([&] {
-                  DistributedDataParallel model(make_mlp(7), group);
-                  const auto join = model.join();
-                  if (group->rank() == 1) throw std::domain_error("no data today");
-                }),
-                testing::AnyOf(HasSubstr("no data today"), HasSubstr("left join with an exception")));
+    EXPECT_THAT(
+        error_of([&] {
+          DistributedDataParallel model(make_mlp(7), group);
+          const auto join = model.join();
+          if (group->rank() == 1) throw std::domain_error("no data today");
+        }),
+        testing::AnyOf(HasSubstr("no data today"), HasSubstr("left join with an exception")));
   });
 }
 

@@ -324,8 +324,8 @@ TEST_F(HookStateTest, PowerSGDRefusesWhatItDidNotSave) {
     EXPECT_THAT(error_of([](auto& s) { s.values["options"].erase("warm_start"); }),
                 HasSubstr("no option warm_start"));
     EXPECT_THAT(error_of([](auto& s) { s.values.erase("iter"); }), HasSubstr("has no \"iter\""));
-    EXPECT_THAT(error_of([](auto& s) { s.values["iter"] = -3; }), HasSubstr("no count: -3"));
-    EXPECT_THAT(error_of([](auto& s) { s.values["iter"] = "3"; }), HasSubstr("no count: \"3\""));
+    EXPECT_THAT(error_of([](auto& s) { s.values["iter"] = -3; }), HasSubstr("not a count: -3"));
+    EXPECT_THAT(error_of([](auto& s) { s.values["iter"] = "3"; }), HasSubstr("not a count: \"3\""));
     EXPECT_THAT(error_of([](auto& s) { s.per_rank["eror/x"] = torch::ones({2}); }),
                 HasSubstr("unknown tensor \"eror/x\""));
     EXPECT_THAT(error_of([](auto& s) { s.replicated["q/x"] = torch::ones({2}, torch::kLong); }),
