@@ -286,7 +286,7 @@ TEST(Join, SeveralModelsThatCannotBeJoinedAreNamed) {
     EXPECT_THAT(error_of([&] {
                   const Join join({&a.core(), &c.core()}, {});
                 }),
-                HasSubstr("of different groups"));
+                HasSubstr("use different groups"));
     EXPECT_THAT(error_of([&] { const Join join(std::vector<DistributedDataParallelCore*>{}, {}); }),
                 HasSubstr("was given no model"));
     EXPECT_THAT(error_of([&] {

@@ -117,7 +117,7 @@ void allocate(PowerSGDBucket& made, const GradBucket& bucket, PowerSGDState& sta
   }
 }
 
-// Brings what is known of the parameters into the bucket's new memory.
+// Moves the known values of the parameters into the bucket's new memory.
 void remember(const PowerSGDBucket& made, const GradBucket& bucket, PowerSGDState& state) {
   PowerSGDState::Memory& memory = state.memory();
   for (const PowerSGDBatch& batch : made.batches) {

@@ -23,7 +23,7 @@ constexpr float kMaxByte = 255;
 // even, in vector instructions.
 constexpr float kRound = 12582912;
 
-// How the bytes of a channel stand for numbers.
+// How the bytes of a channel encode numbers.
 struct Scale {
   float scale = 1;
   float zero_point = 0;

@@ -176,7 +176,7 @@ class ConvertedLayers {
     if (group) groups_.emplace(impl, Entry{Weak(key.getIntrusivePtr()), std::move(group)});
   }
 
-  // Null: it is none.
+  // Null if the layer is not a converted one.
   std::shared_ptr<ProcessGroup> find(const c10::optional<at::Tensor>& key) {
     if (!key || !key->defined()) return nullptr;
     const std::scoped_lock lock(mutex_);

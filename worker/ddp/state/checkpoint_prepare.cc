@@ -13,7 +13,8 @@ namespace {
 
 constexpr const char* kTag = "checkpoint folder";
 
-// For the lock: whoever has the same may be waited for. (Without a launcher every start is a job.)
+// The job's name for the lock: a holder with the same name may be waited for. (Without a launcher
+// every start is a job of its own.)
 std::string job_name() {
   static const std::string without = unique_word();
   return process_variable("TORCHELASTIC_RUN_ID").value_or(without);
@@ -25,8 +26,8 @@ bool root_says(ProcessGroup& group, bool yes) {
 
 }  // namespace
 
-// Rank 0's process has the folder's lock afterwards. It is asked for a little at a time, so that
-// the others wait in collectives that end.
+// Rank 0's process has the folder's lock afterwards. It tries for short times, so that the other
+// ranks wait in collectives that end.
 Result<void> Checkpointer::Impl::take_lock() {
   // Of the real disk only.
   if (&files != &checkpoint::posix_file_system()) return {};
@@ -50,7 +51,7 @@ Result<void> Checkpointer::Impl::take_lock() {
     }
     bool again = false;
     if (!taken && taken.error().code == Errc::kTimeout) again = Clock::now() < deadline;
-    // Between two rounds nobody may have had the lock, and another program have taken it (`prune`).
+    // Between two rounds nobody may hold the lock, so another program (`prune`) may have taken it.
     if (!taken && taken.error().code == Errc::kExists && group->round() > 0)
       again = Clock::now() < strangers_deadline;
     if (!root_says(*group, again)) return agree(*group, taken, kTag);

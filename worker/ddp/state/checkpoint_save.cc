@@ -12,8 +12,8 @@
 #include "worker/ddp/state/checkpointer_impl.h"
 #include "worker/ddp/tensors/text_exchange.h"
 
-// Checkpointer::save and wait: the ranks agree on what to do in one exchange, each copies its share
-// and hands it on; how it ended is put together when all shares have.
+// Checkpointer::save and wait: the ranks agree on what to do in one exchange; each copies its share
+// and hands it on. The outcome is combined when all shares are written.
 namespace ddp {
 namespace {
 
@@ -81,8 +81,8 @@ json report_of(const Result<checkpoint::Written>& result) {
   return {{"code", 0}, {"path", result->path}, {"warnings", result->warnings}};
 }
 
-// Of what the ranks say about a failed save, what says most: not that a rank has waited in vain, or
-// has given up because another had.
+// The most telling of the ranks' errors about a failed save: not that a rank waited in vain, or
+// gave up because another did.
 Error cause_of(const std::vector<json>& reports, bool alone) {
   const auto says_much = [](const json& report) {
     const int code = report.at("code");
@@ -106,7 +106,7 @@ Result<SaveReport> told(std::int64_t step, Result<SaveReport> end) {
 
 }  // namespace
 
-// Once for the life of the object; afterwards a save needs no exchange to have a name.
+// Called once per object; afterwards saves get their names without an exchange.
 void Checkpointer::Impl::choose_word() {
   if (word_.empty()) word_ = broadcast_text(*group, unique_word(), 0, kSaveTag);
 }
@@ -138,7 +138,7 @@ Result<Checkpointer::Impl::Share> Checkpointer::Impl::make_share(std::int64_t st
                std::move(collected->shared)};
 }
 
-// Rank 0's contents must be everybody's, or loading would go wrong much later.
+// All ranks must have rank 0's contents, or loading would fail much later.
 Result<void> Checkpointer::Impl::compare_registrations(const Share& share) {
   Result<void> same;
   const std::string registered = broadcast_text(*group, share.registered, 0, kSaveTag);
@@ -164,7 +164,8 @@ void Checkpointer::Impl::note_finished() {
       pending_->result = std::move(save.result);
       continue;
     }
-    // Begun in an earlier round, perhaps with ranks that have died in it: no fault of the disk.
+    // It began in an earlier round, whose ranks may have died: a warning, not a failure of the
+    // disk.
     if (group->rank() != 0) continue;
     if (!save.result) {
       warnings.push_back(
@@ -176,7 +177,8 @@ void Checkpointer::Impl::note_finished() {
   }
 }
 
-// Why there can be no copy, or nothing. Not while the memory is in use.
+// Why there is no memory for a copy; empty if there is. Not to be called while the memory is in
+// use.
 std::string Checkpointer::Impl::lack_of_memory(std::uint64_t bytes) {
   if (!options.asynchronous || writer->busy()) return {};
   const auto image = writer->reserve(bytes, options.image_limit);
@@ -292,7 +294,7 @@ void Checkpointer::Impl::wait_until_free() {
   }
 }
 
-// The end of the save before: no rank need ask the others unless one has seen it fail.
+// The outcome of the previous save: ranks exchange it only if one has seen it fail.
 Result<SaveReport> Checkpointer::Impl::conclude_if(bool any_failed) {
   const std::int64_t step = pending_->step;
   if (any_failed) return told(step, conclude());
@@ -316,7 +318,7 @@ Result<SaveReport> Checkpointer::Impl::conclude() {
       for (const auto& line : report.value("warnings", json::array())) warnings.push_back(line);
     }
   }
-  // What the one says that publishes counts: then all shares were there.
+  // Rank 0's outcome counts: it publishes only when all shares are there.
   if (reports[0].at("code") != 0) return cause_of(reports, group->size() == 1);
   const auto path = reports[0].at("path").get<std::string>();
   last_ = {SaveReport::State::kDurable, pending.step,

@@ -18,8 +18,8 @@
 namespace ddp {
 namespace {
 
-// Training goes first. Both are of the calling thread alone on Linux; where they are refused, it
-// writes like any other.
+// Training has priority. On Linux both calls affect the calling thread only; if they are refused,
+// it writes with normal priority.
 void lower_priority() {
   constexpr int kOfProcess = 1;  // <linux/ioprio.h> is not installed everywhere.
   constexpr int kBestEffortLowest = (2 << 13) | 7;
@@ -85,7 +85,7 @@ class CheckpointWriter::Impl {
         });
   }
 
-  // Whoever has not said that it is done may still read the memory.
+  // A writer that has not reported its end may still read the memory.
   void keep_memory_if_free(const FinishedSave& save) {
     if (!save.result) image_ = {};
   }

@@ -34,7 +34,7 @@ class Mapping {
     all_ = static_cast<std::byte*>(at);
     const auto address = reinterpret_cast<std::uintptr_t>(at);
     begin_ = all_ + (round_up(address, kHugePage) - address);
-    (void)::madvise(begin_, bytes_ - kHugePage, MADV_HUGEPAGE);  // A wish.
+    (void)::madvise(begin_, bytes_ - kHugePage, MADV_HUGEPAGE);  // Best effort.
     touch(bytes);
   }
   ~Mapping() { ::munmap(all_, bytes_); }

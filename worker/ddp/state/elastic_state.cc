@@ -106,7 +106,7 @@ class ElasticState::Impl {
     if (!result) throw std::runtime_error(result.error().message);
   }
 
-  // The one of the two that is to be overwritten.
+  // The older of the two commits, which the next one overwrites.
   Snapshot& older() {
     if (!snapshots_[0].valid) return snapshots_[0];
     if (!snapshots_[1].valid) return snapshots_[1];
@@ -174,7 +174,7 @@ class ElasticState::Impl {
       mine->initial = commit.initial;
       mine->valid = true;
     }
-    // What some had newer is not what training goes on from.
+    // Drops newer commits that only some ranks had: training does not continue from them.
     for (Snapshot& snapshot : snapshots_) {
       if (commit.key < snapshot.key) snapshot.valid = false;
     }
@@ -182,7 +182,7 @@ class ElasticState::Impl {
     restore();
   }
 
-  // Nobody has been trained: what a rank has is the state it began with, if it has any.
+  // No commit of a training exists: what a rank has is the state that it began with, if any.
   void begin() {
     last_ = nullptr;
     for (Snapshot& snapshot : snapshots_) {

@@ -177,7 +177,7 @@ std::vector<std::vector<Rank>> keepers_of(const std::vector<Holding>& holdings,
   const std::vector<Rank> buddies = buddies_of(nodes);
   std::vector<std::vector<Rank>> keepers;
   for (Rank part = 0; part < commit.world_size; ++part) {
-    const Rank own = part % size;  // Somebody has to have it where its rank is no more.
+    const Rank own = part % size;  // Some rank must keep it if its own rank no longer exists.
     std::set<Rank> some = {own, buddies[static_cast<std::size_t>(own)]};
     if (part >= size) some.insert(0);
     keepers.emplace_back(some.begin(), some.end());
@@ -209,7 +209,7 @@ void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
       return !part_bytes(holdings[static_cast<std::size_t>(rank)], commit.key, part);
     });
     if (!wanted) continue;
-    // Who has it already, or is not to keep it, gets it into nothing that counts.
+    // A rank that has it already, or does not keep it, receives it into scratch memory.
     const bool keeps =
         std::find(wanted_by.begin(), wanted_by.end(), group.rank()) != wanted_by.end();
     Part dropped;
@@ -250,7 +250,7 @@ std::vector<Rank> buddies_of(const std::vector<int>& nodes) {
   std::vector<Rank> buddies;
   for (Rank rank = 0; rank < size; ++rank) {
     const int node = nodes[static_cast<std::size_t>(rank)];
-    // The ranks of a node go to different ones, as far as there are so many.
+    // The ranks of a node get buddies on different nodes, as far as there are enough.
     Rank place = 0;
     std::vector<Rank> elsewhere;
     for (Rank i = 1; i < size; ++i) {
@@ -356,7 +356,7 @@ void PartExchange::trade_with_buddy(Snapshot& snapshot, const std::vector<std::u
     throw;
   }
   for (Part* part : coming) part->there = true;
-  // Who overwrites the commit before has to know that this one is whole.
+  // A rank may overwrite the previous commit only when this one is complete.
   group_.barrier(tagged(kCommitTag))->wait();
 }
 

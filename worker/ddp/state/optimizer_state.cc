@@ -187,7 +187,8 @@ struct FieldReader {
   TensorSource& source;
   const std::string& prefix;
   const Place& place;
-  // Those that fit are written to in the end, by `moves`: new memory costs more than the copy.
+  // Tensors that fit are overwritten in the end, by `moves`, because new memory costs more than a
+  // copy.
   const std::map<std::string, at::Tensor>& present;
   std::vector<ValueMove>& moves;
 
@@ -319,8 +320,9 @@ class TypedOptimizerState final : public OptimizerState {
 
   Commit stage_or_throw(const std::string& prefix, const json& description, TensorSource& source) {
     if (description.at("type") != type_) {
-      throw Mismatch(fmt::format("the checkpoint has an optimizer of type {}, the program {}",
-                                 description.at("type").dump(), type_));
+      throw Mismatch(
+          fmt::format("the checkpoint has an optimizer of type {}, the program one of {}",
+                      description.at("type").dump(), type_));
     }
     auto& groups = optimizer_.param_groups();
     if (description.at("groups").size() != groups.size()) {
@@ -390,7 +392,7 @@ class TypedOptimizerState final : public OptimizerState {
   std::function<Places()> places_;
 };
 
-// `places` is asked anew each time, for a module may have got other tensors.
+// `places` is called anew each time, because the module's tensors may have been replaced.
 std::unique_ptr<OptimizerState> make_typed(const std::string& name,
                                            torch::optim::Optimizer& optimizer,
                                            std::function<Places()> places) {

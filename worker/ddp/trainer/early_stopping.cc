@@ -18,7 +18,7 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
   }
 }
 
-// Why to stop; empty: go on.
+// The reason to stop; empty: continue.
 std::string EarlyStopping::look(double value) {
   const std::string& name = options_.monitor;
   if (options_.check_finite && !std::isfinite(value)) return fmt::format("{} is {}", name, value);

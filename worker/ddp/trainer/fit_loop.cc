@@ -42,8 +42,8 @@ std::unique_ptr<Replica> make_replica(const Settings& settings,
 
 DistributedSampler make_sampler(const DataLoader& train, std::int64_t accumulate,
                                 const ProcessGroup& group) {
-  // What the backwards of one update take together is one batch to the sampler: a checkpoint lies
-  // between updates.
+  // The sampler's batch is what all backwards of one update take together, because checkpoints are
+  // made between updates.
   DistributedSampler sampler({.dataset_size = train.dataset->size(),
                               .batch_size = train.batch_size * accumulate,
                               .rank = group.rank(),
@@ -130,7 +130,7 @@ void FitLoop::register_state() {
       /*per_rank=*/true);
 }
 
-// To each the next one saved under its name; one that is new begins as it is.
+// Gives each callback the next state saved under its name; a new callback keeps its own state.
 void FitLoop::load_callbacks(const nlohmann::json& saved) {
   std::vector<nlohmann::json> left = saved.get<std::vector<nlohmann::json>>();
   for (const auto& callback : parts_.callbacks) {

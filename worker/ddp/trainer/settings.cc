@@ -156,10 +156,10 @@ std::vector<c10::Device> devices_of(const Settings& settings) {
       settings.data_parallel ? 0 : read_worker_environment(process_variable).local_rank;
   const auto there = static_cast<int>(torch::cuda::device_count());
   if (first + count > there) {
-    throw std::invalid_argument(
-        fmt::format("Trainer: CUDA device {} is wanted, but there are {}; start fewer workers on "
-                    "a node, or take accelerator \"cpu\"",
-                    first + count - 1, there));
+    throw std::invalid_argument(fmt::format(
+        "Trainer: CUDA device {} is wanted, but there are only {}; start fewer workers on "
+        "a node, or take accelerator \"cpu\"",
+        first + count - 1, there));
   }
   std::vector<c10::Device> devices;
   for (int i = 0; i < count; ++i) {

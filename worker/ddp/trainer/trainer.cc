@@ -30,7 +30,7 @@ namespace {
 
 using trainer::Settings;
 
-// The folder's checkpoint into the module.
+// Loads the folder's checkpoint into the module.
 void load_module(TrainerModule& module, const std::string& directory) {
   const LoadedTensors loaded = value_of(load_tensors(directory, {.names = {"model/*"}}));
   const at::NoGradGuard no_grad;
@@ -38,7 +38,7 @@ void load_module(TrainerModule& module, const std::string& directory) {
     const auto found = loaded.tensors.find("model/" + name);
     if (found == loaded.tensors.end() || found->second.sizes() != tensor.sizes()) {
       throw std::runtime_error(
-          fmt::format("{}: {} is not there, or of another shape: it is a "
+          fmt::format("{}: {} is missing or has another shape: it is a "
                       "checkpoint of another module",
                       loaded.path, name));
     }
@@ -104,7 +104,7 @@ struct Trainer::Impl {
       if (best != nullptr) return best->directory_in(options.default_root_dir);
     }
     throw std::invalid_argument(
-        "Trainer: \"best\": no callback is a ModelCheckpoint, which would save it");
+        "Trainer: \"best\": there is no ModelCheckpoint among the callbacks to save it");
   }
 
   void make_logger() {
