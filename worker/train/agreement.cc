@@ -20,7 +20,7 @@ std::string first_difference(const std::string& own, const std::string& other) {
   while (std::getline(own_lines, own_line) && std::getline(other_lines, other_line)) {
     if (own_line != other_line) return fmt::format("{}, but {} on rank 0", own_line, other_line);
   }
-  return "not as many as on rank 0";
+  return "their number differs from rank 0's";
 }
 
 }  // namespace

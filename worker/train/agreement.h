@@ -6,16 +6,16 @@
 #include "worker/runtime/process_group.h"
 #include "worker/train/options.h"
 
-// What all workers must find before they train, so that they end together and with one message if
-// one of them does not. Collective.
+// Checks that must succeed on all workers before they train. If one fails, all workers end together
+// and with one message. Collective.
 namespace ddp::train {
 
-// Returns if this succeeded on all ranks, else throws the same Failure on all: "prefix: rank 1:
-// message".
+// Returns if `mine` is a success on all ranks, else throws the same Failure on all of them:
+// "prefix: rank 1: message".
 void agree_or_fail(ProcessGroup& group, const Result<void>& mine, int exit_status,
                    const std::string& prefix);
 
-// Checks that all workers were started with the same flags, where a difference would make them
+// Checks that all workers have the same values of those flags whose difference would make them
 // compute different things or wait for each other in vain. Throws a Failure with kExitInvalidValue
 // that names the first flag that differs.
 void check_same_flags(const Options& options, ProcessGroup& group);

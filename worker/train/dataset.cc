@@ -33,9 +33,9 @@ ImageDataset::ImageDataset(ImageSet images) : images_(std::move(images)) {
 
 void ImageDataset::fill(std::span<const std::int64_t> indices, Batch& batch) const {
   const auto count = static_cast<std::int64_t>(indices.size());
-  // With one channel both memory formats are the same bytes. Told that it is channels-last,
-  // LibTorch keeps to that format behind the first convolution, where its pooling on a CPU is twice
-  // as fast.
+  // With one channel both memory formats have the same bytes. If the input is marked as
+  // channels-last, LibTorch keeps that format after the first convolution, where its pooling on a
+  // CPU is twice as fast.
   ensure_form(batch.input,
               {count, 1, static_cast<std::int64_t>(images_.rows),
                static_cast<std::int64_t>(images_.columns)},
@@ -76,7 +76,7 @@ void RandomDataset::fill(std::span<const std::int64_t> indices, Batch& batch) co
 
 NoiseImages::NoiseImages(const Shape& shape, std::uint64_t seed, std::uint64_t stream)
     : shape_(shape), seed_(seed), stream_(stream) {
-  constexpr double kLimit = 1.7320508075688772;  // The root of 3: of variance 1.
+  constexpr double kLimit = 1.7320508075688772;  // The root of 3, for variance 1.
   Random random({seed, 0x7368656574});
   sheet_.resize(static_cast<std::size_t>(2 * 3 * shape.side * shape.side));
   for (float& value : sheet_) value = static_cast<float>(random.between(-kLimit, kLimit));
@@ -136,10 +136,11 @@ Result<Datasets> make_text(const Options& options) {
     text->resize(train);
     sets.train = set_of(std::move(*text));
     if (sets.train->size() > 0) return sets;
-    return make_error(Errc::kCorrupt,
-                      "{} has {} bytes, the first nine tenths of which are less than one sample of "
-                      "--context {} bytes and the byte behind it",
-                      options.data_dir, bytes, length);
+    return make_error(
+        Errc::kCorrupt,
+        "{} has {} bytes, the first nine tenths of which are the training set: expected "
+        "room for one sample of --context {} bytes and the byte after it",
+        options.data_dir, bytes, length);
   }
   const auto made_up = [&](std::int64_t samples, std::uint64_t stream) {
     return set_of(draw_text(static_cast<std::size_t>(samples * length + 1), options.seed, stream));

@@ -14,8 +14,8 @@
 
 namespace ddp::train {
 
-// Tensors of one batch. Their memory is used again by the next batch of the same size, so the graph
-// of the former batch must be gone by then.
+// Tensors of one batch. The next batch of the same size reuses their memory, so the autograd graph
+// of this batch must be gone by then.
 struct Batch {
   at::Tensor input;
   at::Tensor target;
@@ -59,13 +59,13 @@ class RandomDataset final : public Dataset {
   std::vector<float> values_;  // Row by row: inputs, then targets.
 };
 
-// Colour images of random numbers with mean 0 and variance 1, as normalised photographs have:
-// float32 [n, 3, side, side], labels as int64 [n]. Not zeros, with which every image is the same
-// one: a normalisation over the batch then divides by next to nothing, and the ReLUs behind it see
-// only its offset.
+// Colour images of random numbers with mean 0 and variance 1, like normalised photographs: float32
+// [n, 3, side, side], labels as int64 [n]. They are not zeros, because then all images would be
+// equal: batch normalisation would divide by almost nothing, and the ReLUs after it would see only
+// its offset.
 //
-// An image is a window into a sheet of noise of twice its size, so millions of them cost no memory
-// and next to no time. Depends on (seed, stream, index) alone.
+// An image is a window into a sheet of noise of twice its size, so millions of images cost no
+// memory and almost no time. An image depends on (seed, stream, index) alone.
 class NoiseImages final : public Dataset {
  public:
   struct Shape {
@@ -82,8 +82,8 @@ class NoiseImages final : public Dataset {
   std::vector<float> sheet_;
 };
 
-// Pieces of a text, one behind the other: bytes as int64 [n, length], and as the target of each
-// byte the one behind it. A sample is a piece; what is left at the end is none.
+// Consecutive pieces of a text: bytes as int64 [n, length]. The target of each byte is the byte
+// after it. A sample is one piece; a shorter rest at the end is dropped.
 class TextDataset final : public Dataset {
  public:
   TextDataset(std::string text, std::int64_t length);
@@ -100,7 +100,7 @@ struct Datasets {
   std::unique_ptr<Dataset> test;
 };
 
-// The data that the options name. Fails as idx.h and text.h say.
+// The data that the options name. Errors are those of idx.h and text.h.
 Result<Datasets> make_datasets(const Options& options);
 
 }  // namespace ddp::train

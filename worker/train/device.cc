@@ -24,7 +24,8 @@ namespace {
 
 std::shared_ptr<Store> connect_store(const WorkerEnvironment& worker,
                                      std::chrono::milliseconds timeout) {
-  if (worker.master_addr.empty()) refuse_cuda("expected MASTER_ADDR, where NCCL's ranks meet");
+  if (worker.master_addr.empty())
+    refuse_cuda("MASTER_ADDR is not set; NCCL's ranks need its store to connect");
   auto store = TcpStore::connect(worker.master_addr, worker.master_port, timeout);
   if (!store) throw CollectiveError(store.error().message, store.error().code, -1);
   return *std::move(store);
@@ -36,14 +37,15 @@ std::vector<c10::Device> model_devices(const Options& options) {
   const std::size_t count = is_model_parallel(options.model) ? 2 : 1;
   if (options.device == DeviceKind::kCpu) return {count, c10::Device(c10::kCPU)};
   if (!at::globalContext().hasCUDART()) {
-    refuse_cuda("this LibTorch was built without CUDA; expected cpu");
+    refuse_cuda("this LibTorch was built without CUDA; use --device cpu");
   }
   const auto first =
       count * static_cast<std::size_t>(read_worker_environment(process_variable).local_rank);
   const std::size_t there = torch::cuda::device_count();
   if (first + count > there) {
-    refuse_cuda(fmt::format("the worker needs {} of its own, from number {}, but there are {}",
-                            count == 1 ? "a device" : "two devices", first, there));
+    refuse_cuda(
+        fmt::format("this worker needs {} from number {} on, but there are {}; start fewer workers",
+                    count == 1 ? "a device" : "two devices", first, there));
   }
   std::vector<c10::Device> devices;
   for (std::size_t i = 0; i < count; ++i) {

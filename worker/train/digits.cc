@@ -14,7 +14,7 @@ namespace ddp::train {
 namespace {
 
 constexpr int kSide = 28;
-constexpr int kCurvePieces = 6;  // Straight pieces a smooth curve has between two of its points.
+constexpr int kCurvePieces = 6;  // Lines that approximate a curve between two points.
 using Canvas = std::array<double, kSide * kSide>;  // 0 background .. 1 ink.
 
 // A linear map and a shift from the unit square to pixels, around its centre.
@@ -100,7 +100,7 @@ void draw_stroke(Canvas& canvas, std::span<const StrokePoint> points, bool smoot
   }
 }
 
-// A faint short line anywhere: what a real scan has from its neighbours.
+// A faint short line anywhere, as a real scan has from the neighbouring digits.
 void draw_stray_mark(Canvas& canvas, Random& random) {
   const StrokePoint from{random.between(0, kSide), random.between(0, kSide)};
   const StrokePoint to{from.x + random.between(-6, 6), from.y + random.between(-6, 6)};
@@ -162,7 +162,7 @@ ImageSet random_images(std::size_t count, std::uint64_t seed, DigitsPart part) {
   ImageSet set = blank_images(count);
   Random random({seed, 0x66616b65, static_cast<std::uint64_t>(part)});
   for (std::size_t i = 0; i < set.pixels.size(); i += 8) {
-    // Byte by byte, so that the order of bytes of the machine plays no part.
+    // Byte by byte, so that the machine's byte order does not matter.
     std::uint64_t bits = random.next();
     for (std::size_t j = i; j < std::min(i + 8, set.pixels.size()); ++j, bits >>= 8) {
       set.pixels[j] = static_cast<std::uint8_t>(bits & 0xff);

@@ -16,7 +16,7 @@ double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
   const bool training = model.is_training();
   model.eval();
   const at::NoGradGuard no_grad;
-  std::array<std::int64_t, 2> counts = {0, 0};  // What was right, and all there was to tell.
+  std::array<std::int64_t, 2> counts = {0, 0};  // Correct predictions, all predictions.
   const at::Device device = model.parameters().front().device();
   Batch samples;
   std::vector<std::int64_t> indices;

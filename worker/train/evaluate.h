@@ -9,16 +9,16 @@
 
 namespace ddp::train {
 
-// Which of `of` equal shares of a data set a rank looks at.
+// Which of the `of` equal shares of a data set a rank evaluates.
 struct EvaluationShares {
   RankRange shares;
   int of = 1;
 };
 
-// Share of the data set that the model classifies correctly, the same number on all ranks. Share s
-// is samples s, s + of, ..., taken `batch` at a time; the ranks have each share once. The model's
-// parameters and buffers must be equal on all ranks and stay as they are; its training mode is
-// restored. Collective.
+// The fraction of the data set that the model classifies correctly; the same number on all ranks.
+// Share s consists of samples s, s + of, ..., taken `batch` at a time; each share belongs to
+// exactly one rank. The model's parameters and buffers must be equal on all ranks and do not
+// change; its training mode is restored. Collective.
 double evaluate_accuracy(Model& model, const Dataset& data, std::int64_t batch,
                          const EvaluationShares& own, ProcessGroup& group);
 

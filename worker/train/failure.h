@@ -5,8 +5,8 @@
 
 namespace ddp::train {
 
-// Training cannot go on, for a reason that is not a fault of ours: the program prints the text and
-// ends with the exit status, which is one of common/base/exit_codes.h.
+// Training cannot continue, for a reason that is not a bug in this program. The program prints the
+// text and exits with `exit_status`, one of common/base/exit_codes.h.
 class Failure : public std::runtime_error {
  public:
   Failure(int status, const std::string& text) : std::runtime_error(text), exit_status(status) {}

@@ -12,13 +12,13 @@
 
 namespace ddp::train {
 
-// A value that cannot be used; text is "--flag value: what would be right".
+// A value that cannot be used; text is "--flag value: what was expected".
 struct BadValue {
   std::string text;
 };
 
-// The flags that were given. read() puts a flag's value into the member that it sets and leaves it
-// alone if the flag was not given; throws BadValue.
+// The flags that were given. read() stores a flag's value in `value`, or leaves `value` alone if
+// the flag was not given; it throws BadValue.
 class FlagValues {
  public:
   explicit FlagValues(const boost::program_options::variables_map& given) : given_(given) {}

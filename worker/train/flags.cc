@@ -18,128 +18,145 @@ struct Flag {
 
 constexpr Flag kModel[] = {
     {"model", "NAME",
-     "toy (linear layers of 10-10-5), toy-large (10-1000000-5), mnist (two convolutions, two "
+     "toy (linear layers, 10-10-5), toy-large (10-1000000-5), mnist (two convolutions and two "
      "linear layers), mlp (784-512-512-10, for the same data), gpt (a small language model over "
-     "bytes), resnet18, resnet50; "
-     "toy-model-parallel, resnet50-model-parallel (in two "
-     "stages over two devices: two CUDA devices of a worker, or two threads); mnist"},
+     "bytes), resnet18, resnet50, toy-model-parallel or resnet50-model-parallel (in two stages: on "
+     "two CUDA devices of the worker, or in two threads) (default mnist)"},
     {"no-batch-norm", "", "leave batch normalisation out of the mnist model"},
-    {"dropout", "P",
-     "probability with which the mnist model leaves out an input of its last layer; 0"},
+    {"dropout", "P", "dropout probability before the last layer of the mnist model (default 0)"},
     {"micro-batches", "N",
-     "pieces of a batch that a model-parallel model works on at the same time; batch normalisation "
-     "sees a piece at a time; 1"},
-    {"layers", "N", "of gpt; 4"},
-    {"heads", "N", "of attention in each layer of gpt; 4"},
-    {"width", "N", "numbers that pass between the layers of gpt for each byte; 128"},
-    {"context", "BYTES", "that gpt tells the next one from, at most, and length of a sample; 128"},
-    {"sample-bytes", "N", "that gpt writes when it has been trained; 200"},
+     "micro-batches into which a model-parallel model splits a batch, so that its stages work at "
+     "the same time; batch normalisation sees one micro-batch at a time (default 1)"},
+    {"layers", "N", "number of layers (gpt only; default 4)"},
+    {"heads", "N", "attention heads in each layer (gpt only; default 4)"},
+    {"width", "N", "size of the embedding of each byte (gpt only; default 128)"},
+    {"context", "BYTES",
+     "longest context from which the next byte is predicted; also the length of a sample (gpt "
+     "only; default 128)"},
+    {"sample-bytes", "N",
+     "length of the text that the trained model prints at the end, 0 for none (gpt only; default "
+     "200)"},
 };
 
 constexpr Flag kData[] = {
     {"data", "KIND",
-     "synthetic (digits or sentences made up by the program), fake (fixed random numbers), mnist "
-     "(the IDX files in --data-dir) or text (--data-dir); synthetic for mnist, mlp and gpt, fake "
-     "for the others, which have no other"},
+     "synthetic (generated digits or sentences), fake (fixed random numbers), mnist (the IDX files "
+     "in --data-dir) or text (the text in --data-dir) (default synthetic for mnist, mlp and gpt; "
+     "the other models take fake only)"},
     {"data-dir", "PATH",
-     "folder of MNIST's four files, each plain or .gz; or a file of text or a folder of such, of "
-     "which the last tenth is the test set"},
-    {"train-samples", "N", "size of the synthetic or fake training set; 12000"},
-    {"test-samples", "N", "size of the synthetic or fake test set, 0 for no evaluation; 2000"},
-    {"image-size", "PIXELS", "side of the images of a ResNet; 224"},
-    {"num-classes", "N", "of a ResNet; 1000"},
+     "for --data mnist, the folder of MNIST's four files, each plain or .gz; for --data text, a "
+     "text file or a folder of text files, of which the last tenth is the test set"},
+    {"train-samples", "N", "size of the synthetic or fake training set (default 12000)"},
+    {"test-samples", "N",
+     "size of the synthetic or fake test set, 0 for no evaluation (default 2000)"},
+    {"image-size", "PIXELS", "width and height of the images (ResNets only; default 224)"},
+    {"num-classes", "N", "number of classes (ResNets only; default 1000)"},
 };
 
 constexpr Flag kOptimizer[] = {
-    {"batch-size", "N", "samples of a backward and worker, or logical rank; 128"},
-    {"accumulate-steps", "N", "backwards of a step, whose gradients are averaged; 1"},
+    {"batch-size", "N",
+     "samples in one backward of one worker, or of one logical rank (default 128)"},
+    {"accumulate-steps", "N", "backwards whose gradients are averaged for one step (default 1)"},
     {"drop-last", "on|off",
-     "leave out what remains of an epoch after the last whole step, or (off) make a step of it in "
-     "which every sample counts the same, on the workers that have any; on"},
-    {"epochs", "N", "18"},
-    {"max-steps", "N", "stop after this step of the whole training; 0, no limit"},
-    {"optimizer", "NAME", "sgd, adam or adamw; sgd, adamw for gpt"},
+     "on: skip the samples that remain of an epoch after its last whole step. off: make one more "
+     "step of them, in which every sample counts the same (default on)"},
+    {"epochs", "N", "number of passes over the training set (default 18)"},
+    {"max-steps", "N", "stop after this step of the whole training, 0 for no limit (default 0)"},
+    {"optimizer", "NAME", "sgd, adam or adamw (default sgd; adamw for gpt)"},
     {"lr", "X",
-     "learning rate, multiplied by the number of workers, or logical ranks; 0.01, 0.00001 for "
-     "toy-large, 0.0005 for gpt"},
-    {"momentum", "X", "of sgd; 0.5"},
-    {"weight-decay", "X", "of the gradient, or of the weight with adamw; 0"},
+     "learning rate, multiplied by the number of workers, or of logical ranks (default 0.01; "
+     "0.00001 for toy-large, 0.0005 for gpt)"},
+    {"momentum", "X", "momentum (sgd only; default 0.5)"},
+    {"weight-decay", "X",
+     "weight decay: added to the gradient, or with adamw applied to the weight (default 0)"},
     {"lr-schedule", "NAME",
-     "constant; step (divided by --lr-decay-factor every --lr-decay-epochs); warmup-exponential "
-     "(likewise, after a linear rise from 0 over --lr-warmup-epochs); constant"},
-    {"lr-warmup-epochs", "X", "0.9"},
-    {"lr-decay-epochs", "N", "20"},
-    {"lr-decay-factor", "X", "5"},
-    {"clip-grad-norm", "X", "scale averaged gradients whose joint norm is larger down to it; none"},
-    {"seed", "N", "of the first weights, the order of the data and the made-up data; 1"},
+     "constant; step (divide by --lr-decay-factor every --lr-decay-epochs); or warmup-exponential "
+     "(a linear rise from 0 over --lr-warmup-epochs, then as step) (default constant)"},
+    {"lr-warmup-epochs", "X", "length of the warm-up, in epochs (default 0.9)"},
+    {"lr-decay-epochs", "N", "epochs between two decays of the learning rate (default 20)"},
+    {"lr-decay-factor", "X", "divisor of the learning rate at each decay (default 5)"},
+    {"clip-grad-norm", "X",
+     "scale the averaged gradients down so that their joint norm is at most this (default: no "
+     "clipping)"},
+    {"seed", "N",
+     "seed of the initial weights, the order of the samples and the generated data (default 1)"},
 };
 
 constexpr Flag kParallel[] = {
     {"grad-sync", "MODE",
-     "ddp (gradients are averaged during backward), step (by the optimizer's step) or zero1 (as "
-     "ddp, "
-     "and each worker keeps and updates a part of the optimizer's state only: less memory, the "
-     "same "
-     "bytes); ddp"},
+     "ddp (average gradients during backward), step (average them at the optimizer's step) or "
+     "zero1 (as ddp, but each worker keeps and updates only its part of the optimizer state: less "
+     "memory, the same bytes) (default ddp)"},
     {"logical-world-size", "V",
-     "train as V workers do, on as many workers as there are, at most V: each runs its share of V "
-     "logical ranks, and the result has the same bytes for any number of workers, also if it "
-     "changes in between; 0, off"},
+     "train as V workers do, on at most V workers: each worker runs its share of V logical ranks. "
+     "The result has the same bytes for any number of workers, even if that number changes during "
+     "the training; 0 turns this off (default 0)"},
     {"comm-hook", "NAME[:KEY=VALUE,...]",
-     "what is done with a bucket instead of averaging it: see below; averaging"},
-    {"bucket-cap-mb", "MIB", "size of a bucket; 25, and one bucket for all with --grad-sync step"},
-    {"gradient-as-bucket-view", "on|off", "leave gradients in the buckets; on"},
-    {"broadcast-buffers", "on|off", "rank 0's buffers replace all others before each step; on"},
+     "communication hook that reduces each bucket, see below (default: average the gradients)"},
+    {"bucket-cap-mb", "MIB",
+     "size of a bucket (default 25; with --grad-sync step, one bucket for everything)"},
+    {"gradient-as-bucket-view", "on|off", "make gradients views of the buckets (default on)"},
+    {"broadcast-buffers", "on|off",
+     "broadcast rank 0's buffers to all workers before each step (default on)"},
     {"find-unused-parameters", "", "allow parameters that get no gradient in a step"},
-    {"static-graph", "", "what the first step uses and in which order holds for all"},
+    {"static-graph", "",
+     "promise that every step uses the parameters that the first step used, in the same order"},
 };
 
 constexpr Flag kCheckpoints[] = {
     {"checkpoint-dir", "DIR",
-     "save checkpoints there, and resume from the newest valid one; no checkpoints"},
+     "save checkpoints in this folder, and resume from the newest valid one there (default: no "
+     "checkpoints)"},
     {"checkpoint-every", "STEPS",
-     "also save after every so many steps; 0, at the end of each epoch only"},
-    {"checkpoint-keep", "N", "how many of the newest checkpoints stay, 0 keeps all; 3"},
+     "also save every so many steps; 0 saves at the end of each epoch only (default 0)"},
+    {"checkpoint-keep", "N", "number of newest checkpoints to keep, 0 for all (default 3)"},
     {"checkpoint-keep-every", "STEPS",
-     "checkpoints of steps divisible by it stay, too, for ever; 0, none"},
+     "also keep every checkpoint whose step is divisible by this; 0 for none (default 0)"},
     {"checkpoint-async", "on|off",
-     "train on while a checkpoint is being written, from a copy in memory; on"},
+     "continue training while a checkpoint is written from a copy in memory (default on)"},
     {"checkpoint-busy", "wait|skip",
-     "what to do when one is due while the one before is still being written; wait"},
-    {"checkpoint-bandwidth", "MB/S", "of each worker's writing; as fast as the disk"},
+     "what to do when a checkpoint is due and the one before is still being written (default "
+     "wait)"},
+    {"checkpoint-bandwidth", "MB/S",
+     "highest rate at which each worker writes (default: as fast as the disk)"},
     {"load-strict", "on|off",
-     "end if the checkpoint to load lacks something or has something else; off: go on with what "
-     "fits, and say what does not; on"},
+     "on: end with an error if the checkpoint lacks something, or has something that the training "
+     "lacks. off: load what fits and say what does not (default on)"},
     {"init-from", "DIR",
-     "begin with the weights of the newest valid checkpoint there, which may be another "
-     "training's, where there is none to resume; random ones"},
+     "if there is nothing to resume, begin with the weights of the newest valid checkpoint in this "
+     "folder, which may be another training's (default: random weights)"},
     {"init-names", "PATTERN,...",
-     "of those weights, such as 'conv*,bn?.weight': * is any characters, ? one; all"},
-    {"checkpoint-failure", "stop|continue", "what to do if one cannot be written; stop"},
+     "weights to take from --init-from, such as 'conv*,bn?.weight': * matches any characters, ? "
+     "matches one (default: all)"},
+    {"checkpoint-failure", "stop|continue",
+     "what to do if a checkpoint cannot be written (default stop)"},
 };
 
 constexpr Flag kRunning[] = {
     {"elastic", "on|off",
-     "go on in this process when other workers are lost or join, with the state that is kept in "
-     "memory; off: end with them and be started again; on"},
+     "on: when workers are lost or join, continue in this process with the state in memory. off: "
+     "end with the other workers and be started again (default on)"},
     {"commit-every", "STEPS",
-     "how many steps training goes back at most when a worker is lost; auto, so many that keeping "
-     "what it goes back to takes a hundredth of the time at most"},
-    {"device", "KIND", "cpu, or cuda: one device a worker, two for a model-parallel one; cpu"},
+     "most steps that are trained again after a worker is lost; auto keeps the cost of commits "
+     "within a hundredth of the time (default auto)"},
+    {"device", "KIND",
+     "cpu, or cuda: one device for each worker, two for a model-parallel model (default cpu)"},
     {"threads", "N",
-     "of one worker, or of one stage of a model-parallel one; OMP_NUM_THREADS, or the usable cores "
-     "shared by the workers of a node; always 1 with --logical-world-size, if not given"},
-    {"timeout", "SECONDS", "how long a collective operation may take; 600"},
-    {"summary", "FILE", "write the result there as one JSON object"},
+     "threads of a worker, or of each stage of a model-parallel model (default OMP_NUM_THREADS, "
+     "else the usable cores divided among the workers of the node; 1 with --logical-world-size)"},
+    {"timeout", "SECONDS", "longest time that a collective operation may take (default 600)"},
+    {"summary", "FILE", "write the result to this file, as one JSON object (default: none)"},
     {"trace", "FILE",
-     "write what the ranks did when there, in Chrome's trace format, for ui.perfetto.dev"},
+     "write what each rank did and when to this file, in Chrome's trace format, for "
+     "ui.perfetto.dev (default: none)"},
     {"rates", "FILE",
-     "write how fast the last --log-every steps were there, a JSON object a line; none"},
+     "write the speed of training to this file, one JSON object a line for every --log-every steps "
+     "(default: none)"},
     {"eval-every", "STEPS",
-     "also find the test accuracy after every so many steps, for standard output and --rates; 0, "
-     "only at the end of each epoch"},
+     "also measure the test accuracy every so many steps, for standard output and --rates; 0 "
+     "measures at the end of each epoch only (default 0)"},
     {"log-every", "STEPS",
-     "a line of progress every so many steps, where standard output is no terminal; 20"},
+     "steps between two lines of progress, where standard output is not a terminal (default 20)"},
     {"help", "", "print this text"},
     {"version", "", "print the version"},
 };
@@ -183,7 +200,6 @@ std::string help_text() {
           "Trains a model, alone or as one of the workers that ddp-run starts:\n"
           "  ddp-run --standalone --nproc-per-node 2 ddp-train --checkpoint-dir run1 --summary "
           "run1.json\n"
-          "The value after the last semicolon is the default.\n"
        << describe_flags();
   return text.str();
 }

@@ -21,7 +21,7 @@ constexpr std::uint32_t kMagicImages = 0x00000803;  // Unsigned bytes, three dim
 constexpr std::uint32_t kMagicLabels = 0x00000801;  // Unsigned bytes, one dimension.
 constexpr std::uint64_t kImagesHeader = 16;
 constexpr std::uint64_t kLabelsHeader = 8;
-constexpr std::uint32_t kMaxSide = 4096;  // Of an image; a header beyond it is not believed.
+constexpr std::uint32_t kMaxSide = 4096;  // Of an image; a header with more is taken for damage.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{4} << 30;
 
 struct GzClose {
@@ -49,8 +49,8 @@ class IdxReader {
     return IdxReader(path, GzHandle(file));
   }
 
-  // The next `size` bytes, appended to `out`; with them the file should have `whole` bytes so far
-  // or in all. Memory grows with what the file really holds, not with what its header claims.
+  // Appends the next `size` bytes to `out`. `whole` is the size that the file needs for them, for
+  // the message. Memory grows with what the file really holds, not with what its header claims.
   Result<void> read(std::vector<std::uint8_t>& out, std::uint64_t size, std::uint64_t whole) {
     constexpr std::uint64_t kPiece = std::uint64_t{1} << 24;
     std::uint64_t done = 0;
@@ -78,7 +78,7 @@ class IdxReader {
            (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
   }
 
-  // Nothing may follow. Reading up to the end also makes zlib compare the checksum of a .gz file.
+  // Fails if anything follows. Reading to the end also makes zlib check the checksum of a .gz file.
   Result<void> expect_end() {
     std::uint8_t extra = 0;
     const int got = gzread(file_.get(), &extra, 1);
@@ -97,8 +97,8 @@ class IdxReader {
  private:
   IdxReader(std::string path, GzHandle file) : path_(std::move(path)), file_(std::move(file)) {}
 
-  // A gzip stream that stops early is no failure of gzread; the reason is here. Since zlib 1.3.2 the
-  // next gzread clears it, so this comes after each of them, even one that gave all its bytes.
+  // gzread does not fail where a gzip stream stops early; only gzerror has the reason. Since zlib
+  // 1.3.2 the next gzread clears it, so call this after each gzread, even one that gave all bytes.
   Result<void> check_stream() const {
     int code = Z_OK;
     gzerror(file_.get(), &code);
@@ -171,8 +171,8 @@ Result<void> read_labels(const std::string& path, const std::string& images_path
   auto count = reader->read_number(kLabelsHeader);
   if (!count) return count.error();
   if (*count != set.count) {
-    return make_error(Errc::kCorrupt, "{}: {} labels, expected {} as {} has images", path, *count,
-                      set.count, images_path);
+    return make_error(Errc::kCorrupt, "{}: {} labels, expected {}, one for each image of {}", path,
+                      *count, set.count, images_path);
   }
   if (auto ok = reader->read(set.labels, *count, kLabelsHeader + *count); !ok) return ok;
   if (auto ok = reader->expect_end(); !ok) return ok;

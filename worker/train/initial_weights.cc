@@ -12,7 +12,7 @@
 namespace ddp::train {
 namespace {
 
-// As a pattern over the names in a checkpoint, where the model is called "model".
+// Turns --init-names into patterns for a checkpoint's names, which begin with "model/".
 LoadOptions loading_of(const Options& options) {
   LoadOptions loading;
   loading.strict = options.load_strict;
@@ -37,11 +37,11 @@ void load_initial_weights(const Options& options, const std::shared_ptr<ProcessG
     const bool is_other = report.error().code == Errc::kMismatch;
     throw Failure(is_other ? kExitInvalidValue : kExitDataInvalid,
                   flag + report.error().message +
-                      (is_other ? "; --load-strict off takes what fits, --init-names PATTERN,... "
-                                  "what it covers"
+                      (is_other ? "; --load-strict off loads what fits, --init-names PATTERN,... "
+                                  "loads only some"
                                 : ""));
   }
-  for (const std::string& line : report->skipped) say("passed over: " + line);
+  for (const std::string& line : report->skipped) say("warning: " + line);
   if (report->step < 0) {
     throw Failure(kExitDataInvalid, flag + "there is no valid checkpoint in this folder");
   }

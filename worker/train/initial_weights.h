@@ -10,11 +10,11 @@
 
 namespace ddp::train {
 
-// --init-from: gives the model the weights and buffers of the newest valid checkpoint of another
-// training, all or those that --init-names covers, as --load-strict says. For a training that is at
-// its beginning. Collective; every rank ends with the same. `say` gets a line for what was loaded
-// and for what does not fit. Throws Failure: kExitDataInvalid where there is no valid checkpoint,
-// kExitInvalidValue where it does not fit.
+// --init-from: loads weights and buffers of the newest valid checkpoint of another training into
+// the model: all of them, or those that --init-names matches. --load-strict decides what happens if
+// they do not fit. For the beginning of a training. Collective; all ranks end with the same values.
+// `say` gets a line for what was loaded and for what does not fit. Throws Failure with
+// kExitDataInvalid if there is no valid checkpoint, kExitInvalidValue if it does not fit.
 void load_initial_weights(const Options& options, const std::shared_ptr<ProcessGroup>& group,
                           Model& model, const std::function<void(const std::string&)>& say);
 

@@ -11,7 +11,7 @@ double learning_rate(const Options& options, double base, std::int64_t epoch, do
       epochs_before < options.lr_warmup_epochs) {
     return base * std::min(1.0, (epochs_before + done) / options.lr_warmup_epochs);
   }
-  // Divided again and again rather than by std::pow, whose last bit depends on the library.
+  // Repeated division, because the last bit of std::pow depends on the library.
   double rate = base;
   for (std::int64_t drop = epoch / options.lr_decay_epochs; drop > 0 && rate > 0; --drop) {
     rate /= options.lr_decay_factor;

@@ -6,16 +6,16 @@
 
 namespace ddp::train {
 
-// The learning rate of a step, a function of where in the training the step is and of nothing else:
-// so a resumed run has the rates of one that was not interrupted, in a world of another size too.
+// The learning rate of a step. It depends only on the options and on where in the training the step
+// is, so a resumed run has the rates of an uninterrupted one, even with another world size.
 //
-// `epoch` counts from 0; `done` is the part of the epoch's samples that will have been used when
-// the step is over, in (0, 1]. `base` is the rate that the schedule begins from.
+// `epoch` counts from 0. `done` is the fraction of the epoch's samples that have been used after
+// the step, in (0, 1]. `base` is the rate that the schedule begins from.
 //
 //   constant            base
-//   step                base / factor ^ (epoch / decay_epochs), in whole numbers
-//   warmup-exponential  in the epochs that begin before the end of the warm-up, a straight line
-//                       from 0 that reaches base there; then as step. torch_xla's
+//   step                base / factor ^ (epoch / decay_epochs), with an integer division
+//   warmup-exponential  in epochs that begin before the end of the warm-up, a straight line from 0
+//                       to base at that end; afterwards like step. This is torch_xla's
 //                       WarmupAndExponentialDecayScheduler.
 double learning_rate(const Options& options, double base, std::int64_t epoch, double done);
 

@@ -13,29 +13,29 @@
 
 namespace ddp::train {
 
-// The replica of a training for logical ranks (--logical-world-size), of which this worker has some
-// (worker/ddp/logical/logical_world.h). A step is
+// The replica of a training with logical ranks (--logical-world-size). This worker runs some of
+// them (worker/ddp/logical/logical_world.h). A step is
 //   zero_grad(), for each of own(): { begin(), forward() and backward(), end() }, step()
-// and ends with the bytes of a step of as many workers as there are logical ranks: each logical
-// rank begins with the same parameters and buffers and draws from its own generator, gradients are
-// averaged in the order of logical ranks, and the buffers that stay are those of logical rank 0.
+// It ends with the same bytes as a step of one worker for each logical rank: each logical rank
+// begins with the same parameters and buffers and draws from its own generator, gradients are
+// averaged in the order of the logical ranks, and the buffers of logical rank 0 are kept.
 //
 // One thread; construction, clip_grad_norm(), step() and gather() are collective.
 class LogicalReplica final : public Replica {
  public:
-  // As Replica::make; throws std::invalid_argument also if there are more workers than logical
-  // ranks. Refers to `ranks`, which belongs to the training and outlives the round.
+  // Like Replica::make. Throws std::invalid_argument also if there are more workers than logical
+  // ranks. Keeps a reference to `ranks`, which belongs to the training and outlives the round.
   LogicalReplica(const std::string& comm_hook, std::shared_ptr<Model> model,
                  torch::optim::Optimizer& optimizer, const std::shared_ptr<ProcessGroup>& group,
                  LogicalRanks& ranks);
 
   // This worker's logical ranks.
   RankRange own() const { return reducer_.world().own(); }
-  // What is computed in between is the logical rank's. In the order of the ranks, every one in
-  // every step.
+  // What is computed between begin() and end() belongs to the logical rank. Call them for every one
+  // of own() in every step, in the order of the ranks.
   void begin(Rank logical);
   void end(Rank logical);
-  // Makes ranks() the same on all workers, as a checkpoint needs it.
+  // Makes ranks() the same on all workers. Call it before a checkpoint or a commit.
   void gather() { ranks_.gather(reducer_.world(), group()); }
   LogicalRanks& ranks() const { return ranks_; }
 
@@ -56,8 +56,8 @@ class LogicalReplica final : public Replica {
   LogicalReducer reducer_;
   bool is_reduced_ = false;
   std::vector<at::Tensor> buffers_;  // The model's.
-  std::vector<at::Tensor> before_;   // Their values before the step, where they are needed again.
-  std::vector<at::Tensor> first_;    // Likewise those that logical rank 0 had after it.
+  std::vector<at::Tensor> before_;   // Their values before the step, if needed.
+  std::vector<at::Tensor> first_;    // Their values after logical rank 0, if needed.
   CoalescedBroadcast broadcast_;
 };
 

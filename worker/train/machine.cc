@@ -19,7 +19,7 @@ int usable_cores() {
 }
 
 int default_threads(int local_world_size) {
-  // Nothing changes the environment of this program, so reading it is safe.
+  // This program never changes its environment, so reading it is safe.
   if (const char* text = std::getenv("OMP_NUM_THREADS")) {  // NOLINT(concurrency-mt-unsafe)
     const std::string_view view(text);
     int threads = 0;

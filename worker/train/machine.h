@@ -11,12 +11,12 @@ int usable_cores();
 // positive number, else an equal share of the usable cores, at least one.
 int default_threads(int local_world_size);
 
-// Path of the BLAS library that is loaded into this process, "" if there is none. It decides the
-// speed of LibTorch on a CPU, so every result names it.
+// Path of the BLAS library that is loaded into this process, "" if there is none. LibTorch's speed
+// on a CPU depends on it, so every result names it.
 std::string loaded_blas();
 
-// The last bits of a matrix product depend on how many threads computed it. OpenBLAS has threads of
-// its own, which LibTorch's setting does not reach; without OpenBLAS nothing happens.
+// Sets the number of OpenBLAS's own threads, which LibTorch's setting does not change. The last
+// bits of a matrix product depend on it. Does nothing without OpenBLAS.
 void set_blas_threads(int threads);
 
 }  // namespace ddp::train

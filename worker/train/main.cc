@@ -35,19 +35,19 @@
 namespace ddp::train {
 namespace {
 
-// One worker's life.
+// One worker, from its start to its exit status.
 class Worker {
  public:
   explicit Worker(Options options) : options_(std::move(options)) {}
 
-  // The exit status.
+  // Returns the exit status.
   int run() {
     try {
       begin();
       train();
       return kExitSuccess;
     } catch (const Failure& failure) {
-      // With a group, all ranks fail alike, and one line is enough.
+      // Once there is a group, all ranks fail alike, so one rank prints.
       return fail(failure.exit_status, failure.what(), rank() == 0 || !in_group_);
     } catch (const CollectiveError& error) {
       const bool secondary = error.code == Errc::kAborted || error.code == Errc::kPeerLost ||
@@ -75,7 +75,7 @@ class Worker {
   }
 
   void train() {
-    // A standby has its data before it has a place.
+    // Before wait_for_place(), so that a standby already has its data when it is needed.
     auto data = make_datasets(options_);
     if (!data) readable_ = data.error();
     worker_->wait_for_place();
@@ -126,7 +126,7 @@ class Worker {
 
   std::int64_t rank() const { return worker_ ? worker_->variable_or("RANK", 0) : 0; }
 
-  // Rank 0 writes it at the end, and whether it can is found out now.
+  // Rank 0 writes the file at the end; this finds out early whether it can.
   static void check_output(ProcessGroup& group, const char* flag, const std::string& path) {
     Result<void> writable;
     if (group.rank() == 0 && !path.empty()) writable = check_summary_path(path);
@@ -137,7 +137,7 @@ class Worker {
   // computed.
   void use_threads() {
     threads_ = options_.threads;
-    // Not what depends on how many workers there are.
+    // A default that depends on the number of workers would change the bytes.
     if (threads_ == 0 && options_.logical_world_size > 0) threads_ = 1;
     if (threads_ == 0) {
       const std::int64_t stages = is_model_parallel(options_.model) ? 2 : 1;
@@ -178,9 +178,9 @@ class Worker {
   Options options_;
   ProgressPrinter printer_{stdout, ::isatty(STDOUT_FILENO) != 0, options_.log_every};
   std::optional<ElasticWorker> worker_;
-  Result<void> readable_;  // The data.
+  Result<void> readable_;  // Error if the data cannot be read.
   bool in_group_ = false;
-  bool interop_set_ = false;  // It can be once only.
+  bool interop_set_ = false;  // LibTorch allows setting it only once.
   int threads_ = 1;
 };
 
@@ -190,12 +190,12 @@ int refuse(const ParsedOptions& parsed) {
   try {
     ControlChannel::from_environment({})->error(parsed.text, false);
   } catch (const std::invalid_argument&) {
-    // The flags are wrong whatever the environment is.
+    // The environment is wrong, too; the flags are reported all the same.
   }
   return parsed.exit_status;
 }
 
-// What the command line says, and whether its communication hook exists.
+// Parses the command line and checks that its communication hook exists.
 ParsedOptions parse(int argc, char** argv) {
   ParsedOptions parsed = parse_options(argc, argv);
   if (!parsed.options) return parsed;

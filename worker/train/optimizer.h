@@ -14,8 +14,8 @@ namespace ddp::train {
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Options& options,
                                                         std::vector<at::Tensor> parameters);
 
-// Sets what the command line decides, momentum and weight decay: after a checkpoint has set them as
-// they were. The learning rate is set before every step anyway.
+// Sets momentum and weight decay from the command line, which overrides the values of a loaded
+// checkpoint. The learning rate is not set here but before every step.
 void set_hyper_parameters(torch::optim::Optimizer& optimizer, const Options& options);
 
 void set_learning_rate(torch::optim::Optimizer& optimizer, double rate);

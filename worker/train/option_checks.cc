@@ -14,12 +14,12 @@
 namespace ddp::train {
 namespace {
 
-// The flags make sense only if `condition` holds; `needed` says what that takes.
+// Refuses the flags unless `condition` holds; `needed` is what to give with them.
 void need(const FlagValues& values, std::initializer_list<const char*> flags, bool condition,
           const char* needed) {
   if (condition) return;
   for (const char* flag : flags) {
-    if (values.has(flag)) throw BadValue{fmt::format("--{}: expected {} with it", flag, needed)};
+    if (values.has(flag)) throw BadValue{fmt::format("--{}: needs {}", flag, needed)};
   }
 }
 
@@ -41,7 +41,7 @@ void check_model(const FlagValues& values, const Options& options) {
   }
 }
 
-// The first is what there is without --data.
+// The first is the default.
 std::span<const std::string_view> data_for(std::string_view model) {
   static constexpr std::array<std::string_view, 3> kOfDigits = {"synthetic", "fake", "mnist"};
   static constexpr std::array<std::string_view, 2> kOfText = {"synthetic", "text"};
@@ -55,21 +55,21 @@ void check_data(const FlagValues& values, Options& options) {
   const std::span<const std::string_view> possible = data_for(options.model);
   if (options.data.empty()) options.data = possible.front();
   if (std::find(possible.begin(), possible.end(), options.data) == possible.end()) {
-    throw BadValue{fmt::format("--data {}: expected {}, the data of --model {}", options.data,
+    throw BadValue{fmt::format("--data {}: expected {} with --model {}", options.data,
                                fmt::join(possible, " or "), options.model)};
   }
   const bool is_read = options.data == "mnist" || options.data == "text";
   if (is_read && options.data_dir.empty()) {
-    throw BadValue{fmt::format("--data {}: expected --data-dir with it, {}", options.data,
+    throw BadValue{fmt::format("--data {}: needs --data-dir, {}", options.data,
                                options.data == "mnist" ? "the folder of the IDX files"
-                                                       : "a file of text or a folder of such")};
+                                                       : "a text file or a folder of text files")};
   }
   if (!is_read && values.has("data-dir")) {
     throw BadValue{
-        fmt::format("--data-dir {}: expected --data mnist or text with it", options.data_dir)};
+        fmt::format("--data-dir {}: needs --data mnist or --data text", options.data_dir)};
   }
   need(values, {"train-samples", "test-samples"}, !is_read,
-       "--data synthetic or fake, since mnist and text have their own size,");
+       "--data synthetic or fake; the size of mnist and text is fixed");
 }
 
 void check_optimizer(const FlagValues& values, Options& options) {
@@ -84,38 +84,40 @@ void check_optimizer(const FlagValues& values, Options& options) {
        "--lr-schedule warmup-exponential");
 }
 
-// Their gradients are averaged after the backwards of all of them, which is a way of its own.
+// Gradients of logical ranks are averaged after the backwards of all of them, in a way of its own,
+// so the flags of the other ways do not apply.
 void check_logical_ranks(const FlagValues& values, Options& options) {
   if (options.logical_world_size == 0) return;
   for (const char* flag : {"comm-hook", "bucket-cap-mb", "gradient-as-bucket-view",
                            "broadcast-buffers", "find-unused-parameters", "static-graph"}) {
     if (!values.has(flag)) continue;
-    throw BadValue{fmt::format("--{}: expected not to be given with --logical-world-size", flag)};
+    throw BadValue{fmt::format("--{}: cannot be used with --logical-world-size", flag)};
   }
   if (values.has("grad-sync") && options.grad_sync != GradSync::kStep) {
     throw BadValue{
-        fmt::format("--grad-sync {}: expected step, or nothing, with --logical-world-size",
+        fmt::format("--grad-sync {}: with --logical-world-size, use step or leave it out",
                     to_string(options.grad_sync))};
   }
   options.grad_sync = GradSync::kStep;
   if (options.device != DeviceKind::kCpu) {
-    throw BadValue{"--device cuda: expected cpu with --logical-world-size"};
+    throw BadValue{"--device cuda: cannot be used with --logical-world-size; use --device cpu"};
   }
 }
 
-// A worker's part of the optimizer is lost with it, so the others have to go on from a checkpoint.
+// A lost worker takes its part of the optimizer state with it, so the others must continue from a
+// checkpoint.
 void check_divided_optimizer(const FlagValues& values, Options& options) {
   if (options.grad_sync != GradSync::kZero1) return;
   need(values, {"comm-hook"}, false, "--grad-sync ddp or step");
   if (values.has("elastic") && options.elastic) {
     throw BadValue{
-        "--elastic on: expected off, or nothing, with --grad-sync zero1, where a lost worker's "
-        "part "
-        "of the optimizer is in the checkpoints only"};
+        "--elastic on: cannot be used with --grad-sync zero1; only checkpoints have a lost "
+        "worker's "
+        "part of the optimizer state"};
   }
   options.elastic = false;
   if (options.device != DeviceKind::kCpu) {
-    throw BadValue{"--device cuda: expected cpu with --grad-sync zero1"};
+    throw BadValue{"--device cuda: cannot be used with --grad-sync zero1; use --device cpu"};
   }
 }
 

@@ -5,8 +5,8 @@
 
 namespace ddp::train {
 
-// What values mean together: fills in the defaults that depend on others, and throws BadValue for
-// flags that contradict each other or have nothing to act on.
+// Checks the values together: fills in defaults that depend on other flags, and throws BadValue for
+// flags that contradict each other or would have no effect.
 void check_together(const FlagValues& values, Options& options);
 
 }  // namespace ddp::train

@@ -43,7 +43,7 @@ void read_model_and_data(const FlagValues& values, Options& options) {
   values.read("data-dir", options.data_dir);
   values.read<std::int64_t>("train-samples", options.train_samples, 1, kManySamples);
   values.read<std::int64_t>("test-samples", options.test_samples, 0, kManySamples);
-  // The last layers of a ResNet see a 32nd of it.
+  // The last layers of a ResNet see a 32nd of the image's side.
   values.read<std::int64_t>("image-size", options.image_size, 32, 4096);
   values.read<std::int64_t>("num-classes", options.num_classes, 2, 1'000'000);
 }
@@ -77,7 +77,7 @@ void read_parallel(const FlagValues& values, Options& options) {
   values.read_choice<GradSync>(
       "grad-sync", options.grad_sync,
       {{"ddp", GradSync::kDdp}, {"step", GradSync::kStep}, {"zero1", GradSync::kZero1}});
-  // What one sum takes in (worker/collectives/kernels.cc).
+  // At most the number of ranks that one sum takes (worker/collectives/kernels.cc).
   values.read<int>("logical-world-size", options.logical_world_size, 0, 1 << 15);
   values.read("comm-hook", options.comm_hook);
   values.read("bucket-cap-mb", options.bucket_cap_mb, 0, 1e6, false);

@@ -15,30 +15,30 @@ enum class OnBusyCheckpoint { kWait, kSkip };
 enum class OnCheckpointFailure { kStop, kContinue };
 enum class OptimizerKind { kSgd, kAdam, kAdamW };
 
-// What the command line of ddp-train asks for; the flags' names are the members' with dashes.
-// --help is the reference.
+// The command line of ddp-train. A flag is named like its member, with dashes. --help is the
+// reference.
 struct Options {
   std::string model = "mnist";
   bool batch_norm = true;
-  double dropout = 0;  // Probability with which mnist leaves out an input of its last layer.
+  double dropout = 0;  // Before the last layer of mnist.
   std::int64_t micro_batches = 1;
   GptShape gpt;
-  std::int64_t sample_bytes = 200;  // That gpt writes at the end; 0: none.
+  std::int64_t sample_bytes = 200;  // Length of the text that gpt prints at the end; 0: none.
 
-  std::string data;  // Empty on the command line: what is usual for the model.
+  std::string data;  // If not given: the usual data of the model.
   std::string data_dir;
   std::int64_t train_samples = 12000;
   std::int64_t test_samples = 2000;
   std::int64_t image_size = 224;
   std::int64_t num_classes = 1000;
 
-  std::int64_t batch_size = 128;  // Of one rank (worker or logical rank) and one backward.
+  std::int64_t batch_size = 128;  // In one backward of one rank (worker or logical rank).
   std::int64_t accumulate_steps = 1;
-  bool drop_last = true;  // Of an epoch, where it is not a whole one for all workers.
+  bool drop_last = true;  // Drops the rest of an epoch after its last whole step.
   std::int64_t epochs = 18;
-  std::int64_t max_steps = 0;  // Of the whole training, resumed or not; 0: no limit.
-  OptimizerKind optimizer = OptimizerKind::kSgd;  // kAdamW for gpt, if not given.
-  double lr = 0.01;  // Multiplied by the number of ranks. default_lr(model), if not given.
+  std::int64_t max_steps = 0;  // Of the whole training, also if it is resumed; 0: no limit.
+  OptimizerKind optimizer = OptimizerKind::kSgd;  // If not given: kAdamW for gpt.
+  double lr = 0.01;  // Multiplied by the number of ranks. If not given: default_lr(model).
   double momentum = 0.5;
   double weight_decay = 0;
   LrSchedule lr_schedule = LrSchedule::kConstant;
@@ -48,10 +48,10 @@ struct Options {
   double clip_grad_norm = 0;  // 0: no clipping.
   std::uint64_t seed = 1;
 
-  int logical_world_size = 0;  // 0: the training is defined for the workers that there are.
+  int logical_world_size = 0;           // 0: each worker is one rank.
   GradSync grad_sync = GradSync::kDdp;  // kStep with logical ranks.
   std::string comm_hook;                // Empty: none.
-  double bucket_cap_mb = 0;             // 0: what is usual with grad_sync.
+  double bucket_cap_mb = 0;             // 0: the default of grad_sync.
   bool gradient_as_bucket_view = true;
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;
@@ -60,19 +60,18 @@ struct Options {
   std::string checkpoint_dir;         // Empty: no checkpoints.
   std::int64_t checkpoint_every = 0;  // Steps; 0: only at the end of an epoch.
   int checkpoint_keep = 3;
-  std::int64_t checkpoint_keep_every = 0;  // Steps whose checkpoints stay for ever; 0: none.
+  std::int64_t checkpoint_keep_every = 0;  // Keeps those of steps divisible by it; 0: none.
   bool checkpoint_async = true;
-  bool load_strict = true;  // Of both, resuming and init_from.
-  std::string init_from;    // Folder of checkpoints to take the first weights from; empty: none.
-  std::string init_names;   // Patterns with commas between them; empty: all.
+  bool load_strict = true;  // For both resuming and init_from.
+  std::string init_from;    // Folder of checkpoints with the initial weights; empty: none.
+  std::string init_names;   // Patterns separated by commas; empty: all.
   OnBusyCheckpoint checkpoint_busy = OnBusyCheckpoint::kWait;
   double checkpoint_bandwidth = 0;  // MB/s of each worker's writing; 0: as fast as the disk.
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;
 
-  // Where an agent is there: this process outlives the loss of others
-  // (worker/ddp/state/run_elastic.h).
+  // With an agent: this process survives the loss of others (worker/ddp/state/run_elastic.h).
   bool elastic = true;
-  std::int64_t commit_every = 0;  // Steps that are lost at most when a worker is; 0: CommitPace's.
+  std::int64_t commit_every = 0;  // Most steps lost with a worker; 0: CommitPace decides.
 
   DeviceKind device = DeviceKind::kCpu;
   int threads = 0;  // 0: OMP_NUM_THREADS, or the usable cores shared by the workers of this node.
@@ -90,13 +89,13 @@ const char* to_string(LrSchedule schedule);
 const char* to_string(OptimizerKind optimizer);
 
 // Flags and values that must be the same on all workers of a job, one "--flag value" a line. Paths
-// are not among them, since nodes may differ in where things are.
+// are left out, because they may differ between nodes.
 std::string agreed_flags(const Options& options);
 
-// Either options, or a status to exit with and a text to print before that: to standard output if
-// the status is kExitSuccess (--help, --version), else to standard error. kExitUsage: the command
-// line cannot be read; kExitInvalidValue: a value is out of range or contradicts another flag. The
-// text is one line for errors and names the flag, the value and what would be right.
+// Either options, or an exit status and a text to print before exiting: to standard output if the
+// status is kExitSuccess (--help, --version), else to standard error. kExitUsage: the command line
+// cannot be parsed. kExitInvalidValue: a value is out of range or contradicts another flag. The
+// text of an error is one line that names the flag, the value and what was expected.
 struct ParsedOptions {
   std::optional<Options> options;
   int exit_status = 0;

@@ -50,7 +50,7 @@ Result<void> check_summary_path(const std::string& path) {
 }
 
 Result<void> write_summary(const std::string& path, const Summary& summary) {
-  // One name, so that what a killed process left is overwritten by its successor.
+  // Always the same name, so that the next process overwrites what a killed one left.
   const std::string temporary = path + ".tmp";
   UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (file.get() < 0) return io_error(temporary, "create", errno);

@@ -69,7 +69,7 @@ Summary Trainer::train_to_the_end() {
   const bool mid_epoch = state_.position > 0;
   if (mid_epoch) train_loss_ = mean_loss();
   const bool changed = replica_->bring_together();
-  // Also where this process found nothing left to train.
+  // Also if there was nothing left to train in this process.
   if (mid_epoch || changed || !test_accuracy_) evaluate();
 
   const Options& options = parts_.options;
@@ -100,7 +100,7 @@ void Trainer::say_sample() {
   if (!is_for_text(options.model) || options.sample_bytes == 0 || parts_.printer == nullptr) return;
   std::string text =
       sample_text(*model_, options.gpt.context, "\n", options.sample_bytes, options.seed);
-  // What a terminal would take for something else than a letter; also half of a character.
+  // Only printable ASCII and newlines: a terminal could take other bytes for commands.
   std::replace_if(
       text.begin(), text.end(),
       [](unsigned char byte) { return byte != '\n' && (byte < 0x20 || byte > 0x7e); }, '.');
@@ -130,7 +130,7 @@ bool Trainer::train_epoch() {
   return true;
 }
 
-// Gives the mean loss of this worker's samples.
+// Returns the mean loss of this worker's samples.
 double Trainer::train_step(std::span<const std::int64_t> indices) {
   const Options& options = parts_.options;
   const double done =
@@ -152,7 +152,7 @@ double Trainer::train_step(std::span<const std::int64_t> indices) {
   return loss;
 }
 
-// The backwards of all logical ranks of this worker. Gives the mean loss of their samples.
+// Runs the backwards of all logical ranks of this worker. Returns the mean loss of their samples.
 double Trainer::logical_ranks_step(std::int64_t joint) {
   double sum = 0;
   std::size_t samples = 0;
@@ -168,7 +168,7 @@ double Trainer::logical_ranks_step(std::int64_t joint) {
   return sum / static_cast<double>(std::max<std::size_t>(samples, 1));
 }
 
-// All backwards of one rank's samples in a step. Gives the mean of their losses.
+// Runs all backwards of one rank's samples in a step. Returns the mean of their losses.
 double Trainer::backwards(std::span<const std::int64_t> indices, std::int64_t joint) {
   const auto batch = static_cast<std::size_t>(parts_.options.batch_size);
   const auto samples = static_cast<double>(std::max<std::size_t>(indices.size(), 1));
@@ -181,10 +181,10 @@ double Trainer::backwards(std::span<const std::int64_t> indices, std::int64_t jo
   return loss / samples;
 }
 
-// Adds the gradients of one backward to what is there, so that after all backwards of the step the
-// average over the ranks is the gradient of the mean loss of its `joint` samples. Gives the sum of
-// the losses of these samples. A rank without any takes part in what the others do, with a sample
-// that counts nothing.
+// Runs one backward, which adds its gradients to those already there. After all backwards of the
+// step, the average of the gradients over the ranks is the gradient of the mean loss of the step's
+// `joint` samples. Returns the sum of the losses of `indices`. A rank without samples runs the same
+// collectives as the others, with one sample of weight 0.
 double Trainer::backward(std::span<const std::int64_t> indices, std::int64_t joint) {
   constexpr std::array<std::int64_t, 1> kAnySample = {0};
   parts_.data.train->fill(indices.empty() ? kAnySample : indices, batch_);
@@ -220,7 +220,7 @@ void Trainer::save_if_due() {
   if (!checkpoint_) return;
   using Asked = CheckpointRequests::Asked;
   const Asked asked = requests_->after_step(*parts_.group, state_.step);
-  // What somebody has asked for is not skipped, nor is the end.
+  // A checkpoint on request and the last one must not be skipped because the writer is busy.
   if (asked != Asked::kNothing || steps_to_go() == 0) checkpoint_->wait();
   const std::int64_t every = parts_.options.checkpoint_every;
   if ((every > 0 && state_.step % every == 0) || sampler_->steps_left() == 0 || limit_reached() ||
@@ -229,7 +229,7 @@ void Trainer::save_if_due() {
   if (asked == Asked::kCheckpointAndStop) stop_if_told();
 }
 
-// Ranks that were not told go on, with those that are left if the job allows that.
+// Only ranks that got the signal stop. The others continue, if the job allows fewer workers.
 void Trainer::stop_if_told() {
   const bool complete = checkpoint_->wait();
   if (!requests_->take_stop()) return;
@@ -238,8 +238,8 @@ void Trainer::stop_if_told() {
                             complete ? "whose checkpoint is complete" : "without a checkpoint"));
 }
 
-// The checkpoint of an epoch's last step lies before this, so a resumed run comes through here,
-// too.
+// The checkpoint of an epoch's last step is written before this, so a run that resumes from it also
+// comes here.
 void Trainer::finish_epoch() {
   train_loss_ = mean_loss();
   evaluate();
@@ -257,7 +257,7 @@ void Trainer::finish_epoch() {
 void Trainer::evaluate() {
   replica_->broadcast_buffers();
   if (!model_->classifies() || parts_.data.test->size() == 0) return;
-  // Such a batch of mnist's activations fits into a core's cache.
+  // The activations of so many digits fit into a core's cache.
   const bool is_small = is_for_digits(parts_.options.model);
   const std::int64_t batch = is_small ? 250 : parts_.options.batch_size;
   const Rank rank = parts_.group->rank();
@@ -325,8 +325,7 @@ void Trainer::write_trace() {
   }
 }
 
-// Data-parallel training leaves every rank with the same bytes. If it does not, nothing that
-// follows can be trusted.
+// After data-parallel training all ranks must have the same bytes. If not, the result is wrong.
 void Trainer::check_same_weights(const std::string& sha256) {
   const auto size = static_cast<std::size_t>(parts_.group->size());
   std::string own = sha256;

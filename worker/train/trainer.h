@@ -33,18 +33,17 @@
 
 namespace ddp::train {
 
-// Trains one model from the first step, or from the newest checkpoint, to the last. Made alike on
-// all ranks; one thread. The model, the optimizer and the position in the training live as long as
-// the object; what has a group lives for a round, so that with an ElasticState training goes on in
-// the next one. run() is collective.
+// Trains one model to the last step, from the first one or from the newest checkpoint. Construct it
+// alike on all ranks; one thread. The model, the optimizer and the position in the training live as
+// long as the object. Everything that holds a process group lives for one round, so with an
+// ElasticState training continues in the next round. run() is collective.
 //
-// Exact resuming: what a step computes depends on the parameters, buffers, momenta, generators and
-// the TrainState after the step before, and on the options; the learning rate is a function of the
-// TrainState. A checkpoint of step k holds all of
-// these as they are after step k, so it does not matter whether this process took the steps before
-// or one that is gone.
+// Exact resume: a step depends only on the options and on the parameters, buffers, momenta,
+// generators and TrainState after the step before; the learning rate is a function of the
+// TrainState. A checkpoint of step k holds all of these as they are after step k, so it does not
+// matter which process computed the steps before.
 //
-// Throws Failure with the exit status, CollectiveError if another rank is gone.
+// Throws Failure with the exit status, CollectiveError if another rank is lost.
 class Trainer {
  public:
   struct Parts {
@@ -52,30 +51,30 @@ class Trainer {
     Datasets data;
     std::vector<c10::Device> devices;  // The model's.
     ControlChannel& channel;
-    int threads = 1;  // Of LibTorch, set by the caller.
-    // What belongs to a round; run() sets it.
+    int threads = 1;  // LibTorch's number of threads; the caller sets it.
+    // These belong to a round; run() sets them.
     std::shared_ptr<ProcessGroup> group = nullptr;
     std::vector<DeviceGroup> device_groups = {};
     ProgressPrinter* printer = nullptr;
   };
   struct Round {
     std::shared_ptr<ProcessGroup> group;
-    std::vector<DeviceGroup> device_groups;  // For memory of devices that are not the CPU.
-    ProgressPrinter* printer = nullptr;      // Not owned; nullptr: says nothing.
+    std::vector<DeviceGroup> device_groups;  // For tensors on other devices than the CPU.
+    ProgressPrinter* printer = nullptr;      // Not owned; nullptr: prints nothing.
     int threads = 1;
   };
 
   // Makes the model from the seed.
   explicit Trainer(Parts parts);
 
-  // Registers all that must outlive a round; `elastic` outlives the object and connects it to the
-  // rounds in which run() is called.
+  // Registers everything that must outlive a round with `elastic`, which must outlive this object.
+  // Call it once, before run().
   void keep_in(ElasticState& elastic);
 
-  // One round: verifies the model across ranks, resumes if there is something to resume, trains to
-  // the end, evaluates. kExitInvalidValue if the training set is smaller than one joint batch. The
-  // summary lacks restarts, rounds and BLAS. Whether it returns or throws, nothing of the group is
-  // kept.
+  // One round: compares the model across ranks, resumes if there is something to resume, trains to
+  // the end and evaluates. kExitInvalidValue if the training set is smaller than the joint batch of
+  // all ranks. The summary lacks restarts, rounds and BLAS. The group is released on return and on
+  // an exception.
   Summary run(Round round);
 
  private:
@@ -90,7 +89,7 @@ class Trainer {
   void make_replica();
   void resume();
   void open_rate_log();
-  bool train_epoch();  // Whether it came to the epoch's end; else --max-steps did.
+  bool train_epoch();  // False if --max-steps ended training before the epoch's end.
   double train_step(std::span<const std::int64_t> indices);
   double logical_ranks_step(std::int64_t joint);
   double backwards(std::span<const std::int64_t> indices, std::int64_t joint);
@@ -108,7 +107,7 @@ class Trainer {
   void check_same_weights(const std::string& sha256);
   bool limit_reached() const;
   std::int64_t steps_to_go() const;
-  // Ranks that the training is defined for: logical ones, else workers.
+  // Number of logical ranks, or of workers without --logical-world-size.
   int ranks() const;
   void say(const std::string& text);
 
@@ -117,16 +116,16 @@ class Trainer {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<LogicalRanks> logical_ranks_;  // With --logical-world-size.
   std::unique_ptr<Replica> replica_;
-  LogicalReplica* logical_ = nullptr;  // replica_, with --logical-world-size.
+  LogicalReplica* logical_ = nullptr;  // The same as replica_ with --logical-world-size, else null.
   std::shared_ptr<Trace> trace_;       // Null without --trace.
   std::optional<DistributedSampler> sampler_;
   std::unique_ptr<TrainingCheckpoint> checkpoint_;
-  // Of the process; null without checkpoints.
+  // These live as long as the process; null without checkpoints.
   std::shared_ptr<CheckpointWriter> checkpoint_writer_;
   std::unique_ptr<CheckpointRequests> requests_;
-  ElasticState* elastic_ = nullptr;          // Null without recovery in the process.
-  std::shared_ptr<LocalReplica> own_state_;  // Of this round, where ranks differ after steps.
-  nlohmann::json averager_state_;            // As the last commit has it.
+  ElasticState* elastic_ = nullptr;          // Null with --elastic off.
+  std::shared_ptr<LocalReplica> own_state_;  // Of this round, if ranks differ after steps.
+  nlohmann::json averager_state_;            // As of the last commit.
   TrainState state_;
   Throughput throughput_;
   std::unique_ptr<RateLog> rate_log_;  // Null without --rates, and on all ranks but 0.

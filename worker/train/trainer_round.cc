@@ -10,8 +10,8 @@
 #include "worker/train/optimizer.h"
 #include "worker/train/trainer.h"
 
-// Trainer's rounds: what is made at the beginning of one, from a checkpoint, the last commit or
-// nothing, and what ends with it.
+// Trainer's rounds: sets up a round from a checkpoint, from the last commit or from nothing, and
+// takes it down.
 namespace ddp::train {
 namespace {
 
@@ -62,7 +62,7 @@ void Trainer::begin_round(Round round) {
   if (ranks() < group.size()) {
     throw Failure(kExitInvalidValue,
                   fmt::format("--logical-world-size {}: there are {} workers, expected at most one "
-                              "for each logical rank",
+                              "per logical rank",
                               ranks(), group.size()));
   }
   make_sampler();
@@ -89,7 +89,7 @@ void Trainer::begin_round(Round round) {
   }
 }
 
-// Nothing of it may have the group any more.
+// Releases everything that holds the group.
 void Trainer::leave_round() {
   rate_log_.reset();
   own_state_.reset();
@@ -106,8 +106,8 @@ void Trainer::leave_round() {
 
 void Trainer::make_sampler() {
   const Options& options = parts_.options;
-  // What the backwards of one step take together is one batch to the sampler: a checkpoint lies
-  // between steps.
+  // For the sampler, all backwards of one step are one batch, because checkpoints lie between
+  // steps.
   const std::int64_t batch = options.batch_size * options.accumulate_steps;
   sampler_.emplace(DistributedSampler::Config{.dataset_size = parts_.data.train->size(),
                                               .batch_size = batch,
@@ -142,7 +142,7 @@ void Trainer::make_checkpoint() {
                                 .say = [this](const std::string& text) { say(text); }});
 }
 
-// Nothing has been trained in this job, or nothing is left of it but what is on disk.
+// Begins from the seed: nothing has been trained in this job, or only the disk has what was.
 void Trainer::start_over() {
   at::manual_seed(parts_.options.seed + static_cast<std::uint64_t>(parts_.group->rank()));
   state_ = {};
@@ -150,11 +150,11 @@ void Trainer::start_over() {
   logical_ranks_.reset();
 }
 
-// Tells elastic_ what of the round has state, which it gives the values of the last commit. The
-// replica has broadcast rank 0's model since.
+// Registers the round's own state with elastic_ and restores the last commit. This comes after
+// make_replica(), which broadcasts rank 0's model.
 void Trainer::take_up_commit() {
   if (logical_ranks_) {
-    // It outlives the round.
+    // A pointer without ownership: logical_ranks_ outlives the round.
     elastic_->add_comm_hook("logical_ranks",
                             std::shared_ptr<CommHook>(std::shared_ptr<void>(), &*logical_ranks_));
   }

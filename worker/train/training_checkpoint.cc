@@ -62,7 +62,7 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
         state.position = saved.at("position").get<std::int64_t>();
         state.step = saved.at("step").get<std::int64_t>();
       });
-  if (parts_.logical != nullptr) return;  // Which has the losses too.
+  if (parts_.logical != nullptr) return;  // Its state includes the losses.
   checkpointer_.add_value(
       "loss",
       [&state] {
@@ -110,7 +110,7 @@ json TrainingCheckpoint::settings_of(const Options& options) const {
 void TrainingCheckpoint::compare_settings(const json& saved) {
   const json own = settings_of(parts_.options);
   const json defaults = settings_of({});
-  // A flag that is newer than the checkpoint had the effect of its default there.
+  // A flag that the checkpoint does not have is newer than it, and had its default then.
   const auto other_of = [&](const char* part, const std::string& flag) {
     return saved.at(part).value(flag, defaults.at(part).at(flag));
   };
@@ -118,8 +118,8 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
     const json other = other_of("must_agree", flag);
     if (value == other) continue;
     other_training_ = fmt::format(
-        "{} {}: --checkpoint-dir {} holds a training with {} {}; resume it as it was, or use "
-        "another folder",
+        "{} {}: --checkpoint-dir {} holds a training with {} {}; resume with that value, or "
+        "use another folder",
         flag, value.dump(), parts_.options.checkpoint_dir, flag, other.dump());
     throw std::runtime_error(other_training_);
   }
@@ -131,7 +131,7 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
   }
   if (saved.at("threads") != own.at("threads")) {
     parts_.say(fmt::format(
-        "note: the checkpoint was computed with {} threads a worker, this run has {}; the last "
+        "note: the checkpoint was computed with {} threads per worker, this run has {}; the last "
         "bits of the result may differ",
         saved.at("threads").dump(), own.at("threads").dump()));
   }
@@ -140,7 +140,8 @@ void TrainingCheckpoint::compare_settings(const json& saved) {
 bool TrainingCheckpoint::resume(bool load) {
   const std::string flag = fmt::format("--checkpoint-dir {}: ", parts_.options.checkpoint_dir);
   if (const auto prepared = checkpointer_.prepare(); !prepared) {
-    // What was there before may be there again (a full disk, a passing user of the folder).
+    // After round 0 the folder was usable before and may become usable again (a full disk, another
+    // program that uses it), so the exit status allows a restart.
     const bool has_trained = parts_.group->round() > 0;
     throw Failure(has_trained ? kExitCheckpointFailed : kExitCheckpointUnwritable,
                   flag + prepared.error().message);
@@ -163,22 +164,22 @@ bool TrainingCheckpoint::resume(bool load) {
                   flag + report.error().message + hint(report.error()));
   }
   if (local_) local_->apply();
-  for (const std::string& line : report->skipped) parts_.say("passed over: " + line);
+  for (const std::string& line : report->skipped) parts_.say("warning: " + line);
   for (const std::string& line : report->notes) parts_.say("note: " + line);
   if (report->step < 0) return false;
   parts_.say(fmt::format("resumed from step {} ({})", report->step, report->path));
   return true;
 }
 
-// Whether ranks are logical ones, and how many, shows in what a checkpoint has, before settings are
-// compared.
+// A checkpoint with another --logical-world-size has other names in it, so loading fails before the
+// settings are compared. This recognises that error.
 std::string TrainingCheckpoint::hint(const Error& error) const {
   const auto names = [&](const char* text) {
     return error.message.find(text) != std::string::npos;
   };
   if (!names("logical_ranks") && (parts_.logical != nullptr || !names("generator"))) return {};
   return fmt::format(
-      "; it is of a training with another --logical-world-size than {}: resume it as it was, or "
+      "; the training in it has another --logical-world-size than {}: resume with its value, or "
       "use another folder",
       parts_.options.logical_world_size);
 }
@@ -188,7 +189,7 @@ void TrainingCheckpoint::tell_warnings() {
 }
 
 void TrainingCheckpoint::fail(const Error& error) {
-  // Of an earlier save the error names the step.
+  // The error of an earlier save names its step.
   const std::string text =
       error.message.starts_with("the checkpoint of step ")
           ? fmt::format("--checkpoint-dir {}: {}", parts_.options.checkpoint_dir, error.message)

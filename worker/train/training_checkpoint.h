@@ -20,13 +20,13 @@
 namespace ddp::train {
 
 // The checkpoints of one training: what is in them, which training they belong to, and what happens
-// if they cannot be read or written. Every call is collective. Refers to what it is given; one
+// if they cannot be read or written. Every call is collective. Keeps references to its Parts; one
 // thread.
 //
-// A checkpoint names the settings that decide the bytes of the result. Resuming another model,
-// data, seed, optimizer or communication hook would be a mixture of two trainings and is refused.
-// What can sensibly change in the middle (learning rate, batch size, ways of averaging) may, with a
-// note: the command line holds, not the checkpoint.
+// A checkpoint has the settings that decide the bytes of the result. Resuming with another model,
+// data, seed, optimizer or communication hook would mix two trainings and is refused. Settings that
+// may change during a training (learning rate, batch size, way of averaging) are taken from the
+// command line, not from the checkpoint; a note names each one that changed.
 class TrainingCheckpoint {
  public:
   struct Parts {
@@ -37,28 +37,29 @@ class TrainingCheckpoint {
     Model& model;
     torch::optim::Optimizer& optimizer;
     Replica& replica;
-    LogicalReplica* logical;  // The same with --logical-world-size, else null.
+    LogicalReplica* logical;  // `replica` with --logical-world-size, else null.
     TrainState& state;
-    std::shared_ptr<CheckpointWriter> writer;     // Of the process.
-    std::function<void(const std::string&)> say;  // A line for the user.
+    std::shared_ptr<CheckpointWriter> writer;     // Lives as long as the process.
+    std::function<void(const std::string&)> say;  // Prints a line for the user.
   };
   explicit TrainingCheckpoint(Parts parts);
 
-  // Makes the folder and, with `load`, restores the newest valid checkpoint; says which, and which
-  // were passed over. Whether there was one. Throws Failure: kExitCheckpointUnwritable, or
-  // kExitInvalidValue if the checkpoint is another training's.
+  // Makes the folder and, with `load`, restores the newest valid checkpoint; says which one, and
+  // which damaged ones it skipped. Returns whether it restored one. Throws Failure:
+  // kExitInvalidValue if the checkpoint is another training's; kExitCheckpointUnwritable if the
+  // folder cannot be used, or kExitCheckpointFailed if it can no longer be used after round 0.
   bool resume(bool load = true);
 
-  // Saves the state after state.step, as the options say in the background. Where that fails, or is
-  // found out to have failed for the save before: a Failure with kExitCheckpointFailed, or a
-  // warning and training goes on, as the options say.
+  // Saves the state after state.step, in the background with --checkpoint-async on. If this save
+  // fails, or the one before turns out to have failed: with --checkpoint-failure stop, throws
+  // Failure with kExitCheckpointFailed; with continue, prints a warning and returns.
   void save();
 
-  // Returns when the last save is on the disk: whether it is. Failures as of save().
+  // Waits until the last save has ended. Returns whether it is on disk. Failures are as in save().
   bool wait();
 
  private:
-  // What these options mean for a training of this data with these threads.
+  // The settings for the checkpoint: these options, the size of the data and the threads.
   nlohmann::json settings_of(const Options& options) const;
   void compare_settings(const nlohmann::json& saved);
   void tell_warnings();
@@ -67,8 +68,8 @@ class TrainingCheckpoint {
 
   Parts parts_;
   Checkpointer checkpointer_;
-  std::unique_ptr<LocalReplica> local_;  // Null where ranks are equal after each step.
-  std::string other_training_;           // Why the checkpoint is not of this training.
+  std::unique_ptr<LocalReplica> local_;  // Null if ranks are equal after each step.
+  std::string other_training_;           // Message if the checkpoint is another training's.
 };
 
 }  // namespace ddp::train

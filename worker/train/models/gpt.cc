@@ -28,8 +28,8 @@ namespace {
 
 constexpr std::int64_t kBytes = 256;
 
-// GPT-2's first weights: what adds to the sum that passes through all layers is the smaller, the
-// more of them there are.
+// GPT-2's initial weights. For the layers that add to the residual stream, the caller's deviation
+// shrinks with the number of layers.
 void initialize(torch::nn::LinearImpl& linear, double deviation) {
   torch::nn::init::normal_(linear.weight, 0, deviation);
   torch::nn::init::zeros_(linear.bias);
@@ -53,7 +53,7 @@ class DecoderLayer final : public torch::nn::Module {
     initialize(*fc2_, into_sum);
   }
 
-  // x: [n, length, width]. mask: [length, length], what is added to the scores.
+  // x: [n, length, width]. mask: [length, length], added to the attention scores.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& mask) {
     const at::Tensor sum = x + attention(ln1_->forward(x), mask);
     return sum + fc2_->forward(at::gelu(fc1_->forward(ln2_->forward(sum))));
@@ -130,7 +130,7 @@ class Gpt final : public Model {
   torch::nn::Linear head_;
 };
 
-// One of the probabilities' places; they add up to about 1.
+// Draws an index with these probabilities, which add up to about 1.
 std::int64_t draw(const at::Tensor& probabilities, Random& random) {
   double left = random.between(0, 1);
   const float* const shares = probabilities.data_ptr<float>();

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-// What a model's name tells, without LibTorch.
+// Properties of a model that follow from its name, without LibTorch.
 namespace ddp::train {
 
 inline bool is_model_parallel(std::string_view model) { return model.ends_with("-model-parallel"); }
@@ -14,8 +14,8 @@ inline bool is_for_text(std::string_view model) { return model == "gpt"; }
 // Takes 3 x size x size images and has any number of classes.
 inline bool is_resnet(std::string_view model) { return model.starts_with("resnet"); }
 
-// The learning rate that --lr multiplies by the number of workers, where none is given. toy-large's
-// million hidden units add up: with more than about 2e-4 its loss grows without bound.
+// The default of --lr, before it is multiplied by the number of workers. toy-large sums a million
+// hidden units, so with more than about 2e-4 its loss grows without bound.
 inline double default_lr(std::string_view model) {
   if (model == "toy-large") return 1e-5;
   return model == "gpt" ? 5e-4 : 0.01;

@@ -30,7 +30,7 @@ struct Pipeline::Part {
 
 namespace {
 
-// What one thread gives to another: a tensor, or the exception instead of it.
+// What one thread hands to another: a tensor or an exception.
 using Promise = std::promise<at::Tensor>;
 using Handover = std::shared_future<at::Tensor>;
 
@@ -42,7 +42,7 @@ void fulfil(Promise& promise, const std::function<at::Tensor()>& make) {
   }
 }
 
-// Whether adding to the tensor in place changes no other one.
+// Whether adding to the tensor in place leaves all other tensors unchanged.
 bool is_own(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1 &&
          tensor.is_non_overlapping_and_dense();
@@ -76,8 +76,8 @@ std::vector<at::Tensor> trainable_of(const std::vector<at::Tensor>& parameters) 
 
 }  // namespace
 
-// Kept alive by autograd's nodes and by what is queued on the stage threads. A member of Micro and
-// Results is used by one thread at a time: handovers order their uses.
+// Autograd's nodes and the tasks that wait on the stage threads keep it alive. Only one thread at a
+// time uses a member of Micro or Results: handovers order their uses.
 class Pipeline::Flight : public std::enable_shared_from_this<Flight> {
  public:
   Flight(std::shared_ptr<Part> front, std::shared_ptr<Part> back, std::vector<at::Tensor> inputs)
@@ -94,11 +94,11 @@ class Pipeline::Flight : public std::enable_shared_from_this<Flight> {
   const variable_list& front_trainable() const { return front_trainable_; }
   const variable_list& back_trainable() const { return back_trainable_; }
 
-  // On the training thread: all micro-batches through both stages. The output has no graph.
+  // On the training thread. Runs all micro-batches through both stages. The output has no graph.
   at::Tensor forward();
 
-  // On the thread of backward. The first starts both stages and waits for the back; without it, the
-  // second gives nothing.
+  // On backward's thread. back_gradients() starts both stages and waits for the back. If it was not
+  // called, front_gradients() returns nothing.
   variable_list back_gradients(const at::Tensor& gradient);
   variable_list front_gradients();
 
@@ -110,7 +110,7 @@ class Pipeline::Flight : public std::enable_shared_from_this<Flight> {
   };
   struct Results {
     variable_list sums;
-    Promise done;  // Of nothing: its tensor stays undefined.
+    Promise done;  // Only a signal: its tensor is undefined.
   };
 
   at::Tensor run_front(std::size_t micro);
@@ -162,7 +162,7 @@ at::Tensor Pipeline::Flight::forward() {
           fulfil(*output, [&] { return self->run_back(micro, input.get()); });
         });
   }
-  // All of them before one throws: until then the threads read the caller's input.
+  // Wait for all before get() can throw: until they are ready, the threads read the caller's input.
   for (const Handover& output : outputs) output.wait();
   std::vector<at::Tensor> results;
   for (const Handover& output : outputs) {
@@ -227,8 +227,8 @@ void Pipeline::Flight::start_backward(const at::Tensor& gradient) {
 variable_list Pipeline::Flight::back_gradients(const at::Tensor& gradient) {
   if (std::exchange(started_, true)) {
     throw std::logic_error(
-        "a second backward through one forward of a model in two stages, whose graph is gone after "
-        "the first");
+        "a second backward through the same forward of a model in two stages; the first one freed "
+        "its graph");
   }
   start_backward(gradient);
   back_results_.done.get_future().get();
@@ -241,8 +241,8 @@ variable_list Pipeline::Flight::front_gradients() {
   return std::move(front_results_.sums);
 }
 
-// The gradients of the front's parameters. Its input is a number without meaning, by which the
-// back's node says that it is done.
+// Gives the gradients of the front's parameters. Its input is a dummy number; it only orders this
+// node after the back's.
 struct Pipeline::FrontNode final : public torch::autograd::Node {
   variable_list apply(variable_list&& /*link*/) override {
     variable_list gradients = flight->front_gradients();
@@ -254,8 +254,8 @@ struct Pipeline::FrontNode final : public torch::autograd::Node {
   std::shared_ptr<Flight> flight;
 };
 
-// From the gradient of the output: the link to the front's node, and the gradients of the back's
-// parameters.
+// Takes the gradient of the output. Gives the dummy number for the front's node, and the gradients
+// of the back's parameters.
 struct Pipeline::BackNode final : public torch::autograd::Node {
   variable_list apply(variable_list&& output) override {
     variable_list gradients;
@@ -279,7 +279,8 @@ Pipeline::Pipeline(Stage front, Stage back, std::int64_t micro_batches)
 }
 
 Pipeline::~Pipeline() {
-  // A part may live longer, in a flight whose last owner could be the part's own thread.
+  // A flight may keep a part alive longer, and its last owner could be the part's own thread, which
+  // cannot join itself. So the threads stop here.
   front_->thread.stop();
   back_->thread.stop();
 }

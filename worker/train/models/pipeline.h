@@ -15,7 +15,7 @@ namespace ddp::train {
 // batch is cut into micro-batches: while the back works on one of them, the front works on the
 // next; backward goes the other way. With one micro-batch the halves take turns.
 //
-// For autograd the whole is two nodes, which backward() visits on its own thread:
+// Autograd sees two nodes, which backward() visits on its own thread:
 //
 //   loss -> the back's node -> the front's node
 //               |                  `-> gradients of the front's parameters
@@ -23,19 +23,19 @@ namespace ddp::train {
 //
 // The nodes wait for the stage threads, which differentiate one micro-batch after the other with
 // torch::autograd::grad. So hooks on parameters fire on backward()'s thread, once for each
-// parameter, those of the back while the front is still at work: a DistributedDataParallel around
-// the model finds nothing unusual, and its communication overlaps with the front's backward.
+// parameter. Those of the back fire while the front still works, so a DistributedDataParallel
+// around the model works as usual, and its communication overlaps with the front's backward.
 //
-// Bits: with one micro-batch, those of the undivided model. With more, those of the undivided model
-// that goes through the micro-batches one after the other and adds up the gradients. A
-// normalisation over the batch sees a micro-batch at a time, so for such models the number of
-// micro-batches belongs to what is computed; for others it changes the last bits only.
+// Exact results: with one micro-batch, the bits are those of the undivided model. With more, they
+// are those of the undivided model that runs one micro-batch after the other and accumulates the
+// gradients. Batch normalisation sees one micro-batch at a time, so in models that have it the
+// number of micro-batches changes what is computed; in others it changes the last bits only.
 //
-// The halves share no parameter, have dense gradients, and draw no random numbers (the generator is
-// one for all threads). Parameters must not change between forward and the end of backward. An
-// exception in a half leaves by forward() or backward(). One training thread. Several forwards may
-// come before their backwards; each allows one backward (a second one throws std::logic_error),
-// whose gradients have no graph.
+// The halves must share no parameters, have dense gradients, and draw no random numbers (all
+// threads share one generator). Parameters must not change between forward and the end of backward.
+// An exception in a half is rethrown by forward() or backward(). One training thread. Several
+// forwards may run before their backwards. Each forward allows one backward, whose gradients have
+// no graph; a second one throws std::logic_error.
 class Pipeline {
  public:
   struct Stage {
@@ -45,17 +45,17 @@ class Pipeline {
 
   // micro_batches > 0.
   Pipeline(Stage front, Stage back, std::int64_t micro_batches);
-  // Waits for what the threads are at.
+  // Waits for the work of the stage threads.
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Cuts `input`, which gets no gradient, by cut_batch and puts the outputs together again.
+  // Cuts `input` with cut_batch and concatenates the outputs. `input` gets no gradient.
   at::Tensor forward(const at::Tensor& input);
 
  private:
   struct Part;   // A stage with its thread.
-  class Flight;  // One batch on its way there and back.
+  class Flight;  // One batch, from forward to the end of backward.
   struct BackNode;
   struct FrontNode;
 
@@ -64,8 +64,9 @@ class Pipeline {
   std::int64_t micro_batches_;
 };
 
-// The batch in `parts` equal parts along its first dimension; the first ones are larger by one
-// where it does not divide. Fewer, of one sample each, if there are not so many samples.
+// Splits the batch into `parts` equal parts along its first dimension; if it does not divide
+// evenly, the first parts have one sample more. With fewer samples than `parts`, one part for each
+// sample.
 std::vector<at::Tensor> cut_batch(const at::Tensor& batch, std::int64_t parts);
 
 }  // namespace ddp::train

@@ -78,7 +78,7 @@ class BasicBlock final : public Block {
   torch::nn::BatchNorm2d bn2_;
 };
 
-// 1 x 1, 3 x 3 and 1 x 1: the middle one on a quarter of the channels.
+// Convolutions of 1 x 1, 3 x 3 and 1 x 1; the middle one has a quarter of the channels.
 class Bottleneck final : public Block {
  public:
   static constexpr std::int64_t kExpansion = 4;
@@ -179,7 +179,7 @@ class ResNet final : public TwoStageModel {
     return register_module(name, std::move(layer));
   }
 
-  std::int64_t channels_ = kStem;  // Of what the next layer to be made gets.
+  std::int64_t channels_ = kStem;  // Input channels of the next layer to be made.
   torch::nn::Conv2d conv1_;
   torch::nn::BatchNorm2d bn1_;
   std::shared_ptr<Layer> layer1_;

@@ -7,8 +7,8 @@
 
 namespace ddp::train {
 
-// 10 - hidden - 5, with a ReLU between; the mean squared error. net1 and net2 of PyTorch's DDP
-// tutorial; the cut is between them.
+// Linear layers of 10 - hidden - 5 with a ReLU between: net1 and net2 of PyTorch's DDP tutorial.
+// The loss is the mean squared error. The cut is between the two layers.
 std::shared_ptr<TwoStageModel> make_toy(std::int64_t hidden);
 
 }  // namespace ddp::train

@@ -12,16 +12,16 @@
 
 namespace ddp::train {
 
-// A model that can be cut in two: the front gives what the back takes. As it is made, it computes
-// both on the calling thread.
+// A model that can be cut in two: the back takes the output of the front. Before split(), both run
+// on the calling thread.
 class TwoStageModel : public Model {
  public:
   at::Tensor forward(const at::Tensor& input) final;
 
   // Puts the halves on two devices and cuts batches into micro-batches from now on. Two CPU halves
-  // get a thread each (Pipeline). Other devices work by themselves on what the calling thread gives
-  // them; the back's work on a micro-batch is issued after the front's on the next, so both are
-  // busy, in backward too.
+  // get a thread each (Pipeline). Other devices run asynchronously what the calling thread issues:
+  // it issues the front's work on the next micro-batch before the back's work on this one, so both
+  // devices are busy, in backward too.
   void split(c10::Device front_device, c10::Device back_device, std::int64_t micro_batches);
 
  protected:
@@ -34,7 +34,7 @@ class TwoStageModel : public Model {
   at::Tensor forward_by_devices(const at::Tensor& input);
 
   std::unique_ptr<Pipeline> pipeline_;
-  std::vector<c10::Device> devices_;  // Two if there is no pipeline, but a split.
+  std::vector<c10::Device> devices_;  // Two after split() without a pipeline.
   std::int64_t micro_batches_ = 1;
 };
 
