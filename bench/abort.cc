@@ -23,8 +23,8 @@
 #include "worker/runtime/group.h"
 #include "worker/transport/inproc.h"
 
-// How long it takes from a signal to a rank until the last survivor has its error. The last rank is
-// the victim; ranks are processes of one node. A JSON line with all times.
+// Measures the time from a signal to a rank until the last survivor has its error. The last rank is
+// the victim; ranks are processes of one node. Prints a JSON line with all times.
 namespace ddp::bench {
 namespace {
 
@@ -42,7 +42,7 @@ struct Case {
   int turns = 1;
 };
 
-// What a rank tells the parent.
+// What a rank reports to the parent.
 struct Account {
   std::atomic<int> ready{0};
   std::atomic<std::int64_t> told_ns{0};
@@ -57,12 +57,12 @@ std::int64_t now_ns() {
 void touch(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory for the victim");
-  // Small pages, which take the kernel longest to give back.
+  // Small pages, because the kernel takes longest to free them.
   ::madvise(memory, bytes, MADV_NOHUGEPAGE);
   for (std::size_t at = 0; at < bytes; at += 4096) static_cast<volatile char*>(memory)[at] = 1;
 }
 
-// Operations until one fails.
+// Runs operations until one fails.
 void run_phase(ProcessGroup& group, const Case& what, std::vector<float>& values) {
   const bool victim = group.rank() == what.ranks - 1;
   const Buffer buffer{values.data(), values.size(), DType::kF32};
@@ -92,7 +92,7 @@ int be_rank(std::unique_ptr<Transport> transport, const Case& what, Account& acc
   } catch (const CollectiveError& error) {
     account.told_ns = now_ns();
     const bool right = error.suspect_rank == what.ranks - 1;
-    if (!right) std::cerr << "bench-abort: another suspect: " << error.what() << "\n";
+    if (!right) std::cerr << "bench-abort: the wrong rank is suspected: " << error.what() << "\n";
     return right ? 0 : 1;
   }
   return 1;

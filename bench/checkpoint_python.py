@@ -1,9 +1,9 @@
-"""The peer of question_checkpoint.py: what people write with PyTorch.
+"""The peer of question_checkpoint.py: checkpoints as PyTorch programs usually write them.
 
 usage: checkpoint_python.py FILE ROUNDS < SHAPES
 
-Saves a state dict of float32 tensors of these shapes by torch.save, with and without fsync, and loads it from the page cache and from the
-disk. A JSON line a round.
+Saves a state dict of float32 tensors of these shapes with torch.save, with and without fsync, and loads it from the page cache and
+from the disk. Prints a JSON line a round.
 """
 import json
 import os
@@ -34,7 +34,7 @@ def main():
     state = {f"tensor{number}": torch.randn(shape) for number, shape in enumerate(json.load(sys.stdin))}
 
     def load():
-        # As a resuming program does: into the tensors that are there.
+        # Into the existing tensors, as a program that resumes does.
         with torch.no_grad():
             for name, tensor in torch.load(path).items():
                 state[name].copy_(tensor)

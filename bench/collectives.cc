@@ -1,9 +1,9 @@
 // bench-collectives: times the operations of a ProcessGroup. Started by ddp-run; rank 0 prints one
 // JSON line per operation, type, memory and size (bench/samples.h).
 //
-// A run: every rank writes its buffers anew, a barrier, then the operation, timed on every rank by
-// itself. Three runs come first that do not count; the first of all is verified as a whole, every
-// run in a few places. Rank 0 says when it is enough.
+// A run: every rank rewrites its buffers, a barrier, then the operation, which each rank times for
+// itself. Three warm-up runs do not count. The whole result of the first run is verified, and a few
+// places of every run. Rank 0 decides when to stop.
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -37,14 +37,14 @@ double seconds_since(TimePoint begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Rank 0's word on whether to go on, told to all.
+// Rank 0's decision whether to continue, broadcast to all.
 bool agree(ProcessGroup& group, bool more) {
   std::int32_t word = more ? 1 : 0;
   group.broadcast({&word, 1, DType::kI32}, 0, at_once())->wait();
   return word != 0;
 }
 
-// The times of all ranks, rank after rank; meaningful everywhere.
+// The times of all ranks, rank after rank, on every rank.
 std::vector<double> collect(ProcessGroup& group, std::vector<double>& own) {
   std::vector<double> all(own.size() * static_cast<std::size_t>(group.size()));
   group.all_gather({own.data(), own.size(), DType::kF64}, {all.data(), all.size(), DType::kF64})

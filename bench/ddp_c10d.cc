@@ -2,9 +2,9 @@
 // no interpreter is in the peer's figures.
 //
 // usage: RANK=r WORLD_SIZE=p bench-c10d STORE MODEL STEPS ROUNDS
-// STORE is a file on which the ranks meet and which did not exist before. Over the loopback
-// interface, as gloo always is. The calls are those of Python's DistributedDataParallel with
-// gradient_as_bucket_view.
+// STORE is the file of the FileStore through which the ranks connect; it must not exist yet.
+// Traffic is over the loopback interface, as always with gloo. The calls are those of Python's
+// DistributedDataParallel with gradient_as_bucket_view.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -52,7 +52,7 @@ Group make_group(const std::string& store_file, int rank, int size) {
 #endif
 }
 
-// Rank 0's parameters and buffers, for all.
+// Broadcasts rank 0's parameters and buffers.
 void broadcast_model(const Group& group, const train::Model& model) {
   const at::NoGradGuard no_grad;
   for (const auto& list : {model.parameters(), model.buffers()}) {
@@ -63,7 +63,7 @@ void broadcast_model(const Group& group, const train::Model& model) {
   }
 }
 
-// What DistributedDataParallel makes: one bucket for the first step, rebuilt after it.
+// As in DistributedDataParallel: one bucket for the first step, rebuilt after it.
 c10d::Reducer make_reducer(const Group& group, const train::Model& model) {
   const std::vector<at::Tensor> parameters = model.parameters();
   const std::vector<bool> sparse(parameters.size(), false);

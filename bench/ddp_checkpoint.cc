@@ -1,13 +1,13 @@
-// How long checkpoints keep training waiting; question_checkpoint.py asks.
+// Measures how long checkpoints block training; question_checkpoint.py runs it.
 //
 // bench-checkpoint state STATE FOLDER ROUNDS
-//   STATE: resnet50 (with momentum, 205 MB) or NUMBER, so many MiB in tensors of 16 MiB. A JSON
-//   line a round: seconds of a memcpy of the state, that save() kept the caller, until the
-//   checkpoint was durable, and of loading it from the disk and from the page cache.
+//   STATE: resnet50 (with momentum, 205 MB) or NUMBER, so many MiB in tensors of 16 MiB. Prints a
+//   JSON line a round: the seconds of a memcpy of the state, of save(), until the checkpoint was
+//   durable, and of loading it from the disk and from the page cache.
 // bench-checkpoint train FOLDER TURNS STEPS
-//   Trains a ResNet50. A JSON line a turn: seconds of STEPS steps without a save, of as many with
-//   one, and that save() kept the caller.
-// bench-checkpoint shapes STATE   prints the tensors' shapes as JSON, for the peer
+//   Trains a ResNet50. Prints a JSON line a turn: the seconds of STEPS steps without a save, of as
+//   many with one, and of save().
+// bench-checkpoint shapes STATE   prints the shapes of the tensors as JSON, for the peer
 #include <fcntl.h>
 
 #include <chrono>
@@ -49,7 +49,7 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Throws what the result says.
+// Throws the error of the result.
 struct Plain : torch::nn::Module {
   explicit Plain(std::int64_t mebibytes) {
     for (std::int64_t i = 0; i * 16 < mebibytes; ++i) {
@@ -58,7 +58,7 @@ struct Plain : torch::nn::Module {
   }
 };
 
-// What a training would have to save.
+// The state that a training saves.
 struct State {
   explicit State(const std::string& name) {
     if (name != "resnet50") {
@@ -71,7 +71,7 @@ struct State {
     for (const at::Tensor& parameter : model->parameters()) {
       parameter.mutable_grad() = at::full_like(parameter, 1e-6);
     }
-    optimizer->step();  // Makes the momenta.
+    optimizer->step();  // Creates the momenta.
     module = model;
   }
   void register_in(Checkpointer& checkpointer) const {
@@ -96,7 +96,7 @@ struct State {
   std::unique_ptr<torch::optim::SGD> optimizer;
 };
 
-// Two blocks of memory, present, and the copying of one into the other.
+// Two blocks of touched memory, to time copying one into the other.
 class Memcpy {
  public:
   explicit Memcpy(std::size_t bytes) : from_(bytes, 1), to_(bytes, 2) {}
@@ -109,7 +109,7 @@ class Memcpy {
   std::vector<char> to_;
 };
 
-// Has the system forget the files of a checkpoint.
+// Drops the files of a checkpoint from the page cache.
 void drop_cached(const std::string& folder) {
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
     const UniqueFd fd(::open(file.path().c_str(), O_RDONLY | O_CLOEXEC));
@@ -119,7 +119,7 @@ void drop_cached(const std::string& folder) {
   }
 }
 
-// Has the system keep them in the page cache, as it does with what is written through it.
+// Reads them into the page cache, where files are after buffered writing.
 void read_through(const std::string& folder) {
   std::vector<char> piece(std::size_t{1} << 20);
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
@@ -139,7 +139,7 @@ void measure_state(const std::string& name, const std::string& folder, int round
   state.register_in(checkpointer);
   value_of(checkpointer.prepare());
   std::string last;
-  for (int round = -1; round < rounds; ++round) {  // The first one makes the memory.
+  for (int round = -1; round < rounds; ++round) {  // The first one allocates the memory.
     const double copied = copy.seconds();
     const TimePoint begin = Clock::now();
     const SaveReport report = value_of(checkpointer.save(round + 1));
@@ -155,7 +155,7 @@ void measure_state(const std::string& name, const std::string& folder, int round
                round, state.bytes(), copied, blocked, durable, loaded);
     last = done.path;
   }
-  // Behind all others, whose memory would be what this gives back.
+  // After all others, which would otherwise reuse the memory that this frees.
   for (int round = 0; round < rounds; ++round) {
     drop_cached(last);
     const double loaded = seconds_of([&] { value_of(checkpointer.load_latest()); });

@@ -1,10 +1,10 @@
-// bench-diloco: trains ddp-train's gpt on made-up text, its gradients averaged in every step or its
-// replicas brought together now and then; question_diloco.py asks.
+// bench-diloco: trains ddp-train's gpt on generated text. It averages gradients in every step (DDP)
+// or replicas from time to time (DiLoCo); question_diloco.py runs it.
 //
 // usage: ddp-run ... bench-diloco WAY STEPS EVERY
-// WAY: ddp, or diloco:H:FRAGMENTS:DELAY:ALPHA:TYPE, TYPE f32 or bf16. A JSON line every EVERY
-// steps: bytes that each rank has given to averages until then, and the mean loss on held-back text
-// of what the ranks have in common, in nats a byte.
+// WAY: ddp, or diloco:H:FRAGMENTS:DELAY:ALPHA:TYPE, TYPE f32 or bf16. Prints a JSON line every
+// EVERY steps: the bytes that each rank has given to averages until then, and the mean loss of the
+// common model on held-out text, in nats per byte.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -68,7 +68,7 @@ class Way {
   virtual ~Way() = default;
   virtual void step(const train::Batch& batch) = 0;
   virtual std::uint64_t bytes() const = 0;
-  // What the ranks have in common; rank 0 asks.
+  // The model that the ranks have in common; only rank 0 needs it.
   virtual train::Model& common() = 0;
 };
 
@@ -129,7 +129,8 @@ std::unique_ptr<Way> make_way(const std::string& text, const std::shared_ptr<Pro
   std::istringstream in(text);
   std::vector<std::string> parts;
   for (std::string part; std::getline(in, part, ':');) parts.push_back(part);
-  if (parts.size() != 6 || parts[0] != "diloco") throw std::invalid_argument("no way: " + text);
+  if (parts.size() != 6 || parts[0] != "diloco")
+    throw std::invalid_argument("unknown way: " + text);
   DiLoCoOptions options{.sync_every = std::stoll(parts[1]),
                         .fragments = std::stoi(parts[2]),
                         .fragment_sync_delay = std::stoll(parts[3]),

@@ -1,8 +1,8 @@
 // bench-dp: one process trains a model on the batches of two workers together (ddp_task.h).
 //
 // usage: bench-dp MODES MODEL STEPS ROUNDS
-// MODES, with commas, which take turns: dp (DataParallel, two replicas on a thread each) or whole
-// (the module as it is, LibTorch computing with two threads). Prints what bench-ddp prints.
+// MODES, separated by commas, take turns: dp (DataParallel, two replicas on a thread each) or whole
+// (the module itself, with two LibTorch threads). Prints what bench-ddp prints.
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -47,7 +47,7 @@ Step step_of(const std::shared_ptr<Contest>& contest) {
   const auto loss = [contest] {
     const Task& task = contest->task;
     contest->optimizer.zero_grad();
-    // How many threads each operation has: of a replica one, of the whole module all.
+    // Threads of each operation: one in a replica, all in the whole module.
     at::set_num_threads(contest->model ? 1 : kWorkers);
     return contest->model ? task.model->loss((*contest->model)(task.input), task.target)
                           : task.loss();
@@ -63,7 +63,7 @@ void run(int argc, char** argv) {
   const std::vector<std::string> modes = parse_names(argv[1]);
   for (const std::string& mode : modes) {
     if (mode != "dp" && mode != "whole")
-      throw std::invalid_argument("a mode is dp or whole, not " + mode);
+      throw std::invalid_argument("mode " + mode + ": expected dp or whole");
     steps.push_back(step_of(std::make_shared<Contest>(argv[2], mode == "dp")));
   }
   const std::vector<Measurement> measurements = measure_steps(

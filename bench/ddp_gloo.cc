@@ -2,9 +2,9 @@
 // that no interpreter is in gloo's figures. Prints the same lines.
 //
 // usage: RANK=r WORLD_SIZE=p bench-gloo STORE SECONDS OPS BYTES...
-// STORE is a file on which the ranks meet and which did not exist before. OPS: all_reduce,
-// broadcast, all_gather, all_to_all (there is no reduce_scatter in this ProcessGroupGloo). Over the
-// loopback interface. Floats only: this gloo does not sum bfloat16.
+// STORE is the file of the FileStore through which the ranks connect; it must not exist yet. OPS:
+// all_reduce, broadcast, all_gather, all_to_all (this ProcessGroupGloo has no reduce_scatter).
+// Traffic is over the loopback interface. Floats only: this gloo does not sum bfloat16.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

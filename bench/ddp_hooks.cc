@@ -1,15 +1,15 @@
-// bench-hooks: what hooks on parameters cost a backward, with very many very small ones.
+// bench-hooks: measures what hooks on parameters add to a backward with many very small parameters.
 //
 // usage: [ddp-run ...] bench-hooks [PARAMETERS [ROUNDS]]
 // By default 2000 parameters of four elements, 30 rounds. In a round each contender, in turn, does
 // five backwards through a model of its own; only backward() is timed, and workers begin together.
-// Prints a JSON line with the median time of a backward in each round, in nanoseconds for a
-// parameter, by contender, and the processor time of all threads of the process as "NAME cpu":
+// Prints a JSON line: for each contender the median time of a backward in each round, in
+// nanoseconds per parameter, and as "NAME cpu" the processor time of all threads of the process:
 //   bare   the module alone
-//   met    the same, then the workers wait for one another: what any communication costs where they
-//          are not equally fast at every moment
+//   met    the same, then the workers wait for each other: the least that any communication costs
+//          when they are not equally fast at every moment
 //   idle   a hook on every parameter that does nothing: LibTorch's own share
-//   views  DistributedDataParallel, gradients are the buckets
+//   views  DistributedDataParallel, gradients are views of the buckets
 //   copies DistributedDataParallel, gradients are copied into the buckets and back
 #include <algorithm>
 #include <chrono>

@@ -2,8 +2,8 @@
 // prints steps a second.
 //
 // usage: ddp-run ... bench-ddp MODES MODEL STEPS ROUNDS [BUCKET_MB]
-// MODES, with commas, which take turns: local (no communication, every worker for itself), barrier
-// (the same, but the workers wait for one another in each step), ddp, or step. MODEL: see
+// MODES, separated by commas, take turns: local (no communication, every worker for itself),
+// barrier (the same, but the workers wait for each other in each step), ddp, or step. MODEL: see
 // ddp_task.h.
 // Environment: SET_TO_NONE (ddp_task.h) for all modes; KEEP_FREED_MEMORY=1 for keep_freed_memory(),
 // as ddp-train does.
@@ -29,11 +29,11 @@
 namespace ddp::bench {
 namespace {
 
-// What a mode trains and with what; every mode has a model of its own.
+// The model of one mode and what trains it; every mode has a model of its own.
 struct Contest {
   std::shared_ptr<ProcessGroup> group;
   Task task;
-  double bucket_mb = 0;  // 0: what is usual with the mode.
+  double bucket_mb = 0;  // 0: the default of the mode.
   bool set_to_none = is_asked_for(kSetToNone);
   torch::optim::SGD optimizer{task.model->parameters(),
                               torch::optim::SGDOptions(0.01).momentum(0.5)};
@@ -87,7 +87,7 @@ Step step_of(const std::string& mode, const std::shared_ptr<Contest>& contest) {
   if (mode == "barrier") return without_data(contest);
   if (mode == "ddp") return during_backward(contest);
   if (mode == "step") return at_the_step(contest);
-  throw std::invalid_argument("a mode is local, barrier, ddp or step, not " + mode);
+  throw std::invalid_argument("mode " + mode + ": expected local, barrier, ddp or step");
 }
 
 void run(int argc, char** argv) {

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """bench-ddp's MLP and resnet18 with Python's DistributedDataParallel over gloo: ddp_python.py MODEL STEPS ROUNDS
 
-Prints {"mode", "model", "steps_per_second": [one a round]} from rank 0. The mnist network has a program of its own among the
+Prints {"mode", "model", "steps_per_second": [one a round]} from rank 0. The mnist network has its own program among the
 peers (PEERS/ddp_mnist.py, bench/harness.py).
 """
 import json

@@ -1,9 +1,9 @@
-// A training that notes in a file what happens to it; question_recovery.py kills its workers.
+// A training that records its events in a file; question_recovery.py kills its workers.
 //
 // bench-recovery [--elastic] EVENTS CHECKPOINT STEPS
-//   --elastic   lives through the rounds of its job, and prints the digest of its weights at the
-//               end; otherwise it resumes from CHECKPOINT, a folder
-// bench-recovery --start   prints the time at which it gets to its first line
+//   --elastic   survives the rounds of its job, and prints the digest of its weights at the end;
+//               otherwise it resumes from CHECKPOINT, a folder
+// bench-recovery --start   prints the time at which it reaches its first line
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -40,7 +40,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// A JSON line an event, appended in one write, so that workers share the file.
+// Appends a JSON line for each event in one write, so that workers can share the file.
 class Events {
  public:
   explicit Events(const char* path)
@@ -65,7 +65,7 @@ struct Training {
   std::int64_t step = 0;
 };
 
-// What the script of the peer does as well.
+// The script of the peer does the same.
 void train_step(DistributedDataParallel<torch::nn::SequentialImpl>& ddp, Training& training) {
   ddp.zero_grad();
   const at::Tensor output = ddp.forward(at::randn({32, 64}));

@@ -76,15 +76,15 @@ Task make_task(const std::string& name, int rank) {
   } else if (name == "mlp") {
     task = {std::make_shared<Mlp>(), at::randn({64, 1024}, random), at::randn({64, 1024}, random)};
   } else {
-    throw std::invalid_argument("there is no model " + name +
-                                "; there are mnist, resnet18, resnet50, mlp");
+    throw std::invalid_argument("unknown model " + name +
+                                ": expected mnist, resnet18, resnet50 or mlp");
   }
   return task;
 }
 
 namespace {
 
-// One turn; gives the last loss.
+// Runs one turn; returns the last loss.
 double take_steps(const Step& step, int steps, const std::function<void()>& meet, Pace& pace) {
   at::Tensor loss;
   const double cpu = cpu_seconds();

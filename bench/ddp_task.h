@@ -11,8 +11,8 @@
 
 namespace ddp::bench {
 
-// What a contender trains: a model with fixed weights and a batch that is the rank's own, both from
-// random numbers.
+// What a contender trains: a model with fixed initial weights and a batch of the rank's own, both
+// from random numbers.
 //
 //   mnist     the network and the batch of PEERS/ddp_mnist.py (harness.py): 22 thousand parameters
 //   resnet18  16 images of 3 x 64 x 64, ten classes: 11 million parameters
@@ -29,8 +29,8 @@ struct Task {
 // Throws std::invalid_argument for another name.
 Task make_task(const std::string& name, int rank);
 
-// A variable that all contenders heed. SET_TO_NONE=1: zero_grad() drops the gradients, as it does
-// by default since PyTorch 2.0, and DDP copies the new ones into its buckets. Otherwise the
+// An environment variable for all contenders. SET_TO_NONE=1: zero_grad() drops the gradients, as it
+// does by default since PyTorch 2.0, and DDP copies the new ones into its buckets. Otherwise the
 // gradients stay in the buckets and become zero.
 constexpr const char* kSetToNone = "SET_TO_NONE";
 
@@ -40,9 +40,9 @@ struct Step {
   std::function<void()> update;
 };
 
-// What a step took in a round, on average, in this process.
+// Averages of the steps of one round, in this process.
 struct Pace {
-  double seconds = 0;  // Until the slowest worker was through with the round.
+  double seconds = 0;  // Until the slowest worker finished the round.
   double backward_seconds = 0;
   double cpu_seconds = 0;  // Of all threads, in user and kernel mode.
 };
@@ -52,10 +52,10 @@ struct Measurement {
   double loss = 0;
 };
 
-// Element i: of contender i. In every round each takes `steps` steps, in an order that turns from
-// round to round, so that what the machine does to one in a round it does to all. The first round
-// does not count. `meet` is called before and after each turn: a job is as fast as its slowest
-// worker, whether its workers talk to one another or not.
+// Element i of the result is for contender i. In every round each contender takes `steps` steps, in
+// an order that rotates from round to round, so disturbances of the machine affect all alike. The
+// first round does not count. `meet` is called before and after each turn, because a job is as fast
+// as its slowest worker, even if its workers do not communicate.
 std::vector<Measurement> measure_steps(int rounds, int steps, const std::function<void()>& meet,
                                        const std::vector<Step>& contenders);
 

@@ -1,11 +1,11 @@
 // bench-zero: trains a model with AdamW, its state on every worker or divided among them.
 //
 // usage: ddp-run ... bench-zero MODES MODEL STEPS ROUNDS
-// MODES, with commas, which take turns: ddp (every worker has the whole state), zero
-// (ZeroRedundancyOptimizer), overlap (the same with overlap_with_forward) or bound (what is left if
+// MODES, separated by commas, take turns: ddp (every worker has the whole state), zero
+// (ZeroRedundancyOptimizer), overlap (the same with overlap_with_forward) or bound (the limit if
 // communication cost nothing: forward, backward, and the update of a half). MODEL: see ddp_task.h.
-// Prints, besides what bench-ddp prints, the bytes of the optimizer's tensors on rank 0 and its
-// peak of resident memory (with one mode only it is that mode's).
+// Prints what bench-ddp prints, and for rank 0 the bytes of the optimizer's tensors and the peak of
+// resident memory (which belongs to one mode only if one mode runs).
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -29,7 +29,7 @@
 namespace ddp::bench {
 namespace {
 
-// The first half of each, as tensors of their own that share its memory.
+// The first half of each tensor, as new tensors that share its memory.
 std::vector<at::Tensor> halves_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> halves;
   for (const at::Tensor& tensor : tensors) {
@@ -120,7 +120,7 @@ void run(int argc, char** argv) {
   std::vector<Step> steps;
   for (const std::string& mode : modes) {
     if (mode != "ddp" && mode != "zero" && mode != "overlap" && mode != "bound")
-      throw std::invalid_argument("a mode is ddp, zero, overlap or bound, not " + mode);
+      throw std::invalid_argument("mode " + mode + ": expected ddp, zero, overlap or bound");
     contests.push_back(std::make_shared<Contest>(group, argv[2], mode));
     steps.push_back(step_of(contests.back()));
   }

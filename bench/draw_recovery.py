@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws a node that fails and comes back: launcher/ddp_run/recovery.svg, the picture of the README.
 
-Runs bench-recovery twice on two nodes of a worker each, on this machine: once undisturbed, and once with a SIGKILL of the second
-node's ddp-run, which takes its worker with it, and the same command again a moment later. The picture shows every step of the
-second run around the kill, as its workers noted them, and compares the weights of both runs at the end.
+Runs bench-recovery twice on this machine, on two nodes of one worker each. The first run is undisturbed. In the second, the second
+node's ddp-run gets a SIGKILL, which also ends its worker, and the same command starts it again a moment later. The picture shows
+every step of the second run around the kill, as its workers recorded them, and compares the final weights of both runs.
 
     bench/draw_recovery.py [OUTPUT.svg]
 """
@@ -22,7 +22,7 @@ sys.path.insert(0, str(harness.ROOT / "tests" / "support"))
 import jobs  # noqa: E402
 
 NODES, WORKERS, STEPS, KILL_AT = 2, 1, 1000, 300
-AWAY_S = 0.2  # Until the node is started again.
+AWAY_S = 0.2  # From the kill until the node is started again.
 LIMIT_S = 60
 MARGIN_S = 0.12  # Shown before the kill and after the recovery.
 
@@ -51,13 +51,13 @@ class Run:
         return [json.loads(line) for line in self.events_file.read_text().split("\n")[:-1]]
 
     def weights(self):
-        """When all nodes have ended well: the one digest that all workers printed."""
+        """Waits until all nodes have ended successfully; returns the one digest that all workers printed."""
         for node in self.nodes:
             if node.process.wait(LIMIT_S) != 0:
                 sys.exit(f"draw_recovery: a node failed\n{node.tail()}")
         digests = set(re.findall(r"weights ([0-9a-f]{64})", "".join(path.read_text() for path in self.folder.glob("*.log"))))
         if len(digests) != 1:
-            sys.exit(f"draw_recovery: one digest was expected, not {digests}")
+            sys.exit(f"draw_recovery: expected the same digest from all workers, got {digests}")
         return digests.pop()
 
     def close(self):
@@ -75,7 +75,7 @@ def undisturbed():
 
 
 def interrupted():
-    """Events, the times of the kill and of the second start, and the weights."""
+    """Returns the events, the times of the kill and of the second start, and the weights."""
     with tempfile.TemporaryDirectory() as folder:
         run = Run(Path(folder))
         try:
@@ -114,7 +114,7 @@ class Picture:
         self.add("rect", x=f"{self.x(seconds) - 0.6:.1f}", y=y, width=1.2, height=BAR, fill=color)
 
     def mark(self, seconds, label, color, line):
-        """A vertical line at a moment, named in text line `line` above the rows."""
+        """A vertical line at a moment, with its label in text line `line` above the rows."""
         x, y = self.x(seconds), 40 + 17 * line
         self.add("line", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=y + 4, y2=TOP + NODES * WORKERS * ROW - 6, stroke=color, stroke_width=1.5)
         fits = x < 0.7 * WIDTH

@@ -34,8 +34,8 @@ std::shared_ptr<std::byte> private_memory(std::size_t bytes) {
   return {memory, [](std::byte* data) { std::free(data); }};
 }
 
-// Elements of the input and of the output, 0 where this rank has none, and of the part that goes
-// from one rank to one other.
+// Elements of the input and of the output, 0 if this rank has none, and of the part that one rank
+// sends to one other.
 struct Shape {
   std::size_t in = 0;
   std::size_t out = 0;
@@ -69,7 +69,7 @@ Op parse_op(const std::string& name) {
   for (const auto& [known, op] : kOps) {
     if (name == known) return op;
   }
-  throw std::invalid_argument("--op: there is no '" + name + "'");
+  throw std::invalid_argument("--op: unknown operation '" + name + "'");
 }
 
 DType parse_dtype(const std::string& name) {
@@ -94,7 +94,7 @@ std::shared_ptr<std::byte> Exercise::memory(bool registered, std::size_t bytes) 
   if (memory == nullptr) {
     throw std::runtime_error("no registered memory left for " + std::to_string(bytes) + " bytes");
   }
-  std::memset(memory.get(), 0, bytes);  // No page fault comes later.
+  std::memset(memory.get(), 0, bytes);  // So that no page fault comes later.
   return memory;
 }
 

@@ -21,14 +21,14 @@ enum class Op {
   kSendRecv,       // send_recv: from rank 0 to rank 1 and back; half of that is its time.
 };
 
-// Throws std::invalid_argument naming what is not known.
+// Throws std::invalid_argument that names the unknown text.
 Op parse_op(const std::string& name);
 DType parse_dtype(const std::string& name);
 
-// What a blocking call of a peer is compared with.
+// Options of an operation that is compared with a blocking call of a peer.
 OpOptions at_once();
 
-// One operation with this rank's buffers, to be repeated. `bytes` is the input of a rank, and for
+// One operation with this rank's buffers, to be repeated. `bytes` is the input of a rank, or for
 // scatter the output of a rank.
 //
 // One thread. Throws what ProcessGroup throws, and std::runtime_error if registered memory is asked
@@ -37,8 +37,8 @@ class Exercise {
  public:
   Exercise(ProcessGroup& group, Op op, DType type, bool registered, std::size_t bytes);
 
-  // The owner writes all of its memory anew, as training does between two steps: inputs with the
-  // run's pattern, outputs with zeros.
+  // Rewrites all memory of this rank, as training does between two steps: inputs with the run's
+  // pattern, outputs with zeros.
   void dirty(unsigned run);
   // The operation, from its issue to its end on this rank. Does not allocate.
   void execute();

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""gloo's side of the question abort: as bench-abort, over torch.distributed.
+"""The peer of bench-abort: the same measurement with gloo, over torch.distributed.
 
 usage: gloo_abort.py --ranks N --phase PHASE --signal kill|stop --resident-mib N --turns N --timeout SECONDS
 """
@@ -45,7 +45,7 @@ def rank_process(args, rank, store, page):
                 dist.all_reduce(values)
     except RuntimeError:
         struct.pack_into("q", page, rank * 16 + 8, time.monotonic_ns())
-        signal.pause()  # Its end would be what tells the next rank.
+        signal.pause()  # If it exited, that would tell the next rank.
 
 
 def field(page, offset):
@@ -56,7 +56,7 @@ def wait(page, offsets):
     limit = time.monotonic() + 90
     while not all(field(page, offset) for offset in offsets):
         if time.monotonic() > limit:
-            raise SystemExit("gloo_abort: a rank is not through after 90 s")
+            raise SystemExit("gloo_abort: a rank did not finish within 90 s")
         time.sleep(0.001)
 
 

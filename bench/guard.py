@@ -1,13 +1,13 @@
-"""Runs the questions below two guards, so that whatever ends bench/run, nothing of it goes on.
+"""Runs the questions below two guards, so that however bench/run ends, none of its processes survives.
 
-  bench/run          the front: it hands on signals and waits
-    the guard        a process group of its own, so that what kills the front's group leaves it
-      the questions  and all that they start
+  bench/run          the front: it forwards signals and waits
+    the guard        in its own process group, so that it survives if the front's group is killed
+      the questions  and everything that they start
 
-Both adopt the orphans of whatever is below them (PR_SET_CHILD_SUBREAPER), also those that left their process group or
-session. When the questions are over, a signal has come, or the process above is gone, what is still below is asked to end,
-then killed; then the folder that all took for temporary files is removed, and their network namespaces. A guard that is
-killed takes the questions with it, and the front does the rest.
+Both adopt all orphans below them (PR_SET_CHILD_SUBREAPER), even those that left their process group or session. When the
+questions have finished, a signal has come, or the process above is gone, they ask the remaining processes below to end, and
+then kill them. Then they remove the folder of temporary files and the network namespaces. If the guard is killed, the
+questions die with it, and the front cleans up.
 """
 import contextlib
 import ctypes
@@ -23,14 +23,14 @@ from pathlib import Path
 import jobs
 
 ENDINGS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-GRACE_S = 5  # For what is asked to end. mpirun and ddp-run take about a second.
+GRACE_S = 5  # Before processes that were asked to end are killed. mpirun and ddp-run take about a second.
 POLL_S = 0.05
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 NAMESPACES = Path("/run/netns")
 
 
 def network_prefix():
-    """What the names of this run's network namespaces begin with."""
+    """Prefix of the names of this run's network namespaces."""
     return f"ddp-bench-{os.environ['BENCH_RUN']}"
 
 
@@ -40,7 +40,7 @@ def prctl(option, value):
 
 
 def collect(child=None):
-    """Reaps all that have ended; gives the child's status if it is among them. ChildProcessError: there is none any more."""
+    """Reaps all ended children; returns the status of `child` if it is among them. ChildProcessError: no children are left."""
     found = None
     while True:
         try:
@@ -59,17 +59,17 @@ def collect(child=None):
 def ask_to_end(pid):
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-        os.kill(pid, signal.SIGCONT)  # A stopped process would not hear of it.
+        os.kill(pid, signal.SIGCONT)  # A stopped process would not see the SIGTERM.
 
 
 def end_all_below():
-    """Ends every process below this one. Whoever is orphaned meanwhile becomes its child, so no child is no process."""
+    """Ends every process below this one. Orphans become its children, so when no child is left, no process is."""
     deadline, asked = time.monotonic() + GRACE_S, set()
     with contextlib.suppress(ChildProcessError):
         while True:
             collect()
             if time.monotonic() < deadline:
-                # Launchers end what they have started; what they leave behind is asked when it has become a child.
+                # Launchers end what they started; what they leave behind becomes a child and is asked then.
                 children = set(jobs.children(os.getpid()))
                 for pid in children - asked:
                     ask_to_end(pid)
@@ -90,7 +90,7 @@ def clean_up(folder):
 
 
 def wait(child, endings, on_signal):
-    """The child's status, or 128 and the number of the signal if on_signal(number) says that this is the end."""
+    """Returns the child's status, or 128 + the signal's number if on_signal(number) returns true."""
     while True:
         number = signal.sigwait(endings | {signal.SIGCHLD})
         if number != signal.SIGCHLD:
@@ -103,7 +103,7 @@ def wait(child, endings, on_signal):
 
 
 def fork(death_signal):
-    """As os.fork(); the child gets the signal when this process is gone."""
+    """Like os.fork(); the child gets the signal when this process dies."""
     parent = os.getpid()
     child = os.fork()
     if child == 0:
@@ -114,7 +114,7 @@ def fork(death_signal):
 
 
 def end_with(status, endings):
-    """Ends with the status, or by the signal that ended the guard, as a shell expects it."""
+    """Exits with the status, or by the signal that ended the guard, as shells expect."""
     for number in endings:
         if status == 128 + number:
             signal.signal(number, signal.SIG_DFL)
@@ -126,13 +126,13 @@ def end_with(status, endings):
 def own_folder():
     parent = os.environ.get("BENCH_FOLDER") or tempfile.gettempdir()
     if not os.path.isdir(parent):
-        sys.exit(f"bench: BENCH_FOLDER is {parent}, which is no folder; temporary files go there")
+        sys.exit(f"bench: BENCH_FOLDER is {parent}, which is not a folder; name one for temporary files")
     return tempfile.mkdtemp(prefix="ddp-bench.", dir=parent)
 
 
 def enter():
-    """Returns in a process below the guards, with TMPDIR in a folder of this run's; bench/run ends with its status."""
-    # nohup's hang-ups and the interrupts of a shell's background are not ours. SIGTERM is what the guard has for the front's end.
+    """Returns in a process below the guards, with TMPDIR in this run's own folder; bench/run exits with its status."""
+    # Signals that nohup or a shell's background ignores stay ignored. SIGTERM tells the guard that the front has ended.
     endings = {number for number in ENDINGS if signal.getsignal(number) != signal.SIG_IGN} | {signal.SIGTERM}
     os.environ["BENCH_RUN"] = str(os.getpid())
     former = signal.pthread_sigmask(signal.SIG_BLOCK, endings | {signal.SIGCHLD})
@@ -148,13 +148,13 @@ def enter():
     questions = fork(signal.SIGKILL)
     if questions:
         def end_questions(_):
-            os.kill(questions, signal.SIGKILL)  # First, so that they start nothing and take no end for a failure.
+            os.kill(questions, signal.SIGKILL)  # First, so that they start nothing more and report no failures.
             return True
         status = wait(questions, endings, end_questions)
         clean_up(folder)
         os._exit(status)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # A question finds daemons that a launcher has started below itself.
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # So that a question finds daemons of its launchers below itself.
     signal.pthread_sigmask(signal.SIG_SETMASK, former)
     with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)  # Nobody reads; a terminal would stop whoever does in a group in the background.
+        os.dup2(nothing.fileno(), 0)  # A terminal would stop a background process that reads.
     os.environ["TMPDIR"] = tempfile.tempdir = folder

@@ -1,4 +1,4 @@
-"""What the questions share: where the programs are, what machine this is, alternating runs, figures."""
+"""Shared by the questions: paths of programs, description of the machine, alternating runs, figures."""
 import functools
 import glob
 import os
@@ -19,7 +19,7 @@ MPIRUN = ["mpirun", "--allow-run-as-root"]
 
 
 def blas():
-    """The BLAS that the dynamic linker takes."""
+    """The BLAS that the dynamic linker loads."""
     found = glob.glob("/usr/lib/*/libblas.so.3")
     return os.path.realpath(found[0]) if found else "none"
 
@@ -29,7 +29,7 @@ def machine():
 
 
 def first_line(command):
-    """What the command prints first; empty where it cannot be run."""
+    """The first line that the command prints; empty if it cannot be run."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True)
     except OSError:
@@ -37,7 +37,7 @@ def first_line(command):
     return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout.strip() else ""
 
 
-# Without the second or more that importing torch takes.
+# Importing torch would take a second or more.
 TORCH_VERSION = """
 import os, runpy
 from importlib.util import find_spec
@@ -47,12 +47,12 @@ print(runpy.run_path(os.path.join(os.path.dirname(find_spec("torch").origin), "v
 
 @functools.cache
 def pytorch_version():
-    """Of the Python that the peers' scripts run with."""
+    """Version of PyTorch in the Python that runs the peers' scripts."""
     return first_line([PYTHON, "-c", TORCH_VERSION]) or "none"
 
 
 def peers():
-    """The peers' versions, and of LibTorch, that ours is linked with and the C++ peers are."""
+    """Versions of the peers, and of the LibTorch that our programs and the C++ peers are linked with."""
     package = ["dpkg-query", "-W", "-f=${Version}"]
     found = {
         "PyTorch": pytorch_version(),
@@ -65,7 +65,7 @@ def peers():
 
 
 def build():
-    """Builds what only bench/run starts (bench/CMakeLists.txt). Configures first: a peer may have been installed meanwhile."""
+    """Builds the programs that only bench/run starts (bench/CMakeLists.txt). Configures first, to find newly installed peers."""
     folder = BIN.parent
     if not (folder / "CMakeCache.txt").exists():
         return
@@ -77,8 +77,8 @@ def build():
 def require(*programs):
     for program in programs:
         if not shutil.which(program):
-            sys.exit(f"bench: {program} is missing; scripts/build builds ours, scripts/setup --bench installs the peers, "
-                     "PEERS names the folder of the peers' scripts")
+            sys.exit(f"bench: {program} is missing; scripts/build builds our programs, scripts/setup --bench installs the peers, "
+                     "and PEERS names the folder of the peers' scripts")
 
 
 def seconds(command, expect=0, **options):
@@ -86,12 +86,12 @@ def seconds(command, expect=0, **options):
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, **options)
     took = time.perf_counter() - begin
     if done.returncode != expect:
-        sys.exit(f"bench: {' '.join(command)} ended with {done.returncode}:\n{done.stderr.decode(errors='replace')}")
+        sys.exit(f"bench: {' '.join(command)} exited with status {done.returncode}:\n{done.stderr.decode(errors='replace')}")
     return took
 
 
 def alternate(contenders, rounds, warmup=1):
-    """Runs each contender (name -> function giving a number) once a round, in turning order; name -> median."""
+    """Runs each contender (name -> function returning a number) once a round, in alternating order; returns name -> median."""
     names = list(contenders)
     taken = {name: [] for name in names}
     for number in range(-warmup, rounds):

@@ -1,7 +1,7 @@
-"""What a link carries: one connection that both ends fill as fast as they can.
+"""Measures the rate of a link: one connection, on which both ends send as fast as they can.
 
-usage: link_rate.py listen|connect ADDRESS PORT SECONDS, one of each. Prints {"bytes_per_second": ..} of what it received
-after the first tenth of the time, in which the connection speeds up.
+usage: link_rate.py listen|connect ADDRESS PORT SECONDS, one of each. Prints {"bytes_per_second": ..}, the rate of
+receiving after the first tenth of the time, in which the connection speeds up.
 """
 import json
 import socket

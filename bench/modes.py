@@ -1,7 +1,7 @@
-"""Runs bench-ddp with several of its modes in turn within one process, and what may be said of them: ratios within a turn.
+"""Runs several modes of bench-ddp in turn within one process and compares them by their ratios within a turn.
 
-The modes take their turns of a second or less one after the other (measure_steps in ddp_task.cc), so what the machine does to
-one of them it does to all: ratios scatter far less than between processes, each of which may find the cores elsewhere.
+The modes take turns of a second or less (measure_steps in ddp_task.cc), so disturbances of the machine affect all of them
+alike. Ratios vary far less than between processes, which may run on different cores.
 """
 import statistics
 
@@ -16,7 +16,7 @@ def arguments(modes, model, steps, turns, *bucket_mb):
 
 
 def by_mode(lines):
-    """{mode: {"seconds", "backward", "cpu": of a step, by turn}} of a run's output."""
+    """{mode: {"seconds", "backward", "cpu"}} from a run's output: a list for a step, with one entry a turn."""
     return {line["mode"]: {"seconds": [1 / rate for rate in line["steps_per_second"]],
                            "backward": [ms / 1e3 for ms in line["backward_ms"]], "cpu": [ms / 1e3 for ms in line["cpu_ms"]]}
             for line in lines}
@@ -29,7 +29,7 @@ def contender(*what, env=None):
 
 
 def turns(results, mode, what="seconds"):
-    """Of all turns of all runs."""
+    """The values of all turns of all runs."""
     return [value for result in results for value in result[mode][what]]
 
 

@@ -1,4 +1,4 @@
-/* Open MPI's side of the comparison of collectives: what bench-collectives does, with MPI's operations on floats.
+/* The peer of bench-collectives: the same measurement with MPI's operations on floats.
  *
  * cc: mpicc -O2 mpi_collectives.c -o mpi_collectives   (bench/question_collectives.py does it)
  * usage: mpirun -np P mpi_collectives SECONDS OPS BYTES...   (OPS with commas; names as in bench/exercise.h)
@@ -19,7 +19,7 @@ enum Op { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter, kGather, 
 
 typedef struct {
   enum Op op;
-  long in_count, out_count, part; /* Elements; part: what goes from one rank to one other. */
+  long in_count, out_count, part; /* Elements; part: what one rank sends to one other. */
   float *in, *out;
 } Exercise;
 
@@ -167,7 +167,7 @@ int main(int argc, char **argv) {
     int op = 0;
     while (kNames[op] && strcmp(kNames[op], name)) ++op;
     if (!kNames[op]) {
-      fprintf(stderr, "mpi_collectives: there is no operation %s\n", name);
+      fprintf(stderr, "mpi_collectives: unknown operation %s\n", name);
       MPI_Abort(MPI_COMM_WORLD, 2);
     }
     for (int a = 3; a < argc; ++a) measure((enum Op)op, atol(argv[a]), atof(argv[1]), times);

@@ -1,9 +1,9 @@
-"""Nodes of a network of their own on this machine: namespaces around a bridge, each behind one link of a limited rate.
+"""Emulates nodes on this machine: network namespaces around a bridge, each behind one link of a limited rate.
 
-The names are ddp-bench-PID-* (tests/support/netns.py); whatever ends bench/run, they are removed (guard.py). Links are limited in both directions by tc's tbf, so the link is the
-limit and not the processor that all share, as far as that keeps up: link_rate() says what the links really give. Congestion
-control is cubic, Linux' default, whatever the machine has: bbr takes the rate at which a busy worker reads for that of the
-link, and sends slower for a while after.
+The names are ddp-bench-PID-* (tests/support/netns.py); however bench/run ends, they are removed (guard.py). tc's tbf limits
+the links in both directions, so the link is the bottleneck as long as the shared processor keeps up: link_rate() measures what
+the links really carry. Congestion control is cubic, Linux' default, whatever the machine uses: bbr would take the rate at which
+a busy worker reads for the rate of the link, and send more slowly for a while.
 """
 import contextlib
 import json
@@ -20,12 +20,12 @@ from netns import address, inside
 def require(question):
     harness.require("ip", "tc")
     if os.geteuid() != 0:
-        sys.exit(f"bench: {question} needs root, for it makes network namespaces")
+        sys.exit(f"bench: {question} needs root to make network namespaces")
 
 
 @contextlib.contextmanager
 def network(nodes, mbit):
-    """Namespaces of that many nodes; gives their names. mbit: of each link."""
+    """Makes namespaces for that many nodes and yields their names. mbit: rate of each link in Mbit/s."""
     with netns.network(guard.network_prefix(), nodes) as net:
         for node, name in enumerate(net.names):
             netns.ip("-n", name, "route", "change", netns.SUBNET, "dev", "eth0", "congctl", "cubic")
@@ -38,15 +38,15 @@ def sent_bytes(namespace):
 
 
 def ddp_run(names, port, worker, workers_each=1):
-    """The commands that run `worker` (argv) on all nodes, one thread a worker, for paired.run_all()."""
-    # With one worker on a node, ddp-run leaves it all cores, which the nodes share here.
+    """The commands for paired.run_all() that run `worker` (argv) on all nodes, with one thread a worker."""
+    # ddp-run would let the only worker of a node use all cores, but here the nodes share them.
     return [(inside(name, harness.DDP_RUN, "--nnodes", str(len(names)), "--node-rank", str(node), "--rdzv-id", "bench",
                     "--rdzv-endpoint", f"{address(0)}:{port}", "--nproc-per-node", str(workers_each), "--no-python", *worker),
              {"OMP_NUM_THREADS": "1"}) for node, name in enumerate(names)]
 
 
 def link_rate(names, port, seconds=0.5):
-    """Bytes a second that plain TCP carries between the first two nodes, both ways at once: the slower direction."""
+    """Bytes a second that plain TCP carries between the first two nodes in both directions at once: the slower of the two."""
     program = [sys.executable, str(harness.ROOT / "bench" / "link_rate.py")]
     lines = paired.run_all([(inside(names[0], *program, "listen", address(0), str(port), str(seconds)), {}),
                             (inside(names[1], *program, "connect", address(0), str(port), str(seconds)), {})])

@@ -1,9 +1,9 @@
-"""Contenders in turn, round after round, and what may be said of them: ratios within a round, with a lower bound.
+"""Runs contenders in rounds and compares them by their ratios within a round, with a lower bound.
 
-A round runs every contender once, for all its sizes, in an order that turns from round to round; the machine's probe
+A round runs every contender once, for all its sizes, in an order that rotates from round to round; the machine's probe
 (bench-roof --probe) runs between them. A round is dropped if other processes (or the hypervisor) took more than 5 % of the
-CPU time, but the three least disturbed ones are kept in any case. Two contenders are compared in those rounds in which the
-cores lay equally far apart for both.
+CPU time, but the three least disturbed rounds are always kept. Two contenders are compared in those rounds in which the
+cores were equally far apart for both.
 """
 import json
 import os
@@ -22,16 +22,16 @@ QUICK = bool(os.environ.get("BENCH_QUICK"))
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", 3 if QUICK else 10))
 SEED = int(os.environ.get("BENCH_SEED", 7))
 FOREIGN_LIMIT = 0.05
-# By which factor the round trips between the cores may differ around two contenders. (The probe's bandwidth scatters by more
-# than that while the cores stay where they are.)
+# The largest factor by which the round trips between the cores may differ around two contenders. (The probe's bandwidth
+# varies by more than that even while the cores do not move.)
 MOVED_LIMIT = 1.2
 KEEP = 3
 LIMIT_S = 120  # For one run of one contender.
 COLLECTIVES = str(harness.BIN / "bench-collectives")
 ROOF = str(harness.BIN / "bench-roof")
 GLOO = str(harness.BIN / "bench-gloo")
-# The default threshold makes each call of MPI_Allreduce on large buffers map, fault and unmap a temporary of its own; the
-# top of the heap must not be given back either, or the faults come all the same.
+# With the default threshold, each MPI_Allreduce on large buffers maps, faults and unmaps a temporary. The top of the heap must
+# not be given back either, or the page faults remain.
 TUNED_MALLOC = {"GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296"}
 MPI_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
 KIB, MIB = 1024, 1024 * 1024
@@ -55,9 +55,9 @@ def compile_mpi(source, folder):
 
 
 def run_all(commands, env=None, limit_s=LIMIT_S):
-    """Starts the commands (argv, more environment) together, waits for all and gives the JSON lines they printed.
+    """Starts the commands (argv, more environment) together, waits for all and returns the JSON lines they printed.
 
-    Ends what it started if one fails or nothing comes in time.
+    If one fails or takes too long, ends them all.
     """
     processes = []
     try:
@@ -70,9 +70,9 @@ def run_all(commands, env=None, limit_s=LIMIT_S):
             try:
                 out, err = process.communicate(timeout=max(1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                sys.exit(f"bench: {' '.join(command)} was not done after {limit_s} s")
+                sys.exit(f"bench: {' '.join(command)} did not finish within {limit_s} s")
             if process.returncode != 0:
-                sys.exit(f"bench: {' '.join(command)} ended with {process.returncode}:\n{out[-2000:]}{err[-4000:]}")
+                sys.exit(f"bench: {' '.join(command)} exited with status {process.returncode}:\n{out[-2000:]}{err[-4000:]}")
             # ddp-run puts a worker's name before its lines.
             lines += [json.loads(line[line.index("{"):]) for line in out.splitlines() if '{"' in line]
         return lines
@@ -172,7 +172,7 @@ def change(trips):
 
 
 class Rounds:
-    """What the contenders (name -> function giving {key: line}) did; results[name] is a list with one entry a kept round."""
+    """The results of the contenders (name -> function returning {key: line}): results[name] has one entry for each kept round."""
 
     def __init__(self, title, contenders, rounds=None):
         self.title = title
@@ -201,13 +201,13 @@ class Rounds:
         keep = [number for number in order if foreign[number] <= FOREIGN_LIMIT]
         keep = sorted(keep if len(keep) >= KEEP else order[:KEEP])
         disturbed = sum(foreign[number] > FOREIGN_LIMIT for number in keep)
-        self.say(f"{len(taken) - len(keep)} of {len(taken)} rounds dropped, {disturbed} kept although disturbed")
+        self.say(f"{len(taken) - len(keep)} of {len(taken)} rounds dropped, {disturbed} disturbed ones kept")
         self.results = {name: [taken[number][name] for number in keep] for name in contenders}
         self.trips = {name: [trips[number][name] for number in keep] for name in contenders}
 
     def comparable(self, mine, peer):
-        """The kept rounds in which both contenders had the cores equally far apart from begin to end; the KEEP best if
-        they are fewer."""
+        """The kept rounds in which the cores were equally far apart for both contenders throughout; at least the KEEP best
+        ones."""
         changes = [change((*ours, *theirs)) for ours, theirs in zip(self.trips[mine], self.trips[peer])]
         order = sorted(range(len(changes)), key=lambda number: changes[number])
         alike = [number for number in order if changes[number] <= MOVED_LIMIT]
@@ -220,7 +220,7 @@ class Rounds:
         return [result[key][statistic] for result in self.results[name]]
 
     def figure(self, figure_name, mine, peer, peer_name, goal, statistic="median_s"):
-        """mine and peer: (contender, key). Times; the ratio is the peer's over ours, the median of the rounds' ratios."""
+        """A figure of times. mine and peer: (contender, key). The ratio is peer over mine, the median over the rounds."""
         our_times = self.times(*mine, statistic)
         if peer is None:
             return {"figure": figure_name, "ours": round(statistics.median(our_times), 9), "peer": None, "peer_name": peer_name,

@@ -7,9 +7,9 @@
 
 namespace ddp::bench {
 
-// What buffers hold: small whole numbers, so that sums of a few ranks are exact in bfloat16 too.
-// They differ from rank to rank, from run to run and along the buffer, so that an element of the
-// wrong rank, of the run before or from the wrong place is seen.
+// The contents of buffers: small whole numbers, so that sums of a few ranks are exact in bfloat16,
+// too. They differ by rank, by run and along the buffer, so that verification notices an element of
+// the wrong rank, of an earlier run or from the wrong place.
 constexpr float pattern(int rank, unsigned run, std::size_t index) {
   return static_cast<float>(1 + rank) + static_cast<float>(run % 4) + static_cast<float>(index % 8);
 }

@@ -7,8 +7,8 @@
 
 namespace ddp::bench {
 
-// main() of a program whose work is `run`: 0, or 1 after what run threw is on stderr, with the
-// program's name before it.
+// main() of a program that does `run`. Returns 0; or, if `run` throws, prints the program's name
+// and the exception to stderr and returns 1.
 inline int run_program(const char* name, void (*run)(int, char**), int argc, char** argv) {
   try {
     run(argc, argv);
@@ -19,7 +19,7 @@ inline int run_program(const char* name, void (*run)(int, char**), int argc, cha
   }
 }
 
-// Whether NAME=1 is in the environment.
+// Whether the environment has NAME=1.
 inline bool is_asked_for(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr && std::string(value) == "1";

@@ -1,9 +1,9 @@
-"""How long after a rank dies or stops does its last survivor know?
+"""How long after a rank dies or stops does the last survivor know?
 
-From the signal to the last rank of a node until every other one has its error, in the middle of an operation of each kind or
-before the victim has entered it; the victim has touched 16 MiB or 1 GiB beside its buffers. gloo runs the same with a timeout
-of 2 s (its default is 30 min), which its ranks that wait for a survivor wait for: survivors keep their process, as they
-would to recover in it. SIGSTOP: DDP_STALL_TIMEOUT_MS=500.
+Time from the signal to the last rank of a node until every other rank has its error. The signal comes in the middle of an
+operation of each kind, or before the victim enters it. The victim has touched 16 MiB or 1 GiB beside its buffers. gloo runs the
+same with a timeout of 2 s (its default is 30 min): its ranks that wait for another survivor see the error only after that
+timeout, because survivors keep their process, as they would to recover in it. SIGSTOP: DDP_STALL_TIMEOUT_MS=500.
 """
 import json
 import os
@@ -27,8 +27,8 @@ def times(command, ranks, phase, signal, resident_mib, turns):
              "--turns", str(turns)]
     done = subprocess.run(command + flags, stdout=subprocess.PIPE, env=environment)
     if done.returncode != 0:
-        sys.exit(f"bench: {' '.join(command + flags)} ended with {done.returncode}")
-    return json.loads(done.stdout.splitlines()[-1])["times_ms"]  # Newer gloo says before it whom it is connected to.
+        sys.exit(f"bench: {' '.join(command + flags)} exited with status {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])["times_ms"]  # Newer gloo first prints whom it is connected to.
 
 
 def p99(values):

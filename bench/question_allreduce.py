@@ -1,7 +1,7 @@
 """How long does an all-reduce take, against Open MPI, gloo and what the memory allows?
 
-"registered" memory comes from ProcessGroup::allocate and is mapped by all ranks of the node, which the peers have nothing
-like; "private" memory is the caller's own, as all of the peers' is. See bench/README.md.
+"registered" memory comes from ProcessGroup::allocate and is mapped by all ranks of the node; no peer has such memory. "private"
+memory is the caller's own, as in all peers. See bench/README.md.
 """
 import os
 import subprocess
@@ -18,7 +18,7 @@ FOUR_SIZES = [MIB] if QUICK else [64 * KIB, MIB, 25 * MIB]
 TCP_SIZES = [64 * KIB, MIB] if QUICK else [64 * KIB, MIB, 25 * MIB, 100 * MIB]
 DISTURBED_SIZES = [MIB, 25 * MIB]
 SECONDS = 0.1 if QUICK else 0.15  # For each size in each round.
-TCP_SECONDS = 0.1 if QUICK else 0.5  # TCP's windows take some turns to open.
+TCP_SECONDS = 0.1 if QUICK else 0.5  # TCP's windows take some time to open.
 LARGE = 25 * MIB
 
 
@@ -27,7 +27,7 @@ def key(memory, size, dtype="f32"):
 
 
 def registered_goal(size):
-    """Against Open MPI as it comes."""
+    """Against Open MPI with its default settings."""
     return 3.0 if size >= 64 * KIB else 1.5 if size >= 4 * KIB else None
 
 
@@ -95,7 +95,7 @@ def beside_a_loop(contender):
 
 
 def disturbed(mpi_program):
-    """What one busy process costs: on average, which is what a job loses, and typically, which hides the runs that stood still."""
+    """The cost of one busy process: the mean, which is what a job loses, and the median, which hides the runs that stood still."""
     ours = paired.ours(2, DISTURBED_SIZES, 2 * SECONDS)
     mpi = paired.mpi(mpi_program, 2, DISTURBED_SIZES, 2 * SECONDS)
     rounds = paired.Rounds("beside a busy loop", {"disturbed": beside_a_loop(ours), "quiet": ours,
@@ -118,7 +118,7 @@ def figures():
     only = {int(size) for size in os.environ["BENCH_BYTES"].split(",")} if os.environ.get("BENCH_BYTES") else None
     with tempfile.TemporaryDirectory(prefix="bench-mpi.") as folder:
         program = paired.compile_mpi(harness.PEERS / "mpi_allreduce.c", folder)
-        # A size has rounds of its own: the shorter a contender's turn, the less often the cores move during it.
+        # Each size has its own rounds: in a shorter turn the cores move less often.
         parts = {"two": (two_ranks, SIZES), "four": (four_ranks, FOUR_SIZES), "tcp": (two_nodes, TCP_SIZES)}
         for part in wanted:
             if part in parts:

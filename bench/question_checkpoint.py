@@ -1,11 +1,11 @@
 """How long does a checkpoint keep training waiting, and when is it safe?
 
 One worker under ddp-run saves a ResNet50 with momentum (205 MB) and a state of 1 GiB (bench-checkpoint):
-  blocked   what save() took, against one memcpy of the state in the same process just before
-  durable   until wait() had said that the checkpoint is on the disk, against dd of as many bytes with conv=fsync, and against
+  blocked   time of save(), against one memcpy of the state in the same process just before
+  durable   time until wait() reports the checkpoint on disk, against dd of as many bytes with conv=fsync, and against
             torch.save in Python with fsync
   load      load_latest() with all its checksums, against torch.load and copying, both from the page cache, and both from the disk
-Then two workers train a ResNet50, ten steps with one save and ten without in turn.
+Then two workers train a ResNet50: in turn, ten steps with one save and ten without.
 
 BENCH_PARTS=resnet50,1024,train chooses, BENCH_ROUNDS the rounds; BENCH_FOLDER is where files go (guard.py; default: the temporary
 folder).
@@ -23,7 +23,7 @@ PROGRAM = str(harness.BIN / "bench-checkpoint")
 SCRIPT = str(harness.ROOT / "bench" / "checkpoint_python.py")
 PARTS = os.environ.get("BENCH_PARTS", "resnet50,1024,train").split(",")
 ROUNDS = paired.ROUNDS
-INNER = 1 if paired.QUICK else 3  # Saves of one start of a program, besides the first.
+INNER = 1 if paired.QUICK else 3  # Saves in each run of a program, besides the first.
 TURNS, STEPS = (1, 10) if paired.QUICK else (10, 10)
 MIB = 1024 * 1024
 

@@ -1,7 +1,7 @@
 """How long do the other collectives take, against Open MPI's?
 
-Times are the longest of the ranks' in each run (a root is often done before the others are). Sizes are the input of a rank,
-for scatter its output; send_recv is half of a message there and back. Like for like is private memory.
+The time of a run is that of its slowest rank (a root is often done before the others). Sizes are the input of a rank, or for
+scatter its output; send_recv is half of a message there and back. Only private memory compares like with like.
 """
 import tempfile
 

@@ -1,16 +1,15 @@
 """How many steps a second do two workers train, against PyTorch's DistributedDataParallel and without communication?
 
-Models and batches: ddp_task.h. One thread a worker, one node. Gradients are the buckets in all contenders, and stay where they
-are between two steps; with "set_to_none" they do not (ddp_task.h). "local" is our
-program with two workers that do not communicate: what the machine can do; "barrier" lets them wait for one another in each
-step, which is what any kind of communication costs where two cores are not equally fast at every moment. Our modes take turns
-within one process (modes.py).
+Models and batches: ddp_task.h. One thread a worker, one node. In all contenders the gradients are views of the buckets and keep
+their memory between steps, except with "set_to_none" (ddp_task.h). "local" is our program with two workers that do not
+communicate: the limit of the machine. In "barrier" they also wait for each other in each step, which is the least that any
+communication costs when two cores are not equally fast at every moment. Our modes take turns within one process (modes.py).
 
-Only ratios within a round say something: both workers compute on all cores of a two-core machine, so whatever else runs takes
-from all of them. A peer's rate is the median of three turns, ours of eight. A turn ends when both workers are through with it,
-also where they do not communicate. With "set_to_none", DDP copies each new gradient into its bucket, which costs a tenth of a step
-of resnet18; training without communication copies nothing. bench-c10d is LibTorch's own C++ Reducer over gloo, so that no
-interpreter is in the figure; it needs libgloo-dev, and a header that Debian 12 leaves out (ddp_c10d_stub).
+Only ratios within a round are meaningful: the two workers use both cores of a two-core machine, so anything else that runs slows
+them down. A peer's rate is the median of three turns, ours of eight. A turn ends when both workers have finished it, even if they
+do not communicate. With "set_to_none", DDP copies each new gradient into its bucket, which costs a tenth of a step of resnet18;
+training without communication copies nothing. bench-c10d is LibTorch's own C++ Reducer over gloo, so that no interpreter is in
+the figure; it needs libgloo-dev, and a header that Debian 12 leaves out (ddp_c10d_stub).
 BENCH_PARTS=mnist,resnet18,mlp chooses models.
 """
 import os
@@ -25,7 +24,7 @@ import paired
 C10D = str(harness.BIN / "bench-c10d")
 PYTHON_PEER = str(harness.ROOT / "bench" / "ddp_python.py")
 MODELS = os.environ.get("BENCH_PARTS", "mnist,resnet18,mlp").split(",")
-# How many steps make a turn of ours: a third to half a second.
+# Steps in one of our turns: a third to half a second.
 STEPS = {"mnist": 30, "resnet18": 2, "mlp": 8}
 TURNS = 8
 # The peers' turns are longer and fewer.
@@ -33,11 +32,11 @@ PEER_TURNS = 3
 AGAINST_PYTHON = {"mnist": 1.4, "resnet18": 1.0, "mlp": 1.0}
 # No communication takes at most 3 % more steps a second than ddp.
 AGAINST_LOCAL = {"resnet18": 0.97}
-# Also with PyTorch 2's default of zero_grad(): most of its step that is not compute is memory traffic.
+# Also measured with PyTorch 2's default of zero_grad(). Most of its step beside the computation is memory traffic.
 SET_TO_NONE = {"resnet18"}
-# Models of which a fifth of a step goes into page faults with glibc's default malloc, in C++ and in Python. For those ours is what
-# users of ddp-train have (it calls keep_freed_memory(), as any program may) and the peers are as they are started; then all
-# contenders have the default, and all a tuned malloc.
+# Models that spend a fifth of a step in page faults with glibc's default malloc, in C++ and in Python. For these, our program first
+# runs as ddp-train does (with keep_freed_memory(), which any program may call) against peers with their defaults; then all
+# contenders run with the default malloc, and all with a tuned one.
 PAGE_FAULTS = {"mnist"}
 KEEP = {"KEEP_FREED_MEMORY": "1"}
 

@@ -1,8 +1,8 @@
-"""How many bytes does a language model have to send to become so good, with DiLoCo and with plain DDP?
+"""How many bytes does training of a language model send to reach the same loss, with DiLoCo and with plain DDP?
 
-bench-diloco: ddp-train's gpt on made-up text, four workers, the same seed, text and inner optimizer for all, STEPS steps. A line
-for each way has "points", [step, megabytes that each worker gave to averages, loss on held-back text in nats a byte]. The
-figures compare what had been sent when the loss was first at most TARGET: plain DDP's last one, and a hundredth more.
+bench-diloco: ddp-train's gpt on generated text, four workers, the same seed, text and inner optimizer for all, STEPS steps. A line
+for each way has "points", [step, megabytes that each worker gave to averages, loss on held-out text in nats per byte]. The
+figures compare the bytes sent until the loss is at most TARGET for the first time: plain DDP's last loss, plus a hundredth.
 
 Seed, batch and inner AdamW suit DDP; nothing is tuned for DiLoCo.
 """

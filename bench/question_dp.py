@@ -1,4 +1,4 @@
-"""How much faster than one process with several devices are several processes? DataParallel against DistributedDataParallel.
+"""How much faster are several processes than one process with several devices? DistributedDataParallel against DataParallel.
 
 The same model, the same joint batch, two cores: bench-ddp with two workers of one thread each, and bench-dp with one process,
 as two replicas on two threads or as the whole module with LibTorch's own two threads.

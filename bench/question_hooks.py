@@ -1,10 +1,10 @@
-"""What does the machinery of hooks cost a backward for each parameter, with 2,000 parameters of four elements?
+"""How much time do hooks add to a backward for each parameter, with 2,000 parameters of four elements?
 
-bench-hooks says how: contenders in turn within one process, the time of backward() alone. Ours is what
-DistributedDataParallel adds, reduction of the buckets included, to the module alone after which the workers wait for one
-another; the goal is a microsecond for a parameter. With several workers there is also what it adds to the module that waits for
-nobody: the waiting for the slower one is in it. cpu_ns is the same in processor time of the process. A hook that does nothing
-shows LibTorch's own share.
+bench-hooks measures: contenders in turn within one process, the time of backward() alone. Ours is the time that
+DistributedDataParallel adds, with the reduction of the buckets, to a backward of the plain module after which the workers wait
+for each other; the goal is a microsecond a parameter. With several workers there is also what it adds to a backward of the plain
+module without waiting, so the wait for the slower worker is included. cpu_ns is the same in processor time of the process. A hook
+that does nothing shows LibTorch's own share.
 BENCH_QUICK=1: fewer rounds.
 """
 import statistics

@@ -1,12 +1,12 @@
-"""How long does a launch of workers that do nothing take, from the command to its end, and what does it hold in memory?
+"""How long does a launch of workers that do nothing take, from the command to its end, and how much memory does it use?
 
 Two and 256 workers on one node, and 64 nodes of one worker on this machine: `ddp-run --hosts` and mpirun with 64 hosts, both
-with a launch agent that runs the command here instead of on the host, and an /etc/hosts of their own that knows the names
-(mpirun looks each of them up, and waits seconds for a name server that does not answer). Memory is the proportional share (Pss) of all
-processes of the launch but the workers, while these (`sleep`) run. BENCH_PARTS=two,many,nodes chooses.
+with a launch agent that runs the command here instead of on the host, and with an /etc/hosts of their own that has the names
+(mpirun looks up each name, and waits seconds for a name server that does not answer). Memory is the proportional share (Pss) of all
+processes of the launch except the workers, while the workers (`sleep`) run. BENCH_PARTS=two,many,nodes chooses.
 
-It needs root. Debian's mpirun hangs in about one of three launches of 256 workers that end at once; such a launch is ended and made
-again.
+It needs root. Debian's mpirun hangs in about one of three launches of 256 workers that end at once; such a launch is ended and
+repeated.
 """
 import os
 import subprocess
@@ -23,7 +23,7 @@ NODES = 64
 LIMIT_S = 120
 HANG_S, HANGS_MAX = 10, 20
 PARTS = os.environ.get("BENCH_PARTS", "two,many,nodes").split(",")
-# Some things that mpirun does differ by how many cores there are, not by what is asked here.
+# mpirun behaves differently on machines with few cores; that is not the question here.
 MANY = ["--oversubscribe"]
 WAIT = ["sleep", "600"]
 
@@ -37,8 +37,8 @@ def mpirun(nproc, program):
 
 
 def agent_script(folder):
-    """What both launchers take for ssh: runs what follows the host's name here, under that name (mpirun's daemons insist). That is
-    for a shell: Open MPI 5 has assignments before the command."""
+    """The stand-in for ssh of both launchers. It runs what follows the host's name on this machine under that name (mpirun's
+    daemons insist on the name), with a shell, because Open MPI 5 puts assignments before the command."""
     path = os.path.join(folder, "agent")
     with open(path, "w") as file:
         file.write('#!/bin/sh\nhost=$1\nshift\nexec unshare --uts sh -c "hostname $host; $*"\n')
@@ -47,8 +47,8 @@ def agent_script(folder):
 
 
 def with_names(folder):
-    """A command's beginning: it runs where the hosts' names are known. The addresses are nobody's, so that mpirun takes the
-    hosts for others than this one."""
+    """Prefix of a command that makes the hosts' names known to it. The addresses belong to no machine, so that mpirun takes the
+    hosts for other machines."""
     names, script = os.path.join(folder, "hosts"), os.path.join(folder, "with_names")
     with open(names, "w") as file:
         file.write(Path("/etc/hosts").read_text() + "".join(f"10.250.0.{i + 1} n{i}\n" for i in range(NODES)))
@@ -78,12 +78,12 @@ def pss_mb(pid):
 
 
 def running(program):
-    """How many processes of the launch run it. Some mpirun's daemons have left it and are this process' children (guard.py)."""
+    """Number of processes of the launch that run it. Some daemons of mpirun have left it and are this process's children (guard.py)."""
     return sum(jobs.program_of(pid) == program for pid in jobs.descendants(os.getpid()))
 
 
 def held_mb(command, workers):
-    """Of the launch, once so many workers (`sleep`) run, without the shells in ssh's place."""
+    """Memory of the launch once so many workers (`sleep`) run, without the shells of the stand-in for ssh."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     try:
         jobs.wait_until(lambda: running("sleep") == workers, LIMIT_S, f"{workers} workers of {' '.join(command)}")
@@ -96,7 +96,7 @@ def held_mb(command, workers):
 
 
 def until_it_ends(command):
-    """Seconds of a launch of mpirun's that ends. Open MPI 4.1 hangs in one of a few launches of 256 workers that end at once."""
+    """Seconds of a launch by mpirun that ends. Open MPI 4.1 hangs in some launches of 256 workers that end at once."""
     for _ in range(HANGS_MAX):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
         begin = time.perf_counter()
@@ -106,7 +106,7 @@ def until_it_ends(command):
                 sys.exit(f"bench: {' '.join(command)} ended with {process.returncode}")
             return time.perf_counter() - begin
         except subprocess.TimeoutExpired:
-            print(f"launch: {command[0]} hung for {HANG_S} s; once more", file=sys.stderr)
+            print(f"launch: {command[0]} hung for {HANG_S} s; trying again", file=sys.stderr)
             process.terminate()
             process.wait(LIMIT_S)
     sys.exit(f"bench: {' '.join(command)} hung {HANGS_MAX} times")

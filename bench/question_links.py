@@ -1,6 +1,6 @@
-"""What do two levels (memory inside a node, links between nodes) save on slow links, and do they use the links fully?
+"""How much do two levels (memory inside a node, links between nodes) save on slow links, and do they use the links fully?
 
-Each node has one limited link (network.py). "flat" is the same world with every rank a node of its own. Bytes are counted
+Each node has one limited link (network.py). "flat" is the same world with every rank on a node of its own. Bytes are counted
 at the nodes' interfaces.
 """
 import statistics
@@ -14,7 +14,7 @@ RATE_MBIT = 200
 BYTES = (4 if QUICK else 16) * MIB
 RANKS_EACH = 2
 WORLDS = [2] if QUICK else [2, 4]
-WARMUPS = 3  # Of bench-collectives; they are on the wire too.
+WARMUPS = 3  # Warm-up runs of bench-collectives; they also send bytes.
 REPEATS = 1 if QUICK else 3
 
 
@@ -45,7 +45,7 @@ def figures():
         formula = 2 * (nodes - 1) / nodes * BYTES
         ideal = formula / (RATE_MBIT * 1e6 / 8)
         world = f"{nodes} nodes x {RANKS_EACH} ranks, {paired.label(BYTES)}, {RATE_MBIT} Mbit/s, private"
-        # Frames have headers of 4.6 % and the links carry them too.
+        # Frames have 4.6 % of headers, which the links also carry.
         yield harness.figure(f"{world}, bytes on the wire for each node", sent[False], formula / MIB, "2(M-1)/M n", "MiB", 0.9)
         yield harness.figure(f"{world}, time", seconds[False], ideal, "2(M-1)/M n over the bandwidth", "s", 0.87)
         yield harness.figure(f"{world}, bytes on the wire, two levels against flat", sent[False], sent[True], "ours, flat",

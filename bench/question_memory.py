@@ -6,7 +6,7 @@ from pathlib import Path
 import harness
 import jobs
 
-LIMIT_MB = 15  # What a daemon may take; the goal is the peer's figure over it.
+LIMIT_MB = 15  # The most that a daemon may take; the goal is the peer's figure divided by it.
 
 
 def peak_mb(pid):
@@ -17,7 +17,7 @@ def peak_mb(pid):
 
 
 def peaks(command, names):
-    """Peak of each process of the command whose program is named, once both workers (`sleep`) run."""
+    """Peak memory of each named program of the command, once both workers (`sleep`) run."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     try:
         def sleepers():

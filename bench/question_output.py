@@ -1,10 +1,10 @@
-"""What passing on the workers' output costs: 64 workers of one node write 10,000 lines each, to files and to the console.
+"""What does forwarding the workers' output cost? 64 workers of one node write 10,000 lines each, to files and to the console.
 
-The workers are `cat` of one file, so that the machine's time is the launcher's. The console is a file; that every line has
-come to it, and every byte to the workers' files, is checked in each run.
+The workers are `cat` of one file, so that the launcher takes nearly all of the processor time. The console is a file. Each run
+checks that the console has every line, and the workers' files every byte.
 
-The rate is over the whole run, start included. Memory is the peak of the launcher's largest process. BENCH_WORKERS and BENCH_LINES
-choose.
+The rate is over the whole run, including the start. Memory is the peak of the launcher's largest process. BENCH_WORKERS and
+BENCH_LINES set the size.
 """
 import os
 import subprocess
@@ -21,26 +21,26 @@ ROUNDS = 5 if "BENCH_QUICK" not in os.environ else 3
 
 
 def peak_mb(pid, workers_program):
-    """The peak so far of the largest process below pid that is not a worker."""
+    """Peak memory so far of the largest process below pid that is not a worker."""
     try:
         status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line)
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     except OSError:
-        return 0.0  # It has ended meanwhile.
+        return 0.0  # It has just ended.
     own = 0.0 if status["Name"] == workers_program else int(status.get("VmHWM", "0 kB").split()[0]) / 1024
     return max([own] + [peak_mb(child, workers_program) for child in children])
 
 
 class Job:
-    """One launcher's way to start the workers."""
+    """One launcher and the way it starts the workers."""
 
     def __init__(self, folder, name, command):
         self.folder, self.name, self.command = Path(folder), name, command
         self.runs = 0
 
     def run(self, watch=None):
-        """Lines a second. `watch` is called with the launcher's process number again and again, which takes its time."""
-        # A new folder each time: ext4 is slow to make files where some have just been removed.
+        """Lines a second. Calls `watch` with the launcher's process id again and again, which costs time."""
+        # A new folder each time, because ext4 is slow to create files where others have just been removed.
         self.runs += 1
         logs, console = self.folder / f"{self.name}.logs{self.runs}", self.folder / f"{self.name}.console{self.runs}"
         with open(console, "wb") as out:
@@ -62,7 +62,7 @@ class Job:
         return WORKERS * LINES / seconds
 
     def memory(self):
-        """The peak of the launcher's largest process in MB. Looked at every 5 ms: a peak stays one until the process ends."""
+        """Peak memory of the launcher's largest process in MB, read every 5 ms: the kernel keeps the peak until the process ends."""
         peaks = [0.0]
         self.run(lambda pid: peaks.append(peak_mb(pid, "cat")))
         return max(peaks)

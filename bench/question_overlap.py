@@ -1,23 +1,23 @@
-"""How much of the communication does DDP hide behind backward, where the link is the limit?
+"""How much of the communication does DDP hide behind backward when the link is the bottleneck?
 
 Two workers with one thread each, on two nodes (network.py) whose links carry RATES. The model is ddp_task.h's mlp: PARTS equal
 layers, 33.6 MB of gradients. Modes, in turn within one process (modes.py): "local" (no communication), "step" (reduces at the
 optimizer's step) and "ddp" (reduces during backward); once with the default buckets, which put seven of the eight layers into
 one, and once with a bucket for each layer.
 
-With C = step - local, the communication by itself, and B, backward's time in "local": the gradients of the last layer to come
-are there when backward ends, and the first ones after a PARTth of it. So PyTorch's rule to reduce a parameter in one piece
-leaves at most (1 - 1/PARTS) min(B, C) to be gained:
+Let C = step - local be the time of the communication alone, and B the time of backward in "local". The first gradients are ready
+after a PARTth of backward, and the last ones when it ends. PyTorch reduces each parameter in one piece, so overlap can gain at
+most (1 - 1/PARTS) min(B, C):
   perfect = step - (1 - 1/PARTS) min(B, C),  share = (step - ddp) / (step - perfect)
-That takes the link for the only thing that communication needs. Here it takes the cores, too, on which the workers compute
-(TCP, the emulated links, the sums), so a worker's step cannot be shorter than the processor time it needs: "cpu_ms" has that
-time (getrusage: interrupts that others' packets cause are in it, too), "bound_ms" is the greater of perfect and ddp's, and
-"share_of_bound" the share of the gain that this leaves.
+This assumes that communication needs only the link. Here it also needs the cores on which the workers compute (TCP, the emulated
+links, the sums), so a worker's step cannot be shorter than its processor time: "cpu_ms" is that time (from getrusage, so it
+includes interrupts for other workers' packets), "bound_ms" is the greater of perfect and ddp's cpu_ms, and "share_of_bound" is
+the share of the gain that this bound allows.
 
-The congestion control is cubic. Where bbr is the machine's, it takes the rate at which a worker that computes reads for the
-link's, and takes back all that overlap has gained. At 1 GB/s the copies, TCP and the emulation take about as long as the link
-does, which leaves next to nothing to hide; a network card that moves the bytes itself would. "link_MB_per_s" is what plain TCP
-gets through both ways at once (link_rate.py); frames carry 4.6 % of headers. BENCH_PARTS=1GB/s,250MB/s chooses.
+The congestion control is cubic. bbr would take the rate at which a computing worker reads for the rate of the link, and so undo
+all that overlap gains. At 1 GB/s the copies, TCP and the emulation take about as long as the link, which leaves almost nothing to
+hide; a network card that moves the bytes itself would leave more. "link_MB_per_s" is what plain TCP carries in both directions at
+once (link_rate.py); frames carry 4.6 % of headers. BENCH_PARTS=1GB/s,250MB/s chooses.
 """
 import os
 import statistics
@@ -33,7 +33,7 @@ PARTS = 8
 STEPS = 2 if paired.QUICK else 4
 TURNS = 2 if paired.QUICK else 10
 MODES = ("local", "step", "ddp")
-# Names of contenders and what they say about buckets.
+# Names of contenders and their bucket settings.
 BUCKETS = {"default buckets": [], "buckets of 4 MiB": [4]}
 FIRST_PORT = 29400
 
@@ -46,7 +46,7 @@ def contender(names, bucket_mb, ports):
 
 
 def shares(local, step, ddp):
-    """Of one round: what perfect overlap would take, without and with the cores as a limit, and the shares of the gain."""
+    """For one round: the time with perfect overlap, without and with the cores as a limit, and the shares of the gain."""
     alone = step["seconds"] - local["seconds"]
     gain = (1 - 1 / PARTS) * min(local["backward"], alone)
     perfect = step["seconds"] - gain
@@ -85,7 +85,7 @@ def figures():
     for label in RATES:
         with network.network(2, MBIT[label]) as names:
             ports = iter(range(FIRST_PORT, FIRST_PORT + 1000))
-            # The links' rate counts frames, which have headers of 4.6 %.
+            # The links' rate includes the frames' headers, 4.6 %.
             link = statistics.median(network.link_rate(names, next(ports)) for _ in range(3))
             rounds = paired.Rounds(f"overlap, {label}", {name: contender(names, mb, ports) for name, mb in BUCKETS.items()})
             for name in BUCKETS:

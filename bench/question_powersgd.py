@@ -2,8 +2,8 @@
 
 Two workers with one thread each on two nodes (network.py): ddp-train's mlp (2.7 MB of gradients) on the real MNIST, the same
 seed, batches and learning rate for all, STEPS steps. The hooks' settings are those that their documentation recommends:
-PowerSGD begins after a tenth of the steps, with error feedback and warm start. TARGET is one for all: what training without a
-hook reaches after two thirds of the steps (96.9 % at their end). A curve that does not come to it has null for its time.
+PowerSGD begins after a tenth of the steps, with error feedback and warm start. TARGET is the same for all: what training without a
+hook reaches after two thirds of the steps (96.9 % at their end). A curve that does not reach it has a time of null.
 
 A line for each curve has "points", [seconds, test accuracy] every EVERY steps: seconds of the steps, without the evaluations.
 The figures are the times of the first points at TARGET. "bytes_per_step" is what a node sent, all included.

@@ -1,7 +1,7 @@
-"""What does it cost that every operation and message is written into the flight recorder?
+"""What does it cost to record every operation and message in the flight recorder?
 
-Nanoseconds an event (issued, started, finished), of which the look at the clock is most on a virtual machine. A message that
-is done at once is one event.
+Nanoseconds for each event (issued, started, finished). On a virtual machine most of it is reading the clock. A message that is
+done at once is one event.
 """
 import json
 import statistics

@@ -1,13 +1,13 @@
 """How long is it from a failure to the next step?
 
 One small model, two workers, a step every few milliseconds (bench-recovery; for torchrun also recovery_python.py). A process is
-killed or stopped at some step; the workers note every step, and when a collective fails, in a file. Seconds from the kill to
-  answer      the survivor's collective returning with the failure
-  first step  the first step of the new round that all workers have made
-Recovery is in process, with a worker that stands by or with a new one, or by restart from a checkpoint as torchrun does it.
+killed or stopped at some step; the workers record every step and every failed collective in a file. Seconds from the kill until
+  answer      the survivor's collective returns with the failure
+  first step  all workers have finished the first step of the new round
+Recovery is in process, with a standby worker or a new one, or by restart from a checkpoint, as torchrun does it.
 The peers' rows are torchrun with the same C++ program and with its Python script. Under torchrun 2.6 and
-2.14 that script often does not recover: workers of the second attempt read the first one's addresses in the store, which torchrun
-keeps, and wait for the dead (`peer_answered` is false where it never did).
+2.14 that script often does not recover: torchrun keeps the store, so workers of the second attempt read the first attempt's
+addresses in it and wait for dead processes (`peer_answered` is false if it never recovered).
 
 BENCH_PARTS=worker,node,silent chooses, BENCH_ROUNDS the rounds.
 """
@@ -30,15 +30,15 @@ PROGRAM = str(harness.BIN / "bench-recovery")
 SCRIPT = str(harness.ROOT / "bench" / "recovery_python.py")
 PARTS = os.environ.get("BENCH_PARTS", "worker,node,silent").split(",")
 ROUNDS = paired.ROUNDS
-STEPS = 1_000_000  # More than anybody gets to: the job is ended when it has recovered.
+STEPS = 1_000_000  # More than any run reaches: the job is ended when it has recovered.
 LIMIT_S = 60
 LEASE_S = 5.0
-# A job that does not answer is watched for so long.
+# How long to wait for a job that does not answer.
 PATIENCE_S = 20.0
 
 
 class Run:
-    """Two workers on one node, or on one each of two."""
+    """Two workers, on one node or on two."""
 
     def __init__(self, launcher, nodes, mode):
         self.folder = tempfile.mkdtemp(prefix="bench-recovery.")
@@ -56,7 +56,7 @@ class Run:
             return []
 
     def await_event(self, condition, limit_s=LIMIT_S):
-        """The first of the events that the condition holds for; None if none comes in time."""
+        """The first event that satisfies the condition; None if none comes in time."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline:
             for event in self.events():
@@ -97,21 +97,21 @@ def torchrun(nodes, mode):
 
 
 def worker_killed(launcher, mode):
-    """Seconds to the survivor's answer (None where workers are restarted) and to the first step of all (None: the peer makes none)."""
+    """Seconds to the survivor's answer (None if workers are restarted) and to the first step of all (None if the peer makes none)."""
     run = Run(launcher, 1, mode)
     try:
         if not run.await_event(lambda event: event["event"] == "step" and event["step"] >= 30):
             sys.exit(f"bench: no step within {LIMIT_S} s\n{run.nodes[0].tail()}")
         if launcher is ours_with_standby:
             if not run.await_event(lambda event: event["event"] == "start" and event["rank"] == -1):
-                sys.exit(f"bench: no worker stands by\n{run.nodes[0].tail()}")
-            time.sleep(1)  # Until it waits for its place.
+                sys.exit(f"bench: there is no standby worker\n{run.nodes[0].tail()}")
+            time.sleep(1)  # Until it waits for a rank.
         victim = next(event["pid"] for event in run.events() if event["rank"] == 1)
         before = {event["pid"] for event in run.events()}
         killed = time.time()
         os.kill(victim, signal.SIGKILL)
         limit_s = PATIENCE_S if launcher is torchrun else LIMIT_S
-        # torchrun's workers do not know of rounds, but are new processes.
+        # torchrun's workers do not know rounds; they are new processes instead.
         first = [run.await_event(lambda event: event["event"] == "step" and event["rank"] == rank and
                                  (event["round"] > 0 or event["pid"] not in before),
                                  limit_s) for rank in (0, 1)]
@@ -126,15 +126,15 @@ def worker_killed(launcher, mode):
 
 
 def process_start():
-    """Seconds that the program takes to get to its first own line: the loading of LibTorch."""
+    """Seconds until the program reaches its first own line: the time of loading LibTorch."""
     began = time.time()
     done = subprocess.run([PROGRAM, "--start"], check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout) - began
 
 
 def node_lost(launcher, mode, stop):
-    """Of two nodes of a worker each, the second one's agent is killed, or all of it stands still (`stop`): seconds to the
-    other worker's answer; None if none comes."""
+    """On two nodes with one worker each, kills the second node's agent, or stops the whole node (`stop`). Returns the seconds to
+    the other worker's answer; None if none comes."""
     run = Run(launcher, 2, mode)
     try:
         if not run.await_event(lambda event: event["event"] == "step" and event["step"] >= 30):
@@ -181,7 +181,7 @@ def worker_figures():
     for number in range(ROUNDS):
         names = list(contenders)
         for name in names[number % len(names):] + names[:number % len(names)]:
-            if (None, None) not in taken[name]:  # Whoever has failed to recover is not waited for again.
+            if (None, None) not in taken[name]:  # A contender that failed to recover once is not tried again.
                 taken[name].append(contenders[name]())
     start = median(taken["start"], 1)
     answers = [pair[0] for name in ("standby", "respawned") for pair in taken[name]]

@@ -6,7 +6,7 @@ import tempfile
 
 import harness
 
-# Rank 0 of the first incarnation waits until rank 1 is there too, notes the time and kills itself; every start is noted.
+# Rank 0 waits at its first start until rank 1 has started, records the time and kills itself. Every start is recorded.
 WORKER = """#!/bin/bash
 echo "start $EPOCHREALTIME" >> "$1/rank$RANK"
 [ "$RANK" = 1 ] && [ ! -e "$1/died" ] && { touch "$1/there"; exec sleep 60; }

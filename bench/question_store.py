@@ -1,17 +1,17 @@
 """How fast is the TCP store, against PyTorch's own server, redis-server and a bare echo server?
 
-One load generator (bench-store) for all. PyTorch's server and ours get the same bytes, those of its dialect: the legacy one for
-1.13, the newest one for 2; beside redis-server ours speaks the newest one. A c10d SET has no answer, so it is sent together
-with a CHECK of its key.
+One load generator (bench-store) for all. PyTorch's server and ours get the same bytes, in the dialect of that server: the legacy
+one for 1.13, the newest one for 2. Against redis-server, ours speaks the newest one. A c10d SET has no answer, so it is sent
+together with a CHECK of its key.
 
-Every client sends its next request when it has the answer to the last one; all clients share one thread, so beside the server on
-the other core neither waits for a third. Values have 32 bytes; every client has a key of its own. Ours does two requests for a
-SET where redis-server does one. The echo server is the floor.
+Every client sends its next request when it has the answer to the last one. All clients share one thread, so client and server have
+a core each. Values have 32 bytes; every client has a key of its own. Ours handles two requests for a SET, redis-server one. The echo
+server shows the least that a round trip can take.
 
-  time for each   one over the rate
+  time for each   1 / rate
   median latency  of a single round trip
-  idle            connections that have said hello and are silent (redis-server --maxclients 10000)
-  barrier         from the first client's request until the last one is let go: by ADD and WAIT on both servers (the last to come
+  idle            connections that have sent their greeting and are silent (redis-server --maxclients 10000)
+  barrier         from the first client's request until the last client is released: by ADD and WAIT on both servers (the last client
                   sets the flag that the others wait for), by the newest dialect's BARRIER on ours
   memory          growth of the daemon's anonymous memory over 9,000 connections, divided by them
   churn           a process that connects, sends random bytes and resets, without a pause, beside a client's adds: three busy
@@ -36,7 +36,7 @@ STORE = str(harness.BIN / "bench-store")
 DAEMON = str(harness.BIN / "ddp-rendezvous")
 PYTORCH = [harness.PYTHON, str(harness.ROOT / "bench" / "store_python.py")]
 OPS = ["get", "set", "add"]
-GOALS = {1: 1.0, 8: 1.3, 64: 2.0}  # Against PyTorch's server, by the number of clients.
+GOALS = {1: 1.0, 8: 1.3, 64: 2.0}  # Goals against PyTorch's server, by the number of clients.
 REDIS_OPS = {"get": "GET", "set": "SET", "add": "INCR"}
 SECONDS = 0.1 if QUICK else 0.3
 IDLE = [1000] if QUICK else [4000, 9000]
@@ -52,15 +52,15 @@ def allow_descriptors():
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS // 2:
-        sys.exit(f"bench: this process may open {hard} files, store needs {DESCRIPTORS // 2}: raise the hard limit (ulimit -Hn)")
+        sys.exit(f"bench: this process may open {hard} files, but store needs {DESCRIPTORS // 2}; raise the hard limit (ulimit -Hn)")
 
 
 class Server:
-    """A server process of this machine: its port, its memory. Ends with the `with` block."""
+    """A server process on this machine, with its port and its memory. It ends with the `with` block."""
 
     def __init__(self, command, port=None):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        # The port is the last number of the first line, or was given; then the line says that it listens.
+        # The first line shows that the server listens. If no port was given, it is the last number of that line.
         line = self.process.stdout.readline()
         self.port = port or int(line.strip().rsplit(":", 1)[-1])
 
@@ -156,7 +156,7 @@ def barriers(servers):
 
 
 def memory():
-    """User space of the daemon for each connection that has said hello and is silent."""
+    """User-space memory of the daemon for each silent connection after its greeting."""
     count = IDLE[-1]
     hello = bytes.fromhex("00cef7853c0d39300000")  # VALIDATE, PING.
     with Server([DAEMON, "--port", "0", "--bind", "127.0.0.1"]) as server, ExitStack() as stack:
@@ -180,7 +180,7 @@ def beside_churn(servers):
         churn = subprocess.Popen([STORE, "--port", str(server.port), "--churn", str(CHURN), "--seed", str(turn + 1)])
         beside = load(server, "c10d-newest", 1, ["add"], seconds=SECONDS / 2)()["add"]["median_s"]
         if churn.poll() is not None:
-            sys.exit("bench: the hostile load was over before the other one")
+            sys.exit("bench: the hostile load ended before the other one")
         took["beside"].append(beside)
         if churn.wait(120) != 0:
             sys.exit("bench: the hostile load failed")

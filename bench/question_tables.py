@@ -1,28 +1,28 @@
-"""torch_xla's published tables on our trainer: what does averaging during backward cost against averaging at the step?
+"""torch_xla's published tables on our trainer: what does averaging during backward cost, compared with averaging at the step?
 
 Four tables, each as JSON figures and, on stderr, as a table with the published values beside ours:
 
-  resnet50   fake data, --grad-sync step and ddp          published 418.54 and 395.97 images/s of a process: 5.39 % overhead
+  resnet50   fake data, --grad-sync step and ddp          published 418.54 and 395.97 images/s per process: 5.39 % overhead
   mnist      fake data, likewise                          17864.19 and 10701.39; 41.22 % overhead, taken from the 90 % column
   accuracy   MNIST's own images, 18 epochs, both modes    99 % and 97.48 %
   pipeline   ResNet50 in two stages against one device    7 % slower
 
-A reading is the rate of `--log-every` steps as ddp-train writes them with --rates, of one process: that of all divided by
-their number. A run's first reading does not count. Contenders run in turn (paired.py), readings of all kept rounds make a
-row. The two modes' ratio is taken with bench-ddp (modes.py), which trains the same model in both modes step by step in turn
-within one process, gradients as bucket views: between processes, each of which may find the cores elsewhere, a difference of
-1 % cannot be seen. Other ratios are taken within a round between the medians of its readings. "cpu" beside a ratio is the same
-ratio of processor time, which other programs on the machine disturb less.
+A reading is the rate over `--log-every` steps, as ddp-train writes it with --rates, per process: the total divided by the number
+of processes. A run's first reading does not count. Contenders run in turn (paired.py); a row has the readings of all kept rounds.
+The ratio of the two modes comes from bench-ddp (modes.py), which trains the same model in both modes in turn within one process,
+with gradients as bucket views. Between processes, which may run on different cores, a difference of 1 % cannot be seen. Other
+ratios are taken within a round between the medians of its readings. "cpu" beside a ratio is the same ratio of processor time,
+which other programs on the machine disturb less.
 
 A device is a core here, so one thread: "one device" is the undivided model on one thread, "two stages" has a thread each.
-Without pipelining the stages take turns, as in the published comparison, and what is measured is the hand-over; with
-pipelining two cores work, so the undivided model on two threads is shown as well: the same cores without stages.
+Without pipelining the stages take turns, as in the published comparison, which measures the cost of passing data between them.
+With pipelining two cores work, so the undivided model on two threads is shown as well: the same cores without stages.
 
 BENCH_PARTS=resnet50,mnist,accuracy,pipeline chooses tables, BENCH_IMAGE the side of the images (32), BENCH_QUICK=1 a short
 look, BENCH_ROUNDS the rounds.
 
 Images have 32 x 32 pixels since a step at 224 takes a minute here. With 49 times less arithmetic for the same gradients,
-communication weighs more than at the published size. torch_xla smooths its readings, we do not.
+communication weighs more than at the published size. torch_xla smooths its readings; we do not.
 """
 import json
 import os
@@ -48,9 +48,9 @@ PUBLISHED = {
     "mnist": {"step": (17864.19, 20108.96, 24351.74, 5866.83, 0.33), "ddp": (10701.39, 11770.00, 14313.78, 3102.92, 0.29)},
 }
 PUBLISHED_ACCURACY = {"step": 99.0, "ddp": 97.48}
-# Steps a turn and turns a run of bench-ddp, which says what the modes' difference is.
+# Steps per turn and turns per run of bench-ddp, which measures the difference of the modes.
 TURNS = {"resnet50": (1, 3 if paired.QUICK else 20), "mnist": (30, 3 if paired.QUICK else 20)}
-# At most 1 % and 5 % slower; two stages at most 7 %.
+# Goals: at most 1 % and 5 % slower; two stages at most 7 %.
 GOALS = {"resnet50": 0.99, "mnist": 0.95}
 STAGES_GOAL = 0.93
 ASKED_ACCURACY = 99.0
@@ -61,7 +61,7 @@ def say(text=""):
 
 
 def train(flags, workers=1):
-    """Runs ddp-train with the flags, on one thread a worker unless they say otherwise; gives its rate lines and its summary."""
+    """Runs ddp-train with the flags, by default with one thread a worker; returns its rate lines and its summary."""
     with tempfile.TemporaryDirectory(prefix="bench-tables.") as folder:
         rates, summary = Path(folder) / "rates.jsonl", Path(folder) / "summary.json"
         launcher = [harness.DDP_RUN, "--standalone", "--nproc-per-node", str(workers)] if workers > 1 else []
@@ -74,7 +74,7 @@ def train(flags, workers=1):
 
 
 def contender(flags, workers=1):
-    """Gives {"readings": samples a second of a process, "cpu": seconds of processor time for a sample of a process}."""
+    """Returns {"readings": samples a second per process, "cpu": seconds of processor time per sample of a process}."""
     def run():
         lines = train(flags, workers)[0][1:]
         return {"readings": [line["samples_per_second"] / workers for line in lines],
@@ -101,7 +101,7 @@ def print_table(title, named_rows):
 
 
 def row_figure(what, values, published=None):
-    """A row: ours and peer are the means. The machines differ too much for a ratio."""
+    """A row of means. It has no ratio, because the machines differ too much."""
     line = {"figure": what, "ours": round(values[0], 3), "peer": published[0] if published else None,
             "peer_name": "torch_xla on a TPU v3-8 (published)" if published else None, "ratio": None, "unit": "samples/s", "goal": None,
             **{column: round(value, 4) for column, value in zip(COLUMNS, values)}}
@@ -128,7 +128,7 @@ def overhead(published, column):
 
 
 def two_modes(table, what, flags, column):
-    """A published table: both modes' rows, and the overhead of averaging during backward, published from `column`."""
+    """A published table: the rows of both modes, and the overhead of averaging during backward, published for `column`."""
     rounds = paired.Rounds(f"tables, {table}", {mode: contender([*flags, "--grad-sync", mode], WORKERS) for mode in MODES})
     ours, published = rows(rounds, MODES), PUBLISHED[table]
     print_table(what, [row for mode in MODES for row in
@@ -222,5 +222,5 @@ def figures():
     tables = {"resnet50": resnet50, "mnist": mnist, "accuracy": accuracy, "pipeline": pipeline}
     for name in PARTS:
         if name not in tables:
-            sys.exit(f"bench: BENCH_PARTS names {name}; there are {', '.join(tables)}")
+            sys.exit(f"bench: BENCH_PARTS has unknown table {name}; expected {', '.join(tables)}")
         yield from tables[name]()

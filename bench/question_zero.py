@@ -1,4 +1,4 @@
-"""What does dividing the optimizer's state among the workers cost a step, and what does it save?
+"""How much time does dividing the optimizer state among the workers cost in a step, and how much memory does it save?
 
 bench-zero: AdamW, two workers, one thread each; ours with and without ZeroRedundancyOptimizer take turns within one process
 (modes.py). The peer is Python's ZeroRedundancyOptimizer over gloo. Memory is measured with one mode at a time and 1, 2 and 4
@@ -45,7 +45,7 @@ def contest(model):
                        "DistributedDataParallel", round(1 / 1.05, 4))
     kept = rounds.comparable("ours", "python")
     theirs = [rounds.results["python"][number] for number in kept]
-    # The bound says how much of the goal is communication at all.
+    # The bound shows how much of the difference is communication.
     for mode, what, goal in (("zero", "divided state", 2.0), ("overlap", "divided state, parameters arriving during forward", None),
                              ("bound", "no communication, half of the updates", None)):
         own = [1 / statistics.median(rounds.results["ours"][number][mode]["seconds"]) for number in kept]

@@ -1,5 +1,5 @@
-"""The peer of bench-recovery: DistributedDataParallel over gloo that resumes from a checkpoint, as torchrun's documentation
-shows it. Appends a JSON line to the events file when a worker starts and after every step.
+"""The peer of bench-recovery: DistributedDataParallel over gloo that resumes from a checkpoint, as in torchrun's documentation.
+Appends a JSON line to the events file when a worker starts and after every step.
 
 usage (under torchrun): recovery_python.py EVENTS CHECKPOINT STEPS
 """

@@ -1,12 +1,12 @@
-// bench-roof: what the machine gives, as a yardstick for bench-collectives.
+// bench-roof: measures the limits of the machine, as a yardstick for bench-collectives.
 //
 // --probe prints the round trip of a flag between two threads and the bandwidth of copying with one
-// and with two threads (bytes read and written), which tell how near the cores are to each other.
+// and with two threads (bytes read and written). They show how close the cores are to each other.
 //
-// Otherwise: the all-reduce of registered memory without its synchronisation. Every thread sums its
-// slice of all threads' buffers and stores it to all of them, with the kernel of
-// worker/collectives, in private memory. Buffers are written anew by their owner before each run,
-// and threads begin together; the times and the lines are those of bench-collectives.
+// Otherwise it measures the all-reduce of registered memory without its synchronisation: every
+// thread sums its slice of all threads' buffers and stores it to all of them, with the kernel of
+// worker/collectives, in private memory. Each thread rewrites its buffer before each run, and the
+// threads begin together. The times and the lines are those of bench-collectives.
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -52,7 +52,7 @@ double seconds_since(TimePoint begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Runs `work(thread number)` on that many threads; rethrows what one of them threw.
+// Runs `work(thread number)` on that many threads; rethrows an exception of one of them.
 template <typename Work>
 void on_threads(int count, Work work) {
   std::exception_ptr thrown;
@@ -72,8 +72,8 @@ void on_threads(int count, Work work) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-// Nanoseconds for a flag to go to another thread and for its answer to come: the best of several
-// batches, since a pre-empted thread spoils a whole one.
+// Nanoseconds for a flag to go to another thread and for the answer to come back: the best of
+// several batches, because a pre-empted thread spoils a whole batch.
 double round_trip_ns() {
   constexpr int kBatches = 400;
   constexpr int kTrips = 50;
@@ -136,7 +136,7 @@ void probe() {
               round_trip_ns(), copy_gb_s(1), copy_gb_s(2));
 }
 
-// The buffers of all threads and what they measure together.
+// The buffers of all threads and their common measurement.
 class Roof {
  public:
   Roof(int threads, std::size_t bytes, double budget_s)
@@ -239,9 +239,9 @@ class Roof {
 
 int main(int argc, char** argv) {
   po::options_description flags("usage: bench-roof --probe | [FLAG...]");
-  flags.add_options()           //
-      ("help", "this text")     //
-      ("probe", "the machine")  //
+  flags.add_options()                   //
+      ("help", "this text")             //
+      ("probe", "measure the machine")  //
       ("threads", po::value<int>()->default_value(2), "1 to 64")(
           "seconds", po::value<double>()->default_value(0.2), "time for each measurement")(
           "bytes", po::value<std::string>()->default_value("26214400"), "of a buffer, with commas");

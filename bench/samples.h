@@ -7,10 +7,10 @@
 
 namespace ddp::bench {
 
-// Most runs of one size that a program keeps.
+// The most runs of one size that a program keeps.
 constexpr std::size_t kMostRuns = 200'000;
 
-// What is said about a set of times, in seconds.
+// Statistics of a set of times, in seconds.
 struct Summary {
   double median = 0;
   double min = 0;
@@ -21,7 +21,7 @@ struct Summary {
 // Of at least one time. Sorts `times`.
 Summary summarize(std::span<double> times);
 
-// Per run the longest of the ranks' times. `by_rank` has `runs` times of rank 0, then of rank 1,
+// The time of the slowest rank in each run. `by_rank` has `runs` times of rank 0, then of rank 1,
 // and so on.
 std::vector<double> longest(std::span<const double> by_rank, std::size_t runs);
 
@@ -30,13 +30,13 @@ std::vector<double> longest(std::span<const double> by_rank, std::size_t runs);
 std::string json_line(const std::string& op, const std::string& dtype, const std::string& memory,
                       std::size_t bytes, std::vector<double> own, std::vector<double> maxima);
 
-// Whether to measure on: `runs` are done since `elapsed_s` seconds, of which `budget_s` are meant
-// to be used. At least five runs are made, whatever they take.
+// Whether to continue measuring, after `runs` runs in `elapsed_s` of the intended `budget_s`
+// seconds. At least five runs are made, however long they take.
 bool measure_on(std::size_t runs, double elapsed_s, double budget_s);
 
-// "8,4096" as numbers of bytes; throws std::invalid_argument naming the text that is none.
+// Parses "8,4096" as numbers of bytes; throws std::invalid_argument that names the wrong text.
 std::vector<std::size_t> parse_sizes(const std::string& text);
-// "a,b" as its parts.
+// Splits "a,b" into its parts.
 std::vector<std::string> parse_names(const std::string& text);
 
 }  // namespace ddp::bench

@@ -13,8 +13,8 @@
 #include "bench/samples.h"
 #include "bench/store_load.h"
 
-// The load generator for TCP stores: the same requests to any server that speaks one of the
-// protocols. A JSON line for each operation and number of clients.
+// The load generator for TCP stores: sends the same requests to any server that speaks one of the
+// protocols. Prints a JSON line for each operation and number of clients.
 namespace ddp::bench {
 namespace {
 
@@ -42,7 +42,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Connections on which the greeting has been exchanged.
+// Connections after their greeting.
 std::vector<UniqueFd> connect_all(Protocol protocol, int port, std::size_t count) {
   std::vector<UniqueFd> out;
   for (std::size_t i = 0; i < count; ++i) {
@@ -62,7 +62,7 @@ void measure(const Options& options) {
       std::vector<Exchange> exchanges;
       for (std::size_t i = 0; i < count; ++i) {
         const std::string key = fmt::format("/{}-{:06}", op, i);
-        // So that there is something to get.
+        // So that a get finds a value.
         if (op == "get") converse(clients[i].get(), exchange(protocol, "set", key, value));
         exchanges.push_back(exchange(protocol, op, key, value));
       }
@@ -93,22 +93,24 @@ void measure_barrier(const Options& options) {
 void run(int argc, char** argv) {
   Options options;
   po::options_description flags("bench-store: the same load for any store");
-  flags.add_options()("help", "print this")("echo", "be an echo server: the floor of a round trip")(
+  flags.add_options()("help", "print this")(
+      "echo", "be an echo server, for the shortest possible round trip")(
       "protocol", po::value(&options.protocol)->default_value("c10d-newest"),
-      "c10d-newest, c10d-legacy, redis or echo")("port", po::value(&options.port), "the server's")(
+      "c10d-newest, c10d-legacy, redis or echo")("port", po::value(&options.port),
+                                                 "port of the server")(
       "op", po::value(&options.ops)->default_value("get,set,add"), "operations, comma separated")(
       "clients", po::value(&options.clients)->default_value("1,8,64"), "clients at a time")(
       "idle", po::value(&options.idle)->default_value(0), "connections that stay silent meanwhile")(
-      "bytes", po::value(&options.value_bytes)->default_value(32), "of a value")(
-      "seconds", po::value(&options.seconds)->default_value(0.3), "for each line")(
+      "bytes", po::value(&options.value_bytes)->default_value(32), "size of a value")(
+      "seconds", po::value(&options.seconds)->default_value(0.3), "time for each line")(
       "barrier", po::value(&options.barrier)->default_value(0),
-      "instead, the time of a barrier of so many connections")(
+      "instead, measure a barrier of so many connections")(
       "counter", po::bool_switch(&options.by_counter),
-      "make it of ADD and WAIT, as PyTorch's clients do")(
+      "make the barrier of ADD and WAIT, as PyTorch's clients do")(
       "turns", po::value(&options.turns)->default_value(5), "barriers")(
       "churn", po::value(&options.churn)->default_value(0),
-      "instead, so many connections that send random bytes and are reset")(
-      "seed", po::value(&options.seed)->default_value(1), "of the random bytes");
+      "instead, make so many connections that send random bytes and are reset")(
+      "seed", po::value(&options.seed)->default_value(1), "seed of the random bytes");
   po::variables_map given;
   po::store(po::parse_command_line(argc, argv, flags), given);
   po::notify(given);

@@ -57,7 +57,7 @@ void send_all(int fd, std::string_view bytes) {
   }
 }
 
-// Reads what is there; the number of bytes, 0 if none is.
+// Reads what has arrived; returns the number of bytes, 0 if there are none.
 std::size_t receive(int fd, std::array<char, 4096>& buffer) {
   const ssize_t got = ::recv(fd, buffer.data(), buffer.size(), 0);
   if (got > 0) return static_cast<std::size_t>(got);
@@ -66,7 +66,7 @@ std::size_t receive(int fd, std::array<char, 4096>& buffer) {
   fail("recv");
 }
 
-// Watches many sockets for input; the number given with a socket comes back with its event.
+// Watches many sockets for input; each event has the number given with its socket.
 class Readiness {
  public:
   Readiness() : fd_(::epoll_create1(EPOLL_CLOEXEC)) {
@@ -78,7 +78,7 @@ class Readiness {
     event.data.u64 = number;
     if (::epoll_ctl(fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
   }
-  // Calls `call` for each ready socket; throws if none is for `limit_ms` (-1: waits on).
+  // Calls `call` for each ready socket; throws if none is ready within `limit_ms` (-1: no limit).
   template <typename Call>
   void wait(int limit_ms, Call&& call) {
     const int count = ::epoll_wait(fd_.get(), events_.data(), kEvents, limit_ms);
@@ -94,11 +94,11 @@ class Readiness {
   std::array<epoll_event, kEvents> events_{};
 };
 
-// Counts an answer's bytes as they come.
+// Counts the bytes of an answer as they arrive.
 class Pending {
  public:
   explicit Pending(Answer answer) : answer_(answer) {}
-  // Whether the answer is whole with these bytes.
+  // Whether the answer is complete with these bytes.
   bool complete(std::string_view bytes) {
     got_ += bytes.size();
     return answer_.bytes == 0 ? bytes.ends_with('\n') : got_ >= answer_.bytes;
@@ -210,7 +210,7 @@ double run_barrier(const std::vector<UniqueFd>& clients, Protocol protocol, std:
       const std::size_t got = receive(clients[i].get(), buffer);
       if (got == 0) return;
       if (counted[i]) {
-        --inside;  // One byte: let go.
+        --inside;  // One byte: released.
         return;
       }
       number[i].append(buffer.data(), got);

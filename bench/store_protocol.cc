@@ -72,7 +72,7 @@ Protocol parse_protocol(std::string_view name) {
   if (name == "redis") return Protocol::kRedis;
   if (name == "echo") return Protocol::kEcho;
   throw std::invalid_argument(
-      fmt::format("no protocol '{}': c10d-legacy, c10d-newest, redis, echo", name));
+      fmt::format("unknown protocol '{}': expected c10d-legacy, c10d-newest, redis or echo", name));
 }
 
 Exchange greeting(Protocol protocol) {
@@ -100,7 +100,8 @@ Exchange greeting(Protocol protocol) {
 Exchange exchange(Protocol protocol, std::string_view op, std::string_view key,
                   std::string_view value) {
   if (op != "get" && op != "set" && op != "add") {
-    throw std::invalid_argument(fmt::format("no operation '{}': get, set, add", op));
+    throw std::invalid_argument(
+        fmt::format("unknown operation '{}': expected get, set or add", op));
   }
   if (protocol == Protocol::kRedis) return redis_exchange(op, key, value);
   Exchange out = c10d_exchange(protocol, op, key, value);

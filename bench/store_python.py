@@ -15,6 +15,6 @@ try:
 except RuntimeError as error:
     if "libuv" not in str(error):
         raise
-    store = serve(use_libuv=False)  # Debian's PyTorch 2 is built without it, and asks for it all the same.
+    store = serve(use_libuv=False)  # Debian's PyTorch 2 is built without libuv but would use it by default.
 print(store.port, flush=True)
 sys.stdin.read()
