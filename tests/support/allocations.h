@@ -13,9 +13,9 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 
-// Counts what a whole process allocates, on all of its threads and in all of its libraries: malloc
-// and its relatives are replaced, and everything else calls them. Included by one source of a
-// program. Not with a sanitizer, which has its own malloc: kCounting is false then.
+// Counts all allocations of a process, on all of its threads and in all of its libraries: it
+// replaces malloc and its relatives, which everything else calls. Include it in one source of a
+// program. With a sanitizer, which has its own malloc, kCounting is false and nothing is counted.
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define DDP_TEST_COUNTS_ALLOCATIONS 0
@@ -51,7 +51,7 @@ inline void note() {
   inside = false;
 }
 
-// Begins to count.
+// Starts counting.
 inline void arm() {
   void* frame = nullptr;
   ::backtrace(&frame, 1);  // The first one loads a library.
@@ -59,15 +59,15 @@ inline void arm() {
   armed = true;
 }
 
-// Ends it, and gives how many there were.
+// Stops counting and returns the number of allocations.
 inline long disarm() {
   armed = false;
   return count;
 }
 
-// Prints the different stacks of what was counted, as far as they were kept, with their numbers,
-// the rarest first, for addr2line -Cfe PROGRAM: those with a frame of the program itself among the
-// innermost ones, which are few where a library allocates for its own sake.
+// Prints the distinct stacks that were kept, with their counts, the rarest first, for addr2line
+// -Cfe PROGRAM. It prints only stacks with a frame of the program itself among the innermost
+// frames, to leave out what a library allocates for its own purposes.
 inline void print_own() {
   constexpr int kInnermost = 9;
   constexpr std::size_t kMostLines = 60;
@@ -108,7 +108,7 @@ inline void print_own() {
 
 #if DDP_TEST_COUNTS_ALLOCATIONS
 extern "C" {
-// glibc's own names of what is replaced.
+// glibc's own names of the replaced functions.
 void* __libc_malloc(std::size_t bytes);                           // NOLINT
 void* __libc_calloc(std::size_t count, std::size_t bytes);        // NOLINT
 void* __libc_realloc(void* memory, std::size_t bytes);            // NOLINT

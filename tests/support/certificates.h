@@ -8,8 +8,8 @@
 
 namespace ddp::test {
 
-// An authority and the certificates that it signs, made by the program openssl. Files NAME.pem and
-// NAME.key; the authority's are ca.pem and ca.key.
+// A certificate authority and the certificates that it signs, made with the program openssl. Files
+// are NAME.pem and NAME.key; those of the authority are ca.pem and ca.key.
 class Authority {
  public:
   Authority() {
@@ -20,8 +20,8 @@ class Authority {
 
   enum class Validity { kNow, kOver };
 
-  // `names` as openssl writes them: "DNS:node0,IP:127.0.0.1". By "openssl ca", whose dates may be
-  // past in every release; newer ones take no negative -days.
+  // `names` in openssl's form: "DNS:node0,IP:127.0.0.1". Uses "openssl ca", because all releases
+  // accept past dates there; newer ones refuse a negative -days.
   void issue(const std::string& name, const std::string& names,
              Validity validity = Validity::kNow) const {
     const std::string dates = validity == Validity::kNow

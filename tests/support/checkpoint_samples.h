@@ -10,7 +10,7 @@
 
 namespace ddp::test {
 
-// A tensor that owns its bytes, which follow from its name, size and `salt`.
+// A tensor that owns its bytes; its name, size and `salt` determine them.
 struct SampleTensor {
   SampleTensor(std::string of_name, checkpoint::TensorType of_type,
                std::vector<std::int64_t> of_shape, std::uint64_t salt = 0)
@@ -33,7 +33,7 @@ struct SampleTensor {
   std::string bytes;
 };
 
-// "name TYPE [shape] bytes": a line of what the Python scripts beside the tests print and read.
+// "name TYPE [shape] bytes": a line that the Python scripts beside the tests print and read.
 inline std::string line_of(const SampleTensor& tensor) {
   std::string shape;
   for (const std::int64_t size : tensor.shape) shape += std::to_string(size) + ",";
@@ -51,9 +51,9 @@ inline std::vector<checkpoint::TensorView> views_of(const std::vector<SampleTens
   return views;
 }
 
-// Writes and publishes a small checkpoint of two files whose contents follow from `salt`, with the
-// link and the removal of old ones, as Checkpointer does. The temporary folder is removed on
-// failure.
+// Writes and publishes a small checkpoint of two files with contents that depend on `salt`. Like
+// Checkpointer, it also makes the link and removes old checkpoints. On failure it removes the
+// temporary folder.
 inline Result<checkpoint::Entry> publish_sample(checkpoint::FileSystem& files,
                                                 checkpoint::Directory& directory, std::int64_t step,
                                                 std::uint64_t salt, int keep = 0) {
@@ -94,7 +94,7 @@ inline Result<checkpoint::Entry> publish_sample(checkpoint::FileSystem& files,
   return entry;
 }
 
-// The salt of a checkpoint found by a search; -1 for none.
+// The salt of a checkpoint that a search found; -1 for none.
 inline std::int64_t salt_of(const std::optional<checkpoint::ValidSearch::Found>& found) {
   return found ? found->manifest.state.at("salt").get<std::int64_t>() : -1;
 }

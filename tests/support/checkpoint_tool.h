@@ -20,8 +20,8 @@ struct OwnedSample {
   Rank rank = checkpoint::kReplicated;
 };
 
-// Publishes a checkpoint with these tensors, as two ranks would: replicated ones in two shards,
-// those of a rank in a file of its own. `manifest` has the step and the values.
+// Publishes a checkpoint with these tensors, as two ranks would: replicated tensors in two shards,
+// and those of one rank in that rank's file. `manifest` has the step and the values.
 inline Result<checkpoint::Entry> publish_tensors(checkpoint::FileSystem& files,
                                                  checkpoint::Directory& directory,
                                                  checkpoint::Manifest manifest,
@@ -52,7 +52,7 @@ inline Result<checkpoint::Entry> publish_tensors(checkpoint::FileSystem& files,
   return directory.publish(*temporary, manifest);
 }
 
-// A folder on the real disk and the command ddp-checkpoint in this process.
+// A folder on the real disk, and the command ddp-checkpoint run in this process.
 class CheckpointToolTest : public ::testing::Test {
  protected:
   int run(const std::vector<std::string>& arguments) {

@@ -10,8 +10,8 @@
 #include "worker/collectives/kernels.h"
 #include "worker/collectives/operation.h"
 
-// What any collective operation is called with and must give: inputs follow from a seed, so that
-// every rank knows what every other gives. running_call.h makes the calls.
+// Inputs and expected results of all collective operations. Inputs depend on a seed, so every rank
+// knows those of all others. running_call.h makes the calls.
 namespace ddp::test {
 
 enum class Call {
@@ -34,12 +34,12 @@ struct CallShape {
   Call call = Call::kBarrier;
   DType type = DType::kF32;
   ReduceOp::Kind reduction = ReduceOp::kSum;
-  // Elements of the buffer, or of a block of those that have one for each rank; of unequal blocks
+  // Elements of the buffer, or of each block if there is one for each rank; with unequal blocks
   // the mean.
   std::size_t count = 0;
   Rank root = 0;
   std::uint64_t seed = 0;
-  bool in_place = false;  // Where the interface allows it: all_gather, reduce_scatter.
+  bool in_place = false;  // If the interface allows it: all_gather, reduce_scatter.
 
   std::string text() const {
     return "call " + std::to_string(static_cast<int>(call)) + " of " + std::to_string(count) + " " +
@@ -60,7 +60,7 @@ inline std::uint64_t mixed(std::uint64_t value) {
   return value ^ (value >> 31);
 }
 
-// Bits that are an ordinary number of the type, of one of many magnitudes.
+// Bits of an ordinary number of the type, of one of many magnitudes.
 inline std::uint64_t as_number(DType type, std::uint64_t bits) {
   switch (type) {
     case DType::kF16:
@@ -85,7 +85,7 @@ void put_numbers(std::vector<std::byte>& bytes, std::uint64_t start) {
   }
 }
 
-// What rank `rank` gives.
+// The input of rank `rank`.
 inline std::vector<std::byte> call_input(const CallShape& shape, Rank rank, std::size_t count) {
   std::vector<std::byte> bytes(count * dtype_bytes(shape.type));
   const std::uint64_t start = mixed(shape.seed * 8191 + static_cast<std::uint64_t>(rank) + 1);
@@ -102,7 +102,7 @@ inline std::vector<std::byte> call_input(const CallShape& shape, Rank rank, std:
     case DType::kF64:
       put_numbers<DType::kF64, std::uint64_t>(bytes, start);
       break;
-    default: {  // Any bits are an integer.
+    default: {  // All bit patterns are integers.
       put_numbers<DType::kU8, std::uint64_t>(bytes, start);
       const std::uint64_t last = mixed(start - 1);
       const std::size_t rest = bytes.size() % sizeof(last);
@@ -112,14 +112,14 @@ inline std::vector<std::byte> call_input(const CallShape& shape, Rank rank, std:
   return bytes;
 }
 
-// Elements that `from` gives to `to` where blocks are unequal; often none.
+// Elements that `from` sends to `to` if blocks are unequal; often none.
 inline std::size_t unequal_count(const CallShape& shape, Rank from, Rank to) {
   const std::uint64_t draw = mixed(shape.seed * 131 + static_cast<std::uint64_t>(from) * 1009 +
                                    static_cast<std::uint64_t>(to));
   return draw % 4 == 0 ? 0 : (draw >> 8) % (2 * shape.count + 1);
 }
 
-// all_gatherv gives the same to all.
+// all_gatherv sends the same to all.
 inline std::vector<std::size_t> gather_counts(const CallShape& shape, int size) {
   std::vector<std::size_t> counts;
   for (Rank rank = 0; rank < size; ++rank) counts.push_back(unequal_count(shape, rank, 0));
@@ -128,10 +128,10 @@ inline std::vector<std::size_t> gather_counts(const CallShape& shape, int size) 
 
 inline double factor_of(Rank rank) { return 1.0 / (rank + 3); }
 
-// What goes in and comes out of a call, of all ranks.
+// Inputs and outputs of a call, for all ranks.
 struct CallAnswer {
   std::vector<std::vector<std::byte>> inputs;  // By rank.
-  std::vector<std::byte> reduced;              // Of a reduction: of the whole inputs.
+  std::vector<std::byte> reduced;              // For reductions: of the whole inputs.
 };
 
 inline std::size_t input_count(const CallShape& shape, Rank rank, int size) {
@@ -155,7 +155,7 @@ inline std::size_t input_count(const CallShape& shape, Rank rank, int size) {
   }
 }
 
-// The reduction itself is kernels_test's subject; here it is applied to all ranks' inputs at once.
+// kernels_test tests the reduction itself; here it runs on all ranks' inputs at once.
 inline CallAnswer answer_of(const CallShape& shape, int size) {
   CallAnswer answer;
   for (Rank rank = 0; rank < size; ++rank)
@@ -180,7 +180,7 @@ inline CallAnswer answer_of(const CallShape& shape, int size) {
   return answer;
 }
 
-// What rank `self` has in its output afterwards.
+// The expected output of rank `self`.
 inline std::vector<std::byte> expected_output(const CallShape& shape, const CallAnswer& answer,
                                               Rank self, int size) {
   const auto index = [](Rank rank) { return static_cast<std::size_t>(rank); };

@@ -15,14 +15,14 @@
 #include "common/base/unique_fd.h"
 #include "worker/transport/data_engine.h"
 
-// The two ends of a stream for data between nodes, over any engine.
+// The two ends of a data stream between nodes, over any engine.
 namespace ddp::test {
 
-// UCX has more transports than a test should depend on; whoever wants another sets UCX_TLS. To be
-// called before UCX is loaded.
+// Limits UCX to the transports that tests should depend on, unless UCX_TLS is set. Call it before
+// UCX is loaded.
 inline void keep_ucx_to_tcp() { ::setenv("UCX_TLS", "tcp", 0); }
 
-// Why tests cannot use the engine here; empty if they can.
+// The reason why tests cannot use the engine here; empty if they can.
 inline std::string engine_missing(EngineKind kind) {
   keep_ucx_to_tcp();
   auto engine = make_data_engine(kind);
@@ -35,7 +35,7 @@ inline std::pair<UniqueFd, UniqueFd> socket_pair() {
   return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
-// One end of a stream, ready for data once the other end is made as well.
+// One end of a stream. It is ready for data once the other end exists, too.
 inline std::unique_ptr<DataStream> make_stream(EngineKind kind, UniqueFd connection) {
   keep_ucx_to_tcp();
   auto engine = std::move(make_data_engine(kind)).value();
@@ -48,7 +48,7 @@ inline std::unique_ptr<DataStream> make_stream(EngineKind kind, UniqueFd connect
 struct StreamPair {
   StreamPair() = default;
   StreamPair(StreamPair&&) = default;
-  // Each end sees its last bytes off with the help of the other.
+  // Each end needs the other one to send its last bytes.
   ~StreamPair() {
     std::thread ending([this] { one.reset(); });
     other.reset();

@@ -29,15 +29,15 @@
 
 namespace ddp::test {
 
-// Agents of a few nodes and their coordinator, as far as workers can see them: makes each round's
-// memory, starts processes, tells them of new rounds, ends rounds. The test decides when. Workers
-// are forked from this process, so it has no threads; they are killed with it.
+// Acts as the agents of a few nodes and their coordinator, as workers see them: makes each round's
+// memory, starts processes, announces new rounds, ends rounds. The test decides when. Workers are
+// forked from this process, so it must have no threads; they are killed when it dies.
 class ElasticCluster {
  public:
   using Say = std::function<void(const std::string&)>;
 
-  // body runs in every worker; what it says is heard by hear(). It ends the process with status 0,
-  // or with 99 after an exception, whose text is said.
+  // `body` runs in every worker; hear() receives the lines that it says. Then the process exits
+  // with status 0, or with 99 after an exception, whose text it says.
   explicit ElasticCluster(std::function<void(const Say&)> body) : body_(std::move(body)) {
     DDP_CHECK(wait_until([this] { return store_.out().ends_with('\n') || store_.has_ended(); }) &&
                   !store_.has_ended(),
@@ -58,7 +58,7 @@ class ElasticCluster {
   static constexpr int kNew = -1;
 
   // Begins the next round with these workers, node by node: a worker's number, or kNew for a new
-  // process. Gives the numbers by rank.
+  // process. Returns the numbers by rank.
   std::vector<int> begin(const std::vector<std::vector<int>>& nodes) {
     ++round_;
     memories_.clear();
@@ -92,10 +92,10 @@ class ElasticCluster {
     return ids;
   }
 
-  // A process that waits for a place.
+  // Starts a standby, a process that waits for a rank.
   int start_standby() { return start({{"DDP_STANDBY", "1"}}); }
 
-  // Tells the workers that the round is over; returns when each has parked or ended.
+  // Tells the workers that the round is over; returns when each of them has parked or ended.
   void end_round(const std::vector<int>& ids, const std::string& reason = "a worker died") {
     for (const auto& memory : memories_) memory->abort(reason);
     for (const int id : ids) {
@@ -109,7 +109,7 @@ class ElasticCluster {
   }
   void order(int id, const wire::WorkerOrder& order) { send(workers_.at(id), order); }
 
-  // Step that the worker named when it parked; nothing if it ended instead.
+  // The step that the worker reported when it parked; nothing if it ended instead.
   std::optional<std::int64_t> await_parked(int id) {
     while (auto message = receive(id)) {
       if (const auto* parked = std::get_if<wire::Parked>(&*message)) {
@@ -119,7 +119,7 @@ class ElasticCluster {
     }
     return {};
   }
-  // Messages up to one of this kind.
+  // Reads messages up to one of this kind.
   template <typename Message>
   Message await(int id) {
     for (;;) {
@@ -135,7 +135,7 @@ class ElasticCluster {
     ::kill(worker.pid, signal);
     if (signal == SIGKILL) (void)status_of(id);
   }
-  // Waits for its end: the status, or 128 + the signal.
+  // Waits for the worker's end; returns the status, or 128 + the signal.
   int status_of(int id) {
     Worker& worker = workers_.at(id);
     if (!worker.status) {
@@ -163,7 +163,8 @@ class ElasticCluster {
       worker.said.append(buffer, static_cast<std::size_t>(count));
     }
   }
-  // The next line that begins so, or says what ended the worker; what comes before it is dropped.
+  // The next line with this beginning, or the reason of the worker's end; drops all lines before
+  // it.
   std::string hear(int id, const std::string& beginning) {
     for (;;) {
       const std::string line = hear(id);
@@ -171,8 +172,9 @@ class ElasticCluster {
         return line;
     }
   }
-  // Kills the victims, by rank, at a random moment after the first of them has said a line that
-  // begins so, and begins the next round, on one node, with new processes in their places.
+  // Kills the victims, given by rank, at a random moment after the first of them has said a line
+  // with this beginning. Then begins the next round, on one node, with new processes in their
+  // places.
   void lose(std::vector<int>& ids, const std::vector<std::size_t>& victims,
             const std::string& beginning, std::mt19937& random) {
     const std::string line = hear(ids[victims[0]], beginning);
@@ -214,7 +216,7 @@ class ElasticCluster {
     DDP_CHECK(worker.pid >= 0);
     if (worker.pid == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      // As after exec: nothing of the agents is open here.
+      // As after exec: no descriptor of the agents is open here.
       worker.socket.reset();
       worker.voice.reset();
       for (auto& [id, other] : workers_) {

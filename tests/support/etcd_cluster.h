@@ -12,11 +12,11 @@
 
 namespace ddp::test {
 
-// A real etcd cluster on the loopback interface, gone with the object. Its elections are quicker
-// than etcd's own setting makes them, so that leases may be as short as a second.
+// A real etcd cluster on the loopback interface that lives as long as the object. Its elections are
+// faster than with etcd's defaults, so that leases may be as short as a second.
 class EtcdCluster {
  public:
-  // Why there can be none here; empty if there can.
+  // The reason why a cluster cannot run here; empty if it can.
   static std::string missing() {
     for (const char* folder : {"/usr/bin/", "/usr/local/bin/"}) {
       if (::access((std::string(folder) + "etcd").c_str(), X_OK) == 0) return "";
@@ -24,7 +24,7 @@ class EtcdCluster {
     return "etcd is not installed; apt-get install etcd-server";
   }
 
-  // Starts the members; wait_until_ready() follows, or does not where that is the test. `tls`: a
+  // Starts the members. Call wait_until_ready() next, unless the test is about starting. `tls`: a
   // folder with ca.pem, node.pem and node.key; clients then need them too.
   explicit EtcdCluster(int members, std::string tls = "") : tls_(std::move(tls)) {
     for (int i = 0; i < members; ++i) {
@@ -64,7 +64,7 @@ class EtcdCluster {
     if (signal == SIGKILL) process.wait();
   }
 
-  // Until it answers, which a cluster does once it has elected.
+  // Waits until the cluster answers, which it does once it has elected a leader.
   [[nodiscard]] bool wait_until_ready() {
     return wait_until([this] { return !get("/ddp-test").empty(); });
   }
@@ -83,7 +83,7 @@ class EtcdCluster {
     return all;
   }
 
-  // Of the member that leads the cluster; -1 while none does.
+  // The index of the leader; -1 while there is none.
   int leader() {
     for (std::size_t i = 0; i < client_ports_.size(); ++i) {
       const Finished status =
@@ -108,7 +108,7 @@ class EtcdCluster {
     arguments.insert(arguments.begin(), "etcdctl");
     return run(std::move(arguments), {.environment = {{"ETCDCTL_API", "3"}}, .folder = ""});
   }
-  // "KEY\nVALUE\n" of all keys that begin so, or "none"; empty if the cluster does not answer.
+  // "KEY\nVALUE\n" of all keys with this prefix, or "none"; empty if the cluster does not answer.
   std::string get(const std::string& prefix) const {
     std::string urls_text;
     for (const std::string& one : urls()) urls_text += (urls_text.empty() ? "" : ",") + one;
@@ -141,6 +141,6 @@ class EtcdCluster {
 
 }  // namespace ddp::test
 
-// In the first line of a test that needs it.
+// Use it in the first line of a test that needs etcd.
 #define DDP_NEEDS_ETCD() \
   if (const std::string why = ddp::test::EtcdCluster::missing(); !why.empty()) GTEST_SKIP() << why

@@ -18,8 +18,8 @@
 
 namespace ddp::test {
 
-// What one connection sends in the transcripts, one request or some, with the VALIDATE that its
-// connection began with where it did.
+// What one connection sends in the transcripts: one request or several, after the VALIDATE that
+// began its connection, if there was one.
 inline std::vector<std::string> request_vectors() {
   static constexpr std::string_view kValidate("\x00\xCE\xF7\x85\x3C", 5);
   std::set<std::string> out;
@@ -36,14 +36,15 @@ inline std::vector<std::string> request_vectors() {
   return {out.begin(), out.end()};
 }
 
-// Connections that no PyTorch client makes, to a store on a port of 127.0.0.1. Each call returns
-// when the bytes are with the kernel; what comes back is not read. Equal seeds send equal bytes.
+// Makes connections that no PyTorch client makes, to a store on a port of 127.0.0.1. Each call
+// returns when the kernel has the bytes; answers are not read. Equal seeds send equal bytes.
 class HostileClient {
  public:
   HostileClient(int port, std::uint64_t seed)
       : port_(port), random_(seed), vectors_(request_vectors()) {}
 
-  // All requests of the transcripts, each cut at each of its bytes; how many connections that were.
+  // Sends all requests of the transcripts, each cut after each byte; returns the number of
+  // connections.
   std::size_t truncate_all() {
     std::size_t count = 0;
     for (const std::string& vector : vectors_) {
@@ -54,7 +55,7 @@ class HostileClient {
     return count;
   }
 
-  // Some requests, with up to four bytes changed.
+  // Sends some requests with up to four bytes changed.
   void flip() {
     std::string bytes = any_vector();
     while (random_() % 3 == 0) bytes += any_vector();
@@ -64,7 +65,7 @@ class HostileClient {
     send_and_leave(bytes);
   }
 
-  // A request whose length or count somewhere is a large number.
+  // Sends a request in which a length or count is a large number.
   void announce_much() {
     static constexpr std::uint64_t kNumbers[] = {std::numeric_limits<std::uint64_t>::max(),
                                                  std::numeric_limits<std::uint64_t>::max() - 7,
@@ -81,7 +82,7 @@ class HostileClient {
     send_and_leave(bytes);
   }
 
-  // `count` random bytes, every second time as if from a client of the newest dialect.
+  // Sends `count` random bytes, every second time as a client of the newest dialect.
   void babble(std::size_t count) {
     std::string bytes;
     if (random_() % 2 == 0) bytes.assign("\x00\xCE\xF7\x85\x3C", 5);
@@ -89,11 +90,11 @@ class HostileClient {
     send_and_leave(bytes);
   }
 
-  // Connects and is gone.
+  // Connects and closes.
   void knock() { RawClient(port_).reset(); }
 
-  // One byte more of a request that takes for ever; `at_once` such connections are open, and the
-  // oldest leaves before its last byte.
+  // Sends one more byte of a request that takes forever. `at_once` such connections are open; the
+  // oldest one closes before its last byte.
   void dawdle(std::size_t at_once) {
     if (slow_.size() < at_once) {
       slow_.push_back({std::make_unique<RawClient>(port_), any_vector(), 0});
@@ -108,7 +109,7 @@ class HostileClient {
   }
   void stop_dawdling() { slow_.clear(); }
 
-  // Any of these.
+  // Does any of the above.
   void step() {
     switch (random_() % 6) {
       case 0:

@@ -1,4 +1,4 @@
-"""Starts and disturbs whole jobs: ddp-run commands as nodes, their processes found through /proc."""
+"""Starts and disturbs whole jobs: ddp-run commands as nodes. Finds their processes through /proc."""
 import json
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def wait_until(condition, limit_s, what):
-    """Polls condition until it holds; gives its value. Raises TimeoutError naming `what` after limit_s seconds."""
+    """Polls condition until it holds; returns its value. Raises TimeoutError naming `what` after limit_s seconds."""
     deadline = time.monotonic() + limit_s
     while True:
         value = condition()
@@ -64,7 +64,7 @@ WRITER = "ddp-checkpoint"
 
 
 class Node:
-    """One ddp-run with everything it starts."""
+    """One ddp-run and everything that it starts."""
 
     def __init__(self, command, log_path, env=None):
         self.log_path = Path(log_path)
@@ -74,7 +74,7 @@ class Node:
         self.seen = {}
 
     def processes(self):
-        """pids of this node: itself and all below; remembered, so that leftovers can be found after it is gone."""
+        """pids of this node: itself and all processes below; remembers them, to find leftovers after it has ended."""
         pids = [self.process.pid] + descendants(self.process.pid)
         for pid in pids:
             born = identity(pid)
@@ -90,11 +90,11 @@ class Node:
                 if program_of(child) not in ("", "ddp-agent", WRITER)]
 
     def alive(self):
-        """Of the processes ever seen in this node, those that still run."""
+        """The processes ever seen in this node that still run."""
         return [pid for pid, born in self.seen.items() if identity(pid) == born]
 
     def left_behind(self):
-        """Those that still run though ddp-run was killed. Writers of checkpoints finish what they have begun."""
+        """Processes that still run although ddp-run was killed. Writers of checkpoints may finish what they have begun."""
         return [pid for pid in self.alive() if program_of(pid) != WRITER]
 
     def wait(self, limit_s):
@@ -107,7 +107,7 @@ class Node:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def kill(self):
-        """SIGKILL to the whole node: for tests that failed, and for those in which the machine goes away."""
+        """SIGKILL to the whole node: after a failed test, and for tests in which the machine is lost."""
         for pid in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -14,8 +14,8 @@
 #include "worker/transport/socket_stream.h"
 #include "worker/transport/transport.h"
 
-// Worlds of threads whose links carry their data by streams of the test's own making: to count what
-// is on the wire, or to hold it up.
+// Worlds of threads whose links use streams made by the test, to count the bytes on the wire or to
+// hold them back.
 namespace ddp::test {
 
 // One end of a link, that of rank `from`.
@@ -71,7 +71,7 @@ class CountedStream : public SocketStream {
   std::atomic<std::size_t>& sent_;
 };
 
-// Receives so many bytes and no more until they are released.
+// Receives so many bytes, and more only after release.
 struct Dam {
   std::atomic<std::size_t> allowed{0};
   std::atomic<bool> reached{false};

@@ -10,7 +10,7 @@
 
 namespace ddp::test {
 
-// A listening socket on a free port of the loopback interface that never accepts anybody by itself.
+// A listening socket on a free port of the loopback interface that accepts no connection by itself.
 class ListeningSocket {
  public:
   ListeningSocket() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -37,9 +37,8 @@ class ListeningSocket {
   int port_ = 0;
 };
 
-// A port that nobody has, for programs that must be told one. It lies below those that the system
-// hands out by itself (32768 and up), so that no connection of another program gets it before its
-// user does.
+// A free port, for programs that must be given one. It is below the ports that the system assigns
+// by itself (32768 and up), so that no connection of another program takes it first.
 inline int free_port() {
   static int next = 10'000 + (::getpid() * 97) % 20'000;
   for (int attempt = 0; attempt < 20'000; ++attempt) {

@@ -49,7 +49,7 @@ class MailWorld {
   std::vector<std::shared_ptr<PointToPoint>> mail_;
 };
 
-// A process per rank, as fork_ranks has it. The ranks meet in a file.
+// A process per rank, as in fork_ranks. The ranks connect through a file.
 inline std::vector<pid_t> fork_mail(const std::vector<int>& nodes,
                                     const std::filesystem::path& store,
                                     const std::function<int(PointToPoint&, Transport&)>& body) {
@@ -66,7 +66,7 @@ inline std::string name_of_mail_world(const testing::TestParamInfo<std::vector<i
   return name;
 }
 
-// What rank `from` sends to rank `to` under a tag: no two messages have the same bytes.
+// The message from rank `from` to rank `to` with a tag: no two messages have the same bytes.
 inline std::uint8_t pattern(Rank from, Rank to, std::uint64_t tag, std::size_t i) {
   return static_cast<std::uint8_t>(i * 7 + i / 251 + static_cast<std::size_t>(from) * 31 +
                                    static_cast<std::size_t>(to) * 17 + tag * 13 + 1);
@@ -87,7 +87,7 @@ class Data {
       memory_.get()[i] = std::byte{pattern(from, to, tag, i)};
     return *this;
   }
-  // The first byte that is not as it should be; -1 if there is none.
+  // The index of the first wrong byte; -1 if there is none.
   std::ptrdiff_t wrong(Rank from, Rank to, std::uint64_t tag) const {
     for (std::size_t i = 0; i < bytes_; ++i) {
       if (memory_.get()[i] != std::byte{pattern(from, to, tag, i)})
@@ -105,7 +105,7 @@ inline Buffer floats(std::vector<float>& values) {
   return {values.data(), values.size(), DType::kF32};
 }
 
-// The CollectiveError of a call; empty text if there is none.
+// The CollectiveError that a call throws; empty text if it throws none.
 inline CollectiveError error_of(const std::function<void()>& call) {
   try {
     call();

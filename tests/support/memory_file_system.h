@@ -16,16 +16,16 @@
 
 namespace ddp::test {
 
-// A file system in memory that knows what a power cut would leave, and fails where it is told to.
-// Contents are durable after sync, names after sync_directory of their folder, and nothing else is.
+// A file system in memory that knows what would survive a power cut, and fails on demand. Contents
+// are durable after sync, names after sync_directory of their folder; nothing else is durable.
 // Relative paths; one thread.
 class MemoryFileSystem final : public checkpoint::FileSystem {
  public:
   enum class Fault {
     kNone,
     kIo,       // This operation fails, without effect.
-    kNoSpace,  // This one too; a write first takes half of its bytes.
-    kStopped,  // This one and all later ones fail: the process is gone.
+    kNoSpace,  // Likewise, but a write first writes half of its bytes.
+    kStopped,  // This and all later ones fail, as if the process had died.
   };
 
   MemoryFileSystem() : root_(std::make_shared<Node>(Kind::kFolder)) {}
@@ -37,33 +37,33 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
     fault_ = fault;
   }
   void stop_failing() { fault_ = Fault::kNone; }
-  // No write takes more bytes at a time.
+  // The most bytes that one write takes.
   void limit_writes(std::size_t bytes) { write_limit_ = bytes; }
-  // Opening a file fails with kIo if its path contains this; empty: none fails.
+  // Opening a file whose path contains this fails with kIo; empty: none fails.
   void fail_opening(std::string part) { unreadable_ = std::move(part); }
 
-  // Fetching a part of a mapped file fails with kIo if it has byte `offset` and the file's path
-  // contains `part`: a sector that the disk cannot read.
+  // A sector that the disk cannot read: fetching a part of a mapped file fails with kIo if the part
+  // has byte `offset` and the file's path contains `part`.
   void fail_fetching(std::string part, std::size_t offset) {
     unfetchable_ = {std::move(part), offset};
   }
 
-  // What a new process finds if the machine kept running: everything as it is.
+  // What a new process finds if the machine kept running: everything.
   MemoryFileSystem after_kill() const {
     MemoryFileSystem after;
     after.root_ = copy(*root_);
     return after;
   }
-  // What is found after a power cut: what is durable, and of the rest whatever the dice say: of the
-  // changes of names some happened, in any combination; of the contents all, nothing, a part, or
-  // with a hole.
+  // What a process finds after a power cut: everything durable, and a random choice of the rest.
+  // Any combination of the changes of names happened. Of contents that were not durable, all,
+  // nothing or a part is there, or all but a hole.
   MemoryFileSystem after_power_cut(std::mt19937_64& dice) const {
     MemoryFileSystem after;
     after.root_ = survivor(*root_, dice);
     return after;
   }
 
-  // Test access, without counting: the contents of a file.
+  // For tests: the contents of a file. Does not count as an operation.
   std::string* contents(const std::string& path) {
     const NodePtr node = find(path);
     return node && node->kind == Kind::kFile ? &node->data : nullptr;
@@ -170,7 +170,7 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   enum class Kind { kFile, kFolder, kLink };
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
-  // One atomic change of a folder: each name now means this node, or nothing.
+  // One atomic change of a folder: each name now refers to this node, or to nothing.
   using NameChange = std::vector<std::pair<std::string, NodePtr>>;
   struct Node {
     explicit Node(Kind of_kind) : kind(of_kind) {}
@@ -229,7 +229,7 @@ class MemoryFileSystem final : public checkpoint::FileSystem {
   };
 
   using Unfetchable = std::pair<std::string, std::size_t>;
-  // What is written into the file later need not be seen here.
+  // Later writes to the file need not be visible here.
   class Mapped final : public checkpoint::MappedFile {
    public:
     Mapped(NodePtr node, std::string path, Unfetchable unfetchable)

@@ -19,7 +19,7 @@
 #include "worker/nccl/nccl_group.h"
 
 // NcclGroups whose ranks are threads of the test: over the stand-in library, or over the real one
-// where there are devices. Memory is the library's own, so tests are the same for both.
+// if there are devices. The library allocates the memory, so tests are the same for both.
 namespace ddp::test {
 
 inline std::shared_ptr<const NcclLibrary> load_library(const std::string& path) {
@@ -41,7 +41,7 @@ inline const standin::Control& control_of(const char* path) {
 
 inline const standin::Control& control() { return control_of(DDP_NCCL_STANDIN); }
 
-// Resets the stand-in, and afterwards sees that it was used as NCCL allows and that all is freed.
+// Resets the stand-in. Afterwards checks that it was used as NCCL allows and that all is freed.
 class StandinTest : public ::testing::Test {
  protected:
   void SetUp() override { control().reset(); }
@@ -68,8 +68,8 @@ inline NcclGroupOptions nccl_options(Rank rank, int size, Round round = 0) {
 using NcclGroups = std::vector<std::shared_ptr<NcclGroup>>;
 using Tweak = std::function<void(NcclGroupOptions&)>;
 
-// Element r is rank r's group. A failure on one of them is told to all, as a host group would do.
-// They end together.
+// Element r is rank r's group. A failure of one is reported to all, as a host group would do. They
+// end together.
 class NcclWorld {
  public:
   NcclWorld(std::shared_ptr<const NcclLibrary> library, int size, const Tweak& tweak = {},

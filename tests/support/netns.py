@@ -1,7 +1,7 @@
-"""Nodes of a network of their own on this machine: namespaces around a bridge that has a namespace of its own.
+"""Emulates the nodes of a network on this machine: namespaces around a bridge, which has its own namespace.
 
 Needs root and the right to make namespaces (reason_to_skip() says what is missing). The names begin with PREFIX-PID-; they
-are removed at the end, also after a failure and at SIGTERM.
+are removed at the end, even after a failure or SIGTERM.
 """
 import contextlib
 import os
@@ -13,8 +13,8 @@ import sys
 ADDRESS = "10.77.0.{}"
 SUBNET = "10.77.0.0/24"
 NOBODY = "02:00:00:00:00:fe"  # A link-layer address that no interface has.
-# What tbf may let through at once: packets are up to 64 KiB (segmentation is offloaded to the end of a veth), and a timer
-# that comes 0.25 ms late must not cost bandwidth.
+# The burst of tbf: packets have up to 64 KiB (segmentation is offloaded to the end of a veth), and a timer that is 0.25 ms late
+# must not cost bandwidth.
 LEAST_BURST = 128 * 1024
 BURST_S = 0.25e-3
 
@@ -33,7 +33,7 @@ def address(node):
 
 
 def reason_to_skip():
-    """Why no network can be made here; empty if one can."""
+    """The reason why no network can be made here; empty if one can."""
     if os.geteuid() != 0:
         return "not root, so no network namespaces can be made"
     if not shutil.which("ip") or not shutil.which("tc"):
@@ -72,21 +72,21 @@ class Network:
             ip("netns", "del", name, check=False)
 
     def cut(self, node):
-        """The cable is pulled at the switch: the node's own interface loses its carrier."""
+        """Pulls the cable at the switch: the node's own interface loses its carrier."""
         ip("-n", self.switch, "link", "set", f"port{node}", "down")
 
     def mend(self, node):
         ip("-n", self.switch, "link", "set", f"port{node}", "up")
 
     def deafen(self, node, to):
-        """What the node sends to that other one is lost without a trace; the other direction goes on."""
+        """Silently drops what the node sends to that other node; the other direction still works."""
         ip("-n", self.names[node], "neigh", "replace", address(to), "lladdr", NOBODY, "nud", "permanent", "dev", "eth0")
 
     def hear_again(self, node, to):
         ip("-n", self.names[node], "neigh", "del", address(to), "dev", "eth0")
 
     def limit(self, node, mbit):
-        """The node's link carries so much in each direction."""
+        """Limits the node's link to this rate in each direction."""
         burst = max(LEAST_BURST, int(mbit * 1e6 / 8 * BURST_S))
         for namespace, device in ((self.names[node], "eth0"), (self.switch, f"port{node}")):
             subprocess.run(inside(namespace, "tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate", f"{mbit}mbit",
@@ -100,7 +100,7 @@ class Network:
 @contextlib.contextmanager
 def network(prefix, nodes):
     net = Network(prefix, nodes)
-    # So that what is below runs at the end of a job that is told to end.
+    # So that the code below also runs when the job is asked to end.
     former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         net.build()

@@ -12,7 +12,7 @@
 // The ranks of a world as threads of the test.
 namespace ddp::test {
 
-// Runs body(rank) on a thread per rank. What escapes fails the test.
+// Runs body(rank) on a thread per rank. An exception that escapes fails the test.
 inline void on_ranks(int world_size, const std::function<void(Rank)>& body) {
   std::vector<std::thread> threads;
   for (Rank rank = 0; rank < world_size; ++rank) {

@@ -12,8 +12,8 @@
 
 namespace ddp::test {
 
-// Runs the body in a child process with a tmpfs of its own at `mount_point`; returns what the body
-// returned, or an empty text if this process may not mount. Not for programs with threads.
+// Runs the body in a child process that has its own tmpfs at `mount_point`. Returns the body's
+// result, or an empty text if this process may not mount. Not for programs with threads.
 inline std::string in_private_tmpfs(const std::string& mount_point, const std::string& options,
                                     const std::function<std::string()>& body) {
   int ends[2];

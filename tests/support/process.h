@@ -26,8 +26,8 @@ namespace ddp::test {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
 
-// Looks again and again until the condition holds; false if it does not within `limit`. The limit
-// is for broken code, so it is long: a test never depends on how fast things go.
+// Polls until the condition holds; returns false if it does not within `limit`. Only broken code
+// reaches the limit, so it is long, and no test depends on speed.
 inline bool wait_until(const std::function<bool()>& condition,
                        std::chrono::milliseconds limit = 30s) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
@@ -39,15 +39,15 @@ inline bool wait_until(const std::function<bool()>& condition,
 }
 
 struct ProcessOptions {
-  std::map<std::string, std::string> environment;  // On top of this process's own.
-  std::string folder;                              // To run in; empty: this process's.
-  std::vector<int> inherited = {};                 // Descriptors that it keeps, by their numbers.
+  std::map<std::string, std::string> environment;  // Added to this process's own.
+  std::string folder;                              // Working folder; empty: this process's.
+  std::vector<int> inherited = {};                 // Descriptors that it inherits.
   int input = -1;                                  // Its standard input; -1: this process's.
 };
 
-// One child process. Its standard output and error are kept apart in memory; both may be read at
-// any time and hold what its own children wrote too. Killed, if it still runs, when the object
-// goes.
+// One child process. Memory holds its standard output and standard error, separately, with what its
+// own children write. Both may be read at any time. The destructor kills the process if it still
+// runs.
 class Process {
  public:
   // A program's main().
@@ -55,14 +55,14 @@ class Process {
 
   explicit Process(std::vector<std::string> arguments, const ProcessOptions& options = {})
       : Process(nullptr, std::move(arguments), options) {}
-  // A program that is part of this one: nothing is loaded, which is most of a short life where
-  // libraries are large. Only while this process has a single thread. Ends without destructors.
+  // Runs a program that is linked into this one, which saves loading large libraries. Call it only
+  // while this process has a single thread. The child ends without destructors.
   Process(Main main, std::vector<std::string> arguments, const ProcessOptions& options = {})
       : out_(memory_file()), err_(memory_file()) {
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
-    std::fflush(nullptr);  // What is buffered is this process's to write.
+    std::fflush(nullptr);  // So that the child does not write this process's buffers, too.
     pid_ = ::fork();
     if (pid_ < 0) throw std::runtime_error("fork");
     if (pid_ > 0) return;
@@ -96,7 +96,7 @@ class Process {
     if (!status_) ::kill(pid_, signal);
   }
 
-  // The exit status, 128 + n for signal n, when it has ended; nothing if it has not within `limit`.
+  // Waits for the exit status, 128 + n for signal n; returns nothing if it does not end in `limit`.
   std::optional<int> wait(std::chrono::milliseconds limit = 60s) {
     wait_until([this] { return has_ended(); }, limit);
     return status_;
@@ -159,9 +159,9 @@ inline Finished run(std::vector<std::string> arguments, const ProcessOptions& op
   return run(nullptr, std::move(arguments), options, limit);
 }
 
-// What runs one test of this very program in a process of its own, also a test that GoogleTest
-// leaves alone because its name begins with DISABLED_. For the peer of a test whose process has
-// threads, whose own fork would be a process with half a library.
+// The command that runs one test of this program in a new process, even a test that GoogleTest
+// skips because its name begins with DISABLED_. For the peer of a test whose process has threads:
+// after a fork without exec, its libraries could not be used.
 inline std::vector<std::string> this_program(const std::string& test) {
   return {"/proc/self/exe", "--gtest_also_run_disabled_tests", "--gtest_filter=" + test};
 }

@@ -8,8 +8,8 @@
 #include <stdexcept>
 #include <string>
 
-// A strict reader of Prometheus' text format, written from its description: what a scraper may take
-// in a lenient way is an error here.
+// A strict parser of Prometheus' text format, written from its specification. It treats everything
+// that a scraper may tolerate as an error.
 namespace ddp::test {
 
 struct MetricFamily {
@@ -20,7 +20,7 @@ struct MetricFamily {
 
 class PrometheusPage {
  public:
-  // Throws std::runtime_error with the line and the rule that it breaks.
+  // Throws std::runtime_error that names the line and the broken rule.
   explicit PrometheusPage(const std::string& text) {
     if (text.empty() || text.back() != '\n') throw std::runtime_error("the last line has no end");
     std::istringstream lines(text);
@@ -35,7 +35,7 @@ class PrometheusPage {
   }
 
   const std::map<std::string, MetricFamily>& families() const { return families_; }
-  // The sample's value; throws where there is none.
+  // The sample's value; throws if there is none.
   double value(const std::string& name, const std::string& labels = "") const {
     const auto family = families_.find(name);
     if (family == families_.end()) throw std::runtime_error("no family " + name);
@@ -105,7 +105,7 @@ class PrometheusPage {
     check(family.samples.emplace(labels, value).second, "a sample comes once");
   }
 
-  // From the opening brace; gives the place behind the closing one.
+  // Parses from the opening brace; returns the position after the closing one.
   static std::size_t skip_labels(const std::string& line, std::size_t at) {
     static const std::regex name("[a-zA-Z_][a-zA-Z0-9_]*");
     std::set<std::string> seen;

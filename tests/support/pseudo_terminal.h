@@ -24,7 +24,7 @@ class PseudoTerminal {
     size.ws_col = static_cast<unsigned short>(columns);
     size.ws_row = 10;
     if (::openpty(&screen, &terminal, nullptr, nullptr, &size) != 0)
-      throw std::runtime_error("there is no pseudo terminal");
+      throw std::runtime_error("cannot open a pseudo terminal");
     screen_.reset(screen);
     terminal_.reset(terminal);
     termios mode{};
@@ -35,7 +35,7 @@ class PseudoTerminal {
   }
 
   int fd() const { return terminal_.get(); }
-  // What it has been sent since the last call.
+  // What was written to it since the last call.
   std::string sent() {
     std::string all;
     char buffer[4'096];

@@ -7,7 +7,7 @@
 
 namespace ddp::test {
 
-// The distribution's interpreter: another one that comes first in PATH has no torch.
+// The distribution's interpreter: another Python earlier in PATH might have no torch.
 inline constexpr const char* kPython = "/usr/bin/python3";
 
 inline bool has_torch() {
@@ -15,7 +15,7 @@ inline bool has_torch() {
   return has;
 }
 
-// Whether its release is one of those that speak the legacy dialect. Python need not run for this.
+// Whether its release speaks the legacy dialect. Does not run Python.
 inline bool torch_is_legacy() {
   std::ifstream file("/usr/lib/python3/dist-packages/torch/version.py");
   for (std::string line; std::getline(file, line);) {
@@ -24,8 +24,8 @@ inline bool torch_is_legacy() {
   return false;
 }
 
-// At the beginning of a Python program: TCPStores that it makes do without libuv, which Debian's
-// newer builds ask for and do not have. On the wire there is no difference.
+// Put this at the beginning of a Python program: its TCPStores then do not use libuv, which is the
+// default of Debian's newer builds although they lack it. The bytes on the wire are the same.
 inline constexpr const char* kWithoutLibuv = R"(
 import torch.distributed
 def do_without_libuv(kind):

@@ -18,8 +18,8 @@
 
 namespace ddp::test {
 
-// A TCP client of a port of 127.0.0.1, or ::1 with AF_INET6, that sends and receives what the test
-// says. What it waits for must come within 20 s.
+// A TCP client of a port of 127.0.0.1, or of ::1 with AF_INET6, that sends and receives what the
+// test says. Each wait is limited to 20 s.
 class RawClient {
  public:
   explicit RawClient(int port, int receive_buffer = 0, int family = AF_INET)
@@ -60,7 +60,7 @@ class RawClient {
     return true;
   }
 
-  // That many bytes, or fewer if the connection ended or the time did.
+  // That many bytes, or fewer if the connection ends or the time is up.
   std::string receive(std::size_t count) {
     std::string out;
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -77,7 +77,7 @@ class RawClient {
   // Everything until the server closes.
   std::string receive_all() { return receive(std::size_t{1} << 40); }
 
-  // True if the server closes, with nothing more to read before.
+  // True if the server closes without sending anything more.
   bool is_closed_by_peer() {
     char byte = 0;
     return readable(std::chrono::steady_clock::now() + std::chrono::seconds(20)) &&
@@ -88,7 +88,7 @@ class RawClient {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
   }
-  // Closes with a reset instead of a farewell.
+  // Closes with a reset (RST) instead of a FIN.
   void reset() {
     const linger hard{1, 0};
     ::setsockopt(fd_, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));

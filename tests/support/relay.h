@@ -24,18 +24,18 @@
 
 namespace ddp::test {
 
-// A loopback relay between clients and one server, which cuts a connection where the test says. Its
+// A loopback relay between clients and one server that cuts a connection where the test says. Its
 // own thread moves the bytes.
 class Relay {
  public:
   enum class Way { kToServer, kToClient };
-  // Cuts a connection after so many bytes that go that way; further bytes are lost.
+  // Cuts a connection after so many bytes in this direction; further bytes are lost.
   struct Cut {
     Way way = Way::kToServer;
     std::size_t after = 0;
-    bool reset = false;  // With a reset instead of a farewell.
+    bool reset = false;  // With a reset (RST) instead of a FIN.
   };
-  // Told what goes through; false cuts the connection before these bytes.
+  // Sees the bytes that pass; returning false cuts the connection before them.
   using Filter = std::function<bool(Way way, std::string_view bytes)>;
 
   explicit Relay(int server_port, Filter filter = {})
@@ -51,8 +51,7 @@ class Relay {
   Relay& operator=(const Relay&) = delete;
 
   int port() const { return listener_.port(); }
-  // For the bytes from now on of the connections that are open; only the first that comes to the
-  // place is cut.
+  // Counts from now on, for the open connections; cuts only the first one that reaches the limit.
   void cut(const Cut& next) {
     const std::lock_guard lock(mutex_);
     cut_ = next;
@@ -72,7 +71,7 @@ class Relay {
     }
     pairs_.clear();
   }
-  // How many bytes went that way since this was asked last.
+  // Number of bytes in the direction of the cut since the last call.
   std::size_t count(Way way) {
     const std::lock_guard lock(mutex_);
     return std::exchange(counts_[index(way)], 0);
@@ -100,7 +99,7 @@ class Relay {
     }
   }
 
-  // Waits a moment for anything.
+  // Waits briefly for events.
   void accept_one() {
     std::vector<pollfd> entries{{listener_.fd(), POLLIN, 0}};
     {
@@ -174,7 +173,7 @@ class Relay {
   std::mutex mutex_;  // Guards what follows.
   std::list<Pair> pairs_;
   std::optional<Cut> cut_;
-  std::size_t passed_ = 0;  // Bytes that went the cut's way.
+  std::size_t passed_ = 0;  // Bytes in the direction of the cut.
   std::array<std::size_t, 2> counts_{};
   std::thread thread_;
 };

@@ -18,16 +18,16 @@
 // Calls of the operations of collective_calls.h, whose results each rank checks to the bit.
 namespace ddp::test {
 
-// Where a rank's buffers lie: some in memory that the node's ranks reach, some in its own.
+// Memory of a rank's buffers: some is shared with the node's ranks, some is private.
 class CallMemory {
  public:
-  // bytes: of all buffers that are in use at a time, of each kind.
+  // bytes: capacity of each kind, for all buffers that are in use at a time.
   CallMemory(ProcessGroup& group, std::size_t bytes)
       : bytes_(bytes), registered_(group.allocate(bytes)), private_(new std::byte[bytes]) {
     EXPECT_NE(registered_, nullptr) << bytes << " bytes";
   }
 
-  // Between guards and at an address that no type would choose. Valid until clear().
+  // Returns a buffer between guard bytes, at an unaligned address. Valid until clear().
   std::byte* take(std::size_t bytes, bool registered, std::uint64_t seed) {
     std::size_t& used = used_[registered ? 1 : 0];
     std::byte* base = registered ? registered_.get() : private_.get();
@@ -42,7 +42,7 @@ class CallMemory {
     used_[0] = used_[1] = 0;
     taken_.clear();
   }
-  // Whether nothing was written beside a buffer.
+  // Whether nothing was written outside the buffers.
   bool guards_hold() const {
     for (const auto& [data, bytes] : taken_) {
       for (std::size_t i = 1; i <= kGuard; ++i) {
@@ -67,7 +67,7 @@ class CallMemory {
 // A call that is under way on one rank.
 class RunningCall {
  public:
-  // registered: of this rank's buffers. What is expected is kept until check().
+  // registered: whether this rank's buffers are. Keeps the expected result until check().
   RunningCall(ProcessGroup& group, const CallShape& shape, const CallAnswer& answer,
               CallMemory& memory, bool registered, const OpOptions& options = {})
       : shape_(shape), rank_(group.rank()), size_(group.size()), memory_(memory) {
@@ -79,7 +79,7 @@ class RunningCall {
 
   const WorkPtr& work() const { return work_; }
 
-  // Waits. The result, what must stay as it is, and the bytes beside.
+  // Waits, then checks the result, the buffers that must not change, and the guard bytes.
   void check() {
     work_->wait();
     const std::string name = "rank " + std::to_string(rank_) + ", " + shape_.text();
@@ -178,7 +178,7 @@ class RunningCall {
     return nullptr;
   }
 
-  // One buffer as several, now and then an empty one.
+  // Cuts one buffer into several, some of them empty.
   std::vector<Buffer> pieces_of(const Buffer& whole) const {
     std::vector<Buffer> pieces;
     std::size_t begin = 0;

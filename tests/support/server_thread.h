@@ -14,7 +14,7 @@
 
 namespace ddp::test {
 
-// The daemon on a thread of its own, on a free port of 127.0.0.1 unless told otherwise.
+// Runs the daemon on its own thread, by default on a free port of 127.0.0.1.
 class ServerThread {
  public:
   explicit ServerThread(server::ServerOptions options = {}) {

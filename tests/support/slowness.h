@@ -2,8 +2,8 @@
 
 namespace ddp::test {
 
-// How much longer everything takes than without a sanitizer, roughly: for amounts of work and for
-// limits of time that a test has to have.
+// Roughly the factor by which a sanitizer slows everything down: for tests that need time limits or
+// fixed amounts of work.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 inline constexpr int kSlowness = 10;
 #else

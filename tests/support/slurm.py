@@ -1,7 +1,7 @@
 """A real SLURM on this machine: slurmctld and nodes n1, n2, ..., each its own slurmd on loopback with two CPUs.
 
-Needs root and the packages slurm-wlm and munge (reason_to_skip() says what is missing). Everything lives in one folder, and
-all that is started is ended by stop(), also what jobs have left.
+Needs root and the packages slurm-wlm and munge (reason_to_skip() says what is missing). Everything is in one folder, and
+stop() ends everything that was started, even what jobs have left behind.
 """
 import os
 import re
@@ -56,7 +56,7 @@ def reason_to_skip():
 
 
 def free_ports(count):
-    """The first of that many ports in a row that nobody listens on."""
+    """The first of that many consecutive free ports."""
     for _ in range(200):
         first = jobs.free_port()
         held = []
@@ -129,7 +129,7 @@ class Slurm:
         return done.stdout
 
     def processes(self):
-        """pids of the nodes' processes and of all that their jobs have started."""
+        """pids of the nodes' processes and of everything that their jobs have started."""
         mark = f"SLURM_CONF={self.folder}/slurm.conf".encode()
         found = {pid for pid, born in self.started.values() if jobs.identity(pid) == born}
         for entry in os.listdir("/proc"):
@@ -150,7 +150,7 @@ class Slurm:
         stepds = [step for step in self.processes() if jobs.program_of(step) == "slurmstepd"
                   and f"-{name}" in str(self.step_node(step))]
         victims = stepds + [pid for pid in self.processes() if mark in self.environment_of(pid)]
-        # A machine stops as a whole: no agent may live to tell of a worker that was killed before it.
+        # A machine stops as a whole: no agent may survive to report a worker that was killed before it.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for victim in victims:
                 try:
@@ -174,7 +174,7 @@ class Slurm:
             return []
 
     def submit(self, script, *flags, **more):
-        """Submits a batch script and gives the job's number. `more` is subprocess.run's."""
+        """Submits a batch script and returns the job's number. `more` goes to subprocess.run."""
         return int(self.call("sbatch", "--parsable", *flags, str(script), **more).strip().split(";")[0])
 
     def job(self, number):
@@ -200,7 +200,7 @@ class Slurm:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        self.wait_for_all_but(set())  # SIGKILL takes its time, too.
+        self.wait_for_all_but(set())  # Even SIGKILL takes time.
 
     def wait_for_all_but(self, others):
         deadline = time.monotonic() + 10

@@ -11,7 +11,7 @@
 
 namespace ddp::test {
 
-// One save of a small job whose contents follow from `salt`. `elements` is the size of its largest
+// One save of a small job; its contents depend on `salt`. `elements` is the size of the largest
 // tensor, an F32 of every rank.
 struct SampleSave {
   std::string directory;
@@ -25,10 +25,10 @@ struct SampleSave {
   std::string job_id = "sample";
 };
 
-// A rank's share and the bytes behind it.
+// A rank's share and the bytes that it refers to.
 struct SampleShare {
   checkpoint::SnapshotPlan plan;
-  std::vector<SampleTensor> tensors;  // SnapshotTensor::source counts them.
+  std::vector<SampleTensor> tensors;  // SnapshotTensor::source is an index into it.
 
   // Not in an image. The share outlives it.
   checkpoint::Snapshot live() const {
@@ -98,7 +98,7 @@ inline checkpoint::SnapshotMemory image_of(const SampleShare& share) {
   return std::move(*memory);
 }
 
-// What is the matter with a checkpoint of such a save; empty if all is there, bit for bit.
+// What is wrong with a checkpoint of such a save; empty if everything is there, bit for bit.
 inline std::string fault_of(checkpoint::FileSystem& files,
                             const checkpoint::ValidSearch::Found& found, const SampleSave& save) {
   using namespace checkpoint;

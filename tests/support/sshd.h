@@ -13,12 +13,12 @@
 
 namespace ddp::test {
 
-// A real sshd on two addresses of the loopback interface, as if they were two hosts, with keys,
-// port and files of its own; and an `ssh` that finds them under the names hosta and hostb. "gone"
-// is an address where nobody listens, "stranger" is hosta with a key that it does not know.
+// A real sshd on two addresses of the loopback interface, like two hosts, with its own keys, port
+// and files, and an `ssh` that finds them under the names hosta and hostb. "gone" is an address
+// where nothing listens; "stranger" is hosta with a host key that is not known.
 class Sshd {
  public:
-  // `mark`: NAME=VALUE that every session has in its environment.
+  // `mark`: NAME=VALUE in the environment of every session.
   explicit Sshd(const std::string& mark) : port_(free_port()) {
     for (const char* key : {"host", "user", "other"}) make_key(key);
     write("authorized_keys", read("user.pub"));
@@ -43,7 +43,7 @@ class Sshd {
     write("known_hosts", known);
     std::filesystem::create_directory(path("bin"));
     folder_.script("bin/ssh", "exec /usr/bin/ssh -F " + path("ssh_config") + " \"$@\"\n");
-    // What the daemon wants to exist when root runs it; systems without its service lack it.
+    // sshd needs this folder when root runs it; systems without its service lack it.
     if (::geteuid() == 0) std::filesystem::create_directory("/run/sshd");
     daemon_ = std::make_unique<Process>(
         std::vector<std::string>{"/usr/sbin/sshd", "-D", "-e", "-f", path("sshd_config")});

@@ -15,17 +15,17 @@ namespace ddp::test {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
 
-// What every Store promises. An instantiation gives a maker of stores: all that one maker makes
-// show the same keys.
+// Tests what every Store promises. An instantiation provides a maker of stores; all stores of one
+// maker show the same keys.
 using StoreMaker = std::function<std::unique_ptr<Store>()>;
 struct StoreCase {
   std::string name;
   std::function<StoreMaker()> begin;  // A new, empty set of keys.
-  // What servers of PyTorch lack.
+  // Operations that PyTorch's servers lack.
   bool has_append = true;
   bool has_queues_and_lists = true;
   bool compare_set_wakes = true;
-  bool is_known_to_lack_it = true;  // Its dialect tells. Else it closes the connection.
+  bool is_known_to_lack_it = true;  // From its dialect. If false, it closes the connection.
 };
 inline void PrintTo(const StoreCase& store_case, std::ostream* out) { *out << store_case.name; }
 
@@ -36,7 +36,7 @@ class StoreContract : public testing::TestWithParam<StoreCase> {
     store_ = make_();
   }
   std::unique_ptr<Store> make() { return make_(); }
-  // An operation that the server lacks is refused with a reason, and the object goes on.
+  // An operation that the server lacks fails with a reason, and the object remains usable.
   template <typename T>
   void expect_refused(const Result<T>& result) {
     if (!GetParam().is_known_to_lack_it) return;
@@ -108,7 +108,7 @@ TEST_P(StoreContract, AWaitThatTimesOutNamesTheMissingKeysAndDoesNoHarm) {
   EXPECT_NE(waited.error().message.find("missing 2"), std::string::npos);
   EXPECT_EQ(waited.error().message.find("here'"), std::string::npos) << waited.error().message;
   EXPECT_EQ(store_->get("missing 1", 0ms).error().code, Errc::kTimeout);
-  // The object and the key are as good as before.
+  // The object and the key still work.
   ASSERT_TRUE(make()->set("missing 1", "late"));
   EXPECT_EQ(store_->get("missing 1", 10s).value(), "late");
   EXPECT_EQ(store_->add("n", 3).value(), 3);
@@ -289,9 +289,9 @@ TEST_P(StoreContract, AddAndCompareSetAreAtomic) {
     threads.emplace_back([name = std::to_string(t), store = make()] {
       for (int i = 0; i < kRounds; ++i) {
         ASSERT_TRUE(store->add("sum", 1));
-        // Takes the lock by putting its name into it, which nobody else's can equal.
+        // Takes the lock by setting it to its own unique name.
         while (store->compare_set("lock", "", name).value() != name) {
-          std::this_thread::sleep_for(500us);  // Or the holder hardly gets a turn.
+          std::this_thread::sleep_for(500us);  // Otherwise the holder hardly gets a turn.
         }
         const int count =
             store->check({"count"}).value() ? std::stoi(store->get("count", 20s).value()) : 0;

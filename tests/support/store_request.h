@@ -8,7 +8,7 @@
 
 namespace ddp::test {
 
-// A request as bytes; `key` is also the only one of those that take several.
+// The bytes of a request; for requests that take several keys, `key` is the only one.
 inline std::string request_bytes(wire::c10d::Op op, std::string_view key,
                                  std::string_view value = {},
                                  wire::c10d::Dialect dialect = wire::c10d::Dialect::kLegacy) {
@@ -22,7 +22,7 @@ inline std::string request_bytes(wire::c10d::Op op, std::string_view key,
   return out;
 }
 
-// A number as an answer has it.
+// A number in the form of an answer.
 inline std::string number_bytes(std::int64_t value) {
   std::string out;
   wire::c10d::put_i64(out, value);

@@ -16,15 +16,15 @@
 
 namespace ddp::test {
 
-// A line of tests/unit/launcher/store_transcripts/*.txt: what a connection sends, what it is
-// answered (no bytes: nothing; with `<keys`, a list of keys in any order), or that the server has
-// closed it.
+// A line of tests/unit/launcher/store_transcripts/*.txt: what a connection sends, the answer to it
+// (no bytes: no answer; with `<keys`: a list of keys in any order), or that the server has closed
+// it.
 struct TranscriptLine {
   enum Kind { kSend, kAnswer, kKeys, kClosed };
   Kind kind = kSend;
   std::string connection;
   std::string bytes;
-  std::string where;  // FILE:LINE and the comment above, for failure messages.
+  std::string where;  // FILE:LINE and the comment above, for messages.
 };
 
 inline std::string to_hex(std::string_view bytes) {
@@ -39,7 +39,7 @@ inline std::string to_hex(std::string_view bytes) {
   return out;
 }
 
-// The bytes of a list of keys, those in alphabetical order.
+// The bytes of a list of keys, in alphabetical order.
 inline std::string sorted_keys(std::string_view list) {
   std::vector<std::string_view> keys;
   for (std::size_t at = 8; at + 8 <= list.size();) {
@@ -53,7 +53,7 @@ inline std::string sorted_keys(std::string_view list) {
   return out;
 }
 
-// Every one, by name, and what clients without VALIDATE speak in it.
+// Every transcript by name, with the dialect of its clients without VALIDATE.
 struct Transcript {
   const char* name;
   wire::c10d::Dialect old_dialect;

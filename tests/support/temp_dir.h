@@ -29,7 +29,7 @@ class TempDir {
 
   const std::filesystem::path& path() const { return path_; }
 
-  // Writes a file of the folder and gives its path.
+  // Writes a file in the folder and returns its path.
   std::string write(const std::string& name, const std::string& text, mode_t mode = 0644) const {
     const std::string path = path_ / name;
     std::ofstream(path, std::ios::binary) << text;

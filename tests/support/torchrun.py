@@ -1,6 +1,6 @@
-"""Debian's torchrun as a peer, with its one fault mended. torch 1.13: Python 3.11 no longer iterates a Flag's zero and composite
-members, so torchrun's parser of --redirects and --tee gives None for 0 and 3. torch 2: Debian builds without libuv, which torchrun's
-own stores ask for; workers that open them still do."""
+"""Debian's torchrun as a peer, with one bug fixed in each release. torch 1.13: Python 3.11 no longer iterates a Flag's zero and
+composite members, so torchrun's parser of --redirects and --tee returns None for 0 and 3. torch 2: Debian builds without libuv, which
+torchrun's own stores ask for; workers that open stores themselves still ask for it."""
 import re
 import subprocess
 

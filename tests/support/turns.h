@@ -14,23 +14,24 @@
 
 namespace ddp::test {
 
-// Several processes on one file system, simulated: each is a thread, one runs at a time, and whose
-// turn it is changes only where one of them touches the file system or waits; dice decide. The same
-// dice give the same run. The file system need not be thread safe.
+// Simulates several processes on one file system. Each is a thread, and one runs at a time. The
+// turn changes only where one of them uses the file system or waits; a seeded random generator
+// chooses the next one, so the same seed gives the same run. The file system need not be thread
+// safe.
 class Turns {
  public:
-  // What one of the processes sees. A killed one finds that nothing works any more, until revived.
+  // The view of one process. After it is killed, every operation fails until it is revived.
   class Process final : public checkpoint::FileSystem {
    public:
     Process(Turns& turns, std::size_t index) : turns_(turns), index_(index) {}
 
-    // Dies before its n-th change of the file system from now, counted from 0.
+    // It dies before its n-th change of the file system from now, counted from 0.
     void kill_at(std::size_t change) { kill_at_ = changes_ + change; }
     bool killed() const { return changes_ > kill_at_; }
     void revive() { kill_at_ = kNever; }
     std::size_t changes() const { return changes_; }
 
-    // Time passes only by waiting.
+    // Time passes only while waiting.
     TimePoint now() const { return turns_.now_; }
     void pass(std::chrono::nanoseconds time) {
       turns_.now_ += std::chrono::duration_cast<Clock::duration>(time);

@@ -22,13 +22,13 @@
 #include "worker/runtime/node_links.h"
 #include "worker/transport/inproc.h"
 
-// Process groups whose ranks are threads of the test or processes that it forks. Nodes are given by
-// their sizes: {2, 1} are ranks 0 and 1 on one node and rank 2 on another.
+// Process groups whose ranks are threads of the test, or processes that it forks. Nodes are given
+// by their sizes: {2, 1} means ranks 0 and 1 on one node and rank 2 on another.
 namespace ddp::test {
 
 enum class LinkKind { kSocketPair, kTcp, kUcx };
 
-// Why the tests cannot have such links here; empty if they can.
+// The reason why tests cannot use such links here; empty if they can.
 inline std::string links_missing(LinkKind kind) {
   return kind == LinkKind::kUcx ? engine_missing(EngineKind::kUcx) : std::string();
 }
@@ -51,7 +51,7 @@ inline Meeting local_meeting(std::shared_ptr<Store> store = std::make_shared<Has
   return meeting;
 }
 
-// Ranks that meet in a store and connect. Element r is rank r's transport.
+// Connects ranks through a store. Element r is rank r's transport.
 inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::vector<int>& nodes,
                                                                     const Meeting& meeting,
                                                                     Round round = 0) {
@@ -90,7 +90,7 @@ inline std::vector<std::shared_ptr<ProcessGroup>> thread_groups(
     const std::vector<int>& nodes, LinkKind kind = LinkKind::kSocketPair,
     std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   std::vector<std::shared_ptr<ProcessGroup>> groups;
-  // Messages and sub-groups meet in it, whatever the links of the group are.
+  // Messages and subgroups use it to connect, whatever the links of the group are.
   const auto store = std::make_shared<HashStore>();
   for (auto& transport : connected_transports(nodes, kind)) {
     groups.push_back(
@@ -108,9 +108,9 @@ inline void with_groups(const std::vector<int>& nodes,
   on_ranks(world_size_of(nodes), [&](Rank rank) { body(*groups[static_cast<std::size_t>(rank)]); });
 }
 
-// Forks a process per rank that runs body(its transport) and exits with what it returns; 99 after
-// an exception, which is printed. Call it before the test starts any thread. The caller reaps the
-// processes.
+// Forks a process per rank that runs body(its transport) and exits with the result, or with 99
+// after an exception, which it prints. Call it before the test starts any thread. The caller reaps
+// the processes.
 inline std::vector<pid_t> fork_transports(
     const std::vector<int>& nodes, const std::function<int(std::unique_ptr<Transport>)>& body,
     std::vector<std::shared_ptr<Segment>> segments = {}) {
@@ -129,7 +129,7 @@ inline std::vector<pid_t> fork_transports(
       transports.clear();
       status = body(std::move(own));
     } catch (const std::exception& error) {
-      // Not a stream: the parent's may be locked by a thread that does not exist here.
+      // Not std::cerr: a thread of the parent, which does not exist here, may hold its lock.
       const std::string text = "rank " + std::to_string(rank) + ": " + error.what() + "\n";
       (void)!::write(STDERR_FILENO, text.data(), text.size());
     }
@@ -152,7 +152,7 @@ inline std::vector<pid_t> fork_ranks(
       std::move(segments));
 }
 
-// Waits for the process until `limit`; its exit status, 128 + the signal that ended it, or -1 after
+// Waits for the process until `limit`. Returns its exit status, 128 + its signal, or -1 after
 // killing it because it did not end.
 inline int reap(pid_t child, std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;

@@ -3,11 +3,11 @@
 
 #include "tests/support/nccl_standin/state.h"
 
-// NCCL's part: communicators, groups of calls, and getting kernels into streams.
+// NCCL's part: communicators, groups of calls, and the enqueuing of kernels in streams.
 namespace ddp::standin {
 namespace {
 
-// One call on a communicator: notes it if NCCL would not allow it.
+// One call on a communicator. Records a violation if NCCL does not allow it.
 class Call {
  public:
   enum Kind { kOrdinary, kQuery };
@@ -24,7 +24,7 @@ class Call {
     if (kind == kOrdinary && busy) all.violation("a call while the one before is in progress");
     comm_ = comm;
     comm_->in_call = true;
-    // A window for a call that another thread makes at the same time.
+    // Leaves time for a concurrent call of another thread.
     lock_.unlock();
     std::this_thread::yield();
     lock_.lock();
@@ -43,7 +43,7 @@ class Call {
   Comm* comm_ = nullptr;
 };
 
-// A kernel that waits to get into its stream.
+// A kernel that waits to be enqueued in its stream.
 struct Pending {
   Comm* comm = nullptr;
   Stream* stream = nullptr;
@@ -73,7 +73,7 @@ void put_into_streams(Comm& comm, const std::vector<Pending>& calls) {
             [&comm, transfers](Lock& lock) { run_transfers(lock, comm, transfers); });
 }
 
-// NCCL's own thread that finishes what a call on a non-blocking communicator began. Every other
+// NCCL's own thread, which finishes what a call on a non-blocking communicator began. Every other
 // call is finished at once.
 nccl::Result launch(Comm& comm, std::vector<Pending> calls) {
   static auto& background = *[] {

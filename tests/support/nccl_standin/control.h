@@ -1,35 +1,36 @@
 #pragma once
 
-// What a test can do to the stand-in and ask of it. Ranks are ranks of communicators; a switch
-// holds for all communicators of that rank, those to come too, until reset().
+// A test's controls of the stand-in. Ranks are ranks of communicators. A switch holds for all
+// communicators of that rank, including later ones, until reset().
 namespace ddp::standin {
 
 struct Control {
-  // Undoes all switches and forgets violations. Between tests, when no communicator is left.
+  // Undoes all switches and forgets violations. Call it between tests, when no communicator is
+  // left.
   void (*reset)();
-  // The rank's communicator reports this result asynchronously, and its kernels stand still.
+  // The rank's communicator reports this result asynchronously, and its kernels stop.
   void (*fail_rank)(int rank, int result);
-  // Kernels of the rank stand still until their communicator is aborted.
+  // Kernels of the rank stop until their communicator is aborted.
   void (*hang_kernels)(int rank);
   // The rank's communicator never becomes ready (ncclCommInitRank never returns).
   void (*hang_init)(int rank);
   // Blocking calls that hang, and aborts, return only when release() is called.
   void (*hang_abort)(int rank);
   void (*release)();
-  // A kernel of an aborted communicator goes on writing to its output for so long.
+  // A kernel of an aborted communicator still writes to its output for this time.
   void (*linger)(int milliseconds);
-  // A call on a non-blocking communicator gets its kernel into the stream only after this time.
+  // A call on a non-blocking communicator enqueues its kernel only after this time.
   void (*delay_launch)(int milliseconds);
-  // cudaEventQuery gives this error for events of the device.
+  // cudaEventQuery returns this error for events of the device.
   void (*fail_device)(int device, int error);
   // ncclGetUniqueId fails.
   void (*fail_unique_id)(int result);
 
-  // Uses that NCCL or CUDA forbid, as text, one a line; empty if there were none.
+  // Uses that NCCL or CUDA forbid, as text, one per line; empty if there were none.
   const char* (*violations)();
-  // Objects made and not ended: communicators, streams, events, allocations.
+  // Number of objects not yet destroyed: communicators, streams, events, allocations.
   int (*live_objects)();
-  // Kernels that have begun and not ended.
+  // Number of running kernels.
   int (*running_kernels)();
 };
 

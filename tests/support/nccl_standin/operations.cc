@@ -4,7 +4,7 @@
 #include "tests/support/nccl_standin/state.h"
 #include "worker/collectives/half.h"
 
-// Kernels: every rank computes its own output from the inputs of all, in rank order.
+// Kernels. Every rank computes its own output from the inputs of all ranks, in rank order.
 namespace ddp::standin {
 namespace {
 
@@ -36,7 +36,7 @@ T combine(int op, T a, T b) {
   }
 }
 
-// Stored is the type in memory, T the type that is computed in.
+// Stored is the type in memory, T the type of the computation.
 template <typename T, typename Stored, typename Widen, typename Narrow>
 void reduce_elements(const std::map<int, CollectiveCall>& calls, std::size_t begin,
                      std::size_t count, char* out, Widen widen, Narrow narrow) {
@@ -103,7 +103,7 @@ std::vector<char> copied(const CollectiveCall& call) {
   return {begin, begin + call.count * bytes_of(call.type)};
 }
 
-// What the rank's output will hold.
+// Computes the rank's output.
 std::vector<char> output_of(const Meeting& meeting, int rank) {
   const CollectiveCall& own = meeting.calls.at(rank);
   switch (static_cast<char>(own.kind)) {
@@ -131,7 +131,7 @@ bool same_call(const CollectiveCall& a, const CollectiveCall& b) {
   return a.kind == b.kind && a.count == b.count && a.type == b.type && a.root == b.root && same_op;
 }
 
-// Waits until the condition holds; false if the communicator was aborted before.
+// Waits until the condition holds; returns false if the communicator is aborted first.
 template <typename Condition>
 bool wait_for(Lock& lock, const Comm& comm, Condition condition) {
   State& all = state();
@@ -208,8 +208,8 @@ void run_collective(Lock& lock, Comm& comm, std::uint64_t number, const Collecti
   const auto everybody = [&] {
     return meeting.calls.size() == static_cast<std::size_t>(world->size);
   };
-  // The owner of an aborted communicator may free its buffers: nobody reads them any more, and so
-  // the others wait for it, as NCCL's kernels do.
+  // The owner of an aborted communicator may free its buffers, so no other rank may read them. The
+  // others wait instead, as NCCL's kernels do.
   const auto give_up = [&] {
     meeting.calls.erase(comm.rank);
     linger(lock, call.out, own_bytes);
@@ -217,7 +217,7 @@ void run_collective(Lock& lock, Comm& comm, std::uint64_t number, const Collecti
   if (!came || !wait_for(lock, comm, everybody)) return give_up();
   const bool agreed = std::all_of(meeting.calls.begin(), meeting.calls.end(),
                                   [&](const auto& each) { return same_call(each.second, call); });
-  // NCCL does not compare: ranks that disagree wait for each other.
+  // NCCL does not compare arguments: mismatched ranks wait for each other.
   if (!agreed && !wait_for(lock, comm, [] { return false; })) return give_up();
   const std::vector<char> output = output_of(meeting, comm.rank);
   ++meeting.computed;
@@ -258,7 +258,7 @@ void run_transfers(Lock& lock, Comm& comm, const std::vector<PeerTransfer>& tran
     box.pop_front();
     all.changed.notify_all();
   }
-  // The buffer is the sender's again once it was read.
+  // The sender owns the buffer again once it has been read.
   const auto all_taken = [&] {
     return std::all_of(sent.begin(), sent.end(), [](const auto& each) { return each->taken; });
   };

@@ -17,8 +17,8 @@
 
 #define STANDIN_API extern "C" __attribute__((visibility("default")))
 
-// One lock and one condition guard everything: tasks of streams run under it, and give it up where
-// they wait.
+// One lock and one condition variable guard everything. Tasks of streams run under the lock, and
+// release it while they wait.
 namespace ddp::standin {
 
 using Lock = std::unique_lock<std::mutex>;
@@ -44,7 +44,7 @@ struct CollectiveCall {
   int type = 0;
   int op = 0;
   int root = 0;
-  double factor = 1.0;  // Of a premultiplied sum.
+  double factor = 1.0;  // For a premultiplied sum.
 };
 
 // All ranks of one collective.
@@ -81,7 +81,7 @@ struct Comm {
   bool finalizing = false;
   bool in_call = false;
   std::uint64_t collectives = 0;
-  std::map<int, double> factors;  // Of operations that were created.
+  std::map<int, double> factors;  // By operation that was created.
   int next_op = 16;
 };
 
@@ -89,7 +89,7 @@ struct State {
   std::mutex mutex;
   std::condition_variable changed;
 
-  // Handles that were given out. Objects are never freed, so that a stale handle is told apart.
+  // All handles ever given out. Objects are never freed, so that stale handles are recognised.
   std::set<Stream*> streams;
   std::set<Event*> events;
   std::set<void*> memory;
@@ -117,7 +117,7 @@ State& state();
 
 // The calling thread's.
 int& current_device();
-// Null, after noting a violation, if there is no such stream.
+// Null if there is no such stream; then it also records a violation.
 Stream* stream_of(cuda::Stream handle);
 // Under the lock.
 void push_task(Stream& stream, Task task);

@@ -2,7 +2,7 @@
 
 #include "tests/support/nccl_standin/state.h"
 
-// The CUDA runtime's part: streams are threads with a queue, events are flags that a stream sets.
+// The CUDA runtime's part. Streams are threads with a queue, events are flags that a stream sets.
 namespace ddp::standin {
 namespace {
 
