@@ -1,8 +1,8 @@
-// What arbitrary bytes do to the parsers of checkpoints, under libFuzzer with the address and
-// undefined behaviour sanitizers. The first byte of an input says what the rest is: a file of
-// safetensors (even) or the text of a manifest without its checksum, which is added (odd), so that
-// the parser behind it is reached. What is accepted must come back the same when it is written and
-// read again.
+// Feeds arbitrary bytes to the parsers of checkpoints, under libFuzzer with the address and
+// undefined behaviour sanitizers. The first byte of an input says what the rest is: a safetensors
+// file (even) or the text of a manifest without its checksum (odd). The fuzzer adds the checksum,
+// to reach the parser behind it. Accepted input must be the same after it is written and read
+// again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

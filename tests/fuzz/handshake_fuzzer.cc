@@ -1,10 +1,10 @@
-// What arbitrary bytes do to both ends of the handshake by which nodes prove that they belong to a
+// Feeds arbitrary bytes to both ends of the handshake by which nodes prove that they belong to a
 // job, under libFuzzer with the address and undefined behaviour sanitizers.
 //
-// An input is a byte that says what it is, and then: 0: pieces for the daemon, 1: pieces for the
-// agent, each a byte of length and that many bytes; 2: a handshake between two that know the token,
-// cut into pieces of the lengths that follow, of which a byte may be changed on the way: two bytes
-// say which one of the conversation, one how.
+// The first byte of an input is its kind. 0: pieces for the daemon; 1: pieces for the agent; a
+// piece is a byte of length and that many bytes. 2: a handshake between two ends that know the
+// token, cut into pieces of the lengths that follow. One byte of it may be changed on the way: two
+// bytes of the input say which byte of the conversation, one says how.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

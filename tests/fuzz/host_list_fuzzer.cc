@@ -1,7 +1,6 @@
-// What arbitrary text does to the reader of SLURM's lists, under libFuzzer with the address and
+// Feeds arbitrary text to the parser of SLURM's lists, under libFuzzer with the address and
 // undefined behaviour sanitizers. The first byte of an input says what the rest is: a list of hosts
-// (even) or of tasks per node (odd). A list that was accepted is written out in full and read
-// again.
+// (even) or of tasks per node (odd). An accepted list is written out in full and read again.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

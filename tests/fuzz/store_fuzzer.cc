@@ -1,10 +1,10 @@
-// What arbitrary bytes do to the store: RequestParser and StoreCore for several connections of all
-// dialects, under libFuzzer with the address and undefined behaviour sanitizers, and with the model
-// of tests/sim as oracle for the requests that the bytes happen to be.
+// Feeds arbitrary bytes to the store: RequestParser and StoreCore with several connections of all
+// dialects, under libFuzzer with the address and undefined behaviour sanitizers. If the bytes form
+// requests, the model of tests/sim is the oracle.
 //
 // An input is a byte of settings (1: small limits, 2: old connections are PyTorch 2.1's, 4: small
-// answers), then pieces: a byte that names one of four connections (its low two bits) and may end
-// it before (bit 7), a byte of length, and that many bytes which arrive on it.
+// answers), then pieces. A piece is a byte that selects one of four connections (its low two bits)
+// and may first end it (bit 7), a byte of length, and that many bytes, which arrive on it.
 #include <array>
 #include <cstddef>
 #include <cstdint>

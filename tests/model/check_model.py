@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every case of one Promela model: check_model.py MODEL.pml WORK_DIR [NUMBER...]
 
-A model names its cases in its comments, one a line:
+A model lists its cases in its comments, one per line:
 
   case: holds -DNAME...                      every state is visited, there is no error, and no statement is never executed
   case: fails "TEXT" -DNAME...               an error is found and its description contains TEXT

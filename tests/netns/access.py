@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Strangers on the network of a job that has a token, and one that has none: access.py BIN_DIR. Needs root, else skips (77).
+"""Intruders on the network of a job with a token, and of one without: access.py BIN_DIR. Needs root, else skips (77).
 
-Node 0 hosts the rendezvous, node 1 takes part, node 2 is somebody else. He gets nothing: not as an agent, not as a store
-client, not by sending again what node 1 has sent. The job notices nothing, and /metrics counts him.
+Node 0 hosts the rendezvous, node 1 takes part, and node 2 is an intruder. The intruder gets no access: not as an agent, not as a
+store client, and not by replaying what node 1 has sent. The job is not disturbed, and /metrics counts the attempts.
 """
 import os
 import re

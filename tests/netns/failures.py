@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains on nodes that are network namespaces and lets things happen to them; see README.md beside this file.
+"""Trains on nodes that are network namespaces, while failures happen to them; see README.md beside this file.
 
 usage: failures.py BIN_DIR [--kinds NAME,...] [--chaos [N]] [--seed S] [--keep]
 """

@@ -8,8 +8,8 @@
 #include "common/base/exit_codes.h"
 #include "tests/process/agent_fixture.h"
 
-// Signals, deaths and readers that do not read: whatever happens to an agent, nothing of the job
-// stays behind.
+// Signals, deaths and readers that do not read: whatever happens to an agent, no process or file of
+// the job remains.
 namespace ddp::test {
 namespace {
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Bad input gives its own exit code and one line that names the flag or file, the value and what would be right.
+"""Each kind of bad input has its exit code and one line that names the flag or file, the value and what was expected.
 
 usage: bad_input.py BIN_DIR [CASE...]
 """

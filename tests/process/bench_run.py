@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""However bench/run ends, nothing of it runs any more, and its files and network namespaces are gone: bench_run.py BIN_DIR.
+"""However bench/run ends, it leaves no process, file or network namespace behind: bench_run.py BIN_DIR.
 
-Its processes are those that have the mark of this test in their environment. What it starts is a script in cmake's place (it
-builds before it measures, for as long as that takes) with a job of ddp-run, and processes which left its group, lost their
-parents, stand still or, where asked, ignore SIGTERM."""
+Its processes are found by the mark of this test in their environment. In place of cmake (bench/run builds before it measures), it
+starts a script with a job of ddp-run, and with processes that left its group, lost their parents, are stopped or, if asked, ignore
+SIGTERM."""
 import contextlib
 import json
 import os

@@ -1,5 +1,5 @@
-// Checkpoints outlive who made them: real ddp-run, agents, workers and writers, killed while they
-// are at it.
+// Checkpoints survive their makers: real ddp-run, agents, workers and writers are killed while they
+// make checkpoints.
 #include <signal.h>
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""SIGUSR1 to ddp-run, then to one worker: a checkpoint each time, and training goes on. SIGTERM to ddp-run: a checkpoint, and
-status 143. Started again, the training ends with the bytes of one that was left alone. The same for ddp-train without ddp-run,
-where no agent passes requests on, and for ddp::Trainer and ddp::initialize. `ddp-run status` shows what step they are at.
+"""SIGUSR1 to ddp-run, then to one worker: each makes a checkpoint, and training continues. SIGTERM to ddp-run: a checkpoint and
+status 143. Started again, the training ends with the bytes of an undisturbed one. The same for ddp-train without ddp-run, where
+no agent forwards requests, and for ddp::Trainer and ddp::initialize. `ddp-run status` shows their step.
 
 usage: checkpoint_signals.py BIN_DIR TRAINER_WORKER ENGINE_WORKER
 """

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""What real shells complete of ddp-run's command line, with the scripts that ddp-run prints.
+"""Checks how real shells complete ddp-run's command line, with the scripts that ddp-run prints.
 
-Each shell runs on a terminal of its own: the beginning of a line and a tab are typed, and what it then shows must name some
-words and not others. A shell that is not installed is left out, but for bash.
+Each shell runs on its own terminal. The test types the beginning of a line and a tab; the output must have some words and must
+not have others. Shells that are not installed are skipped, except bash.
 """
 import os
 import pty

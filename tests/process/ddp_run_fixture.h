@@ -16,8 +16,8 @@
 
 namespace ddp::test {
 
-// Starts real ddp-run processes. All that a test starts carries a mark in its environment, and
-// every test ends with looking that nothing with this mark is left.
+// Starts real ddp-run processes. Everything that a test starts has a mark in its environment, and
+// every test ends by checking that no process with this mark is left.
 class DdpRunTest : public testing::Test {
  protected:
   using Arguments = std::vector<std::string>;

@@ -1,4 +1,4 @@
-// What ddp-run makes of its workers' output: nothing lost, nothing mixed, nobody held up.
+// How ddp-run forwards its workers' output: nothing is lost or mixed, and nobody is blocked.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>

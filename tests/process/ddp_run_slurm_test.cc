@@ -1,5 +1,5 @@
-// ddp-run as tasks of srun, without SLURM: what srun tells its tasks is their environment, and that
-// can be given by hand. tests/slurm has the real thing.
+// ddp-run as tasks of srun, without SLURM: srun's tasks learn everything from their environment,
+// which the test sets itself. tests/slurm uses a real SLURM.
 #include <signal.h>
 
 #include <algorithm>

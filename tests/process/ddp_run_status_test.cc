@@ -1,4 +1,4 @@
-// ddp-run status and the daemon's pages, of a job that runs.
+// ddp-run status and the daemon's pages, for a running job.
 #include <arpa/inet.h>
 
 #include <nlohmann/json.hpp>

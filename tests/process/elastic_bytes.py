@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Kills workers of a training under ddp-run, each at a random moment after it has made a step. The others go on in their
-processes, and the training ends with the bytes of one that lost nobody, however far apart commits are: with 20 steps between
-them the second loss mostly comes before anything has been committed since the first. The seed is printed.
+"""Kills workers of a training under ddp-run, each at a random moment after it has made a step. The others continue in their
+processes, and the training ends with the bytes of a run that lost no worker, however far apart commits are. With 20 steps between
+commits, the second loss mostly comes before anything has been committed since the first. Prints the seed.
 
 usage: elastic_bytes.py BIN_DIR [SEED]
 """

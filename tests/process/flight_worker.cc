@@ -13,7 +13,7 @@
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 
-// A worker for tests of what ddp-run says and does about one that falls out of step.
+// A worker for tests of how ddp-run reports and handles a worker that gets out of step.
 //
 //   flight_worker skip    rank 1 never issues the third operation, and waits
 //   flight_worker stop    rank 1 stops itself (SIGSTOP) in the first round, before the third
@@ -21,7 +21,7 @@
 //   flight_worker recv    rank 1 waits for a message with a tag that rank 0 does not send
 //   flight_worker hang    all report a step; then rank 1 hangs and the others wait for it
 //
-// In later rounds all goes well. Writes its number to $OUT/pid.<rank>.<restarts>.
+// Later rounds succeed. Writes its process id to $OUT/pid.<rank>.<restarts>.
 namespace {
 
 using ddp::Buffer;

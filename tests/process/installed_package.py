@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Installs the tree into a scratch folder and builds worker/examples against it, outside of the tree: what a library user
-does. Then runs the examples, with the installed ddp-run and without. installed_package.py BIN_DIR SOURCE_DIR
+"""Installs the tree into a scratch folder and builds worker/examples against it, outside the tree, as a user of the library
+does. Then runs the examples, with and without the installed ddp-run. installed_package.py BIN_DIR SOURCE_DIR
 """
 import re
 import shutil

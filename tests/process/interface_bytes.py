@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""ddp::initialize and ddp::Trainer train mnist to the bytes of ddp-train with the same settings, also when their workers are killed on the
-way.
+"""ddp::initialize and ddp::Trainer train mnist to the bytes of ddp-train with the same settings, even when their workers are killed
+during training.
 
 usage: interface_bytes.py BIN_DIR WORKER engine|trainer
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""--drop-last off: several workers whose shards are uneven train as one process with the joint batch does.
+"""--drop-last off: several workers with uneven shards train like one process with the joint batch.
 
 Four workers with batches of 3 against one process with batches of 12: the last step of an epoch has one sample (so three
-workers have none) or seven (two each, one for the last). Losses of all epochs and numbers of steps are compared, in both
-modes, and with backwards of a step that workers have different numbers of.
+workers have none) or seven (two each, one for the last). Compares the losses of all epochs and the numbers of steps, in both
+modes, and also if workers run different numbers of backwards in a step.
 
 usage: last_batch.py BIN_DIR
 """

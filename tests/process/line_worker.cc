@@ -7,9 +7,9 @@
 
 #include "tests/process/worker_lines.h"
 
-// A worker for tests of what becomes of output: line_worker COUNT [FIFO] writes COUNT lines to
-// standard output, in writes of all sizes, which cut them anywhere, and one line to standard error.
-// Then it waits until it can open FIFO for reading and somebody closes it, if there is one.
+// A worker for tests of output: line_worker COUNT [FIFO] writes COUNT lines to standard output, in
+// writes of all sizes, which cut lines anywhere, and one line to standard error. Then, if FIFO is
+// given, it opens it for reading and waits until the other end is closed.
 int main(int argc, char** argv) {
   const char* variable = std::getenv("RANK");
   const int rank = variable != nullptr ? std::atoi(variable) : 0;

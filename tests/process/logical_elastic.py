@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""--logical-world-size while nodes are lost and come: the bytes of a run that nothing happened to, whatever the number of workers.
+"""--logical-world-size while nodes leave and join: the bytes of an undisturbed run, whatever the number of workers.
 
-Four logical ranks with dropout and batch statistics. A node of one worker begins; two more come, one is lost, and then a
-worker of the other is killed.
+Four logical ranks with dropout and batch statistics. A node with one worker begins; two more nodes join, one is lost,
+and then a worker of the other is killed.
 
 usage: logical_elastic.py BIN_DIR
 """

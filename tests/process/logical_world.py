@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""--logical-world-size: the same bytes with any number of workers, also when it changes in mid-run.
+"""--logical-world-size: the same bytes with any number of workers, even if it changes during the training.
 
-Every training runs on each number of workers, on as many without the flag (which has to give the same), and once more in
-pieces: stopped at a step in the middle of an epoch and resumed from its checkpoint by another number of workers. Weights,
-loss and accuracy of all have to be the same to the last bit.
+Every training runs on each number of workers; on as many workers without the flag, which must give the same; and once more in
+pieces: stopped in the middle of an epoch and resumed from its checkpoint by another number of workers. Weights, loss and accuracy
+of all runs must be equal to the last bit.
 
-Without DDP_TEST_FULL=1, some of those runs are left out where another training has them.
+Without DDP_TEST_FULL=1, some runs are left out if another training covers them.
 
 usage: logical_world.py BIN_DIR [NAME...]
 """

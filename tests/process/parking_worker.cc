@@ -15,17 +15,17 @@
 #include "common/wire/frame.h"
 #include "common/wire/shm_layout.h"
 
-// A worker for tests of what an agent does with processes that go on from round to round. It speaks
-// the control protocol by itself and trains nothing: in each round it says where it is, reports
+// A worker for tests of how an agent handles processes that survive rounds. It implements the
+// control protocol itself and trains nothing: in each round it prints its rank and round, reports
 // progress once and waits for orders.
 //
 //   parking_worker HOW LAST_ROUND
 //
 // HOW: park      leaves a round when told to
-//      stubborn  rank 1 says that it can, and does not
+//      stubborn  rank 1 says that it can leave a round, but does not
 //      die       rank 1 ends (status 3) as soon as it has left the first round
 //      commit    parks, and answers commit requests
-// It ends with status 0 in round LAST_ROUND and later ones. A line of its output:
+// It exits with status 0 in round LAST_ROUND and later ones. A line of its output:
 //   round 1 rank 0 of 2 local 0 restart 1 memory 1 of 2 pid 4711 (reason)
 namespace {
 

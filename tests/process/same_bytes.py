@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The promise: a run interrupted at any moment ends with exactly the bytes of a run that was not.
+"""The promise: a run that was interrupted at any moment ends with exactly the bytes of an uninterrupted run.
 
 Trains once undisturbed, then again and again with one process killed (SIGKILL) at a random moment: a worker, an agent, or
 the ddp-run of one of two nodes, which is then started again. Compares weights_sha256 of every run and looks for processes
-and files that they left behind. One seed, one list of disturbances; the seed is printed. Two trainings run at a time.
+and files that they left behind. The seed determines the list of disturbances and is printed. Two trainings run at a time.
 
-Without --count: each kind in each mode once, with DDP_TEST_FULL=1 twenty disturbances.
+Without --count, each kind runs once in each mode; with DDP_TEST_FULL=1, there are twenty disturbances.
 
 usage: same_bytes.py BIN_DIR [--seed S] [--count N] [--grad-sync ddp|step|zero1|all] [--kinds worker,agent,node]
 """

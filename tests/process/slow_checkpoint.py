@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training that waits for a slow disk is not taken for hung: each save takes longer than --progress-timeout.
+"""A training that waits for a slow disk does not count as hung, although each save takes longer than --progress-timeout.
 
 usage: slow_checkpoint.py BIN_DIR
 """

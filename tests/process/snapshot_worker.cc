@@ -22,8 +22,8 @@
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 
-// A worker for tests of checkpoints that outlive who made them. Each step is a save of a SampleSave
-// whose salt is the step, handed to the agent; it begins behind the newest valid checkpoint.
+// A worker for tests of checkpoints that survive their makers. In each step it hands a SampleSave,
+// with the step as salt, to the agent. It begins after the newest valid checkpoint.
 //
 //   snapshot_worker HOW LAST_STEP BYTES_PER_SECOND ELEMENTS
 //
@@ -32,8 +32,8 @@
 //      stay      hands over the last save and waits for a signal
 //      die       in the first round all ranks kill themselves (SIGKILL) with the first save handed
 //                over
-//      request   saves only when a checkpoint was asked for, once, and ends
-// The folder is $OUT/checkpoints. What it says, each in a line:
+//      request   waits until a checkpoint is requested, saves once, and ends
+// The folder is $OUT/checkpoints. The lines that it prints:
 //   rank 0 begins at 3
 //   rank 0 hands over 4
 //   rank 0 has 4 written at PATH             (PATH: rank 0's only)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The system's own PyTorch, whatever its release, under ddp-run: an unchanged script over gloo on one node and on two, one worker
-killed (SIGKILL) and all restarted, ends with the weights of a run that was not disturbed. Debian's 2.6.0 and 2.14.1 are built without
-libuv, and cannot connect to any launcher's store: under the torchrun that comes with them every script fails.
+"""The system's own PyTorch, of any release, under ddp-run: an unchanged script over gloo runs on one node and on two. One worker is
+killed (SIGKILL), all are restarted, and the run ends with the weights of an undisturbed one. Debian's 2.6.0 and 2.14.1 are built
+without libuv but use it by default to connect to a launcher's store, so under their own torchrun every script fails.
 
 usage: system_torch.py BIN_DIR
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The environment of workers, variable by variable, under ddp-run and under torchrun, for the same command lines:
-torchrun_environment.py BIN_DIR. The peer is the torchrun of the Debian at hand (1.13.1, 2.6.0, 2.14.1) with its one fault mended.
-Every difference is in DIFFERENCES with its reason; one that is listed for this release and does not occur is an error, too."""
+torchrun_environment.py BIN_DIR. The peer is the torchrun of this Debian (1.13.1, 2.6.0, 2.14.1) with one bug fixed
+(tests/support/torchrun.py). DIFFERENCES lists every difference with its reason; a listed one that does not occur is an error, too."""
 import json
 import os
 import re

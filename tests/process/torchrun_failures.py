@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What ddp-run tells of failures, with torch's own @record and torch's own readers, and the roles of nodes as torchrun counts them.
+"""What ddp-run reports of failures, with torch's own @record and torch's own readers; and node roles, counted as in torchrun.
 
 usage: torchrun_failures.py BIN_DIR
 
-Skips (status 77) without a Python that has torch. What needs a running torchrun is left out where there is none that works: Debian's does
-not, and PEERS (bench/harness.py) may name a folder with one that does.
+Skips (status 77) without a Python that has torch. Cases that need a running torchrun are skipped if none works. Debian's does
+not; PEERS (bench/harness.py) may name a folder with one that does.
 """
 import json
 import os

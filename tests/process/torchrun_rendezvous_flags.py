@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How ddp-run and the torchrun of the Debian at hand take the same values of --rdzv-conf, --rdzv-endpoint, --master-addr and of the
-variables that go with them: torchrun_rendezvous_flags.py BIN_DIR. torchrun's own functions are asked (2.14.1's rendezvous/utils.py,
-launcher/api.py), so that nothing has to be launched; ddp-run makes a dry run. Where ddp-run is stricter, DIFFERENCES says why; one
-that is listed and does not occur is an error, too."""
+"""Compares how ddp-run and this Debian's torchrun read the same values of --rdzv-conf, --rdzv-endpoint, --master-addr and the
+related variables: torchrun_rendezvous_flags.py BIN_DIR. It calls torchrun's own functions (2.14.1's rendezvous/utils.py,
+launcher/api.py), so that nothing is launched; ddp-run makes a dry run. Where ddp-run is stricter, DIFFERENCES says why; a listed
+difference that does not occur is an error, too."""
 import json
 import os
 import subprocess

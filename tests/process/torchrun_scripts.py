@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Scripts that were written for torchrun (torchrun_scripts/) run unchanged under ddp-run, on one node and on two, and compute what
-they compute under torch's own torchrun.
+"""Scripts that were written for torchrun (torchrun_scripts/) run unchanged under ddp-run, on one node and on two, with the same
+results as under torch's own torchrun.
 
 usage: torchrun_scripts.py BIN_DIR
 

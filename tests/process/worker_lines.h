@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-// What line_worker writes, for it and for the tests that look for it.
+// The lines that line_worker writes, for itself and for the tests that look for them.
 namespace ddp::test {
 
 inline constexpr std::size_t kLongLineBytes = 1'000'000;

@@ -71,7 +71,7 @@ void Checker::check_budget(int life, const wire::RoundStart& start) {
   const auto later = worlds_.lower_bound({life, start.round});
   expect(later == worlds_.end() || later->first.first != life,
          fmt::format("round {} begins after a later one", start.round));
-  // A round costs one restart at most. What nodes know of earlier coordinators comes on top, and
+  // A round costs at most one restart. What nodes know of earlier coordinators comes on top, and
   // the loss of those, at the latest when a node that knows of it joins a round that runs already.
   int before = 0;
   for (const auto& [key, world] : worlds_) {

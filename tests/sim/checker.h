@@ -13,8 +13,8 @@
 
 namespace ddp::sim {
 
-// Properties that hold in every history, checked from outside the cores. The simulation tells it
-// what happens; the first violation stays.
+// Checks properties that hold in every history, from outside the cores. The simulation tells it
+// what happens; it keeps the first violation.
 class Checker {
  public:
   // With records a round's number never comes again, whatever dies.

@@ -7,7 +7,7 @@
 
 namespace ddp::sim {
 
-// All chance of a simulation comes from one of these.
+// All randomness of a simulation comes from one of these.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}

@@ -1,5 +1,5 @@
-// What a job of thousands of nodes costs: simulated time and messages of a join, a lost node and a
-// new one. The messages grow with the number of nodes and not faster.
+// Measures a job of thousands of nodes: simulated time and messages of a join, of a lost node and
+// of a new one. The number of messages must grow no faster than the number of nodes.
 //
 //   scale_sim_test                   1,000 and 10,000 nodes
 //   scale_sim_test --nodes N         N and 10 N

@@ -7,7 +7,7 @@
 
 namespace ddp::sim {
 
-// Which histories a simulation runs:
+// The histories that a simulation runs:
 //   --seed N           one seed, with its history on standard output
 //   --seeds N --from M seeds M .. M + N - 1, for long runs
 struct Seeds {

@@ -1,5 +1,4 @@
-// Runs seeded histories of the real coordinator and agents and checks what must hold in all of
-// them.
+// Runs seeded histories of the real coordinator and agents and checks the properties of checker.h.
 //
 //   sim_test                    20,000 seeds
 //   sim_test --seed N           one seed, with its history on standard output

@@ -20,10 +20,9 @@ namespace ddp::sim {
 
 // The real coordinator and agents over a simulated network, with simulated processes and time.
 //
-// The network is TCP's: what arrives, arrives in order; a connection breaks for each side at a
-// moment of its own, and what is under way then is lost. A coordinator that dies loses all it
-// knows. A ddp-run starts a successor for an agent that dies, and kills the workers of the dead one
-// first.
+// The network behaves like TCP: bytes arrive in order. Each side sees a broken connection at its
+// own moment, and what is in flight then is lost. A coordinator that dies loses all its state. If
+// an agent dies, its ddp-run kills its workers and then starts a new agent.
 class Simulation {
  public:
   explicit Simulation(std::uint64_t seed, bool verbose = false);

@@ -1,5 +1,5 @@
-// The processes of workers, and what they do: they train in steps that all of a world make
-// together, and keep what they have committed.
+// The processes of workers. They train in steps that all workers of a world make together, and keep
+// what they have committed.
 #include <algorithm>
 #include <csignal>
 

@@ -15,7 +15,7 @@ StoreModel::Reply StoreModel::apply(Client from, Dialect dialect, const Request&
   reply_ = {};
   ++requests_;
   std::string answer;
-  // PyTorch <= 2.0 says nothing when it gives up waiting; it just asks for something else.
+  // PyTorch <= 2.0 does not say that it stops waiting; it just sends another request.
   if (dialect == Dialect::kLegacy) waits_.erase(from);
   switch (request.op) {
     case Op::kWait: {
@@ -134,7 +134,7 @@ void StoreModel::apply_queue(const Request& request, std::string& answer) {
   std::deque<std::string>& queue = queues_[key];
   if (request.op == Op::kQueuePush) {
     queue.emplace_back(request.value);
-    // The one that waits for the key longest.
+    // The client that has waited longest for the key.
     Client first = 0;
     for (const auto& [client, wait] : waits_) {
       if (!wait.missing.contains(key)) continue;
@@ -162,7 +162,7 @@ void StoreModel::barrier(Client from, const Request& request, std::string& answe
   for (const auto& [client, ignored] : std::map(waits_)) arrives(key, client);
 }
 
-// By the C library, whose rules are those of ADD.
+// With the C library, whose rules ADD follows.
 std::optional<std::int64_t> StoreModel::sum(std::string_view key, std::int64_t delta) const {
   const auto found = values_.find(key);
   const std::string text = found == values_.end() ? "0" : found->second;

@@ -15,9 +15,9 @@
 
 namespace ddp::sim {
 
-// What the store has to do, said as plainly as possible: a map of values, a map of queues, and for
-// each client the set of keys that it still waits for. It looks at everything for every request,
-// and shares nothing with StoreCore but the bytes of the protocol.
+// A model of the store, as simple as possible: a map of values, a map of queues, and for each
+// client the set of keys that it still waits for. It scans everything for every request, and shares
+// only the bytes of the protocol with StoreCore.
 class StoreModel {
  public:
   using Client = std::uint64_t;

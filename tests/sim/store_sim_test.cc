@@ -1,4 +1,4 @@
-// Runs seeded histories of the store's parser and core against a model of a few plain maps.
+// Runs seeded histories of the store's parser and core against a model made of simple maps.
 //
 //   store_sim_test                    a fixed set of seeds
 //   store_sim_test --seed N           one seed, with its history on standard output

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""ddp-run under a real SLURM of three nodes: both task layouts, what is killed, signals and the time limit, requeues, arrays.
+"""ddp-run under a real SLURM of three nodes: both task layouts, kills, signals, the time limit, requeues and arrays.
 
 usage: slurm_jobs.py BIN_DIR [CASE...]
 
-BIN_DIR holds ddp-run and, for the cases that train, ddp-train. Without cases, all of them (with DDP_TEST_FULL=1 also those that
-wait for SLURM's clock). Skips (status 77) where SLURM is not installed or this is not root.
+BIN_DIR has ddp-run and, for the cases that train, ddp-train. Without CASE, runs all cases (those that wait for SLURM's clock only
+with DDP_TEST_FULL=1). Skips (status 77) if SLURM is not installed or the user is not root.
 """
 import functools
 import os

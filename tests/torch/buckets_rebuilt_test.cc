@@ -1,4 +1,4 @@
-// Buckets in the order of arrival: made once, alike on all ranks, without a trace in the results.
+// Buckets in the order of arrival: rebuilt once, alike on all ranks, without effect on the results.
 #include <cstddef>
 #include <memory>
 #include <string>

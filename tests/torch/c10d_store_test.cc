@@ -1,6 +1,7 @@
-// PyTorch's own C++ client, c10d::TCPStore of the LibTorch at hand, against ddp-rendezvous' server.
-// What the client can do differs between LibTorch's versions; each test asks it. What is right is
-// read off PyTorch's own server: the tests run against that one, too, where it can do it.
+// PyTorch's own C++ client, c10d::TCPStore of the installed LibTorch, against ddp-rendezvous'
+// server. The features of the client differ between versions of LibTorch, so each test asks for
+// them. The tests also run against PyTorch's own server, as far as it has the feature, to verify
+// that they expect the right thing.
 #include <atomic>
 #include <chrono>
 #include <cstdint>

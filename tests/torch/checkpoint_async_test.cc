@@ -18,7 +18,7 @@
 #include "worker/checkpoint/directory_lock.h"
 
 // Saves in the background: what training waits for, what the next save does, and how the end of a
-// save is told.
+// save is reported.
 namespace ddp {
 namespace {
 

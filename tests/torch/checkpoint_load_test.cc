@@ -15,8 +15,8 @@
 #include "worker/checkpoint/tool/tool.h"
 #include "worker/ddp/state/load_tensors.h"
 
-// What of a checkpoint is loaded, and how: parts of a model, other models, files from elsewhere,
-// who reads which bytes.
+// What is loaded of a checkpoint, and how: parts of a model, other models, files from elsewhere,
+// and which rank reads which bytes.
 namespace ddp {
 namespace {
 

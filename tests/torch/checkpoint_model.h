@@ -15,7 +15,7 @@
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/state/optimizer_state.h"
 
-// A small model with everything that has state, and what a checkpoint has to bring back.
+// A small model with every kind of state, all of which a checkpoint must restore.
 namespace ddp::test {
 
 struct Net : torch::nn::Module {

@@ -3,7 +3,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/torch/checkpoint_model.h"
 
-// Stopping after a step and resuming in new objects gives the bytes of the run that did not stop.
+// Stopping after a step and resuming in new objects gives the bytes of an uninterrupted run.
 namespace ddp {
 namespace {
 

@@ -11,9 +11,9 @@
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
 
-// Training on several ranks, saved in the background after every step: stopping after any of them
-// and resuming in new objects gives the bytes of the run that did not stop. (Ranks are threads
-// here, which share the default generator, so nothing draws from it; tests/process has dropout.)
+// Training on several ranks, saved in the background after every step: stopping after any step and
+// resuming in new objects gives the bytes of an uninterrupted run. (Ranks are threads here, which
+// share the default generator, so nothing draws from it; tests/process tests dropout.)
 namespace ddp {
 namespace {
 

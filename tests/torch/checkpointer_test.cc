@@ -9,7 +9,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/torch/checkpoint_model.h"
 
-// One process: what is accepted, what comes back, and what a failure leaves.
+// One process: what is accepted, what is restored, and what a failure leaves behind.
 namespace ddp {
 namespace {
 

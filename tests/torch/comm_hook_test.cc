@@ -1,5 +1,5 @@
-// The reducer's side of communication hooks: when they run, on what, and what becomes of their
-// results.
+// The reducer's side of communication hooks: when they run, on what, and how their results are
+// used.
 #include <cstddef>
 #include <memory>
 #include <stdexcept>

@@ -15,7 +15,7 @@
 
 namespace ddp::test {
 
-// What the exception says, or "no error".
+// The text of the exception, or "no error".
 std::string error_of(const std::function<void()>& action);
 
 // A module that depends on the seed alone, its input for a rank and a step, and a loss.
@@ -25,10 +25,10 @@ at::Tensor input_of(int rank, int step = 0);
 at::Tensor loss_of(const at::Tensor& output);
 
 // The sum along the tree of a world of that many ranks (collectives/tree_order.h), then one
-// multiplication: what a group promises, to the bit.
+// multiplication: the result that a group promises bit for bit.
 at::Tensor average(const std::vector<at::Tensor>& terms);
 
-// The gradient of each parameter of make_mlp(7) that a rank's inputs give, accumulated over steps.
+// The gradient of each parameter of make_mlp(7) for a rank's inputs, accumulated over steps.
 std::map<std::string, at::Tensor> local_gradients(int rank, const std::vector<int>& steps = {0});
 
 // Fails the test unless the module, equal to make_mlp(7), has the average of the ranks' local

@@ -1,6 +1,6 @@
-// Models on other devices than the CPU, and on several: they train to the bytes that the same model
-// on the CPU trains to. The devices are those of host_device.h, so each rank's backward runs on
-// threads of autograd's, one a device.
+// Models on other devices than the CPU, or on several, train to the bytes of the same model on the
+// CPU. The devices are those of host_device.h, so each rank's backward runs on autograd's threads,
+// one for each device.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -16,8 +16,8 @@
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/state/run_elastic.h"
 
-// Workers that train apart and are killed between two communications, while one is on its way, or
-// anywhere else, and end with the bytes of those that lost nobody.
+// DiLoCo workers are killed between two communications, during one, or anywhere else, and the
+// training ends with the bytes of one that lost no worker.
 namespace ddp {
 namespace {
 

@@ -22,8 +22,8 @@
 #include "worker/ddp/state/elastic_sync.h"
 #include "worker/ddp/state/run_elastic.h"
 
-// Trainings whose processes are killed while they run, and end with the bytes of one that lost
-// nobody.
+// Trainings whose processes are killed while they run. They end with the bytes of a training that
+// lost no process.
 namespace ddp {
 namespace {
 

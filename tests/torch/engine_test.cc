@@ -1,4 +1,4 @@
-// ddp::initialize against the loop that it stands for, and going on from its checkpoints.
+// ddp::initialize against the loop that it replaces, and resuming from its checkpoints.
 #include "worker/ddp/engine/engine.h"
 
 #include <functional>

@@ -2,8 +2,8 @@
 //
 //   engine_worker CONFIG EPOCHS SUMMARY [CHECKPOINTS EVERY [STEP RANK MARK]...]
 //
-// Saves after every EVERY updates, and when it is asked to. Before the update STEP, rank RANK is
-// killed, unless the file MARK is there, which it makes.
+// Saves every EVERY updates, and on request. Before update STEP, rank RANK creates the file MARK
+// and kills itself, unless MARK already exists.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>

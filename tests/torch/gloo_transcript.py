@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints what torch.distributed's functions give over gloo; gloo_transcript_test.cc runs this.
+"""Prints the results of torch.distributed's functions over gloo; gloo_transcript_test.cc runs this.
 
 Each line: size of the world, rank, function, the elements of the result.
 """

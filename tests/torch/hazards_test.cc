@@ -1,4 +1,4 @@
-// What LibTorch makes easy to get wrong, one test each:
+// Mistakes that LibTorch makes easy, one test each:
 //
 //   one reducer a module             Hazard.TwoReducersOfOneParameterAreRefused
 //   a backward before the last ended Failures.ABackwardInsideAnotherIsRefused
@@ -18,8 +18,8 @@
 //                                    Failures.ADestroyedModelLeavesItsModuleUsable
 //   a backward that throws           Failures.ABackwardThatThrowsOnOneRank...
 //
-// That the communication thread competes with backward for processors is a matter of speed: see
-// `bench/run ddp`.
+// The communication thread also competes with backward for processors, which only affects speed:
+// see `bench/run ddp`.
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>

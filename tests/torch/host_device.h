@@ -2,13 +2,13 @@
 
 #include <c10/core/Device.h>
 
-// Devices for tests on machines that have none but the CPU. To LibTorch they are devices of a kind
-// of their own (one which it leaves to extensions): tensors on them are no CPU tensors, what is to
-// be on one has to be moved there, and autograd runs their part of a backward on a thread for each.
-// Their memory is the host's, and the CPU computes what they are asked for, on copies; so results
-// have the same bits as on the CPU, and a group of host memory can stand for one of device memory.
+// Devices for tests on machines that only have a CPU. For LibTorch they are devices of a kind of
+// their own (one that it leaves to extensions): tensors on them are not CPU tensors and must be
+// moved there, and autograd runs their part of a backward on one thread for each device. Their
+// memory is the host's, and the CPU computes their operations, on copies. So results have the same
+// bits as on the CPU, and a group of host memory can stand for one of device memory.
 //
-// What is not there: queues that go on while the host does something else, and sparse tensors.
+// Not supported: queues that run while the host does something else, and sparse tensors.
 namespace ddp::test {
 
 inline constexpr int kHostDevices = 6;

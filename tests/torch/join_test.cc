@@ -1,4 +1,4 @@
-// Different numbers of batches on the ranks.
+// Ranks with different numbers of batches.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

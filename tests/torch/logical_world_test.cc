@@ -1,5 +1,5 @@
-// Training that is defined for logical ranks: which worker has which, and sums that have the same
-// bits for any number of workers.
+// Training with logical ranks: which worker has which ranks, and sums that have the same bits for
+// any number of workers.
 #include "worker/ddp/logical/logical_world.h"
 
 #include <array>

@@ -7,8 +7,8 @@
 
 #include <torch/torch.h>
 
-// Modules and data for tests. Values come from a generator of their own, so that ranks on threads
-// of one process do not disturb each other.
+// Modules and data for tests. Values come from a generator of their own, so that ranks on
+// threads of one process do not disturb each other.
 namespace ddp::test {
 
 at::Generator seeded(std::uint64_t seed);

@@ -20,7 +20,7 @@
 #include "worker/train/models/model.h"
 #include "worker/train/models/pipeline.h"
 
-// The models of ddp-train: what they are, and that cutting one in two changes nothing.
+// The models of ddp-train: their definitions, and that cutting one in two changes nothing.
 namespace ddp::train {
 namespace {
 

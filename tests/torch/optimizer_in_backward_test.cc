@@ -1,4 +1,4 @@
-// Updates within backward against a step behind it, bit for bit.
+// Updates within backward against a step after it, bit for bit.
 #include "worker/ddp/averaging/optimizer_in_backward.h"
 
 #include <functional>

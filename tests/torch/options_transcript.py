@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Prints where training ends with the options of PyTorch's DistributedDataParallel over gloo; options_transcript_test.cc
+"""Prints the results of training with the options of PyTorch's DistributedDataParallel over gloo. options_transcript_test.cc
 runs this, and makes the same models, batches and runs.
 
 Each line, as of gloo_transcript.py: size of the world, rank, run, and the parameters and buffers at the end in the order of
-definition. RUN/buckets: how many bytes each bucket has in the end. Runs whose options this release has not are left out.
+definition. RUN/buckets: how many bytes each bucket has in the end. Runs with options that this release lacks are left out.
 """
 import contextlib
 import inspect

@@ -1,5 +1,5 @@
-// Several workers must train the weights that one process trains on their joint batch. Every run is
-// in processes of its own, with the groups of production.
+// Several workers must train the same weights as one process with their joint batch. Every run has
+// its own processes, with the groups that ddp-run's workers use.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

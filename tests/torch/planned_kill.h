@@ -12,7 +12,7 @@
 
 namespace ddp::test {
 
-// Before update `step`, rank `rank` kills itself, unless the file `mark` is there, which it makes.
+// Before update `step`, rank `rank` makes the file `mark` and kills itself, unless it exists.
 struct PlannedKill {
   std::int64_t step;
   Rank rank;

@@ -13,8 +13,8 @@
 
 namespace ddp::test {
 
-// What a script in tests/torch prints that runs PyTorch itself: so results are compared with those
-// of the release that this machine has. Throws if the script fails.
+// The output of a script in tests/torch that runs PyTorch itself, so that results are compared with
+// those of the release on this machine. Throws if the script fails.
 inline std::string python_transcript(const std::string& script) {
   const char* const source = std::getenv("DDP_SOURCE_DIR");
   const std::string path = std::string(source == nullptr ? "." : source) + "/tests/torch/" + script;

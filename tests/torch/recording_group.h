@@ -16,7 +16,7 @@
 
 namespace ddp::test {
 
-// Forwards to a group and remembers what was issued and what memory it gave.
+// Forwards to a group, and records the issued operations and the allocated memory.
 class RecordingGroup : public ProcessGroup {
  public:
   explicit RecordingGroup(GroupPtr group) : group_(std::move(group)) {}

@@ -1,4 +1,4 @@
-// What is known of a step: times, sizes, traces.
+// The statistics of a step: times, sizes, traces.
 #include <cstddef>
 #include <cstdio>
 #include <fstream>

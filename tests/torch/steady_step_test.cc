@@ -1,10 +1,10 @@
-// A step in a steady state allocates nothing of ours: not on the training thread, nor on the
+// A step in a steady state makes no allocation of ours, neither on the training thread nor on the
 // communication thread.
 //
-// What LibTorch allocates for the same step is found by a control: the bare module, with a hook on
-// every parameter that does nothing and, in the first of them, a callback at the end of backward
-// that does nothing. LibTorch cannot be asked to do less for anybody who wants to know when a
-// gradient is there and when backward is over. (It makes a list of callbacks when there is one.)
+// A control run finds what LibTorch allocates for the same step: the bare module, with an empty
+// hook on every parameter and an empty callback at the end of backward, queued by the first hook.
+// That is the least that LibTorch does for code that must know when a gradient is ready and when
+// backward is over. (It makes a list of callbacks when there is one.)
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,5 @@
-// The step mode beside the other one: buckets, hooks, control flow, and memory.
+// Averaging at the step, compared with averaging during backward: buckets, hooks, control flow,
+// memory.
 #include <cmath>
 #include <cstddef>
 #include <map>

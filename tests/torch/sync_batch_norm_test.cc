@@ -1,4 +1,4 @@
-// Batch norm over the samples of all ranks, against one process that has them all.
+// Batch normalisation over the samples of all ranks, against one process with all samples.
 #include "worker/ddp/modules/sync_batch_norm.h"
 
 #include <memory>

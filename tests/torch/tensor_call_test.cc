@@ -1,5 +1,5 @@
-// What all functions of worker/ddp/tensors/tensor_collectives.h share: what they refuse, and what
-// becomes of tensors and their Work.
+// Rules that all functions of worker/ddp/tensors/tensor_collectives.h share: which calls they
+// refuse, and how tensors and their Work behave.
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
-// Every function of worker/ddp/tensors/tensor_collectives.h against what its definition says,
-// computed here from all ranks' inputs.
+// Every function of worker/ddp/tensors/tensor_collectives.h against its definition, computed here
+// from all ranks' inputs.
 
 #include "worker/ddp/tensors/tensor_collectives.h"
 

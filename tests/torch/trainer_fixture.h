@@ -24,7 +24,7 @@ inline at::Tensor loss_of(const at::Tensor& output, const at::Tensor& target) {
   return (output - target).square().mean();  // mse_loss knows no bfloat16.
 }
 
-// A sample is 6 numbers and what is to be computed of them.
+// A sample is 6 numbers and the target for them.
 inline Batch data(std::int64_t samples = kSamples, std::uint64_t seed = 1) {
   const at::Tensor input = random_tensor({samples, 6}, seed);
   return {input, input.narrow(1, 0, 4).sin()};

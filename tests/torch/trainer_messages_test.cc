@@ -1,4 +1,4 @@
-// What ddp::Trainer says to a new user.
+// Messages of ddp::Trainer that a new user sees.
 #include <functional>
 #include <memory>
 #include <string>

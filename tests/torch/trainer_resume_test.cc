@@ -1,4 +1,4 @@
-// ddp::Trainer goes on from its folder: the same bytes, its log, the best and the last model.
+// ddp::Trainer resumes from its folder: the same bytes, its log, the best and the last model.
 #include <filesystem>
 #include <fstream>
 #include <memory>

@@ -1,4 +1,4 @@
-// ddp::Trainer against the loop that it stands for; what it evaluates, limits and stops.
+// ddp::Trainer against the loop that it replaces; evaluation, limits and stopping.
 #include "worker/ddp/trainer/trainer.h"
 
 #include <limits>

@@ -2,8 +2,8 @@
 //
 //   trainer_worker STRATEGY EPOCHS BATCH RATE MOMENTUM SUMMARY [FOLDER EVERY [STEP RANK MARK]...]
 //
-// Saves after every EVERY updates. Before the update STEP, rank RANK is killed, unless the file
-// MARK is there, which it makes.
+// Saves every EVERY updates. Before update STEP, rank RANK creates the file MARK and kills itself,
+// unless MARK already exists.
 #include <cstdlib>
 #include <fstream>
 #include <span>

@@ -12,8 +12,8 @@
 #include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
-// What the tests of ZeroRedundancyOptimizer train, and how: the same training with the optimizer
-// divided and as it is.
+// The training of the tests of ZeroRedundancyOptimizer: the same with and without dividing the
+// optimizer.
 namespace ddp::test {
 
 using Model = DistributedDataParallel<Mlp>;

@@ -1,4 +1,4 @@
-"""The tutorial's demo of checkpoints: rank 0 saves, a barrier, everybody loads. usage: checkpoint_demo.py FILE"""
+"""The tutorial's demo of checkpoints: rank 0 saves, a barrier, all ranks load. usage: checkpoint_demo.py FILE"""
 import hashlib
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Rank 1 raises under @record and is slow to exit; rank 0 fails of the connection that closes meanwhile. Plain sockets.
+"""Rank 1 raises under @record and is slow to exit; rank 0 fails because its connection to rank 1 closes. Uses plain sockets.
 
 usage: culprit.py FIFO raises|exits      how rank 0 fails; FIFO carries the port from rank 0 to rank 1
 """

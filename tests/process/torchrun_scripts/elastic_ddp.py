@@ -1,4 +1,4 @@
-"""In the form of PyTorch's tutorial "Getting Started with Distributed Data Parallel", the part with torchrun: all it knows about
+"""Follows the torchrun part of PyTorch's tutorial "Getting Started with Distributed Data Parallel": everything that it knows of
 the job comes from the environment."""
 import hashlib
 

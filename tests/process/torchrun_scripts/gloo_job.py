@@ -1,5 +1,5 @@
-"""What a script that trains over gloo uses of torch.distributed. In the first attempt the last rank stops at its third step, for
-somebody to kill it; in the next one all go on from what rank 0 has saved.
+"""Uses what scripts that train over gloo use of torch.distributed. In the first attempt the last rank stops at its third step and
+waits to be killed; in the next attempt all ranks continue from what rank 0 has saved.
 
 usage: gloo_job.py FOLDER [undisturbed]
 """

@@ -1,4 +1,4 @@
-"""The tutorial's demo of a model on two devices in each process, which are the CPU here: DDP gets no device_ids."""
+"""The tutorial's demo of a model on two devices in each process. Both are the CPU here, so DDP gets no device_ids."""
 import argparse
 import hashlib
 

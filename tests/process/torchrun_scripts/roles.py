@@ -1,4 +1,4 @@
-"""Writes what its environment says of ranks and roles into the file FOLDER/RANK. roles.py FOLDER"""
+"""Writes the ranks and roles in its environment into the file FOLDER/RANK. roles.py FOLDER"""
 import json
 import os
 import sys

@@ -16,8 +16,7 @@
 #include "worker/ddp/hooks/power_sgd_hook.h"
 #include "worker/ddp/hooks/quantization_hooks.h"
 
-// What each hook makes of gradients, in numbers: against plain averaging and against what must
-// hold.
+// The numerical results of each hook, against plain averaging and against the hook's properties.
 namespace ddp {
 namespace {
 

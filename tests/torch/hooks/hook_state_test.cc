@@ -10,7 +10,7 @@
 #include "worker/ddp/hooks/power_sgd_hook.h"
 #include "worker/ddp/state/checkpointer.h"
 
-// The state of hooks through checkpoints: what goes on is what would have been.
+// The state of hooks through checkpoints: a resumed run equals an uninterrupted one.
 namespace ddp {
 namespace {
 

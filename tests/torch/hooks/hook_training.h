@@ -21,7 +21,7 @@ namespace ddp::test {
 
 using HookPtr = std::shared_ptr<CommHook>;
 
-// Numbers that both languages make alike.
+// Numbers that C++ and Python generate alike.
 inline at::Tensor formula(at::IntArrayRef shape, std::int64_t salt, float scale) {
   const at::Tensor count = torch::arange(c10::multiply_integers(shape));
   return (((count * 37 + salt * 11) % 101 - 50).to(at::kFloat) / scale).view(shape);

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Prints what PyTorch's communication hooks make of a small model over gloo; hooks_transcript_test.cc runs this.
+"""Prints the results of PyTorch's communication hooks on a small model over gloo; hooks_transcript_test.cc runs this.
 
 A list of runs in JSON: the hook as make_comm_hook_from_text takes it, the number of ranks and steps, the names of the
 parameters in the order of their bucket, and each rank's parameters at the end, in the order of definition.
 
 PyTorch's own code runs, with these changes: PowerSGD's random Q is drawn per parameter from a seed of the step and the
 name, as ours is; batched PowerSGD's orthogonalisation gets the third dimension it insists on; for the quantization hooks
-.cuda() does nothing and all_gather's future looks like NCCL's; 16-bit numbers are added up here, since not every gloo
-knows them; subgroups are made without CUDA.
+.cuda() does nothing and all_gather's future looks like NCCL's; 16-bit numbers are added up here, because not every gloo
+supports them; subgroups are made without CUDA.
 """
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-// How an agent finds the coordinator, and what it does without it, one rule a test.
+// How an agent finds the coordinator, and what it does without one; one rule per test.
 #include <csignal>
 #include <string>
 #include <vector>

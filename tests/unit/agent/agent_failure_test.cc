@@ -1,4 +1,4 @@
-// When a failure happened, and which failures are told although the round was being stopped.
+// The time of a failure, and which failures are reported although the round is being stopped.
 #include <csignal>
 #include <string>
 #include <vector>

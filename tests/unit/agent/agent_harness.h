@@ -11,10 +11,10 @@
 
 #include "agent/core/agent_core.h"
 
-// The agent's core, to which a test tells events and which answers with actions.
+// The agent's core: a test gives it events, and it answers with actions.
 namespace ddp::agent {
 
-// An action as a short text, so that a test reads as the list of what is done.
+// An action as a short text, so that a test reads as a list of actions.
 struct Name {
   std::string operator()(const Connect& a) const {
     return "connect+" + std::to_string(a.delay.count());

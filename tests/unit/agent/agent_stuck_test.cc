@@ -1,4 +1,4 @@
-// Workers that do not end, whatever they are sent.
+// Workers that do not end, whatever signal they get.
 #include <algorithm>
 #include <csignal>
 

@@ -1,4 +1,4 @@
-// What an agent finds out about the ending of a process.
+// What an agent finds out about the end of a process.
 #include "agent/process/exit_cause.h"
 
 #include <signal.h>

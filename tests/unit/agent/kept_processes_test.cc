@@ -1,4 +1,4 @@
-// Workers that go on from round to round, and those that wait for one.
+// Workers that survive rounds, and standbys that wait for one.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>

@@ -1,5 +1,5 @@
-// Snapshots that workers hand to their agent, and the processes that write them. The program that
-// writes is a script here; tests/process has the real one.
+// Snapshots that workers hand to their agent, and the processes that write them. A script stands in
+// for the writing program; tests/process uses the real one.
 #include "agent/process/snapshot_writers.h"
 
 #include <fcntl.h>

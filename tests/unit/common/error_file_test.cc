@@ -1,4 +1,4 @@
-// The files in torchelastic's form that workers and launchers leave.
+// The error files, in torchelastic's format, that workers and launchers write.
 #include "common/wire/error_file.h"
 
 #include <gtest/gtest.h>

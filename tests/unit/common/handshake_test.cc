@@ -1,4 +1,4 @@
-// How both ends of a rendezvous connection prove themselves, as bytes.
+// The bytes by which both ends of a rendezvous connection prove that they know the token.
 #include "common/auth/handshake.h"
 
 #include <system_error>

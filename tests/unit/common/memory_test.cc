@@ -1,4 +1,4 @@
-// What keeps memory from one operation to the next, and what does without any.
+// Objects that keep memory from one operation to the next, and objects that need none.
 #include <array>
 #include <cstddef>
 #include <functional>

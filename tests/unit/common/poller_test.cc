@@ -1,4 +1,4 @@
-// Poller: who is told of what, and who is not any more.
+// Poller: which events are delivered to whom, and when delivery ends.
 #include "common/net/poller.h"
 
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-// The job's secret: where it comes from and who may see it.
+// The job's token: where it comes from and who may see it.
 #include "common/config/rdzv_token.h"
 
 #include <sys/stat.h>

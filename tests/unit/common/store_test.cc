@@ -1,4 +1,4 @@
-// The stores that need no server, and how a file store takes damage.
+// The stores that need no server, and how a file store handles a damaged file.
 
 #include "common/store/file_store.h"
 #include "common/store/hash_store.h"

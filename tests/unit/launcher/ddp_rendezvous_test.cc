@@ -1,4 +1,4 @@
-// The program ddp-rendezvous: its flags, its exit codes, its manners.
+// The program ddp-rendezvous: its flags, exit codes and behaviour.
 #include <fcntl.h>
 #include <unistd.h>
 

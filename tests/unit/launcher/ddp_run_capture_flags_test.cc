@@ -1,4 +1,4 @@
-// Flags that say where the workers' output goes.
+// Flags for the destination of the workers' output.
 #include <filesystem>
 #include <fstream>
 

@@ -1,4 +1,4 @@
-// --config: what a file of flags may say, and who wins.
+// --config: what a file of flags may contain, and which source wins.
 #include "launcher/ddp_run/config_file.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/launcher/ddp_run_lines.h"

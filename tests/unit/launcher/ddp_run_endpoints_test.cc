@@ -1,4 +1,4 @@
-// Where the nodes meet: endpoints, etcd, --rdzv-conf.
+// Where the rendezvous is: endpoints, etcd, --rdzv-conf.
 #include "tests/unit/launcher/ddp_run_lines.h"
 
 namespace ddp::run {

@@ -1,4 +1,4 @@
-// What the environment says beside the line.
+// Options from the environment, beside the command line.
 #include "tests/unit/launcher/ddp_run_lines.h"
 
 namespace ddp::run {

@@ -1,5 +1,5 @@
-// Every flag of the table in every spelling: dashes, underscores, its shortest beginning, PET_NAME,
-// a key of a --config file; and what is said about a missing and about a wrong value.
+// Every flag of the table in every spelling: dashes, underscores, its shortest prefix, PET_NAME, a
+// key of a --config file; and the errors for a missing and for a wrong value.
 #include <algorithm>
 #include <cctype>
 #include <set>

@@ -9,7 +9,7 @@
 
 namespace ddp::run {
 
-// One flag of the table with what is true of it, for ddp_run_every_flag_test.cc.
+// One flag of the table with its expected properties, for ddp_run_every_flag_test.cc.
 struct FlagRow {
   std::string name;   // With dashes.
   std::string value;  // A right one that is not the default; empty for a flag without one.

@@ -10,8 +10,8 @@
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/flags.h"
 
-// Command lines of ddp-run with the environment they are given in: what the options are then, or
-// what is said about a line that is wrong.
+// Command lines of ddp-run with their environment: the resulting options, or the error for a wrong
+// line.
 namespace ddp::run {
 
 using Arguments = std::vector<std::string>;
@@ -24,14 +24,14 @@ inline Result<Options> parse(const Arguments& arguments, const Environment& envi
   });
 }
 
-// The options of a line that is right; a test failure where it is not.
+// The options of a valid line; fails the test if the line is not valid.
 inline Options options_of(const Arguments& arguments, const Environment& environment = {}) {
   auto options = parse(arguments, environment);
   EXPECT_TRUE(options) << (options ? "" : options.error().message);
   return options ? *options : Options{};
 }
 
-// A line that is refused with this exit code and this one line of text.
+// Expects that the line is refused with this exit code and this one line of text.
 struct Wrong {
   Arguments arguments;
   int exit_code;

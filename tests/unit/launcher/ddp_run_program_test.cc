@@ -1,4 +1,4 @@
-// Which programs are for Python, by what they are and not by their names.
+// Which programs run with Python, judged by their contents and not by their names.
 #include "launcher/ddp_run/program.h"
 #include "launcher/ddp_run/python_program.h"
 #include "tests/support/temp_dir.h"

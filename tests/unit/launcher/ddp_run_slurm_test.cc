@@ -1,4 +1,4 @@
-// What ddp-run makes of a SLURM step: options where no flag says otherwise, and the plan.
+// What ddp-run derives from a SLURM step: options, unless a flag sets them, and the plan.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// ddp-run status: the page as people read it.
+// ddp-run status: the page for people.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The daemon with as many agents as a large job has, over real sockets. How long things take is
-// printed, not judged: bench/ does that.
+// The daemon with as many agents as a large job has, over real sockets. Times are printed but not
+// checked; bench/ measures them.
 #include <sys/resource.h>
 
 #include <algorithm>

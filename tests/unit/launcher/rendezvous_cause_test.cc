@@ -1,4 +1,4 @@
-// Which failure a job names as its cause: the one that happened first, whenever it is heard of.
+// Which failure a job names as its cause: the first one, even if its report arrives later.
 #include <csignal>
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Nodes that come while a round runs, and rounds that go on under another coordinator or over
-// another connection; one rule a test.
+// Nodes that join while a round runs, and rounds that continue under another coordinator or over
+// another connection; one rule per test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

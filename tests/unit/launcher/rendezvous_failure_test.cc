@@ -1,4 +1,4 @@
-// What follows when workers, agents, nodes or the coordinator itself fail.
+// Consequences of failures of workers, agents, nodes or the coordinator itself.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

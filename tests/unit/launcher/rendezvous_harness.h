@@ -13,7 +13,7 @@
 
 namespace ddp::rendezvous {
 
-// A RendezvousCore with its time and its connections: what it sends is kept a connection.
+// A RendezvousCore with its time and its connections; keeps what it sends, by connection.
 class CoordinatorHarness {
  public:
   explicit CoordinatorHarness(CoreOptions options = {}) : core(options) {}

@@ -1,4 +1,4 @@
-// Whether, when and with whom a failed round is followed by another one; one rule a test.
+// Whether, when and with which nodes another round follows a failed one; one rule per test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What the coordinator tells of a job.
+// What the coordinator reports about a job.
 #include <cmath>
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// Who is let in by a daemon with a token, over real sockets.
+// Whom a daemon with a token admits, over real sockets.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What GET /status and GET /metrics say, and that the latter keeps to Prometheus' format.
+// The contents of GET /status and GET /metrics, and that the latter has Prometheus' format.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>

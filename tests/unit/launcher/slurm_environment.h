@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-// The environments that SLURM 22.05 gives, as far as ddp-run looks at them.
+// The environment variables of SLURM 22.05 that ddp-run reads.
 namespace ddp::slurm {
 
 using Environment = std::map<std::string, std::string>;
@@ -44,7 +44,7 @@ inline Environment batch_script() {
           {"SLURM_NODEID", "0"},  {"SLURM_PROCID", "0"},        {"SLURM_LOCALID", "0"}};
 }
 
-// With some variables set to other values; an empty one is not set.
+// Sets some variables to other values; an empty value unsets one.
 inline Environment with(Environment environment, const Environment& changes) {
   for (const auto& [name, value] : changes) {
     environment.erase(name);

@@ -1,5 +1,5 @@
-// The store's meanings: recorded conversations with PyTorch byte for byte, then what they leave
-// out. tests/sim/store_sim_test has all operations in all orders.
+// The semantics of the store: recorded conversations with PyTorch, byte for byte, and what they do
+// not cover. tests/sim/store_sim_test runs all operations in all orders.
 #include "launcher/rendezvous/store_core.h"
 
 #include <algorithm>

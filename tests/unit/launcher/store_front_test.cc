@@ -1,5 +1,5 @@
 // The store's side of the daemon over real sockets: recorded conversations, and raw clients that
-// are slow, halfway through, gone, hostile or too many.
+// are slow, incomplete, gone, hostile or too many.
 #include <future>
 #include <map>
 #include <thread>

@@ -1,5 +1,5 @@
-// ddp-rendezvous against clients that no PyTorch release is: whatever they send, the daemon lives,
-// serves the others, and keeps neither connections nor memory of it.
+// ddp-rendezvous against hostile clients: whatever they send, the daemon survives, serves the other
+// clients, and keeps neither connections nor memory for them.
 #include <charconv>
 #include <fstream>
 

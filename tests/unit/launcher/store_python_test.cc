@@ -1,5 +1,5 @@
-// PyTorch's clients against ddp-rendezvous: the distribution's, which speaks the legacy dialect
-// (1.13) or the newest.
+// The distribution's PyTorch clients against ddp-rendezvous. They speak the legacy dialect (1.13)
+// or the newest one.
 #include <filesystem>
 
 #include <gtest/gtest.h>

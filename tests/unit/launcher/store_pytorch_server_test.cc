@@ -1,4 +1,4 @@
-// TcpStore against PyTorch's own server, the distribution's: of 1.13.1 or newer, without libuv.
+// TcpStore against the distribution's PyTorch server: 1.13.1 or newer, without libuv.
 #include <gtest/gtest.h>
 
 #include "common/base/clock.h"

@@ -1,5 +1,5 @@
-// TcpStore against our daemon: the contract in every dialect, servers that know less, connections
-// that are cut anywhere, and a daemon that is started anew.
+// TcpStore against our daemon: the contract in every dialect, servers with fewer operations,
+// connections that are cut anywhere, and a daemon that is restarted.
 #include "common/store/tcp_store.h"
 
 #include <fmt/ranges.h>

@@ -13,8 +13,8 @@
 #include "worker/collectives/collectives.h"
 #include "worker/transport/inproc.h"
 
-// A neighbour that takes nothing for a while, played by the test byte by byte: what is on its way
-// to it must not be overwritten by what follows.
+// A neighbour that receives nothing for a while; the test acts as the neighbour, byte by byte.
+// Later data must not overwrite data that is still in flight to it.
 namespace ddp {
 namespace {
 

@@ -12,8 +12,8 @@
 #include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
-// The same inputs give the same bits on all ranks, wherever these and their buffers are and however
-// the data goes: all of it is compared with the inputs' reduction along the tree.
+// The same inputs give the same bits on all ranks, whatever the placement of ranks and buffers and
+// the path of the data. All results are compared with the reduction of the inputs along the tree.
 namespace ddp {
 namespace {
 

@@ -5,9 +5,9 @@
 #include "tests/support/checkpoint_samples.h"
 #include "tests/support/memory_file_system.h"
 
-// A run is stopped at every operation that it makes on the disk, by a kill (the machine goes on) or
-// a power cut (unsynced data is dropped, torn or kept, changes of names happen in any combination).
-// What is loaded afterwards must be complete, and never older than the last checkpoint that was
+// A run is stopped at each of its disk operations, by a kill (the machine keeps running) or a power
+// cut (unsynced data is dropped, torn or kept, changes of names happen in any combination). The
+// checkpoint that is loaded afterwards must be complete, and never older than the last one that was
 // reported as saved.
 namespace ddp::checkpoint {
 namespace {

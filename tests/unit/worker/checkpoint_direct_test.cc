@@ -18,8 +18,7 @@
 #include "worker/checkpoint/file_system.h"
 #include "worker/checkpoint/safetensors.h"
 
-// Large files go to the disk past the page cache where that is possible, and are right wherever
-// they go.
+// Large files bypass the page cache if possible, and have the right contents either way.
 namespace ddp::checkpoint {
 namespace {
 

@@ -1,5 +1,5 @@
-"""Reads and writes safetensors by the format's description alone: `read FILE` prints one line a tensor (name, type,
-shape, bytes in hexadecimal), `write FILE` makes a file from such lines on standard input."""
+"""Reads and writes safetensors, written from the format's specification alone: `read FILE` prints one line per tensor (name,
+type, shape, bytes in hexadecimal), `write FILE` makes a file from such lines on standard input."""
 import json
 import struct
 import sys

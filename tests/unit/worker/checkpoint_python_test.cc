@@ -8,8 +8,7 @@
 #include "tests/support/checkpoint_samples.h"
 #include "tests/support/temp_dir.h"
 
-// Python's plain json and struct, which know nothing of our code, read what we write and the
-// reverse.
+// Python's plain json and struct, independent of our code, read what we write, and vice versa.
 namespace ddp::checkpoint {
 namespace {
 

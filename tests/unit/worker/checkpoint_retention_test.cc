@@ -6,7 +6,7 @@
 #include "tests/support/checkpoint_samples.h"
 #include "tests/support/memory_file_system.h"
 
-// Which checkpoints stay, and what is cleared away.
+// Which checkpoints are kept, and what is removed.
 namespace ddp::checkpoint {
 namespace {
 

@@ -15,7 +15,7 @@
 #include "worker/checkpoint/share_plan.h"
 #include "worker/checkpoint/snapshot.h"
 
-// Images of snapshots, and who writes what.
+// Images of snapshots, and which rank writes what.
 namespace ddp::checkpoint {
 namespace {
 

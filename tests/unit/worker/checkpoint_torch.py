@@ -1,4 +1,4 @@
-"""PyTorch's side of the tests of ddp-checkpoint export and import: `read FILE...` prints one line a tensor of a file for
+"""PyTorch's side of the tests of ddp-checkpoint export and import: `read FILE...` prints one line per tensor of a file for
 torch.load(weights_only=True) (name, type, shape, bytes in hexadecimal) in the order of the dict; `state FILE` writes the state
 dict of a small module with safetensors' layout, and prints the same lines."""
 import json

@@ -21,8 +21,8 @@
 #include "tests/support/temp_dir.h"
 #include "worker/checkpoint/directory_lock.h"
 
-// The real `ddp-checkpoint write` on a real disk: several at a time, killed, on a full disk, and
-// the lock that it holds.
+// The real `ddp-checkpoint write` on a real disk: several at a time, killed, on a full disk; and
+// its lock.
 namespace ddp::checkpoint {
 namespace {
 

@@ -10,9 +10,9 @@
 #include "tests/support/turns.h"
 #include "worker/checkpoint/snapshot_writer.h"
 
-// The writers of several ranks, each a simulated process, on one simulated disk. They are killed,
-// the power is cut, operations fail, at every single operation. What is there afterwards is always
-// a complete checkpoint, the old or the new one, and the next save succeeds.
+// The writers of several ranks, each a simulated process, on one simulated disk. At every single
+// operation they are killed, the power is cut, or the operation fails. Afterwards there is always a
+// complete checkpoint, the old or the new one, and the next save succeeds.
 namespace ddp::checkpoint {
 namespace {
 

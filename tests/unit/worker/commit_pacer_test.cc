@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-// Trainings of which only the times are real.
+// Trainings that consist only of times.
 namespace ddp {
 namespace {
 

@@ -18,8 +18,8 @@
 #include "common/base/errc.h"
 #include "tests/support/elastic_cluster.h"
 
-// Processes that outlive the rounds of their job: real ones, with the socket, the memory and the
-// store that agents give them.
+// Real processes that survive the rounds of their job, with the socket, the memory and the store
+// that agents give them.
 namespace ddp {
 namespace {
 

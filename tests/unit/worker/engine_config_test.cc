@@ -6,7 +6,7 @@
 #include "worker/engine_config/loss_scaler.h"
 #include "worker/engine_config/lr_schedule.h"
 
-// What a configuration of ddp::initialize means, and what is said of one that is wrong.
+// What a configuration of ddp::initialize means, and the errors for a wrong one.
 namespace ddp::engine {
 namespace {
 

@@ -16,8 +16,8 @@
 #include "tests/support/worker_world.h"
 #include "worker/runtime/srun_tasks.h"
 
-// Groups as workers build them: processes, their environment, the agent's memory, the daemon's
-// store.
+// Groups built as workers build them: from processes, their environment, the agent's memory and the
+// daemon's store.
 namespace ddp {
 namespace {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-// The 16-bit formats by their definition, slow and in double: what half.h must agree with.
+// The 16-bit formats by their definition, slowly and in double; half.h must agree with this.
 namespace ddp::test {
 
 struct HalfFormat {

@@ -1,4 +1,4 @@
-// Groups of processes that no launcher of ours has started: env://, tcp://, file://, and a store.
+// Groups of processes that ddp-run did not start: env://, tcp://, file://, and a store.
 #include "worker/runtime/init_process_group.h"
 
 #include <gmock/gmock.h>

@@ -15,7 +15,7 @@
 #include "worker/collectives/kernel_table.h"
 #include "worker/collectives/operation.h"
 
-// What reduce() must give, one element at a time, and inputs that bring out differences.
+// The expected results of reduce(), one element at a time, and inputs that expose differences.
 namespace ddp::test {
 
 // A type as the tests see it: Stored in memory, Value in arithmetic.

@@ -12,8 +12,8 @@
 #include "common/wire/flight_recorder.h"
 #include "tests/support/worker_world.h"
 
-// What messages leave in the flight recorder: every one that a user sends or receives, once, and
-// how far it came.
+// Messages in the flight recorder: each one that a user sends or receives appears once, with its
+// progress.
 namespace ddp {
 namespace {
 

@@ -12,7 +12,7 @@
 #include "tests/support/slowness.h"
 #include "tests/support/worker_world.h"
 
-// One rank calls something else than the others: all of them learn who called what.
+// One rank makes a different call than the others: all of them learn who called what.
 namespace ddp {
 namespace {
 

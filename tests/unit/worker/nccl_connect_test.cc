@@ -6,7 +6,7 @@
 #include "common/base/errc.h"
 #include "tests/support/nccl_world.h"
 
-// Loading the libraries, and how the ranks of a group meet.
+// Loading the libraries, and how the ranks of a group connect.
 namespace ddp {
 namespace {
 

@@ -7,7 +7,7 @@
 #include "common/base/errc.h"
 #include "tests/support/nccl_world.h"
 
-// How operations fail, on the stand-in: it stands still, fails and hangs where it is told to.
+// How operations fail, on the stand-in, which stops, fails or hangs on demand.
 namespace ddp {
 namespace {
 

@@ -7,7 +7,7 @@
 
 #include "tests/support/nccl_world.h"
 
-// What every operation computes, against plain loops: on the stand-in, and on devices where the
+// The result of every operation, against plain loops: on the stand-in, and on devices if the
 // process has any.
 namespace ddp {
 namespace {

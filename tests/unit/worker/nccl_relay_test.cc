@@ -5,7 +5,7 @@
 #include "tests/support/nccl_world.h"
 #include "worker/nccl/rendezvous.h"
 
-// How a failure reaches the other ranks through the store alone, as between processes.
+// How a failure reaches the other ranks through the store alone, as it does between processes.
 namespace ddp {
 namespace {
 

@@ -19,7 +19,7 @@
 #include "worker/collectives/tree_order.h"
 #include "worker/runtime/operations.h"
 
-// reduce and reduce_scatter between nodes: the bits of an all_reduce with less on the wire.
+// reduce and reduce_scatter between nodes: the bits of an all_reduce, with fewer bytes on the wire.
 namespace ddp {
 namespace {
 

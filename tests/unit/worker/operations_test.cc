@@ -14,9 +14,9 @@
 #include "tests/support/worker_world.h"
 #include "tests/unit/worker/kernels_reference.h"
 
-// Every operation with buffers of many sizes, in memory of both kinds, in many worlds. Of the sizes
-// around a border between two ways that data goes, each comes with one of the three placements of
-// buffers, a different one: all pairs, a third of the products. DDP_TEST_FULL=1 runs all of them.
+// Every operation with buffers of many sizes, in memory of both kinds, in many worlds. Each size
+// around a border between two paths of data runs with one of the three placements of buffers, a
+// different one for each size: a third of the products. DDP_TEST_FULL=1 runs all of them.
 namespace ddp {
 namespace {
 

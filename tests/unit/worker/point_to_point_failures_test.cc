@@ -15,7 +15,7 @@
 #include "worker/transport/endpoint.h"
 #include "worker/transport/tcp_sockets.h"
 
-// Messages that do not fit, calls that make no sense, ranks that end, abort or are strangers.
+// Messages that do not fit, invalid calls, and ranks that end, abort or are not in the group.
 namespace ddp {
 namespace {
 

@@ -9,7 +9,7 @@
 #include "common/base/errc.h"
 #include "tests/support/mail_world.h"
 
-// What bounds messages: deadlines, room for those that nobody receives, rings.
+// Limits of messages: deadlines, room for those that nobody receives, rings.
 namespace ddp {
 namespace {
 

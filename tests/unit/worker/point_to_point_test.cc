@@ -11,7 +11,7 @@
 #include "tests/support/mail_world.h"
 #include "tests/support/temp_dir.h"
 
-// Messages find their receives, wherever the ranks and the buffers are and whoever comes first.
+// Messages match their receives, whatever the placement of ranks and buffers and the order.
 namespace ddp {
 namespace {
 

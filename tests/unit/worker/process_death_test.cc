@@ -21,7 +21,7 @@
 #include "tests/support/process.h"
 #include "tests/support/worker_world.h"
 
-// Ranks that are processes, one of which is killed at a random moment of a stream of operations.
+// Ranks are processes; one of them is killed at a random moment in a stream of operations.
 namespace ddp {
 namespace {
 

@@ -13,8 +13,8 @@
 #include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
-// Random operations, most of them small, on four ranks: in the world and in sub-groups that come
-// and go, several under way at a time, every result checked. By hand:
+// Random operations, most of them small, on four ranks: in the world and in subgroups that come and
+// go, several at a time. Every result is checked. By hand:
 //   random_operations --count 1000000 [--seed N]
 namespace ddp {
 namespace {

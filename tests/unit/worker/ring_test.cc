@@ -9,8 +9,9 @@
 #include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
-// all_reduce along the ring, which by itself is chosen for many nodes only. It has an order of its
-// own, so what is compared with the definition is what has one result in any order.
+// all_reduce along the ring, which is normally chosen only for many nodes. The ring has its own
+// order of summation, so the test compares only operations whose result does not depend on the
+// order.
 namespace ddp {
 namespace {
 

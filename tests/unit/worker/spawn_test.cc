@@ -1,4 +1,4 @@
-// ddp::spawn: real processes, their group, and what becomes of them when one fails.
+// ddp::spawn: real processes, their group, and what happens to them when one fails.
 #include "worker/runtime/spawn.h"
 
 #include <signal.h>

@@ -11,7 +11,7 @@
 #include "common/base/errc.h"
 #include "tests/support/worker_world.h"
 
-// The memory of sub-groups: that it is used again when all members have left, and not before.
+// The memory of subgroups is reused when all members have left, and not before.
 namespace ddp {
 namespace {
 

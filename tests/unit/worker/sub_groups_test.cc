@@ -11,7 +11,7 @@
 #include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
-// Groups within a group: who is in them, that they work beside each other, how they fail and end.
+// Groups within a group: their members, their concurrency, their failures and their end.
 namespace ddp {
 namespace {
 

@@ -1,4 +1,4 @@
-// Who starts the workers that a Trainer asks for.
+// Which process starts the workers of a Trainer.
 #include <map>
 #include <optional>
 #include <stdexcept>

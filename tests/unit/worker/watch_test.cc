@@ -26,7 +26,7 @@
 #include "tests/support/process.h"
 #include "worker/transport/inproc.h"
 
-// Ranks that are processes and wait, some of which are killed, stopped or leave.
+// Ranks are processes that wait; some of them are killed, stopped or leave.
 namespace ddp {
 namespace {
 

@@ -1,4 +1,4 @@
-// The daemon where another one may take its place: what it waits for before it speaks.
+// A daemon that another one may replace: what it waits for before it answers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

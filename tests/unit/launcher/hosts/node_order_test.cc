@@ -1,4 +1,4 @@
-// What launchers and the launched tell each other, the tree of a launch, and lines out of pieces.
+// Messages between launchers and launched nodes, the tree of a launch, and lines cut into pieces.
 #include "launcher/hosts/node_order.h"
 
 #include <random>

@@ -1,4 +1,4 @@
-// What shells read of what is quoted for them.
+// How shells read words that were quoted for them.
 #include "launcher/hosts/shell_words.h"
 
 #include <random>
