@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A training continues from checkpoint to checkpoint with 2, then 4, then 3 workers, by FORMAT.md's rules for another world size.
 
-Samples that an epoch has consumed stay consumed, and the rest is divided again; all workers share the optimizer state. So the result
-is that of one process that takes the joint batches of 2, 4 and 3 workers, up to the order of additions. Two such runs have the same
-bytes, and so has a run whose optimizer state is divided among the workers, again for each world size.
+Samples that an epoch has consumed stay consumed, and the rest is divided again; all workers share the optimizer state. So the
+result is that of one process that takes the joint batches of 2, 4 and 3 workers, up to the order of additions. Two such runs have
+the same bytes, and so has a run whose optimizer state is divided among the workers, again for each world size.
 
 usage: checkpoint_worlds.py BIN_DIR
 """
