@@ -49,7 +49,7 @@ TEST(TensorCall, RefusesWhatCollectivesCannotMove) {
     EXPECT_THAT(refusal_of([&] { all_reduce({}, *group); }),
                 HasSubstr("all_reduce: tensor is undefined"));
     EXPECT_THAT(refusal_of([&] { all_reduce(at::ones({1}).expand({3}), *group); }),
-                HasSubstr("same memory"));
+                HasSubstr("share memory"));
     const at::Tensor nothing_was_sent = at::ones({3});
     all_reduce(nothing_was_sent, *group);
     EXPECT_TRUE(at::equal(nothing_was_sent, at::full({3}, 2.0F)));

@@ -151,9 +151,10 @@ TEST_F(NcclFailure, AnOperationBehindAnotherOneKeepsItsDeadline) {
   const auto slow = world[0].barrier(within(seconds(60), "slow"));
   const auto quick = world[0].barrier(within(milliseconds(50), "quick"));
   const CollectiveError error = failure_of([&] { quick->wait(); });
-  EXPECT_STREQ(error.what(),
-               "barrier #1 (quick): timed out after 50 ms on rank 0: behind barrier #0 (slow), "
-               "which is not done");
+  EXPECT_STREQ(
+      error.what(),
+      "barrier #1 (quick): timed out after 50 ms on rank 0: it waits for barrier #0 (slow), "
+      "which is not done");
   EXPECT_STREQ(failure_of([&] { slow->wait(); }).what(), error.what());
   expect_prompt();
 }
