@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """ddp::initialize and ddp::Trainer train mnist to the bytes of ddp-train with the same settings, even when their workers are killed
-during training.
+during training. The Trainer's survivors, and those of an engine under run_elastic(), go on in their processes; with ZeRO all start again.
 
 usage: interface_bytes.py BIN_DIR WORKER engine|trainer
 """
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,9 @@ def run(folder, *command):
                           stdin=subprocess.DEVNULL, timeout=300, text=True)
     if done.returncode != 0:
         sys.exit(f"interface_bytes: {command} ended with {done.returncode}:\n{done.stdout}")
-    return json.loads((folder / "summary.json").read_text())
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["processes"] = len(set(re.findall(r"process (\d+)", done.stdout)))
+    return summary
 
 
 def ddp_train(folder, grad_sync):
@@ -49,17 +52,36 @@ def trainer(folder, strategy, *more):
 
 
 train = {"engine": engine, "trainer": trainer}[INTERFACE]
+
+
+def check(folder, way, what, expected, *more):
+    """Trains, with or without kills."""
+    summary = train(folder, way, *more)
+    if summary["steps"] != STEPS or summary["weights_sha256"] != expected["weights_sha256"]:
+        sys.exit(f"interface_bytes: {way}: {what}: {summary}, ddp-train: {expected['weights_sha256']}")
+    return summary["processes"]
+
+
+def check_killed(folder, way, goes_on_in, expected, processes):
+    """Trains, and kills a worker three times. That many processes must have trained."""
+    marks = [folder / f"{Path(goes_on_in).name}.mark{number}" for number in range(len(KILLS))]
+    kills = [part for kill, mark in zip(KILLS, marks) for part in (*kill, mark)]
+    trained = check(folder, way, f"{INTERFACE}, killed, {goes_on_in}", expected, goes_on_in, EVERY, *kills)
+    if trained != processes:
+        sys.exit(f"interface_bytes: {way}, {goes_on_in}: {trained} processes trained, expected {processes}")
+    for mark in marks:
+        if not mark.exists():
+            sys.exit(f"interface_bytes: the kill of {mark.name} did not happen")
+
+
+SURVIVORS_STAY, ALL_START_AGAIN = WORKERS + len(KILLS), WORKERS * (1 + len(KILLS))
 for way, grad_sync in WAYS[INTERFACE].items():
     with tempfile.TemporaryDirectory(prefix="interface_bytes.") as name:
         folder = Path(name)
         expected = ddp_train(folder, grad_sync)
-        plain = train(folder, way)
-        marks = [part for number, kill in enumerate(KILLS) for part in (*kill, folder / f"mark{number}")]
-        killed = train(folder, way, folder / "checkpoints", EVERY, *marks)
-        for what, summary in ((INTERFACE, plain), (f"{INTERFACE}, its workers killed", killed)):
-            if summary["steps"] != STEPS or summary["weights_sha256"] != expected["weights_sha256"]:
-                sys.exit(f"interface_bytes: {way}: {what}: {summary}, ddp-train: {expected['weights_sha256']}")
-        for number in range(len(KILLS)):
-            if not (folder / f"mark{number}").exists():
-                sys.exit(f"interface_bytes: kill {number} did not happen")
+        check(folder, way, INTERFACE, expected)
+        stay = INTERFACE == "trainer" and way != "zero1"
+        check_killed(folder, way, folder / "checkpoints", expected, SURVIVORS_STAY if stay else ALL_START_AGAIN)
+        if (INTERFACE, way) == ("engine", 0):
+            check_killed(folder, way, "elastic", expected, SURVIVORS_STAY)
         print(f"interface_bytes: {INTERFACE} {way}: {STEPS} steps, {expected['weights_sha256']}, after {len(KILLS)} kills, too")

@@ -1,12 +1,16 @@
 // A training of ddp-train's mnist through ddp::initialize, for interface_bytes.py:
 //
-//   engine_worker CONFIG EPOCHS SUMMARY [CHECKPOINTS EVERY [STEP RANK MARK]...]
+//   engine_worker CONFIG EPOCHS SUMMARY [CHECKPOINTS|elastic EVERY [STEP RANK MARK]...]
 //
-// Saves every EVERY updates, and on request. Before update STEP, rank RANK creates the file MARK
-// and kills itself, unless MARK already exists.
+// Saves every EVERY updates, and on request; "elastic": commits in memory every EVERY updates, and
+// goes on from there in the same process. Says "process PID" whenever training begins in a round.
+// Before update STEP, rank RANK creates the file MARK and kills itself, unless MARK already exists.
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +20,7 @@
 
 #include "tests/torch/planned_kill.h"
 #include "worker/data/sampler.h"
+#include "worker/ddp/engine/elastic_engine.h"
 #include "worker/ddp/engine/engine.h"
 #include "worker/runtime/freed_memory.h"
 #include "worker/train/dataset.h"
@@ -54,61 +59,96 @@ std::shared_ptr<train::Model> make_model(Rank rank) {
   return model;
 }
 
-void run(const Arguments& arguments) {
-  keep_freed_memory();
-  at::set_num_threads(1);
-  at::globalContext().setDeterministicAlgorithms(true, false);
-  const auto group = init_distributed();
-  const Rank rank = group->rank();
+train::Datasets make_data() {
   train::Options options;
   options.data = "synthetic";
   options.train_samples = 1536;
   options.test_samples = 0;
-  const auto data = *train::make_datasets(options);
-  const auto model = make_model(rank);
-  auto engine = initialize(model, model->parameters(), arguments.config);
+  return *train::make_datasets(options);
+}
+
+// Where the training is in its data.
+struct Place {
+  std::int64_t epoch = 0, position = 0;
+};
+
+// Calls after_update() after each update, until it returns false. Returns whether it never did.
+bool train(Engine<train::Model>& engine, const Arguments& arguments, Place& place,
+           const std::function<bool()>& after_update) {
+  const train::Datasets data = make_data();
+  const Rank rank = engine.group().rank();
+  fmt::print(stderr, "process {}\n", ::getpid());
   DistributedSampler sampler({.dataset_size = data.train->size(),
                               .batch_size = engine.config().train_micro_batch_size_per_gpu,
                               .rank = rank,
-                              .world_size = group->size(),
+                              .world_size = engine.group().size(),
                               .seed = kSeed});
-  std::int64_t epoch = 0;
-  std::int64_t position = 0;
-  if (!arguments.checkpoints.empty()) {
-    if (const auto place = engine.load_checkpoint(arguments.checkpoints)) {
-      epoch = place->at("epoch").get<std::int64_t>();
-      position = place->at("position").get<std::int64_t>();
-      if (rank == 0) fmt::print("going on after update {}\n", engine.global_steps());
-    }
-  }
   train::Batch batch;
-  for (; epoch < arguments.epochs; ++epoch, position = 0) {
-    sampler.set_epoch(epoch, position);
+  for (; place.epoch < arguments.epochs; ++place.epoch, place.position = 0) {
+    sampler.set_epoch(place.epoch, place.position);
     while (sampler.steps_left() > 0) {
       kill_if_due(arguments.kills, engine.global_steps() + 1, rank);
       data.train->fill(sampler.next_batch(), batch);
-      engine.backward(model->loss(engine(batch.input), batch.target));
+      engine.backward(engine.module().loss(engine(batch.input), batch.target));
       engine.step();
-      if (arguments.checkpoints.empty()) continue;
-      using Asked = CheckpointRequests::Asked;
-      const Asked asked = engine.checkpoint_requested();
-      const bool due = arguments.every > 0 && engine.global_steps() % arguments.every == 0;
-      if (asked == Asked::kNothing && !due) continue;
-      engine.save_checkpoint(arguments.checkpoints,
-                             {{"epoch", epoch}, {"position", sampler.position()}});
-      if (asked != Asked::kCheckpointAndStop) continue;
-      engine.wait_for_checkpoint();
-      if (rank == 0)
-        fmt::print("SIGTERM: the checkpoint of update {} is complete\n", engine.global_steps());
-      std::fflush(stdout);
-      return;
+      place.position = sampler.position();
+      if (!after_update()) return false;
     }
     engine.model().broadcast_buffers();
   }
+  return true;
+}
+
+void summarize(Engine<train::Model>& engine, const Arguments& arguments) {
+  if (engine.group().rank() != 0) return;
+  std::ofstream(arguments.summary) << nlohmann::json{
+      {"steps", engine.global_steps()}, {"weights_sha256", weights_sha256(engine.module())}};
+}
+
+void run_elastic(const Arguments& arguments) {
+  const auto model = make_model(0);
+  Place place;
+  ElasticState state;
+  state.set_commit_pace({.every = arguments.every});
+  state.add_value("epoch", place.epoch);
+  state.add_value("position", place.position);
+  ddp::run_elastic<train::Model>(state, model, model->parameters(), arguments.config,
+                                 [&](Engine<train::Model>& engine) {
+                                   train(engine, arguments, place, [&] {
+                                     state.commit_if_due(engine.global_steps());
+                                     return true;
+                                   });
+                                   summarize(engine, arguments);
+                                 });
+}
+
+void run(const Arguments& arguments) {
+  const auto group = init_distributed();
+  const auto model = make_model(group->rank());
+  auto engine = initialize(model, model->parameters(), arguments.config);
+  Place place;
+  if (!arguments.checkpoints.empty()) {
+    if (const auto saved = engine.load_checkpoint(arguments.checkpoints)) {
+      place = {saved->at("epoch").get<std::int64_t>(), saved->at("position").get<std::int64_t>()};
+      if (group->rank() == 0) fmt::print("going on after update {}\n", engine.global_steps());
+    }
+  }
+  const bool finished = train(engine, arguments, place, [&] {
+    if (arguments.checkpoints.empty()) return true;
+    using Asked = CheckpointRequests::Asked;
+    const Asked asked = engine.checkpoint_requested();
+    const bool due = arguments.every > 0 && engine.global_steps() % arguments.every == 0;
+    if (asked == Asked::kNothing && !due) return true;
+    engine.save_checkpoint(arguments.checkpoints,
+                           {{"epoch", place.epoch}, {"position", place.position}});
+    return asked != Asked::kCheckpointAndStop;
+  });
   engine.wait_for_checkpoint();
-  if (rank != 0) return;
-  std::ofstream(arguments.summary) << nlohmann::json{{"steps", engine.global_steps()},
-                                                     {"weights_sha256", weights_sha256(*model)}};
+  if (finished) return summarize(engine, arguments);
+  if (group->rank() == 0) {
+    fmt::print("SIGTERM: the checkpoint of update {} is complete\n", engine.global_steps());
+  }
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -116,7 +156,15 @@ void run(const Arguments& arguments) {
 
 int main(int argc, char** argv) {
   try {
-    ddp::test::run(ddp::test::parse({argv + 1, argv + argc}));
+    ddp::keep_freed_memory();
+    at::set_num_threads(1);
+    at::globalContext().setDeterministicAlgorithms(true, false);
+    const auto arguments = ddp::test::parse({argv + 1, argv + argc});
+    if (arguments.checkpoints == "elastic") {
+      ddp::test::run_elastic(arguments);
+    } else {
+      ddp::test::run(arguments);
+    }
     return EXIT_SUCCESS;
   } catch (const std::exception& error) {
     fmt::print(stderr, "engine_worker: {}\n", error.what());

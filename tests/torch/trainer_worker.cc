@@ -2,8 +2,10 @@
 //
 //   trainer_worker STRATEGY EPOCHS BATCH RATE MOMENTUM SUMMARY [FOLDER EVERY [STEP RANK MARK]...]
 //
-// Saves every EVERY updates. Before update STEP, rank RANK creates the file MARK and kills itself,
-// unless MARK already exists.
+// Saves every EVERY updates. Says "process PID" whenever training begins in a round. Before update
+// STEP, rank RANK creates the file MARK and kills itself, unless MARK already exists.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <span>
@@ -92,7 +94,10 @@ struct Mnist final : TrainerModule {
 struct Killer final : Callback {
   explicit Killer(const std::vector<PlannedKill>& planned) : kills(planned) {}
   std::string name() const override { return "Killer"; }
-  void on_fit_start(Trainer& trainer, TrainerModule& /*module*/) override { look(trainer); }
+  void on_fit_start(Trainer& trainer, TrainerModule& /*module*/) override {
+    fmt::print(stderr, "process {}\n", ::getpid());
+    look(trainer);
+  }
   void on_train_batch_end(Trainer& trainer, TrainerModule& /*module*/) override { look(trainer); }
   void look(Trainer& trainer) const {
     if (trainer.group()->rank() == 0) fmt::print(stderr, "step {}\n", trainer.place().step);

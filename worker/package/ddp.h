@@ -12,6 +12,7 @@
 #include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/averaging/optimizer_in_backward.h"
 #include "worker/ddp/diloco/diloco.h"
+#include "worker/ddp/engine/elastic_engine.h"
 #include "worker/ddp/engine/engine.h"
 #include "worker/ddp/hooks/batched_power_sgd_hook.h"
 #include "worker/ddp/hooks/compress_wrapper.h"

@@ -63,12 +63,14 @@ class ElasticWorker::Impl {
 
   std::shared_ptr<ProcessGroup> join() {
     wait_for_place();
+    if (auto held = joined_.lock(); held && held->round() == round()) return held;
     const WorkerEnvironment worker =
         read_worker_environment([this](const std::string& name) { return variable(name); });
     // Without this, a rank that dies meanwhile would be waited for until the deadline.
     const WaitInterrupt interrupt([this] { return aborted(); });
     std::shared_ptr<ProcessGroup> group = make_described_group(worker, options.group);
     attach(group);
+    joined_ = group;
     return group;
   }
 
@@ -148,6 +150,8 @@ class ElasticWorker::Impl {
   std::unique_ptr<ControlChannel> channel;  // Reset first: its thread uses the rest.
 
  private:
+  std::weak_ptr<ProcessGroup> joined_;  // What join() has made last. Of the training thread.
+
   // The following need mutex_.
   bool is_over() const { return over_ || next_ || agent_gone_; }
   std::chrono::milliseconds patience(const CollectiveError& cause) const {

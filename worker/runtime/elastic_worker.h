@@ -65,8 +65,9 @@ class ElasticWorker {
   // Waits until there is a round for this process. Afterwards variable() belongs to that round,
   // even before join(). Throws std::runtime_error if the agent is gone.
   void wait_for_place();
-  // Waits for the place and makes the round's group. Collective. Throws what
-  // ProcessGroup::from_environment() and wait_for_place() throw.
+  // Waits for the place and makes the round's group. Collective. Later calls in the same round
+  // return the same group while somebody holds it. Throws what ProcessGroup::from_environment() and
+  // wait_for_place() throw.
   std::shared_ptr<ProcessGroup> join();
 
   // Ends this process's part in the round, which failed with `cause`: aborts the group, and returns

@@ -4,10 +4,16 @@
 
 #include "worker/ddp/state/checkpoint_writer.h"
 #include "worker/runtime/control_channel.h"
+#include "worker/runtime/elastic_worker.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
 
+// This process's place in the rounds of its job. The first call says to the agent that this process
+// can take part in further rounds; init_distributed() gives the round's group from then on. Null
+// without an agent, and if the agent was told otherwise before: by agent_channel() or
+// init_distributed(). The training thread.
+ElasticWorker* elastic_worker();
 // This process's channel to the agent that started it, if there is one. The first call opens it; it
 // closes when the process ends. Any thread.
 ControlChannel& agent_channel();

@@ -47,6 +47,8 @@ Config config_of(const Json& config, int world_size) {
 // failed. The caller divides the samples among the ranks, and keeps its position in them in
 // client_state.
 //
+// elastic_engine.h keeps an engine's training in memory while workers are lost and replaced.
+//
 // With init_distributed()'s group, ddp-run's agent is told of every update (status, metrics,
 // --progress-timeout), its abort orders end collectives that would wait in vain, and it writes the
 // checkpoints, even if this process dies.
@@ -110,6 +112,7 @@ class Engine {
   torch::optim::Optimizer& optimizer() { return core_->optimizer(); }
   ProcessGroup& group() { return core_->group(); }
   const engine::Config& config() const { return core_->config(); }
+  engine::EngineCore& core() { return *core_; }
   void train(bool on = true) { module().train(on); }
   void eval() { module().eval(); }
 

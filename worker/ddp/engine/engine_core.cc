@@ -59,16 +59,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const OptimizerConfig& c
                                                               .weight_decay(config.weight_decay));
 }
 
-std::unique_ptr<torch::optim::Optimizer> optimizer_of(const Config& config,
-                                                      const std::vector<at::Tensor>& parameters) {
-  if (!config.optimizer) {
-    throw std::invalid_argument(
-        "the configuration has no optimizer, and initialize() was given none");
-  }
-  if (parameters.empty()) throw std::invalid_argument("initialize() was given no parameters");
-  return make_optimizer(*config.optimizer, parameters);
-}
-
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> all;
   for (const auto& group : optimizer.param_groups()) {
@@ -98,6 +88,16 @@ class Stopwatch {
 };
 
 }  // namespace
+
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(const Config& config,
+                                                      const std::vector<at::Tensor>& parameters) {
+  if (!config.optimizer) {
+    throw std::invalid_argument(
+        "the configuration has no optimizer, and initialize() was given none");
+  }
+  if (parameters.empty()) throw std::invalid_argument("initialize() was given no parameters");
+  return make_optimizer(*config.optimizer, parameters);
+}
 
 DistributedDataParallelOptions data_parallel_options(const Config& config) {
   DistributedDataParallelOptions options;
@@ -276,33 +276,38 @@ Checkpointer& EngineCore::checkpointer(const std::string& directory) {
   }
   made->add_rng();
   made->add_value(
-      "engine",
-      [this] {
-        return nlohmann::json{{"global_steps", global_steps_},
-                              {"skipped_steps", skipped_steps_},
-                              {"micro_steps", micro_steps_},
-                              {"loss_scaler", scaler_.state()},
-                              {"client_state", client_state_}};
-      },
-      [this](const nlohmann::json& saved) {
-        scaler_.load_state(saved.at("loss_scaler"));
-        global_steps_ = saved.at("global_steps").get<std::int64_t>();
-        skipped_steps_ = saved.at("skipped_steps").get<std::int64_t>();
-        micro_steps_ = saved.at("micro_steps").get<std::int64_t>();
-        client_state_ = saved.at("client_state");
-      });
+      "engine", [this] { return state(); },
+      [this](const nlohmann::json& saved) { load_state(saved); });
   value_of(made->prepare());
   checkpointer_ = std::move(made);
   directory_ = directory;
   return *checkpointer_;
 }
 
-void EngineCore::save_checkpoint(const std::string& directory, const nlohmann::json& client_state) {
+nlohmann::json EngineCore::state() const {
   if (micro_steps_ % config_.gradient_accumulation_steps != 0 || went_backward_) {
     throw std::logic_error(
-        "save_checkpoint() is between the backwards of one update; call it after the step() for "
+        "the engine is between the backwards of one update; save and commit after the step() for "
         "which is_gradient_accumulation_boundary() was true");
   }
+  return {{"global_steps", global_steps_},
+          {"skipped_steps", skipped_steps_},
+          {"micro_steps", micro_steps_},
+          {"loss_scaler", scaler_.state()},
+          {"client_state", client_state_}};
+}
+
+void EngineCore::load_state(const nlohmann::json& saved) {
+  scaler_.load_state(saved.at("loss_scaler"));
+  global_steps_ = saved.at("global_steps").get<std::int64_t>();
+  skipped_steps_ = saved.at("skipped_steps").get<std::int64_t>();
+  micro_steps_ = saved.at("micro_steps").get<std::int64_t>();
+  client_state_ = saved.at("client_state");
+  set_rate();
+}
+
+void EngineCore::save_checkpoint(const std::string& directory, const nlohmann::json& client_state) {
+  (void)state();  // Refuses between backwards, before anything is changed.
   client_state_ = client_state;
   (void)value_of(checkpointer(directory).save(global_steps_));
 }

@@ -26,6 +26,9 @@
 
 namespace ddp::engine {
 
+// The configuration's optimizer. Throws std::invalid_argument without one, and without parameters.
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(const Config& config,
+                                                      const std::vector<at::Tensor>& parameters);
 // The options of the engine's data-parallel module.
 DistributedDataParallelOptions data_parallel_options(const Config& config);
 
@@ -48,6 +51,12 @@ class EngineCore {
   std::optional<nlohmann::json> load_checkpoint(const std::string& directory);
   void wait_for_checkpoint();
   CheckpointRequests::Asked checkpoint_requested();
+
+  // Everything of the engine beside the module, the optimizer and the generator. load_state() comes
+  // after the optimizer has its state. state() throws std::logic_error between the backwards of one
+  // update.
+  nlohmann::json state() const;
+  void load_state(const nlohmann::json& saved);
 
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   const Config& config() const { return config_; }

@@ -2,6 +2,8 @@
 
 #include <mutex>
 
+#include "worker/ddp/engine/agent_link.h"
+
 namespace ddp {
 namespace {
 
@@ -19,6 +21,13 @@ Made& made() {
 
 std::shared_ptr<ProcessGroup> init_distributed(const InitProcessGroupOptions& options) {
   const std::lock_guard lock(made().mutex);
+  // With the channel open, elastic_worker() makes none.
+  agent_channel();
+  if (ElasticWorker* worker = elastic_worker()) {
+    std::shared_ptr<ProcessGroup> group = worker->join();
+    made().group = group;
+    return group;
+  }
   std::shared_ptr<ProcessGroup> group = made().group.lock();
   if (!group) {
     group = init_process_group(options);

@@ -20,7 +20,8 @@ class Callback {
   // The name in checkpoints. Callbacks with the same name are told apart by their order.
   virtual std::string name() const = 0;
 
-  // After resuming.
+  // After resuming. Called again in the same process when the training goes on after the loss of a
+  // worker, with another group: make here what holds the group.
   virtual void on_fit_start(Trainer& /*trainer*/, TrainerModule& /*module*/) {}
   virtual void on_train_epoch_start(Trainer& /*trainer*/, TrainerModule& /*module*/) {}
   // After each update.

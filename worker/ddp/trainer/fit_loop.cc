@@ -65,19 +65,58 @@ DistributedSampler make_sampler(const DataLoader& train, std::int64_t accumulate
 FitLoop::FitLoop(Parts parts)
     : parts_(std::move(parts)),
       state_(parts_.state),
-      group_(parts_.trainer.group()),
       configured_(configure(*parts_.module)),
       optimizer_(*configured_.optimizer),
-      replica_(make_replica(parts_.settings, parts_.module, optimizer_, group_)),
-      step_(parts_.module, parts_.devices),
-      sampler_(make_sampler(parts_.train, options().accumulate_grad_batches, *group_)) {
+      step_(parts_.module, parts_.devices) {
   for (const auto& of : optimizer_.param_groups()) base_rates_.push_back(of.options().get_lr());
   constexpr std::int64_t kUsualEpochs = 1000;  // Lightning's.
   constexpr auto kNoLimit = std::numeric_limits<std::int64_t>::max();
   max_steps_ = options().max_steps >= 0 ? options().max_steps : kNoLimit;
   max_epochs_ = options().max_epochs;
   if (max_epochs_ < 0) max_epochs_ = options().max_steps >= 0 ? kNoLimit : kUsualEpochs;
+  if (!options().default_root_dir.empty()) {
+    requests_ = std::make_unique<CheckpointRequests>(agent_channel());
+  }
+}
+
+void FitLoop::keep_in(ElasticState& elastic) {
+  elastic_ = &elastic;
+  elastic.add_module("model", *parts_.module);
+  elastic.add_optimizer("optimizer", optimizer_, *parts_.module);
+  elastic.add_rng();
+  register_values(elastic);
+}
+
+// Makes what belongs to the round. Then the training is where it goes on.
+void FitLoop::begin_round() {
+  sampler_.emplace(make_sampler(parts_.train, options().accumulate_grad_batches, group()));
+  replica_ = make_replica(parts_.settings, parts_.module, optimizer_, group_);
   if (!options().default_root_dir.empty()) make_checkpointer();
+  if (elastic_ != nullptr && replica_->comm_hook()) {
+    elastic_->add_comm_hook("comm_hook", replica_->comm_hook());
+  }
+  if (elastic_ != nullptr && elastic_->resumed()) {
+    elastic_->restore();  // Making the replica has drawn random numbers, and set the buffers.
+    if (group().rank() == 0) {
+      fmt::print(stderr, "Trainer: round {}: {} workers go on after update {}\n", group().round(),
+                 group().size(), state_.place.step);
+    }
+  } else {
+    state_ = {};
+    at::manual_seed(options().seed + static_cast<std::uint64_t>(group().rank()));
+    load_checkpoint();
+  }
+  if (elastic_ != nullptr) elastic_->commit(state_.place.step);
+}
+
+// Releases everything that holds the group.
+void FitLoop::leave_round() {
+  listening_.reset();
+  checkpointer_.reset();
+  replica_.reset();
+  sampler_.reset();
+  logger_ = nullptr;
+  group_.reset();
 }
 
 void FitLoop::make_checkpointer() {
@@ -93,13 +132,14 @@ void FitLoop::make_checkpointer() {
   }
   checkpointer_->add_rng();
   if (replica_->comm_hook()) checkpointer_->add_comm_hook("comm_hook", *replica_->comm_hook());
-  register_state();
+  register_values(*checkpointer_);
   value_of(checkpointer_->prepare());
-  requests_ = std::make_unique<CheckpointRequests>(agent_channel());
 }
 
-void FitLoop::register_state() {
-  checkpointer_->add_value(
+// `state` is a Checkpointer or an ElasticState.
+template <typename State>
+void FitLoop::register_values(State& state) {
+  state.add_value(
       "trainer",
       [this] {
         nlohmann::json callbacks = nlohmann::json::array();
@@ -124,7 +164,7 @@ void FitLoop::register_state() {
         state_.validation_metrics = saved.at("validation_metrics").get<MetricValues>();
         load_callbacks(saved.at("callbacks"));
       });
-  checkpointer_->add_value(
+  state.add_value(
       "epoch_metrics", [this] { return state_.sink.epoch.state(); },
       [this](const nlohmann::json& saved) { state_.sink.epoch.load_state(saved); },
       /*per_rank=*/true);
@@ -143,9 +183,7 @@ void FitLoop::load_callbacks(const nlohmann::json& saved) {
   }
 }
 
-void FitLoop::resume() {
-  state_ = {};
-  at::manual_seed(options().seed + static_cast<std::uint64_t>(group().rank()));
+void FitLoop::load_checkpoint() {
   if (!checkpointer_) return;
   const Result<LoadReport> loaded = checkpointer_->load_latest();
   if (!loaded && loaded.error().code == Errc::kMismatch) {
@@ -168,10 +206,17 @@ void FitLoop::count_steps() {
   state_.total_steps = std::min(max_steps_, epochs * updates);
 }
 
-void FitLoop::run() {
-  resume();
+void FitLoop::run(std::shared_ptr<ProcessGroup> group, Logger* logger) {
+  struct Leave {
+    FitLoop& loop;
+    ~Leave() { loop.leave_round(); }
+  };
+  const Leave leave{*this};
+  group_ = std::move(group);
+  logger_ = logger;
+  begin_round();
   count_steps();
-  if (parts_.logger != nullptr) parts_.logger->begin(state_.place);
+  if (logger_ != nullptr) logger_->begin(state_.place);
   parts_.module->train();
   if (requests_) listening_.emplace(*requests_);
   call(&Callback::on_fit_start);
@@ -183,6 +228,7 @@ void FitLoop::run() {
     if (validation_is_due(before)) validate();
     if (ends) end_epoch();
     save_if_due(ends);
+    commit_if_due();
   }
   replica_->broadcast_buffers();
   if (checkpointer_) (void)value_of(checkpointer_->wait());
@@ -195,15 +241,15 @@ bool FitLoop::is_over() const {
 }
 
 std::int64_t FitLoop::batches_per_epoch() const {
-  const std::int64_t all = sampler_.steps_per_epoch() * options().accumulate_grad_batches;
+  const std::int64_t all = sampler_->steps_per_epoch() * options().accumulate_grad_batches;
   return options().limit_train_batches.of(all);
 }
 
 void FitLoop::update() {
   const TimePoint began = Clock::now();
-  sampler_.set_epoch(state_.place.epoch, state_.position);
-  const std::span<const std::int64_t> samples = sampler_.next_batch();
-  const std::int64_t joint = sampler_.position() - state_.position;
+  sampler_->set_epoch(state_.place.epoch, state_.position);
+  const std::span<const std::int64_t> samples = sampler_->next_batch();
+  const std::int64_t joint = sampler_->position() - state_.position;
   set_rates();
   state_.sink.step.clear();
   replica_->zero_grad();
@@ -211,7 +257,7 @@ void FitLoop::update() {
   if (options().gradient_clip_val > 0) replica_->clip_grad_norm(options().gradient_clip_val);
   replica_->step();
   ++state_.place.step;
-  state_.position = sampler_.position();
+  state_.position = sampler_->position();
   state_.batches += options().accumulate_grad_batches;
   state_.throughput.add(joint, std::chrono::duration<double>(Clock::now() - began).count());
   agent_channel().progress(state_.place.step, state_.last_loss, state_.throughput.recent());
@@ -274,7 +320,7 @@ void FitLoop::log_step() {
 }
 
 bool FitLoop::epoch_ends() const {
-  return state_.batches >= batches_per_epoch() || sampler_.steps_left() == 0;
+  return state_.batches >= batches_per_epoch() || sampler_->steps_left() == 0;
 }
 
 bool FitLoop::validation_is_due(std::int64_t batches_before) const {
@@ -322,6 +368,11 @@ void FitLoop::save_if_due(bool epoch_ended) {
   if (!epoch_ended && !is_its_turn && !is_over() && asked == Asked::kNothing) return;
   (void)value_of(checkpointer_->save(state_.place.step, state_.place.epoch));
   if (asked == Asked::kCheckpointAndStop) stop_if_told();
+}
+
+void FitLoop::commit_if_due() {
+  if (elastic_ == nullptr) return;
+  if (elastic_->is_commit_due() || is_over()) elastic_->commit(state_.place.step);
 }
 
 // If this process got the signal, ends it as the signal would have done. Ranks that did not get it

@@ -13,6 +13,7 @@
 #include "worker/data/sampler.h"
 #include "worker/ddp/replica/replica.h"
 #include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/elastic_state.h"
 #include "worker/ddp/trainer/fit_state.h"
 #include "worker/ddp/trainer/settings.h"
 #include "worker/ddp/trainer/trainer.h"
@@ -21,7 +22,7 @@
 
 namespace ddp::trainer {
 
-// One Trainer::fit(). Collective, on the training thread.
+// One Trainer::fit(), in one round of the job or in several. On the training thread.
 //
 // Exact resuming: what an update computes depends on the parameters, buffers, the optimizer's
 // state, the generator and the FitState after the update before, and on the options and the data. A
@@ -34,7 +35,6 @@ class FitLoop {
     FitState& state;
     const Settings& settings;
     std::vector<std::shared_ptr<Callback>> callbacks;
-    Logger* logger;  // Null on all ranks but 0, and without one.
     std::shared_ptr<TrainerModule> module;
     const DataLoader& train;
     const DataLoader* validation;  // May be null.
@@ -42,15 +42,26 @@ class FitLoop {
   };
   explicit FitLoop(Parts parts);
 
-  void run();
+  // For run_elastic(): registers what run() goes on from in the round after a failure. Call it once
+  // before run(); `elastic` must outlive the loop's runs. Not with zero1, whose optimizer state is
+  // divided among the ranks.
+  void keep_in(ElasticState& elastic);
+
+  // Trains in one round. Collective. Begins with the newest checkpoint, or with the last commit if
+  // `elastic` has resumed from one. Holds nothing of the group afterwards, also after an exception.
+  // logger: null on all ranks but 0, and without one.
+  void run(std::shared_ptr<ProcessGroup> group, Logger* logger);
 
  private:
   using Hook = void (Callback::*)(Trainer&, TrainerModule&);
 
+  void begin_round();
+  void leave_round();
   void make_checkpointer();
-  void register_state();
+  template <typename State>
+  void register_values(State& state);
   void load_callbacks(const nlohmann::json& saved);
-  void resume();
+  void load_checkpoint();
   void count_steps();
   bool is_over() const;
   void update();
@@ -64,6 +75,7 @@ class FitLoop {
   void validate();
   void end_epoch();
   void save_if_due(bool epoch_ended);
+  void commit_if_due();
   void stop_if_told();
   void call(Hook hook);
   std::int64_t batches_per_epoch() const;
@@ -72,18 +84,21 @@ class FitLoop {
 
   Parts parts_;
   FitState& state_;
-  std::shared_ptr<ProcessGroup> group_;
   ConfiguredOptimizer configured_;
   torch::optim::Optimizer& optimizer_;
   std::vector<double> base_rates_;  // Of the optimizer's groups.
   std::int64_t max_steps_ = 0;
   std::int64_t max_epochs_ = 0;
-  std::unique_ptr<Replica> replica_;
   TrainingStep step_;
-  DistributedSampler sampler_;
-  // Null without a default_root_dir.
-  std::unique_ptr<Checkpointer> checkpointer_;
-  std::unique_ptr<CheckpointRequests> requests_;
+  std::unique_ptr<CheckpointRequests> requests_;  // Null without a default_root_dir.
+  ElasticState* elastic_ = nullptr;               // Null if a failure ends this process.
+
+  // Of the round.
+  std::shared_ptr<ProcessGroup> group_;
+  Logger* logger_ = nullptr;
+  std::unique_ptr<Replica> replica_;
+  std::optional<DistributedSampler> sampler_;
+  std::unique_ptr<Checkpointer> checkpointer_;  // Null without a default_root_dir.
   std::optional<CheckpointRequests::Listening> listening_;
 };
 

@@ -16,7 +16,9 @@
 #include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/engine/agent_link.h"
 #include "worker/ddp/engine/init_distributed.h"
+#include "worker/ddp/state/elastic_state.h"
 #include "worker/ddp/state/load_tensors.h"
+#include "worker/ddp/state/run_elastic.h"
 #include "worker/ddp/tensors/mesh_reduce.h"
 #include "worker/ddp/tensors/value_of.h"
 #include "worker/ddp/trainer/evaluation.h"
@@ -73,15 +75,16 @@ struct Trainer::Impl {
 
   TrainerOptions options;
   Settings settings;
-  std::shared_ptr<ProcessGroup> group;
-  std::shared_ptr<Logger> logger;  // Null on all ranks but 0, and without one.
+  // Null if this process takes part in one round only.
+  ElasticWorker* worker = nullptr;
+  std::shared_ptr<ProcessGroup> group;  // Of the round; null until it is needed.
+  std::shared_ptr<Logger> logger;       // Null on all ranks but 0, and without one.
   trainer::FitState state;
   std::vector<c10::Device> devices;
 
   // Of what is about to run on the module.
-  void begin(Trainer& self, const std::shared_ptr<TrainerModule>& module) {
+  void begin(const std::shared_ptr<TrainerModule>& module) {
     if (!module) throw std::invalid_argument("Trainer was given no module");
-    self.group();
     if (options.deterministic) at::globalContext().setDeterministicAlgorithms(true, false);
     devices = trainer::devices_of(settings);
     module->to(devices.front());
@@ -108,6 +111,7 @@ struct Trainer::Impl {
   }
 
   void make_logger() {
+    logger = nullptr;
     if (group->rank() != 0) return;
     logger = options.logger;
     if (logger || options.default_root_dir.empty()) return;
@@ -119,6 +123,17 @@ struct Trainer::Impl {
                                            folder.string(), error.message()));
     }
     logger = std::make_shared<JsonLogger>(folder / "metrics.jsonl");
+  }
+
+  std::vector<std::shared_ptr<Callback>> callbacks_of_fit() const {
+    auto callbacks = options.callbacks;
+    const bool has_bar = std::any_of(callbacks.begin(), callbacks.end(), [](const auto& callback) {
+      return callback->name() == ProgressBar().name();
+    });
+    if (options.enable_progress_bar && !has_bar) {
+      callbacks.push_back(std::make_shared<ProgressBar>());
+    }
+    return callbacks;
   }
 
   // Tells the agent and the other ranks before the exception goes on.
@@ -141,7 +156,8 @@ struct Trainer::Impl {
                         const trainer::EvaluationStep& step) {
     return watched([&] {
       check_loader(data, "Trainer");
-      begin(self, module);
+      self.group();
+      begin(module);
       take_checkpoint(*module, from);
       return trainer::evaluate({data, limit, devices.front(), settings.type}, *module, *group,
                                step);
@@ -155,6 +171,8 @@ Trainer::Trainer(TrainerOptions options) {
     trainer::launch(trainer::plan_launch(settings.workers, process_variable));
   }
   impl_ = std::make_unique<Impl>(std::move(options), std::move(settings));
+  const bool divides_state = impl_->settings.replica.grad_sync == GradSync::kZero1;
+  if (!impl_->options.group && !divides_state) impl_->worker = elastic_worker();
 }
 
 Trainer::~Trainer() = default;
@@ -169,28 +187,41 @@ const std::shared_ptr<ProcessGroup>& Trainer::group() {
 
 void Trainer::fit(const std::shared_ptr<TrainerModule>& module, const DataLoader& train,
                   const std::optional<DataLoader>& validation) {
+  std::optional<trainer::FitLoop> loop;
   impl_->watched([&] {
     check_loader(train, "fit");
     if (validation) check_loader(*validation, "fit, validation");
-    impl_->begin(*this, module);
+    if (impl_->worker == nullptr) group();
+    impl_->begin(module);
+    loop.emplace(trainer::FitLoop::Parts{.trainer = *this,
+                                         .state = impl_->state,
+                                         .settings = impl_->settings,
+                                         .callbacks = impl_->callbacks_of_fit(),
+                                         .module = module,
+                                         .train = train,
+                                         .validation = validation ? &*validation : nullptr,
+                                         .devices = impl_->devices});
+  });
+  const auto train_round = [&](const std::shared_ptr<ProcessGroup>& group) {
+    impl_->group = group;
     impl_->make_logger();
-    auto callbacks = impl_->options.callbacks;
-    const bool has_bar = std::any_of(callbacks.begin(), callbacks.end(), [](const auto& callback) {
-      return callback->name() == ProgressBar().name();
-    });
-    if (impl_->options.enable_progress_bar && !has_bar) {
-      callbacks.push_back(std::make_shared<ProgressBar>());
+    loop->run(group, impl_->logger.get());
+  };
+  if (impl_->worker == nullptr) return impl_->watched([&] { train_round(impl_->group); });
+  ElasticState state;
+  // A process that replaces a lost one begins with the program's first fit(). In a later one, ranks
+  // that disagree here end, and all begin anew from their checkpoints.
+  static int fits = 0;
+  ++fits;
+  state.add_value(fmt::format("fit {}", fits), fits);
+  loop->keep_in(state);
+  run_elastic(*impl_->worker, state, [&](const std::shared_ptr<ProcessGroup>& group) {
+    try {
+      train_round(group);
+    } catch (const CollectiveError&) {
+      impl_->group.reset();  // ElasticWorker::leave() wants it.
+      throw;
     }
-    trainer::FitLoop({.trainer = *this,
-                      .state = impl_->state,
-                      .settings = impl_->settings,
-                      .callbacks = std::move(callbacks),
-                      .logger = impl_->logger.get(),
-                      .module = module,
-                      .train = train,
-                      .validation = validation ? &*validation : nullptr,
-                      .devices = impl_->devices})
-        .run();
   });
 }
 

@@ -30,7 +30,13 @@ namespace ddp {
 // workers that were started. With a default_root_dir, fit() resumes from the newest checkpoint
 // there. Start it again after an interruption at any moment (ddp-run does so by itself): on the
 // same number of ranks, the training ends with the bytes of an uninterrupted one. A finished
-// training is not repeated. During training, SIGUSR1 (to ddp-run or a worker) asks for a checkpoint
+// training is not repeated.
+//
+// When a worker is lost during fit(), the other processes stay: they step back to the last commit
+// (ElasticState) and go on with the worker that replaces the lost one, to the same bytes. With
+// strategy "zero1", and outside of fit(), all workers of the job start again instead.
+//
+// During training, SIGUSR1 (to ddp-run or a worker) asks for a checkpoint
 // after the update; SIGTERM asks for a checkpoint and then ends the process by that signal.
 //
 // Every sample of an epoch is used exactly once, also in evaluations, whatever the number of ranks:

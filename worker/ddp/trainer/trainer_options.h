@@ -19,8 +19,8 @@ struct TrainerOptions {
   // gpu. A program that was started alone and asks for more starts itself under ddp-run.
   int devices = 0;
   int num_nodes = 0;  // 0: as many as the launcher has.
-  // For a job that the program starts itself, as above or as tasks of srun: how often it restarts,
-  // from default_root_dir, after losing workers.
+  // For a job that the program starts itself, as above or as tasks of srun: how often it goes on
+  // after losing workers.
   int max_restarts = 3;
   // "ddp":      gradients are averaged during backward.
   // "ddp_step": at the optimizer's step.
