@@ -120,9 +120,8 @@ function(ddp_test name)
   else()
     ddp_share(${name} ddp_${kind}_headers)
   endif()
-  # All suites, except those that have a ctest of their own (ddp_suite()).
-  set(suites $<TARGET_PROPERTY:${name},DDP_SUITES>)
-  add_test(NAME ${name} COMMAND ${name} $<$<BOOL:${suites}>:--gtest_filter=-$<JOIN:${suites},:>> COMMAND_EXPAND_LISTS)
+  # All suites, except those that have a ctest of their own (ddp_suite()). A filter of "-" alone means all.
+  add_test(NAME ${name} COMMAND ${name} --gtest_filter=-$<JOIN:$<TARGET_PROPERTY:${name},DDP_SUITES>,:>)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
