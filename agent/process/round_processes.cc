@@ -16,9 +16,9 @@
 #include "agent/process/log_files.h"
 #include "agent/process/spawn.h"
 #include "common/base/check.h"
-#include "common/base/descendants.h"
 #include "common/base/exit_codes.h"
 #include "common/config/scratch_folder.h"
+#include "common/process/descendants.h"
 
 namespace ddp::agent {
 namespace {

@@ -21,9 +21,9 @@
 
 #include "agent/process/spawn.h"
 #include "common/base/check.h"
-#include "common/base/process_end.h"
 #include "common/base/signal_name.h"
 #include "common/config/snapshot_writer_mark.h"
+#include "common/process/process_end.h"
 
 namespace ddp::agent {
 namespace {

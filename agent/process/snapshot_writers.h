@@ -11,9 +11,9 @@
 #include <asio/posix/stream_descriptor.hpp>
 
 #include "common/base/clock.h"
-#include "common/base/life_signs.h"
 #include "common/base/unique_fd.h"
 #include "common/net/timer.h"
+#include "common/process/life_signs.h"
 #include "common/wire/control_messages.h"
 
 namespace ddp::agent {

@@ -18,8 +18,8 @@
 
 #include "agent/process/cpu_topology.h"
 #include "common/base/check.h"
-#include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
+#include "common/process/descriptor_limit.h"
 
 namespace ddp::agent {
 namespace {

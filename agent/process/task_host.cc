@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "common/base/descriptor_passing.h"
+#include "common/process/descriptor_passing.h"
 
 namespace ddp::agent {
 namespace {

@@ -19,7 +19,7 @@
 #include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
 #include "common/base/check.h"
-#include "common/base/process_end.h"
+#include "common/process/process_end.h"
 
 namespace ddp::agent {
 

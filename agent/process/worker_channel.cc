@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "common/base/descriptor_passing.h"
+#include "common/process/descriptor_passing.h"
 
 namespace ddp::agent {
 namespace {

@@ -17,8 +17,8 @@
 #include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
-#include "common/base/process_end.h"
 #include "common/config/forwarded_signal.h"
+#include "common/process/process_end.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::agent {

@@ -15,10 +15,10 @@
 #include "agent/shell/options.h"
 #include "agent/shell/task_server.h"
 #include "common/auth/crypto_library.h"
-#include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
 #include "common/config/job_spec.h"
+#include "common/process/descriptor_limit.h"
 
 namespace {
 

@@ -23,10 +23,10 @@
 
 #include "agent/process/spawn.h"
 #include "agent/process/task_hosts.h"
-#include "common/base/descendants.h"
-#include "common/base/descriptor_passing.h"
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
+#include "common/process/descendants.h"
+#include "common/process/descriptor_passing.h"
 #include "common/wire/frame.h"
 #include "common/wire/task_messages.h"
 

@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/process_end.h"
 #include "common/base/signal_name.h"
-#include "common/base/spawn_settings.h"
 #include "common/config/forwarded_signal.h"
+#include "common/process/process_end.h"
+#include "common/process/spawn_settings.h"
 
 namespace ddp::run {
 namespace {

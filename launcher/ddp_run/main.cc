@@ -11,10 +11,10 @@
 
 #include <asio/io_context.hpp>
 
-#include "common/base/descriptor_limit.h"
 #include "common/base/exit_codes.h"
 #include "common/config/rdzv_token.h"
 #include "common/log/log.h"
+#include "common/process/descriptor_limit.h"
 #include "common/terminal/terminal.h"
 #include "launcher/ddp_run/completion.h"
 #include "launcher/ddp_run/dry_run.h"

@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <utility>
 
-#include "common/base/descendants.h"
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
 #include "common/config/scratch_folder.h"
 #include "common/config/snapshot_writer_mark.h"
+#include "common/process/descendants.h"
 #include "launcher/ddp_run/error_above.h"
 #include "launcher/ddp_run/exit_error.h"
 

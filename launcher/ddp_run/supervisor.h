@@ -13,8 +13,8 @@
 #include <asio/io_context.hpp>
 #include <asio/signal_set.hpp>
 
-#include "common/base/life_signs.h"
 #include "common/net/timer.h"
+#include "common/process/life_signs.h"
 #include "launcher/ddp_run/agent_process.h"
 #include "launcher/ddp_run/etcd_hosting.h"
 #include "launcher/ddp_run/job_plan.h"

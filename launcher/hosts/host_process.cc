@@ -13,8 +13,8 @@
 #include <asio/buffer.hpp>
 #include <asio/write.hpp>
 
-#include "common/base/process_end.h"
-#include "common/base/spawn_settings.h"
+#include "common/process/process_end.h"
+#include "common/process/spawn_settings.h"
 
 namespace ddp::hosts {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/spawn_settings.h"
 #include "common/base/unique_fd.h"
+#include "common/process/spawn_settings.h"
 
 namespace ddp::slurm {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/base/descendants.h"
+#include "common/process/descendants.h"
 
 #include <sys/prctl.h>
 #include <sys/wait.h>

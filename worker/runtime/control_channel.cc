@@ -20,8 +20,8 @@
 #include <pthread.h>
 
 #include "common/base/clock.h"
-#include "common/base/descriptor_passing.h"
 #include "common/base/unique_fd.h"
+#include "common/process/descriptor_passing.h"
 #include "common/wire/control_messages.h"
 #include "common/wire/frame.h"
 #include "worker/runtime/error_file.h"

@@ -1,4 +1,4 @@
-#include "common/base/process_end.h"
+#include "common/process/process_end.h"
 
 #include <poll.h>
 

@@ -1,6 +1,6 @@
-#include "common/base/spawn_settings.h"
+#include "common/process/spawn_settings.h"
 
-#include "common/base/descriptor_limit.h"
+#include "common/process/descriptor_limit.h"
 
 extern char** environ;
 

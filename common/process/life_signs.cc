@@ -1,4 +1,4 @@
-#include "common/base/life_signs.h"
+#include "common/process/life_signs.h"
 
 #include <algorithm>
 #include <fstream>

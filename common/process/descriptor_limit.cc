@@ -1,4 +1,4 @@
-#include "common/base/descriptor_limit.h"
+#include "common/process/descriptor_limit.h"
 
 namespace ddp {
 namespace {

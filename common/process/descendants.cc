@@ -1,4 +1,4 @@
-#include "common/base/descendants.h"
+#include "common/process/descendants.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-#include "common/base/descriptor_passing.h"
+#include "common/process/descriptor_passing.h"
 
 #include <sys/socket.h>
 #include <sys/uio.h>
