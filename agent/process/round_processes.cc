@@ -23,6 +23,9 @@
 namespace ddp::agent {
 namespace {
 
+// How soon to look for orphans again while the end of a worker is not taken note of yet.
+constexpr Duration kHiddenPause{1};
+
 // ddp-run has counted them; it also knows the quota of the control group.
 int usable_cores(const config::JobSpec& spec) {
   if (spec.usable_cores > 0) return spec.usable_cores;
@@ -69,7 +72,8 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
                {.on_count = [this](int count) { events_.on_snapshots(count); },
                 .print = [this](const std::string& text) { print(text); }}),
       states_(Duration(spec_.uninterruptible_ms)),
-      states_timer_(io) {
+      states_timer_(io),
+      orphans_timer_(io) {
   context_.snapshots = writers_.limit();
   auto cpus = bind_workers(spec_);
   if (cpus) {
@@ -356,16 +360,20 @@ std::shared_ptr<Worker> RoundProcesses::find(pid_t pid) const {
 }
 
 void RoundProcesses::reap() {
-  for (;;) {
-    // WNOWAIT: looks first, because the status of a worker must be taken by its Worker.
-    siginfo_t info{};
-    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-    if (const auto worker = find(info.si_pid)) {
-      worker->reap();
-    } else if (!writers_.reap(info.si_pid)) {
-      given_up_.erase(info.si_pid);
-      ::waitid(P_PID, static_cast<id_t>(info.si_pid), nullptr, WEXITED | WNOHANG);
+  for (const auto& group : {workers_, standbys_}) {
+    for (const auto& worker : group) worker->reap();
+  }
+}
+
+void RoundProcesses::reap_orphans() {
+  while (const pid_t pid = ended_child()) {
+    const std::vector<pid_t> writers = writers_.pids();
+    if (find(pid) || std::find(writers.begin(), writers.end(), pid) != writers.end()) {
+      // Its ProcessWatch is about to tell. Until then it hides children that were started after it.
+      return orphans_timer_.after(kHiddenPause, [this] { reap_orphans(); });
     }
+    given_up_.erase(pid);
+    ::waitpid(pid, nullptr, WNOHANG);
   }
 }
 

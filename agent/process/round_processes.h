@@ -103,9 +103,12 @@ class RoundProcesses {
   int running() const;  // How many workers of the round run.
   // How many standbys could take a place now.
   int standbys_ready() const;
-  // Call after SIGCHLD: takes the status of every child that has ended, workers and adopted
-  // orphans.
+  // Takes the status of each worker and standby that has ended. The loop does so by itself, a
+  // little later.
   void reap();
+  // Call after SIGCHLD: takes the statuses of the other children that have ended: orphans of
+  // workers that this process has adopted, and helpers of StackDump.
+  void reap_orphans();
   // Kills what is left of the round, and releases its memory, pipes and files. Parked workers of
   // `keep` and standbys stay, with their descendants. Returns false if something still lived after
   // `limit`: call again. on_exit is not called for workers that are killed here.
@@ -161,6 +164,7 @@ class RoundProcesses {
   std::optional<FileTimers> timers_;
   StateWatch states_;
   net::Timer states_timer_;
+  net::Timer orphans_timer_;
   std::set<pid_t> given_up_;  // Still alive although SIGKILL was sent.
 };
 

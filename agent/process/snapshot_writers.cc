@@ -19,11 +19,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "agent/process/process_watch.h"
 #include "agent/process/spawn.h"
 #include "common/base/check.h"
 #include "common/base/signal_name.h"
 #include "common/config/snapshot_writer_mark.h"
-#include "common/process/process_end.h"
 
 namespace ddp::agent {
 namespace {
@@ -97,25 +97,18 @@ std::string memory_fault(int fd, std::int64_t bytes) {
 }  // namespace
 
 struct SnapshotWriters::Job {
-  Job(asio::io_context& io, int of, std::string called, wire::SubmitSnapshot message, Reply answer)
-      : worker(of),
-        name(std::move(called)),
-        snapshot(std::move(message)),
-        reply(std::move(answer)),
-        pidfd(io) {}
-
-  int worker;
+  int worker = 0;
   std::string name;
   wire::SubmitSnapshot snapshot;
   Reply reply;
   UniqueFd memory;
-  UniqueFd lock;
+  UniqueFd lock = {};
   int runs = 0;
   pid_t pid = 0;  // 0: it waits for its turn.
-  asio::posix::stream_descriptor pidfd;
-  UniqueFd out;
-  UniqueFd err;
-  std::optional<LifeSigns> life;
+  std::shared_ptr<ProcessWatch> end = {};
+  UniqueFd out = {};
+  UniqueFd err = {};
+  std::optional<LifeSigns> life = {};
 };
 
 SnapshotWriters::SnapshotWriters(asio::io_context& io, Settings settings, Events events)
@@ -154,8 +147,8 @@ void SnapshotWriters::submit(int worker, const std::string& name,
     reply(refused);
     return;
   }
-  Job& job = jobs_.emplace_back(io_, worker, name, snapshot, std::move(reply));
-  job.memory = std::move(descriptors[0]);
+  Job& job =
+      jobs_.emplace_back(Job{worker, name, snapshot, std::move(reply), std::move(descriptors[0])});
   if (snapshot.locked) job.lock = std::move(descriptors[1]);
   if (jobs_.size() == 1) timer_.after(settings_.look, [this] { look_after(); });
   events_.on_count(under_way());
@@ -191,18 +184,8 @@ void SnapshotWriters::run(JobPlace job) {
   job->pid = process->pid;
   lower_priority(job->pid);
   job->life.emplace(job->pid, settings_.quiet_limit, settings_.look);
-  job->pidfd.assign(process->pidfd.release());
-  wait(job);
-}
-
-void SnapshotWriters::wait(JobPlace job) {
-  job->pidfd.async_wait(asio::posix::stream_descriptor::wait_read,
-                        [this, pid = job->pid](const std::error_code& error) {
-                          const auto ended = find(pid);
-                          if (error || ended == jobs_.end()) return;
-                          if (!has_ended(ended->pidfd.native_handle())) return wait(ended);
-                          reap(pid);
-                        });
+  job->end = ProcessWatch::start(io_, std::move(process->pidfd),
+                                 [this, pid = job->pid] { return reap(pid); });
 }
 
 std::vector<pid_t> SnapshotWriters::pids() const {
@@ -217,15 +200,15 @@ SnapshotWriters::JobPlace SnapshotWriters::find(pid_t pid) {
   return std::find_if(jobs_.begin(), jobs_.end(), [pid](const Job& one) { return one.pid == pid; });
 }
 
+// False if the status of the writer is still to be taken.
 bool SnapshotWriters::reap(pid_t pid) {
   const auto job = find(pid);
-  if (pid <= 0 || job == jobs_.end()) return false;
+  if (job == jobs_.end()) return true;
   siginfo_t info{};
   const int result = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG);
-  if (result == 0 && info.si_pid == 0) return true;
+  if (result == 0 && info.si_pid == 0) return false;
   job->pid = 0;
-  std::error_code ignored;
-  job->pidfd.close(ignored);
+  job->end->close();
   const bool exited = result == 0 && info.si_code == CLD_EXITED;
   const int killed_by = result == 0 ? info.si_status : SIGKILL;
   on_end(job, exited ? info.si_status : 0, exited ? 0 : killed_by);

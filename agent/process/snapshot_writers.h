@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
 
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
@@ -63,8 +62,6 @@ class SnapshotWriters {
   int under_way() const { return static_cast<int>(jobs_.size()); }
   // The writers' processes.
   std::vector<pid_t> pids() const;
-  // Takes the status of this child if it is a writer that has ended. False if it is not a writer.
-  bool reap(pid_t pid);
   // Kills the writers. What they were writing is lost; earlier checkpoints are not.
   void give_up();
 
@@ -77,7 +74,7 @@ class SnapshotWriters {
   void start_next(int worker);
   JobPlace find(pid_t pid);
   void run(JobPlace job);
-  void wait(JobPlace job);
+  bool reap(pid_t pid);
   void on_end(JobPlace job, int exit_code, int signal);
   void finish(JobPlace job, wire::SnapshotWritten written);
   void fail(JobPlace job, const std::string& why);

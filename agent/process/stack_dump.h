@@ -18,7 +18,7 @@ namespace ddp::agent {
 
 // Runs write_stacks() in a process of its own, so that neither a thread that hangs in the kernel
 // nor a broken program file can harm this process. That process is a child of this one. Whoever
-// reaps children must reap it, too. Lives on the thread of `io`.
+// reaps orphans must reap it, too. Lives on the thread of `io`.
 class StackDump : public std::enable_shared_from_this<StackDump> {
  public:
   static constexpr Duration kLimit{10'000};

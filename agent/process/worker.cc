@@ -19,7 +19,6 @@
 #include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
 #include "common/base/check.h"
-#include "common/process/process_end.h"
 
 namespace ddp::agent {
 
@@ -30,7 +29,7 @@ struct Worker::Pipes {
 };
 
 Worker::Worker(WorkerContext& context, int local_rank)
-    : context_(context), local_rank_(local_rank), pidfd_(context.io) {}
+    : context_(context), local_rank_(local_rank) {}
 
 Result<Worker::Pipes> Worker::make_pipes() {
   int out[2] = {-1, -1};
@@ -166,8 +165,10 @@ Result<void> Worker::run(Pipes& pipes, std::vector<std::string> environment,
                            [this](const wire::WorkerMessage& message) { on_message(message); });
   pid_ = process->pid;
   running_ = true;
-  pidfd_.assign(process->pidfd.release());
-  wait();
+  end_ = ProcessWatch::start(context_.io, std::move(process->pidfd), [weak = weak_from_this()] {
+    const auto self = weak.lock();
+    return !self || self->reap();
+  });
   return {};
 }
 
@@ -215,38 +216,28 @@ void Worker::drain_output() {
   err_->drain();
 }
 
-void Worker::wait() {
-  pidfd_.async_wait(asio::posix::stream_descriptor::wait_read,
-                    [weak = weak_from_this()](const std::error_code& error) {
-                      const auto self = weak.lock();
-                      if (!self || error || !self->running_) return;
-                      if (!has_ended(self->pidfd_.native_handle())) return self->wait();
-                      self->reap();
-                    });
-}
-
-void Worker::reap() {
-  if (!running_) return;
+bool Worker::reap() {
+  if (!running_) return true;
   bool known = true;
   const auto ended = take_status(known);
-  if (!ended && known) return;
+  if (!ended && known) return false;
   running_ = false;
   waiting_ = false;
-  std::error_code ignored;
-  pidfd_.close(ignored);
+  end_->close();
   dump_.reset();
   channel_->drain();
   drain_output();
   // The status is gone: either kill_descendants() has killed and reaped the process, or its task is
   // gone and has killed it.
-  if (!ended) return context_.on_exit(*this, describe_exit(0, SIGKILL, false));
-  context_.on_exit(*this, describe_exit(ended->exit_code, ended->signal, ended->core_dumped));
+  context_.on_exit(*this, ended ? describe_exit(ended->exit_code, ended->signal, ended->core_dumped)
+                                : describe_exit(0, SIGKILL, false));
+  return true;
 }
 
 std::optional<wire::WorkerEnded> Worker::take_status(bool& known) {
   if (task_) {
     // Do not wait for a process that still runs.
-    if (!has_ended(pidfd_.native_handle())) return std::nullopt;
+    if (!end_->has_ended()) return std::nullopt;
     auto status = task_->take_status(pid_);
     known = status.has_value();
     return status;
@@ -352,8 +343,7 @@ void Worker::close() {
   running_ = false;
   waiting_ = false;
   dump_.reset();
-  std::error_code ignored;
-  pidfd_.close(ignored);
+  end_->close();
   channel_->close();
   for (const auto& capture : {out_, err_}) {
     capture->drain();

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
 
 #include "agent/core/agent_core.h"
 #include "agent/process/cpu_binding.h"
@@ -19,6 +18,7 @@
 #include "agent/process/memory_kills.h"
 #include "agent/process/node_output.h"
 #include "agent/process/output_capture.h"
+#include "agent/process/process_watch.h"
 #include "agent/process/spawn.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/task_hosts.h"
@@ -99,8 +99,9 @@ class Worker : public std::enable_shared_from_this<Worker> {
   void expire(int number, const std::string& cause);
   // The WorkerExit as if SIGKILL had ended it, while it lives.
   WorkerExit exit_by_kill(const std::string& cause);
-  // If it has ended: reads what it left, takes its status and calls on_exit.
-  void reap();
+  // If it has ended: reads what it left, takes its status and calls on_exit. The loop calls this by
+  // itself. False if the status is still to be taken.
+  bool reap();
   // Reads what is left and releases everything. If the process is not gone, its exit will not be
   // reported.
   void close();
@@ -117,7 +118,6 @@ class Worker : public std::enable_shared_from_this<Worker> {
   Result<SpawnedProcess> spawn_in_task(Pipes& pipes, SpawnRequest request);
   // How the process ended. Empty if it has not, or if nobody can say; `known` is then false.
   std::optional<wire::WorkerEnded> take_status(bool& known);
-  void wait();
   void on_message(const wire::WorkerMessage& message);
   WorkerExit describe_exit(int exit_code, int signal, bool core_dumped);
   std::string cause_of(int exit_code, int signal, bool core_dumped, const std::string& message);
@@ -131,7 +131,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool said_hello_ = false;
   bool reconfigurable_ = false;
   bool waiting_ = false;
-  asio::posix::stream_descriptor pidfd_;
+  std::shared_ptr<ProcessWatch> end_;
   LogFiles logs_;
   bool logs_failed_ = false;  // The console then gets the output that was meant only for files.
   std::string error_path_;

@@ -18,7 +18,6 @@
 
 #include "common/base/exit_codes.h"
 #include "common/config/forwarded_signal.h"
-#include "common/process/process_end.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::agent {
@@ -85,8 +84,7 @@ AgentShell::AgentShell(asio::io_context& io, AgentStart start)
       clear_timer_(io),
       checkpoint_timer_(io),
       user_signals_(io),
-      child_signal_(io, SIGCHLD),
-      parent_pidfd_(io) {
+      child_signal_(io, SIGCHLD) {
   if (start.tasks_fd && spec_.in_tasks) {
     tasks_.emplace(io, std::move(start.tasks_fd), spec_.nproc);
     processes_.use_tasks(*tasks_);
@@ -249,7 +247,7 @@ void AgentShell::wait_for_child() {
   child_signal_.async_wait([this](const std::error_code& error, int) {
     if (error) return;
     wait_for_child();
-    processes_.reap();
+    processes_.reap_orphans();
   });
 }
 
@@ -259,18 +257,10 @@ void AgentShell::watch_parent() {
   if (!pidfd || ::getppid() != parent_ || !has_reader(result_fd_.get())) {
     return on_parent_lost();
   }
-  parent_pidfd_.assign(pidfd.release());
-  wait_for_parent();
-}
-
-void AgentShell::wait_for_parent() {
-  parent_pidfd_.async_wait(asio::posix::stream_descriptor::wait_read,
-                           [this](const std::error_code& error) {
-                             if (error) return;
-                             if (!has_ended(parent_pidfd_.native_handle()))
-                               return wait_for_parent();
-                             on_parent_lost();
-                           });
+  parent_end_ = ProcessWatch::start(io_, std::move(pidfd), [this] {
+    on_parent_lost();
+    return true;
+  });
 }
 
 void AgentShell::on_parent_lost() {

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include <asio/io_context.hpp>
-#include <asio/posix/stream_descriptor.hpp>
 #include <asio/signal_set.hpp>
 
 #include "agent/core/agent_core.h"
 #include "agent/process/console.h"
+#include "agent/process/process_watch.h"
 #include "agent/process/round_processes.h"
 #include "agent/process/task_hosts.h"
 #include "agent/shell/coordinator_feed.h"
@@ -61,7 +61,6 @@ class AgentShell {
   void wait_for_signal();
   void wait_for_child();
   void watch_parent();
-  void wait_for_parent();
   void on_parent_lost();
   void start_core();
   void wait_for_checkpoint_moment();
@@ -120,7 +119,7 @@ class AgentShell {
   bool has_checkpoint_ = false;
   asio::signal_set user_signals_;
   asio::signal_set child_signal_;
-  asio::posix::stream_descriptor parent_pidfd_;
+  std::shared_ptr<ProcessWatch> parent_end_;
   std::deque<Event> events_;
   bool performing_ = false;
   bool hurried_ = false;  // The user or ddp-run wants the agent to end.

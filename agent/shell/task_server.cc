@@ -172,11 +172,9 @@ class TaskSession {
   void take_orphans() const {
     // A worker that is not reaped hides children that ended after it. They are found once it is
     // reaped.
-    for (;;) {
-      siginfo_t info{};
-      if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-      if (told_.contains(info.si_pid) || workers_.contains(info.si_pid)) return;
-      ::waitpid(info.si_pid, nullptr, WNOHANG);
+    while (const pid_t pid = ended_child()) {
+      if (told_.contains(pid) || workers_.contains(pid)) return;
+      ::waitpid(pid, nullptr, WNOHANG);
     }
   }
 

@@ -145,6 +145,11 @@ std::vector<pid_t> descendants_with(std::string_view entry) {
   return found;
 }
 
+pid_t ended_child() {
+  siginfo_t info{};
+  return ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 ? info.si_pid : 0;
+}
+
 std::vector<pid_t> living_children(const std::vector<pid_t>& keep) {
   std::vector<pid_t> found;
   const UniqueFd proc(::open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -21,6 +21,10 @@ namespace ddp {
 // not send signals.
 bool kill_descendants(const std::vector<pid_t>& keep = {}, Duration limit = Duration(2'000));
 
+// The child of this process that has ended and that waitid() finds first; it is not reaped. 0 if
+// there is none.
+pid_t ended_child();
+
 // The children of this process that live, except those of `keep`.
 std::vector<pid_t> living_children(const std::vector<pid_t>& keep);
 

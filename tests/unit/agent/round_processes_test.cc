@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/process/worker_channel.h"
+#include "common/process/descendants.h"
 #include "common/wire/frame.h"
 #include "tests/support/event_loop.h"
 #include "tests/support/process.h"
@@ -72,7 +74,10 @@ class RoundProcessesTest : public testing::Test {
       screen_.reset(::fcntl(screen.get(), F_DUPFD_CLOEXEC, 10));
       const auto console = Console::open(io_, screen_.get());
       RoundProcesses::Events events;
-      events.on_exit = [this](const WorkerExit& exit) { exits_[exit.local_rank] = exit; };
+      events.on_exit = [this](const WorkerExit& exit) {
+        exits_[exit.local_rank] = exit;
+        order_.push_back(exit.local_rank);
+      };
       events.on_progress = [this](int local_rank, std::int64_t step) { steps_[local_rank] = step; };
       processes_ =
           std::make_unique<RoundProcesses>(io_, spec, Console::Pair{console, console}, events);
@@ -104,6 +109,7 @@ class RoundProcessesTest : public testing::Test {
   asio::io_context io_;
   UniqueFd screen_;
   std::map<int, WorkerExit> exits_;
+  std::vector<int> order_;  // Of the exits: local ranks.
   std::map<int, std::int64_t> steps_;
   std::unique_ptr<RoundProcesses> processes_;
 };
@@ -163,14 +169,14 @@ TEST_F(RoundProcessesTest, ASignalReachesTheWholeGroupAndWakesTheStopped) {
   ASSERT_TRUE(wait_for_exits(1));
   EXPECT_EQ(exits_.at(0).exit_code, 5);
   EXPECT_TRUE(test::run_until(io_, [&] {
-    processes_->reap();
+    processes_->reap_orphans();
     return !exists(child);
   }));
 }
 
 TEST_F(RoundProcessesTest, ClearKillsGrandchildrenThatTookASessionOfTheirOwn) {
-  ASSERT_TRUE(
-      start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo ${$}; sleep 1000; :' & wait").empty());
+  ASSERT_TRUE(start_shell("setsid sh -c 'trap \"\" TERM HUP INT; echo ${$}; sleep 1000; :' & wait")
+                  .empty());
   const pid_t grandchild = pid_in("rank_1.here.out");
   ASSERT_GT(grandchild, 0);
   processes_->signal(SIGKILL, "");
@@ -195,12 +201,66 @@ TEST_F(RoundProcessesTest, OrphansThatEndWhileTheWorkerRunsAreReaped) {
   ASSERT_EQ(pid_in("rank_1.here.out"), 1);
   // Both have come to this process and go away although the worker still runs.
   EXPECT_TRUE(test::run_until(io_, [&] {
-    processes_->reap();
-    siginfo_t info{};
-    ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT);
-    return info.si_pid == 0;
+    processes_->reap_orphans();
+    return ended_child() == 0;
   }));
   EXPECT_TRUE(exits_.empty());
+}
+
+TEST_F(RoundProcessesTest, AnOrphanBehindAWorkerThatHasEndedIsReapedAfterIt) {
+  ASSERT_TRUE(start_shell("(setsid true &); exit 3").empty());
+  ASSERT_TRUE(test::wait_until([] { return living_children({}).empty(); }));
+  processes_->reap_orphans();
+  EXPECT_TRUE(exits_.empty()) << "reap_orphans() leaves workers alone";
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(exits_.at(0).exit_code, 3) << "nobody else has taken its status";
+  EXPECT_TRUE(test::run_until(io_, [] { return no_children(); }));
+}
+
+// The root cause of a failure is often told by which worker ended first.
+TEST_F(RoundProcessesTest, WorkersAreToldInTheOrderInWhichTheyEnded) {
+  const std::string go = dir_.path() / "go";
+  ASSERT_TRUE(start({"sh", "-c",
+                     "[ $LOCAL_RANK = 2 ] && exit 2\n"
+                     "until [ -e $0$LOCAL_RANK ]; do sleep 0.01; done; exit $LOCAL_RANK",
+                     go},
+                    3)
+                  .empty());
+  for (const std::size_t left : {2u, 1u, 0u}) {
+    ASSERT_TRUE(test::wait_until([&] { return living_children({}).size() == left; }));
+    if (left > 0) dir_.write("go" + std::to_string(left - 1), "");
+  }
+  ASSERT_TRUE(wait_for_exits(3));
+  EXPECT_THAT(order_, ElementsAre(2, 1, 0));
+}
+
+// A debugger that a user has attached gets the end of the process first.
+TEST_F(RoundProcessesTest, TheEndOfATracedWorkerIsToldWhenTheTracerLetsGo) {
+  ASSERT_TRUE(start_shell("echo ${$}; exec sleep 1000").empty());
+  const pid_t worker = pid_in("rank_1.here.out");
+  ASSERT_GT(worker, 0);
+  int ready[2];
+  int go[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  ASSERT_EQ(::pipe2(go, O_CLOEXEC), 0);
+  const pid_t tracer = ::fork();
+  if (tracer == 0) {
+    char said = ::ptrace(PTRACE_SEIZE, worker, 0, 0) == 0 ? 'y' : 'n';
+    (void)!::write(ready[1], &said, 1);
+    (void)!::read(go[0], &said, 1);
+    ::_exit(0);
+  }
+  char seized = 'n';
+  ASSERT_EQ(::read(ready[0], &seized, 1), 1);
+  ASSERT_EQ(seized, 'y');
+  ::kill(worker, SIGKILL);
+  EXPECT_FALSE(test::run_until(
+      io_, [&] { return !exits_.empty(); }, std::chrono::milliseconds(300)));
+  EXPECT_EQ(::write(go[1], "!", 1), 1);
+  ASSERT_TRUE(wait_for_exits(1));
+  EXPECT_EQ(exits_.at(0).signal, SIGKILL);
+  EXPECT_EQ(::waitpid(tracer, nullptr, 0), tracer);
+  for (const int fd : {ready[0], ready[1], go[0], go[1]}) ::close(fd);
 }
 
 // The loop does not run between the worker's end and reap(), so nothing of what it left has been
