@@ -28,14 +28,14 @@ Job::Job(const CoreOptions& options, TimePoint now, const wire::Join& first,
       stop_timeout_(rules_.stop_timeout_ms + wire::park_limit_ms(rules_.stop_timeout_ms) +
                     kStopGrace.count()),
       now_(now),
-      start_at_(now) {
+      next_start_{.reason = "first round", .not_before = now} {
   if (record != nullptr) {
     next_round_ = record->next_round;
-    inherited_restarts_ = record->restarts;
-    best_step_ = record->best_step;
-    no_progress_ = record->no_progress;
-    began_earlier_ = record->next_round > 0;
-    if (began_earlier_) reason_ = "the rendezvous moved";
+    budget_.inherited = record->restarts;
+    budget_.best_step = record->best_step;
+    budget_.no_progress = record->no_progress;
+    earlier_.began_rounds = record->next_round > 0;
+    if (earlier_.began_rounds) next_start_.reason = "the rendezvous moved";
   }
   wait_for_nodes();
   if (record == nullptr || !record->finished) return;
@@ -49,23 +49,23 @@ void Job::send(ConnectionId to, const wire::CoordinatorMessage& message) {
 
 bool Job::abandoned() const {
   if (phase_ != Phase::kWaiting || !nodes_.empty() || !any_left_ || !held_.empty()) return false;
-  return std::none_of(members_.begin(), members_.end(), [](const Member& member) {
+  return std::none_of(round_.members.begin(), round_.members.end(), [](const Member& member) {
     return member.presence != Member::Presence::kLeft;
   });
 }
 
 const Job::Member* Job::member_of(const NodeId& node_id) const {
-  const auto found = rank_by_node_.find(node_id);
-  return found == rank_by_node_.end() ? nullptr : &members_[found->second];
+  const auto found = round_.rank_of_node.find(node_id);
+  return found == round_.rank_of_node.end() ? nullptr : &round_.members[found->second];
 }
 
 Job::Member* Job::member_of(const NodeId& node_id) {
-  const auto found = rank_by_node_.find(node_id);
-  return found == rank_by_node_.end() ? nullptr : &members_[found->second];
+  const auto found = round_.rank_of_node.find(node_id);
+  return found == round_.rank_of_node.end() ? nullptr : &round_.members[found->second];
 }
 
 Job::Member* Job::current_member(const NodeId& node_id, Round round) {
-  if (round != round_ || (!is_running() && phase_ != Phase::kStopping)) return nullptr;
+  if (round != round_.number || (!is_running() && phase_ != Phase::kStopping)) return nullptr;
   Member* member = member_of(node_id);
   // A node that came back after its loss is in, but has no part in this round.
   return member != nullptr && member->presence == Member::Presence::kIn ? member : nullptr;
@@ -104,7 +104,8 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   node.samples_per_second = message.samples_per_second;
   measure_pace(node);
   // A node that is still ending another round reports nothing about this one.
-  if (Member* member = current_member(from, round_)) note_progress(*member, message.step, false);
+  if (Member* member = current_member(from, round_.number))
+    note_progress(*member, message.step, false);
 }
 
 void Job::measure_pace(Node& node) const {
@@ -134,16 +135,16 @@ void Job::handle(const NodeId& from, const wire::Succeeded& message) {
   Member* member = current_member(from, message.round);
   if (member == nullptr || member->succeeded) return;
   member->succeeded = true;
-  ++successes_;
-  succeeded_workers_ += member->info.nproc;
+  ++round_.successes;
+  round_.succeeded_workers += member->info.nproc;
   check_all_succeeded();
   stop_for_failures();
 }
 
 void Job::handle(const NodeId& from, const wire::Stopped& message) {
   nodes_.at(from).join.store_port = message.store_port;
-  if (nodes_.at(from).ending != kNoRound) {
-    if (nodes_.at(from).ending == message.round) ended(from);
+  if (const auto& ending = nodes_.at(from).ending) {
+    if (ending->round == message.round) ended(from);
     return;
   }
   Member* member = current_member(from, message.round);
@@ -151,7 +152,7 @@ void Job::handle(const NodeId& from, const wire::Stopped& message) {
   note_progress(*member, message.step, message.reports_progress);
   for (const wire::Failure& failure : message.failures) record(failure, *member);
   member->operations = message.operations;
-  unstopped_.erase(rank_of(*member));
+  round_.stop.unanswered.erase(rank_of(*member));
   check_stopped();
 }
 
@@ -164,7 +165,7 @@ void Job::handle(const NodeId& from, const wire::Leave& message) {
   const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
   if (member != nullptr) {
     member->presence = Member::Presence::kLeft;
-    unstopped_.erase(rank_of(*member));
+    round_.stop.unanswered.erase(rank_of(*member));
   }
   const std::string reason =
       message.reason.empty() ? fmt::format("node {} left", host) : message.reason;
@@ -172,10 +173,10 @@ void Job::handle(const NodeId& from, const wire::Leave& message) {
     try_start();
     announce();
   } else if (phase_ == Phase::kStopping) {
-    if (was_in) leave_reason_ = reason;
+    if (was_in) round_.leave_reason = reason;
     check_stopped();
   } else if (was_in && !member->succeeded) {
-    leave_reason_ = reason;
+    round_.leave_reason = reason;
     begin_stop(reason, false);
   }
 }
@@ -197,7 +198,7 @@ void Job::remove_node(const NodeId& node_id) {
   const Node& node = found->second;
   node_of_.erase(node.connection);
   by_silence_.erase(node.silence);
-  if (node.ending != kNoRound) --num_ending_;
+  if (node.ending) --num_ending_;
   const auto holder = rank_holder_.find(node.join.node_rank);
   if (holder != rank_holder_.end() && holder->second == node_id) rank_holder_.erase(holder);
   nodes_.erase(found);
@@ -214,7 +215,7 @@ void Job::lose(const NodeId& node_id, const std::string& kind, const std::string
   const bool was_in = member != nullptr && member->presence == Member::Presence::kIn;
   if (was_in) {
     member->presence = Member::Presence::kLost;
-    unstopped_.erase(rank_of(*member));
+    round_.stop.unanswered.erase(rank_of(*member));
   }
   if (phase_ == Phase::kWaiting) {
     try_start();
@@ -235,90 +236,92 @@ void Job::record(wire::Failure failure, const Member& member) {
   failure.node_id = member.info.node_id;
   failure.host = member.info.host;
   failure.group_rank = static_cast<int>(rank_of(member));
-  if (phase_ == Phase::kStopping && !stop_is_failure_ && failure.kind == "worker" &&
+  if (phase_ == Phase::kStopping && !round_.stop.is_failure && failure.kind == "worker" &&
       !is_permanent(failure)) {
     // Workers that fail while the round is stopped because a node came or left fail as a
     // consequence.
     failure.secondary = true;
   }
   ++failures_reported_;
-  failed_round_ = round_;
-  failures_.add(std::move(failure), now_);
+  round_.failures.add(std::move(failure), now_);
 }
 
-const wire::Failure& Job::root() const { return failures_.all()[root_cause(failures_.all())]; }
+const wire::Failure& Job::root() const {
+  return round_.failures.all()[root_cause(round_.failures.all())];
+}
 
 bool Job::cause_may_come() const {
-  const int workers = world_size_ - succeeded_workers_;
-  return failures_.size() < static_cast<std::size_t>(std::max(0, workers));
+  const int workers = round_.world_size - round_.succeeded_workers;
+  return round_.failures.size() < static_cast<std::size_t>(std::max(0, workers));
 }
 
 // Why to wait: others often end before the worker that caused the failure, which may take long to
 // exit. A stop would kill that worker by SIGTERM before it has said how it failed. If workers park,
 // there is no SIGTERM at first, and a cause that ends by itself is reported with `stopped`.
 void Job::stop_for_failures() {
-  if (!is_running() || failures_.empty()) return;
+  if (!is_running() || round_.failures.empty()) return;
   const wire::Failure& cause = root();
   if (cause.secondary && cause.kind != "collective" && cause_may_come()) {
-    if (!cause_deadline_) cause_deadline_ = now_ + options_.cause_wait;
-    if (now_ < *cause_deadline_) return;
+    if (!round_.cause_deadline) round_.cause_deadline = now_ + options_.cause_wait;
+    if (now_ < *round_.cause_deadline) return;
   }
   begin_stop(describe(cause), true);
 }
 
 void Job::begin_stop(const std::string& reason, bool is_failure) {
   if (!is_running()) return;
-  stop_keeps_workers_ = !is_failure || keeps_workers();
   phase_ = Phase::kStopping;
-  stop_reason_ = reason;
-  stop_is_failure_ = is_failure;
-  stop_deadline_ = now_ + stop_timeout_;
-  scale_up_until_.reset();
+  round_.stop = {.reason = reason,
+                 .is_failure = is_failure,
+                 .keeps_workers = !is_failure || keeps_workers(),
+                 .deadline = now_ + stop_timeout_};
+  round_.scale_up.reset();
   // Nodes that are not back yet are told when they come.
-  for (const std::size_t rank : awaited_) members_[rank].presence = Member::Presence::kLost;
-  awaited_.clear();
-  unstopped_.clear();
-  for (const Member& member : members_) {
+  for (const std::size_t rank : round_.recovery.awaited)
+    round_.members[rank].presence = Member::Presence::kLost;
+  round_.recovery = {};
+  for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kIn) continue;
-    unstopped_.insert(rank_of(member));
+    round_.stop.unanswered.insert(rank_of(member));
     send(nodes_.at(member.info.node_id).connection,
-         wire::Stop{round_, reason, stop_keeps_workers_});
+         wire::Stop{round_.number, reason, round_.stop.keeps_workers});
   }
   check_stopped();
 }
 
 void Job::check_stopped() {
-  if (phase_ == Phase::kStopping && unstopped_.empty()) decide_after_stop();
+  if (phase_ == Phase::kStopping && round_.stop.unanswered.empty()) decide_after_stop();
 }
 
 std::string Job::round_report(bool permanent) const {
   std::vector<std::pair<std::string, std::vector<std::string>>> operations;
-  for (const Member& member : members_)
+  for (const Member& member : round_.members)
     operations.emplace_back(member.info.host, member.operations);
   return failure_report({.program = program_,
                          .job_id = id_,
-                         .failures = failures_.all(),
-                         .round = round_,
-                         .nodes = static_cast<int>(members_.size()),
-                         .world_size = world_size_,
-                         .restarts = restarts(),
+                         .failures = round_.failures.all(),
+                         .round = round_.number,
+                         .nodes = static_cast<int>(round_.members.size()),
+                         .world_size = round_.world_size,
+                         .restarts = budget_.restarts(),
                          .max_restarts = rules_.max_restarts,
                          .retry_would_not_help = permanent,
                          .operations = std::move(operations)});
 }
 
 void Job::check_all_succeeded() {
-  if (successes_ < members_.size()) return;
-  finish(kExitSuccess,
-         fmt::format("{} on {} succeeded in round {} after {}", counted(world_size_, "worker"),
-                     counted(static_cast<int>(members_.size()), "node"), round_,
-                     counted(restarts(), "restart")),
-         "");
+  if (round_.successes < round_.members.size()) return;
+  finish(
+      kExitSuccess,
+      fmt::format("{} on {} succeeded in round {} after {}", counted(round_.world_size, "worker"),
+                  counted(static_cast<int>(round_.members.size()), "node"), round_.number,
+                  counted(budget_.restarts(), "restart")),
+      "");
 }
 
 void Job::persist() {
-  out_->push_back(
-      Persist{{id_, next_round_, restarts(), best_step_, no_progress_, finished(), result_}});
+  out_->push_back(Persist{{id_, next_round_, budget_.restarts(), budget_.best_step,
+                           budget_.no_progress, finished(), result_}});
 }
 
 void Job::finish(int exit_code, const std::string& summary, const std::string& report,

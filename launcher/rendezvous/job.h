@@ -61,6 +61,11 @@ class Job {
     kStopping,    // The round's nodes were told to stop, and not all have answered.
     kFinished,
   };
+  // A round that is over but still runs on a node, and until when the node must end it.
+  struct Ending {
+    Round round = kNoRound;
+    TimePoint until;
+  };
   // A node that is in the job: it has joined and is connected.
   struct Node {
     wire::Join join;
@@ -78,10 +83,9 @@ class Job {
       TimePoint since;         // When it began.
       double steps_per_second = std::numeric_limits<double>::quiet_NaN();
     } pace{};
-    // A round that is over but still runs on this node, and until when the node must end it. Until
-    // then it cannot take part in another round.
-    Round ending = kNoRound;
-    TimePoint ending_until;
+    // Set while a round that is over still runs on this node. Until it has ended that round, it
+    // cannot take part in another one.
+    std::optional<Ending> ending{};
   };
   // A node's part in the current round, or in the last one while none runs.
   struct Member {
@@ -91,6 +95,83 @@ class Job {
     bool succeeded = false;
     bool reports_progress = false;
     std::vector<std::string> operations;  // What its workers were waiting for.
+  };
+  // The wait for the other nodes of an adopted round, in kRecovering. Assigned when the round is
+  // adopted.
+  struct Recovery {
+    std::set<std::size_t> awaited = {};  // Members that are not back yet.
+    TimePoint until = {};                // Then they are lost.
+  };
+  // The way of new nodes into a running round: its members commit first. Assigned when members are
+  // told to commit; gone when all have committed, at the limit, or when the round is stopped.
+  struct ScaleUp {
+    TimePoint until;
+    std::set<std::size_t> uncommitted = {};  // Members that have not committed yet.
+  };
+  // The stop of a round, in kStopping. Assigned when the round is stopped.
+  struct Stop {
+    std::string reason = {};
+    bool is_failure = false;  // Why the round is being stopped.
+    bool keeps_workers = true;
+    TimePoint deadline = {};                // A node that has not answered then is lost.
+    std::set<std::size_t> unanswered = {};  // Members that have not answered.
+  };
+  // A round: the current one, or the last one while none runs. Ranks are group ranks. Only
+  // begin_round() begins one, and it assigns the whole.
+  struct RoundState {
+    Round number = kNoRound;           // kNoRound: this coordinator has begun or adopted none.
+    std::vector<Member> members = {};  // By group rank.
+    std::unordered_map<NodeId, std::size_t> rank_of_node = {};
+    int world_size = 0;
+    TimePoint began = {};
+    bool is_adopted = false;          // An earlier coordinator began it.
+    bool is_restart = false;          // It began with a restart that was charged.
+    std::int64_t best_at_start = -1;  // Budget::best_step when it began.
+    std::int64_t step = -1;           // The largest step that its workers have reported.
+    bool reports_steps = false;       // Its workers report progress.
+    std::size_t successes = 0;        // Members that have succeeded.
+    int succeeded_workers = 0;        // The workers of those members.
+    FailureOrder failures = {};
+    // Until when the round goes on although a worker has failed. Set while all failures are
+    // secondary.
+    std::optional<TimePoint> cause_deadline = {};
+    Recovery recovery = {};
+    std::optional<ScaleUp> scale_up = {};
+    Stop stop = {};
+    std::string leave_reason = {};  // Why a member left during the round; empty if none did.
+  };
+  // What the job has spent on restarts, and what they have brought. Never begins anew: an earlier
+  // coordinator's part comes from its record and from joins.
+  struct Budget {
+    // Restarts that a lost coordinator had charged, as joins report them, and those that this one
+    // has charged.
+    int inherited = 0;
+    int own = 0;
+    std::int64_t best_step = -1;  // The largest step that was ever reported.
+    int no_progress = 0;          // Restarts in a row without a step beyond best_step.
+    int restarts_in_row = 0;      // Restarts since a round last made progress; for the back-off.
+    int stepless_in_row = 0;      // Restarts in a row whose workers made no step at all.
+
+    int restarts() const { return inherited + own; }
+  };
+  // What is known of an earlier coordinator of this job, from its record or from joins. Its loss is
+  // charged once in the life of this one.
+  struct Earlier {
+    bool began_rounds = false;
+    bool loss_to_charge = false;  // It was lost and its round did not go on.
+    bool loss_is_charged = false;
+  };
+  // Why and when the next round begins. Assigned when it is decided that there will be one.
+  struct NextStart {
+    std::string reason;
+    bool is_charged = false;  // Whether that reason cost a restart.
+    TimePoint not_before;
+  };
+  // The wait for enough nodes, in kWaiting. Assigned when the wait begins.
+  struct Gathering {
+    TimePoint since = {};
+    // Set while rules_.min_nodes or more are in.
+    std::optional<TimePoint> last_call_ends = {};
   };
   // A join that asks for the place of a node that may be gone.
   struct HeldJoin {
@@ -173,7 +254,7 @@ class Job {
   void try_start();
   Duration longest_wait() const;
   void start_round();
-  void set_members(std::vector<Member> members);
+  void begin_round(Round number, std::vector<Member> members);
   void send_spares(const std::vector<const Node*>& nodes, const std::string& text);
   std::string spare_text() const;
   bool all_previous_are_in() const;
@@ -192,12 +273,11 @@ class Job {
   Member* member_of(const NodeId& node_id);
   const Member* member_of(const NodeId& node_id) const;
   std::size_t rank_of(const Member& member) const {
-    return static_cast<std::size_t>(&member - members_.data());
+    return static_cast<std::size_t>(&member - round_.members.data());
   }
   // The member if it takes part in `round` and that round is not over; otherwise null.
   Member* current_member(const NodeId& node_id, Round round);
   bool is_running() const { return phase_ == Phase::kRunning || phase_ == Phase::kRecovering; }
-  int restarts() const { return inherited_restarts_ + own_restarts_; }
   // The number of nodes with which a round can begin.
   int available() const { return static_cast<int>(nodes_.size()) - num_ending_; }
   std::vector<std::string> hosts() const;
@@ -226,59 +306,16 @@ class Job {
   bool any_left_ = false;
   std::string program_;  // The program's name, from the first node that gives one.
 
-  // Restarts that a lost coordinator had charged, as joins report them, and those that this one has
-  // charged.
-  int inherited_restarts_ = 0;
-  int own_restarts_ = 0;
-  bool began_earlier_ = false;   // An earlier coordinator had begun rounds of this job.
-  bool loss_to_charge_ = false;  // A coordinator was lost and its round did not go on.
-  bool coordinator_loss_charged_ = false;
-  Round next_round_ = 0;
-  std::string reason_ = "first round";  // For the next RoundStart.
-  bool reason_is_charged_ = false;      // Whether that reason cost a restart.
-
-  std::int64_t best_step_ = -1;  // The largest step that was ever reported.
-  int no_progress_ = 0;          // Restarts in a row without a step beyond best_step_.
-  int restarts_in_row_ = 0;      // Restarts since a round last made progress; for the back-off.
-  int stepless_in_row_ = 0;      // Restarts in a row whose workers made no step at all.
-  TimePoint start_at_;           // No round begins before this time.
-
-  Round round_ = kNoRound;  // The last round that this coordinator has begun or adopted.
-  int world_size_ = 0;
-  std::vector<Member> members_;  // By group rank.
-  std::unordered_map<NodeId, std::size_t> rank_by_node_;
-  std::set<std::size_t> awaited_;    // In kRecovering: members that are not back yet.
-  TimePoint awaited_until_;          // In kRecovering: until when they may come back.
-  std::set<std::size_t> unstopped_;  // In kStopping: members that have not answered.
-  std::size_t successes_ = 0;        // Members that have succeeded.
-  int succeeded_workers_ = 0;        // The workers of those members.
-  FailureOrder failures_;            // Of round_.
+  Budget budget_;
+  Earlier earlier_;
+  Round next_round_ = 0;  // The first number that no round has used.
+  NextStart next_start_;
+  Gathering gathering_;
+  RoundState round_;
   // The root cause of the last round that failed before round_, and that round.
   std::optional<std::pair<Round, wire::Failure>> last_failure_;
-  Round failed_round_ = kNoRound;        // The round of failures_.
   std::uint64_t failures_reported_ = 0;  // In all rounds.
-  TimePoint round_began_;
-  bool round_is_adopted_ = false;    // An earlier coordinator began this round.
-  bool round_is_restart_ = false;    // This round began with a restart that was charged.
-  bool round_reports_ = false;       // Its workers report progress.
-  std::int64_t round_step_ = -1;     // The largest step of this round.
-  std::int64_t best_at_start_ = -1;  // best_step_ when it began.
-  // Until when the round goes on although a worker has failed. Set while all failures are
-  // secondary.
-  std::optional<TimePoint> cause_deadline_;
-  // Until when members may commit before the round changes for a new node. Set while a scale-up is
-  // under way.
-  std::optional<TimePoint> scale_up_until_;
-  std::set<std::size_t> uncommitted_;  // Members that have not committed yet.
-  bool stop_is_failure_ = false;       // Why the round is being stopped.
-  bool stop_keeps_workers_ = true;
-  std::string stop_reason_;
-  std::string leave_reason_;  // Why a member left during the round; empty if none did.
-  TimePoint stop_deadline_;
 
-  TimePoint waiting_since_;
-  std::optional<TimePoint>
-      last_call_ends_;  // Set while rules_.min_nodes or more are in and no round runs.
   TimePoint next_announcement_;
   TimePoint last_announcement_;
   wire::Finish result_;

@@ -146,14 +146,14 @@ bool Job::take_over(ConnectionId from, const wire::Join& join) {
   send(from, wire::Welcome{options_.heartbeat.count(), options_.lease.count()});
   const int rank = static_cast<int>(rank_of(*member));
   if (phase_ == Phase::kStopping) {
-    send(from, wire::Stop{round_, stop_reason_, stop_keeps_workers_});
+    send(from, wire::Stop{round_.number, round_.stop.reason, round_.stop.keeps_workers});
     return true;
   }
-  failures_.forget(rank);
-  if (failures_.empty()) cause_deadline_.reset();
-  if (scale_up_until_ && uncommitted_.contains(rank_of(*member))) {
-    const auto left = std::chrono::duration_cast<Duration>(*scale_up_until_ - now_).count();
-    send(from, wire::CommitRound{round_, std::max<std::int64_t>(left, 0), "a node joins"});
+  round_.failures.forget(rank);
+  if (round_.failures.empty()) round_.cause_deadline.reset();
+  if (round_.scale_up && round_.scale_up->uncommitted.contains(rank_of(*member))) {
+    const auto left = std::chrono::duration_cast<Duration>(round_.scale_up->until - now_).count();
+    send(from, wire::CommitRound{round_.number, std::max<std::int64_t>(left, 0), "a node joins"});
   }
   return true;
 }
@@ -165,11 +165,11 @@ void Job::take_numbers(const wire::Join& join) {
   const bool from_lost_coordinator = join.last_round >= next_round_;
   next_round_ = std::max(next_round_, join.last_round + 1);
   if (from_lost_coordinator) {
-    inherited_restarts_ = std::max(inherited_restarts_, join.restarts);
-    loss_to_charge_ = true;
-    began_earlier_ = true;
+    budget_.inherited = std::max(budget_.inherited, join.restarts);
+    earlier_.loss_to_charge = true;
+    earlier_.began_rounds = true;
   } else {
-    inherited_restarts_ += std::max(0, join.restarts - restarts());
+    budget_.inherited += std::max(0, join.restarts - budget_.restarts());
   }
 }
 
@@ -193,15 +193,14 @@ void Job::place(const NodeId& node_id) {
 // Orders the node to end a round that is over but still runs there.
 void Job::order_end_of(Round round, const NodeId& node_id) {
   Node& node = nodes_.at(node_id);
-  if (node.ending == kNoRound) ++num_ending_;
-  node.ending = round;
-  node.ending_until = now_ + stop_timeout_;
+  if (!node.ending) ++num_ending_;
+  node.ending = Ending{round, now_ + stop_timeout_};
   send(node.connection, wire::Stop{round, fmt::format("round {} is over", round), true});
 }
 
 void Job::ended(const NodeId& node_id) {
   Node& node = nodes_.at(node_id);
-  node.ending = kNoRound;
+  node.ending.reset();
   node.join.running_round = kNoRound;
   --num_ending_;
   place(node_id);

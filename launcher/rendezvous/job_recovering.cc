@@ -41,9 +41,9 @@ bool Job::returns_to_round(const wire::Join& join) {
   if (!is_world(join)) return false;
   const Round round = join.running_round;
   const bool newest = round == next_round_ - 1;
-  if (phase_ == Phase::kWaiting && round_ == kNoRound) return newest;
-  if (is_running() && round_is_adopted_ && round > round_) return newest;
-  if (round != round_ || !is_running()) return false;
+  if (phase_ == Phase::kWaiting && round_.number == kNoRound) return newest;
+  if (is_running() && round_.is_adopted && round > round_.number) return newest;
+  if (round != round_.number || !is_running()) return false;
   const Member* member = member_of(join.node_id);
   if (member == nullptr || member->info.first_rank !=
                                join.members[static_cast<std::size_t>(join.group_rank)].first_rank) {
@@ -55,10 +55,10 @@ bool Job::returns_to_round(const wire::Join& join) {
 }
 
 void Job::come_back(const NodeId& node_id) {
-  if (nodes_.at(node_id).join.running_round != round_) return adopt(node_id);
+  if (nodes_.at(node_id).join.running_round != round_.number) return adopt(node_id);
   Member& member = *member_of(node_id);
   member.presence = Member::Presence::kIn;
-  awaited_.erase(rank_of(member));
+  round_.recovery.awaited.erase(rank_of(member));
   check_recovered();
 }
 
@@ -66,15 +66,14 @@ void Job::adopt(const NodeId& node_id) {
   const wire::Join join = nodes_.at(node_id).join;
   // If two rounds both claim to go on, the older one was left behind.
   std::vector<NodeId> left_behind;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members) {
     if (is_running() && member.presence == Member::Presence::kIn) {
       left_behind.push_back(member.info.node_id);
     }
   }
-  for (const NodeId& other : left_behind) order_end_of(round_, other);
+  for (const NodeId& other : left_behind) order_end_of(round_.number, other);
   phase_ = Phase::kRecovering;
-  round_ = join.running_round;
-  loss_to_charge_ = false;
+  earlier_.loss_to_charge = false;
   std::vector<Member> members;
   for (const wire::Member& info : join.members) {
     Member member;
@@ -82,14 +81,14 @@ void Job::adopt(const NodeId& node_id) {
     member.presence = Member::Presence::kAwaited;
     members.push_back(std::move(member));
   }
-  set_members(std::move(members));
-  round_is_adopted_ = true;
-  members_[static_cast<std::size_t>(join.group_rank)].presence = Member::Presence::kIn;
-  awaited_until_ = now_ + options_.lease + kReturnGrace;
+  begin_round(join.running_round, std::move(members));
+  round_.is_adopted = true;
+  round_.members[static_cast<std::size_t>(join.group_rank)].presence = Member::Presence::kIn;
+  round_.recovery = {.until = now_ + options_.lease + kReturnGrace};
   std::vector<NodeId> without;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kAwaited) continue;
-    awaited_.insert(rank_of(member));
+    round_.recovery.awaited.insert(rank_of(member));
     if (nodes_.contains(member.info.node_id)) without.push_back(member.info.node_id);
   }
   if (!without.empty()) return miss(without, "its workers ended while the rendezvous was away");
@@ -102,18 +101,18 @@ void Job::miss(const std::vector<NodeId>& node_ids, const std::string& why) {
     Member& member = *member_of(node_id);
     if (member.presence != Member::Presence::kAwaited) continue;
     member.presence = Member::Presence::kLost;
-    awaited_.erase(rank_of(member));
+    round_.recovery.awaited.erase(rank_of(member));
     wire::Failure failure;
     failure.kind = "agent";
     failure.exit_code = kExitNodeLost;
     failure.message = why;
     record(std::move(failure), member);
   }
-  if (!failures_.empty()) begin_stop(describe(root()), true);
+  if (!round_.failures.empty()) begin_stop(describe(root()), true);
 }
 
 void Job::check_recovered() {
-  if (phase_ != Phase::kRecovering || !awaited_.empty()) return;
+  if (phase_ != Phase::kRecovering || !round_.recovery.awaited.empty()) return;
   phase_ = Phase::kRunning;
   check_all_succeeded();
   if (has_room() && !newcomers().empty()) begin_scale_up();

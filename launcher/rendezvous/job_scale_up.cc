@@ -12,15 +12,15 @@ namespace ddp::rendezvous {
 // False if part of the job has already succeeded, because the job is then almost over, and false if
 // the round is about to end because of failures.
 bool Job::has_room() const {
-  return phase_ == Phase::kRunning && !cause_deadline_ && successes_ == 0 &&
-         static_cast<int>(members_.size()) < rules_.max_nodes;
+  return phase_ == Phase::kRunning && !round_.cause_deadline && round_.successes == 0 &&
+         static_cast<int>(round_.members.size()) < rules_.max_nodes;
 }
 
 // Nodes without a part in the round, by order of joining.
 std::vector<const Job::Node*> Job::newcomers() const {
   std::vector<const Node*> found;
   for (const auto& [node_id, node] : nodes_) {
-    if (node.ending == kNoRound && member_of(node_id) == nullptr) found.push_back(&node);
+    if (!node.ending && member_of(node_id) == nullptr) found.push_back(&node);
   }
   std::sort(found.begin(), found.end(),
             [](const Node* a, const Node* b) { return a->order < b->order; });
@@ -30,37 +30,37 @@ std::vector<const Job::Node*> Job::newcomers() const {
 void Job::welcome_newcomer(const NodeId& node_id) {
   const Node& node = nodes_.at(node_id);
   if (member_of(node_id) != nullptr || !has_room()) {
-    if (!cause_deadline_) send_spares({&node}, spare_text());
+    if (!round_.cause_deadline) send_spares({&node}, spare_text());
     return;
   }
   send_spares({&node}, fmt::format("round {} runs on {} nodes; this node comes in as soon as the "
                                    "workers have committed",
-                                   round_, members_.size()));
-  if (!scale_up_until_) begin_scale_up();
+                                   round_.number, round_.members.size()));
+  if (!round_.scale_up) begin_scale_up();
 }
 
 void Job::begin_scale_up() {
-  scale_up_until_ = now_ + Duration{rules_.scale_up_ms};
-  uncommitted_.clear();
-  for (const Member& member : members_) {
+  round_.scale_up = ScaleUp{.until = now_ + Duration{rules_.scale_up_ms}};
+  for (const Member& member : round_.members) {
     if (member.presence != Member::Presence::kIn) continue;
-    uncommitted_.insert(rank_of(member));
+    round_.scale_up->uncommitted.insert(rank_of(member));
     send(nodes_.at(member.info.node_id).connection,
-         wire::CommitRound{round_, rules_.scale_up_ms, "a node joins"});
+         wire::CommitRound{round_.number, rules_.scale_up_ms, "a node joins"});
   }
   check_scale_up();
 }
 
 void Job::handle(const NodeId& from, const wire::NodeCommitted& message) {
   const Member* member = current_member(from, message.round);
-  if (member == nullptr || !scale_up_until_) return;
-  uncommitted_.erase(rank_of(*member));
+  if (member == nullptr || !round_.scale_up) return;
+  round_.scale_up->uncommitted.erase(rank_of(*member));
   check_scale_up();
 }
 
 void Job::check_scale_up() {
-  if (!scale_up_until_ || (!uncommitted_.empty() && now_ < *scale_up_until_)) return;
-  scale_up_until_.reset();
+  if (!round_.scale_up) return;
+  if (!round_.scale_up->uncommitted.empty() && now_ < round_.scale_up->until) return;
+  round_.scale_up.reset();
   const std::vector<const Node*> nodes = newcomers();
   if (nodes.empty()) return;
   if (!has_room()) return send_spares(nodes, spare_text());

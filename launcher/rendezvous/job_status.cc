@@ -78,11 +78,11 @@ std::string Job::node_state(const NodeId& node_id, const Member* member) const {
   if (member != nullptr && member->presence == Member::Presence::kAwaited) return "awaited";
   const auto node = nodes_.find(node_id);
   if (node == nodes_.end()) return "lost";
-  if (node->second.ending != kNoRound) return "ending";
+  if (node->second.ending) return "ending";
   if (phase_ == Phase::kWaiting) return "waiting";
   if (member == nullptr || member->presence != Member::Presence::kIn) return "spare";
   if (member->succeeded) return "succeeded";
-  return unstopped_.contains(rank_of(*member)) ? "stopping" : "in_round";
+  return round_.stop.unanswered.contains(rank_of(*member)) ? "stopping" : "in_round";
 }
 
 NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* member) const {
@@ -120,14 +120,15 @@ std::string Job::waits_for(TimePoint now) const {
       return waiting_text(now);
     case Phase::kRecovering:
       return fmt::format("{} of the round to come back",
-                         counted(static_cast<int>(awaited_.size()), "node"));
+                         counted(static_cast<int>(round_.recovery.awaited.size()), "node"));
     case Phase::kStopping:
-      return fmt::format("{} to stop: {}", counted(static_cast<int>(unstopped_.size()), "node"),
-                         stop_reason_);
+      return fmt::format("{} to stop: {}",
+                         counted(static_cast<int>(round_.stop.unanswered.size()), "node"),
+                         round_.stop.reason);
     case Phase::kRunning:
-      if (!scale_up_until_) return "";
+      if (!round_.scale_up) return "";
       return fmt::format("{} to commit, so that a new node can come in",
-                         counted(static_cast<int>(uncommitted_.size()), "node"));
+                         counted(static_cast<int>(round_.scale_up->uncommitted.size()), "node"));
     case Phase::kFinished:
       return "";
   }
@@ -141,23 +142,23 @@ JobStatus Job::status(TimePoint now) const {
   out.job_id = id_;
   out.program = program_;
   out.state = kPhaseNames.at(static_cast<std::size_t>(phase_));
-  out.round = round_;
-  out.world_size = phase_ == Phase::kWaiting ? 0 : world_size_;
+  out.round = round_.number;
+  out.world_size = phase_ == Phase::kWaiting ? 0 : round_.world_size;
   out.min_nodes = rules_.min_nodes;
   out.max_nodes = rules_.max_nodes;
-  out.restarts = restarts();
+  out.restarts = budget_.restarts();
   out.max_restarts = rules_.max_restarts;
   out.failures = failures_reported_;
-  out.best_step = best_step_;
-  for (const Member& member : members_) {
+  out.best_step = budget_.best_step;
+  for (const Member& member : round_.members) {
     if (member.presence == Member::Presence::kLeft) continue;
     out.nodes.push_back(node_status(now, member.info.node_id, &member));
   }
   for (const auto& [node_id, node] : nodes_) {
     if (member_of(node_id) == nullptr) out.nodes.push_back(node_status(now, node_id, nullptr));
   }
-  if (!failures_.empty()) {
-    out.first_failure = status_of(root(), round_);
+  if (!round_.failures.empty()) {
+    out.first_failure = status_of(root(), round_.number);
   } else if (last_failure_) {
     out.first_failure = status_of(last_failure_->second, last_failure_->first);
   }

@@ -15,18 +15,20 @@ std::optional<TimePoint> Job::next_deadline() const {
   for (const HeldJoin& held : held_) consider(held.until);
   if (num_ending_ > 0) {
     for (const auto& [node_id, node] : nodes_) {
-      if (node.ending != kNoRound) consider(node.ending_until);
+      if (node.ending) consider(node.ending->until);
     }
   }
-  if (phase_ == Phase::kStopping) consider(stop_deadline_);
-  if (phase_ == Phase::kRecovering) consider(awaited_until_);
-  if (is_running() && cause_deadline_) consider(*cause_deadline_);
-  if (scale_up_until_) consider(*scale_up_until_);
+  if (phase_ == Phase::kStopping) consider(round_.stop.deadline);
+  if (phase_ == Phase::kRecovering) consider(round_.recovery.until);
+  if (is_running() && round_.cause_deadline) consider(*round_.cause_deadline);
+  if (round_.scale_up) consider(round_.scale_up->until);
   if (phase_ == Phase::kWaiting) {
-    consider(last_call_ends_ ? std::max(*last_call_ends_, start_at_)
-                             : waiting_since_ + Duration{rules_.join_timeout_ms});
+    consider(gathering_.last_call_ends
+                 ? std::max(*gathering_.last_call_ends, next_start_.not_before)
+                 : gathering_.since + Duration{rules_.join_timeout_ms});
     // Without a wait for the last call, only the back-off delays the round.
-    if (last_call_ends_ && start_at_ > now_) consider(start_at_);
+    if (gathering_.last_call_ends && next_start_.not_before > now_)
+      consider(next_start_.not_before);
     if (!nodes_.empty()) consider(next_announcement_);
   }
   return next;
@@ -38,7 +40,7 @@ void Job::lose_silent_nodes() {
   std::vector<NodeId> silent_members;
   for (const NodeId& node_id : by_silence_) {
     if (now_ - nodes_.at(node_id).heard < options_.lease) break;
-    const bool has_part = current_member(node_id, round_) != nullptr;
+    const bool has_part = current_member(node_id, round_.number) != nullptr;
     (has_part ? silent_members : silent).push_back(node_id);
   }
   silent.insert(silent.end(), silent_members.begin(), silent_members.end());
@@ -53,12 +55,13 @@ void Job::lose_silent_nodes() {
 
 void Job::lose_slow_nodes() {
   std::vector<NodeId> late;
-  if (phase_ == Phase::kStopping && now_ >= stop_deadline_) {
-    for (const std::size_t rank : unstopped_) late.push_back(members_[rank].info.node_id);
+  if (phase_ == Phase::kStopping && now_ >= round_.stop.deadline) {
+    for (const std::size_t rank : round_.stop.unanswered)
+      late.push_back(round_.members[rank].info.node_id);
   }
   if (num_ending_ > 0) {
     for (const auto& [node_id, node] : nodes_) {
-      if (node.ending != kNoRound && now_ >= node.ending_until) late.push_back(node_id);
+      if (node.ending && now_ >= node.ending->until) late.push_back(node_id);
     }
   }
   for (const NodeId& node_id : late) {
@@ -75,16 +78,17 @@ void Job::tick(TimePoint now, std::vector<Action>& out) {
   release_held();
   stop_for_failures();
   check_scale_up();
-  if (phase_ == Phase::kRecovering && now >= awaited_until_) {
+  if (phase_ == Phase::kRecovering && now >= round_.recovery.until) {
     std::vector<NodeId> missing;
-    for (const std::size_t rank : awaited_) missing.push_back(members_[rank].info.node_id);
+    for (const std::size_t rank : round_.recovery.awaited)
+      missing.push_back(round_.members[rank].info.node_id);
     miss(missing, "it did not come back after the rendezvous was lost");
   }
   lose_slow_nodes();
   if (phase_ != Phase::kWaiting) return;
-  if (last_call_ends_) try_start();
+  if (gathering_.last_call_ends) try_start();
   if (phase_ != Phase::kWaiting) return;
-  if (!last_call_ends_ && now >= waiting_since_ + Duration{rules_.join_timeout_ms})
+  if (!gathering_.last_call_ends && now >= gathering_.since + Duration{rules_.join_timeout_ms})
     return finish_for_missing_nodes();
   if (now >= next_announcement_) announce();
 }

@@ -41,7 +41,7 @@ std::int64_t seconds_left(TimePoint now, TimePoint then) {
 std::vector<std::string> Job::hosts() const {
   std::vector<std::string> names;
   for (const auto& [node_id, node] : nodes_) {
-    if (node.ending == kNoRound) names.push_back(node.join.host);
+    if (!node.ending) names.push_back(node.join.host);
   }
   const auto shown = std::min(names.size(), kHostsMax);
   std::partial_sort(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), names.end(),
@@ -52,8 +52,7 @@ std::vector<std::string> Job::hosts() const {
 
 void Job::wait_for_nodes() {
   phase_ = Phase::kWaiting;
-  waiting_since_ = now_;
-  last_call_ends_.reset();
+  gathering_ = {.since = now_};
   try_start();
   announce();
 }
@@ -61,10 +60,10 @@ void Job::wait_for_nodes() {
 // Nodes that left do not count, because they do not come back.
 bool Job::all_previous_are_in() const {
   bool any = false;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members) {
     if (member.presence == Member::Presence::kLeft) continue;
     const auto found = nodes_.find(member.info.node_id);
-    if (found == nodes_.end() || found->second.ending != kNoRound) return false;
+    if (found == nodes_.end() || found->second.ending) return false;
     any = true;
   }
   return any;
@@ -73,55 +72,42 @@ bool Job::all_previous_are_in() const {
 // How long to wait for more nodes than the job needs. Lost nodes come back at once or not soon.
 // Nodes that lost their coordinator may not have noticed it yet.
 Duration Job::longest_wait() const {
-  if (round_ != kNoRound) return kReturnGrace;
-  return began_earlier_ ? options_.lease + kReturnGrace : Duration{rules_.last_call_ms};
+  if (round_.number != kNoRound) return kReturnGrace;
+  return earlier_.began_rounds ? options_.lease + kReturnGrace : Duration{rules_.last_call_ms};
 }
 
 void Job::try_start() {
   if (phase_ != Phase::kWaiting) return;
   const int have = available();
   if (have < rules_.min_nodes) {
-    last_call_ends_.reset();
+    gathering_.last_call_ends.reset();
     return;
   }
-  if (!last_call_ends_)
-    last_call_ends_ = now_ + std::min(Duration{rules_.last_call_ms}, longest_wait());
-  if (now_ < start_at_) return;
-  if (have >= rules_.max_nodes || now_ >= *last_call_ends_ || all_previous_are_in()) start_round();
+  if (!gathering_.last_call_ends)
+    gathering_.last_call_ends = now_ + std::min(Duration{rules_.last_call_ms}, longest_wait());
+  if (now_ < next_start_.not_before) return;
+  if (have >= rules_.max_nodes || now_ >= *gathering_.last_call_ends || all_previous_are_in())
+    start_round();
 }
 
-void Job::set_members(std::vector<Member> members) {
-  members_ = std::move(members);
-  rank_by_node_.clear();
-  world_size_ = 0;
-  for (const Member& member : members_) {
-    rank_by_node_[member.info.node_id] = rank_of(member);
-    world_size_ += member.info.nproc;
+// Nothing of the round before gets into this one, except that people are still told why it failed.
+void Job::begin_round(Round number, std::vector<Member> members) {
+  if (!round_.failures.empty()) last_failure_.emplace(round_.number, root());
+  round_ = {.number = number,
+            .members = std::move(members),
+            .began = now_,
+            .best_at_start = budget_.best_step};
+  for (const Member& member : round_.members) {
+    round_.rank_of_node[member.info.node_id] = rank_of(member);
+    round_.world_size += member.info.nproc;
   }
-  awaited_.clear();
-  unstopped_.clear();
-  uncommitted_.clear();
-  scale_up_until_.reset();
-  successes_ = 0;
-  succeeded_workers_ = 0;
-  if (!failures_.empty()) last_failure_.emplace(failed_round_, root());
-  failures_.clear();
-  cause_deadline_.reset();
-  stop_reason_.clear();
-  leave_reason_.clear();
-  round_began_ = now_;
-  round_is_adopted_ = false;
-  round_is_restart_ = false;
-  round_reports_ = false;
-  round_step_ = -1;
-  best_at_start_ = best_step_;
 }
 
 void Job::start_round() {
   if (!charge_lost_coordinator()) return;
   std::vector<Candidate> candidates;
   for (const auto& [node_id, node] : nodes_) {
-    if (node.ending != kNoRound) continue;
+    if (node.ending) continue;
     const Member* previous = member_of(node_id);
     candidates.push_back({.node_id = node_id,
                           .host = node.join.host,
@@ -133,7 +119,6 @@ void Job::start_round() {
   const auto by_rank = assign_group_ranks(choose_members(std::move(candidates), limit));
 
   phase_ = Phase::kRunning;
-  round_ = next_round_++;
   std::vector<Member> members;
   std::vector<wire::Member> infos;
   Rank next_rank = 0;
@@ -155,22 +140,22 @@ void Job::start_round() {
     infos.push_back(member.info);
     members.push_back(std::move(member));
   }
-  set_members(std::move(members));
-  round_is_restart_ = reason_is_charged_;
+  begin_round(next_round_++, std::move(members));
+  round_.is_restart = next_start_.is_charged;
   wire::RoundStart start;
-  start.round = round_;
-  start.restarts = restarts();
+  start.round = round_.number;
+  start.restarts = budget_.restarts();
   start.max_restarts = rules_.max_restarts;
-  start.world_size = world_size_;
+  start.world_size = round_.world_size;
   if (needs_own_store) start.store_port = nodes_.at(infos.front().node_id).join.store_port;
   start.members = wire::MemberList(std::move(infos));
-  start.reason = reason_;
-  if (reason_is_charged_) {
-    start.reason += fmt::format("; restart {} of {}", restarts(), rules_.max_restarts);
+  start.reason = next_start_.reason;
+  if (next_start_.is_charged) {
+    start.reason += fmt::format("; restart {} of {}", budget_.restarts(), rules_.max_restarts);
   }
   persist();
-  out_->push_back(RoundBegins{id_, round_});
-  for (const Member& member : members_) {
+  out_->push_back(RoundBegins{id_, round_.number});
+  for (const Member& member : round_.members) {
     send(nodes_.at(member.info.node_id).connection, start);
     ++start.group_rank;
   }
@@ -180,7 +165,7 @@ void Job::start_round() {
 std::string Job::spare_text() const {
   return fmt::format(
       "round {} runs on {} nodes; this node is a spare and takes the place of one that is lost",
-      round_, members_.size());
+      round_.number, round_.members.size());
 }
 
 void Job::send_spares(const std::vector<const Node*>& nodes, const std::string& text) {
@@ -192,7 +177,7 @@ void Job::send_spares(const std::vector<const Node*>& nodes, const std::string& 
 // The missing nodes, as far as they are known.
 std::string Job::missing_detail() const {
   std::vector<std::string> lost;
-  for (const Member& member : members_) {
+  for (const Member& member : round_.members) {
     const bool awaited = member.presence != Member::Presence::kLeft;
     if (awaited && !nodes_.contains(member.info.node_id)) lost.push_back(member.info.host);
     if (lost.size() > kNamesMax) break;
@@ -214,18 +199,19 @@ std::string Job::waiting_text(TimePoint now) const {
   const int have = available();
   const std::string names = have == 0 ? "" : fmt::format(" ({})", join_names(hosts()));
   const std::string_view are = have == 1 ? "is" : "are";
-  if (last_call_ends_ && start_at_ > now) {
+  if (gathering_.last_call_ends && next_start_.not_before > now) {
     return fmt::format("{} of {} nodes {} in{}; the next round begins in {} s", have,
-                       rules_.max_nodes, are, names, seconds_left(now, start_at_));
+                       rules_.max_nodes, are, names, seconds_left(now, next_start_.not_before));
   }
-  if (last_call_ends_) {
+  if (gathering_.last_call_ends) {
     return fmt::format("{} of {} nodes {} in{}, enough to start; waiting {} s more for others",
-                       have, rules_.max_nodes, are, names, seconds_left(now, *last_call_ends_));
+                       have, rules_.max_nodes, are, names,
+                       seconds_left(now, *gathering_.last_call_ends));
   }
   return fmt::format("{} of {}{} nodes {} in{}; {} missing{}, {} s left", have,
                      rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes, are,
                      names, rules_.min_nodes - have, missing_detail(),
-                     seconds_left(now, waiting_since_ + Duration{rules_.join_timeout_ms}));
+                     seconds_left(now, gathering_.since + Duration{rules_.join_timeout_ms}));
 }
 
 void Job::announce() {
@@ -251,7 +237,7 @@ void Job::finish_for_missing_nodes() {
                   rules_.min_nodes - have, missing_detail());
   std::string report;
   std::string error;
-  if (!failures_.empty()) {
+  if (!round_.failures.empty()) {
     summary += fmt::format("; before that, {}", describe(root()));
     report = round_report(false);
     error = error_file(root());
