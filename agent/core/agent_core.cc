@@ -41,9 +41,8 @@ std::vector<Action> AgentCore::on_message(TimePoint now, const wire::Coordinator
 void AgentCore::handle(const wire::Welcome& message) {
   link_ = Link::kJoined;
   was_joined_ = true;
-  joined_at_ = now_;
-  heartbeat_ = Duration{std::max<std::int64_t>(message.heartbeat_ms, 1)};
-  next_heartbeat_ = now_ + heartbeat_;
+  const Duration heartbeat{std::max<std::int64_t>(message.heartbeat_ms, 1)};
+  joined_ = {.since = now_, .heartbeat = heartbeat, .next_heartbeat = now_ + heartbeat};
   waiting_ = {};
   if (!message.notice.empty()) emit(Print{message.notice});
   send_what_waited();
@@ -67,40 +66,37 @@ void AgentCore::handle(const wire::RoundStart& message) {
   }
   last_round_ = message.round;
   restarts_ = message.restarts;
-  stop_owed_.reset();
-  success_owed_ = false;
-  succeeded_ = false;
+  round_.success = Success::kNone;
+  orders_ = {};
   if (phase_ == Phase::kIdle) return begin_round(message);
-  next_round_ = message;
-  stop_workers(SIGTERM, fmt::format("round {} begins", message.round), reconfigurable_);
+  orders_.next_round = message;
+  stop_workers(SIGTERM, fmt::format("round {} begins", message.round), round_.reconfigurable);
 }
 
 void AgentCore::handle(const wire::CommitRound& message) {
   if (ending_ || message.round != last_round_) return;
   // The round was ordered but has not begun here, so nothing could commit. Without an answer the
   // coordinator would wait for us until its time limit.
-  if (next_round_) return send(wire::NodeCommitted{message.round, -1});
-  if (message.round != round_.round || phase_ == Phase::kStopping) return;
-  commit_asked_ = true;
-  committed_ = -1;
-  committing_.clear();
-  for (const int local_rank : live_) {
-    if (hello_.contains(local_rank) && !parked_.contains(local_rank)) {
-      committing_.insert(local_rank);
+  if (orders_.next_round) return send(wire::NodeCommitted{message.round, -1});
+  if (message.round != round_.start.round || phase_ == Phase::kStopping) return;
+  round_.commit = Commit{};
+  for (const int local_rank : round_.live) {
+    if (round_.hello.contains(local_rank) && !round_.parked.contains(local_rank)) {
+      round_.commit->awaited.insert(local_rank);
     }
   }
-  if (!committing_.empty()) {
-    emit(RequestCommit{message.round, message.deadline_ms, committing_});
+  if (!round_.commit->awaited.empty()) {
+    emit(RequestCommit{message.round, message.deadline_ms, round_.commit->awaited});
   }
   check_committed();
 }
 
 void AgentCore::handle(const wire::Stop& message) {
   if (ending_ || message.round != last_round_) return;
-  next_round_.reset();
-  stop_owed_ = message.round;
-  commit_asked_ = false;
-  stop_workers(SIGTERM, message.reason, message.keep_workers ? reconfigurable_ : std::set<int>{});
+  orders_ = {.stop = message.round};
+  round_.commit.reset();
+  stop_workers(SIGTERM, message.reason,
+               message.keep_workers ? round_.reconfigurable : std::set<int>{});
 }
 
 void AgentCore::handle(const wire::Finish& message) {
@@ -119,33 +115,33 @@ void AgentCore::handle(const wire::Refused& message) {
 
 // Called when nothing of a round is left on this node. Does what is owed next.
 void AgentCore::settle() {
-  DDP_CHECK(phase_ == Phase::kIdle && live_.empty(), "{} workers live", live_.size());
-  if (ending_ && !parked_.empty()) return stop_workers(SIGTERM, ending_->summary);
+  DDP_CHECK(phase_ == Phase::kIdle && round_.live.empty(), "{} workers live", round_.live.size());
+  if (ending_ && !round_.parked.empty()) return stop_workers(SIGTERM, ending_->summary);
   if (ending_) return leave_and_exit();
   if (link_ == Link::kClosed) return begin_connecting();
   if (link_ != Link::kJoined) return;
   // If the round succeeded before Stop came, success is reported first, so the round is not run
   // again.
-  if (success_owed_) tell_success();
-  if (stop_owed_) {
+  if (round_.success == Success::kOwed) tell_success();
+  if (orders_.stop) {
     // A round that was ordered and then stopped before it began here has no failures of its own.
-    if (*stop_owed_ != round_.round) {
-      late_failures_.clear();
-      operations_.clear();
+    if (*orders_.stop != round_.start.round) {
+      round_.late_failures.clear();
+      round_.operations.clear();
     }
-    succeeded_ = false;
-    wire::Stopped stopped{*stop_owed_,
+    round_.success = Success::kNone;
+    wire::Stopped stopped{*orders_.stop,
                           {},
-                          static_cast<int>(parked_.size()),
-                          step_,
-                          !hello_.empty(),
-                          std::exchange(operations_, {})};
-    for (const Seen& seen : std::exchange(late_failures_, {}))
+                          static_cast<int>(round_.parked.size()),
+                          round_.step,
+                          !round_.hello.empty(),
+                          std::exchange(round_.operations, {})};
+    for (const Seen& seen : std::exchange(round_.late_failures, {}))
       stopped.failures.push_back(aged(seen));
     send(std::move(stopped));
-    stop_owed_.reset();
-  } else if (next_round_) {
-    const wire::RoundStart next = *std::exchange(next_round_, std::nullopt);
+    orders_.stop.reset();
+  } else if (orders_.next_round) {
+    const wire::RoundStart next = *std::exchange(orders_.next_round, std::nullopt);
     begin_round(next);
   }
 }
@@ -153,17 +149,16 @@ void AgentCore::settle() {
 // ---- success ----
 
 void AgentCore::tell_success() {
-  if (!succeeded_)
-    barrier_ends_ = now_ + Duration{std::max<std::int64_t>(spec_.exit_barrier_ms, 0)};
-  success_owed_ = false;
-  succeeded_ = true;
-  send(wire::Succeeded{round_.round});
+  if (round_.success != Success::kTold)
+    round_.barrier_ends = now_ + Duration{std::max<std::int64_t>(spec_.exit_barrier_ms, 0)};
+  round_.success = Success::kTold;
+  send(wire::Succeeded{round_.start.round});
 }
 
 // Only once the coordinator knows of the success: a node that leaves earlier counts as failed.
 bool AgentCore::waits_for_others() const {
-  return spec_.exit_barrier_ms >= 0 && succeeded_ && !ending_ && link_ == Link::kJoined &&
-         phase_ == Phase::kIdle;
+  return spec_.exit_barrier_ms >= 0 && round_.success == Success::kTold && !ending_ &&
+         link_ == Link::kJoined && phase_ == Phase::kIdle;
 }
 
 void AgentCore::leave_the_others() {
@@ -223,7 +218,7 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
     // Under SLURM all nodes get the signal, and one of them may already have ended the job because
     // of it.
     const bool impatient = signals_ > 1 || !spec_.signals_from_launcher;
-    if (impatient && !live_.empty()) kill_workers();
+    if (impatient && !round_.live.empty()) kill_workers();
     return take();
   }
   leaving_ = true;
@@ -231,9 +226,10 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
       fmt::format("node {} was stopped by {}", spec_.host, signal_name(signal)), "");
   // The reason is empty, so that the workers get only the signal, without an abort.
   if (phase_ == Phase::kStopping) {
-    if (!keeping_.empty()) kill_at_ = now_ + Duration{spec_.rules.stop_timeout_ms};
-    keeping_.clear();
-    parked_.clear();
+    if (!round_.stop.keeping.empty())
+      round_.stop.kill_at = now_ + Duration{spec_.rules.stop_timeout_ms};
+    round_.stop.keeping.clear();
+    round_.parked.clear();
     emit(SignalWorkers{signal, ""});
   }
   stop_workers(signal, "");
@@ -246,13 +242,13 @@ std::vector<Action> AgentCore::on_parent_lost(TimePoint now) {
   leaving_ = false;
   parent_lost_ = true;
   end(kExitInternal, "ddp-run is gone", "");
-  parked_.clear();
+  round_.parked.clear();
   if (left_) {
     exit_now();
   } else if (phase_ == Phase::kIdle) {
     leave_and_exit();
   } else if (phase_ != Phase::kClearing) {
-    if (!live_.empty()) emit(KillWorkers{});
+    if (!round_.live.empty()) emit(KillWorkers{});
     clear_round();
   }
   return take();
@@ -264,15 +260,16 @@ std::optional<TimePoint> AgentCore::next_deadline() const {
   if (exited_) return std::nullopt;
   std::optional<TimePoint> next;
   const auto consider = [&next](TimePoint when) { next = next ? std::min(*next, when) : when; };
-  if (phase_ == Phase::kStopping) consider(kill_at_);
-  if (phase_ == Phase::kStopping && keeping_ != parked_) consider(park_at_);
+  if (phase_ == Phase::kStopping) consider(round_.stop.kill_at);
+  if (phase_ == Phase::kStopping && round_.stop.keeping != round_.parked)
+    consider(round_.stop.park_at);
   if (const auto stalled = stall_deadline()) consider(*stalled);
   if (phase_ == Phase::kRunning) {
-    for (const auto& [local_rank, when] : kill_ends_) consider(when);
+    for (const auto& [local_rank, when] : round_.kill_ends) consider(when);
   }
-  if (link_ == Link::kJoined) consider(next_heartbeat_);
+  if (link_ == Link::kJoined) consider(joined_.next_heartbeat);
   if (is_connecting()) consider(connect_deadline());
-  if (waits_for_others()) consider(barrier_ends_);
+  if (waits_for_others()) consider(round_.barrier_ends);
   return next;
 }
 
@@ -282,12 +279,12 @@ std::vector<Action> AgentCore::on_tick(TimePoint now) {
   hasten_end();
   look_for_stalled();
   look_for_unkilled();
-  if (link_ == Link::kJoined && now >= next_heartbeat_) {
+  if (link_ == Link::kJoined && now >= joined_.next_heartbeat) {
     send(heartbeat());
-    next_heartbeat_ = now + heartbeat_;
+    joined_.next_heartbeat = now + joined_.heartbeat;
   }
   if (is_connecting() && connect_deadline() <= now) give_up();
-  if (waits_for_others() && barrier_ends_ <= now) leave_the_others();
+  if (waits_for_others() && round_.barrier_ends <= now) leave_the_others();
   return take();
 }
 

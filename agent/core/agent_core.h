@@ -182,7 +182,7 @@ class AgentCore {
   enum class Phase {
     kIdle,      // No worker takes part in a round. Parked workers may wait for the next one.
     kRunning,   // Workers were spawned. Some may have ended.
-    kStopping,  // They were told to end or to park. SIGKILL follows at kill_at_.
+    kStopping,  // They were told to end or to park. SIGKILL follows at Stopping::kill_at.
     kClearing,  // All have ended or parked. ClearRound was emitted and not answered yet.
   };
 
@@ -190,6 +190,77 @@ class AgentCore {
   struct Seen {
     wire::Failure failure;
     TimePoint when;
+  };
+  // The search for the coordinator. Assigned when it begins.
+  struct Search {
+    TimePoint since = {};
+    TimePoint next_notice = {};  // When to print next that nobody answers.
+  };
+  // The connection in Link::kJoined. Assigned when Welcome comes.
+  struct Joined {
+    TimePoint since = {};
+    Duration heartbeat = Duration{1'000};
+    TimePoint next_heartbeat = {};
+  };
+  // A commit that the coordinator has ordered: NodeCommitted is owed. Assigned when CommitRound
+  // comes; gone when it is answered, and with the round, its stop or the connection.
+  struct Commit {
+    std::set<int> awaited = {};  // Local ranks.
+    std::int64_t step = -1;      // The least of those that have answered.
+  };
+  // What was reported last by the worker with the least local rank that has reported metrics.
+  struct Metrics {
+    int local_rank = 0;
+    double loss = 0;
+    double samples_per_second = 0;
+  };
+  // How the workers of the round are being stopped, in kStopping. Assigned when they are told.
+  struct Stopping {
+    int signal = 0;              // What they were told to end with.
+    TimePoint since = {};        // When they were told.
+    std::set<int> keeping = {};  // Those of live that need not end if they park in time.
+    TimePoint park_at = {};      // When to tell those of keeping that have not parked to end.
+    TimePoint kill_at = {};
+    std::optional<TimePoint> give_up_at = {};  // When to stop waiting after SIGKILL.
+  };
+  enum class Success {
+    kNone,
+    kOwed,  // All workers have succeeded, and the coordinator does not know it yet.
+    kTold,  // Succeeded was sent, and the round has not been ended since.
+  };
+  // The round that runs on this node, or ran last, and its workers by local rank. Only
+  // begin_round() begins one, and it assigns the whole.
+  struct RoundState {
+    wire::RoundStart start = {};
+    std::set<int> live = {};  // Those that have not ended. Empty in kIdle and kClearing.
+    // Those that have left the round and wait for the next one. A subset of live while live is not
+    // empty.
+    std::set<int> parked = {};
+    std::set<int> hello = {};           // Those that have said hello.
+    std::set<int> reconfigurable = {};  // Of hello: those that can take part in the next round.
+    std::set<int> hung = {};            // Killed by us because they made no progress.
+    std::map<int, TimePoint> kill_ends = {};    // Of hung: when SIGKILL should have ended them.
+    std::set<int> stuck = {};                   // In state D for too long: the kernel holds them.
+    std::map<int, TimePoint> progress_at = {};  // Of those that have reported progress.
+    bool examining = false;                     // FindHung was emitted and not answered yet.
+    std::int64_t step = -1;                     // The largest that a worker has reported.
+    std::optional<Metrics> metrics = {};
+    std::optional<Commit> commit = {};
+    Stopping stop = {};
+    bool failed = false;              // A worker has failed, so the round cannot succeed.
+    std::vector<Seen> failures = {};  // Sent, or to be sent when the connection is back.
+    // Failures of workers that ended after Stop or the signal; they go with Stopped. The others
+    // were sent one by one.
+    std::vector<Seen> late_failures = {};
+    std::vector<std::string> operations = {};  // For Stopped.
+    Success success = Success::kNone;
+    TimePoint barrier_ends = {};  // In kTold: when this node stops waiting for the others.
+  };
+  // What the coordinator has ordered and is done once the round is cleared. Void when the
+  // connection is lost.
+  struct Orders {
+    std::optional<Round> stop = {};                   // Stopped is owed for this round.
+    std::optional<wire::RoundStart> next_round = {};  // To be started.
   };
 
   void handle(const wire::Welcome& message);
@@ -258,62 +329,24 @@ class AgentCore {
   Link link_ = Link::kClosed;
   bool was_joined_ = false;  // Whether any connection has reached kJoined.
   Duration backoff_{0};      // Before the next attempt.
-  TimePoint joined_at_;
-  TimePoint connecting_since_;
-  TimePoint next_notice_;  // When to print next that nobody answers.
   std::string last_error_;
-  Duration heartbeat_{1'000};
-  TimePoint next_heartbeat_;
+  Search search_;
+  Joined joined_;
 
   wire::Waiting waiting_;  // As last printed.
   TimePoint waiting_printed_;
 
   Phase phase_ = Phase::kIdle;
-  wire::RoundStart round_;
-  std::set<int> live_;  // Local ranks that have not ended. Empty in kIdle and kClearing.
-  // Local ranks whose worker has left the round and waits for the next one. A subset of live_ while
-  // live_ is not empty.
-  std::set<int> parked_;
-  std::set<int> keeping_;  // In kStopping: those of live_ that need not end if they park in time.
-  std::set<int> hello_;    // Those that have said hello in this round.
-  std::set<int> reconfigurable_;          // Of hello_: those that can take part in the next round.
-  std::set<int> hung_;                    // Killed by us because they made no progress.
-  std::map<int, TimePoint> kill_ends_;    // Of hung_: when SIGKILL should have ended them.
-  std::set<int> stuck_;                   // In state D for too long: the kernel holds them.
-  std::map<int, TimePoint> progress_at_;  // Of those that have reported progress in this round.
-  bool examining_ = false;                // FindHung was emitted and not answered yet.
-  std::set<int> committing_;              // Those whose commit is awaited.
-  bool commit_asked_ = false;             // A NodeCommitted is owed.
-  std::int64_t committed_ = -1;           // For it: the least step of those that answered.
-  std::vector<Seen> failures_;            // Sent, or to be sent when the connection is back.
-  // Failures of workers that ended after Stop or the signal; they go with Stopped. The others were
-  // sent one by one.
-  std::vector<Seen> late_failures_;
-  std::vector<std::string> operations_;  // For Stopped.
-  bool failed_ = false;  // A worker of the round failed, so the round cannot succeed.
-  std::int64_t step_ = -1;
-  // The least local rank that has reported metrics in this round, or -1; and its latest metrics.
-  int metrics_rank_ = -1;
-  double loss_ = 0;
-  double samples_per_second_ = 0;
-  int stop_signal_ = 0;   // What the workers were told to end with.
-  TimePoint stopped_at_;  // When they were told.
-  TimePoint kill_at_;
-  std::optional<TimePoint> give_up_at_;  // When to stop waiting after SIGKILL.
-  TimePoint park_at_;  // When to tell those of keeping_ that have not parked to end.
+  RoundState round_;
+  Orders orders_;
+  int snapshots_ = 0;  // How many are still to be written.
 
-  // What is to be done once the round is cleared, in the order of settle().
-  std::optional<config::AgentResult> ending_;  // The agent exits.
-  bool leaving_ = false;            // And it first tells the coordinator that it leaves for good.
-  std::optional<Round> stop_owed_;  // Stopped is owed for this round.
-  bool success_owed_ = false;       // Succeeded is owed.
-  bool succeeded_ = false;          // Succeeded was sent, and the round has not been ended since.
-  TimePoint barrier_ends_;          // With succeeded_: when this node stops waiting for the others.
-  std::optional<wire::RoundStart> next_round_;  // To be started.
-  int snapshots_ = 0;                           // How many are still to be written.
-  int signals_ = 0;                             // How many the user has sent.
+  // Set: the agent exits once the round is cleared.
+  std::optional<config::AgentResult> ending_;
+  bool leaving_ = false;  // And it first tells the coordinator that it leaves for good.
+  int signals_ = 0;       // How many signals to end have come.
   bool parent_lost_ = false;
-  bool left_ = false;  // Only snapshots_ keeps this agent from exiting.
+  bool left_ = false;  // Only snapshots that are being written keep this agent from exiting.
   bool exited_ = false;
 };
 

@@ -38,7 +38,7 @@ std::vector<Action> AgentCore::start(TimePoint now) {
 }
 
 TimePoint AgentCore::connect_deadline() const {
-  return connecting_since_ +
+  return search_.since +
          Duration{was_joined_ ? spec_.coordinator_timeout_ms : spec_.rules.join_timeout_ms};
 }
 
@@ -48,8 +48,7 @@ bool AgentCore::is_connecting() const {
 }
 
 void AgentCore::begin_connecting() {
-  connecting_since_ = now_;
-  next_notice_ = now_ + kFirstNotice;
+  search_ = {.since = now_, .next_notice = now_ + kFirstNotice};
   connect(backoff_);
 }
 
@@ -62,11 +61,11 @@ void AgentCore::connect(Duration delay) {
 void AgentCore::retry(const std::string& why) {
   last_error_ = why;
   if (connect_deadline() <= now_) return give_up();
-  if (now_ >= next_notice_) {
+  if (now_ >= search_.next_notice) {
     const auto left = std::chrono::duration_cast<Duration>(connect_deadline() - now_).count();
     emit(Print{fmt::format("the rendezvous {} does not answer ({}); trying for {} s more",
                            endpoint(), why, seconds(left))});
-    next_notice_ = now_ + kNoticePeriod;
+    search_.next_notice = now_ + kNoticePeriod;
   }
   backoff_ = std::clamp(2 * backoff_, kFirstBackoff, kMaxBackoff);
   connect(backoff_);
@@ -103,9 +102,9 @@ wire::Join AgentCore::join_message() const {
                   .last_round = last_round_,
                   .restarts = restarts_};
   if (holds_round()) {
-    join.running_round = round_.round;
-    join.group_rank = round_.group_rank;
-    join.members = round_.members;
+    join.running_round = round_.start.round;
+    join.group_rank = round_.start.group_rank;
+    join.members = round_.start.members;
   }
   return join;
 }
@@ -113,15 +112,15 @@ wire::Join AgentCore::join_message() const {
 // Whether this node's last round still goes on: it runs, or it has succeeded here and nobody has
 // ended it.
 bool AgentCore::holds_round() const {
-  return !ending_ && (phase_ == Phase::kRunning || success_owed_ || succeeded_);
+  return !ending_ && (phase_ == Phase::kRunning || round_.success != Success::kNone);
 }
 
 // Reports what happened while there was no connection, or was said on one that was lost.
 void AgentCore::send_what_waited() {
   if (!holds_round()) return;
   if (phase_ == Phase::kRunning) {
-    if (step_ >= 0) send(heartbeat());
-    for (const Seen& seen : failures_) send_failure(seen);
+    if (round_.step >= 0) send(heartbeat());
+    for (const Seen& seen : round_.failures) send_failure(seen);
   } else if (phase_ == Phase::kIdle) {
     tell_success();
   }
@@ -174,11 +173,10 @@ std::vector<Action> AgentCore::on_disconnected(TimePoint now) {
     return take();
   }
   // Orders of the old connection are void. The next one brings new orders.
-  next_round_.reset();
-  stop_owed_.reset();
-  commit_asked_ = false;
+  orders_ = {};
+  round_.commit.reset();
   last_error_ = "the connection closed";
-  if (now - joined_at_ >= kSteadyConnection) backoff_ = Duration{0};
+  if (now - joined_.since >= kSteadyConnection) backoff_ = Duration{0};
   if (!ending_) {
     emit(Print{fmt::format("the connection to the rendezvous {} is lost{}", endpoint(),
                            phase_ == Phase::kRunning ? "; the workers go on" : "")});

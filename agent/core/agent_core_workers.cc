@@ -29,22 +29,9 @@ constexpr Duration kHungLimit{30'000};
 }  // namespace
 
 void AgentCore::begin_round(const wire::RoundStart& message) {
-  round_ = message;
   phase_ = Phase::kRunning;
-  live_.clear();
-  for (int local_rank = 0; local_rank < spec_.nproc; ++local_rank) live_.insert(local_rank);
-  for (std::set<int>* each : {&parked_, &keeping_, &hello_, &reconfigurable_, &hung_, &stuck_})
-    each->clear();
-  progress_at_.clear();
-  kill_ends_.clear();
-  examining_ = false;
-  commit_asked_ = false;
-  failures_.clear();
-  late_failures_.clear();
-  operations_.clear();
-  failed_ = false;
-  step_ = -1;
-  metrics_rank_ = -1;
+  round_ = {.start = message};
+  for (int local_rank = 0; local_rank < spec_.nproc; ++local_rank) round_.live.insert(local_rank);
   waiting_ = {};
   emit(SpawnWorkers{message});
 }
@@ -55,56 +42,59 @@ void AgentCore::begin_round(const wire::RoundStart& message) {
 // is cleared (at once if there is nothing to clear).
 void AgentCore::stop_workers(int signal, const std::string& reason, std::set<int> keep) {
   if (ending_) keep.clear();
-  if (phase_ == Phase::kIdle && ending_ && !parked_.empty()) {
+  if (phase_ == Phase::kIdle && ending_ && !round_.parked.empty()) {
     // Workers that wait for another round are ended like those of a round.
     phase_ = Phase::kRunning;
-    live_ = parked_;
+    round_.live = round_.parked;
   }
   if (phase_ == Phase::kIdle) return settle();
   if (phase_ == Phase::kStopping && keep.empty()) return end_kept(signal, reason, {});
   if (phase_ != Phase::kRunning) return;
   std::erase_if(keep, [this](int local_rank) {
-    return !live_.contains(local_rank) || stuck_.contains(local_rank);
+    return !round_.live.contains(local_rank) || round_.stuck.contains(local_rank);
   });
-  std::erase_if(parked_, [&](int local_rank) { return !keep.contains(local_rank); });
+  std::erase_if(round_.parked, [&](int local_rank) { return !keep.contains(local_rank); });
   phase_ = Phase::kStopping;
-  stop_signal_ = signal;
-  stopped_at_ = now_;
-  keeping_ = std::move(keep);
-  kill_at_ = now_ + Duration{spec_.rules.stop_timeout_ms};
-  give_up_at_.reset();
-  park_at_ = now_ + Duration{wire::park_limit_ms(spec_.rules.stop_timeout_ms)};
-  if (live_ != parked_) emit(SignalWorkers{signal, reason, keeping_});
+  const std::int64_t limit_ms = spec_.rules.stop_timeout_ms;
+  round_.stop = {.signal = signal,
+                 .since = now_,
+                 .keeping = std::move(keep),
+                 .park_at = now_ + Duration{wire::park_limit_ms(limit_ms)},
+                 .kill_at = now_ + Duration{limit_ms}};
+  if (round_.live != round_.parked) emit(SignalWorkers{signal, reason, round_.stop.keeping});
   check_all_gone();
 }
 
-// The workers of keeping_ must end after all, except those in `spared`.
+// The workers that may park must end after all, except those in `spared`.
 void AgentCore::end_kept(int signal, const std::string& reason, const std::set<int>& spared) {
-  std::set<int> others = live_;
-  for (const int local_rank : keeping_) {
+  std::set<int> others = round_.live;
+  for (const int local_rank : round_.stop.keeping) {
     if (!spared.contains(local_rank)) others.erase(local_rank);
   }
-  keeping_ = spared;
-  std::erase_if(parked_, [&](int local_rank) { return !spared.contains(local_rank); });
-  if (others == live_) return;
-  kill_at_ = std::max(kill_at_, now_ + Duration{spec_.rules.stop_timeout_ms});
-  give_up_at_.reset();
+  round_.stop.keeping = spared;
+  std::erase_if(round_.parked, [&](int local_rank) { return !spared.contains(local_rank); });
+  if (others == round_.live) return;
+  round_.stop.kill_at = std::max(round_.stop.kill_at, now_ + Duration{spec_.rules.stop_timeout_ms});
+  round_.stop.give_up_at.reset();
   emit(SignalWorkers{signal, reason, std::move(others)});
 }
 
 void AgentCore::hasten_end() {
   if (phase_ != Phase::kStopping) return;
-  if (keeping_ != parked_ && now_ >= park_at_) end_kept(SIGTERM, "", std::set<int>(parked_));
-  if (now_ >= kill_at_) kill_workers();
+  if (round_.stop.keeping != round_.parked && now_ >= round_.stop.park_at)
+    end_kept(SIGTERM, "", std::set<int>(round_.parked));
+  if (now_ >= round_.stop.kill_at) kill_workers();
 }
 
 void AgentCore::kill_workers() {
-  kill_at_ = now_ + kKillRepeat;
-  if (live_ == keeping_) return;
-  emit(KillWorkers{keeping_});
+  round_.stop.kill_at = now_ + kKillRepeat;
+  if (round_.live == round_.stop.keeping) return;
+  emit(KillWorkers{round_.stop.keeping});
   const TimePoint limit = now_ + kill_patience();
-  give_up_at_ = give_up_at_ ? std::min(*give_up_at_, limit) : limit;
-  if (now_ >= *give_up_at_ && keeping_ == parked_) clear_round(/*give_up=*/true);
+  round_.stop.give_up_at =
+      round_.stop.give_up_at ? std::min(*round_.stop.give_up_at, limit) : limit;
+  if (now_ >= *round_.stop.give_up_at && round_.stop.keeping == round_.parked)
+    clear_round(/*give_up=*/true);
 }
 
 // As long as torchrun waits after SIGKILL, but less after a signal of the user, who does not want
@@ -116,33 +106,33 @@ Duration AgentCore::kill_patience() const {
 
 // Called after a worker has ended or parked.
 void AgentCore::check_all_gone() {
-  if (phase_ == Phase::kStopping && live_ == parked_) return clear_round();
+  if (phase_ == Phase::kStopping && round_.live == round_.parked) return clear_round();
   const auto is_done = [this](int local_rank) {
-    return parked_.contains(local_rank) || stuck_.contains(local_rank);
+    return round_.parked.contains(local_rank) || round_.stuck.contains(local_rank);
   };
-  if (phase_ == Phase::kStopping && std::all_of(live_.begin(), live_.end(), is_done)) {
+  if (phase_ == Phase::kStopping && std::all_of(round_.live.begin(), round_.live.end(), is_done)) {
     // Stuck workers have had their time.
-    emit(KillWorkers{parked_});
+    emit(KillWorkers{round_.parked});
     return clear_round();
   }
-  if (phase_ != Phase::kRunning || !live_.empty()) return;
-  if (failed_) return;  // The failures are reported, and Stop will come.
-  success_owed_ = true;
+  if (phase_ != Phase::kRunning || !round_.live.empty()) return;
+  if (round_.failed) return;  // The failures are reported, and Stop will come.
+  round_.success = Success::kOwed;
   clear_round();
 }
 
 void AgentCore::clear_round(bool give_up) {
   phase_ = Phase::kClearing;
-  live_.clear();
-  keeping_.clear();
-  emit(ClearRound{parked_, give_up});
+  round_.live.clear();
+  round_.stop.keeping.clear();
+  emit(ClearRound{round_.parked, give_up});
 }
 
 std::vector<Action> AgentCore::on_round_cleared(TimePoint now,
                                                 std::vector<std::string> operations) {
   now_ = now;
   if (exited_ || phase_ != Phase::kClearing) return take();
-  operations_ = std::move(operations);
+  round_.operations = std::move(operations);
   phase_ = Phase::kIdle;
   settle();
   return take();
@@ -151,12 +141,12 @@ std::vector<Action> AgentCore::on_round_cleared(TimePoint now,
 // ---- failures ----
 
 wire::Failure AgentCore::failure_of(int local_rank) const {
-  const auto group_rank = static_cast<std::size_t>(round_.group_rank);
+  const auto group_rank = static_cast<std::size_t>(round_.start.group_rank);
   wire::Failure failure;
   failure.node_id = spec_.node_id;
   failure.host = spec_.host;
-  failure.group_rank = round_.group_rank;
-  failure.rank = round_.members[group_rank].first_rank + local_rank;
+  failure.group_rank = round_.start.group_rank;
+  failure.rank = round_.start.members[group_rank].first_rank + local_rank;
   failure.local_rank = local_rank;
   return failure;
 }
@@ -169,7 +159,7 @@ wire::Failure AgentCore::failure_of(const WorkerExit& exit) const {
   failure.time_ms = exit.time_ms;
   failure.own_time = exit.has_error_file;
   failure.secondary =
-      !hung_.contains(exit.local_rank) &&
+      !round_.hung.contains(exit.local_rank) &&
       (exit.secondary || (exit.signal == 0 && exit.exit_code == kExitCollectiveFailed));
   failure.message = exit.message;
   failure.cause = exit.cause;
@@ -189,16 +179,16 @@ wire::Failure AgentCore::failure_of(const WorkerExit& exit) const {
 void AgentCore::report(wire::Failure failure, Duration age) {
   Seen seen{std::move(failure), now_ - age};
   if (phase_ == Phase::kStopping) {
-    if (late_failures_.size() >= kFullFailures) {
+    if (round_.late_failures.size() >= kFullFailures) {
       seen.failure.callstack.clear();
       seen.failure.stderr_tail.clear();
     }
-    late_failures_.push_back(std::move(seen));
+    round_.late_failures.push_back(std::move(seen));
     return;
   }
-  failed_ = true;
+  round_.failed = true;
   if (link_ == Link::kJoined) send_failure(seen);
-  failures_.push_back(std::move(seen));
+  round_.failures.push_back(std::move(seen));
 }
 
 wire::Failure AgentCore::aged(const Seen& seen) const {
@@ -208,44 +198,44 @@ wire::Failure AgentCore::aged(const Seen& seen) const {
 }
 
 void AgentCore::send_failure(const Seen& seen) {
-  send(wire::WorkerFailed{round_.round, aged(seen), step_, !hello_.empty()});
+  send(wire::WorkerFailed{round_.start.round, aged(seen), round_.step, !round_.hello.empty()});
 }
 
 std::vector<Action> AgentCore::on_spawn_failed(TimePoint now, int local_rank, int status,
                                                const std::string& why) {
   now_ = now;
-  if (exited_ || !live_.contains(local_rank)) return take();
+  if (exited_ || !round_.live.contains(local_rank)) return take();
   wire::Failure failure = failure_of(local_rank);
   failure.kind = "start";
   failure.exit_code = status;
   failure.message = why;
   report(std::move(failure));
-  live_.erase(local_rank);
+  round_.live.erase(local_rank);
   check_all_gone();
   return take();
 }
 
 // Whether the exit status follows from the stop.
 bool AgentCore::ended_by_stop(const WorkerExit& exit) const {
-  if (phase_ != Phase::kStopping || hung_.contains(exit.local_rank)) return false;
+  if (phase_ != Phase::kStopping || round_.hung.contains(exit.local_rank)) return false;
   const int status = exit.signal != 0 ? kExitSignalBase + exit.signal : exit.exit_code;
   // It was not sent a signal.
-  if (keeping_.contains(exit.local_rank)) return status == kExitCollectiveFailed;
+  if (round_.stop.keeping.contains(exit.local_rank)) return status == kExitCollectiveFailed;
   return status == kExitSignalBase + SIGTERM || status == kExitSignalBase + SIGKILL ||
-         status == kExitSignalBase + stop_signal_ || status == kExitCollectiveFailed;
+         status == kExitSignalBase + round_.stop.signal || status == kExitCollectiveFailed;
 }
 
 // Whether its error file is older than the stop: then it was already failing, and may be the reason
 // why the others failed.
 bool AgentCore::failed_before_stop(const WorkerExit& exit) const {
   return exit.has_error_file && !exit.secondary && exit.exit_code != kExitCollectiveFailed &&
-         now_ - exit.age <= stopped_at_ + kFileClockTick;
+         now_ - exit.age <= round_.stop.since + kFileClockTick;
 }
 
 std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& exit) {
   now_ = now;
   if (exited_) return take();
-  if (!live_.contains(exit.local_rank)) {
+  if (!round_.live.contains(exit.local_rank)) {
     note_parked_end(exit);
     return take();
   }
@@ -253,11 +243,13 @@ std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& e
   if (!success && (!ended_by_stop(exit) || failed_before_stop(exit))) {
     report(failure_of(exit), exit.age);
   }
-  for (std::set<int>* each : {&live_, &parked_, &keeping_, &reconfigurable_, &committing_}) {
+  for (std::set<int>* each :
+       {&round_.live, &round_.parked, &round_.stop.keeping, &round_.reconfigurable}) {
     each->erase(exit.local_rank);
   }
-  progress_at_.erase(exit.local_rank);
-  kill_ends_.erase(exit.local_rank);
+  if (round_.commit) round_.commit->awaited.erase(exit.local_rank);
+  round_.progress_at.erase(exit.local_rank);
+  round_.kill_ends.erase(exit.local_rank);
   check_committed();
   check_all_gone();
   return take();
@@ -267,9 +259,10 @@ std::vector<Action> AgentCore::on_worker_exit(TimePoint now, const WorkerExit& e
 // or a network card.
 std::vector<Action> AgentCore::on_worker_stuck(TimePoint now, const WorkerExit& exit) {
   now_ = now;
-  if (exited_ || !live_.contains(exit.local_rank) || !stuck_.insert(exit.local_rank).second)
+  if (exited_ || !round_.live.contains(exit.local_rank) ||
+      !round_.stuck.insert(exit.local_rank).second)
     return take();
-  progress_at_.erase(exit.local_rank);
+  round_.progress_at.erase(exit.local_rank);
   if (phase_ == Phase::kRunning) {
     wire::Failure failure = failure_of(exit);
     failure.kind = "stuck";
@@ -281,7 +274,7 @@ std::vector<Action> AgentCore::on_worker_stuck(TimePoint now, const WorkerExit& 
 
 // This ends no round: the next one starts another worker in its place.
 void AgentCore::note_parked_end(const WorkerExit& exit) {
-  if (parked_.erase(exit.local_rank) == 0) return;
+  if (round_.parked.erase(exit.local_rank) == 0) return;
   const std::string how =
       exit.signal != 0 ? signal_name(exit.signal) : fmt::format("exit code {}", exit.exit_code);
   emit(
@@ -294,61 +287,59 @@ void AgentCore::note_parked_end(const WorkerExit& exit) {
 
 std::vector<Action> AgentCore::on_worker_hello(TimePoint now, int local_rank, bool reconfigurable) {
   now_ = now;
-  if (!live_.contains(local_rank)) return take();
-  hello_.insert(local_rank);
-  if (reconfigurable) reconfigurable_.insert(local_rank);
+  if (!round_.live.contains(local_rank)) return take();
+  round_.hello.insert(local_rank);
+  if (reconfigurable) round_.reconfigurable.insert(local_rank);
   return take();
 }
 
 std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
                                                   std::int64_t step) {
   now_ = now;
-  if (exited_ || !live_.contains(local_rank)) return take();
-  const bool first = step_ < 0 && step >= 0;
-  step_ = std::max(step_, step);
-  progress_at_[local_rank] = now;
+  if (exited_ || !round_.live.contains(local_rank)) return take();
+  const bool first = round_.step < 0 && step >= 0;
+  round_.step = std::max(round_.step, step);
+  round_.progress_at[local_rank] = now;
   // What follows the end of a round depends on whether it came to any step, so the first step is
   // told at once.
   if (first && link_ == Link::kJoined && phase_ == Phase::kRunning) {
     send(heartbeat());
-    next_heartbeat_ = now_ + heartbeat_;
+    joined_.next_heartbeat = now_ + joined_.heartbeat;
   }
   return take();
 }
 
 // All workers of a group report the same loss and speed, so one speaks for the node.
 void AgentCore::on_worker_metrics(int local_rank, double loss, double samples_per_second) {
-  if (!live_.contains(local_rank)) return;
-  if (metrics_rank_ >= 0 && local_rank > metrics_rank_) return;
-  metrics_rank_ = local_rank;
-  loss_ = loss;
-  samples_per_second_ = samples_per_second;
+  if (!round_.live.contains(local_rank)) return;
+  if (round_.metrics && local_rank > round_.metrics->local_rank) return;
+  round_.metrics = {local_rank, loss, samples_per_second};
 }
 
 wire::Heartbeat AgentCore::heartbeat() const {
   wire::Heartbeat message;
-  message.step = step_;
-  if (metrics_rank_ < 0) return message;
-  message.loss = loss_;
-  message.samples_per_second = samples_per_second_;
+  message.step = round_.step;
+  if (!round_.metrics) return message;
+  message.loss = round_.metrics->loss;
+  message.samples_per_second = round_.metrics->samples_per_second;
   return message;
 }
 
 std::vector<Action> AgentCore::on_worker_parked(TimePoint now, int local_rank, Round round,
                                                 std::int64_t step) {
   now_ = now;
-  if (exited_ || round != round_.round || !live_.contains(local_rank)) return take();
-  if (parked_.contains(local_rank)) return take();
-  step_ = std::max(step_, step);
-  progress_at_.erase(local_rank);
-  committing_.erase(local_rank);
-  if (phase_ == Phase::kStopping && keeping_.contains(local_rank)) {
-    parked_.insert(local_rank);
+  if (exited_ || round != round_.start.round || !round_.live.contains(local_rank)) return take();
+  if (round_.parked.contains(local_rank)) return take();
+  round_.step = std::max(round_.step, step);
+  round_.progress_at.erase(local_rank);
+  if (round_.commit) round_.commit->awaited.erase(local_rank);
+  if (phase_ == Phase::kStopping && round_.stop.keeping.contains(local_rank)) {
+    round_.parked.insert(local_rank);
     check_all_gone();
   } else if (phase_ == Phase::kRunning) {
     // The coordinator may not know what the worker has noticed: a connection between two workers
     // can break while all agents are well.
-    parked_.insert(local_rank);
+    round_.parked.insert(local_rank);
     wire::Failure failure = failure_of(local_rank);
     failure.kind = "collective";
     failure.exit_code = kExitCollectiveFailed;
@@ -363,26 +354,30 @@ std::vector<Action> AgentCore::on_worker_parked(TimePoint now, int local_rank, R
 std::vector<Action> AgentCore::on_worker_committed(TimePoint now, int local_rank, Round round,
                                                    std::int64_t step) {
   now_ = now;
-  if (exited_ || round != round_.round || committing_.erase(local_rank) == 0) return take();
-  committed_ = committed_ < 0 ? step : std::min(committed_, step);
+  if (exited_ || round != round_.start.round || !round_.commit) return take();
+  Commit& commit = *round_.commit;
+  if (commit.awaited.erase(local_rank) == 0) return take();
+  commit.step = commit.step < 0 ? step : std::min(commit.step, step);
   check_committed();
   return take();
 }
 
 void AgentCore::check_committed() {
-  if (!commit_asked_ || !committing_.empty()) return;
-  commit_asked_ = false;
-  if (link_ == Link::kJoined) send(wire::NodeCommitted{round_.round, committed_});
+  if (!round_.commit || !round_.commit->awaited.empty()) return;
+  const std::int64_t step = round_.commit->step;
+  round_.commit.reset();
+  if (link_ == Link::kJoined) send(wire::NodeCommitted{round_.start.round, step});
 }
 
 // ---- workers that hang ----
 
 std::optional<TimePoint> AgentCore::stall_deadline() const {
-  if (spec_.progress_timeout_ms <= 0 || phase_ != Phase::kRunning || examining_) {
+  if (spec_.progress_timeout_ms <= 0 || phase_ != Phase::kRunning || round_.examining) {
     return std::nullopt;
   }
   std::optional<TimePoint> first;
-  for (const auto& [local_rank, when] : progress_at_) first = first ? std::min(*first, when) : when;
+  for (const auto& [local_rank, when] : round_.progress_at)
+    first = first ? std::min(*first, when) : when;
   if (first) *first += Duration{spec_.progress_timeout_ms};
   return first;
 }
@@ -391,10 +386,10 @@ void AgentCore::look_for_stalled() {
   const auto deadline = stall_deadline();
   if (!deadline || now_ < *deadline) return;
   FindHung question;
-  for (const auto& [local_rank, when] : progress_at_) {
+  for (const auto& [local_rank, when] : round_.progress_at) {
     if (now_ - when >= Duration{spec_.progress_timeout_ms}) question.stalled.insert(local_rank);
   }
-  examining_ = true;
+  round_.examining = true;
   emit(std::move(question));
 }
 
@@ -402,11 +397,11 @@ void AgentCore::look_for_stalled() {
 // round.
 void AgentCore::look_for_unkilled() {
   if (phase_ != Phase::kRunning) return;
-  const std::map<int, TimePoint> waiting = kill_ends_;
+  const std::map<int, TimePoint> waiting = round_.kill_ends;
   for (const auto& [local_rank, when] : waiting) {
     if (now_ < when) continue;
-    kill_ends_.erase(local_rank);
-    if (!stuck_.insert(local_rank).second) continue;
+    round_.kill_ends.erase(local_rank);
+    if (!round_.stuck.insert(local_rank).second) continue;
     wire::Failure failure = failure_of(local_rank);
     failure.kind = "stuck";
     failure.signal = SIGKILL;
@@ -417,19 +412,19 @@ void AgentCore::look_for_unkilled() {
 
 std::vector<Action> AgentCore::on_hung_workers(TimePoint now, const std::set<int>& hung) {
   now_ = now;
-  examining_ = false;
+  round_.examining = false;
   if (exited_ || phase_ != Phase::kRunning) return take();
   const Duration limit{spec_.progress_timeout_ms};
-  for (auto& [local_rank, when] : progress_at_) {
+  for (auto& [local_rank, when] : round_.progress_at) {
     // Workers that wait for another rank get the same time again.
     if (now_ - when >= limit && !hung.contains(local_rank)) when = now_;
   }
   for (const int local_rank : hung) {
-    const auto found = progress_at_.find(local_rank);
-    if (found == progress_at_.end() || now_ - found->second < limit) continue;
-    progress_at_.erase(found);
-    hung_.insert(local_rank);
-    kill_ends_[local_rank] = now_ + kHungLimit;
+    const auto found = round_.progress_at.find(local_rank);
+    if (found == round_.progress_at.end() || now_ - found->second < limit) continue;
+    round_.progress_at.erase(found);
+    round_.hung.insert(local_rank);
+    round_.kill_ends[local_rank] = now_ + kHungLimit;
     emit(DumpStacks{local_rank});
     emit(KillWorker{local_rank, fmt::format("no progress for {:.3g} s; its stacks are in its log",
                                             static_cast<double>(limit.count()) / 1'000)});
