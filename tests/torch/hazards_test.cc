@@ -154,8 +154,11 @@ TEST(Hazard, AGradientOfAnotherTypeIsNamed) {
     DistributedDataParallel model(std::make_shared<Product>(), group);
     // Autograd adds to what it finds.
     model.module().b.mutable_grad() = torch::zeros({4}, torch::kDouble);
-    EXPECT_THAT(error_of([&] { model().backward(); }),
-                HasSubstr("the gradient of parameter b is float64 [4], the parameter float32 [4]"));
+    EXPECT_THAT(
+        error_of([&] { model().backward(); }),
+        HasSubstr(
+            "the gradient of b (float32 [4]) is float64 [4] on cpu; to be reduced, it must be "
+            "dense, have its parameter's sizes and type and be on its device, cpu"));
   });
 }
 

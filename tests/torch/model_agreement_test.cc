@@ -136,7 +136,7 @@ TEST(Verification, RefusesWhatItCannotTrainAndBadOptions) {
                 }),
                 HasSubstr("no parameter that requires a gradient"));
     EXPECT_THAT(build([](Mlp& m) { m.to(torch::kComplexFloat); }),
-                HasSubstr("parameter layer0.weight is complex64; collectives have uint8"));
+                HasSubstr("layer0.weight is complex64; collectives have uint8"));
     DistributedDataParallelOptions options;
     options.bucket_cap_mb = 0;
     EXPECT_THAT(build([](Mlp&) {}, options), HasSubstr("bucket_cap_mb is 0"));

@@ -65,7 +65,7 @@ TEST(StepMode, ReducesOneBucketInRegisteredMemory) {
     backward(*module, group->rank(), 0);
     optimizer.reduce_gradients();
     expect_average_gradients(*module, 2);
-    EXPECT_THAT(recording->take(), ElementsAre("model verification", "flags of gradients",
+    EXPECT_THAT(recording->take(), ElementsAre("model verification", "flags of used parameters",
                                                "bucket 0 of 1 (layer0.weight .. layer1.bias)"));
     // The parameters are compared once.
     optimizer.step();

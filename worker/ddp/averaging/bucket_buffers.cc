@@ -54,21 +54,17 @@ std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layou
     const BucketLayout& layout = layouts[index];
     const at::ScalarType element_type =
         type.value_or(parameters[layout.slots.front().parameter].tensor.scalar_type());
-    const std::size_t element_bytes = at::elementSize(element_type);
     GradBucket::Contents contents;
     contents.index = index;
     contents.is_last = index + 1 == layouts.size();
-    contents.buffer =
-        zeros_on(parameters[layout.slots.front().parameter].tensor.device(), group,
-                 static_cast<std::int64_t>(layout.bytes / element_bytes), element_type);
+    contents.buffer = zeros_on(
+        parameters[layout.slots.front().parameter].tensor.device(), group,
+        static_cast<std::int64_t>(layout.bytes / at::elementSize(element_type)), element_type);
     for (const BucketSlot& slot : layout.slots) {
-      const NamedTensor& parameter = parameters[slot.parameter];
-      contents.gradients.push_back(
-          slot_of(contents.buffer, static_cast<std::int64_t>(slot.offset_bytes / element_bytes),
-                  parameter.tensor));
-      contents.parameters.push_back(parameter.tensor);
-      contents.names.push_back(parameter.name);
+      contents.parameters.push_back(parameters[slot.parameter].tensor);
+      contents.names.push_back(parameters[slot.parameter].name);
     }
+    contents.gradients = slots_of(contents.buffer, contents.parameters);
     buckets.emplace_back(std::move(contents));
   }
   return buckets;

@@ -67,11 +67,7 @@ GradBucket& BucketRoute::copy() {
       registered_zeros(host_, bucket_.buffer().numel(), bucket_.buffer().scalar_type());
   contents.parameters = bucket_.parameters();
   contents.names = bucket_.names();
-  std::int64_t offset = 0;
-  for (const at::Tensor& parameter : contents.parameters) {
-    contents.gradients.push_back(slot_of(contents.buffer, offset, parameter));
-    offset += parameter.numel();
-  }
+  contents.gradients = slots_of(contents.buffer, contents.parameters);
   copy_ = std::make_unique<GradBucket>(std::move(contents));
   return *copy_;
 }

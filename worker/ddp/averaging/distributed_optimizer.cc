@@ -6,12 +6,12 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include "worker/ddp/averaging/clip_grad.h"
+#include "worker/ddp/averaging/gradient_slots.h"
 #include "worker/ddp/averaging/verify.h"
 #include "worker/ddp/tensors/broadcast.h"
 #include "worker/ddp/tensors/module_state.h"
@@ -95,17 +95,8 @@ at::Tensor DistributedOptimizer::step(const std::function<at::Tensor()>& closure
 
 void DistributedOptimizer::zero_grad(bool set_to_none) {
   gradients_ = Gradients::kLocal;
-  const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters()) {
-    at::Tensor& gradient = parameter.mutable_grad();
-    if (!gradient.defined()) continue;
-    if (set_to_none) {
-      gradient.reset();
-    } else if (gradient.requires_grad()) {
-      gradient = at::zeros_like(gradient);
-    } else {
-      gradient.zero_();
-    }
+    zero_gradient(parameter.mutable_grad(), set_to_none);
   }
 }
 

@@ -18,12 +18,7 @@ void GradBucket::set_buffer(const at::Tensor& buffer) {
         buffer.defined() ? describe(buffer) : "undefined"));
   }
   contents_.buffer = buffer;
-  std::int64_t offset = 0;
-  for (std::size_t i = 0; i < contents_.gradients.size(); ++i) {
-    const at::Tensor& like = contents_.parameters[i];
-    contents_.gradients[i] = slot_of(buffer, offset, like);
-    offset += like.numel();
-  }
+  contents_.gradients = slots_of(buffer, contents_.parameters);
 }
 
 }  // namespace ddp

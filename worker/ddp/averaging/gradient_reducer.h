@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,12 +8,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "common/base/shared_text.h"
 #include "worker/ddp/averaging/bucket_route.h"
 #include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/averaging/grad_bucket.h"
-#include "worker/ddp/averaging/hook_runner.h"
-#include "worker/ddp/tensors/module_state.h"
+#include "worker/ddp/averaging/gradient_buckets.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
@@ -33,8 +30,8 @@ struct GradientReducerOptions {
 // Averages .grad over the ranks when reduce() is called. DistributedOptimizer is made of it. It
 // uses no autograd hooks: it averages whatever the backwards before have left in .grad.
 //
-// Buckets are like the Reducer's (bucket_buffers.h). They are kept from one reduction to the next,
-// and one is reduced while the next is being filled. Every call is collective, with parameters of
+// Buckets are the Reducer's (gradient_buckets.h). They are kept from one reduction to the next, and
+// one is reduced while the next is being filled. Every call is collective, with parameters of
 // the same number, shapes and types in the same order on all ranks. Parameters that require no
 // gradient, and repeated ones, are skipped. When the list has changed, the ranks compare it first.
 // An undefined gradient counts as zero; if it is undefined on every rank it stays undefined. A
@@ -67,8 +64,8 @@ class GradientReducer {
   // gradient that cannot be reduced, or what the hook throws.
   void reduce(const std::vector<at::Tensor>& parameters);
 
-  // The buckets of the last reduction. Empty before the first.
-  const std::vector<GradBucket>& buckets() const { return buckets_; }
+  // The buckets of the last reduction, which must have been made.
+  const std::vector<GradBucket>& buckets() const { return buckets_->ordinary(); }
 
  private:
   struct Listed {
@@ -78,10 +75,6 @@ class GradientReducer {
   bool is_planned(const std::vector<at::Tensor>& parameters) const;
   void plan(const std::vector<at::Tensor>& parameters);
   void exchange();
-  void fill(std::size_t bucket);
-  void start(std::size_t bucket);
-  void publish(std::size_t bucket);
-  void drain();
 
   std::shared_ptr<ProcessGroup> group_;
   const GradientReducerOptions options_;
@@ -89,15 +82,7 @@ class GradientReducer {
   std::shared_ptr<CommHook> hook_;
 
   std::vector<Listed> listed_;  // The parameters that buckets_ were planned for.
-  std::vector<GradBucket> buckets_;
-  std::vector<BucketRoute> routes_;             // By bucket.
-  std::vector<std::vector<at::Tensor>> views_;  // By bucket: what .grad is, with views.
-  std::vector<SharedText> tags_;                // By bucket.
-  std::vector<std::size_t> first_flag_;         // By bucket: where its flags begin.
-  std::vector<std::uint8_t> used_;  // 1: a gradient is here; after the exchange: on some rank.
-  HookRunner runner_;
-  WorkPtr flags_;
-  std::vector<WorkPtr> works_;
+  std::unique_ptr<GradientBuckets> buckets_;
 };
 
 }  // namespace ddp

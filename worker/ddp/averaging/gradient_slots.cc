@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "common/base/shared_text.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
@@ -23,6 +24,7 @@ void move_to(at::Tensor& gradient, const at::Tensor& memory) {
 GradientSlots::GradientSlots(std::vector<NamedTensor> parameters, Options options)
     : options_(options), named_(std::move(parameters)) {
   parameters_.resize(named_.size());
+  used_.assign(named_.size(), 1);
   for (std::size_t index = 0; index < named_.size(); ++index) {
     parameters_[index].named = named_[index];
   }
@@ -56,36 +58,65 @@ void GradientSlots::vacate() {
   }
 }
 
-void GradientSlots::check(const Parameter& parameter, const at::Tensor& gradient) const {
-  if (gradient.layout() == at::kStrided && gradient.sizes() == parameter.slot.sizes() &&
-      (gradient.scalar_type() == parameter.slot.scalar_type() || options_.convert)) {
-    return;
-  }
+bool GradientSlots::fits(const at::Tensor& gradient, const Parameter& parameter,
+                         const at::Tensor& slot) const {
+  return (gradient.layout() == at::kStrided || (options_.densify && gradient.is_sparse())) &&
+         gradient.sizes() == slot.sizes() &&
+         (gradient.scalar_type() == slot.scalar_type() || options_.convert) &&
+         gradient.device() == parameter.named.tensor.device();
+}
+
+void GradientSlots::refuse(const at::Tensor& gradient, const Parameter& parameter) const {
+  const at::Tensor& like = parameter.named.tensor;
+  const bool is_surprise = gradient.is_sparse() && !options_.densify;
   throw std::invalid_argument(fmt::format(
-      "the gradient of parameter {} is {}, the parameter {}; only dense gradients of the "
-      "parameter's "
-      "type can be reduced, and sparse ones of embeddings that had sparse(true) when the module "
-      "was wrapped",
-      parameter.named.name, describe(gradient), describe(parameter.named.tensor)));
+      "the gradient of {} ({}) is {} on {}; to be reduced, it must be dense, have its parameter's "
+      "sizes{} and be on its device, {}{}",
+      parameter.named.name, describe(like), describe(gradient), gradient.device().str(),
+      options_.convert ? "" : " and type", like.device().str(),
+      is_surprise ? "; only embeddings that had sparse(true) when the module was wrapped may have "
+                    "sparse gradients"
+                  : ""));
+}
+
+WorkPtr GradientSlots::exchange_used(ProcessGroup& group) {
+  static const SharedText tag("flags of used parameters");
+  return group.all_reduce({used_.data(), used_.size(), DType::kU8}, ReduceOp::kMax, {{}, tag});
+}
+
+// False if there was nothing to copy.
+bool GradientSlots::copy_to(const at::Tensor& slot, const Parameter& parameter) const {
+  const at::Tensor& gradient = parameter.named.tensor.grad();
+  if (!gradient.defined()) {
+    zero_values(slot);
+    return false;
+  }
+  if (is_same_memory(gradient, slot)) return false;
+  if (!fits(gradient, parameter, slot)) refuse(gradient, parameter);
+  if (gradient.is_sparse()) {
+    copy_values(slot, gradient.to_dense());
+  } else {
+    copy_values(slot, gradient);
+  }
+  return true;
 }
 
 void GradientSlots::stage(std::size_t index) {
   Parameter& parameter = parameters_[index];
+  if (!copy_to(parameter.slot, parameter)) return;
   at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-  if (!gradient.defined()) {
-    stage_zero(index);
-    return;
-  }
-  if (is_same_memory(gradient, parameter.slot)) return;
-  check(parameter, gradient);
-  copy_values(parameter.slot, gradient);
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(
-        "DistributedDataParallel averages gradients that were made with create_graph, but not "
-        "their graph: higher derivatives are those of this rank alone.");
+        "gradients that were made with create_graph are averaged, but their graph is not: higher "
+        "derivatives are those of this rank alone.");
   } else if (may_view(parameter)) {
     gradient = gradient_view(parameter.view, parameter.slot);
   }
+}
+
+void GradientSlots::stage_in(const at::Tensor& slot, std::size_t index) {
+  copy_to(slot, parameters_[index]);
+  parameters_[index].named.tensor.mutable_grad().reset();
 }
 
 void GradientSlots::stage_and_keep(std::size_t index) {
@@ -97,16 +128,16 @@ void GradientSlots::stage_and_keep(std::size_t index) {
 
 void GradientSlots::stage_zero(std::size_t index) { zero_values(parameters_[index].slot); }
 
-void GradientSlots::publish(std::size_t index, bool used_somewhere) {
+void GradientSlots::publish(std::size_t index) {
   Parameter& parameter = parameters_[index];
   const at::Tensor before = std::exchange(parameter.before, {});
-  if (!used_somewhere) {
+  if (!is_used(index)) {
     if (before.defined()) copy_values(parameter.slot, before);
     return;
   }
   at::Tensor& gradient = parameter.named.tensor.mutable_grad();
   const at::ScalarType type = type_of(parameter);
-  if (!gradient.defined() || gradient.scalar_type() != type) {
+  if (!gradient.defined() || gradient.is_sparse() || gradient.scalar_type() != type) {
     gradient = may_view(parameter) ? gradient_view(parameter.view, parameter.slot)
                                    : parameter.slot.to(type, /*non_blocking=*/false, /*copy=*/true);
   } else if (!is_same_memory(gradient, parameter.slot)) {
@@ -115,7 +146,7 @@ void GradientSlots::publish(std::size_t index, bool used_somewhere) {
 }
 
 void GradientSlots::publish_value(std::size_t index, const at::Tensor& value) {
-  parameters_[index].named.tensor.mutable_grad() = value;
+  if (is_used(index)) parameters_[index].named.tensor.mutable_grad() = value;
 }
 
 void GradientSlots::match_types() {
@@ -128,20 +159,22 @@ void GradientSlots::match_types() {
 }
 
 void GradientSlots::zero_grad(bool set_to_none) {
-  const at::NoGradGuard no_grad;
   for (const Parameter& parameter : parameters_) {
-    at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-    if (set_to_none) {
-      gradient.reset();
-    } else if (!gradient.defined()) {
-      continue;
-    } else if (gradient.requires_grad()) {
-      gradient = at::zeros_like(gradient);
-    } else if (is_packed(gradient)) {
-      zero_values(gradient);
-    } else {
-      gradient.zero_();
-    }
+    zero_gradient(parameter.named.tensor.mutable_grad(), set_to_none);
+  }
+}
+
+void zero_gradient(at::Tensor& gradient, bool set_to_none) {
+  if (!gradient.defined()) return;
+  const at::NoGradGuard no_grad;
+  if (set_to_none) {
+    gradient.reset();
+  } else if (gradient.requires_grad()) {
+    gradient = at::zeros_like(gradient);
+  } else if (is_packed(gradient)) {
+    zero_values(gradient);
+  } else {
+    gradient.zero_();
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,18 +9,19 @@
 #include <ATen/core/Tensor.h>
 
 #include "worker/ddp/tensors/module_state.h"
+#include "worker/runtime/process_group.h"
 
 namespace ddp {
 
 // Moves gradients between the parameters' .grad and their places in buckets. A slot is a tensor of
-// a parameter's sizes over a part of a bucket's buffer (slot_of). With `as_views`, .grad becomes
-// the slot itself if the types are equal. Otherwise values are copied, and converted if the slot
-// has another type (`convert`). Used by one thread at a time.
+// a parameter's sizes over a part of a bucket's buffer (slot_of). Also knows which parameters are
+// used. Used by one thread at a time.
 class GradientSlots {
  public:
   struct Options {
-    bool as_views = false;
-    bool convert = false;
+    bool as_views = false;  // .grad becomes the slot itself if the types are equal.
+    bool convert = false;   // Takes gradients of another type than their slot's.
+    bool densify = false;   // Takes sparse gradients; .grad becomes dense.
     std::optional<at::ScalarType> type = {};  // .grad's after backward, if not the parameter's.
   };
   GradientSlots(std::vector<NamedTensor> parameters, Options options);
@@ -37,17 +39,26 @@ class GradientSlots {
   // Moves every .grad that is a slot to its own memory, and forgets all slots.
   void vacate();
 
+  // Whether a parameter is used: whether it has a gradient on this rank, and after exchange_used()
+  // on any rank. All parameters are used until set_used() says otherwise. exchange_used() is
+  // collective; nothing here may be called while it is in flight, except to stage gradients.
+  void set_used(std::size_t index, bool used) { used_[index] = used ? 1 : 0; }
+  bool is_used(std::size_t index) const { return used_[index] != 0; }
+  WorkPtr exchange_used(ProcessGroup& group);
+
   // Copies .grad into the slot, or zeros if it is undefined. Throws std::invalid_argument naming
   // the parameter if the gradient cannot be reduced.
   void stage(std::size_t index);
-  // The same, but keeps the old .grad so that publish(index, false) can restore it.
+  // The same, but keeps the old .grad so that publish() can restore it.
   void stage_and_keep(std::size_t index);
+  // The same into another slot for the parameter. .grad is undefined afterwards.
+  void stage_in(const at::Tensor& slot, std::size_t index);
   // Zeroes the slot and ignores .grad.
   void stage_zero(std::size_t index);
 
-  // Copies the slot into .grad. If used_somewhere is false, .grad stays as it was before staging.
-  void publish(std::size_t index, bool used_somewhere);
-  // Sets .grad to a gradient that has no slot.
+  // Copies the slot into .grad. If the parameter is not used, .grad stays as it was before staging.
+  void publish(std::size_t index);
+  // The same for a gradient that has no slot.
   void publish_value(std::size_t index, const at::Tensor& value);
 
   // Converts .grad to its type after backward, at the end of a backward that computed in another
@@ -65,13 +76,19 @@ class GradientSlots {
     at::Tensor before;        // The old .grad, if staging overwrote it and it may be needed again.
     bool is_vacated = false;  // Was a view, and will be a view of the next slot.
   };
-  void check(const Parameter& parameter, const at::Tensor& gradient) const;
+  bool copy_to(const at::Tensor& slot, const Parameter& parameter) const;
+  bool fits(const at::Tensor& gradient, const Parameter& parameter, const at::Tensor& slot) const;
+  [[noreturn]] void refuse(const at::Tensor& gradient, const Parameter& parameter) const;
   bool may_view(const Parameter& parameter) const;
   at::ScalarType type_of(const Parameter& parameter) const;
 
   Options options_;
   std::vector<Parameter> parameters_;
   std::vector<NamedTensor> named_;
+  std::vector<std::uint8_t> used_;  // By parameter.
 };
+
+// Drops a gradient or sets it to zero in place, if there is one.
+void zero_gradient(at::Tensor& gradient, bool set_to_none);
 
 }  // namespace ddp

@@ -11,6 +11,13 @@
 
 namespace ddp {
 
+void check_new_hook(const CommHook* hook, const CommHook* present) {
+  if (hook == nullptr) throw std::invalid_argument("register_comm_hook was given no hook");
+  if (present == nullptr) return;
+  throw std::logic_error(fmt::format(
+      "register_comm_hook can only be called once; there is {} already", present->name()));
+}
+
 void HookRunner::start(CommHook& hook, GradBucket& bucket, const std::string& tag) {
   running_.push_back({&hook, &bucket, &tag, bucket.buffer(), Future(), false});
   Running& running = running_.back();

@@ -12,6 +12,10 @@
 
 namespace ddp {
 
+// For a register_comm_hook: throws std::invalid_argument if `hook` is null, std::logic_error if one
+// is `present`.
+void check_new_hook(const CommHook* hook, const CommHook* present);
+
 // Runs a communication hook on the buckets of each reduction and waits for the futures that it
 // returns. Used by one thread at a time. After an exception, drain() makes it ready for the next
 // reduction. In a steady state only the hook allocates.

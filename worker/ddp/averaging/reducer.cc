@@ -15,19 +15,28 @@ namespace ddp {
 
 using torch::autograd::variable_list;
 
+namespace {
+
+GradientBuckets::Options bucket_options(const ReducerOptions& options) {
+  return {.slots = {.as_views = options.gradient_as_bucket_view,
+                    .convert = options.after_backward != nullptr,
+                    .type = options.gradient_type},
+          .device_groups = options.device_groups,
+          .element_type = options.plan.element_type,
+          // Whether to skip is decided for a bucket.
+          .pieces = options.skip_all_reduce_unused_params ? std::nullopt : options.pieces};
+}
+
+}  // namespace
+
 Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group,
                  ReducerOptions options)
     : group_(std::move(group)),
       options_(std::move(options)),
       planner_(parameters, options_.plan),
-      slots_(std::move(parameters), {options_.gradient_as_bucket_view,
-                                     options_.after_backward != nullptr, options_.gradient_type}),
-      // Whether to skip is decided for a bucket.
-      reductions_(group_, options_.device_groups, slots_, options_.plan.element_type,
-                  options_.skip_all_reduce_unused_params ? std::nullopt : options_.pieces),
-      reduced_(slots_.named()),
-      parameters_(slots_.size()),
-      used_flags_(slots_.size(), 0),
+      buckets_(std::move(parameters), group_, bucket_options(options_)),
+      reduced_(slots().named()),
+      parameters_(slots().size()),
       progress_({}, 0) {
   if (options_.skip_all_reduce_unused_params && !options_.find_unused_parameters &&
       !options_.static_graph) {
@@ -40,8 +49,8 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
   adopt(options_.bucket_layout.empty() ? planner_.first()
                                        : planner_.from_names(options_.bucket_layout));
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    parameters_[index].type = slots_.parameter(index).tensor.scalar_type();
-    parameters_[index].device = slots_.parameter(index).tensor.device();
+    parameters_[index].type = slots().parameter(index).tensor.scalar_type();
+    parameters_[index].device = slots().parameter(index).tensor.device();
     is_all_on_cpu_ = is_all_on_cpu_ && parameters_[index].device.is_cpu();
     add_hook(index);
   }
@@ -49,21 +58,21 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
 
 Reducer::~Reducer() {
   for (Parameter& parameter : parameters_) remove_hook(parameter);
-  drain();
+  buckets_.drain();
 }
 
 // Without a hook, a group of one has nothing to do with buckets.
-void Reducer::adopt(BucketReductions::Plan plan) {
-  reductions_.build(std::move(plan), group_->size() > 1 || reductions_.hook() != nullptr);
+void Reducer::adopt(GradientBuckets::Plan plan) {
+  buckets_.build(std::move(plan), group_->size() > 1 || buckets_.hook() != nullptr);
   follow_pieces();
 }
 
 void Reducer::follow_pieces() {
   tags_.clear();
   std::vector<BucketLayout> layouts;
-  for (std::size_t index = 0; index < reductions_.pieces().size(); ++index) {
-    const BucketPiece& piece = reductions_.pieces()[index];
-    tags_.push_back(reductions_.tag(index));
+  for (std::size_t index = 0; index < buckets_.pieces().size(); ++index) {
+    const BucketPiece& piece = buckets_.pieces()[index];
+    tags_.push_back(buckets_.tag(index));
     layouts.push_back(layout_of(piece, buckets()));
     for (const BucketSlot& slot : layouts.back().slots) {
       parameters_[slot.parameter].bucket = piece.bucket;
@@ -75,7 +84,7 @@ void Reducer::follow_pieces() {
 
 void Reducer::add_hook(std::size_t index) {
   Parameter& parameter = parameters_[index];
-  parameter.node = torch::autograd::impl::grad_accumulator(slots_.parameter(index).tensor);
+  parameter.node = torch::autograd::impl::grad_accumulator(slots().parameter(index).tensor);
   DDP_CHECK(parameter.node != nullptr, "{} is not a leaf", name_of(index));
   parameter.hook = parameter.node->add_post_hook(compat::make_post_hook(
       [this, index](const variable_list& outputs, const variable_list& /*inputs*/) {
@@ -93,7 +102,7 @@ void Reducer::renew_hooks() {
   const std::lock_guard lock(mutex_);
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     Parameter& parameter = parameters_[index];
-    const auto node = torch::autograd::impl::grad_accumulator(slots_.parameter(index).tensor);
+    const auto node = torch::autograd::impl::grad_accumulator(slots().parameter(index).tensor);
     if (node == parameter.node) continue;
     remove_hook(parameter);
     add_hook(index);
@@ -102,7 +111,7 @@ void Reducer::renew_hooks() {
 
 void Reducer::check_types() {
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    const NamedTensor& parameter = slots_.parameter(index);
+    const NamedTensor& parameter = slots().parameter(index);
     const Parameter& at_construction = parameters_[index];
     const bool is_moved = parameter.tensor.device() != at_construction.device;
     if (!is_moved && parameter.tensor.scalar_type() == at_construction.type) continue;
@@ -117,7 +126,7 @@ void Reducer::check_types() {
                   "convert the module first, then wrap it, or use mixed_precision",
                   parameter.name, type_name(parameter.tensor.scalar_type()),
                   type_name(at_construction.type));
-    abort(text);
+    buckets_.abort(text);
     throw std::logic_error(text);
   }
 }
@@ -133,22 +142,16 @@ void Reducer::watch_outputs(const std::vector<at::Tensor>& outputs) {
 }
 
 void Reducer::register_comm_hook(std::shared_ptr<CommHook> hook) {
-  if (!hook) throw std::invalid_argument("register_comm_hook was given no hook");
   const std::lock_guard lock(mutex_);
-  if (const CommHook* const present = reductions_.hook()) {
-    throw std::logic_error(
-        fmt::format("register_comm_hook can only be called once: there is hook {} already, {} was "
-                    "not registered",
-                    present->name(), hook->name()));
-  }
+  check_new_hook(hook.get(), buckets_.hook());
   if (in_pass_ && !pass_.expired()) {
     throw std::logic_error("register_comm_hook was called during a backward");
   }
-  reductions_.set_hook(std::move(hook));
-  if (!reductions_.has_memory()) {
-    std::vector<BucketReductions::Kind> kinds;
+  buckets_.set_hook(std::move(hook));
+  if (!buckets_.has_memory()) {
+    std::vector<GradientBuckets::Kind> kinds;
     for (std::size_t bucket = 0; bucket < buckets().size(); ++bucket) {
-      kinds.push_back(reductions_.kind(bucket));
+      kinds.push_back(buckets_.kind(bucket));
     }
     adopt({buckets(), std::move(kinds)});
   } else {
@@ -175,10 +178,6 @@ std::vector<std::string> Reducer::unused_parameters() const {
     if (!parameters_[index].used_in_last) names.push_back(name_of(index));
   }
   return names;
-}
-
-void Reducer::abort(const std::string& reason) {
-  abort_all(*group_, options_.device_groups, reason);
 }
 
 }  // namespace ddp

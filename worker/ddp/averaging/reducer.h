@@ -15,9 +15,8 @@
 #include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
 #include "worker/buckets/progress.h"
-#include "worker/ddp/averaging/bucket_reductions.h"
 #include "worker/ddp/averaging/comm_hook.h"
-#include "worker/ddp/averaging/gradient_slots.h"
+#include "worker/ddp/averaging/gradient_buckets.h"
 #include "worker/ddp/averaging/join_calls.h"
 #include "worker/ddp/averaging/pass_timer.h"
 #include "worker/ddp/averaging/reduced_parameters.h"
@@ -148,21 +147,21 @@ class Reducer {
 
   // Sets defined gradients to zero, keeping them where they are; with set_to_none, makes them
   // undefined.
-  void zero_grad(bool set_to_none) { slots_.zero_grad(set_to_none); }
+  void zero_grad(bool set_to_none) { slots().zero_grad(set_to_none); }
 
   // The parameters given at construction.
   std::size_t num_parameters() const { return parameters_.size(); }
-  const NamedTensor& parameter(std::size_t index) const { return slots_.parameter(index); }
+  const NamedTensor& parameter(std::size_t index) const { return slots().parameter(index); }
   // Whether a communication hook is given its gradient.
   bool takes_hook(std::size_t index) const {
-    return reductions_.kind(parameters_[index].bucket) == BucketReductions::Kind::kOrdinary;
+    return buckets_.kind(parameters_[index].bucket) == GradientBuckets::Kind::kOrdinary;
   }
 
-  const std::vector<BucketLayout>& buckets() const { return reductions_.layouts(); }
+  const std::vector<BucketLayout>& buckets() const { return buckets_.layouts(); }
   // For the option of that name in another process.
   BucketNames bucket_layout() const { return planner_.names(buckets()); }
   bool has_rebuilt_buckets() const { return has_rebuilt_; }
-  const CommHook* comm_hook() const { return reductions_.hook(); }
+  const CommHook* comm_hook() const { return buckets_.hook(); }
   PassTimer& timer() { return timer_; }
   const PassTimer& timer() const { return timer_; }
   // Indices of parameters, in the order in which the first backward gave their gradients.
@@ -196,7 +195,7 @@ class Reducer {
     std::size_t expected = 0;  // With static_graph: in the first backward.
   };
 
-  void adopt(BucketReductions::Plan plan);
+  void adopt(GradientBuckets::Plan plan);
   void follow_pieces();
   void make_memory();
   void add_hook(std::size_t index);
@@ -222,32 +221,29 @@ class Reducer {
   void launch_ready_pieces();
   bool may_skip(std::size_t bucket) const;
   bool is_sparse(std::size_t bucket) const;
-  WorkPtr reduce_used_flags(bool shadow);
+  void exchange_used(bool shadow);
   void complete(bool shadow);
   void publish_bucket(std::size_t bucket, double scale, bool shadow);
   void end_synced_pass();
   void rebuild();
   void poll_pieces();
   void note_done(std::size_t bucket);
-  void drain() { reductions_.drain(); }
-
-  void abort(const std::string& reason);
   ReduceOp reduce_op() const;
+  GradientSlots& slots() { return buckets_.slots(); }
+  const GradientSlots& slots() const { return buckets_.slots(); }
   bool joining() const { return join_ != nullptr && !join_->is_over(); }
-  const std::string& name_of(std::size_t index) const { return slots_.parameter(index).name; }
+  const std::string& name_of(std::size_t index) const { return slots().parameter(index).name; }
 
   // For hooks on outputs, which live as long as what forward gave.
   const std::shared_ptr<Reducer*> self_ = std::make_shared<Reducer*>(this);
   std::shared_ptr<ProcessGroup> group_;
   ReducerOptions options_;
   ReductionPlanner planner_;
-  GradientSlots slots_;
-  BucketReductions reductions_;
+  GradientBuckets buckets_;
   ReducedParameters reduced_;
   std::vector<Parameter> parameters_;
-  std::vector<std::uint8_t> used_flags_;  // By parameter, after the exchange: some rank used it.
-  std::vector<std::size_t> arrivals_;     // Of the first backward.
-  std::vector<std::string> tags_;         // Of the pieces.
+  std::vector<std::size_t> arrivals_;  // Of the first backward.
+  std::vector<std::string> tags_;      // Of the pieces.
 
   // Hooks may come from several of autograd's threads, one at a time for each device.
   std::mutex mutex_;

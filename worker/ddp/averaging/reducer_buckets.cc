@@ -12,24 +12,24 @@
 namespace ddp {
 
 bool Reducer::is_sparse(std::size_t bucket) const {
-  return reductions_.kind(bucket) == BucketReductions::Kind::kSparse;
+  return buckets_.kind(bucket) == GradientBuckets::Kind::kSparse;
 }
 
 void Reducer::make_ready(std::size_t index) {
   Parameter& parameter = parameters_[index];
   if (is_sparse(parameter.bucket)) return;
-  const at::Tensor& gradient = slots_.gradient(index);
+  const at::Tensor& gradient = slots().gradient(index);
   parameter.is_deferred =
       options_.batched_grad_copy && gradient.defined() && !gradient.requires_grad();
-  if (!parameter.is_deferred) slots_.stage(index);
+  if (!parameter.is_deferred) slots().stage(index);
 }
 
 void Reducer::stage_deferred(std::size_t index) {
-  const BucketPiece& piece = reductions_.pieces()[index];
-  const std::vector<BucketSlot>& slots = buckets()[piece.bucket].slots;
+  const BucketPiece& piece = buckets_.pieces()[index];
+  const BucketLayout& bucket = buckets()[piece.bucket];
   for (std::size_t slot = piece.first_slot; slot < piece.first_slot + piece.slots; ++slot) {
-    const std::size_t parameter = slots[slot].parameter;
-    if (std::exchange(parameters_[parameter].is_deferred, false)) slots_.stage(parameter);
+    const std::size_t parameter = bucket.slots[slot].parameter;
+    if (std::exchange(parameters_[parameter].is_deferred, false)) slots().stage(parameter);
   }
 }
 
@@ -42,7 +42,7 @@ void Reducer::stage_rest() {
     if (parameters_[index].used) {
       make_ready(index);
     } else if (!is_sparse(parameters_[index].bucket)) {
-      slots_.stage_and_keep(index);
+      slots().stage_and_keep(index);
     }
   }
 }
@@ -62,39 +62,34 @@ bool Reducer::may_skip(std::size_t bucket) const {
 void Reducer::launch_ready_pieces() {
   while (const auto index = progress_.next_launch()) {
     timer_.ready(*index);
-    const std::size_t bucket = reductions_.pieces()[*index].bucket;
+    const std::size_t bucket = buckets_.pieces()[*index].bucket;
     if (may_skip(bucket)) continue;
     if (options_.batched_grad_copy) stage_deferred(*index);
-    const at::Tensor gradient = is_sparse(bucket)
-                                    ? slots_.gradient(buckets()[bucket].slots.front().parameter)
-                                    : at::Tensor();
-    reductions_.launch(*index, reduce_op(), gradient);
+    buckets_.launch(*index, reduce_op());
     timer_.launched(*index);
   }
   if (timer_.is_on()) poll_pieces();
 }
 
 void Reducer::poll_pieces() {
-  for (std::size_t piece = 0; piece < reductions_.pieces().size(); ++piece) {
-    if (timer_.is_in_flight(piece) && reductions_.is_done(piece)) timer_.done(piece);
+  for (std::size_t piece = 0; piece < buckets_.pieces().size(); ++piece) {
+    if (timer_.is_in_flight(piece) && buckets_.is_done(piece)) timer_.done(piece);
   }
 }
 
 void Reducer::note_done(std::size_t bucket) {
-  const std::vector<BucketPiece>& pieces = reductions_.pieces();
+  const std::vector<BucketPiece>& pieces = buckets_.pieces();
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     if (pieces[piece].bucket == bucket) timer_.done(piece);
   }
 }
 
-WorkPtr Reducer::reduce_used_flags(bool shadow) {
+void Reducer::exchange_used(bool shadow) {
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    const bool used = !shadow && parameters_[index].used && slots_.gradient(index).defined();
-    used_flags_[index] = used ? 1 : 0;
+    slots().set_used(index,
+                     !shadow && parameters_[index].used && slots().gradient(index).defined());
   }
-  static const SharedText tag("flags of used parameters");
-  return group_->all_reduce({used_flags_.data(), used_flags_.size(), DType::kU8}, ReduceOp::kMax,
-                            {{}, tag});
+  buckets_.exchange_used();
 }
 
 // All ranks issue the same operations here, in the same order: the flags, then what hooks and
@@ -103,9 +98,8 @@ void Reducer::complete(bool shadow) {
   DDP_CHECK(progress_.all_launched(), "a piece of a bucket was not launched");
   const bool exchange =
       options_.find_unused_parameters || (options_.static_graph && synced_passes_ == 0);
-  const WorkPtr flags = exchange ? reduce_used_flags(shadow) : nullptr;
-  reductions_.finish_stages();
-  if (flags) flags->wait();
+  if (exchange) exchange_used(shadow);
+  buckets_.finish_stages();
   if (joining() && !shadow) join_->finish();
   const bool divide_by_live = reduce_op() == ReduceOp::kSum;
   const double scale = 1.0 / (divide_by_live ? join_->live() : group_->size());
@@ -115,32 +109,19 @@ void Reducer::complete(bool shadow) {
 }
 
 void Reducer::publish_bucket(std::size_t bucket, double scale, bool shadow) {
-  const bool flags_known = options_.find_unused_parameters || options_.static_graph;
-  const std::vector<BucketSlot>& slots = buckets()[bucket].slots;
-  const auto used_somewhere = [&](const BucketSlot& slot) {
-    return !flags_known || used_flags_[slot.parameter] != 0;
-  };
   if (!shadow && may_skip(bucket)) {
-    const auto used = std::find_if(slots.begin(), slots.end(), used_somewhere);
-    if (used != slots.end()) {
+    for (const BucketSlot& slot : buckets()[bucket].slots) {
+      if (!slots().is_used(slot.parameter)) continue;
       throw std::runtime_error(fmt::format(
           "skip_all_reduce_unused_params: parameter {} was used on another rank, but not on rank "
           "{}; with this option all ranks have to use the same parameters",
-          name_of(used->parameter), group_->rank()));
+          name_of(slot.parameter), group_->rank()));
     }
-    for (const BucketSlot& slot : slots) slots_.publish(slot.parameter, false);
-    return;
+  } else {
+    buckets_.wait(bucket, scale);
+    if (timer_.is_on()) note_done(bucket);
   }
-  const at::Tensor sparse = reductions_.wait(bucket, scale);
-  if (timer_.is_on()) note_done(bucket);
-  if (shadow) return;
-  for (const BucketSlot& slot : slots) {
-    if (!is_sparse(bucket)) {
-      slots_.publish(slot.parameter, used_somewhere(slot));
-    } else if (used_somewhere(slot)) {
-      slots_.publish_value(slot.parameter, sparse);
-    }
-  }
+  if (!shadow) buckets_.publish(bucket);
 }
 
 void Reducer::shadow_backward() {
@@ -148,18 +129,18 @@ void Reducer::shadow_backward() {
   try {
     progress_.begin();
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (!is_sparse(parameters_[index].bucket)) slots_.stage_zero(index);
+      if (!is_sparse(parameters_[index].bucket)) slots().stage_zero(index);
       progress_.mark_ready(index);
     }
     while (const auto piece = progress_.next_launch()) {
-      reductions_.launch(*piece, reduce_op(), {});
+      buckets_.launch(*piece, reduce_op(), /*has_gradients=*/false);
     }
     complete(/*shadow=*/true);
     ++synced_passes_;
     if (!has_rebuilt_) rebuild();
   } catch (const std::exception& error) {
-    drain();
-    abort(error.what());
+    buckets_.drain();
+    buckets_.abort(error.what());
     throw;
   }
 }
@@ -182,7 +163,7 @@ void Reducer::rebuild() {
     group_->broadcast({order.data(), order.size(), DType::kI64}, root, {{}, "order of gradients"})
         ->wait();
   }
-  BucketReductions::Plan plan =
+  GradientBuckets::Plan plan =
       planner_.in_order(std::vector<std::size_t>(order.begin(), order.end()));
   if (planner_.names(plan.layouts) != bucket_layout()) adopt(std::move(plan));
 }

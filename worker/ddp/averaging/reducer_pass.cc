@@ -84,7 +84,7 @@ void Reducer::on_gradient(std::size_t index) {
     if (!pass.is_started) start(pass);
     arrive(index);
   } catch (const std::exception& error) {
-    abort(error.what());
+    buckets_.abort(error.what());
     throw;
   }
 }
@@ -115,14 +115,14 @@ bool Reducer::is_nested_in(const Pass& pass) const {
 void Reducer::begin_pass(const void* graph, bool from_outputs) {
   if (in_pass_) {
     // The backward before this one was abandoned; in a larger group that aborted the group.
-    drain();
+    buckets_.drain();
     for (Parameter& parameter : parameters_) parameter.used = false;
   }
   if (const auto shared = reduced_.find_shared()) {
     const std::string text = fmt::format(
         "parameter {} is reduced by {} DistributedDataParallel modules; destroy one of them first",
         name_of(shared->index), shared->reducers);
-    abort(text);
+    buckets_.abort(text);
     throw std::logic_error(text);
   }
   pass_.reset();  // The memory of the last one is this one's.
@@ -132,7 +132,7 @@ void Reducer::begin_pass(const void* graph, bool from_outputs) {
   torch::autograd::Engine::get_default_engine().queue_callback(EndOfPass(*this, pass));
   pass_ = pass;
   in_pass_ = true;
-  timer_.begin_backward(reductions_.pieces().size());
+  timer_.begin_backward(buckets_.pieces().size());
 }
 
 // A backward without synchronisation, whose end has to be noticed.
@@ -141,7 +141,7 @@ void Reducer::enter_local_pass() {
   const auto pass = std::make_shared<LocalPass>();
   torch::autograd::Engine::get_default_engine().queue_callback([this, pass] {
     options_.after_backward();
-    slots_.match_types();
+    slots().match_types();
     const std::lock_guard lock(mutex_);
     pass->is_finished = true;
   });
@@ -165,10 +165,10 @@ void Reducer::start(Pass& pass) {
       }
     }
   }
-  if (!options_.static_graph || !counts_known_ || !reductions_.has_memory()) return;
+  if (!options_.static_graph || !counts_known_ || !buckets_.has_memory()) return;
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
     if (parameters_[index].expected != 0) continue;
-    if (!is_sparse(parameters_[index].bucket)) slots_.stage_and_keep(index);
+    if (!is_sparse(parameters_[index].bucket)) slots().stage_and_keep(index);
     progress_.mark_ready(index);
   }
 }
@@ -194,7 +194,7 @@ void Reducer::arrive(std::size_t index) {
         "does a part of the module run again in backward? If it always does, set static_graph",
         name_of(index)));
   }
-  if (!reductions_.has_memory()) return;
+  if (!buckets_.has_memory()) return;
   make_ready(index);
   launch_ready_pieces();
 }
@@ -204,18 +204,18 @@ void Reducer::finish_pass(Pass& pass) {
   if (options_.after_backward) options_.after_backward();
   if (pass.is_started) {
     check_nothing_missing();
-    if (reductions_.has_memory()) {
+    if (buckets_.has_memory()) {
       try {
         stage_rest();
         launch_ready_pieces();
         complete(/*shadow=*/false);
       } catch (const std::exception& error) {
-        drain();
-        abort(error.what());
+        buckets_.drain();
+        buckets_.abort(error.what());
         throw;
       }
     }
-    if (options_.after_backward) slots_.match_types();
+    if (options_.after_backward) slots().match_types();
     timer_.end_backward(tags_);
     end_synced_pass();
   }
@@ -260,7 +260,7 @@ void Reducer::check_nothing_missing() {
       "{} of {} parameters got no gradient in this backward: {}; they have no part in the loss: "
       "freeze them before wrapping the module, or set find_unused_parameters",
       missing.size(), parameters_.size(), list(missing));
-  abort(text);
+  buckets_.abort(text);
   throw std::runtime_error(text);
 }
 
@@ -278,7 +278,7 @@ void Reducer::check_static_graph() {
       "static_graph: {} of {} parameters got a different number of gradients than in the first "
       "backward: {}; set find_unused_parameters instead of static_graph",
       changed.size(), parameters_.size(), list(changed));
-  abort(text);
+  buckets_.abort(text);
   throw std::runtime_error(text);
 }
 

@@ -12,16 +12,16 @@
 
 namespace ddp {
 
-using Kind = BucketReductions::Kind;
+using Kind = GradientBuckets::Kind;
 
 ReductionPlanner::ReductionPlanner(const std::vector<NamedTensor>& parameters, Options options)
     : options_(std::move(options)), is_delayed_(parameters.size(), false) {
   std::vector<c10::Device> devices;
   for (const NamedTensor& parameter : parameters) {
     if (!parameter.tensor.requires_grad()) {
-      throw std::invalid_argument(fmt::format("parameter {} requires no gradient", parameter.name));
+      throw std::invalid_argument(fmt::format("{} requires no gradient", parameter.name));
     }
-    DType type = gradient_type(parameter.tensor, "parameter " + parameter.name);
+    DType type = gradient_type(parameter.tensor, parameter.name);
     if (options_.element_type) {
       type = gradient_type(at::empty({0}, *options_.element_type), "the type of reduction");
     }
@@ -66,13 +66,13 @@ Kind ReductionPlanner::kind_of(const BucketLayout& layout) const {
   return is_delayed_[first] ? Kind::kPlain : Kind::kOrdinary;
 }
 
-BucketReductions::Plan ReductionPlanner::first() const {
+GradientBuckets::Plan ReductionPlanner::first() const {
   std::vector<std::size_t> order;
   for (std::size_t left = names_.size(); left > 0; --left) order.push_back(left - 1);
   return in_order(order);
 }
 
-BucketReductions::Plan ReductionPlanner::in_order(const std::vector<std::size_t>& order) const {
+GradientBuckets::Plan ReductionPlanner::in_order(const std::vector<std::size_t>& order) const {
   std::vector<std::size_t> ordinary;
   std::map<int, std::vector<std::size_t>> delayed;
   for (const std::size_t index : order) {
@@ -82,7 +82,7 @@ BucketReductions::Plan ReductionPlanner::in_order(const std::vector<std::size_t>
       ordinary.push_back(index);
     }
   }
-  BucketReductions::Plan plan;
+  GradientBuckets::Plan plan;
   plan.layouts = plan_buckets(parameters_, ordinary, options_.limits);
   const auto holds_trigger = [&](const BucketLayout& layout) {
     return std::any_of(layout.slots.begin(), layout.slots.end(),
@@ -99,8 +99,8 @@ BucketReductions::Plan ReductionPlanner::in_order(const std::vector<std::size_t>
   return plan;
 }
 
-BucketReductions::Plan ReductionPlanner::from_names(const BucketNames& names) const {
-  BucketReductions::Plan plan;
+GradientBuckets::Plan ReductionPlanner::from_names(const BucketNames& names) const {
+  GradientBuckets::Plan plan;
   std::vector<bool> seen(names_.size(), false);
   for (std::size_t bucket = 0; bucket < names.size(); ++bucket) {
     std::vector<std::size_t> members;

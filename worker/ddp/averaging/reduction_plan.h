@@ -8,7 +8,7 @@
 #include <ATen/core/ScalarType.h>
 
 #include "worker/buckets/plan.h"
-#include "worker/ddp/averaging/bucket_reductions.h"
+#include "worker/ddp/averaging/gradient_buckets.h"
 #include "worker/ddp/tensors/module_state.h"
 
 namespace ddp {
@@ -22,11 +22,11 @@ using BucketNames = std::vector<std::vector<std::string>>;
 class ReductionPlanner {
  public:
   struct Options {
-    BucketLimits limits;
-    std::vector<std::string> sparse;             // Their gradients are sparse: a bucket each.
-    std::vector<std::string> delayed;            // In buckets of their own, one for each type...
-    std::string delay_until;                     // ...reduced next after this parameter's.
-    std::optional<at::ScalarType> element_type;  // Of the buckets, if not the parameters'.
+    BucketLimits limits = {};
+    std::vector<std::string> sparse = {};   // Their gradients are sparse: a bucket each.
+    std::vector<std::string> delayed = {};  // In buckets of their own, one for each type...
+    std::string delay_until = {};           // ...reduced next after this parameter's.
+    std::optional<at::ScalarType> element_type = {};  // Of the buckets, if not the parameters'.
   };
   // Parameters in the order of definition, dense in themselves, of a floating-point type. Those on
   // different devices are in different buckets. Throws std::invalid_argument naming a parameter
@@ -34,17 +34,17 @@ class ReductionPlanner {
   ReductionPlanner(const std::vector<NamedTensor>& parameters, Options options);
 
   // Before the order is known: the reverse of the order of definition.
-  BucketReductions::Plan first() const;
+  GradientBuckets::Plan first() const;
   // For gradients that arrive in this order, which has every parameter once.
-  BucketReductions::Plan in_order(const std::vector<std::size_t>& order) const;
+  GradientBuckets::Plan in_order(const std::vector<std::size_t>& order) const;
   // As names() of an earlier plan. Throws std::invalid_argument naming what does not fit.
-  BucketReductions::Plan from_names(const BucketNames& names) const;
+  GradientBuckets::Plan from_names(const BucketNames& names) const;
 
   BucketNames names(const std::vector<BucketLayout>& layouts) const;
 
  private:
   std::size_t index_of(const std::string& name, const char* option) const;
-  BucketReductions::Kind kind_of(const BucketLayout& layout) const;
+  GradientBuckets::Kind kind_of(const BucketLayout& layout) const;
 
   Options options_;
   std::vector<std::string> names_;

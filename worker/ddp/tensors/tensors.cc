@@ -163,6 +163,17 @@ at::Tensor slot_of(const at::Tensor& flat, std::int64_t first_element, const at:
   return slot;
 }
 
+std::vector<at::Tensor> slots_of(const at::Tensor& flat, const std::vector<at::Tensor>& likes) {
+  std::vector<at::Tensor> slots;
+  slots.reserve(likes.size());
+  std::int64_t first_element = 0;
+  for (const at::Tensor& like : likes) {
+    slots.push_back(slot_of(flat, first_element, like));
+    first_element += like.numel();
+  }
+  return slots;
+}
+
 void mark_changed(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }

@@ -53,6 +53,8 @@ bool is_packed(const at::Tensor& tensor);
 // element of flat. It shares the storage without being a view in autograd's sense, so the
 // optimizers' zero_grad works on it.
 at::Tensor slot_of(const at::Tensor& flat, std::int64_t first_element, const at::Tensor& like);
+// One for each of `likes`, one after the other from the beginning of `flat`.
+std::vector<at::Tensor> slots_of(const at::Tensor& flat, const std::vector<at::Tensor>& likes);
 
 // Tells autograd that the values have been written to: it refuses to use a saved tensor whose
 // values have changed since.

@@ -1,4 +1,4 @@
-#include "worker/ddp/averaging/bucket_reductions.h"
+#include "worker/ddp/averaging/gradient_buckets.h"
 
 #include <utility>
 
@@ -10,17 +10,13 @@
 
 namespace ddp {
 
-BucketReductions::BucketReductions(std::shared_ptr<ProcessGroup> group,
-                                   std::vector<DeviceGroup> device_groups, GradientSlots& slots,
-                                   std::optional<at::ScalarType> element_type,
-                                   std::optional<PieceLimits> piece_limits)
+GradientBuckets::GradientBuckets(std::vector<NamedTensor> parameters,
+                                 std::shared_ptr<ProcessGroup> group, Options options)
     : group_(std::move(group)),
-      device_groups_(std::move(device_groups)),
-      slots_(slots),
-      element_type_(element_type),
-      piece_limits_(piece_limits) {}
+      options_(std::move(options)),
+      slots_(std::move(parameters), options_.slots) {}
 
-void BucketReductions::build(Plan plan, bool with_memory) {
+void GradientBuckets::build(Plan plan, bool with_memory) {
   // The old memory goes first, so that the group has room for the new.
   if (has_memory_) slots_.vacate();
   buckets_.clear();
@@ -36,12 +32,12 @@ void BucketReductions::build(Plan plan, bool with_memory) {
   if (with_memory) allocate();
 }
 
-void BucketReductions::cut() {
+void GradientBuckets::cut() {
   std::vector<bool> is_whole;
   for (const Bucket& bucket : buckets_) {
-    is_whole.push_back(!piece_limits_ || bucket.kind == Kind::kSparse || is_hooked(bucket));
+    is_whole.push_back(!options_.pieces || bucket.kind == Kind::kSparse || is_hooked(bucket));
   }
-  pieces_ = cut_into_pieces(layouts_, is_whole, piece_limits_.value_or(PieceLimits{}));
+  pieces_ = cut_into_pieces(layouts_, is_whole, options_.pieces.value_or(PieceLimits{}));
   reductions_.clear();
   reductions_.resize(pieces_.size());
   for (Bucket& bucket : buckets_) bucket.pieces = 0;
@@ -56,12 +52,12 @@ void BucketReductions::cut() {
   }
 }
 
-void BucketReductions::set_hook(std::shared_ptr<CommHook> hook) {
+void GradientBuckets::set_hook(std::shared_ptr<CommHook> hook) {
   hook_ = std::move(hook);
   cut();
 }
 
-void BucketReductions::allocate() {
+void GradientBuckets::allocate() {
   std::vector<BucketLayout> of_kind[2];
   for (std::size_t index = 0; index < layouts_.size(); ++index) {
     Bucket& bucket = buckets_[index];
@@ -73,14 +69,14 @@ void BucketReductions::allocate() {
       of_kind[bucket.kind == Kind::kPlain ? 1 : 0].push_back(layouts_[index]);
     }
   }
-  ordinary_ = make_grad_buckets(of_kind[0], slots_.named(), *group_, element_type_);
-  plain_ = make_grad_buckets(of_kind[1], slots_.named(), *group_, element_type_);
+  ordinary_ = make_grad_buckets(of_kind[0], slots_.named(), *group_, options_.element_type);
+  plain_ = make_grad_buckets(of_kind[1], slots_.named(), *group_, options_.element_type);
   std::size_t next[2] = {0, 0};
   for (std::size_t index = 0; index < layouts_.size(); ++index) {
     Bucket& bucket = buckets_[index];
     if (bucket.kind == Kind::kSparse) continue;
     bucket.memory = bucket.kind == Kind::kPlain ? &plain_[next[1]++] : &ordinary_[next[0]++];
-    bucket.route.emplace(*bucket.memory, *group_, device_groups_);
+    bucket.route.emplace(*bucket.memory, *group_, options_.device_groups);
     const std::vector<BucketSlot>& slots = layouts_[index].slots;
     for (std::size_t slot = 0; slot < slots.size(); ++slot) {
       slots_.place(slots[slot].parameter, bucket.memory->gradients()[slot]);
@@ -88,13 +84,14 @@ void BucketReductions::allocate() {
   }
 }
 
-void BucketReductions::launch(std::size_t index, ReduceOp op, const at::Tensor& gradient) {
+void GradientBuckets::launch(std::size_t index, ReduceOp op, bool has_gradients) {
   const BucketPiece& piece = pieces_[index];
   Bucket& bucket = buckets_[piece.bucket];
   Reduction& reduction = reductions_[index];
   reduction.is_launched = true;
   if (bucket.sparse) {
-    bucket.sparse->start(gradient);
+    const std::size_t parameter = layouts_[piece.bucket].slots.front().parameter;
+    bucket.sparse->start(has_gradients ? slots_.gradient(parameter) : at::Tensor());
   } else if (is_hooked(bucket)) {
     runner_.start(*hook_, bucket.route->on_host(), reduction.tag.str());
   } else if (piece.bytes != 0) {
@@ -103,37 +100,53 @@ void BucketReductions::launch(std::size_t index, ReduceOp op, const at::Tensor& 
   }
 }
 
-bool BucketReductions::is_done(std::size_t index) const {
+bool GradientBuckets::is_done(std::size_t index) const {
   const Bucket& bucket = buckets_[pieces_[index].bucket];
   const Reduction& reduction = reductions_[index];
   return reduction.is_launched && !bucket.sparse && !is_hooked(bucket) &&
          (!reduction.work || reduction.work->done());
 }
 
-void BucketReductions::finish_stages() {
+void GradientBuckets::finish_stages() {
   if (hook_) runner_.finish();
   for (Bucket& bucket : buckets_) {
     if (bucket.sparse && reductions_[bucket.first_piece].is_launched) bucket.sparse->gather();
   }
+  if (const WorkPtr flags = std::exchange(flags_, nullptr)) flags->wait();
 }
 
-at::Tensor BucketReductions::wait(std::size_t index, double scale) {
+void GradientBuckets::wait(std::size_t index, double scale) {
   Bucket& bucket = buckets_[index];
   for (std::size_t piece = 0; piece < bucket.pieces; ++piece) {
     Reduction& reduction = reductions_[bucket.first_piece + piece];
     reduction.is_launched = false;
     if (const WorkPtr work = std::exchange(reduction.work, nullptr)) work->wait();
   }
-  if (bucket.sparse) return bucket.sparse->finish(scale);
+  if (bucket.sparse) {
+    bucket.sparse_average = bucket.sparse->finish(scale);
+    return;
+  }
   bucket.route->land();
   if (scale != 1 && !is_hooked(bucket)) {
     const at::NoGradGuard no_grad;
     bucket.memory->buffer().mul_(scale);
   }
-  return {};
 }
 
-void BucketReductions::drain() {
+void GradientBuckets::publish(std::size_t index) {
+  Bucket& bucket = buckets_[index];
+  const at::Tensor sparse_average = std::exchange(bucket.sparse_average, {});
+  for (const BucketSlot& slot : layouts_[index].slots) {
+    if (bucket.sparse) {
+      slots_.publish_value(slot.parameter, sparse_average);
+    } else {
+      slots_.publish(slot.parameter);
+    }
+  }
+}
+
+void GradientBuckets::drain() {
+  wait_quietly(flags_);
   runner_.drain();
   for (Reduction& reduction : reductions_) {
     reduction.is_launched = false;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <ATen/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 
 #include "common/base/shared_text.h"
 #include "worker/buckets/pieces.h"
@@ -17,15 +17,17 @@
 #include "worker/ddp/averaging/gradient_slots.h"
 #include "worker/ddp/averaging/hook_runner.h"
 #include "worker/ddp/averaging/sparse_reduction.h"
+#include "worker/ddp/tensors/module_state.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
 
-// The buckets of a reducer: their memory, and the operations that average them. Every piece of a
-// bucket (worker/buckets/pieces.h) is launched at most once in a backward; then finish_stages(),
-// then wait() for each bucket. All ranks make the same calls in the same order. Used by one thread
-// at a time.
-class BucketReductions {
+// The buckets of a reducer: their memory, the gradients' slots in them, and the operations that
+// average them. In a reduction the driver stages gradients (slots()), launches every piece of a
+// bucket (worker/buckets/pieces.h) at most once, calls finish_stages(), and then wait() and
+// publish() for each bucket. All ranks make the same calls in the same order. Used by one thread at
+// a time.
+class GradientBuckets {
  public:
   enum class Kind {
     kOrdinary,  // Averaged, or given to the hook.
@@ -37,23 +39,33 @@ class BucketReductions {
     std::vector<Kind> kinds;
   };
 
-  // `element_type`: the buckets' type, if it differs from the parameters'. Without `piece_limits`
-  // every bucket is one piece. The slots must outlive this object. `group` is for host memory;
-  // `device_groups` have the same ranks and are for device memory (see BucketRoute).
-  BucketReductions(std::shared_ptr<ProcessGroup> group, std::vector<DeviceGroup> device_groups,
-                   GradientSlots& slots, std::optional<at::ScalarType> element_type,
-                   std::optional<PieceLimits> piece_limits);
+  struct Options {
+    GradientSlots::Options slots = {};
+    // For device memory, with the same ranks as the group for host memory (see BucketRoute).
+    std::vector<DeviceGroup> device_groups = {};
+    std::optional<at::ScalarType> element_type = {};  // The buckets', if not the parameters'.
+    std::optional<PieceLimits> pieces = {};           // Without, every bucket is one piece.
+  };
+
+  // `group` is for host memory.
+  GradientBuckets(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group,
+                  Options options);
 
   // Adopts a plan. With memory, it allocates the buckets and gives the gradients their slots;
-  // gradients that are views move there with their values. Call it between backwards.
+  // gradients that are views move there with their values. Call it between reductions.
   void build(Plan plan, bool with_memory);
   bool has_memory() const { return has_memory_; }
 
-  // From then on each ordinary bucket is one piece. Call it between backwards.
+  GradientSlots& slots() { return slots_; }
+  const GradientSlots& slots() const { return slots_; }
+
+  // From then on each ordinary bucket is one piece. Call it between reductions.
   void set_hook(std::shared_ptr<CommHook> hook);
   CommHook* hook() const { return hook_.get(); }
 
   const std::vector<BucketLayout>& layouts() const { return layouts_; }
+  // The memory of the ordinary ones. Empty without memory.
+  const std::vector<GradBucket>& ordinary() const { return ordinary_; }
   Kind kind(std::size_t bucket) const { return buckets_[bucket].kind; }
 
   // In the order in which they are launched: bucket after bucket.
@@ -61,19 +73,27 @@ class BucketReductions {
   // The piece's name, in errors and for the group.
   const std::string& tag(std::size_t piece) const { return reductions_[piece].tag.str(); }
 
-  // Starts to average a piece that has been staged; for a sparse bucket it averages `gradient`.
-  // kSum leaves the division to wait(). If a hook throws, throws std::runtime_error naming the hook
-  // and the bucket.
-  void launch(std::size_t piece, ReduceOp op, const at::Tensor& gradient);
+  // Starts to find out which parameters some rank uses (GradientSlots::is_used); finish_stages()
+  // waits for it.
+  void exchange_used() { flags_ = slots_.exchange_used(*group_); }
+  // Starts to average a piece that has been staged. The piece of a sparse bucket is its parameter's
+  // .grad; without `has_gradients`, nothing. kSum leaves the division to wait(). If a hook throws,
+  // throws std::runtime_error naming the hook and the bucket.
+  void launch(std::size_t piece, ReduceOp op, bool has_gradients = true);
   // Whether a launched piece is known to be reduced. Does not wait.
   bool is_done(std::size_t piece) const;
   // Runs what needs several operations (hooks, sparse buckets) up to its last operation.
   void finish_stages();
-  // Waits for a bucket and multiplies it by `scale`, unless a hook reduced it. Returns the gradient
-  // of a sparse bucket.
-  at::Tensor wait(std::size_t bucket, double scale);
-  // Waits until no operation uses the memory of a bucket. Never throws.
+  // Waits for a bucket and multiplies it by `scale`, unless a hook reduced it.
+  void wait(std::size_t bucket, double scale);
+  // Gives the parameters of a bucket that was waited for their .grad. In a bucket that was not
+  // launched no parameter is used.
+  void publish(std::size_t bucket);
+  // Waits until no operation uses this object's memory. Never throws.
   void drain();
+
+  // Aborts the groups, unless there is only one rank.
+  void abort(const std::string& reason) { abort_all(*group_, options_.device_groups, reason); }
 
  private:
   struct Bucket {
@@ -81,6 +101,7 @@ class BucketReductions {
     GradBucket* memory = nullptr;
     std::optional<BucketRoute> route;  // Of `memory`.
     std::unique_ptr<SparseReduction> sparse;
+    at::Tensor sparse_average;
     std::size_t first_piece = 0;
     std::size_t pieces = 0;
   };
@@ -94,12 +115,11 @@ class BucketReductions {
   bool is_hooked(const Bucket& bucket) const { return hook_ && bucket.kind == Kind::kOrdinary; }
 
   std::shared_ptr<ProcessGroup> group_;
-  std::vector<DeviceGroup> device_groups_;
-  GradientSlots& slots_;
-  std::optional<at::ScalarType> element_type_;
-  std::optional<PieceLimits> piece_limits_;
+  Options options_;
+  GradientSlots slots_;
   std::shared_ptr<CommHook> hook_;
   HookRunner runner_;
+  WorkPtr flags_;
   std::vector<BucketLayout> layouts_;
   std::vector<Bucket> buckets_;
   std::vector<BucketPiece> pieces_;
