@@ -278,6 +278,25 @@ TEST(LogicalReducer, RefusesWhatDiffersAndWhatItCannotAverage) {
   });
 }
 
+TEST(LogicalReducer, AGradientOfOtherSizesIsNamedEverywhere) {
+  run_ranks({2}, [](const GroupPtr& group) {
+    auto module = make_mlp(7);
+    LogicalReducer reducer(*module, group, 2);
+    if (group->rank() == 0) {
+      module->layers[1]->bias.mutable_grad() = torch::zeros({2});
+      EXPECT_THROW(reducer.add(), std::invalid_argument);
+    } else {
+      EXPECT_THAT(error_of([&] {
+                    reducer.add();
+                    reducer.reduce();
+                  }),
+                  HasSubstr("rank 0 aborted the group: the gradient of layer1.bias (float32 [4]) "
+                            "is float32 [2] on cpu; to be reduced, it must be dense, have its "
+                            "parameter's sizes and be on its device, cpu"));
+    }
+  });
+}
+
 TEST(LogicalRanks, DrawFromGeneratorsOfTheirOwn) {
   const auto draw = [] { return torch::rand({3}); };
   LogicalRanks ranks(3, 40);

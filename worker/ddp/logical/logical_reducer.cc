@@ -1,27 +1,32 @@
 #include "worker/ddp/logical/logical_reducer.h"
 
-#include <algorithm>
+#include <cstddef>
 #include <exception>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
-#include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "common/base/shared_text.h"
+#include "worker/buckets/plan.h"
+#include "worker/ddp/averaging/bucket_buffers.h"
+#include "worker/ddp/averaging/gradient_slots.h"
 #include "worker/ddp/averaging/verify.h"
+#include "worker/ddp/logical/logical_sum.h"
+#include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
 namespace {
 
+constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+
 // In which gradients of the type are summed.
-at::ScalarType sum_type(const NamedTensor& parameter) {
-  if (!at::isFloatingType(parameter.tensor.scalar_type())) {
-    throw std::invalid_argument(fmt::format("{} is {}; gradients of floating point are averaged",
-                                            parameter.name, describe(parameter.tensor)));
-  }
-  return element_type(parameter.tensor, parameter.name) == DType::kF64 ? at::kDouble : at::kFloat;
+DType sum_type(const NamedTensor& parameter) {
+  element_type(parameter.tensor, parameter.name);  // In host memory.
+  return gradient_type(parameter.tensor, parameter.name) == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
 // Once the workers agree on what they are about to train.
@@ -32,73 +37,69 @@ LogicalWorld agreed_world(const ModuleState& state, ProcessGroup& group, int log
 
 }  // namespace
 
+// A bucket of all parameters whose gradients are summed in one type.
+struct LogicalReducer::Sum {
+  LogicalSum sum;
+  std::vector<BucketSlot> members;
+  SharedText tag;
+  std::vector<std::vector<at::Tensor>> slots{};  // By level of the sum.
+};
+
 LogicalReducer::LogicalReducer(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                                int logical_size)
     : world_(agreed_world(state_of(module), *group, logical_size)),
       group_(std::move(group)),
-      parameters_(state_of(module).trainable()) {
-  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
-    std::vector<std::size_t> members;
-    for (std::size_t index = 0; index < parameters_.size(); ++index) {
-      if (sum_type(parameters_[index]) == type) members.push_back(index);
-    }
-    if (!members.empty()) add_kind(type, members);
+      slots_(std::make_unique<GradientSlots>(
+          state_of(module).trainable(),
+          GradientSlots::Options{.as_views = true, .convert = true, .densify = true})) {
+  const std::vector<NamedTensor>& parameters = slots_->named();
+  std::vector<BucketParameter> sizes;
+  for (const NamedTensor& parameter : parameters) {
+    const DType type = sum_type(parameter);
+    const auto count = static_cast<std::size_t>(parameter.tensor.numel());
+    sizes.push_back({count * dtype_bytes(type), static_cast<int>(type)});
   }
-  used_.assign(parameters_.size(), 0);
+  const std::vector<BucketLayout> layouts = plan_buckets(sizes, {kNoLimit, kNoLimit});
+  for (std::size_t index = 0; index < layouts.size(); ++index) {
+    const auto type = static_cast<DType>(layouts[index].type);
+    sums_.push_back({.sum = {world_, group_, layouts[index].bytes / dtype_bytes(type),
+                             type == DType::kF64 ? at::kDouble : at::kFloat},
+                     .members = layouts[index].slots,
+                     .tag = bucket_tag(index, layouts, parameters)});
+  }
+  forget_used();
 }
 
-void LogicalReducer::add_kind(at::ScalarType type, const std::vector<std::size_t>& members) {
-  std::vector<std::int64_t> offsets;
-  std::int64_t count = 0;
-  for (const std::size_t index : members) {
-    offsets.push_back(count);
-    count += parameters_[index].tensor.numel();
-  }
-  kinds_.push_back({.sum = {world_, group_, static_cast<std::size_t>(count), type},
-                    .parameters = members,
-                    .offsets = std::move(offsets)});
-  kinds_.back().views.resize(members.size());
-  kinds_.back().tag =
-      SharedText(fmt::format("gradients of logical ranks ({} .. {})",
-                             parameters_[members.front()].name, parameters_[members.back()].name));
-}
+LogicalReducer::~LogicalReducer() = default;
 
-// The gradients' parts of the tensor that kind.sum is at.
-const std::vector<at::Tensor>& LogicalReducer::slots_at(Kind& kind, const at::Tensor& flat) const {
-  if (kind.slots.size() <= kind.sum.level()) kind.slots.resize(kind.sum.level() + 1);
-  std::vector<at::Tensor>& slots = kind.slots[kind.sum.level()];
-  if (slots.empty()) {
-    for (std::size_t i = 0; i < kind.parameters.size(); ++i) {
-      slots.push_back(slot_of(flat, kind.offsets[i], parameters_[kind.parameters[i]].tensor));
-    }
+// The gradients' parts of the tensor that sum.sum is at. Those of level 0 get the average.
+const std::vector<at::Tensor>& LogicalReducer::slots_at(Sum& sum, const at::Tensor& flat) {
+  const std::size_t level = sum.sum.level();
+  if (sum.slots.size() <= level) sum.slots.resize(level + 1);
+  std::vector<at::Tensor>& slots = sum.slots[level];
+  if (!slots.empty()) return slots;
+  std::vector<at::Tensor> parameters;
+  for (const BucketSlot& member : sum.members) {
+    parameters.push_back(slots_->parameter(member.parameter).tensor);
+  }
+  slots = slots_of(flat, parameters);
+  for (std::size_t i = 0; i < slots.size() && level == 0; ++i) {
+    slots_->place(sum.members[i].parameter, slots[i]);
   }
   return slots;
-}
-
-void LogicalReducer::take(const at::Tensor& slot, std::size_t parameter) {
-  const NamedTensor& named = parameters_[parameter];
-  at::Tensor& gradient = named.tensor.mutable_grad();
-  if (!gradient.defined()) {
-    zero_values(slot);
-    return;
-  }
-  const at::Tensor dense = gradient.is_sparse() ? gradient.to_dense() : gradient;
-  if (dense.layout() != at::kStrided || dense.sizes() != named.tensor.sizes()) {
-    throw std::invalid_argument(fmt::format("the gradient of {} ({}) is {}; expected its sizes",
-                                            named.name, describe(named.tensor), describe(dense)));
-  }
-  if (!is_same_memory(slot, dense)) copy_values(slot, dense);  // Zeroes in place of an average.
-  used_[parameter] = 1;
-  gradient.reset();
 }
 
 void LogicalReducer::add() {
   const at::NoGradGuard no_grad;
   try {
-    for (Kind& kind : kinds_) {
-      const std::vector<at::Tensor>& slots = slots_at(kind, kind.sum.next());
-      for (std::size_t i = 0; i < slots.size(); ++i) take(slots[i], kind.parameters[i]);
-      kind.sum.add();
+    for (Sum& sum : sums_) {
+      const std::vector<at::Tensor>& slots = slots_at(sum, sum.sum.next());
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        const std::size_t parameter = sum.members[i].parameter;
+        if (slots_->gradient(parameter).defined()) slots_->set_used(parameter, true);
+        slots_->stage_in(slots[i], parameter);
+      }
+      sum.sum.add();
     }
   } catch (const std::invalid_argument& error) {
     group_->abort(error.what());
@@ -108,30 +109,19 @@ void LogicalReducer::add() {
 
 void LogicalReducer::reduce() {
   const at::NoGradGuard no_grad;
-  static const SharedText flags("flags of gradients");
-  for (Kind& kind : kinds_) kind.sum.average(kind.tag);
-  if (world_.workers() > 1 && !used_.empty()) {
-    group_->all_reduce({used_.data(), used_.size(), DType::kU8}, ReduceOp::kMax, {{}, flags})
-        ->wait();
-  }
-  for (Kind& kind : kinds_) publish(kind);
-  std::fill(used_.begin(), used_.end(), 0);
-}
-
-void LogicalReducer::publish(Kind& kind) {
-  for (std::size_t i = 0; i < kind.parameters.size(); ++i) {
-    if (used_[kind.parameters[i]] == 0) continue;
-    const at::Tensor& parameter = parameters_[kind.parameters[i]].tensor;
-    const at::Tensor& average = kind.slots.front()[i];
-    parameter.mutable_grad() = average.scalar_type() == parameter.scalar_type()
-                                   ? gradient_view(kind.views[i], average)
-                                   : average.to(parameter.scalar_type());
-  }
+  for (Sum& sum : sums_) sum.sum.average(sum.tag);
+  if (world_.workers() > 1 && slots_->size() != 0) slots_->exchange_used(*group_)->wait();
+  for (std::size_t index = 0; index < slots_->size(); ++index) slots_->publish(index);
+  forget_used();
 }
 
 void LogicalReducer::restart() {
-  for (Kind& kind : kinds_) kind.sum.restart();
-  std::fill(used_.begin(), used_.end(), 0);
+  for (Sum& sum : sums_) sum.sum.restart();
+  forget_used();
+}
+
+void LogicalReducer::forget_used() {
+  for (std::size_t index = 0; index < slots_->size(); ++index) slots_->set_used(index, false);
 }
 
 }  // namespace ddp

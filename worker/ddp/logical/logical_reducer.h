@@ -1,19 +1,20 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
-#include "common/base/shared_text.h"
-#include "worker/ddp/logical/logical_sum.h"
 #include "worker/ddp/logical/logical_world.h"
-#include "worker/ddp/tensors/module_state.h"
 #include "worker/runtime/process_group.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace ddp {
+
+class GradientSlots;
 
 // Averages the gradients of logical ranks (LogicalWorld), of which a worker has one or more:
 // training with them ends with the same bits for any number of workers, and when the number changes
@@ -49,6 +50,9 @@ class LogicalReducer {
   // between workers, a parameter is of another kind, or there are more workers than logical ranks.
   LogicalReducer(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                  int logical_size);
+  ~LogicalReducer();
+  LogicalReducer(const LogicalReducer&) = delete;
+  LogicalReducer& operator=(const LogicalReducer&) = delete;
 
   const LogicalWorld& world() const { return world_; }
 
@@ -64,25 +68,14 @@ class LogicalReducer {
   void restart();
 
  private:
-  // Parameters whose gradients are summed in one type.
-  struct Kind {
-    LogicalSum sum;
-    std::vector<std::size_t> parameters;           // Indices.
-    std::vector<std::int64_t> offsets;             // Where their gradients begin.
-    std::vector<std::vector<at::Tensor>> slots{};  // By level of the sum.
-    std::vector<at::Tensor> views{};               // What .grad is.
-    SharedText tag{};
-  };
-  void add_kind(at::ScalarType type, const std::vector<std::size_t>& members);
-  const std::vector<at::Tensor>& slots_at(Kind& kind, const at::Tensor& flat) const;
-  void take(const at::Tensor& slot, std::size_t parameter);
-  void publish(Kind& kind);
+  struct Sum;
+  const std::vector<at::Tensor>& slots_at(Sum& sum, const at::Tensor& flat);
+  void forget_used();
 
   const LogicalWorld world_;
   std::shared_ptr<ProcessGroup> group_;
-  std::vector<NamedTensor> parameters_;
-  std::vector<Kind> kinds_;
-  std::vector<std::uint8_t> used_;  // By parameter: 1 if a logical rank has a gradient.
+  std::unique_ptr<GradientSlots> slots_;
+  std::vector<Sum> sums_;
 };
 
 }  // namespace ddp
