@@ -74,7 +74,7 @@ Step at_the_step(const std::shared_ptr<Contest>& contest) {
   broadcast_master_param(*contest->task.model, *contest->group);
   const auto optimizer = std::make_shared<DistributedOptimizer>(
       contest->optimizer, *contest->task.model, contest->group,
-      GradientReducerOptions{contest->bucket_mb, true});
+      DistributedOptimizerOptions{contest->bucket_mb, true});
   const auto loss = [contest, optimizer] {
     optimizer->zero_grad(contest->set_to_none);
     return contest->task.loss();

@@ -13,6 +13,7 @@
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/recording_group.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/reducer.h"
 
 namespace ddp::test {
 namespace {

@@ -23,6 +23,7 @@
 #include "tests/torch/recording_group.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
 #include "worker/ddp/averaging/distributed_optimizer.h"
+#include "worker/ddp/averaging/reducer.h"
 #include "worker/ddp/hooks/hook_text.h"
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/state/load_tensors.h"

@@ -14,6 +14,7 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/gradient_reducer.h"
 #include "worker/ddp/hooks/default_hooks.h"
 
 namespace ddp::test {
@@ -54,7 +55,7 @@ TEST(ReduceGradients, UndefinedCountsAsZeroAndStaysSoWhereNobodyHasOne) {
       parameters[0].mutable_grad().reset();
     }
     std::size_t reduced = 0;
-    for (const GradBucket& bucket : reducer.buckets()) reduced += bucket.parameters().size();
+    for (const auto& bucket : reducer.bucket_layout()) reduced += bucket.size();
     EXPECT_EQ(reduced, 4U) << "each once, frozen ones not at all";
     // The same list, with one parameter frozen on the way.
     parameters[1].requires_grad_(false);

@@ -11,6 +11,7 @@
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/reducer.h"
 
 namespace ddp::test {
 namespace {

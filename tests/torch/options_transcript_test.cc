@@ -16,6 +16,7 @@
 #include "tests/torch/python_transcript.h"
 #include "tests/torch/rank_threads.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/reducer.h"
 
 namespace ddp::test {
 namespace {

@@ -8,6 +8,7 @@
 #include "tests/torch/hooks/hook_training.h"
 #include "tests/torch/python_transcript.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
+#include "worker/ddp/averaging/reducer.h"
 #include "worker/ddp/hooks/compress_wrapper.h"
 #include "worker/ddp/hooks/default_hooks.h"
 #include "worker/ddp/hooks/hook_text.h"

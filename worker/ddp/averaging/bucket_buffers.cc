@@ -21,6 +21,18 @@ std::string span_of(const BucketLayout& layout, const std::vector<NamedTensor>& 
 
 }  // namespace
 
+BucketNames bucket_names(const std::vector<BucketLayout>& layouts,
+                         const std::vector<NamedTensor>& parameters) {
+  BucketNames result;
+  for (const BucketLayout& layout : layouts) {
+    result.emplace_back();
+    for (const BucketSlot& slot : layout.slots) {
+      result.back().push_back(parameters[slot.parameter].name);
+    }
+  }
+  return result;
+}
+
 std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layouts,
                        const std::vector<NamedTensor>& parameters) {
   return fmt::format("bucket {} of {} ({})", index, layouts.size(),

@@ -9,11 +9,16 @@
 
 #include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
+#include "worker/ddp/averaging/bucket_names.h"
 #include "worker/ddp/averaging/grad_bucket.h"
 #include "worker/ddp/tensors/module_state.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
+
+// Whose gradients are in the buckets.
+BucketNames bucket_names(const std::vector<BucketLayout>& layouts,
+                         const std::vector<NamedTensor>& parameters);
 
 // The name of a bucket, in errors and for the group: "bucket 1 of 4 (conv2.weight .. fc1.bias)",
 // from the parameter defined first to the one defined last.

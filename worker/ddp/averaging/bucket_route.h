@@ -7,17 +7,11 @@
 
 #include <c10/core/Device.h>
 
+#include "worker/ddp/averaging/device_group.h"
 #include "worker/ddp/averaging/grad_bucket.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
-
-// A group for the memory of one device of this process, for example a NcclGroup. It has the same
-// ranks as the process group for host memory that it is used with.
-struct DeviceGroup {
-  c10::Device device;
-  std::shared_ptr<ProcessGroup> group;
-};
 
 // The position of a device in `seen`; a new device is appended first. Ranks that distribute their
 // tensors over devices in the same way get the same number, whatever the devices' own indices are.

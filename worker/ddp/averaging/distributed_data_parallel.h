@@ -33,7 +33,13 @@ namespace ddp {
 // and buffers to the others. The loss should be a mean over the local batch, and local batches
 // should be equal in size; then the averaged gradient is that of the joint batch.
 //
-// reducer.h says what backward does, what it does not support, and what each failure leaves behind.
+// When backward() returns, every .grad is the average over the ranks of what .grad would be without
+// the wrapper, earlier accumulation included. A parameter that got no gradient is an error that
+// names it, unless find_unused_parameters is set. If a rank's backward throws, its group is
+// aborted, so that the others do not wait. A module may have one wrapper at a time, and one
+// backward at a time. Gradients computed with create_graph are averaged, but their graph is not;
+// torch::autograd::grad returns what is local.
+//
 // The training thread makes all calls, and every rank makes the same ones: forward in training
 // mode, backward, broadcast_buffers. Any of them throws CollectiveError once the group has failed.
 //
@@ -70,7 +76,7 @@ class DistributedDataParallel {
     } else {
       Output output = module_->forward(cast(std::forward<Arguments>(arguments))...);
       core_->after_forward();
-      if (core_->wants_outputs()) core_->reducer().watch_outputs(tensors_of_output(output));
+      if (core_->wants_outputs()) core_->watch_outputs(tensors_of_output(output));
       return output;
     }
   }
@@ -86,7 +92,7 @@ class DistributedDataParallel {
   // Replaces the averaging of buckets by a hook (see CommHook). Call it once, with the same hook on
   // all ranks, before the first backward or between two. A second call throws std::logic_error.
   void register_comm_hook(std::shared_ptr<CommHook> hook) {
-    core_->reducer().register_comm_hook(std::move(hook));
+    core_->register_comm_hook(std::move(hook));
   }
   // As in PyTorch: Future hook(State& state, GradBucket& bucket). The hook keeps the state alive.
   template <typename State, typename Function>
@@ -115,7 +121,7 @@ class DistributedDataParallel {
   // Drops the gradients of all trainable parameters, or zeroes them in place. Dropping is faster.
   // It also makes a step independent of the one before, down to the sign of a zero, because
   // autograd adds to whatever it finds.
-  void zero_grad(bool set_to_none = true) { core_->reducer().zero_grad(set_to_none); }
+  void zero_grad(bool set_to_none = true) { core_->zero_grad(set_to_none); }
 
   // Copies rank 0's buffers to all ranks, for example before an evaluation. The module may be in
   // either mode.
@@ -124,16 +130,15 @@ class DistributedDataParallel {
   bool will_sync_module_buffers() const { return core_->will_sync_buffers(module_->is_training()); }
 
   // Which parameters share a bucket. Pass it to the option bucket_layout of a later process.
-  BucketNames bucket_layout() const { return core_->reducer().bucket_layout(); }
+  BucketNames bucket_layout() const { return core_->bucket_layout(); }
 
   DdpStats stats() const { return core_->stats(); }
   // Times are measured in the first ten iterations and then in one of every `iterations`.
-  void set_runtime_logging_sample_rate(int iterations) {
-    core_->reducer().timer().set_rate(iterations);
-  }
+  void set_runtime_logging_sample_rate(int iterations) { core_->set_sample_rate(iterations); }
   // Records every iteration in the trace. Null stops recording.
   void set_trace(std::shared_ptr<Trace> trace) { core_->set_trace(std::move(trace)); }
 
+  // What averages during backward. Its header is not installed.
   const Reducer& reducer() const { return core_->reducer(); }
   // For code that works with any module, such as ZeroRedundancyOptimizer.
   DistributedDataParallelCore& core() { return *core_; }

@@ -11,7 +11,12 @@
 #include <fmt/ranges.h>
 #include <torch/nn/module.h>
 
+#include "worker/ddp/averaging/join_calls.h"
+#include "worker/ddp/averaging/low_precision_parameters.h"
+#include "worker/ddp/averaging/reducer.h"
 #include "worker/ddp/averaging/verify.h"
+#include "worker/ddp/tensors/broadcast.h"
+#include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
@@ -107,15 +112,16 @@ DistributedDataParallelCore::DistributedDataParallelCore(
     : group_(std::move(group)),
       options_(options),
       module_name_(module.name()),
-      state_(state_of(module).without(options.parameters_to_ignore)) {
+      state_(
+          std::make_unique<ModuleState>(state_of(module).without(options.parameters_to_ignore))) {
   limits_of(options);  // Wrong options throw here, on every rank.
   if (options.mixed_precision.keep_low_precision_grads && !options.mixed_precision.param_dtype) {
     throw std::invalid_argument(
         "mixed_precision: keep_low_precision_grads needs param_dtype, which gradients keep");
   }
-  if (options.init_sync) verify_same_model(state_, *group_, settings_of(options));
+  if (options.init_sync) verify_same_model(*state_, *group_, settings_of(options));
   // After verification, so that all ranks refuse together and none waits for the others.
-  const std::vector<NamedTensor> trainable = state_.trainable();
+  const std::vector<NamedTensor> trainable = state_->trainable();
   if (trainable.empty()) {
     throw std::invalid_argument(
         "the module has no parameter that requires a gradient; it needs no "
@@ -124,16 +130,16 @@ DistributedDataParallelCore::DistributedDataParallelCore(
   const MixedPrecision& mixed = options.mixed_precision;
   ReducerOptions of_reducer = reducer_options(module, trainable, options);
   if (mixed.param_dtype) {
-    low_ =
-        std::make_unique<LowPrecisionParameters>(tensors_of(state_.parameters), *mixed.param_dtype);
+    low_ = std::make_unique<LowPrecisionParameters>(tensors_of(state_->parameters),
+                                                    *mixed.param_dtype);
   }
   if (mixed.is_set()) {
     of_reducer.after_backward = [this] {
       if (low_) low_->restore();
     };
   }
-  if (mixed.buffer_dtype) convert_buffers(tensors_of(state_.buffers), *mixed.buffer_dtype);
-  buffers_ = std::make_unique<CoalescedBroadcast>(tensors_of(state_.buffers));
+  if (mixed.buffer_dtype) convert_buffers(tensors_of(state_->buffers), *mixed.buffer_dtype);
+  buffers_ = std::make_unique<CoalescedBroadcast>(tensors_of(state_->buffers));
   reducer_ = std::make_unique<Reducer>(trainable, group_, std::move(of_reducer));
   for (const BucketLayout& bucket : reducer_->buckets()) {
     first_bucket_sizes_.push_back(bucket.bytes);
@@ -144,8 +150,10 @@ DistributedDataParallelCore::DistributedDataParallelCore(
   }
 }
 
+DistributedDataParallelCore::~DistributedDataParallelCore() = default;
+
 std::vector<at::Tensor> DistributedDataParallelCore::parameters_and(bool buffers) const {
-  return buffers ? state_.tensors() : tensors_of(state_.parameters);
+  return buffers ? state_->tensors() : tensors_of(state_->parameters);
 }
 
 bool DistributedDataParallelCore::will_sync_buffers(bool is_training) const {
@@ -180,8 +188,28 @@ bool DistributedDataParallelCore::wants_outputs() const {
          (options_.static_graph || reducer_->timer().is_on());
 }
 
+void DistributedDataParallelCore::watch_outputs(const std::vector<at::Tensor>& outputs) {
+  reducer_->watch_outputs(outputs);
+}
+
+void DistributedDataParallelCore::set_trace(std::shared_ptr<Trace> trace) {
+  reducer_->timer().set_trace(std::move(trace));
+}
+
+void DistributedDataParallelCore::set_sample_rate(int iterations) {
+  reducer_->timer().set_rate(iterations);
+}
+
+void DistributedDataParallelCore::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  reducer_->register_comm_hook(std::move(hook));
+}
+
+void DistributedDataParallelCore::zero_grad(bool set_to_none) { reducer_->zero_grad(set_to_none); }
+
+BucketNames DistributedDataParallelCore::bucket_layout() const { return reducer_->bucket_layout(); }
+
 void DistributedDataParallelCore::broadcast_buffers() {
-  if (is_joining()) announce(JoinCalls::Call::kBuffers);
+  if (is_joining()) join_->announce(JoinCalls::Call::kBuffers, join_model_);
   buffers_as_of_ = reducer_->synced_passes();
   buffers_->run(*group_, is_joining() ? join_->first_live() : 0, buffers_tag());
 }

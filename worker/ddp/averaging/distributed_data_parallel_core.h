@@ -8,17 +8,27 @@
 #include <utility>
 #include <vector>
 
-#include "worker/ddp/averaging/bucket_route.h"
-#include "worker/ddp/averaging/join_calls.h"
+#include <ATen/core/Tensor.h>
+
+#include "worker/ddp/averaging/bucket_names.h"
+#include "worker/ddp/averaging/comm_hook.h"
+#include "worker/ddp/averaging/device_group.h"
 #include "worker/ddp/averaging/mixed_precision.h"
-#include "worker/ddp/averaging/reducer.h"
 #include "worker/ddp/averaging/stats.h"
-#include "worker/ddp/tensors/broadcast.h"
-#include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/trace.h"
 #include "worker/runtime/process_group.h"
 
+namespace torch::nn {
+class Module;
+}
+
 namespace ddp {
+
+class CoalescedBroadcast;
+class JoinCalls;
+class LowPrecisionParameters;
+class Reducer;
+struct ModuleState;
 
 // The names are PyTorch's. All options must be the same on all ranks; with init_sync a difference
 // is an error.
@@ -86,12 +96,16 @@ class DistributedDataParallelCore {
  public:
   DistributedDataParallelCore(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                               const DistributedDataParallelOptions& options);
+  ~DistributedDataParallelCore();
+  DistributedDataParallelCore(const DistributedDataParallelCore&) = delete;
+  DistributedDataParallelCore& operator=(const DistributedDataParallelCore&) = delete;
 
   // Called before and after the module's forward.
   void before_forward(bool is_training);
   void after_forward();
   // Whether the caller must call watch_outputs() after forward.
   bool wants_outputs() const;
+  void watch_outputs(const std::vector<at::Tensor>& outputs);
   // The type to which forward converts its inputs, if any.
   std::optional<at::ScalarType> input_type() const { return options_.mixed_precision.param_dtype; }
   // The type of .grad after backward, if it differs from the parameter's.
@@ -102,16 +116,21 @@ class DistributedDataParallelCore {
   bool will_sync_buffers(bool is_training) const;
   void broadcast_buffers();
   DdpStats stats() const;
-  void set_trace(std::shared_ptr<Trace> trace) { reducer_->timer().set_trace(std::move(trace)); }
+  void set_trace(std::shared_ptr<Trace> trace);
+  void set_sample_rate(int iterations);
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
+  void zero_grad(bool set_to_none);
+  BucketNames bucket_layout() const;
 
   // For Join. Throws std::logic_error if the model cannot be joined.
   void check_join() const;
   // `model`: which one of several this is.
   void begin_join(std::shared_ptr<JoinCalls> calls, int model);
   void end_join();
-  void shadow(JoinCalls::Call call);
+  // Takes part in the call that the ranks with input have announced.
+  void shadow_call();
   void broadcast_last_model(bool is_last);
-  bool is_joining() const { return join_ != nullptr && !join_->is_over(); }
+  bool is_joining() const;
 
   // An optimizer whose steps are collective.
   struct ShardedStep {
@@ -130,12 +149,11 @@ class DistributedDataParallelCore {
  private:
   std::vector<at::Tensor> parameters_and(bool buffers) const;
   void announce_forward(bool with_buffers);
-  void announce(JoinCalls::Call call) { join_->announce(call, join_model_); }
 
   std::shared_ptr<ProcessGroup> group_;
   DistributedDataParallelOptions options_;
   std::string module_name_;
-  ModuleState state_;
+  std::unique_ptr<const ModuleState> state_;
   std::unique_ptr<LowPrecisionParameters> low_;
   std::unique_ptr<CoalescedBroadcast> buffers_;
   std::unique_ptr<Reducer> reducer_;

@@ -4,6 +4,8 @@
 #include <string>
 
 #include "worker/ddp/averaging/distributed_data_parallel_core.h"
+#include "worker/ddp/averaging/reducer.h"
+#include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
@@ -49,7 +51,7 @@ DdpStats DistributedDataParallelCore::stats() const {
   stats.prev_iteration_grad_ready_order_indices = reducer_->ready_order();
   stats.unused_parameters = reducer_->unused_parameters();
   std::set<std::string> types;
-  for (const NamedTensor& parameter : state_.trainable()) {
+  for (const NamedTensor& parameter : state_->trainable()) {
     ++stats.num_parameter_tensors;
     stats.total_parameter_size_bytes += parameter.tensor.nbytes();
     types.insert(type_name(parameter.tensor.scalar_type()));

@@ -11,6 +11,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "worker/ddp/averaging/clip_grad.h"
+#include "worker/ddp/averaging/gradient_reducer.h"
 #include "worker/ddp/averaging/gradient_slots.h"
 #include "worker/ddp/averaging/verify.h"
 #include "worker/ddp/tensors/broadcast.h"
@@ -44,20 +45,34 @@ at::Tensor average_of(const at::Tensor& loss, ProcessGroup& group) {
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            std::shared_ptr<ProcessGroup> group,
                                            const DistributedOptimizerOptions& options)
-    : optimizer_(optimizer), group_(group), reducer_(std::move(group), options) {}
+    : optimizer_(optimizer),
+      group_(group),
+      reducer_(std::make_unique<GradientReducer>(std::move(group), options)) {}
 
 DistributedOptimizer::DistributedOptimizer(torch::optim::Optimizer& optimizer,
                                            const torch::nn::Module& names_of,
                                            std::shared_ptr<ProcessGroup> group,
                                            const DistributedOptimizerOptions& options)
     : DistributedOptimizer(optimizer, std::move(group), options) {
-  reducer_.set_naming([&names_of](const at::Tensor& parameter, std::size_t index) {
+  reducer_->set_naming([&names_of](const at::Tensor& parameter, std::size_t index) {
     for (const NamedTensor& named : state_of(names_of).parameters) {
       if (named.tensor.is_same(parameter)) return named.name;
     }
     return fmt::format("parameter {}", index);
   });
 }
+
+DistributedOptimizer::~DistributedOptimizer() = default;
+
+void DistributedOptimizer::register_comm_hook(std::shared_ptr<CommHook> hook) {
+  reducer_->register_comm_hook(std::move(hook));
+}
+
+const std::shared_ptr<CommHook>& DistributedOptimizer::comm_hook() const {
+  return reducer_->comm_hook();
+}
+
+BucketNames DistributedOptimizer::bucket_layout() const { return reducer_->bucket_layout(); }
 
 const std::vector<at::Tensor>& DistributedOptimizer::parameters() {
   parameters_.clear();
@@ -66,7 +81,7 @@ const std::vector<at::Tensor>& DistributedOptimizer::parameters() {
 }
 
 void DistributedOptimizer::reduce_gradients() {
-  reducer_.reduce(parameters());
+  reducer_->reduce(parameters());
   gradients_ = Gradients::kReduced;
 }
 
@@ -88,7 +103,7 @@ at::Tensor DistributedOptimizer::step(const std::function<at::Tensor()>& closure
   gradients_ = Gradients::kLocal;
   return optimizer_.step([&] {
     const at::Tensor loss = closure();
-    reducer_.reduce(parameters());
+    reducer_->reduce(parameters());
     return average_of(loss, *group_);
   });
 }

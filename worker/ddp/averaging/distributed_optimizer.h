@@ -7,7 +7,9 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "worker/ddp/averaging/gradient_reducer.h"
+#include "worker/ddp/averaging/bucket_names.h"
+#include "worker/ddp/averaging/comm_hook.h"
+#include "worker/ddp/averaging/device_group.h"
 #include "worker/runtime/process_group.h"
 
 namespace torch::nn {
@@ -23,7 +25,18 @@ class Optimizer;
 // alternating losses.
 namespace ddp {
 
-using DistributedOptimizerOptions = GradientReducerOptions;
+class GradientReducer;
+
+struct DistributedOptimizerOptions {
+  // Gradients are reduced in buckets that close once they hold this many MiB. 0: one bucket for
+  // each element type. (torch_xla's ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB.)
+  double bucket_cap_mb = 0;
+  // .grad is a view of the reduced bucket. Saves a copy after the reduction, and also the copy
+  // before it if gradients are set to zero in place.
+  bool gradient_as_bucket_view = false;
+  // For parameters on other devices: as DistributedDataParallelOptions::device_groups.
+  std::vector<DeviceGroup> device_groups = {};
+};
 
 // Wraps an optimizer so that its step uses gradients averaged over the ranks. The optimizer must
 // outlive it. It stays usable by itself, with its hyper-parameters and state where they were.
@@ -37,8 +50,15 @@ using DistributedOptimizerOptions = GradientReducerOptions;
 // backward may take a part of the batch (gradient accumulation). Losses are means over their part,
 // so n equal parts need loss / n.
 //
-// Used by the training thread. reduce_gradients(), clip_grad_norm_() and step() are collective and
-// throw as GradientReducer::reduce does.
+// Parameters that require no gradient are skipped. An undefined gradient counts as zero; if it is
+// undefined on every rank it stays undefined. A sparse gradient is made dense. In a group of one,
+// only a communication hook has an effect.
+//
+// Used by the training thread. reduce_gradients(), clip_grad_norm_() and step() are collective,
+// with parameters of the same number, shapes and types in the same order on all ranks. They throw
+// CollectiveError; std::invalid_argument if the parameters differ between ranks, and the group
+// stays usable then; and, after aborting the group, std::invalid_argument for a gradient that
+// cannot be reduced, or what the hook throws.
 class DistributedOptimizer {
  public:
   DistributedOptimizer(torch::optim::Optimizer& optimizer, std::shared_ptr<ProcessGroup> group,
@@ -49,18 +69,20 @@ class DistributedOptimizer {
   DistributedOptimizer(torch::optim::Optimizer& optimizer, const torch::nn::Module& names_of,
                        std::shared_ptr<ProcessGroup> group,
                        const DistributedOptimizerOptions& options = {});
+  // Waits for operations in flight.
+  ~DistributedOptimizer();
+  DistributedOptimizer(const DistributedOptimizer&) = delete;
+  DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
   // As DistributedDataParallel's. A hook gives the same bits in both modes unless it depends on
   // what else is in a bucket. Call it once, before the first step; otherwise it throws
   // std::logic_error.
-  void register_comm_hook(std::shared_ptr<CommHook> hook) {
-    reducer_.register_comm_hook(std::move(hook));
-  }
+  void register_comm_hook(std::shared_ptr<CommHook> hook);
   template <typename State, typename Function>
   void register_comm_hook(std::shared_ptr<State> state, Function hook) {
     register_comm_hook(make_comm_hook(std::move(state), std::move(hook)));
   }
-  const std::shared_ptr<CommHook>& comm_hook() const { return reducer_.comm_hook(); }
+  const std::shared_ptr<CommHook>& comm_hook() const;
 
   // Averages the gradients of all parameter groups now; the next step() does not do it again. For
   // code that reads the gradients, or changes them in the same way on all ranks, before the step.
@@ -82,21 +104,22 @@ class DistributedOptimizer {
   void zero_grad(bool set_to_none = true);
 
   torch::optim::Optimizer& optimizer() { return optimizer_; }
-  const GradientReducer& reducer() const { return reducer_; }
+  // Which parameters share a bucket. Empty before the first reduction.
+  BucketNames bucket_layout() const;
 
  private:
   const std::vector<at::Tensor>& parameters();
 
   torch::optim::Optimizer& optimizer_;
   std::shared_ptr<ProcessGroup> group_;
-  GradientReducer reducer_;
+  std::unique_ptr<GradientReducer> reducer_;
   std::vector<at::Tensor> parameters_;  // Kept for its memory.
   enum class Gradients { kLocal, kReduced, kClipped } gradients_ = Gradients::kLocal;
 };
 
 // Averages the gradients of these parameters, or of all parameters of the optimizer. Each call
 // allocates memory and compares the parameters of the ranks, so it is for occasional use. In a
-// training loop use a DistributedOptimizer or a GradientReducer, which do both only once.
+// training loop use a DistributedOptimizer, which does both only once.
 void reduce_gradients(const std::vector<at::Tensor>& parameters, ProcessGroup& group);
 void reduce_gradients(torch::optim::Optimizer& optimizer, ProcessGroup& group);
 // The same, then the optimizer's step.

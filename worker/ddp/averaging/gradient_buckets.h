@@ -64,8 +64,6 @@ class GradientBuckets {
   CommHook* hook() const { return hook_.get(); }
 
   const std::vector<BucketLayout>& layouts() const { return layouts_; }
-  // The memory of the ordinary ones. Empty without memory.
-  const std::vector<GradBucket>& ordinary() const { return ordinary_; }
   Kind kind(std::size_t bucket) const { return buckets_[bucket].kind; }
 
   // In the order in which they are launched: bucket after bucket.

@@ -11,6 +11,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "worker/ddp/averaging/bucket_buffers.h"
 #include "worker/ddp/averaging/hook_runner.h"
 #include "worker/ddp/averaging/reduction_plan.h"
 #include "worker/ddp/averaging/verify.h"
@@ -34,7 +35,7 @@ BucketLimits same_limit(double cap_mb) {
 }  // namespace
 
 GradientReducer::GradientReducer(std::shared_ptr<ProcessGroup> group,
-                                 const GradientReducerOptions& options)
+                                 const DistributedOptimizerOptions& options)
     : group_(std::move(group)), options_(options) {
   if (!(options_.bucket_cap_mb >= 0 && options_.bucket_cap_mb <= kMostMebibytes)) {
     throw std::invalid_argument(fmt::format(
@@ -90,6 +91,10 @@ void GradientReducer::plan(const std::vector<at::Tensor>& parameters) {
   for (const at::Tensor& parameter : parameters) {
     listed_.push_back({parameter, parameter.requires_grad()});
   }
+}
+
+BucketNames GradientReducer::bucket_layout() const {
+  return buckets_ ? bucket_names(buckets_->layouts(), buckets_->slots().named()) : BucketNames();
 }
 
 void GradientReducer::reduce(const std::vector<at::Tensor>& parameters) {

@@ -8,24 +8,13 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "worker/ddp/averaging/bucket_route.h"
+#include "worker/ddp/averaging/bucket_names.h"
 #include "worker/ddp/averaging/comm_hook.h"
-#include "worker/ddp/averaging/grad_bucket.h"
+#include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/averaging/gradient_buckets.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
-
-struct GradientReducerOptions {
-  // Gradients are reduced in buckets that close once they hold this many MiB. 0: one bucket for
-  // each element type. (torch_xla's ALLREDUCE_GRADIENTS_BUCKET_SIZE_MB.)
-  double bucket_cap_mb = 0;
-  // .grad is a view of the reduced bucket. Saves a copy after the reduction, and also the copy
-  // before it if gradients are set to zero in place.
-  bool gradient_as_bucket_view = false;
-  // For parameters on other devices: see BucketRoute.
-  std::vector<DeviceGroup> device_groups = {};
-};
 
 // Averages .grad over the ranks when reduce() is called. DistributedOptimizer is made of it. It
 // uses no autograd hooks: it averages whatever the backwards before have left in .grad.
@@ -43,7 +32,7 @@ class GradientReducer {
   // `group` is for host memory. Throws std::invalid_argument for a bucket_cap_mb below 0 or above
   // 1048576, or for device groups that check_device_groups refuses.
   explicit GradientReducer(std::shared_ptr<ProcessGroup> group,
-                           const GradientReducerOptions& options = {});
+                           const DistributedOptimizerOptions& options = {});
   // Waits for operations in flight.
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
@@ -64,8 +53,8 @@ class GradientReducer {
   // gradient that cannot be reduced, or what the hook throws.
   void reduce(const std::vector<at::Tensor>& parameters);
 
-  // The buckets of the last reduction, which must have been made.
-  const std::vector<GradBucket>& buckets() const { return buckets_->ordinary(); }
+  // Those of the last reduction. Empty before the first.
+  BucketNames bucket_layout() const;
 
  private:
   struct Listed {
@@ -77,7 +66,7 @@ class GradientReducer {
   void exchange();
 
   std::shared_ptr<ProcessGroup> group_;
-  const GradientReducerOptions options_;
+  const DistributedOptimizerOptions options_;
   Naming naming_;
   std::shared_ptr<CommHook> hook_;
 

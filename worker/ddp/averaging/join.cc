@@ -9,6 +9,11 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "worker/ddp/averaging/distributed_data_parallel_core.h"
+#include "worker/ddp/averaging/join_calls.h"
+#include "worker/ddp/averaging/reducer.h"
+#include "worker/ddp/tensors/broadcast.h"
+
 namespace ddp {
 namespace {
 
@@ -85,12 +90,16 @@ void Join::shadow_others(bool& is_last) {
           models_[0]->group().rank()));
     }
     is_last = false;
-    models_.at(static_cast<std::size_t>(calls_->model()))->shadow(calls_->call());
+    models_.at(static_cast<std::size_t>(calls_->model()))->shadow_call();
     if (++shadowed == kManyIterations) {
       TORCH_WARN("join: this rank has had no input for ", shadowed,
                  " steps of the others; uneven input costs all ranks time");
     }
   }
+}
+
+bool DistributedDataParallelCore::is_joining() const {
+  return join_ != nullptr && !join_->is_over();
 }
 
 void DistributedDataParallelCore::check_join() const {
@@ -115,7 +124,8 @@ void DistributedDataParallelCore::end_join() {
 
 void DistributedDataParallelCore::announce_forward(bool with_buffers) {
   if (!with_buffers && !join_->options().throw_on_early_termination) return;
-  announce(with_buffers ? JoinCalls::Call::kBuffers : JoinCalls::Call::kForward);
+  join_->announce(with_buffers ? JoinCalls::Call::kBuffers : JoinCalls::Call::kForward,
+                  join_model_);
   const Rank ended = join_->first_ended();
   if (ended < 0) return;
   join_->end();
@@ -130,12 +140,12 @@ void DistributedDataParallelCore::announce_step() {
         "join: a rank without input does not know which parameters the others have not used, so "
         "find_unused_parameters cannot be used with a ZeroRedundancyOptimizer");
   }
-  announce(JoinCalls::Call::kStep);
+  join_->announce(JoinCalls::Call::kStep, join_model_);
 }
 
-// Takes part in the call that the ranks with input have announced.
-void DistributedDataParallelCore::shadow(JoinCalls::Call call) {
+void DistributedDataParallelCore::shadow_call() {
   using Call = JoinCalls::Call;
+  const Call call = join_->call();
   if (call == Call::kBuffers) {
     buffers_as_of_ = reducer_->synced_passes();
     buffers_->run(*group_, join_->first_live(), "buffers");

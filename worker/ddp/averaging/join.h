@@ -3,9 +3,21 @@
 #include <memory>
 #include <vector>
 
-#include "worker/ddp/averaging/distributed_data_parallel_core.h"
-
 namespace ddp {
+
+class DistributedDataParallelCore;
+class JoinCalls;
+
+struct JoinOptions {
+  // true: gradients are divided by the size of the group, even when ranks have joined. false: by
+  // the number of ranks that still have input. Has no effect on communication hooks, which divide
+  // themselves.
+  bool divide_by_initial_world_size = true;
+  // As soon as one rank joins, its join throws, and so does the next forward on every other rank.
+  bool throw_on_early_termination = false;
+  // false: join does nothing, for input that is known to be even.
+  bool enable = true;
+};
 
 // Lets ranks train with different numbers of batches. On every rank:
 //

@@ -5,20 +5,10 @@
 #include <vector>
 
 #include "common/base/ids.h"
+#include "worker/ddp/averaging/join.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
-
-struct JoinOptions {
-  // true: gradients are divided by the size of the group, even when ranks have joined. false: by
-  // the number of ranks that still have input. Has no effect on communication hooks, which divide
-  // themselves.
-  bool divide_by_initial_world_size = true;
-  // As soon as one rank joins, its join throws, and so does the next forward on every other rank.
-  bool throw_on_early_termination = false;
-  // false: join does nothing, for input that is known to be even.
-  bool enable = true;
-};
 
 // Ranks with input use it to tell those without which collectives come next. A rank that still
 // trains announces each call that issues collectives, and its model (by its position in Join's

@@ -1,9 +1,8 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
 namespace ddp {
 
@@ -29,29 +28,5 @@ struct MixedPrecision {
     return keep_low_precision_grads ? param_dtype : std::nullopt;
   }
 };
-
-// Parameters that have another type while they are used. The tensors stay the same objects: the
-// optimizer sees them with their own type and values, which only it changes. Used by one thread.
-class LowPrecisionParameters {
- public:
-  LowPrecisionParameters(const std::vector<at::Tensor>& parameters, at::ScalarType type);
-
-  // Gives them the low type and rounded values. Returns whether anything changed.
-  bool lower();
-  // Gives them their own type and values.
-  void restore();
-
- private:
-  struct Parameter {
-    at::Tensor tensor;
-    at::Tensor full;
-    at::Tensor low;
-  };
-  std::vector<Parameter> parameters_;
-  bool is_low_ = false;
-};
-
-// Converts floating-point buffers to that type, at once and permanently.
-void convert_buffers(const std::vector<at::Tensor>& buffers, at::ScalarType type);
 
 }  // namespace ddp

@@ -10,6 +10,8 @@
 #include <torch/optim/lbfgs.h>
 
 #include "common/base/shared_text.h"
+#include "worker/ddp/averaging/comm_hook.h"
+#include "worker/ddp/averaging/reducer.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {

@@ -2,15 +2,10 @@
 
 #include <cstddef>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
 
-#include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/averaging/distributed_data_parallel.h"
-#include "worker/runtime/process_group.h"
 
 namespace ddp {
 

@@ -8,6 +8,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "common/base/check.h"
+#include "worker/ddp/averaging/bucket_buffers.h"
+#include "worker/ddp/averaging/no_sync.h"
 #include "worker/ddp/tensors/compat.h"
 #include "worker/ddp/tensors/tensors.h"
 
@@ -171,6 +173,12 @@ bool Reducer::set_require_sync(bool require_sync) {
   const std::lock_guard lock(mutex_);
   return std::exchange(require_sync_, require_sync);
 }
+
+NoSync::NoSync(Reducer& reducer) : reducer_(reducer), before_(reducer.set_require_sync(false)) {}
+
+NoSync::~NoSync() { reducer_.set_require_sync(before_); }
+
+BucketNames Reducer::bucket_layout() const { return bucket_names(buckets(), slots().named()); }
 
 std::vector<std::string> Reducer::unused_parameters() const {
   std::vector<std::string> names;

@@ -159,7 +159,7 @@ class Reducer {
 
   const std::vector<BucketLayout>& buckets() const { return buckets_.layouts(); }
   // For the option of that name in another process.
-  BucketNames bucket_layout() const { return planner_.names(buckets()); }
+  BucketNames bucket_layout() const;
   bool has_rebuilt_buckets() const { return has_rebuilt_; }
   const CommHook* comm_hook() const { return buckets_.hook(); }
   PassTimer& timer() { return timer_; }

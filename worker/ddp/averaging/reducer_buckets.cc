@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "common/base/check.h"
+#include "worker/ddp/averaging/bucket_buffers.h"
 #include "worker/ddp/averaging/reducer.h"
 
 namespace ddp {
@@ -165,7 +166,7 @@ void Reducer::rebuild() {
   }
   GradientBuckets::Plan plan =
       planner_.in_order(std::vector<std::size_t>(order.begin(), order.end()));
-  if (planner_.names(plan.layouts) != bucket_layout()) adopt(std::move(plan));
+  if (bucket_names(plan.layouts, slots().named()) != bucket_layout()) adopt(std::move(plan));
 }
 
 }  // namespace ddp

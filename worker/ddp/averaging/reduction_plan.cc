@@ -139,13 +139,4 @@ GradientBuckets::Plan ReductionPlanner::from_names(const BucketNames& names) con
   return plan;
 }
 
-BucketNames ReductionPlanner::names(const std::vector<BucketLayout>& layouts) const {
-  BucketNames result;
-  for (const BucketLayout& layout : layouts) {
-    result.emplace_back();
-    for (const BucketSlot& slot : layout.slots) result.back().push_back(names_[slot.parameter]);
-  }
-  return result;
-}
-
 }  // namespace ddp

@@ -8,14 +8,11 @@
 #include <ATen/core/ScalarType.h>
 
 #include "worker/buckets/plan.h"
+#include "worker/ddp/averaging/bucket_names.h"
 #include "worker/ddp/averaging/gradient_buckets.h"
 #include "worker/ddp/tensors/module_state.h"
 
 namespace ddp {
-
-// Which parameters share a bucket, by name: buckets in the order of their reduction, parameters in
-// the order in which they lie in it.
-using BucketNames = std::vector<std::vector<std::string>>;
 
 // Decides which gradients travel together. Depends on the arguments alone, so ranks with equal ones
 // agree.
@@ -37,10 +34,8 @@ class ReductionPlanner {
   GradientBuckets::Plan first() const;
   // For gradients that arrive in this order, which has every parameter once.
   GradientBuckets::Plan in_order(const std::vector<std::size_t>& order) const;
-  // As names() of an earlier plan. Throws std::invalid_argument naming what does not fit.
+  // As bucket_names() of an earlier plan. Throws std::invalid_argument naming what does not fit.
   GradientBuckets::Plan from_names(const BucketNames& names) const;
-
-  BucketNames names(const std::vector<BucketLayout>& layouts) const;
 
  private:
   std::size_t index_of(const std::string& name, const char* option) const;

@@ -200,7 +200,7 @@ void EngineCore::update() {
   if (zero_) {
     zero_->zero_grad();
   } else {
-    model_.reducer().zero_grad(/*set_to_none=*/true);
+    model_.zero_grad(/*set_to_none=*/true);
   }
   if (agent_ != nullptr) tell_agent();
 }

@@ -20,15 +20,15 @@ class DdpReplica : public Replica {
       : Replica(options.comm_hook, optimizer, group),
         module_(std::move(module)),
         core_(*module_, group, ddp_options(options)) {
-    if (comm_hook()) core_.reducer().register_comm_hook(comm_hook());
+    if (comm_hook()) core_.register_comm_hook(comm_hook());
   }
 
-  void zero_grad() override { core_.reducer().zero_grad(/*set_to_none=*/true); }
+  void zero_grad() override { core_.zero_grad(/*set_to_none=*/true); }
   at::Tensor forward(const std::function<at::Tensor()>& compute) override {
     core_.before_forward(module_->is_training());
     at::Tensor output = compute();
     core_.after_forward();
-    if (core_.wants_outputs()) core_.reducer().watch_outputs(tensors_of_output(output));
+    if (core_.wants_outputs()) core_.watch_outputs(tensors_of_output(output));
     return output;
   }
   std::unique_ptr<NoSync> no_sync() override {

@@ -9,7 +9,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "worker/ddp/averaging/bucket_route.h"
 #include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/averaging/distributed_data_parallel_core.h"
 #include "worker/ddp/averaging/no_sync.h"

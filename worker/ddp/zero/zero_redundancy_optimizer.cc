@@ -17,6 +17,7 @@
 
 #include "worker/buckets/zero_partition.h"
 #include "worker/ddp/averaging/clip_grad.h"
+#include "worker/ddp/averaging/reducer.h"
 #include "worker/ddp/tensors/compat.h"
 #include "worker/ddp/tensors/tensors.h"
 #include "worker/ddp/zero/zero_hook.h"

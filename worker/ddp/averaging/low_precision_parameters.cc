@@ -1,4 +1,4 @@
-#include "worker/ddp/averaging/mixed_precision.h"
+#include "worker/ddp/averaging/low_precision_parameters.h"
 
 #include <utility>
 
