@@ -12,9 +12,9 @@
 #include <cerrno>
 #include <utility>
 
+#include "common/base/key_map.h"
 #include "common/base/unique_fd.h"
 #include "common/store/deadline.h"
-#include "common/store/key_map.h"
 #include "common/store/store_errors.h"
 #include "common/wire/c10d.h"
 
@@ -262,9 +262,9 @@ Result<std::string> FileStoreClient::compare_set(std::string_view key, std::stri
                                                  std::string_view desired) {
   std::string answer;
   Result<void> done = update([&]() -> Result<void> {
-    bool stores = false;
-    answer = map_.compare(key, expected, desired, stores);
-    if (!stores) return {};
+    const KeyMap::Compared compared = map_.compare(key, expected, desired);
+    answer = compared.held;
+    if (!compared.stores) return {};
     return write_record(kSetRecord, key, desired);
   });
   if (!done) return done.error();
@@ -291,13 +291,16 @@ Result<bool> FileStoreClient::check(const std::vector<std::string>& keys) {
 Result<std::int64_t> FileStoreClient::num_keys() {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
-  return static_cast<std::int64_t>(map_.size());
+  return static_cast<std::int64_t>(map_.values().size());
 }
 
 Result<std::vector<std::string>> FileStoreClient::list_keys() {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
-  return map_.list();
+  std::vector<std::string> keys;
+  keys.reserve(map_.values().size());
+  for (const auto& [key, value] : map_.values()) keys.push_back(key);
+  return keys;
 }
 
 Result<void> FileStoreClient::append(std::string_view key, std::string_view value) {
@@ -365,7 +368,7 @@ Result<std::string> FileStoreClient::queue_pop(std::string_view key, Timeout tim
 Result<std::int64_t> FileStoreClient::queue_len(std::string_view key) {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
-  return map_.queue_len(key);
+  return static_cast<std::int64_t>(map_.queue_len(key));
 }
 
 Result<void> FileStoreClient::barrier(std::string_view key, int world_size, Timeout timeout) {

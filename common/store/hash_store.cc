@@ -60,9 +60,9 @@ Result<void> HashStore::wait(const std::vector<std::string>& keys, Timeout timeo
 Result<std::string> HashStore::compare_set(std::string_view key, std::string_view expected,
                                            std::string_view desired) {
   return change([&](KeyMap& map) -> Result<std::string> {
-    bool stores = false;
-    std::string answer = map.compare(key, expected, desired, stores);
-    if (stores) map.put(key, answer);
+    const KeyMap::Compared compared = map.compare(key, expected, desired);
+    std::string answer(compared.held);
+    if (compared.stores) map.put(key, desired);
     return answer;
   });
 }
@@ -74,12 +74,14 @@ Result<bool> HashStore::delete_key(std::string_view key) {
 
 Result<std::int64_t> HashStore::num_keys() {
   const std::lock_guard lock(shared_->mutex);
-  return static_cast<std::int64_t>(shared_->map.size());
+  return static_cast<std::int64_t>(shared_->map.values().size());
 }
 
 Result<std::vector<std::string>> HashStore::list_keys() {
   const std::lock_guard lock(shared_->mutex);
-  return shared_->map.list();
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : shared_->map.values()) keys.push_back(key);
+  return keys;
 }
 
 Result<void> HashStore::append(std::string_view key, std::string_view value) {
@@ -114,12 +116,12 @@ Result<std::string> HashStore::queue_pop(std::string_view key, Timeout timeout) 
   const Waited waited =
       wait_for(timeout, [&](const KeyMap& map) { return map.queue_len(key) > 0; });
   if (!waited.came) return store_errors::empty_queue(kHashStore, key, timeout);
-  return *shared_->map.pop(key);
+  return shared_->map.pop(key).value;
 }
 
 Result<std::int64_t> HashStore::queue_len(std::string_view key) {
   const std::lock_guard lock(shared_->mutex);
-  return shared_->map.queue_len(key);
+  return static_cast<std::int64_t>(shared_->map.queue_len(key));
 }
 
 Result<void> HashStore::barrier(std::string_view key, int world_size, Timeout timeout) {

@@ -3,7 +3,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "common/store/key_map.h"
+#include "common/base/key_map.h"
 #include "common/store/store.h"
 
 namespace ddp {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstring>
 
 namespace ddp::wire::c10d {
 namespace {
@@ -328,26 +326,6 @@ void RequestParser::finish_request() {
   start_ += cursor_;
   cursor_ = 0;
   in_request_ = false;
-}
-
-Result<std::int64_t> add_to_decimal(std::string_view text, std::int64_t delta) {
-  std::string_view digits = text;
-  while (!digits.empty() && std::strchr(" \t\n\v\f\r", digits.front()) != nullptr &&
-         digits.front() != '\0') {
-    digits.remove_prefix(1);
-  }
-  // from_chars accepts no plus sign.
-  if (digits.size() > 1 && digits[0] == '+' && digits[1] != '-') digits.remove_prefix(1);
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc()) {
-    return make_error(
-        Errc::kInvalidArgument,
-        "the value '{}' is not a 64-bit decimal number, so nothing can be added to it",
-        text.substr(0, 32));
-  }
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(number) +
-                                   static_cast<std::uint64_t>(delta));
 }
 
 }  // namespace ddp::wire::c10d

@@ -157,9 +157,4 @@ void put_i64(std::string& out, std::int64_t value);
 void put_string(std::string& out, std::string_view value);
 std::int64_t get_i64(const char* bytes);
 
-// ADD's arithmetic: the number at the beginning of `text`, as C's strtoll reads it (leading spaces,
-// then digits; the rest is ignored), plus `delta`, wrapping at 64 bits. kInvalidArgument if there
-// is no number or it does not fit into 64 bits.
-Result<std::int64_t> add_to_decimal(std::string_view text, std::int64_t delta);
-
 }  // namespace ddp::wire::c10d

@@ -72,12 +72,12 @@ void StoreCore::on_read(Dialect dialect, const Request& request, Effects& effect
       return multi_get(dialect, request, effects);
     case Op::kCheck: {
       bool ready = true;
-      for (const std::string_view key : request.keys) ready = ready && is_present(key);
+      for (const std::string_view key : request.keys) ready = ready && map_.has(key);
       effects.answer.push_back(ready ? wire::c10d::kReady : wire::c10d::kNotReady);
       return;
     }
     case Op::kNumKeys:
-      return wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(values_.size()));
+      return wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(map_.values().size()));
     case Op::kListKeys:
       return list_keys(effects);
     default:
@@ -108,24 +108,17 @@ void StoreCore::on_write(const Request& request, Effects& effects) {
 void StoreCore::on_queue(const Request& request, Effects& effects) {
   if (request.op == Op::kQueuePop) return queue_pop(request.key, effects);
   if (request.op == Op::kQueueLen) {
-    const auto found = queues_.find(request.key);
-    const std::size_t length = found == queues_.end() ? 0 : found->second.size();
-    return wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(length));
+    return wire::c10d::put_i64(effects.answer,
+                               static_cast<std::int64_t>(map_.queue_len(request.key)));
   }
-  queues_[std::string(request.key)].emplace_back(request.value);
-  bytes_ += request.value.size();
+  map_.push(request.key, request.value);
   wake_one(request.key, effects);
 }
 
 void StoreCore::queue_pop(std::string_view key, Effects& effects) {
-  const auto found = queues_.find(key);
-  if (found == queues_.end()) return wire::c10d::put_i64(effects.answer, 0);
-  std::deque<std::string>& queue = found->second;
-  wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(queue.size()));
-  wire::c10d::put_string(effects.answer, queue.front());
-  bytes_ -= queue.front().size();
-  queue.pop_front();
-  if (queue.empty()) queues_.erase(found);
+  const KeyMap::Popped popped = map_.pop(key);
+  wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(popped.length));
+  if (popped.length > 0) wire::c10d::put_string(effects.answer, popped.value);
 }
 
 // True if `value` fits into the answer.
@@ -141,8 +134,8 @@ bool StoreCore::put_answer(std::string_view value, Effects& effects) const {
 
 void StoreCore::multi_get(Dialect dialect, const Request& request, Effects& effects) {
   const auto put_value = [&](std::string_view key) {
-    const auto found = values_.find(key);
-    if (found != values_.end()) return put_answer(found->second, effects);
+    const std::string* const value = map_.find(key);
+    if (value != nullptr) return put_answer(*value, effects);
     if (dialect == Dialect::kNewest) return put_answer({}, effects);
     effects.answer.clear();
     effects.close_reason = fmt::format("get of '{}', which does not exist", key.substr(0, 128));
@@ -158,28 +151,20 @@ void StoreCore::multi_get(Dialect dialect, const Request& request, Effects& effe
 }
 
 void StoreCore::list_keys(Effects& effects) {
-  wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(values_.size()));
-  for (const auto& [key, value] : values_) {
+  wire::c10d::put_i64(effects.answer, static_cast<std::int64_t>(map_.values().size()));
+  for (const auto& [key, value] : map_.values()) {
     if (!put_answer(key, effects)) return;
   }
 }
 
 void StoreCore::compare_set(const Request& request, Effects& effects) {
-  const auto found = values_.find(request.key);
-  const bool matches =
-      found == values_.end() ? request.expected.empty() : found->second == request.expected;
-  if (matches) {
-    wire::c10d::put_string(effects.answer, request.value);
-    return store(request.key, request.value, effects);
-  }
-  // For an absent key, PyTorch's store answers with the expected value, and clients rely on that.
-  wire::c10d::put_string(effects.answer, found == values_.end() ? request.expected : found->second);
+  const KeyMap::Compared compared = map_.compare(request.key, request.expected, request.value);
+  wire::c10d::put_string(effects.answer, compared.held);
+  if (compared.stores) store(request.key, request.value, effects);
 }
 
 void StoreCore::add(const Request& request, Effects& effects) {
-  const auto found = values_.find(request.key);
-  const Result<std::int64_t> sum = wire::c10d::add_to_decimal(
-      found == values_.end() ? std::string_view("0") : found->second, request.number);
+  const Result<std::int64_t> sum = map_.sum(request.key, request.number);
   if (!sum) {
     effects.close_reason =
         fmt::format("add to '{}': {}", request.key.substr(0, 128), sum.error().message);
@@ -190,42 +175,34 @@ void StoreCore::add(const Request& request, Effects& effects) {
 }
 
 void StoreCore::append(const Request& request, Effects& effects) {
-  const auto found = values_.find(request.key);
-  if (found == values_.end()) return store(request.key, request.value, effects);
-  if (!watchers_.contains(request.key)) {
-    found->second.append(request.value);
-    bytes_ += request.value.size();
+  if (watchers_of(request.key) == nullptr) {
+    map_.append(request.key, request.value);
     return wake_all(request.key, effects);
   }
-  store(request.key, found->second + std::string(request.value), effects);
+  const std::string* const before = map_.find(request.key);
+  std::string after = before == nullptr ? std::string() : *before;
+  store(request.key, after.append(request.value), effects);
 }
 
 void StoreCore::erase(const Request& request, Effects& effects) {
-  const auto found = values_.find(request.key);
-  wire::c10d::put_i64(effects.answer, found == values_.end() ? 0 : 1);
-  if (found == values_.end()) return;
-  notify(wire::c10d::kKeyDeleted, request.key, found->second, {}, effects);
-  bytes_ -= found->first.size() + found->second.size();
-  values_.erase(found);
+  const Line* const watchers = watchers_of(request.key);
+  const std::string* const before = watchers == nullptr ? nullptr : map_.find(request.key);
+  if (before != nullptr)
+    notify(*watchers, wire::c10d::kKeyDeleted, request.key, *before, {}, effects);
+  wire::c10d::put_i64(effects.answer, map_.erase(request.key) ? 1 : 0);
 }
 
 // The counter is stored under the key like ADD's numbers. Unlike ADD, it wakes clients only when it
 // is complete.
 void StoreCore::barrier(ClientId from, const Request& request, Effects& effects) {
   cancel_wait(from);
-  auto found = values_.find(request.key);
-  const Result<std::int64_t> count =
-      wire::c10d::add_to_decimal(found == values_.end() ? std::string_view("0") : found->second, 1);
+  const Result<std::int64_t> count = map_.sum(request.key, 1);
   if (!count) {
     effects.close_reason =
         fmt::format("barrier '{}': {}", request.key.substr(0, 128), count.error().message);
     return;
   }
-  if (found == values_.end()) {
-    found = values_.emplace(request.key, "").first;
-    bytes_ += request.key.size();
-  }
-  replace(found->second, std::to_string(*count));
+  map_.put(request.key, std::to_string(*count));
   if (*count >= request.number) {
     effects.answer.push_back(wire::c10d::kStopWaiting);
     return wake_all(request.key, effects);
@@ -242,40 +219,32 @@ void StoreCore::watch(ClientId from, std::string_view key, Effects& effects) {
   }
 }
 
-bool StoreCore::is_present(std::string_view key) const {
-  return values_.contains(key) || queues_.contains(key);
-}
-
 void StoreCore::store(std::string_view key, std::string_view value, Effects& effects) {
-  const auto found = values_.find(key);
-  if (found == values_.end()) {
-    notify(wire::c10d::kKeyCreated, key, {}, value, effects);
-    values_.emplace(key, value);
-    bytes_ += key.size() + value.size();
-  } else {
-    notify(wire::c10d::kKeyUpdated, key, found->second, value, effects);
-    replace(found->second, value);
+  if (const Line* const watchers = watchers_of(key)) {
+    const std::string* const before = map_.find(key);
+    if (before == nullptr) {
+      notify(*watchers, wire::c10d::kKeyCreated, key, {}, value, effects);
+    } else {
+      notify(*watchers, wire::c10d::kKeyUpdated, key, *before, value, effects);
+    }
   }
+  map_.put(key, value);
   wake_all(key, effects);
 }
 
-void StoreCore::replace(std::string& value, std::string_view by) {
-  bytes_ += by.size();
-  bytes_ -= value.size();
-  // Frees the memory of a large old value.
-  if (value.capacity() > kKeepBytes && by.size() < value.capacity() / 4) value = std::string();
-  value.assign(by);
+const StoreCore::Line* StoreCore::watchers_of(std::string_view key) const {
+  if (watchers_.empty()) return nullptr;
+  const auto found = watchers_.find(key);
+  return found == watchers_.end() ? nullptr : &found->second;
 }
 
-void StoreCore::notify(char kind, std::string_view key, std::string_view before,
-                       std::string_view after, Effects& effects) {
-  const auto found = watchers_.find(key);
-  if (found == watchers_.end()) return;
+void StoreCore::notify(const Line& watchers, char kind, std::string_view key,
+                       std::string_view before, std::string_view after, Effects& effects) {
   std::string push(1, kind);
   wire::c10d::put_string(push, key);
   wire::c10d::put_string(push, before);
   wire::c10d::put_string(push, after);
-  for (const auto& [ticket, client] : found->second) effects.outputs.push_back({client, push});
+  for (const auto& [ticket, client] : watchers) effects.outputs.push_back({client, push});
 }
 
 void StoreCore::start_wait(ClientId client, const std::vector<std::string_view>& keys,
@@ -284,7 +253,7 @@ void StoreCore::start_wait(ClientId client, const std::vector<std::string_view>&
   Wait wait;
   wait.ticket = next_ticket_++;
   for (const std::string_view key : keys) {
-    if (!even_if_present && is_present(key)) continue;
+    if (!even_if_present && map_.has(key)) continue;
     auto line = waiters_.find(key);
     if (line == waiters_.end()) line = waiters_.emplace(key, Line()).first;
     // A key that is listed twice counts once.

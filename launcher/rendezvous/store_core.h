@@ -2,14 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
-#include "common/base/result.h"
+#include "common/base/key_map.h"
 #include "common/wire/c10d.h"
 
 // The TCP store as a deterministic object: requests in, bytes out. No sockets, no clock, no
@@ -53,23 +52,15 @@ class StoreCore {
   // The connection is gone: its wait and its watches end. Idempotent.
   void on_disconnect(ClientId client);
 
-  std::size_t num_keys() const { return values_.size(); }
+  std::size_t num_keys() const { return map_.values().size(); }
   std::size_t num_waits() const { return waits_.size(); }
   // Bytes of all keys, their values and the queues.
-  std::size_t num_bytes() const { return bytes_; }
+  std::size_t num_bytes() const { return map_.num_bytes(); }
 
  private:
   using Request = wire::c10d::Request;
   using Dialect = wire::c10d::Dialect;
 
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const {
-      return std::hash<std::string_view>()(text);
-    }
-  };
-  template <typename T>
-  using KeyMap = std::unordered_map<std::string, T, Hash, std::equal_to<>>;
   // Clients in the order in which they came, by ticket.
   using Line = std::map<std::uint64_t, ClientId>;
 
@@ -96,11 +87,11 @@ class StoreCore {
   void queue_pop(std::string_view key, Effects& effects);
 
   bool put_answer(std::string_view value, Effects& effects) const;
-  void replace(std::string& value, std::string_view by);
   void store(std::string_view key, std::string_view value, Effects& effects);
-  void notify(char kind, std::string_view key, std::string_view before, std::string_view after,
-              Effects& effects);
-  bool is_present(std::string_view key) const;
+  // Those who watch the key; nullptr if nobody does.
+  const Line* watchers_of(std::string_view key) const;
+  static void notify(const Line& watchers, char kind, std::string_view key, std::string_view before,
+                     std::string_view after, Effects& effects);
   // Puts the client in line for those of `keys` that are absent.
   void start_wait(ClientId client, const std::vector<std::string_view>& keys, bool even_if_present,
                   Effects& effects);
@@ -111,13 +102,11 @@ class StoreCore {
 
   std::size_t max_answer_bytes_;
   std::uint64_t next_ticket_ = 1;
-  std::size_t bytes_ = 0;
-  KeyMap<std::string> values_;
-  KeyMap<std::deque<std::string>> queues_;  // None is empty.
-  KeyMap<Line> waiters_;                    // None is empty.
+  KeyMap map_;
+  ByKey<Line> waiters_;  // None is empty.
   std::unordered_map<ClientId, Wait> waits_;
-  KeyMap<Line> watchers_;                                        // None is empty.
-  std::unordered_map<ClientId, KeyMap<std::uint64_t>> watches_;  // Tickets by key.
+  ByKey<Line> watchers_;                                        // None is empty.
+  std::unordered_map<ClientId, ByKey<std::uint64_t>> watches_;  // Tickets by key.
 };
 
 }  // namespace ddp::rendezvous
