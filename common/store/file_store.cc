@@ -52,9 +52,9 @@ class FileLock {
 
 Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::string& shown);
 
-class FileStoreClient final : public Store {
+class FileStore final : public Store {
  public:
-  FileStoreClient(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  FileStore(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
 
   Result<void> set(std::string_view key, std::string_view value) override;
   Result<std::string> get(std::string_view key, Timeout timeout) override;
@@ -103,12 +103,12 @@ class FileStoreClient final : public Store {
   bool torn_ = false;  // After end_ there is the beginning of a record whose writer was killed.
 };
 
-Error FileStoreClient::io_error(const char* what, int error_number) const {
+Error FileStore::io_error(const char* what, int error_number) const {
   return make_error(Errc::kIo, "cannot {} store file '{}': {}", what, path_,
                     std::generic_category().message(error_number));
 }
 
-Result<void> FileStoreClient::read_new_bytes(std::string& out) {
+Result<void> FileStore::read_new_bytes(std::string& out) {
   std::array<char, 64u << 10> buffer;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   off_t at = end_;
   while (true) {
@@ -122,7 +122,7 @@ Result<void> FileStoreClient::read_new_bytes(std::string& out) {
 }
 
 // Returns how many bytes the whole records take.
-std::size_t FileStoreClient::apply_records(std::string_view bytes) {
+std::size_t FileStore::apply_records(std::string_view bytes) {
   std::size_t done = 0;
   const auto take_string = [&](std::size_t& at, std::string_view& out) {
     if (bytes.size() - at < 8) return false;
@@ -142,7 +142,7 @@ std::size_t FileStoreClient::apply_records(std::string_view bytes) {
   return done;
 }
 
-void FileStoreClient::apply_record(char kind, std::string_view key, std::string_view value) {
+void FileStore::apply_record(char kind, std::string_view key, std::string_view value) {
   switch (kind) {
     case kSetRecord:
       return map_.put(key, value);
@@ -158,7 +158,7 @@ void FileStoreClient::apply_record(char kind, std::string_view key, std::string_
   }
 }
 
-Result<void> FileStoreClient::replay() {
+Result<void> FileStore::replay() {
   std::string bytes;
   Result<void> read = read_new_bytes(bytes);
   if (!read) return read;
@@ -180,14 +180,13 @@ Result<void> FileStoreClient::replay() {
   return {};
 }
 
-Result<void> FileStoreClient::refresh() {
+Result<void> FileStore::refresh() {
   const FileLock lock(fd_.get(), LOCK_SH);
   if (lock.error() != 0) return io_error("lock", lock.error());
   return replay();
 }
 
-Result<void> FileStoreClient::write_record(char kind, std::string_view key,
-                                           std::string_view value) {
+Result<void> FileStore::write_record(char kind, std::string_view key, std::string_view value) {
   std::string record = end_ == 0 ? std::string(kMagic) : std::string();
   record.push_back(kind);
   wire::c10d::put_string(record, key);
@@ -210,7 +209,7 @@ Result<void> FileStoreClient::write_record(char kind, std::string_view key,
 }
 
 template <typename Change>
-Result<void> FileStoreClient::update(Change change) {
+Result<void> FileStore::update(Change change) {
   const FileLock lock(fd_.get(), LOCK_EX);
   if (lock.error() != 0) return io_error("lock", lock.error());
   Result<void> fresh = replay();
@@ -219,7 +218,7 @@ Result<void> FileStoreClient::update(Change change) {
 }
 
 template <typename Ready>
-Result<bool> FileStoreClient::wait_for(TimePoint deadline, Ready ready) {
+Result<bool> FileStore::wait_for(TimePoint deadline, Ready ready) {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
   if (ready()) return true;
@@ -242,11 +241,11 @@ Result<bool> FileStoreClient::wait_for(TimePoint deadline, Ready ready) {
   }
 }
 
-Result<void> FileStoreClient::set(std::string_view key, std::string_view value) {
+Result<void> FileStore::set(std::string_view key, std::string_view value) {
   return update([&] { return write_record(kSetRecord, key, value); });
 }
 
-Result<std::int64_t> FileStoreClient::add(std::string_view key, std::int64_t delta) {
+Result<std::int64_t> FileStore::add(std::string_view key, std::int64_t delta) {
   std::int64_t answer = 0;
   Result<void> done = update([&]() -> Result<void> {
     Result<std::int64_t> sum = map_.sum(key, delta);
@@ -258,8 +257,8 @@ Result<std::int64_t> FileStoreClient::add(std::string_view key, std::int64_t del
   return answer;
 }
 
-Result<std::string> FileStoreClient::compare_set(std::string_view key, std::string_view expected,
-                                                 std::string_view desired) {
+Result<std::string> FileStore::compare_set(std::string_view key, std::string_view expected,
+                                           std::string_view desired) {
   std::string answer;
   Result<void> done = update([&]() -> Result<void> {
     const KeyMap::Compared compared = map_.compare(key, expected, desired);
@@ -271,7 +270,7 @@ Result<std::string> FileStoreClient::compare_set(std::string_view key, std::stri
   return answer;
 }
 
-Result<bool> FileStoreClient::delete_key(std::string_view key) {
+Result<bool> FileStore::delete_key(std::string_view key) {
   bool there = false;
   Result<void> done = update([&]() -> Result<void> {
     there = map_.find(key) != nullptr;
@@ -282,19 +281,19 @@ Result<bool> FileStoreClient::delete_key(std::string_view key) {
   return there;
 }
 
-Result<bool> FileStoreClient::check(const std::vector<std::string>& keys) {
+Result<bool> FileStore::check(const std::vector<std::string>& keys) {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
   return map_.has_all(keys);
 }
 
-Result<std::int64_t> FileStoreClient::num_keys() {
+Result<std::int64_t> FileStore::num_keys() {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
   return static_cast<std::int64_t>(map_.values().size());
 }
 
-Result<std::vector<std::string>> FileStoreClient::list_keys() {
+Result<std::vector<std::string>> FileStore::list_keys() {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
   std::vector<std::string> keys;
@@ -303,12 +302,12 @@ Result<std::vector<std::string>> FileStoreClient::list_keys() {
   return keys;
 }
 
-Result<void> FileStoreClient::append(std::string_view key, std::string_view value) {
+Result<void> FileStore::append(std::string_view key, std::string_view value) {
   return update([&] { return write_record(kAppendRecord, key, value); });
 }
 
-Result<void> FileStoreClient::multi_set(const std::vector<std::string>& keys,
-                                        const std::vector<std::string>& values) {
+Result<void> FileStore::multi_set(const std::vector<std::string>& keys,
+                                  const std::vector<std::string>& values) {
   if (auto right = store_errors::check_pairs(keys.size(), values.size()); !right) return right;
   return update([&]() -> Result<void> {
     for (std::size_t i = 0; i < keys.size(); ++i) {
@@ -319,32 +318,32 @@ Result<void> FileStoreClient::multi_set(const std::vector<std::string>& keys,
   });
 }
 
-Result<std::string> FileStoreClient::get(std::string_view key, Timeout timeout) {
+Result<std::string> FileStore::get(std::string_view key, Timeout timeout) {
   Result<std::vector<std::string>> values = multi_get({std::string(key)}, timeout);
   if (!values) return values.error();
   return std::move(values->front());
 }
 
-Result<std::vector<std::string>> FileStoreClient::multi_get(const std::vector<std::string>& keys,
-                                                            Timeout timeout) {
+Result<std::vector<std::string>> FileStore::multi_get(const std::vector<std::string>& keys,
+                                                      Timeout timeout) {
   Result<bool> there = wait_for(deadline_after(timeout), [&] { return map_.has_all_values(keys); });
   if (!there) return there.error();
   if (!*there) return store_errors::missing(name(), map_.missing(keys, false), timeout);
   return map_.values_of(keys);
 }
 
-Result<void> FileStoreClient::wait(const std::vector<std::string>& keys, Timeout timeout) {
+Result<void> FileStore::wait(const std::vector<std::string>& keys, Timeout timeout) {
   Result<bool> there = wait_for(deadline_after(timeout), [&] { return map_.has_all(keys); });
   if (!there) return there.error();
   if (!*there) return store_errors::missing(name(), map_.missing(keys, true), timeout);
   return {};
 }
 
-Result<void> FileStoreClient::queue_push(std::string_view key, std::string_view value) {
+Result<void> FileStore::queue_push(std::string_view key, std::string_view value) {
   return update([&] { return write_record(kPushRecord, key, value); });
 }
 
-Result<std::string> FileStoreClient::queue_pop(std::string_view key, Timeout timeout) {
+Result<std::string> FileStore::queue_pop(std::string_view key, Timeout timeout) {
   const TimePoint deadline = deadline_after(timeout);
   while (true) {
     Result<bool> there = wait_for(deadline, [&] { return map_.queue_len(key) > 0; });
@@ -365,13 +364,13 @@ Result<std::string> FileStoreClient::queue_pop(std::string_view key, Timeout tim
   }
 }
 
-Result<std::int64_t> FileStoreClient::queue_len(std::string_view key) {
+Result<std::int64_t> FileStore::queue_len(std::string_view key) {
   Result<void> fresh = refresh();
   if (!fresh) return fresh.error();
   return static_cast<std::int64_t>(map_.queue_len(key));
 }
 
-Result<void> FileStoreClient::barrier(std::string_view key, int world_size, Timeout timeout) {
+Result<void> FileStore::barrier(std::string_view key, int world_size, Timeout timeout) {
   if (auto right = store_errors::check_world_size(key, world_size); !right) return right;
   const TimePoint deadline = deadline_after(timeout);
   Result<std::int64_t> count = add(key, 1);
@@ -385,7 +384,7 @@ Result<void> FileStoreClient::barrier(std::string_view key, int world_size, Time
   return store_errors::incomplete_barrier(name(), key, count ? *count : 0, world_size, timeout);
 }
 
-Result<std::unique_ptr<Store>> FileStoreClient::clone() {
+Result<std::unique_ptr<Store>> FileStore::clone() {
   // Opens the file again, because locks belong to open files and not to descriptors.
   return open_store(own_path(), path_);
 }
@@ -397,7 +396,7 @@ Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::st
     return make_error(Errc::kIo, "cannot open store file '{}': {}", shown,
                       std::generic_category().message(errno));
   }
-  std::unique_ptr<Store> store = std::make_unique<FileStoreClient>(std::move(fd), shown);
+  std::unique_ptr<Store> store = std::make_unique<FileStore>(std::move(fd), shown);
   // Reads the file, so that a wrong file is noticed at once.
   Result<std::int64_t> keys = store->num_keys();
   if (!keys) return keys.error();
@@ -406,7 +405,7 @@ Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::st
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> FileStore::open(const std::string& path) {
+Result<std::unique_ptr<Store>> open_file_store(const std::string& path) {
   return open_store(path, path);
 }
 

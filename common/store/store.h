@@ -20,7 +20,8 @@ namespace ddp {
 // Failures:
 //   kTimeout          names what was missing; the object stays usable
 //   kInvalidArgument  the call is wrong, or this kind of store or server lacks the operation
-//   kPeerLost         the server is gone, or (TcpStore) went away in the middle of an operation
+//   kPeerLost         the server is gone, or (of a TCP store) went away in the middle of an
+//   operation
 //                     that must not be done twice; the message says which
 class Store {
  public:

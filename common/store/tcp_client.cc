@@ -177,10 +177,10 @@ Result<bool> TcpClient::cancel_wait() {
 Result<std::unique_ptr<Store>> TcpClient::clone() {
   TcpStoreOptions options = options_;
   options.dialect = kind_.dialect;
-  return TcpStore::connect(host_, port_, options);
+  return connect_tcp_store(host_, port_, options);
 }
 
-Result<std::unique_ptr<Store>> TcpStore::connect(const std::string& host, int port,
+Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
                                                  const TcpStoreOptions& options) {
   const TimePoint deadline = deadline_after(options.timeout);
   Backoff backoff;
@@ -199,11 +199,11 @@ Result<std::unique_ptr<Store>> TcpStore::connect(const std::string& host, int po
   }
 }
 
-Result<std::unique_ptr<Store>> TcpStore::connect(const std::string& host, int port,
+Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
                                                  Store::Timeout timeout) {
   TcpStoreOptions options;
   options.timeout = timeout;
-  return connect(host, port, options);
+  return connect_tcp_store(host, port, options);
 }
 
 }  // namespace ddp

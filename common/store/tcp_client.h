@@ -30,7 +30,7 @@ class Backoff {
   std::chrono::milliseconds next_{10};
 };
 
-// What TcpStore::connect() returns. Operations are requests over a connection that is restored when
+// What connect_tcp_store() returns. Operations are requests over a connection that is restored when
 // it is lost. The connection is in tcp_client.cc, the operations are in tcp_operations.cc.
 class TcpClient final : public Store {
  public:

@@ -27,9 +27,9 @@ struct TcpStoreOptions {
   std::function<Result<void>(Socket& socket, TimePoint deadline)> introduce = {};
 };
 
-// Client of a c10d TCPStore server, ours or that of any PyTorch since 1.9. One connection; see
-// Store for threads. Keys get the leading "/" that PyTorch's clients give them, so that both see
-// the same keys.
+// Makes a client of a c10d TCPStore server, ours or that of any PyTorch since 1.9. One connection;
+// see Store for threads. Keys get the leading "/" that PyTorch's clients give them, so that both
+// see the same keys.
 //
 // Each operation is one write and one round trip, set() included: when it returns, the server has
 // done it. Two round trips are needed by multi_get(), by a get() of an empty value or from a server
@@ -58,16 +58,14 @@ struct TcpStoreOptions {
 // least once. After that the call gives kPeerLost. Once `retry` has passed, the object is unusable
 // and every call says so at once. A server that was restarted has no keys, so waits go on until the
 // keys are set again.
-class TcpStore {
- public:
-  // Retries, with growing pauses, if the name does not resolve or the connection is refused or
-  // reset.
-  //   kTimeout   no server within the timeout; the message has the last reason
-  //   kProtocol  the port belongs to something else
-  static Result<std::unique_ptr<Store>> connect(const std::string& host, int port,
-                                                const TcpStoreOptions& options);
-  static Result<std::unique_ptr<Store>> connect(const std::string& host, int port,
-                                                Store::Timeout timeout);
-};
+//
+// Connecting is tried again, with growing pauses, if the name does not resolve or the connection is
+// refused or reset.
+//   kTimeout   no server within the timeout; the message has the last reason
+//   kProtocol  the port belongs to something else
+Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
+                                                 const TcpStoreOptions& options);
+Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
+                                                 Store::Timeout timeout);
 
 }  // namespace ddp

@@ -261,7 +261,7 @@ int run(const CommandLine& line) {
       return introduce(socket, line.token, deadline);
     };
   }
-  auto store = TcpStore::connect(line.endpoint.host, line.endpoint.port, options);
+  auto store = connect_tcp_store(line.endpoint.host, line.endpoint.port, options);
   if (!store && store.error().code == std::errc::permission_denied) {
     return refuse(*line.command, kExitRefused, store.error().message);
   }

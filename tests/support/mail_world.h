@@ -54,7 +54,7 @@ inline std::vector<pid_t> fork_mail(const std::vector<int>& nodes,
                                     const std::filesystem::path& store,
                                     const std::function<int(PointToPoint&, Transport&)>& body) {
   return fork_transports(nodes, [&](std::unique_ptr<Transport> own) {
-    const auto meeting = local_meeting(std::move(FileStore::open(store)).value());
+    const auto meeting = local_meeting(std::move(open_file_store(store)).value());
     const auto mail = PointToPoint::make(*own, meeting, 0, mail_options(kPatience));
     return body(*mail, *own);
   });

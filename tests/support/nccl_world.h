@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/check.h"
-#include "common/store/hash_store.h"
+#include "tests/support/hash_store.h"
 #include "tests/support/nccl_standin/control.h"
 #include "tests/support/on_ranks.h"
 #include "worker/collectives/half.h"

@@ -15,8 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "common/base/check.h"
-#include "common/store/hash_store.h"
 #include "tests/support/data_streams.h"
+#include "tests/support/hash_store.h"
 #include "tests/support/on_ranks.h"
 #include "worker/runtime/group.h"
 #include "worker/runtime/node_links.h"

@@ -34,7 +34,7 @@ Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
   Meeting meeting;
   if (worker.master_addr.empty()) return meeting;
   const auto timeout = std::chrono::ceil<Duration>(deadline - Clock::now());
-  auto store = TcpStore::connect(worker.master_addr, worker.master_port, timeout);
+  auto store = connect_tcp_store(worker.master_addr, worker.master_port, timeout);
   if (!store) {
     throw CollectiveError(
         fmt::format("rank {} cannot reach the store at MASTER_ADDR={} MASTER_PORT={}: {}",

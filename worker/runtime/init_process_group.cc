@@ -179,7 +179,7 @@ std::shared_ptr<ProcessGroup> Initialization::over_tcp(const StoreEndpoint& endp
     if (!served) fail(served.error(), who());
   }
   meeting.store = std::shared_ptr<Store>(
-      value_or_fail(TcpStore::connect(endpoint.host, endpoint.port, left_until(deadline_)),
+      value_or_fail(connect_tcp_store(endpoint.host, endpoint.port, left_until(deadline_)),
                     fmt::format("{} cannot reach the store that rank 0 serves", who())));
   meeting.addresses = reachable_addresses(endpoint.host, endpoint.port);
   return meet(std::move(meeting));
@@ -188,7 +188,7 @@ std::shared_ptr<ProcessGroup> Initialization::over_tcp(const StoreEndpoint& endp
 std::shared_ptr<ProcessGroup> Initialization::over_file(const std::string& path) {
   Meeting meeting;
   if (*world_size_ == 1) return meet(std::move(meeting));
-  meeting.store = std::shared_ptr<Store>(value_or_fail(FileStore::open(path), who()));
+  meeting.store = std::shared_ptr<Store>(value_or_fail(open_file_store(path), who()));
   remove_when_all_have_it(*meeting.store, path);
   return meet(std::move(meeting));
 }

@@ -26,7 +26,7 @@ std::shared_ptr<Store> connect_store(const WorkerEnvironment& worker,
                                      std::chrono::milliseconds timeout) {
   if (worker.master_addr.empty())
     refuse_cuda("MASTER_ADDR is not set; NCCL's ranks need its store to connect");
-  auto store = TcpStore::connect(worker.master_addr, worker.master_port, timeout);
+  auto store = connect_tcp_store(worker.master_addr, worker.master_port, timeout);
   if (!store) throw CollectiveError(store.error().message, store.error().code, -1);
   return *std::move(store);
 }

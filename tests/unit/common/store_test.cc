@@ -1,9 +1,8 @@
 // The stores that need no server, and how a file store handles a damaged file.
 
 #include "common/store/file_store.h"
-#include "common/store/hash_store.h"
-#include "common/store/prefix_store.h"
 #include "common/store/tcp_store.h"
+#include "tests/support/hash_store.h"
 #include "tests/support/listener.h"
 #include "tests/support/store_contract.h"
 #include "tests/support/temp_dir.h"
@@ -11,53 +10,26 @@
 namespace ddp::test {
 namespace {
 
-// Hands calls on, so that several owners can share one store.
-std::unique_ptr<Store> share(const std::shared_ptr<Store>& store) {
-  return std::make_unique<PrefixStore>("shared", store);
-}
-
 StoreMaker hash_stores() {
-  return [store = std::make_shared<HashStore>()] { return share(store); };
+  return [store = std::make_shared<HashStore>()] { return store->clone().value(); };
 }
 
 StoreMaker file_stores() {
   return [dir = std::make_shared<TempDir>()] {
-    return FileStore::open(dir->path() / "store").value();
-  };
-}
-
-StoreMaker nested_prefix_stores() {
-  return [store = std::make_shared<HashStore>()]() -> std::unique_ptr<Store> {
-    return std::make_unique<PrefixStore>("inner", share(store));
+    return open_file_store(dir->path() / "store").value();
   };
 }
 
 INSTANTIATE_TEST_SUITE_P(Local, StoreContract,
                          testing::Values(StoreCase{"HashStore", hash_stores},
-                                         StoreCase{"FileStore", file_stores},
-                                         StoreCase{"PrefixStore", nested_prefix_stores}),
+                                         StoreCase{"FileStore", file_stores}),
                          [](const auto& given) { return given.param.name; });
-
-TEST(PrefixStoreTest, JoinsKeysWithASlashOutermostPrefixFirst) {
-  auto base = std::make_shared<HashStore>();
-  auto outer = std::make_shared<PrefixStore>("pre", base);
-  PrefixStore inner("inner", outer);
-  ASSERT_TRUE(inner.set("k", "v"));
-  EXPECT_EQ(base->get("pre/inner/k", 0ms).value(), "v");
-  ASSERT_TRUE(base->set("unprefixed", ""));
-  EXPECT_EQ(inner.num_keys().value(), 2);
-  EXPECT_EQ(inner.list_keys().value(), std::vector<std::string>{"k"});
-  EXPECT_EQ(outer->list_keys().value(), std::vector<std::string>{"inner/k"});
-  // A prefix that begins with ours is another one.
-  ASSERT_TRUE(base->set("prefix/k", ""));
-  EXPECT_EQ(outer->list_keys().value(), std::vector<std::string>{"inner/k"});
-}
 
 TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
   const TempDir dir;
   const std::string path = dir.path() / "store";
   {
-    auto store = FileStore::open(path).value();
+    auto store = open_file_store(path).value();
     ASSERT_TRUE(store->set("kept", "1"));
     ASSERT_TRUE(store->set("gone", "1"));
     ASSERT_TRUE(store->delete_key("gone").value());
@@ -65,7 +37,7 @@ TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
     for (const char* const value : {"a", "b"}) ASSERT_TRUE(store->queue_push("q", value));
     ASSERT_TRUE(store->queue_pop("q", 0ms));
   }
-  auto store = FileStore::open(path).value();
+  auto store = open_file_store(path).value();
   EXPECT_EQ(store->get("kept", 0ms).value(), "12");
   EXPECT_FALSE(store->check({"gone"}).value());
   EXPECT_EQ(store->queue_len("q").value(), 1);
@@ -76,8 +48,8 @@ TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
 TEST(FileStoreTest, GoesOnAfterItsFileWasRemoved) {
   const TempDir dir;
   const std::string path = dir.path() / "store";
-  auto store = FileStore::open(path).value();
-  auto other = FileStore::open(path).value();
+  auto store = open_file_store(path).value();
+  auto other = open_file_store(path).value();
   ASSERT_TRUE(std::filesystem::remove(path));
   auto clone = other->clone().value();
   ASSERT_TRUE(store->set("k", "v"));
@@ -85,7 +57,7 @@ TEST(FileStoreTest, GoesOnAfterItsFileWasRemoved) {
   std::thread setter([&] { ASSERT_TRUE(store->set("late", "1")); });
   EXPECT_TRUE(clone->wait({"k", "late"}, 20s));
   setter.join();
-  EXPECT_FALSE(FileStore::open(path).value()->check({"k"}).value()) << "a new file";
+  EXPECT_FALSE(open_file_store(path).value()->check({"k"}).value()) << "a new file";
 }
 
 // The file is cut at every length a killed writer can leave: nothing but the cut record is lost,
@@ -93,16 +65,16 @@ TEST(FileStoreTest, GoesOnAfterItsFileWasRemoved) {
 TEST(FileStoreTest, CutsOffARecordWhoseWriterWasKilled) {
   const TempDir dir;
   const std::string path = dir.path() / "store";
-  ASSERT_TRUE(FileStore::open(path).value()->set("first", "1"));
+  ASSERT_TRUE(open_file_store(path).value()->set("first", "1"));
   const std::string one = dir.read("store");
-  ASSERT_TRUE(FileStore::open(path).value()->set("second", "2"));
+  ASSERT_TRUE(open_file_store(path).value()->set("second", "2"));
   const std::string two = dir.read("store");
   for (std::size_t size = 0; size < two.size(); ++size) {
     dir.write("store", two.substr(0, size));
-    auto store = FileStore::open(path).value();
+    auto store = open_file_store(path).value();
     EXPECT_EQ(store->check({"first"}).value(), size >= one.size()) << size;
     EXPECT_FALSE(store->check({"second"}).value()) << size;
-    auto other = FileStore::open(path).value();
+    auto other = open_file_store(path).value();
     ASSERT_TRUE(store->set("third", "3"));
     EXPECT_EQ(other->get("third", 0ms).value(), "3") << size;
     EXPECT_EQ(other->check({"first"}).value(), size >= one.size()) << size;
@@ -112,28 +84,28 @@ TEST(FileStoreTest, CutsOffARecordWhoseWriterWasKilled) {
 TEST(FileStoreTest, RefusesAFileOfAnotherKind) {
   const TempDir dir;
   for (const char* const text : {"x", "notes that somebody wrote\n"}) {
-    const auto store = FileStore::open(dir.write("notes", text));
+    const auto store = open_file_store(dir.write("notes", text));
     ASSERT_FALSE(store);
     EXPECT_EQ(store.error().code, Errc::kCorrupt);
     EXPECT_EQ(dir.read("notes"), text);
   }
-  EXPECT_EQ(FileStore::open(dir.path() / "no" / "such").error().code, Errc::kIo);
+  EXPECT_EQ(open_file_store(dir.path() / "no" / "such").error().code, Errc::kIo);
 }
 
 TEST(TcpStoreTest, SaysWhyNobodyAnswered) {
-  const auto refused = TcpStore::connect("127.0.0.1", free_port(), 50ms);
+  const auto refused = connect_tcp_store("127.0.0.1", free_port(), 50ms);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, Errc::kTimeout);
   EXPECT_NE(refused.error().message.find("Connection refused"), std::string::npos)
       << refused.error().message;
-  const auto unresolved = TcpStore::connect("no-such-host.invalid", 1, 50ms);
+  const auto unresolved = connect_tcp_store("no-such-host.invalid", 1, 50ms);
   ASSERT_FALSE(unresolved);
   EXPECT_NE(unresolved.error().message.find("no-such-host.invalid"), std::string::npos);
 }
 
 TEST(TcpStoreTest, GivesUpOnAServerThatAcceptsAndIsSilent) {
   const ListeningSocket silent;
-  const auto store = TcpStore::connect("127.0.0.1", silent.port(), 100ms);
+  const auto store = connect_tcp_store("127.0.0.1", silent.port(), 100ms);
   ASSERT_FALSE(store);
   EXPECT_EQ(store.error().code, Errc::kTimeout);
 }

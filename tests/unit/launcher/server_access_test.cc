@@ -188,7 +188,7 @@ TEST_F(ServerAccess, AStoreClientCanProveItselfToo) {
 
 TEST_F(ServerAccess, StoreClientsOfThisMachineAndPagesStayOpen) {
   ServerThread server(with_token(kToken));
-  const auto store = TcpStore::connect("127.0.0.1", server.port(), 20s);
+  const auto store = connect_tcp_store("127.0.0.1", server.port(), 20s);
   ASSERT_TRUE(store);
   EXPECT_TRUE((*store)->set("k", "v"));
   EXPECT_FALSE(connect(server, "another token of this test"));
@@ -288,7 +288,7 @@ TEST_F(ServerTls, ADaemonWithoutItSaysSo) {
 
 TEST_F(ServerTls, StoreClientsOfThisMachineAndPagesNeedNone) {
   const ServerThread server(with_tls());
-  const auto store = TcpStore::connect("127.0.0.1", server.port(), 20s);
+  const auto store = connect_tcp_store("127.0.0.1", server.port(), 20s);
   ASSERT_TRUE(store);
   EXPECT_TRUE((*store)->set("k", "v"));
   RawClient client(server.port());

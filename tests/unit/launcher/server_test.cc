@@ -32,7 +32,7 @@ TEST(ServerStoreTest, SixtyFourClientsAtOnce) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kClients; ++rank) {
     threads.emplace_back([rank, port = server.port()] {
-      auto store = TcpStore::connect("localhost", port, 20s).value();
+      auto store = connect_tcp_store("localhost", port, 20s).value();
       for (int round = 0; round < kRounds; ++round) {
         const std::string prefix = std::to_string(round) + "/";
         ASSERT_TRUE(store->set(prefix + std::to_string(rank), std::string(100, 'v')));
@@ -48,13 +48,13 @@ TEST(ServerStoreTest, SixtyFourClientsAtOnce) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  auto store = connect_tcp_store("127.0.0.1", server.port(), 20s).value();
   EXPECT_EQ(store->num_keys().value(), kRounds * (kClients + 2));
 }
 
 TEST(ServerStoreTest, TheClientRefusesWhatAPyTorchServerWouldCloseFor) {
   const ServerThread server;
-  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  auto store = connect_tcp_store("127.0.0.1", server.port(), 20s).value();
   EXPECT_EQ(store->set(std::string(8'192, 'k'), "").error().code, Errc::kInvalidArgument);
   EXPECT_EQ(store->set("k", std::string((8u << 20) + 1, 'v')).error().code, Errc::kInvalidArgument);
   EXPECT_EQ(store->check(std::vector<std::string>(131'073, "k")).error().code,
@@ -91,7 +91,7 @@ std::string http(int port, const std::string& request) {
 
 TEST(ServerHttpTest, AnswersPeopleAndPrometheus) {
   const ServerThread server;
-  auto store = TcpStore::connect("127.0.0.1", server.port(), 20s).value();
+  auto store = connect_tcp_store("127.0.0.1", server.port(), 20s).value();
   ASSERT_TRUE(store->add("k", 1));
   const std::string status = http(server.port(), "GET /status HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_TRUE(status.starts_with("HTTP/1.1 200 OK\r\n")) << status;

@@ -41,7 +41,7 @@ std::unique_ptr<Store> connect_to_pytorch(int port,
   TcpStoreOptions options;
   options.timeout = 20s;
   options.dialect = dialect;
-  return TcpStore::connect("127.0.0.1", port, options).value();
+  return connect_tcp_store("127.0.0.1", port, options).value();
 }
 
 StoreMaker pytorch_stores() {

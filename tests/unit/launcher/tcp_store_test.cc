@@ -5,7 +5,6 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "common/store/prefix_store.h"
 #include "tests/support/process.h"
 #include "tests/support/relay.h"
 #include "tests/support/server_thread.h"
@@ -22,7 +21,7 @@ std::unique_ptr<Store> connect(int port, std::optional<Dialect> dialect = {}) {
   TcpStoreOptions options;
   options.timeout = 20s;
   options.dialect = dialect;
-  return TcpStore::connect("127.0.0.1", port, options).value();
+  return connect_tcp_store("127.0.0.1", port, options).value();
 }
 
 template <Dialect dialect>
@@ -30,16 +29,9 @@ StoreMaker stores() {
   return [server = std::make_shared<ServerThread>()] { return connect(server->port(), dialect); };
 }
 
-StoreMaker prefixed_stores() {
-  return [server = std::make_shared<ServerThread>()]() -> std::unique_ptr<Store> {
-    return std::make_unique<PrefixStore>("prefix", connect(server->port()));
-  };
-}
-
 INSTANTIATE_TEST_SUITE_P(
     Tcp, StoreContract,
     testing::Values(StoreCase{"Newest", stores<Dialect::kNewest>},
-                    StoreCase{"Prefixed", prefixed_stores},
                     StoreCase{"Interim", stores<Dialect::kInterim>, true, false, true},
                     StoreCase{"Legacy", stores<Dialect::kLegacy>, false, false, true}),
     [](const auto& given) { return given.param.name; });
@@ -116,7 +108,7 @@ TEST(TcpStoreDialectTest, SomethingElseAtThePortIsSaid) {
   ServerThread server;
   // What an HTTP server says to our bytes.
   Relay relay(server.port(), [](Way, std::string_view) { return false; });
-  const auto store = TcpStore::connect("127.0.0.1", relay.port(), 50ms);
+  const auto store = connect_tcp_store("127.0.0.1", relay.port(), 50ms);
   ASSERT_FALSE(store);
   EXPECT_EQ(store.error().code, Errc::kTimeout);
   EXPECT_NE(store.error().message.find("no TCP store within 50 ms"), std::string::npos)
@@ -373,7 +365,7 @@ TEST(TcpStoreLostTest, GivesUpAfterItsTimeAndThenAtOnce) {
   options.timeout = 20s;
   options.retry = 100ms;
   const int port = server->port();
-  auto store = TcpStore::connect("127.0.0.1", port, options).value();
+  auto store = connect_tcp_store("127.0.0.1", port, options).value();
   server.reset();
   const Result<void> waited = store->wait({"k"}, 20s);
   ASSERT_FALSE(waited);

@@ -145,7 +145,7 @@ TEST_P(InitProcessGroupTest, OverAStoreOfTheCallers) {
     InitProcessGroupOptions options;
     options.world_size = size;
     options.rank = rank;
-    options.store = FileStore::open(dir.path() / "store").value();
+    options.store = open_file_store(dir.path() / "store").value();
     return use(init_process_group(options), size, rank);
   }));
 }
@@ -184,10 +184,10 @@ TEST(InitProcessGroupDaemonTest, TheOneThatRankZeroStartedEndsWithItHoweverThatE
       }
       return 1;
     });
-    ASSERT_TRUE(TcpStore::connect("127.0.0.1", port, 20s)) << "it serves";
+    ASSERT_TRUE(connect_tcp_store("127.0.0.1", port, 20s)) << "it serves";
     if (signal != 0) ::kill(children[0], signal);
     expect_all(children, signal == 0 ? 0 : 128 + signal);
-    EXPECT_TRUE(test::wait_until([&] { return !TcpStore::connect("127.0.0.1", port, 1ms); }));
+    EXPECT_TRUE(test::wait_until([&] { return !connect_tcp_store("127.0.0.1", port, 1ms); }));
   }
 }
 

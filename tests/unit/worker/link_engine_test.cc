@@ -39,7 +39,7 @@ class LinkEngine : public ::testing::Test {
 std::vector<Outcome> connect_by(const std::vector<EngineKind>& engines) {
   const std::vector<int> nodes(engines.size(), 1);
   std::vector<Outcome> outcomes(engines.size());
-  const auto store = std::make_shared<HashStore>();
+  const auto store = std::make_shared<test::HashStore>();
   test::on_ranks(static_cast<int>(engines.size()), [&](Rank rank) {
     Meeting meeting = test::local_meeting(store);
     meeting.engine = engines[static_cast<std::size_t>(rank)];
@@ -89,7 +89,7 @@ TEST_F(LinkEngine, ARankThatLeavesIsNamed) {
 // A rank of a world of two nodes, each in a process of its own, that meet in a file.
 std::shared_ptr<ProcessGroup> join_over_ucx(const std::string& path, Rank rank) {
   test::keep_ucx_to_tcp();
-  Meeting meeting = test::local_meeting(std::move(FileStore::open(path)).value());
+  Meeting meeting = test::local_meeting(std::move(open_file_store(path)).value());
   meeting.engine = EngineKind::kUcx;
   Topology place({1, 1}, rank);
   std::vector<std::unique_ptr<Link>> links;

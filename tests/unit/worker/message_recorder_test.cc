@@ -31,7 +31,7 @@ constexpr std::size_t kHuge = 20'000'000;
 class World {
  public:
   explicit World(const std::vector<int>& nodes) {
-    const auto store = std::make_shared<HashStore>();
+    const auto store = std::make_shared<test::HashStore>();
     for (auto& transport : test::connected_transports(nodes, test::LinkKind::kSocketPair)) {
       segments_.push_back(transport->shared_segment());
       locals_.push_back(transport->topology().local_rank());

@@ -43,7 +43,7 @@ class NcclConnect : public test::StandinTest {
   }
 
   std::shared_ptr<const NcclLibrary> library_ = test::standin_library();
-  std::shared_ptr<HashStore> store_ = std::make_shared<HashStore>();
+  std::shared_ptr<test::HashStore> store_ = std::make_shared<test::HashStore>();
   std::vector<std::error_code> codes_{4};
   std::vector<Rank> suspects_ = std::vector<Rank>(4, -7);
 };
@@ -182,7 +182,7 @@ TEST_F(OldNccl, Works) {
 }
 
 TEST_F(OldNccl, AMissingRankIsNamedThoughTheCallBlocks) {
-  auto store = std::make_shared<HashStore>();
+  auto store = std::make_shared<test::HashStore>();
   NcclGroupOptions options = nccl_options(0, 2);
   options.connect_timeout = milliseconds(100);
   options.abort_grace = milliseconds(100);

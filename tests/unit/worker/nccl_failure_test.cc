@@ -350,7 +350,7 @@ TEST_F(NcclFailure, TheCallbackMayHoldTheLastReferenceToTheGroup) {
   std::shared_ptr<NcclGroup> group;
   NcclGroupOptions options = test::nccl_options(0, 1);
   options.on_abort = [&](const Failure&) { group.reset(); };  // On the watchdog's thread.
-  group = NcclGroup::make(library_, std::make_shared<HashStore>(), options);
+  group = NcclGroup::make(library_, std::make_shared<test::HashStore>(), options);
   control().hang_kernels(0);
   const auto work = group->barrier(within(milliseconds(50)));
   EXPECT_EQ(failure_of([&] { work->wait(); }).code, Errc::kTimeout);

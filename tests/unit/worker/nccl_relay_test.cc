@@ -33,7 +33,7 @@ class NcclRelay : public test::StandinTest {
   }
 
   std::shared_ptr<const NcclLibrary> library_ = test::standin_library();
-  std::shared_ptr<HashStore> store_ = std::make_shared<HashStore>();
+  std::shared_ptr<test::HashStore> store_ = std::make_shared<test::HashStore>();
 };
 
 TEST_F(NcclRelay, AnAbortReachesRanksThatKnowOfEachOtherByTheStoreAlone) {

@@ -342,7 +342,7 @@ TEST(NodeReductionHeld, AbortInTheMiddleReachesEveryRank) {
           return std::make_unique<test::HeldStream>(std::move(socket), dam);
         });
     std::vector<std::shared_ptr<ProcessGroup>> groups;
-    const auto store = std::make_shared<HashStore>();
+    const auto store = std::make_shared<test::HashStore>();
     for (auto& transport : transports) {
       groups.push_back(Group::make(std::move(transport), 0, test::options_of(seconds(60)),
                                    test::local_meeting(store)));

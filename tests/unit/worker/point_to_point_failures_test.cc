@@ -132,7 +132,7 @@ TEST_P(FailuresOfTwoRanks, ClosingQuietlyAbortsNobody) {
 // Whoever does not know the token is turned away, and harms nobody.
 TEST(Failures, StrangersAreTurnedAway) {
   auto transports = test::connected_transports({1, 1});
-  auto store = std::make_shared<HashStore>();
+  auto store = std::make_shared<test::HashStore>();
   const auto zero =
       PointToPoint::make(*transports[0], test::local_meeting(store), 0, mail_options(kPatience));
   const auto one =

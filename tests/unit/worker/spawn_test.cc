@@ -60,7 +60,7 @@ TEST_F(Spawn, ChildrenAreAGroupInSharedMemoryWithAStore) {
         group->all_reduce({&sum, 1, DType::kF64}, ReduceOp::kSum)->wait();
         // Only memory that all can reach is given out, if they are on one node.
         const bool shared = group->allocate(4096) != nullptr;
-        auto store = TcpStore::connect(::getenv("MASTER_ADDR"), std::atoi(::getenv("MASTER_PORT")),
+        auto store = connect_tcp_store(::getenv("MASTER_ADDR"), std::atoi(::getenv("MASTER_PORT")),
                                        std::chrono::seconds(10));
         const bool stored = store && (*store)->add("count", 1);
         group->barrier()->wait();

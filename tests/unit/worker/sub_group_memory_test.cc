@@ -20,7 +20,7 @@ using GroupPtr = std::shared_ptr<ProcessGroup>;
 // Worlds whose arenas can be looked at.
 struct World {
   explicit World(const std::vector<int>& nodes) {
-    const auto store = std::make_shared<HashStore>();
+    const auto store = std::make_shared<test::HashStore>();
     for (auto& transport : test::connected_transports(nodes, test::LinkKind::kSocketPair)) {
       arenas.push_back(transport->arena());
       groups.push_back(Group::make(std::move(transport), 0,
