@@ -7,6 +7,7 @@
 #include "agent/core/agent_core.h"
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
+#include "common/base/host_and_port.h"
 
 namespace ddp::agent {
 namespace {
@@ -25,9 +26,7 @@ std::int64_t seconds(std::int64_t ms) { return (ms + 999) / 1'000; }
 }  // namespace
 
 std::string AgentCore::endpoint() const {
-  const bool ipv6 = spec_.coordinator_host.find(':') != std::string::npos;
-  return fmt::format("{}{}{}:{}", ipv6 ? "[" : "", spec_.coordinator_host, ipv6 ? "]" : "",
-                     spec_.coordinator_port);
+  return host_and_port(spec_.coordinator_host, spec_.coordinator_port);
 }
 
 std::vector<Action> AgentCore::start(TimePoint now) {

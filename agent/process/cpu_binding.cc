@@ -13,6 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "common/process/this_process.h"
+
 namespace ddp::agent {
 namespace {
 
@@ -149,7 +151,8 @@ Result<std::vector<WorkerCpus>> plan_binding(const Topology& topology, const std
 
 Result<std::vector<WorkerCpus>> bind_workers(const config::JobSpec& spec) {
   if (spec.numa_binding.empty()) return std::vector<WorkerCpus>();
-  const Topology topology = read_topology("/sys", allowed_cpus());
+  const std::vector<int> allowed = allowed_cpus();
+  const Topology topology = read_topology("/sys", {allowed.begin(), allowed.end()});
   auto plan = plan_binding(topology, spec.numa_binding, nodes_of_workers(spec, topology));
   if (plan) return plan;
   return make_error(Errc::kInvalidArgument, "--numa-binding {}: {}", spec.numa_binding,

@@ -1,10 +1,6 @@
 #include "agent/process/cpu_topology.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
@@ -18,8 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kWordBits = 8 * sizeof(unsigned long);
-constexpr std::size_t kMaskWords = 1024;  // For more CPUs than Linux supports.
-constexpr int kMaxCpu = static_cast<int>(kMaskWords * kWordBits) - 1;
+constexpr int kMaxCpu = 65'535;  // More than Linux supports.
 
 std::string read_line(const fs::path& path) {
   std::ifstream file(path);
@@ -105,17 +100,6 @@ std::set<int> parse_cpu_list(std::string_view text) {
     for (int cpu = first; cpu <= last; ++cpu) cpus.insert(cpu);
     if (read.ptr == end || *read.ptr != ',') break;
     at = read.ptr + 1;
-  }
-  return cpus;
-}
-
-std::set<int> allowed_cpus() {
-  // The C library's cpu_set_t ends at 1024.
-  std::array<unsigned long, kMaskWords> mask{};
-  const long bytes = ::syscall(SYS_sched_getaffinity, 0, sizeof(mask), mask.data());
-  std::set<int> cpus;
-  for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) * 8; ++i) {
-    if ((mask[i / kWordBits] >> (i % kWordBits) & 1UL) != 0) cpus.insert(static_cast<int>(i));
   }
   return cpus;
 }

@@ -29,9 +29,6 @@ struct Topology {
 // does not belong to one.
 std::set<int> parse_cpu_list(std::string_view text);
 
-// The CPUs that this process may use.
-std::set<int> allowed_cpus();
-
 // A mask for sched_setaffinity; empty for no CPUs.
 std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus);
 

@@ -19,6 +19,7 @@
 #include "common/base/exit_codes.h"
 #include "common/config/scratch_folder.h"
 #include "common/process/descendants.h"
+#include "common/process/this_process.h"
 
 namespace ddp::agent {
 namespace {
@@ -31,13 +32,6 @@ int usable_cores(const config::JobSpec& spec) {
   if (spec.usable_cores > 0) return spec.usable_cores;
   const auto allowed = static_cast<int>(allowed_cpus().size());
   return allowed > 0 ? allowed : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> entries;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
-    entries.emplace_back(*entry);
-  return entries;
 }
 
 // A folder for error files. With a log folder they are there.

@@ -24,6 +24,7 @@
 #include "common/base/check.h"
 #include "common/base/signal_name.h"
 #include "common/config/snapshot_writer_mark.h"
+#include "common/process/this_process.h"
 
 namespace ddp::agent {
 namespace {
@@ -297,11 +298,9 @@ void SnapshotWriters::give_up() {
 }
 
 std::string program_beside_us(const std::string& name) {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (size <= 0) return "";
-  const std::string_view own(path.data(), static_cast<std::size_t>(size));
-  std::string program = std::string(own.substr(0, own.rfind('/') + 1)) + name;
+  const std::string own = own_executable();
+  if (own.empty()) return "";
+  std::string program = own.substr(0, own.rfind('/') + 1) + name;
   return ::access(program.c_str(), X_OK) == 0 ? program : "";
 }
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include <sched.h>
+#include "common/process/this_process.h"
 
 namespace ddp::agent {
 namespace {
@@ -18,16 +18,6 @@ bool is_own_users(int socket) {
 }
 
 }  // namespace
-
-std::vector<int> own_cpus() {
-  std::vector<int> cpus;
-  cpu_set_t set;
-  if (::sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(static_cast<unsigned>(cpu), &set)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
 
 TaskHosts::TaskHosts(asio::io_context& io, UniqueFd listener, int count)
     : listener_(io, listener.release()), limit_(io), hosts_(static_cast<std::size_t>(count)) {
@@ -98,7 +88,7 @@ const std::vector<std::string>* TaskHosts::environment_of(int local_rank) const 
 
 std::vector<int> TaskHosts::cpu_shares() const {
   std::vector<std::vector<int>> cpus;
-  for (const auto& host : hosts_) cpus.push_back(host ? host->cpus() : own_cpus());
+  for (const auto& host : hosts_) cpus.push_back(host ? host->cpus() : allowed_cpus());
   return agent::cpu_shares(cpus);
 }
 

@@ -47,7 +47,4 @@ class TaskHosts {
   std::function<void(const std::set<int>& missing)> done_;
 };
 
-// The CPUs that this process may use.
-std::vector<int> own_cpus();
-
 }  // namespace ddp::agent

@@ -1,7 +1,5 @@
 #include "agent/shell/dry_run.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -18,6 +16,8 @@
 #include "agent/process/worker_env.h"
 #include "agent/shell/worker_store.h"
 #include "common/base/exit_codes.h"
+#include "common/base/shell_words.h"
+#include "common/process/this_process.h"
 
 namespace ddp::agent {
 namespace {
@@ -32,16 +32,6 @@ const std::map<std::string, std::string, std::less<>> kDecidedLater{
 
 // Stands for the port that rank 0's store will get.
 constexpr int kSomePort = 1;
-
-// Quotes a word for a shell.
-std::string quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
 
 // "0-3,8".
 std::string cpu_list(const std::vector<int>& cpus) {
@@ -98,7 +88,7 @@ std::string describe_environment(const config::JobSpec& spec, const wire::RoundS
     } else if ((name == "MASTER_PORT" || name == "DDP_STORE_PORT") && spec.coordinator_port == 0) {
       lines.insert(fmt::format("  {}=(the rendezvous' port)\n", name));
     } else {
-      lines.insert(fmt::format("  {}={}\n", name, quoted(entry.substr(name.size() + 1))));
+      lines.insert(fmt::format("  {}={}\n", name, shell_quote(entry.substr(name.size() + 1))));
     }
   }
   std::string text;
@@ -129,7 +119,7 @@ std::string describe(const config::JobSpec& spec, const WorkerStore& store,
                                  .error_file = "(a file of this job)"};
     std::string command;
     for (const std::string& word : command_of(spec.command, local_rank))
-      command += (command.empty() ? "" : " ") + quoted(word);
+      command += (command.empty() ? "" : " ") + shell_quote(word);
     text += fmt::format("\nworker {}: {}\n", rank_of(round, local_rank), command);
     if (bound) text += fmt::format("  on CPUs {}\n", cpu_list(cpus[index].cpus));
     text += describe_environment(spec, round, worker_environment(spec, round, inputs, inherited),
@@ -155,10 +145,7 @@ int print_dry_run(const config::JobSpec& spec) {
     std::fprintf(stderr, "ddp-run: %s\n", cpus.error().message.c_str());
     return kExitInvalidValue;
   }
-  std::vector<std::string> inherited;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
-    inherited.emplace_back(*entry);
-  std::fputs(describe_workers(spec, inherited).c_str(), stdout);
+  std::fputs(describe_workers(spec, own_environment()).c_str(), stdout);
   return kExitSuccess;
 }
 

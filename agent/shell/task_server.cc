@@ -6,14 +6,12 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstdio>
 #include <optional>
 #include <set>
@@ -25,8 +23,10 @@
 #include "agent/process/task_hosts.h"
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
+#include "common/process/abstract_socket.h"
 #include "common/process/descendants.h"
 #include "common/process/descriptor_passing.h"
+#include "common/process/this_process.h"
 #include "common/wire/frame.h"
 #include "common/wire/task_messages.h"
 
@@ -48,7 +48,7 @@ class TaskSession {
 
   // Serves until the connection ends. Returns the job's exit status if it was told.
   std::optional<int> serve(int local_rank) {
-    send(wire::TaskHello{local_rank, own_cpus(), own_environment()});
+    send(wire::TaskHello{local_rank, allowed_cpus(), own_environment()});
     while (open_ && !dismissed_) {
       std::array<pollfd, 2> items{pollfd{socket_.get(), POLLIN, 0},
                                   pollfd{child_events_, POLLIN, 0}};
@@ -60,13 +60,6 @@ class TaskSession {
   }
 
  private:
-  static std::vector<std::string> own_environment() {
-    std::vector<std::string> entries;
-    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
-      entries.emplace_back(*entry);
-    return entries;
-  }
-
   void send(const wire::TaskMessage& message, std::vector<UniqueFd> descriptors = {}) {
     const std::string frame = wire::encode_frame(wire::encode(message));
     std::string_view rest = frame;
@@ -203,14 +196,8 @@ class TaskSession {
 
 // Returns an empty descriptor, with errno, on failure.
 UniqueFd connect_to(const std::string& name) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::size_t size = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::copy_n(name.begin(), size, address.sun_path + 1);
   UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
-    return UniqueFd();
+  if (connect_abstract(socket.get(), name) != 0) return UniqueFd();
   // Any user of the node may have bound this name.
   ucred peer{};
   socklen_t peer_size = sizeof(peer);

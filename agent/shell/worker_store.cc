@@ -12,6 +12,7 @@
 #include "agent/process/spawn.h"
 #include "agent/process/torch_build.h"
 #include "common/base/unique_fd.h"
+#include "common/process/this_process.h"
 
 namespace ddp::agent {
 namespace {
@@ -29,13 +30,6 @@ for finder in sys.meta_path:
 )";
 // For an interpreter on a slow file system. The start of the workers would take as long there.
 constexpr Duration kLimit{10'000};
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> entries;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
-    entries.emplace_back(*entry);
-  return entries;
-}
 
 // The folder of the last line, "/usr/lib/python3/dist-packages/torch/__init__.py"; empty if it is
 // not such a path.

@@ -8,6 +8,7 @@
 
 #include <asio/ip/tcp.hpp>
 
+#include "common/base/host_and_port.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 #include "common/net/poller.h"
@@ -71,7 +72,9 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   std::string local_address() const { return address_text(local_.address()); }
   std::string remote_address() const { return address_text(remote_.address()); }
   // ADDRESS:PORT, for messages.
-  std::string remote() const { return endpoint_text(remote_.address(), remote_.port()); }
+  std::string remote() const {
+    return host_and_port(address_text(remote_.address()), remote_.port());
+  }
   asio::io_context& io() { return io_; }
 
  private:

@@ -7,6 +7,7 @@
 #include <asio/post.hpp>
 
 #include "common/auth/handshake.h"
+#include "common/base/host_and_port.h"
 #include "common/net/frame_connection.h"
 #include "common/net/socket_options.h"
 #include "common/wire/frame.h"
@@ -22,7 +23,7 @@ namespace {
 // later events are ignored.
 struct ConnectAttempt : ByteStream::Handler, std::enable_shared_from_this<ConnectAttempt> {
   ConnectAttempt(asio::io_context& io, const std::string& host, int port)
-      : socket(io), resolver(io), limit(io), where(endpoint_text(host, port)) {}
+      : socket(io), resolver(io), limit(io), where(host_and_port(host, port)) {}
 
   tcp::socket socket;
   tcp::resolver resolver;

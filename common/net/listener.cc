@@ -10,6 +10,7 @@
 #include <asio/ip/v6_only.hpp>
 #include <asio/steady_timer.hpp>
 
+#include "common/base/host_and_port.h"
 #include "common/net/socket_options.h"
 
 namespace ddp::net {
@@ -47,7 +48,7 @@ bool lacks_ipv6(const std::error_code& error) {
 }
 
 Error listen_error(const std::error_code& error, const std::string& address, int port) {
-  const std::string where = endpoint_text(address.empty() ? std::string("*") : address, port);
+  const std::string where = host_and_port(address.empty() ? std::string("*") : address, port);
   if (is_errno(error, EADDRINUSE)) {
     return make_error(Errc::kExists,
                       "{} is in use by another program; end it, choose another port, or port 0 for "
@@ -149,7 +150,7 @@ int Listener::port() const {
 std::string Listener::endpoint() const {
   std::error_code ignored;
   const tcp::endpoint endpoint = state_->acceptor.local_endpoint(ignored);
-  return endpoint_text(endpoint.address(), endpoint.port());
+  return host_and_port(address_text(endpoint.address()), endpoint.port());
 }
 
 }  // namespace ddp::net

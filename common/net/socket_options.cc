@@ -7,8 +7,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 namespace ddp::net {
 namespace {
 
@@ -40,15 +38,6 @@ std::string address_text(const asio::ip::address& address) {
     return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).to_string();
   }
   return address.to_string();
-}
-
-std::string endpoint_text(const asio::ip::address& address, int port) {
-  return endpoint_text(address_text(address), port);
-}
-
-std::string endpoint_text(const std::string& host, int port) {
-  if (host.find(':') != std::string::npos) return fmt::format("[{}]:{}", host, port);
-  return fmt::format("{}:{}", host, port);
 }
 
 }  // namespace ddp::net

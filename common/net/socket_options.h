@@ -28,9 +28,5 @@ void set_stream_options(int fd, const StreamOptions& options);
 
 // Numeric text; an IPv4 address mapped into IPv6 in its dotted form.
 std::string address_text(const asio::ip::address& address);
-// ADDRESS:PORT, or [ADDRESS]:PORT for IPv6.
-std::string endpoint_text(const asio::ip::address& address, int port);
-// The same for a host that the user has given, which may be a name.
-std::string endpoint_text(const std::string& host, int port);
 
 }  // namespace ddp::net

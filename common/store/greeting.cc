@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/host_and_port.h"
+
 namespace ddp {
 namespace {
 

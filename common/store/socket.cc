@@ -16,6 +16,8 @@
 #include <optional>
 #include <utility>
 
+#include "common/base/host_and_port.h"
+
 namespace ddp {
 namespace {
 
@@ -79,11 +81,6 @@ int connect_one(const addrinfo& address, TimePoint deadline, UniqueFd& out) {
 }
 
 }  // namespace
-
-std::string host_and_port(const std::string& host, int port) {
-  if (host.find(':') != std::string::npos) return fmt::format("[{}]:{}", host, port);
-  return fmt::format("{}:{}", host, port);
-}
 
 Result<Socket> Socket::connect(const std::string& host, int port, TimePoint deadline) {
   addrinfo hints{};

@@ -35,7 +35,4 @@ class Socket {
   std::size_t read_ = 0;  // Invariant: read_ <= buffer_.size().
 };
 
-// HOST:PORT, with brackets around an IPv6 address.
-std::string host_and_port(const std::string& host, int port);
-
 }  // namespace ddp

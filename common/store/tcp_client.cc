@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "common/base/host_and_port.h"
 #include "common/store/deadline.h"
 
 namespace ddp {

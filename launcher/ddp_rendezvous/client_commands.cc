@@ -18,6 +18,7 @@
 #include "common/auth/crypto_library.h"
 #include "common/auth/handshake.h"
 #include "common/base/exit_codes.h"
+#include "common/base/host_and_port.h"
 #include "common/config/rdzv_token.h"
 #include "common/store/endpoint.h"
 #include "common/store/socket.h"

@@ -192,11 +192,8 @@ void AgentProcess::wait_for_end() {
 }
 
 std::string agent_program() {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  if (size <= 0) return "ddp-agent";
-  const std::string_view own(path.data(), static_cast<std::size_t>(size));
-  return std::string(own.substr(0, own.rfind('/') + 1)) + "ddp-agent";
+  const std::string own = own_executable();
+  return own.substr(0, own.rfind('/') + 1) + "ddp-agent";
 }
 
 }  // namespace ddp::run

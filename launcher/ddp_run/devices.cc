@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include <dirent.h>
-#include <sched.h>
 
+#include "common/process/this_process.h"
 #include "launcher/ddp_run/machine.h"
 
 namespace ddp::run {
@@ -47,10 +47,8 @@ struct CloseDir {
 }  // namespace
 
 int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int allowed = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, static_cast<int>(std::min<double>(allowed, std::floor(cgroup_quota()))));
+  const auto allowed = static_cast<double>(allowed_cpus().size());
+  return std::max(1, static_cast<int>(std::min(allowed, std::floor(cgroup_quota()))));
 }
 
 std::vector<std::string> visible_devices(const std::string& cuda_visible_devices) {

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include <asio/io_context.hpp>
+#include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/shell_words.h"
 #include "common/config/rdzv_token.h"
 #include "launcher/ddp_run/agent_process.h"
 #include "launcher/ddp_run/exit_error.h"
@@ -60,11 +62,14 @@ std::string describe_host(const HostsPlan& plan, const HostPart& part, const std
   text += line("started by", command);
   text += line("folder", plan.order.folder);
   std::vector<std::string> exports;
-  for (const auto& [name, value] : shown_exports(plan.order)) exports.push_back(name + '=' + value);
-  text += line("environment", exports.empty() ? "its own" : "its own and " + shell_line(exports));
+  for (const auto& [name, value] : shown_exports(plan.order))
+    exports.push_back(shell_quote(name + '=' + value));
+  text +=
+      line("environment",
+           exports.empty() ? "its own" : fmt::format("its own and {}", fmt::join(exports, " ")));
   text += describe_log_dir(spec);
   text += line("workers", part.workers_known ? std::to_string(spec.nproc) : part.counted);
-  text += line("command", shell_line(spec.command));
+  text += line("command", shell_quote(spec.command));
   if (!part.numa_binding.empty()) text += line("CPUs", "bound by " + part.numa_binding);
   return text;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/host_and_port.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/flag_values.h"
 #include "launcher/ddp_run/flags.h"
@@ -60,9 +61,8 @@ Result<bool> take_etcd_key(std::string_view key, const std::string& value, EtcdS
 std::vector<std::string> etcd_urls(const EtcdSettings& settings) {
   std::vector<std::string> urls;
   for (const Endpoint& endpoint : settings.endpoints) {
-    const bool ipv6 = endpoint.host.find(':') != std::string::npos;
-    urls.push_back(fmt::format("{}://{}{}{}:{}", settings.protocol, ipv6 ? "[" : "", endpoint.host,
-                               ipv6 ? "]" : "", endpoint.port));
+    urls.push_back(
+        fmt::format("{}://{}", settings.protocol, host_and_port(endpoint.host, endpoint.port)));
   }
   return urls;
 }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/base/host_and_port.h"
 #include "common/config/rdzv_token.h"
 #include "launcher/ddp_run/accelerators.h"
 #include "launcher/ddp_run/exit_error.h"
@@ -32,11 +33,6 @@ std::vector<hosts::NodePlace> places(const Options& options) {
     made.push_back({host.name, host.slots, rank < options.rules.max_nodes ? rank : -1});
   }
   return made;
-}
-
-std::string numeric_endpoint(const std::string& address, int port) {
-  const bool v6 = address.find(':') != std::string::npos;
-  return v6 ? fmt::format("[{}]:{}", address, port) : fmt::format("{}:{}", address, port);
 }
 
 void plan_rendezvous(const Options& options, const Machine& machine, HostsPlan& plan) {
@@ -196,7 +192,7 @@ void set_endpoint(HostsPlan& plan) {
   std::vector<std::string> flags{
       fmt::format("--nnodes={}:{}", spec.rules.min_nodes, spec.rules.max_nodes)};
   if (!plan.address.empty()) {
-    flags.push_back("--rdzv-endpoint=" + numeric_endpoint(plan.address, spec.coordinator_port));
+    flags.push_back("--rdzv-endpoint=" + host_and_port(plan.address, spec.coordinator_port));
     flags.push_back("--rdzv-id=" + spec.job_id);
   }
   plan.order.arguments.insert(plan.order.arguments.begin(), flags.begin(), flags.end());

@@ -11,6 +11,7 @@
 #include "common/base/exit_codes.h"
 #include "common/base/signal_name.h"
 #include "common/log/log.h"
+#include "common/process/this_process.h"
 #include "common/terminal/terminal.h"
 #include "launcher/ddp_run/dry_run.h"
 #include "launcher/ddp_run/error_above.h"
@@ -29,12 +30,6 @@ constexpr Duration kWaitingNoticePeriod{5'000};
 bool means_to_ignore(int signal) {
   struct sigaction current {};
   return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-}
-
-std::string own_path() {
-  std::array<char, 4096> path{};
-  const ssize_t size = ::readlink("/proc/self/exe", path.data(), path.size());
-  return size > 0 ? std::string(path.data(), static_cast<std::size_t>(size)) : "ddp-run";
 }
 
 // The working directory as $PWD has it, if that is right: a path through a symbolic link may be the
@@ -238,7 +233,7 @@ void HostsRun::conclude() {
 }
 
 int run_on_hosts(const Options& options, const Machine& machine) {
-  auto plan = plan_hosts(options, machine, own_path(), own_folder());
+  auto plan = plan_hosts(options, machine, own_executable(), own_folder());
   if (!plan) return refuse(plan.error());
   if (options.dry_run) return dry_run_hosts(*plan, options);
   asio::io_context io(1);

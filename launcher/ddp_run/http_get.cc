@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "common/base/exit_codes.h"
+#include "common/base/host_and_port.h"
 #include "common/store/socket.h"
 #include "launcher/ddp_run/exit_error.h"
 

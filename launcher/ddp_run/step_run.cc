@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "common/base/shell_words.h"
 #include "launcher/ddp_run/agent_process.h"
 #include "launcher/ddp_run/exit_error.h"
 #include "launcher/ddp_run/step_rendezvous.h"
@@ -105,23 +105,6 @@ void StepRun::end(const JobPlan& plan, int exit_code, bool to_be_continued, bool
   if (door_) slurm::dismiss_tasks(door_, exit_code, plan.spec.nproc - 1, kDismissLimit);
 }
 
-std::string shell_line(const std::vector<std::string>& words) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=+,./:@%";
-  std::string line;
-  for (const std::string& word : words) {
-    if (!line.empty()) line += ' ';
-    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
-      line += word;
-      continue;
-    }
-    line += '\'';
-    for (const char c : word) line += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    line += '\'';
-  }
-  return line;
-}
-
 std::optional<Error> misplaced(const Options& options, const std::vector<std::string>& arguments,
                                const GetEnvironment& environment) {
   if (options.standalone || options.endpoint) return std::nullopt;
@@ -135,7 +118,7 @@ std::optional<Error> misplaced(const Options& options, const std::vector<std::st
       "{}\n(to run on this machine alone anyway, add --standalone)",
       environment("SLURM_JOB_ID"), allocation->on_a_node ? "on this node alone" : "here",
       allocation->num_nodes == 1 ? "node" : fmt::format("{} nodes", allocation->num_nodes),
-      shell_line(words));
+      shell_quote(words));
 }
 
 }  // namespace ddp::run

@@ -39,7 +39,4 @@ class StepRun {
 std::optional<Error> misplaced(const Options& options, const std::vector<std::string>& arguments,
                                const GetEnvironment& environment);
 
-// The words as one shell command line, quoted where necessary.
-std::string shell_line(const std::vector<std::string>& words);
-
 }  // namespace ddp::run

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "launcher/hosts/shell_words.h"
+#include "common/base/shell_words.h"
 
 namespace ddp::hosts {
 namespace {

@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 
 #include "common/base/check.h"
+#include "common/base/shell_words.h"
 #include "common/base/signal_name.h"
 #include "common/wire/frame.h"
-#include "launcher/hosts/shell_words.h"
 
 namespace ddp::hosts {
 namespace {

@@ -3,15 +3,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <utility>
 
+#include "common/process/abstract_socket.h"
 #include "common/wire/frame.h"
 #include "common/wire/task_messages.h"
 
@@ -47,15 +46,9 @@ std::string task_socket_name(const Step& step) {
 
 Result<UniqueFd> open_task_door(const Step& step) {
   const std::string name = task_socket_name(step);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::size_t size = std::min(name.size(), sizeof(address.sun_path) - 1);
-  std::copy_n(name.begin(), size, address.sun_path + 1);
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
   UniqueFd door(::fcntl(socket.get(), F_DUPFD, kLowestFd));
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
-  if (::bind(door.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(door.get(), kBacklog) != 0) {
+  if (bind_abstract(door.get(), name) != 0 || ::listen(door.get(), kBacklog) != 0) {
     const int error = errno;
     return make_error(error == EADDRINUSE ? Errc::kExists : Errc::kIo,
                       "the socket @{} for the tasks of this node: {}", name,

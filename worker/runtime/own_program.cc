@@ -9,6 +9,8 @@
 
 #include <dlfcn.h>
 
+#include "common/process/this_process.h"
+
 namespace ddp {
 namespace {
 
@@ -26,7 +28,7 @@ std::string own_program(const std::string& name, const char* variable) {
   if (told != nullptr && *told != '\0') return told;
   std::error_code ignored;
   std::vector<std::filesystem::path> folders = {
-      std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path()};
+      std::filesystem::path(own_executable()).parent_path()};
   const auto object = std::filesystem::absolute(own_object(), ignored).parent_path();
   folders.push_back(object);
   folders.push_back(object.parent_path() / "bin");

@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -12,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "common/process/this_process.h"
 #include "worker/runtime/own_program.h"
 
 namespace ddp::trainer {
@@ -26,8 +26,7 @@ std::vector<std::string> own_command() {
     command.push_back(all.substr(begin, all.find('\0', begin) - begin));
   }
   if (command.empty()) command.emplace_back();
-  std::error_code ignored;
-  command[0] = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  command[0] = own_executable();
   return command;
 }
 

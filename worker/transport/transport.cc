@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include <sched.h>
 #include <time.h>
 
 #include "common/base/errc.h"
+#include "common/process/this_process.h"
 #include "worker/transport/futex.h"
 
 namespace ddp {
@@ -21,10 +21,7 @@ constexpr std::chrono::microseconds kPollLimit{
 }  // namespace
 
 bool spinning_pays(int local_ranks) {
-  cpu_set_t usable;
-  CPU_ZERO(&usable);
-  if (::sched_getaffinity(0, sizeof(usable), &usable) != 0) return false;
-  return local_ranks <= CPU_COUNT(&usable);
+  return local_ranks <= static_cast<int>(allowed_cpus().size());
 }
 
 Transport::Transport(Topology topology, std::shared_ptr<Segment> segment,

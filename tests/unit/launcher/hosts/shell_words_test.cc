@@ -1,5 +1,5 @@
 // How shells read words that were quoted for them.
-#include "launcher/hosts/shell_words.h"
+#include "common/base/shell_words.h"
 
 #include <random>
 

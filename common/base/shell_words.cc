@@ -1,9 +1,9 @@
-#include "launcher/hosts/shell_words.h"
+#include "common/base/shell_words.h"
 
 #include <algorithm>
 #include <cctype>
 
-namespace ddp::hosts {
+namespace ddp {
 namespace {
 
 bool is_plain(char c) {
@@ -85,4 +85,4 @@ Result<std::vector<std::string>> split_words(std::string_view text) {
   return words;
 }
 
-}  // namespace ddp::hosts
+}  // namespace ddp

@@ -6,7 +6,7 @@
 
 #include "common/base/result.h"
 
-namespace ddp::hosts {
+namespace ddp {
 
 // Quotes the word so that a POSIX shell reads exactly these bytes (any but NUL). Words without
 // special characters stay as they are; others are put in single quotes.
@@ -18,4 +18,4 @@ std::string shell_quote(const std::vector<std::string>& words);
 // kInvalidArgument if a quote is not closed.
 Result<std::vector<std::string>> split_words(std::string_view text);
 
-}  // namespace ddp::hosts
+}  // namespace ddp

@@ -1,0 +1,37 @@
+#include "common/process/this_process.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <climits>
+#include <cstddef>
+#include <filesystem>
+#include <system_error>
+
+namespace ddp {
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry)
+    entries.emplace_back(*entry);
+  return entries;
+}
+
+std::string own_executable() {
+  std::error_code ignored;
+  return std::filesystem::read_symlink("/proc/self/exe", ignored);
+}
+
+std::vector<int> allowed_cpus() {
+  constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
+  std::array<unsigned long, 1024> mask{};  // For more CPUs than Linux supports.
+  const long bytes = ::syscall(SYS_sched_getaffinity, 0, sizeof(mask), mask.data());
+  std::vector<int> cpus;
+  for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) * CHAR_BIT; ++i) {
+    if ((mask[i / kWordBits] >> (i % kWordBits) & 1UL) != 0) cpus.push_back(static_cast<int>(i));
+  }
+  return cpus;
+}
+
+}  // namespace ddp

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+// What a process can learn about itself.
+namespace ddp {
+
+// NAME=VALUE for each variable. No other thread may change the environment meanwhile.
+std::vector<std::string> own_environment();
+
+// The path of the program's file; empty if /proc does not tell.
+std::string own_executable();
+
+// The numbers of the CPUs that the calling thread may use, in ascending order, also beyond 1023,
+// where the C library's cpu_set_t ends. Empty if the system does not tell.
+std::vector<int> allowed_cpus();
+
+}  // namespace ddp
