@@ -1,31 +1,27 @@
 #include "common/auth/crypto_library.h"
 
-#include <dlfcn.h>
+#include "common/base/dynamic_library.h"
 
 namespace ddp::auth {
 namespace {
 
 constexpr const char* kFile = "libcrypto.so.3";
 
-template <typename Function>
-bool find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(::dlsym(library, name));
-  return function != nullptr;
-}
-
 Result<CryptoLibrary> open_library() {
-  void* file = ::dlopen(kFile, RTLD_NOW | RTLD_LOCAL);
-  if (file == nullptr) {
+  const auto file = DynamicLibrary::open({kFile});
+  if (!file) {
     return make_error(
         Errc::kNotFound,
         "{} cannot be loaded ({}); a job with a token needs it: install the package libssl3", kFile,
-        ::dlerror());
+        file.error().message);
   }
   CryptoLibrary crypto;
-  if (!find(file, "HMAC", crypto.hmac) || !find(file, "EVP_sha256", crypto.sha256) ||
-      !find(file, "CRYPTO_memcmp", crypto.compare)) {
+  Symbols symbols(*file);
+  symbols.need(crypto.hmac, "HMAC");
+  symbols.need(crypto.sha256, "EVP_sha256");
+  symbols.need(crypto.compare, "CRYPTO_memcmp");
+  if (!symbols.missing().empty())
     return make_error(Errc::kNotFound, "{} is not usable; install the package libssl3", kFile);
-  }
   return crypto;
 }
 

@@ -1,77 +1,61 @@
 #include "common/net/ssl_library.h"
 
-#include <dlfcn.h>
+#include "common/base/dynamic_library.h"
 
 namespace ddp::net {
 namespace {
 
 constexpr const char* kSslFile = "libssl.so.3";
 
-// Looks functions up, also those of libcrypto, which libssl loads. Remembers whether one was
-// missing.
-class Finder {
- public:
-  explicit Finder(void* library) : library_(library) {}
-  template <typename Function>
-  void operator()(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(library_, name));
-    complete_ = complete_ && function != nullptr;
-  }
-  bool complete() const { return complete_; }
-
- private:
-  void* library_;
-  bool complete_ = true;
-};
-
-bool fill(void* file, SslLibrary& ssl) {
-  Finder find(file);
-  find("TLS_method", ssl.method);
-  find("SSL_CTX_new", ssl.context_new);
-  find("SSL_CTX_free", ssl.context_free);
-  find("SSL_CTX_ctrl", ssl.context_control);
-  find("SSL_CTX_set_num_tickets", ssl.context_set_tickets);
-  find("SSL_CTX_set_default_passwd_cb", ssl.context_set_passphrase);
-  find("SSL_CTX_use_certificate_chain_file", ssl.context_use_certificate);
-  find("SSL_CTX_use_PrivateKey_file", ssl.context_use_key);
-  find("SSL_CTX_check_private_key", ssl.context_check_key);
-  find("SSL_CTX_load_verify_file", ssl.context_use_ca);
-  find("SSL_CTX_set_verify", ssl.context_set_verify);
-  find("SSL_new", ssl.session_new);
-  find("SSL_free", ssl.session_free);
-  find("SSL_set_bio", ssl.session_set_bio);
-  find("SSL_set_accept_state", ssl.session_accepts);
-  find("SSL_set_connect_state", ssl.session_connects);
-  find("SSL_get0_param", ssl.session_parameters);
-  find("SSL_do_handshake", ssl.handshake);
-  find("SSL_is_init_finished", ssl.is_finished);
-  find("SSL_read", ssl.read);
-  find("SSL_write", ssl.write);
-  find("SSL_shutdown", ssl.shutdown);
-  find("SSL_get_error", ssl.get_error);
-  find("SSL_get_verify_result", ssl.verify_result);
-  find("X509_VERIFY_PARAM_set1_host", ssl.set_host);
-  find("X509_VERIFY_PARAM_set1_ip_asc", ssl.set_address);
-  find("X509_verify_cert_error_string", ssl.describe_verify);
-  find("BIO_s_mem", ssl.memory_method);
-  find("BIO_new", ssl.bio_new);
-  find("BIO_read", ssl.bio_read);
-  find("BIO_write", ssl.bio_write);
-  find("ERR_clear_error", ssl.clear_errors);
-  find("ERR_get_error", ssl.next_error);
-  find("ERR_reason_error_string", ssl.describe_error);
-  return find.complete();
+// Also finds those of libcrypto, which libssl loads.
+bool fill(const DynamicLibrary& file, SslLibrary& ssl) {
+  Symbols symbols(file);
+  symbols.need(ssl.method, "TLS_method");
+  symbols.need(ssl.context_new, "SSL_CTX_new");
+  symbols.need(ssl.context_free, "SSL_CTX_free");
+  symbols.need(ssl.context_control, "SSL_CTX_ctrl");
+  symbols.need(ssl.context_set_tickets, "SSL_CTX_set_num_tickets");
+  symbols.need(ssl.context_set_passphrase, "SSL_CTX_set_default_passwd_cb");
+  symbols.need(ssl.context_use_certificate, "SSL_CTX_use_certificate_chain_file");
+  symbols.need(ssl.context_use_key, "SSL_CTX_use_PrivateKey_file");
+  symbols.need(ssl.context_check_key, "SSL_CTX_check_private_key");
+  symbols.need(ssl.context_use_ca, "SSL_CTX_load_verify_file");
+  symbols.need(ssl.context_set_verify, "SSL_CTX_set_verify");
+  symbols.need(ssl.session_new, "SSL_new");
+  symbols.need(ssl.session_free, "SSL_free");
+  symbols.need(ssl.session_set_bio, "SSL_set_bio");
+  symbols.need(ssl.session_accepts, "SSL_set_accept_state");
+  symbols.need(ssl.session_connects, "SSL_set_connect_state");
+  symbols.need(ssl.session_parameters, "SSL_get0_param");
+  symbols.need(ssl.handshake, "SSL_do_handshake");
+  symbols.need(ssl.is_finished, "SSL_is_init_finished");
+  symbols.need(ssl.read, "SSL_read");
+  symbols.need(ssl.write, "SSL_write");
+  symbols.need(ssl.shutdown, "SSL_shutdown");
+  symbols.need(ssl.get_error, "SSL_get_error");
+  symbols.need(ssl.verify_result, "SSL_get_verify_result");
+  symbols.need(ssl.set_host, "X509_VERIFY_PARAM_set1_host");
+  symbols.need(ssl.set_address, "X509_VERIFY_PARAM_set1_ip_asc");
+  symbols.need(ssl.describe_verify, "X509_verify_cert_error_string");
+  symbols.need(ssl.memory_method, "BIO_s_mem");
+  symbols.need(ssl.bio_new, "BIO_new");
+  symbols.need(ssl.bio_read, "BIO_read");
+  symbols.need(ssl.bio_write, "BIO_write");
+  symbols.need(ssl.clear_errors, "ERR_clear_error");
+  symbols.need(ssl.next_error, "ERR_get_error");
+  symbols.need(ssl.describe_error, "ERR_reason_error_string");
+  return symbols.missing().empty();
 }
 
 Result<SslLibrary> open_ssl() {
-  void* file = ::dlopen(kSslFile, RTLD_NOW | RTLD_LOCAL);
-  if (file == nullptr) {
+  const auto file = DynamicLibrary::open({kSslFile});
+  if (!file) {
     return make_error(Errc::kNotFound,
                       "{} cannot be loaded ({}); --tls-cert needs it: install the package libssl3",
-                      kSslFile, ::dlerror());
+                      kSslFile, file.error().message);
   }
   SslLibrary ssl;
-  if (!fill(file, ssl)) {
+  if (!fill(*file, ssl)) {
     return make_error(Errc::kNotFound, "{} is not usable; install the package libssl3", kSslFile);
   }
   return ssl;

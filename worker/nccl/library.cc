@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 
-#include "worker/nccl/dynamic_library.h"
+#include "common/base/dynamic_library.h"
 
 namespace ddp {
 namespace {
@@ -11,27 +11,6 @@ std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
 }
-
-// Finds functions by name and remembers the first required one that is missing.
-class Symbols {
- public:
-  explicit Symbols(const DynamicLibrary& library) : library_(library) {}
-
-  template <typename Function>
-  void need(Function& function, const char* name) {
-    want(function, name);
-    if (function == nullptr && missing_.empty()) missing_ = name;
-  }
-  template <typename Function>
-  void want(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(library_.symbol(name));
-  }
-  const std::string& missing() const { return missing_; }
-
- private:
-  const DynamicLibrary& library_;
-  std::string missing_;
-};
 
 std::string load_nccl(const DynamicLibrary& library, nccl::Api& api) {
   Symbols symbols(library);

@@ -1,29 +1,29 @@
 #include "worker/transport/ucx_library.h"
 
-#include <dlfcn.h>
-
-#include "common/base/errc.h"
+#include "common/base/dynamic_library.h"
 
 namespace ddp {
 namespace {
 
 Result<UcxLibrary> load() {
-  void* handle = ::dlopen("libucp.so.0", RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    return make_error(Errc::kNotFound, "cannot load UCX: {}; install libucx0", ::dlerror());
+  const auto file = DynamicLibrary::open({"libucp.so.0"});
+  if (!file) {
+    return make_error(Errc::kNotFound, "cannot load UCX: {}; install libucx0",
+                      file.error().message);
   }
   UcxLibrary library;
-#define DDP_UCX_LOOK_UP(name)                                                                \
-  library.name = reinterpret_cast<decltype(library.name)>(::dlsym(handle, #name));           \
-  if (library.name == nullptr) {                                                             \
-    return make_error(Errc::kNotFound, "libucp.so.0 has no {}; UCX 1.13 or newer is needed", \
-                      #name);                                                                \
-  }
+  Symbols symbols(*file);
+#define DDP_UCX_LOOK_UP(name) symbols.need(library.name, #name);
   DDP_UCX_FUNCTIONS(DDP_UCX_LOOK_UP)
 #undef DDP_UCX_LOOK_UP
+  if (!symbols.missing().empty()) {
+    return make_error(Errc::kNotFound, "libucp.so.0 has no {}; UCX 1.13 or newer is needed",
+                      symbols.missing());
+  }
   // UCX must not change how a crash of the program is reported: its signal, status and core dump.
-  if (auto* disable = reinterpret_cast<void (*)()>(::dlsym(handle, "ucs_debug_disable_signals")))
-    disable();
+  void (*disable)() = nullptr;
+  symbols.want(disable, "ucs_debug_disable_signals");
+  if (disable != nullptr) disable();
   return library;
 }
 

@@ -1,4 +1,4 @@
-#include "worker/nccl/dynamic_library.h"
+#include "common/base/dynamic_library.h"
 
 #include <dlfcn.h>
 

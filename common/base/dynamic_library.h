@@ -28,4 +28,25 @@ class DynamicLibrary {
   std::string name_;
 };
 
+// Finds functions by name and remembers the first required one that is missing.
+class Symbols {
+ public:
+  explicit Symbols(const DynamicLibrary& library) : library_(library) {}
+
+  template <typename Function>
+  void need(Function& function, const char* name) {
+    want(function, name);
+    if (function == nullptr && missing_.empty()) missing_ = name;
+  }
+  template <typename Function>
+  void want(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(library_.symbol(name));
+  }
+  const std::string& missing() const { return missing_; }
+
+ private:
+  const DynamicLibrary& library_;
+  std::string missing_;
+};
+
 }  // namespace ddp
