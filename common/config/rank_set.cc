@@ -1,16 +1,18 @@
 #include "common/config/rank_set.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <fmt/format.h>
+
+#include "common/base/parse_number.h"
 
 namespace ddp::config {
 namespace {
 
 bool read_number(std::string_view text, Rank& value) {
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && rest == text.data() + text.size() && value >= 0;
+  const auto number = parse_whole_number<Rank>(text, 0);
+  value = number.value_or(0);
+  return number.has_value();
 }
 
 bool read_range(std::string_view text, RankSet::Range& range) {

@@ -1,7 +1,8 @@
 #include "common/store/endpoint.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "common/base/parse_number.h"
 
 namespace ddp {
 namespace {
@@ -14,13 +15,6 @@ Error bad_endpoint(std::string_view text, fmt::format_string<Args...> format, Ar
 }
 
 }  // namespace
-
-std::optional<int> parse_whole_number(std::string_view text, int lowest, int highest) {
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number >= lowest && number <= highest ? std::optional(number) : std::nullopt;
-}
 
 Result<StoreEndpoint> parse_store_endpoint(std::string_view text, std::optional<int> default_port) {
   StoreEndpoint endpoint;

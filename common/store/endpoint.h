@@ -18,7 +18,4 @@ struct StoreEndpoint {
 Result<StoreEndpoint> parse_store_endpoint(std::string_view text,
                                            std::optional<int> default_port = {});
 
-// The whole text as a number from `lowest` to `highest`.
-std::optional<int> parse_whole_number(std::string_view text, int lowest, int highest);
-
 }  // namespace ddp

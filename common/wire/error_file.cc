@@ -1,8 +1,8 @@
 #include "common/wire/error_file.h"
 
-#include <charconv>
-
 #include <nlohmann/json.hpp>
+
+#include "common/base/parse_number.h"
 
 namespace ddp::wire {
 namespace {
@@ -25,9 +25,7 @@ std::int64_t time_of(const Json* value) {
   constexpr std::int64_t kMaxSeconds = std::int64_t{1} << 40;
   std::int64_t seconds = 0;
   if (value != nullptr && value->is_string()) {
-    const auto& text = value->get_ref<const std::string&>();
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-    if (error != std::errc() || end != text.data() + text.size()) return 0;
+    seconds = parse_whole_number<std::int64_t>(value->get_ref<const std::string&>()).value_or(0);
   } else if (value != nullptr && value->is_number()) {
     const auto number = value->get<double>();
     if (number > 0 && number < static_cast<double>(kMaxSeconds))

@@ -1,6 +1,6 @@
 #include "launcher/etcd/etcd_messages.h"
 
-#include <charconv>
+#include "common/base/parse_number.h"
 
 namespace ddp::etcd {
 namespace {
@@ -20,10 +20,9 @@ std::int64_t number(const json& object, const char* name) {
   if (found == object.end()) return 0;
   if (found->is_number_integer()) return found->get<std::int64_t>();
   const auto& text = found->get_ref<const std::string&>();
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) throw Malformed(text);
-  return value;
+  const auto value = parse_whole_number<std::int64_t>(text);
+  if (!value) throw Malformed(text);
+  return *value;
 }
 
 std::string bytes(const json& object, const char* name) {

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 #include <fstream>
 #include <sstream>
+
+#include "common/base/parse_number.h"
 
 namespace ddp::hosts {
 namespace {
@@ -39,13 +40,10 @@ Result<void> check_name(std::string_view name) {
 }
 
 Result<int> parse_slots(std::string_view text) {
-  int slots = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), slots);
-  if (error != std::errc() || end != text.data() + text.size() || slots < 1 || slots > kSlotsMax) {
-    return make_error(Errc::kInvalidArgument, "'{}' is not a number of slots (1 to {})", text,
-                      kSlotsMax);
-  }
-  return slots;
+  const auto slots = parse_whole_number(text, 1, kSlotsMax);
+  if (slots) return *slots;
+  return make_error(Errc::kInvalidArgument, "'{}' is not a number of slots (1 to {})", text,
+                    kSlotsMax);
 }
 
 // HOST[:SLOTS], [V6][:SLOTS].

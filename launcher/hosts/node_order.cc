@@ -1,8 +1,8 @@
 #include "launcher/hosts/node_order.h"
 
-#include <charconv>
-
 #include <nlohmann/json.hpp>
+
+#include "common/base/parse_number.h"
 
 namespace ddp::hosts {
 
@@ -40,14 +40,9 @@ std::string encode_signal(int signal) { return std::to_string(signal); }
 
 Result<int> decode_signal(std::string_view payload) {
   constexpr int kSignalMax = 64;
-  int signal = 0;
-  const auto [end, error] =
-      std::from_chars(payload.data(), payload.data() + payload.size(), signal);
-  if (error != std::errc() || end != payload.data() + payload.size() || signal < 1 ||
-      signal > kSignalMax) {
-    return make_error(Errc::kProtocol, "not a signal number, {} bytes", payload.size());
-  }
-  return signal;
+  const auto signal = parse_whole_number(payload, 1, kSignalMax);
+  if (!signal) return make_error(Errc::kProtocol, "not a signal number, {} bytes", payload.size());
+  return *signal;
 }
 
 std::string encode_line(const std::string& mark, const NodeReport& report) {

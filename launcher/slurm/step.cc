@@ -1,12 +1,12 @@
 #include "launcher/slurm/step.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
+#include "common/base/parse_number.h"
 #include "common/config/host_list.h"
 
 namespace ddp::slurm {
@@ -20,13 +20,6 @@ constexpr int kNumPorts = 12'000;
 constexpr int kPortStride = 7'919;
 constexpr int kPortsTried = 16;
 
-std::optional<std::int64_t> to_number(std::string_view text) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0) return std::nullopt;
-  return value;
-}
-
 std::string text_of(const GetEnvironment& environment, const char* name) {
   const char* value = environment(name);
   return value == nullptr ? std::string() : std::string(value);
@@ -35,7 +28,7 @@ std::string text_of(const GetEnvironment& environment, const char* name) {
 // Whether this is the environment of a task of srun. A worker inherits that environment from its
 // ddp-run but is not a task.
 bool is_task(const GetEnvironment& environment) {
-  const auto step = to_number(text_of(environment, "SLURM_STEP_ID"));
+  const auto step = parse_whole_number<std::int64_t>(text_of(environment, "SLURM_STEP_ID"), 0);
   return step && *step < kFirstSpecialStep && environment("SLURM_PROCID") != nullptr &&
          environment("DDP_NODE_ID") == nullptr;
 }
@@ -59,7 +52,7 @@ class Variables {
 
   int number(const char* name) {
     const std::string value = text(name);
-    const auto number = to_number(value);
+    const auto number = parse_whole_number<std::int64_t>(value, 0);
     if (number && *number <= std::numeric_limits<int>::max()) return static_cast<int>(*number);
     if (!value.empty())
       fail(make_error(Errc::kInvalidArgument, "{}={}: not a number", name, value));
@@ -155,7 +148,7 @@ Result<std::optional<Step>> read_step(const GetEnvironment& environment) {
   const std::string task = text_of(environment, "SLURM_ARRAY_TASK_ID");
   if (!array.empty() && !task.empty()) step.array_id = array + "_" + task;
   // 0 if the job has no time limit.
-  step.end_time = to_number(text_of(environment, "SLURM_JOB_END_TIME"));
+  step.end_time = parse_whole_number<std::int64_t>(text_of(environment, "SLURM_JOB_END_TIME"), 0);
   if (step.end_time == 0) step.end_time.reset();
   return std::optional<Step>(std::move(step));
 }
@@ -179,7 +172,8 @@ std::optional<Allocation> read_allocation(const GetEnvironment& environment) {
   const bool allocated = environment("SLURM_JOB_ID") != nullptr;
   if (!allocated || is_task(environment) || environment("DDP_NODE_ID") != nullptr)
     return std::nullopt;
-  const auto nodes = to_number(text_of(environment, "SLURM_JOB_NUM_NODES"));
+  const auto nodes =
+      parse_whole_number<std::int64_t>(text_of(environment, "SLURM_JOB_NUM_NODES"), 0);
   return Allocation{static_cast<int>(std::clamp<std::int64_t>(nodes.value_or(1), 1,
                                                               std::numeric_limits<int>::max())),
                     environment("SLURMD_NODENAME") != nullptr};

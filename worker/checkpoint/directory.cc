@@ -1,10 +1,10 @@
 #include "worker/checkpoint/directory.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <tuple>
 
+#include "common/base/parse_number.h"
 #include "worker/checkpoint/reader.h"
 
 namespace ddp::checkpoint {
@@ -16,20 +16,13 @@ constexpr std::string_view kRemovedPrefix = ".tmp-removed-";
 constexpr std::string_view kLatestName = "latest";
 constexpr std::string_view kProbeName = "probe";
 
-std::optional<std::int64_t> parse_number(std::string_view text) {
-  std::int64_t number = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (code != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
-}
-
 // The step of a folder made by begin(); nothing for other names.
 std::optional<std::int64_t> step_of_temporary(std::string_view name) {
   if (!name.starts_with(kTemporaryPrefix)) return std::nullopt;
   name.remove_prefix(kTemporaryPrefix.size());
   if (!name.starts_with(kStepPrefix)) return std::nullopt;
   name.remove_prefix(kStepPrefix.size());
-  return parse_number(name.substr(0, name.find('-')));
+  return parse_whole_number<std::int64_t>(name.substr(0, name.find('-')), 0);
 }
 
 }  // namespace
@@ -48,8 +41,8 @@ std::optional<Entry> parse_entry_name(std::string_view name) {
     generation = digits.substr(dot + 1);
     digits = digits.substr(0, dot);
   }
-  const auto step_number = parse_number(digits);
-  const auto generation_number = parse_number(generation);
+  const auto step_number = parse_whole_number<std::int64_t>(digits, 0);
+  const auto generation_number = parse_whole_number<std::int64_t>(generation, 0);
   if (!step_number || !generation_number) return std::nullopt;
   // Accept only the spelling that is written: two names must not mean the same checkpoint.
   if (entry_name(*step_number, *generation_number) != name) return std::nullopt;

@@ -1,7 +1,8 @@
 #include "worker/checkpoint/save_folder.h"
 
-#include <charconv>
 #include <set>
+
+#include "common/base/parse_number.h"
 
 namespace ddp::checkpoint {
 namespace {
@@ -27,10 +28,7 @@ std::string SaveFolder::failure_name(Rank rank) {
 std::optional<Rank> SaveFolder::failed_rank(std::string_view name) {
   if (!name.starts_with(kFailurePrefix)) return std::nullopt;
   name.remove_prefix(kFailurePrefix.size());
-  Rank rank = 0;
-  const auto [end, code] = std::from_chars(name.data(), name.data() + name.size(), rank);
-  if (code != std::errc() || end != name.data() + name.size()) return std::nullopt;
-  return rank;
+  return parse_whole_number<Rank>(name);
 }
 
 Result<void> SaveFolder::make() {

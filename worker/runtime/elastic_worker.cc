@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 
-#include <charconv>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -12,6 +11,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/errc.h"
+#include "common/base/parse_number.h"
 #include "common/base/unique_fd.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/world_group.h"
@@ -37,11 +37,7 @@ class ElasticWorker::Impl {
   }
 
   static std::optional<std::int64_t> number_of(const std::optional<std::string>& text) {
-    std::int64_t value = 0;
-    if (!text) return {};
-    const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-    if (error != std::errc() || end != text->data() + text->size()) return {};
-    return value;
+    return text ? parse_whole_number<std::int64_t>(*text) : std::nullopt;
   }
 
   bool reconfigurable() const { return options.reconfigurable && channel->connected(); }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/parse_number.h"
+
 namespace ddp {
 namespace {
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
+#include "common/base/parse_number.h"
 #include "common/store/file_store.h"
 #include "common/store/tcp_store.h"
 #include "worker/runtime/init_method.h"

@@ -1,12 +1,12 @@
 #include "worker/runtime/node_links.h"
 
-#include <charconv>
 #include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "common/base/errc.h"
+#include "common/base/parse_number.h"
 #include "worker/transport/tcp.h"
 #include "worker/transport/wait_interrupt.h"
 
@@ -81,13 +81,12 @@ Outcome NodeLinks::read_node_sizes(const WorkerEnvironment& worker, std::vector<
   for (int node = 0; node < worker.nodes; ++node) {
     std::string text;
     if (auto failure = read(fmt::format("/node/{}", node), text)) return failure;
-    int size = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1) {
+    const auto size = parse_whole_number<int>(text, 1);
+    if (!size) {
       return Failure{Errc::kProtocol, -1,
                      fmt::format("node {} published '{}' as its number of workers", node, text)};
     }
-    sizes.push_back(size);
+    sizes.push_back(*size);
   }
   const int total = std::accumulate(sizes.begin(), sizes.end(), 0);
   const int before = std::accumulate(sizes.begin(), sizes.begin() + worker.node, 0);

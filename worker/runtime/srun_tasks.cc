@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "common/store/endpoint.h"
+#include "common/base/parse_number.h"
 
 namespace ddp {
 namespace {

@@ -1,12 +1,13 @@
 #include "worker/runtime/worker_environment.h"
 
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
 
 #include <fmt/format.h>
+
+#include "common/base/parse_number.h"
 
 namespace ddp {
 namespace {
@@ -23,13 +24,9 @@ Number number(const Lookup& lookup, const std::string& name, Number lowest, Numb
   if (!text && fallback) return *fallback;
   if (!text)
     throw std::invalid_argument(fmt::format("{} is not set; start the program with ddp-run", name));
-  Number value{};
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
-  if (error != std::errc() || end != text->data() + text->size() || value < lowest ||
-      value > highest) {
-    refuse(name, *text, fmt::format("a number from {} to {}", lowest, highest));
-  }
-  return value;
+  const auto value = parse_whole_number(*text, lowest, highest);
+  if (!value) refuse(name, *text, fmt::format("a number from {} to {}", lowest, highest));
+  return *value;
 }
 
 constexpr int kLargestWorld = 1 << 20;

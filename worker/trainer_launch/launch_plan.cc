@@ -1,12 +1,11 @@
 #include "worker/trainer_launch/launch_plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <stdexcept>
-#include <system_error>
 
 #include <fmt/format.h>
 
+#include "common/base/parse_number.h"
 #include "worker/runtime/srun_tasks.h"
 
 namespace ddp::trainer {
@@ -29,10 +28,7 @@ std::string how_to_start(const WantedWorkers& wanted) {
 
 // A variable that is not there, or is no number, says nothing.
 int number_or(const Lookup& lookup, const char* name, int otherwise) {
-  const std::string text = lookup(name).value_or("");
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value > 0 ? value : otherwise;
+  return parse_whole_number<int>(lookup(name).value_or(""), 1).value_or(otherwise);
 }
 
 LaunchPlan plan_alone(const WantedWorkers& wanted, const Lookup& lookup) {

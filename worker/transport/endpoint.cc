@@ -1,23 +1,15 @@
 #include "worker/transport/endpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <random>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "common/base/parse_number.h"
+
 namespace ddp {
-namespace {
-
-template <typename Number>
-bool parse_number(std::string_view text, Number& number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
-}  // namespace
 
 std::string Endpoint::text() const {
   return fmt::format("{};{};{}", fmt::join(addresses, ","), port, token);
@@ -26,12 +18,17 @@ std::string Endpoint::text() const {
 Result<Endpoint> parse_endpoint(const std::string& text) {
   const std::size_t first = text.find(';');
   const std::size_t second = first == std::string::npos ? first : text.find(';', first + 1);
-  Endpoint endpoint;
-  if (second == std::string::npos ||
-      !parse_number(std::string_view(text).substr(first + 1, second - first - 1), endpoint.port) ||
-      !parse_number(std::string_view(text).substr(second + 1), endpoint.token)) {
-    return make_error(Errc::kProtocol, "'{}' is not the endpoint of a worker", text.substr(0, 200));
+  std::optional<int> port;
+  std::optional<std::uint64_t> token;
+  if (second != std::string::npos) {
+    port = parse_whole_number<int>(std::string_view(text).substr(first + 1, second - first - 1));
+    token = parse_whole_number<std::uint64_t>(std::string_view(text).substr(second + 1));
   }
+  if (!port || !token)
+    return make_error(Errc::kProtocol, "'{}' is not the endpoint of a worker", text.substr(0, 200));
+  Endpoint endpoint;
+  endpoint.port = *port;
+  endpoint.token = *token;
   for (std::size_t begin = 0; begin < first;) {
     const std::size_t end = std::min(text.find(',', begin), first);
     endpoint.addresses.push_back(text.substr(begin, end - begin));

@@ -1,13 +1,13 @@
 #include "worker/checkpoint/tool/arguments.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/parse_number.h"
 
 namespace ddp::checkpoint {
 namespace {
@@ -64,13 +64,10 @@ Result<std::int64_t> integer_option(const Arguments& arguments, const std::strin
   const auto found = arguments.options.find(option);
   if (found == arguments.options.end()) return otherwise;
   const std::string& text = found->second;
-  std::int64_t number = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (code != std::errc() || end != text.data() + text.size() || number < least) {
-    return make_error(Errc::kInvalidArgument, "--{} is \"{}\"; expected an integer of at least {}",
-                      option, text, least);
-  }
-  return number;
+  const auto number = parse_whole_number(text, least);
+  if (number) return *number;
+  return make_error(Errc::kInvalidArgument, "--{} is \"{}\"; expected an integer of at least {}",
+                    option, text, least);
 }
 
 int report(const char* command, const Error& error, int status, std::ostream& err) {
