@@ -27,23 +27,6 @@ constexpr std::chrono::hours kLongestTimeout{24 * 365};
   throw CollectiveError(failure.text, failure.code, failure.suspect);
 }
 
-// What a synchronous call returns.
-class DoneWork final : public Work {
- public:
-  bool done() const override { return true; }
-  void wait() override {}
-};
-
-const WorkPtr& done_work() {
-  static const WorkPtr work = std::make_shared<DoneWork>();
-  return work;
-}
-
-std::string name_operation(const OpRecord& record, const SharedText& tag) {
-  if (tag.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
-  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag.str());
-}
-
 }  // namespace
 
 std::shared_ptr<Group> Group::make(std::unique_ptr<Transport> transport, Round round,

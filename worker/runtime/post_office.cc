@@ -13,6 +13,7 @@
 #include "common/base/check.h"
 #include "common/base/errc.h"
 #include "worker/collectives/operation.h"
+#include "worker/runtime/work.h"
 
 namespace ddp {
 namespace {
@@ -64,17 +65,6 @@ std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer bu
 }
 
 namespace {
-
-// The Work of every operation that is done when its call returns.
-const WorkPtr& done_work() {
-  class DoneWork final : public Work {
-   public:
-    bool done() const override { return true; }
-    void wait() override {}
-  };
-  static const WorkPtr work = std::make_shared<DoneWork>();
-  return work;
-}
 
 void require_valid(const char* operation, const Buffer& buffer, Rank rank, const Topology& topology,
                    const OpOptions& options) {

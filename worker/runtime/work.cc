@@ -13,12 +13,22 @@ namespace {
 constexpr Duration kTurnGrace = kStallGrace + Duration(500);
 constexpr std::chrono::seconds kSleepLimit{1};
 
+class DoneWork final : public Work {
+ public:
+  bool done() const override { return true; }
+  void wait() override {}
+};
+
 }  // namespace
 
-std::string CollectiveWork::name() const {
-  const OpRecord& record = operation_.record;
-  if (tag_.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
-  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag_.str());
+const WorkPtr& done_work() {
+  static const WorkPtr work = std::make_shared<DoneWork>();
+  return work;
+}
+
+std::string name_operation(const OpRecord& record, const SharedText& tag) {
+  if (tag.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
+  return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag.str());
 }
 
 void CollectiveWork::succeed() { finish(kSucceeded); }

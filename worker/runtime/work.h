@@ -14,6 +14,11 @@ namespace ddp {
 
 class Group;
 
+// The Work of every operation that is done when its call returns.
+const WorkPtr& done_work();
+// "all_reduce #17 (bucket 3)"
+std::string name_operation(const OpRecord& record, const SharedText& tag);
+
 // The Work of a Group. Completed once, by the thread that executes the group's operations.
 class CollectiveWork final : public Work {
  public:
@@ -24,8 +29,7 @@ class CollectiveWork final : public Work {
   void wait() override;
 
   const Operation& operation() const { return operation_; }
-  // "all_reduce #17 (bucket 3)"
-  std::string name() const;
+  std::string name() const { return name_operation(operation_.record, tag_); }
 
   void succeed();
   void fail(Failure failure);
