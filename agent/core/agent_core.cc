@@ -188,38 +188,86 @@ void AgentCore::leave_and_exit() {
   }
   link_ = Link::kClosed;
   left_ = true;
-  if (snapshots_ == 0 || signals_ > 1 || parent_lost_) return exit_now();
+  if (checkpoints_.under_way == 0 || signals_ > 1 || parent_lost_) return exit_now();
   emit(Print{fmt::format("waiting for {} to be written",
-                         snapshots_ == 1 ? "a part of a checkpoint"
-                                         : fmt::format("{} parts of checkpoints", snapshots_))});
+                         checkpoints_.under_way == 1
+                             ? "a part of a checkpoint"
+                             : fmt::format("{} parts of checkpoints", checkpoints_.under_way))});
 }
 
 void AgentCore::exit_now() {
   exited_ = true;
+  ending_->has_checkpoint = checkpoints_.any;
+  ending_->at_time_limit = checkpoints_.last == LastCheckpoint::kWritten;
   emit(Exit{*ending_, parent_lost_});
 }
 
+// ---- checkpoints ----
+
 std::vector<Action> AgentCore::on_snapshots(TimePoint now, int count) {
   now_ = now;
-  snapshots_ = count;
-  if (left_ && !exited_ && count == 0) exit_now();
+  if (exited_) return take();
+  checkpoints_.under_way = count;
+  checkpoints_.any = checkpoints_.any || count > 0;
+  const bool last_is_written = note_last_checkpoint();
+  if (last_is_written) {
+    emit(
+        Print{"the job's time is almost over: a checkpoint was written, so the workers are stopped "
+              "now"});
+  }
+  if (left_) {
+    if (count == 0) exit_now();
+  } else if (last_is_written) {
+    stop_by_signal(SIGTERM);
+  }
   return take();
 }
+
+// True when it has just been written. Workers that cannot write a checkpoint are left alone: an
+// early end would be of no use to them.
+bool AgentCore::note_last_checkpoint() {
+  if (checkpoints_.last == LastCheckpoint::kAsked && checkpoints_.under_way > 0) {
+    checkpoints_.last = LastCheckpoint::kBeingWritten;
+  } else if (checkpoints_.last == LastCheckpoint::kBeingWritten && checkpoints_.under_way == 0) {
+    checkpoints_.last = LastCheckpoint::kWritten;
+    return true;
+  }
+  return false;
+}
+
+std::vector<Action> AgentCore::on_checkpoint_moment(TimePoint now) {
+  now_ = now;
+  if (exited_) return take();
+  checkpoints_.last = LastCheckpoint::kAsked;
+  emit(RequestCheckpoint{});
+  return take();
+}
+
+// ---- signals and the loss of ddp-run ----
 
 std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
   now_ = now;
   if (exited_) return take();
+  if (signal == spec_.checkpoint_signal) {
+    emit(RequestCheckpoint{});
+  } else {
+    stop_by_signal(signal);
+  }
+  return take();
+}
+
+void AgentCore::stop_by_signal(int signal) {
   ++signals_;
   if (left_) {
     if (signals_ > 1) exit_now();
-    return take();
+    return;
   }
   if (ending_) {
     // Under SLURM all nodes get the signal, and one of them may already have ended the job because
     // of it.
     const bool impatient = signals_ > 1 || !spec_.signals_from_launcher;
     if (impatient && !round_.live.empty()) kill_workers();
-    return take();
+    return;
   }
   leaving_ = true;
   end(kExitSignalBase + signal,
@@ -233,7 +281,6 @@ std::vector<Action> AgentCore::on_signal(TimePoint now, int signal) {
     emit(SignalWorkers{signal, ""});
   }
   stop_workers(signal, "");
-  return take();
 }
 
 std::vector<Action> AgentCore::on_parent_lost(TimePoint now) {

@@ -62,6 +62,8 @@ struct RequestCommit {
   std::int64_t deadline_ms = 0;
   std::set<int> from;
 };
+// Order `checkpoint_request` to the workers: write a checkpoint as soon as possible.
+struct RequestCheckpoint {};
 // These workers have made no progress for too long. Find out from the round's flight records which
 // of them wait in an operation for another rank. Answer with on_hung_workers for the others.
 struct FindHung {
@@ -84,9 +86,9 @@ struct Exit {
   // True: the writers of snapshots go on alone. False: they are killed with everything else.
   bool spare_writers = false;
 };
-using Action =
-    std::variant<Connect, Disconnect, SendToCoordinator, SpawnWorkers, SignalWorkers, KillWorkers,
-                 ClearRound, RequestCommit, FindHung, DumpStacks, KillWorker, Print, Exit>;
+using Action = std::variant<Connect, Disconnect, SendToCoordinator, SpawnWorkers, SignalWorkers,
+                            KillWorkers, ClearRound, RequestCommit, RequestCheckpoint, FindHung,
+                            DumpStacks, KillWorker, Print, Exit>;
 
 // How a worker ended, with what the shell knows of it.
 struct WorkerExit {
@@ -158,9 +160,13 @@ class AgentCore {
   // must come to 0 in bounded time. Until then this node does not exit: it leaves the job and then
   // waits.
   std::vector<Action> on_snapshots(TimePoint now, int count);
-  // The user's signal to this node, forwarded by ddp-run: stops the workers with it, leaves the job
-  // and exits with 128 + signal. A second signal kills the workers at once, and gives up snapshots
-  // that are not written yet.
+  // JobSpec.checkpoint_at_ms has come: the workers are asked for a last checkpoint. Once it is
+  // written, this node stops as if SIGTERM had come.
+  std::vector<Action> on_checkpoint_moment(TimePoint now);
+  // The user's signal to this node, forwarded by ddp-run. JobSpec.checkpoint_signal only asks the
+  // workers for a checkpoint. Any other one stops the workers with it, leaves the job and exits
+  // with 128 + signal. A second one kills the workers at once, and gives up snapshots that are not
+  // written yet.
   std::vector<Action> on_signal(TimePoint now, int signal);
   // ddp-run is gone: kills everything now and exits.
   std::vector<Action> on_parent_lost(TimePoint now);
@@ -262,6 +268,14 @@ class AgentCore {
     std::optional<Round> stop = {};                   // Stopped is owed for this round.
     std::optional<wire::RoundStart> next_round = {};  // To be started.
   };
+  // Before the job's time is over, the workers are asked for a checkpoint.
+  enum class LastCheckpoint { kNotYet, kAsked, kBeingWritten, kWritten };
+  // The checkpoints of this node's workers, in all rounds.
+  struct Checkpoints {
+    int under_way = 0;  // How many snapshots are still to be written.
+    bool any = false;   // There was a snapshot.
+    LastCheckpoint last = LastCheckpoint::kNotYet;
+  };
 
   void handle(const wire::Welcome& message);
   void handle(const wire::Waiting& message);
@@ -311,6 +325,8 @@ class AgentCore {
   void end(int exit_code, std::string summary, std::string report);
   void leave_and_exit();
   void exit_now();
+  bool note_last_checkpoint();
+  void stop_by_signal(int signal);
   template <typename T>
   void emit(T action) {
     actions_.emplace_back(std::move(action));
@@ -339,7 +355,7 @@ class AgentCore {
   Phase phase_ = Phase::kIdle;
   RoundState round_;
   Orders orders_;
-  int snapshots_ = 0;  // How many are still to be written.
+  Checkpoints checkpoints_;
 
   // Set: the agent exits once the round is cleared.
   std::optional<config::AgentResult> ending_;

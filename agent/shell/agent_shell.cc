@@ -135,7 +135,6 @@ RoundProcesses::Events AgentShell::worker_events() {
           .on_snapshots =
               [this](int count) {
                 tell([=, this](TimePoint now) { return core_.on_snapshots(now, count); });
-                note_snapshots(count);
               }};
 }
 
@@ -169,22 +168,10 @@ int AgentShell::run() {
 void AgentShell::wait_for_checkpoint_moment() {
   using std::chrono::system_clock;
   if (spec_.checkpoint_at_ms <= 0) return;
-  const auto now = std::chrono::duration_cast<Duration>(system_clock::now().time_since_epoch());
-  checkpoint_timer_.after(std::max(Duration(spec_.checkpoint_at_ms) - now, Duration(0)), [this] {
-    last_checkpoint_ = LastCheckpoint::kAsked;
-    processes_.request_checkpoint();
+  const auto clock = std::chrono::duration_cast<Duration>(system_clock::now().time_since_epoch());
+  checkpoint_timer_.after(std::max(Duration(spec_.checkpoint_at_ms) - clock, Duration(0)), [this] {
+    tell([this](TimePoint now) { return core_.on_checkpoint_moment(now); });
   });
-}
-
-// Workers that cannot write a checkpoint are left alone: an early end would be of no use to them.
-void AgentShell::note_snapshots(int count) {
-  has_checkpoint_ = has_checkpoint_ || count > 0;
-  if (last_checkpoint_ != LastCheckpoint::kAsked) return;
-  if (count > 0) being_written_ = true;
-  if (count > 0 || !being_written_) return;
-  last_checkpoint_ = LastCheckpoint::kWritten;
-  print("the job's time is almost over: a checkpoint was written, so the workers are stopped now");
-  tell([this](TimePoint now) { return core_.on_signal(now, SIGTERM); });
 }
 
 void AgentShell::start_core() {
@@ -237,8 +224,7 @@ void AgentShell::wait_for_signal() {
     if (error) return;
     wait_for_signal();
     const int signal = config::signal_behind(number);
-    if (signal == spec_.checkpoint_signal) return processes_.request_checkpoint();
-    hurried_ = true;
+    hurried_ = hurried_ || signal != spec_.checkpoint_signal;
     tell([this, signal](TimePoint now) { return core_.on_signal(now, signal); });
   });
 }
@@ -321,6 +307,8 @@ void AgentShell::perform(const RequestCommit& action) {
   processes_.request_commit({action.round, action.deadline_ms}, action.from);
 }
 
+void AgentShell::perform(const RequestCheckpoint&) { processes_.request_checkpoint(); }
+
 void AgentShell::perform(const FindHung& action) {
   tell([this, hung = processes_.hung(action.stalled)](TimePoint now) {
     return core_.on_hung_workers(now, hung);
@@ -376,10 +364,7 @@ void AgentShell::flush_consoles(std::function<void()> done) {
 }
 
 void AgentShell::write_result(const config::AgentResult& result) {
-  config::AgentResult complete = result;
-  complete.has_checkpoint = has_checkpoint_;
-  complete.at_time_limit = last_checkpoint_ == LastCheckpoint::kWritten;
-  const std::string bytes = config::encode(complete);
+  const std::string bytes = config::encode(result);
   std::string_view rest = bytes;
   while (!rest.empty()) {
     const ssize_t written = ::write(result_fd_.get(), rest.data(), rest.size());

@@ -64,7 +64,6 @@ class AgentShell {
   void on_parent_lost();
   void start_core();
   void wait_for_checkpoint_moment();
-  void note_snapshots(int count);
   void wait_for_tasks();
   void listen_for_health_checks();
 
@@ -76,6 +75,7 @@ class AgentShell {
   void perform(const KillWorkers& action);
   void perform(const ClearRound& action);
   void perform(const RequestCommit& action);
+  void perform(const RequestCheckpoint& action);
   void perform(const FindHung& action);
   void perform(const DumpStacks& action);
   void perform(const KillWorker& action);
@@ -109,14 +109,6 @@ class AgentShell {
   net::Timer tick_;
   net::Timer clear_timer_;
   net::Timer checkpoint_timer_;
-  // The checkpoint for which the workers are asked before they are stopped.
-  enum class LastCheckpoint {
-    kNotYet,
-    kAsked,
-    kWritten
-  } last_checkpoint_ = LastCheckpoint::kNotYet;
-  bool being_written_ = false;  // A snapshot was handed over since then.
-  bool has_checkpoint_ = false;
   asio::signal_set user_signals_;
   asio::signal_set child_signal_;
   std::shared_ptr<ProcessWatch> parent_end_;

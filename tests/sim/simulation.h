@@ -143,6 +143,7 @@ class Simulation {
   void carry_out(int agent, const agent::KillWorkers& action);
   void carry_out(int agent, const agent::ClearRound& action);
   void carry_out(int agent, const agent::RequestCommit& action);
+  void carry_out(int, const agent::RequestCheckpoint&) {}  // Nobody asks: no signal, no time limit.
   void carry_out(int agent, const agent::FindHung& action);
   void carry_out(int agent, const agent::DumpStacks& action);
   void carry_out(int agent, const agent::KillWorker& action);

@@ -37,6 +37,7 @@ struct Name {
   std::string operator()(const RequestCommit& a) const {
     return "commit " + std::to_string(a.round) + " of" + list(a.from);
   }
+  std::string operator()(const RequestCheckpoint&) const { return "checkpoint"; }
   std::string operator()(const FindHung& a) const { return "find hung of" + list(a.stalled); }
   std::string operator()(const DumpStacks& a) const {
     return "dump " + std::to_string(a.local_rank);

@@ -85,5 +85,59 @@ TEST_F(Agent, DdpRunMayBeLostWhileItWaits) {
   EXPECT_TRUE(the<Exit>(actions).spare_writers);
 }
 
+TEST_F(Agent, TheCheckpointSignalOnlyAsksForACheckpoint) {
+  run();
+  EXPECT_THAT(names(core.on_signal(now, SIGUSR1)), ElementsAre("checkpoint"));
+  EXPECT_THAT(names(core.on_snapshots(now, 1)), IsEmpty());
+  EXPECT_THAT(names(core.on_snapshots(now, 0)), IsEmpty());
+  EXPECT_THAT(names(core.on_signal(now, SIGTERM)), ElementsAre("signal 15"));
+}
+
+TEST_F(Agent, WhenItsTimeIsAlmostOverANodeStopsOnceACheckpointIsWritten) {
+  run();
+  EXPECT_THAT(names(core.on_checkpoint_moment(now)), ElementsAre("checkpoint"));
+  EXPECT_THAT(names(core.on_snapshots(now, 1)), IsEmpty());
+  EXPECT_THAT(names(core.on_snapshots(now, 2)), IsEmpty());
+  EXPECT_THAT(names(core.on_snapshots(now, 1)), IsEmpty());
+  EXPECT_THAT(names(core.on_snapshots(now, 0)), ElementsAre("print", "signal 15"));
+  die(SIGTERM);
+  const auto actions = core.on_round_cleared(now);
+  EXPECT_THAT(names(actions), ElementsAre("leave", "disconnect", "exit 143"));
+  EXPECT_TRUE(the<Exit>(actions).result.at_time_limit);
+  EXPECT_TRUE(the<Exit>(actions).result.has_checkpoint);
+}
+
+TEST_F(Agent, ACheckpointFromBeforeTheMomentIsNotTheOneItWaitsFor) {
+  run();
+  core.on_snapshots(now, 1);
+  core.on_checkpoint_moment(now);
+  EXPECT_THAT(names(core.on_snapshots(now, 0)), IsEmpty());
+  EXPECT_THAT(names(core.on_snapshots(now, 1)), IsEmpty());
+  EXPECT_THAT(names(core.on_snapshots(now, 0)), ElementsAre("print", "signal 15"));
+}
+
+TEST_F(Agent, WorkersThatWriteNoCheckpointAreLeftAloneAtTheMoment) {
+  run();
+  core.on_checkpoint_moment(now);
+  message(wire::Finish{0, "done", "", ""});
+  die(0);
+  const auto actions = core.on_round_cleared(now);
+  EXPECT_THAT(names(actions), ElementsAre("disconnect", "exit 0"));
+  EXPECT_FALSE(the<Exit>(actions).result.at_time_limit);
+  EXPECT_FALSE(the<Exit>(actions).result.has_checkpoint);
+}
+
+TEST_F(Agent, TheLastCheckpointMayBeWrittenAfterTheJobHasEnded) {
+  run();
+  core.on_checkpoint_moment(now);
+  core.on_snapshots(now, 1);
+  message(wire::Finish{0, "done", "", ""});
+  die(0);
+  core.on_round_cleared(now);
+  const auto actions = core.on_snapshots(now, 0);
+  EXPECT_THAT(names(actions), ElementsAre("print", "exit 0"));
+  EXPECT_TRUE(the<Exit>(actions).result.at_time_limit);
+}
+
 }  // namespace
 }  // namespace ddp::agent
