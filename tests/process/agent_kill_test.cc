@@ -103,6 +103,17 @@ TEST_F(AgentTest, WorkersDieWithAKilledAgent) {
   for (const pid_t pid : processes_with("DDP_TEST_JOB=" + mark_)) ::kill(pid, SIGKILL);
 }
 
+TEST_F(AgentTest, AnOrphanThatEndsIsReapedWhileTheWorkerRuns) {
+  Agent& agent = start(shell("(setsid sh -c 'echo orphan ${$}' &); exec sleep 1000", 1));
+  ASSERT_TRUE(agent.process().prints("orphan "));
+  const std::string out = agent.process().out();
+  const pid_t orphan = std::atoi(out.c_str() + out.find("orphan ") + 7);
+  ASSERT_GT(orphan, 1);
+  EXPECT_TRUE(wait_until([&] { return ::kill(orphan, 0) != 0; })) << "it is a zombie";
+  agent.process().kill(SIGTERM);
+  EXPECT_EQ(agent.wait(), 128 + SIGTERM);
+}
+
 TEST_F(AgentTest, AKilledWorkerIsReplacedAndItsChildrenAreGone) {
   config::JobSpec job = shell(
       "[ $DDP_ROUND = 0 ] || exit 0; setsid sh -c 'echo child ${$}; while :; do sleep 1000; done' "
