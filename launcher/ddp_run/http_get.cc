@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "common/base/exit_codes.h"
+#include "common/base/exit_error.h"
 #include "common/base/host_and_port.h"
 #include "common/store/socket.h"
-#include "launcher/ddp_run/exit_error.h"
 
 namespace ddp::run {
 namespace {
@@ -64,7 +64,7 @@ Result<std::string> exchange(Socket& socket, std::string_view path, const std::s
 
 }  // namespace
 
-Result<std::string> http_get(const Endpoint& endpoint, std::string_view path,
+Result<std::string> http_get(const flags::Endpoint& endpoint, std::string_view path,
                              std::chrono::milliseconds limit) {
   const TimePoint deadline = Clock::now() + limit;
   const std::string name = host_and_port(endpoint.host, endpoint.port);

@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "common/base/exit_codes.h"
-#include "launcher/ddp_run/exit_error.h"
-#include "launcher/ddp_run/flag_values.h"
+#include "common/base/exit_error.h"
 #include "launcher/ddp_run/http_get.h"
+#include "launcher/flags/flag_values.h"
 
 namespace ddp::run {
 namespace {
@@ -30,7 +30,7 @@ int refuse(const Error& error) {
 struct Line {
   bool help = false;
   bool json = false;
-  Endpoint endpoint;
+  flags::Endpoint endpoint;
 };
 
 Result<Line> parse(const std::vector<std::string>& arguments) {
@@ -55,7 +55,7 @@ Result<Line> parse(const std::vector<std::string>& arguments) {
   if (endpoint.empty()) {
     return exit_error(kExitUsage, "the rendezvous is missing; write {}", kUsage);
   }
-  auto parsed = parse_endpoint(endpoint, kDefaultPort);
+  auto parsed = flags::parse_endpoint(endpoint, kDefaultPort);
   if (!parsed) {
     return exit_error(kExitInvalidValue, "{}: {}", endpoint, parsed.error().message);
   }

@@ -13,9 +13,9 @@
 
 #include "common/net/timer.h"
 #include "launcher/hosts/host_process.h"
-#include "launcher/hosts/launch_agent.h"
 #include "launcher/hosts/line_assembler.h"
 #include "launcher/hosts/node_order.h"
+#include "launcher/hosts/syntax/launch_agent.h"
 
 namespace ddp::hosts {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/slurm/step.h"
+#include "launcher/slurm/step/step.h"
 
 // Calls of SLURM's scontrol, for what only SLURM can do or knows. Each call runs the program, which
 // takes milliseconds, and at most a minute. If the program is missing, for example in a container,

@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
-#include "launcher/slurm/step.h"
+#include "launcher/slurm/step/step.h"
 
 namespace ddp::slurm {
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 LEVELS = {
     "common/base": 0, "common/process": 1, "common/config": 1, "common/auth": 1, "common/log": 1, "common/terminal": 1, "common/wire": 2, "common/net": 3, "common/store": 4,
-    "launcher/rendezvous": 3, "launcher/etcd": 4, "launcher/hosts": 4, "launcher/server": 4, "launcher/slurm": 4,
-    "launcher/ddp_rendezvous": 5, "launcher/ddp_run": 5,
+    "launcher/rendezvous": 3, "launcher/etcd": 4, "launcher/server": 4, "launcher/ddp_rendezvous": 5,
+    "launcher/machine": 2, "launcher/hosts/syntax": 1, "launcher/slurm/step": 2, "launcher/flags": 3, "launcher/completion": 4, "launcher/plan": 4,
+    "launcher/hosting": 5, "launcher/node": 6, "launcher/slurm": 7, "launcher/hosts": 7, "launcher/ddp_run": 8,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
     "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1,
     "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7,

@@ -1,9 +1,9 @@
 // Who may join: the token's and the certificates' flags.
-#include "launcher/ddp_run/flags_access.h"
+#include "launcher/flags/flags_access.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 using testing::HasSubstr;
@@ -67,4 +67,4 @@ INSTANTIATE_TEST_SUITE_P(
               "certificates of all nodes (--tls-ca)"}));
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

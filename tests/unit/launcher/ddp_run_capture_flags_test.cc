@@ -2,11 +2,11 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/ddp_run/log_folder.h"
+#include "launcher/plan/log_folder.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 using testing::ElementsAre;
@@ -164,11 +164,11 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(LogFolder, LatestLeadsToTheNewestJob) {
   const test::TempDir dir;
-  link_latest(dir.path(), "one");
+  plan::link_latest(dir.path(), "one");
   EXPECT_EQ(std::filesystem::read_symlink(dir.path() / "latest"), "one");
-  link_latest(dir.path(), "two");
+  plan::link_latest(dir.path(), "two");
   EXPECT_EQ(std::filesystem::read_symlink(dir.path() / "latest"), "two");
-  link_latest(dir.path(), "latest");
+  plan::link_latest(dir.path(), "latest");
   EXPECT_EQ(std::filesystem::read_symlink(dir.path() / "latest"), "two");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
 }
@@ -176,7 +176,7 @@ TEST(LogFolder, LatestLeadsToTheNewestJob) {
 TEST(LogFolder, ALatestThatIsNoLinkStays) {
   const test::TempDir dir;
   dir.write("latest", "mine");
-  link_latest(dir.path(), "one");
+  plan::link_latest(dir.path(), "one");
   EXPECT_EQ(dir.read("latest"), "mine");
 }
 
@@ -185,11 +185,11 @@ TEST(LogFolder, TheDefaultOneIsNamedWithItsFlag) {
   Options options;
   options.log_dir = dir.write("file", "") + "/logs";
   options.log_dir_is_default = true;
-  const auto made = make_log_folder(options);
+  const auto made = plan::make_log_folder(options);
   ASSERT_FALSE(made);
   EXPECT_THAT(made.error().message, HasSubstr(options.log_dir));
   EXPECT_THAT(made.error().message, HasSubstr("name another one with --log-dir"));
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

@@ -1,9 +1,9 @@
 // --config: what a file of flags may contain, and which source wins.
-#include "launcher/ddp_run/config_file.h"
+#include "launcher/flags/config_file.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 using testing::ElementsAre;
@@ -124,4 +124,4 @@ TEST_F(ConfigFile, AFileThatCannotBeReadIsSaid) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

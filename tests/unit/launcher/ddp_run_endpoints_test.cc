@@ -1,7 +1,7 @@
 // Where the rendezvous is: endpoints, etcd, --rdzv-conf.
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 using testing::ElementsAre;
@@ -311,4 +311,4 @@ TEST(Flags, NodesMeetThroughAFile) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

@@ -1,7 +1,7 @@
 // Options from the environment, beside the command line.
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
@@ -79,4 +79,4 @@ INSTANTIATE_TEST_SUITE_P(
               {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "soon"}}}));
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

@@ -6,12 +6,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "launcher/ddp_run/command_line.h"
-#include "launcher/ddp_run/config_file.h"
-#include "launcher/ddp_run/flag_table.h"
+#include "launcher/flags/command_line.h"
+#include "launcher/flags/config_file.h"
+#include "launcher/flags/flag_table.h"
 #include "tests/unit/launcher/ddp_run_flag_rows.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 const Flag& flag_of(const FlagRow& row) {
@@ -215,4 +215,4 @@ INSTANTIATE_TEST_SUITE_P(Flags, EveryFlag, testing::ValuesIn(kFlagRows),
                          [](const auto& row) { return underscored(row.param.name); });
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

@@ -7,7 +7,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 
 // One flag of the table with its expected properties, for ddp_run_every_flag_test.cc.
 struct FlagRow {
@@ -170,4 +170,4 @@ inline const std::set<std::string> kEmptyIsDefault{"rdzv-endpoint",
 // Of these it is a value of its own.
 inline const std::set<std::string> kEmptyIsItself{"role"};
 
-}  // namespace ddp::run
+}  // namespace ddp::flags

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
-#include "launcher/ddp_run/flag_table.h"
+#include "launcher/flags/flag_table.h"
 #include "tests/unit/launcher/ddp_run_flag_rows.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 using testing::ElementsAre;
@@ -430,4 +430,4 @@ TEST(FlagTable, HelpSaysTheDefaultsOfTheRules) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

@@ -2,12 +2,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/ddp_run/exit_error.h"
-#include "launcher/ddp_run/flags.h"
-#include "launcher/ddp_run/hosts_plan.h"
+#include "common/base/exit_error.h"
+#include "launcher/flags/flags.h"
+#include "launcher/hosts/hosts_plan.h"
 #include "tests/support/temp_dir.h"
 
-namespace ddp::run {
+namespace ddp::hosts {
 namespace {
 
 using testing::AllOf;
@@ -25,12 +25,12 @@ const char* environment(const char* name) {
   return nullptr;
 }
 
-Result<Options> parse(const Words& words) { return parse_flags(words, environment); }
+Result<flags::Options> parse(const Words& words) { return flags::parse_flags(words, environment); }
 
 TEST(HostFlags, NameHostsAndTheirWorkers) {
   const auto options = parse({"--hosts", "a,b:4", "train.py"}).value();
   ASSERT_EQ(options.host_list.size(), 2u);
-  EXPECT_EQ(options.host_list[1], (hosts::Host{"b", 4}));
+  EXPECT_EQ(options.host_list[1], (Host{"b", 4}));
   EXPECT_EQ(options.rules.min_nodes, 2);
   EXPECT_EQ(options.rules.max_nodes, 2);
   EXPECT_TRUE(options.launch_agent.is_default());
@@ -98,13 +98,13 @@ TEST(HostFlags, Errors) {
   }
 }
 
-Machine machine() {
-  Machine made;
+machine::Machine machine() {
+  machine::Machine made;
   made.host_name = "here";
   made.locate_host = [](const std::string& host) {
-    if (host == "here") return HostPlace{true, false, "10.0.0.7"};
-    if (host == "127.0.0.1") return HostPlace{true, true, "127.0.0.1"};
-    return HostPlace{false, false, host};
+    if (host == "here") return machine::HostPlace{true, false, "10.0.0.7"};
+    if (host == "127.0.0.1") return machine::HostPlace{true, true, "127.0.0.1"};
+    return machine::HostPlace{false, false, host};
   };
   made.source_address = [](const std::string& host) {
     return host == "known" ? std::string("10.1.0.7") : std::string();
@@ -122,8 +122,7 @@ TEST(HostsPlan, TheRendezvousIsHereAndTheHostsAreToldWhere) {
   EXPECT_TRUE(made.order.joins_ours);
   EXPECT_EQ(made.job.bind_address, "");
   EXPECT_EQ(made.address, "10.1.0.7") << "from where the first host is reached";
-  EXPECT_THAT(made.order.places,
-              ElementsAre(hosts::NodePlace{"u@known", 4, 0}, hosts::NodePlace{"alias", 0, 1}));
+  EXPECT_THAT(made.order.places, ElementsAre(NodePlace{"u@known", 4, 0}, NodePlace{"alias", 0, 1}));
   EXPECT_THAT(made.order.environment, Contains(Pair("A", "b")));
   EXPECT_EQ(made.order.program, "/opt/ddp-run");
   EXPECT_EQ(made.order.folder, "/work");
@@ -221,4 +220,4 @@ TEST(HostsPlan, WhatAHostCountsIsNotGuessedByADryRun) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::hosts

@@ -5,38 +5,39 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/ddp_run/exit_error.h"
-#include "launcher/ddp_run/job_plan.h"
-#include "launcher/ddp_run/program.h"
+#include "common/base/exit_error.h"
+#include "launcher/plan/job_plan.h"
+#include "launcher/plan/program.h"
 
-namespace ddp::run {
+namespace ddp::plan {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-Machine machine(int cores = 6, int gpus = 0) {
-  return Machine{"n7",
-                 [cores] { return cores; },
-                 [gpus](std::string_view) { return gpus; },
-                 [](const std::string& host) {
-                   if (host == "localhost") return HostPlace{true, true, "127.0.0.1"};
-                   if (host == "here") return HostPlace{true, false, "10.0.0.7"};
-                   return HostPlace{false, false, host};
-                 },
-                 [] {
-                   return std::vector<std::string>{"4", "5", "GPU-6"};
-                 },
-                 [] {
-                   return std::vector<Interface>{{"lo", ""},          {"eth0", ""},
-                                                 {"lo", "127.0.0.1"}, {"ib0", "fe80::1"},
-                                                 {"ib0", "fd00::7"},  {"ib0", "10.1.0.7"},
-                                                 {"v6", "fd00::8"},   {"local", "fe80::2"}};
-                 }};
+machine::Machine machine(int cores = 6, int gpus = 0) {
+  return machine::Machine{"n7",
+                          [cores] { return cores; },
+                          [gpus](std::string_view) { return gpus; },
+                          [](const std::string& host) {
+                            if (host == "localhost")
+                              return machine::HostPlace{true, true, "127.0.0.1"};
+                            if (host == "here") return machine::HostPlace{true, false, "10.0.0.7"};
+                            return machine::HostPlace{false, false, host};
+                          },
+                          [] {
+                            return std::vector<std::string>{"4", "5", "GPU-6"};
+                          },
+                          [] {
+                            return std::vector<machine::Interface>{
+                                {"lo", ""},         {"eth0", ""},        {"lo", "127.0.0.1"},
+                                {"ib0", "fe80::1"}, {"ib0", "fd00::7"},  {"ib0", "10.1.0.7"},
+                                {"v6", "fd00::8"},  {"local", "fe80::2"}};
+                          }};
 }
 
 // What is said about options that this machine cannot fulfil.
-std::string refusal(const Options& options) {
+std::string refusal(const flags::Options& options) {
   const auto plan = plan_job(options, machine());
   EXPECT_FALSE(plan);
   if (plan) return "";
@@ -44,16 +45,16 @@ std::string refusal(const Options& options) {
   return plan.error().message;
 }
 
-Options options_for(const std::string& program) {
-  Options options;
+flags::Options options_for(const std::string& program) {
+  flags::Options options;
   options.program = program;
   return options;
 }
 
-Options with_endpoint(const std::string& host, int port, int node_rank = -1) {
-  Options options = options_for("train");
+flags::Options with_endpoint(const std::string& host, int port, int node_rank = -1) {
+  flags::Options options = options_for("train");
   options.rules.min_nodes = options.rules.max_nodes = 2;
-  options.endpoint = Endpoint{host, port};
+  options.endpoint = flags::Endpoint{host, port};
   options.endpoint_flag = "--rdzv-endpoint " + host;
   options.node_rank = node_rank;
   return options;
@@ -79,16 +80,16 @@ TEST(JobPlan, TheEndpointsMachineHosts) {
   EXPECT_FALSE(plan_job(with_endpoint("here", 1, 1), machine())->host);
   EXPECT_FALSE(plan_job(with_endpoint("there", 1), machine())->host);
   EXPECT_FALSE(plan_job(with_endpoint("there", 1, 0), machine())->host);
-  Options forced = with_endpoint("there", 1, 1);
+  flags::Options forced = with_endpoint("there", 1, 1);
   forced.is_host = true;
   EXPECT_TRUE(plan_job(forced, machine())->host);
-  Options forbidden = with_endpoint("here", 1, 0);
+  flags::Options forbidden = with_endpoint("here", 1, 0);
   forbidden.is_host = false;
   EXPECT_FALSE(plan_job(forbidden, machine())->host);
 }
 
 TEST(JobPlan, AWishForARankSaysNothingOfWhoHosts) {
-  Options options = with_endpoint("here", 1, 1);
+  flags::Options options = with_endpoint("here", 1, 1);
   options.node_rank_is_wish = true;
   const auto plan = plan_job(options, machine());
   EXPECT_TRUE(plan->host);
@@ -99,9 +100,9 @@ TEST(JobPlan, AWishForARankSaysNothingOfWhoHosts) {
 
 // A NAT's address, or a service's.
 TEST(JobPlan, NodeZeroHostsAtAMasterAddressThatIsNotItsOwn) {
-  Machine here = machine();
+  machine::Machine here = machine();
   here.host_name = "here";
-  Options options = with_endpoint("service", 7, 0);
+  flags::Options options = with_endpoint("service", 7, 0);
   options.endpoint_is_master = true;
   const auto plan = plan_job(options, here);
   EXPECT_TRUE(plan->host);
@@ -110,11 +111,11 @@ TEST(JobPlan, NodeZeroHostsAtAMasterAddressThatIsNotItsOwn) {
   EXPECT_EQ(plan->spec.coordinator_port, 7);
   EXPECT_EQ(plan->outside_address, "service") << "another daemon may answer there";
 
-  Options forbidden = options;
+  flags::Options forbidden = options;
   forbidden.is_host = false;
   EXPECT_FALSE(plan_job(forbidden, here)->host);
   EXPECT_EQ(plan_job(forbidden, here)->spec.coordinator_host, "service");
-  Options by_slurm = options;
+  flags::Options by_slurm = options;
   by_slurm.node_rank_is_slurms = true;
   EXPECT_FALSE(plan_job(by_slurm, here)->host);
   for (const int other_rank : {-1, 1}) {
@@ -136,7 +137,7 @@ TEST(JobPlan, BindsLoopbackOnlyForALoopbackEndpoint) {
 }
 
 TEST(JobPlan, OneNodeWithoutATokenKeepsToLoopback) {
-  Options options = with_endpoint("here", 7);
+  flags::Options options = with_endpoint("here", 7);
   options.rules.min_nodes = options.rules.max_nodes = 1;
   const auto alone = plan_job(options, machine());
   EXPECT_EQ(alone->bind_address, "127.0.0.1");
@@ -169,7 +170,7 @@ TEST(JobPlan, PortZeroNeedsTheHost) {
 }
 
 TEST(JobPlan, CountsWorkers) {
-  using Kind = ProcessCount::Kind;
+  using Kind = flags::ProcessCount::Kind;
   struct Case {
     Kind kind;
     int gpus;
@@ -177,11 +178,11 @@ TEST(JobPlan, CountsWorkers) {
   };
   for (const Case& c : {Case{Kind::kNumber, 4, 3}, Case{Kind::kAuto, 4, 4}, Case{Kind::kAuto, 0, 6},
                         Case{Kind::kCpu, 4, 6}, Case{Kind::kAccelerator, 4, 4}}) {
-    Options options = options_for("train");
+    flags::Options options = options_for("train");
     options.nproc = {c.kind, 3};
     EXPECT_EQ(plan_job(options, machine(6, c.gpus))->spec.nproc, c.workers);
   }
-  Options options = options_for("train");
+  flags::Options options = options_for("train");
   options.nproc = {Kind::kAccelerator, 0};
   const auto plan = plan_job(options, machine(6, 0));
   ASSERT_FALSE(plan);
@@ -192,45 +193,45 @@ TEST(JobPlan, CountsWorkers) {
   EXPECT_EQ(refusal(options),
             "--nproc-per-node hpu: this machine has no Gaudi that may be used (/sys/class/accel, "
             "/dev/hl*, HABANA_VISIBLE_MODULES); write a number, cpu or auto");
-  Machine asked = machine();
+  machine::Machine asked = machine();
   asked.accelerators = [](std::string_view name) { return name == "hpu" ? 8 : 0; };
   EXPECT_EQ(plan_job(options, asked)->spec.nproc, 8);
 }
 
 TEST(JobPlan, DevicesAreNumberedAmongThoseThatAreSeen) {
-  Options options = options_for("train");
-  options.nproc.kind = ProcessCount::Kind::kAccelerator;
+  flags::Options options = options_for("train");
+  options.nproc.kind = flags::ProcessCount::Kind::kAccelerator;
   options.devices = {"2", "0", "GPU-x"};
   options.devices_flag = "--devices 2,0,GPU-x";
   const auto plan = plan_job(options, machine());
   ASSERT_TRUE(plan);
   EXPECT_THAT(plan->spec.devices, ElementsAre("GPU-6", "4", "GPU-x"));
   EXPECT_EQ(plan->spec.nproc, 3);
-  options.nproc = {ProcessCount::Kind::kNumber, 8};
+  options.nproc = {flags::ProcessCount::Kind::kNumber, 8};
   EXPECT_EQ(plan_job(options, machine())->spec.nproc, 8);
   options.devices = {"3"};
   EXPECT_EQ(refusal(options),
             "--devices 2,0,GPU-x: there is no device 3; this process sees only 0 to 2");
-  Machine none = machine();
+  machine::Machine none = machine();
   none.cuda_device_names = [] { return std::vector<std::string>(); };
   EXPECT_THAT(plan_job(options, none).error().message,
               HasSubstr("this machine has no CUDA device that may be used"));
 }
 
 TEST(JobPlan, AVirtualLocalRankNeedsADeviceForEachWorker) {
-  Options options = options_for("train");
+  flags::Options options = options_for("train");
   options.virtual_local_rank = true;
-  options.nproc = {ProcessCount::Kind::kNumber, 3};
+  options.nproc = {flags::ProcessCount::Kind::kNumber, 3};
   EXPECT_THAT(plan_job(options, machine())->spec.devices, ElementsAre("4", "5", "GPU-6"));
   options.nproc.number = 4;
   EXPECT_THAT(refusal(options), HasSubstr("4 workers need a device each, but there are 3"));
-  Machine none = machine();
+  machine::Machine none = machine();
   none.cuda_device_names = [] { return std::vector<std::string>(); };
   EXPECT_TRUE(plan_job(options, none));
 }
 
 TEST(JobPlan, AnInterfaceIsTheAddressOthersUse) {
-  Options options = options_for("train");
+  flags::Options options = options_for("train");
   options.interface = "ib0";
   const auto plan = plan_job(options, machine());
   ASSERT_TRUE(plan);
@@ -250,7 +251,7 @@ TEST(JobPlan, AnInterfaceIsTheAddressOthersUse) {
 }
 
 TEST(JobPlan, TheRestReachesTheAgent) {
-  Options options = options_for("train");
+  flags::Options options = options_for("train");
   options.rules.spares = 2;
   options.exit_barrier_ms = 5;
   options.signals = {SIGTERM};
@@ -277,7 +278,7 @@ TEST(JobPlan, TheRestReachesTheAgent) {
 TEST(JobPlan, ADryRunMakesNoFolder) {
   const std::filesystem::path folder =
       std::filesystem::path(testing::TempDir()) / ("ddp_run_dry_" + std::to_string(::getpid()));
-  Options options = options_for("train");
+  flags::Options options = options_for("train");
   options.log_dir = folder;
   options.dry_run = true;
   const auto plan = plan_job(options, machine());
@@ -289,7 +290,7 @@ TEST(JobPlan, ADryRunMakesNoFolder) {
 TEST(JobPlan, LogDirIsMadeOrRefused) {
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) /
                                        ("ddp_run_job_plan_" + std::to_string(::getpid()));
-  Options options = options_for("train");
+  flags::Options options = options_for("train");
   options.log_dir = folder / "a/b";
   const auto plan = plan_job(options, machine());
   ASSERT_TRUE(plan);
@@ -307,17 +308,17 @@ TEST(JobPlan, LogDirIsMadeOrRefused) {
 }
 
 TEST(WorkerCommand, PythonOnlyWhereItIsMeant) {
-  Options script = options_for("dir/train.py");
+  flags::Options script = options_for("dir/train.py");
   script.arguments = {"--lr", "1"};
   EXPECT_THAT(worker_command(script), ElementsAre("python3", "-u", "dir/train.py", "--lr", "1"));
   script.no_python = true;
   EXPECT_THAT(worker_command(script), ElementsAre("dir/train.py", "--lr", "1"));
-  Options module = options_for("pkg.train");
+  flags::Options module = options_for("pkg.train");
   module.module = true;
   module.python = "/opt/python";
   EXPECT_THAT(worker_command(module), ElementsAre("/opt/python", "-u", "-m", "pkg.train"));
   EXPECT_THAT(worker_command(options_for("./train")), ElementsAre("./train"));
-  Options run_path = options_for("train");
+  flags::Options run_path = options_for("train");
   run_path.run_path = true;
   run_path.module = run_path.no_python = true;  // It wins over both.
   run_path.arguments = {"x"};
@@ -342,7 +343,7 @@ class CheckProgram : public testing::Test {
     std::filesystem::permissions(folder_ / name, static_cast<std::filesystem::perms>(mode));
   }
   // The exit status it leads to, and the message.
-  std::pair<int, std::string> check(Options options) {
+  std::pair<int, std::string> check(flags::Options options) {
     options.search_path = "/nonexistent:" + folder_.string();
     const auto result = check_program(options);
     return result ? std::pair(0, std::string())
@@ -367,7 +368,7 @@ TEST_F(CheckProgram, FindsWhatExecvpFinds) {
 }
 
 TEST_F(CheckProgram, PythonNeedsInterpreterAndScript) {
-  Options script = options_for(path("train.py"));
+  flags::Options script = options_for(path("train.py"));
   script.python = "runs";
   EXPECT_EQ(check(script).first, 0);
   script.program = path("gone.py");
@@ -382,4 +383,4 @@ TEST_F(CheckProgram, PythonNeedsInterpreterAndScript) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::plan

@@ -7,12 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/ddp_run/exit_error.h"
-#include "launcher/ddp_run/flags.h"
+#include "common/base/exit_error.h"
+#include "launcher/flags/flags.h"
 
 // Command lines of ddp-run with their environment: the resulting options, or the error for a wrong
 // line.
-namespace ddp::run {
+namespace ddp::flags {
 
 using Arguments = std::vector<std::string>;
 using Environment = std::map<std::string, std::string>;
@@ -42,4 +42,4 @@ struct Wrong {
 // Its test is in ddp_run_flags_test.cc; every file that has wrong lines instantiates it.
 class WrongLine : public testing::TestWithParam<Wrong> {};
 
-}  // namespace ddp::run
+}  // namespace ddp::flags

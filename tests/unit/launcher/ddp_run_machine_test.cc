@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
-#include "launcher/ddp_run/accelerators.h"
-#include "launcher/ddp_run/machine.h"
+#include "launcher/machine/accelerators.h"
+#include "launcher/machine/machine.h"
 #include "tests/support/temp_dir.h"
 
-namespace ddp::run {
+namespace ddp::machine {
 namespace {
 
 TEST(Devices, VisibleDevicesAreCountedAsCudaDoes) {
@@ -136,4 +136,4 @@ TEST(LocateHost, StrangersAreNotLocal) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::machine

@@ -8,9 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "common/base/unique_fd.h"
-#include "launcher/ddp_run/notices.h"
+#include "launcher/node/notices.h"
 
-namespace ddp::run {
+namespace ddp::node {
 namespace {
 
 class NoticesTest : public testing::Test {
@@ -70,4 +70,4 @@ TEST_F(NoticesTest, AReaderThatIsGoneIsNoReasonToWait) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::node

@@ -1,12 +1,13 @@
 // Which programs run with Python, judged by their contents and not by their names.
-#include "launcher/ddp_run/program.h"
-#include "launcher/ddp_run/python_program.h"
+#include "launcher/plan/program.h"
+#include "launcher/plan/python_program.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 
-namespace ddp::run {
+namespace ddp::plan {
 namespace {
 
+using flags::options_of;
 using testing::ElementsAre;
 
 const std::string kPythonText = "print('hello')\n";
@@ -66,7 +67,7 @@ TEST(ProgramFolder, NeedsAMain) {
 
 TEST(ProgramCommand, IsPythonsWhateverTheName) {
   const test::TempDir folder;
-  Options options = options_of({folder.write("train", kPythonText), "--lr", "1"});
+  flags::Options options = options_of({folder.write("train", kPythonText), "--lr", "1"});
   EXPECT_THAT(worker_command(options), ElementsAre("python3", "-u", options.program, "--lr", "1"));
   options.no_python = true;
   EXPECT_THAT(worker_command(options), ElementsAre(options.program, "--lr", "1"));
@@ -77,7 +78,7 @@ TEST(ProgramCommand, AFileHereComesBeforeAProgramOfPathUnlessItIsExecutable) {
   const test::TempDir programs;
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(folder.path());
-  const Environment environment{{"PATH", programs.path()}};
+  const flags::Environment environment{{"PATH", programs.path()}};
   folder.write("train", kPythonText, 0755);
   EXPECT_THAT(worker_command(options_of({"train"}, environment)),
               ElementsAre("python3", "-u", "train"));
@@ -95,7 +96,7 @@ TEST(ProgramCommand, AFileHereComesBeforeAProgramOfPathUnlessItIsExecutable) {
 
 TEST(ProgramPython, IsWhatRunsTheWorkersAsFarAsThatCanBeSeen) {
   const test::TempDir folder;
-  const Environment here{{"PYTHON_EXEC", "/opt/python3.13"}};
+  const flags::Environment here{{"PYTHON_EXEC", "/opt/python3.13"}};
   const std::string script = folder.write("train.py", kPythonText);
   EXPECT_EQ(python_of(options_of({script}, here)), "/opt/python3.13");
   EXPECT_EQ(python_of(options_of({"-m", "train"}, here)), "/opt/python3.13");
@@ -110,4 +111,4 @@ TEST(ProgramPython, IsWhatRunsTheWorkersAsFarAsThatCanBeSeen) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::plan

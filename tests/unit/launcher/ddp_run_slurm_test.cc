@@ -2,11 +2,11 @@
 #include <string>
 #include <vector>
 
-#include "launcher/ddp_run/job_plan.h"
+#include "launcher/plan/job_plan.h"
 #include "tests/unit/launcher/ddp_run_lines.h"
 #include "tests/unit/launcher/slurm_environment.h"
 
-namespace ddp::run {
+namespace ddp::flags {
 namespace {
 
 using slurm::one_task_a_node;
@@ -20,11 +20,12 @@ Environment step_node(int rank) {
   return with(one_task_a_node(), {{"SLURM_NODEID", text}, {"SLURM_PROCID", text}});
 }
 
-Machine slurm_machine(int gpus) {
-  return Machine{"vm", [] { return 6; }, [gpus](std::string_view) { return gpus; },
-                 [](const std::string& host) {
-                   return HostPlace{host == "vm", false, host == "vm" ? "10.0.0.7" : host};
-                 }};
+machine::Machine slurm_machine(int gpus) {
+  return machine::Machine{
+      "vm", [] { return 6; }, [gpus](std::string_view) { return gpus; },
+      [](const std::string& host) {
+        return machine::HostPlace{host == "vm", false, host == "vm" ? "10.0.0.7" : host};
+      }};
 }
 
 TEST(SlurmFlags, AStepSaysAllThatIsNeeded) {
@@ -133,7 +134,7 @@ TEST(SlurmFlags, TasksAreWorkers) {
   EXPECT_EQ(options.nproc.number, 2);
   EXPECT_EQ(options.rules.max_nodes, 2);
   EXPECT_EQ(options.node_rank, 1);
-  EXPECT_TRUE(is_follower(options));
+  EXPECT_TRUE(plan::is_follower(options));
   for (const char* count : {"2", "gpu", "auto"})
     EXPECT_EQ(options_of({"--nproc-per-node", count, "train"}, two_tasks_a_node()).nproc.number, 2);
   const auto cyclic = with(two_tasks_a_node(), {{"SLURM_PROCID", "1"}, {"SLURM_LOCALID", "0"}});
@@ -160,7 +161,7 @@ TEST(SlurmFlags, WhatCannotBeIsRefused) {
 }
 
 TEST(SlurmPlan, TheFirstNodeHostsAtAnAddressOfItsOwn) {
-  const auto first = plan_job(options_of({"train"}, step_node(0)), slurm_machine(0));
+  const auto first = plan::plan_job(options_of({"train"}, step_node(0)), slurm_machine(0));
   ASSERT_TRUE(first);
   EXPECT_TRUE(first->host);
   EXPECT_EQ(first->bind_address, "");
@@ -169,7 +170,7 @@ TEST(SlurmPlan, TheFirstNodeHostsAtAnAddressOfItsOwn) {
   EXPECT_EQ(first->spec.nproc, 1);
   EXPECT_TRUE(first->spec.signals_from_launcher);
   EXPECT_FALSE(first->spec.in_tasks);
-  const auto second = plan_job(options_of({"train"}, step_node(1)), slurm_machine(4));
+  const auto second = plan::plan_job(options_of({"train"}, step_node(1)), slurm_machine(4));
   ASSERT_TRUE(second);
   EXPECT_FALSE(second->host);
   EXPECT_EQ(second->spec.coordinator_host, "n1");
@@ -181,9 +182,9 @@ TEST(SlurmPlan, TheFirstNodeHostsAtAnAddressOfItsOwn) {
 
 TEST(SlurmPlan, AStepThatIsPartOfTheJobLeavesItsOtherHostsOpen) {
   const auto plan =
-      plan_job(options_of({"--nnodes=2", "--node-rank=1", "--master-addr=vm", "train"},
-                          step_of_one("1", "n2")),
-               slurm_machine(0));
+      plan::plan_job(options_of({"--nnodes=2", "--node-rank=1", "--master-addr=vm", "train"},
+                                step_of_one("1", "n2")),
+                     slurm_machine(0));
   ASSERT_TRUE(plan);
   EXPECT_TRUE(plan->step_is_part);
   EXPECT_FALSE(plan->host);
@@ -195,7 +196,7 @@ TEST(SlurmPlan, AStepThatIsPartOfTheJobLeavesItsOtherHostsOpen) {
 }
 
 TEST(SlurmPlan, OutsideAStepNothingOfItIsThere) {
-  const auto plan = plan_job(options_of({"train"}), slurm_machine(0));
+  const auto plan = plan::plan_job(options_of({"train"}), slurm_machine(0));
   ASSERT_TRUE(plan);
   EXPECT_FALSE(plan->step);
   EXPECT_FALSE(plan->requeue);
@@ -203,4 +204,4 @@ TEST(SlurmPlan, OutsideAStepNothingOfItIsThere) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::flags

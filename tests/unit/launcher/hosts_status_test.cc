@@ -1,9 +1,9 @@
 // The status line of --hosts: what the rendezvous knows, as one line.
-#include "launcher/ddp_run/hosts_status.h"
+#include "launcher/hosts/hosts_status.h"
 
 #include <gtest/gtest.h>
 
-namespace ddp::run {
+namespace ddp::hosts {
 namespace {
 
 constexpr TimePoint kStart{std::chrono::hours(1)};
@@ -55,4 +55,4 @@ TEST(HostsStatusText, SaysWhatIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::hosts

@@ -1,4 +1,4 @@
-#include "launcher/ddp_run/meeting_file.h"
+#include "launcher/hosting/meeting_file.h"
 
 #include <filesystem>
 #include <fstream>
@@ -9,7 +9,7 @@
 
 #include "tests/support/temp_dir.h"
 
-namespace ddp::run {
+namespace ddp::hosting {
 namespace {
 
 using testing::HasSubstr;
@@ -17,8 +17,8 @@ using testing::HasSubstr;
 class MeetingFileTest : public testing::Test {
  protected:
   // As plan_job() makes it: this ddp-run would host.
-  JobPlan plan(const std::string& job_id = "job 7") const {
-    JobPlan plan;
+  plan::JobPlan plan(const std::string& job_id = "job 7") const {
+    plan::JobPlan plan;
     plan.meeting_file = path_;
     plan.endpoint_flag = "--rdzv-endpoint " + path_;
     plan.host = true;
@@ -49,7 +49,7 @@ TEST_F(MeetingFileTest, PlacesComeBackAsTheyWereWritten) {
 }
 
 TEST_F(MeetingFileTest, TheFirstHostsAndWritesWhere) {
-  JobPlan first = plan();
+  plan::JobPlan first = plan();
   auto file = MeetingFile::enter(first);
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_TRUE(first.host);
@@ -59,9 +59,9 @@ TEST_F(MeetingFileTest, TheFirstHostsAndWritesWhere) {
 }
 
 TEST_F(MeetingFileTest, OneAtATime) {
-  JobPlan first = plan();
+  plan::JobPlan first = plan();
   const auto file = MeetingFile::enter(first);
-  JobPlan second = plan();
+  plan::JobPlan second = plan();
   const auto other = MeetingFile::enter(second);
   ASSERT_FALSE(other);
   EXPECT_THAT(other.error().message, HasSubstr("locked"));
@@ -71,7 +71,7 @@ TEST_F(MeetingFileTest, OneAtATime) {
 TEST_F(MeetingFileTest, AnEarlierJobThatIsGoneDoesNotMislead) {
   folder_.write("meeting", encode_meeting_file({{"127.0.0.1", 1, "node0", "job 7"},
                                                 {"127.0.0.1", 2, "node0", "another"}}));
-  JobPlan late = plan();
+  plan::JobPlan late = plan();
   auto file = MeetingFile::enter(late);
   ASSERT_TRUE(file) << file.error().message;
   EXPECT_TRUE(late.host);
@@ -84,7 +84,7 @@ TEST_F(MeetingFileTest, AnEarlierJobThatIsGoneDoesNotMislead) {
 
 TEST_F(MeetingFileTest, SomebodyElsesFileIsLeftAlone) {
   folder_.write("meeting", "precious\n");
-  JobPlan job = plan();
+  plan::JobPlan job = plan();
   const auto file = MeetingFile::enter(job);
   ASSERT_FALSE(file);
   EXPECT_THAT(file.error().message, HasSubstr("it belongs to another program"));
@@ -94,4 +94,4 @@ TEST_F(MeetingFileTest, SomebodyElsesFileIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace ddp::run
+}  // namespace ddp::hosting

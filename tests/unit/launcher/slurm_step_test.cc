@@ -11,9 +11,9 @@
 #include "common/base/exit_codes.h"
 #include "launcher/slurm/command.h"
 #include "launcher/slurm/munge.h"
-#include "launcher/slurm/requeue.h"
 #include "launcher/slurm/scontrol.h"
-#include "launcher/slurm/step.h"
+#include "launcher/slurm/step/requeue.h"
+#include "launcher/slurm/step/step.h"
 #include "tests/unit/launcher/slurm_environment.h"
 
 namespace ddp::slurm {

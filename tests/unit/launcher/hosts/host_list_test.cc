@@ -1,5 +1,5 @@
 // --hosts and --hostfile.
-#include "launcher/hosts/host_list.h"
+#include "launcher/hosts/syntax/host_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

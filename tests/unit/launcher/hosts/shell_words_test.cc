@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "launcher/hosts/launch_agent.h"
+#include "launcher/hosts/syntax/launch_agent.h"
 #include "tests/support/process.h"
 
 namespace ddp::hosts {

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <signal.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/environment.h"
+#include "common/base/result.h"
+#include "common/base/secret.h"
+#include "common/config/job_rules.h"
+#include "common/config/output_spec.h"
+#include "common/config/tls_files.h"
+#include "launcher/flags/etcd_settings.h"
+#include "launcher/hosts/syntax/host_list.h"
+#include "launcher/hosts/syntax/launch_agent.h"
+#include "launcher/slurm/step/step.h"
+
+namespace ddp::flags {
+
+struct Endpoint {
+  std::string host;  // Name or numeric address, without brackets.
+  int port = 0;      // 0: the system picks one; only for one node.
+
+  friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+struct ProcessCount {
+  // kAuto: one worker for each accelerator, or for each CPU if there are none. kDevices: one worker
+  // for each accelerator, or one if there are none.
+  enum class Kind { kNumber, kAuto, kCpu, kAccelerator, kDevices };
+  Kind kind = Kind::kNumber;
+  int number = 1;
+  std::vector<std::string> devices{};  // Of gpu:LIST.
+  std::string accelerator = "gpu";     // Of kAccelerator.
+
+  friend bool operator==(const ProcessCount&, const ProcessCount&) = default;
+};
+
+// What the command line and the environment say. Checked as far as possible without looking at the
+// machine.
+struct Options {
+  bool help = false;       // Nothing else is filled.
+  bool version = false;    // Nothing else is filled.
+  std::string completion;  // A shell's name. If it is set, nothing else is filled.
+  bool dry_run = false;
+
+  bool standalone = false;
+  config::JobRules rules;
+  ProcessCount nproc;
+  // Numbers, as CUDA counts the devices that this process sees, or names (GPU-...). Empty: all.
+  std::vector<std::string> devices;
+  std::string devices_flag;  // The flag that names them, for messages.
+  bool virtual_local_rank = false;
+  std::string numa_binding;  // node, socket, exclusive or core-complex; empty: none.
+
+  // If empty, this ddp-run is a node. Otherwise it starts a node on each of these hosts.
+  std::vector<hosts::Host> host_list;
+  hosts::LaunchAgent launch_agent;
+  std::vector<std::pair<std::string, std::string>> exports;  // -x: variables for the hosts.
+  std::vector<std::string> node_arguments;  // The command line of ddp-run on each host.
+
+  std::optional<Endpoint> endpoint;  // Nothing: this machine alone. With etcd, its first endpoint.
+  std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
+  bool endpoint_is_master = false;   // Node 0 hosts there, whatever its own addresses are.
+  std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.
+  std::string meeting_file;          // store_type=file: the file of --rdzv-endpoint. Empty: none.
+  std::optional<std::string> job_id;
+  std::optional<bool> is_host;
+  int node_rank = -1;
+  bool node_rank_is_wish =
+      false;  // The backend chooses ranks: if another node has this one, any will do.
+  bool node_rank_is_slurms = false;  // The rank is the node's number in the SLURM step, not a flag.
+  std::string local_addr;
+  std::string rdzv_token_file;  // Wins over rdzv_token. Empty: none.
+  Secret rdzv_token{};          // DDP_RDZV_TOKEN.
+  config::TlsFiles tls{};       // All three or none.
+  std::string interface;  // The network interface whose address the node uses. Empty: not named.
+
+  std::int64_t coordinator_timeout_ms = 60'000;
+  std::int64_t progress_timeout_ms = 0;
+  std::int64_t uninterruptible_ms = 0;  // As in JobSpec.
+  int standby = 0;
+  std::int64_t exit_barrier_ms = -1;  // -1: no limit.
+  // The signals that end the workers.
+  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // `signals` as written.
+  int checkpoint_signal = SIGUSR1;                                  // 0: none.
+
+  std::string log_dir;              // Empty: no files.
+  bool log_dir_is_default = false;  // Flags ask for files, but --log-dir is not given.
+  config::OutputSpec output;        // status_line: false with --no-status-line.
+  std::string role = "default";
+  std::string event_log;  // console, or json:FILE; empty: none.
+
+  bool module = false;
+  bool no_python = false;
+  bool run_path = false;
+  std::string program;
+  std::vector<std::string> arguments;
+  std::string python = "python3";
+  bool own_store = false;                     // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
+  std::string search_path = "/bin:/usr/bin";  // PATH, for programs without a slash.
+
+  // Set if this process is a task of srun. Then nodes, workers and the rendezvous follow from the
+  // step where no flag sets them.
+  std::optional<slurm::Step> step;
+  // Flags name an endpoint and more nodes than the step has, so the other nodes are in steps of
+  // their own. The step then says nothing about the job's nodes and their ranks.
+  bool step_is_part = false;
+  std::vector<int> step_ports;  // Ports for the step's rendezvous. Only without an endpoint.
+  bool requeue = true;
+  std::int64_t requeue_before_ms =
+      60'000;  // Time before the job's time limit; 0: wait for SLURM's signal.
+
+  std::vector<std::string> warnings;  // Lines to print.
+
+  friend bool operator==(const Options&, const Options&) = default;
+};
+
+// Reads argv (without argv[0]). A flag's last occurrence wins over earlier ones. The command line
+// wins over PET_NAME in the environment, and that over the file of --config, which is read here.
+// The first argument that is not a flag is the program, and everything after it belongs to the
+// program. Errors are exit_error: kExitUsage if the line cannot be read, kExitInvalidValue if a
+// value is wrong.
+Result<Options> parse_flags(const std::vector<std::string>& arguments,
+                            const GetEnvironment& environment);
+
+}  // namespace ddp::flags

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/environment.h"
+
+// Facts about this machine.
+namespace ddp::machine {
+
+// The number of CPUs that this process may use: those of its affinity mask, limited by the quota of
+// its control group; at least 1.
+int usable_cores();
+
+// The number of CUDA devices: those in CUDA_VISIBLE_DEVICES if it is set, otherwise the device
+// files in /dev (below `root`).
+int cuda_devices(const GetEnvironment& environment, const std::string& root = "");
+int count_visible_devices(const std::string& cuda_visible_devices);
+// The devices' names, as in CUDA_VISIBLE_DEVICES, in CUDA's order.
+std::vector<std::string> cuda_device_names(const GetEnvironment& environment);
+std::vector<std::string> visible_devices(const std::string& cuda_visible_devices);
+
+// Where an endpoint's host is, seen from here.
+struct HostPlace {
+  bool local = false;     // It is one of this machine's names or addresses.
+  bool loopback = false;  // It is written as a loopback address, which only this machine reaches.
+  // The address to connect to. If the host is this machine: a numeric address that other nodes can
+  // reach, if there is one, because the coordinator takes a node's address from its connection.
+  // Otherwise the host as written.
+  std::string address;
+};
+
+// May ask the name service. A name that does not resolve is not local.
+HostPlace locate_host(const std::string& host);
+
+// The numeric address from which this machine sends to `host`; empty if there is no route. May ask
+// the name service.
+std::string source_address(const std::string& host);
+
+std::string host_name();
+
+// A network interface with one of its addresses. An interface with several addresses is listed
+// several times.
+struct Interface {
+  std::string name;
+  std::string address;  // Numeric; empty: it has none.
+};
+std::vector<Interface> network_interfaces();
+
+// The facts as functions, so that tests can replace them. Each is called only if it is needed.
+struct Machine {
+  std::string host_name;
+  std::function<int()> usable_cores;
+  std::function<int(std::string_view name)> accelerators;  // Their number; see accelerators.h.
+  std::function<HostPlace(const std::string& host)> locate_host;
+  std::function<std::vector<std::string>()> cuda_device_names = {};
+  std::function<std::vector<Interface>()> interfaces = {};
+  std::function<std::string(const std::string& host)> source_address = {};
+
+  static Machine this_one(const GetEnvironment& environment);
+};
+
+}  // namespace ddp::machine

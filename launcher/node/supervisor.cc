@@ -1,0 +1,284 @@
+#include "launcher/node/supervisor.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "common/base/exit_codes.h"
+#include "common/base/exit_error.h"
+#include "common/base/signal_name.h"
+#include "common/config/scratch_folder.h"
+#include "common/config/snapshot_writer_mark.h"
+#include "common/process/descendants.h"
+#include "launcher/node/error_above.h"
+
+namespace ddp::node {
+namespace {
+
+// How much longer an agent may take to end than its workers may take to stop.
+constexpr Duration kGrace{10'000};
+// How long nodes that are still connected may take to read how the job ended.
+constexpr Duration kDrainLimit{5'000};
+// A process that writes a checkpoint is given up after this long without a sign of life.
+constexpr Duration kQuietLimit{60'000};
+constexpr Duration kOrphanLook{50};
+
+bool is_ignored(int signal) {
+  struct sigaction current {};
+  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(asio::io_context& io, plan::JobPlan plan,
+                       std::unique_ptr<server::Server> server)
+    : io_(io), plan_(std::move(plan)), server_(std::move(server)), signals_(io), timer_(io) {
+  std::vector<int> wanted = plan_.spec.signals;
+  if (plan_.spec.checkpoint_signal != 0) wanted.push_back(plan_.spec.checkpoint_signal);
+  for (const int signal : wanted) {
+    // nohup, for example, starts programs with a signal ignored, and it must stay ignored.
+    if (!is_ignored(signal)) signals_.add(signal);
+  }
+}
+
+int Supervisor::run() {
+  if (server_) {
+    server_->on_job_finished([this](const std::string& job_id, const wire::Finish& finish) {
+      if (job_id == plan_.spec.job_id) on_job_finished(finish);
+    });
+  }
+  wait_for_signal();
+  if (plan_.etcd) {
+    start_etcd();
+  } else {
+    start_agent();
+  }
+  io_.run();
+  notices_.flush();  // The job is over, so a slow reader delays only this process.
+  return exit_code_.value_or(kExitInternal);
+}
+
+// The agent starts once the coordinator is known.
+void Supervisor::start_etcd() {
+  auto etcd = hosting::EtcdHosting::create(
+      io_, plan_,
+      {.coordinator = [this](const std::string& host, int port) { on_coordinator(host, port); },
+       .job_finished = [this](const wire::Finish& finish) { on_job_finished(finish); },
+       .failed = [this](int exit_code, const std::string& why) { conclude(exit_code, why, ""); },
+       .notice = [this](const std::string& text) { notice(text); }});
+  if (!etcd) return conclude(exit_code_of(etcd.error()), etcd.error().message, "");
+  etcd_ = std::move(*etcd);
+  etcd_->start();
+}
+
+void Supervisor::on_coordinator(const std::string& host, int port) {
+  plan_.spec.coordinator_host = host;
+  plan_.spec.coordinator_port = port;
+  if (agent_) {
+    agent_->tell_coordinator(host, port);
+  } else if (!exit_code_ && lost_agents_ == 0) {
+    start_agent();
+  }
+}
+
+void Supervisor::start_agent() {
+  plan_.spec.successor = lost_agents_ > 0;
+  auto agent = AgentProcess::start(
+      io_, agent_program(), plan_.spec, [this](const AgentEnd& end) { on_agent_end(end); },
+      plan_.tasks_fd);
+  if (!agent) return conclude(kExitInternal, agent.error().message, "");
+  agent_ = std::move(*agent);
+  if (std::exchange(checkpoint_wanted_, false)) want_checkpoint();
+}
+
+void Supervisor::on_agent_end(const AgentEnd& end) {
+  agent_.reset();
+  timer_.cancel();
+  // Ends what a lost agent left behind; an agent that reported has left nothing. Checkpoints that a
+  // lost agent was writing are finished.
+  std::vector<pid_t> kept;
+  if (!end.result) adopt_orphans();
+  for (const auto& [pid, signs] : orphans_) kept.push_back(pid);
+  kill_descendants(kept);
+  config::remove_scratch_folder(config::scratch_folder(plan_.spec.node_id));
+  if (!end.result) return on_agent_lost(end.how);
+  stop_.has_checkpoint = end.result->has_checkpoint;
+  stop_.at_time_limit = end.result->at_time_limit;
+  // This node no longer waits for the others (--exit-barrier-timeout), but they need the rendezvous
+  // in this process.
+  if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
+    return notice("the rendezvous runs here until the others have finished");
+  }
+  // The refusal follows from the loss: the job ended before the new agent had joined.
+  if (end.result->exit_code == kExitRefused && lost_agents_ > 0) {
+    if (finish_) return conclude(*finish_);
+    return conclude(kExitNodeLost, end.result->summary, "");
+  }
+  conclude(end.result->exit_code, end.result->summary, end.result->report, end.result->error);
+}
+
+void Supervisor::on_agent_lost(const std::string& how) {
+  ++lost_agents_;
+  if (plan_.spec.output.status_line) notices_.erase_status();
+  const std::string lost = fmt::format("the agent on {} was lost: {}", plan_.spec.host, how);
+  if (finish_) return conclude(*finish_);
+  if (interrupted_by_ != 0) return conclude(kExitSignalBase + interrupted_by_, lost, "");
+  if (lost_agents_ <= plan_.spec.rules.max_restarts) {
+    notice(fmt::format("{}; starting another", lost));
+    return start_agent();
+  }
+  const std::string summary =
+      fmt::format("{}; --max-restarts {} is used up", lost, plan_.spec.rules.max_restarts);
+  if (server() == nullptr) return conclude(kExitNodeLost, summary, "");
+  // Waits a while, because the coordinator ends the job once it knows of the loss, and its report
+  // says more.
+  timer_.after(Duration(plan_.spec.rules.stop_timeout_ms) + kGrace,
+               [this, summary] { conclude(kExitNodeLost, summary, ""); });
+}
+
+void Supervisor::on_job_finished(const wire::Finish& finish) {
+  finish_ = finish;
+  if (!agent_ && !exit_code_) conclude(finish);
+}
+
+void Supervisor::wait_for_signal() {
+  signals_.async_wait([this](const std::error_code& error, int signal) {
+    if (error) return;
+    wait_for_signal();
+    if (signal == plan_.spec.checkpoint_signal) {
+      on_warning();
+    } else {
+      // A node that was warned ends anyway, so the SIGTERM at the end of the job's time is not a
+      // second request.
+      const bool announced = stop_.warned && !stop_.terminated && signal == SIGTERM;
+      stop_.terminated = stop_.terminated || signal == SIGTERM;
+      if (!announced) on_signal(signal);
+    }
+  });
+}
+
+// SLURM sends the warning signal to all nodes, so all of them stop.
+void Supervisor::on_warning() {
+  if (!plan_.requeue) return want_checkpoint();
+  if (std::exchange(stop_.warned, true) || exit_code_) return;
+  on_signal(SIGTERM);
+}
+
+bool Supervisor::is_to_be_continued(int exit_code) const {
+  if (!plan_.requeue) return false;
+  slurm::Stop stop = stop_;
+  stop.exit_code = exit_code;
+  stop.warning = plan_.spec.checkpoint_signal;
+  stop.now = static_cast<std::int64_t>(std::time(nullptr));
+  return slurm::is_to_be_continued(stop, plan_.step->end_time);
+}
+
+void Supervisor::want_checkpoint() {
+  if (agent_) {
+    agent_->signal(plan_.spec.checkpoint_signal);
+  } else {
+    checkpoint_wanted_ = true;
+  }
+}
+
+// Kills an agent that does not end in time. Writing checkpoints does not count: the agent limits
+// that itself.
+void Supervisor::kill_when_overdue() {
+  if (!agent_) return;
+  const std::vector<pid_t> writers = descendants_with(config::kSnapshotWriterMark);
+  if (std::all_of(writers.begin(), writers.end(), [this](pid_t pid) { return is_orphan(pid); })) {
+    return agent_->signal(SIGKILL);
+  }
+  timer_.after(LifeSigns::kLook, [this] { kill_when_overdue(); });
+}
+
+void Supervisor::on_signal(int signal) {
+  if (exit_code_)
+    return io_.stop();  // Everything is over; only the other nodes still read what was sent.
+  const bool first = interrupted_by_ == 0;
+  if (first) interrupted_by_ = signal;
+  if (!agent_) {
+    return conclude(kExitSignalBase + signal,
+                    fmt::format("node {} was stopped by {}", plan_.spec.host, signal_name(signal)),
+                    "");
+  }
+  agent_->signal(signal);
+  if (!first) return;
+  timer_.after(Duration(plan_.spec.rules.stop_timeout_ms) + kGrace,
+               [this] { kill_when_overdue(); });
+}
+
+bool Supervisor::prints_report() const {
+  return server() != nullptr || plan_.spec.rules.max_nodes == 1 || plan_.spec.node_rank == 0;
+}
+
+void Supervisor::conclude(const wire::Finish& finish) {
+  conclude(finish.exit_code, finish.summary, finish.report, finish.error);
+}
+
+void Supervisor::conclude(int exit_code, const std::string& summary, const std::string& report,
+                          const std::string& error) {
+  if (is_to_be_continued(exit_code)) {
+    to_be_continued_ = true;
+    exit_code = kExitRequeue;
+  }
+  exit_code_ = exit_code;
+  has_hosted_ = server() != nullptr;
+  timer_.cancel();
+  if (tell_end_) {
+    tell_end_(exit_code, summary, report, error);
+  } else if (exit_code != kExitSuccess) {
+    tell_launcher_above(exit_code, summary, error);
+    notices_.print(prints_report() && !report.empty() ? report
+                                                      : fmt::format("ddp-run: {}", summary));
+  }
+  // With etcd, the job goes on without this node, because any node can coordinate.
+  if (server_ && !finish_) server_->end_job(plan_.spec.job_id, exit_code, summary);
+  if (server() == nullptr || (etcd_ && !finish_)) return say_farewell();
+  server()->drain(kDrainLimit, [this] { say_farewell(); });
+}
+
+void Supervisor::notice(const std::string& text) {
+  if (plan_.spec.notices) notices_.print("ddp-run: " + text);
+}
+
+bool Supervisor::is_orphan(pid_t pid) const {
+  return std::any_of(orphans_.begin(), orphans_.end(),
+                     [pid](const auto& orphan) { return orphan.first == pid; });
+}
+
+// A lost agent's children have become children of this process.
+void Supervisor::adopt_orphans() {
+  for (const pid_t pid : descendants_with(config::kSnapshotWriterMark)) {
+    if (!is_orphan(pid)) orphans_.emplace_back(pid, LifeSigns(pid, kQuietLimit, kOrphanLook));
+  }
+}
+
+// True once none of them writes any more.
+bool Supervisor::look_after_orphans() {
+  std::erase_if(orphans_, [this](auto& orphan) {
+    const pid_t pid = orphan.first;
+    // It is our child and not reaped, so its process id cannot have been reused.
+    if (::waitpid(pid, nullptr, WNOHANG) != 0) return true;
+    if (orphan.second.check()) return false;
+    notice(
+        fmt::format("process {}, which writes a checkpoint, has done nothing for {} s; it is given "
+                    "up",
+                    pid, kQuietLimit.count() / 1'000));
+    if (pid > 1) ::kill(pid, SIGKILL);
+    return true;
+  });
+  return orphans_.empty();
+}
+
+void Supervisor::say_farewell() {
+  if (!look_after_orphans()) return timer_.after(kOrphanLook, [this] { say_farewell(); });
+  if (!etcd_) return io_.stop();
+  etcd_->end([this] { io_.stop(); });
+}
+
+}  // namespace ddp::node

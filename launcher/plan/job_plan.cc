@@ -1,0 +1,186 @@
+#include "launcher/plan/job_plan.h"
+
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <utility>
+
+#include "common/base/exit_error.h"
+#include "launcher/flags/flags_access.h"
+#include "launcher/plan/log_folder.h"
+#include "launcher/plan/node_plan.h"
+#include "launcher/plan/program.h"
+
+namespace ddp::plan {
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+
+std::string random_id() {
+  std::array<unsigned char, 8> bytes{};
+  DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+            "getrandom failed");
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+// The agent has the same working directory today, but nothing guarantees that.
+std::string absolute_event_log(const std::string& event_log) {
+  constexpr std::string_view kJson = "json:";
+  if (!event_log.starts_with(kJson)) return event_log;
+  std::error_code error;
+  const auto path = std::filesystem::absolute(event_log.substr(kJson.size()), error);
+  return error ? event_log : std::string(kJson) + path.lexically_normal().string();
+}
+
+// The step's first node hosts the rendezvous, at an address that the others can reach.
+void plan_step_endpoint(const flags::Options& options, const machine::Machine& machine,
+                        JobPlan& plan) {
+  const slurm::Step& step = *options.step;
+  plan.step_ports = options.step_ports;
+  plan.endpoint_flag = fmt::format("SLURM step {}.{}", step.job_id, step.step_id);
+  plan.host = options.is_host.value_or(step.node_rank == 0);
+  plan.spec.coordinator_host =
+      plan.host ? machine.locate_host(machine.host_name).address : step.hosts.front();
+}
+
+// The first node to come hosts the rendezvous, at an address that the others can reach.
+void plan_meeting_file(const flags::Options& options, const machine::Machine& machine,
+                       JobPlan& plan) {
+  plan.meeting_file = options.meeting_file;
+  plan.endpoint_flag = options.endpoint_flag;
+  plan.host = true;
+  plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
+  if (options.rules.max_nodes > 1 || is_guarded(plan.spec)) return;
+  plan.bind_address = kLoopback;
+  plan.spec.coordinator_host = kLoopback;
+}
+
+Result<void> plan_endpoint(const flags::Options& options, const machine::Machine& machine,
+                           JobPlan& plan) {
+  if (!options.meeting_file.empty()) {
+    plan_meeting_file(options, machine, plan);
+    return {};
+  }
+  if (!options.endpoint && !options.step_ports.empty()) {
+    plan_step_endpoint(options, machine, plan);
+    return {};
+  }
+  if (!options.endpoint) {
+    plan.host = true;
+    plan.bind_address = kLoopback;
+    plan.spec.coordinator_host = kLoopback;
+    return {};
+  }
+  plan.endpoint_flag = options.endpoint_flag;
+  if (options.etcd) {
+    plan.etcd = options.etcd;
+    plan.spec.coordinator_host = options.endpoint->host;
+    plan.spec.coordinator_port = options.endpoint->port;
+    return {};
+  }
+  const machine::HostPlace place = machine.locate_host(options.endpoint->host);
+  const bool is_master =
+      options.endpoint_is_master && options.node_rank == 0 && !options.node_rank_is_slurms;
+  const bool may_host =
+      options.node_rank <= 0 || options.node_rank_is_slurms || options.node_rank_is_wish;
+  plan.host = options.is_host.value_or(is_master || (place.local && may_host));
+  plan.bind_address = place.loopback ? place.address : "";
+  plan.spec.coordinator_host = place.address;
+  if (plan.host && is_master && !place.local) {
+    // The address leads here from outside (through a NAT or a service), or to a daemon elsewhere.
+    plan.outside_address = place.address;
+    plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
+  }
+  if (plan.host && !place.loopback && options.rules.max_nodes == 1 && !is_guarded(plan.spec)) {
+    // No other node is expected, and without a token a stranger could not be told from one.
+    plan.outside_address = place.address;
+    plan.bind_address = kLoopback;
+    plan.spec.coordinator_host = kLoopback;
+  }
+  plan.spec.coordinator_port = options.endpoint->port;
+  if (options.endpoint->port == 0 && !plan.host) {
+    return exit_error(kExitInvalidValue,
+                      "{}: port 0 is only for a rendezvous that runs in this ddp-run; write a port",
+                      options.endpoint_flag);
+  }
+  return {};
+}
+
+}  // namespace
+
+bool is_follower(const flags::Options& options) {
+  return options.step && options.step->local_rank > 0;
+}
+
+std::string warning_if_open(const config::JobSpec& spec, const std::string& bind_address) {
+  const bool is_loopback = bind_address == "::1" || bind_address.starts_with("127.");
+  if (is_loopback || is_guarded(spec)) return {};
+  return "anybody who reaches the rendezvous can join this job and write to its store; to let in "
+         "only its own nodes, give all of them the same --rdzv-token-file FILE or DDP_RDZV_TOKEN "
+         "(`openssl rand -hex 32` makes one)";
+}
+
+Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& machine) {
+  JobPlan plan;
+  config::JobSpec& spec = plan.spec;
+  const bool meets_others = options.endpoint || !options.meeting_file.empty();
+  spec.job_id = options.job_id.value_or(meets_others ? "none" : random_id());
+  spec.node_id = random_id();
+  spec.host = options.step
+                  ? options.step->hosts.at(static_cast<std::size_t>(options.step->node_rank))
+                  : machine.host_name;
+  plan.step = options.step;
+  plan.step_is_part = options.step_is_part;
+  if (options.step && !options.step_is_part) spec.expected_hosts = options.step->hosts;
+  plan.requeue = options.step && options.requeue;
+  plan.requeue_before_ms = options.requeue_before_ms;
+  spec.signals_from_launcher = options.step.has_value();
+  spec.in_tasks = options.step && options.step->tasks_here() > 1;
+  spec.node_rank = options.node_rank;
+  spec.node_rank_is_wish = options.node_rank_is_wish;
+  auto token = flags::job_token(options);
+  if (!token) return token.error();
+  spec.rdzv_token = std::move(*token);
+  // Without an endpoint, the job stays on the loopback interface, except in a SLURM step.
+  if (meets_others || !options.step_ports.empty()) {
+    spec.tls = options.tls;
+    if (!options.meeting_file.empty()) {
+      spec.tls_name = spec.host;
+    } else if (!options.endpoint)
+      spec.tls_name = options.step->hosts.front();
+    // With etcd any node may be the coordinator, so there is no one name to check.
+    if (options.endpoint && !options.etcd) spec.tls_name = options.endpoint->host;
+  }
+  if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();
+  spec.rules = options.rules;
+  if (auto planned = plan_node(options, machine, spec); !planned) return planned.error();
+  if (!options.meeting_file.empty() && plan.bind_address.empty() && !spec.local_addr.empty())
+    spec.coordinator_host = spec.local_addr;
+  spec.exit_barrier_ms = options.exit_barrier_ms;
+  spec.signals = options.signals;
+  spec.checkpoint_signal = options.checkpoint_signal;
+  spec.signals_to_handle = options.signals_to_handle;
+  spec.dry_run = options.dry_run;
+  spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
+  spec.uninterruptible_ms = options.uninterruptible_ms;
+  spec.progress_timeout_ms = options.progress_timeout_ms;
+  spec.standby = options.standby;
+  spec.program = options.program;
+  spec.command = worker_command(options);
+  spec.python = python_of(options);
+  spec.own_store = options.own_store;
+  spec.role = options.role;
+  spec.event_log = absolute_event_log(options.event_log);
+  spec.single_node_prefix = false;  // One worker's lines need no prefix.
+  spec.output = options.output;
+  auto log_dir = make_log_folder(options);
+  if (!log_dir) return log_dir.error();
+  spec.log_dir = std::move(*log_dir);
+  return plan;
+}
+
+}  // namespace ddp::plan
