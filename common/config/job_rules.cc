@@ -1,7 +1,9 @@
 #include "common/config/job_rules.h"
 
 #include <array>
-#include <cstddef>
+#include <limits>
+#include <string_view>
+#include <variant>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,84 +13,86 @@ namespace {
 
 constexpr std::int64_t kTimeLimitMs = 1'000LL * 60 * 60 * 24 * 365;
 constexpr int kNodesLimit = 65'536;
+constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 
-template <typename Rules, typename Visit>
-void for_each_field(Rules& rules, Visit visit) {
-  visit("min_nodes", rules.min_nodes);
-  visit("max_nodes", rules.max_nodes);
-  visit("spares", rules.spares);
-  visit("max_restarts", rules.max_restarts);
-  visit("restart_on_start_failure", rules.restart_on_start_failure);
-  visit("max_no_progress", rules.max_no_progress);
-  visit("join_timeout_ms", rules.join_timeout_ms);
-  visit("last_call_ms", rules.last_call_ms);
-  visit("stop_timeout_ms", rules.stop_timeout_ms);
-  visit("scale_up_ms", rules.scale_up_ms);
-}
-
-struct Shown {
-  const char* flag;
-  std::string value;
+struct Rule {
+  const char* member;  // In JSON.
+  std::string_view flag;
+  const char* name;  // In messages about the range.
+  std::variant<int JobRules::*, std::int64_t JobRules::*, bool JobRules::*> value;
+  std::int64_t low;
+  std::int64_t high;
 };
 
-std::string seconds(std::int64_t ms) { return fmt::format("{} s", static_cast<double>(ms) / 1e3); }
+// All rules, in the order in which they are compared and checked.
+constexpr std::string_view kNodes = "--nnodes";
+constexpr auto kRules = std::to_array<Rule>({
+    {"max_nodes", kNodes, "the largest number of nodes", &JobRules::max_nodes, 1, kNodesLimit},
+    {"min_nodes", kNodes, "the smallest number of nodes", &JobRules::min_nodes, 1, kNodesLimit},
+    {"spares", "--spares", "--spares", &JobRules::spares, -kAny, kAny},
+    {"max_restarts", "--max-restarts", "--max-restarts", &JobRules::max_restarts, 0,
+     kMaxRestartsLimit},
+    {"restart_on_start_failure", "--restart-on-start-failure", "--restart-on-start-failure",
+     &JobRules::restart_on_start_failure, 0, 1},
+    {"max_no_progress", "--max-no-progress", "--max-no-progress", &JobRules::max_no_progress, 0,
+     kMaxRestartsLimit},
+    {"join_timeout_ms", "--join-timeout", "--join-timeout in ms", &JobRules::join_timeout_ms, 0,
+     kTimeLimitMs},
+    {"last_call_ms", "--last-call", "--last-call in ms", &JobRules::last_call_ms, 0, kTimeLimitMs},
+    {"stop_timeout_ms", "--shutdown-timeout", "--shutdown-timeout in ms",
+     &JobRules::stop_timeout_ms, 0, kTimeLimitMs},
+    {"scale_up_ms", "--scale-up-timeout", "--scale-up-timeout in ms", &JobRules::scale_up_ms, 0,
+     kTimeLimitMs},
+});
 
-// Each flag with its value, as people write it.
-std::array<Shown, 9> shown(const JobRules& rules) {
-  return {{{"--nnodes", rules.min_nodes == rules.max_nodes
-                            ? fmt::format("{}", rules.max_nodes)
-                            : fmt::format("{}:{}", rules.min_nodes, rules.max_nodes)},
-           {"--spares", rules.spares < 0 ? "not given" : fmt::format("{}", rules.spares)},
-           {"--max-restarts", fmt::format("{}", rules.max_restarts)},
-           {"--restart-on-start-failure", rules.restart_on_start_failure ? "given" : "not given"},
-           {"--max-no-progress", fmt::format("{}", rules.max_no_progress)},
-           {"--join-timeout", seconds(rules.join_timeout_ms)},
-           {"--last-call", seconds(rules.last_call_ms)},
-           {"--shutdown-timeout", seconds(rules.stop_timeout_ms)},
-           {"--scale-up-timeout", seconds(rules.scale_up_ms)}}};
+std::string text_of(bool value) { return value ? "given" : "not given"; }
+std::string text_of(int value) { return value < 0 ? "not given" : fmt::format("{}", value); }
+std::string text_of(std::int64_t ms) { return fmt::format("{} s", static_cast<double>(ms) / 1e3); }
+
+// The value as people write it.
+std::string shown(const Rule& rule, const JobRules& rules) {
+  if (rule.flag != kNodes)
+    return std::visit([&](auto value) { return text_of(rules.*value); }, rule.value);
+  return rules.min_nodes == rules.max_nodes
+             ? fmt::format("{}", rules.max_nodes)
+             : fmt::format("{}:{}", rules.min_nodes, rules.max_nodes);
 }
 
 }  // namespace
 
 void to_json(nlohmann::json& json, const JobRules& rules) {
   json = nlohmann::json::object();
-  for_each_field(rules, [&](const char* name, const auto& value) { json[name] = value; });
+  for (const Rule& rule : kRules)
+    std::visit([&](auto value) { json[rule.member] = rules.*value; }, rule.value);
 }
 
 void from_json(const nlohmann::json& json, JobRules& rules) {
   rules = {};
-  for_each_field(rules, [&](const char* name, auto& value) { value = json.value(name, value); });
+  for (const Rule& rule : kRules) {
+    std::visit([&](auto value) { rules.*value = json.value(rule.member, rules.*value); },
+               rule.value);
+  }
 }
 
 std::string out_of_range(const JobRules& rules) {
-  const auto complaint = [](const char* flag, std::int64_t value, std::int64_t low,
-                            std::int64_t high) {
-    return value >= low && value <= high
-               ? std::string()
-               : fmt::format("{} is {}; it must be from {} to {}", flag, value, low, high);
-  };
-  for (const std::string& found :
-       {complaint("the largest number of nodes", rules.max_nodes, 1, kNodesLimit),
-        complaint("the smallest number of nodes", rules.min_nodes, 1, rules.max_nodes),
-        complaint("--max-restarts", rules.max_restarts, 0, kMaxRestartsLimit),
-        complaint("--max-no-progress", rules.max_no_progress, 0, kMaxRestartsLimit),
-        complaint("--join-timeout in ms", rules.join_timeout_ms, 0, kTimeLimitMs),
-        complaint("--last-call in ms", rules.last_call_ms, 0, kTimeLimitMs),
-        complaint("--shutdown-timeout in ms", rules.stop_timeout_ms, 0, kTimeLimitMs),
-        complaint("--scale-up-timeout in ms", rules.scale_up_ms, 0, kTimeLimitMs)}) {
-    if (!found.empty()) return found;
+  for (const Rule& rule : kRules) {
+    const auto value =
+        std::visit([&](auto member) { return std::int64_t{rules.*member}; }, rule.value);
+    const bool is_minimum = std::string_view(rule.member) == "min_nodes";
+    const std::int64_t high = is_minimum ? rules.max_nodes : rule.high;
+    if (value >= rule.low && value <= high) continue;
+    return fmt::format("{} is {}; it must be from {} to {}", rule.name, value, rule.low, high);
   }
   return "";
 }
 
 std::string difference(const JobRules& here, const std::string& host, const JobRules& there,
                        const std::string& other_host) {
-  const auto mine = shown(here);
-  const auto others = shown(there);
-  for (std::size_t rule = 0; rule < mine.size(); ++rule) {
-    if (mine[rule].value == others[rule].value) continue;
-    return fmt::format("{} is {} on {} and {} on {}", mine[rule].flag, mine[rule].value, host,
-                       others[rule].value, other_host);
+  for (const Rule& rule : kRules) {
+    const std::string mine = shown(rule, here);
+    const std::string others = shown(rule, there);
+    if (mine == others) continue;
+    return fmt::format("{} is {} on {} and {} on {}", rule.flag, mine, host, others, other_host);
   }
   return "";
 }
