@@ -3,8 +3,7 @@
 
 usage: torchrun_failures.py BIN_DIR
 
-Skips (status 77) without a Python that has torch. Cases that need a running torchrun are skipped if none works. Debian's does
-not; PEERS (bench/harness.py) may name a folder with one that does.
+Skips (status 77) without a Python that has torch.
 """
 import json
 import os
@@ -14,8 +13,6 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
-import harness
 import jobs
 import torchrun
 
@@ -23,7 +20,6 @@ SKIPPED = 77
 LIMIT_S = 240
 SCRIPTS = Path(__file__).resolve().parent / "torchrun_scripts"
 CULPRIT, RAISES, ROLES = (SCRIPTS / f"{name}.py" for name in ("culprit", "raises", "roles"))
-TORCHRUN = harness.PEERS / "torchrun"
 # ProcessFailure and ChildFailedError are what a torchrun reads the files of its workers with.
 READER = """
 import json, sys
@@ -110,7 +106,7 @@ def torch_reads_what_is_left_for_it(ddp_run):
 
 def one_worker():
     """Torchrun's command for one worker, up to what it starts."""
-    return [torchrun.PYTHON, TORCHRUN, "--nproc_per_node=1", "--monitor_interval=0.1", f"--master_port={jobs.free_port()}"]
+    return [*torchrun.COMMAND, "--nproc_per_node=1", f"--master_port={jobs.free_port()}"]
 
 
 def a_torchrun_above_shows_the_inner_cause(ddp_run):
@@ -135,7 +131,7 @@ def a_torchrun_below_tells_its_cause(ddp_run):
 def roles_count_as_under_torchrun(ddp_run):
     with tempfile.TemporaryDirectory() as folder:
         seen = {}
-        for name, launcher in (("torchrun", [torchrun.PYTHON, TORCHRUN]), ("ddp-run", [ddp_run])):
+        for name, launcher in (("torchrun", torchrun.COMMAND), ("ddp-run", [ddp_run])):
             out = Path(folder) / name
             out.mkdir()
             port = jobs.free_port()
@@ -158,9 +154,6 @@ def main():
     ddp_run = Path(sys.argv[1]).resolve() / "ddp-run"
     the_first_cause_is_named_though_its_worker_ends_last(ddp_run)
     torch_reads_what_is_left_for_it(ddp_run)
-    if not TORCHRUN.exists():
-        print(f"not compared with a running torchrun: {TORCHRUN} is missing")
-        return 0
     a_torchrun_above_shows_the_inner_cause(ddp_run)
     a_torchrun_below_tells_its_cause(ddp_run)
     roles_count_as_under_torchrun(ddp_run)
