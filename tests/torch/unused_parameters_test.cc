@@ -106,6 +106,11 @@ TEST_P(FindUnused, OneRankUsesItAllGetTheAverageNobodyDoesItStaysAsItIs) {
       model.zero_grad();
       model(input_of(0), true, true).backward();
       EXPECT_TRUE(same_bytes(module.left->weight.grad(), average({alone, alone, alone})));
+
+      // A rank without a gradient does not send what its bucket has from the step before.
+      model.zero_grad();
+      model(input_of(0), rank == 1, true).backward();
+      EXPECT_TRUE(same_bytes(module.left->weight.grad(), average({zero, alone, zero})));
     });
   }
 }
