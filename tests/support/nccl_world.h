@@ -16,6 +16,7 @@
 #include "tests/support/nccl_standin/control.h"
 #include "tests/support/on_ranks.h"
 #include "worker/collectives/half.h"
+#include "worker/nccl/cuda_api.h"
 #include "worker/nccl/nccl_group.h"
 
 // NcclGroups whose ranks are threads of the test: over the stand-in library, or over the real one

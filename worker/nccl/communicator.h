@@ -7,6 +7,7 @@
 
 #include "worker/nccl/device_operation.h"
 #include "worker/nccl/library.h"
+#include "worker/nccl/nccl_api.h"
 #include "worker/transport/failure.h"
 
 namespace ddp {

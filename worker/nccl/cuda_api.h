@@ -2,13 +2,14 @@
 
 #include <cstddef>
 
+#include "worker/nccl/types.h"
+
 // The part of the CUDA runtime's C interface that this folder uses, declared here so that no CUDA
 // header is needed. Names, argument lists and numbers are those of NVIDIA's documentation; they
 // have not changed since CUDA 10. Enumerations of C are passed as int, which is how they are
 // passed on every platform that CUDA has.
 namespace ddp::cuda {
 
-using Stream = struct OpaqueStream*;  // nullptr: the device's default stream.
 using Event = struct OpaqueEvent*;
 using Error = int;
 

@@ -10,6 +10,7 @@
 #include "worker/collectives/operation.h"
 #include "worker/collectives/types.h"
 #include "worker/nccl/cuda_api.h"
+#include "worker/nccl/types.h"
 
 namespace ddp {
 
@@ -50,14 +51,6 @@ struct DeviceRecord {
   }
 };
 static_assert(sizeof(DeviceRecord) == 32);
-
-// One direction of traffic with one rank.
-struct Transfer {
-  enum class Direction { kSend, kRecv };
-  Direction direction = Direction::kSend;
-  Rank peer = -1;
-  Buffer buffer;
-};
 
 struct DeviceOperation {
   DeviceRecord record;

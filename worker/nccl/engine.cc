@@ -60,7 +60,7 @@ Outcome NcclEngine::failure() const {
   return failure_;
 }
 
-std::shared_ptr<NcclWork> NcclEngine::issue(DeviceOperation operation, cuda::Stream stream) {
+std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::Stream stream) {
   const cuda::Api& api = library_->cuda();
   const auto throw_failure = [](const Failure& failure) {
     throw CollectiveError(failure.text, failure.code, failure.suspect);
@@ -74,7 +74,7 @@ std::shared_ptr<NcclWork> NcclEngine::issue(DeviceOperation operation, cuda::Str
          Tell::kYes);
     throw_failure(*failure());
   }
-  std::shared_ptr<NcclWork> work;
+  std::shared_ptr<DeviceWork> work;
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
@@ -83,7 +83,7 @@ std::shared_ptr<NcclWork> NcclEngine::issue(DeviceOperation operation, cuda::Str
       throw_failure(*failure_);
     }
     operation.record.sequence = sequence_++;
-    work = std::make_shared<NcclWork>(weak_from_this(), std::move(operation));
+    work = std::make_shared<DeviceWork>(weak_from_this(), std::move(operation));
     first = queue_.empty() && running_.empty();
     queue_.push_back(work);
   }
@@ -107,7 +107,7 @@ void NcclEngine::fail(Failure failure, Tell tell) {
   if (tell == Tell::kYes && options_.on_failure) options_.on_failure(failure);
 }
 
-void NcclEngine::fail_named(const NcclWork* work, Failure failure) {
+void NcclEngine::fail_named(const DeviceWork* work, Failure failure) {
   if (work != nullptr && !failure.told) {
     failure.text = fmt::format("{}: {}", work->name(), failure.text);
   }
@@ -171,11 +171,11 @@ NcclEngine::WorkPtr NcclEngine::next_work() {
   return running_.back();
 }
 
-void NcclEngine::launch(NcclWork& work) {
+void NcclEngine::launch(DeviceWork& work) {
   if (auto failure = put_into_stream(work)) fail_named(&work, std::move(*failure));
 }
 
-Outcome NcclEngine::put_into_stream(NcclWork& work) {
+Outcome NcclEngine::put_into_stream(DeviceWork& work) {
   const cuda::Api& api = library_->cuda();
   const DeviceOperation& operation = work.operation();
   if (options_.check && is_collective(operation.record.kind)) {
@@ -200,7 +200,7 @@ Outcome NcclEngine::put_into_stream(NcclWork& work) {
 
 // ---- Completion.
 
-bool NcclEngine::poll(NcclWork& work) {
+bool NcclEngine::poll(DeviceWork& work) {
   if (work.done()) return true;
   if (!work.enqueued_.load(std::memory_order_acquire)) return false;
   const cuda::Error error = library_->cuda().event_query(work.completed_);
@@ -218,7 +218,7 @@ bool NcclEngine::poll(NcclWork& work) {
   return work.done();
 }
 
-void NcclEngine::finish(NcclWork& work) {
+void NcclEngine::finish(DeviceWork& work) {
   {
     const std::lock_guard lock(mutex_);
     // After a failure the abort may have ended the kernel.
@@ -227,13 +227,13 @@ void NcclEngine::finish(NcclWork& work) {
                                     [&](const WorkPtr& each) { return each.get() == &work; });
     // The caller holds another reference to it during the call.
     if (place != running_.end()) running_.erase(place);
-    work.state_.store(NcclWork::kSucceeded, std::memory_order_release);
+    work.state_.store(DeviceWork::kSucceeded, std::memory_order_release);
   }
   const std::lock_guard lock(order_mutex_);
   events_.give_back(work.completed_);
 }
 
-void NcclEngine::order_behind(NcclWork& work, cuda::Stream stream) {
+void NcclEngine::order_behind(DeviceWork& work, cuda::Stream stream) {
   const std::lock_guard lock(order_mutex_);
   if (work.done()) return;
   const cuda::Error error = library_->cuda().stream_wait_event(stream, work.completed_, 0);
@@ -243,7 +243,7 @@ void NcclEngine::order_behind(NcclWork& work, cuda::Stream stream) {
   throw CollectiveError(failure.text, failure.code, failure.suspect);
 }
 
-void NcclEngine::advance(NcclWork& work) {
+void NcclEngine::advance(DeviceWork& work) {
   if (failed_.load(std::memory_order_acquire)) {
     settle();
     return;

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "worker/nccl/communicator.h"
+#include "worker/nccl/device_work.h"
 #include "worker/nccl/event_pool.h"
-#include "worker/nccl/nccl_work.h"
 #include "worker/nccl/record_check.h"
 
 namespace ddp {
@@ -62,7 +62,7 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   Readiness wait_ready(TimePoint limit);
   // Queues the operation; throws CollectiveError after a failure. `stream`: the caller's stream,
   // which produces the operation's input.
-  std::shared_ptr<NcclWork> issue(DeviceOperation operation, cuda::Stream stream);
+  std::shared_ptr<DeviceWork> issue(DeviceOperation operation, cuda::Stream stream);
   // Only the first failure counts. Returns at once.
   void fail(Failure failure, Tell tell);
   Outcome failure() const;
@@ -70,25 +70,25 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   // abort. Takes at most close_timeout and abort_grace.
   void close();
 
-  // For NcclWork. Checks once whether the operation is done, has failed or is past its deadline.
-  void advance(NcclWork& work);
-  void order_behind(NcclWork& work, cuda::Stream stream);
+  // For DeviceWork. Checks once whether the operation is done, has failed or is past its deadline.
+  void advance(DeviceWork& work);
+  void order_behind(DeviceWork& work, cuda::Stream stream);
 
  private:
-  using WorkPtr = std::shared_ptr<NcclWork>;
+  using WorkPtr = std::shared_ptr<DeviceWork>;
 
   void run_communication(const nccl::UniqueId& id);
   Outcome prepare(const nccl::UniqueId& id);
   WorkPtr next_work();
-  void launch(NcclWork& work);
-  Outcome put_into_stream(NcclWork& work);
+  void launch(DeviceWork& work);
+  Outcome put_into_stream(DeviceWork& work);
   void run_watchdog();
   void watch();
   void run_abort();
-  bool poll(NcclWork& work);
-  void finish(NcclWork& work);
+  bool poll(DeviceWork& work);
+  void finish(DeviceWork& work);
   void expire();
-  void fail_named(const NcclWork* work, Failure failure);
+  void fail_named(const DeviceWork* work, Failure failure);
   void settle();
   void poll_running();
   void end_thread(std::thread& thread, bool ended);

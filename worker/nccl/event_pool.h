@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "worker/nccl/cuda_api.h"
 #include "worker/nccl/library.h"
 
 namespace ddp {

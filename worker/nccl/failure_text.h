@@ -2,7 +2,9 @@
 
 #include <string>
 
+#include "worker/nccl/cuda_api.h"
 #include "worker/nccl/library.h"
+#include "worker/nccl/nccl_api.h"
 #include "worker/transport/failure.h"
 
 namespace ddp {

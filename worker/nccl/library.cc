@@ -3,6 +3,8 @@
 #include <cstdlib>
 
 #include "common/base/dynamic_library.h"
+#include "worker/nccl/cuda_api.h"
+#include "worker/nccl/nccl_api.h"
 
 namespace ddp {
 namespace {
@@ -67,6 +69,11 @@ NcclLibraryNames NcclLibraryNames::from_environment() {
   return {variable("DDP_NCCL_LIBRARY"), variable("DDP_CUDART_LIBRARY")};
 }
 
+NcclLibrary::NcclLibrary()
+    : nccl_(std::make_unique<nccl::Api>()), cuda_(std::make_unique<cuda::Api>()) {}
+
+NcclLibrary::~NcclLibrary() = default;
+
 Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNames& names) {
   using List = std::vector<std::string>;
   const auto nccl = DynamicLibrary::open(names.nccl.empty() ? List{"libnccl.so.2", "libnccl.so"}
@@ -90,22 +97,22 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNa
                       cudart.error().message);
   }
   std::shared_ptr<NcclLibrary> library(new NcclLibrary);
-  if (const auto missing = load_nccl(*nccl, library->nccl_); !missing.empty()) {
+  if (const auto missing = load_nccl(*nccl, *library->nccl_); !missing.empty()) {
     return make_error(Errc::kInvalidArgument,
                       "{} has no function {}: NCCL 2.10 or newer is needed; set DDP_NCCL_LIBRARY "
                       "to the path of one",
                       nccl->name(), missing);
   }
-  if (const auto missing = load_cuda(*cudart, library->cuda_); !missing.empty()) {
+  if (const auto missing = load_cuda(*cudart, *library->cuda_); !missing.empty()) {
     return make_error(Errc::kInvalidArgument,
                       "{} has no function {}: the runtime of CUDA 11 or newer is needed; set "
                       "DDP_CUDART_LIBRARY to the path of one",
                       cudart->name(), missing);
   }
-  const nccl::Result got = library->nccl_.get_version(&library->version_);
+  const nccl::Result got = library->nccl_->get_version(&library->version_);
   if (got != nccl::kSuccess) {
     return make_error(Errc::kIo, "{}: ncclGetVersion: {}", nccl->name(),
-                      library->nccl_.get_error_string(got));
+                      library->nccl_->get_error_string(got));
   }
   // 2.10 added bf16 and averages.
   if (library->version_ < 21000) {
@@ -119,13 +126,19 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNa
 
 Result<int> NcclLibrary::device_count() const {
   int count = 0;
-  const cuda::Error error = cuda_.get_device_count(&count);
+  const cuda::Error error = cuda_->get_device_count(&count);
   if (error != cuda::kSuccess) {
     return make_error(Errc::kNotFound, "no CUDA device can be used: {} (cudaGetDeviceCount: {})",
-                      cuda_.get_error_string(error), error);
+                      cuda_->get_error_string(error), error);
   }
   return count;
 }
+
+bool NcclLibrary::non_blocking() const {
+  return nccl_->comm_init_rank_config != nullptr && nccl_->comm_finalize != nullptr;
+}
+
+bool NcclLibrary::can_shrink() const { return nccl_->comm_shrink != nullptr; }
 
 std::string NcclLibrary::version_text() const {
   // Before 2.9 the major number counted thousands.

@@ -4,10 +4,15 @@
 #include <string>
 
 #include "common/base/result.h"
-#include "worker/nccl/cuda_api.h"
-#include "worker/nccl/nccl_api.h"
 
 namespace ddp {
+
+namespace cuda {
+struct Api;
+}
+namespace nccl {
+struct Api;
+}
 
 // Which files to load; an empty name means the usual ones.
 struct NcclLibraryNames {
@@ -21,6 +26,10 @@ struct NcclLibraryNames {
 // NCCL and the CUDA runtime, loaded while the program runs. Immutable; any thread. Never unloaded.
 class NcclLibrary {
  public:
+  ~NcclLibrary();
+  NcclLibrary(const NcclLibrary&) = delete;
+  NcclLibrary& operator=(const NcclLibrary&) = delete;
+
   // kNotFound if a library cannot be loaded, with what the linker said; kInvalidArgument if one of
   // its functions is missing. The message says what to install or to set.
   static Result<std::shared_ptr<const NcclLibrary>> load(
@@ -29,21 +38,21 @@ class NcclLibrary {
   // The number of devices that this process can use. The error quotes CUDA: no driver, no device.
   Result<int> device_count() const;
 
-  const nccl::Api& nccl() const { return nccl_; }
-  const cuda::Api& cuda() const { return cuda_; }
+  // The libraries' functions (nccl_api.h, cuda_api.h), for this folder.
+  const nccl::Api& nccl() const { return *nccl_; }
+  const cuda::Api& cuda() const { return *cuda_; }
+
   int version() const { return version_; }  // 22809 is 2.28.9.
   std::string version_text() const;
   // Whether communicators can be made, used and ended without a call that blocks (NCCL 2.14).
-  bool non_blocking() const {
-    return nccl_.comm_init_rank_config != nullptr && nccl_.comm_finalize != nullptr;
-  }
-  bool can_shrink() const { return nccl_.comm_shrink != nullptr; }
+  bool non_blocking() const;
+  bool can_shrink() const;
 
  private:
-  NcclLibrary() = default;
+  NcclLibrary();
 
-  nccl::Api nccl_{};
-  cuda::Api cuda_{};
+  const std::unique_ptr<nccl::Api> nccl_;
+  const std::unique_ptr<cuda::Api> cuda_;
   int version_ = 0;
 };
 

@@ -1,5 +1,3 @@
-#include "worker/nccl/nccl_group.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -11,6 +9,7 @@
 #include "worker/nccl/engine.h"
 #include "worker/nccl/failure_hub.h"
 #include "worker/nccl/failure_text.h"
+#include "worker/nccl/nccl_group_impl.h"
 #include "worker/nccl/rendezvous.h"
 
 namespace ddp {
@@ -30,22 +29,18 @@ std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> li
                                            const NcclGroupOptions& options) {
   nccl::require_options(options);
   auto hub = std::make_shared<FailureHub>(options.on_abort);
-  std::shared_ptr<NcclGroup> group(new NcclGroup(std::move(library), std::move(store), options,
-                                                 std::move(hub), std::make_shared<std::mutex>()));
+  const auto group =
+      std::make_shared<NcclGroupImpl>(std::move(library), std::move(store), options, std::move(hub),
+                                      std::make_shared<std::mutex>());
   group->connect();
-  if (options.abort_store) {
-    group->hub_->set_relay(std::make_unique<AbortRelay>(
-        options.abort_store, group->rendezvous_->key("aborted"), options.abort_interval,
-        [weak = std::weak_ptr(group->hub_)](const Failure& failure) {
-          if (const auto told = weak.lock()) told->fail_all(failure);
-        }));
-  }
+  group->start_relay();
   return group;
 }
 
-NcclGroup::NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Store> store,
-                     NcclGroupOptions options, std::shared_ptr<FailureHub> hub,
-                     std::shared_ptr<std::mutex> store_mutex)
+NcclGroupImpl::NcclGroupImpl(std::shared_ptr<const NcclLibrary> library,
+                             std::shared_ptr<Store> store, NcclGroupOptions options,
+                             std::shared_ptr<FailureHub> hub,
+                             std::shared_ptr<std::mutex> store_mutex)
     : library_(std::move(library)),
       store_(std::move(store)),
       options_(std::move(options)),
@@ -54,11 +49,11 @@ NcclGroup::NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr
                                                    options_.rank, options_.size)),
       store_mutex_(std::move(store_mutex)) {}
 
-NcclGroup::~NcclGroup() {
+NcclGroupImpl::~NcclGroupImpl() {
   if (engine_) engine_->close();
 }
 
-void NcclGroup::connect() {
+void NcclGroupImpl::connect() {
   const auto timeout = std::min<Duration>(options_.connect_timeout, nccl::kLongestTimeout);
   const TimePoint deadline = Clock::now() + timeout;
   nccl::UniqueId id{};
@@ -97,7 +92,16 @@ void NcclGroup::connect() {
   connected->store(true);
 }
 
-void NcclGroup::fail_connecting(Failure failure, bool tell) {
+void NcclGroupImpl::start_relay() {
+  if (!options_.abort_store) return;
+  hub_->set_relay(std::make_unique<AbortRelay>(
+      options_.abort_store, rendezvous_->key("aborted"), options_.abort_interval,
+      [weak = std::weak_ptr(hub_)](const Failure& failure) {
+        if (const auto told = weak.lock()) told->fail_all(failure);
+      }));
+}
+
+void NcclGroupImpl::fail_connecting(Failure failure, bool tell) {
   if (tell) rendezvous_->tell(failure);
   if (engine_) engine_->fail(failure, NcclEngine::Tell::kNo);
   throw_failure(failure);
@@ -105,7 +109,7 @@ void NcclGroup::fail_connecting(Failure failure, bool tell) {
 
 // ---- The group as a whole.
 
-std::shared_ptr<std::byte> NcclGroup::allocate(std::size_t bytes) {
+std::shared_ptr<std::byte> NcclGroupImpl::allocate(std::size_t bytes) {
   const DeviceGuard guard(library_->cuda(), options_.device);
   void* memory = nullptr;
   if (library_->cuda().malloc(&memory, std::max<std::size_t>(bytes, 1)) != cuda::kSuccess) {
@@ -115,11 +119,11 @@ std::shared_ptr<std::byte> NcclGroup::allocate(std::size_t bytes) {
           [library = library_](std::byte* end) { library->cuda().free(end); }};
 }
 
-void NcclGroup::throw_if_failed() const {
+void NcclGroupImpl::throw_if_failed() const {
   if (const auto failure = engine_->failure()) throw_failure(*failure);
 }
 
-void NcclGroup::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+void NcclGroupImpl::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
   nccl::require(timeout.count() >= 0,
                 fmt::format("monitored_barrier: the timeout is {} ms, but must not be negative",
                             timeout.count()));
@@ -136,14 +140,14 @@ void NcclGroup::monitored_barrier(std::chrono::milliseconds timeout, bool wait_a
   throw_if_failed();
 }
 
-std::shared_ptr<ProcessGroup> NcclGroup::new_group(std::span<const Rank> ranks) {
+std::shared_ptr<ProcessGroup> NcclGroupImpl::new_group(std::span<const Rank> ranks) {
   nccl::require_members(ranks, options_.size);
   throw_if_failed();
   const std::lock_guard lock(*store_mutex_);
   return sub_group(fmt::format("group{}", calls_++), {ranks.begin(), ranks.end()});
 }
 
-std::shared_ptr<ProcessGroup> NcclGroup::split(int color, int key) {
+std::shared_ptr<ProcessGroup> NcclGroupImpl::split(int color, int key) {
   throw_if_failed();
   const std::lock_guard lock(*store_mutex_);
   const std::string call = fmt::format("split{}", calls_++);
@@ -167,8 +171,8 @@ std::shared_ptr<ProcessGroup> NcclGroup::split(int color, int key) {
   return sub_group(fmt::format("{}.{}", call, color), ranks);
 }
 
-std::shared_ptr<NcclGroup> NcclGroup::sub_group(const std::string& call,
-                                                const std::vector<Rank>& members) {
+std::shared_ptr<NcclGroupImpl> NcclGroupImpl::sub_group(const std::string& call,
+                                                        const std::vector<Rank>& members) {
   NcclGroupOptions options = options_;
   options.check_group = nullptr;
   const auto own = std::find(members.begin(), members.end(), options_.rank);
@@ -176,18 +180,18 @@ std::shared_ptr<NcclGroup> NcclGroup::sub_group(const std::string& call,
   options.rank = static_cast<Rank>(own - members.begin());
   options.size = static_cast<int>(members.size());
   options.name = fmt::format("{}/{}", options_.name, call);
-  std::shared_ptr<NcclGroup> group(new NcclGroup(library_, store_, options, hub_, store_mutex_));
+  const auto group = std::make_shared<NcclGroupImpl>(library_, store_, options, hub_, store_mutex_);
   group->connect();
   return group;
 }
 
-void NcclGroup::abort(const std::string& reason) {
+void NcclGroupImpl::abort(const std::string& reason) {
   engine_->fail({Errc::kAborted, options_.rank,
                  fmt::format("rank {} aborted the group: {}", options_.rank, reason)},
                 NcclEngine::Tell::kYes);
 }
 
-void NcclGroup::abort_from_peer(const Failure& failure) {
+void NcclGroupImpl::abort_from_peer(const Failure& failure) {
   Failure told = failure;
   told.told = true;
   engine_->fail(told, NcclEngine::Tell::kNo);

@@ -5,7 +5,7 @@
 
 #include "worker/nccl/arguments.h"
 #include "worker/nccl/engine.h"
-#include "worker/nccl/nccl_group.h"
+#include "worker/nccl/nccl_group_impl.h"
 
 // NcclGroup's operations. Each checks its arguments, describes the call and gives it to the engine.
 namespace ddp {
@@ -31,7 +31,7 @@ std::size_t sum_of(std::span<const std::size_t> counts) {
 
 }  // namespace
 
-DeviceOperation NcclGroup::operation_of(DeviceOpKind kind, Buffer in, Buffer out) const {
+DeviceOperation NcclGroupImpl::operation_of(DeviceOpKind kind, Buffer in, Buffer out) const {
   DeviceOperation operation;
   operation.record.kind = kind;
   operation.record.type = static_cast<std::uint32_t>(in.type);
@@ -41,7 +41,7 @@ DeviceOperation NcclGroup::operation_of(DeviceOpKind kind, Buffer in, Buffer out
   return operation;
 }
 
-WorkPtr NcclGroup::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
+WorkPtr NcclGroupImpl::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
   const auto kind = DeviceOpKind::kAllReduce;
   require_data(kind, in_out);
   require_reduction(kind, in_out.type, op);
@@ -51,8 +51,8 @@ WorkPtr NcclGroup::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
-                                        OpOptions options) {
+WorkPtr NcclGroupImpl::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                                            OpOptions options) {
   const auto kind = DeviceOpKind::kAllReduceCoalesced;
   require(!in_out.empty(), "all_reduce_coalesced: the list of buffers is empty");
   DeviceOperation operation = operation_of(kind, in_out.front(), in_out.front());
@@ -69,7 +69,7 @@ WorkPtr NcclGroup::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::broadcast(Buffer in_out, Rank root, OpOptions options) {
+WorkPtr NcclGroupImpl::broadcast(Buffer in_out, Rank root, OpOptions options) {
   const auto kind = DeviceOpKind::kBroadcast;
   require_data(kind, in_out);
   require_rank(kind, root, options_.size);
@@ -78,7 +78,7 @@ WorkPtr NcclGroup::broadcast(Buffer in_out, Rank root, OpOptions options) {
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) {
+WorkPtr NcclGroupImpl::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) {
   const auto kind = DeviceOpKind::kReduce;
   require_data(kind, in_out);
   require_rank(kind, root, options_.size);
@@ -90,7 +90,7 @@ WorkPtr NcclGroup::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions optio
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::all_gather(Buffer in, Buffer out, OpOptions options) {
+WorkPtr NcclGroupImpl::all_gather(Buffer in, Buffer out, OpOptions options) {
   const auto kind = DeviceOpKind::kAllGather;
   require_data(kind, in);
   require_data(kind, out);
@@ -99,7 +99,7 @@ WorkPtr NcclGroup::all_gather(Buffer in, Buffer out, OpOptions options) {
   return issue(operation_of(kind, in, out), std::move(options));
 }
 
-WorkPtr NcclGroup::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
+WorkPtr NcclGroupImpl::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
   const auto kind = DeviceOpKind::kReduceScatter;
   require_data(kind, in);
   require_data(kind, out);
@@ -112,29 +112,31 @@ WorkPtr NcclGroup::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions 
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::barrier(OpOptions options) {
+WorkPtr NcclGroupImpl::barrier(OpOptions options) {
   return issue(operation_of(DeviceOpKind::kBarrier, {nullptr, 0, DType::kU8}, {}),
                std::move(options));
 }
 
 // ---- Operations that consist of sends and receives.
 
-void NcclGroup::add_transfer(DeviceOperation& operation, Transfer::Direction direction, Rank peer,
-                             const Buffer& whole, std::size_t begin, std::size_t count) const {
+void NcclGroupImpl::add_transfer(DeviceOperation& operation, Transfer::Direction direction,
+                                 Rank peer, const Buffer& whole, std::size_t begin,
+                                 std::size_t count) const {
   if (count == 0) return;  // The other side skips it, too.
   operation.transfers.push_back({direction, peer, {address(whole, begin), count, whole.type}});
 }
 
 // The part that a rank sends to itself; NCCL copies it if both directions are in one group.
-void NcclGroup::add_own_part(DeviceOperation& operation, const Buffer& in, std::size_t in_begin,
-                             const Buffer& out, std::size_t out_begin, std::size_t count) const {
+void NcclGroupImpl::add_own_part(DeviceOperation& operation, const Buffer& in, std::size_t in_begin,
+                                 const Buffer& out, std::size_t out_begin,
+                                 std::size_t count) const {
   if (address(in, in_begin) == address(out, out_begin)) return;
   add_transfer(operation, Transfer::Direction::kSend, options_.rank, in, in_begin, count);
   add_transfer(operation, Transfer::Direction::kRecv, options_.rank, out, out_begin, count);
 }
 
-WorkPtr NcclGroup::all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
-                               OpOptions options) {
+WorkPtr NcclGroupImpl::all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                                   OpOptions options) {
   const auto kind = DeviceOpKind::kAllGatherV;
   require_data(kind, in);
   require_data(kind, out);
@@ -159,7 +161,7 @@ WorkPtr NcclGroup::all_gatherv(Buffer in, Buffer out, std::span<const std::size_
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
+WorkPtr NcclGroupImpl::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
   const auto kind = DeviceOpKind::kGather;
   require_data(kind, in);
   require_rank(kind, root, options_.size);
@@ -183,7 +185,7 @@ WorkPtr NcclGroup::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::scatter(Buffer in, Buffer out, Rank root, OpOptions options) {
+WorkPtr NcclGroupImpl::scatter(Buffer in, Buffer out, Rank root, OpOptions options) {
   const auto kind = DeviceOpKind::kScatter;
   require_data(kind, out);
   require_rank(kind, root, options_.size);
@@ -207,7 +209,7 @@ WorkPtr NcclGroup::scatter(Buffer in, Buffer out, Rank root, OpOptions options) 
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::all_to_all(Buffer in, Buffer out, OpOptions options) {
+WorkPtr NcclGroupImpl::all_to_all(Buffer in, Buffer out, OpOptions options) {
   const auto kind = DeviceOpKind::kAllToAll;
   require_data(kind, in);
   require_data(kind, out);
@@ -228,8 +230,8 @@ WorkPtr NcclGroup::all_to_all(Buffer in, Buffer out, OpOptions options) {
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
-                               std::span<const std::size_t> receive_counts, OpOptions options) {
+WorkPtr NcclGroupImpl::all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                                   std::span<const std::size_t> receive_counts, OpOptions options) {
   const auto kind = DeviceOpKind::kAllToAllV;
   require_data(kind, in);
   require_data(kind, out);
@@ -260,7 +262,7 @@ WorkPtr NcclGroup::all_to_allv(Buffer in, std::span<const std::size_t> send_coun
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions options) {
+WorkPtr NcclGroupImpl::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions options) {
   const auto kind = DeviceOpKind::kSend;
   require_data(kind, buffer);
   require_rank(kind, to, options_.size);
@@ -272,7 +274,7 @@ WorkPtr NcclGroup::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptions options) {
+WorkPtr NcclGroupImpl::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptions options) {
   const auto kind = DeviceOpKind::kRecv;
   require_data(kind, buffer);
   require_rank(kind, from, options_.size);
@@ -284,7 +286,7 @@ WorkPtr NcclGroup::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptio
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::batch(std::vector<Transfer> transfers, OpOptions options) {
+WorkPtr NcclGroupImpl::batch(std::vector<Transfer> transfers, OpOptions options) {
   const auto kind = DeviceOpKind::kBatch;
   DeviceOperation operation = operation_of(kind, {nullptr, 0, DType::kU8}, {});
   for (const Transfer& transfer : transfers) {
@@ -296,7 +298,7 @@ WorkPtr NcclGroup::batch(std::vector<Transfer> transfers, OpOptions options) {
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::issue(DeviceOperation operation, OpOptions options) {
+WorkPtr NcclGroupImpl::issue(DeviceOperation operation, OpOptions options) {
   const char* kind = name_of(operation.record.kind);
   require(options.timeout.count() >= 0,
           fmt::format("{}: the timeout is {} ms, but must not be negative", kind,

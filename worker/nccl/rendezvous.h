@@ -8,6 +8,7 @@
 #include "common/base/result.h"
 #include "common/store/store.h"
 #include "worker/nccl/library.h"
+#include "worker/nccl/nccl_api.h"
 #include "worker/transport/failure.h"
 
 namespace ddp {

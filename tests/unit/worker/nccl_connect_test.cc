@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/clock.h"
 #include "common/base/errc.h"
 #include "tests/support/nccl_world.h"
+#include "worker/nccl/nccl_api.h"
 
 // Loading the libraries, and how the ranks of a group connect.
 namespace ddp {

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/clock.h"
 #include "common/base/errc.h"
 #include "tests/support/nccl_world.h"
+#include "worker/nccl/nccl_api.h"
 
 // How operations fail, on the stand-in, which stops, fails or hangs on demand.
 namespace ddp {

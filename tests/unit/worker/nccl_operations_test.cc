@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/base/clock.h"
 #include "tests/support/nccl_world.h"
 
 // The result of every operation, against plain loops: on the stand-in, and on devices if the

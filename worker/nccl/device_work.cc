@@ -1,11 +1,11 @@
-#include "worker/nccl/nccl_work.h"
+#include "worker/nccl/device_work.h"
 
 #include "worker/nccl/backoff.h"
 #include "worker/nccl/engine.h"
 
 namespace ddp {
 
-void NcclWork::wait() {
+void DeviceWork::wait() {
   nccl::Backoff backoff;
   while (!done()) {
     // The engine outlives its works.
@@ -15,7 +15,7 @@ void NcclWork::wait() {
   throw_if_failed();
 }
 
-void NcclWork::wait_stream(cuda::Stream stream) {
+void DeviceWork::wait_stream(cuda::Stream stream) {
   nccl::Backoff backoff;
   while (!done() && !enqueued_.load(std::memory_order_acquire)) {
     if (const auto engine = engine_.lock()) engine->advance(*this);
@@ -25,12 +25,12 @@ void NcclWork::wait_stream(cuda::Stream stream) {
   throw_if_failed();
 }
 
-void NcclWork::fail(const Failure& failure) {
+void DeviceWork::fail(const Failure& failure) {
   failure_ = failure;
   state_.store(kFailed, std::memory_order_release);
 }
 
-void NcclWork::throw_if_failed() const {
+void DeviceWork::throw_if_failed() const {
   if (state_.load(std::memory_order_acquire) != kFailed) return;
   throw CollectiveError(failure_.text, failure_.code, failure_.suspect);
 }
