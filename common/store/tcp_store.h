@@ -7,12 +7,15 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/result.h"
 #include "common/store/store.h"
-#include "common/wire/c10d.h"
 
 namespace ddp {
 
 class Socket;
+namespace wire::c10d {
+enum class Dialect;
+}
 
 struct TcpStoreOptions {
   // How long connect() may try, and how long a call may wait for the server's answer. (get(),
@@ -20,7 +23,7 @@ struct TcpStoreOptions {
   Store::Timeout timeout{std::chrono::minutes(5)};
   // How long to try to restore a lost connection.
   Store::Timeout retry{std::chrono::seconds(5)};
-  // The dialect that the server speaks; empty: find out by asking it.
+  // The dialect that the server speaks (wire/c10d.h); empty: find out by asking it.
   std::optional<wire::c10d::Dialect> dialect = {};
   // Called first on every new connection, for a server that requires a proof; empty: nothing is
   // done. After an error of permission_denied (std::errc) there is no retry.

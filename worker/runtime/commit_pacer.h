@@ -4,14 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace ddp {
+#include "worker/runtime/commit_pace.h"
 
-// How often ElasticState::commit_if_due() commits.
-struct CommitPace {
-  std::int64_t every =
-      0;  // Steps; 0: chosen by measurement, so that commits take at most `share` of the time.
-  double share = 0.01;  // Greater than 0 and less than 1.
-};
+namespace ddp {
 
 // Decides at which steps to commit. Every rank has one and asks it after each step. Rank 0's
 // measures and proposes; its proposal travels with the commit, so that all ranks agree. Pure.

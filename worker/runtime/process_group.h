@@ -8,6 +8,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "common/base/ids.h"
 #include "common/base/shared_text.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/base/ids.h"
-#include "worker/transport/data_engine.h"
+#include "worker/transport/engine_kind.h"
 
 namespace ddp {
 

@@ -3,6 +3,7 @@
 
 #include "common/base/clock.h"
 #include "common/store/tcp_store.h"
+#include "common/wire/c10d.h"
 #include "tests/support/python_torch.h"
 #include "tests/support/store_contract.h"
 

@@ -17,6 +17,7 @@
 #include "worker/ddp/state/elastic_sync.h"
 #include "worker/ddp/state/registered_state.h"
 #include "worker/ddp/tensors/module_state.h"
+#include "worker/runtime/commit_pacer.h"
 
 namespace ddp {
 

@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "worker/runtime/commit_pacer.h"
+#include "worker/runtime/commit_pace.h"
 #include "worker/runtime/elastic_worker.h"
 #include "worker/runtime/process_group.h"
 
@@ -70,8 +70,8 @@ struct StateLost : std::runtime_error {
 //
 // A commit costs a copy of the state and, with more than one rank, an exchange of the per-rank
 // state. The first two commits make the buffers; later ones reuse them. commit_if_due() commits so
-// rarely that this takes at most a hundredth of the time, or as set_commit_pace() says
-// (CommitPacer). If a rank is lost, the steps since the last commit are lost.
+// rarely that this takes at most a hundredth of the time, or as set_commit_pace() says. If a rank
+// is lost, the steps since the last commit are lost.
 class ElasticState {
  public:
   ElasticState();
@@ -121,8 +121,8 @@ class ElasticState {
   // For programs that do something before they commit: whether a commit is due. Call it once after
   // each step.
   bool is_commit_due();
-  // Call it before run_elastic(); rank 0's pace counts. Throws std::invalid_argument as CommitPacer
-  // does.
+  // Call it before run_elastic(); rank 0's pace counts. Throws std::invalid_argument for an invalid
+  // pace.
   void set_commit_pace(const CommitPace& pace);
   // The step of the last commit; -1 before the first.
   std::int64_t step() const;
