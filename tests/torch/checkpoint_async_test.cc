@@ -16,6 +16,7 @@
 #include "tests/torch/rank_threads.h"
 #include "tests/torch/slow_disk.h"
 #include "worker/checkpoint/directory_lock.h"
+#include "worker/ddp/state/checkpoint_writer_impl.h"
 
 // Saves in the background: what training waits for, what the next save does, and how the end of a
 // save is reported.
@@ -46,7 +47,7 @@ class SaveEndsDuringTheProof final : public test::PlainDisk {
     if (of_save) proof_has_begun_.wait_for(std::chrono::seconds(30));
     if (of_proof && !std::exchange(met, true)) {
       proof_begins_.set_value();
-      writer->wait_for(std::chrono::seconds(30));
+      writer->impl().wait_for(std::chrono::seconds(30));
     }
     return PlainDisk::create_file(path);
   }

@@ -22,6 +22,7 @@
 #include "worker/data/sampler.h"
 #include "worker/ddp/engine/elastic_engine.h"
 #include "worker/ddp/engine/engine.h"
+#include "worker/ddp/state/checkpointer.h"
 #include "worker/runtime/freed_memory.h"
 #include "worker/train/dataset.h"
 #include "worker/train/models/model.h"

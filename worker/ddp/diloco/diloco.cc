@@ -1,13 +1,16 @@
 #include "worker/ddp/diloco/diloco.h"
 
+#include <map>
 #include <stdexcept>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/sub.h>
 #include <fmt/format.h>
+#include <torch/nn/module.h>
 #include <torch/optim/sgd.h>
 
+#include "worker/ddp/diloco/local_replica.h"
 #include "worker/ddp/tensors/broadcast.h"
 #include "worker/ddp/tensors/tensors.h"
 
@@ -59,10 +62,63 @@ std::unique_ptr<torch::optim::Optimizer> diloco_outer_optimizer(
       std::move(parameters), torch::optim::SGDOptions(0.7).momentum(0.9).nesterov(true));
 }
 
-// LocalReplica's, and the averages that have come.
-class DiLoCo::OwnState final : public CommHook {
+class DiLoCo::Impl {
  public:
-  explicit OwnState(DiLoCo& of) : of_(of) {}
+  Impl(torch::nn::Module& module, torch::optim::Optimizer& inner, const DiLoCoOptions& options,
+       const OuterOptimizer& outer);
+  ~Impl() { leave(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void enter(std::shared_ptr<ProcessGroup> group);
+  void leave();
+  void zero_grad();
+  void step();
+  void synchronize();
+  std::shared_ptr<CommHook> own_state();
+  void resume();
+
+ private:
+  friend class DiLoCo;
+  class OwnState;
+  struct Fragment {
+    std::size_t begin = 0;  // Of own_ and common values.
+    std::size_t end = 0;
+    at::Tensor flat = {};  // Its pseudo-gradients, on their way or averaged.
+    std::vector<at::Tensor> slots = {};
+    WorkPtr work = nullptr;
+    bool is_under_way = false;
+  };
+
+  void cut_into_fragments();
+  std::int64_t phase(std::size_t fragment) const;
+  void begin(Fragment& fragment);
+  void arrive(Fragment& fragment);
+  void finish(Fragment& fragment, double alpha);
+  void communicate_if_due();
+  void allocate(Fragment& fragment);
+
+  torch::nn::Module& module_;
+  torch::optim::Optimizer& inner_;
+  DiLoCoOptions options_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> own_;
+  std::vector<at::Tensor> values_;  // The common ones.
+  std::shared_ptr<torch::nn::Module> common_;
+  std::unique_ptr<torch::optim::Optimizer> outer_;
+  std::vector<Fragment> fragments_;
+  std::shared_ptr<ProcessGroup> group_;
+  LocalReplica replica_;
+  std::map<std::string, at::Tensor> pending_;  // As own_state() was given it.
+  std::int64_t steps_ = 0;
+  std::int64_t synchronized_at_ = 0;
+  std::uint64_t communicated_bytes_ = 0;
+};
+
+// LocalReplica's, and the averages that have come.
+class DiLoCo::Impl::OwnState final : public CommHook {
+ public:
+  explicit OwnState(Impl& of) : of_(of) {}
 
   std::string name() const override { return "diloco"; }
   Future run(GradBucket& bucket) override { return of_.replica_.run(bucket); }
@@ -84,11 +140,11 @@ class DiLoCo::OwnState final : public CommHook {
   }
 
  private:
-  DiLoCo& of_;
+  Impl& of_;
 };
 
-DiLoCo::DiLoCo(torch::nn::Module& module, torch::optim::Optimizer& inner,
-               const DiLoCoOptions& options, const OuterOptimizer& outer)
+DiLoCo::Impl::Impl(torch::nn::Module& module, torch::optim::Optimizer& inner,
+                   const DiLoCoOptions& options, const OuterOptimizer& outer)
     : module_(module),
       inner_(inner),
       options_(checked(options, module)),
@@ -109,10 +165,8 @@ DiLoCo::DiLoCo(torch::nn::Module& module, torch::optim::Optimizer& inner,
   cut_into_fragments();
 }
 
-DiLoCo::~DiLoCo() { leave(); }
-
 // Each ends where its share of all elements does.
-void DiLoCo::cut_into_fragments() {
+void DiLoCo::Impl::cut_into_fragments() {
   std::int64_t all = 0;
   for (const at::Tensor& parameter : own_) all += parameter.numel();
   const auto count = static_cast<std::size_t>(options_.fragments);
@@ -133,7 +187,7 @@ void DiLoCo::cut_into_fragments() {
   }
 }
 
-void DiLoCo::enter(std::shared_ptr<ProcessGroup> group) {
+void DiLoCo::Impl::enter(std::shared_ptr<ProcessGroup> group) {
   expect(group != nullptr, "it was given no process group");
   leave();
   group_ = std::move(group);
@@ -144,7 +198,7 @@ void DiLoCo::enter(std::shared_ptr<ProcessGroup> group) {
   for (std::size_t i = 0; i < own_.size(); ++i) copy_values(values_[i], own_[i]);
 }
 
-void DiLoCo::allocate(Fragment& fragment) {
+void DiLoCo::Impl::allocate(Fragment& fragment) {
   std::int64_t elements = 0;
   for (std::size_t i = fragment.begin; i < fragment.end; ++i) elements += own_[i].numel();
   const at::ScalarType type = options_.transfer_dtype.value_or(own_.front().scalar_type());
@@ -156,7 +210,7 @@ void DiLoCo::allocate(Fragment& fragment) {
   }
 }
 
-void DiLoCo::leave() {
+void DiLoCo::Impl::leave() {
   for (Fragment& fragment : fragments_) {
     wait_quietly(fragment.work);
     fragment = {.begin = fragment.begin, .end = fragment.end};
@@ -164,11 +218,11 @@ void DiLoCo::leave() {
   group_.reset();
 }
 
-void DiLoCo::zero_grad() {
+void DiLoCo::Impl::zero_grad() {
   for (at::Tensor& parameter : own_) parameter.mutable_grad().reset();
 }
 
-void DiLoCo::step() {
+void DiLoCo::Impl::step() {
   if (!group_) throw std::logic_error("DiLoCo::step() needs a group: call enter() first");
   inner_.step();
   ++steps_;
@@ -177,12 +231,12 @@ void DiLoCo::step() {
 
 // In each cycle of sync_every steps the fragments begin one after another, the last one at the end
 // of the cycle.
-std::int64_t DiLoCo::phase(std::size_t fragment) const {
+std::int64_t DiLoCo::Impl::phase(std::size_t fragment) const {
   const std::int64_t turn = options_.sync_every / options_.fragments;
   return static_cast<std::int64_t>(fragment + 1) * turn % options_.sync_every;
 }
 
-void DiLoCo::communicate_if_due() {
+void DiLoCo::Impl::communicate_if_due() {
   const std::int64_t delay = options_.fragment_sync_delay;
   for (std::size_t k = 0; k < fragments_.size(); ++k) {
     Fragment& fragment = fragments_[k];
@@ -192,7 +246,7 @@ void DiLoCo::communicate_if_due() {
   }
 }
 
-void DiLoCo::begin(Fragment& fragment) {
+void DiLoCo::Impl::begin(Fragment& fragment) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = fragment.begin; i < fragment.end; ++i) {
     fragment.slots[i - fragment.begin].copy_(at::sub(values_[i], own_[i]));
@@ -202,11 +256,11 @@ void DiLoCo::begin(Fragment& fragment) {
   communicated_bytes_ += fragment.flat.nbytes();
 }
 
-void DiLoCo::arrive(Fragment& fragment) {
+void DiLoCo::Impl::arrive(Fragment& fragment) {
   if (const WorkPtr work = std::exchange(fragment.work, nullptr)) work->wait();
 }
 
-void DiLoCo::finish(Fragment& fragment, double alpha) {
+void DiLoCo::Impl::finish(Fragment& fragment, double alpha) {
   arrive(fragment);
   fragment.is_under_way = false;
   for (std::size_t i = fragment.begin; i < fragment.end; ++i) {
@@ -226,7 +280,7 @@ void DiLoCo::finish(Fragment& fragment, double alpha) {
   }
 }
 
-void DiLoCo::synchronize() {
+void DiLoCo::Impl::synchronize() {
   if (!group_) throw std::logic_error("DiLoCo::synchronize() needs a group: call enter() first");
   for (std::size_t k = 0; k < fragments_.size(); ++k) {
     Fragment& fragment = fragments_[k];
@@ -241,9 +295,9 @@ void DiLoCo::synchronize() {
   for (std::size_t i = 0; i < own_.size(); ++i) copy_values(own_[i], values_[i]);
 }
 
-std::shared_ptr<CommHook> DiLoCo::own_state() { return std::make_shared<OwnState>(*this); }
+std::shared_ptr<CommHook> DiLoCo::Impl::own_state() { return std::make_shared<OwnState>(*this); }
 
-void DiLoCo::resume() {
+void DiLoCo::Impl::resume() {
   replica_.apply();
   const auto pending = std::exchange(pending_, {});
   const at::NoGradGuard no_grad;
@@ -256,5 +310,28 @@ void DiLoCo::resume() {
     }
   }
 }
+
+DiLoCo::DiLoCo(torch::nn::Module& module, torch::optim::Optimizer& inner,
+               const DiLoCoOptions& options, const OuterOptimizer& outer)
+    : impl_(std::make_unique<Impl>(module, inner, options, outer)) {}
+
+DiLoCo::~DiLoCo() = default;
+
+void DiLoCo::enter(std::shared_ptr<ProcessGroup> group) { impl_->enter(std::move(group)); }
+void DiLoCo::leave() { impl_->leave(); }
+void DiLoCo::zero_grad() { impl_->zero_grad(); }
+void DiLoCo::step() { impl_->step(); }
+void DiLoCo::synchronize() { impl_->synchronize(); }
+std::shared_ptr<CommHook> DiLoCo::own_state() { return impl_->own_state(); }
+void DiLoCo::resume() { impl_->resume(); }
+
+std::int64_t DiLoCo::steps() const { return impl_->steps_; }
+std::uint64_t DiLoCo::communicated_bytes() const { return impl_->communicated_bytes_; }
+torch::optim::Optimizer& DiLoCo::inner() { return impl_->inner_; }
+torch::optim::Optimizer& DiLoCo::outer() { return *impl_->outer_; }
+const torch::nn::Module& DiLoCo::common() const { return *impl_->common_; }
+torch::nn::Module& DiLoCo::module() { return impl_->module_; }
+torch::nn::Module& DiLoCo::common_module() { return *impl_->common_; }
+void DiLoCo::set_steps(std::int64_t steps) { impl_->steps_ = steps; }
 
 }  // namespace ddp

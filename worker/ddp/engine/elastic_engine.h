@@ -4,6 +4,10 @@
 #include <memory>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <nlohmann/json.hpp>
+#include <torch/optim/optimizer.h>
+
 #include "worker/ddp/engine/engine.h"
 #include "worker/ddp/state/elastic_state.h"
 #include "worker/ddp/state/run_elastic.h"

@@ -2,6 +2,9 @@
 
 #include <memory>
 #include <string>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
 
 #include "worker/ddp/averaging/comm_hook.h"
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 #include <torch/optim/optimizer.h>

@@ -11,6 +11,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "worker/ddp/hooks/bucket_cache.h"
 #include "worker/ddp/hooks/bucket_text.h"
 #include "worker/ddp/hooks/hook_state.h"
 #include "worker/ddp/tensors/tensors.h"
@@ -120,9 +121,16 @@ struct QuantizedBucket {
   at::Tensor received;  // Of all ranks.
 };
 
+struct QuantizationState::Memory {
+  NamedTensors errors;
+  BucketCache<QuantizedBucket> buckets;
+};
+
 QuantizationState::QuantizationState(std::shared_ptr<ProcessGroup> process_group,
                                      QuantizationOptions options)
-    : process_group_(std::move(process_group)), options_(options) {
+    : process_group_(std::move(process_group)),
+      options_(options),
+      memory_(std::make_unique<Memory>()) {
   if (!process_group_) throw std::invalid_argument("QuantizationState was given no process group");
   if (options_.bucket_size < 1) {
     throw std::invalid_argument(fmt::format(
@@ -135,7 +143,7 @@ QuantizationState::~QuantizationState() = default;
 CommHookState QuantizationState::state() const {
   CommHookState state;
   state.values = {{"options", {{"use_error_feedback", options_.use_error_feedback}}}};
-  copy_to(state.per_rank, "error/", errors_);
+  copy_to(state.per_rank, "error/", memory_->errors);
   return state;
 }
 
@@ -145,31 +153,35 @@ void QuantizationState::restore(const CommHookState& state) {
   NamedTensors errors;
   reader.take(state.per_rank, {{"error/", &errors}});
   reader.take(state.replicated, {});
-  errors_ = std::move(errors);
-  buckets_.clear();
+  memory_->errors = std::move(errors);
+  memory_->buckets.clear();
 }
 
-std::shared_ptr<QuantizedBucket> QuantizationState::memory_of(const GradBucket& bucket,
-                                                              std::int64_t channel) {
-  if (auto found = buckets_.find(bucket)) return found;
+namespace {
+
+std::shared_ptr<QuantizedBucket> memory_of(QuantizationState& state, const GradBucket& bucket,
+                                           std::int64_t channel) {
+  QuantizationState::Memory& memory = state.memory();
+  if (auto found = memory.buckets.find(bucket)) return found;
+  ProcessGroup& group = state.process_group();
   const std::int64_t numel = bucket.buffer().numel();
   const std::int64_t size = Message::size(numel, channel);
   auto made = std::make_shared<QuantizedBucket>();
   made->text = bucket_text(bucket) + " as uint8";
   made->channel = channel;
   made->values = at::zeros({numel}, at::TensorOptions(at::kFloat));
-  made->sent = registered_zeros(*process_group_, size, at::kByte);
-  made->received = registered_zeros(*process_group_, size * process_group_->size(), at::kByte);
-  if (options_.use_error_feedback) {
+  made->sent = registered_zeros(group, size, at::kByte);
+  made->received = registered_zeros(group, size * group.size(), at::kByte);
+  if (state.options().use_error_feedback) {
     std::int64_t offset = 0;
     for (std::size_t i = 0; i < bucket.names().size(); ++i) {
       const std::int64_t count = bucket.gradients()[i].numel();
-      move_to(errors_, bucket.names()[i], made->values.narrow(0, offset, count),
+      move_to(memory.errors, bucket.names()[i], made->values.narrow(0, offset, count),
               "the quantisation's error");
       offset += count;
     }
   }
-  buckets_.put(bucket, made);
+  memory.buckets.put(bucket, made);
   return made;
 }
 
@@ -177,7 +189,7 @@ Future quantize_hook(QuantizationState& state, GradBucket& bucket, std::int64_t 
   const at::Tensor buffer = bucket.buffer();
   const bool feeds_back = state.options().use_error_feedback;
   const std::shared_ptr<QuantizedBucket> made =
-      state.memory_of(bucket, std::max<std::int64_t>(channel, 1));
+      memory_of(state, bucket, std::max<std::int64_t>(channel, 1));
   if (feeds_back) {
     made->values.add_(buffer);
   } else {
@@ -203,6 +215,8 @@ Future quantize_hook(QuantizationState& state, GradBucket& bucket, std::int64_t 
     return result;
   });
 }
+
+}  // namespace
 
 Future quantization_pertensor_hook(QuantizationState& state, GradBucket& bucket) {
   return quantize_hook(state, bucket, bucket.buffer().numel());

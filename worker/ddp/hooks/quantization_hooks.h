@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "worker/ddp/averaging/comm_hook.h"
-#include "worker/ddp/hooks/bucket_cache.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {
@@ -15,8 +14,6 @@ struct QuantizationOptions {
   bool use_error_feedback = false;
 };
 
-struct QuantizedBucket;
-
 // State of the two hooks. One object for one model; used by the thread that runs the hook.
 // Residuals are kept by parameter.
 class QuantizationState {
@@ -25,6 +22,8 @@ class QuantizationState {
   explicit QuantizationState(std::shared_ptr<ProcessGroup> process_group,
                              QuantizationOptions options = {});
   ~QuantizationState();
+  QuantizationState(const QuantizationState&) = delete;
+  QuantizationState& operator=(const QuantizationState&) = delete;
 
   ProcessGroup& process_group() const { return *process_group_; }
   const QuantizationOptions& options() const { return options_; }
@@ -34,14 +33,13 @@ class QuantizationState {
   CommHookState state() const;
   void restore(const CommHookState& state);
 
- private:
-  friend Future quantize_hook(QuantizationState& state, GradBucket& bucket, std::int64_t channel);
-  std::shared_ptr<QuantizedBucket> memory_of(const GradBucket& bucket, std::int64_t channel);
+  struct Memory;  // For the hooks.
+  Memory& memory() { return *memory_; }
 
+ private:
   std::shared_ptr<ProcessGroup> process_group_;
   QuantizationOptions options_;
-  NamedTensors errors_;
-  BucketCache<QuantizedBucket> buckets_;
+  std::unique_ptr<Memory> memory_;
 };
 
 // Every rank sends its gradients as bytes, with a scale and a zero point for each bucket (per

@@ -16,6 +16,7 @@
 
 #include "worker/ddp/tensors/compat.h"
 #include "worker/ddp/tensors/module_state.h"
+#include "worker/ddp/tensors/stage_thread.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
@@ -117,6 +118,8 @@ ModuleReplicas::ModuleReplicas(std::shared_ptr<torch::nn::Module> module,
   parameters_ = pair_up<Shared>(parameters, "parameter");
   buffers_ = pair_up<Shared>(buffers, "buffer");
 }
+
+ModuleReplicas::~ModuleReplicas() = default;
 
 std::vector<at::Tensor> ModuleReplicas::scatter(const at::Tensor& input) const {
   const auto devices = static_cast<std::int64_t>(options_.devices.size());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +13,9 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/module.h>
 
-#include "worker/ddp/tensors/stage_thread.h"
-
 namespace ddp {
+
+class StageThread;
 
 struct DataParallelOptions {
   // The replicas' devices. The first replica is the module itself, which must be on the first
@@ -31,6 +32,10 @@ class ModuleReplicas {
   ModuleReplicas(std::shared_ptr<torch::nn::Module> module,
                  std::vector<std::shared_ptr<torch::nn::Module>> others,
                  DataParallelOptions options);
+  ~ModuleReplicas();
+  ModuleReplicas(const ModuleReplicas&) = delete;
+  ModuleReplicas& operator=(const ModuleReplicas&) = delete;
+
   // One part for each replica, on its device; fewer if there is less input.
   std::vector<at::Tensor> scatter(const at::Tensor& input) const;
   // Gives the first `count` replicas the module's values, with a graph that leads back to it.

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <ostream>
 
+#include <ATen/core/Tensor.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/pimpl.h>
 

@@ -32,7 +32,7 @@ Result<void> Checkpointer::Impl::take_lock() {
   // Of the real disk only.
   if (&files != &checkpoint::posix_file_system()) return {};
   const bool is_root = group->rank() == 0;
-  if (!is_root) writer->unlock();
+  if (!is_root) writer->impl().unlock();
   constexpr std::chrono::milliseconds kStrangersWait = std::chrono::seconds(30);
   const TimePoint strangers_deadline = Clock::now() + std::min(options.lock_wait, kStrangersWait);
   const std::string job = job_name();
@@ -42,7 +42,7 @@ Result<void> Checkpointer::Impl::take_lock() {
     Result<void> taken;
     if (is_root) {
       constexpr std::chrono::milliseconds kSlice{100};
-      auto locked = writer->lock(options.directory, job, kSlice);
+      auto locked = writer->impl().lock(options.directory, job, kSlice);
       if (!locked) {
         taken = locked.error();
       } else if (!locked->empty()) {
@@ -102,7 +102,8 @@ Result<void> Checkpointer::Impl::prepare() {
   if (is_root) made = checkpoint::make_directories(files, options.directory);
   if (auto agreed = agree(*group, made, kTag); !agreed) return agreed;
   // What this process has begun in an earlier round is no leftover.
-  const bool was_ours = is_root && (writer->holds(options.directory) || writer->busy());
+  const bool was_ours =
+      is_root && (writer->impl().holds(options.directory) || writer->impl().busy());
   if (auto locked = take_lock(); !locked) return locked;
   if (is_root) {
     using Leftovers = checkpoint::Directory::Leftovers;

@@ -159,7 +159,7 @@ Result<void> Checkpointer::Impl::compare_registrations(const Share& share) {
 
 // Learns what has been written meanwhile.
 void Checkpointer::Impl::note_finished() {
-  for (FinishedSave& save : writer->take_finished()) {
+  for (FinishedSave& save : writer->impl().take_finished()) {
     if (pending_ && save.id == pending_->id) {
       pending_->result = std::move(save.result);
       continue;
@@ -180,8 +180,8 @@ void Checkpointer::Impl::note_finished() {
 // Why there is no memory for a copy; empty if there is. Not to be called while the memory is in
 // use.
 std::string Checkpointer::Impl::lack_of_memory(std::uint64_t bytes) {
-  if (!options.asynchronous || writer->busy()) return {};
-  const auto image = writer->reserve(bytes, options.image_limit);
+  if (!options.asynchronous || writer->impl().busy()) return {};
+  const auto image = writer->impl().reserve(bytes, options.image_limit);
   return image ? std::string() : image.error().message;
 }
 
@@ -197,12 +197,12 @@ void Checkpointer::Impl::gather_parts(Share& share) {
 void Checkpointer::Impl::write_in_background(const Share& share) {
   const checkpoint::SnapshotLayout& layout = share.layout;
   try {
-    const auto image = writer->reserve(layout.bytes, options.image_limit);
+    const auto image = writer->impl().reserve(layout.bytes, options.image_limit);
     DDP_CHECK(image.has_value(), "the memory was there a moment ago");
     checkpoint::unseal_snapshot(*image);
     copy_into(*image, layout, share.sources);
     checkpoint::seal_snapshot(*image, layout);
-    writer->write(layout.plan.save_id, layout.plan.step, files);
+    writer->impl().write(layout.plan.save_id, layout.plan.step, files);
   } catch (const std::exception& error) {
     // The others write their shares; rank 0 finds that this one does not come.
     pending_->result = make_error(Errc::kIo, "copying the state failed: {}", error.what());
@@ -236,7 +236,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
     } else {
       mine.code = 1;
     }
-    if (writer->busy()) mine.flags |= kUnderWay;
+    if (writer->impl().busy()) mine.flags |= kUnderWay;
     if (pending_ && pending_->result && !*pending_->result) mine.flags |= kFailed;
     if (!no_memory.empty()) mine.flags |= kNoMemory;
     votes = exchange_votes(*group, mine);
@@ -256,7 +256,7 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
       return SaveReport{SaveReport::State::kSkipped, step, "",
                         "the previous checkpoint is still being written"};
     }
-    writer->wait_for(kTurn);
+    writer->impl().wait_for(kTurn);
   }
   Result<SaveReport> before = SaveReport();
   if (pending_) before = conclude_if(any_has(votes, kFailed));
@@ -288,9 +288,9 @@ void Checkpointer::Impl::wait_until_free() {
   for (;;) {
     note_finished();
     Vote mine;
-    if (writer->busy()) mine.flags |= kUnderWay;
+    if (writer->impl().busy()) mine.flags |= kUnderWay;
     if (!any_has(exchange_votes(*group, mine), kUnderWay)) return;
-    writer->wait_for(kTurn);
+    writer->impl().wait_for(kTurn);
   }
 }
 

@@ -10,7 +10,7 @@
 #include "worker/checkpoint/snapshot.h"
 #include "worker/ddp/averaging/accumulated_gradients.h"
 #include "worker/ddp/state/checkpoint_collect.h"
-#include "worker/ddp/state/checkpoint_writer.h"
+#include "worker/ddp/state/checkpoint_writer_impl.h"
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/state/registered_state.h"
 

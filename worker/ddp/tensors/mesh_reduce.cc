@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "worker/ddp/tensors/tensors.h"
+#include "worker/ddp/tensors/text_exchange.h"
 
 namespace ddp::mesh {
 
@@ -31,6 +32,11 @@ at::Tensor decode_tensor(std::string_view text) {
   const nlohmann::json::binary_t& bytes = parts.at("bytes").get_binary();
   if (!bytes.empty()) std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
   return tensor;
+}
+
+std::vector<std::string> gather(const std::string& tag, std::string_view bytes,
+                                ProcessGroup& group) {
+  return gather_texts(group, bytes, tag);
 }
 
 }  // namespace ddp::mesh

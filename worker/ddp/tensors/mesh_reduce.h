@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -10,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
-#include "worker/ddp/tensors/text_exchange.h"
+#include "worker/runtime/process_group.h"
 
 namespace ddp {
 
@@ -19,6 +20,9 @@ namespace mesh {
 // A value as bytes and back, to the bit.
 std::string encode(const at::Tensor& tensor);
 at::Tensor decode_tensor(std::string_view bytes);
+// Every rank's bytes, in rank order.
+std::vector<std::string> gather(const std::string& tag, std::string_view bytes,
+                                ProcessGroup& group);
 
 template <typename T>
 std::string encode_value(const T& value) {
@@ -54,7 +58,7 @@ T decode_value(std::string_view bytes) {
 template <typename T, typename Reduce>
 auto mesh_reduce(const std::string& tag, const T& value, Reduce&& reduce, ProcessGroup& group) {
   std::vector<T> values;
-  for (const std::string& bytes : gather_texts(group, mesh::encode_value(value), tag)) {
+  for (const std::string& bytes : mesh::gather(tag, mesh::encode_value(value), group)) {
     values.push_back(mesh::decode_value<T>(bytes));
   }
   return std::forward<Reduce>(reduce)(std::as_const(values));
