@@ -41,6 +41,13 @@ def install_and_build():
     run("cmake", "--build", example / "build")
 
 
+def check_headers():
+    listed = (source / "worker" / "package" / "public_headers.txt").read_text().splitlines()
+    wanted = sorted(line.removeprefix("worker/package/") for line in listed if line and not line.startswith("#"))
+    there = sorted(path.relative_to(prefix / "include" / "ddp").as_posix() for path in (prefix / "include" / "ddp").rglob("*.h"))
+    expect(there == wanted, f"the installed headers are not the listed ones: {set(there) ^ set(wanted)}")
+
+
 def check_training():
     train = example / "build" / "train"
     for name in ("libddp.so", "libddp_torch.so"):
@@ -146,6 +153,7 @@ def check_another_libtorch():
 
 
 install_and_build()
+check_headers()
 check_training()
 check_sum()
 check_interfaces()

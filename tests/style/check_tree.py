@@ -33,7 +33,24 @@ MAX_README_LINES = 150
 TOP_FOLDERS = ("common", "launcher", "agent", "worker", "tests", "bench", "configs", "scripts", ".ci")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
+NAMES_OF_INCLUDES = {
+    "algorithm": r"std::(?:sort|min|max|find|find_if|all_of|any_of|fill|clamp)", "array": r"std::array", "atomic": r"std::atomic",
+    "bit": r"std::(?:bit_cast|bit_floor)", "chrono": r"std::chrono::\w+", "condition_variable": r"std::condition_variable",
+    "concepts": r"std::(?:same_as|derived_from|invocable|convertible_to)", "cstddef": r"std::(?:size_t|byte|max_align_t)",
+    "cstdint": r"std::u?int(?:8|16|32|64)_t", "cstdio": r"std::FILE", "deque": r"std::deque", "exception": r"std::exception_ptr",
+    "functional": r"std::function", "map": r"std::map", "memory": r"std::(?:(?:unique|shared|weak)_ptr|make_(?:unique|shared))",
+    "mutex": r"std::(?:mutex|lock_guard|unique_lock|scoped_lock)", "new": r"std::launder", "optional": r"std::(?:optional|nullopt)",
+    "ostream": r"std::ostream", "set": r"std::set", "span": r"std::span",
+    "stdexcept": r"std::(?:runtime_error|logic_error|invalid_argument|out_of_range)", "string": r"std::(?:string|to_string)",
+    "string_view": r"std::string_view", "system_error": r"std::(?:error_code|errc)", "thread": r"std::thread",
+    "tuple": r"std::(?:tuple|apply)", "type_traits": r"std::(?:is_\w+_v|remove_cvref_t|invoke_result_t)",
+    "utility": r"std::(?:move|forward|pair|exchange|as_const|declval|swap)", "variant": r"std::variant", "vector": r"std::vector",
+    "fmt/format.h": r"fmt::\w+", "nlohmann/json.hpp": r"nlohmann::json", "ATen/core/Tensor.h": r"at::Tensor",
+    "torch/nn/module.h": r"torch::nn::Module", "torch/optim/optimizer.h": r"torch::optim::Optimizer",
+}
+
 root, binaries = Path(sys.argv[2]), Path(sys.argv[3])
+PUBLIC_HEADERS = root / "worker/package/public_headers.txt"
 MANUAL = root / "launcher/ddp_run/MANUAL.md"
 
 
@@ -126,6 +143,47 @@ def pure_cores():
         for number, line in enumerate(lines(path), 1):
             if re.search(r"_clock::now\(|\bClock::now\(|\bgettimeofday\b|std::random_device", line):
                 yield f"{name(path)}:{number}: a pure core takes time and randomness as arguments"
+
+
+def public_headers():
+    """The list is what an installation has, so what a listed header includes is on it, too."""
+    listed, before = set(), ""
+    for number, line in enumerate(lines(PUBLIC_HEADERS), 1):
+        if not line or line.startswith("#"):
+            before = ""  # Each part is sorted.
+            continue
+        if line <= before or line in listed:
+            yield f"{name(PUBLIC_HEADERS)}:{number}: {line} is not in order"
+        if not (root / line).exists():
+            yield f"{name(PUBLIC_HEADERS)}:{number}: there is no {line}"
+        listed.add(line)
+        before = line
+    for header in sorted(header for header in listed if (root / header).exists()):
+        for number, included in includes(root / header):
+            if included not in listed and (root / included).exists():
+                yield f"{header}:{number}: a public header includes {included}, which is not in {name(PUBLIC_HEADERS)}"
+
+
+def public_includes():
+    """What a public header names of the standard library or LibTorch, it includes, or one of ours that it includes does. Only by
+    names: compilers do not tell, since LibTorch's headers include most of the standard library."""
+    def closure(header, seen):
+        if header not in seen and (root / header).exists():
+            seen[header] = (root / header).read_text()
+            for _, included in includes(root / header):
+                closure(included, seen)
+        return seen
+    for header in lines(PUBLIC_HEADERS):
+        if not header or header.startswith("#") or not (root / header).exists():
+            continue
+        all_of_it = "\n".join(closure(header, {}).values())
+        code = re.sub(r"//.*|#include.*", "", (root / header).read_text())
+        for needed, names in NAMES_OF_INCLUDES.items():
+            found = re.search(rf"\b(?:{names})\b", code)
+            # A class of LibTorch's may be declared instead.
+            declared = found and re.search(r"^namespace torch::\w+ \{\n(?:class \w+;\n)*class " + found.group(0).split("::")[-1] + ";", all_of_it, re.M)
+            if found and not declared and f"#include <{needed}>" not in all_of_it:
+                yield f"{header}: names {found.group(0)} and does not include <{needed}>"
 
 
 def headers():
