@@ -35,15 +35,13 @@ class LogicalReplica final : public Replica {
   // of own() in every step, in the order of the ranks.
   void begin(Rank logical);
   void end(Rank logical);
-  // Makes ranks() the same on all workers. Call it before a checkpoint or a commit.
-  void gather() { ranks_.gather(reducer_.world(), group()); }
-  LogicalRanks& ranks() const { return ranks_; }
-
   void zero_grad() override;
   at::Tensor forward(const std::function<at::Tensor()>& compute) override { return compute(); }
   std::unique_ptr<NoSync> no_sync() override { return nullptr; }
   double clip_grad_norm(double max_norm) override;
   void broadcast_buffers() override {}  // They are equal after each step.
+  void gather() override { ranks_.gather(reducer_.world(), group()); }
+  LogicalRanks* logical_ranks() override { return &ranks_; }
   void set_trace(std::shared_ptr<Trace> /*trace*/) override {}
 
  private:

@@ -84,8 +84,7 @@ class Worker {
     Trainer trainer({.options = options_,
                      .data = data ? *std::move(data) : Datasets(),
                      .devices = model_devices(options_),
-                     .channel = worker_->channel(),
-                     .threads = threads_});
+                     .channel = worker_->channel()});
     if (!worker_->reconfigurable()) {
       train_round(trainer, join());
       return;

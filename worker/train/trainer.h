@@ -11,15 +11,11 @@
 #include <torch/optim/optimizer.h>
 
 #include "worker/data/progress.h"
-#include "worker/data/sampler.h"
 #include "worker/data/throughput.h"
 #include "worker/ddp/averaging/bucket_route.h"
 #include "worker/ddp/diloco/local_replica.h"
 #include "worker/ddp/logical/logical_ranks.h"
-#include "worker/ddp/replica/replica.h"
-#include "worker/ddp/state/elastic_state.h"
-#include "worker/ddp/tensors/trace.h"
-#include "worker/runtime/checkpoint_requests.h"
+#include "worker/ddp/loop/training_loop.h"
 #include "worker/runtime/control_channel.h"
 #include "worker/runtime/process_group.h"
 #include "worker/train/dataset.h"
@@ -41,27 +37,23 @@ namespace ddp::train {
 // Exact resume: a step depends only on the options and on the parameters, buffers, momenta,
 // generators and TrainState after the step before; the learning rate is a function of the
 // TrainState. A checkpoint of step k holds all of these as they are after step k, so it does not
-// matter which process computed the steps before.
+// matter which process computed the steps before. That of an epoch's last step is written before
+// end_epoch(), so a run that resumes from it also comes there.
 //
 // Throws Failure with the exit status, CollectiveError if another rank is lost.
-class Trainer {
+class Trainer final : private loop::TrainingLoop {
  public:
   struct Parts {
     Options options;
     Datasets data;
     std::vector<c10::Device> devices;  // The model's.
     ControlChannel& channel;
-    int threads = 1;  // LibTorch's number of threads; the caller sets it.
-    // These belong to a round; run() sets them.
-    std::shared_ptr<ProcessGroup> group = nullptr;
-    std::vector<DeviceGroup> device_groups = {};
-    ProgressPrinter* printer = nullptr;
   };
   struct Round {
     std::shared_ptr<ProcessGroup> group;
     std::vector<DeviceGroup> device_groups;  // For tensors on other devices than the CPU.
     ProgressPrinter* printer = nullptr;      // Not owned; nullptr: prints nothing.
-    int threads = 1;
+    int threads = 1;                         // LibTorch's number of threads; the caller sets it.
   };
 
   // Makes the model from the seed.
@@ -78,61 +70,53 @@ class Trainer {
   Summary run(Round round);
 
  private:
-  void begin_round(Round round);
-  void leave_round();
-  void make_sampler();
-  void make_checkpoint();
-  void take_up_commit();
-  void start_over();
-  void commit_if_due();
-  Summary train_to_the_end();
+  void start_over() override;
+  void make_round() override;
+  void resume(bool goes_on) override;
+  void leave_round() override;
+  void begin_step() override;
+  at::Tensor loss_of(std::span<const std::int64_t> samples, bool counts) override;
+  double backwards(std::span<const std::int64_t> samples, std::int64_t joint) override;
+  bool after_step(const loop::StepReport& report) override;
+  void end_epoch() override;
+  void save_checkpoint(bool asked) override;
+  void stop_if_told() override;
+
   void make_replica();
-  void resume();
+  void make_checkpoint();
   void open_rate_log();
-  bool train_epoch();  // False if --max-steps ended training before the epoch's end.
-  double train_step(std::span<const std::int64_t> indices);
   double logical_ranks_step(std::int64_t joint);
-  double backwards(std::span<const std::int64_t> indices, std::int64_t joint);
-  double backward(std::span<const std::int64_t> indices, std::int64_t joint);
   void evaluate_if_due();
-  void save_if_due();
-  void stop_if_told();
-  void finish_epoch();
   void evaluate();
   double mean_loss();
-  void report(double loss, std::int64_t samples, double seconds);
-  void log_rate(double loss, std::int64_t samples, double seconds);
+  void report(const loop::StepReport& step);
+  void log_rate(const loop::StepReport& step);
+  Summary finish();
   void write_trace();
   void say_sample();
   void check_same_weights(const std::string& sha256);
-  bool limit_reached() const;
   std::int64_t steps_to_go() const;
-  // Number of logical ranks, or of workers without --logical-world-size.
-  int ranks() const;
   void say(const std::string& text);
 
   Parts parts_;
   std::shared_ptr<Model> model_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::optional<LogicalRanks> logical_ranks_;  // With --logical-world-size.
-  std::unique_ptr<Replica> replica_;
-  LogicalReplica* logical_ = nullptr;  // The same as replica_ with --logical-world-size, else null.
-  std::shared_ptr<Trace> trace_;       // Null without --trace.
-  std::optional<DistributedSampler> sampler_;
-  std::unique_ptr<TrainingCheckpoint> checkpoint_;
-  // These live as long as the process; null without checkpoints.
-  std::shared_ptr<CheckpointWriter> checkpoint_writer_;
-  std::unique_ptr<CheckpointRequests> requests_;
-  ElasticState* elastic_ = nullptr;          // Null with --elastic off.
-  std::shared_ptr<LocalReplica> own_state_;  // Of this round, if ranks differ after steps.
-  nlohmann::json averager_state_;            // As of the last commit.
+  nlohmann::json averager_state_;              // As of the last commit.
   TrainState state_;
   Throughput throughput_;
-  std::unique_ptr<RateLog> rate_log_;  // Null without --rates, and on all ranks but 0.
-  double learning_rate_ = 0;           // Of the last step.
+  double learning_rate_ = 0;  // Of the last step.
   Batch batch_;
   std::int64_t resumed_from_ = 0;
-  double train_loss_ = 0;  // Of the epoch that ended last.
+  std::shared_ptr<CheckpointWriter> checkpoint_writer_;  // Null without checkpoints.
+
+  // Of the round.
+  Round round_;
+  LogicalReplica* logical_ = nullptr;  // The same as replica_ with --logical-world-size, else null.
+  std::unique_ptr<TrainingCheckpoint> checkpoint_;  // Null without checkpoints.
+  std::shared_ptr<LocalReplica> own_state_;         // If ranks differ after steps.
+  std::unique_ptr<RateLog> rate_log_;               // Null without --rates, and on all ranks but 0.
+  double train_loss_ = 0;                           // Of the epoch that ended last.
   std::optional<double> test_accuracy_;
 };
 

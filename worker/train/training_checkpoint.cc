@@ -7,7 +7,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "common/base/exit_codes.h"
-#include "worker/ddp/zero/zero_redundancy_optimizer.h"
+#include "worker/ddp/loop/training_loop.h"
 #include "worker/train/failure.h"
 
 namespace ddp::train {
@@ -28,20 +28,7 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
            .ranks_are_equal = parts_.replica.keeps_ranks_equal()},
           parts_.group, parts_.writer) {
   TrainState& state = parts_.state;
-  checkpointer_.add_module("model", parts_.model);
-  if (ZeroRedundancyOptimizer* zero = parts_.replica.zero()) {
-    checkpointer_.add_optimizer("optimizer", *zero, parts_.model);
-  } else {
-    checkpointer_.add_optimizer("optimizer", parts_.optimizer, parts_.model);
-  }
-  if (parts_.logical != nullptr) {
-    checkpointer_.add_comm_hook("logical_ranks", parts_.logical->ranks());
-  } else {
-    checkpointer_.add_rng();
-  }
-  if (const auto& hook = parts_.replica.comm_hook()) {
-    checkpointer_.add_comm_hook("comm_hook", *hook);
-  }
+  loop::add_training(checkpointer_, parts_.model, parts_.optimizer, parts_.replica);
   if (const auto& averager = parts_.replica.averager()) {
     local_ = std::make_unique<LocalReplica>(parts_.model, parts_.optimizer);
     checkpointer_.add_comm_hook("local_replica", *local_);
@@ -62,7 +49,7 @@ TrainingCheckpoint::TrainingCheckpoint(Parts parts)
         state.position = saved.at("position").get<std::int64_t>();
         state.step = saved.at("step").get<std::int64_t>();
       });
-  if (parts_.logical != nullptr) return;  // Its state includes the losses.
+  if (parts_.replica.logical_ranks() != nullptr) return;  // Their state includes the losses.
   checkpointer_.add_value(
       "loss",
       [&state] {
@@ -177,7 +164,8 @@ std::string TrainingCheckpoint::hint(const Error& error) const {
   const auto names = [&](const char* text) {
     return error.message.find(text) != std::string::npos;
   };
-  if (!names("logical_ranks") && (parts_.logical != nullptr || !names("generator"))) return {};
+  if (!names("logical_ranks") && (parts_.options.logical_world_size > 0 || !names("generator")))
+    return {};
   return fmt::format(
       "; the training in it has another --logical-world-size than {}: resume with its value, or "
       "use another folder",
@@ -202,7 +190,6 @@ void TrainingCheckpoint::fail(const Error& error) {
 }
 
 void TrainingCheckpoint::save() {
-  if (parts_.logical != nullptr) parts_.logical->gather();
   const auto saved = checkpointer_.save(parts_.state.step, parts_.state.epoch);
   tell_warnings();
   if (!saved) return fail(saved.error());

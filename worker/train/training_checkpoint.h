@@ -12,7 +12,6 @@
 #include "worker/ddp/state/checkpoint_writer.h"
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/runtime/process_group.h"
-#include "worker/train/logical_replica.h"
 #include "worker/train/models/model.h"
 #include "worker/train/options.h"
 #include "worker/train/train_state.h"
@@ -37,7 +36,6 @@ class TrainingCheckpoint {
     Model& model;
     torch::optim::Optimizer& optimizer;
     Replica& replica;
-    LogicalReplica* logical;  // `replica` with --logical-world-size, else null.
     TrainState& state;
     std::shared_ptr<CheckpointWriter> writer;     // Lives as long as the process.
     std::function<void(const std::string&)> say;  // Prints a line for the user.

@@ -68,6 +68,9 @@ class Replica {
   // For replicas that train apart for a while (post_localsgd): gives all ranks the average of their
   // parameters, unless they are equal already. Returns whether anything changed.
   bool bring_together();
+  // Makes what each rank has of the logical ranks' state the same on all. Call it before a
+  // checkpoint or a commit.
+  virtual void gather() {}
   // Records what backward does from now on, if this way of averaging works during backward.
   virtual void set_trace(std::shared_ptr<Trace> trace) = 0;
 
@@ -77,6 +80,8 @@ class Replica {
   const std::shared_ptr<ModelAverager>& averager() const { return averager_; }
   // If the optimizer is divided among the ranks: what a checkpoint must save in its place.
   virtual ZeroRedundancyOptimizer* zero() { return nullptr; }
+  // With logical ranks: what a checkpoint must save in place of the process's generator.
+  virtual CommHook* logical_ranks() { return nullptr; }
 
  protected:
   // Collective.

@@ -5,16 +5,15 @@
 #include <vector>
 
 #include "worker/data/throughput.h"
+#include "worker/ddp/loop/training_loop.h"
 #include "worker/ddp/trainer/trainer_module.h"
 
 namespace ddp::trainer {
 
 // Where a training is, beside the module and its optimizer.
-struct FitState {
+struct FitState : loop::LoopState {
   // In every checkpoint.
-  TrainingPlace place;
-  std::int64_t position = 0;  // Samples of the epoch that all ranks together have used.
-  std::int64_t batches = 0;   // Batches of the epoch that each rank has used.
+  std::int64_t batches = 0;  // Batches of the epoch that each rank has used.
   bool stopped = false;
   std::string stop_reason;
   MetricValues metrics;

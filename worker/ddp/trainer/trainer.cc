@@ -255,7 +255,7 @@ at::Tensor Trainer::predict(const std::shared_ptr<TrainerModule>& module, const 
 }
 
 const TrainerOptions& Trainer::options() const { return impl_->options; }
-const TrainingPlace& Trainer::place() const { return impl_->state.place; }
+const TrainingPlace& Trainer::place() const { return impl_->state; }
 const MetricValues& Trainer::metrics() const { return impl_->state.metrics; }
 const MetricValues& Trainer::validation_metrics() const { return impl_->state.validation_metrics; }
 const MetricValues& Trainer::progress_metrics() const { return impl_->state.sink.progress; }
@@ -274,7 +274,7 @@ void Trainer::stop(const std::string& reason) {
 }
 
 void Trainer::log_metrics(const MetricValues& values) {
-  if (impl_->logger && !values.empty()) impl_->logger->log_metrics(impl_->state.place, values);
+  if (impl_->logger && !values.empty()) impl_->logger->log_metrics(impl_->state, values);
 }
 
 }  // namespace ddp

@@ -11,16 +11,11 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "worker/ddp/loop/training_place.h"
 #include "worker/ddp/trainer/data_loader.h"
 #include "worker/ddp/trainer/metrics.h"
 
 namespace ddp {
-
-// The position in a training: after `step` updates, in epoch `epoch` (from 0).
-struct TrainingPlace {
-  std::int64_t epoch = 0;
-  std::int64_t step = 0;
-};
 
 // The result of configure_optimizers().
 struct ConfiguredOptimizer {
