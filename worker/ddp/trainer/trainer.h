@@ -34,10 +34,11 @@ namespace ddp {
 //
 // When a worker is lost during fit(), the other processes stay: they step back to the last commit
 // (ElasticState) and go on with the worker that replaces the lost one, to the same bytes. With
-// strategy "zero1", and outside of fit(), all workers of the job start again instead.
+// strategy "zero1", outside of fit(), and in a program's second fit() and later ones, all workers
+// of the job start again instead, to the same bytes.
 //
-// During training, SIGUSR1 (to ddp-run or a worker) asks for a checkpoint
-// after the update; SIGTERM asks for a checkpoint and then ends the process by that signal.
+// During training, SIGUSR1 (to ddp-run or a worker) asks for a checkpoint after the update; SIGTERM
+// asks for a checkpoint and then ends the process by that signal.
 //
 // Every sample of an epoch is used exactly once, also in evaluations, whatever the number of ranks:
 // a last batch that is not full is not filled up.
