@@ -30,15 +30,4 @@ Batch TensorDataset::get_batch(std::span<const std::int64_t> indices) const {
   return batch;
 }
 
-void check_loader(const DataLoader& loader, const char* what) {
-  if (!loader.dataset) throw std::invalid_argument(fmt::format("{}: no data set", what));
-  if (loader.dataset->size() < 1) {
-    throw std::invalid_argument(fmt::format("{}: the data set is empty", what));
-  }
-  if (loader.batch_size < 1) {
-    throw std::invalid_argument(
-        fmt::format("{}: batch_size {}: expected at least 1", what, loader.batch_size));
-  }
-}
-
 }  // namespace ddp

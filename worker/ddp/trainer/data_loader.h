@@ -48,7 +48,4 @@ struct DataLoader {
   std::uint64_t seed = 0;
 };
 
-// std::invalid_argument for no data set, an empty one, or a batch_size below 1; `what` names it.
-void check_loader(const DataLoader& loader, const char* what);
-
 }  // namespace ddp

@@ -28,7 +28,7 @@ class EarlyStopping final : public trainer::MonitorCallback {
   nlohmann::json state() const override;
   void load_state(const nlohmann::json& saved) override;
 
-  std::optional<double> best_score() const { return monitor().best(); }
+  std::optional<double> best_score() const { return best(); }
   std::int64_t wait_count() const { return wait_; }
   // Why this callback stopped the training; empty if it did not.
   const std::string& reason() const { return reason_; }

@@ -4,29 +4,25 @@
 
 #include "worker/data/sampler.h"
 #include "worker/ddp/trainer/convert.h"
+#include "worker/ddp/trainer/log_sink.h"
 
 namespace ddp::trainer {
 namespace {
 
-// The module in evaluation mode, its log() in a sink of this evaluation's.
-class Scope {
+// The module in evaluation mode.
+class EvaluationMode {
  public:
-  explicit Scope(TrainerModule& module) : module_(module), was_training_(module.is_training()) {
+  explicit EvaluationMode(TrainerModule& module)
+      : module_(module), was_training_(module.is_training()) {
     module_.eval();
-    module_.log_to(&sink_);
   }
-  ~Scope() {
-    module_.log_to(nullptr);
-    module_.train(was_training_);
-  }
-  Scope(const Scope&) = delete;
-  Scope& operator=(const Scope&) = delete;
-  TrainerModule::Sink& sink() { return sink_; }
+  ~EvaluationMode() { module_.train(was_training_); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
 
  private:
   TrainerModule& module_;
   const bool was_training_;
-  TrainerModule::Sink sink_;
 };
 
 }  // namespace
@@ -42,16 +38,18 @@ MetricValues evaluate(const Evaluation& evaluation, TrainerModule& module, Proce
                               .drop_last = data.drop_last,
                               .even = false});
   const std::int64_t batches = evaluation.limit.of(sampler.steps_per_epoch());
-  Scope scope(module);
+  const EvaluationMode mode(module);
+  LogSink sink;
+  const LogScope scope(module, sink);
   const at::NoGradGuard no_grad;
   for (std::int64_t index = 0; index < batches; ++index) {
     const std::span<const std::int64_t> samples = sampler.next_batch();
     if (samples.empty()) continue;
-    scope.sink().batch_size = static_cast<double>(samples.size());
+    sink.batch_size = static_cast<double>(samples.size());
     step(converted(data.dataset->get_batch(samples), evaluation.device, evaluation.type), index,
          samples);
   }
-  return scope.sink().epoch.mean(group);
+  return sink.epoch.mean(group);
 }
 
 }  // namespace ddp::trainer

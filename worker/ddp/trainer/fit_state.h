@@ -6,7 +6,7 @@
 
 #include "worker/data/throughput.h"
 #include "worker/ddp/loop/training_loop.h"
-#include "worker/ddp/trainer/trainer_module.h"
+#include "worker/ddp/trainer/log_sink.h"
 
 namespace ddp::trainer {
 
@@ -19,7 +19,7 @@ struct FitState : loop::LoopState {
   MetricValues metrics;
   MetricValues validation_metrics;
   // Of this process.
-  TrainerModule::Sink sink;  // What this rank has logged; `epoch` is in checkpoints, by rank.
+  LogSink sink;  // What this rank has logged; `epoch` is in checkpoints, by rank.
   bool logs_this_step = false;
   double last_loss = 0;
   std::vector<double> learning_rates;

@@ -4,8 +4,8 @@
 #include <fstream>
 #include <string>
 
+#include "worker/ddp/loop/training_place.h"
 #include "worker/ddp/trainer/metrics.h"
-#include "worker/ddp/trainer/trainer_module.h"
 
 namespace ddp {
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "worker/ddp/tensors/value_of.h"
+#include "worker/ddp/trainer/monitor.h"
 #include "worker/ddp/trainer/trainer.h"
 
 namespace ddp {

@@ -31,7 +31,7 @@ class ModelCheckpoint final : public trainer::MonitorCallback {
   nlohmann::json state() const override;
   void load_state(const nlohmann::json& saved) override;
 
-  std::optional<double> best_model_score() const { return monitor().best(); }
+  std::optional<double> best_model_score() const { return best(); }
   std::int64_t best_step() const { return best_step_; }  // -1: none yet.
   // Where it saves in a training with this default_root_dir. std::invalid_argument if there is
   // neither that nor a dirpath.

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "worker/ddp/trainer/callback.h"
-#include "worker/ddp/trainer/monitor.h"
 
 namespace ddp::trainer {
+
+class Monitor;
 
 // A callback that looks at one metric: after each validation; in a training without one, at the end
 // of each epoch.
@@ -19,15 +22,15 @@ class MonitorCallback : public Callback {
  protected:
   // As Monitor's.
   MonitorCallback(const std::string& owner, const std::string& metric, const std::string& mode,
-                  double min_delta)
-      : monitor_(owner, metric, mode, min_delta) {}
-  const Monitor& monitor() const { return monitor_; }
-  Monitor& monitor() { return monitor_; }
+                  double min_delta);
+  ~MonitorCallback() override;
+  Monitor& monitor() { return *monitor_; }
+  std::optional<double> best() const;
 
  private:
   virtual void look_at(Trainer& trainer, double value) = 0;
 
-  Monitor monitor_;
+  std::unique_ptr<Monitor> monitor_;
   bool validates_ = false;
 };
 

@@ -32,6 +32,18 @@ namespace {
 
 using trainer::Settings;
 
+// `what` names the loader.
+void check_loader(const DataLoader& loader, const char* what) {
+  if (!loader.dataset) throw std::invalid_argument(fmt::format("{}: no data set", what));
+  if (loader.dataset->size() < 1) {
+    throw std::invalid_argument(fmt::format("{}: the data set is empty", what));
+  }
+  if (loader.batch_size < 1) {
+    throw std::invalid_argument(
+        fmt::format("{}: batch_size {}: expected at least 1", what, loader.batch_size));
+  }
+}
+
 // Loads the folder's checkpoint into the module.
 void load_module(TrainerModule& module, const std::string& directory) {
   const LoadedTensors loaded = value_of(load_tensors(directory, {.names = {"model/*"}}));

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "worker/ddp/trainer/log_sink.h"
+
 namespace ddp {
 namespace {
 

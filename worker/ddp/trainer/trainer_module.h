@@ -13,9 +13,12 @@
 
 #include "worker/ddp/loop/training_place.h"
 #include "worker/ddp/trainer/data_loader.h"
-#include "worker/ddp/trainer/metrics.h"
 
 namespace ddp {
+
+namespace trainer {
+struct LogSink;
+}
 
 // The result of configure_optimizers().
 struct ConfiguredOptimizer {
@@ -80,16 +83,10 @@ class TrainerModule : public torch::nn::Module {
   void log(const std::string& name, const at::Tensor& value, const LogOptions& options = {});
 
   // Where log() goes; the Trainer's.
-  struct Sink {
-    trainer::MetricSums step;   // Since the last update.
-    trainer::MetricSums epoch;  // Since the epoch or the evaluation began.
-    MetricValues progress;      // Of the last call with prog_bar.
-    double batch_size = 0;
-  };
-  void log_to(Sink* sink) { sink_ = sink; }
+  void log_to(trainer::LogSink* sink) { sink_ = sink; }
 
  private:
-  Sink* sink_ = nullptr;
+  trainer::LogSink* sink_ = nullptr;
 };
 
 }  // namespace ddp

@@ -10,11 +10,9 @@
 namespace ddp::trainer {
 namespace {
 
-at::Tensor run(TrainerModule& module, const Batch& batch, std::int64_t batch_index,
-               TrainerModule::Sink& sink) {
-  module.log_to(&sink);
+at::Tensor run(TrainerModule& module, const Batch& batch, std::int64_t batch_index, LogSink& sink) {
+  const LogScope scope(module, sink);
   at::Tensor loss = module.training_step(batch, batch_index);
-  module.log_to(nullptr);
   if (!loss.defined() || loss.numel() != 1) {
     throw std::logic_error(fmt::format(
         "{}: training_step() gave {}, expected the loss, a tensor of one number", module.name(),
@@ -38,14 +36,13 @@ TrainingStep::TrainingStep(std::shared_ptr<TrainerModule> module,
       DataParallelOptions{.devices = devices});
 }
 
-at::Tensor TrainingStep::loss_of(const Batch& batch, std::int64_t batch_index,
-                                 TrainerModule::Sink& sink) {
+at::Tensor TrainingStep::loss_of(const Batch& batch, std::int64_t batch_index, LogSink& sink) {
   return replicas_ ? parallel_loss(batch, batch_index, sink)
                    : run(*module_, batch, batch_index, sink);
 }
 
 at::Tensor TrainingStep::parallel_loss(const Batch& batch, std::int64_t batch_index,
-                                       TrainerModule::Sink& sink) {
+                                       LogSink& sink) {
   std::vector<Batch> parts;
   for (const at::Tensor& tensor : batch) {
     const std::vector<at::Tensor> of_tensor = replicas_->scatter(tensor);
@@ -54,7 +51,7 @@ at::Tensor TrainingStep::parallel_loss(const Batch& batch, std::int64_t batch_in
   }
   replicas_->replicate(parts.size());
   std::vector<at::Tensor> losses(parts.size());
-  std::vector<TrainerModule::Sink> sinks(parts.size());
+  std::vector<LogSink> sinks(parts.size());
   const bool counts = sink.batch_size > 0;
   replicas_->parallel_apply(parts.size(), [&](std::size_t i) {
     TrainerModule& replica = i == 0 ? *module_ : *others_[i - 1];

@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 
 #include "worker/ddp/modules/data_parallel.h"
+#include "worker/ddp/trainer/log_sink.h"
 #include "worker/ddp/trainer/trainer_module.h"
 
 namespace ddp::trainer {
@@ -17,10 +18,10 @@ class TrainingStep {
   // The module lies on the first device.
   TrainingStep(std::shared_ptr<TrainerModule> module, const std::vector<c10::Device>& devices);
 
-  at::Tensor loss_of(const Batch& batch, std::int64_t batch_index, TrainerModule::Sink& sink);
+  at::Tensor loss_of(const Batch& batch, std::int64_t batch_index, LogSink& sink);
 
  private:
-  at::Tensor parallel_loss(const Batch& batch, std::int64_t batch_index, TrainerModule::Sink& sink);
+  at::Tensor parallel_loss(const Batch& batch, std::int64_t batch_index, LogSink& sink);
 
   std::shared_ptr<TrainerModule> module_;
   std::vector<std::shared_ptr<TrainerModule>> others_;

@@ -1,4 +1,4 @@
-#include "worker/ddp/trainer/metrics.h"
+#include "worker/ddp/trainer/metric_sums.h"
 
 #include <vector>
 
