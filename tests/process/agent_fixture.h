@@ -19,15 +19,10 @@
 #include "common/config/job_spec.h"
 #include "tests/support/process.h"
 #include "tests/support/process_table.h"
+#include "tests/support/programs.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::test {
-
-inline std::string bin(const std::string& name) {
-  const char* folder = std::getenv("DDP_BIN_DIR");
-  if (folder != nullptr) return std::string(folder) + "/" + name;
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../bin" / name;
-}
 
 // A memory file that a child inherits, for --job-fd and --result-fd.
 inline UniqueFd inherited_file(const std::string& content = "") {

@@ -12,6 +12,7 @@
 #include "tests/support/listener.h"
 #include "tests/support/process.h"
 #include "tests/support/process_table.h"
+#include "tests/support/programs.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::test {
@@ -37,11 +38,6 @@ class DdpRunTest : public testing::Test {
     EXPECT_TRUE(wait_until([this] { return left_in_shared_memory().empty(); }, kOthersLimit))
         << "left in /dev/shm: " << testing::PrintToString(left_in_shared_memory());
     EXPECT_TRUE(std::filesystem::is_empty(tmp_.path())) << "something was left in TMPDIR";
-  }
-
-  static std::string bin(const std::string& name) {
-    const char* folder = std::getenv("DDP_BIN_DIR");
-    return (folder != nullptr ? std::string(folder) : std::string(".")) + "/" + name;
   }
 
   // As in the prefix of a worker's lines.

@@ -2,20 +2,15 @@
 #include <algorithm>
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include "common/base/exit_codes.h"
 #include "tests/support/listener.h"
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::test {
 namespace {
-
-std::string program() {
-  const char* const bin = ::getenv("DDP_BIN_DIR");
-  return std::string(bin == nullptr ? "bin" : bin) + "/ddp-rendezvous";
-}
 
 class ClientCommandsTest : public testing::Test {
  protected:
@@ -26,7 +21,7 @@ class ClientCommandsTest : public testing::Test {
     where_.pop_back();
   }
   Finished call(std::vector<std::string> words) {
-    words.insert(words.begin(), program());
+    words.insert(words.begin(), bin("ddp-rendezvous"));
     return run(words);
   }
   void expect(const std::vector<std::string>& words, const std::string& out) {
@@ -48,7 +43,7 @@ class ClientCommandsTest : public testing::Test {
     }
   }
 
-  Process daemon_{{program(), "--port", "0"}};
+  Process daemon_{{bin("ddp-rendezvous"), "--port", "0"}};
   std::string where_;
 };
 
@@ -56,7 +51,8 @@ TEST_F(ClientCommandsTest, ProveThatTheyKnowTheToken) {
   const TempDir folder;
   const std::string file = folder.write("token", "a token of this test", 0600);
   const std::string other = folder.write("other", "another token of this test", 0600);
-  Process daemon({program(), "--port", "0", "--bind", "127.0.0.1", "--rdzv-token-file", file});
+  Process daemon(
+      {bin("ddp-rendezvous"), "--port", "0", "--bind", "127.0.0.1", "--rdzv-token-file", file});
   ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
   const std::string unguarded = where_;
   where_ = daemon.out().substr(daemon.out().rfind(' ') + 1);
@@ -89,7 +85,8 @@ TEST_F(ClientCommandsTest, DoWhatTheySay) {
 
 TEST_F(ClientCommandsTest, ReadAValueFromStandardInput) {
   const Finished finished =
-      run({"/bin/sh", "-c", "printf 'a\\000b' | \"$0\" set " + where_ + " bytes -", program()});
+      run({"/bin/sh", "-c", "printf 'a\\000b' | \"$0\" set " + where_ + " bytes -",
+           bin("ddp-rendezvous")});
   ASSERT_EQ(finished.status, 0) << finished.err;
   expect({"get", where_, "bytes"}, std::string("a\0b", 3));
 }
@@ -100,7 +97,7 @@ TEST_F(ClientCommandsTest, AMissingKeyIsSaidAtOnceUnlessToldToWait) {
   expect_refused({"del", where_, "absent"}, kExitKeyMissing, {"'absent'"});
   expect_refused({"wait", "--timeout", "0.02", where_, "absent", "n"}, kExitKeyMissing,
                  {"'absent', 'n'", "20 ms"});
-  Process waiter({program(), "get", "--timeout", "20", where_, "late"});
+  Process waiter({bin("ddp-rendezvous"), "get", "--timeout", "20", where_, "late"});
   expect({"set", where_, "late", "v"}, "");
   EXPECT_EQ(waiter.wait(), kExitSuccess) << waiter.err();
   EXPECT_EQ(waiter.out(), "v");
@@ -122,7 +119,7 @@ TEST_F(ClientCommandsTest, WrongLinesAreRefusedInOneLine) {
 
 TEST_F(ClientCommandsTest, ReachAnIPv6AddressInBrackets) {
   const std::string port = where_.substr(where_.rfind(':') + 1);
-  if (run({program(), "set", "[::1]:" + port, "k", "v"}).status != kExitSuccess) {
+  if (run({bin("ddp-rendezvous"), "set", "[::1]:" + port, "k", "v"}).status != kExitSuccess) {
     GTEST_SKIP() << "this machine has no IPv6 loopback";
   }
   expect({"get", where_, "k"}, "v");

@@ -6,26 +6,21 @@
 #include <array>
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"
 #include "tests/support/listener.h"
 #include "tests/support/process.h"
+#include "tests/support/programs.h"
 #include "tests/support/raw_client.h"
 #include "tests/support/temp_dir.h"
 
 namespace ddp::test {
 namespace {
 
-std::string program() {
-  const char* const bin = ::getenv("DDP_BIN_DIR");
-  return std::string(bin == nullptr ? "bin" : bin) + "/ddp-rendezvous";
-}
-
 TEST(DdpRendezvousTest, ListensAndEndsAtASignalWithOpenConnections) {
   for (const int signal : {SIGTERM, SIGINT}) {
-    Process daemon({program(), "--port", "0", "--bind", "127.0.0.1"});
+    Process daemon({bin("ddp-rendezvous"), "--port", "0", "--bind", "127.0.0.1"});
     ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
     const std::string out = daemon.out();
     ASSERT_TRUE(out.starts_with("listening on 127.0.0.1:")) << out;
@@ -50,7 +45,7 @@ bool serves(RawClient& client) {
 }
 
 TEST(DdpRendezvousTest, ListensOnIPv4AndIPv6) {
-  Process daemon({program(), "--port", "0"});
+  Process daemon({bin("ddp-rendezvous"), "--port", "0"});
   ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
   RawClient v4(port_of(daemon));
   RawClient v6(port_of(daemon), 0, AF_INET6);
@@ -70,7 +65,7 @@ TEST(DdpRendezvousTest, SaysOnceThatItIsOpenToAllWhereItIs) {
   const std::vector<Case> cases{
       {{}, true}, {{"--bind", "127.0.0.1"}, false}, {{"--rdzv-token-file", token}, false}};
   for (const Case& one : cases) {
-    std::vector<std::string> command{program(), "--port", "0"};
+    std::vector<std::string> command{bin("ddp-rendezvous"), "--port", "0"};
     command.insert(command.end(), one.flags.begin(), one.flags.end());
     Process daemon(command);
     ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
@@ -83,16 +78,17 @@ TEST(DdpRendezvousTest, SaysOnceThatItIsOpenToAllWhereItIs) {
 TEST(DdpRendezvousTest, TokenFilesThatOthersMayReadAreRefused) {
   const TempDir folder;
   const std::string token = folder.write("token", "a token of this test", 0644);
-  const Finished daemon = run({program(), "--port", "0", "--rdzv-token-file", token});
+  const Finished daemon = run({bin("ddp-rendezvous"), "--port", "0", "--rdzv-token-file", token});
   EXPECT_EQ(daemon.status, kExitInvalidValue);
   EXPECT_NE(daemon.err.find("chmod 600 " + token), std::string::npos) << daemon.err;
-  const Finished half = run({program(), "--port", "0", "--tls-cert", token});
+  const Finished half = run({bin("ddp-rendezvous"), "--port", "0", "--tls-cert", token});
   EXPECT_EQ(half.status, kExitInvalidValue);
   EXPECT_NE(half.err.find("--tls-key"), std::string::npos) << half.err;
 }
 
 TEST(DdpRendezvousTest, SaysOnceWhyItTurnsConnectionsAway) {
-  Process daemon({program(), "--port", "0", "--bind", "127.0.0.1", "--max-connections", "2"});
+  Process daemon(
+      {bin("ddp-rendezvous"), "--port", "0", "--bind", "127.0.0.1", "--max-connections", "2"});
   ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
   RawClient first(port_of(daemon)), second(port_of(daemon));
   ASSERT_TRUE(serves(first) && serves(second));
@@ -108,7 +104,7 @@ TEST(DdpRendezvousTest, SaysOnceWhyItTurnsConnectionsAway) {
 }
 
 TEST(DdpRendezvousTest, PrintsFiguresAgainAndAgainAndTheirSumsAtTheEnd) {
-  Process daemon({program(), "--port", "0", "--stats", "0.05"});
+  Process daemon({bin("ddp-rendezvous"), "--port", "0", "--stats", "0.05"});
   ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
   RawClient client(port_of(daemon));
   ASSERT_TRUE(serves(client) && serves(client));
@@ -124,7 +120,7 @@ TEST(DdpRendezvousTest, PrintsFiguresAgainAndAgainAndTheirSumsAtTheEnd) {
 
 TEST(DdpRendezvousTest, TakesOldClientsForWhatItIsTold) {
   for (const auto& [release, answer] : {std::pair("2.1", 8u), std::pair("1.13", 1u)}) {
-    Process daemon({program(), "--port", "0", "--old-clients", release});
+    Process daemon({bin("ddp-rendezvous"), "--port", "0", "--old-clients", release});
     ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
     RawClient client(port_of(daemon));
     // DELETE_KEY answers with a number, WATCH_KEY with one byte; then the number of keys.
@@ -139,7 +135,7 @@ TEST(DdpRendezvousTest, EndsWithStandardInputIfAsked) {
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
   ProcessOptions options;
   options.input = ends[0];
-  Process daemon({program(), "--port", "0", "--until-eof"}, options);
+  Process daemon({bin("ddp-rendezvous"), "--port", "0", "--until-eof"}, options);
   ::close(ends[0]);
   ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
   RawClient client(port_of(daemon));
@@ -159,7 +155,7 @@ TEST(DdpRendezvousTest, EndsWithAStandardInputThatIsAFile) {
     ASSERT_TRUE(input);
     ProcessOptions options;
     options.input = input.get();
-    Process daemon({program(), "--port", "0", "--until-eof"}, options);
+    Process daemon({bin("ddp-rendezvous"), "--port", "0", "--until-eof"}, options);
     EXPECT_EQ(daemon.wait(), kExitSuccess) << file << daemon.err();
   }
 }
@@ -167,7 +163,7 @@ TEST(DdpRendezvousTest, EndsWithAStandardInputThatIsAFile) {
 TEST(DdpRendezvousTest, APortInUseIsOneLineAndItsOwnStatus) {
   const ListeningSocket taken;
   const std::string port = std::to_string(taken.port());
-  const Finished finished = run({program(), "--bind", "127.0.0.1", "--port", port});
+  const Finished finished = run({bin("ddp-rendezvous"), "--bind", "127.0.0.1", "--port", port});
   EXPECT_EQ(finished.status, kExitPortInUse);
   EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
   EXPECT_NE(finished.err.find("127.0.0.1:" + port), std::string::npos) << finished.err;
@@ -199,7 +195,7 @@ TEST(DdpRendezvousTest, BadFlagsAreOneLineEach) {
   for (auto [arguments, status] : cases) {
     // The value that is wrong, or the flag that is unknown or lacks its value.
     const std::string shown = status == kExitUsage ? arguments.front() : arguments.back();
-    arguments.insert(arguments.begin(), program());
+    arguments.insert(arguments.begin(), bin("ddp-rendezvous"));
     const Finished finished = run(arguments);
     EXPECT_EQ(finished.status, status) << shown << ": " << finished.err;
     EXPECT_EQ(std::count(finished.err.begin(), finished.err.end(), '\n'), 1) << finished.err;
@@ -212,8 +208,9 @@ TEST(DdpRendezvousTest, BadFlagsAreOneLineEach) {
 }
 
 TEST(DdpRendezvousTest, MoreConnectionsThanDescriptorsNameTheLimitOfOpenFiles) {
-  const Finished finished = run(
-      {"/bin/sh", "-c", "ulimit -n 100; exec " + program() + " --port 0 --max-connections 100"});
+  const Finished finished =
+      run({"/bin/sh", "-c",
+           "ulimit -n 100; exec " + bin("ddp-rendezvous") + " --port 0 --max-connections 100"});
   EXPECT_EQ(finished.status, kExitInvalidValue);
   for (const char* const text : {"--max-connections 100", "limit of open files is 100", "ulimit"}) {
     EXPECT_NE(finished.err.find(text), std::string::npos) << finished.err;
@@ -221,10 +218,10 @@ TEST(DdpRendezvousTest, MoreConnectionsThanDescriptorsNameTheLimitOfOpenFiles) {
 }
 
 TEST(DdpRendezvousTest, PrintsItsVersionAndItsFlags) {
-  const Finished version = run({program(), "--version"});
+  const Finished version = run({bin("ddp-rendezvous"), "--version"});
   EXPECT_EQ(version.status, 0);
   EXPECT_TRUE(version.out.starts_with("ddp-rendezvous ")) << version.out;
-  const Finished help = run({program(), "--help"});
+  const Finished help = run({bin("ddp-rendezvous"), "--help"});
   EXPECT_EQ(help.status, 0);
   EXPECT_NE(help.out.find("--bind"), std::string::npos);
 }
