@@ -17,6 +17,7 @@
 #include "common/config/forwarded_signal.h"
 #include "common/process/process_end.h"
 #include "common/process/spawn_settings.h"
+#include "common/process/this_process.h"
 
 namespace ddp::node {
 namespace {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "worker/ddp/loop/training_place.h"
 #include "worker/ddp/trainer/metrics.h"
