@@ -35,11 +35,10 @@ class CheckpointKill : public DdpRunTest {
   static void SetUpTestSuite() {
     programs_ = std::make_unique<TempDir>();
     for (const char* name : {"ddp-run", "ddp-agent"}) {
-      std::filesystem::copy_file(DdpRunTest::bin(name), programs_->path() / name);
+      std::filesystem::copy_file(bin(name), programs_->path() / name);
     }
     programs_->script("ddp-checkpoint",
-                      "exec '" +
-                          std::filesystem::absolute(DdpRunTest::bin("ddp-checkpoint")).string() +
+                      "exec '" + std::filesystem::absolute(bin("ddp-checkpoint")).string() +
                           "' \"$@\" --part-timeout 2\n");
   }
   static void TearDownTestSuite() { programs_.reset(); }
