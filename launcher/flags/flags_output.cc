@@ -42,7 +42,7 @@ void warn_of_unknown_names(const std::string& shown, Options& options) {
   }
 }
 
-// An empty template means no prefix, also in torchrun's variable.
+// An empty template counts as none, also in torchrun's variable.
 void read_prefix(FlagReader& reader, Options& options) {
   config::OutputSpec& output = options.output;
   const GivenFlag* given = reader.find("log-line-prefix-template");

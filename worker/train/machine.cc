@@ -7,16 +7,12 @@
 #include <string_view>
 
 #include <dlfcn.h>
-#include <sched.h>
+
+#include "common/process/this_process.h"
 
 namespace ddp::train {
 
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
+int usable_cores() { return std::max(1, static_cast<int>(allowed_cpus().size())); }
 
 int default_threads(int local_world_size) {
   // This program never changes its environment, so reading it is safe.
