@@ -16,7 +16,8 @@ constexpr char kHasNoToken = 1;
 constexpr char kNeedsTls = 2;
 constexpr char kAdmitted = 0;
 constexpr char kRefused = 1;
-// Preamble, purpose, length of the job's name.
+constexpr char kAgent = 1;  // What the client is: frames of the rendezvous follow.
+// Preamble, kAgent, length of the job's name.
 constexpr std::size_t kHelloHead = kPreamble.size() + 2;
 constexpr std::size_t kAnswerBytes = kPreamble.size() + 1 + kNonceBytes;
 constexpr std::size_t kVerdictBytes = 1 + kMacBytes;
@@ -61,12 +62,12 @@ Nonce random_nonce() {
   return nonce;
 }
 
-ClientHandshake::ClientHandshake(Secret token, Claim claim, const Nonce& nonce)
+ClientHandshake::ClientHandshake(Secret token, const std::string& job_id, const Nonce& nonce)
     : token_(std::move(token)), hello_(kPreamble) {
-  DDP_CHECK(claim.job_id.size() <= kMaxJobIdBytes, "a job's name of {} bytes", claim.job_id.size());
-  hello_ += static_cast<char>(claim.purpose);
-  hello_ += static_cast<char>(claim.job_id.size());
-  hello_ += claim.job_id;
+  DDP_CHECK(job_id.size() <= kMaxJobIdBytes, "a job's name of {} bytes", job_id.size());
+  hello_ += kAgent;
+  hello_ += static_cast<char>(job_id.size());
+  hello_ += job_id;
   hello_ += bytes_of_nonce(nonce);
 }
 
@@ -152,10 +153,8 @@ std::string ServerHandshake::take_hello() {
     return {};
   }
   if (received_.size() < kHelloHead) return {};
-  const auto purpose = static_cast<unsigned char>(received_[kPreamble.size()]);
   const std::size_t name_size = static_cast<unsigned char>(received_[kPreamble.size() + 1]);
-  if (purpose < static_cast<unsigned char>(Purpose::kAgent) ||
-      purpose > static_cast<unsigned char>(Purpose::kStoreClient) || name_size > kMaxJobIdBytes) {
+  if (received_[kPreamble.size()] != kAgent || name_size > kMaxJobIdBytes) {
     outcome_ = Outcome::kMalformed;
     return {};
   }
@@ -163,8 +162,7 @@ std::string ServerHandshake::take_hello() {
   if (received_.size() < hello_size) return {};
   std::string answer(kPreamble);
   if (token_.empty()) return answer + refuse(Outcome::kNoToken, kHasNoToken);
-  claim_.purpose = static_cast<Purpose>(purpose);
-  claim_.job_id = received_.substr(kHelloHead, name_size);
+  job_id_ = received_.substr(kHelloHead, name_size);
   answer += kGoOn;
   answer += bytes_of_nonce(nonce_);
   transcript_ = received_.substr(0, hello_size) + answer;

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,22 +30,12 @@ std::string needs_tls_answer();
 // From the system's random numbers. Use a nonce only once.
 Nonce random_nonce();
 
-enum class Purpose : std::uint8_t {
-  kAgent = 1,        // Frames of the rendezvous follow.
-  kStoreClient = 2,  // Requests to the c10d store follow.
-};
-
-// What the client asks to be admitted as. The proof covers it.
-struct Claim {
-  Purpose purpose = Purpose::kAgent;
-  std::string job_id;  // At most kMaxJobIdBytes. For an agent: the job that it may join.
-};
-
 // The connecting end. It proves itself first, so a stranger who connects to a daemon gets nothing
 // against which to test guesses of the token.
 class ClientHandshake {
  public:
-  ClientHandshake(Secret token, Claim claim, const Nonce& nonce);
+  // `job_id`: the job that it wants to join, at most kMaxJobIdBytes. The proof covers it.
+  ClientHandshake(Secret token, const std::string& job_id, const Nonce& nonce);
 
   // To be sent first.
   const std::string& hello() const { return hello_; }
@@ -91,7 +80,7 @@ class ServerHandshake {
   std::string receive(std::string_view bytes);
   Outcome outcome() const { return outcome_; }
   // Valid once admitted.
-  const Claim& claim() const { return claim_; }
+  const std::string& job_id() const { return job_id_; }
   std::string_view rest() const { return received_; }
 
  private:
@@ -101,7 +90,7 @@ class ServerHandshake {
 
   Secret token_;
   Nonce nonce_;
-  Claim claim_;
+  std::string job_id_;
   std::string transcript_;  // Empty until the hello is complete.
   std::string received_;
   Outcome outcome_ = Outcome::kPending;

@@ -23,7 +23,7 @@ enum ExitCode : int {
   kExitCollectiveFailed = 73,  // A collective failed because of another rank; never the root cause.
   kExitRefused =
       74,  // The rendezvous refused this node: the job is over, full, or has other rules.
-  kExitKeyMissing = 75,      // ddp-rendezvous get and similar: a key is not there, or not in time.
+  kExitKeyMissing = 75,      // ddp-rendezvous get: the key is not there, or not in time.
   kExitRequeue = 76,         // The run was stopped so that SLURM starts the job again.
   kExitNotExecutable = 126,  // The program exists but cannot be executed.
   kExitNotFound = 127,       // The program does not exist.

@@ -69,13 +69,6 @@ const std::string* KeyMap::find(std::string_view key) const {
   return found == values_.end() ? nullptr : &found->second;
 }
 
-std::vector<std::string> KeyMap::values_of(const std::vector<std::string>& keys) const {
-  std::vector<std::string> values;
-  values.reserve(keys.size());
-  for (const std::string& key : keys) values.push_back(values_.at(key));
-  return values;
-}
-
 void KeyMap::push(std::string_view key, std::string_view value) {
   auto found = queues_.find(key);
   if (found == queues_.end()) found = queues_.emplace(key, std::deque<std::string>()).first;
@@ -92,11 +85,6 @@ KeyMap::Popped KeyMap::pop(std::string_view key) {
   queue.pop_front();
   if (queue.empty()) queues_.erase(found);
   return popped;
-}
-
-const std::string* KeyMap::front(std::string_view key) const {
-  const auto found = queues_.find(key);
-  return found == queues_.end() ? nullptr : &found->second.front();
 }
 
 std::size_t KeyMap::queue_len(std::string_view key) const {
@@ -126,16 +114,10 @@ bool KeyMap::has_all(const std::vector<std::string>& keys) const {
   return std::all_of(keys.begin(), keys.end(), [this](const std::string& key) { return has(key); });
 }
 
-bool KeyMap::has_all_values(const std::vector<std::string>& keys) const {
-  return std::all_of(keys.begin(), keys.end(),
-                     [this](const std::string& key) { return values_.contains(key); });
-}
-
-std::string KeyMap::missing(const std::vector<std::string>& keys, bool or_queue) const {
+std::string KeyMap::missing(const std::vector<std::string>& keys) const {
   std::string names;
   for (const std::string& key : keys) {
-    const bool there = or_queue ? has(key) : values_.contains(key);
-    if (!there) names += (names.empty() ? "'" : ", '") + key + "'";
+    if (!has(key)) names += (names.empty() ? "'" : ", '") + key + "'";
   }
   return names;
 }

@@ -45,12 +45,9 @@ class KeyMap {
   bool erase(std::string_view key);
   const std::string* find(std::string_view key) const;
   const ByKey<std::string>& values() const { return values_; }
-  // All keys must be there.
-  std::vector<std::string> values_of(const std::vector<std::string>& keys) const;
 
   void push(std::string_view key, std::string_view value);
   Popped pop(std::string_view key);
-  const std::string* front(std::string_view key) const;
   std::size_t queue_len(std::string_view key) const;
 
   // The sum of `delta` and the number at the beginning of the value, as C's strtoll reads it
@@ -61,9 +58,8 @@ class KeyMap {
   // Whether the key has a value or a queue that is not empty.
   bool has(std::string_view key) const;
   bool has_all(const std::vector<std::string>& keys) const;
-  bool has_all_values(const std::vector<std::string>& keys) const;
-  // Those of `keys` that have no value (and, with `or_queue`, no queue either), in quotes.
-  std::string missing(const std::vector<std::string>& keys, bool or_queue) const;
+  // Those of `keys` that have neither, in quotes.
+  std::string missing(const std::vector<std::string>& keys) const;
 
   // Of all keys that have values, their values and the queues.
   std::size_t num_bytes() const { return bytes_; }

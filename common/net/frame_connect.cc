@@ -187,9 +187,7 @@ void FrameConnection::connect(asio::io_context& io, const std::string& host, int
   attempt->callback = std::move(callback);
   attempt->credentials = credentials;
   if (!credentials.token.empty()) {
-    attempt->handshake.emplace(credentials.token,
-                               auth::Claim{auth::Purpose::kAgent, credentials.job_id},
-                               auth::random_nonce());
+    attempt->handshake.emplace(credentials.token, credentials.job_id, auth::random_nonce());
   }
   attempt->begin(host, port);
 }

@@ -25,9 +25,6 @@ constexpr std::string_view kMagic = "ddpstore";
 // A record: its kind, key, value; strings as on the wire.
 constexpr char kSetRecord = 'S';
 constexpr char kDeleteRecord = 'D';  // No value.
-constexpr char kAppendRecord = 'A';
-constexpr char kPushRecord = 'P';
-constexpr char kPopRecord = 'O';  // No value.
 // Changes by other machines send no notifications, so a wait looks again this often.
 constexpr Duration kLookAgain{50};
 
@@ -50,8 +47,6 @@ class FileLock {
   int error_ = 0;
 };
 
-Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::string& shown);
-
 class FileStore final : public Store {
  public:
   FileStore(UniqueFd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -66,16 +61,6 @@ class FileStore final : public Store {
   Result<bool> delete_key(std::string_view key) override;
   Result<std::int64_t> num_keys() override;
   Result<std::vector<std::string>> list_keys() override;
-  Result<void> append(std::string_view key, std::string_view value) override;
-  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
-                                             Timeout timeout) override;
-  Result<void> multi_set(const std::vector<std::string>& keys,
-                         const std::vector<std::string>& values) override;
-  Result<void> queue_push(std::string_view key, std::string_view value) override;
-  Result<std::string> queue_pop(std::string_view key, Timeout timeout) override;
-  Result<std::int64_t> queue_len(std::string_view key) override;
-  Result<void> barrier(std::string_view key, int world_size, Timeout timeout) override;
-  Result<std::unique_ptr<Store>> clone() override;
 
  private:
   // Runs `change` on the newest state, with the lock held. `change` returns the records to append.
@@ -143,18 +128,10 @@ std::size_t FileStore::apply_records(std::string_view bytes) {
 }
 
 void FileStore::apply_record(char kind, std::string_view key, std::string_view value) {
-  switch (kind) {
-    case kSetRecord:
-      return map_.put(key, value);
-    case kAppendRecord:
-      return map_.append(key, value);
-    case kPushRecord:
-      return map_.push(key, value);
-    case kPopRecord:
-      map_.pop(key);
-      return;
-    default:
-      map_.erase(key);
+  if (kind == kSetRecord) {
+    map_.put(key, value);
+  } else {
+    map_.erase(key);
   }
 }
 
@@ -302,111 +279,32 @@ Result<std::vector<std::string>> FileStore::list_keys() {
   return keys;
 }
 
-Result<void> FileStore::append(std::string_view key, std::string_view value) {
-  return update([&] { return write_record(kAppendRecord, key, value); });
-}
-
-Result<void> FileStore::multi_set(const std::vector<std::string>& keys,
-                                  const std::vector<std::string>& values) {
-  if (auto right = store_errors::check_pairs(keys.size(), values.size()); !right) return right;
-  return update([&]() -> Result<void> {
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      Result<void> written = write_record(kSetRecord, keys[i], values[i]);
-      if (!written) return written;
-    }
-    return {};
-  });
-}
-
 Result<std::string> FileStore::get(std::string_view key, Timeout timeout) {
-  Result<std::vector<std::string>> values = multi_get({std::string(key)}, timeout);
-  if (!values) return values.error();
-  return std::move(values->front());
-}
-
-Result<std::vector<std::string>> FileStore::multi_get(const std::vector<std::string>& keys,
-                                                      Timeout timeout) {
-  Result<bool> there = wait_for(deadline_after(timeout), [&] { return map_.has_all_values(keys); });
-  if (!there) return there.error();
-  if (!*there) return store_errors::missing(name(), map_.missing(keys, false), timeout);
-  return map_.values_of(keys);
+  const std::vector<std::string> keys{std::string(key)};
+  if (Result<void> there = wait(keys, timeout); !there) return there.error();
+  return *map_.find(key);
 }
 
 Result<void> FileStore::wait(const std::vector<std::string>& keys, Timeout timeout) {
   Result<bool> there = wait_for(deadline_after(timeout), [&] { return map_.has_all(keys); });
   if (!there) return there.error();
-  if (!*there) return store_errors::missing(name(), map_.missing(keys, true), timeout);
+  if (!*there) return store_errors::missing(name(), map_.missing(keys), timeout);
   return {};
-}
-
-Result<void> FileStore::queue_push(std::string_view key, std::string_view value) {
-  return update([&] { return write_record(kPushRecord, key, value); });
-}
-
-Result<std::string> FileStore::queue_pop(std::string_view key, Timeout timeout) {
-  const TimePoint deadline = deadline_after(timeout);
-  while (true) {
-    Result<bool> there = wait_for(deadline, [&] { return map_.queue_len(key) > 0; });
-    if (!there) return there.error();
-    if (!*there) return store_errors::empty_queue(name(), key, timeout);
-    // Another process may be quicker.
-    bool popped = false;
-    std::string value;
-    Result<void> done = update([&]() -> Result<void> {
-      const std::string* const front = map_.front(key);
-      if (front == nullptr) return {};
-      value = *front;
-      popped = true;
-      return write_record(kPopRecord, key, {});
-    });
-    if (!done) return done.error();
-    if (popped) return value;
-  }
-}
-
-Result<std::int64_t> FileStore::queue_len(std::string_view key) {
-  Result<void> fresh = refresh();
-  if (!fresh) return fresh.error();
-  return static_cast<std::int64_t>(map_.queue_len(key));
-}
-
-Result<void> FileStore::barrier(std::string_view key, int world_size, Timeout timeout) {
-  if (auto right = store_errors::check_world_size(key, world_size); !right) return right;
-  const TimePoint deadline = deadline_after(timeout);
-  Result<std::int64_t> count = add(key, 1);
-  if (!count) return count.error();
-  Result<bool> complete = wait_for(deadline, [&] {
-    count = map_.sum(key, 0);
-    return count && *count >= world_size;
-  });
-  if (!complete) return complete.error();
-  if (*complete) return {};
-  return store_errors::incomplete_barrier(name(), key, count ? *count : 0, world_size, timeout);
-}
-
-Result<std::unique_ptr<Store>> FileStore::clone() {
-  // Opens the file again, because locks belong to open files and not to descriptors.
-  return open_store(own_path(), path_);
-}
-
-// `shown`: the path in messages.
-Result<std::unique_ptr<Store>> open_store(const std::string& path, const std::string& shown) {
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd) {
-    return make_error(Errc::kIo, "cannot open store file '{}': {}", shown,
-                      std::generic_category().message(errno));
-  }
-  std::unique_ptr<Store> store = std::make_unique<FileStore>(std::move(fd), shown);
-  // Reads the file, so that a wrong file is noticed at once.
-  Result<std::int64_t> keys = store->num_keys();
-  if (!keys) return keys.error();
-  return store;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Store>> open_file_store(const std::string& path) {
-  return open_store(path, path);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!fd) {
+    return make_error(Errc::kIo, "cannot open store file '{}': {}", path,
+                      std::generic_category().message(errno));
+  }
+  std::unique_ptr<Store> store = std::make_unique<FileStore>(std::move(fd), path);
+  // Reads the file, so that a wrong file is noticed at once.
+  Result<std::int64_t> keys = store->num_keys();
+  if (!keys) return keys.error();
+  return store;
 }
 
 }  // namespace ddp

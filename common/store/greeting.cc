@@ -134,19 +134,12 @@ std::vector<Greeting> greetings(const std::optional<ServerKind>& known,
 
 Result<GreetedSocket> connect_and_greet(const std::string& host, int port,
                                         const std::optional<ServerKind>& known,
-                                        const std::optional<Dialect>& dialect,
-                                        const Introduction& introduce, TimePoint deadline) {
+                                        const std::optional<Dialect>& dialect, TimePoint deadline) {
   const std::vector<Greeting> all = greetings(known, dialect);
   std::optional<Error> last;
   for (const Greeting greeting : all) {
     Result<Socket> socket = Socket::connect(host, port, deadline);
     if (!socket) return socket.error();
-    if (introduce) {
-      if (const Result<void> known_to_it = introduce(*socket, deadline); !known_to_it) {
-        return make_error(known_to_it.error().code, "{}: {}", host_and_port(host, port),
-                          known_to_it.error().message);
-      }
-    }
     const bool is_guess = all.size() > 1 && kind_of(greeting).dialect != Dialect::kNewest;
     const TimePoint limit =
         is_guess ? std::min(deadline, Clock::now() + kOldGreetingLimit) : deadline;

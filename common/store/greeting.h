@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -24,19 +23,15 @@ struct GreetedSocket {
   ServerKind kind;
 };
 
-// Runs on a new connection before the greeting; empty: nothing runs.
-using Introduction = std::function<Result<void>(Socket& socket, TimePoint deadline)>;
-
 // One attempt. Uses `known`, how the server was greeted before. If that is empty, it uses
 // `dialect`, which the user has named. If both are empty, it tries every dialect, the newest first.
 // Failures are those of Socket::connect(), and
 //   kPeerLost  the server closes at every greeting
 //   kProtocol  the answer is not that of a TCP store
 //   kTimeout   no answer
-//   and those of `introduce`
 Result<GreetedSocket> connect_and_greet(const std::string& host, int port,
                                         const std::optional<ServerKind>& known,
                                         const std::optional<wire::c10d::Dialect>& dialect,
-                                        const Introduction& introduce, TimePoint deadline);
+                                        TimePoint deadline);
 
 }  // namespace ddp

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,11 +10,11 @@
 
 namespace ddp {
 
-// A key-value store that all ranks see, with the operations, names and meanings of PyTorch's c10d
-// Store. Keys and values are any bytes. A key holds a value or a queue, depending on the operation
-// that made it. Calls block. One object serves one thread at a time; clone() makes one for another
-// thread. Objects keep no timeout (PyTorch's set_timeout): each call that waits takes one. Once an
-// operation has changed something and returned, the next operation of every client sees it.
+// A key-value store that all ranks see, with the names and meanings of PyTorch's c10d Store. Keys
+// and values are any bytes. Calls block. One object serves one thread at a time; make another one
+// for another thread. Objects keep no timeout (PyTorch's set_timeout): each call that waits takes
+// one. Once an operation has changed something and returned, the next operation of every client
+// sees it.
 //
 // Failures:
 //   kTimeout          names what was missing; the object stays usable
@@ -41,34 +40,11 @@ class Store {
   // value now held; `expected` if the key is absent and `expected` is not empty.
   virtual Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                           std::string_view desired) = 0;
-  // Deletes a value; queues stay. False if there was none.
+  // False if there was none.
   virtual Result<bool> delete_key(std::string_view key) = 0;
-  // The number of values, not of queues.
   virtual Result<std::int64_t> num_keys() = 0;
-  // Keys of values, in any order.
+  // In any order.
   virtual Result<std::vector<std::string>> list_keys() = 0;
-
-  // Appends `value` to what the key holds.
-  virtual Result<void> append(std::string_view key, std::string_view value) = 0;
-  // Waits for all keys, then gives their values in the order of the keys.
-  virtual Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
-                                                     Timeout timeout) = 0;
-  // Sets one after the other. A client that waits for one key may see it before the others are set.
-  virtual Result<void> multi_set(const std::vector<std::string>& keys,
-                                 const std::vector<std::string>& values) = 0;
-
-  // First in, first out. To check() and wait() a key is there while its queue is not empty.
-  virtual Result<void> queue_push(std::string_view key, std::string_view value) = 0;
-  // With kDoNotWait an empty queue is kNotFound (PyTorch's block=False), otherwise kTimeout.
-  virtual Result<std::string> queue_pop(std::string_view key, Timeout timeout) = 0;
-  virtual Result<std::int64_t> queue_len(std::string_view key) = 0;
-
-  // Returns when `world_size` callers have come. Use a key for one barrier only: its counter (the
-  // key's value) stays and includes callers that gave up, so later callers would not wait.
-  virtual Result<void> barrier(std::string_view key, int world_size, Timeout timeout) = 0;
-
-  // Another object with the same keys, for another thread.
-  virtual Result<std::unique_ptr<Store>> clone() = 0;
 };
 
 }  // namespace ddp

@@ -20,9 +20,7 @@ constexpr std::int64_t kMaxAnswerBytes = 1LL << 30;
 constexpr std::chrono::milliseconds kCancelLimit{10'000};
 
 // Whether another attempt would fail in the same way.
-bool is_final(const Error& error) {
-  return error.code == Errc::kProtocol || error.code == std::errc::permission_denied;
-}
+bool is_final(const Error& error) { return error.code == Errc::kProtocol; }
 
 }  // namespace
 
@@ -62,8 +60,7 @@ Result<void> TcpClient::reconnect(TimePoint deadline) {
   Backoff backoff;
   while (true) {
     const TimePoint limit = std::min(last, std::max(deadline, Clock::now() + kLeastConnect));
-    Result<GreetedSocket> greeted =
-        connect_and_greet(host_, port_, kind_, {}, options_.introduce, limit);
+    Result<GreetedSocket> greeted = connect_and_greet(host_, port_, kind_, {}, limit);
     if (greeted) {
       socket_ = std::move(greeted->socket);
       return {};
@@ -94,13 +91,12 @@ Error TcpClient::give_up(Op op, int tries, const Error& cause) const {
 
 Error TcpClient::in_doubt(Op op, const Error& cause) const {
   const std::string key = wire_keys_.empty() ? std::string() : wire_keys_[0].substr(1);
-  return make_error(Errc::kPeerLost,
-                    "{}: the connection was lost at {} of '{}', which may or may not have been "
-                    "done: {}{}",
-                    where_, wire::c10d::op_name(op), key, cause.message,
-                    op == Op::kAdd || op == Op::kBarrier
-                        ? " (a server also closes if the key's value is not a number)"
-                        : "");
+  return make_error(
+      Errc::kPeerLost,
+      "{}: the connection was lost at {} of '{}', which may or may not have been "
+      "done: {}{}",
+      where_, wire::c10d::op_name(op), key, cause.message,
+      op == Op::kAdd ? " (a server also closes if the key's value is not a number)" : "");
 }
 
 Result<std::string> TcpClient::read(std::size_t count) {
@@ -175,19 +171,12 @@ Result<bool> TcpClient::cancel_wait() {
   return false;
 }
 
-Result<std::unique_ptr<Store>> TcpClient::clone() {
-  TcpStoreOptions options = options_;
-  options.dialect = kind_.dialect;
-  return connect_tcp_store(host_, port_, options);
-}
-
 Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
                                                  const TcpStoreOptions& options) {
   const TimePoint deadline = deadline_after(options.timeout);
   Backoff backoff;
   while (true) {
-    Result<GreetedSocket> greeted =
-        connect_and_greet(host, port, {}, options.dialect, options.introduce, deadline);
+    Result<GreetedSocket> greeted = connect_and_greet(host, port, {}, options.dialect, deadline);
     if (greeted) {
       return std::unique_ptr<Store>(
           std::make_unique<TcpClient>(*std::move(greeted), host, port, options));

@@ -46,16 +46,6 @@ class TcpClient final : public Store {
   Result<bool> delete_key(std::string_view key) override;
   Result<std::int64_t> num_keys() override;
   Result<std::vector<std::string>> list_keys() override;
-  Result<void> append(std::string_view key, std::string_view value) override;
-  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
-                                             Timeout timeout) override;
-  Result<void> multi_set(const std::vector<std::string>& keys,
-                         const std::vector<std::string>& values) override;
-  Result<void> queue_push(std::string_view key, std::string_view value) override;
-  Result<std::string> queue_pop(std::string_view key, Timeout timeout) override;
-  Result<std::int64_t> queue_len(std::string_view key) override;
-  Result<void> barrier(std::string_view key, int world_size, Timeout timeout) override;
-  Result<std::unique_ptr<Store>> clone() override;
 
  private:
   using Op = wire::c10d::Op;
@@ -93,7 +83,7 @@ class TcpClient final : public Store {
   Result<std::string> read_string();
   Result<std::vector<std::string>> read_strings(std::size_t count);
   Result<void> read_confirmation();
-  // Reads the answer to WAIT or BARRIER. False if the deadline came first; the wait is then
+  // Reads the answer to WAIT. False if the deadline came first; the wait is then
   // cancelled.
   Result<bool> read_wait(TimePoint deadline);
   Result<bool> cancel_wait();
@@ -108,15 +98,9 @@ class TcpClient final : public Store {
   Result<Got> get_in_one_trip(std::string_view key, TimePoint deadline);
   Result<Got> read_got(TimePoint deadline);
   Result<std::string> get_in_two_trips(std::string_view key, TimePoint deadline, Timeout timeout);
-  Result<std::optional<std::string>> pop_now(std::string_view key);
-  Result<void> get_some(const std::vector<std::string>& keys, std::size_t begin, std::size_t end,
-                        std::vector<std::string>& values);
-  Result<void> wait_barrier(std::string_view key, int world_size, TimePoint deadline, bool& came);
   Error missing(const std::vector<std::string>& keys, Timeout timeout);
 
-  // Whether the server has the operation. Asks it once.
-  Result<bool> has(Op op);
-  Result<void> require(Op op);
+  Error lacks_list_keys() const;
   bool dialect_has(Op op) const { return wire::c10d::has_op(kind_.dialect, op); }
 
   TimePoint answer_deadline() const;
@@ -131,11 +115,8 @@ class TcpClient final : public Store {
   std::optional<Error> broken_;   // What made the object unusable.
 
   std::string out_;
-  std::string what_;                    // The operation under way, for messages: "add 'k'".
   std::vector<std::string> wire_keys_;  // Of the request that put() makes.
   int lost_gets_ = 0;                   // How often get_in_one_trip() lost the connection.
-  std::optional<bool> has_queues_;
-  std::optional<bool> has_barrier_;
 };
 
 template <typename Read>

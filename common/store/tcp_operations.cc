@@ -1,5 +1,3 @@
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "common/store/deadline.h"
@@ -16,19 +14,7 @@ constexpr std::size_t kMaxKeyBytes = 8u << 10;
 constexpr std::size_t kMaxValueBytes = 8u << 20;
 constexpr std::size_t kMaxKeys = 131'072;
 
-// A request that reads or writes several values is split after this many keys or bytes.
-constexpr std::size_t kKeysAtOnce = 1'024;
-constexpr std::size_t kBytesAtOnce = 1u << 20;
-// GETs sent one after the other must fit into the socket's buffers: a server that reads one request
-// at a time takes the next only after its answer was sent.
-constexpr std::size_t kGetBytesAtOnce = 16u << 10;
-
 constexpr std::size_t kMaxNamedKeys = 16;
-// A push wakes one waiter, which may die before it pops. So the other waiters look again this
-// often.
-constexpr std::chrono::seconds kLookIntoQueue{5};
-
-constexpr const char* kBarrierOpen = "/open";
 
 const char* speaks(Dialect dialect) {
   switch (dialect) {
@@ -50,8 +36,7 @@ Result<void> TcpClient::check_limits(const Request& request) const {
                         key.size() - 1, kMaxKeyBytes - 1);
     }
   }
-  std::size_t largest = std::max(request.value.size(), request.expected.size());
-  for (const std::string_view value : request.values) largest = std::max(largest, value.size());
+  const std::size_t largest = std::max(request.value.size(), request.expected.size());
   if (largest > kMaxValueBytes) {
     return make_error(Errc::kInvalidArgument,
                       "value of {} bytes for store key '{}', the limit is {}", largest,
@@ -104,15 +89,6 @@ Result<void> TcpClient::set(std::string_view key, std::string_view value) {
   return exchange(Op::kSet, Repeat::kFreely, kNoDeadline, [&] { return read_confirmation(); });
 }
 
-Result<void> TcpClient::append(std::string_view key, std::string_view value) {
-  if (Result<void> there = require(Op::kAppend); !there) return there;
-  out_.clear();
-  if (Result<void> right = put(Op::kAppend, key, value); !right) return right;
-  put(kConfirmation);
-  return exchange(Op::kAppend, Repeat::kIfNotSent, kNoDeadline,
-                  [&] { return read_confirmation(); });
-}
-
 Result<std::int64_t> TcpClient::add(std::string_view key, std::int64_t delta) {
   out_.clear();
   if (Result<void> right = put(Op::kAdd, key, {}, {}, delta); !right) return right.error();
@@ -150,8 +126,15 @@ Result<std::int64_t> TcpClient::num_keys() {
   return exchange(Op::kNumKeys, Repeat::kFreely, kNoDeadline, [&] { return read_number(); });
 }
 
+Error TcpClient::lacks_list_keys() const {
+  return make_error(Errc::kInvalidArgument,
+                    "{} has no LIST_KEYS: it is {}, and PyTorch has it only from 2.10 on; "
+                    "ddp-rendezvous has it",
+                    where_, speaks(kind_.dialect));
+}
+
 Result<std::vector<std::string>> TcpClient::list_keys() {
-  if (Result<void> there = require(Op::kListKeys); !there) return there.error();
+  if (!dialect_has(Op::kListKeys)) return lacks_list_keys();
   out_.clear();
   put(Op::kListKeys);
   auto keys = exchange(
@@ -163,10 +146,7 @@ Result<std::vector<std::string>> TcpClient::list_keys() {
       },
       2);
   if (!keys) {
-    if (broken_) return keys;
-    return make_error(Errc::kInvalidArgument,
-                      "{} closes the connection at LIST_KEYS: it is {}, which has none before 2.10",
-                      where_, speaks(kind_.dialect));
+    return broken_ ? *broken_ : lacks_list_keys();
   }
   std::vector<std::string> own;
   for (std::string& key : *keys) {
@@ -272,204 +252,6 @@ Result<std::string> TcpClient::get_in_two_trips(std::string_view key, TimePoint 
         Op::kGet, Repeat::kFreely, deadline, [&] { return read_string(); }, 1);
     if (value || broken_ || value.error().code != Errc::kPeerLost || tried == kTries) return value;
   }
-}
-
-Result<std::vector<std::string>> TcpClient::multi_get(const std::vector<std::string>& keys,
-                                                      Timeout timeout) {
-  std::vector<std::string> values;
-  values.reserve(keys.size());
-  const Result<void> there = wait(keys, timeout);
-  if (!there) return there.error();
-  const bool at_once = dialect_has(Op::kMultiGet);
-  const std::size_t most_bytes = at_once ? kBytesAtOnce : kGetBytesAtOnce;
-  for (std::size_t begin = 0; begin < keys.size();) {
-    std::size_t end = begin, bytes = 0;
-    while (end < keys.size() && end - begin < kKeysAtOnce && (end == begin || bytes < most_bytes)) {
-      bytes += keys[end++].size() + 16;
-    }
-    if (Result<void> got = get_some(keys, begin, end, values); !got) return got.error();
-    begin = end;
-  }
-  return values;
-}
-
-Result<void> TcpClient::get_some(const std::vector<std::string>& keys, std::size_t begin,
-                                 std::size_t end, std::vector<std::string>& values) {
-  out_.clear();
-  if (dialect_has(Op::kMultiGet)) {
-    const auto at = [&](std::size_t i) { return keys.begin() + static_cast<std::ptrdiff_t>(i); };
-    if (auto right = put(Op::kMultiGet, std::vector(at(begin), at(end))); !right) return right;
-  } else {
-    for (std::size_t i = begin; i < end; ++i) {
-      if (Result<void> right = put(Op::kGet, keys[i]); !right) return right;
-    }
-  }
-  auto some = exchange(Op::kMultiGet, Repeat::kFreely, kNoDeadline,
-                       [&] { return read_strings(end - begin); });
-  if (!some) return some.error();
-  std::move(some->begin(), some->end(), std::back_inserter(values));
-  return {};
-}
-
-Result<void> TcpClient::multi_set(const std::vector<std::string>& keys,
-                                  const std::vector<std::string>& values) {
-  if (auto right = store_errors::check_pairs(keys.size(), values.size()); !right) return right;
-  for (std::size_t next = 0; next < keys.size();) {
-    Request request;
-    request.op = Op::kMultiSet;
-    wire_keys_.clear();
-    std::size_t bytes = 0;
-    while (next < keys.size() && wire_keys_.size() < kKeysAtOnce &&
-           (bytes == 0 || bytes + values[next].size() < kBytesAtOnce)) {
-      bytes += keys[next].size() + values[next].size() + 17;
-      wire_keys_.push_back("/" + keys[next]);
-      request.values.emplace_back(values[next++]);
-    }
-    request.keys.assign(wire_keys_.begin(), wire_keys_.end());
-    if (Result<void> right = check_limits(request); !right) return right;
-    out_.clear();
-    if (dialect_has(Op::kMultiSet)) {
-      wire::c10d::encode_request(request, kind_.dialect, out_);
-    } else {
-      Request single;
-      single.op = Op::kSet;
-      for (std::size_t i = 0; i < request.keys.size(); ++i) {
-        single.key = request.keys[i];
-        single.value = request.values[i];
-        wire::c10d::encode_request(single, kind_.dialect, out_);
-      }
-    }
-    put(kConfirmation);
-    Result<void> done =
-        exchange(Op::kMultiSet, Repeat::kFreely, kNoDeadline, [&] { return read_confirmation(); });
-    if (!done) return done;
-  }
-  return {};
-}
-
-Result<void> TcpClient::queue_push(std::string_view key, std::string_view value) {
-  if (Result<void> there = require(Op::kQueuePush); !there) return there;
-  out_.clear();
-  if (Result<void> right = put(Op::kQueuePush, key, value); !right) return right;
-  put(kConfirmation);
-  return exchange(Op::kQueuePush, Repeat::kIfNotSent, kNoDeadline,
-                  [&] { return read_confirmation(); });
-}
-
-Result<std::optional<std::string>> TcpClient::pop_now(std::string_view key) {
-  using Popped = Result<std::optional<std::string>>;
-  out_.clear();
-  if (Result<void> right = put(Op::kQueuePop, key); !right) return right.error();
-  return exchange(Op::kQueuePop, Repeat::kIfNotSent, kNoDeadline, [&]() -> Popped {
-    const Result<std::int64_t> length = read_number();
-    if (!length) return length.error();
-    if (*length <= 0) return std::optional<std::string>();
-    Result<std::string> value = read_string();
-    if (!value) return value.error();
-    return std::optional(*std::move(value));
-  });
-}
-
-Result<std::string> TcpClient::queue_pop(std::string_view key, Timeout timeout) {
-  if (Result<void> there = require(Op::kQueuePop); !there) return there.error();
-  const TimePoint deadline = deadline_after(timeout);
-  Backoff backoff;
-  while (true) {
-    Result<std::optional<std::string>> value = pop_now(key);
-    if (!value) return value.error();
-    if (*value) return **std::move(value);
-    if (Clock::now() >= deadline) return store_errors::empty_queue(where_, key, timeout);
-    const TimePoint look_again = std::min(deadline, Clock::now() + kLookIntoQueue);
-    const Result<bool> came = wait_for({std::string(key)}, look_again);
-    if (!came) return came.error();
-    // Another client was quicker, or the key has a value instead of a queue.
-    if (*came && Clock::now() < deadline) {
-      value = pop_now(key);
-      if (!value) return value.error();
-      if (*value) return **std::move(value);
-      backoff.pause(deadline);
-    }
-  }
-}
-
-Result<std::int64_t> TcpClient::queue_len(std::string_view key) {
-  if (Result<void> there = require(Op::kQueueLen); !there) return there.error();
-  out_.clear();
-  if (Result<void> right = put(Op::kQueueLen, key); !right) return right.error();
-  return exchange(Op::kQueueLen, Repeat::kFreely, kNoDeadline, [&] { return read_number(); });
-}
-
-Result<void> TcpClient::barrier(std::string_view key, int world_size, Timeout timeout) {
-  if (auto right = store_errors::check_world_size(key, world_size); !right) return right;
-  const TimePoint deadline = deadline_after(timeout);
-  bool came = false;
-  if (Result<void> waited = wait_barrier(key, world_size, deadline, came); !waited) return waited;
-  if (came) return {};
-  const Result<std::int64_t> count = add(key, 0);
-  if (!count) return count.error();
-  return store_errors::incomplete_barrier(where_, key, *count, world_size, timeout);
-}
-
-Result<void> TcpClient::wait_barrier(std::string_view key, int world_size, TimePoint deadline,
-                                     bool& came) {
-  const Result<bool> at_server = has(Op::kBarrier);
-  if (!at_server) return at_server.error();
-  if (*at_server) {
-    out_.clear();
-    if (auto right = put(Op::kBarrier, key, {}, {}, world_size); !right) return right;
-    const Result<bool> waited =
-        exchange(Op::kBarrier, Repeat::kIfNotSent, deadline, [&] { return read_wait(deadline); });
-    if (!waited) return waited.error();
-    came = *waited;
-    return {};
-  }
-  const Result<std::int64_t> count = add(key, 1);
-  if (!count) return count.error();
-  const std::string open = std::string(key) + kBarrierOpen;
-  if (*count >= world_size) {
-    came = true;
-    return set(open, "");
-  }
-  const Result<bool> waited = wait_for({open}, deadline);
-  if (!waited) return waited.error();
-  came = *waited;
-  return {};
-}
-
-Result<bool> TcpClient::has(Op op) {
-  if (!dialect_has(op)) return false;
-  const bool is_barrier = op == Op::kBarrier;
-  const bool is_queue = op == Op::kQueuePush || op == Op::kQueuePop || op == Op::kQueueLen;
-  if (!is_barrier && !is_queue) return true;
-  std::optional<bool>& known = is_barrier ? has_barrier_ : has_queues_;
-  if (known) return *known;
-  // A server closes the connection at an unknown request. So try one that changes nothing.
-  const std::string key =
-      fmt::format("ddp/probe/{}/{}", ::getpid(), Clock::now().time_since_epoch().count());
-  out_.clear();
-  if (is_barrier) {
-    if (auto right = put(Op::kBarrier, key); !right) return right.error();
-    if (auto right = put(Op::kDeleteKey, key); !right) return right.error();
-  } else {
-    if (auto right = put(Op::kQueueLen, key); !right) return right.error();
-  }
-  const std::size_t answer_bytes = is_barrier ? 9 : 8;
-  const Result<std::string> answer = exchange(
-      op, Repeat::kFreely, kNoDeadline, [&] { return read(answer_bytes); }, 2);
-  if (!answer && broken_) return answer.error();
-  known = answer.has_value();
-  return *known;
-}
-
-Result<void> TcpClient::require(Op op) {
-  const Result<bool> there = has(op);
-  if (!there) return there.error();
-  if (*there) return {};
-  const char* since = op == Op::kAppend ? "2.1" : op == Op::kListKeys ? "2.10" : "2.8";
-  return make_error(
-      Errc::kInvalidArgument,
-      "{} has no {}: it is {}, and PyTorch has it only from {} on; ddp-rendezvous has it", where_,
-      wire::c10d::op_name(op), speaks(kind_.dialect), since);
 }
 
 }  // namespace ddp

@@ -1,18 +1,15 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "common/base/clock.h"
 #include "common/base/result.h"
 #include "common/store/store.h"
 
 namespace ddp {
 
-class Socket;
 namespace wire::c10d {
 enum class Dialect;
 }
@@ -25,9 +22,6 @@ struct TcpStoreOptions {
   Store::Timeout retry{std::chrono::seconds(5)};
   // The dialect that the server speaks (wire/c10d.h); empty: find out by asking it.
   std::optional<wire::c10d::Dialect> dialect = {};
-  // Called first on every new connection, for a server that requires a proof; empty: nothing is
-  // done. After an error of permission_denied (std::errc) there is no retry.
-  std::function<Result<void>(Socket& socket, TimePoint deadline)> introduce = {};
 };
 
 // Makes a client of a c10d TCPStore server, ours or that of any PyTorch since 1.9. One connection;
@@ -35,28 +29,23 @@ struct TcpStoreOptions {
 // see the same keys.
 //
 // Each operation is one write and one round trip, set() included: when it returns, the server has
-// done it. Two round trips are needed by multi_get(), by a get() of an empty value or from a server
-// before PyTorch 2.2, by a queue_pop() that had to wait, and by the first barrier() and the first
-// queue operation of an object, which ask whether the server has them.
+// done it. Two round trips are needed by a get() of an empty value or from a server before PyTorch
+// 2.2.
 //
 // The limits are those of PyTorch's servers, which close the connection if a request exceeds them:
 // keys of 8 KiB, values of 8 MiB, 131,072 keys in a check() or wait(). A call that exceeds them
 // gives kInvalidArgument and sends nothing.
 //
 // What a server lacks:
-//   append()              before PyTorch 2.1: kInvalidArgument
-//   queues, list_keys()   before 2.8 and 2.10, or without libuv: kInvalidArgument
-//   barrier()             before 2.12: by add() and wait(), with a second key KEY/open; all callers
-//                         must then be of this kind
-//   multi_get, multi_set  before 2.1: by several requests
+//   list_keys()           before PyTorch 2.10, or without libuv: kInvalidArgument
 //   waking by compare_set PyTorch's servers without libuv (all before 2.4) do not
 //
-// A lost connection is restored without the caller's help. The operation under way is then
-//   repeated               get, multi_get, set, multi_set, check, wait, num_keys, list_keys,
-//                          queue_len: doing them twice does no harm
-//   repeated only if it    add, append, compare_set, delete_key, queue_push, queue_pop, barrier:
-//   cannot have been done  if the system had not yet taken the whole request. Otherwise kPeerLost
-//                          says that it may or may not have been done; the object stays usable.
+// A lost connection is restored without the caller's help. The operation under way is then repeated
+// if doing it twice does no harm: get, set, check, wait, num_keys, list_keys. The others (add,
+// compare_set, delete_key) are repeated only if the system had not yet taken the whole request.
+// Otherwise kPeerLost says that the operation may or may not have been done; the object stays
+// usable.
+//
 // Restoring is tried for TcpStoreOptions::retry, but not beyond the operation's own timeout, and at
 // least once. After that the call gives kPeerLost. Once `retry` has passed, the object is unusable
 // and every call says so at once. A server that was restarted has no keys, so waits go on until the

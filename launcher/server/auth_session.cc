@@ -27,7 +27,7 @@ void AuthSession::on_bytes(std::string_view bytes) {
       return;
     case Outcome::kAdmitted:
       limit_.cancel();
-      return events_.admitted(handshake_.claim(), handshake_.rest());
+      return events_.admitted(handshake_.job_id(), handshake_.rest());
     case Outcome::kNoToken:
       return refuse(RefusalReason::kUnwanted);
     case Outcome::kWrongToken:

@@ -19,7 +19,7 @@ class AuthSession : public net::ByteStream::Handler {
   struct Events {
     // The handshake has succeeded, and the stream needs another handler. `rest` are the bytes after
     // the handshake.
-    std::function<void(const auth::Claim& claim, std::string_view rest)> admitted;
+    std::function<void(const std::string& job_id, std::string_view rest)> admitted;
     // The handshake has failed. The stream closes by itself, and ended() follows.
     std::function<void(RefusalReason why)> refused;
     std::function<void()> ended;

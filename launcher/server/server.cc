@@ -121,8 +121,6 @@ class ServerImpl : public Server {
   void ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token);
   void authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                     std::string_view received);
-  void admit(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-             const auth::Claim& claim, std::string_view rest);
   void take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
                   std::string_view rest);
   void take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
@@ -246,19 +244,15 @@ void ServerImpl::authenticate(std::uint64_t id, const std::shared_ptr<net::ByteS
   auto session = std::make_shared<AuthSession>(
       stream, options_.token,
       AuthSession::Events{
-          .admitted = [this, id, stream](const auth::Claim& claim,
-                                         std::string_view rest) { admit(id, stream, claim, rest); },
+          .admitted =
+              [this, id, stream](const std::string& job_id, std::string_view rest) {
+                forget(id);
+                agents_.adopt(stream, rest, job_id);
+              },
           .refused = [this, stream](RefusalReason why) { refused_.note(why, stream->remote()); },
           .ended = [this, id] { forget(id); }});
   stream->set_handler(session);
   session->on_bytes(received);
-}
-
-void ServerImpl::admit(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                       const auth::Claim& claim, std::string_view rest) {
-  forget(id);
-  if (claim.purpose == auth::Purpose::kStoreClient) return store_.adopt(stream, rest);
-  agents_.adopt(stream, rest, claim.job_id);
 }
 
 // Takes an agent without a token.

@@ -34,9 +34,7 @@ Nonce nonce_of(unsigned char fill) {
 }
 
 ServerHandshake daemon() { return {ddp::Secret("a token of the fuzzer"), nonce_of(1)}; }
-ClientHandshake agent() {
-  return {ddp::Secret("a token of the fuzzer"), {Purpose::kAgent, "job"}, nonce_of(2)};
-}
+ClientHandshake agent() { return {ddp::Secret("a token of the fuzzer"), "job", nonce_of(2)}; }
 
 std::string_view take(std::string_view& input, std::size_t count) {
   const std::string_view taken = input.substr(0, count);

@@ -19,12 +19,15 @@ namespace ddp::test {
 class HashStore final : public Store {
  public:
   Result<void> set(std::string_view key, std::string_view value) override {
-    return multi_set({std::string(key)}, {std::string(value)});
+    const auto lock = change();
+    map().put(key, value);
+    return {};
   }
   Result<std::string> get(std::string_view key, Timeout timeout) override {
-    Result<std::vector<std::string>> values = multi_get({std::string(key)}, timeout);
-    if (!values) return values.error();
-    return std::move(values->front());
+    const std::vector<std::string> keys{std::string(key)};
+    auto lock = look();
+    if (wait_for(lock, timeout, [&] { return map().has_all(keys); })) return *map().find(key);
+    return store_errors::missing(kName, map().missing(keys), timeout);
   }
   Result<std::int64_t> add(std::string_view key, std::int64_t delta) override {
     const auto lock = change();
@@ -39,7 +42,7 @@ class HashStore final : public Store {
   Result<void> wait(const std::vector<std::string>& keys, Timeout timeout) override {
     auto lock = look();
     if (wait_for(lock, timeout, [&] { return map().has_all(keys); })) return {};
-    return store_errors::missing(kName, map().missing(keys, true), timeout);
+    return store_errors::missing(kName, map().missing(keys), timeout);
   }
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired) override {
@@ -62,54 +65,6 @@ class HashStore final : public Store {
     std::vector<std::string> keys;
     for (const auto& [key, value] : map().values()) keys.push_back(key);
     return keys;
-  }
-  Result<void> append(std::string_view key, std::string_view value) override {
-    const auto lock = change();
-    map().append(key, value);
-    return {};
-  }
-  Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
-                                             Timeout timeout) override {
-    auto lock = look();
-    if (wait_for(lock, timeout, [&] { return map().has_all_values(keys); }))
-      return map().values_of(keys);
-    return store_errors::missing(kName, map().missing(keys, false), timeout);
-  }
-  Result<void> multi_set(const std::vector<std::string>& keys,
-                         const std::vector<std::string>& values) override {
-    if (auto right = store_errors::check_pairs(keys.size(), values.size()); !right) return right;
-    const auto lock = change();
-    for (std::size_t i = 0; i < keys.size(); ++i) map().put(keys[i], values[i]);
-    return {};
-  }
-  Result<void> queue_push(std::string_view key, std::string_view value) override {
-    const auto lock = change();
-    map().push(key, value);
-    return {};
-  }
-  Result<std::string> queue_pop(std::string_view key, Timeout timeout) override {
-    auto lock = look();
-    if (wait_for(lock, timeout, [&] { return map().queue_len(key) > 0; }))
-      return map().pop(key).value;
-    return store_errors::empty_queue(kName, key, timeout);
-  }
-  Result<std::int64_t> queue_len(std::string_view key) override {
-    const auto lock = look();
-    return static_cast<std::int64_t>(map().queue_len(key));
-  }
-  Result<void> barrier(std::string_view key, int world_size, Timeout timeout) override {
-    if (auto right = store_errors::check_world_size(key, world_size); !right) return right;
-    if (Result<std::int64_t> came = add(key, 1); !came) return came.error();
-    const auto count = [&] {
-      const Result<std::int64_t> sum = map().sum(key, 0);
-      return sum ? *sum : 0;
-    };
-    auto lock = look();
-    if (wait_for(lock, timeout, [&] { return count() >= world_size; })) return {};
-    return store_errors::incomplete_barrier(kName, key, count(), world_size, timeout);
-  }
-  Result<std::unique_ptr<Store>> clone() override {
-    return std::unique_ptr<Store>(std::make_unique<HashStore>(*this));
   }
 
  private:
@@ -134,7 +89,7 @@ class HashStore final : public Store {
     return shared_->changed.wait_until(lock, deadline_after(timeout), ready);
   }
 
-  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // Shared by all clones.
+  std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // Shared by all copies.
 };
 
 }  // namespace ddp::test

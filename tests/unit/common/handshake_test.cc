@@ -20,7 +20,7 @@ Nonce nonce_of(unsigned char fill) {
 }
 
 ClientHandshake client_with(const std::string& token, unsigned char nonce = 1) {
-  return {Secret(token), Claim{Purpose::kAgent, "job"}, nonce_of(nonce)};
+  return {Secret(token), "job", nonce_of(nonce)};
 }
 
 ServerHandshake server_with(const std::string& token, unsigned char nonce = 2) {
@@ -101,8 +101,7 @@ TEST_F(HandshakeTest, TwoThatKnowTheTokenAgreeHoweverTheBytesAreCut) {
     }
     EXPECT_TRUE(client.done());
     EXPECT_EQ(server.outcome(), Outcome::kAdmitted) << piece;
-    EXPECT_EQ(server.claim().job_id, "job");
-    EXPECT_EQ(server.claim().purpose, Purpose::kAgent);
+    EXPECT_EQ(server.job_id(), "job");
     EXPECT_EQ(server.rest(), "");
     EXPECT_EQ(client.rest(), "");
   }

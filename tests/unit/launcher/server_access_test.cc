@@ -141,8 +141,7 @@ TEST_F(ServerAccess, ItJoinsNoOtherJobThanItsOwn) {
 // What a listener on the network has seen lets nobody in.
 TEST_F(ServerAccess, AReplayedHandshakeIsRefused) {
   ServerThread server(with_token(kToken));
-  auth::ClientHandshake honest(Secret(kToken), {auth::Purpose::kAgent, "job"},
-                               auth::random_nonce());
+  auth::ClientHandshake honest(Secret(kToken), "job", auth::random_nonce());
   std::string proof;
   {
     RawClient client(server.port());
@@ -171,19 +170,6 @@ TEST_F(ServerAccess, WhatIsNoHandshakeIsClosedAndCounted) {
   silent.send(auth::kPreamble);
   silent.reset();
   EXPECT_TRUE(connect(server, kToken));
-}
-
-TEST_F(ServerAccess, AStoreClientCanProveItselfToo) {
-  ServerThread server(with_token(kToken));
-  auth::ClientHandshake handshake(Secret(kToken), {auth::Purpose::kStoreClient, ""},
-                                  auth::random_nonce());
-  RawClient client(server.port());
-  client.send(handshake.hello());
-  client.send(*handshake.receive(client.receive(auth::kPreamble.size() + 1 + auth::kNonceBytes)));
-  ASSERT_TRUE(handshake.receive(client.receive(1 + 32)));
-  ASSERT_TRUE(handshake.done());
-  client.send(std::string(1, '\x06'));
-  EXPECT_EQ(client.receive(8), test::number_bytes(0));
 }
 
 TEST_F(ServerAccess, StoreClientsOfThisMachineAndPagesStayOpen) {

@@ -49,11 +49,10 @@ StoreMaker pytorch_stores() {
   return [port = PyTorchServers::next_port()] { return connect_to_pytorch(port); };
 }
 
-// Those that compare_set() waits for do not end with it, and a server without libuv has no queues.
+// Those that compare_set() waits for do not end with it, and a server without libuv has no lists.
 StoreCase server_case() {
   const bool legacy = torch_is_legacy();
-  return {
-      legacy ? "Server1_13" : "ServerWithoutLibuv", pytorch_stores, !legacy, false, false, legacy};
+  return {legacy ? "Server1_13" : "ServerWithoutLibuv", pytorch_stores, false, false, legacy};
 }
 
 INSTANTIATE_TEST_SUITE_P(PyTorch, StoreContract, testing::Values(server_case()),

@@ -2,7 +2,7 @@
 // connections that are cut anywhere, and a daemon that is restarted.
 #include "common/store/tcp_store.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/process.h"
@@ -32,8 +32,8 @@ StoreMaker stores() {
 INSTANTIATE_TEST_SUITE_P(
     Tcp, StoreContract,
     testing::Values(StoreCase{"Newest", stores<Dialect::kNewest>},
-                    StoreCase{"Interim", stores<Dialect::kInterim>, true, false, true},
-                    StoreCase{"Legacy", stores<Dialect::kLegacy>, false, false, true}),
+                    StoreCase{"Interim", stores<Dialect::kInterim>, false, true},
+                    StoreCase{"Legacy", stores<Dialect::kLegacy>, false, true}),
     [](const auto& given) { return given.param.name; });
 
 // Our daemon behind a relay that closes at what an older server does not know. `opcodes`: of
@@ -59,30 +59,26 @@ TEST(TcpStoreDialectTest, GoesDownToWhatTheServerSpeaks) {
   {
     OldServer old({});
     auto store = connect(old.relay.port());
-    EXPECT_TRUE(store->queue_push("q", "x"));
-    EXPECT_TRUE(store->append("k", "x"));
+    EXPECT_TRUE(store->list_keys());
     EXPECT_EQ(old.relay.num_accepted(), 1u) << "the newest greeting is the first";
   }
   {
     OldServer old({kPing}, std::string("\x0E\x0F\x10\x11\x12"));  // 2.2 to 2.4
     auto store = connect(old.relay.port());
-    EXPECT_TRUE(store->append("k", "x"));
-    EXPECT_EQ(store->queue_push("q", "x").error().code, Errc::kInvalidArgument);
-    EXPECT_EQ(store->queue_pop("q", 10ms).error().code, Errc::kInvalidArgument);
     EXPECT_EQ(store->list_keys().error().code, Errc::kInvalidArgument);
-    EXPECT_TRUE(store->barrier("b", 1, 20s)) << "by add and wait";
-    EXPECT_EQ(store->get("k", 20s).value(), "x");
+    EXPECT_EQ(store->add("n", 1).value(), 1);
+    EXPECT_EQ(store->get("n", 20s).value(), "1");
   }
   {
     OldServer old({kValidate});  // 2.1
     auto store = connect(old.relay.port());
-    EXPECT_TRUE(store->append("k", "x"));
-    EXPECT_EQ(store->queue_len("q").error().code, Errc::kInvalidArgument);
+    EXPECT_EQ(store->list_keys().error().code, Errc::kInvalidArgument);
+    EXPECT_EQ(store->add("n", 1).value(), 1);
   }
   {
     OldServer old({kValidate, kCountAndCancel});  // 1.9 to 2.0
     auto store = connect(old.relay.port());
-    const Result<void> refused = store->append("k", "x");
+    const auto refused = store->list_keys();
     ASSERT_FALSE(refused);
     EXPECT_NE(refused.error().message.find("PyTorch 1.9 to 2.0"), std::string::npos)
         << refused.error().message;
@@ -138,18 +134,13 @@ struct Operation {
   // Whether the operation has been done once, as seen by another client after prepare() and run().
   std::function<bool(Store& direct)> was_done;
   std::string right_answer;
-  // How many bytes at the end of the request only ask whether it has been done.
-  std::size_t confirmation_bytes = 0;
 };
-constexpr std::size_t kCheckOfNothing = 9;
 
 template <typename T>
 Result<std::string> as_text(const Result<T>& result) {
   if (!result) return result.error();
   if constexpr (std::is_same_v<T, std::string>) {
     return *result;
-  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    return fmt::format("{}", fmt::join(*result, ","));
   } else {
     return fmt::format("{}", *result);
   }
@@ -161,7 +152,9 @@ Result<std::string> as_text(const Result<void>& result) {
 
 bool always(Store&) { return true; }
 void prepare_values(Store& direct) {
-  ASSERT_TRUE(direct.multi_set({"a", "b", "empty"}, {"1", "22", ""}));
+  ASSERT_TRUE(direct.set("a", "1"));
+  ASSERT_TRUE(direct.set("b", "22"));
+  ASSERT_TRUE(direct.set("empty", ""));
 }
 
 std::vector<Operation> repeated_operations() {
@@ -169,11 +162,6 @@ std::vector<Operation> repeated_operations() {
   return {
       {"get", prepare, [](Store& s) { return as_text(s.get("b", 20s)); }, always, "22"},
       {"get empty", prepare, [](Store& s) { return as_text(s.get("empty", 20s)); }, always, ""},
-      {"multi_get", prepare,
-       [](Store& s) {
-         return as_text(s.multi_get({"a", "b"}, 20s));
-       },
-       always, "1,22"},
       {"wait", prepare,
        [](Store& s) {
          return as_text(s.wait({"a", "b"}, 20s));
@@ -187,26 +175,14 @@ std::vector<Operation> repeated_operations() {
       {"set", [](Store& s) { (void)s.delete_key("set"); },
        [](Store& s) { return as_text(s.set("set", "v")); },
        [](Store& s) { return s.get("set", 0ms).value() == "v"; }, "done"},
-      {"multi_set", [](Store& s) { (void)s.delete_key("x"); },
-       [](Store& s) {
-         return as_text(s.multi_set({"x", "y"}, {"1", "2"}));
-       },
-       [](Store& s) { return s.get("x", 0ms).value() == "1"; }, "done"},
-      {"queue_len", [](Store&) {}, [](Store& s) { return as_text(s.queue_len("none")); }, always,
-       "0"},
   };
 }
 
 std::vector<Operation> single_operations() {
-  const auto clear = [](Store& direct) {
-    (void)direct.delete_key("k");
-    while (direct.queue_pop("q", Store::kDoNotWait)) {
-    }
-  };
+  const auto clear = [](Store& direct) { (void)direct.delete_key("k"); };
   const auto fill = [clear](Store& direct) {
     clear(direct);
     ASSERT_TRUE(direct.set("k", "v"));
-    ASSERT_TRUE(direct.queue_push("q", "x"));
   };
   const auto key_is = [](const char* value) {
     return [value](Store& s) {
@@ -215,25 +191,12 @@ std::vector<Operation> single_operations() {
       return now.has_value();
     };
   };
-  const auto pushed = [](Store& s) {
-    const std::int64_t length = s.queue_len("q").value();
-    EXPECT_LE(length, 1);
-    return length == 1;
-  };
   return {
       {"add", clear, [](Store& s) { return as_text(s.add("k", 1)); }, key_is("1"), "1"},
-      {"append", clear, [](Store& s) { return as_text(s.append("k", "x")); }, key_is("x"), "done",
-       kCheckOfNothing},
       {"compare_set", clear, [](Store& s) { return as_text(s.compare_set("k", "", "x")); },
        key_is("x"), "x"},
       {"delete_key", fill, [](Store& s) { return as_text(s.delete_key("k")); },
        [](Store& s) { return !s.check({"k"}).value(); }, "true"},
-      {"queue_push", clear, [](Store& s) { return as_text(s.queue_push("q", "x")); }, pushed,
-       "done", kCheckOfNothing},
-      {"queue_pop", fill, [](Store& s) { return as_text(s.queue_pop("q", 20s)); },
-       [](Store& s) { return s.queue_len("q").value() == 0; }, "x"},
-      {"barrier", clear, [](Store& s) { return as_text(s.barrier("k", 1, 20s)); }, key_is("1"),
-       "done"},
   };
 }
 
@@ -269,7 +232,7 @@ class TcpStoreCutTest : public testing::Test {
             ASSERT_EQ(answer.error().code, Errc::kPeerLost);
             ASSERT_NE(answer.error().message.find("may or may not"), std::string::npos);
           }
-          const bool is_part = after < bytes - operation.confirmation_bytes;
+          const bool is_part = after < bytes;
           check(answer.has_value(), way == Way::kToClient ? Reached::kPartOfTheAnswer
                                     : is_part             ? Reached::kPartOfTheRequest
                                                           : Reached::kRequest);
