@@ -24,7 +24,6 @@
 #include "launcher/server/daemon_flags.h"
 #include "launcher/server/memory_keeper.h"
 #include "launcher/server/server.h"
-#include "launcher/server/stats_printer.h"
 
 namespace {
 
@@ -96,8 +95,6 @@ int serve(const DaemonFlags& flags) {
   say(stdout, fmt::format("listening on {}\n", (*server)->endpoint()));
   {
     const MemoryKeeper memory(io);
-    std::optional<StatsPrinter> stats;
-    if (flags.stats) stats.emplace(io, **server, *flags.stats);
     io.run();
   }
   server->reset();

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <sstream>
@@ -25,19 +24,13 @@ using wire::c10d::Dialect;
 // Descriptors for other things than connections: standard streams, the listener, epoll, and a spare
 // with which a connection over the limit is turned away.
 constexpr std::size_t kOwnDescriptors = 32;
-// A key length that begins like VALIDATE, 968 MiB, must stay beyond the limit (c10d.h).
-constexpr std::uint64_t kMaxKeyBytes = 512ull << 20;
 constexpr std::uint64_t kMaxBytes = 64ull << 30;
-constexpr std::uint64_t kMinMessageBytes = 1'024;
-constexpr double kMaxSeconds = 1e6;
 
 struct Texts {
   std::string port = "29400";
   std::string bind;
-  std::string max_connections, max_key_bytes, max_value_bytes, max_keys, max_request_bytes,
-      max_answer_bytes;
+  std::string max_connections, max_value_bytes;
   std::string old_clients = "2.0";
-  std::string stats;
   std::string token_file;
   config::TlsFiles tls;
   std::vector<std::string> extra;
@@ -46,10 +39,9 @@ struct Texts {
 
 options::options_description visible_flags(Texts& texts) {
   const wire::c10d::Limits limits;
-  const auto bytes = [](std::uint64_t value) { return fmt::format("{}M", value >> 20); };
   options::options_description flags(
       "ddp-rendezvous: TCP store and rendezvous coordinator on one port.\n"
-      "As a client of a store: ddp-rendezvous get|set|add|wait|keys|del (see get --help).\n"
+      "As a client of a store: ddp-rendezvous get|keys (see get --help).\n"
       "Bytes and counts may end in K, M or G (1024, 1024^2, 1024^3)");
   const auto add = [&flags](const char* name, std::string& text, const char* value_name,
                             const std::string& help) {
@@ -65,19 +57,8 @@ options::options_description visible_flags(Texts& texts) {
   add("max-connections", texts.max_connections, "N",
       "close a new connection if this many are open (default: as many as the limit of open files "
       "allows)");
-  add("max-key-bytes", texts.max_key_bytes, "N",
-      fmt::format("longest key (default: {}K)", limits.key_bytes >> 10));
   add("max-value-bytes", texts.max_value_bytes, "N",
-      fmt::format("longest value (default: {})", bytes(limits.value_bytes)));
-  add("max-keys", texts.max_keys, "N",
-      fmt::format("largest number of keys in one request (default: {}K)", limits.count >> 10));
-  add("max-request-bytes", texts.max_request_bytes, "N",
-      fmt::format(
-          "largest request that is kept for a connection until it is complete (default: {})",
-          bytes(limits.request_bytes)));
-  add("max-answer-bytes", texts.max_answer_bytes, "N",
-      fmt::format("largest answer that is kept for a connection until it is read (default: {})",
-                  bytes(StoreOptions().max_answer_bytes)));
+      fmt::format("longest value (default: {}M)", limits.value_bytes >> 20));
   add("rdzv-token-file", texts.token_file, "FILE",
       "file with the job's secret: only nodes that know it may join, and PyTorch's store clients "
       "may connect only from this machine and the nodes' addresses. Only its owner may be able to "
@@ -89,9 +70,6 @@ options::options_description visible_flags(Texts& texts) {
   add("tls-key", texts.tls.key, "FILE", "private key of --tls-cert, without a passphrase");
   add("tls-ca", texts.tls.ca, "FILE",
       "certificate of the authority that signs the nodes' certificates");
-  add("stats", texts.stats, "SECONDS",
-      "print figures of the store to standard error every SECONDS, and totals at the end; 0: only "
-      "the totals");
   flags.add_options()("until-eof",
                       "end when standard input ends, for a program that starts the daemon")(
       "version", "print the version")("help,h", "print this");
@@ -132,17 +110,6 @@ std::optional<Dialect> parse_version(std::string_view text) {
     if (text == release) return Dialect::kLegacy;
   }
   return text == "2.1" ? std::optional(Dialect::kInterim) : std::nullopt;
-}
-
-std::optional<std::chrono::milliseconds> parse_seconds(std::string_view text) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(seconds) ||
-      seconds < 0 || seconds > kMaxSeconds) {
-    return std::nullopt;
-  }
-  const std::chrono::milliseconds time(static_cast<std::int64_t>(std::llround(seconds * 1'000)));
-  return seconds > 0 ? std::max(time, std::chrono::milliseconds(1)) : time;
 }
 
 // Turns texts into values. refusal() keeps the first error.
@@ -226,13 +193,10 @@ DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
   server.bind_address = texts.bind;
   reader.number("--port", texts.port, 0, 65'535, server.port);
   read_max_connections(reader, texts.max_connections, descriptors, server.max_connections);
-  reader.number("--max-key-bytes", texts.max_key_bytes, 1, kMaxKeyBytes, limits.key_bytes);
   reader.number("--max-value-bytes", texts.max_value_bytes, 1, kMaxBytes, limits.value_bytes);
-  reader.number("--max-keys", texts.max_keys, 1, 16u << 20, limits.count);
-  reader.number("--max-request-bytes", texts.max_request_bytes, kMinMessageBytes, kMaxBytes,
-                limits.request_bytes);
-  reader.number("--max-answer-bytes", texts.max_answer_bytes, kMinMessageBytes, kMaxBytes,
-                server.store.max_answer_bytes);
+  // A value must fit into a request and an answer.
+  limits.request_bytes = std::max(limits.request_bytes, 2 * limits.value_bytes);
+  server.store.max_answer_bytes = std::max(server.store.max_answer_bytes, 4 * limits.value_bytes);
   if (const auto dialect = parse_version(texts.old_clients)) {
     server.store.old_dialect = *dialect;
   } else {
@@ -243,13 +207,6 @@ DaemonCommand values_of(const Texts& texts, std::size_t descriptors) {
   read_token(reader, texts, server.token);
   read_tls(reader, texts.tls, server.tls);
   flags.until_eof = texts.given.contains("until-eof");
-  if (texts.given.contains("stats")) {
-    flags.stats = parse_seconds(texts.stats);
-    if (!flags.stats) {
-      reader.refuse("--stats '{}': give a number of seconds from 0 to {:.0f}, for example 10",
-                    texts.stats, kMaxSeconds);
-    }
-  }
   if (reader.refusal()) return *reader.refusal();
   return flags;
 }

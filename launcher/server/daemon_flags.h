@@ -1,8 +1,6 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <variant>
 
@@ -13,8 +11,7 @@ namespace ddp::server {
 // What the command line of ddp-rendezvous asks the daemon to do.
 struct DaemonFlags {
   ServerOptions server;
-  std::optional<std::chrono::milliseconds> stats;  // StatsPrinter's interval; absent: no stats.
-  bool until_eof = false;                          // End when standard input does.
+  bool until_eof = false;  // End when standard input does.
 };
 // Print this text instead of serving (--help, --version).
 struct PrintText {

@@ -103,21 +103,6 @@ TEST(DdpRendezvousTest, SaysOnceWhyItTurnsConnectionsAway) {
   EXPECT_NE(err.find("--max-connections"), std::string::npos) << err;
 }
 
-TEST(DdpRendezvousTest, PrintsFiguresAgainAndAgainAndTheirSumsAtTheEnd) {
-  Process daemon({bin("ddp-rendezvous"), "--port", "0", "--stats", "0.05"});
-  ASSERT_TRUE(daemon.prints("\n")) << daemon.err();
-  RawClient client(port_of(daemon));
-  ASSERT_TRUE(serves(client) && serves(client));
-  EXPECT_TRUE(daemon.complains("1 clients, 0 wait, 0 keys, 0 bytes, 0 requests")) << daemon.err();
-  daemon.kill(SIGTERM);
-  EXPECT_EQ(daemon.wait(), kExitSuccess);
-  const std::string err = daemon.err();
-  const std::size_t sums = err.find("stats: in all ");
-  ASSERT_NE(sums, std::string::npos) << err;
-  EXPECT_NE(err.find("2 requests, ", sums), std::string::npos) << err;
-  EXPECT_NE(err.find(" GETNUMKEYS 2\n", sums), std::string::npos) << err;
-}
-
 TEST(DdpRendezvousTest, TakesOldClientsForWhatItIsTold) {
   for (const auto& [release, answer] : {std::pair("2.1", 8u), std::pair("1.13", 1u)}) {
     Process daemon({bin("ddp-rendezvous"), "--port", "0", "--old-clients", release});
@@ -179,14 +164,10 @@ TEST(DdpRendezvousTest, BadFlagsAreOneLineEach) {
       {{"--bind", "192.0.2.1"}, kExitInvalidValue},
       {{"--max-connections", "0"}, kExitInvalidValue},
       {{"--max-connections", "40000000000"}, kExitInvalidValue},
-      {{"--max-key-bytes", "1000M"}, kExitInvalidValue},
       {{"--max-value-bytes", "8MB"}, kExitInvalidValue},
       {{"--max-value-bytes", "17179869184G"}, kExitInvalidValue},
-      {{"--max-keys", "-1"}, kExitInvalidValue},
-      {{"--max-request-bytes", "1"}, kExitInvalidValue},
-      {{"--max-answer-bytes", ""}, kExitInvalidValue},
-      {{"--stats", "often"}, kExitInvalidValue},
-      {{"--stats", "-1"}, kExitInvalidValue},
+      {{"--max-value-bytes", "-1"}, kExitInvalidValue},
+      {{"--max-value-bytes", ""}, kExitInvalidValue},
       {{"--old-clients", "2.2"}, kExitInvalidValue},
       {{"--prot", "1"}, kExitUsage},
       {{"--por", "1"}, kExitUsage},
