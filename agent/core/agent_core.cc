@@ -165,7 +165,7 @@ void AgentCore::leave_the_others() {
   leaving_ = true;
   end(kExitSuccess,
       fmt::format("the workers of {} have finished; other nodes did not finish within "
-                  "--exit-barrier-timeout ({:.3g} s)",
+                  "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT ({:.3g} s)",
                   spec_.host, static_cast<double>(spec_.exit_barrier_ms) / 1'000),
       "");
   emit(Print{ending_->summary});

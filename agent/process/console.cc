@@ -216,7 +216,7 @@ void Console::end_leaving_out() {
   if (bytes == 0) return;
   print(
       fmt::format("ddp-run: {} line{} ({} bytes) of the workers were left out here, because nobody "
-                  "read this output for {} s (--console-timeout); {}",
+                  "read this output for {} s; {}",
                   lines, lines == 1 ? "" : "s", bytes,
                   static_cast<double>(stall_limit_.count()) / 1'000, stall_advice_));
 }

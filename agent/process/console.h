@@ -30,6 +30,8 @@ class Console : public std::enable_shared_from_this<Console> {
  public:
   // Writers must stop reading their sources while more than this is queued.
   static constexpr std::size_t kQueueLimitBytes = 1u << 20;
+  // For set_stall_limit(): how long a reader may block the workers.
+  static constexpr Duration kStallLimit{30'000};
 
   static std::shared_ptr<Console> open(asio::io_context& io, int fd);
   // Standard output and standard error. Both are one object if they are the same pipe or terminal,

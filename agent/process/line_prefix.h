@@ -17,7 +17,7 @@ class LinePrefix {
 
   struct Values {
     std::string role_name;
-    std::string rank;  // For several ranks: "0-3,7".
+    std::string rank;
     std::string local_rank;
     std::string host;  // ${hostname}
     std::string node_rank;

@@ -20,25 +20,15 @@ std::string stall_advice(const config::JobSpec& spec) {
 
 }  // namespace
 
-NodeOutput::NodeOutput(asio::io_context& io, const config::JobSpec& spec, Console::Pair console)
+NodeOutput::NodeOutput(const config::JobSpec& spec, Console::Pair console)
     : spec_(spec), console_(std::move(console)) {
   for (const int stream : kStreams) {
-    const std::shared_ptr<Console>& target = console_pointer(stream);
-    target->set_stall_limit(Duration(spec.output.console_timeout_ms), stall_advice(spec));
-    if (spec.output.fold) folded_[index(stream)] = std::make_shared<FoldedLines>(io, target);
+    this->console(stream).set_stall_limit(Console::kStallLimit, stall_advice(spec));
   }
 }
 
 void NodeOutput::begin_round(const wire::RoundStart& round) {
-  const int nproc = round.members.at(static_cast<std::size_t>(round.group_rank)).nproc;
-  for (const int stream : kStreams) {
-    open_filtered(round, stream);
-    if (const auto& folded = folded_[index(stream)]; folded) {
-      folded->begin_round(nproc, [this, round](const std::vector<int>& local_ranks) {
-        return prefix(round, local_ranks);
-      });
-    }
-  }
+  for (const int stream : kStreams) open_filtered(round, stream);
 }
 
 void NodeOutput::open_filtered(const wire::RoundStart& round, int stream) {
@@ -60,14 +50,6 @@ LinePrefix NodeOutput::prefix_of(const std::string& rank, const std::string& loc
       {spec_.role, rank, local_rank, spec_.host, node_rank});
 }
 
-LinePrefix NodeOutput::prefix(const wire::RoundStart& round,
-                              const std::vector<int>& local_ranks) const {
-  std::vector<Rank> ranks;
-  for (const int local_rank : local_ranks) ranks.push_back(rank_of(round, local_rank));
-  return prefix_of(config::rank_set_text(ranks), config::rank_set_text(local_ranks),
-                   std::to_string(round.group_rank));
-}
-
 config::StreamPlaces NodeOutput::places(const wire::RoundStart& round, int local_rank) const {
   return config::places_of(spec_.output, !spec_.log_dir.empty(), rank_of(round, local_rank),
                            local_rank);
@@ -79,11 +61,10 @@ OutputCapture::Route NodeOutput::route(const wire::RoundStart& round, int local_
   route.to_console = (places(round, local_rank).console & stream) != 0;
   // The output of a single worker need not be cut into lines, unless a prefix was requested.
   route.whole_lines = round.world_size > 1 || spec_.single_node_prefix || spec_.output.has_prefix;
-  route.local_rank = local_rank;
   route.filtered = filtered_[index(stream)];
   if (!route.whole_lines) return route;
-  route.prefix = prefix(round, {local_rank});
-  route.folded = folded_[index(stream)];
+  route.prefix = prefix_of(std::to_string(rank_of(round, local_rank)), std::to_string(local_rank),
+                           std::to_string(round.group_rank));
   return route;
 }
 
@@ -105,12 +86,6 @@ int NodeOutput::standby_files() const {
   if (spec_.log_dir.empty()) return 0;
   const config::OutputSpec& output = spec_.output;
   return config::places_of(output, true, -1, -1).file | output.redirects.any() | output.tee.any();
-}
-
-void NodeOutput::flush() {
-  for (const auto& folded : folded_) {
-    if (folded) folded->flush();
-  }
 }
 
 }  // namespace ddp::agent

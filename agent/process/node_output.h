@@ -5,11 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <asio/io_context.hpp>
-
 #include "agent/process/console.h"
 #include "agent/process/filtered_log.h"
-#include "agent/process/folded_lines.h"
 #include "agent/process/line_prefix.h"
 #include "agent/process/output_capture.h"
 #include "common/config/job_spec.h"
@@ -17,12 +14,12 @@
 
 namespace ddp::agent {
 
-// What the outputs of a node's workers share: the consoles, the files of filtered lines, the
-// joining of equal lines, and the rules that say where a stream of a worker goes
-// (config::OutputSpec). Lives on the thread of `io`. The spec must outlive it.
+// What the outputs of a node's workers share: the consoles, the files of filtered lines, and
+// the rules that say where a stream of a worker goes (config::OutputSpec). The spec must outlive
+// it.
 class NodeOutput {
  public:
-  NodeOutput(asio::io_context& io, const config::JobSpec& spec, Console::Pair console);
+  NodeOutput(const config::JobSpec& spec, Console::Pair console);
 
   Console& console(int stream) const { return *console_pointer(stream); }
   const std::shared_ptr<Console>& console_pointer(int stream) const {
@@ -38,22 +35,17 @@ class NodeOutput {
   // Which streams have a file.
   int files(const wire::RoundStart& round, int local_rank) const;
   int standby_files() const;
-  // Shows the lines that are held to be joined with equal ones.
-  void flush();
 
  private:
   LinePrefix prefix_of(const std::string& rank, const std::string& local_rank,
                        const std::string& node_rank) const;
   config::StreamPlaces places(const wire::RoundStart& round, int local_rank) const;
-  LinePrefix prefix(const wire::RoundStart& round, const std::vector<int>& local_ranks) const;
   void open_filtered(const wire::RoundStart& round, int stream);
   std::size_t index(int stream) const { return stream == config::kStdout ? 0 : 1; }
 
   const config::JobSpec& spec_;
   Console::Pair console_;
-  // By stream; null: none.
-  std::array<std::shared_ptr<FoldedLines>, 2> folded_;
-  std::array<std::shared_ptr<FilteredLog>, 2> filtered_;
+  std::array<std::shared_ptr<FilteredLog>, 2> filtered_;  // By stream; null: none.
 };
 
 }  // namespace ddp::agent

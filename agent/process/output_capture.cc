@@ -188,17 +188,12 @@ void OutputCapture::take_line(const LineSplitter::Piece& piece) {
 
 void OutputCapture::show_line(const LineSplitter::Piece& piece) {
   const Route& route = options_.route;
-  if (route.folded && !piece.continues && !piece.unfinished)
-    return route.folded->add(route.local_rank, piece.text);
-  // A line in pieces is too long to be held. Show the held lines first, because they came before
-  // it.
-  if (route.folded) route.folded->flush();
   std::string& batch = line_batch();
   route.prefix.append_to(
       batch, route.prefix.has_time() ? std::chrono::system_clock::now() : LinePrefix::WallTime{},
       piece.continues);
   batch.append(piece.text).push_back('\n');
-  if (batch.size() >= kBatchBytes || route.folded) show_batch();
+  if (batch.size() >= kBatchBytes) show_batch();
 }
 
 void OutputCapture::show_batch() {

@@ -12,7 +12,6 @@
 #include "agent/process/console.h"
 #include "agent/process/exception_text.h"
 #include "agent/process/filtered_log.h"
-#include "agent/process/folded_lines.h"
 #include "agent/process/last_lines.h"
 #include "agent/process/line_prefix.h"
 #include "agent/process/line_splitter.h"
@@ -41,11 +40,8 @@ class OutputCapture : public std::enable_shared_from_this<OutputCapture> {
   // Where the output goes besides the file. Each round has its own.
   struct Route {
     bool to_console = true;
-    bool whole_lines = false;  // Others write to the console, too.
-    LinePrefix prefix{};       // With whole_lines.
-    int local_rank = -1;       // For `folded`.
-    // Joins equal lines on the way to the console; null: none.
-    std::shared_ptr<FoldedLines> folded{};
+    bool whole_lines = false;                 // Others write to the console, too.
+    LinePrefix prefix{};                      // With whole_lines.
     std::shared_ptr<FilteredLog> filtered{};  // Null: none.
   };
   struct Options {

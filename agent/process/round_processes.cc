@@ -48,7 +48,7 @@ RoundProcesses::RoundProcesses(asio::io_context& io, config::JobSpec spec, Conso
     : spec_(std::move(spec)),
       environment_(own_environment()),
       events_(std::move(events)),
-      output_(io, spec_, std::move(console)),
+      output_(spec_, std::move(console)),
       status_(io, output_.console_pointer(config::kStderr)),
       context_{io,
                spec_,
@@ -323,10 +323,7 @@ void RoundProcesses::kill(int local_rank, const std::string& cause) {
   if (const auto worker = of_local_rank(local_rank)) worker->kill(cause);
 }
 
-void RoundProcesses::finish_output() {
-  output_.flush();
-  status_.end();
-}
+void RoundProcesses::finish_output() { status_.end(); }
 
 void RoundProcesses::expire(pid_t pid, int signal, const std::string& cause) {
   if (const auto worker = find(pid)) {

@@ -120,7 +120,7 @@ class RoundProcesses {
   // Gives up the processes that clear(*keep), or clear_all() if `keep` is empty, could not kill, so
   // that another round can start. Prints which they are.
   void give_up(const std::optional<std::set<int>>& keep);
-  // Shows the output of workers that is held back, and removes the status line.
+  // Removes the status line.
   void finish_output();
   // Sentences about what the workers were waiting for in the round that was cleared last. Empty if
   // it ended well.

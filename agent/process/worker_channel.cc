@@ -14,9 +14,9 @@
 namespace ddp::agent {
 namespace {
 
-constexpr std::size_t kReadBytes = 16 * 1024;
+constexpr std::size_t kChunkBytes = 16 * 1024;
 // Reads in a row before others get their turn.
-constexpr int kReadsPerTurn = 16;
+constexpr int kChunksPerTurn = 16;
 // A dead worker cannot have left more than its socket buffer holds, but a grandchild that holds the
 // socket may go on writing.
 constexpr int kReadsOfDrain = 256;
@@ -43,7 +43,7 @@ void WorkerChannel::wait() {
                      [weak = weak_from_this()](const std::error_code& error) {
                        const auto self = weak.lock();
                        if (!self || error) return;
-                       for (int i = 0; i < kReadsPerTurn && self->read_once(); ++i) {
+                       for (int i = 0; i < kChunksPerTurn && self->read_once(); ++i) {
                        }
                        if (self->socket_.is_open()) self->wait();
                      });
@@ -51,7 +51,7 @@ void WorkerChannel::wait() {
 
 bool WorkerChannel::read_once() {
   if (!socket_.is_open()) return false;
-  char buffer[kReadBytes];
+  char buffer[kChunkBytes];
   const ssize_t size = receive_with_descriptors(socket_.native_handle(), buffer, latest_);
   if (size < 0 && errno == EINTR) return true;
   if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;

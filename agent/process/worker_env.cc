@@ -47,10 +47,6 @@ std::vector<std::string> environment_of(Variables given, std::set<std::string> h
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
   };
   if (inputs.torch_lacks_libuv) defaults["USE_LIBUV"] = "0";
-  if (!spec.interface.empty()) {
-    defaults["GLOO_SOCKET_IFNAME"] = spec.interface;
-    defaults["NCCL_SOCKET_IFNAME"] = spec.interface;
-  }
   std::vector<std::string> environment;
   environment.reserve(inherited.size() + given.size() + defaults.size());
   for (const std::string& entry : inherited) {

@@ -26,8 +26,8 @@ struct WorkerEnvInputs {
 };
 
 // Each entry is NAME=value. Variables that this function sets override `inherited`, except that
-// OMP_NUM_THREADS, USE_LIBUV, TORCH_NCCL_ASYNC_ERROR_HANDLING and the network interface keep the
-// user's value. The others of `inherited` are passed on. `round.master_addr` must be filled in.
+// OMP_NUM_THREADS, USE_LIBUV and TORCH_NCCL_ASYNC_ERROR_HANDLING keep the user's value. The others
+// of `inherited` are passed on. `round.master_addr` must be filled in.
 std::vector<std::string> worker_environment(const config::JobSpec& spec,
                                             const wire::RoundStart& round,
                                             const WorkerEnvInputs& inputs,

@@ -33,7 +33,6 @@ constexpr Duration kClearLimit{5'000};
 // How long a reader that takes nothing may delay our end once the end was requested.
 constexpr Duration kFlushLimit{2'000};
 constexpr Duration kFlushLook{5};
-constexpr Duration kForEver = std::chrono::hours(24 * 365);
 
 bool is_ignored(int signal) {
   struct sigaction current {};
@@ -353,9 +352,7 @@ void AgentShell::finish(const config::AgentResult& result) {
 
 // A reader that goes on reading gets all of it.
 void AgentShell::flush_consoles(std::function<void()> done) {
-  const std::int64_t given = spec_.output.console_timeout_ms;
-  const Duration patience = given > 0 ? Duration(given) : kForEver;
-  const Duration limit = hurried_ ? std::min(patience, kFlushLimit) : patience;
+  const Duration limit = hurried_ ? kFlushLimit : Console::kStallLimit;
   bool reading = false;
   for (const auto& console : {console_.out, console_.err})
     reading = reading || (!console->empty() && Clock::now() - console->last_taken() < limit);

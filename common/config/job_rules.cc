@@ -1,7 +1,6 @@
 #include "common/config/job_rules.h"
 
 #include <array>
-#include <limits>
 #include <string_view>
 #include <variant>
 
@@ -13,7 +12,6 @@ namespace {
 
 constexpr std::int64_t kTimeLimitMs = 1'000LL * 60 * 60 * 24 * 365;
 constexpr int kNodesLimit = 65'536;
-constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 
 struct Rule {
   const char* member;  // In JSON.
@@ -29,7 +27,6 @@ constexpr std::string_view kNodes = "--nnodes";
 constexpr auto kRules = std::to_array<Rule>({
     {"max_nodes", kNodes, "the largest number of nodes", &JobRules::max_nodes, 1, kNodesLimit},
     {"min_nodes", kNodes, "the smallest number of nodes", &JobRules::min_nodes, 1, kNodesLimit},
-    {"spares", "--spares", "--spares", &JobRules::spares, -kAny, kAny},
     {"max_restarts", "--max-restarts", "--max-restarts", &JobRules::max_restarts, 0,
      kMaxRestartsLimit},
     {"restart_on_start_failure", "--restart-on-start-failure", "--restart-on-start-failure",
@@ -46,7 +43,7 @@ constexpr auto kRules = std::to_array<Rule>({
 });
 
 std::string text_of(bool value) { return value ? "given" : "not given"; }
-std::string text_of(int value) { return value < 0 ? "not given" : fmt::format("{}", value); }
+std::string text_of(int value) { return fmt::format("{}", value); }
 std::string text_of(std::int64_t ms) { return fmt::format("{} s", static_cast<double>(ms) / 1e3); }
 
 // The value as people write it.

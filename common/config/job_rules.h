@@ -13,7 +13,6 @@ namespace ddp::config {
 struct JobRules {
   int min_nodes = 1;     // --nnodes: a round has at least this many nodes.
   int max_nodes = 1;     // --nnodes: a round has at most this many nodes.
-  int spares = -1;       // --spares: how many nodes may wait beyond max_nodes; -1: any number.
   int max_restarts = 0;  // --max-restarts: restarts of the whole job.
   // --restart-on-start-failure: restart also if no worker has reported progress yet.
   bool restart_on_start_failure = false;

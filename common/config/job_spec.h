@@ -50,8 +50,8 @@ struct JobSpec {
   std::int64_t uninterruptible_ms = 0;
   bool tells_waiting = true;  // Whether to print here which nodes the job waits for.
   int standby = 0;  // How many standby workers this node starts ahead, to replace others at once.
-  // --exit-barrier-timeout: how long to wait for the other nodes once this one's workers have
-  // finished; -1: without limit.
+  // TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT: how long to wait for the other nodes once this one's
+  // workers have finished; -1: without limit.
   std::int64_t exit_barrier_ms = -1;
   // Signals to the agent. It ends the workers with each of `signals`, and asks them for a
   // checkpoint at checkpoint_signal (0: at none).
@@ -81,7 +81,6 @@ struct JobSpec {
   // LOCAL_RANK is 0 everywhere.
   bool virtual_local_rank = false;
   std::string numa_binding;  // node, socket, exclusive or core-complex; empty: none.
-  std::string interface;     // Network interface for Gloo and NCCL; empty: their choice.
   std::string event_log;     // console, or json:FILE; empty: none.
   std::string log_dir;       // Base folder of the per-rank files; empty: no files.
   // Whether output gets the [host:rank] prefix when there is only one worker.

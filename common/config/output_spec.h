@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,11 +57,7 @@ struct OutputSpec {
   std::vector<std::string> stderr_filters;
   bool has_prefix = false;  // Whether `prefix` replaces the default prefix.
   std::string prefix;       // A template: ${rank} and others.
-  bool fold = false;        // Equal lines of several ranks are shown once.
   bool status_line = false;
-  // A console that takes nothing for this long stops blocking the workers; 0: it may block for
-  // ever.
-  std::int64_t console_timeout_ms = 30'000;
 
   friend bool operator==(const OutputSpec&, const OutputSpec&) = default;
 };

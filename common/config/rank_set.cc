@@ -47,17 +47,4 @@ Result<RankSet> parse_rank_set(std::string_view text) {
   }
 }
 
-std::string rank_set_text(const std::vector<Rank>& ascending) {
-  std::string text;
-  for (std::size_t i = 0; i < ascending.size();) {
-    std::size_t last = i;
-    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
-    if (!text.empty()) text += ',';
-    text += std::to_string(ascending[i]);
-    if (last > i) text += fmt::format("-{}", ascending[last]);
-    i = last + 1;
-  }
-  return text;
-}
-
 }  // namespace ddp::config

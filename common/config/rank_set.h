@@ -29,7 +29,4 @@ struct RankSet {
 // right, but does not name the flag.
 Result<RankSet> parse_rank_set(std::string_view text);
 
-// The text of some ranks, which must be in ascending order: {0, 1, 2, 5} is "0-2,5".
-std::string rank_set_text(const std::vector<Rank>& ascending);
-
 }  // namespace ddp::config

@@ -32,8 +32,8 @@ constexpr auto kFlags = std::to_array<Flag>({
      "(default 1)",
      "--nnodes 2:4"},
     {kSize, "nproc-per-node", 0, "N|auto|cpu|gpu|xpu|hpu|npu",
-     "workers on this node: a number, or what to count. gpu: CUDA devices; gpu:2,4,7: one worker "
-     "for each of these (like --devices); xpu: Intel GPUs; hpu: Gaudi; npu: Ascend NPUs; cpu: "
+     "workers on this node: a number, or what to count. gpu: CUDA devices; xpu: Intel GPUs; hpu: "
+     "Gaudi; npu: Ascend NPUs; cpu: "
      "usable cores; auto: accelerators, or usable cores if there are none (default 1)",
      "--nproc-per-node gpu"},
     {kSize, "devices", 0, "N,...",
@@ -49,9 +49,6 @@ constexpr auto kFlags = std::to_array<Flag>({
      "its NUMA node; socket: all cores of that node's socket; exclusive: a share of the node's "
      "cores that no other worker has; core-complex: cores that share a cache",
      "--numa-binding exclusive"},
-    {kSize, "spares", 0, "N",
-     "how many nodes beyond MAX may wait to replace a lost one (default: any number)", "--spares 2",
-     true},
 
     {kHosts, "hosts", 0, "HOST[:SLOTS],...",
      "start the job on these machines by ssh, from here. SLOTS: workers on that machine (default "
@@ -105,10 +102,6 @@ constexpr auto kFlags = std::to_array<Flag>({
     {kRendezvous, "local-addr", 0, "ADDR",
      "address at which other nodes reach this node (default: the one that the rendezvous sees)",
      "--local-addr 10.0.0.7"},
-    {kRendezvous, "interface", 0, "NAME",
-     "network interface at whose address other nodes reach this node. The workers' Gloo and NCCL "
-     "use it, too",
-     "--interface lo", true},
 
     {kRendezvous, "rdzv-token-file", 0, "FILE",
      "file with the job's secret: only nodes that know it may join, and PyTorch's store clients "
@@ -165,10 +158,6 @@ constexpr auto kFlags = std::to_array<Flag>({
      "TORCH_ELASTIC_SHUTDOWN_TIMEOUT). A worker that still lives after the same time again, at "
      "least 5 s, is given up",
      "--shutdown-timeout 120"},
-    {kFailure, "exit-barrier-timeout", 0, "SECONDS",
-     "how long a node whose workers have finished waits for the other nodes before it leaves "
-     "(default: TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT, or no limit)",
-     "--exit-barrier-timeout 300", true},
     {kFailure, "signals-to-handle", 0, "SIGNAL,...",
      "signals to ddp-run that end the workers; the workers get the same signal (default "
      "SIGTERM,SIGINT,SIGHUP,SIGQUIT). Workers find the list in TORCHELASTIC_SIGNALS_TO_HANDLE",
@@ -221,16 +210,9 @@ constexpr auto kFlags = std::to_array<Flag>({
      "'[${hostname}:${rank}] ', or no prefix for a single worker)",
      "--log-line-prefix-template '${time} ${rank}: '"},
     {kOutput, "no-log-prefix", 0, "", "print lines on the console without a prefix", "", true},
-    {kOutput, "fold", 0, "",
-     "show a line once, with the ranks, if several workers of this node write it within 0.2 s", "",
-     true},
     {kOutput, "no-status-line", 0, "",
      "do not show the line with round, workers, step and loss at the bottom of a terminal", "",
      true},
-    {kOutput, "console-timeout", 0, "SECONDS",
-     "if the console takes no output for this long, leave lines out there so that workers go on "
-     "(default 30; 0: workers wait)",
-     "--console-timeout 5", true},
     {kOutput, "role", 0, "NAME", "ROLE_NAME of the workers (default: default)", "--role trainer"},
     {kOutput, "event-log-handler", 0, "null|console|json:FILE",
      "where torchelastic's events go, one JSON object per line (default null)",

@@ -152,12 +152,7 @@ Result<ProcessCount> parse_process_count(std::string_view text) {
   if (text == "auto") return ProcessCount{ProcessCount::Kind::kAuto, 0};
   if (text == "cpu") return ProcessCount{ProcessCount::Kind::kCpu, 0};
   if (machine::find_accelerator(text) != nullptr)
-    return ProcessCount{ProcessCount::Kind::kAccelerator, 0, {}, std::string(text)};
-  if (text.starts_with("gpu:")) {
-    auto devices = parse_devices(text.substr(4));
-    if (!devices) return devices.error();
-    return ProcessCount{ProcessCount::Kind::kAccelerator, 0, std::move(*devices)};
-  }
+    return ProcessCount{ProcessCount::Kind::kAccelerator, 0, std::string(text)};
   const auto number = parse_integer(text, 1, kMaxWorkers);
   if (!number) {
     std::string names = "auto, cpu";

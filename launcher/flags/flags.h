@@ -34,8 +34,7 @@ struct ProcessCount {
   enum class Kind { kNumber, kAuto, kCpu, kAccelerator, kDevices };
   Kind kind = Kind::kNumber;
   int number = 1;
-  std::vector<std::string> devices{};  // Of gpu:LIST.
-  std::string accelerator = "gpu";     // Of kAccelerator.
+  std::string accelerator = "gpu";  // Of kAccelerator.
 
   friend bool operator==(const ProcessCount&, const ProcessCount&) = default;
 };
@@ -78,7 +77,6 @@ struct Options {
   std::string rdzv_token_file;  // Wins over rdzv_token. Empty: none.
   Secret rdzv_token{};          // DDP_RDZV_TOKEN.
   config::TlsFiles tls{};       // All three or none.
-  std::string interface;  // The network interface whose address the node uses. Empty: not named.
 
   std::int64_t coordinator_timeout_ms = 60'000;
   std::int64_t progress_timeout_ms = 0;

@@ -14,10 +14,9 @@ constexpr int kMaxStandbys = 1'024;
 Result<std::int64_t> seconds(const std::string& text) { return parse_seconds(text, false); }
 Result<std::int64_t> seconds_or_none(const std::string& text) { return parse_seconds(text, true); }
 
-// Reads a flag or, without it, one of PyTorch's variables.
-void read_limit(FlagReader& reader, const char* flag, const char* variable, std::int64_t& option) {
+// Reads one of PyTorch's variables.
+void read_limit(FlagReader& reader, const char* variable, std::int64_t& option) {
   const char* text = reader.environment(variable);
-  if (reader.has(flag)) return reader.take(flag, seconds_or_none, option);
   if (text == nullptr) return;
   const auto limit = seconds_or_none(text);
   if (!limit)
@@ -102,10 +101,12 @@ void read_limit_flags(FlagReader& reader, Options& options) {
   reader.take("last-call", seconds_or_none, options.rules.last_call_ms);
   reader.take("join-timeout", seconds, options.rules.join_timeout_ms);
   reader.take("coordinator-timeout", seconds_or_none, options.coordinator_timeout_ms);
-  read_limit(reader, "exit-barrier-timeout", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT",
-             options.exit_barrier_ms);
-  read_limit(reader, "shutdown-timeout", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT",
-             options.rules.stop_timeout_ms);
+  read_limit(reader, "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", options.exit_barrier_ms);
+  if (reader.has("shutdown-timeout")) {
+    reader.take("shutdown-timeout", seconds_or_none, options.rules.stop_timeout_ms);
+  } else {
+    read_limit(reader, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", options.rules.stop_timeout_ms);
+  }
   read_uninterruptible_limit(reader, options);
   read_signals(reader, options);
   reader.value<std::int64_t>("monitor-interval", seconds_or_none);  // It has no effect.

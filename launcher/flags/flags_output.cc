@@ -87,11 +87,7 @@ void read_output_flags(FlagReader& reader, Options& options) {
   reader.take("duplicate-stdout-filters", parse_filters, output.stdout_filters);
   reader.take("duplicate-stderr-filters", parse_filters, output.stderr_filters);
   read_prefix(reader, options);
-  output.fold = reader.has("fold");
   output.status_line = !reader.has("no-status-line");
-  reader.take(
-      "console-timeout", [](const std::string& text) { return parse_seconds(text, true); },
-      output.console_timeout_ms);
   read_log_dir(reader, options);
   reader.take("event-log-handler", parse_event_log, options.event_log);
   if (const GivenFlag* given = reader.find("logs-specs");

@@ -188,11 +188,6 @@ void read_node(FlagReader& reader, Options& options) {
   settle_node_rank(reader, options);
   if (const GivenFlag* given = reader.find("local-addr"); given != nullptr)
     options.local_addr = given->value;
-  if (const GivenFlag* given = reader.find("interface"); given != nullptr) {
-    if (reader.has("local-addr"))
-      reader.wrong(given->shown, "contradicts --local-addr; leave one of them out");
-    options.interface = given->value;
-  }
 }
 
 void check_etcd(FlagReader& reader, const Options& options) {

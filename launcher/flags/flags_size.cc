@@ -8,24 +8,16 @@
 namespace ddp::flags {
 namespace {
 
-// --devices 2,4,7 or --nproc-per-node gpu:2,4,7. There is one worker for each device unless a
-// number is given.
+// There is one worker for each device unless --nproc-per-node says otherwise.
 void read_devices(FlagReader& reader, Options& options) {
   const GivenFlag* given = reader.find("devices");
   reader.take("devices", parse_devices, options.devices);
-  if (!options.nproc.devices.empty()) {
-    const std::string& shown = reader.find("nproc-per-node")->shown;
-    if (given != nullptr && options.nproc.devices != options.devices)
-      return reader.wrong(shown, "contradicts {}; leave one of them out", given->shown);
-    options.devices = options.nproc.devices;
-    options.devices_flag = shown;
-  } else if (given != nullptr) {
-    options.devices_flag = given->shown;
-    if (!reader.has("nproc-per-node")) options.nproc.kind = ProcessCount::Kind::kAccelerator;
-    if (options.nproc.accelerator != "gpu")
-      reader.wrong(reader.find("nproc-per-node")->shown,
-                   "contradicts {}, which names CUDA devices; leave one of them out", given->shown);
-  }
+  if (given == nullptr) return;
+  options.devices_flag = given->shown;
+  if (!reader.has("nproc-per-node")) options.nproc.kind = ProcessCount::Kind::kAccelerator;
+  if (options.nproc.accelerator != "gpu")
+    reader.wrong(reader.find("nproc-per-node")->shown,
+                 "contradicts {}, which names CUDA devices; leave one of them out", given->shown);
 }
 
 void check_virtual_local_rank(FlagReader& reader, const Options& options) {
@@ -54,9 +46,6 @@ void read_size_flags(FlagReader& reader, Options& options) {
         return parse_word(text, {"node", "socket", "exclusive", "core-complex"});
       },
       options.numa_binding);
-  reader.take(
-      "spares", [](const std::string& text) { return parse_integer(text, 0, 1'000'000); },
-      options.rules.spares);
 }
 
 }  // namespace ddp::flags

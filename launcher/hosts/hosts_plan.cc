@@ -113,12 +113,9 @@ Result<HostPart> plan_host_part(const NodeOrder& order, const NodePlace& place, 
   part.workers_known = part.counted.empty();
   if (!part.workers_known) options->nproc = {flags::ProcessCount::Kind::kNumber, 1};
   part.numa_binding = std::exchange(options->numa_binding, "");
-  // The interface's address can only be asked on that machine.
-  const std::string interface = std::exchange(options->interface, "");
   auto plan = plan::plan_job(*options, unseen_machine(host_part(place.host)));
   if (!plan) return plan.error();
   part.plan = std::move(*plan);
-  part.plan.spec.interface = interface;
   if (port_is_open) part.plan.spec.coordinator_port = 0;
   return part;
 }

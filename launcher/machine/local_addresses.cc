@@ -116,16 +116,6 @@ HostPlace locate_host(const std::string& host) {
   return place;
 }
 
-std::vector<Interface> network_interfaces() {
-  ifaddrs* list = nullptr;
-  std::vector<Interface> interfaces;
-  if (::getifaddrs(&list) != 0) return interfaces;
-  const std::unique_ptr<ifaddrs, FreeIfAddrs> owner(list);
-  for (; list != nullptr; list = list->ifa_next)
-    interfaces.push_back({list->ifa_name, to_text(list->ifa_addr)});
-  return interfaces;
-}
-
 std::string source_address(const std::string& host) {
   constexpr const char* kAnyPort = "9";  // connect() on a datagram socket sends nothing.
   addrinfo hints{};

@@ -20,7 +20,6 @@ Machine Machine::this_one(const GetEnvironment& environment) {
                  },
                  machine::locate_host,
                  [environment] { return machine::cuda_device_names(environment); },
-                 machine::network_interfaces,
                  machine::source_address};
 }
 

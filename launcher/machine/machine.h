@@ -41,14 +41,6 @@ std::string source_address(const std::string& host);
 
 std::string host_name();
 
-// A network interface with one of its addresses. An interface with several addresses is listed
-// several times.
-struct Interface {
-  std::string name;
-  std::string address;  // Numeric; empty: it has none.
-};
-std::vector<Interface> network_interfaces();
-
 // The facts as functions, so that tests can replace them. Each is called only if it is needed.
 struct Machine {
   std::string host_name;
@@ -56,7 +48,6 @@ struct Machine {
   std::function<int(std::string_view name)> accelerators;  // Their number; see accelerators.h.
   std::function<HostPlace(const std::string& host)> locate_host;
   std::function<std::vector<std::string>()> cuda_device_names = {};
-  std::function<std::vector<Interface>()> interfaces = {};
   std::function<std::string(const std::string& host)> source_address = {};
 
   static Machine this_one(const GetEnvironment& environment);

@@ -108,8 +108,8 @@ void Supervisor::on_agent_end(const AgentEnd& end) {
   if (!end.result) return on_agent_lost(end.how);
   stop_.has_checkpoint = end.result->has_checkpoint;
   stop_.at_time_limit = end.result->at_time_limit;
-  // This node no longer waits for the others (--exit-barrier-timeout), but they need the rendezvous
-  // in this process.
+  // This node no longer waits for the others (TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT), but they need
+  // the rendezvous in this process.
   if (end.result->exit_code == kExitSuccess && server() != nullptr && !finish_) {
     return notice("the rendezvous runs here until the others have finished");
   }

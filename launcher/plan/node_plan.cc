@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <limits>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,36 +55,6 @@ Result<void> plan_devices(const flags::Options& options, const machine::Machine&
                     spec.nproc, spec.devices.size());
 }
 
-bool needs_scope(const std::string& address) { return address.starts_with("fe80:"); }
-
-// The interface's address for other nodes. IPv4 comes first, because other nodes are most likely to
-// reach it. Link-local addresses are left out, because they need a scope.
-Result<std::string> address_of(const std::string& name, const machine::Machine& machine) {
-  std::string found;
-  std::string names;
-  bool exists = false;
-  std::set<std::string> listed;
-  for (const machine::Interface& interface : machine.interfaces()) {
-    if (listed.insert(interface.name).second) names += (names.empty() ? "" : ", ") + interface.name;
-    if (interface.name != name) continue;
-    exists = true;
-    const std::string& address = interface.address;
-    if (address.empty() || needs_scope(address)) continue;
-    if (found.empty() ||
-        (found.find(':') != std::string::npos && address.find(':') == std::string::npos))
-      found = address;
-  }
-  if (!found.empty()) return found;
-  return exists
-             ? exit_error(
-                   kExitInvalidValue,
-                   "--interface {}: this interface has no address that other nodes could use", name)
-             : exit_error(
-                   kExitInvalidValue,
-                   "--interface {}: there is no interface of this name; the interfaces are {}",
-                   name, names);
-}
-
 Result<int> count_workers(const flags::Options& options, const machine::Machine& machine) {
   using Kind = flags::ProcessCount::Kind;
   const flags::ProcessCount& count = options.nproc;
@@ -109,12 +78,6 @@ Result<int> count_workers(const flags::Options& options, const machine::Machine&
 Result<void> plan_node(const flags::Options& options, const machine::Machine& machine,
                        config::JobSpec& spec) {
   spec.local_addr = options.local_addr;
-  if (!options.interface.empty()) {
-    auto address = address_of(options.interface, machine);
-    if (!address) return address.error();
-    spec.local_addr = std::move(*address);
-    spec.interface = options.interface;
-  }
   auto nproc = count_workers(options, machine);
   if (!nproc) return nproc.error();
   spec.nproc = *nproc;

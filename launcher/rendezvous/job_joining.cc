@@ -11,14 +11,6 @@ namespace ddp::rendezvous {
 std::string Job::objection(const wire::Join& join) const {
   const std::string other = config::difference(join.rules, join.host, rules_, rules_host_);
   if (!other.empty()) return other + "; start every node of the job with the same value";
-  // A member keeps its place while it is away.
-  const bool is_known = nodes_.contains(join.node_id) || member_of(join.node_id) != nullptr;
-  if (rules_.spares >= 0 && !is_known &&
-      nodes_.size() >=
-          static_cast<std::size_t>(rules_.max_nodes) + static_cast<std::size_t>(rules_.spares)) {
-    return fmt::format("its {} nodes and {} spares are there; raise --spares to let more wait",
-                       rules_.max_nodes, rules_.spares);
-  }
   const std::string holder = other_holder(join);
   if (holder.empty() || join.node_rank_is_wish) return "";
   return fmt::format("--node-rank {} is taken by {}; give each node its own", join.node_rank,

@@ -40,8 +40,7 @@ TEST_F(DdpRunFlags, DevicesAreThoseThatDdpRunSees) {
   EXPECT_EQ(plain.status, 0) << plain.err;
   EXPECT_EQ(lines(plain.out), (std::multiset<std::string>{"0 of 2: 5,7", "1 of 2: 5,7"}));
 
-  flags.front() = "--nproc-per-node=gpu:1,3";
-  flags[1] = "--virtual-local-rank";
+  flags.insert(flags.begin(), "--virtual-local-rank");
   const Finished one_each = run_job(flags, seen);
   EXPECT_EQ(one_each.status, 0) << one_each.err;
   EXPECT_EQ(lines(one_each.out), (std::multiset<std::string>{"0 of 2: 5", "0 of 2: 7"}));
@@ -125,11 +124,12 @@ TEST_F(DdpRunFlags, TheCheckpointSignalEndsNobody) {
 TEST_F(DdpRunFlags, ANodeLeavesTheExitBarrierAfterItsLimit) {
   const int port = free_port();
   Process& host = start(node(2, port, {"--rdzv-conf", "is_host=1", "sh", "-c", until_released()}));
-  Process& other =
-      start(node(2, port, {"--rdzv-conf", "is_host=0", "--exit-barrier-timeout", "0.1", "true"}));
+  Process& other = start(node(2, port, {"--rdzv-conf", "is_host=0", "true"}),
+                         {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "0.1"}});
   EXPECT_EQ(other.wait(), 0) << other.err();
-  EXPECT_THAT(other.err(),
-              HasSubstr("other nodes did not finish within --exit-barrier-timeout (0.1 s)"));
+  EXPECT_THAT(
+      other.err(),
+      HasSubstr("other nodes did not finish within TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT (0.1 s)"));
   EXPECT_FALSE(host.has_ended()) << host.err();
   release();
   EXPECT_EQ(host.wait(), 0) << host.err();
@@ -137,10 +137,9 @@ TEST_F(DdpRunFlags, ANodeLeavesTheExitBarrierAfterItsLimit) {
 
 TEST_F(DdpRunFlags, TheHostOfTheRendezvousStaysForTheOthers) {
   const int port = free_port();
-  Arguments first =
-      node(2, port, {"--rdzv-conf", "is_host=1", "--exit-barrier-timeout", "0", "true"});
+  Arguments first = node(2, port, {"--rdzv-conf", "is_host=1", "true"});
   Arguments second = node(2, port, {"--rdzv-conf", "is_host=0", "sh", "-c", until_released()});
-  Process& host = start(first);
+  Process& host = start(first, {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "0"}});
   Process& other = start(second);
   EXPECT_TRUE(host.complains("the rendezvous runs here until the others have finished"))
       << host.err();
@@ -148,21 +147,6 @@ TEST_F(DdpRunFlags, TheHostOfTheRendezvousStaysForTheOthers) {
   release();
   EXPECT_EQ(other.wait(), 0) << other.err();
   EXPECT_EQ(host.wait(), 0) << host.err();
-}
-
-TEST_F(DdpRunFlags, NoMoreSparesThanAllowed) {
-  const int port = free_port();
-  const Arguments flags{"--spares", "1", "sh", "-c", "echo > \"$OUT/ready\"; " + until_released()};
-  Process& member = start(node(1, port, flags));
-  file("ready");
-  Process& spare = start(node(1, port, flags));
-  EXPECT_TRUE(spare.complains("this node is a spare")) << spare.err();
-  Process& third = start(node(1, port, flags));
-  EXPECT_EQ(third.wait(), 74) << third.err();
-  EXPECT_THAT(third.err(), HasSubstr("its 1 nodes and 1 spares are there"));
-  release();
-  EXPECT_EQ(member.wait(), 0) << member.err();
-  EXPECT_EQ(spare.wait(), 0) << spare.err();
 }
 
 TEST_F(DdpRunFlags, EventsAreALineEach) {
@@ -312,20 +296,6 @@ TEST_F(DdpRunFlags, RunPathRunsAScriptWhateverItsName) {
                                {{"PYTHON_EXEC", "/usr/bin/python3"}});
   EXPECT_EQ(job.status, 0) << job.err;
   EXPECT_EQ(job.out, "__main__ ['train', '--lr', '1']\n");
-}
-
-TEST_F(DdpRunFlags, AnInterfaceIsTheNodesAddress) {
-  const Finished job =
-      run_job({"--interface", "lo", "sh", "-c", "echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME"},
-              {{"NCCL_SOCKET_IFNAME", "mine"}});
-  EXPECT_EQ(job.status, 0) << job.err;
-  EXPECT_EQ(job.out, "lo mine\n");
-  const Finished none = run_job({"--interface", "nonesuch", "true"});
-  EXPECT_EQ(none.status, 64);
-  EXPECT_THAT(
-      none.err,
-      HasSubstr("--interface nonesuch: there is no interface of this name; the interfaces are "));
-  EXPECT_THAT(none.err, HasSubstr("lo"));
 }
 
 TEST_F(DdpRunFlags, ADryRunShowsEverythingAndStartsNothing) {

@@ -120,7 +120,6 @@ TEST_F(DdpRunNodes, ANodeWithAnotherRuleIsRefused) {
   ASSERT_TRUE(first.complains("1 missing")) << first.err();
   const std::vector<std::pair<Arguments, std::string>> rules{
       {{"--nnodes", "2"}, "--nnodes is 2 on H and 2:3 on H"},
-      {{"--spares", "1"}, "--spares is 1 on H and not given on H"},
       {{"--max-restarts", "2"}, "--max-restarts is 2 on H and 0 on H"},
       {{"--restart-on-start-failure"},
        "--restart-on-start-failure is given on H and not given on H"},

@@ -139,7 +139,7 @@ TEST_F(StalledConsole, LinesAreLeftOutAndCounted) {
             before +
                 "ddp-run: a notice\n"
                 "ddp-run: 3000 lines (27000 bytes) of the workers were left out here, because "
-                "nobody read this output for 0.05 s (--console-timeout); look elsewhere\n");
+                "nobody read this output for 0.05 s; look elsewhere\n");
   console_->write("shown\n");
   EXPECT_EQ(pipe_.text(), "shown\n");
   EXPECT_FALSE(console_->full());

@@ -31,7 +31,7 @@ class NodeOutputTest : public testing::Test {
   NodeOutput& output() {
     if (!output_) {
       const auto console = Console::open(io_, -1);
-      output_ = std::make_unique<NodeOutput>(io_, spec_, Console::Pair{console, console});
+      output_ = std::make_unique<NodeOutput>(spec_, Console::Pair{console, console});
     }
     return *output_;
   }

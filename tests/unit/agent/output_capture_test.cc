@@ -362,38 +362,6 @@ TEST_F(OutputCaptureTest, MatchingLinesAreAlsoInTheFilteredLog) {
   EXPECT_EQ(dir.read("f"), "[h:0] loss 2\n[h:0] the a,b of it\n");
 }
 
-TEST_F(OutputCaptureTest, EqualLinesOfRanksAreFolded) {
-  Pipe pipes[3];
-  const auto folded = std::make_shared<FoldedLines>(io_, console_);
-  folded->begin_round(3, [](const std::vector<int>& ranks) {
-    return LinePrefix("[" + config::rank_set_text(ranks) + "] ", {});
-  });
-  std::vector<std::shared_ptr<OutputCapture>> ranks;
-  for (int rank = 0; rank < 3; ++rank) {
-    OutputCapture::Route route;
-    route.whole_lines = true;
-    route.prefix = LinePrefix("[" + std::to_string(rank) + "] ", {});
-    route.local_rank = rank;
-    route.folded = folded;
-    ranks.push_back(capture(pipes[rank], std::move(route)));
-  }
-  for (const Pipe& pipe : pipes) write_to(pipe, "same\n");
-  EXPECT_TRUE(wait_for_screen("[0-2] same\n")) << seen_;
-  write_to(pipes[2], "only two\n");
-  EXPECT_TRUE(wait_for_screen("[0-2] same\n[2] only two\n")) << seen_;
-  // What is too long to be held comes after what was there before.
-  write_to(pipes[0], "before\n");
-  const std::string piece(LineSplitter::kMaxPieceBytes, 'x');
-  ::fcntl(pipes[0].write.get(), F_SETFL, O_NONBLOCK);
-  write_to(pipes[0], piece + "y\n");
-  seen_.clear();
-  EXPECT_TRUE(wait_for_screen("[0] before\n[0] " + piece + "\n[0]+ y\n")) << seen_.size();
-  write_to(pipes[1], "last\n");
-  ranks[1]->drain();
-  folded->flush();
-  EXPECT_TRUE(wait_for_screen("[0] before\n[0] " + piece + "\n[0]+ y\n[1] last\n"));
-}
-
 TEST_F(OutputCaptureTest, TheSharedDescriptionKeepsItsFlags) {
   EXPECT_EQ(::fcntl(screen_.write.get(), F_GETFL) & O_NONBLOCK, 0);
 }

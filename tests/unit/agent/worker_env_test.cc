@@ -164,16 +164,12 @@ TEST(WorkerEnv, DevicesAreTheJobsOrOneForEach) {
   EXPECT_EQ(of("CUDA_VISIBLE_DEVICES"), "9");
 }
 
-TEST(WorkerEnv, TheInterfaceIsADefaultAndTheTimersFileIsGiven) {
-  config::JobSpec job = spec();
-  job.interface = "ib0";
+TEST(WorkerEnv, TheTimersFileIsGiven) {
   WorkerEnvInputs in = inputs();
   in.timer_file = "/t/timer";
   in.threads = 3;
-  EXPECT_THAT(worker_environment(job, middle_of_three(), in,
-                                 {"NCCL_SOCKET_IFNAME=mine", "TORCHELASTIC_TIMER_FILE=/outer"}),
-              testing::IsSupersetOf({"GLOO_SOCKET_IFNAME=ib0", "NCCL_SOCKET_IFNAME=mine",
-                                     "TORCHELASTIC_TIMER_FILE=/t/timer", "OMP_NUM_THREADS=3"}));
+  EXPECT_THAT(worker_environment(spec(), middle_of_three(), in, {"TORCHELASTIC_TIMER_FILE=/outer"}),
+              testing::IsSupersetOf({"TORCHELASTIC_TIMER_FILE=/t/timer", "OMP_NUM_THREADS=3"}));
 }
 
 // libddp of an outer job must not take its place for this one's.

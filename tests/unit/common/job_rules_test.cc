@@ -22,7 +22,6 @@ const std::vector<Changed>& changes() {
   static const std::vector<Changed> all{
       {"min_nodes", [](JobRules& r) { r.min_nodes = 2; }, "--nnodes is 2:4 on b and 1:4 on a"},
       {"max_nodes", [](JobRules& r) { r.max_nodes = 1; }, "--nnodes is 1 on b and 1:4 on a"},
-      {"spares", [](JobRules& r) { r.spares = 2; }, "--spares is 2 on b and not given on a"},
       {"max_restarts", [](JobRules& r) { r.max_restarts = 5; },
        "--max-restarts is 5 on b and 0 on a"},
       {"restart_on_start_failure", [](JobRules& r) { r.restart_on_start_failure = true; },

@@ -30,12 +30,6 @@ TEST(RankSet, RefusesWhatIsNeither) {
   }
 }
 
-TEST(RankSet, TextJoinsNeighbours) {
-  EXPECT_EQ(rank_set_text({}), "");
-  EXPECT_EQ(rank_set_text({3}), "3");
-  EXPECT_EQ(rank_set_text({0, 1, 2, 5, 7, 8}), "0-2,5,7-8");
-}
-
 TEST(StreamMap, IsOneValueForAllOrOneByRank) {
   const struct {
     const char* text;
@@ -114,8 +108,6 @@ TEST(JobSpecOutput, SurvivesTheWayToTheAgent) {
   spec.output.stdout_filters = {"a,b"};
   spec.output.has_prefix = true;
   spec.output.prefix = "x";
-  spec.output.fold = true;
-  spec.output.console_timeout_ms = 7;
   spec.expected_hosts = {"n1", "n2"};
   const auto parsed = decode_job_spec(encode(spec));
   ASSERT_TRUE(parsed);
@@ -124,8 +116,6 @@ TEST(JobSpecOutput, SurvivesTheWayToTheAgent) {
   EXPECT_TRUE(parsed->output.ranks.contains(5));
   EXPECT_THAT(parsed->output.stdout_filters, ElementsAre("a,b"));
   EXPECT_EQ(parsed->output.prefix, "x");
-  EXPECT_TRUE(parsed->output.fold);
-  EXPECT_EQ(parsed->output.console_timeout_ms, 7);
   EXPECT_THAT(parsed->expected_hosts, ElementsAre("n1", "n2"));
 }
 

@@ -21,9 +21,7 @@ TEST(CaptureFlags, DefaultsAreNoFilesAndAllOnTheConsole) {
   EXPECT_TRUE(options.output.local_ranks.empty());
   EXPECT_TRUE(options.output.ranks.empty());
   EXPECT_FALSE(options.output.has_prefix);
-  EXPECT_FALSE(options.output.fold);
   EXPECT_TRUE(options.output.status_line);
-  EXPECT_EQ(options.output.console_timeout_ms, 30'000);
 }
 
 TEST(CaptureFlags, EveryFlagReachesItsOption) {
@@ -31,7 +29,7 @@ TEST(CaptureFlags, EveryFlagReachesItsOption) {
       options_of({"-r", "1", "--tee", "0:3,8-15:2", "--local_ranks_filter", "0,2-3",
                   "--ranks-filter", "17", "--duplicate-stdout-filters", "loss,a,,b",
                   "--duplicate_stderr_filters=Error", "--log-line-prefix-template", "${rank}> ",
-                  "--fold", "--no-status-line", "--console-timeout", "2.5", "a"})
+                  "--no-status-line", "a"})
           .output;
   EXPECT_EQ(output.redirects.of(5, 1), 1);
   EXPECT_EQ(output.tee.of(8, 0), 3);
@@ -43,9 +41,7 @@ TEST(CaptureFlags, EveryFlagReachesItsOption) {
   EXPECT_THAT(output.stdout_filters, ElementsAre("loss", "a,b"));
   EXPECT_THAT(output.stderr_filters, ElementsAre("Error"));
   EXPECT_EQ(output.prefix, "${rank}> ");
-  EXPECT_TRUE(output.fold);
   EXPECT_FALSE(output.status_line);
-  EXPECT_EQ(output.console_timeout_ms, 2'500);
 }
 
 TEST(CaptureFlags, TheEnvironmentFillsIn) {
@@ -156,11 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
               "example 0,8-15"},
         Wrong{{"--log-line-prefix-template", "x", "--no-log-prefix", "a"},
               64,
-              "--no-log-prefix: contradicts --log-line-prefix-template x; leave one of them out"},
-        Wrong{{"--console-timeout", "-1", "a"},
-              64,
-              "--console-timeout -1: not a number of seconds from 0; write for example 60 or "
-              "0.5"}));
+              "--no-log-prefix: contradicts --log-line-prefix-template x; leave one of them out"}));
 
 TEST(LogFolder, LatestLeadsToTheNewestJob) {
   const test::TempDir dir;

@@ -59,7 +59,6 @@ inline const std::vector<FlagRow> kFlagRows{
     {"virtual-local-rank", "", "vir"},
     {"numa-binding", "socket", "num", "cpu",
      "the values are node, socket, exclusive and core-complex"},
-    {"spares", "2", "spa", "-1", kMillion},
     // Where the nodes meet.
     {"rdzv-endpoint", "node7:99", "rdzv-e", "a b",
      "'a b' is not a host name: 'a b' has other characters than letters, digits, '-' and '_'; "
@@ -79,7 +78,6 @@ inline const std::vector<FlagRow> kFlagRows{
      "not a host name or address; the port goes into --master-port"},
     {"master-port", "7", "master-p", "70000", "not a whole number from 0 to 65535"},
     {"local-addr", "10.0.0.7", "local-a"},
-    {"interface", "eth7", "int"},
     {"rdzv-token-file", "token", "rdzv-t"},
     {"tls-cert", "n.pem", "tls-ce", "", "", {"--tls-key=k", "--tls-ca=c"}, false, true},
     {"tls-key", "n.key", "tls-k", "", "", {"--tls-cert=n", "--tls-ca=c"}, false, true},
@@ -109,7 +107,6 @@ inline const std::vector<FlagRow> kFlagRows{
     {"join-timeout", "7", "joi", "0", kSeconds},
     {"shutdown-timeout", "7", "shu", "x", kSeconds0},
     {"coordinator-timeout", "7", "coo", "x", kSeconds0},
-    {"exit-barrier-timeout", "7", "exi", "x", kSeconds0},
     {"signals-to-handle", "SIGTERM,usr2", "sig", "SIGTERM,KILL",
      "no program can handle 'KILL'; choose another signal"},
     {"checkpoint-signal", "USR2", "che", "XYZ", kSignal},
@@ -126,9 +123,7 @@ inline const std::vector<FlagRow> kFlagRows{
     {"duplicate-stderr-filters", "Error", "duplicate-stde"},
     {"log-line-prefix-template", "${rank}: ", "log-l"},
     {"no-log-prefix", "", "no-l"},
-    {"fold", "", "fol"},
     {"no-status-line", "", "no-s"},
-    {"console-timeout", "7", "cons", "x", kSeconds0},
     {"role", "trainer", "rol"},
     {"event-log-handler", "console", "eve", "kafka",
      "the values are null, console and json:FILE, for example json:events.json"},

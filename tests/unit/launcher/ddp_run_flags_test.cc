@@ -176,9 +176,6 @@ TEST(Flags, DevicesSayHowManyWorkersUnlessANumberDoes) {
             (std::vector<std::string>{"2", "4", "GPU-7"}));
   EXPECT_EQ(options_of({"--devices", "2", "a"}).nproc.kind, ProcessCount::Kind::kAccelerator);
   EXPECT_EQ(options_of({"--devices", "2", "--nproc-per-node", "4", "a"}).nproc.number, 4);
-  const Options in_one = options_of({"--nproc-per-node", "gpu:2,4", "a"});
-  EXPECT_EQ(in_one.devices, (std::vector<std::string>{"2", "4"}));
-  EXPECT_EQ(in_one.devices_flag, "--nproc-per-node gpu:2,4");
 }
 
 TEST(Flags, SignalsHaveNamesAndNumbers) {
@@ -228,22 +225,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--devices", "1,1", "a"},
               64,
               "--devices 1,1: device 1 is named twice; name each once"},
-        Wrong{{"--nproc-per-node", "gpu:", "a"},
+        Wrong{{"--devices", "x", "a"},
               64,
-              "--nproc-per-node gpu:: no device is named; write for example 2,4,7"},
-        Wrong{{"--nproc-per-node", "gpu:x", "a"},
-              64,
-              "--nproc-per-node gpu:x: 'x' is not a CUDA device; write numbers, for example 2,4,7"},
-        Wrong{{"--devices", "1", "--nproc-per-node", "gpu:2", "a"},
-              64,
-              "--nproc-per-node gpu:2: contradicts --devices 1; leave one of them out"},
+              "--devices x: 'x' is not a CUDA device; write numbers, for example 2,4,7"},
         Wrong{{"--virtual-local-rank", "--standby", "1", "a"},
               64,
               "--virtual-local-rank: contradicts --standby, whose workers have no device of their "
               "own before they take a place; leave one of them out"},
-        Wrong{{"--interface", "eth0", "--local-addr", "10.0.0.7", "a"},
-              64,
-              "--interface eth0: contradicts --local-addr; leave one of them out"},
         Wrong{{"--event-log-handler", "json:", "a"},
               64,
               "--event-log-handler json:: the values are null, console and json:FILE, for example "

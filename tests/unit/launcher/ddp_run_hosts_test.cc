@@ -186,7 +186,7 @@ TEST(HostsPlan, AnIpv6AddressGetsBracketsAndSparesNoRank) {
 TEST(HostsPlan, ADryRunKnowsThePartOfEachHost) {
   const auto parts = plan_host_parts(
       plan({"--hosts", "u@known:2,alias:3,spare:1", "--nnodes", "1:2", "--numa-binding", "node",
-            "--interface", "ib7", "--devices", "4,5,6", "-x", "PYTHON_EXEC=py", "t.py"}));
+            "--devices", "4,5,6", "-x", "PYTHON_EXEC=py", "t.py"}));
   ASSERT_TRUE(parts) << parts.error().message;
   ASSERT_EQ(parts->size(), 3u);
   const HostPart& first = parts->front();
@@ -197,7 +197,6 @@ TEST(HostsPlan, ADryRunKnowsThePartOfEachHost) {
   EXPECT_EQ(first.plan.spec.coordinator_host, "10.1.0.7");
   EXPECT_EQ(first.plan.spec.coordinator_port, 0);
   EXPECT_EQ(first.plan.spec.command.front(), "py");
-  EXPECT_EQ(first.plan.spec.interface, "ib7");
   EXPECT_EQ(first.numa_binding, "node");
   EXPECT_TRUE(first.plan.spec.numa_binding.empty());
   EXPECT_THAT(first.plan.spec.devices, ElementsAre("4", "5", "6"));

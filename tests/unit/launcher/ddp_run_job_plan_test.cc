@@ -16,8 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 machine::Machine machine(int cores = 6, int gpus = 0) {
-  return machine::Machine{"n7",
-                          [cores] { return cores; },
+  return machine::Machine{"n7", [cores] { return cores; },
                           [gpus](std::string_view) { return gpus; },
                           [](const std::string& host) {
                             if (host == "localhost")
@@ -27,12 +26,6 @@ machine::Machine machine(int cores = 6, int gpus = 0) {
                           },
                           [] {
                             return std::vector<std::string>{"4", "5", "GPU-6"};
-                          },
-                          [] {
-                            return std::vector<machine::Interface>{
-                                {"lo", ""},         {"eth0", ""},        {"lo", "127.0.0.1"},
-                                {"ib0", "fe80::1"}, {"ib0", "fd00::7"},  {"ib0", "10.1.0.7"},
-                                {"v6", "fd00::8"},  {"local", "fe80::2"}};
                           }};
 }
 
@@ -189,7 +182,7 @@ TEST(JobPlan, CountsWorkers) {
   EXPECT_EQ(exit_code_of(plan.error()), kExitInvalidValue);
   EXPECT_THAT(plan.error().message,
               HasSubstr("--nproc-per-node gpu: this machine has no CUDA device"));
-  options.nproc = {Kind::kAccelerator, 0, {}, "hpu"};
+  options.nproc = {Kind::kAccelerator, 0, "hpu"};
   EXPECT_EQ(refusal(options),
             "--nproc-per-node hpu: this machine has no Gaudi that may be used (/sys/class/accel, "
             "/dev/hl*, HABANA_VISIBLE_MODULES); write a number, cpu or auto");
@@ -230,29 +223,8 @@ TEST(JobPlan, AVirtualLocalRankNeedsADeviceForEachWorker) {
   EXPECT_TRUE(plan_job(options, none));
 }
 
-TEST(JobPlan, AnInterfaceIsTheAddressOthersUse) {
-  flags::Options options = options_for("train");
-  options.interface = "ib0";
-  const auto plan = plan_job(options, machine());
-  ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->spec.local_addr, "10.1.0.7");
-  EXPECT_EQ(plan->spec.interface, "ib0");
-  options.interface = "v6";
-  EXPECT_EQ(plan_job(options, machine())->spec.local_addr, "fd00::8");
-  for (const char* useless : {"eth0", "local"}) {
-    options.interface = useless;
-    EXPECT_EQ(refusal(options), std::string("--interface ") + useless +
-                                    ": this interface has no address that other nodes could use");
-  }
-  options.interface = "eth1";
-  EXPECT_EQ(refusal(options),
-            "--interface eth1: there is no interface of this name; the interfaces are lo, eth0, "
-            "ib0, v6, local");
-}
-
 TEST(JobPlan, TheRestReachesTheAgent) {
   flags::Options options = options_for("train");
-  options.rules.spares = 2;
   options.exit_barrier_ms = 5;
   options.signals = {SIGTERM};
   options.signals_to_handle = "TERM,XYZ";
@@ -261,7 +233,6 @@ TEST(JobPlan, TheRestReachesTheAgent) {
   options.event_log = "json:events.json";
   const auto plan = plan_job(options, machine());
   ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->spec.rules.spares, 2);
   EXPECT_EQ(plan->spec.exit_barrier_ms, 5);
   EXPECT_THAT(plan->spec.signals, ElementsAre(SIGTERM));
   EXPECT_EQ(plan->spec.signals_to_handle, "TERM,XYZ");

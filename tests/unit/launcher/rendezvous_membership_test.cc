@@ -267,28 +267,6 @@ TEST(Membership, ExtraNodesAreSparesAndTakeThePlaceOfALostOne) {
             "node b was lost: its connection closed; restart 1 of 1");
 }
 
-wire::Join node_with_spares(const std::string& name, int spares) {
-  wire::Join join = Harness::node(name, 2, 2, 1);
-  join.rules.spares = spares;
-  return join;
-}
-
-TEST(Membership, NoMoreSparesThanTheJobAllows) {
-  Harness h;
-  h.join(node_with_spares("a", 1));
-  const auto b = h.join(node_with_spares("b", 1));
-  const auto c = h.join(node_with_spares("c", 1));
-  EXPECT_EQ(h.count<wire::Refused>(c), 0u);
-  EXPECT_EQ(h.last<wire::Refused>(h.join(node_with_spares("d", 1))).message,
-            "job job: its 2 nodes and 1 spares are there; raise --spares to let more wait");
-  // A place that is free again is anybody's, but a node that comes back is one of them already.
-  h.disconnect(c);
-  const auto e = h.join(node_with_spares("e", 1));
-  EXPECT_EQ(h.count<wire::Refused>(e), 0u);
-  h.disconnect(b);
-  EXPECT_EQ(h.count<wire::Refused>(h.join(node_with_spares("b", 1))), 0u);
-}
-
 TEST(Membership, ALostNodeIsWaitedForAMomentAndNotTheWholeLastCall) {
   Harness h;
   const auto a = h.join(Harness::node("a", 1, 2, 5));
