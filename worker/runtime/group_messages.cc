@@ -11,7 +11,7 @@
 namespace ddp {
 namespace {
 
-constexpr std::uint64_t kMonitorTag = PointToPoint::kInternalTags * 2;
+constexpr std::uint64_t kMonitorTag = kInternalTags * 2;
 constexpr Duration kMonitorPause{1};
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
@@ -81,7 +81,7 @@ WorkPtr Group::recv(Buffer buffer, Rank from, std::uint32_t tag, OpOptions optio
   return messages().recv(buffer, from, tag, std::move(options), messages_issued_++);
 }
 
-PointToPoint& Group::messages() {
+PostOffice& Group::messages() {
   const std::lock_guard lock(mutex_);
   if (failure_) throw CollectiveError(failure_->text, failure_->code, failure_->suspect);
   return *messages_;
@@ -90,7 +90,7 @@ PointToPoint& Group::messages() {
 // Moves blocks between ranks of different nodes: a message for every pair.
 Outcome Group::exchange_messages(const Operation& operation) {
   const Plan plan = plan_of(operation, rank_, size_);
-  const std::uint64_t tag = PointToPoint::kInternalTags + operation.record.sequence;
+  const std::uint64_t tag = kInternalTags + operation.record.sequence;
   OpOptions options;
   options.timeout = std::max(
       Duration(1), std::chrono::ceil<Duration>(operation.deadline + kStallGrace - Clock::now()));
@@ -123,7 +123,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
   const TimePoint deadline = Clock::now() + timeout;
   std::uint8_t token = 0;
   // The other ranks wait longer, so that rank 0 reports first.
-  const OpOptions patient{timeout + 2 * kStallGrace, "monitored_barrier", false, 0};
+  const OpOptions patient{timeout + 2 * kStallGrace, "monitored_barrier", false};
   const auto exchange = [&](Rank peer, std::uint64_t step, bool sends) {
     const Buffer buffer{&token, 1, DType::kU8};
     return sends ? messages().send(buffer, peer, kMonitorTag + step, patient, messages_issued_++)
