@@ -17,6 +17,7 @@
 #include "common/base/errc.h"
 #include "common/base/recycled.h"
 #include "worker/runtime/operations.h"
+#include "worker/runtime/post_office.h"
 
 namespace ddp {
 namespace {

@@ -13,12 +13,13 @@
 #include "worker/collectives/collectives.h"
 #include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/node_links.h"
-#include "worker/runtime/post_office.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/work.h"
 #include "worker/transport/transport.h"
 
 namespace ddp {
+
+class PostOffice;
 
 // ProcessGroup over any Transport: a queue of operations and a communication thread. A thread that
 // waits for an operation runs it itself if the communication thread has not begun. The thread that

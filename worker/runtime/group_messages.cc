@@ -6,6 +6,7 @@
 #include "common/base/errc.h"
 #include "worker/collectives/entry.h"
 #include "worker/runtime/group.h"
+#include "worker/runtime/post_office.h"
 
 // The operations of a Group that use messages between two ranks.
 namespace ddp {

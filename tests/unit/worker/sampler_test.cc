@@ -177,24 +177,6 @@ TEST(Sampler, AnUnevenLastBatchIsTheRestOfTheOneProcess) {
   }
 }
 
-TEST(Sampler, WithoutDropLastEveryRankHasTheSameShareAndNothingIsLeftOut) {
-  for (const std::int64_t size : {1, 2, 7, 100, 101, 102, 103}) {
-    auto ranks = make_ranks(size, 10, 3, false);
-    Indices all;
-    std::int64_t steps = 0;
-    for (Indices joint = take_jointly(ranks); !joint.empty();
-         joint = take_jointly(ranks), ++steps) {
-      all.insert(all.end(), joint.begin(), joint.end());
-    }
-    EXPECT_EQ(steps, ranks[0].steps_per_epoch());
-    EXPECT_EQ(all.size() % 3, 0U);
-    EXPECT_LT(static_cast<std::int64_t>(all.size()), size + 3);
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    EXPECT_EQ(static_cast<std::int64_t>(all.size()), size);
-  }
-}
-
 TEST(Sampler, ASavedPositionContinuesExactly) {
   auto undisturbed = make(1000, 16, 1, 2);
   undisturbed.set_epoch(4);

@@ -112,9 +112,11 @@ struct Sockets {
 TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
   Sockets sockets;
   const auto segment = std::move(test::make_segment(1, 0)).value();
-  Link one(std::move(sockets.data[0]), std::move(sockets.control[0]), 5, 2);
+  Link one(std::make_unique<SocketStream>(std::move(sockets.data[0])),
+           std::move(sockets.control[0]), 5, 2);
   one.explain_by(*segment);
-  Link other(std::move(sockets.data[1]), std::move(sockets.control[1]), 4, 1);
+  Link other(std::make_unique<SocketStream>(std::move(sockets.data[1])),
+             std::move(sockets.control[1]), 4, 1);
   std::byte byte{};
   EXPECT_EQ(one.receive_some(&byte, 1), 0);
   EXPECT_TRUE(one.wants_data());
@@ -135,7 +137,8 @@ TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
 TEST(Link, AnEndWithoutAWordIsADeath) {
   Sockets sockets;
   const auto segment = std::move(test::make_segment(1, 0)).value();
-  Link one(std::move(sockets.data[0]), std::move(sockets.control[0]), 5, 2);
+  Link one(std::make_unique<SocketStream>(std::move(sockets.data[0])),
+           std::move(sockets.control[0]), 5, 2);
   one.explain_by(*segment);
   sockets.data[1].reset();
   sockets.control[1].reset();
