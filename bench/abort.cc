@@ -20,8 +20,8 @@
 #include <fmt/ranges.h>
 
 #include "bench/samples.h"
+#include "tests/support/inproc.h"
 #include "worker/runtime/group.h"
-#include "worker/transport/inproc.h"
 
 // Measures the time from a signal to a rank until the last survivor has its error. The last rank is
 // the victim; ranks are processes of one node. Prints a JSON line with all times.
@@ -117,7 +117,7 @@ double take_turn(const Case& what, std::mt19937& random) {
   std::vector<Account*> accounts;
   for (std::size_t rank = 0; rank < ranks; ++rank)
     accounts.push_back(new (static_cast<Account*>(memory) + rank) Account);
-  auto transports = std::move(make_inproc_transports({what.ranks}, 0)).value();
+  auto transports = std::move(ddp::test::make_inproc_transports({what.ranks}, 0)).value();
   std::vector<pid_t> pids;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const pid_t pid = ::fork();

@@ -92,7 +92,7 @@ class CheckpointKill : public DdpRunTest {
     ValidSearch search(directory);
     std::int64_t newest = 0;
     for (;;) {
-      auto found = search.next();
+      auto found = test::next_valid(directory, search);
       EXPECT_TRUE(found) << found.error().message;
       if (!found || !*found) break;
       const Manifest& manifest = (*found)->manifest;

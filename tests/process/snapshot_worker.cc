@@ -108,7 +108,7 @@ class SnapshotWorker {
       must(lock);
       lock_ = std::move(*lock);
       must(directory.prepare());
-      auto found = ddp::checkpoint::open_newest_valid(directory, nullptr);
+      auto found = ddp::test::open_newest_valid(directory);
       must(found);
       if (*found) step = (*found)->manifest.step;
     }

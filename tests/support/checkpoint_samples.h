@@ -51,6 +51,15 @@ inline std::vector<checkpoint::TensorView> views_of(const std::vector<SampleTens
   return views;
 }
 
+// Removes the checkpoints that are no longer needed. Returns what could not be removed.
+inline std::vector<std::string> prune(checkpoint::Directory& directory,
+                                      const checkpoint::Retention& retention,
+                                      const checkpoint::Entry& newest) {
+  std::vector<std::string> complaints = directory.retire(retention, newest);
+  for (std::string& line : directory.remove_retired()) complaints.push_back(std::move(line));
+  return complaints;
+}
+
 // Writes and publishes a small checkpoint of two files with contents that depend on `salt`. Like
 // Checkpointer, it also makes the link and removes old checkpoints. On failure it removes the
 // temporary folder.
@@ -90,8 +99,29 @@ inline Result<checkpoint::Entry> publish_sample(checkpoint::FileSystem& files,
     return entry;
   }
   (void)directory.update_latest(*entry);
-  (void)directory.prune({keep, 0}, *entry);
+  (void)prune(directory, {keep, 0}, *entry);
   return entry;
+}
+
+// The next checkpoint of which every byte is right, rejecting others.
+inline Result<std::optional<checkpoint::ValidSearch::Found>> next_valid(
+    const checkpoint::Directory& directory, checkpoint::ValidSearch& search) {
+  for (;;) {
+    auto found = search.next();
+    if (!found || !*found) return found;
+    const auto verified = directory.verify((*found)->entry);
+    if (verified) return found;
+    search.reject((*found)->entry, verified.error().message);
+  }
+}
+
+// The newest of them; `skipped` gets one line for each one passed over.
+inline Result<std::optional<checkpoint::ValidSearch::Found>> open_newest_valid(
+    checkpoint::Directory& directory, std::vector<std::string>* skipped = nullptr) {
+  checkpoint::ValidSearch search(directory);
+  auto found = next_valid(directory, search);
+  if (skipped != nullptr) *skipped = search.skipped();
+  return found;
 }
 
 // The salt of a checkpoint that a search found; -1 for none.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/support/data_streams.h"
+#include "tests/support/inproc.h"
 #include "worker/transport/socket_stream.h"
 #include "worker/transport/transport.h"
 
@@ -27,7 +28,7 @@ inline std::vector<std::unique_ptr<Transport>> transports_over(const std::vector
   const auto index = [](int number) { return static_cast<std::size_t>(number); };
   const Topology world(nodes, 0);
   std::vector<std::shared_ptr<Segment>> segments;
-  for (const int size : nodes) segments.push_back(std::move(Segment::create(size, 0)).value());
+  for (const int size : nodes) segments.push_back(std::move(make_segment(size, 0)).value());
   std::vector<std::vector<std::unique_ptr<Link>>> links(index(world.world_size()));
   for (auto& of_rank : links) of_rank.resize(nodes.size());
   for (Rank rank = 0; rank < world.world_size(); ++rank) {

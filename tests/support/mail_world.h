@@ -15,15 +15,15 @@
 
 #include "common/store/file_store.h"
 #include "tests/support/worker_world.h"
-#include "worker/runtime/point_to_point.h"
+#include "worker/runtime/post_office.h"
 
 // Ranks that send each other messages, without a group around them.
 namespace ddp::test {
 
 constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(30);
 
-inline PointToPoint::Options mail_options(std::chrono::milliseconds timeout) {
-  PointToPoint::Options options;
+inline PostOfficeOptions mail_options(std::chrono::milliseconds timeout) {
+  PostOfficeOptions options;
   options.timeout = timeout;
   return options;
 }
@@ -32,30 +32,30 @@ inline PointToPoint::Options mail_options(std::chrono::milliseconds timeout) {
 class MailWorld {
  public:
   explicit MailWorld(const std::vector<int>& nodes,
-                     const PointToPoint::Options& options = mail_options(kPatience))
+                     const PostOfficeOptions& options = mail_options(kPatience))
       : transports_(connected_transports(nodes)) {
     const auto store = std::make_shared<HashStore>();
     for (auto& transport : transports_)
-      mail_.push_back(PointToPoint::make(*transport, local_meeting(store), 0, options));
+      mail_.push_back(std::make_shared<PostOffice>(*transport, local_meeting(store), 0, options));
   }
   int size() const { return static_cast<int>(mail_.size()); }
-  PointToPoint& operator[](Rank rank) { return *mail_[static_cast<std::size_t>(rank)]; }
+  PostOffice& operator[](Rank rank) { return *mail_[static_cast<std::size_t>(rank)]; }
   Transport& transport(Rank rank) { return *transports_[static_cast<std::size_t>(rank)]; }
   void close(Rank rank) { mail_[static_cast<std::size_t>(rank)]->close(); }
   void run(const std::function<void(Rank)>& body) { on_ranks(size(), body); }
 
  private:
   std::vector<std::unique_ptr<Transport>> transports_;
-  std::vector<std::shared_ptr<PointToPoint>> mail_;
+  std::vector<std::shared_ptr<PostOffice>> mail_;
 };
 
 // A process per rank, as in fork_ranks. The ranks connect through a file.
 inline std::vector<pid_t> fork_mail(const std::vector<int>& nodes,
                                     const std::filesystem::path& store,
-                                    const std::function<int(PointToPoint&, Transport&)>& body) {
+                                    const std::function<int(PostOffice&, Transport&)>& body) {
   return fork_transports(nodes, [&](std::unique_ptr<Transport> own) {
     const auto meeting = local_meeting(std::move(open_file_store(store)).value());
-    const auto mail = PointToPoint::make(*own, meeting, 0, mail_options(kPatience));
+    const auto mail = std::make_shared<PostOffice>(*own, meeting, 0, mail_options(kPatience));
     return body(*mail, *own);
   });
 }

@@ -17,10 +17,10 @@
 #include "common/base/check.h"
 #include "tests/support/data_streams.h"
 #include "tests/support/hash_store.h"
+#include "tests/support/inproc.h"
 #include "tests/support/on_ranks.h"
 #include "worker/runtime/group.h"
 #include "worker/runtime/node_links.h"
-#include "worker/transport/inproc.h"
 
 // Process groups whose ranks are threads of the test, or processes that it forks. Nodes are given
 // by their sizes: {2, 1} means ranks 0 and 1 on one node and rank 2 on another.
@@ -56,7 +56,7 @@ inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::v
                                                                     const Meeting& meeting,
                                                                     Round round = 0) {
   std::vector<std::shared_ptr<Segment>> segments;
-  for (const int size : nodes) segments.push_back(std::move(Segment::create(size, round)).value());
+  for (const int size : nodes) segments.push_back(std::move(make_segment(size, round)).value());
   const int world_size = world_size_of(nodes);
   std::vector<std::unique_ptr<Transport>> transports(static_cast<std::size_t>(world_size));
   on_ranks(world_size, [&](Rank rank) {

@@ -120,41 +120,6 @@ TEST_F(AsyncCheckpointTest, WithoutASaveThereIsNothingToWaitFor) {
   EXPECT_EQ(last->state, State::kNone);
 }
 
-TEST_F(AsyncCheckpointTest, ASecondSaveIsSkippedByAllRanksIfAnyIsStillWriting) {
-  SlowDisk disk;
-  disk.victim = "rank-00001";
-  run_ranks({2}, [&](const GroupPtr& group) {
-    Net net;
-    fill(net, 1);
-    CheckpointOptions chosen = options();
-    chosen.busy = WhenBusy::kSkip;
-    Checkpointer checkpointer(chosen, group, disk);
-    checkpointer.add_module("net", net);
-    checkpointer.add_rng();  // Something of each rank's own.
-    ASSERT_TRUE(checkpointer.prepare());
-    group->barrier()->wait();
-    if (group->rank() == 0) disk.stop();
-    group->barrier()->wait();
-    ASSERT_TRUE(checkpointer.save(1));
-    fill(net, 2);
-    const auto second = checkpointer.save(2);
-    ASSERT_TRUE(second) << second.error().message;
-    EXPECT_EQ(second->state, State::kSkipped);
-    EXPECT_EQ(second->step, 2);
-    EXPECT_THAT(second->note, HasSubstr("still being written"));
-    group->barrier()->wait();
-    disk.go();
-    EXPECT_EQ(checkpointer.wait()->step, 1);
-    const auto third = checkpointer.save(3);
-    EXPECT_EQ(third->state, State::kWriting);
-    EXPECT_EQ(checkpointer.wait()->step, 3);
-    if (group->rank() == 0) {
-      EXPECT_THAT(test::names_in(path()),
-                  ElementsAre("latest", "step-0000000001", "step-0000000003"));
-    }
-  });
-}
-
 TEST_F(AsyncCheckpointTest, ASecondSaveWaitsForTheFirst) {
   SlowDisk disk;
   run_ranks({2}, [&](const GroupPtr& group) {
@@ -412,10 +377,10 @@ TEST_F(AsyncCheckpointTest, TheFolderIsOneCheckpointersAtATime) {
   EXPECT_TRUE(second.prepare());
 }
 
-// `ddp-checkpoint prune` may come between two rounds, when nobody has the lock.
+// `ddp-checkpoint import` may come between two rounds, when nobody has the lock.
 TEST_F(AsyncCheckpointTest, AfterTheFirstRoundAPassingUserOfTheFolderIsWaitedFor) {
   std::filesystem::create_directory(path());
-  auto lock = checkpoint::DirectoryLock::acquire(path(), "prune-1");
+  auto lock = checkpoint::DirectoryLock::acquire(path(), "import-1");
   ASSERT_TRUE(lock);
   const auto refused = Checkpointer(options(), group_).prepare();
   ASSERT_FALSE(refused);

@@ -23,7 +23,6 @@ class RecordingGroup : public ProcessGroup {
   Rank rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   Round round() const override { return group_->round(); }
-  std::string algorithms() const override { return group_->algorithms(); }
   std::shared_ptr<std::byte> allocate(std::size_t bytes) override {
     auto memory = out_of_memory ? nullptr : group_->allocate(bytes);
     const std::lock_guard lock(mutex_);

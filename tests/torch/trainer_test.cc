@@ -33,8 +33,7 @@ std::shared_ptr<Net> train_alone(int world, std::int64_t accumulate, bool drop_l
   DistributedSampler sampler({.dataset_size = kSamples,
                               .batch_size = kBatch * world * accumulate,
                               .seed = kSeed,
-                              .drop_last = drop_last,
-                              .even = false});
+                              .drop_last = drop_last});
   TrainingPlace place;
   for (; place.epoch < 3; ++place.epoch) {
     sampler.set_epoch(place.epoch);

@@ -37,11 +37,6 @@ bool BucketProgress::mark_ready(std::size_t parameter) {
   return true;
 }
 
-bool BucketProgress::is_ready(std::size_t parameter) const {
-  DDP_CHECK(parameter < ready_.size(), "parameter {} of {}", parameter, ready_.size());
-  return ready_[parameter];
-}
-
 std::optional<std::size_t> BucketProgress::next_launch() {
   if (all_launched() || pending_[launched_] != 0) return std::nullopt;
   return launched_++;

@@ -22,7 +22,6 @@ class BucketProgress {
 
   // False if the parameter had arrived before; nothing changes then.
   bool mark_ready(std::size_t parameter);
-  bool is_ready(std::size_t parameter) const;
 
   // The next bucket to launch, once: the lowest not handed out, if all its parameters have arrived.
   std::optional<std::size_t> next_launch();

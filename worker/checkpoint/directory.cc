@@ -198,12 +198,6 @@ Result<std::vector<Entry>> Directory::superfluous(const Retention& retention,
   return result;
 }
 
-std::vector<std::string> Directory::prune(const Retention& retention, const Entry& newest) {
-  std::vector<std::string> complaints = retire(retention, newest);
-  for (std::string& line : remove_retired()) complaints.push_back(std::move(line));
-  return complaints;
-}
-
 std::vector<std::string> Directory::retire(const Retention& retention, const Entry& newest) {
   auto entries = superfluous(retention, newest);
   if (!entries) return {entries.error().message};
@@ -267,24 +261,30 @@ Result<std::vector<Entry>> Directory::list() const {
   return entries;
 }
 
-Result<Manifest> Directory::inspect(const Entry& entry) const {
-  const std::string path = join_path(entry.path, kManifestName);
-  auto text = read_text(*files_, path, kMaxManifestBytes);
+Result<Manifest> read_sound_manifest(FileSystem& files, const std::string& folder,
+                                     std::string_view name) {
+  const std::string path = join_path(folder, name);
+  auto text = read_text(files, path, kMaxManifestBytes);
   if (!text) return text.error();
   auto manifest = parse_manifest(*text);
   if (!manifest) return Error{manifest.error().code, path + ": " + manifest.error().message};
-  if (manifest->step != entry.step) {
-    return make_error(Errc::kCorrupt, "{} is for step {}, but its folder for step {}", path,
-                      manifest->step, entry.step);
-  }
   for (const FileRecord& record : manifest->files) {
-    const std::string file_path = join_path(entry.path, record.name);
-    auto file = files_->open_file(file_path);
+    const std::string file_path = join_path(folder, record.name);
+    auto file = files.open_file(file_path);
     if (!file) return file.error();
     if ((*file)->size() != record.bytes) {
       return make_error(Errc::kCorrupt, "{} has {} bytes, but {} are recorded", file_path,
                         (*file)->size(), record.bytes);
     }
+  }
+  return manifest;
+}
+
+Result<Manifest> Directory::inspect(const Entry& entry) const {
+  auto manifest = read_sound_manifest(*files_, entry.path, kManifestName);
+  if (manifest && manifest->step != entry.step) {
+    return make_error(Errc::kCorrupt, "{} is for step {}, but its folder for step {}",
+                      join_path(entry.path, kManifestName), manifest->step, entry.step);
   }
   return manifest;
 }
@@ -307,8 +307,7 @@ Result<std::optional<ValidSearch::Found>> ValidSearch::next() {
   }
   while (next_ < entries_->size()) {
     const Entry& entry = (*entries_)[next_++];
-    auto manifest =
-        check_ == Check::kManifest ? directory_->inspect(entry) : directory_->verify(entry);
+    auto manifest = directory_->inspect(entry);
     if (manifest) return std::optional<Found>(Found{entry, std::move(*manifest)});
     reject(entry, manifest.error().message);
   }
@@ -318,14 +317,6 @@ Result<std::optional<ValidSearch::Found>> ValidSearch::next() {
 void ValidSearch::reject(const Entry& entry, std::string_view reason) {
   directory_->mark_bad(entry);
   skipped_.push_back(fmt::format("{} passed over: {}", entry.path, reason));
-}
-
-Result<std::optional<ValidSearch::Found>> open_newest_valid(Directory& directory,
-                                                            std::vector<std::string>* skipped) {
-  ValidSearch search(directory);
-  auto found = search.next();
-  if (skipped != nullptr) *skipped = search.skipped();
-  return found;
 }
 
 }  // namespace ddp::checkpoint

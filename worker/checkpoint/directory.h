@@ -66,7 +66,7 @@ class Directory {
 
   // Adds the manifest and makes the folder visible and durable under its final name, which it
   // returns. If it fails, no reader sees the checkpoint, and the temporary folder still exists;
-  // call discard. It does not remove an older generation of the same step; prune does.
+  // call discard. It does not remove an older generation of the same step; retire does.
   Result<Entry> publish(const std::string& temporary, const Manifest& manifest);
   // The two halves of publish: write the manifest durably; then rename.
   Result<void> write_manifest(const std::string& temporary, const Manifest& manifest);
@@ -83,18 +83,14 @@ class Directory {
   // it.
   Result<void> update_latest(const Entry& entry);
 
-  // The checkpoints that are no longer needed once `newest` is published, newest first: older
-  // generations of its step, and all that are older than the newest `keep` complete ones, except
-  // steps that stay for ever. Checkpoints marked bad, with a broken manifest or with a wrong file
-  // size do not count as complete. Never includes `newest`.
-  Result<std::vector<Entry>> superfluous(const Retention& retention, const Entry& newest) const;
-
-  // Removes the superfluous ones. Returns one line for everything that could not be removed.
-  std::vector<std::string> prune(const Retention& retention, const Entry& newest);
-  // The two halves of prune: retire renames them to names that readers ignore, which is quick;
-  // remove_retired removes everything with such a name, also what others have left. The second
-  // needs no lock.
+  // Renames the checkpoints that are no longer needed once `newest` is published to names that
+  // readers ignore, which is quick: older generations of its step, and all that are older than the
+  // newest `keep` complete ones, except steps that stay for ever. Checkpoints marked bad, with a
+  // broken manifest or with a wrong file size do not count as complete. Never touches `newest`.
+  // Returns one line for everything that could not be renamed.
   std::vector<std::string> retire(const Retention& retention, const Entry& newest);
+  // Removes everything with such a name, also what others have left. Needs no lock. Returns one
+  // line for everything that could not be removed.
   std::vector<std::string> remove_retired();
 
   // Removes unfinished saves of steps up to `last`, such as one whose ranks died. Call it only
@@ -112,10 +108,11 @@ class Directory {
   // Does inspect, and checks every byte of every file against its checksum and the manifest.
   Result<Manifest> verify(const Entry& entry) const;
 
-  // prune does not count it as kept.
+  // retire does not count it as kept.
   void mark_bad(const Entry& entry) { bad_.insert(entry.name); }
 
  private:
+  Result<std::vector<Entry>> superfluous(const Retention& retention, const Entry& newest) const;
   Result<void> retire_entry(const Entry& entry);
   Result<void> remove_leftover(const std::string& name);
 
@@ -124,7 +121,13 @@ class Directory {
   std::set<std::string> bad_;
 };
 
-// Goes through the checkpoints, newest first, and checks each.
+// Reads the manifest `name` in a folder and checks that all files that it lists exist there with
+// the right size. Reads no tensor.
+Result<Manifest> read_sound_manifest(FileSystem& files, const std::string& folder,
+                                     std::string_view name);
+
+// Goes through the checkpoints, newest first, and inspects each. The caller verifies the rest, and
+// calls reject.
 class ValidSearch {
  public:
   struct Found {
@@ -132,16 +135,10 @@ class ValidSearch {
     Manifest manifest;
   };
 
-  enum class Check {
-    kEveryByte,
-    kManifest,  // The manifest and the files' sizes. The caller verifies the rest, and calls
-                // reject.
-  };
-  explicit ValidSearch(Directory& directory, Check check = Check::kEveryByte)
-      : directory_(&directory), check_(check) {}
+  explicit ValidSearch(Directory& directory) : directory_(&directory) {}
 
-  // The newest checkpoint not yet returned that passes the check; nothing if there are no more. An
-  // error only if the folder itself cannot be read.
+  // The newest checkpoint not yet returned that inspect finds good; nothing if there are no more.
+  // An error only if the folder itself cannot be read.
   Result<std::optional<Found>> next();
 
   // Marks the checkpoint that next returned as bad.
@@ -152,15 +149,9 @@ class ValidSearch {
 
  private:
   Directory* directory_;
-  Check check_;
   std::optional<std::vector<Entry>> entries_;
   std::size_t next_ = 0;
   std::vector<std::string> skipped_;
 };
-
-// The newest checkpoint whose checksums are all right, or nothing. `skipped` gets one line for each
-// one passed over.
-Result<std::optional<ValidSearch::Found>> open_newest_valid(Directory& directory,
-                                                            std::vector<std::string>* skipped);
 
 }  // namespace ddp::checkpoint

@@ -44,25 +44,14 @@ Result<bool> SaveFolder::has_manifest() {
 }
 
 Result<Manifest> SaveFolder::read_sound(const std::string& name) {
-  const std::string path = join_path(path_, name);
-  auto text = read_text(*files_, path, kMaxManifestBytes);
-  if (!text) return text.error();
-  auto manifest = parse_manifest(*text);
-  if (!manifest) return Error{manifest.error().code, path + ": " + manifest.error().message};
+  auto manifest = read_sound_manifest(*files_, path_, name);
+  if (!manifest) return manifest;
   if (manifest->save_id != plan_->save_id || manifest->step != plan_->step ||
       manifest->world_size != plan_->world_size) {
     return make_error(Errc::kMismatch,
-                      "{} belongs to save {}, step {}, world size {}, not to {}, {}, {}", path,
-                      manifest->save_id, manifest->step, manifest->world_size, plan_->save_id,
-                      plan_->step, plan_->world_size);
-  }
-  for (const FileRecord& record : manifest->files) {
-    auto file = files_->open_file(join_path(path_, record.name));
-    if (!file) return file.error();
-    if ((*file)->size() != record.bytes) {
-      return make_error(Errc::kCorrupt, "{} in {} has {} bytes, but {} are recorded", record.name,
-                        path_, (*file)->size(), record.bytes);
-    }
+                      "{} belongs to save {}, step {}, world size {}, not to {}, {}, {}",
+                      join_path(path_, name), manifest->save_id, manifest->step,
+                      manifest->world_size, plan_->save_id, plan_->step, plan_->world_size);
   }
   return manifest;
 }

@@ -52,8 +52,8 @@ void DistributedSampler::take(Rank rank, std::int64_t position,
   const std::int64_t size = size_at(position);
   for (std::int64_t i = 0; i < size; ++i) {
     const std::int64_t at = position + rank + i * config_.world_size;
-    if (at >= config_.dataset_size && !config_.even) break;
-    batch.push_back(permutation_[static_cast<std::size_t>(at % config_.dataset_size)]);
+    if (at >= config_.dataset_size) break;
+    batch.push_back(permutation_[static_cast<std::size_t>(at)]);
   }
 }
 
@@ -63,7 +63,7 @@ std::span<const std::int64_t> DistributedSampler::next_batch() {
   batch_begin_ = position_;
   take(config_.rank, position_, batch_);
   const std::int64_t taken = size_at(position_) * config_.world_size;
-  position_ += config_.even ? taken : std::min(taken, config_.dataset_size - position_);
+  position_ = std::min(position_ + taken, config_.dataset_size);
   return batch_;
 }
 

@@ -28,14 +28,9 @@ class DistributedSampler {
     std::uint64_t seed = 0;
     bool shuffle = true;  // false: every epoch is 0 .. dataset_size - 1 in this order.
     // true: an incomplete joint batch at the end of an epoch is left out, so every step averages
-    // over world * batch samples. false: the permutation is continued from its start up to a
-    // multiple of the world, so that every rank has as many samples as the others, and the last
-    // batch is smaller.
+    // over world * batch samples. false: it is dealt as it is, so some ranks get one sample less
+    // than others, and where there are fewer samples than ranks, the highest ranks get none.
     bool drop_last = true;
-    // Without drop_last. false: the permutation is not continued. The last joint batch is dealt as
-    // it is, so some ranks get one sample less than others, and where there are fewer samples than
-    // ranks, the highest ranks get none.
-    bool even = true;
   };
 
   explicit DistributedSampler(const Config& config);

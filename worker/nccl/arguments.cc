@@ -1,10 +1,10 @@
 #include "worker/nccl/arguments.h"
 
-#include <cstdlib>
-#include <cstring>
 #include <stdexcept>
 
 #include <fmt/format.h>
+
+#include "worker/collectives/operation.h"
 
 namespace ddp::nccl {
 
@@ -12,25 +12,10 @@ void require(bool condition, const std::string& message) {
   if (!condition) throw std::invalid_argument(message);
 }
 
-bool check_wanted(const NcclGroupOptions& options) {
-  const char* value = std::getenv("DDP_NCCL_CHECK");
-  return options.check || (value != nullptr && std::strcmp(value, "1") == 0);
-}
-
 void require_options(const NcclGroupOptions& options) {
   require(options.size > 0 && options.rank >= 0 && options.rank < options.size,
           fmt::format("NCCL group '{}': rank {} is not in a group of size {}", options.name,
                       options.rank, options.size));
-  require(!options.priority_channel,
-          fmt::format("NCCL group '{}': priority_channel is for host groups", options.name));
-  require(!check_wanted(options) || options.check_group != nullptr,
-          fmt::format("NCCL group '{}': DDP_NCCL_CHECK=1 needs NcclGroupOptions::check_group, a "
-                      "host group that is used for nothing else",
-                      options.name));
-  require(!check_wanted(options) || (options.check_group->size() == options.size &&
-                                     options.check_group->rank() == options.rank),
-          fmt::format("NCCL group '{}': check_group must have the same rank and size as the group",
-                      options.name));
 }
 
 void require_data(DeviceOpKind kind, const Buffer& buffer) {

@@ -17,8 +17,6 @@ constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
 void require(bool condition, const std::string& message);
 
-// Whether NcclGroupOptions::check is set, by the caller or by DDP_NCCL_CHECK=1.
-bool check_wanted(const NcclGroupOptions& options);
 void require_options(const NcclGroupOptions& options);
 
 // The buffer needs an address, unless it has no elements.

@@ -138,15 +138,8 @@ Outcome Communicator::checked_call(const char* call,
 Outcome Communicator::init(const nccl::UniqueId& id, const Stop& stop) {
   const nccl::Api& api = library_->nccl();
   nccl::Comm comm = nullptr;
-  nccl::Result result = nccl::kSuccess;
-  const char* call = "ncclCommInitRank";
-  if (library_->non_blocking()) {
-    call = "ncclCommInitRankConfig";
-    nccl::Config config;
-    result = api.comm_init_rank_config(&comm, size_, id, rank_, &config);
-  } else {
-    result = api.comm_init_rank(&comm, size_, id, rank_);
-  }
+  nccl::Config config;
+  const nccl::Result result = api.comm_init_rank_config(&comm, size_, id, rank_, &config);
   {
     const std::lock_guard lock(mutex_);
     comm_.store(comm);
@@ -156,7 +149,7 @@ Outcome Communicator::init(const nccl::UniqueId& id, const Stop& stop) {
     api.comm_abort(comm);
     return ended();
   }
-  return settle(call, result, stop);
+  return settle("ncclCommInitRankConfig", result, stop);
 }
 
 Outcome Communicator::enqueue(const DeviceOperation& operation, void* scratch, cuda::Stream stream,
@@ -167,7 +160,7 @@ Outcome Communicator::enqueue(const DeviceOperation& operation, void* scratch, c
     if (auto failure = reduce_op(operation, op, stop)) return failure;
   }
   auto failure = checked_call(
-      call_name(operation.record.kind),
+      call_name(operation.kind),
       [&](nccl::Comm comm) { return start(operation, op, scratch, comm, stream); }, stop);
   if (failure || !premultiplied) return failure;
   return checked_call(
@@ -178,14 +171,7 @@ Outcome Communicator::enqueue(const DeviceOperation& operation, void* scratch, c
 Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::RedOp& op,
                                 const Stop& stop) {
   const nccl::Api& api = library_->nccl();
-  if (api.red_op_create_premul_sum == nullptr || api.red_op_destroy == nullptr) {
-    return Failure{
-        Errc::kInvalidArgument, rank_,
-        fmt::format(
-            "rank {}: premul_sum needs NCCL 2.11, but this is {}; multiply the input and use a sum",
-            rank_, library_->version_text())};
-  }
-  const DType type = static_cast<DType>(operation.record.type);
+  const DType type = operation.in.type;
   Factor factor = factor_for(type, operation.op.factor());
   return checked_call(
       "ncclRedOpCreatePreMulSum",
@@ -199,17 +185,16 @@ Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::RedOp& o
 nccl::Result Communicator::start(const DeviceOperation& operation, nccl::RedOp op, void* scratch,
                                  nccl::Comm comm, cuda::Stream stream) const {
   const nccl::Api& api = library_->nccl();
-  const DeviceRecord& record = operation.record;
   const Buffer& in = operation.in;
   const Buffer& out = operation.out;
-  const int type = nccl_type(static_cast<DType>(record.type));
-  switch (record.kind) {
+  const int type = nccl_type(in.type);
+  switch (operation.kind) {
     case DeviceOpKind::kAllReduce:
       return api.all_reduce(in.data, out.data, in.count, type, op, comm, stream);
     case DeviceOpKind::kBroadcast:
-      return api.broadcast(in.data, out.data, in.count, type, record.root, comm, stream);
+      return api.broadcast(in.data, out.data, in.count, type, operation.root, comm, stream);
     case DeviceOpKind::kReduce:
-      return api.reduce(in.data, out.data, in.count, type, op, record.root, comm, stream);
+      return api.reduce(in.data, out.data, in.count, type, op, operation.root, comm, stream);
     case DeviceOpKind::kAllGather:
       return api.all_gather(in.data, out.data, in.count, type, comm, stream);
     case DeviceOpKind::kReduceScatter:
@@ -248,11 +233,9 @@ nccl::Result Communicator::start_group(const DeviceOperation& operation, nccl::R
 
 Outcome Communicator::close(const Stop& stop) {
   const nccl::Api& api = library_->nccl();
-  if (api.comm_finalize != nullptr) {
-    auto failure = checked_call(
-        "ncclCommFinalize", [&](nccl::Comm comm) { return api.comm_finalize(comm); }, stop);
-    if (failure) return failure;
-  }
+  auto failure = checked_call(
+      "ncclCommFinalize", [&](nccl::Comm comm) { return api.comm_finalize(comm); }, stop);
+  if (failure) return failure;
   const std::lock_guard lock(mutex_);
   if (aborted_.load()) return ended();
   const nccl::Comm comm = comm_.exchange(nullptr);

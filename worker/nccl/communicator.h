@@ -18,12 +18,11 @@ namespace ddp {
 //   it. NCCL allows one call at a time on a communicator, so each call holds mutex_.
 // * Any thread may ask for an asynchronous error; it does not wait for a call in progress.
 // * Any thread may abort. After kCallGrace that aborts the communicator even if a call on it has
-//   not returned: with NCCL before 2.14, whose calls block, there is no other way.
+//   not returned.
 //
 // Calls do not block: the communicator is created with blocking=0. If NCCL continues a call in the
 // background, the caller polls until NCCL has finished, because only then its kernel is in the
-// stream. Before NCCL 2.14, creating it blocks until all ranks have arrived, and cannot be
-// interrupted.
+// stream.
 //
 // The device must be current on every calling thread.
 class Communicator {

@@ -82,7 +82,7 @@ std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::S
       events_.give_back(operation.ready);
       throw_failure(*failure_);
     }
-    operation.record.sequence = sequence_++;
+    operation.sequence = sequence_++;
     work = std::make_shared<DeviceWork>(weak_from_this(), std::move(operation));
     first = queue_.empty() && running_.empty();
     queue_.push_back(work);
@@ -103,7 +103,6 @@ void NcclEngine::fail(Failure failure, Tell tell) {
   }
   changed_.notify_all();
   watch_changed_.notify_all();
-  if (options_.check) options_.check->abort(failure.text);
   if (tell == Tell::kYes && options_.on_failure) options_.on_failure(failure);
 }
 
@@ -178,9 +177,6 @@ void NcclEngine::launch(DeviceWork& work) {
 Outcome NcclEngine::put_into_stream(DeviceWork& work) {
   const cuda::Api& api = library_->cuda();
   const DeviceOperation& operation = work.operation();
-  if (options_.check && is_collective(operation.record.kind)) {
-    if (auto failure = options_.check->compare(operation)) return failure;
-  }
   cuda::Error error = api.stream_wait_event(stream_, operation.ready, 0);
   if (error != cuda::kSuccess) {
     return cuda_failure(*library_, "cudaStreamWaitEvent", error, options_.rank);

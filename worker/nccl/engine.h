@@ -11,7 +11,6 @@
 #include "worker/nccl/communicator.h"
 #include "worker/nccl/device_work.h"
 #include "worker/nccl/event_pool.h"
-#include "worker/nccl/record_check.h"
 
 namespace ddp {
 
@@ -25,7 +24,6 @@ struct NcclEngineOptions {
   // Called once, without locks, by the thread that found the first failure of this engine, unless
   // it came from fail(..., Tell::kNo).
   std::function<void(const Failure&)> on_failure;
-  std::shared_ptr<RecordCheck> check;  // May be null.
 };
 
 // The engine behind an NcclGroup: its threads, its stream and its communicator.

@@ -24,11 +24,9 @@ Errc code_of(nccl::Result result) {
 Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result result, Rank rank) {
   std::string text = fmt::format("rank {}: {}: {} (NCCL error {})", rank, call,
                                  library.nccl().get_error_string(result), result);
-  if (library.nccl().get_last_error != nullptr) {
-    // NCCL documents the argument as unused, and the communicator may be gone.
-    const char* last = library.nccl().get_last_error(nullptr);
-    if (last != nullptr && *last != '\0') text += fmt::format(": {}", last);
-  }
+  // NCCL documents the argument as unused, and the communicator may be gone.
+  const char* last = library.nccl().get_last_error(nullptr);
+  if (last != nullptr && *last != '\0') text += fmt::format(": {}", last);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   // A remote error says that another rank is gone, not which.
   return {code_of(result), result == nccl::kRemoteError ? -1 : rank, std::move(text)};

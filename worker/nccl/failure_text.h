@@ -13,7 +13,7 @@ namespace ddp {
 //   kPeerLost         NCCL: another rank or the network between failed
 //   kInvalidArgument  NCCL: a wrong argument or a wrong use
 //   kIo               the device, the system or NCCL itself, on this rank
-// The text includes NCCL's last error message, if this version offers it.
+// The text includes NCCL's last error message.
 Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result result, Rank rank);
 Failure cuda_failure(const NcclLibrary& library, const char* call, cuda::Error error, Rank rank);
 

@@ -18,13 +18,11 @@ std::string load_nccl(const DynamicLibrary& library, nccl::Api& api) {
   Symbols symbols(library);
   symbols.need(api.get_version, "ncclGetVersion");
   symbols.need(api.get_unique_id, "ncclGetUniqueId");
-  symbols.need(api.comm_init_rank, "ncclCommInitRank");
-  symbols.want(api.comm_init_rank_config, "ncclCommInitRankConfig");
+  symbols.need(api.comm_init_rank_config, "ncclCommInitRankConfig");
   symbols.need(api.comm_get_async_error, "ncclCommGetAsyncError");
   symbols.need(api.comm_abort, "ncclCommAbort");
-  symbols.want(api.comm_finalize, "ncclCommFinalize");
+  symbols.need(api.comm_finalize, "ncclCommFinalize");
   symbols.need(api.comm_destroy, "ncclCommDestroy");
-  symbols.want(api.comm_shrink, "ncclCommShrink");
   symbols.need(api.all_reduce, "ncclAllReduce");
   symbols.need(api.broadcast, "ncclBroadcast");
   symbols.need(api.reduce, "ncclReduce");
@@ -34,10 +32,10 @@ std::string load_nccl(const DynamicLibrary& library, nccl::Api& api) {
   symbols.need(api.recv, "ncclRecv");
   symbols.need(api.group_start, "ncclGroupStart");
   symbols.need(api.group_end, "ncclGroupEnd");
-  symbols.want(api.red_op_create_premul_sum, "ncclRedOpCreatePreMulSum");
-  symbols.want(api.red_op_destroy, "ncclRedOpDestroy");
+  symbols.need(api.red_op_create_premul_sum, "ncclRedOpCreatePreMulSum");
+  symbols.need(api.red_op_destroy, "ncclRedOpDestroy");
   symbols.need(api.get_error_string, "ncclGetErrorString");
-  symbols.want(api.get_last_error, "ncclGetLastError");
+  symbols.need(api.get_last_error, "ncclGetLastError");
   return symbols.missing();
 }
 
@@ -99,7 +97,7 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNa
   std::shared_ptr<NcclLibrary> library(new NcclLibrary);
   if (const auto missing = load_nccl(*nccl, *library->nccl_); !missing.empty()) {
     return make_error(Errc::kInvalidArgument,
-                      "{} has no function {}: NCCL 2.10 or newer is needed; set DDP_NCCL_LIBRARY "
+                      "{} has no function {}: NCCL 2.14 or newer is needed; set DDP_NCCL_LIBRARY "
                       "to the path of one",
                       nccl->name(), missing);
   }
@@ -114,13 +112,6 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNa
     return make_error(Errc::kIo, "{}: ncclGetVersion: {}", nccl->name(),
                       library->nccl_->get_error_string(got));
   }
-  // 2.10 added bf16 and averages.
-  if (library->version_ < 21000) {
-    return make_error(
-        Errc::kInvalidArgument,
-        "{} is NCCL {}: 2.10 or newer is needed; set DDP_NCCL_LIBRARY to the path of one",
-        nccl->name(), library->version_text());
-  }
   return std::shared_ptr<const NcclLibrary>(std::move(library));
 }
 
@@ -134,17 +125,8 @@ Result<int> NcclLibrary::device_count() const {
   return count;
 }
 
-bool NcclLibrary::non_blocking() const {
-  return nccl_->comm_init_rank_config != nullptr && nccl_->comm_finalize != nullptr;
-}
-
-bool NcclLibrary::can_shrink() const { return nccl_->comm_shrink != nullptr; }
-
 std::string NcclLibrary::version_text() const {
-  // Before 2.9 the major number counted thousands.
-  const int major = version_ >= 10000 ? version_ / 10000 : version_ / 1000;
-  const int rest = version_ >= 10000 ? version_ % 10000 : version_ % 1000;
-  return fmt::format("{}.{}.{}", major, rest / 100, rest % 100);
+  return fmt::format("{}.{}.{}", version_ / 10000, version_ % 10000 / 100, version_ % 100);
 }
 
 }  // namespace ddp

@@ -31,7 +31,8 @@ class NcclLibrary {
   NcclLibrary& operator=(const NcclLibrary&) = delete;
 
   // kNotFound if a library cannot be loaded, with what the linker said; kInvalidArgument if one of
-  // its functions is missing. The message says what to install or to set.
+  // its functions is missing, as before NCCL 2.14 (whose calls block). The message says what to
+  // install or to set.
   static Result<std::shared_ptr<const NcclLibrary>> load(
       const NcclLibraryNames& names = NcclLibraryNames::from_environment());
 
@@ -44,9 +45,6 @@ class NcclLibrary {
 
   int version() const { return version_; }  // 22809 is 2.28.9.
   std::string version_text() const;
-  // Whether communicators can be made, used and ended without a call that blocks (NCCL 2.14).
-  bool non_blocking() const;
-  bool can_shrink() const;
 
  private:
   NcclLibrary();

@@ -19,9 +19,7 @@ struct UniqueId {
 
 using Result = int;
 inline constexpr Result kSuccess = 0;
-inline constexpr Result kUnhandledCudaError = 1;
 inline constexpr Result kSystemError = 2;
-inline constexpr Result kInternalError = 3;
 inline constexpr Result kInvalidArgument = 4;
 inline constexpr Result kInvalidUsage = 5;
 inline constexpr Result kRemoteError = 6;
@@ -58,18 +56,15 @@ struct Config {
   int unset = INT_MIN;  // Padding of 2.14, the first later field of newer ones: "undefined".
 };
 
-// Filled by NcclLibrary::load(). "Optional" members may be null.
+// Filled by NcclLibrary::load(); every member is set.
 struct Api {
   Result (*get_version)(int* version);
   Result (*get_unique_id)(UniqueId* id);
-  Result (*comm_init_rank)(Comm* comm, int size, UniqueId id, int rank);
-  Result (*comm_init_rank_config)(Comm* comm, int size, UniqueId id, int rank,
-                                  Config* config);  // Optional: 2.14.
+  Result (*comm_init_rank_config)(Comm* comm, int size, UniqueId id, int rank, Config* config);
   Result (*comm_get_async_error)(Comm comm, Result* state);
   Result (*comm_abort)(Comm comm);
-  Result (*comm_finalize)(Comm comm);  // Optional: 2.14.
+  Result (*comm_finalize)(Comm comm);
   Result (*comm_destroy)(Comm comm);
-  void* comm_shrink;  // Optional: 2.27. Only checked for; nothing calls it yet.
   Result (*all_reduce)(const void* in, void* out, std::size_t count, int type, RedOp op, Comm comm,
                        cuda::Stream stream);
   Result (*broadcast)(const void* in, void* out, std::size_t count, int type, int root, Comm comm,
@@ -85,11 +80,10 @@ struct Api {
   Result (*recv)(void* out, std::size_t count, int type, int peer, Comm comm, cuda::Stream stream);
   Result (*group_start)();
   Result (*group_end)();
-  Result (*red_op_create_premul_sum)(RedOp* op, void* factor, int type, int residence,
-                                     Comm comm);  // Optional: 2.11.
-  Result (*red_op_destroy)(RedOp op, Comm comm);  // Optional: 2.11.
+  Result (*red_op_create_premul_sum)(RedOp* op, void* factor, int type, int residence, Comm comm);
+  Result (*red_op_destroy)(RedOp op, Comm comm);
   const char* (*get_error_string)(Result result);
-  const char* (*get_last_error)(Comm comm);  // Optional: 2.13.
+  const char* (*get_last_error)(Comm comm);
 };
 
 }  // namespace ddp::nccl

@@ -1,3 +1,5 @@
+#include "worker/nccl/nccl_group.h"
+
 #include <algorithm>
 #include <cstdio>
 #include <utility>
@@ -9,7 +11,6 @@
 #include "worker/nccl/engine.h"
 #include "worker/nccl/failure_hub.h"
 #include "worker/nccl/failure_text.h"
-#include "worker/nccl/nccl_group_impl.h"
 #include "worker/nccl/rendezvous.h"
 
 namespace ddp {
@@ -29,18 +30,17 @@ std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> li
                                            const NcclGroupOptions& options) {
   nccl::require_options(options);
   auto hub = std::make_shared<FailureHub>(options.on_abort);
-  const auto group =
-      std::make_shared<NcclGroupImpl>(std::move(library), std::move(store), options, std::move(hub),
-                                      std::make_shared<std::mutex>());
+  const std::shared_ptr<NcclGroup> group(new NcclGroup(std::move(library), std::move(store),
+                                                       options, std::move(hub),
+                                                       std::make_shared<std::mutex>()));
   group->connect();
   group->start_relay();
   return group;
 }
 
-NcclGroupImpl::NcclGroupImpl(std::shared_ptr<const NcclLibrary> library,
-                             std::shared_ptr<Store> store, NcclGroupOptions options,
-                             std::shared_ptr<FailureHub> hub,
-                             std::shared_ptr<std::mutex> store_mutex)
+NcclGroup::NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Store> store,
+                     NcclGroupOptions options, std::shared_ptr<FailureHub> hub,
+                     std::shared_ptr<std::mutex> store_mutex)
     : library_(std::move(library)),
       store_(std::move(store)),
       options_(std::move(options)),
@@ -49,11 +49,11 @@ NcclGroupImpl::NcclGroupImpl(std::shared_ptr<const NcclLibrary> library,
                                                    options_.rank, options_.size)),
       store_mutex_(std::move(store_mutex)) {}
 
-NcclGroupImpl::~NcclGroupImpl() {
+NcclGroup::~NcclGroup() {
   if (engine_) engine_->close();
 }
 
-void NcclGroupImpl::connect() {
+void NcclGroup::connect() {
   const auto timeout = std::min<Duration>(options_.connect_timeout, nccl::kLongestTimeout);
   const TimePoint deadline = Clock::now() + timeout;
   nccl::UniqueId id{};
@@ -67,9 +67,6 @@ void NcclGroupImpl::connect() {
   engine.high_priority = options_.high_priority;
   engine.abort_grace = options_.abort_grace;
   engine.close_timeout = options_.close_timeout;
-  if (nccl::check_wanted(options_) && options_.check_group) {
-    engine.check = std::make_shared<RecordCheck>(options_.check_group);
-  }
   // Before it is connected, the caller gets the failure, and the others learn of it from the store.
   const auto connected = std::make_shared<std::atomic<bool>>(false);
   engine.on_failure = [hub = hub_, connected](const Failure& failure) {
@@ -92,7 +89,7 @@ void NcclGroupImpl::connect() {
   connected->store(true);
 }
 
-void NcclGroupImpl::start_relay() {
+void NcclGroup::start_relay() {
   if (!options_.abort_store) return;
   hub_->set_relay(std::make_unique<AbortRelay>(
       options_.abort_store, rendezvous_->key("aborted"), options_.abort_interval,
@@ -101,7 +98,7 @@ void NcclGroupImpl::start_relay() {
       }));
 }
 
-void NcclGroupImpl::fail_connecting(Failure failure, bool tell) {
+void NcclGroup::fail_connecting(Failure failure, bool tell) {
   if (tell) rendezvous_->tell(failure);
   if (engine_) engine_->fail(failure, NcclEngine::Tell::kNo);
   throw_failure(failure);
@@ -109,7 +106,7 @@ void NcclGroupImpl::fail_connecting(Failure failure, bool tell) {
 
 // ---- The group as a whole.
 
-std::shared_ptr<std::byte> NcclGroupImpl::allocate(std::size_t bytes) {
+std::shared_ptr<std::byte> NcclGroup::allocate(std::size_t bytes) {
   const DeviceGuard guard(library_->cuda(), options_.device);
   void* memory = nullptr;
   if (library_->cuda().malloc(&memory, std::max<std::size_t>(bytes, 1)) != cuda::kSuccess) {
@@ -119,11 +116,11 @@ std::shared_ptr<std::byte> NcclGroupImpl::allocate(std::size_t bytes) {
           [library = library_](std::byte* end) { library->cuda().free(end); }};
 }
 
-void NcclGroupImpl::throw_if_failed() const {
+void NcclGroup::throw_if_failed() const {
   if (const auto failure = engine_->failure()) throw_failure(*failure);
 }
 
-void NcclGroupImpl::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+void NcclGroup::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
   nccl::require(timeout.count() >= 0,
                 fmt::format("monitored_barrier: the timeout is {} ms, but must not be negative",
                             timeout.count()));
@@ -140,14 +137,14 @@ void NcclGroupImpl::monitored_barrier(std::chrono::milliseconds timeout, bool wa
   throw_if_failed();
 }
 
-std::shared_ptr<ProcessGroup> NcclGroupImpl::new_group(std::span<const Rank> ranks) {
+std::shared_ptr<ProcessGroup> NcclGroup::new_group(std::span<const Rank> ranks) {
   nccl::require_members(ranks, options_.size);
   throw_if_failed();
   const std::lock_guard lock(*store_mutex_);
   return sub_group(fmt::format("group{}", calls_++), {ranks.begin(), ranks.end()});
 }
 
-std::shared_ptr<ProcessGroup> NcclGroupImpl::split(int color, int key) {
+std::shared_ptr<ProcessGroup> NcclGroup::split(int color, int key) {
   throw_if_failed();
   const std::lock_guard lock(*store_mutex_);
   const std::string call = fmt::format("split{}", calls_++);
@@ -171,27 +168,27 @@ std::shared_ptr<ProcessGroup> NcclGroupImpl::split(int color, int key) {
   return sub_group(fmt::format("{}.{}", call, color), ranks);
 }
 
-std::shared_ptr<NcclGroupImpl> NcclGroupImpl::sub_group(const std::string& call,
-                                                        const std::vector<Rank>& members) {
+std::shared_ptr<NcclGroup> NcclGroup::sub_group(const std::string& call,
+                                                const std::vector<Rank>& members) {
   NcclGroupOptions options = options_;
-  options.check_group = nullptr;
   const auto own = std::find(members.begin(), members.end(), options_.rank);
   if (own == members.end()) return nullptr;
   options.rank = static_cast<Rank>(own - members.begin());
   options.size = static_cast<int>(members.size());
   options.name = fmt::format("{}/{}", options_.name, call);
-  const auto group = std::make_shared<NcclGroupImpl>(library_, store_, options, hub_, store_mutex_);
+  const std::shared_ptr<NcclGroup> group(
+      new NcclGroup(library_, store_, options, hub_, store_mutex_));
   group->connect();
   return group;
 }
 
-void NcclGroupImpl::abort(const std::string& reason) {
+void NcclGroup::abort(const std::string& reason) {
   engine_->fail({Errc::kAborted, options_.rank,
                  fmt::format("rank {} aborted the group: {}", options_.rank, reason)},
                 NcclEngine::Tell::kYes);
 }
 
-void NcclGroupImpl::abort_from_peer(const Failure& failure) {
+void NcclGroup::abort_from_peer(const Failure& failure) {
   Failure told = failure;
   told.told = true;
   engine_->fail(told, NcclEngine::Tell::kNo);

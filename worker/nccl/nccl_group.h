@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,11 @@
 #include "worker/transport/failure.h"
 
 namespace ddp {
+
+class FailureHub;
+class NcclEngine;
+class NcclRendezvous;
+struct DeviceOperation;
 
 struct NcclGroupOptions : ProcessGroupOptions {
   Rank rank = 0;
@@ -40,12 +46,6 @@ struct NcclGroupOptions : ProcessGroupOptions {
   // by other means; there, call abort_from_peer(). It must neither block nor throw; it may drop the
   // last reference to the group.
   std::function<void(const Failure&)> on_abort;
-  // Compares what ranks call before NCCL sees it, so that a difference is kMismatch and not a hang.
-  // It costs a host collective for each operation. DDP_NCCL_CHECK=1 in the environment sets it,
-  // too. Needs check_group: a host group of the same ranks that nothing else uses. Sub-groups are
-  // not checked.
-  bool check = false;
-  std::shared_ptr<ProcessGroup> check_group;
 };
 
 // The ProcessGroup of one round for memory of CUDA devices, over NCCL. Every rank has a device of
@@ -61,20 +61,20 @@ struct NcclGroupOptions : ProcessGroupOptions {
 // * NCCL chooses the order of additions: the same on all ranks, and the same from run to run while
 //   NCCL_ALGO, NCCL_PROTO and the topology do not change.
 // * band, bor and bxor do not exist: they throw std::invalid_argument.
-// * Ranks that call different operations hang until the deadline, unless NcclGroupOptions::check.
+// * Ranks that call different operations hang until the deadline.
 // * NCCL itself does not tell the other ranks about a failure. Within a process all groups of a
 //   round, sub-groups too, fail together. For other processes see NcclGroupOptions::abort_store and
 //   on_abort; with neither, every rank waits for its own deadline.
 // * allocate() gives device memory. monitored_barrier() works through the store, so also when NCCL
 //   is stuck, and does not wait for the device.
-// * `synchronous` waits after issuing; there is no priority channel.
+// * `synchronous` waits after issuing.
 // * Besides the codes of CollectiveError: kIo (the device, the system, NCCL) and kInvalidArgument
 //   (NCCL refuses an argument).
 //
 // The group has threads of its own. The destructor fails operations that are not done, as
 // abort() does. If all are done, it ends together with the other ranks of the node, within
 // close_timeout.
-class NcclGroup : public ProcessGroup {
+class NcclGroup final : public ProcessGroup {
  public:
   // Collective: every rank of `options.size` calls it with the same name and round, within
   // connect_timeout. `store` is used by the calling thread here, and later by those that call
@@ -84,10 +84,62 @@ class NcclGroup : public ProcessGroup {
                                          std::shared_ptr<Store> store,
                                          const NcclGroupOptions& options);
 
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+  ~NcclGroup() override;
+
   // Sends and receives that make progress together, in any order.
-  virtual WorkPtr batch(std::vector<Transfer> transfers, OpOptions options = {}) = 0;
+  WorkPtr batch(std::vector<Transfer> transfers, OpOptions options = {});
   // Another rank reported this failure: all groups fail with it, and on_abort is not called.
-  virtual void abort_from_peer(const Failure& failure) = 0;
+  void abort_from_peer(const Failure& failure);
+
+  Rank rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  Round round() const override { return options_.round; }
+  std::shared_ptr<std::byte> allocate(std::size_t bytes) override;
+  WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options = {}) override;
+  WorkPtr all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                               OpOptions options = {}) override;
+  WorkPtr broadcast(Buffer in_out, Rank root, OpOptions options = {}) override;
+  WorkPtr reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options = {}) override;
+  WorkPtr all_gather(Buffer in, Buffer out, OpOptions options = {}) override;
+  WorkPtr all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                      OpOptions options = {}) override;
+  WorkPtr reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options = {}) override;
+  WorkPtr gather(Buffer in, Buffer out, Rank root, OpOptions options = {}) override;
+  WorkPtr scatter(Buffer in, Buffer out, Rank root, OpOptions options = {}) override;
+  WorkPtr all_to_all(Buffer in, Buffer out, OpOptions options = {}) override;
+  WorkPtr all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                      std::span<const std::size_t> receive_counts, OpOptions options = {}) override;
+  WorkPtr barrier(OpOptions options = {}) override;
+  WorkPtr send(Buffer buffer, Rank to, std::uint32_t tag = 0, OpOptions options = {}) override;
+  WorkPtr recv(Buffer buffer, Rank from, std::uint32_t tag = 0, OpOptions options = {}) override;
+  void monitored_barrier(std::chrono::milliseconds timeout = {},
+                         bool wait_all_ranks = true) override;
+  std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
+  std::shared_ptr<ProcessGroup> split(int color, int key = 0) override;
+  void abort(const std::string& reason) override;
+
+ private:
+  NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Store> store,
+            NcclGroupOptions options, std::shared_ptr<FailureHub> hub,
+            std::shared_ptr<std::mutex> store_mutex);
+  void connect();
+  void start_relay();
+  [[noreturn]] void fail_connecting(Failure failure, bool tell);
+  WorkPtr issue(DeviceOperation operation, OpOptions options);
+  std::shared_ptr<NcclGroup> sub_group(const std::string& call, const std::vector<Rank>& members);
+  void throw_if_failed() const;
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const std::shared_ptr<Store> store_;
+  const NcclGroupOptions options_;
+  const std::shared_ptr<FailureHub> hub_;  // Of the round's groups in this process.
+  const std::unique_ptr<NcclRendezvous> rendezvous_;
+  std::shared_ptr<NcclEngine> engine_;
+  // One thread at a time uses the store, across all groups of the round.
+  const std::shared_ptr<std::mutex> store_mutex_;
+  std::uint64_t calls_ = 0;  // Under store_mutex_: calls of new_group, split and monitored_barrier.
 };
 
 }  // namespace ddp

@@ -5,7 +5,7 @@
 
 #include "worker/nccl/arguments.h"
 #include "worker/nccl/engine.h"
-#include "worker/nccl/nccl_group_impl.h"
+#include "worker/nccl/nccl_group.h"
 
 // NcclGroup's operations. Each checks its arguments, describes the call and gives it to the engine.
 namespace ddp {
@@ -29,68 +29,75 @@ std::size_t sum_of(std::span<const std::size_t> counts) {
   return sum;
 }
 
-}  // namespace
-
-DeviceOperation NcclGroupImpl::operation_of(DeviceOpKind kind, Buffer in, Buffer out) const {
+DeviceOperation operation_of(DeviceOpKind kind, const Buffer& in, const Buffer& out) {
   DeviceOperation operation;
-  operation.record.kind = kind;
-  operation.record.type = static_cast<std::uint32_t>(in.type);
-  operation.record.count = in.count;
+  operation.kind = kind;
   operation.in = in;
   operation.out = out;
   return operation;
 }
 
-WorkPtr NcclGroupImpl::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
+void add_transfer(DeviceOperation& operation, Transfer::Direction direction, Rank peer,
+                  const Buffer& whole, std::size_t begin, std::size_t count) {
+  if (count == 0) return;  // The other side skips it, too.
+  operation.transfers.push_back({direction, peer, {address(whole, begin), count, whole.type}});
+}
+
+// The part that rank `own` sends to itself; NCCL copies it if both directions are in one group.
+void add_own_part(DeviceOperation& operation, Rank own, const Buffer& in, std::size_t in_begin,
+                  const Buffer& out, std::size_t out_begin, std::size_t count) {
+  if (address(in, in_begin) == address(out, out_begin)) return;
+  add_transfer(operation, Transfer::Direction::kSend, own, in, in_begin, count);
+  add_transfer(operation, Transfer::Direction::kRecv, own, out, out_begin, count);
+}
+
+}  // namespace
+
+WorkPtr NcclGroup::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
   const auto kind = DeviceOpKind::kAllReduce;
   require_data(kind, in_out);
   require_reduction(kind, in_out.type, op);
   DeviceOperation operation = operation_of(kind, in_out, in_out);
   operation.op = op;
-  operation.record.op = op.kind();
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
-                                            OpOptions options) {
+WorkPtr NcclGroup::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
+                                        OpOptions options) {
   const auto kind = DeviceOpKind::kAllReduceCoalesced;
   require(!in_out.empty(), "all_reduce_coalesced: the list of buffers is empty");
   DeviceOperation operation = operation_of(kind, in_out.front(), in_out.front());
-  operation.record.count = 0;
   for (const Buffer& buffer : in_out) {
     require_data(kind, buffer);
     require_same_type(kind, in_out.front(), buffer);
-    operation.record.count += buffer.count;
     if (buffer.count > 0) operation.parts.push_back(buffer);
   }
   require_reduction(kind, in_out.front().type, op);
   operation.op = op;
-  operation.record.op = op.kind();
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::broadcast(Buffer in_out, Rank root, OpOptions options) {
+WorkPtr NcclGroup::broadcast(Buffer in_out, Rank root, OpOptions options) {
   const auto kind = DeviceOpKind::kBroadcast;
   require_data(kind, in_out);
   require_rank(kind, root, options_.size);
   DeviceOperation operation = operation_of(kind, in_out, in_out);
-  operation.record.root = root;
+  operation.root = root;
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) {
+WorkPtr NcclGroup::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) {
   const auto kind = DeviceOpKind::kReduce;
   require_data(kind, in_out);
   require_rank(kind, root, options_.size);
   require_reduction(kind, in_out.type, op);
   DeviceOperation operation = operation_of(kind, in_out, in_out);
   operation.op = op;
-  operation.record.op = op.kind();
-  operation.record.root = root;
+  operation.root = root;
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::all_gather(Buffer in, Buffer out, OpOptions options) {
+WorkPtr NcclGroup::all_gather(Buffer in, Buffer out, OpOptions options) {
   const auto kind = DeviceOpKind::kAllGather;
   require_data(kind, in);
   require_data(kind, out);
@@ -99,7 +106,7 @@ WorkPtr NcclGroupImpl::all_gather(Buffer in, Buffer out, OpOptions options) {
   return issue(operation_of(kind, in, out), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
+WorkPtr NcclGroup::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
   const auto kind = DeviceOpKind::kReduceScatter;
   require_data(kind, in);
   require_data(kind, out);
@@ -108,35 +115,18 @@ WorkPtr NcclGroupImpl::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOpti
   require_reduction(kind, in.type, op);
   DeviceOperation operation = operation_of(kind, in, out);
   operation.op = op;
-  operation.record.op = op.kind();
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::barrier(OpOptions options) {
+WorkPtr NcclGroup::barrier(OpOptions options) {
   return issue(operation_of(DeviceOpKind::kBarrier, {nullptr, 0, DType::kU8}, {}),
                std::move(options));
 }
 
 // ---- Operations that consist of sends and receives.
 
-void NcclGroupImpl::add_transfer(DeviceOperation& operation, Transfer::Direction direction,
-                                 Rank peer, const Buffer& whole, std::size_t begin,
-                                 std::size_t count) const {
-  if (count == 0) return;  // The other side skips it, too.
-  operation.transfers.push_back({direction, peer, {address(whole, begin), count, whole.type}});
-}
-
-// The part that a rank sends to itself; NCCL copies it if both directions are in one group.
-void NcclGroupImpl::add_own_part(DeviceOperation& operation, const Buffer& in, std::size_t in_begin,
-                                 const Buffer& out, std::size_t out_begin,
-                                 std::size_t count) const {
-  if (address(in, in_begin) == address(out, out_begin)) return;
-  add_transfer(operation, Transfer::Direction::kSend, options_.rank, in, in_begin, count);
-  add_transfer(operation, Transfer::Direction::kRecv, options_.rank, out, out_begin, count);
-}
-
-WorkPtr NcclGroupImpl::all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
-                                   OpOptions options) {
+WorkPtr NcclGroup::all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                               OpOptions options) {
   const auto kind = DeviceOpKind::kAllGatherV;
   require_data(kind, in);
   require_data(kind, out);
@@ -146,12 +136,11 @@ WorkPtr NcclGroupImpl::all_gatherv(Buffer in, Buffer out, std::span<const std::s
   require_count(kind, "input", in.count, counts[static_cast<std::size_t>(options_.rank)]);
   require_count(kind, "output", out.count, sum_of(counts));
   DeviceOperation operation = operation_of(kind, in, out);
-  operation.record.count = out.count;
   std::size_t begin = 0;
   for (Rank peer = 0; peer < options_.size; ++peer) {
     const std::size_t count = counts[static_cast<std::size_t>(peer)];
     if (peer == options_.rank) {
-      add_own_part(operation, in, 0, out, begin, count);
+      add_own_part(operation, options_.rank, in, 0, out, begin, count);
     } else {
       add_transfer(operation, Transfer::Direction::kSend, peer, in, 0, in.count);
       add_transfer(operation, Transfer::Direction::kRecv, peer, out, begin, count);
@@ -161,12 +150,12 @@ WorkPtr NcclGroupImpl::all_gatherv(Buffer in, Buffer out, std::span<const std::s
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
+WorkPtr NcclGroup::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
   const auto kind = DeviceOpKind::kGather;
   require_data(kind, in);
   require_rank(kind, root, options_.size);
   DeviceOperation operation = operation_of(kind, in, out);
-  operation.record.root = root;
+  operation.root = root;
   if (options_.rank != root) {
     add_transfer(operation, Transfer::Direction::kSend, root, in, 0, in.count);
     return issue(std::move(operation), std::move(options));
@@ -177,7 +166,7 @@ WorkPtr NcclGroupImpl::gather(Buffer in, Buffer out, Rank root, OpOptions option
   for (Rank peer = 0; peer < options_.size; ++peer) {
     const std::size_t begin = static_cast<std::size_t>(peer) * in.count;
     if (peer == root) {
-      add_own_part(operation, in, 0, out, begin, in.count);
+      add_own_part(operation, options_.rank, in, 0, out, begin, in.count);
     } else {
       add_transfer(operation, Transfer::Direction::kRecv, peer, out, begin, in.count);
     }
@@ -185,12 +174,12 @@ WorkPtr NcclGroupImpl::gather(Buffer in, Buffer out, Rank root, OpOptions option
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::scatter(Buffer in, Buffer out, Rank root, OpOptions options) {
+WorkPtr NcclGroup::scatter(Buffer in, Buffer out, Rank root, OpOptions options) {
   const auto kind = DeviceOpKind::kScatter;
   require_data(kind, out);
   require_rank(kind, root, options_.size);
   DeviceOperation operation = operation_of(kind, out, out);  // Every rank knows its output.
-  operation.record.root = root;
+  operation.root = root;
   if (options_.rank != root) {
     add_transfer(operation, Transfer::Direction::kRecv, root, out, 0, out.count);
     return issue(std::move(operation), std::move(options));
@@ -201,7 +190,7 @@ WorkPtr NcclGroupImpl::scatter(Buffer in, Buffer out, Rank root, OpOptions optio
   for (Rank peer = 0; peer < options_.size; ++peer) {
     const std::size_t begin = static_cast<std::size_t>(peer) * out.count;
     if (peer == root) {
-      add_own_part(operation, in, begin, out, 0, out.count);
+      add_own_part(operation, options_.rank, in, begin, out, 0, out.count);
     } else {
       add_transfer(operation, Transfer::Direction::kSend, peer, in, begin, out.count);
     }
@@ -209,7 +198,7 @@ WorkPtr NcclGroupImpl::scatter(Buffer in, Buffer out, Rank root, OpOptions optio
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::all_to_all(Buffer in, Buffer out, OpOptions options) {
+WorkPtr NcclGroup::all_to_all(Buffer in, Buffer out, OpOptions options) {
   const auto kind = DeviceOpKind::kAllToAll;
   require_data(kind, in);
   require_data(kind, out);
@@ -230,8 +219,8 @@ WorkPtr NcclGroupImpl::all_to_all(Buffer in, Buffer out, OpOptions options) {
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
-                                   std::span<const std::size_t> receive_counts, OpOptions options) {
+WorkPtr NcclGroup::all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                               std::span<const std::size_t> receive_counts, OpOptions options) {
   const auto kind = DeviceOpKind::kAllToAllV;
   require_data(kind, in);
   require_data(kind, out);
@@ -249,7 +238,6 @@ WorkPtr NcclGroupImpl::all_to_allv(Buffer in, std::span<const std::size_t> send_
   require(in.data != out.data || in.count == 0,
           "all_to_allv: input and output are the same memory");
   DeviceOperation operation = operation_of(kind, in, out);
-  operation.record.count = 0;  // Ranks may differ.
   std::size_t in_begin = 0;
   std::size_t out_begin = 0;
   for (std::size_t peer = 0; peer < size; ++peer) {
@@ -262,31 +250,31 @@ WorkPtr NcclGroupImpl::all_to_allv(Buffer in, std::span<const std::size_t> send_
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions options) {
+WorkPtr NcclGroup::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions options) {
   const auto kind = DeviceOpKind::kSend;
   require_data(kind, buffer);
   require_rank(kind, to, options_.size);
   require(to != options_.rank,
           "send: the destination is this rank itself; use batch() with both directions");
   DeviceOperation operation = operation_of(kind, buffer, buffer);
-  operation.record.root = to;
+  operation.root = to;
   add_transfer(operation, Transfer::Direction::kSend, to, buffer, 0, buffer.count);
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptions options) {
+WorkPtr NcclGroup::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptions options) {
   const auto kind = DeviceOpKind::kRecv;
   require_data(kind, buffer);
   require_rank(kind, from, options_.size);
   require(from != options_.rank,
           "recv: the source is this rank itself; use batch() with both directions");
   DeviceOperation operation = operation_of(kind, buffer, buffer);
-  operation.record.root = from;
+  operation.root = from;
   add_transfer(operation, Transfer::Direction::kRecv, from, buffer, 0, buffer.count);
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::batch(std::vector<Transfer> transfers, OpOptions options) {
+WorkPtr NcclGroup::batch(std::vector<Transfer> transfers, OpOptions options) {
   const auto kind = DeviceOpKind::kBatch;
   DeviceOperation operation = operation_of(kind, {nullptr, 0, DType::kU8}, {});
   for (const Transfer& transfer : transfers) {
@@ -298,12 +286,11 @@ WorkPtr NcclGroupImpl::batch(std::vector<Transfer> transfers, OpOptions options)
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroupImpl::issue(DeviceOperation operation, OpOptions options) {
-  const char* kind = name_of(operation.record.kind);
+WorkPtr NcclGroup::issue(DeviceOperation operation, OpOptions options) {
+  const char* kind = name_of(operation.kind);
   require(options.timeout.count() >= 0,
           fmt::format("{}: the timeout is {} ms, but must not be negative", kind,
                       options.timeout.count()));
-  require(options.priority <= 0, fmt::format("{}: this group has no priority channel", kind));
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, nccl::kLongestTimeout);
   operation.deadline = Clock::now() + operation.timeout;

@@ -1,15 +1,12 @@
 #include "worker/runtime/flight_recorder.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/unique_fd.h"
 
 namespace ddp {
 namespace {
@@ -137,17 +134,6 @@ void FlightRecorder::change(Slot slot, FlightState state) {
   const std::uint64_t group = target.words[kState].load(std::memory_order_relaxed) & 0xFFFFFFFF;
   target.words[kState].store(group | static_cast<std::uint64_t>(state) << 32,
                              std::memory_order_relaxed);
-}
-
-void FlightRecorder::dump_on_request() const {
-  const char* path = std::getenv("DDP_FLIGHT_DUMP");  // NOLINT(concurrency-mt-unsafe)
-  if (path == nullptr || *path == '\0') return;
-  const auto flight = wire::read_flight(reinterpret_cast<const std::byte*>(ring_));
-  const UniqueFd file(::open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644));
-  if (!flight || !file) return;
-  // In one call, so that ranks may share the file. A failed write costs only the dump.
-  const std::string lines = wire::flight_json_lines(*flight);
-  (void)!::write(file.get(), lines.data(), lines.size());
 }
 
 }  // namespace ddp

@@ -39,10 +39,6 @@ class FlightRecorder {
   void started(Slot slot);
   void finished(Slot slot, bool ok);
 
-  // If DDP_FLIGHT_DUMP names a file, appends the rank's records to it as JSON lines. Call it when
-  // the group has failed.
-  void dump_on_request() const;
-
  private:
   // Marks slots of messages.
   static constexpr Slot kMessage = Slot{1} << 63;

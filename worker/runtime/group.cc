@@ -17,6 +17,7 @@
 #include "common/base/errc.h"
 #include "common/base/recycled.h"
 #include "worker/runtime/operations.h"
+#include "worker/runtime/post_office.h"
 
 namespace ddp {
 namespace {
@@ -52,12 +53,12 @@ Group::Group(std::unique_ptr<Transport> transport, Round round, const ProcessGro
       flight_(transport_->segment().flight(transport_->topology().local_rank()), rank_,
               meeting_.group) {
   DDP_CHECK(static_cast<bool>(wake_fd_), "eventfd: errno {}", errno);
-  PointToPoint::Options messages;
+  PostOfficeOptions messages;
   messages.timeout = options_.timeout;
   messages.on_failure = [this](const Failure& cause) { abort_with(cause); };
   messages.recorder = flight_;
   messages.world_ranks = meeting_.world_ranks;
-  messages_ = PointToPoint::make(*transport_, meeting_, round_, std::move(messages));
+  messages_ = std::make_shared<PostOffice>(*transport_, meeting_, round_, std::move(messages));
 }
 
 Group::~Group() {
@@ -92,8 +93,6 @@ void Group::aside(const std::function<void()>& body) {
   recording_ = true;
   set_sequence(before);
 }
-
-std::string Group::algorithms() const { return collectives_.choice().describe(); }
 
 std::shared_ptr<std::byte> Group::allocate(std::size_t bytes) {
   return transport_->arena()->allocate(bytes);
@@ -165,10 +164,6 @@ WorkPtr Group::issue(Operation operation, OpOptions options) {
     throw std::invalid_argument(fmt::format("{}: the timeout is {} ms, but must not be negative",
                                             name_of(operation.record.kind),
                                             options.timeout.count()));
-  }
-  if (options.priority > 0 && priority_) {
-    options.priority = 0;
-    return priority_->issue(std::move(operation), std::move(options));
   }
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, kLongestTimeout);
@@ -319,7 +314,6 @@ Failure Group::settle(Failure failure) {
   const Failure first = transport_->shut_down(failure);
   if (messages_) messages_->fail(first);
   const std::lock_guard lock(mutex_);
-  if (!failure_) flight_.dump_on_request();
   if (!failure_) failure_ = first;
   return *failure_;
 }

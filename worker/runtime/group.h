@@ -13,12 +13,13 @@
 #include "worker/collectives/collectives.h"
 #include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/node_links.h"
-#include "worker/runtime/point_to_point.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/work.h"
 #include "worker/transport/transport.h"
 
 namespace ddp {
+
+class PostOffice;
 
 // ProcessGroup over any Transport: a queue of operations and a communication thread. A thread that
 // waits for an operation runs it itself if the communication thread has not begun. The thread that
@@ -34,12 +35,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
         Meeting meeting);
   ~Group() override;
 
-  // Makes the channel for operations with a priority above 0. Collective; blocks.
-  void open_priority_channel();
-
   // Sets which algorithms to use. The same on all ranks; no operation may be outstanding.
   void choose(const Choice& choice);
-  std::string algorithms() const override;
   // Calls body, whose operations get no sequence numbers and no entries in the flight recorder. On
   // all ranks alike, before anything else uses the group.
   void aside(const std::function<void()>& body);
@@ -93,7 +90,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
     return meeting_.world_ranks.empty() ? rank
                                         : meeting_.world_ranks[static_cast<std::size_t>(rank)];
   }
-  PointToPoint& messages();
+  PostOffice& messages();
   void abort_with(const Failure& cause);
   void run_thread();
   void wake();
@@ -130,10 +127,9 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::atomic<std::uint64_t> messages_issued_{0};
   std::size_t unfinished_ = 0;  // Issued operations that have no result yet.
   bool stopping_ = false;
-  std::shared_ptr<PointToPoint> messages_;
+  std::shared_ptr<PostOffice> messages_;
 
   int sub_groups_made_ = 0;  // Used by callers of new_group() and split(), one at a time.
-  std::shared_ptr<Group> priority_;
 
   std::thread thread_;  // Last: it uses everything above.
 };

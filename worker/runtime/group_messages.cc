@@ -6,12 +6,13 @@
 #include "common/base/errc.h"
 #include "worker/collectives/entry.h"
 #include "worker/runtime/group.h"
+#include "worker/runtime/post_office.h"
 
 // The operations of a Group that use messages between two ranks.
 namespace ddp {
 namespace {
 
-constexpr std::uint64_t kMonitorTag = PointToPoint::kInternalTags * 2;
+constexpr std::uint64_t kMonitorTag = kInternalTags * 2;
 constexpr Duration kMonitorPause{1};
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
@@ -81,7 +82,7 @@ WorkPtr Group::recv(Buffer buffer, Rank from, std::uint32_t tag, OpOptions optio
   return messages().recv(buffer, from, tag, std::move(options), messages_issued_++);
 }
 
-PointToPoint& Group::messages() {
+PostOffice& Group::messages() {
   const std::lock_guard lock(mutex_);
   if (failure_) throw CollectiveError(failure_->text, failure_->code, failure_->suspect);
   return *messages_;
@@ -90,7 +91,7 @@ PointToPoint& Group::messages() {
 // Moves blocks between ranks of different nodes: a message for every pair.
 Outcome Group::exchange_messages(const Operation& operation) {
   const Plan plan = plan_of(operation, rank_, size_);
-  const std::uint64_t tag = PointToPoint::kInternalTags + operation.record.sequence;
+  const std::uint64_t tag = kInternalTags + operation.record.sequence;
   OpOptions options;
   options.timeout = std::max(
       Duration(1), std::chrono::ceil<Duration>(operation.deadline + kStallGrace - Clock::now()));
@@ -123,7 +124,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
   const TimePoint deadline = Clock::now() + timeout;
   std::uint8_t token = 0;
   // The other ranks wait longer, so that rank 0 reports first.
-  const OpOptions patient{timeout + 2 * kStallGrace, "monitored_barrier", false, 0};
+  const OpOptions patient{timeout + 2 * kStallGrace, "monitored_barrier", false};
   const auto exchange = [&](Rank peer, std::uint64_t step, bool sends) {
     const Buffer buffer{&token, 1, DType::kU8};
     return sends ? messages().send(buffer, peer, kMonitorTag + step, patient, messages_issued_++)

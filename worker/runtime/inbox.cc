@@ -7,7 +7,6 @@
 #include "common/base/errc.h"
 #include "worker/collectives/operation.h"
 #include "worker/runtime/mailbox.h"
-#include "worker/runtime/point_to_point.h"
 
 namespace ddp {
 namespace {
@@ -21,7 +20,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 }
 
 std::string tag_text(std::uint64_t tag) {
-  return tag < PointToPoint::kInternalTags ? fmt::format(" with tag {}", tag) : "";
+  return tag < kInternalTags ? fmt::format(" with tag {}", tag) : "";
 }
 
 }  // namespace
@@ -99,7 +98,7 @@ void Inbox::deliver(MessageWork& send) {
     room_.complete(found);
     return;
   }
-  if (item.bytes <= PointToPoint::kEagerBytes && make_room(item)) {
+  if (item.bytes <= kEagerBytes && make_room(item)) {
     copy_bytes(item.storage.get(), send.bytes(), item.bytes);
     room_.complete(send);
   } else {
@@ -211,7 +210,7 @@ std::string Inbox::status(const MessageWork& recv) const {
   std::string text = fmt::format("rank {} has sent no matching message", peer_);
   std::vector<std::uint64_t> tags;
   for (const Item& item : arrived_) {
-    if (item.header.tag < PointToPoint::kInternalTags) tags.push_back(item.header.tag);
+    if (item.header.tag < kInternalTags) tags.push_back(item.header.tag);
   }
   std::sort(tags.begin(), tags.end());
   tags.erase(std::unique(tags.begin(), tags.end()), tags.end());

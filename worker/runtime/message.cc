@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include "worker/runtime/point_to_point.h"
-
 namespace ddp {
 
 std::string MessageWork::name() const {
   std::string name = fmt::format("{} #{} {} rank {}", kind == Kind::kSend ? "send" : "recv",
                                  sequence, kind == Kind::kSend ? "to" : "from", peer);
-  if (tag < PointToPoint::kInternalTags) name += fmt::format(" tag {}", tag);
+  if (tag < kInternalTags) name += fmt::format(" tag {}", tag);
   if (!text_.empty()) name += fmt::format(" ({})", text_);
   return name;
 }

@@ -14,6 +14,12 @@
 
 namespace ddp {
 
+// Users' tags are below this. Tags from here on belong to operations that are composed of messages,
+// which error messages name by OpOptions::tag.
+inline constexpr std::uint64_t kInternalTags = std::uint64_t{1} << 32;
+// A message of up to this size is always buffered.
+inline constexpr std::size_t kEagerBytes = 32u << 10;
+
 enum class MessageKind : std::uint32_t {
   kStream = 1,  // The payload follows.
   kDirect,      // The payload lies in the sender's arena; inside a node only.

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "worker/runtime/mailbox.h"
-#include "worker/runtime/point_to_point.h"
 
 namespace ddp {
 namespace {
@@ -15,7 +14,7 @@ constexpr std::size_t kPushBytes = std::size_t{1} << 20;  // Limit per turn of o
 
 bool Outbox::send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream) {
   const std::size_t bytes = buffer.bytes();
-  if (!queue_.empty() || bytes > PointToPoint::kEagerBytes) return false;
+  if (!queue_.empty() || bytes > kEagerBytes) return false;
   MessageHeader header;
   header.tag = tag;
   header.count = buffer.count;
@@ -32,7 +31,7 @@ void Outbox::add(MessageWork& send, const Arena* arena) {
   item.work = &send;
   item.payload = send.bytes();
   item.bytes = send.buffer.bytes();
-  if (arena != nullptr && item.bytes > PointToPoint::kEagerBytes) {
+  if (arena != nullptr && item.bytes > kEagerBytes) {
     item.header.offset = arena->offset_of(item.payload, item.bytes);
     if (item.header.offset != Arena::kPrivate) {
       item.header.kind = MessageKind::kDirect;
@@ -96,8 +95,7 @@ void Outbox::keep_last() {
   if (queue_.empty()) return;
   Item& item = queue_.back();
   if (item.work == nullptr || item.header.kind == MessageKind::kDirect ||
-      item.bytes > PointToPoint::kEagerBytes ||
-      room_.undelivered_bytes + item.bytes > room_.limit_bytes) {
+      item.bytes > kEagerBytes || room_.undelivered_bytes + item.bytes > room_.limit_bytes) {
     return;
   }
   item.copy = std::make_unique_for_overwrite<std::byte[]>(item.bytes);

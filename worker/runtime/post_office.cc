@@ -31,7 +31,8 @@ wire::FlightState state_of(const MessageWork& work) {
 
 }  // namespace
 
-PostOffice::PostOffice(Transport& transport, Meeting meeting, Round round, Options options)
+PostOffice::PostOffice(Transport& transport, Meeting meeting, Round round,
+                       PostOfficeOptions options)
     : MailRoom(options.unexpected_limit),
       topology_(transport.topology()),
       segment_(transport.shared_segment()),

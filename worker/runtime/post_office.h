@@ -2,8 +2,10 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -13,31 +15,71 @@
 #include <vector>
 
 #include "common/base/unique_fd.h"
+#include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/mailbox.h"
 #include "worker/runtime/message.h"
+#include "worker/runtime/node_links.h"
 #include "worker/runtime/peer_links.h"
 #include "worker/runtime/peer_stream.h"
-#include "worker/runtime/point_to_point.h"
+#include "worker/runtime/process_group.h"
 #include "worker/transport/idle.h"
+#include "worker/transport/transport.h"
 
 namespace ddp {
 
-// Implements PointToPoint: mailboxes and a stream for each peer with which this rank communicates.
-// Every waiting thread moves everybody's messages; if none waits, the thread "ddp-p2p" does.
-class PostOffice final : public PointToPoint,
-                         public MessageMover,
+struct PostOfficeOptions {
+  std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // If OpOptions has none.
+  // Called when a failure was found here (not by fail()) and the node's memory is marked. On any
+  // thread that moves messages, without locks; not after close().
+  std::function<void(const Failure&)> on_failure;
+  std::size_t unexpected_limit = std::size_t{64} << 20;  // Bytes, for all peers together.
+  // Records messages with users' tags, if set. Other messages belong to an operation, which is
+  // recorded itself.
+  std::optional<FlightRecorder> recorder;
+  std::vector<Rank>
+      world_ranks;  // By rank of the group, for the recorder; empty: the group is the world.
+};
+
+// Tagged messages between any two ranks of a group, independent of its collectives and in any
+// order. A message matches the earliest receive with the same peer and tag; counts and types must
+// agree.
+//
+// Inside a node a message goes through a ring that each ordered pair of ranks shares (made at the
+// first message, in the sender's arena), or, if it is large and lies in the sender's arena, is read
+// in place. Between nodes there is a TCP connection for each pair of ranks, made at first use.
+//
+// A send is done when the message is buffered (always for up to kEagerBytes) or when the receiver
+// or the kernel has taken it. Messages that arrive before their receive are kept, up to
+// PostOfficeOptions::unexpected_limit; beyond that their sender must wait.
+//
+// Callers of send(), recv() and Work::wait() move everybody's messages; if none waits, the thread
+// "ddp-p2p" does, which the first message starts. Thread safe. All ranks of a group must make it;
+// groups that share a Segment must make theirs in the same order on all ranks.
+class PostOffice final : public MessageMover,
                          public MailRoom,
                          public std::enable_shared_from_this<PostOffice> {
  public:
-  PostOffice(Transport& transport, Meeting meeting, Round round, Options options);
+  // Copies what it needs from the transport: topology, memory, arena. meeting.store may be null if
+  // there is one node.
+  PostOffice(Transport& transport, Meeting meeting, Round round, PostOfficeOptions options);
   ~PostOffice() override;
 
+  // `sequence` names the operation in error messages. `to` and `from` may be this rank. Throws
+  // CollectiveError with the first cause after a failure, std::invalid_argument for a bad argument.
   WorkPtr send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions options,
-               std::uint64_t sequence) override;
+               std::uint64_t sequence);
   WorkPtr recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions options,
-               std::uint64_t sequence) override;
-  void fail(const Failure& cause) override;
-  void close() override;
+               std::uint64_t sequence);
+
+  // Fails all messages that are not done, and every later call. Marks the node's memory and tells
+  // connected peers. The first cause counts.
+  void fail(const Failure& cause);
+
+  // Ends the thread. First delivers messages that are buffered here, for at most a few seconds;
+  // then fails what is not done, here and on the other ranks. Messages in flight to this rank are
+  // lost. The owner must call it before it destroys what on_failure uses.
+  void close();
+
   void wait(MessageWork& work) override;
 
  private:

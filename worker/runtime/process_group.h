@@ -45,16 +45,12 @@ struct OpOptions {
   // The call itself runs the operation and throws what wait() would; the Work is done when it
   // returns. Saves waking the communication thread.
   bool synchronous = false;
-  // Operations with a priority above 0 run on a separate channel, concurrently with the others and
-  // in order among themselves. The group must have one (ProcessGroupOptions::priority_channel).
-  int priority = 0;
 };
 
 struct ProcessGroupOptions {
   std::chrono::milliseconds timeout{
       std::chrono::minutes(10)};  // Deadline of an operation, from its issue.
   std::chrono::milliseconds connect_timeout{std::chrono::minutes(2)};
-  bool priority_channel = false;  // The same on all ranks.
   // A rank whose process does not run for this long ends the round; 0: never. The same on all
   // ranks. DDP_STALL_TIMEOUT_MS overrides it.
   std::chrono::milliseconds stall_timeout{std::chrono::seconds(5)};
@@ -97,9 +93,6 @@ class ProcessGroup {
   // Backed at once. Null if there is no room left; any other memory works too, only slower. Local;
   // the memory outlives the group.
   virtual std::shared_ptr<std::byte> allocate(std::size_t bytes) = 0;
-
-  // Says in words which algorithm is used when (DDP_ALGO forces one; see collectives/choice.h).
-  virtual std::string algorithms() const { return {}; }
 
   virtual WorkPtr all_reduce(Buffer in_out, ReduceOp op, OpOptions options = {}) = 0;
   // Reduces several buffers of one type in one operation; for many small ones.

@@ -208,7 +208,7 @@ void check_threads() {
   throw std::logic_error(
       fmt::format("spawn: this process has {} threads, but only the calling thread would exist in "
                   "the children; call spawn at the start of main(), before LibTorch computes "
-                  "anything, or set allow_threads",
+                  "anything",
                   threads));
 }
 
@@ -219,7 +219,7 @@ void spawn(const std::function<void(Rank)>& fn, int nprocs, const SpawnOptions& 
     throw std::invalid_argument(
         fmt::format("spawn: nprocs is {}; expected 1 to {}", nprocs, kMostProcesses));
   }
-  if (!options.allow_threads) check_threads();
+  check_threads();
   Surroundings around;
   around.nprocs = nprocs;
   auto store = ServedStore::start(Clock::now() + kStoreLimit);

@@ -10,10 +10,6 @@
 namespace ddp {
 
 struct SpawnOptions {
-  // Only the calling thread of this process exists in the children. Locks that other threads hold
-  // (the allocator's, or those of LibTorch's pool) would stay locked for ever there. So other
-  // threads are an error, unless this is set.
-  bool allow_threads = false;
   // How long a child may run on after SIGTERM, which it gets when another child has failed.
   std::chrono::milliseconds grace{5'000};
 };
@@ -47,7 +43,9 @@ class ProcessError : public std::runtime_error {
 // the text of the first one. A child does not outlive this process.
 //
 // Throws std::invalid_argument for nprocs below 1 or above 256, std::logic_error for a process with
-// more than one thread, std::runtime_error if processes or the store cannot be started.
+// more than one thread (only the calling one would exist in the children, and locks that others
+// hold, such as the allocator's, would stay locked for ever there), std::runtime_error if processes
+// or the store cannot be started.
 void spawn(const std::function<void(Rank)>& fn, int nprocs, const SpawnOptions& options = {});
 
 }  // namespace ddp

@@ -77,10 +77,6 @@ std::shared_ptr<ProcessGroup> Group::split(int color, int key) {
   return make_sub_group({0, sub_groups_made_, 0, color < 0 ? -1 : color, key}, "split");
 }
 
-void Group::open_priority_channel() {
-  priority_ = make_sub_group({0, sub_groups_made_, 0, 0, 0}, "priority channel");
-}
-
 std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name) {
   const bool member = proposal.color >= 0;
   auto head = member ? SubGroupHead::allocate(transport_->arena()) : std::nullopt;

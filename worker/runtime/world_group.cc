@@ -100,7 +100,6 @@ std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting
   const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
   group->barrier({std::max(left, Duration(1)), "all ranks present"})->wait();
   calibrate(*group);
-  if (options.priority_channel) group->open_priority_channel();
   return group;
 }
 

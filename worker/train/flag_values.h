@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <boost/program_options/variables_map.hpp>
 #include <fmt/format.h>
@@ -16,6 +18,17 @@ namespace ddp::train {
 struct BadValue {
   std::string text;
 };
+
+// The values of a flag and what they mean.
+template <typename Choice>
+using Choices = std::span<const std::pair<const char*, Choice>>;
+
+template <typename Choice>
+const char* name_of(Choice value, Choices<Choice> choices) {
+  return std::find_if(choices.begin(), choices.end(),
+                      [value](const auto& each) { return each.second == value; })
+      ->first;
+}
 
 // The flags that were given. read() stores a flag's value in `value`, or leaves `value` alone if
 // the flag was not given; it throws BadValue.
@@ -58,8 +71,7 @@ class FlagValues {
   }
 
   template <typename Choice>
-  void read_choice(const char* flag, Choice& value,
-                   std::initializer_list<std::pair<const char*, Choice>> choices) const {
+  void read_choice(const char* flag, Choice& value, Choices<Choice> choices) const {
     if (!has(flag)) return;
     const std::string& text = text_of(flag);
     std::string names;
@@ -73,8 +85,15 @@ class FlagValues {
     throw BadValue{fmt::format("--{} {}: expected one of {}", flag, text, names)};
   }
 
+  void read_name(const char* flag, std::string& value, std::span<const char* const> names) const {
+    std::vector<std::pair<const char*, std::string>> choices;
+    for (const char* name : names) choices.emplace_back(name, name);
+    read_choice<std::string>(flag, value, choices);
+  }
+
   void read_switch(const char* flag, bool& value) const {
-    read_choice<bool>(flag, value, {{"on", true}, {"off", false}});
+    static constexpr std::pair<const char*, bool> kSwitch[] = {{"on", true}, {"off", false}};
+    read_choice<bool>(flag, value, kSwitch);
   }
 
  private:

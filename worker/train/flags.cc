@@ -18,7 +18,7 @@ struct Flag {
 
 constexpr Flag kModel[] = {
     {"model", "NAME",
-     "toy (linear layers, 10-10-5), toy-large (10-1000000-5), mnist (two convolutions and two "
+     "toy (linear layers, 10-10-5), mnist (two convolutions and two "
      "linear layers), mlp (784-512-512-10, for the same data), gpt (a small language model over "
      "bytes), resnet18, resnet50, toy-model-parallel or resnet50-model-parallel (in two stages: on "
      "two CUDA devices of the worker, or in two threads) (default mnist)"},
@@ -65,7 +65,7 @@ constexpr Flag kOptimizer[] = {
     {"optimizer", "NAME", "sgd, adam or adamw (default sgd; adamw for gpt)"},
     {"lr", "X",
      "learning rate, multiplied by the number of workers, or of logical ranks (default 0.01; "
-     "0.00001 for toy-large, 0.0005 for gpt)"},
+     "0.0005 for gpt)"},
     {"momentum", "X", "momentum (sgd only; default 0.5)"},
     {"weight-decay", "X",
      "weight decay: added to the gradient, or with adamw applied to the weight (default 0)"},
@@ -114,14 +114,8 @@ constexpr Flag kCheckpoints[] = {
      "also keep every checkpoint whose step is divisible by this; 0 for none (default 0)"},
     {"checkpoint-async", "on|off",
      "continue training while a checkpoint is written from a copy in memory (default on)"},
-    {"checkpoint-busy", "wait|skip",
-     "what to do when a checkpoint is due and the one before is still being written (default "
-     "wait)"},
     {"checkpoint-bandwidth", "MB/S",
      "highest rate at which each worker writes (default: as fast as the disk)"},
-    {"load-strict", "on|off",
-     "on: end with an error if the checkpoint lacks something, or has something that the training "
-     "lacks. off: load what fits and say what does not (default on)"},
     {"init-from", "DIR",
      "if there is nothing to resume, begin with the weights of the newest valid checkpoint in this "
      "folder, which may be another training's (default: random weights)"},

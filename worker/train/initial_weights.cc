@@ -15,7 +15,6 @@ namespace {
 // Turns --init-names into patterns for a checkpoint's names, which begin with "model/".
 LoadOptions loading_of(const Options& options) {
   LoadOptions loading;
-  loading.strict = options.load_strict;
   std::string_view rest = options.init_names.empty() ? "*" : std::string_view(options.init_names);
   while (!rest.empty()) {
     const std::string_view name = rest.substr(0, rest.find(','));
@@ -37,9 +36,7 @@ void load_initial_weights(const Options& options, const std::shared_ptr<ProcessG
     const bool is_other = report.error().code == Errc::kMismatch;
     throw Failure(is_other ? kExitInvalidValue : kExitDataInvalid,
                   flag + report.error().message +
-                      (is_other ? "; --load-strict off loads what fits, --init-names PATTERN,... "
-                                  "loads only some"
-                                : ""));
+                      (is_other ? "; --init-names PATTERN,... loads only some" : ""));
   }
   for (const std::string& line : report->skipped) say("warning: " + line);
   if (report->step < 0) {

@@ -133,10 +133,8 @@ void check_together(const FlagValues& values, Options& options) {
        options.grad_sync != GradSync::kStep, "--grad-sync ddp or zero1");
   need(values,
        {"checkpoint-every", "checkpoint-keep", "checkpoint-keep-every", "checkpoint-async",
-        "checkpoint-busy", "checkpoint-bandwidth", "checkpoint-failure"},
+        "checkpoint-bandwidth", "checkpoint-failure"},
        !options.checkpoint_dir.empty(), "--checkpoint-dir DIR");
-  need(values, {"load-strict"}, !options.checkpoint_dir.empty() || !options.init_from.empty(),
-       "--checkpoint-dir DIR or --init-from DIR");
   need(values, {"init-names"}, !options.init_from.empty(), "--init-from DIR");
   for (const char* flag :
        {"data-dir", "checkpoint-dir", "init-from", "summary", "trace", "rates"}) {

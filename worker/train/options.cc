@@ -18,17 +18,28 @@ namespace {
 
 constexpr std::int64_t kManySamples = 10'000'000;
 
+constexpr const char* kModels[] = {
+    "toy",   "toy-model-parallel", "gpt",      "mlp",
+    "mnist", "resnet18",           "resnet50", "resnet50-model-parallel"};
+constexpr const char* kData[] = {"synthetic", "fake", "mnist", "text"};
+
+template <typename Choice>
+using Named = std::pair<const char*, Choice>;
+
+constexpr Named<OptimizerKind> kOptimizers[] = {
+    {"sgd", OptimizerKind::kSgd}, {"adam", OptimizerKind::kAdam}, {"adamw", OptimizerKind::kAdamW}};
+constexpr Named<LrSchedule> kLrSchedules[] = {
+    {"constant", LrSchedule::kConstant},
+    {"step", LrSchedule::kStep},
+    {"warmup-exponential", LrSchedule::kWarmupExponential}};
+constexpr Named<GradSync> kGradSyncs[] = {
+    {"ddp", GradSync::kDdp}, {"step", GradSync::kStep}, {"zero1", GradSync::kZero1}};
+constexpr Named<OnCheckpointFailure> kOnCheckpointFailure[] = {
+    {"stop", OnCheckpointFailure::kStop}, {"continue", OnCheckpointFailure::kContinue}};
+constexpr Named<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}};
+
 void read_model_and_data(const FlagValues& values, Options& options) {
-  values.read_choice<std::string>("model", options.model,
-                                  {{"toy", "toy"},
-                                   {"toy-large", "toy-large"},
-                                   {"toy-model-parallel", "toy-model-parallel"},
-                                   {"gpt", "gpt"},
-                                   {"mlp", "mlp"},
-                                   {"mnist", "mnist"},
-                                   {"resnet18", "resnet18"},
-                                   {"resnet50", "resnet50"},
-                                   {"resnet50-model-parallel", "resnet50-model-parallel"}});
+  values.read_name("model", options.model, kModels);
   options.batch_norm = !values.has("no-batch-norm");
   values.read("dropout", options.dropout, 0, 1, true);
   values.read<std::int64_t>("micro-batches", options.micro_batches, 1, kManySamples);
@@ -37,9 +48,7 @@ void read_model_and_data(const FlagValues& values, Options& options) {
   values.read<std::int64_t>("width", options.gpt.width, 1, 100'000);
   values.read<std::int64_t>("context", options.gpt.context, 1, 100'000);
   values.read<std::int64_t>("sample-bytes", options.sample_bytes, 0, 1'000'000);
-  values.read_choice<std::string>(
-      "data", options.data,
-      {{"synthetic", "synthetic"}, {"fake", "fake"}, {"mnist", "mnist"}, {"text", "text"}});
+  values.read_name("data", options.data, kData);
   values.read("data-dir", options.data_dir);
   values.read<std::int64_t>("train-samples", options.train_samples, 1, kManySamples);
   values.read<std::int64_t>("test-samples", options.test_samples, 0, kManySamples);
@@ -54,17 +63,11 @@ void read_optimizer(const FlagValues& values, Options& options) {
   values.read_switch("drop-last", options.drop_last);
   values.read<std::int64_t>("epochs", options.epochs, 1, 1'000'000'000);
   values.read<std::int64_t>("max-steps", options.max_steps, 0);
-  values.read_choice<OptimizerKind>("optimizer", options.optimizer,
-                                    {{"sgd", OptimizerKind::kSgd},
-                                     {"adam", OptimizerKind::kAdam},
-                                     {"adamw", OptimizerKind::kAdamW}});
+  values.read_choice<OptimizerKind>("optimizer", options.optimizer, kOptimizers);
   values.read("lr", options.lr, 0, 1e6, false);
   values.read("momentum", options.momentum, 0, 1, true);
   values.read("weight-decay", options.weight_decay, 0, 1e6, true);
-  values.read_choice<LrSchedule>("lr-schedule", options.lr_schedule,
-                                 {{"constant", LrSchedule::kConstant},
-                                  {"step", LrSchedule::kStep},
-                                  {"warmup-exponential", LrSchedule::kWarmupExponential}});
+  values.read_choice<LrSchedule>("lr-schedule", options.lr_schedule, kLrSchedules);
   values.read("lr-warmup-epochs", options.lr_warmup_epochs, 0, 1e9, true);
   values.read<std::int64_t>("lr-decay-epochs", options.lr_decay_epochs, 1, 1'000'000'000);
   values.read("lr-decay-factor", options.lr_decay_factor, 0, 1e9, false);
@@ -74,9 +77,7 @@ void read_optimizer(const FlagValues& values, Options& options) {
 }
 
 void read_parallel(const FlagValues& values, Options& options) {
-  values.read_choice<GradSync>(
-      "grad-sync", options.grad_sync,
-      {{"ddp", GradSync::kDdp}, {"step", GradSync::kStep}, {"zero1", GradSync::kZero1}});
+  values.read_choice<GradSync>("grad-sync", options.grad_sync, kGradSyncs);
   // At most the number of ranks that one sum takes (worker/collectives/kernels.cc).
   values.read<int>("logical-world-size", options.logical_world_size, 0, 1 << 15);
   values.read("comm-hook", options.comm_hook);
@@ -93,22 +94,16 @@ void read_running(const FlagValues& values, Options& options) {
   values.read<int>("checkpoint-keep", options.checkpoint_keep, 0, 1'000'000);
   values.read<std::int64_t>("checkpoint-keep-every", options.checkpoint_keep_every, 0);
   values.read_switch("checkpoint-async", options.checkpoint_async);
-  values.read_switch("load-strict", options.load_strict);
   values.read("init-from", options.init_from);
   values.read("init-names", options.init_names);
-  values.read_choice<OnBusyCheckpoint>(
-      "checkpoint-busy", options.checkpoint_busy,
-      {{"wait", OnBusyCheckpoint::kWait}, {"skip", OnBusyCheckpoint::kSkip}});
   values.read("checkpoint-bandwidth", options.checkpoint_bandwidth, 0, 1e6, false);
-  values.read_choice<OnCheckpointFailure>(
-      "checkpoint-failure", options.checkpoint_failure,
-      {{"stop", OnCheckpointFailure::kStop}, {"continue", OnCheckpointFailure::kContinue}});
+  values.read_choice<OnCheckpointFailure>("checkpoint-failure", options.checkpoint_failure,
+                                          kOnCheckpointFailure);
   values.read_switch("elastic", options.elastic);
   if (!values.is("commit-every", "auto")) {
     values.read<std::int64_t>("commit-every", options.commit_every, 1);
   }
-  values.read_choice<DeviceKind>("device", options.device,
-                                 {{"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}});
+  values.read_choice<DeviceKind>("device", options.device, kDevices);
   values.read<int>("threads", options.threads, 1, 4096);
   values.read("timeout", options.timeout_seconds, 0, 1e6, false);
   values.read("summary", options.summary);
@@ -134,42 +129,11 @@ const char* on_off(bool value) { return value ? "on" : "off"; }
 
 }  // namespace
 
-const char* to_string(DeviceKind device) { return device == DeviceKind::kCpu ? "cpu" : "cuda"; }
-
-const char* to_string(GradSync mode) {
-  switch (mode) {
-    case GradSync::kDdp:
-      return "ddp";
-    case GradSync::kStep:
-      return "step";
-    case GradSync::kZero1:
-      return "zero1";
-  }
-  return "";
-}
-
-const char* to_string(LrSchedule schedule) {
-  switch (schedule) {
-    case LrSchedule::kConstant:
-      return "constant";
-    case LrSchedule::kStep:
-      return "step";
-    case LrSchedule::kWarmupExponential:
-      break;
-  }
-  return "warmup-exponential";
-}
-
+const char* to_string(DeviceKind device) { return name_of<DeviceKind>(device, kDevices); }
+const char* to_string(GradSync mode) { return name_of<GradSync>(mode, kGradSyncs); }
+const char* to_string(LrSchedule schedule) { return name_of<LrSchedule>(schedule, kLrSchedules); }
 const char* to_string(OptimizerKind optimizer) {
-  switch (optimizer) {
-    case OptimizerKind::kSgd:
-      return "sgd";
-    case OptimizerKind::kAdam:
-      return "adam";
-    case OptimizerKind::kAdamW:
-      break;
-  }
-  return "adamw";
+  return name_of<OptimizerKind>(optimizer, kOptimizers);
 }
 
 std::string agreed_flags(const Options& options) {
@@ -221,12 +185,10 @@ std::string agreed_flags(const Options& options) {
   add("checkpoint-dir", options.checkpoint_dir.empty() ? "none" : "given");
   add("checkpoint-every", options.checkpoint_every);
   add("checkpoint-async", on_off(options.checkpoint_async));
-  add("load-strict", on_off(options.load_strict));
   add("init-from", options.init_from.empty() ? "none" : "given");
   add("init-names", options.init_names.empty() ? "all" : options.init_names);
-  add("checkpoint-busy", options.checkpoint_busy == OnBusyCheckpoint::kWait ? "wait" : "skip");
   add("checkpoint-failure",
-      options.checkpoint_failure == OnCheckpointFailure::kStop ? "stop" : "continue");
+      name_of<OnCheckpointFailure>(options.checkpoint_failure, kOnCheckpointFailure));
   add("elastic", on_off(options.elastic));
   add("commit-every",
       options.commit_every == 0 ? std::string("auto") : std::to_string(options.commit_every));

@@ -11,7 +11,6 @@ namespace ddp::train {
 
 enum class DeviceKind { kCpu, kCuda };
 enum class LrSchedule { kConstant, kStep, kWarmupExponential };
-enum class OnBusyCheckpoint { kWait, kSkip };
 enum class OnCheckpointFailure { kStop, kContinue };
 enum class OptimizerKind { kSgd, kAdam, kAdamW };
 
@@ -62,10 +61,8 @@ struct Options {
   int checkpoint_keep = 3;
   std::int64_t checkpoint_keep_every = 0;  // Keeps those of steps divisible by it; 0: none.
   bool checkpoint_async = true;
-  bool load_strict = true;  // For both resuming and init_from.
-  std::string init_from;    // Folder of checkpoints with the initial weights; empty: none.
-  std::string init_names;   // Patterns separated by commas; empty: all.
-  OnBusyCheckpoint checkpoint_busy = OnBusyCheckpoint::kWait;
+  std::string init_from;            // Folder of checkpoints with the initial weights; empty: none.
+  std::string init_names;           // Patterns separated by commas; empty: all.
   double checkpoint_bandwidth = 0;  // MB/s of each worker's writing; 0: as fast as the disk.
   OnCheckpointFailure checkpoint_failure = OnCheckpointFailure::kStop;
 

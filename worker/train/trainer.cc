@@ -32,7 +32,6 @@ loop::Plan plan_of(const Options& options, std::int64_t train_samples) {
   plan.sampling.batch_size = options.batch_size * options.accumulate_steps;
   plan.sampling.seed = options.seed;
   plan.sampling.drop_last = options.drop_last;
-  plan.sampling.even = false;
   plan.logical_ranks = options.logical_world_size;
   plan.seed = options.seed;
   plan.batch_size = options.batch_size;
@@ -183,11 +182,7 @@ void Trainer::evaluate_if_due() {
   if (!written) say("note: --rates " + written.error().message);
 }
 
-void Trainer::save_checkpoint(bool asked) {
-  // A checkpoint on request and the last one must not be skipped because the writer is busy.
-  if (asked || steps_to_go() == 0) checkpoint_->wait();
-  checkpoint_->save();
-}
+void Trainer::save_checkpoint() { checkpoint_->save(); }
 
 // Only ranks that got the signal stop. The others continue, if the job allows fewer workers.
 void Trainer::stop_if_told() {

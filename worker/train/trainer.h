@@ -79,7 +79,7 @@ class Trainer final : private loop::TrainingLoop {
   double backwards(std::span<const std::int64_t> samples, std::int64_t joint) override;
   bool after_step(const loop::StepReport& report) override;
   void end_epoch() override;
-  void save_checkpoint(bool asked) override;
+  void save_checkpoint() override;
   void stop_if_told() override;
 
   void make_replica();

@@ -16,17 +16,14 @@ using nlohmann::json;
 
 TrainingCheckpoint::TrainingCheckpoint(Parts parts)
     : parts_(std::move(parts)),
-      checkpointer_(
-          {.directory = parts_.options.checkpoint_dir,
-           .keep = parts_.options.checkpoint_keep,
-           .keep_every = parts_.options.checkpoint_keep_every,
-           .asynchronous = parts_.options.checkpoint_async,
-           .busy = parts_.options.checkpoint_busy == OnBusyCheckpoint::kSkip ? WhenBusy::kSkip
-                                                                             : WhenBusy::kWait,
-           .bytes_per_second =
-               static_cast<std::uint64_t>(parts_.options.checkpoint_bandwidth * 1e6),
-           .ranks_are_equal = parts_.replica.keeps_ranks_equal()},
-          parts_.group, parts_.writer) {
+      checkpointer_({.directory = parts_.options.checkpoint_dir,
+                     .keep = parts_.options.checkpoint_keep,
+                     .keep_every = parts_.options.checkpoint_keep_every,
+                     .asynchronous = parts_.options.checkpoint_async,
+                     .bytes_per_second =
+                         static_cast<std::uint64_t>(parts_.options.checkpoint_bandwidth * 1e6),
+                     .ranks_are_equal = parts_.replica.keeps_ranks_equal()},
+                    parts_.group, parts_.writer) {
   TrainState& state = parts_.state;
   loop::add_training(checkpointer_, parts_.model, parts_.optimizer, parts_.replica);
   if (const auto& averager = parts_.replica.averager()) {
@@ -135,7 +132,6 @@ bool TrainingCheckpoint::resume(bool load) {
   }
   if (!load) return false;
   LoadOptions loading;
-  loading.strict = parts_.options.load_strict;
   loading.progress = [this](const LoadProgress& progress) {
     parts_.say(fmt::format("loading the checkpoint: {} of {} MB after {:.0f} s",
                            progress.bytes / 1'000'000, progress.total / 1'000'000,
@@ -194,9 +190,7 @@ void TrainingCheckpoint::save() {
   tell_warnings();
   if (!saved) return fail(saved.error());
   if (!saved->note.empty()) {
-    parts_.say(fmt::format("note: checkpoint of step {}{}: {}", saved->step,
-                           saved->state == SaveReport::State::kSkipped ? " skipped" : "",
-                           saved->note));
+    parts_.say(fmt::format("note: checkpoint of step {}: {}", saved->step, saved->note));
   }
 }
 

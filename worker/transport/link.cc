@@ -6,15 +6,11 @@
 #include "common/base/errc.h"
 #include "worker/transport/control_links.h"
 #include "worker/transport/futex.h"
-#include "worker/transport/socket_stream.h"
 
 namespace ddp {
 
 Link::Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int peer_node)
     : data_(std::move(data)), control_(std::move(control)), peer_(peer), peer_node_(peer_node) {}
-
-Link::Link(UniqueFd data, UniqueFd control, Rank peer, int peer_node)
-    : Link(std::make_unique<SocketStream>(std::move(data)), std::move(control), peer, peer_node) {}
 
 // A peer that ends its streams on purpose says why, but its message may arrive a little later.
 void Link::explain_end() {

@@ -23,8 +23,6 @@ namespace ddp {
 class Link {
  public:
   Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int peer_node);
-  // With a SocketStream over `data`.
-  Link(UniqueFd data, UniqueFd control, Rank peer, int peer_node);
 
   Rank peer() const { return peer_; }
   int peer_node() const { return peer_node_; }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -12,16 +11,6 @@
 #include "worker/transport/futex.h"
 
 namespace ddp {
-namespace {
-
-std::vector<int> all_of(int local_size) {
-  std::vector<int> locals(static_cast<std::size_t>(local_size));
-  std::iota(locals.begin(), locals.end(), 0);
-  return locals;
-}
-
-}  // namespace
-
 Segment::Segment(std::shared_ptr<SharedMapping> mapping, std::vector<Member> members)
     : mapping_(std::move(mapping)), members_(std::move(members)) {
   for (const Member& member : members_) populate(member.head, offsetof(RegionHead, staging));
@@ -31,18 +20,6 @@ void Segment::populate_staging() {
   for (const Member& member : members_) {
     populate(member.head + offsetof(RegionHead, staging), sizeof(RankStaging));
   }
-}
-
-Result<std::shared_ptr<Segment>> Segment::create(int local_size, Round round) {
-  auto mapping = SharedMapping::create(local_size, round);
-  if (!mapping) return mapping.error();
-  return of_ranks(std::move(*mapping), all_of(local_size));
-}
-
-Result<std::shared_ptr<Segment>> Segment::attach(int fd, int local_size, Round round) {
-  auto mapping = SharedMapping::attach(fd, local_size, round);
-  if (!mapping) return mapping.error();
-  return of_ranks(std::move(*mapping), all_of(local_size));
 }
 
 std::shared_ptr<Segment> Segment::of_ranks(std::shared_ptr<SharedMapping> mapping,

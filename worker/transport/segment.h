@@ -22,11 +22,6 @@ namespace ddp {
 // Thread safe. Flags and records are backed and mapped when the object is made.
 class Segment {
  public:
-  // New memory, shared with this process's threads and with children that it forks.
-  static Result<std::shared_ptr<Segment>> create(int local_size, Round round);
-  // Maps the memfd `fd` that the agent made; the caller keeps `fd`. Errors as
-  // SharedMapping::attach.
-  static Result<std::shared_ptr<Segment>> attach(int fd, int local_size, Round round);
   // Of some of the mapping's ranks, in the regions that the agent laid out for them.
   static std::shared_ptr<Segment> of_ranks(std::shared_ptr<SharedMapping> mapping,
                                            std::vector<int> locals);

@@ -239,8 +239,6 @@ STANDIN_API Result ncclCommFinalize(Comm handle) {
   return nccl::kInProgress;
 }
 
-STANDIN_API Result ncclCommShrink() { return nccl::kInvalidUsage; }
-
 STANDIN_API const char* ncclGetLastError(Comm /*comm*/) { return "last words of the stand-in\n"; }
 #endif
 

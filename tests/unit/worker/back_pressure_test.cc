@@ -7,11 +7,11 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/inproc.h"
 #include "tests/support/link_streams.h"
 #include "tests/support/on_ranks.h"
 #include "tests/support/process.h"
 #include "worker/collectives/collectives.h"
-#include "worker/transport/inproc.h"
 
 // A neighbour that receives nothing for a while; the test acts as the neighbour, byte by byte.
 // Later data must not overwrite data that is still in flight to it.
@@ -108,7 +108,7 @@ class BackPressure : public ::testing::TestWithParam<bool> {};
 
 TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
   // Ranks 0 and 1 share node 0; the test is rank 2.
-  auto transports = std::move(make_inproc_transports({2, 1}, 0)).value();
+  auto transports = std::move(test::make_inproc_transports({2, 1}, 0)).value();
   constexpr std::size_t kCount = kChunks * kChunkElements;
   std::shared_ptr<std::byte> registered[2];
   std::vector<float> own[2];

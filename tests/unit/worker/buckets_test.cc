@@ -183,8 +183,6 @@ TEST(BucketProgress, ASecondArrivalIsRefusedAndCountsForNothing) {
   EXPECT_TRUE(progress.mark_ready(1));
   EXPECT_FALSE(progress.mark_ready(1));
   EXPECT_EQ(progress.next_launch(), std::nullopt);
-  EXPECT_TRUE(progress.is_ready(1));
-  EXPECT_FALSE(progress.is_ready(0));
 }
 
 TEST(BucketProgress, BeginForgetsAnUnfinishedBackward) {
@@ -192,7 +190,6 @@ TEST(BucketProgress, BeginForgetsAnUnfinishedBackward) {
   progress.mark_ready(1);
   EXPECT_EQ(progress.next_launch(), 0U);
   progress.begin();
-  EXPECT_FALSE(progress.is_ready(1));
   EXPECT_EQ(progress.next_launch(), std::nullopt);
   progress.mark_ready(0);
   progress.mark_ready(1);

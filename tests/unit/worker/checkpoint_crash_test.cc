@@ -40,10 +40,10 @@ Progress train(MemoryFileSystem& files) {
 void check_recovery(MemoryFileSystem& files, const Progress& run, const std::string& where) {
   Directory directory(files, "a/b");
   ValidSearch search(directory);
-  auto found = search.next();
+  auto found = test::next_valid(directory, search);
   ASSERT_TRUE(found) << where;
   // Not only the newest: nothing incomplete may be visible at all.
-  while (search.next()->has_value()) continue;
+  while (test::next_valid(directory, search)->has_value()) continue;
   EXPECT_TRUE(search.skipped().empty()) << where << ": " << search.skipped()[0];
   const std::int64_t salt = salt_of(*found);
   EXPECT_GE(salt, run.acknowledged) << where << ": a saved checkpoint is lost";
@@ -58,7 +58,7 @@ void check_recovery(MemoryFileSystem& files, const Progress& run, const std::str
     EXPECT_FALSE(name.starts_with(".tmp-")) << where << ": " << name;
   }
   ASSERT_TRUE(publish_sample(files, directory, 5, 100, 2)) << where;
-  EXPECT_EQ(salt_of(*open_newest_valid(directory, nullptr)), 100) << where;
+  EXPECT_EQ(salt_of(*test::open_newest_valid(directory)), 100) << where;
 }
 
 std::size_t operations_of_a_run() {

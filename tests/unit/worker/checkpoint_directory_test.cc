@@ -28,7 +28,7 @@ class DirectoryTest : public ::testing::Test {
 
   std::int64_t newest_salt() {
     skipped_.clear();
-    auto found = open_newest_valid(directory_, &skipped_);
+    auto found = test::open_newest_valid(directory_, &skipped_);
     EXPECT_TRUE(found);
     return salt_of(*found);
   }
@@ -82,7 +82,7 @@ TEST_F(DirectoryTest, AStepWrittenAgainReplacesTheFormer) {
 TEST_F(DirectoryTest, AnEmptyOrMissingFolderHasNothingToLoad) {
   EXPECT_EQ(newest_salt(), -1);
   Directory nowhere(files_, "no/such/folder");
-  auto found = open_newest_valid(nowhere, nullptr);
+  auto found = test::open_newest_valid(nowhere);
   ASSERT_TRUE(found);
   EXPECT_FALSE(found->has_value());
 }
@@ -239,7 +239,7 @@ TEST_F(DirectoryTest, AFailedSaveLeavesTheFolderAsItWas) {
       auto entry = publish_sample(files, directory, 6, 60);
       const bool reached = files.operations() > operation;
       files.stop_failing();
-      auto found = open_newest_valid(directory, nullptr);
+      auto found = test::open_newest_valid(directory);
       if (entry) {
         EXPECT_EQ(salt_of(*found), 60);
       } else {
@@ -249,7 +249,7 @@ TEST_F(DirectoryTest, AFailedSaveLeavesTheFolderAsItWas) {
         EXPECT_EQ(files.names("run/ckpt"), names) << "operation " << operation;
         // And training goes on: the next one succeeds.
         EXPECT_TRUE(publish_sample(files, directory, 7, 70));
-        EXPECT_EQ(salt_of(*open_newest_valid(directory, nullptr)), 70);
+        EXPECT_EQ(salt_of(*test::open_newest_valid(directory)), 70);
       }
       if (!reached) break;
     }

@@ -32,7 +32,7 @@ TEST(CheckpointDisk, PublishesReadsAndPrunesOnARealDisk) {
     ASSERT_TRUE(entry) << entry.error().message;
   }
   ASSERT_TRUE(publish_sample(posix_file_system(), directory, 4, 44, 2));
-  EXPECT_EQ(salt_of(*open_newest_valid(directory, nullptr)), 44);
+  EXPECT_EQ(salt_of(*test::open_newest_valid(directory)), 44);
   EXPECT_EQ(std::filesystem::read_symlink((scratch.path() / "deep/er/ckpt/latest").string()),
             "step-0000000004.1");
   std::vector<std::string> names =
@@ -41,7 +41,7 @@ TEST(CheckpointDisk, PublishesReadsAndPrunesOnARealDisk) {
   EXPECT_THAT(names, ::testing::ElementsAre("latest", "step-0000000003", "step-0000000004.1"));
   // Publishing needs no second look from a new process.
   Directory again(posix_file_system(), (scratch.path() / "deep/er/ckpt/").string());
-  EXPECT_EQ(salt_of(*open_newest_valid(again, nullptr)), 44);
+  EXPECT_EQ(salt_of(*test::open_newest_valid(again)), 44);
 }
 
 TEST(CheckpointDisk, FailuresCarryPathAndReason) {
@@ -83,8 +83,7 @@ TEST(CheckpointDisk, AFullDiskFailsCleanlyAndTheOldOneStays) {
         if (!directory.discard(*temporary)) result += "; cannot be removed";
         if (posix_file_system().list((scratch.path() / "ckpt").string())->size() != 2)
           result += "; a leftover";
-        if (salt_of(*open_newest_valid(directory, nullptr)) != 11)
-          result += "; the old one is lost";
+        if (salt_of(*test::open_newest_valid(directory)) != 11) result += "; the old one is lost";
         if (!publish_sample(posix_file_system(), directory, 3, 33)) result += "; no further save";
         return result;
       });
@@ -106,7 +105,7 @@ TEST(CheckpointDisk, AReadOnlyFolderIsFoundOutByPrepare) {
         auto prepared = directory.prepare();
         if (prepared) return "prepare succeeded";
         if (prepared.error().code != Errc::kIo) return "another code";
-        if (salt_of(*open_newest_valid(directory, nullptr)) != 11) return "cannot be loaded";
+        if (salt_of(*test::open_newest_valid(directory)) != 11) return "cannot be loaded";
         return prepared.error().message;
       });
   if (answer.empty()) GTEST_SKIP() << "needs root to mount a small tmpfs";

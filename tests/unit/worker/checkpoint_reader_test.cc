@@ -106,7 +106,7 @@ TEST_F(ReaderTest, ASectorThatTheDiskCannotReadIsAnErrorOfThatPartOnly) {
   ASSERT_TRUE(publish_sample(files_, directory_, 2, 22));
   files_.fail_fetching("step-0000000002/rank-00000", 3);
   std::vector<std::string> skipped;
-  EXPECT_EQ(salt_of(*open_newest_valid(directory_, &skipped)), 11);
+  EXPECT_EQ(salt_of(*test::open_newest_valid(directory_, &skipped)), 11);
   EXPECT_THAT(skipped, ElementsAre(HasSubstr("Input/output error")));
 }
 
@@ -128,7 +128,7 @@ TEST_F(ReaderTest, EveryFlippedByteIsFoundAndTheOlderOneUsed) {
         }
         std::vector<std::string> skipped;
         Directory again(files_, "ckpt");
-        ASSERT_EQ(salt_of(*open_newest_valid(again, &skipped)), 22)
+        ASSERT_EQ(salt_of(*test::open_newest_valid(again, &skipped)), 22)
             << name << (cuts ? " cut at " : " flipped at ") << i;
         ASSERT_THAT(skipped, SizeIs(1));
         ASSERT_THAT(skipped[0], HasSubstr(newest.path + " passed over: "));
@@ -138,7 +138,7 @@ TEST_F(ReaderTest, EveryFlippedByteIsFoundAndTheOlderOneUsed) {
     }
   }
   EXPECT_GT(flips, 2000u);
-  EXPECT_EQ(salt_of(*open_newest_valid(directory_, nullptr)), 33);
+  EXPECT_EQ(salt_of(*test::open_newest_valid(directory_)), 33);
 }
 
 // By the tensors' checksums alone, too: there is no byte that only the file's own would cover.
@@ -231,7 +231,7 @@ TEST_F(ReaderTest, SeveralBadOnesHaveALineEach) {
   files_.contents(third.path + "/manifest.json")->resize(100);
   ASSERT_TRUE(files_.remove_file(second.path + "/rank-00000.safetensors"));
   std::vector<std::string> skipped;
-  EXPECT_EQ(salt_of(*open_newest_valid(directory_, &skipped)), 11);
+  EXPECT_EQ(salt_of(*test::open_newest_valid(directory_, &skipped)), 11);
   EXPECT_THAT(skipped, ElementsAre(HasSubstr("step-0000000003 passed over: "),
                                    HasSubstr("rank-00000.safetensors does not exist")));
 }

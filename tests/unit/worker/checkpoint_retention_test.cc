@@ -22,7 +22,7 @@ class Retained : public ::testing::Test {
   Entry save(std::int64_t step, const Retention& retention) {
     auto entry = publish_sample(files_, directory_, step, ++salt_);
     EXPECT_TRUE(entry);
-    EXPECT_THAT(directory_.prune(retention, *entry), IsEmpty());
+    EXPECT_THAT(test::prune(directory_, retention, *entry), IsEmpty());
     return *entry;
   }
   std::vector<std::int64_t> steps() {
@@ -66,16 +66,6 @@ TEST_F(Retained, DamagedOnesDoNotCount) {
   directory_.mark_bad(*parse_entry_name("step-0000000002"));
   save(4, {2, 0});
   EXPECT_THAT(steps(), ElementsAre(4, 3, 2, 1));
-}
-
-TEST_F(Retained, WhatIsSuperfluousIsOnlyNamedBeforeItIsRemoved) {
-  Entry newest;
-  for (std::int64_t step = 1; step <= 4; ++step) newest = save(step, {0, 0});
-  auto named = directory_.superfluous({2, 2}, newest);
-  ASSERT_TRUE(named);
-  ASSERT_EQ(named->size(), 1u);
-  EXPECT_EQ(named->front().step, 1);
-  EXPECT_EQ(steps().size(), 4u);
 }
 
 TEST_F(Retained, UnfinishedSavesGoAndNothingElse) {

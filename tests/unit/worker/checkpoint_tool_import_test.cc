@@ -31,18 +31,17 @@ class ToolImportTest : public test::CheckpointToolTest {
 
 TEST_F(ToolImportTest, AFileBecomesAValidCheckpoint) {
   write_file("f.safetensors", tensors_);
-  ASSERT_EQ(run({"import", file("f.safetensors"), path("deep/er"), "--module", "net", "--step",
-                 "12", "--epoch", "3"}),
-            kExitSuccess)
+  ASSERT_EQ(
+      run({"import", file("f.safetensors"), path("deep/er"), "--module", "net", "--step", "12"}),
+      kExitSuccess)
       << err_;
   EXPECT_THAT(err_, IsEmpty());
   EXPECT_THAT(out_, HasSubstr("step-0000000012: 4 tensors of "));
   Directory directory(posix_file_system(), path("deep/er"));
-  auto found = open_newest_valid(directory, nullptr);
+  auto found = test::open_newest_valid(directory);
   ASSERT_TRUE(found && found->has_value());
   const Manifest& manifest = (*found)->manifest;
   EXPECT_EQ(manifest.step, 12);
-  EXPECT_EQ(manifest.epoch, 3);
   EXPECT_EQ(manifest.world_size, 1);
   ASSERT_EQ(manifest.tensors.size(), tensors_.size());
   Reader reader(posix_file_system(), (*found)->entry.path, manifest);
@@ -69,8 +68,6 @@ TEST_F(ToolImportTest, WhatPyTorchWroteComesBackToPyTorch) {
   ASSERT_EQ(written.status, 0) << written.err;
   ASSERT_EQ(run({"import", file("state.safetensors"), path(), "--module", "net"}), kExitSuccess)
       << err_;
-  EXPECT_EQ(run({"diff", path(), file("state.safetensors"), "--module", "net"}), kExitSuccess)
-      << out_;
   ASSERT_EQ(run({"export", path(), file("back.pt")}), kExitSuccess) << err_;
   const auto read = test::run({test::kPython, script, "read", file("back.pt")});
   ASSERT_EQ(read.status, 0) << read.err;
@@ -86,20 +83,16 @@ TEST_F(ToolImportTest, WhatPyTorchWroteComesBackToPyTorch) {
   EXPECT_EQ(sorted(read.out), sorted(written.out));
 }
 
-TEST_F(ToolImportTest, AStepThatExistsIsReplacedOnlyIfToldSo) {
+TEST_F(ToolImportTest, AStepThatExistsIsNotReplaced) {
   publish(7, usual_tensors());
   write_file("f.safetensors", tensors_);
   const std::vector<std::string> seven = {
       "import", file("f.safetensors"), path(), "--module", "net", "--step", "7"};
   EXPECT_EQ(run(seven), kExitInvalidValue);
   EXPECT_THAT(err_, HasSubstr("step-0000000007 already exists; choose another --step"));
-  std::vector<std::string> replacing = seven;
-  replacing.push_back("--replace");
-  EXPECT_EQ(run(replacing), kExitSuccess) << err_;
-  EXPECT_THAT(out_, HasSubstr("step-0000000007.1: 4 tensors"));
   EXPECT_EQ(run({"import", file("f.safetensors"), path(), "--module", "net", "--step", "6"}),
             kExitSuccess);
-  EXPECT_THAT(err_, HasSubstr("step-0000000007.1 is newer, so programs will load that one"));
+  EXPECT_THAT(err_, HasSubstr("step-0000000007 is newer, so programs will load that one"));
 }
 
 TEST_F(ToolImportTest, RefusesWhatMakesNoSense) {
@@ -113,10 +106,10 @@ TEST_F(ToolImportTest, RefusesWhatMakesNoSense) {
   EXPECT_FALSE(std::filesystem::exists(path()));
   folder_.write("pickle.pt", "PK\x03\x04 whatever PyTorch writes in a zip of its own");
   EXPECT_EQ(run({"import", file("pickle.pt"), path(), "--module", "net"}), kExitDataInvalid);
-  EXPECT_THAT(err_, HasSubstr("nor a safetensors file"));
+  EXPECT_THAT(err_, HasSubstr("is not a safetensors file"));
   const std::string checkpoint = publish(7, usual_tensors());
   EXPECT_EQ(run({"import", checkpoint, path(), "--module", "net"}), kExitInvalidValue);
-  EXPECT_THAT(err_, HasSubstr("is a checkpoint"));
+  EXPECT_THAT(err_, HasSubstr("is a folder"));
 }
 
 TEST_F(ToolImportTest, IsRefusedWhileAJobHasTheFolder) {

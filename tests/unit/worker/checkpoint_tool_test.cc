@@ -79,7 +79,7 @@ TEST_F(ToolTest, WrongCommandLinesAndMissingPathsHaveTheirOwnStatus) {
     EXPECT_EQ(run(arguments), kExitUsage);
     EXPECT_THAT(err_, HasSubstr("--help` explains"));
   }
-  for (const std::string command : {"ls", "diff", "write"}) {
+  for (const std::string command : {"ls", "export", "write"}) {
     EXPECT_EQ(run({command, "x", "--help"}), kExitSuccess);
     EXPECT_THAT(out_, HasSubstr("usage: ddp-checkpoint " + command + " "));
   }

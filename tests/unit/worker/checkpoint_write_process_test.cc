@@ -59,7 +59,7 @@ std::unique_ptr<Process> start(const SnapshotMemory& image, int lock_fd = -1) {
 std::string newest_fault(const SampleSave& save) {
   Directory directory(posix_file_system(), save.directory);
   std::vector<std::string> skipped;
-  auto found = open_newest_valid(directory, &skipped);
+  auto found = test::open_newest_valid(directory, &skipped);
   if (!found) return found.error().message;
   if (!skipped.empty()) return skipped[0];
   if (!*found) return "there is none";

@@ -78,9 +78,9 @@ struct Newest {
 Newest newest_of(FileSystem& files) {
   Directory directory(files, kFolder);
   ValidSearch search(directory);
-  auto found = search.next();
+  auto found = test::next_valid(directory, search);
   if (!found) return {std::nullopt, found.error().message};
-  while (search.next()->has_value()) continue;
+  while (test::next_valid(directory, search)->has_value()) continue;
   return {std::move(*found), search.skipped().empty() ? "" : search.skipped()[0]};
 }
 

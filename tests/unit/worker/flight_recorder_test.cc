@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -20,7 +19,6 @@
 #include "common/base/check.h"
 #include "common/base/errc.h"
 #include "tests/support/slowness.h"
-#include "tests/support/temp_dir.h"
 
 namespace ddp {
 namespace {
@@ -197,29 +195,21 @@ TEST(FlightRecorder, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(wire::read_flight(region.bytes()).error().code, Errc::kProtocol);
 }
 
-TEST(FlightRecorder, DumpsJsonLinesOnRequest) {
-  const test::TempDir folder;
-  const std::string path = folder.path() / "flight.jsonl";
-  ::setenv("DDP_FLIGHT_DUMP", path.c_str(), 1);
+TEST(FlightRecorder, IsWrittenAsJsonLines) {
   const Region region;
   FlightRecorder world(region.bytes(), 2, "world");
   FlightRecorder::Issue issue = all_reduce(3);
   issue.tag = "cut in \xF0\x9F";
   world.finished(world.issued(issue), false);
-  world.dump_on_request();
-  ::unsetenv("DDP_FLIGHT_DUMP");
-  world.dump_on_request();
-  std::ifstream file(path);
-  std::string line;
-  ASSERT_TRUE(std::getline(file, line));
-  const auto json = nlohmann::json::parse(line);
+  const std::string lines = wire::flight_json_lines(*wire::read_flight(region.bytes()));
+  EXPECT_EQ(lines.find('\n'), lines.size() - 1);
+  const auto json = nlohmann::json::parse(lines);
   EXPECT_EQ(json["rank"], 2);
   EXPECT_EQ(json["group"], "world");
   EXPECT_EQ(json["operation"], "all_reduce");
   EXPECT_EQ(json["type"], "bf16");
   EXPECT_EQ(json["state"], "failed");
   EXPECT_EQ(json["sequence"], 3);
-  EXPECT_FALSE(std::getline(file, line));
 }
 
 }  // namespace

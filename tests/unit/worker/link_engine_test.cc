@@ -14,6 +14,7 @@
 
 #include "common/base/errc.h"
 #include "common/store/file_store.h"
+#include "tests/support/inproc.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/worker_world.h"
@@ -98,7 +99,7 @@ std::shared_ptr<ProcessGroup> join_over_ucx(const std::string& path, Rank rank) 
     const auto failure = node_links.connect(place, links);
     DDP_CHECK(!failure, "{}", failure->text);
   }
-  auto segment = std::move(Segment::create(1, 0)).value();
+  auto segment = std::move(test::make_segment(1, 0)).value();
   auto arena = std::make_shared<Arena>(segment->mapping(), 0);
   auto transport = std::make_unique<Transport>(std::move(place), std::move(segment),
                                                std::move(arena), std::move(links), false);

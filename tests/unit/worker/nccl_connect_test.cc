@@ -141,69 +141,19 @@ TEST_F(NcclConnect, AnIdThatIsNoneIsRefused) {
 TEST_F(NcclConnect, OptionsThatMakeNoSenseAreRefused) {
   NcclGroupOptions options = nccl_options(2, 2);
   EXPECT_THROW(NcclGroup::make(library_, store_, options), std::invalid_argument);
-  options = nccl_options(0, 1);
-  options.priority_channel = true;
-  EXPECT_THROW(NcclGroup::make(library_, store_, options), std::invalid_argument);
 }
 
-TEST_F(NcclConnect, CheckingNeedsAHostGroup) {
-  ASSERT_EQ(::setenv("DDP_NCCL_CHECK", "1", 1), 0);
-  try {
-    NcclGroup::make(library_, store_, nccl_options(0, 1));
-    ADD_FAILURE() << "accepted";
-  } catch (const std::invalid_argument& error) {
-    EXPECT_THAT(error.what(), HasSubstr("DDP_NCCL_CHECK=1 needs NcclGroupOptions::check_group"));
-  }
-  ::unsetenv("DDP_NCCL_CHECK");
-}
-
-// NCCL before 2.14: its calls block.
-class OldNccl : public ::testing::Test {
- protected:
-  const standin::Control& old() { return test::control_of(DDP_NCCL_STANDIN_OLD); }
-  void TearDown() override {
-    EXPECT_STREQ(old().violations(), "");
-    const TimePoint limit = Clock::now() + seconds(20);
-    while (old().live_objects() != 0 && Clock::now() < limit) std::this_thread::yield();
-    EXPECT_EQ(old().live_objects(), 0);
-    old().reset();
-  }
-  std::shared_ptr<const NcclLibrary> library_ = test::load_library(DDP_NCCL_STANDIN_OLD);
-};
-
-TEST_F(OldNccl, Works) {
-  EXPECT_FALSE(library_->non_blocking());
-  EXPECT_FALSE(library_->can_shrink());
-  EXPECT_EQ(library_->version_text(), "2.12.12");
-  NcclWorld world(library_, 3);
-  world.run([&](NcclGroup& group) {
-    const test::DeviceArray data(group, *library_, DType::kBF16, {group.rank() + 1.0});
-    group.all_reduce(data.buffer(), ReduceOp::kProd)->wait();
-    EXPECT_EQ(data.values().front(), 6);
-  });
-}
-
-TEST_F(OldNccl, AMissingRankIsNamedThoughTheCallBlocks) {
-  auto store = std::make_shared<test::HashStore>();
-  NcclGroupOptions options = nccl_options(0, 2);
-  options.connect_timeout = milliseconds(100);
-  options.abort_grace = milliseconds(100);
-  try {
-    NcclGroup::make(library_, store, options);
-    ADD_FAILURE() << "connected";
-  } catch (const CollectiveError& error) {
-    EXPECT_EQ(error.code, Errc::kTimeout);
-    EXPECT_THAT(error.what(), HasSubstr("not arrived: rank 1"));
-  }
-  old().release();  // The parked thread comes back.
+TEST(NcclLibrary, BeforeItsCallsCouldBeNonBlockingIsRefused) {
+  const auto old = NcclLibrary::load({DDP_NCCL_STANDIN_OLD, DDP_NCCL_STANDIN});
+  ASSERT_FALSE(old);
+  EXPECT_EQ(old.error().code, Errc::kInvalidArgument);
+  EXPECT_THAT(old.error().message, HasSubstr("NCCL 2.14 or newer is needed"));
 }
 
 TEST(NcclLibrary, ToldByItsNameAndVersion) {
   const auto library = test::standin_library();
   EXPECT_EQ(library->version(), 22809);
   EXPECT_EQ(library->version_text(), "2.28.9");
-  EXPECT_TRUE(library->non_blocking());
-  EXPECT_TRUE(library->can_shrink());
   EXPECT_EQ(library->device_count().value(), 8);
 }
 
@@ -233,13 +183,13 @@ TEST(NcclLibrary, ThatIsAnotherOneIsToldByWhatItLacks) {
 }
 
 TEST(NcclLibrary, IsNamedByTheEnvironment) {
-  ASSERT_EQ(::setenv("DDP_NCCL_LIBRARY", DDP_NCCL_STANDIN_OLD, 1), 0);
+  ASSERT_EQ(::setenv("DDP_NCCL_LIBRARY", DDP_NCCL_STANDIN, 1), 0);
   ASSERT_EQ(::setenv("DDP_CUDART_LIBRARY", DDP_NCCL_STANDIN, 1), 0);
   const auto library = NcclLibrary::load();
   ::unsetenv("DDP_NCCL_LIBRARY");
   ::unsetenv("DDP_CUDART_LIBRARY");
   ASSERT_TRUE(library) << library.error().message;
-  EXPECT_EQ((*library)->version_text(), "2.12.12");
+  EXPECT_EQ((*library)->version_text(), "2.28.9");
 }
 
 }  // namespace

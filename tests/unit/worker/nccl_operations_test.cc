@@ -471,9 +471,6 @@ TEST_P(NcclOperations, ArgumentsThatMakeNoSenseAreRefused) {
               HasSubstr("the same memory"));
   EXPECT_THAT(refused([&] { group.send(ints.buffer(), 0); }), HasSubstr("this rank itself"));
   EXPECT_THAT(refused([&] { group.recv(ints.buffer(), 2); }), HasSubstr("rank 2 is not in"));
-  OpOptions urgent;
-  urgent.priority = 1;
-  EXPECT_THAT(refused([&] { group.barrier(urgent); }), HasSubstr("no priority channel"));
   group.barrier()->wait();  // None of them counts as issued.
 }
 

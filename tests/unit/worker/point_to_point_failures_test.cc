@@ -133,10 +133,10 @@ TEST_P(FailuresOfTwoRanks, ClosingQuietlyAbortsNobody) {
 TEST(Failures, StrangersAreTurnedAway) {
   auto transports = test::connected_transports({1, 1});
   auto store = std::make_shared<test::HashStore>();
-  const auto zero =
-      PointToPoint::make(*transports[0], test::local_meeting(store), 0, mail_options(kPatience));
-  const auto one =
-      PointToPoint::make(*transports[1], test::local_meeting(store), 0, mail_options(kPatience));
+  const auto zero = std::make_shared<PostOffice>(*transports[0], test::local_meeting(store), 0,
+                                                 mail_options(kPatience));
+  const auto one = std::make_shared<PostOffice>(*transports[1], test::local_meeting(store), 0,
+                                                mail_options(kPatience));
   std::vector<float> got{0};
   std::vector<float> sent{5};
   const WorkPtr work = one->recv(floats(got), 0, 0, {}, 0);
@@ -162,7 +162,8 @@ TEST(Failures, StrangersAreTurnedAway) {
 
 TEST(Failures, NodesWithoutAStoreAreAnError) {
   auto transports = test::connected_transports({1, 1});
-  const auto mail = PointToPoint::make(*transports[0], Meeting(), 0, mail_options(kPatience));
+  const auto mail =
+      std::make_shared<PostOffice>(*transports[0], Meeting(), 0, mail_options(kPatience));
   std::vector<float> values(5);
   const auto error = error_of([&] { mail->recv(floats(values), 1, 0, {}, 0)->wait(); });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 cannot reach rank 1"), HasSubstr("no store")));
@@ -171,7 +172,7 @@ TEST(Failures, NodesWithoutAStoreAreAnError) {
 TEST(Failures, DeathOfAPeerOnAnotherNodeIsSeen) {
   const test::TempDir folder;
   const auto children =
-      test::fork_mail({1, 1}, folder.path() / "store", [](PointToPoint& mail, Transport& own) {
+      test::fork_mail({1, 1}, folder.path() / "store", [](PostOffice& mail, Transport& own) {
         std::vector<float> value{1};
         if (own.topology().rank() == 1) {
           mail.send(floats(value), 0, 1, {}, 0)->wait();

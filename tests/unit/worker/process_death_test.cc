@@ -18,6 +18,7 @@
 
 #include "common/base/errc.h"
 #include "common/wire/shm_layout.h"
+#include "tests/support/inproc.h"
 #include "tests/support/process.h"
 #include "tests/support/worker_world.h"
 
@@ -104,7 +105,7 @@ TEST(ProcessDeath, SurvivorsOfOneNodeLearnItFromTheAgent) {
   std::mt19937 random(seed);
   for (int turn = 0; turn < 12; ++turn) {
     AgentMemory memory(3, 4);
-    auto segment = std::move(Segment::attach(memory.fd, 3, 4)).value();
+    auto segment = std::move(test::attach_segment(memory.fd, 3, 4)).value();
     const std::size_t count = turn % 2 == 0 ? 500 : 400'000;
     const auto children =
         test::fork_ranks({3}, [&](const auto& group) { return sum_until_failure(*group, count); },
@@ -125,7 +126,7 @@ TEST(ProcessDeath, SurvivorsOfOneNodeLearnItFromTheAgent) {
 
 TEST(ProcessDeath, TheCauseIsTheAgents) {
   AgentMemory memory(2, 0);
-  auto segment = std::move(Segment::attach(memory.fd, 2, 0)).value();
+  auto segment = std::move(test::attach_segment(memory.fd, 2, 0)).value();
   memory.raise_abort(1, "worker killed by signal 9");
   const auto children = test::fork_ranks(
       {2},

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/inproc.h"
 #include "tests/support/worker_world.h"
 
 namespace ddp {
@@ -297,9 +298,9 @@ TEST(ProcessGroup, GroupsEndOneByOneWithoutHarm) {
 }
 
 TEST(ProcessGroup, ALaterGroupUsesTheMemoryOfAnEarlierOne) {
-  auto segment = std::move(Segment::create(2, 5)).value();
+  auto segment = std::move(test::make_segment(2, 5)).value();
   for (int turn = 0; turn < 5; ++turn) {
-    auto transports = std::move(make_inproc_transports({2}, 5, {segment})).value();
+    auto transports = std::move(test::make_inproc_transports({2}, 5, {segment})).value();
     std::vector<std::shared_ptr<ProcessGroup>> groups;
     for (auto& transport : transports) groups.push_back(Group::make(std::move(transport), 5, {}));
     test::on_ranks(2, [&](Rank rank) {

@@ -49,28 +49,25 @@ std::vector<DistributedSampler> make_ranks(std::int64_t size, std::int64_t batch
 }
 
 TEST(Sampler, OneRankKnowsWhatTheOthersTake) {
-  for (const bool even : {true, false}) {
-    std::vector<DistributedSampler> ranks;
-    for (Rank rank = 0; rank < 3; ++rank) {
-      ranks.push_back(DistributedSampler({.dataset_size = 28,
-                                          .batch_size = 4,
-                                          .rank = rank,
-                                          .world_size = 3,
-                                          .seed = 1,
-                                          .drop_last = false,
-                                          .even = even}));
-    }
-    for (int step = 0; step < 3; ++step) {
-      std::vector<Indices> batches;
-      for (DistributedSampler& rank : ranks) batches.push_back(take(rank));
-      for (const DistributedSampler& rank : ranks) {
-        for (std::size_t other = 0; other < ranks.size(); ++other) {
-          EXPECT_EQ(rank.batch_of(static_cast<Rank>(other)), batches[other]) << step;
-        }
+  std::vector<DistributedSampler> ranks;
+  for (Rank rank = 0; rank < 3; ++rank) {
+    ranks.push_back(DistributedSampler({.dataset_size = 28,
+                                        .batch_size = 4,
+                                        .rank = rank,
+                                        .world_size = 3,
+                                        .seed = 1,
+                                        .drop_last = false}));
+  }
+  for (int step = 0; step < 3; ++step) {
+    std::vector<Indices> batches;
+    for (DistributedSampler& rank : ranks) batches.push_back(take(rank));
+    for (const DistributedSampler& rank : ranks) {
+      for (std::size_t other = 0; other < ranks.size(); ++other) {
+        EXPECT_EQ(rank.batch_of(static_cast<Rank>(other)), batches[other]) << step;
       }
     }
-    EXPECT_EQ(ranks[0].steps_left(), 0);
   }
+  EXPECT_EQ(ranks[0].steps_left(), 0);
 }
 
 TEST(Sampler, TheRanksTogetherTakeTheBatchesOfOneProcess) {
@@ -160,8 +157,7 @@ TEST(Sampler, AnUnevenLastBatchIsTheRestOfTheOneProcess) {
                                     .batch_size = 30 / world,
                                     .rank = rank,
                                     .world_size = world,
-                                    .drop_last = false,
-                                    .even = false});
+                                    .drop_last = false});
         for (std::size_t step = 0; sampler.steps_left() > 0; ++step) {
           steps.resize(std::max(steps.size(), step + 1));
           const Indices batch = take(sampler);
@@ -178,24 +174,6 @@ TEST(Sampler, AnUnevenLastBatchIsTheRestOfTheOneProcess) {
         EXPECT_EQ(joint, whole) << size << " samples, world " << world;
       }
     }
-  }
-}
-
-TEST(Sampler, WithoutDropLastEveryRankHasTheSameShareAndNothingIsLeftOut) {
-  for (const std::int64_t size : {1, 2, 7, 100, 101, 102, 103}) {
-    auto ranks = make_ranks(size, 10, 3, false);
-    Indices all;
-    std::int64_t steps = 0;
-    for (Indices joint = take_jointly(ranks); !joint.empty();
-         joint = take_jointly(ranks), ++steps) {
-      all.insert(all.end(), joint.begin(), joint.end());
-    }
-    EXPECT_EQ(steps, ranks[0].steps_per_epoch());
-    EXPECT_EQ(all.size() % 3, 0U);
-    EXPECT_LT(static_cast<std::int64_t>(all.size()), size + 3);
-    std::sort(all.begin(), all.end());
-    all.erase(std::unique(all.begin(), all.end()), all.end());
-    EXPECT_EQ(static_cast<std::int64_t>(all.size()), size);
   }
 }
 
@@ -267,8 +245,7 @@ TEST(Sampler, WithoutShufflingEveryEpochIsInOrder) {
                               .rank = 1,
                               .world_size = 2,
                               .shuffle = false,
-                              .drop_last = false,
-                              .even = false});
+                              .drop_last = false});
   for (const std::int64_t epoch : {0, 1}) {
     sampler.set_epoch(epoch);
     EXPECT_EQ(take(sampler), (Indices{1, 3}));

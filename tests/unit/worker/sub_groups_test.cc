@@ -269,37 +269,6 @@ TEST(ManySubGroups, BetweenNodesAreMadeAndDestroyed) {
   });
 }
 
-// A large operation cannot end, for rank 0 has not called it, and what is urgent goes past it.
-TEST_P(SubGroups, PriorityDoesNotWaitForWhatIsLarge) {
-  const auto groups = test::thread_groups(GetParam());
-  test::on_ranks(world_size(), [&](Rank rank) {
-    auto& world = static_cast<Group&>(*groups[static_cast<std::size_t>(rank)]);
-    world.open_priority_channel();
-    std::vector<float> large(1'000'000, 1.0F);
-    const auto start_large = [&] {
-      return world.all_reduce({large.data(), large.size(), DType::kF32}, ReduceOp::kSum, {});
-    };
-    WorkPtr work;
-    if (rank != 0) work = start_large();
-    OpOptions urgent;
-    urgent.priority = 1;
-    for (int i = 0; i < 20; ++i) {
-      urgent.synchronous = i % 2 == 0;
-      float small = 1.0F;
-      world.all_reduce({&small, 1, DType::kF32}, ReduceOp::kSum, urgent)->wait();
-      EXPECT_EQ(small, static_cast<float>(world.size()));
-    }
-    if (rank == 0) {
-      work = start_large();
-    } else {
-      EXPECT_FALSE(work->done());
-    }
-    work->wait();
-    EXPECT_EQ(large.front(), static_cast<float>(world.size()));
-    EXPECT_EQ(large.back(), static_cast<float>(world.size()));
-  });
-}
-
 TEST_P(SubGroups, MonitoredBarrierLetsAllThroughOrNamesAllThatAreMissing) {
   const auto groups = test::thread_groups(GetParam());
   test::on_ranks(world_size(), [&](Rank rank) {
@@ -309,7 +278,8 @@ TEST_P(SubGroups, MonitoredBarrierLetsAllThroughOrNamesAllThatAreMissing) {
     const CollectiveError error = failure_of([&] { world.monitored_barrier(milliseconds(200)); });
     EXPECT_EQ(error.code, Errc::kTimeout);
     EXPECT_EQ(error.suspect_rank, 1);
-    EXPECT_THAT(error.what(), HasSubstr("monitored_barrier: after 200 ms rank 1, 3 have not arrived"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("monitored_barrier: after 200 ms rank 1, 3 have not arrived"));
   });
 }
 

@@ -128,30 +128,21 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
 }
 
 TEST(TrainOptions, FlagsOfCheckpointsReachTheirMembers) {
-  const Options options =
-      good({"--checkpoint-dir", "c", "--checkpoint-keep-every", "100", "--checkpoint-async", "off",
-            "--checkpoint-busy", "skip", "--checkpoint-bandwidth", "12.5", "--load-strict", "off",
-            "--init-from", "other", "--init-names", "conv*,fc.bias"});
+  const Options options = good({"--checkpoint-dir", "c", "--checkpoint-keep-every", "100",
+                                "--checkpoint-async", "off", "--checkpoint-bandwidth", "12.5",
+                                "--init-from", "other", "--init-names", "conv*,fc.bias"});
   EXPECT_EQ(options.checkpoint_keep_every, 100);
   EXPECT_FALSE(options.checkpoint_async);
-  EXPECT_EQ(options.checkpoint_busy, OnBusyCheckpoint::kSkip);
   EXPECT_EQ(options.checkpoint_bandwidth, 12.5);
-  EXPECT_FALSE(options.load_strict);
   EXPECT_EQ(options.init_from, "other");
   EXPECT_EQ(options.init_names, "conv*,fc.bias");
   const Options usual = good({"--checkpoint-dir", "c"});
   EXPECT_TRUE(usual.checkpoint_async);
-  EXPECT_EQ(usual.checkpoint_busy, OnBusyCheckpoint::kWait);
   EXPECT_EQ(usual.checkpoint_bandwidth, 0);
-  EXPECT_TRUE(usual.load_strict);
-  expect_bad({"--checkpoint-busy", "both", "--checkpoint-dir", "c"}, kExitInvalidValue,
-             HasSubstr("wait, skip"));
   for (const char* flag : {"--checkpoint-keep-every", "--checkpoint-bandwidth"}) {
     expect_bad({flag, "5"}, kExitInvalidValue,
                AllOf(HasSubstr(flag), HasSubstr("--checkpoint-dir")));
   }
-  expect_bad({"--load-strict", "on"}, kExitInvalidValue, HasSubstr("--checkpoint-dir"));
-  EXPECT_FALSE(good({"--init-from", "other", "--load-strict", "off"}).load_strict);
   expect_bad({"--init-names", "*"}, kExitInvalidValue, HasSubstr("--init-from"));
   expect_bad({"--init-from", ""}, kExitInvalidValue, HasSubstr("--init-from"));
 }
@@ -166,8 +157,8 @@ TEST(TrainOptions, CommitsAreMeasuredUnlessANumberIsGiven) {
 }
 
 TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
-  for (const char* name : {"toy", "toy-large", "toy-model-parallel", "mlp", "mnist", "resnet18",
-                           "resnet50", "resnet50-model-parallel"}) {
+  for (const char* name : {"toy", "toy-model-parallel", "mlp", "mnist", "resnet18", "resnet50",
+                           "resnet50-model-parallel"}) {
     EXPECT_EQ(good({"--model", name}).model, name);
   }
   EXPECT_EQ(good({"--model", "mlp"}).data, "synthetic");
@@ -183,8 +174,8 @@ TEST(TrainOptions, FlagsOfModelsReachTheirMembers) {
 
 TEST(TrainOptions, TheLearningRateWithoutAFlagIsTheModels) {
   EXPECT_EQ(good({"--model", "toy"}).lr, 0.01);
-  EXPECT_EQ(good({"--model", "toy-large"}).lr, 1e-5);
-  EXPECT_EQ(good({"--model", "toy-large", "--lr", "0.25"}).lr, 0.25);
+  EXPECT_EQ(good({"--model", "gpt"}).lr, 5e-4);
+  EXPECT_EQ(good({"--model", "gpt", "--lr", "0.25"}).lr, 0.25);
 }
 
 TEST(TrainOptions, FlagsOfTheOptimizerReachTheirMembers) {

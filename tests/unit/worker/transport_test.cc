@@ -13,7 +13,7 @@
 #include "common/base/errc.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/shm_layout.h"
-#include "worker/transport/inproc.h"
+#include "tests/support/inproc.h"
 #include "worker/transport/tcp.h"
 #include "worker/transport/tcp_sockets.h"
 
@@ -42,8 +42,8 @@ UniqueFd memory_with(const std::function<void(wire::ShmHeader&)>& change,
 
 TEST(Segment, AcceptsWhatTheAgentMakes) {
   const UniqueFd fd = memory_with([](wire::ShmHeader&) {});
-  const auto one = Segment::attach(fd.get(), 2, 3);
-  const auto other = Segment::attach(fd.get(), 2, 3);
+  const auto one = test::attach_segment(fd.get(), 2, 3);
+  const auto other = test::attach_segment(fd.get(), 2, 3);
   ASSERT_TRUE(one && other);
   (*one)->publish(1, Flag::kReady, 77);
   EXPECT_EQ((*other)->flag(1, Flag::kReady), 77U);
@@ -58,7 +58,7 @@ TEST(Segment, AcceptsWhatTheAgentMakes) {
 
 TEST(Segment, RefusesAnotherHeaderNamingTheField) {
   const auto message = [](const UniqueFd& fd) {
-    const auto segment = Segment::attach(fd.get(), 2, 3);
+    const auto segment = test::attach_segment(fd.get(), 2, 3);
     return segment ? std::string("accepted") : segment.error().message;
   };
   EXPECT_THAT(message(memory_with([](auto& header) { header.magic = 1; })), HasSubstr("magic 0x1"));
@@ -75,7 +75,7 @@ TEST(Segment, RefusesAnotherHeaderNamingTheField) {
 }
 
 TEST(Segment, LongReasonsAreCut) {
-  const auto segment = std::move(Segment::create(1, 0)).value();
+  const auto segment = std::move(test::make_segment(1, 0)).value();
   segment->raise_abort({Errc::kAborted, 0, std::string(2000, 'x')});
   EXPECT_EQ(segment->abort_cause().text, std::string(479, 'x'));
 }
@@ -111,10 +111,12 @@ struct Sockets {
 
 TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
   Sockets sockets;
-  const auto segment = std::move(Segment::create(1, 0)).value();
-  Link one(std::move(sockets.data[0]), std::move(sockets.control[0]), 5, 2);
+  const auto segment = std::move(test::make_segment(1, 0)).value();
+  Link one(std::make_unique<SocketStream>(std::move(sockets.data[0])),
+           std::move(sockets.control[0]), 5, 2);
   one.explain_by(*segment);
-  Link other(std::move(sockets.data[1]), std::move(sockets.control[1]), 4, 1);
+  Link other(std::make_unique<SocketStream>(std::move(sockets.data[1])),
+             std::move(sockets.control[1]), 4, 1);
   std::byte byte{};
   EXPECT_EQ(one.receive_some(&byte, 1), 0);
   EXPECT_TRUE(one.wants_data());
@@ -134,8 +136,9 @@ TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
 
 TEST(Link, AnEndWithoutAWordIsADeath) {
   Sockets sockets;
-  const auto segment = std::move(Segment::create(1, 0)).value();
-  Link one(std::move(sockets.data[0]), std::move(sockets.control[0]), 5, 2);
+  const auto segment = std::move(test::make_segment(1, 0)).value();
+  Link one(std::make_unique<SocketStream>(std::move(sockets.data[0])),
+           std::move(sockets.control[0]), 5, 2);
   one.explain_by(*segment);
   sockets.data[1].reset();
   sockets.control[1].reset();
@@ -219,7 +222,7 @@ TEST(Tcp, FindsAnAddressOfThisMachine) {
 }
 
 TEST(Transport, DeadlineEndsAWaitInEveryStage) {
-  auto transports = std::move(make_inproc_transports({2}, 0)).value();
+  auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
   for (const milliseconds time : {milliseconds(0), milliseconds(1), milliseconds(50)}) {
     const auto failure = transports[0]->drive(in(time), [] { return Advance::kBlocked; });
     ASSERT_TRUE(failure);
@@ -228,7 +231,7 @@ TEST(Transport, DeadlineEndsAWaitInEveryStage) {
 }
 
 TEST(Transport, AFlagWakesASleeper) {
-  auto transports = std::move(make_inproc_transports({2}, 0)).value();
+  auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
   Segment& segment = transports[0]->segment();
   std::thread publishing([&] {
     // Only once the other rank sleeps, so that the bell is what wakes it.
@@ -247,7 +250,7 @@ TEST(Transport, AFlagWakesASleeper) {
 TEST(Transport, WhatWasGivenBeforeAnAbortIsTaken) {
   using Touches = Transport::Touches;
   for (const Touches touches : {Touches::kOwnMemory, Touches::kOthersMemory}) {
-    auto transports = std::move(make_inproc_transports({2}, 0)).value();
+    auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
     int looks = 0;
     const auto step = [&] {
       const bool there = transports[0]->reached(1, Flag::kIn, 1);
@@ -271,7 +274,7 @@ TEST(Transport, WhatWasGivenBeforeAnAbortIsTaken) {
 }
 
 TEST(Transport, WhatIsMissingAfterAnAbortIsItsFailure) {
-  auto transports = std::move(make_inproc_transports({2}, 0)).value();
+  auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
   transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
   const auto failure = transports[0]->drive(
       in(seconds(30)), [] { return Advance::kBlocked; }, Transport::Touches::kOwnMemory);
@@ -280,7 +283,7 @@ TEST(Transport, WhatIsMissingAfterAnAbortIsItsFailure) {
 }
 
 TEST(Transport, AStepsFailureIsTheOutcome) {
-  auto transports = std::move(make_inproc_transports({1}, 0)).value();
+  auto transports = std::move(test::make_inproc_transports({1}, 0)).value();
   const auto failure = transports[0]->drive(in(seconds(1)), [&] {
     return transports[0]->fail({Errc::kProtocol, 3, "broken"});
   });

@@ -23,8 +23,8 @@
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
+#include "tests/support/inproc.h"
 #include "tests/support/process.h"
-#include "worker/transport/inproc.h"
 
 // Ranks are processes that wait; some of them are killed, stopped or leave.
 namespace ddp {
@@ -64,8 +64,8 @@ class Ranks {
     DDP_CHECK(memory != MAP_FAILED);
     accounts_ = static_cast<Account*>(memory);
     for (Rank rank = 0; rank < size_; ++rank) new (&account(rank)) Account;
-    for (const int size : nodes) segments.push_back(std::move(Segment::create(size, 0)).value());
-    auto transports = std::move(make_inproc_transports(nodes, 0, segments)).value();
+    for (const int size : nodes) segments.push_back(std::move(test::make_segment(size, 0)).value());
+    auto transports = std::move(test::make_inproc_transports(nodes, 0, segments)).value();
     for (Rank rank = 0; rank < size_; ++rank) {
       const pid_t child = ::fork();
       DDP_CHECK(child >= 0, "fork failed");
@@ -347,7 +347,7 @@ TEST(Watch, AWordRaisedFromOutsideReachesTheOtherNodes) {
 }
 
 TEST(Watch, ThreadsOfOneProcessComeAndGo) {
-  const auto segment = std::move(Segment::create(3, 0)).value();
+  const auto segment = std::move(test::make_segment(3, 0)).value();
   for (int turn = 0; turn < 3; ++turn) {
     std::vector<std::unique_ptr<Watch>> watches;
     for (Rank rank = 0; rank < 3; ++rank) {
@@ -363,7 +363,7 @@ TEST(Watch, ThreadsOfOneProcessComeAndGo) {
 
 // A rank may make a group before the one it replaces is gone.
 TEST(Watch, ASecondWatchOfARankTakesOver) {
-  const auto segment = std::move(Segment::create(1, 0)).value();
+  const auto segment = std::move(test::make_segment(1, 0)).value();
   const auto watch = [&] {
     return std::make_unique<Watch>(Topology({1}, 0), segment, std::vector<ControlPeer>{},
                                    WatchOptions{});

@@ -10,15 +10,12 @@
 #include "common/base/parse_number.h"
 
 namespace ddp::checkpoint {
-namespace {
 
 namespace po = boost::program_options;
 
-}  // namespace
-
-std::string Arguments::value(const std::string& option, const std::string& otherwise) const {
+std::string Arguments::value(const std::string& option) const {
   const auto found = options.find(option);
-  return found == options.end() ? otherwise : found->second;
+  return found == options.end() ? "" : found->second;
 }
 
 Result<Arguments> parse_arguments(const ArgumentRules& rules,
@@ -27,7 +24,6 @@ Result<Arguments> parse_arguments(const ArgumentRules& rules,
   for (const std::string& option : rules.options) {
     known.add_options()(option.c_str(), po::value<std::string>());
   }
-  for (const std::string& name : rules.switches) known.add_options()(name.c_str(), "");
   known.add_options()("path", po::value<std::vector<std::string>>());
   po::positional_options_description paths;
   paths.add("path", -1);
@@ -44,9 +40,6 @@ Result<Arguments> parse_arguments(const ArgumentRules& rules,
     if (values.contains("path")) parsed.paths = values["path"].as<std::vector<std::string>>();
     for (const std::string& option : rules.options) {
       if (values.contains(option)) parsed.options[option] = values[option].as<std::string>();
-    }
-    for (const std::string& name : rules.switches) {
-      if (values.contains(name)) parsed.switches.insert(name);
     }
   } catch (const po::error& error) {
     return make_error(Errc::kInvalidArgument, "{}", error.what());

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <map>
 #include <ostream>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -13,22 +12,17 @@ namespace ddp::checkpoint {
 
 // The arguments that a command accepts.
 struct ArgumentRules {
-  const char* command;
-  std::vector<std::string> paths;     // Names of the arguments without a flag; all are required.
-  std::vector<std::string> options;   // Flags with a value, without "--".
-  std::vector<std::string> switches;  // Flags without a value.
+  std::vector<std::string> paths;    // Names of the arguments without a flag; all are required.
+  std::vector<std::string> options;  // Flags with a value, without "--".
 };
 
 struct Arguments {
   std::vector<std::string> paths;
   std::map<std::string, std::string> options;
-  std::set<std::string> switches;
 
-  // The option's value, or `otherwise`.
-  std::string value(const std::string& option, const std::string& otherwise = "") const;
-  bool has(const std::string& name) const {
-    return options.contains(name) || switches.contains(name);
-  }
+  // The option's value; empty if it is not given.
+  std::string value(const std::string& option) const;
+  bool has(const std::string& option) const { return options.contains(option); }
 };
 
 // kInvalidArgument: the message names the argument and what is expected.

@@ -11,7 +11,6 @@ namespace ddp::checkpoint {
 
 const char kExportHelp[] =
     "usage: ddp-checkpoint export PATH FILE [--format pytorch|safetensors] [--module NAME]\n"
-    "                             [--names PATTERN] [--force]\n"
     "Writes the parameters and buffers of a module of the checkpoint PATH (or of the newest valid "
     "one\n"
     "in the folder PATH) to one FILE, under the names that the module has in PyTorch.\n"
@@ -19,11 +18,9 @@ const char kExportHelp[] =
     "                    load_state_dict; safetensors: safetensors.torch.load_file(FILE) does.\n"
     "                    Default: by FILE's extension (.pt, .pth or .safetensors)\n"
     "  --module NAME     which module, if there are several (`ddp-checkpoint show` lists them)\n"
-    "  --names PATTERN   only tensors whose name matches: * is any characters, ? one\n"
-    "  --force           replaces FILE if it exists\n"
     "Exit status 64 if the module does not exist or a tensor does not fit the format, 65 if there "
     "is\n"
-    "no valid checkpoint, 68 if FILE cannot be written.\n";
+    "no valid checkpoint, 68 if FILE exists or cannot be written.\n";
 
 namespace {
 
@@ -41,27 +38,17 @@ Result<std::string> format_of(const Arguments& arguments) {
                     "{} does not end in .pt, .pth or .safetensors; give --format", file);
 }
 
-int status_of(const Error& error) {
-  if (error.code == Errc::kInvalidArgument) return kExitInvalidValue;
-  return error.code == Errc::kNotFound ? kExitDataInvalid : kExitCheckpointUnwritable;
-}
-
 }  // namespace
 
 int run_export(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  auto parsed = parse_arguments(
-      {"export", {"PATH", "FILE"}, {"format", "module", "names"}, {"force"}}, arguments);
+  auto parsed = parse_arguments({{"PATH", "FILE"}, {"format", "module"}}, arguments);
   if (!parsed) return report_usage("export", parsed.error(), err);
   auto format = format_of(*parsed);
   if (!format) return report("export", format.error(), kExitInvalidValue, err);
-  auto set = open_tensor_set(parsed->paths[0], err);
-  if (!set) return report("export", set.error(), kExitDataInvalid, err);
-  if (auto selected = select_module(*set, parsed->value("module")); !selected) {
-    return report("export", selected.error(), status_of(selected.error()), err);
-  }
-  if (parsed->has("names")) {
-    auto selected = select_names(*set, parsed->value("names"));
-    if (!selected) return report("export", selected.error(), status_of(selected.error()), err);
+  auto set = open_module(parsed->paths[0], parsed->value("module"), err);
+  if (!set) {
+    const bool is_unclear = set.error().code == Errc::kInvalidArgument;
+    return report("export", set.error(), is_unclear ? kExitInvalidValue : kExitDataInvalid, err);
   }
   std::vector<TensorView> tensors;
   std::uint64_t bytes = 0;
@@ -70,17 +57,21 @@ int run_export(const std::vector<std::string>& arguments, std::ostream& out, std
     bytes += tensor.data.bytes.size();
   }
   const std::string& file = parsed->paths[1];
-  auto made = make_file(posix_file_system(), file, parsed->has("force"),
-                        [&](const std::string& temporary) -> Result<void> {
-                          if (*format == "pytorch") {
-                            return write_pytorch(posix_file_system(), temporary, tensors);
-                          }
-                          auto written = write_safetensors(posix_file_system(), temporary, tensors,
-                                                           {{"format", "pt"}});
-                          if (!written) return written.error();
-                          return {};
-                        });
-  if (!made) return report("export", made.error(), status_of(made.error()), err);
+  auto made =
+      make_file(posix_file_system(), file, [&](const std::string& temporary) -> Result<void> {
+        if (*format == "pytorch") {
+          return write_pytorch(posix_file_system(), temporary, tensors);
+        }
+        auto written =
+            write_safetensors(posix_file_system(), temporary, tensors, {{"format", "pt"}});
+        if (!written) return written.error();
+        return {};
+      });
+  if (!made) {
+    const bool does_not_fit = made.error().code == Errc::kInvalidArgument;
+    return report("export", made.error(),
+                  does_not_fit ? kExitInvalidValue : kExitCheckpointUnwritable, err);
+  }
   out << fmt::format("{}: {} tensors, {} bytes of {}, as {}\n", file, tensors.size(), bytes,
                      set->path, *format);
   return kExitSuccess;

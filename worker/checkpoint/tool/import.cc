@@ -15,23 +15,18 @@
 namespace ddp::checkpoint {
 
 const char kImportHelp[] =
-    "usage: ddp-checkpoint import FILE DIR --module NAME [--step N] [--epoch N] [--names PATTERN]\n"
-    "                             [--replace]\n"
+    "usage: ddp-checkpoint import FILE DIR --module NAME [--step N]\n"
     "Makes a checkpoint from a safetensors file, such as safetensors.torch.save_file(\n"
     "model.state_dict(), FILE) writes in Python. Makes the folder DIR if it does not exist. The "
     "names\n"
     "in FILE must be those of the module's parameters and buffers. The checkpoint has no "
     "optimizer,\n"
-    "values or generators: load it with --load-strict off (LoadOptions::strict), which leaves "
-    "those\n"
-    "unchanged.\n"
+    "values or generators: begin with its weights (ddp-train --init-from DIR), or load it with\n"
+    "LoadOptions::strict off, which leaves those unchanged.\n"
     "  --module NAME     the name under which the program registers the module (ddp-train: model)\n"
     "  --step N          step of the checkpoint, at least 0 (default 0). Programs load the "
     "highest\n"
     "                    step in DIR\n"
-    "  --epoch N         epoch of the checkpoint (default: unknown)\n"
-    "  --names PATTERN   only tensors whose name matches: * is any characters, ? one\n"
-    "  --replace         makes a new generation of the step if DIR already has it\n"
     "Exit status 64 if DIR already has the step, 65 if FILE is missing or damaged, 68 if DIR "
     "cannot\n"
     "be written or a job is writing there.\n";
@@ -42,8 +37,6 @@ struct Import {
   std::string directory;
   std::string module;
   std::int64_t step = 0;
-  std::int64_t epoch = -1;
-  bool replaces = false;
 };
 
 Result<Manifest> write_shard(const Import& import, const TensorSet& set,
@@ -60,7 +53,6 @@ Result<Manifest> write_shard(const Import& import, const TensorSet& set,
   for (auto& tensor : written->tensors) checksums[tensor.name] = std::move(tensor.checksum);
   Manifest manifest;
   manifest.step = import.step;
-  manifest.epoch = import.epoch;
   manifest.state = {{"values", nlohmann::json::object()}, {"optimizers", nlohmann::json::object()}};
   manifest.rank_state = {{{"values", nlohmann::json::object()}}};
   manifest.files = {{kShard, written->bytes, written->checksum}};
@@ -76,11 +68,9 @@ Result<Entry> make_checkpoint(const Import& import, const TensorSet& set, Direct
   auto entries = directory.list();
   if (!entries) return entries.error();
   for (const Entry& entry : *entries) {
-    if (entry.step == import.step && !import.replaces) {
-      return make_error(
-          Errc::kInvalidArgument,
-          "{} already exists; choose another --step, or give --replace to make a new generation",
-          entry.path);
+    if (entry.step == import.step) {
+      return make_error(Errc::kInvalidArgument, "{} already exists; choose another --step",
+                        entry.path);
     }
   }
   if (!entries->empty() && entries->front().step > import.step) {
@@ -106,10 +96,7 @@ Result<Entry> make_checkpoint(const Import& import, const TensorSet& set, Direct
 Result<Import> import_of(const Arguments& arguments) {
   auto step = integer_option(arguments, "step", 0, 0);
   if (!step) return step.error();
-  auto epoch = integer_option(arguments, "epoch", 0, -1);
-  if (!epoch) return epoch.error();
-  Import import{arguments.paths[1], arguments.value("module"), *step, *epoch,
-                arguments.has("replace")};
+  Import import{arguments.paths[1], arguments.value("module"), *step};
   if (import.module.empty() || import.module.find('/') != std::string::npos) {
     return make_error(Errc::kInvalidArgument,
                       "--module is \"{}\"; expected the name of the program's module, without '/' "
@@ -126,24 +113,19 @@ int fail(const Error& error, int status, std::ostream& err) {
 }  // namespace
 
 int run_import(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  auto parsed = parse_arguments(
-      {"import", {"FILE", "DIR"}, {"module", "step", "epoch", "names"}, {"replace"}}, arguments);
+  auto parsed = parse_arguments({{"FILE", "DIR"}, {"module", "step"}}, arguments);
   if (!parsed) return report_usage("import", parsed.error(), err);
   auto import = import_of(*parsed);
   if (!import) return fail(import.error(), kExitInvalidValue, err);
-  auto set = open_tensor_set(parsed->paths[0], err);
-  if (!set) return fail(set.error(), kExitDataInvalid, err);
-  if (set->is_checkpoint) {
+  if (posix_file_system().list(parsed->paths[0])) {
     return fail(make_error(Errc::kInvalidArgument,
-                           "{} is a checkpoint, not a safetensors file; `ddp-checkpoint export` "
+                           "{} is a folder, not a safetensors file; `ddp-checkpoint export` "
                            "makes such a file from it",
                            parsed->paths[0]),
                 kExitInvalidValue, err);
   }
-  if (parsed->has("names")) {
-    auto selected = select_names(*set, parsed->value("names"));
-    if (!selected) return fail(selected.error(), kExitDataInvalid, err);
-  }
+  auto set = open_safetensors(parsed->paths[0]);
+  if (!set) return fail(set.error(), kExitDataInvalid, err);
   if (auto made = make_directories(posix_file_system(), import->directory); !made) {
     return fail(made.error(), kExitCheckpointUnwritable, err);
   }

@@ -14,7 +14,7 @@ const char kLsHelp[] =
     "tensors; `verify` reads everything. Exit status 65 if one is damaged.\n";
 
 int run_ls(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  auto parsed = parse_arguments({"ls", {"PATH"}, {}, {}}, arguments);
+  auto parsed = parse_arguments({{"PATH"}, {}}, arguments);
   if (!parsed) return report_usage("ls", parsed.error(), err);
   auto target = find_target(parsed->paths[0]);
   if (!target) return report("ls", target.error(), kExitDataInvalid, err);

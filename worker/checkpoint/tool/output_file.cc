@@ -6,10 +6,10 @@
 
 namespace ddp::checkpoint {
 
-Result<void> make_file(FileSystem& files, const std::string& path, bool replace,
+Result<void> make_file(FileSystem& files, const std::string& path,
                        const std::function<Result<void>(const std::string& temporary)>& fill) {
-  if (!replace && (files.open_file(path) || files.list(path))) {
-    return make_error(Errc::kExists, "{} already exists; --force replaces a file", path);
+  if (files.open_file(path) || files.list(path)) {
+    return make_error(Errc::kExists, "{} already exists", path);
   }
   const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
   if (auto filled = fill(temporary); !filled) {

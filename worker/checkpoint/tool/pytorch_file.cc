@@ -91,8 +91,8 @@ Result<void> write_pytorch(FileSystem& files, const std::string& path,
   for (const TensorView& tensor : tensors) {
     if (storage_of(tensor.type).empty()) {
       return make_error(Errc::kInvalidArgument,
-                        "tensor \"{}\" is {}, for which PyTorch's format has no storage; leave it "
-                        "out by --names, or export to safetensors",
+                        "tensor \"{}\" is {}, for which PyTorch's format has no storage; "
+                        "export to safetensors",
                         tensor.name, tensor_type_name(tensor.type));
     }
   }

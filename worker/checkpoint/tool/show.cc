@@ -44,7 +44,7 @@ void print(const Entry& entry, const Manifest& manifest, std::ostream& out) {
 }  // namespace
 
 int run_show(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  auto parsed = parse_arguments({"show", {"PATH"}, {}, {}}, arguments);
+  auto parsed = parse_arguments({{"PATH"}, {}}, arguments);
   if (!parsed) return report_usage("show", parsed.error(), err);
   auto target = find_target(parsed->paths[0]);
   if (!target) return report("show", target.error(), kExitDataInvalid, err);

@@ -12,10 +12,9 @@ Result<Target> find_target(const std::string& given) {
   const std::string name = path.substr(path.rfind('/') + 1);
   if (auto entry = parse_entry_name(name)) {
     entry->path = path;
-    return Target{
-        given, true, Directory(posix_file_system(), parent_path(path)), {std::move(*entry)}};
+    return Target{given, Directory(posix_file_system(), parent_path(path)), {std::move(*entry)}};
   }
-  Target target{given, false, Directory(posix_file_system(), path), {}};
+  Target target{given, Directory(posix_file_system(), path), {}};
   auto entries = target.directory.list();
   if (!entries) return entries.error();
   target.entries = std::move(*entries);

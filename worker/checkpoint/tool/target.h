@@ -15,7 +15,6 @@ namespace ddp::checkpoint {
 // else a folder of checkpoints, newest first.
 struct Target {
   std::string path;  // As given.
-  bool is_one = false;
   Directory directory;
   std::vector<Entry> entries;
 };

@@ -16,7 +16,7 @@ const char kVerifyHelp[] =
     "or if there is none.\n";
 
 int run_verify(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
-  auto parsed = parse_arguments({"verify", {"PATH"}, {}, {}}, arguments);
+  auto parsed = parse_arguments({{"PATH"}, {}}, arguments);
   if (!parsed) return report_usage("verify", parsed.error(), err);
   auto target = find_target(parsed->paths[0]);
   if (!target) return report("verify", target.error(), kExitDataInvalid, err);

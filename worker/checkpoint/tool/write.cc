@@ -51,8 +51,7 @@ Result<int> descriptor(const Arguments& arguments, const std::string& name) {
 }
 
 Result<WriteArguments> parse_write(const std::vector<std::string>& arguments) {
-  auto parsed =
-      parse_arguments({"write", {}, {"snapshot-fd", "lock-fd", "part-timeout"}, {}}, arguments);
+  auto parsed = parse_arguments({{}, {"snapshot-fd", "lock-fd", "part-timeout"}}, arguments);
   if (!parsed) return parsed.error();
   if (!parsed->has("snapshot-fd")) {
     return make_error(Errc::kInvalidArgument, "--snapshot-fd is needed");

@@ -157,7 +157,7 @@ void TrainingLoop::save_if_due(bool epoch_ends) {
   const bool is_its_turn = every > 0 && at_.step % every == 0;
   if (!epoch_ends && !is_its_turn && !is_over() && asked == Asked::kNothing) return;
   replica_->gather();
-  save_checkpoint(asked != Asked::kNothing);
+  save_checkpoint();
   if (asked == Asked::kCheckpointAndStop) stop_if_told();
 }
 

@@ -111,8 +111,7 @@ class TrainingLoop {
   virtual void end_epoch() = 0;
   virtual bool is_over() const;
 
-  // `asked`: somebody waits for it.
-  virtual void save_checkpoint(bool asked) = 0;
+  virtual void save_checkpoint() = 0;
   // After the checkpoint that a SIGTERM has asked for. Only the ranks that got it must stop.
   virtual void stop_if_told() = 0;
 

@@ -204,7 +204,7 @@ Result<void> verify_together(ProcessGroup& group, checkpoint::Reader& reader,
 }  // namespace
 
 Result<LoadReport> Checkpointer::Impl::load_latest(const LoadOptions& chosen) {
-  checkpoint::ValidSearch search(directory, checkpoint::ValidSearch::Check::kManifest);
+  checkpoint::ValidSearch search(directory);
   for (;;) {
     auto candidate = next_candidate(*group, search);
     if (!candidate) return candidate.error();

@@ -51,7 +51,7 @@ Result<void> Checkpointer::Impl::take_lock() {
     }
     bool again = false;
     if (!taken && taken.error().code == Errc::kTimeout) again = Clock::now() < deadline;
-    // Between two rounds nobody may hold the lock, so another program (`prune`) may have taken it.
+    // Between two rounds nobody may hold the lock, so another program (`import`) may have taken it.
     if (!taken && taken.error().code == Errc::kExists && group->round() > 0)
       again = Clock::now() < strangers_deadline;
     if (!root_says(*group, again)) return agree(*group, taken, kTag);

@@ -252,10 +252,6 @@ Result<SaveReport> Checkpointer::Impl::save(std::int64_t step, std::int64_t epoc
                         votes[0].step);
     }
     if (!any_has(votes, kUnderWay)) break;
-    if (options.busy == WhenBusy::kSkip) {
-      return SaveReport{SaveReport::State::kSkipped, step, "",
-                        "the previous checkpoint is still being written"};
-    }
     writer->impl().wait_for(kTurn);
   }
   Result<SaveReport> before = SaveReport();

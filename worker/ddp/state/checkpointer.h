@@ -30,19 +30,12 @@ class FileSystem;
 }
 class CommHook;
 
-// What save() does while the previous save is still being written.
-enum class WhenBusy {
-  kWait,  // Waits for it.
-  kSkip,  // Saves nothing, and says so.
-};
-
 // The same on all ranks, except image_limit.
 struct CheckpointOptions {
   std::string directory;  // Shared by all nodes; created with its parents if missing.
   int keep = 3;  // How many checkpoints stay; 0 keeps all. The last valid one is never removed.
   std::int64_t keep_every = 0;  // Checkpoints of steps divisible by it stay for ever; 0: none.
   bool asynchronous = true;     // false: save() returns when the checkpoint is durable.
-  WhenBusy busy = WhenBusy::kWait;
   std::uint64_t bytes_per_second = 0;  // Limit for each rank's writing; 0: no limit.
   // How many bytes this rank may use for the copy of its share; 0: whatever the machine has left.
   std::uint64_t image_limit = 0;
@@ -59,7 +52,6 @@ struct SaveReport {
     kNone,     // There was none.
     kWriting,  // The state is copied; wait() or the next save() reports the outcome.
     kDurable,  // It is on the disk, complete, and survives a power cut.
-    kSkipped,  // WhenBusy::kSkip, and the previous save is still being written.
   };
   State state = State::kNone;
   std::int64_t step = -1;
@@ -106,7 +98,7 @@ struct LoadReport {
 // finished even if every worker of the node dies meanwhile), else by a thread (CheckpointWriter).
 // The ranks meet in the folder only: no collective runs in the background. The next save() or
 // wait() reports the outcome. Call wait() before the program ends, or a last failure goes
-// unreported. At most one save is in progress; see WhenBusy.
+// unreported. At most one save is in progress: the next save() waits for it.
 //
 // Who writes what. Parameters and optimizer tensors are the same on all ranks and are divided among
 // them, so each of N ranks copies and writes an N-th. Rank 0 writes buffers (its own count),

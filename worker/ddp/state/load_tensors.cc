@@ -49,7 +49,7 @@ Result<LoadedTensors> load_tensors(const std::string& directory,
                                    const LoadTensorsOptions& options) {
   checkpoint::FileSystem& files = checkpoint::posix_file_system();
   checkpoint::Directory folder(files, directory);
-  checkpoint::ValidSearch search(folder, checkpoint::ValidSearch::Check::kManifest);
+  checkpoint::ValidSearch search(folder);
   for (;;) {
     auto found = search.next();
     if (!found) return found.error();

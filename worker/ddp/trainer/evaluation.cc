@@ -35,8 +35,7 @@ MetricValues evaluate(const Evaluation& evaluation, TrainerModule& module, Proce
                               .rank = group.rank(),
                               .world_size = group.size(),
                               .shuffle = false,
-                              .drop_last = data.drop_last,
-                              .even = false});
+                              .drop_last = data.drop_last});
   const std::int64_t batches = evaluation.limit.of(sampler.steps_per_epoch());
   const EvaluationMode mode(module);
   LogSink sink;

@@ -46,7 +46,6 @@ loop::Plan plan_of(const TrainerOptions& options, const DataLoader& train) {
   plan.sampling.seed = train.seed;
   plan.sampling.shuffle = train.shuffle;
   plan.sampling.drop_last = train.drop_last;
-  plan.sampling.even = false;
   plan.seed = options.seed;
   plan.batch_size = train.batch_size;
   plan.clip_grad_norm = options.gradient_clip_val;
@@ -289,9 +288,7 @@ void FitLoop::end_epoch() {
   state_.batches = 0;
 }
 
-void FitLoop::save_checkpoint(bool /*asked*/) {
-  (void)value_of(checkpointer_->save(state_.step, state_.epoch));
-}
+void FitLoop::save_checkpoint() { (void)value_of(checkpointer_->save(state_.step, state_.epoch)); }
 
 // If this process got the signal, ends it as the signal would have done. Ranks that did not get it
 // continue with the ranks that are left, if the job allows that.

@@ -56,7 +56,7 @@ class FitLoop final : private loop::TrainingLoop {
   bool after_step(const loop::StepReport& report) override;
   void end_epoch() override;
   bool is_over() const override;
-  void save_checkpoint(bool asked) override;
+  void save_checkpoint() override;
   void stop_if_told() override;
 
   template <typename State>

@@ -15,8 +15,7 @@ namespace {
 constexpr std::string_view kModelParallel = "-model-parallel";
 
 std::shared_ptr<TwoStageModel> make_two_stage(std::string_view name, std::int64_t num_classes) {
-  if (name == "toy") return make_toy(10);
-  if (name == "toy-large") return make_toy(1'000'000);
+  if (name == "toy") return make_toy();
   if (name == "resnet18") return make_resnet18(num_classes);
   DDP_CHECK(name == "resnet50", "model {}", name);
   return make_resnet50(num_classes);

@@ -36,7 +36,7 @@ struct ModelSpec {
 
 // Makes a model. Its initial weights come from LibTorch's default generator of the CPU, whatever
 // the devices are. `name` is one of
-//   toy, toy-large      two linear layers, 10-10-5 and 10-1,000,000-5: PyTorch's DDP tutorial
+//   toy                 two linear layers, 10-10-5: PyTorch's DDP tutorial
 //   mnist               the network of torch_xla's benchmark, for 1 x 28 x 28 images
 //   mlp                 three linear layers for the same images
 //   gpt                 a language model over bytes (gpt.h)

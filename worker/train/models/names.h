@@ -14,11 +14,7 @@ inline bool is_for_text(std::string_view model) { return model == "gpt"; }
 // Takes 3 x size x size images and has any number of classes.
 inline bool is_resnet(std::string_view model) { return model.starts_with("resnet"); }
 
-// The default of --lr, before it is multiplied by the number of workers. toy-large sums a million
-// hidden units, so with more than about 2e-4 its loss grows without bound.
-inline double default_lr(std::string_view model) {
-  if (model == "toy-large") return 1e-5;
-  return model == "gpt" ? 5e-4 : 0.01;
-}
+// The default of --lr, before it is multiplied by the number of workers.
+inline double default_lr(std::string_view model) { return model == "gpt" ? 5e-4 : 0.01; }
 
 }  // namespace ddp::train

@@ -9,9 +9,9 @@ namespace {
 
 class Toy final : public TwoStageModel {
  public:
-  explicit Toy(std::int64_t hidden)
-      : net1_(register_module("net1", torch::nn::Linear(10, hidden))),
-        net2_(register_module("net2", torch::nn::Linear(hidden, 5))) {}
+  Toy()
+      : net1_(register_module("net1", torch::nn::Linear(10, 10))),
+        net2_(register_module("net2", torch::nn::Linear(10, 5))) {}
 
   at::Tensor loss(const at::Tensor& output, const at::Tensor& target) override {
     return at::mse_loss(output, target);
@@ -30,8 +30,6 @@ class Toy final : public TwoStageModel {
 
 }  // namespace
 
-std::shared_ptr<TwoStageModel> make_toy(std::int64_t hidden) {
-  return std::make_shared<Toy>(hidden);
-}
+std::shared_ptr<TwoStageModel> make_toy() { return std::make_shared<Toy>(); }
 
 }  // namespace ddp::train

@@ -1,19 +1,46 @@
-#include "worker/transport/inproc.h"
+#pragma once
 
 #include <errno.h>
 #include <sys/socket.h>
 
+#include <memory>
+#include <numeric>
 #include <utility>
+#include <vector>
 
-namespace ddp {
-namespace {
+#include "common/base/ids.h"
+#include "common/base/result.h"
+#include "worker/transport/socket_stream.h"
+#include "worker/transport/transport.h"
+
+// The memory and the transports of ranks that are threads of this process, or children that it
+// forks afterwards.
+namespace ddp::test {
+
+inline Result<std::shared_ptr<Segment>> segment_of_all(
+    Result<std::shared_ptr<SharedMapping>> mapping, int local_size) {
+  if (!mapping) return mapping.error();
+  std::vector<int> locals(static_cast<std::size_t>(local_size));
+  std::iota(locals.begin(), locals.end(), 0);
+  return Segment::of_ranks(std::move(*mapping), std::move(locals));
+}
+
+// New memory for the ranks of a node.
+inline Result<std::shared_ptr<Segment>> make_segment(int local_size, Round round) {
+  return segment_of_all(SharedMapping::create(local_size, round), local_size);
+}
+
+// Maps the memfd `fd`, as the agent makes it; the caller keeps `fd`.
+inline Result<std::shared_ptr<Segment>> attach_segment(int fd, int local_size, Round round) {
+  return segment_of_all(SharedMapping::attach(fd, local_size, round), local_size);
+}
 
 struct LinkPair {
   std::unique_ptr<Link> lower;  // Held by the rank of the lower node; leads to the higher one.
   std::unique_ptr<Link> upper;
 };
 
-Result<LinkPair> make_link_pair(Rank lower, int lower_node, Rank upper, int upper_node) {
+inline Result<LinkPair> make_link_pair(Rank lower, int lower_node, Rank upper, int upper_node) {
   int data[2];
   int control[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, data) != 0) {
@@ -26,19 +53,21 @@ Result<LinkPair> make_link_pair(Rank lower, int lower_node, Rank upper, int uppe
   }
   UniqueFd control_lower(control[0]);
   UniqueFd control_upper(control[1]);
-  return LinkPair{
-      std::make_unique<Link>(std::move(data_lower), std::move(control_lower), upper, upper_node),
-      std::make_unique<Link>(std::move(data_upper), std::move(control_upper), lower, lower_node)};
+  return LinkPair{std::make_unique<Link>(std::make_unique<SocketStream>(std::move(data_lower)),
+                                         std::move(control_lower), upper, upper_node),
+                  std::make_unique<Link>(std::make_unique<SocketStream>(std::move(data_upper)),
+                                         std::move(control_upper), lower, lower_node)};
 }
 
-}  // namespace
-
-Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
+// The transports of all ranks of a world: shared memory per node, socket pairs between nodes.
+// Element r belongs to rank r. A forked child must destroy all elements but its own, or else nobody
+// sees a peer's death. segments: the memory of each node; if empty, this function makes it.
+inline Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
     const std::vector<int>& node_sizes, Round round,
-    std::vector<std::shared_ptr<Segment>> segments) {
+    std::vector<std::shared_ptr<Segment>> segments = {}) {
   const Topology world(node_sizes, 0);
   for (std::size_t node = segments.size(); node < node_sizes.size(); ++node) {
-    auto segment = Segment::create(node_sizes[node], round);
+    auto segment = make_segment(node_sizes[node], round);
     if (!segment) return segment.error();
     segments.push_back(std::move(*segment));
   }
@@ -69,4 +98,4 @@ Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
   return transports;
 }
 
-}  // namespace ddp
+}  // namespace ddp::test
