@@ -224,7 +224,7 @@ void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
       const at::Tensor& buffer = hook->buffer(place.bucket);
       // With mixed precision it may have been averaged in another type than .grad has.
       gradient = flat_part(buffer, {place.offset + part.begin, part.elements})
-                     .to(model.gradient_type().value_or(part.parameter.scalar_type()));
+                     .to(part.parameter.scalar_type());
       continue;
     }
     at::Tensor whole = part.parameter.grad();
