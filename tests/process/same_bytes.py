@@ -39,7 +39,7 @@ RECIPES = {
     "powersgd": ["--model", "mnist", "--train-samples", "1536", "--test-samples", "64", "--epochs", "3", "--batch-size", "32",
                  "--comm-hook", "powersgd:rank=2,start_iter=10", "--bucket-cap-mb", "0.03"],
     "quantize": ["--model", "mnist", "--train-samples", "1536", "--test-samples", "64", "--epochs", "3", "--batch-size", "32",
-                 "--comm-hook", "quantize_per_channel:error_feedback=true", "--bucket-cap-mb", "0.03"],
+                 "--comm-hook", "quantize_per_channel", "--bucket-cap-mb", "0.03"],
     "localsgd": ["--model", "toy", "--train-samples", "6000", "--epochs", "4", "--batch-size", "10", "--momentum", "0.9",
                  "--comm-hook", "post_localsgd:start_iter=30,period=7,subgroup_size=1"],
 }

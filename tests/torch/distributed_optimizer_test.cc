@@ -28,7 +28,7 @@ TEST(ReduceGradients, GivesTheAverageInTreeOrderToTheBit) {
     for (int step = 0; step < 2; ++step) {
       loss_of(module->forward(input_of(group->rank(), step))).backward();
     }
-    reduce_gradients(module->parameters(), *group);
+    GradientReducer(group).reduce(module->parameters());
     expect_average_gradients(*module, 5, {0, 1});
   });
 }
@@ -96,10 +96,10 @@ TEST(ReduceGradients, AGradientThatCannotBeReducedIsAnErrorEverywhere) {
     parameter.mutable_grad() = torch::zeros({2, 2});
     if (group->rank() == 0) {
       parameter.mutable_grad() = parameter.grad().to(torch::kDouble);
-      EXPECT_THROW(reduce_gradients({parameter}, *group), std::invalid_argument);
+      EXPECT_THROW(GradientReducer(group).reduce({parameter}), std::invalid_argument);
     } else {
       EXPECT_THAT(
-          error_of([&] { reduce_gradients({parameter}, *group); }),
+          error_of([&] { GradientReducer(group).reduce({parameter}); }),
           HasSubstr("rank 0 aborted the group: the gradient of parameter 0 (float32 [2, 2]) "
                     "is float64 [2, 2]"));
     }

@@ -75,58 +75,6 @@ TEST(MixedPrecision, ComputesLowAndAveragesAsAskedButStepsInFull) {
   }
 }
 
-TEST(MixedPrecision, KeepsGradientsLowWhereAsked) {
-  for (const at::ScalarType reduce : {torch::kBFloat16, torch::kFloat}) {
-    for (const int world : {1, 2}) {
-      for (const bool views : {false, true}) {
-        run_ranks({world}, [&](const GroupPtr& group) {
-          DistributedDataParallelOptions options;
-          options.mixed_precision.param_dtype = torch::kBFloat16;
-          options.mixed_precision.reduce_dtype = reduce;
-          options.mixed_precision.keep_low_precision_grads = true;
-          options.gradient_as_bucket_view = views;
-          DistributedDataParallel model(make_mlp(7), group, options);
-          torch::optim::SGD optimizer(model.module().parameters(), 0.1);
-          for (int step = 0; step < 3; ++step) {
-            model.zero_grad(/*set_to_none=*/step != 1);
-            std::vector<at::Tensor> weights;
-            for (const auto& parameter : model.module().parameters()) {
-              weights.push_back(parameter.detach().clone());
-            }
-            loss_of(model(input_of(group->rank(), step))).backward();
-            const auto expected = low_precision_average(world, reduce, weights, step);
-            for (const auto& item : model.module().named_parameters()) {
-              EXPECT_EQ(item.value().scalar_type(), torch::kFloat) << item.key();
-              EXPECT_TRUE(
-                  same_bytes(item.value().grad(), expected.at(item.key()).to(torch::kBFloat16)))
-                  << item.key() << " world " << world << " step " << step;
-            }
-            optimizer.step();
-            EXPECT_FALSE(torch::equal(model.module().parameters()[0], weights[0]));
-          }
-          {
-            const NoSync apart = model.no_sync();
-            loss_of(model(input_of(group->rank()))).backward();
-          }
-          EXPECT_EQ(model.module().parameters()[0].grad().scalar_type(), torch::kBFloat16);
-        });
-      }
-    }
-  }
-}
-
-TEST(MixedPrecision, LowGradientsNeedALowType) {
-  run_ranks({2}, [](const GroupPtr& group) {
-    DistributedDataParallelOptions options;
-    options.mixed_precision.reduce_dtype = torch::kBFloat16;
-    options.mixed_precision.keep_low_precision_grads = true;
-    EXPECT_NE(error_of([&] {
-                DistributedDataParallel model(make_mlp(7), group, options);
-              }).find("keep_low_precision_grads needs param_dtype"),
-              std::string::npos);
-  });
-}
-
 TEST(MixedPrecision, LeavesFullParametersBehindNoSyncAndForwardsWithoutGradients) {
   run_ranks({2}, [](const GroupPtr& group) {
     DistributedDataParallelOptions options;

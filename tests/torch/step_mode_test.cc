@@ -362,25 +362,6 @@ TEST(StepMode, ClosuresSeeTheAverage) {
   });
 }
 
-TEST(OptimizerStep, ReducesThenSteps) {
-  run_ranks({2}, [](const GroupPtr& group) {
-    auto module = make_mlp(7);
-    auto sgd = sgd_of(*module);
-    auto other = make_mlp(7);
-    auto its_sgd = sgd_of(*other);
-    DistributedOptimizer optimizer(its_sgd, group);
-    for (int step = 0; step < 2; ++step) {
-      sgd.zero_grad();
-      backward(*module, group->rank(), step);
-      optimizer_step(sgd, *group);
-      optimizer.zero_grad();
-      backward(*other, group->rank(), step);
-      optimizer.step();
-    }
-    EXPECT_EQ(bytes_of(*module), bytes_of(*other));
-  });
-}
-
 TEST(MeshReduce, GivesEveryRanksValueInOrder) {
   run_ranks({2, 1}, [](const GroupPtr& group) {
     const int rank = group->rank();

@@ -40,8 +40,7 @@ void expect_same_in_mixed_precision(const GroupPtr& group, const OptimizerCase& 
     return bytes_of(*module);
   };
   EXPECT_EQ(run(true) == run(false), true)
-      << kind.name << ", " << group->size() << " ranks, views " << views << ", low gradients "
-      << mixed.keep_low_precision_grads << ", in bfloat16 "
+      << kind.name << ", " << group->size() << " ranks, views " << views << ", in bfloat16 "
       << (mixed.reduce_dtype == at::kBFloat16);
 }
 
@@ -51,17 +50,14 @@ TEST(Zero, IsTheOptimizerBitForBitInMixedPrecision) {
       for (const at::ScalarType reduce : {at::kBFloat16, at::kFloat}) {
         // One rank alone reduces nothing without the division, so it does not round sums either.
         if (world == 1 && reduce != at::kFloat) continue;
-        for (const bool keep_low : {true, false}) {
-          MixedPrecision mixed;
-          mixed.param_dtype = at::kBFloat16;
-          mixed.reduce_dtype = reduce;
-          mixed.keep_low_precision_grads = keep_low;
-          run_ranks({world}, [&](const GroupPtr& group) {
-            for (const OptimizerCase& kind : optimizers()) {
-              expect_same_in_mixed_precision(group, kind, mixed, views);
-            }
-          });
-        }
+        MixedPrecision mixed;
+        mixed.param_dtype = at::kBFloat16;
+        mixed.reduce_dtype = reduce;
+        run_ranks({world}, [&](const GroupPtr& group) {
+          for (const OptimizerCase& kind : optimizers()) {
+            expect_same_in_mixed_precision(group, kind, mixed, views);
+          }
+        });
       }
     }
   }

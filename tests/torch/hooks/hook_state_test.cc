@@ -115,8 +115,6 @@ INSTANTIATE_TEST_SUITE_P(
                       "powersgd:start_iter=2,batch_same_shape=true",
                       "fp16+powersgd:rank=2,start_iter=2", "batched_powersgd:rank=2,start_iter=2",
                       "batched_powersgd:rank=1,start_iter=2,warm_start=false",
-                      "quantize_per_tensor:error_feedback=true",
-                      "quantize_per_channel:bucket_size=50,error_feedback=true",
                       "quantize_per_channel", "post_localsgd:start_iter=2,period=2,subgroup_size=1",
                       "post_localsgd:start_iter=6,gradient_allreduce=false"),
     [](const auto& hook) {

@@ -60,8 +60,6 @@ double part_of(at::Tensor gradient, double norm_type) {
   return part_of<float>(gradient.to(at::kFloat), norm_type);
 }
 
-}  // namespace
-
 void check_clipping(double max_norm, double norm_type) {
   if (norm_type != 1 && norm_type != 2 && norm_type != kInfinity) {
     throw std::invalid_argument(
@@ -70,38 +68,39 @@ void check_clipping(double max_norm, double norm_type) {
   if (std::isnan(max_norm)) throw std::invalid_argument("clip_grad_norm_: max_norm is NaN");
 }
 
-void NormSum::add(const at::Tensor& gradient) {
-  const double part = part_of(gradient.detach(), norm_type_);
-  value_ = norm_type_ == kInfinity ? larger(value_, part) : value_ + part;
-}
+}  // namespace
 
-double NormSum::norm_of(double value) const { return norm_type_ == 2 ? std::sqrt(value) : value; }
-
-double scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm,
-                     bool error_if_nonfinite) {
+double clip_gradients(const std::vector<at::Tensor>& gradients,
+                      const std::vector<at::Tensor>& counted,
+                      const std::function<double(double)>& join, double max_norm, double norm_type,
+                      bool error_if_nonfinite) {
+  check_clipping(max_norm, norm_type);
+  const at::NoGradGuard no_grad;
+  double total = 0;
+  for (const at::Tensor& gradient : counted) {
+    const double part = part_of(gradient.detach(), norm_type);
+    total = norm_type == kInfinity ? larger(total, part) : total + part;
+  }
+  total = join(total);
+  const double norm = norm_type == 2 ? std::sqrt(total) : total;
   if (error_if_nonfinite && !std::isfinite(norm)) {
     throw std::runtime_error(fmt::format("clip_grad_norm_: the norm of the gradients is {}", norm));
   }
   // PyTorch adds the same small number.
   const double factor = max_norm / (norm + 1e-6);
   if (factor >= 1) return norm;
-  const at::NoGradGuard no_grad;
   for (const at::Tensor& gradient : gradients) gradient.mul_(factor);
   return norm;
 }
 
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                        bool error_if_nonfinite) {
-  check_clipping(max_norm, norm_type);
-  const at::NoGradGuard no_grad;
-  NormSum sum(norm_type);
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
-    if (!parameter.grad().defined()) continue;
-    sum.add(parameter.grad());
-    gradients.push_back(parameter.grad());
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   }
-  return scale_to_norm(gradients, sum.norm_of(sum.value()), max_norm, error_if_nonfinite);
+  const auto alone = [](double sum) { return sum; };
+  return clip_gradients(gradients, gradients, alone, max_norm, norm_type, error_if_nonfinite);
 }
 
 }  // namespace ddp

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -21,27 +22,12 @@ namespace ddp {
 double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                        double norm_type = 2.0, bool error_if_nonfinite = false);
 
-// The parts of clip_grad_norm_, for gradients that are divided among ranks.
-
-// Throws as clip_grad_norm_ does for these arguments.
-void check_clipping(double max_norm, double norm_type);
-
-// What a norm is the root of: a sum; for the infinity norm, a maximum.
-class NormSum {
- public:
-  explicit NormSum(double norm_type) : norm_type_(norm_type) {}
-  void add(const at::Tensor& gradient);
-  double value() const { return value_; }
-  // The norm for `value`, a value() that may include the parts of other ranks.
-  double norm_of(double value) const;
-
- private:
-  double norm_type_;
-  double value_ = 0;
-};
-
-// Scales the gradients, whose norm is `norm`, so that it is at most max_norm. Returns `norm`.
-double scale_to_norm(const std::vector<at::Tensor>& gradients, double norm, double max_norm,
-                     bool error_if_nonfinite);
+// The same for gradients that are divided among ranks. `join` is given what the norm of `counted`
+// is the root of (a sum; for the infinity norm, a maximum) and returns that of all ranks;
+// `gradients` are scaled.
+double clip_gradients(const std::vector<at::Tensor>& gradients,
+                      const std::vector<at::Tensor>& counted,
+                      const std::function<double(double)>& join, double max_norm, double norm_type,
+                      bool error_if_nonfinite);
 
 }  // namespace ddp

@@ -87,7 +87,6 @@ class DistributedDataParallel {
 
   M& module() { return *module_; }
   const M& module() const { return *module_; }
-  const std::shared_ptr<M>& module_ptr() const { return module_; }
 
   // Replaces the averaging of buckets by a hook (see CommHook). Call it once, with the same hook on
   // all ranks, before the first backward or between two. A second call throws std::logic_error.

@@ -73,10 +73,9 @@ std::vector<std::string> settings_of(const DistributedDataParallelOptions& optio
       fmt::format("delay_all_reduce_named_params [{}] until {}",
                   fmt::join(options.delay_all_reduce_named_params, ", "),
                   options.param_to_hook_all_reduce),
-      fmt::format("mixed_precision {} {} {} {}", type(options.mixed_precision.param_dtype),
+      fmt::format("mixed_precision {} {} {}", type(options.mixed_precision.param_dtype),
                   type(options.mixed_precision.type_of_reduction()),
-                  type(options.mixed_precision.buffer_dtype),
-                  options.mixed_precision.keep_low_precision_grads),
+                  type(options.mixed_precision.buffer_dtype)),
       fmt::format("rebuild_buckets {}", options.rebuild_buckets),
       fmt::format("bucket_layout [{}]", fmt::join(buckets, "; ")),
       fmt::format("device_groups {}", options.device_groups.size()),
@@ -97,7 +96,6 @@ ReducerOptions reducer_options(const torch::nn::Module& module,
   result.gradient_as_bucket_view = options.gradient_as_bucket_view;
   result.static_graph = options.static_graph;
   result.batched_grad_copy = options.batched_grad_copy;
-  result.gradient_type = options.mixed_precision.type_of_gradients();
   result.rebuild_buckets = options.rebuild_buckets;
   result.bucket_layout = options.bucket_layout;
   result.device_groups = options.device_groups;
@@ -115,10 +113,6 @@ DistributedDataParallelCore::DistributedDataParallelCore(
       state_(
           std::make_unique<ModuleState>(state_of(module).without(options.parameters_to_ignore))) {
   limits_of(options);  // Wrong options throw here, on every rank.
-  if (options.mixed_precision.keep_low_precision_grads && !options.mixed_precision.param_dtype) {
-    throw std::invalid_argument(
-        "mixed_precision: keep_low_precision_grads needs param_dtype, which gradients keep");
-  }
   if (options.init_sync) verify_same_model(*state_, *group_, settings_of(options));
   // After verification, so that all ranks refuse together and none waits for the others.
   const std::vector<NamedTensor> trainable = state_->trainable();

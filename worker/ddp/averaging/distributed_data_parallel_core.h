@@ -108,10 +108,6 @@ class DistributedDataParallelCore {
   void watch_outputs(const std::vector<at::Tensor>& outputs);
   // The type to which forward converts its inputs, if any.
   std::optional<at::ScalarType> input_type() const { return options_.mixed_precision.param_dtype; }
-  // The type of .grad after backward, if it differs from the parameter's.
-  std::optional<at::ScalarType> gradient_type() const {
-    return options_.mixed_precision.type_of_gradients();
-  }
 
   bool will_sync_buffers(bool is_training) const;
   void broadcast_buffers();

@@ -21,17 +21,6 @@
 namespace ddp {
 namespace {
 
-void append_parameters(torch::optim::Optimizer& optimizer, std::vector<at::Tensor>& to) {
-  for (const auto& group : optimizer.param_groups()) {
-    to.insert(to.end(), group.params().begin(), group.params().end());
-  }
-}
-
-// A pointer that does not own the group.
-std::shared_ptr<ProcessGroup> borrow(ProcessGroup& group) {
-  return {std::shared_ptr<ProcessGroup>(), &group};
-}
-
 // The average over the ranks, the same bits on all of them.
 at::Tensor average_of(const at::Tensor& loss, ProcessGroup& group) {
   gradient_type(loss, "the loss");
@@ -68,15 +57,13 @@ void DistributedOptimizer::register_comm_hook(std::shared_ptr<CommHook> hook) {
   reducer_->register_comm_hook(std::move(hook));
 }
 
-const std::shared_ptr<CommHook>& DistributedOptimizer::comm_hook() const {
-  return reducer_->comm_hook();
-}
-
 BucketNames DistributedOptimizer::bucket_layout() const { return reducer_->bucket_layout(); }
 
 const std::vector<at::Tensor>& DistributedOptimizer::parameters() {
   parameters_.clear();
-  append_parameters(optimizer_, parameters_);
+  for (const auto& group : optimizer_.param_groups()) {
+    parameters_.insert(parameters_.end(), group.params().begin(), group.params().end());
+  }
   return parameters_;
 }
 
@@ -113,21 +100,6 @@ void DistributedOptimizer::zero_grad(bool set_to_none) {
   for (const at::Tensor& parameter : parameters()) {
     zero_gradient(parameter.mutable_grad(), set_to_none);
   }
-}
-
-void reduce_gradients(const std::vector<at::Tensor>& parameters, ProcessGroup& group) {
-  GradientReducer(borrow(group)).reduce(parameters);
-}
-
-void reduce_gradients(torch::optim::Optimizer& optimizer, ProcessGroup& group) {
-  std::vector<at::Tensor> parameters;
-  append_parameters(optimizer, parameters);
-  reduce_gradients(parameters, group);
-}
-
-void optimizer_step(torch::optim::Optimizer& optimizer, ProcessGroup& group) {
-  reduce_gradients(optimizer, group);
-  optimizer.step();
 }
 
 void broadcast_master_param(const torch::nn::Module& module, ProcessGroup& group) {

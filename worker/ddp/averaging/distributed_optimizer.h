@@ -82,7 +82,6 @@ class DistributedOptimizer {
   void register_comm_hook(std::shared_ptr<State> state, Function hook) {
     register_comm_hook(make_comm_hook(std::move(state), std::move(hook)));
   }
-  const std::shared_ptr<CommHook>& comm_hook() const;
 
   // Averages the gradients of all parameter groups now; the next step() does not do it again. For
   // code that reads the gradients, or changes them in the same way on all ranks, before the step.
@@ -116,14 +115,6 @@ class DistributedOptimizer {
   std::vector<at::Tensor> parameters_;  // Kept for its memory.
   enum class Gradients { kLocal, kReduced, kClipped } gradients_ = Gradients::kLocal;
 };
-
-// Averages the gradients of these parameters, or of all parameters of the optimizer. Each call
-// allocates memory and compares the parameters of the ranks, so it is for occasional use. In a
-// training loop use a DistributedOptimizer, which does both only once.
-void reduce_gradients(const std::vector<at::Tensor>& parameters, ProcessGroup& group);
-void reduce_gradients(torch::optim::Optimizer& optimizer, ProcessGroup& group);
-// The same, then the optimizer's step.
-void optimizer_step(torch::optim::Optimizer& optimizer, ProcessGroup& group);
 
 // Checks that the module is the same on all ranks, as DistributedDataParallel does, then gives
 // every rank rank 0's parameters and buffers. Collective. Throws std::invalid_argument naming the

@@ -46,7 +46,6 @@ class GradientReducer {
   // Replaces averaging by a hook. Call it once, before the first reduction; otherwise it throws
   // std::logic_error.
   void register_comm_hook(std::shared_ptr<CommHook> hook);
-  const std::shared_ptr<CommHook>& comm_hook() const { return hook_; }
 
   // Throws CollectiveError. Throws std::invalid_argument if the parameters differ between ranks;
   // the group stays usable then. Aborts the group, then throws: std::invalid_argument for a

@@ -30,13 +30,9 @@ GradientSlots::GradientSlots(std::vector<NamedTensor> parameters, Options option
   }
 }
 
-at::ScalarType GradientSlots::type_of(const Parameter& parameter) const {
-  return options_.type.value_or(parameter.named.tensor.scalar_type());
-}
-
 bool GradientSlots::may_view(const Parameter& parameter) const {
   return options_.as_views && parameter.slot.defined() &&
-         parameter.slot.scalar_type() == type_of(parameter);
+         parameter.slot.scalar_type() == parameter.named.tensor.scalar_type();
 }
 
 void GradientSlots::place(std::size_t index, at::Tensor slot) {
@@ -136,7 +132,7 @@ void GradientSlots::publish(std::size_t index) {
     return;
   }
   at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-  const at::ScalarType type = type_of(parameter);
+  const at::ScalarType type = parameter.named.tensor.scalar_type();
   if (!gradient.defined() || gradient.is_sparse() || gradient.scalar_type() != type) {
     gradient = may_view(parameter) ? gradient_view(parameter.view, parameter.slot)
                                    : parameter.slot.to(type, /*non_blocking=*/false, /*copy=*/true);
@@ -153,7 +149,7 @@ void GradientSlots::match_types() {
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters_) {
     at::Tensor& gradient = parameter.named.tensor.mutable_grad();
-    const at::ScalarType type = type_of(parameter);
+    const at::ScalarType type = parameter.named.tensor.scalar_type();
     if (gradient.defined() && gradient.scalar_type() != type) gradient = gradient.to(type);
   }
 }

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,7 +21,6 @@ class GradientSlots {
     bool as_views = false;  // .grad becomes the slot itself if the types are equal.
     bool convert = false;   // Takes gradients of another type than their slot's.
     bool densify = false;   // Takes sparse gradients; .grad becomes dense.
-    std::optional<at::ScalarType> type = {};  // .grad's after backward, if not the parameter's.
   };
   GradientSlots(std::vector<NamedTensor> parameters, Options options);
 
@@ -61,8 +59,7 @@ class GradientSlots {
   // The same for a gradient that has no slot.
   void publish_value(std::size_t index, const at::Tensor& value);
 
-  // Converts .grad to its type after backward, at the end of a backward that computed in another
-  // one.
+  // Converts .grad to its parameter's type, at the end of a backward that computed in another one.
   void match_types();
 
   // As Reducer::zero_grad.
@@ -80,7 +77,6 @@ class GradientSlots {
   bool fits(const at::Tensor& gradient, const Parameter& parameter, const at::Tensor& slot) const;
   [[noreturn]] void refuse(const at::Tensor& gradient, const Parameter& parameter) const;
   bool may_view(const Parameter& parameter) const;
-  at::ScalarType type_of(const Parameter& parameter) const;
 
   Options options_;
   std::vector<Parameter> parameters_;

@@ -15,17 +15,10 @@ struct MixedPrecision {
   std::optional<at::ScalarType> reduce_dtype;
   // The type of buffers, from construction on.
   std::optional<at::ScalarType> buffer_dtype;
-  // .grad stays in param_dtype, which has to be set, when backward returns: half the memory, for
-  // optimizers that take such gradients.
-  bool keep_low_precision_grads = false;
 
   bool is_set() const { return param_dtype || reduce_dtype || buffer_dtype; }
   std::optional<at::ScalarType> type_of_reduction() const {
     return reduce_dtype ? reduce_dtype : param_dtype;
-  }
-  // The type of .grad after backward, if it differs from the parameter's.
-  std::optional<at::ScalarType> type_of_gradients() const {
-    return keep_low_precision_grads ? param_dtype : std::nullopt;
   }
 };
 

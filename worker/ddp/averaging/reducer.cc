@@ -21,8 +21,7 @@ namespace {
 
 GradientBuckets::Options bucket_options(const ReducerOptions& options) {
   return {.slots = {.as_views = options.gradient_as_bucket_view,
-                    .convert = options.after_backward != nullptr,
-                    .type = options.gradient_type},
+                    .convert = options.after_backward != nullptr},
           .device_groups = options.device_groups,
           .element_type = options.plan.element_type,
           // Whether to skip is decided for a bucket.

@@ -34,7 +34,6 @@ struct ReducerOptions {
   bool gradient_as_bucket_view = false;
   bool static_graph = false;
   bool batched_grad_copy = false;
-  std::optional<at::ScalarType> gradient_type;  // Of .grad after backward, if not the parameter's.
   bool rebuild_buckets = true;
   BucketNames bucket_layout;  // If not empty, the buckets from the first step on, for good.
   // Without, every bucket is reduced in one piece.

@@ -6,8 +6,6 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json.hpp>
-
 namespace ddp {
 
 // What DistributedDataParallel knows of itself, with the names of PyTorch's DDPLoggingData. Times
@@ -54,7 +52,5 @@ struct DdpStats {
   bool broadcast_buffers = true;
   std::map<std::string, std::string> environment;  // MASTER_ADDR and so on, as far as set.
 };
-
-nlohmann::json to_json(const DdpStats& stats);
 
 }  // namespace ddp

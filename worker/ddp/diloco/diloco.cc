@@ -199,15 +199,13 @@ void DiLoCo::Impl::enter(std::shared_ptr<ProcessGroup> group) {
 }
 
 void DiLoCo::Impl::allocate(Fragment& fragment) {
+  const std::vector<at::Tensor> own(own_.begin() + static_cast<std::ptrdiff_t>(fragment.begin),
+                                    own_.begin() + static_cast<std::ptrdiff_t>(fragment.end));
   std::int64_t elements = 0;
-  for (std::size_t i = fragment.begin; i < fragment.end; ++i) elements += own_[i].numel();
+  for (const at::Tensor& parameter : own) elements += parameter.numel();
   const at::ScalarType type = options_.transfer_dtype.value_or(own_.front().scalar_type());
   fragment.flat = registered_zeros(*group_, elements, type);
-  std::int64_t first = 0;
-  for (std::size_t i = fragment.begin; i < fragment.end; ++i) {
-    fragment.slots.push_back(slot_of(fragment.flat, first, own_[i]));
-    first += own_[i].numel();
-  }
+  fragment.slots = slots_of(fragment.flat, own);
 }
 
 void DiLoCo::Impl::leave() {

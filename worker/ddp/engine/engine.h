@@ -60,8 +60,8 @@ class Engine {
          std::shared_ptr<ProcessGroup> group)
       : model_(std::make_unique<DistributedDataParallel<M>>(module, group,
                                                             engine::data_parallel_options(config))),
-        core_(engine::EngineCore::make(module, model_->core(), parameters, optimizer,
-                                       std::move(config), std::move(group))) {}
+        core_(std::make_unique<engine::EngineCore>(module, model_->core(), parameters, optimizer,
+                                                   std::move(config), std::move(group))) {}
 
   template <typename... Arguments>
   auto forward(Arguments&&... arguments) {

@@ -17,13 +17,11 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include "common/base/clock.h"
-#include "worker/data/throughput.h"
 #include "worker/ddp/averaging/clip_grad.h"
-#include "worker/ddp/averaging/no_sync.h"
 #include "worker/ddp/engine/agent_link.h"
 #include "worker/ddp/engine/init_distributed.h"
 #include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/value_of.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 #include "worker/engine_config/loss_scaler.h"
@@ -68,14 +66,6 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const OptimizerConfig& c
                                                               .weight_decay(config.weight_decay));
 }
 
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.param_groups()) {
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  }
-  return all;
-}
-
 void check_devices(const Config& config, const std::vector<at::Tensor>& parameters) {
   const bool on_cpu = std::any_of(parameters.begin(), parameters.end(),
                                   [](const at::Tensor& parameter) { return parameter.is_cpu(); });
@@ -94,80 +84,6 @@ class Stopwatch {
  private:
   std::chrono::duration<double>& sum_;
   const TimePoint began_ = Clock::now();
-};
-
-class EngineLoop final : public EngineCore {
- public:
-  EngineLoop(std::shared_ptr<torch::nn::Module> module, DistributedDataParallelCore& model,
-             const std::vector<at::Tensor>& parameters, torch::optim::Optimizer* optimizer,
-             Config config, std::shared_ptr<ProcessGroup> group);
-
-  void begin_forward() override;
-  void end_forward() override;
-  at::Tensor backward(const at::Tensor& loss) override;
-  void step() override;
-  bool is_gradient_accumulation_boundary() const override;
-
-  void save_checkpoint(const std::string& directory, const nlohmann::json& client_state) override;
-  std::optional<nlohmann::json> load_checkpoint(const std::string& directory) override;
-  void wait_for_checkpoint() override;
-  CheckpointRequests::Asked checkpoint_requested() override;
-
-  nlohmann::json state() const override;
-  void load_state(const nlohmann::json& saved) override;
-
-  torch::optim::Optimizer& optimizer() override { return *optimizer_; }
-  const Config& config() const override { return config_; }
-  ProcessGroup& group() const override { return *group_; }
-  std::int64_t global_steps() const override { return global_steps_; }
-  std::int64_t micro_steps() const override { return micro_steps_; }
-  std::int64_t skipped_steps() const override { return skipped_steps_; }
-  double lr() const override { return lr_; }
-  double loss_scale() const override { return scaler_.scale(); }
-  std::optional<double> global_grad_norm() const override { return norm_; }
-
- private:
-  using Seconds = std::chrono::duration<double>;
-
-  void update();
-  void tell_agent();
-  bool unscale();
-  void set_rate();
-  void print();
-  Checkpointer& checkpointer(const std::string& directory);
-
-  // Destroyed last: a SIGTERM that nobody has handled ends the process then.
-  std::unique_ptr<CheckpointRequests> requests_;
-  std::optional<CheckpointRequests::Listening> listening_;
-  std::shared_ptr<torch::nn::Module> module_;
-  DistributedDataParallelCore& model_;
-  std::vector<at::Tensor> parameters_;
-  Config config_;
-  std::shared_ptr<ProcessGroup> group_;
-  std::unique_ptr<torch::optim::Optimizer> own_optimizer_;
-  torch::optim::Optimizer* optimizer_;
-  std::unique_ptr<ZeroRedundancyOptimizer> zero_;
-  LossScaler scaler_;
-  std::vector<double> base_rates_;  // Of the optimizer's groups.
-  std::optional<NoSync> no_sync_;   // From a forward that is not the step's last until its step().
-  bool went_backward_ = false;
-  std::int64_t micro_steps_ = 0;
-  std::int64_t global_steps_ = 0;
-  std::int64_t skipped_steps_ = 0;
-  double lr_ = 0;
-  std::optional<double> norm_;
-  struct {
-    Seconds forward{0}, backward{0}, step{0};
-  } times_;
-  TimePoint forward_began_;
-  ControlChannel* agent_ = nullptr;  // Of a job's engine.
-  at::Tensor loss_;                  // Of the backwards of this update so far.
-  Throughput throughput_;
-  TimePoint updated_;
-  TimePoint told_;
-  std::string directory_;  // The checkpointer's.
-  nlohmann::json client_state_;
-  std::unique_ptr<Checkpointer> checkpointer_;
 };
 
 }  // namespace
@@ -193,16 +109,7 @@ DistributedDataParallelOptions data_parallel_options(const Config& config) {
   return options;
 }
 
-std::unique_ptr<EngineCore> EngineCore::make(std::shared_ptr<torch::nn::Module> module,
-                                             DistributedDataParallelCore& model,
-                                             const std::vector<at::Tensor>& parameters,
-                                             torch::optim::Optimizer* optimizer, Config config,
-                                             std::shared_ptr<ProcessGroup> group) {
-  return std::make_unique<EngineLoop>(std::move(module), model, parameters, optimizer,
-                                      std::move(config), std::move(group));
-}
-
-EngineLoop::EngineLoop(std::shared_ptr<torch::nn::Module> module,
+EngineCore::EngineCore(std::shared_ptr<torch::nn::Module> module,
                        DistributedDataParallelCore& model,
                        const std::vector<at::Tensor>& parameters,
                        torch::optim::Optimizer* optimizer, Config config,
@@ -213,7 +120,7 @@ EngineLoop::EngineLoop(std::shared_ptr<torch::nn::Module> module,
       group_(std::move(group)),
       own_optimizer_(optimizer == nullptr ? optimizer_of(config_, parameters) : nullptr),
       optimizer_(optimizer == nullptr ? own_optimizer_.get() : optimizer),
-      scaler_(config_.fp16) {
+      scaler_(std::make_unique<LossScaler>(config_.fp16)) {
   parameters_ = parameters_of(*optimizer_);
   check_devices(config_, parameters_);
   for (const auto& of : optimizer_->param_groups()) base_rates_.push_back(of.options().get_lr());
@@ -231,29 +138,33 @@ EngineLoop::EngineLoop(std::shared_ptr<torch::nn::Module> module,
   }
 }
 
-bool EngineLoop::is_gradient_accumulation_boundary() const {
+EngineCore::~EngineCore() = default;
+
+double EngineCore::loss_scale() const { return scaler_->scale(); }
+
+bool EngineCore::is_gradient_accumulation_boundary() const {
   return (micro_steps_ + 1) % config_.gradient_accumulation_steps == 0;
 }
 
-void EngineLoop::begin_forward() {
+void EngineCore::begin_forward() {
   forward_began_ = Clock::now();
   if (!at::GradMode::is_enabled() || no_sync_ || is_gradient_accumulation_boundary()) return;
   no_sync_.emplace(model_.reducer());
 }
 
-void EngineLoop::end_forward() { times_.forward += Clock::now() - forward_began_; }
+void EngineCore::end_forward() { times_.forward += Clock::now() - forward_began_; }
 
-at::Tensor EngineLoop::backward(const at::Tensor& loss) {
+at::Tensor EngineCore::backward(const at::Tensor& loss) {
   const Stopwatch watch(times_.backward);
   const at::Tensor share = loss / static_cast<double>(config_.gradient_accumulation_steps);
-  (config_.fp16.enabled ? share * scaler_.scale() : share).backward();
+  (config_.fp16.enabled ? share * scaler_->scale() : share).backward();
   went_backward_ = true;
   at::Tensor counts = share.detach();
   if (agent_ != nullptr) loss_ = loss_.defined() ? loss_ + counts : counts;
   return counts;
 }
 
-void EngineLoop::step() {
+void EngineCore::step() {
   if (!std::exchange(went_backward_, false)) {
     throw std::logic_error("Engine::step() needs a backward() before it");
   }
@@ -268,7 +179,7 @@ void EngineLoop::step() {
   if ((global_steps_ + skipped_steps_) % config_.steps_per_print == 0) print();
 }
 
-void EngineLoop::update() {
+void EngineCore::update() {
   norm_.reset();
   const bool overflowed = config_.fp16.enabled && unscale();
   if (overflowed) {
@@ -286,7 +197,7 @@ void EngineLoop::update() {
     }
     ++global_steps_;
   }
-  scaler_.update(overflowed);
+  scaler_->update(overflowed);
   if (zero_) {
     zero_->zero_grad();
   } else {
@@ -296,7 +207,7 @@ void EngineLoop::update() {
 }
 
 // Reads the loss only when it reports it: on a device, reading waits for all computations.
-void EngineLoop::tell_agent() {
+void EngineCore::tell_agent() {
   constexpr auto kInterval = std::chrono::milliseconds(100);
   const TimePoint now = Clock::now();
   if (updated_ != TimePoint()) {
@@ -311,20 +222,20 @@ void EngineLoop::tell_agent() {
 }
 
 // The averaged gradients are the same on all ranks, and so is the answer: whether one overflowed.
-bool EngineLoop::unscale() {
+bool EngineCore::unscale() {
   const at::NoGradGuard no_grad;
   bool finite = true;
   for (const at::Tensor& parameter : parameters_) {
     if (!parameter.grad().defined()) continue;
     at::Tensor gradient = parameter.grad();
-    gradient.mul_(1 / scaler_.scale());
+    gradient.mul_(1 / scaler_->scale());
     finite = finite && at::isfinite(gradient).all().item<bool>();
   }
   return !finite;
 }
 
 // Of the next update.
-void EngineLoop::set_rate() {
+void EngineCore::set_rate() {
   auto& groups = optimizer_->param_groups();
   for (std::size_t i = 0; i < groups.size(); ++i) {
     if (config_.scheduler) {
@@ -334,12 +245,12 @@ void EngineLoop::set_rate() {
   }
 }
 
-void EngineLoop::print() {
+void EngineCore::print() {
   if (group_->rank() == 0) {
     std::string line = fmt::format("step={}, skipped={}, lr={:g}", global_steps_ + skipped_steps_,
                                    skipped_steps_, lr_);
     if (norm_) line += fmt::format(", grad_norm={:.4g}", *norm_);
-    if (config_.fp16.enabled) line += fmt::format(", loss_scale={:g}", scaler_.scale());
+    if (config_.fp16.enabled) line += fmt::format(", loss_scale={:g}", scaler_->scale());
     if (config_.wall_clock_breakdown) {
       const auto milliseconds = [](Seconds time) { return 1000 * time.count(); };
       line += fmt::format(" | fwd: {:.2f} ms | bwd: {:.2f} ms | step: {:.2f} ms",
@@ -353,7 +264,7 @@ void EngineLoop::print() {
 }
 
 // Made for the first folder and whenever another one is named.
-Checkpointer& EngineLoop::checkpointer(const std::string& directory) {
+Checkpointer& EngineCore::checkpointer(const std::string& directory) {
   if (checkpointer_ && directory_ == directory) return *checkpointer_;
   checkpointer_.reset();
   auto made = std::make_unique<Checkpointer>(CheckpointOptions{.directory = directory, .keep = 0},
@@ -374,7 +285,7 @@ Checkpointer& EngineLoop::checkpointer(const std::string& directory) {
   return *checkpointer_;
 }
 
-nlohmann::json EngineLoop::state() const {
+nlohmann::json EngineCore::state() const {
   if (micro_steps_ % config_.gradient_accumulation_steps != 0 || went_backward_) {
     throw std::logic_error(
         "the engine is between the backwards of one update; save and commit after the step() for "
@@ -383,12 +294,12 @@ nlohmann::json EngineLoop::state() const {
   return {{"global_steps", global_steps_},
           {"skipped_steps", skipped_steps_},
           {"micro_steps", micro_steps_},
-          {"loss_scaler", scaler_.state()},
+          {"loss_scaler", scaler_->state()},
           {"client_state", client_state_}};
 }
 
-void EngineLoop::load_state(const nlohmann::json& saved) {
-  scaler_.load_state(saved.at("loss_scaler"));
+void EngineCore::load_state(const nlohmann::json& saved) {
+  scaler_->load_state(saved.at("loss_scaler"));
   global_steps_ = saved.at("global_steps").get<std::int64_t>();
   skipped_steps_ = saved.at("skipped_steps").get<std::int64_t>();
   micro_steps_ = saved.at("micro_steps").get<std::int64_t>();
@@ -396,13 +307,13 @@ void EngineLoop::load_state(const nlohmann::json& saved) {
   set_rate();
 }
 
-void EngineLoop::save_checkpoint(const std::string& directory, const nlohmann::json& client_state) {
+void EngineCore::save_checkpoint(const std::string& directory, const nlohmann::json& client_state) {
   (void)state();  // Refuses between backwards, before anything is changed.
   client_state_ = client_state;
   (void)value_of(checkpointer(directory).save(global_steps_));
 }
 
-std::optional<nlohmann::json> EngineLoop::load_checkpoint(const std::string& directory) {
+std::optional<nlohmann::json> EngineCore::load_checkpoint(const std::string& directory) {
   const LoadReport report = value_of(checkpointer(directory).load_latest());
   if (report.step < 0) return std::nullopt;
   // Hyper-parameters came with the optimizer; the rate follows from the schedule.
@@ -410,11 +321,11 @@ std::optional<nlohmann::json> EngineLoop::load_checkpoint(const std::string& dir
   return client_state_;
 }
 
-void EngineLoop::wait_for_checkpoint() {
+void EngineCore::wait_for_checkpoint() {
   if (checkpointer_) (void)value_of(checkpointer_->wait());
 }
 
-CheckpointRequests::Asked EngineLoop::checkpoint_requested() {
+CheckpointRequests::Asked EngineCore::checkpoint_requested() {
   if (agent_ == nullptr) {
     throw std::logic_error(
         "checkpoint_requested() needs an engine with init_distributed()'s group: only that group "

@@ -39,7 +39,7 @@ struct PostLocalOptions {
 // All that a text can set.
 struct Settings {
   PowerSGDOptions power;
-  QuantizationOptions quantization;
+  std::int64_t quantization_bucket_size = 512;
   PostLocalOptions post_local;
 };
 
@@ -116,10 +116,12 @@ HookPtr power_hook(const Hook& hook, const Settings& settings, const GroupPtr& g
                         hook.name);
 }
 
-template <Future (*function)(QuantizationState&, GradBucket&)>
-HookPtr quantization_hook(const Hook& hook, const Settings& settings, const GroupPtr& group) {
-  return make_comm_hook(std::make_shared<QuantizationState>(group, settings.quantization), function,
-                        hook.name);
+HookPtr make_per_channel(const Hook& hook, const Settings& settings, const GroupPtr& group) {
+  const auto run = [size = settings.quantization_bucket_size](ProcessGroup& on,
+                                                              GradBucket& bucket) {
+    return quantization_perchannel_hook(on, bucket, size);
+  };
+  return make_comm_hook(group, run, hook.name);
 }
 
 std::vector<Key> power_keys() {
@@ -152,10 +154,6 @@ std::vector<Key> power_keys() {
        }},
   };
 }
-
-const Key kErrorFeedback = {
-    "error_feedback", "use_error_feedback", "false",
-    [](Settings& s, std::string_view v) { s.quantization.use_error_feedback = yes_or_no(v); }};
 
 const std::vector<Key>& post_local_keys() {
   static const std::vector<Key> keys = {
@@ -191,14 +189,13 @@ const std::vector<Hook>& hooks() {
       {"bf16", {}, plain_hook<bf16_compress_hook>},
       {"powersgd", power_keys(), power_hook<powerSGD_hook>},
       {"batched_powersgd", power_keys(), power_hook<batched_powerSGD_hook>},
-      {"quantize_per_tensor", {kErrorFeedback}, quantization_hook<quantization_pertensor_hook>},
+      {"quantize_per_tensor", {}, plain_hook<quantization_pertensor_hook>},
       {"quantize_per_channel",
        {{"bucket_size", nullptr, "512",
          [](Settings& s, std::string_view v) {
-           s.quantization.bucket_size = count<std::int64_t>(v, 1);
-         }},
-        kErrorFeedback},
-       quantization_hook<quantization_perchannel_hook>},
+           s.quantization_bucket_size = count<std::int64_t>(v, 1);
+         }}},
+       make_per_channel},
       {"post_localsgd", post_local_keys(), make_post_local},
       {"noop", {}, plain_hook<noop_hook>},
   };

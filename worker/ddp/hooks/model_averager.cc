@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <torch/optim/optimizer.h>
 
+#include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
@@ -22,13 +23,8 @@ void average_model_parameters(const std::vector<at::Tensor>& parameters, Process
     std::int64_t numel = 0;
     for (const at::Tensor& member : members) numel += member.numel();
     const at::Tensor flat = registered_zeros(group, numel, type);
-    std::vector<at::Tensor> slots;
-    std::int64_t offset = 0;
-    for (const at::Tensor& member : members) {
-      slots.push_back(slot_of(flat, offset, member));
-      copy_values(slots.back(), member);
-      offset += member.numel();
-    }
+    const std::vector<at::Tensor> slots = slots_of(flat, members);
+    for (std::size_t i = 0; i < members.size(); ++i) copy_values(slots[i], members[i]);
     group.all_reduce(buffer_of(flat), ReduceOp::kAvg, {{}, "averaging the model"})->wait();
     for (std::size_t i = 0; i < members.size(); ++i) copy_values(members[i], slots[i]);
   }
@@ -50,11 +46,7 @@ bool ModelAverager::in_agreement() const {
 }
 
 void ModelAverager::average_parameters(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  average_parameters(parameters);
+  average_parameters(parameters_of(optimizer));
 }
 
 void ModelAverager::load_state(const nlohmann::json& state) {

@@ -32,7 +32,6 @@ class ModelAverager {
   void average_parameters(const torch::optim::Optimizer& optimizer);
 
   std::int64_t step() const { return step_; }  // Calls so far.
-  void set_step(std::int64_t step) { step_ = step; }
   // Whether all ranks have the same parameters: the last step averaged over all ranks, or was
   // before the replicas began to train apart. Also true for a step of another process (load_state).
   bool in_agreement() const;

@@ -104,17 +104,15 @@ void allocate(PowerSGDBucket& made, const GradBucket& bucket, PowerSGDState& sta
       batch.matrices = at::zeros({count, batch.rows, batch.columns}, at::TensorOptions(computed));
     }
   }
-  std::int64_t uncompressed = 0;
-  for (const std::size_t index : made.uncompressed)
-    uncompressed += bucket.gradients()[index].numel();
-  if (uncompressed == 0) return;
-  made.uncompressed_flat = registered_zeros(group, uncompressed, type);
-  std::int64_t offset = 0;
+  std::vector<at::Tensor> uncompressed;
+  std::int64_t numel = 0;
   for (const std::size_t index : made.uncompressed) {
-    const at::Tensor& gradient = bucket.gradients()[index];
-    made.uncompressed_slots.push_back(slot_of(made.uncompressed_flat, offset, gradient));
-    offset += gradient.numel();
+    uncompressed.push_back(bucket.gradients()[index]);
+    numel += uncompressed.back().numel();
   }
+  if (numel == 0) return;
+  made.uncompressed_flat = registered_zeros(group, numel, type);
+  made.uncompressed_slots = slots_of(made.uncompressed_flat, uncompressed);
 }
 
 // Moves the known values of the parameters into the bucket's new memory.

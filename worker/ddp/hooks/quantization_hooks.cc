@@ -11,9 +11,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "worker/ddp/hooks/bucket_cache.h"
 #include "worker/ddp/hooks/bucket_text.h"
-#include "worker/ddp/hooks/hook_state.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
@@ -110,120 +108,47 @@ class Message {
   std::int64_t channel_;
 };
 
-}  // namespace
-
-// What the hooks have for a bucket.
-struct QuantizedBucket {
-  std::string text;
-  std::int64_t channel = 0;
-  at::Tensor values;  // What is sent in bytes; with error feedback, afterwards what is owed.
-  at::Tensor sent;
-  at::Tensor received;  // Of all ranks.
-};
-
-struct QuantizationState::Memory {
-  NamedTensors errors;
-  BucketCache<QuantizedBucket> buckets;
-};
-
-QuantizationState::QuantizationState(std::shared_ptr<ProcessGroup> process_group,
-                                     QuantizationOptions options)
-    : process_group_(std::move(process_group)),
-      options_(options),
-      memory_(std::make_unique<Memory>()) {
-  if (!process_group_) throw std::invalid_argument("QuantizationState was given no process group");
-  if (options_.bucket_size < 1) {
-    throw std::invalid_argument(fmt::format(
-        "QuantizationState: bucket_size must be at least 1, not {}", options_.bucket_size));
-  }
-}
-
-QuantizationState::~QuantizationState() = default;
-
-CommHookState QuantizationState::state() const {
-  CommHookState state;
-  state.values = {{"options", {{"use_error_feedback", options_.use_error_feedback}}}};
-  copy_to(state.per_rank, "error/", memory_->errors);
-  return state;
-}
-
-void QuantizationState::restore(const CommHookState& state) {
-  const HookStateReader reader("QuantizationState", state);
-  reader.expect_options({{"use_error_feedback", options_.use_error_feedback}});
-  NamedTensors errors;
-  reader.take(state.per_rank, {{"error/", &errors}});
-  reader.take(state.replicated, {});
-  memory_->errors = std::move(errors);
-  memory_->buckets.clear();
-}
-
-namespace {
-
-std::shared_ptr<QuantizedBucket> memory_of(QuantizationState& state, const GradBucket& bucket,
-                                           std::int64_t channel) {
-  QuantizationState::Memory& memory = state.memory();
-  if (auto found = memory.buckets.find(bucket)) return found;
-  ProcessGroup& group = state.process_group();
-  const std::int64_t numel = bucket.buffer().numel();
-  const std::int64_t size = Message::size(numel, channel);
-  auto made = std::make_shared<QuantizedBucket>();
-  made->text = bucket_text(bucket) + " as uint8";
-  made->channel = channel;
-  made->values = at::zeros({numel}, at::TensorOptions(at::kFloat));
-  made->sent = registered_zeros(group, size, at::kByte);
-  made->received = registered_zeros(group, size * group.size(), at::kByte);
-  if (state.options().use_error_feedback) {
-    std::int64_t offset = 0;
-    for (std::size_t i = 0; i < bucket.names().size(); ++i) {
-      const std::int64_t count = bucket.gradients()[i].numel();
-      move_to(memory.errors, bucket.names()[i], made->values.narrow(0, offset, count),
-              "the quantisation's error");
-      offset += count;
-    }
-  }
-  memory.buckets.put(bucket, made);
-  return made;
-}
-
-Future quantize_hook(QuantizationState& state, GradBucket& bucket, std::int64_t channel) {
+Future quantize_hook(ProcessGroup& group, GradBucket& bucket, std::int64_t channel) {
   const at::Tensor buffer = bucket.buffer();
-  const bool feeds_back = state.options().use_error_feedback;
-  const std::shared_ptr<QuantizedBucket> made =
-      memory_of(state, bucket, std::max<std::int64_t>(channel, 1));
-  if (feeds_back) {
-    made->values.add_(buffer);
-  } else {
-    made->values.copy_(buffer);
+  const std::int64_t numel = buffer.numel();
+  const std::int64_t bytes = Message::size(numel, channel);
+  const int ranks = group.size();
+  at::Tensor& memory = bucket.scratch(at::kByte);  // Of all ranks' messages, behind the own one.
+  if (!memory.defined() || memory.numel() != bytes * (1 + ranks)) {
+    memory = registered_zeros(group, bytes * (1 + ranks), at::kByte);
   }
-  float* const values = made->values.data_ptr<float>();
-  const Message mine(made->sent.data_ptr<std::uint8_t>(), buffer.numel(), made->channel);
-  mine.write(values);
-  if (feeds_back) mine.read([values](std::int64_t i, float value) { values[i] -= value; });
-  WorkPtr work = state.process_group().all_gather(buffer_of(made->sent), buffer_of(made->received),
-                                                  {{}, made->text});
-  const int size = state.process_group().size();
-  return Future(std::move(work), buffer).then([made, size](const at::Tensor& result) {
-    at::Tensor sum = at::zeros({result.numel()}, at::TensorOptions(at::kFloat));
+  SharedText& label = bucket.label(at::kByte);
+  if (label.empty()) label = bucket_text(bucket) + " as uint8";
+  const at::Tensor values = buffer.to(at::kFloat);
+  const at::Tensor sent = memory.narrow(0, 0, bytes);
+  const at::Tensor received = memory.narrow(0, bytes, bytes * ranks);
+  Message(sent.data_ptr<std::uint8_t>(), numel, channel).write(values.data_ptr<float>());
+  WorkPtr work = group.all_gather(buffer_of(sent), buffer_of(received), {{}, label});
+  return Future(std::move(work), buffer).then([=](const at::Tensor& result) {
+    at::Tensor sum = at::zeros({numel}, at::TensorOptions(at::kFloat));
     float* const sums = sum.data_ptr<float>();
-    const std::int64_t bytes = made->sent.numel();
-    for (int rank = 0; rank < size; ++rank) {
-      const Message theirs(made->received.data_ptr<std::uint8_t>() + rank * bytes, result.numel(),
-                           made->channel);
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Message theirs(received.data_ptr<std::uint8_t>() + rank * bytes, numel, channel);
       theirs.read([sums](std::int64_t i, float value) { sums[i] += value; });
     }
-    result.copy_(sum.div_(size));
+    result.copy_(sum.div_(ranks));
     return result;
   });
 }
 
 }  // namespace
 
-Future quantization_pertensor_hook(QuantizationState& state, GradBucket& bucket) {
-  return quantize_hook(state, bucket, bucket.buffer().numel());
+Future quantization_pertensor_hook(ProcessGroup& process_group, GradBucket& bucket) {
+  return quantize_hook(process_group, bucket, std::max<std::int64_t>(bucket.buffer().numel(), 1));
 }
 
-Future quantization_perchannel_hook(QuantizationState& state, GradBucket& bucket) {
-  return quantize_hook(state, bucket, state.options().bucket_size);
+Future quantization_perchannel_hook(ProcessGroup& process_group, GradBucket& bucket,
+                                    std::int64_t bucket_size) {
+  if (bucket_size < 1) {
+    throw std::invalid_argument(fmt::format(
+        "quantization_perchannel_hook: bucket_size must be at least 1, not {}", bucket_size));
+  }
+  return quantize_hook(process_group, bucket, bucket_size);
 }
 
 }  // namespace ddp

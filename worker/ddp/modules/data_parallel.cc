@@ -1,8 +1,7 @@
 #include "worker/ddp/modules/data_parallel.h"
 
-#include <condition_variable>
 #include <exception>
-#include <mutex>
+#include <latch>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -63,35 +62,6 @@ std::vector<Shared> pair_up(const std::vector<std::vector<NamedTensor>>& all, co
   }
   return pairs;
 }
-
-// Counts tasks down; the first exception wins, by the replica's number.
-class Tasks {
- public:
-  explicit Tasks(std::size_t count) : errors_(count), left_(count) {}
-
-  void run(std::size_t index, const std::function<void(std::size_t)>& task) noexcept {
-    try {
-      task(index);
-    } catch (...) {
-      errors_[index] = std::current_exception();
-    }
-    const std::scoped_lock lock(mutex_);
-    if (--left_ == 0) done_.notify_one();
-  }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return left_ == 0; });
-    for (const std::exception_ptr& error : errors_) {
-      if (error) std::rethrow_exception(error);
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable done_;
-  std::vector<std::exception_ptr> errors_;
-  std::size_t left_;
-};
 
 }  // namespace
 
@@ -161,16 +131,30 @@ void ModuleReplicas::replicate(std::size_t count) {
 
 void ModuleReplicas::parallel_apply(std::size_t count,
                                     const std::function<void(std::size_t)>& task) {
-  Tasks tasks(count);
+  std::vector<std::exception_ptr> errors(count);
+  const auto run = [&](std::size_t index) {
+    try {
+      task(index);
+    } catch (...) {
+      errors[index] = std::current_exception();
+    }
+  };
+  std::latch left(static_cast<std::ptrdiff_t>(count) - 1);
   const at::ThreadLocalState state;
   for (std::size_t index = 1; index < count; ++index) {
     threads_[index - 1]->post([&, index] {
-      const at::ThreadLocalStateGuard guard(state);
-      tasks.run(index, task);
+      {
+        const at::ThreadLocalStateGuard guard(state);
+        run(index);
+      }
+      left.count_down();
     });
   }
-  tasks.run(0, task);
-  tasks.wait();
+  run(0);
+  left.wait();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 at::Tensor ModuleReplicas::gather(const std::vector<at::Tensor>& outputs) const {

@@ -112,7 +112,6 @@ class DataParallel {
   at::Tensor operator()(const at::Tensor& input) { return forward(input); }
 
   M& module() { return *module_; }
-  const std::shared_ptr<M>& module_ptr() const { return module_; }
 
  private:
   std::shared_ptr<M> module_;

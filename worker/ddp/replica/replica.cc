@@ -6,6 +6,7 @@
 #include "worker/ddp/averaging/distributed_optimizer.h"
 #include "worker/ddp/hooks/hook_text.h"
 #include "worker/ddp/tensors/broadcast.h"
+#include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/outputs.h"
 #include "worker/ddp/zero/zero_redundancy_optimizer.h"
 
@@ -127,11 +128,7 @@ bool Replica::keeps_ranks_equal() const {
 
 bool Replica::bring_together() {
   if (!averager_ || averager_->in_agreement()) return false;
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer_.param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  average_model_parameters(parameters, *group_);
+  average_model_parameters(parameters_of(optimizer_), *group_);
   return true;
 }
 

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "worker/ddp/averaging/accumulated_gradients.h"
 #include "worker/ddp/state/checkpointer_impl.h"
 #include "worker/ddp/tensors/text_exchange.h"
 
@@ -74,12 +73,6 @@ void Checkpointer::add_value(std::string name, std::function<nlohmann::json()> s
 
 void Checkpointer::add_comm_hook(std::string name, CommHook& hook) {
   impl_->add_comm_hook(std::move(name), hook);
-}
-
-void Checkpointer::add_gradients(std::string name, torch::nn::Module& module) {
-  auto gradients = std::make_unique<AccumulatedGradients>(module);
-  impl_->add_comm_hook(std::move(name), *gradients);
-  impl_->gradients.push_back(std::move(gradients));
 }
 
 Result<void> Checkpointer::prepare() { return impl_->prepare(); }

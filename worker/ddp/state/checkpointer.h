@@ -170,11 +170,6 @@ class Checkpointer {
   // kMismatch; state that the hook refuses is kInvalidArgument with the hook's message.
   void add_comm_hook(std::string name, CommHook& hook);
 
-  // The gradients of the module's parameters as they are, each rank's own: for a save between the
-  // backwards of one step, while they accumulate (no_sync). Not needed if every save is between
-  // steps. If the number of ranks has changed, every rank gets their mean.
-  void add_gradients(std::string name, torch::nn::Module& module);
-
   // Makes the folder, takes its lock, removes what crashed runs left in it, and proves that every
   // rank can write there and sees what rank 0 wrote. kIo with the path and the system's reason if
   // not; kExists, naming the holder, while another job uses the folder (after the first round, only

@@ -8,7 +8,6 @@
 
 #include "worker/checkpoint/directory.h"
 #include "worker/checkpoint/snapshot.h"
-#include "worker/ddp/averaging/accumulated_gradients.h"
 #include "worker/ddp/state/checkpoint_collect.h"
 #include "worker/ddp/state/checkpoint_writer_impl.h"
 #include "worker/ddp/state/checkpointer.h"
@@ -37,7 +36,6 @@ struct Checkpointer::Impl : RegisteredState {
   checkpoint::Directory directory;
   std::shared_ptr<CheckpointWriter> writer;
   std::vector<std::string> warnings;
-  std::vector<std::unique_ptr<AccumulatedGradients>> gradients;  // Which are among the hooks, too.
 
  private:
   Result<void> take_lock();

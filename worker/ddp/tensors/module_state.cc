@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
 
 namespace ddp {
 namespace {
@@ -32,6 +33,14 @@ std::vector<NamedTensor> named_tensors(const Named& named) {
 
 ModuleState state_of(const torch::nn::Module& module) {
   return {named_tensors(module.named_parameters()), named_tensors(module.named_buffers())};
+}
+
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
 }
 
 std::vector<NamedTensor> ModuleState::trainable() const {

@@ -8,6 +8,9 @@
 namespace torch::nn {
 class Module;
 }
+namespace torch::optim {
+class Optimizer;
+}
 
 namespace ddp {
 
@@ -32,6 +35,9 @@ struct ModuleState {
 };
 
 ModuleState state_of(const torch::nn::Module& module);
+
+// The parameters of all groups, in their order.
+std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
 
 // Names of the parameters that belong to an Embedding or EmbeddingBag with sparse(true).
 std::vector<std::string> sparse_parameters(const torch::nn::Module& module,

@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "worker/ddp/trainer/monitor.h"
 #include "worker/ddp/trainer/trainer.h"
 
 namespace ddp {
@@ -23,18 +22,18 @@ EarlyStopping::EarlyStopping(const EarlyStoppingOptions& options)
 std::string EarlyStopping::look(double value) {
   const std::string& name = options_.monitor;
   if (options_.check_finite && !std::isfinite(value)) return fmt::format("{} is {}", name, value);
-  if (options_.stopping_threshold && monitor().is_better(value, *options_.stopping_threshold)) {
+  if (options_.stopping_threshold && is_better(value, *options_.stopping_threshold)) {
     return fmt::format("{} {} is better than {}", name, value, *options_.stopping_threshold);
   }
-  if (options_.divergence_threshold && monitor().is_better(*options_.divergence_threshold, value)) {
+  if (options_.divergence_threshold && is_better(*options_.divergence_threshold, value)) {
     return fmt::format("{} {} is worse than {}", name, value, *options_.divergence_threshold);
   }
-  if (monitor().take(value)) {
+  if (take(value)) {
     wait_ = 0;
     return {};
   }
   if (++wait_ < options_.patience) return {};
-  return fmt::format("{} has not been better than {} {} times", name, *monitor().best(), wait_);
+  return fmt::format("{} has not been better than {} {} times", name, *best(), wait_);
 }
 
 void EarlyStopping::look_at(Trainer& trainer, double value) {

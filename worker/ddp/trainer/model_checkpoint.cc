@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "worker/ddp/tensors/value_of.h"
-#include "worker/ddp/trainer/monitor.h"
 #include "worker/ddp/trainer/trainer.h"
 
 namespace ddp {
@@ -36,7 +35,7 @@ void ModelCheckpoint::on_fit_start(Trainer& trainer, TrainerModule& module) {
 }
 
 void ModelCheckpoint::look_at(Trainer& trainer, double value) {
-  if (!monitor().take(value)) return;
+  if (!take(value)) return;
   best_step_ = trainer.place().step;
   (void)value_of(checkpointer_->save(best_step_, trainer.place().epoch));
 }

@@ -1,37 +1,74 @@
 #include "worker/ddp/trainer/monitor_callback.h"
 
-#include "worker/ddp/trainer/monitor.h"
+#include <cmath>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "worker/ddp/trainer/trainer.h"
 
 namespace ddp::trainer {
 
-MonitorCallback::MonitorCallback(const std::string& owner, const std::string& metric,
-                                 const std::string& mode, double min_delta)
-    : monitor_(std::make_unique<Monitor>(owner, metric, mode, min_delta)) {}
+MonitorCallback::MonitorCallback(std::string owner, std::string metric, const std::string& mode,
+                                 double min_delta)
+    : owner_(std::move(owner)),
+      metric_(std::move(metric)),
+      is_max_(mode == "max"),
+      min_delta_(min_delta) {
+  if (metric_.empty()) {
+    throw std::invalid_argument(owner_ + ": monitor is empty: expected the name of a metric");
+  }
+  if (mode != "max" && mode != "min") {
+    throw std::invalid_argument(
+        fmt::format("{}: mode \"{}\": expected \"min\" or \"max\"", owner_, mode));
+  }
+  if (!(min_delta >= 0)) {
+    throw std::invalid_argument(
+        fmt::format("{}: min_delta {}: expected at least 0", owner_, min_delta));
+  }
+}
 
-MonitorCallback::~MonitorCallback() = default;
+double MonitorCallback::value_in(const MetricValues& metrics) const {
+  const auto found = metrics.find(metric_);
+  if (found != metrics.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : metrics) names.push_back(name);
+  throw std::runtime_error(
+      fmt::format("{} monitors \"{}\", which nobody has logged; {}", owner_, metric_,
+                  names.empty() ? "there are no metrics: call log() in the module's steps"
+                                : fmt::format("there are {}", fmt::join(names, ", "))));
+}
 
-std::optional<double> MonitorCallback::best() const { return monitor_->best(); }
+bool MonitorCallback::take(double value) {
+  if (std::isnan(value)) return false;
+  const double least = is_max_ ? value - min_delta_ : value + min_delta_;
+  if (best_ && !is_better(least, *best_)) return false;
+  best_ = value;
+  return true;
+}
 
 void MonitorCallback::on_validation_end(Trainer& trainer, TrainerModule& /*module*/) {
   validates_ = true;
-  look_at(trainer, monitor_->value_in(trainer.metrics()));
+  look_at(trainer, value_in(trainer.metrics()));
 }
 
 void MonitorCallback::on_train_epoch_end(Trainer& trainer, TrainerModule& /*module*/) {
-  if (!validates_) look_at(trainer, monitor_->value_in(trainer.metrics()));
+  if (!validates_) look_at(trainer, value_in(trainer.metrics()));
 }
 
 nlohmann::json MonitorCallback::state() const {
   nlohmann::json saved = {{"validates", validates_}};
-  if (monitor_->best()) saved["best"] = *monitor_->best();
+  if (best_) saved["best"] = *best_;
   return saved;
 }
 
 void MonitorCallback::load_state(const nlohmann::json& saved) {
   validates_ = saved.at("validates").get<bool>();
-  monitor_->set_best({});
-  if (saved.contains("best")) monitor_->set_best(saved.at("best").get<double>());
+  best_.reset();
+  if (saved.contains("best")) best_ = saved.at("best").get<double>();
 }
 
 }  // namespace ddp::trainer

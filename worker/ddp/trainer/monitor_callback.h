@@ -1,14 +1,12 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "worker/ddp/trainer/callback.h"
+#include "worker/ddp/trainer/metrics.h"
 
 namespace ddp::trainer {
-
-class Monitor;
 
 // A callback that looks at one metric: after each validation; in a training without one, at the end
 // of each epoch.
@@ -20,17 +18,25 @@ class MonitorCallback : public Callback {
   void load_state(const nlohmann::json& saved) override;
 
  protected:
-  // As Monitor's.
-  MonitorCallback(const std::string& owner, const std::string& metric, const std::string& mode,
-                  double min_delta);
-  ~MonitorCallback() override;
-  Monitor& monitor() { return *monitor_; }
-  std::optional<double> best() const;
+  // owner: for errors. mode: "min" or "max". min_delta: by how much a value must improve on the
+  // best. Throws std::invalid_argument.
+  MonitorCallback(std::string owner, std::string metric, const std::string& mode, double min_delta);
+  // Returns whether the value is better than the best, and makes it the best if so. NaN never is
+  // better.
+  bool take(double value);
+  // Whether a is better than b.
+  bool is_better(double a, double b) const { return is_max_ ? a > b : a < b; }
+  std::optional<double> best() const { return best_; }
 
  private:
   virtual void look_at(Trainer& trainer, double value) = 0;
+  double value_in(const MetricValues& metrics) const;
 
-  std::unique_ptr<Monitor> monitor_;
+  std::string owner_;
+  std::string metric_;
+  bool is_max_;
+  double min_delta_;
+  std::optional<double> best_;
   bool validates_ = false;
 };
 

@@ -224,7 +224,7 @@ void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
       const at::Tensor& buffer = hook->buffer(place.bucket);
       // With mixed precision it may have been averaged in another type than .grad has.
       gradient = flat_part(buffer, {place.offset + part.begin, part.elements})
-                     .to(model.gradient_type().value_or(part.parameter.scalar_type()));
+                     .to(part.parameter.scalar_type());
       continue;
     }
     at::Tensor whole = part.parameter.grad();
@@ -325,31 +325,29 @@ void ZeroRedundancyOptimizer::wait() { impl_->wait(); }
 
 double ZeroRedundancyOptimizer::clip_grad_norm_(double max_norm, double norm_type,
                                                 bool error_if_nonfinite) {
-  check_clipping(max_norm, norm_type);
   if (impl_->model.is_joining()) {
     throw std::logic_error(
         "ZeroRedundancyOptimizer::clip_grad_norm_: ranks without input cannot take part; leave it "
         "out in the scope of join");
   }
-  const at::NoGradGuard no_grad;
   impl_->take_gradients(false);
-  NormSum sum(norm_type);
   std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> counted;
   for (const Part& part : impl_->parts) {
     const at::Tensor& gradient = part.tensor.grad();
     if (!gradient.defined()) continue;
     gradients.push_back(gradient);
     // What all ranks have counts once.
-    if (impl_->group.rank() == 0 || !(part.is_common || part.counts.empty())) sum.add(gradient);
+    const bool is_own = !part.is_common && !part.counts.empty();
+    if (is_own || impl_->group.rank() == 0) counted.push_back(gradient);
   }
-  double total = sum.value();
   // The sum of the parts, or the largest, on all ranks alike; a NaN stays either way.
-  const bool is_largest = std::isinf(norm_type);
-  impl_->group
-      .all_reduce({&total, 1, DType::kF64}, is_largest ? ReduceOp::kMax : ReduceOp::kSum,
-                  {{}, "clip_grad_norm_"})
-      ->wait();
-  return scale_to_norm(gradients, sum.norm_of(total), max_norm, error_if_nonfinite);
+  const auto join = [&](double part) {
+    const ReduceOp op = std::isinf(norm_type) ? ReduceOp::kMax : ReduceOp::kSum;
+    impl_->group.all_reduce({&part, 1, DType::kF64}, op, {{}, "clip_grad_norm_"})->wait();
+    return part;
+  };
+  return clip_gradients(gradients, counted, join, max_norm, norm_type, error_if_nonfinite);
 }
 
 void ZeroRedundancyOptimizer::zero_grad(bool set_to_none) {
