@@ -1,5 +1,6 @@
 #pragma once
 
+#include <iterator>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -23,6 +24,8 @@ struct Name {
   std::string operator()(const SendToCoordinator& a) const {
     static const char* const kNames[] = {"join",      "heartbeat", "failed", "succeeded",
                                          "committed", "stopped",   "leave"};
+    static_assert(std::size(kNames) == std::variant_size_v<wire::AgentMessage>,
+                  "a name for each AgentMessage, in its order");
     return kNames[a.message.index()];
   }
   std::string operator()(const SpawnWorkers& a) const {
