@@ -18,37 +18,37 @@ constexpr Duration kCallGrace{1000};
 int nccl_type(DType type) {
   switch (type) {
     case DType::kU8:
-      return nccl::kUint8;
+      return nccl::api::kUint8;
     case DType::kI8:
-      return nccl::kInt8;
+      return nccl::api::kInt8;
     case DType::kI32:
-      return nccl::kInt32;
+      return nccl::api::kInt32;
     case DType::kI64:
-      return nccl::kInt64;
+      return nccl::api::kInt64;
     case DType::kF16:
-      return nccl::kFloat16;
+      return nccl::api::kFloat16;
     case DType::kBF16:
-      return nccl::kBfloat16;
+      return nccl::api::kBfloat16;
     case DType::kF32:
-      return nccl::kFloat32;
+      return nccl::api::kFloat32;
     case DType::kF64:
-      return nccl::kFloat64;
+      return nccl::api::kFloat64;
   }
   return -1;  // NCCL refuses it.
 }
 
-nccl::RedOp nccl_op(ReduceOp::Kind kind) {
+nccl::api::RedOp nccl_op(ReduceOp::Kind kind) {
   switch (kind) {
     case ReduceOp::kSum:
-      return nccl::kSum;
+      return nccl::api::kSum;
     case ReduceOp::kAvg:
-      return nccl::kAvg;
+      return nccl::api::kAvg;
     case ReduceOp::kProd:
-      return nccl::kProd;
+      return nccl::api::kProd;
     case ReduceOp::kMin:
-      return nccl::kMin;
+      return nccl::api::kMin;
     case ReduceOp::kMax:
-      return nccl::kMax;
+      return nccl::api::kMax;
     default:
       return -1;  // NcclGroup has refused the others already.
   }
@@ -106,40 +106,40 @@ Outcome Communicator::ended() const {
                  fmt::format("rank {}: the communicator was aborted", rank_)};
 }
 
-Outcome Communicator::settle(const char* call, nccl::Result result, const Stop& stop) {
+Outcome Communicator::settle(const char* call, nccl::api::Result result, const Stop& stop) {
   nccl::Backoff backoff;
-  while (result == nccl::kInProgress) {
+  while (result == nccl::api::kInProgress) {
     if (stop()) return ended();
     backoff.pause();
     const std::lock_guard lock(mutex_);
-    const nccl::Comm comm = comm_.load();
+    const nccl::api::Comm comm = comm_.load();
     if (comm == nullptr || aborted_.load()) return ended();
-    const nccl::Result asked = library_->nccl().comm_get_async_error(comm, &result);
-    if (asked != nccl::kSuccess) result = asked;
+    const nccl::api::Result asked = library_->nccl().comm_get_async_error(comm, &result);
+    if (asked != nccl::api::kSuccess) result = asked;
   }
-  if (result == nccl::kSuccess) return std::nullopt;
+  if (result == nccl::api::kSuccess) return std::nullopt;
   if (aborted_.load()) return ended();
   return nccl_failure(*library_, call, result, rank_);
 }
 
-Outcome Communicator::checked_call(const char* call,
-                                   const std::function<nccl::Result(nccl::Comm)>& function,
-                                   const Stop& stop) {
-  nccl::Result result = nccl::kSuccess;
+Outcome Communicator::checked_call(
+    const char* call, const std::function<nccl::api::Result(nccl::api::Comm)>& function,
+    const Stop& stop) {
+  nccl::api::Result result = nccl::api::kSuccess;
   {
     const std::lock_guard lock(mutex_);
-    const nccl::Comm comm = comm_.load();
+    const nccl::api::Comm comm = comm_.load();
     if (comm == nullptr || aborted_.load()) return ended();
     result = function(comm);
   }
   return settle(call, result, stop);
 }
 
-Outcome Communicator::init(const nccl::UniqueId& id, const Stop& stop) {
-  const nccl::Api& api = library_->nccl();
-  nccl::Comm comm = nullptr;
-  nccl::Config config;
-  const nccl::Result result = api.comm_init_rank_config(&comm, size_, id, rank_, &config);
+Outcome Communicator::init(const nccl::api::UniqueId& id, const Stop& stop) {
+  const nccl::api::Api& api = library_->nccl();
+  nccl::api::Comm comm = nullptr;
+  nccl::api::Config config;
+  const nccl::api::Result result = api.comm_init_rank_config(&comm, size_, id, rank_, &config);
   {
     const std::lock_guard lock(mutex_);
     comm_.store(comm);
@@ -154,37 +154,38 @@ Outcome Communicator::init(const nccl::UniqueId& id, const Stop& stop) {
 
 Outcome Communicator::enqueue(const DeviceOperation& operation, void* scratch, cuda::Stream stream,
                               const Stop& stop) {
-  nccl::RedOp op = nccl_op(operation.op.kind());
+  nccl::api::RedOp op = nccl_op(operation.op.kind());
   const bool premultiplied = operation.op.kind() == ReduceOp::kPremulSum;
   if (premultiplied) {
     if (auto failure = reduce_op(operation, op, stop)) return failure;
   }
   auto failure = checked_call(
       call_name(operation.kind),
-      [&](nccl::Comm comm) { return start(operation, op, scratch, comm, stream); }, stop);
+      [&](nccl::api::Comm comm) { return start(operation, op, scratch, comm, stream); }, stop);
   if (failure || !premultiplied) return failure;
   return checked_call(
       "ncclRedOpDestroy",
-      [&](nccl::Comm comm) { return library_->nccl().red_op_destroy(op, comm); }, stop);
+      [&](nccl::api::Comm comm) { return library_->nccl().red_op_destroy(op, comm); }, stop);
 }
 
-Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::RedOp& op,
+Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::api::RedOp& op,
                                 const Stop& stop) {
-  const nccl::Api& api = library_->nccl();
+  const nccl::api::Api& api = library_->nccl();
   const DType type = operation.in.type;
   Factor factor = factor_for(type, operation.op.factor());
   return checked_call(
       "ncclRedOpCreatePreMulSum",
-      [&](nccl::Comm comm) {
+      [&](nccl::api::Comm comm) {
         return api.red_op_create_premul_sum(&op, &factor, nccl_type(type),
-                                            nccl::kScalarHostImmediate, comm);
+                                            nccl::api::kScalarHostImmediate, comm);
       },
       stop);
 }
 
-nccl::Result Communicator::start(const DeviceOperation& operation, nccl::RedOp op, void* scratch,
-                                 nccl::Comm comm, cuda::Stream stream) const {
-  const nccl::Api& api = library_->nccl();
+nccl::api::Result Communicator::start(const DeviceOperation& operation, nccl::api::RedOp op,
+                                      void* scratch, nccl::api::Comm comm,
+                                      cuda::Stream stream) const {
+  const nccl::api::Api& api = library_->nccl();
   const Buffer& in = operation.in;
   const Buffer& out = operation.out;
   const int type = nccl_type(in.type);
@@ -200,21 +201,21 @@ nccl::Result Communicator::start(const DeviceOperation& operation, nccl::RedOp o
     case DeviceOpKind::kReduceScatter:
       return api.reduce_scatter(in.data, out.data, out.count, type, op, comm, stream);
     case DeviceOpKind::kBarrier:
-      return api.all_reduce(scratch, scratch, 1, nccl::kInt32, nccl::kSum, comm, stream);
+      return api.all_reduce(scratch, scratch, 1, nccl::api::kInt32, nccl::api::kSum, comm, stream);
     default:
       return start_group(operation, op, comm, stream);
   }
 }
 
 // Calls between ncclGroupStart and ncclGroupEnd run together, as one kernel.
-nccl::Result Communicator::start_group(const DeviceOperation& operation, nccl::RedOp op,
-                                       nccl::Comm comm, cuda::Stream stream) const {
-  const nccl::Api& api = library_->nccl();
-  const nccl::Result started = api.group_start();
-  if (started != nccl::kSuccess) return started;
-  nccl::Result first = nccl::kSuccess;
-  const auto note = [&first](nccl::Result result) {
-    if (first == nccl::kSuccess && result != nccl::kInProgress) first = result;
+nccl::api::Result Communicator::start_group(const DeviceOperation& operation, nccl::api::RedOp op,
+                                            nccl::api::Comm comm, cuda::Stream stream) const {
+  const nccl::api::Api& api = library_->nccl();
+  const nccl::api::Result started = api.group_start();
+  if (started != nccl::api::kSuccess) return started;
+  nccl::api::Result first = nccl::api::kSuccess;
+  const auto note = [&first](nccl::api::Result result) {
+    if (first == nccl::api::kSuccess && result != nccl::api::kInProgress) first = result;
   };
   for (const Buffer& part : operation.parts) {
     note(api.all_reduce(part.data, part.data, part.count, nccl_type(part.type), op, comm, stream));
@@ -227,33 +228,33 @@ nccl::Result Communicator::start_group(const DeviceOperation& operation, nccl::R
              : api.recv(buffer.data, buffer.count, type, transfer.peer, comm, stream));
   }
   // Close the group even after an error: it belongs to this thread and would stay open.
-  const nccl::Result ended = api.group_end();
-  return first != nccl::kSuccess ? first : ended;
+  const nccl::api::Result ended = api.group_end();
+  return first != nccl::api::kSuccess ? first : ended;
 }
 
 Outcome Communicator::close(const Stop& stop) {
-  const nccl::Api& api = library_->nccl();
+  const nccl::api::Api& api = library_->nccl();
   auto failure = checked_call(
-      "ncclCommFinalize", [&](nccl::Comm comm) { return api.comm_finalize(comm); }, stop);
+      "ncclCommFinalize", [&](nccl::api::Comm comm) { return api.comm_finalize(comm); }, stop);
   if (failure) return failure;
   const std::lock_guard lock(mutex_);
   if (aborted_.load()) return ended();
-  const nccl::Comm comm = comm_.exchange(nullptr);
+  const nccl::api::Comm comm = comm_.exchange(nullptr);
   if (comm == nullptr) return ended();
-  const nccl::Result result = api.comm_destroy(comm);
-  if (result == nccl::kSuccess || result == nccl::kInProgress) return std::nullopt;
+  const nccl::api::Result result = api.comm_destroy(comm);
+  if (result == nccl::api::kSuccess || result == nccl::api::kInProgress) return std::nullopt;
   return nccl_failure(*library_, "ncclCommDestroy", result, rank_);
 }
 
 Outcome Communicator::async_error() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return std::nullopt;
-  const nccl::Comm comm = comm_.load();
+  const nccl::api::Comm comm = comm_.load();
   if (comm == nullptr || aborted_.load()) return std::nullopt;
-  nccl::Result state = nccl::kSuccess;
-  const nccl::Result asked = library_->nccl().comm_get_async_error(comm, &state);
-  if (asked != nccl::kSuccess) state = asked;
-  if (state == nccl::kSuccess || state == nccl::kInProgress) return std::nullopt;
+  nccl::api::Result state = nccl::api::kSuccess;
+  const nccl::api::Result asked = library_->nccl().comm_get_async_error(comm, &state);
+  if (asked != nccl::api::kSuccess) state = asked;
+  if (state == nccl::api::kSuccess || state == nccl::api::kInProgress) return std::nullopt;
   return nccl_failure(*library_, "asynchronous error", state, rank_);
 }
 
@@ -265,7 +266,7 @@ void Communicator::abort() {
     backoff.pause();
     (void)lock.try_lock();
   }
-  const nccl::Comm comm = comm_.exchange(nullptr);
+  const nccl::api::Comm comm = comm_.exchange(nullptr);
   // Nobody enters a call any more, so NCCL's own call need not hold the mutex.
   if (lock) lock.unlock();
   if (comm != nullptr) library_->nccl().comm_abort(comm);

@@ -37,7 +37,7 @@ class Communicator {
 
   // Communication thread. These return when NCCL has finished, with its error, or because of
   // `stop`.
-  Outcome init(const nccl::UniqueId& id, const Stop& stop);
+  Outcome init(const nccl::api::UniqueId& id, const Stop& stop);
   // On success the operation's kernel is in the stream. `scratch` is device memory for a barrier.
   Outcome enqueue(const DeviceOperation& operation, void* scratch, cuda::Stream stream,
                   const Stop& stop);
@@ -52,14 +52,15 @@ class Communicator {
   void abort();
 
  private:
-  Outcome settle(const char* call, nccl::Result result, const Stop& stop);
-  Outcome checked_call(const char* call, const std::function<nccl::Result(nccl::Comm)>& function,
+  Outcome settle(const char* call, nccl::api::Result result, const Stop& stop);
+  Outcome checked_call(const char* call,
+                       const std::function<nccl::api::Result(nccl::api::Comm)>& function,
                        const Stop& stop);
-  Outcome reduce_op(const DeviceOperation& operation, nccl::RedOp& op, const Stop& stop);
-  nccl::Result start(const DeviceOperation& operation, nccl::RedOp op, void* scratch,
-                     nccl::Comm comm, cuda::Stream stream) const;
-  nccl::Result start_group(const DeviceOperation& operation, nccl::RedOp op, nccl::Comm comm,
-                           cuda::Stream stream) const;
+  Outcome reduce_op(const DeviceOperation& operation, nccl::api::RedOp& op, const Stop& stop);
+  nccl::api::Result start(const DeviceOperation& operation, nccl::api::RedOp op, void* scratch,
+                          nccl::api::Comm comm, cuda::Stream stream) const;
+  nccl::api::Result start_group(const DeviceOperation& operation, nccl::api::RedOp op,
+                                nccl::api::Comm comm, cuda::Stream stream) const;
   Outcome ended() const;
 
   const std::shared_ptr<const NcclLibrary> library_;
@@ -67,7 +68,7 @@ class Communicator {
   const int size_;
 
   std::mutex mutex_;  // Held during every call on comm_, except the abort of a stuck one.
-  std::atomic<nccl::Comm> comm_{nullptr};
+  std::atomic<nccl::api::Comm> comm_{nullptr};
   std::atomic<bool> aborted_{false};
 };
 

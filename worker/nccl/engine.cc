@@ -23,7 +23,8 @@ constexpr Duration kWatchdogGrace{1000};
 }  // namespace
 
 std::shared_ptr<NcclEngine> NcclEngine::start(std::shared_ptr<const NcclLibrary> library,
-                                              const nccl::UniqueId& id, NcclEngineOptions options) {
+                                              const nccl::api::UniqueId& id,
+                                              NcclEngineOptions options) {
   auto engine = std::make_shared<NcclEngine>(std::move(library), std::move(options));
   engine->communication_ = std::thread([engine, id] { engine->run_communication(id); });
   engine->watchdog_ = std::thread([engine] { engine->run_watchdog(); });
@@ -115,7 +116,7 @@ void NcclEngine::fail_named(const DeviceWork* work, Failure failure) {
 
 // ---- The communication thread.
 
-void NcclEngine::run_communication(const nccl::UniqueId& id) {
+void NcclEngine::run_communication(const nccl::api::UniqueId& id) {
   ::pthread_setname_np(::pthread_self(), "ddp-nccl");
   if (auto failure = prepare(id)) {
     fail(std::move(*failure), Tell::kYes);
@@ -135,7 +136,7 @@ void NcclEngine::run_communication(const nccl::UniqueId& id) {
   changed_.notify_all();
 }
 
-Outcome NcclEngine::prepare(const nccl::UniqueId& id) {
+Outcome NcclEngine::prepare(const nccl::api::UniqueId& id) {
   const cuda::Api& api = library_->cuda();
   const auto failed = [&](const char* call, cuda::Error error) {
     return cuda_failure(*library_, call, error, options_.rank);

@@ -48,7 +48,8 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
 
   // Starts the threads, which connect in the background.
   static std::shared_ptr<NcclEngine> start(std::shared_ptr<const NcclLibrary> library,
-                                           const nccl::UniqueId& id, NcclEngineOptions options);
+                                           const nccl::api::UniqueId& id,
+                                           NcclEngineOptions options);
   // For start().
   NcclEngine(std::shared_ptr<const NcclLibrary> library, NcclEngineOptions options);
   NcclEngine(const NcclEngine&) = delete;
@@ -75,8 +76,8 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
  private:
   using WorkPtr = std::shared_ptr<DeviceWork>;
 
-  void run_communication(const nccl::UniqueId& id);
-  Outcome prepare(const nccl::UniqueId& id);
+  void run_communication(const nccl::api::UniqueId& id);
+  Outcome prepare(const nccl::api::UniqueId& id);
   WorkPtr next_work();
   void launch(DeviceWork& work);
   Outcome put_into_stream(DeviceWork& work);

@@ -7,12 +7,12 @@
 namespace ddp {
 namespace {
 
-Errc code_of(nccl::Result result) {
+Errc code_of(nccl::api::Result result) {
   switch (result) {
-    case nccl::kRemoteError:
+    case nccl::api::kRemoteError:
       return Errc::kPeerLost;
-    case nccl::kInvalidArgument:
-    case nccl::kInvalidUsage:
+    case nccl::api::kInvalidArgument:
+    case nccl::api::kInvalidUsage:
       return Errc::kInvalidArgument;
     default:
       return Errc::kIo;
@@ -21,7 +21,8 @@ Errc code_of(nccl::Result result) {
 
 }  // namespace
 
-Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result result, Rank rank) {
+Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::api::Result result,
+                     Rank rank) {
   std::string text = fmt::format("rank {}: {}: {} (NCCL error {})", rank, call,
                                  library.nccl().get_error_string(result), result);
   // NCCL documents the argument as unused, and the communicator may be gone.
@@ -29,7 +30,7 @@ Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result 
   if (last != nullptr && *last != '\0') text += fmt::format(": {}", last);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   // A remote error says that another rank is gone, not which.
-  return {code_of(result), result == nccl::kRemoteError ? -1 : rank, std::move(text)};
+  return {code_of(result), result == nccl::api::kRemoteError ? -1 : rank, std::move(text)};
 }
 
 Failure cuda_failure(const NcclLibrary& library, const char* call, cuda::Error error, Rank rank) {

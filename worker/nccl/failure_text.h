@@ -14,7 +14,8 @@ namespace ddp {
 //   kInvalidArgument  NCCL: a wrong argument or a wrong use
 //   kIo               the device, the system or NCCL itself, on this rank
 // The text includes NCCL's last error message.
-Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::Result result, Rank rank);
+Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::api::Result result,
+                     Rank rank);
 Failure cuda_failure(const NcclLibrary& library, const char* call, cuda::Error error, Rank rank);
 
 }  // namespace ddp

@@ -14,7 +14,7 @@ std::string variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-std::string load_nccl(const DynamicLibrary& library, nccl::Api& api) {
+std::string load_nccl(const DynamicLibrary& library, nccl::api::Api& api) {
   Symbols symbols(library);
   symbols.need(api.get_version, "ncclGetVersion");
   symbols.need(api.get_unique_id, "ncclGetUniqueId");
@@ -68,7 +68,7 @@ NcclLibraryNames NcclLibraryNames::from_environment() {
 }
 
 NcclLibrary::NcclLibrary()
-    : nccl_(std::make_unique<nccl::Api>()), cuda_(std::make_unique<cuda::Api>()) {}
+    : nccl_(std::make_unique<nccl::api::Api>()), cuda_(std::make_unique<cuda::Api>()) {}
 
 NcclLibrary::~NcclLibrary() = default;
 
@@ -107,8 +107,8 @@ Result<std::shared_ptr<const NcclLibrary>> NcclLibrary::load(const NcclLibraryNa
                       "DDP_CUDART_LIBRARY to the path of one",
                       cudart->name(), missing);
   }
-  const nccl::Result got = library->nccl_->get_version(&library->version_);
-  if (got != nccl::kSuccess) {
+  const nccl::api::Result got = library->nccl_->get_version(&library->version_);
+  if (got != nccl::api::kSuccess) {
     return make_error(Errc::kIo, "{}: ncclGetVersion: {}", nccl->name(),
                       library->nccl_->get_error_string(got));
   }

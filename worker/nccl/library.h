@@ -10,7 +10,7 @@ namespace ddp {
 namespace cuda {
 struct Api;
 }
-namespace nccl {
+namespace nccl::api {
 struct Api;
 }
 
@@ -40,7 +40,7 @@ class NcclLibrary {
   Result<int> device_count() const;
 
   // The libraries' functions (nccl_api.h, cuda_api.h), for this folder.
-  const nccl::Api& nccl() const { return *nccl_; }
+  const nccl::api::Api& nccl() const { return *nccl_; }
   const cuda::Api& cuda() const { return *cuda_; }
 
   int version() const { return version_; }  // 22809 is 2.28.9.
@@ -49,7 +49,7 @@ class NcclLibrary {
  private:
   NcclLibrary();
 
-  const std::unique_ptr<nccl::Api> nccl_;
+  const std::unique_ptr<nccl::api::Api> nccl_;
   const std::unique_ptr<cuda::Api> cuda_;
   int version_ = 0;
 };

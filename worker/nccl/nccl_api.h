@@ -8,7 +8,7 @@
 // The part of NCCL's C interface that this folder uses, declared here so that no NCCL header is
 // needed. Names, argument lists and numbers are those of NVIDIA's documentation (stable within
 // NCCL 2). Enumerations of C are passed as int.
-namespace ddp::nccl {
+namespace ddp::nccl::api {
 
 using Comm = struct OpaqueComm*;
 
@@ -86,4 +86,4 @@ struct Api {
   const char* (*get_last_error)(Comm comm);
 };
 
-}  // namespace ddp::nccl
+}  // namespace ddp::nccl::api

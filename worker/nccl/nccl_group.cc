@@ -56,7 +56,7 @@ NcclGroup::~NcclGroup() {
 void NcclGroup::connect() {
   const auto timeout = std::min<Duration>(options_.connect_timeout, nccl::kLongestTimeout);
   const TimePoint deadline = Clock::now() + timeout;
-  nccl::UniqueId id{};
+  nccl::api::UniqueId id{};
   if (auto failure = rendezvous_->exchange_id(*library_, deadline, timeout, id)) {
     fail_connecting(std::move(*failure), true);
   }

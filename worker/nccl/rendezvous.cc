@@ -74,7 +74,7 @@ Failure NcclRendezvous::store_failure(const Error& error) const {
 }
 
 Outcome NcclRendezvous::exchange_id(const NcclLibrary& library, TimePoint deadline,
-                                    std::chrono::milliseconds timeout, nccl::UniqueId& id) {
+                                    std::chrono::milliseconds timeout, nccl::api::UniqueId& id) {
   if (auto set = store_->set(key(fmt::format("arrived/{}", rank_)), "1"); !set) {
     return store_failure(set.error());
   }
@@ -103,9 +103,9 @@ Outcome NcclRendezvous::exchange_id(const NcclLibrary& library, TimePoint deadli
   }
 }
 
-Outcome NcclRendezvous::publish_id(const NcclLibrary& library, nccl::UniqueId& id) {
-  const nccl::Result made = library.nccl().get_unique_id(&id);
-  if (made != nccl::kSuccess) {
+Outcome NcclRendezvous::publish_id(const NcclLibrary& library, nccl::api::UniqueId& id) {
+  const nccl::api::Result made = library.nccl().get_unique_id(&id);
+  if (made != nccl::api::kSuccess) {
     Failure failure = nccl_failure(library, "ncclGetUniqueId", made, rank_);
     failure.text = fmt::format("{}: {}", group_text(), failure.text);
     return failure;

@@ -33,7 +33,7 @@ class NcclRendezvous {
   // Rank 0 makes the id; the others read it. A failure, here or on another rank, names the rank:
   // kTimeout names rank 0; kExists says that the group's name was used before.
   Outcome exchange_id(const NcclLibrary& library, TimePoint deadline,
-                      std::chrono::milliseconds timeout, nccl::UniqueId& id);
+                      std::chrono::milliseconds timeout, nccl::api::UniqueId& id);
   // The failure that another rank reported; nothing if none did or if the store does not answer.
   Outcome told_failure();
   // Reports this rank's failure. Only the first one counts.
@@ -52,7 +52,7 @@ class NcclRendezvous {
   std::string key(const std::string& rest) const { return prefix_ + rest; }
 
  private:
-  Outcome publish_id(const NcclLibrary& library, nccl::UniqueId& id);
+  Outcome publish_id(const NcclLibrary& library, nccl::api::UniqueId& id);
   Failure store_failure(const Error& error) const;
   Outcome collect_arrivals(const std::string& call, std::chrono::milliseconds timeout,
                            bool wait_all_ranks);

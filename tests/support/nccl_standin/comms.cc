@@ -12,7 +12,7 @@ class Call {
  public:
   enum Kind { kOrdinary, kQuery };
 
-  Call(nccl::Comm handle, Kind kind) : lock_(state().mutex) {
+  Call(nccl::api::Comm handle, Kind kind) : lock_(state().mutex) {
     State& all = state();
     auto* comm = reinterpret_cast<Comm*>(handle);
     if (all.comms.count(comm) == 0 || !comm->live) {
@@ -75,7 +75,7 @@ void put_into_streams(Comm& comm, const std::vector<Pending>& calls) {
 
 // NCCL's own thread, which finishes what a call on a non-blocking communicator began. Every other
 // call is finished at once.
-nccl::Result launch(Comm& comm, std::vector<Pending> calls) {
+nccl::api::Result launch(Comm& comm, std::vector<Pending> calls) {
   static auto& background = *[] {
     auto* stream = new Stream;
     stream->thread = std::thread([stream] {
@@ -94,7 +94,7 @@ nccl::Result launch(Comm& comm, std::vector<Pending> calls) {
   const bool at_once = comm.collectives % 2 == 0 && state().launch_delay_ms == 0;
   if (comm.blocking || at_once) {
     put_into_streams(comm, calls);
-    return nccl::kSuccess;
+    return nccl::api::kSuccess;
   }
   comm.launching = true;
   push_task(background, [&comm, calls = std::move(calls)](Lock& lock) {
@@ -105,24 +105,25 @@ nccl::Result launch(Comm& comm, std::vector<Pending> calls) {
     if (!comm.aborted) put_into_streams(comm, calls);
     comm.launching = false;
   });
-  return nccl::kInProgress;
+  return nccl::api::kInProgress;
 }
 
-nccl::Result start(Pending call, nccl::Comm handle, cuda::Stream stream) {
+nccl::api::Result start(Pending call, nccl::api::Comm handle, cuda::Stream stream) {
   Call entered(handle, Call::kOrdinary);
   Comm* comm = entered.comm();
-  if (comm == nullptr) return nccl::kInvalidArgument;
+  if (comm == nullptr) return nccl::api::kInvalidArgument;
   call.comm = comm;
   call.stream = stream_of(stream);
-  if (call.stream == nullptr || call.stream->device != comm->device) return nccl::kInvalidArgument;
+  if (call.stream == nullptr || call.stream->device != comm->device)
+    return nccl::api::kInvalidArgument;
   if (call.collective.op >= 16 && comm->factors.count(call.collective.op) == 0) {
     state().violation("a reduction that does not exist is used");
-    return nccl::kInvalidArgument;
+    return nccl::api::kInvalidArgument;
   }
   if (call.collective.op >= 16) call.collective.factor = comm->factors[call.collective.op];
   if (group_depth > 0) {
     group.push_back(call);
-    return nccl::kSuccess;
+    return nccl::api::kSuccess;
   }
   return launch(*comm, {call});
 }
@@ -146,18 +147,18 @@ bool connected(const Comm& comm) {
          state().hung_inits.count(comm.rank) == 0;
 }
 
-nccl::Result make_comm(nccl::Comm* handle, int size, const nccl::UniqueId& id, int rank,
-                       bool blocking) {
+nccl::api::Result make_comm(nccl::api::Comm* handle, int size, const nccl::api::UniqueId& id,
+                            int rank, bool blocking) {
   State& all = state();
   Lock lock(all.mutex);
   const auto found = all.worlds.find(std::string(id.bytes, sizeof(id.bytes)));
-  if (found == all.worlds.end()) return nccl::kInvalidArgument;
+  if (found == all.worlds.end()) return nccl::api::kInvalidArgument;
   const auto world = found->second;
   const bool fits = world->size == 0 || world->size == size;
   if (!fits || rank < 0 || rank >= size || !world->arrived.insert(rank).second) {
-    return nccl::kInvalidArgument;
+    return nccl::api::kInvalidArgument;
   }
-  if (!world->devices.insert(current_device()).second) return nccl::kInvalidUsage;
+  if (!world->devices.insert(current_device()).second) return nccl::api::kInvalidUsage;
   world->size = size;
   auto* comm = new Comm;
   comm->world = world;
@@ -172,11 +173,11 @@ nccl::Result make_comm(nccl::Comm* handle, int size, const nccl::UniqueId& id, i
     all.changed.wait(lock, [&] { return connected(*comm) || all.released != released; });
     if (!connected(*comm)) {
       comm->live = false;
-      return nccl::kSystemError;
+      return nccl::api::kSystemError;
     }
   }
-  *handle = reinterpret_cast<nccl::Comm>(comm);
-  return blocking ? nccl::kSuccess : nccl::kInProgress;
+  *handle = reinterpret_cast<nccl::api::Comm>(comm);
+  return blocking ? nccl::api::kSuccess : nccl::api::kInProgress;
 }
 
 void update(Comm& comm) {
@@ -190,8 +191,8 @@ void update(Comm& comm) {
 }  // namespace
 }  // namespace ddp::standin
 
-using ddp::nccl::Comm;
-using ddp::nccl::Result;
+using ddp::nccl::api::Comm;
+using ddp::nccl::api::Result;
 using ddp::standin::Call;
 using ddp::standin::collective;
 using ddp::standin::Lock;
@@ -207,36 +208,36 @@ STANDIN_API Result ncclGetVersion(int* version) {
 #else
   *version = 22809;
 #endif
-  return nccl::kSuccess;
+  return nccl::api::kSuccess;
 }
 
-STANDIN_API Result ncclGetUniqueId(nccl::UniqueId* id) {
+STANDIN_API Result ncclGetUniqueId(nccl::api::UniqueId* id) {
   const Lock lock(state().mutex);
   if (state().unique_id_result != 0) return state().unique_id_result;
   std::memset(id->bytes, 0, sizeof(id->bytes));
   const std::uint64_t number = ++state().ids;
   std::memcpy(id->bytes, &number, sizeof(number));
   state().worlds[std::string(id->bytes, sizeof(id->bytes))] = std::make_shared<standin::World>();
-  return nccl::kSuccess;
+  return nccl::api::kSuccess;
 }
 
-STANDIN_API Result ncclCommInitRank(Comm* comm, int size, nccl::UniqueId id, int rank) {
+STANDIN_API Result ncclCommInitRank(Comm* comm, int size, nccl::api::UniqueId id, int rank) {
   return standin::make_comm(comm, size, id, rank, true);
 }
 
 #ifndef STANDIN_OLD
-STANDIN_API Result ncclCommInitRankConfig(Comm* comm, int size, nccl::UniqueId id, int rank,
-                                          nccl::Config* config) {
-  if (config->magic != 0xcafebeef || config->version < 21400) return nccl::kInvalidArgument;
+STANDIN_API Result ncclCommInitRankConfig(Comm* comm, int size, nccl::api::UniqueId id, int rank,
+                                          nccl::api::Config* config) {
+  if (config->magic != 0xcafebeef || config->version < 21400) return nccl::api::kInvalidArgument;
   return standin::make_comm(comm, size, id, rank, config->blocking != 0);
 }
 
 STANDIN_API Result ncclCommFinalize(Comm handle) {
   Call call(handle, Call::kOrdinary);
-  if (call.comm() == nullptr) return nccl::kInvalidArgument;
+  if (call.comm() == nullptr) return nccl::api::kInvalidArgument;
   call.comm()->world->finalized.insert(call.comm()->rank);
   call.comm()->finalizing = true;
-  return nccl::kInProgress;
+  return nccl::api::kInProgress;
 }
 
 STANDIN_API const char* ncclGetLastError(Comm /*comm*/) { return "last words of the stand-in\n"; }
@@ -244,14 +245,14 @@ STANDIN_API const char* ncclGetLastError(Comm /*comm*/) { return "last words of 
 
 STANDIN_API Result ncclCommGetAsyncError(Comm handle, Result* result) {
   Call call(handle, Call::kQuery);
-  if (call.comm() == nullptr) return nccl::kInvalidArgument;
+  if (call.comm() == nullptr) return nccl::api::kInvalidArgument;
   standin::Comm& comm = *call.comm();
   standin::update(comm);
   const bool busy = comm.connecting || comm.launching || comm.finalizing;
   const auto failed = state().failed_ranks.find(comm.rank);
-  *result = busy ? nccl::kInProgress : nccl::kSuccess;
+  *result = busy ? nccl::api::kInProgress : nccl::api::kSuccess;
   if (failed != state().failed_ranks.end() && !comm.connecting) *result = failed->second;
-  return nccl::kSuccess;
+  return nccl::api::kSuccess;
 }
 
 STANDIN_API Result ncclCommAbort(Comm handle) {
@@ -259,7 +260,7 @@ STANDIN_API Result ncclCommAbort(Comm handle) {
   auto* comm = reinterpret_cast<standin::Comm*>(handle);
   if (state().comms.count(comm) == 0 || !comm->live) {
     state().violation("a communicator is aborted after its end");
-    return nccl::kInvalidArgument;
+    return nccl::api::kInvalidArgument;
   }
   comm->aborted = true;
   comm->live = false;
@@ -268,14 +269,14 @@ STANDIN_API Result ncclCommAbort(Comm handle) {
   state().changed.wait(lock, [&] {
     return state().hung_aborts.count(comm->rank) == 0 || state().released != released;
   });
-  return nccl::kSuccess;
+  return nccl::api::kSuccess;
 }
 
 STANDIN_API Result ncclCommDestroy(Comm handle) {
   Call call(handle, Call::kOrdinary);
-  if (call.comm() == nullptr) return nccl::kInvalidArgument;
+  if (call.comm() == nullptr) return nccl::api::kInvalidArgument;
   call.comm()->live = false;
-  return nccl::kSuccess;
+  return nccl::api::kSuccess;
 }
 
 STANDIN_API Result ncclAllReduce(const void* in, void* out, std::size_t count, int type, int op,
@@ -315,14 +316,14 @@ STANDIN_API Result ncclRecv(void* out, std::size_t count, int type, int peer, Co
 
 STANDIN_API Result ncclGroupStart() {
   ++standin::group_depth;
-  return nccl::kSuccess;
+  return nccl::api::kSuccess;
 }
 
 STANDIN_API Result ncclGroupEnd() {
-  if (--standin::group_depth > 0) return nccl::kSuccess;
+  if (--standin::group_depth > 0) return nccl::api::kSuccess;
   const auto calls = std::move(standin::group);
   standin::group.clear();
-  if (calls.empty()) return nccl::kSuccess;
+  if (calls.empty()) return nccl::api::kSuccess;
   const Lock lock(state().mutex);
   return standin::launch(*calls.front().comm, calls);
 }
@@ -330,27 +331,28 @@ STANDIN_API Result ncclGroupEnd() {
 STANDIN_API Result ncclRedOpCreatePreMulSum(int* op, void* factor, int type, int residence,
                                             Comm handle) {
   Call call(handle, Call::kOrdinary);
-  if (call.comm() == nullptr || residence != nccl::kScalarHostImmediate) {
-    return nccl::kInvalidArgument;
+  if (call.comm() == nullptr || residence != nccl::api::kScalarHostImmediate) {
+    return nccl::api::kInvalidArgument;
   }
   *op = call.comm()->next_op++;
   call.comm()->factors[*op] = standin::factor_of(factor, type);
-  return nccl::kSuccess;
+  return nccl::api::kSuccess;
 }
 
 STANDIN_API Result ncclRedOpDestroy(int op, Comm handle) {
   Call call(handle, Call::kOrdinary);
-  if (call.comm() == nullptr || call.comm()->factors.erase(op) == 0) return nccl::kInvalidArgument;
-  return nccl::kSuccess;
+  if (call.comm() == nullptr || call.comm()->factors.erase(op) == 0)
+    return nccl::api::kInvalidArgument;
+  return nccl::api::kSuccess;
 }
 
 STANDIN_API const char* ncclGetErrorString(Result result) {
   switch (result) {
-    case nccl::kRemoteError:
+    case nccl::api::kRemoteError:
       return "remote process exited or there was a network error";
-    case nccl::kInvalidUsage:
+    case nccl::api::kInvalidUsage:
       return "invalid usage";
-    case nccl::kSystemError:
+    case nccl::api::kSystemError:
       return "unhandled system error";
     default:
       return "a stand-in's NCCL error";

@@ -25,11 +25,11 @@ T load(const void* data, std::size_t index) {
 template <typename T>
 T combine(int op, T a, T b) {
   switch (op) {
-    case nccl::kProd:
+    case nccl::api::kProd:
       return static_cast<T>(a * b);
-    case nccl::kMax:
+    case nccl::api::kMax:
       return std::max(a, b);
-    case nccl::kMin:
+    case nccl::api::kMin:
       return std::min(a, b);
     default:
       return static_cast<T>(a + b);
@@ -48,7 +48,7 @@ void reduce_elements(const std::map<int, CollectiveCall>& calls, std::size_t beg
       if (op >= 16) value = static_cast<T>(value * static_cast<T>(call.factor));
       sum = rank == 0 ? value : combine(op, sum, value);
     }
-    if (op == nccl::kAvg) sum = static_cast<T>(sum / static_cast<T>(calls.size()));
+    if (op == nccl::api::kAvg) sum = static_cast<T>(sum / static_cast<T>(calls.size()));
     const Stored stored = narrow(sum);
     std::memcpy(out + i * sizeof(Stored), &stored, sizeof(Stored));
   }
@@ -66,25 +66,25 @@ std::vector<char> reduced(const std::map<int, CollectiveCall>& calls, std::size_
   const int type = calls.begin()->second.type;
   std::vector<char> out(count * bytes_of(type));
   switch (type) {
-    case nccl::kInt8:
+    case nccl::api::kInt8:
       reduce_plain<std::int8_t>(calls, begin, count, out.data());
       break;
-    case nccl::kUint8:
+    case nccl::api::kUint8:
       reduce_plain<std::uint8_t>(calls, begin, count, out.data());
       break;
-    case nccl::kInt32:
+    case nccl::api::kInt32:
       reduce_plain<std::int32_t>(calls, begin, count, out.data());
       break;
-    case nccl::kInt64:
+    case nccl::api::kInt64:
       reduce_plain<std::int64_t>(calls, begin, count, out.data());
       break;
-    case nccl::kFloat32:
+    case nccl::api::kFloat32:
       reduce_plain<float>(calls, begin, count, out.data());
       break;
-    case nccl::kFloat64:
+    case nccl::api::kFloat64:
       reduce_plain<double>(calls, begin, count, out.data());
       break;
-    case nccl::kFloat16:
+    case nccl::api::kFloat16:
       reduce_elements<float, Half>(
           calls, begin, count, out.data(), [](Half half) { return f32_of_f16(half.bits); },
           [](float value) { return Half{f16_of_f32(value)}; });
@@ -169,14 +169,14 @@ struct Running {
 
 std::size_t bytes_of(int type) {
   switch (type) {
-    case nccl::kInt8:
-    case nccl::kUint8:
+    case nccl::api::kInt8:
+    case nccl::api::kUint8:
       return 1;
-    case nccl::kFloat16:
-    case nccl::kBfloat16:
+    case nccl::api::kFloat16:
+    case nccl::api::kBfloat16:
       return 2;
-    case nccl::kInt64:
-    case nccl::kFloat64:
+    case nccl::api::kInt64:
+    case nccl::api::kFloat64:
       return 8;
     default:
       return 4;
@@ -185,11 +185,11 @@ std::size_t bytes_of(int type) {
 
 double factor_of(const void* element, int type) {
   switch (type) {
-    case nccl::kFloat16:
+    case nccl::api::kFloat16:
       return f32_of_f16(load<std::uint16_t>(element, 0));
-    case nccl::kBfloat16:
+    case nccl::api::kBfloat16:
       return f32_of_bf16(load<std::uint16_t>(element, 0));
-    case nccl::kFloat64:
+    case nccl::api::kFloat64:
       return load<double>(element, 0);
     default:
       return load<float>(element, 0);

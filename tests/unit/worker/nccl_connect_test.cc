@@ -79,7 +79,7 @@ TEST_F(NcclConnect, AConnectionThatHangsThoughAllHaveComeIsSaid) {
 }
 
 TEST_F(NcclConnect, WhatFailsOnOneRankIsToldToAll) {
-  control().fail_unique_id(nccl::kSystemError);
+  control().fail_unique_id(nccl::api::kSystemError);
   const auto started = Clock::now();
   const auto texts = failures({0, 1, 2}, 3, [](auto& each) { each.connect_timeout = seconds(60); });
   EXPECT_LT(Clock::now() - started, seconds(10));

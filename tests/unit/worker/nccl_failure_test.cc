@@ -75,7 +75,7 @@ TEST_F(NcclFailure, AnAsynchronousErrorFailsEveryRankAndNamesOperationAndRank) {
     control().reset();
     NcclWorld world(library_, size);
     run_one(world);
-    control().fail_rank(size - 1, nccl::kRemoteError);
+    control().fail_rank(size - 1, nccl::api::kRemoteError);
     world.run([&](NcclGroup& group) {
       const auto data = ones(group);
       // The news may come before the operation is issued.
@@ -106,7 +106,7 @@ TEST_F(NcclFailure, AnErrorIsToldByTheNameOfWhatRuns) {
     ++issued;
     if (group.rank() == 1) {
       wait_until([&] { return issued == 2 && control().running_kernels() == 2; });
-      control().fail_rank(1, nccl::kSystemError);
+      control().fail_rank(1, nccl::api::kSystemError);
     }
     const CollectiveError error = failure_of([&] { work->wait(); });
     EXPECT_EQ(error.code, Errc::kIo);
