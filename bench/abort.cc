@@ -78,11 +78,12 @@ void run_phase(ProcessGroup& group, const Case& what, std::vector<float>& values
   }
 }
 
-int be_rank(std::unique_ptr<Transport> transport, const Case& what, Account& account) {
+int be_rank(std::unique_ptr<transport::Transport> transport, const Case& what, Account& account) {
   ProcessGroupOptions options;
   options.timeout = kTimeout;
   const bool victim = transport->topology().rank() == what.ranks - 1;
-  const std::shared_ptr<ProcessGroup> group = Group::make(std::move(transport), 0, options);
+  const std::shared_ptr<ProcessGroup> group =
+      runtime::Group::make(std::move(transport), 0, options);
   if (victim) touch(what.resident);
   std::vector<float> values(kLargeElements, 0.0F);
   try {

@@ -18,7 +18,7 @@ int main() {
   void* memory = ::mmap(nullptr, ddp::wire::kFlightBytes, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
-  ddp::FlightRecorder recorder(static_cast<std::byte*>(memory), 0, "world");
+  ddp::runtime::FlightRecorder recorder(static_cast<std::byte*>(memory), 0, "world");
   std::vector<double> each;
   std::vector<double> message;
   std::vector<double> clock;

@@ -162,7 +162,7 @@ class Roof {
 
  private:
   void run(int number) {
-    const FloatEnvironment environment;
+    const collectives::FloatEnvironment environment;
     std::vector<double>& times = times_[static_cast<std::size_t>(number)];
     TimePoint started = Clock::now();
     for (int run = -kWarmups;; ++run) {
@@ -211,7 +211,7 @@ class Roof {
       targets[i] = buffers_[i] + begin * sizeof(float);
       sources[i] = targets[i];
     }
-    reduce({}, ranges_, {sources, used}, {targets, used}, end - begin);
+    collectives::reduce({}, ranges_, {sources, used}, {targets, used}, end - begin);
   }
 
   void verify(int number, unsigned run) const {

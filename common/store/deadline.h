@@ -5,7 +5,7 @@
 
 #include "common/base/clock.h"
 
-namespace ddp {
+namespace ddp::store {
 
 // Now plus `timeout`. Longer timeouts than a year become a year, so that the clock cannot overflow.
 inline TimePoint deadline_after(std::chrono::milliseconds timeout) {
@@ -13,4 +13,4 @@ inline TimePoint deadline_after(std::chrono::milliseconds timeout) {
   return Clock::now() + std::clamp(timeout, std::chrono::milliseconds(0), kLongest);
 }
 
-}  // namespace ddp
+}  // namespace ddp::store

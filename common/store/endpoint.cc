@@ -4,7 +4,7 @@
 
 #include "common/base/parse_number.h"
 
-namespace ddp {
+namespace ddp::store {
 namespace {
 
 template <typename... Args>
@@ -45,4 +45,4 @@ Result<StoreEndpoint> parse_store_endpoint(std::string_view text, std::optional<
   return endpoint;
 }
 
-}  // namespace ddp
+}  // namespace ddp::store

@@ -6,7 +6,7 @@
 
 #include "common/base/result.h"
 
-namespace ddp {
+namespace ddp::store {
 
 struct StoreEndpoint {
   std::string host;
@@ -18,4 +18,4 @@ struct StoreEndpoint {
 Result<StoreEndpoint> parse_store_endpoint(std::string_view text,
                                            std::optional<int> default_port = {});
 
-}  // namespace ddp
+}  // namespace ddp::store

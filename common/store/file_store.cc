@@ -18,7 +18,7 @@
 #include "common/store/store_errors.h"
 #include "common/wire/c10d.h"
 
-namespace ddp {
+namespace ddp::store {
 namespace {
 
 constexpr std::string_view kMagic = "ddpstore";
@@ -307,4 +307,4 @@ Result<std::unique_ptr<Store>> open_file_store(const std::string& path) {
   return store;
 }
 
-}  // namespace ddp
+}  // namespace ddp::store

@@ -5,7 +5,7 @@
 
 #include "common/store/store.h"
 
-namespace ddp {
+namespace ddp::store {
 
 // Opens a store in one file, which processes of one machine, or of machines that share a file
 // system, use together. Changes are appended as records under an exclusive flock(). Every object
@@ -17,4 +17,4 @@ namespace ddp {
 // Makes the file if it is absent. kIo with errno's text; kCorrupt if it is not a store file.
 Result<std::unique_ptr<Store>> open_file_store(const std::string& path);
 
-}  // namespace ddp
+}  // namespace ddp::store

@@ -10,7 +10,7 @@
 
 #include "common/base/host_and_port.h"
 
-namespace ddp {
+namespace ddp::store {
 namespace {
 
 using wire::c10d::Dialect;
@@ -151,4 +151,4 @@ Result<GreetedSocket> connect_and_greet(const std::string& host, int port,
   return make_error(last->code, "{}: {}", host_and_port(host, port), last->message);
 }
 
-}  // namespace ddp
+}  // namespace ddp::store

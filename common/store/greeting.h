@@ -11,7 +11,7 @@
 // The first exchange on a connection to a c10d server. It shows that the peer is such a server and
 // which dialect it speaks. The protocol has no version number, and a server closes the connection
 // at an unknown request.
-namespace ddp {
+namespace ddp::store {
 
 struct ServerKind {
   wire::c10d::Dialect dialect = wire::c10d::Dialect::kNewest;
@@ -34,4 +34,4 @@ Result<GreetedSocket> connect_and_greet(const std::string& host, int port,
                                         const std::optional<wire::c10d::Dialect>& dialect,
                                         TimePoint deadline);
 
-}  // namespace ddp
+}  // namespace ddp::store

@@ -18,7 +18,7 @@
 
 #include "common/base/host_and_port.h"
 
-namespace ddp {
+namespace ddp::store {
 namespace {
 
 // How long recv() may block.
@@ -180,4 +180,4 @@ Result<std::string> Socket::read_exactly(std::size_t count, TimePoint deadline) 
   return out;
 }
 
-}  // namespace ddp
+}  // namespace ddp::store

@@ -8,7 +8,7 @@
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 
-namespace ddp {
+namespace ddp::store {
 
 // A client's TCP connection. Calls block, but never beyond a deadline. One thread. After kPeerLost
 // or kTimeout the position in the stream is unknown, except after can_read().
@@ -35,4 +35,4 @@ class Socket {
   std::size_t read_ = 0;  // Invariant: read_ <= buffer_.size().
 };
 
-}  // namespace ddp
+}  // namespace ddp::store

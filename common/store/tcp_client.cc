@@ -8,7 +8,7 @@
 #include "common/base/host_and_port.h"
 #include "common/store/deadline.h"
 
-namespace ddp {
+namespace ddp::store {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{1'000};
@@ -171,17 +171,22 @@ Result<bool> TcpClient::cancel_wait() {
   return false;
 }
 
+}  // namespace ddp::store
+
+namespace ddp {
+
 Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
                                                  const TcpStoreOptions& options) {
-  const TimePoint deadline = deadline_after(options.timeout);
-  Backoff backoff;
+  const TimePoint deadline = store::deadline_after(options.timeout);
+  store::Backoff backoff;
   while (true) {
-    Result<GreetedSocket> greeted = connect_and_greet(host, port, {}, options.dialect, deadline);
+    Result<store::GreetedSocket> greeted =
+        store::connect_and_greet(host, port, {}, options.dialect, deadline);
     if (greeted) {
       return std::unique_ptr<Store>(
-          std::make_unique<TcpClient>(*std::move(greeted), host, port, options));
+          std::make_unique<store::TcpClient>(*std::move(greeted), host, port, options));
     }
-    if (is_final(greeted.error())) return greeted.error();
+    if (store::is_final(greeted.error())) return greeted.error();
     if (!backoff.pause(deadline)) {
       return make_error(Errc::kTimeout, "no TCP store within {} ms: {}", options.timeout.count(),
                         greeted.error().message);

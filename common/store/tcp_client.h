@@ -15,7 +15,7 @@
 #include "common/store/greeting.h"
 #include "common/store/tcp_store.h"
 
-namespace ddp {
+namespace ddp::store {
 
 // The pauses between attempts to connect. Each is twice the one before, with jitter, because
 // thousands of clients start at the same moment.
@@ -146,4 +146,4 @@ std::invoke_result_t<Read> TcpClient::exchange(Op op, Repeat repeat, TimePoint d
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::store

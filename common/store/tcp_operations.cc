@@ -4,7 +4,7 @@
 #include "common/store/store_errors.h"
 #include "common/store/tcp_client.h"
 
-namespace ddp {
+namespace ddp::store {
 namespace {
 
 using wire::c10d::Dialect;
@@ -254,4 +254,4 @@ Result<std::string> TcpClient::get_in_two_trips(std::string_view key, TimePoint 
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::store

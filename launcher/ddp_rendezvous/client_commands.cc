@@ -83,7 +83,7 @@ Result<std::string> list_keys(Store& store, const CommandLine& line) {
   return text;
 }
 
-int refuse(const CommandLine& line, const StoreEndpoint& endpoint, const Error& error) {
+int refuse(const CommandLine& line, const store::StoreEndpoint& endpoint, const Error& error) {
   if (error.code == Errc::kTimeout) {
     return refuse(line, kExitKeyMissing,
                   fmt::format("{}; 'ddp-rendezvous keys {}' lists what is, --timeout SECONDS waits "
@@ -101,7 +101,8 @@ int run(const CommandLine& line) {
     return refuse(line, kExitUsage, "expected: HOST[:PORT] and a key; --help says more");
   if (!(line.timeout >= 0 && line.timeout <= kMaxSeconds))
     return refuse(line, kExitInvalidValue, "--timeout: expected seconds from 0 to 1000000");
-  const Result<StoreEndpoint> endpoint = parse_store_endpoint(line.words[0], kDefaultPort);
+  const Result<store::StoreEndpoint> endpoint =
+      store::parse_store_endpoint(line.words[0], kDefaultPort);
   if (!endpoint) return refuse(line, kExitInvalidValue, endpoint.error().message);
   const auto store = connect_tcp_store(endpoint->host, endpoint->port, kConnectLimit);
   if (!store) {

@@ -17,7 +17,7 @@ constexpr std::size_t kMaxHeadBytes = 16u << 10;
 constexpr std::size_t kMaxBodyBytes = 256u << 20;
 
 // Reads up to and including the empty line.
-Result<std::string> read_head(Socket& socket, TimePoint deadline) {
+Result<std::string> read_head(store::Socket& socket, TimePoint deadline) {
   std::string head;
   while (!head.ends_with("\r\n\r\n")) {
     // Another protocol may never send an empty line, so the first letters decide.
@@ -45,7 +45,7 @@ std::optional<std::size_t> content_length(std::string_view head) {
   return length;
 }
 
-Result<std::string> exchange(Socket& socket, std::string_view path, const std::string& name,
+Result<std::string> exchange(store::Socket& socket, std::string_view path, const std::string& name,
                              TimePoint deadline) {
   const auto sent = socket.write_all(
       fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", path, name),
@@ -68,7 +68,7 @@ Result<std::string> http_get(const flags::Endpoint& endpoint, std::string_view p
                              std::chrono::milliseconds limit) {
   const TimePoint deadline = Clock::now() + limit;
   const std::string name = host_and_port(endpoint.host, endpoint.port);
-  auto socket = Socket::connect(endpoint.host, endpoint.port, deadline);
+  auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
   if (!socket) {
     return exit_error(kExitJoinTimeout,
                       "nothing answers at {}: {}; is a job running there, and is that the port of "

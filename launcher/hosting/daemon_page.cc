@@ -32,7 +32,7 @@ std::size_t content_length(std::string_view head) {
 Result<std::optional<std::string>> ask_daemon(const std::string& path, const std::string& host,
                                               int port) {
   const TimePoint deadline = Clock::now() + kAnswerLimit;
-  auto socket = Socket::connect(host, port, deadline);
+  auto socket = store::Socket::connect(host, port, deadline);
   if (!socket) return socket.error();
   const auto sent = socket->write_all(
       fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", path, host_and_port(host, port)),

@@ -76,7 +76,7 @@ Result<void> find_step_rendezvous(plan::JobPlan& plan) {
 void wait_for_end_of_rendezvous(const plan::JobPlan& plan, Duration limit) {
   const TimePoint deadline = Clock::now() + limit;
   while (Clock::now() < deadline &&
-         Socket::connect(plan.spec.coordinator_host, plan.spec.coordinator_port, deadline)) {
+         store::Socket::connect(plan.spec.coordinator_host, plan.spec.coordinator_port, deadline)) {
     ::poll(nullptr, 0, kPauseMs);
   }
 }

@@ -173,7 +173,7 @@ inline CallAnswer answer_of(const CallShape& shape, int size) {
     sources.push_back(answer.inputs[static_cast<std::size_t>(rank)].data());
     factors.push_back(factor_of(rank));
   }
-  Reduction reduction{shape.type, shape.type, shape.reduction, size, {}};
+  collectives::Reduction reduction{shape.type, shape.type, shape.reduction, size, {}};
   if (shape.reduction == ReduceOp::kPremulSum) reduction.factors = factors;
   std::byte* target = answer.reduced.data();
   reduce(reduction, ranges, sources, {&target, 1}, bytes / dtype_bytes(shape.type));

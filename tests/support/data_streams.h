@@ -25,7 +25,7 @@ inline void keep_ucx_to_tcp() { ::setenv("UCX_TLS", "tcp", 0); }
 // The reason why tests cannot use the engine here; empty if they can.
 inline std::string engine_missing(EngineKind kind) {
   keep_ucx_to_tcp();
-  auto engine = make_data_engine(kind);
+  auto engine = transport::make_data_engine(kind);
   return engine ? std::string() : engine.error().message;
 }
 
@@ -36,9 +36,9 @@ inline std::pair<UniqueFd, UniqueFd> socket_pair() {
 }
 
 // One end of a stream. It is ready for data once the other end exists, too.
-inline std::unique_ptr<DataStream> make_stream(EngineKind kind, UniqueFd connection) {
+inline std::unique_ptr<transport::DataStream> make_stream(EngineKind kind, UniqueFd connection) {
   keep_ucx_to_tcp();
-  auto engine = std::move(make_data_engine(kind)).value();
+  auto engine = std::move(transport::make_data_engine(kind)).value();
   auto stream = engine->open_stream(std::move(connection));
   const auto ready = stream->establish(Clock::now() + std::chrono::seconds(30));
   DDP_CHECK(ready, "{}", ready.error().message);
@@ -55,8 +55,8 @@ struct StreamPair {
     ending.join();
   }
 
-  std::unique_ptr<DataStream> one;
-  std::unique_ptr<DataStream> other;
+  std::unique_ptr<transport::DataStream> one;
+  std::unique_ptr<transport::DataStream> other;
 };
 
 inline StreamPair make_stream_pair(EngineKind kind) {

@@ -86,7 +86,7 @@ class HashStore final : public Store {
   // Whether ready() held in time.
   template <typename Ready>
   bool wait_for(std::unique_lock<std::mutex>& lock, Timeout timeout, Ready ready) {
-    return shared_->changed.wait_until(lock, deadline_after(timeout), ready);
+    return shared_->changed.wait_until(lock, store::deadline_after(timeout), ready);
   }
 
   std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();  // Shared by all copies.

@@ -17,27 +17,29 @@
 // forks afterwards.
 namespace ddp::test {
 
-inline Result<std::shared_ptr<Segment>> segment_of_all(
-    Result<std::shared_ptr<SharedMapping>> mapping, int local_size) {
+inline Result<std::shared_ptr<transport::Segment>> segment_of_all(
+    Result<std::shared_ptr<transport::SharedMapping>> mapping, int local_size) {
   if (!mapping) return mapping.error();
   std::vector<int> locals(static_cast<std::size_t>(local_size));
   std::iota(locals.begin(), locals.end(), 0);
-  return Segment::of_ranks(std::move(*mapping), std::move(locals));
+  return transport::Segment::of_ranks(std::move(*mapping), std::move(locals));
 }
 
 // New memory for the ranks of a node.
-inline Result<std::shared_ptr<Segment>> make_segment(int local_size, Round round) {
-  return segment_of_all(SharedMapping::create(local_size, round), local_size);
+inline Result<std::shared_ptr<transport::Segment>> make_segment(int local_size, Round round) {
+  return segment_of_all(transport::SharedMapping::create(local_size, round), local_size);
 }
 
 // Maps the memfd `fd`, as the agent makes it; the caller keeps `fd`.
-inline Result<std::shared_ptr<Segment>> attach_segment(int fd, int local_size, Round round) {
-  return segment_of_all(SharedMapping::attach(fd, local_size, round), local_size);
+inline Result<std::shared_ptr<transport::Segment>> attach_segment(int fd, int local_size,
+                                                                  Round round) {
+  return segment_of_all(transport::SharedMapping::attach(fd, local_size, round), local_size);
 }
 
 struct LinkPair {
-  std::unique_ptr<Link> lower;  // Held by the rank of the lower node; leads to the higher one.
-  std::unique_ptr<Link> upper;
+  std::unique_ptr<transport::Link>
+      lower;  // Held by the rank of the lower node; leads to the higher one.
+  std::unique_ptr<transport::Link> upper;
 };
 
 inline Result<LinkPair> make_link_pair(Rank lower, int lower_node, Rank upper, int upper_node) {
@@ -53,19 +55,21 @@ inline Result<LinkPair> make_link_pair(Rank lower, int lower_node, Rank upper, i
   }
   UniqueFd control_lower(control[0]);
   UniqueFd control_upper(control[1]);
-  return LinkPair{std::make_unique<Link>(std::make_unique<SocketStream>(std::move(data_lower)),
-                                         std::move(control_lower), upper, upper_node),
-                  std::make_unique<Link>(std::make_unique<SocketStream>(std::move(data_upper)),
-                                         std::move(control_upper), lower, lower_node)};
+  return LinkPair{std::make_unique<transport::Link>(
+                      std::make_unique<transport::SocketStream>(std::move(data_lower)),
+                      std::move(control_lower), upper, upper_node),
+                  std::make_unique<transport::Link>(
+                      std::make_unique<transport::SocketStream>(std::move(data_upper)),
+                      std::move(control_upper), lower, lower_node)};
 }
 
 // The transports of all ranks of a world: shared memory per node, socket pairs between nodes.
 // Element r belongs to rank r. A forked child must destroy all elements but its own, or else nobody
 // sees a peer's death. segments: the memory of each node; if empty, this function makes it.
-inline Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
+inline Result<std::vector<std::unique_ptr<transport::Transport>>> make_inproc_transports(
     const std::vector<int>& node_sizes, Round round,
-    std::vector<std::shared_ptr<Segment>> segments = {}) {
-  const Topology world(node_sizes, 0);
+    std::vector<std::shared_ptr<transport::Segment>> segments = {}) {
+  const transport::Topology world(node_sizes, 0);
   for (std::size_t node = segments.size(); node < node_sizes.size(); ++node) {
     auto segment = make_segment(node_sizes[node], round);
     if (!segment) return segment.error();
@@ -73,10 +77,10 @@ inline Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
   }
   const auto ranks = static_cast<std::size_t>(world.world_size());
   const auto index = [](int number) { return static_cast<std::size_t>(number); };
-  std::vector<std::vector<std::unique_ptr<Link>>> links(ranks);
+  std::vector<std::vector<std::unique_ptr<transport::Link>>> links(ranks);
   for (auto& of_rank : links) of_rank.resize(node_sizes.size());
   for (Rank rank = 0; rank < world.world_size(); ++rank) {
-    const Topology place(node_sizes, rank);
+    const transport::Topology place(node_sizes, rank);
     for (int node = place.node() + 1; node < place.nodes(); ++node) {
       const Rank peer = place.lane_peer(node);
       if (peer < 0) continue;
@@ -86,14 +90,14 @@ inline Result<std::vector<std::unique_ptr<Transport>>> make_inproc_transports(
       links[index(peer)][index(place.node())] = std::move(pair->upper);
     }
   }
-  std::vector<std::unique_ptr<Transport>> transports;
+  std::vector<std::unique_ptr<transport::Transport>> transports;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    Topology place(node_sizes, static_cast<Rank>(rank));
+    transport::Topology place(node_sizes, static_cast<Rank>(rank));
     auto segment = segments[index(place.node())];
-    auto arena = std::make_shared<Arena>(segment->mapping(), place.local_rank());
-    transports.push_back(std::make_unique<Transport>(std::move(place), std::move(segment),
-                                                     std::move(arena), std::move(links[rank]),
-                                                     spinning_pays(world.world_size())));
+    auto arena = std::make_shared<transport::Arena>(segment->mapping(), place.local_rank());
+    transports.push_back(std::make_unique<transport::Transport>(
+        std::move(place), std::move(segment), std::move(arena), std::move(links[rank]),
+        transport::spinning_pays(world.world_size())));
   }
   return transports;
 }

@@ -22,8 +22,8 @@ namespace ddp::test {
 
 constexpr std::chrono::milliseconds kPatience = std::chrono::seconds(30);
 
-inline PostOfficeOptions mail_options(std::chrono::milliseconds timeout) {
-  PostOfficeOptions options;
+inline runtime::PostOfficeOptions mail_options(std::chrono::milliseconds timeout) {
+  runtime::PostOfficeOptions options;
   options.timeout = timeout;
   return options;
 }
@@ -32,30 +32,34 @@ inline PostOfficeOptions mail_options(std::chrono::milliseconds timeout) {
 class MailWorld {
  public:
   explicit MailWorld(const std::vector<int>& nodes,
-                     const PostOfficeOptions& options = mail_options(kPatience))
+                     const runtime::PostOfficeOptions& options = mail_options(kPatience))
       : transports_(connected_transports(nodes)) {
     const auto store = std::make_shared<HashStore>();
     for (auto& transport : transports_)
-      mail_.push_back(std::make_shared<PostOffice>(*transport, local_meeting(store), 0, options));
+      mail_.push_back(
+          std::make_shared<runtime::PostOffice>(*transport, local_meeting(store), 0, options));
   }
   int size() const { return static_cast<int>(mail_.size()); }
-  PostOffice& operator[](Rank rank) { return *mail_[static_cast<std::size_t>(rank)]; }
-  Transport& transport(Rank rank) { return *transports_[static_cast<std::size_t>(rank)]; }
+  runtime::PostOffice& operator[](Rank rank) { return *mail_[static_cast<std::size_t>(rank)]; }
+  transport::Transport& transport(Rank rank) {
+    return *transports_[static_cast<std::size_t>(rank)];
+  }
   void close(Rank rank) { mail_[static_cast<std::size_t>(rank)]->close(); }
   void run(const std::function<void(Rank)>& body) { on_ranks(size(), body); }
 
  private:
-  std::vector<std::unique_ptr<Transport>> transports_;
-  std::vector<std::shared_ptr<PostOffice>> mail_;
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  std::vector<std::shared_ptr<runtime::PostOffice>> mail_;
 };
 
 // A process per rank, as in fork_ranks. The ranks connect through a file.
-inline std::vector<pid_t> fork_mail(const std::vector<int>& nodes,
-                                    const std::filesystem::path& store,
-                                    const std::function<int(PostOffice&, Transport&)>& body) {
-  return fork_transports(nodes, [&](std::unique_ptr<Transport> own) {
-    const auto meeting = local_meeting(std::move(open_file_store(store)).value());
-    const auto mail = std::make_shared<PostOffice>(*own, meeting, 0, mail_options(kPatience));
+inline std::vector<pid_t> fork_mail(
+    const std::vector<int>& nodes, const std::filesystem::path& store,
+    const std::function<int(runtime::PostOffice&, transport::Transport&)>& body) {
+  return fork_transports(nodes, [&](std::unique_ptr<transport::Transport> own) {
+    const auto meeting = local_meeting(std::move(store::open_file_store(store)).value());
+    const auto mail =
+        std::make_shared<runtime::PostOffice>(*own, meeting, 0, mail_options(kPatience));
     return body(*mail, *own);
   });
 }
@@ -75,7 +79,7 @@ inline std::uint8_t pattern(Rank from, Rank to, std::uint64_t tag, std::size_t i
 // Bytes in private memory, or in the arena of a rank.
 class Data {
  public:
-  explicit Data(std::size_t bytes, Arena* arena = nullptr) : bytes_(bytes) {
+  explicit Data(std::size_t bytes, transport::Arena* arena = nullptr) : bytes_(bytes) {
     memory_ = arena != nullptr ? arena->allocate(bytes)
                                : std::shared_ptr<std::byte>(new std::byte[bytes + 1],
                                                             std::default_delete<std::byte[]>());

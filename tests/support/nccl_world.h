@@ -143,10 +143,10 @@ inline std::vector<std::byte> encode(DType type, const std::vector<double>& valu
         put(i, static_cast<std::int64_t>(values[i]));
         break;
       case DType::kF16:
-        put(i, f16_of_f32(static_cast<float>(values[i])));
+        put(i, collectives::f16_of_f32(static_cast<float>(values[i])));
         break;
       case DType::kBF16:
-        put(i, bf16_of_f32(static_cast<float>(values[i])));
+        put(i, collectives::bf16_of_f32(static_cast<float>(values[i])));
         break;
       case DType::kF32:
         put(i, static_cast<float>(values[i]));
@@ -180,10 +180,10 @@ inline std::vector<double> decode(DType type, const std::vector<std::byte>& byte
         values[i] = static_cast<double>(get(i, std::int64_t{}));
         break;
       case DType::kF16:
-        values[i] = f32_of_f16(get(i, std::uint16_t{}));
+        values[i] = collectives::f32_of_f16(get(i, std::uint16_t{}));
         break;
       case DType::kBF16:
-        values[i] = f32_of_bf16(get(i, std::uint16_t{}));
+        values[i] = collectives::f32_of_bf16(get(i, std::uint16_t{}));
         break;
       case DType::kF32:
         values[i] = get(i, float{});

@@ -43,8 +43,9 @@ inline ProcessGroupOptions options_of(std::chrono::milliseconds timeout) {
   return options;
 }
 
-inline Meeting local_meeting(std::shared_ptr<Store> store = std::make_shared<HashStore>()) {
-  Meeting meeting;
+inline runtime::Meeting local_meeting(
+    std::shared_ptr<Store> store = std::make_shared<HashStore>()) {
+  runtime::Meeting meeting;
   meeting.store = std::move(store);
   meeting.prefix = "test";
   meeting.addresses = {"127.0.0.1"};
@@ -52,35 +53,35 @@ inline Meeting local_meeting(std::shared_ptr<Store> store = std::make_shared<Has
 }
 
 // Connects ranks through a store. Element r is rank r's transport.
-inline std::vector<std::unique_ptr<Transport>> connected_transports(const std::vector<int>& nodes,
-                                                                    const Meeting& meeting,
-                                                                    Round round = 0) {
-  std::vector<std::shared_ptr<Segment>> segments;
+inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
+    const std::vector<int>& nodes, const runtime::Meeting& meeting, Round round = 0) {
+  std::vector<std::shared_ptr<transport::Segment>> segments;
   for (const int size : nodes) segments.push_back(std::move(make_segment(size, round)).value());
   const int world_size = world_size_of(nodes);
-  std::vector<std::unique_ptr<Transport>> transports(static_cast<std::size_t>(world_size));
+  std::vector<std::unique_ptr<transport::Transport>> transports(
+      static_cast<std::size_t>(world_size));
   on_ranks(world_size, [&](Rank rank) {
-    Topology place(nodes, rank);
-    Meeting own = meeting;
+    transport::Topology place(nodes, rank);
+    runtime::Meeting own = meeting;
     own.in_use = std::make_shared<std::mutex>();
-    std::vector<std::unique_ptr<Link>> links;
-    NodeLinks node_links(own, round, Clock::now() + std::chrono::seconds(30));
+    std::vector<std::unique_ptr<transport::Link>> links;
+    runtime::NodeLinks node_links(own, round, Clock::now() + std::chrono::seconds(30));
     const auto failure = node_links.connect(place, links);
     DDP_CHECK(!failure, "{}", failure->text);
     auto segment = segments[static_cast<std::size_t>(place.node())];
-    auto arena = std::make_shared<Arena>(segment->mapping(), place.local_rank());
-    transports[static_cast<std::size_t>(rank)] =
-        std::make_unique<Transport>(std::move(place), std::move(segment), std::move(arena),
-                                    std::move(links), spinning_pays(world_size));
+    auto arena = std::make_shared<transport::Arena>(segment->mapping(), place.local_rank());
+    transports[static_cast<std::size_t>(rank)] = std::make_unique<transport::Transport>(
+        std::move(place), std::move(segment), std::move(arena), std::move(links),
+        transport::spinning_pays(world_size));
   });
   return transports;
 }
 
 // Element r is rank r's transport.
-inline std::vector<std::unique_ptr<Transport>> connected_transports(
+inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
     const std::vector<int>& nodes, LinkKind kind = LinkKind::kSocketPair, Round round = 0) {
   if (kind == LinkKind::kSocketPair) return std::move(make_inproc_transports(nodes, round)).value();
-  Meeting meeting = local_meeting();
+  runtime::Meeting meeting = local_meeting();
   if (kind == LinkKind::kUcx) meeting.engine = EngineKind::kUcx;
   return connected_transports(nodes, meeting, round);
 }
@@ -94,7 +95,7 @@ inline std::vector<std::shared_ptr<ProcessGroup>> thread_groups(
   const auto store = std::make_shared<HashStore>();
   for (auto& transport : connected_transports(nodes, kind)) {
     groups.push_back(
-        Group::make(std::move(transport), 0, options_of(timeout), local_meeting(store)));
+        runtime::Group::make(std::move(transport), 0, options_of(timeout), local_meeting(store)));
   }
   return groups;
 }
@@ -112,8 +113,9 @@ inline void with_groups(const std::vector<int>& nodes,
 // after an exception, which it prints. Call it before the test starts any thread. The caller reaps
 // the processes.
 inline std::vector<pid_t> fork_transports(
-    const std::vector<int>& nodes, const std::function<int(std::unique_ptr<Transport>)>& body,
-    std::vector<std::shared_ptr<Segment>> segments = {}) {
+    const std::vector<int>& nodes,
+    const std::function<int(std::unique_ptr<transport::Transport>)>& body,
+    std::vector<std::shared_ptr<transport::Segment>> segments = {}) {
   auto transports = std::move(make_inproc_transports(nodes, 0, std::move(segments))).value();
   std::vector<pid_t> children;
   for (std::size_t rank = 0; rank < transports.size(); ++rank) {
@@ -143,11 +145,11 @@ inline std::vector<pid_t> fork_ranks(
     const std::vector<int>& nodes,
     const std::function<int(const std::shared_ptr<ProcessGroup>&)>& body,
     std::chrono::milliseconds timeout = std::chrono::seconds(60),
-    std::vector<std::shared_ptr<Segment>> segments = {}) {
+    std::vector<std::shared_ptr<transport::Segment>> segments = {}) {
   return fork_transports(
       nodes,
-      [&](std::unique_ptr<Transport> own) {
-        return body(Group::make(std::move(own), 0, options_of(timeout)));
+      [&](std::unique_ptr<transport::Transport> own) {
+        return body(runtime::Group::make(std::move(own), 0, options_of(timeout)));
       },
       std::move(segments));
 }

@@ -172,7 +172,7 @@ End train(const std::string& run, const GroupPtr& group) {
     steps();
   }
   End end{module->end(), {}};
-  for (const BucketLayout& bucket : model.reducer().buckets()) {
+  for (const buckets::BucketLayout& bucket : model.reducer().buckets()) {
     end.bucket_bytes.push_back(static_cast<float>(bucket.bytes));
   }
   return end;

@@ -160,7 +160,8 @@ TEST(SharedParameters, AreReducedOnce) {
   run_ranks({2}, [](const GroupPtr& group) {
     DistributedDataParallel model(std::make_shared<Tied>(), group);
     std::size_t slots = 0;
-    for (const BucketLayout& bucket : model.reducer().buckets()) slots += bucket.slots.size();
+    for (const buckets::BucketLayout& bucket : model.reducer().buckets())
+      slots += bucket.slots.size();
     EXPECT_EQ(slots, 3U);
     loss_of(model(input_of(group->rank()))).backward();
     std::vector<at::Tensor> terms;

@@ -4,7 +4,7 @@
 
 #include "common/base/check.h"
 
-namespace ddp {
+namespace ddp::buckets {
 
 std::vector<BucketPiece> cut_into_pieces(const std::vector<BucketLayout>& buckets,
                                          const std::vector<bool>& is_whole,
@@ -40,4 +40,4 @@ BucketLayout layout_of(const BucketPiece& piece, const std::vector<BucketLayout>
   return {bucket.type, piece.bytes, {first, first + static_cast<std::ptrdiff_t>(piece.slots)}};
 }
 
-}  // namespace ddp
+}  // namespace ddp::buckets

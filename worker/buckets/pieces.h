@@ -5,7 +5,7 @@
 
 #include "worker/buckets/plan.h"
 
-namespace ddp {
+namespace ddp::buckets {
 
 // A run of one bucket's slots that is reduced by an operation of its own, as soon as its gradients
 // are there. Elements are summed independently, so cutting a bucket changes no bit of the result.
@@ -37,4 +37,4 @@ std::vector<BucketPiece> cut_into_pieces(const std::vector<BucketLayout>& bucket
 // The piece as a layout: its slots, with their offsets in the bucket, and its bytes.
 BucketLayout layout_of(const BucketPiece& piece, const std::vector<BucketLayout>& buckets);
 
-}  // namespace ddp
+}  // namespace ddp::buckets

@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 
-namespace ddp {
+namespace ddp::buckets {
 namespace {
 
 // The limit of the bucket that a type closes after `closed` others.
@@ -84,4 +84,4 @@ std::vector<BucketLayout> plan_buckets(const std::vector<BucketParameter>& param
   return plan_buckets(parameters, order, limits);
 }
 
-}  // namespace ddp
+}  // namespace ddp::buckets

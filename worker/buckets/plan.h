@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace ddp {
+namespace ddp::buckets {
 
 // What planning needs to know about a parameter.
 struct BucketParameter {
@@ -52,4 +52,4 @@ std::vector<BucketLayout> plan_buckets(const std::vector<BucketParameter>& param
 BucketLayout lay_out(const std::vector<BucketParameter>& parameters,
                      const std::vector<std::size_t>& members);
 
-}  // namespace ddp
+}  // namespace ddp::buckets

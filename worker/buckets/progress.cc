@@ -4,7 +4,7 @@
 
 #include "common/base/check.h"
 
-namespace ddp {
+namespace ddp::buckets {
 
 BucketProgress::BucketProgress(const std::vector<BucketLayout>& buckets,
                                std::size_t parameter_count)
@@ -42,4 +42,4 @@ std::optional<std::size_t> BucketProgress::next_launch() {
   return launched_++;
 }
 
-}  // namespace ddp
+}  // namespace ddp::buckets

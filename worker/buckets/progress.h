@@ -6,7 +6,7 @@
 
 #include "worker/buckets/plan.h"
 
-namespace ddp {
+namespace ddp::buckets {
 
 // Tracks which gradients of one backward have arrived, and so which buckets may be reduced; pieces
 // of buckets count as buckets (layout_of). Buckets are handed out strictly in index order, whatever
@@ -35,4 +35,4 @@ class BucketProgress {
   std::size_t launched_ = 0;            // Buckets below this one were handed out.
 };
 
-}  // namespace ddp
+}  // namespace ddp::buckets

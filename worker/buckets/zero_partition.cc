@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace ddp {
+namespace ddp::buckets {
 namespace {
 
 // Shares of this many elements or more are whole cache lines of every element type.
@@ -49,4 +49,4 @@ ZeroPartition::Span ZeroPartition::common(std::size_t parameter) const {
   return part(parameter, divided(bucket), buckets_[bucket].elements);
 }
 
-}  // namespace ddp
+}  // namespace ddp::buckets

@@ -5,7 +5,7 @@
 
 #include "common/base/ids.h"
 
-namespace ddp {
+namespace ddp::buckets {
 
 // Which elements of which parameters belong to which rank (ZeRO, stage 1: Rajbhandari et al.,
 // "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", 2020). Pure arithmetic on
@@ -62,4 +62,4 @@ class ZeroPartition {
   std::vector<Place> places_;  // By parameter.
 };
 
-}  // namespace ddp
+}  // namespace ddp::buckets

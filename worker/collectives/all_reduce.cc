@@ -6,7 +6,7 @@
 
 #include "worker/transport/take_lines.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
@@ -16,12 +16,12 @@ void grow(std::vector<std::byte>& memory, std::size_t bytes) {
 }
 
 // The ranges of ranks that a node's partial sums stand for.
-RankRanges ranges_of(const Topology& topology, int node) {
+RankRanges ranges_of(const transport::Topology& topology, int node) {
   return subtrees_of(topology.first(node), topology.first(node) + topology.local_size(node),
                      topology.world_size());
 }
 
-bool can_exchange(const OpRecord& record, const Topology& topology) {
+bool can_exchange(const OpRecord& record, const transport::Topology& topology) {
   return record.kind == OpKind::kAllReduce && topology.nodes() == 2 &&
          partial_type_of(record, topology) == static_cast<DType>(record.type) &&
          ranges_of(topology, 0).size() == 1 && ranges_of(topology, 1).size() == 1;
@@ -29,9 +29,10 @@ bool can_exchange(const OpRecord& record, const Topology& topology) {
 
 }  // namespace
 
-AllReduce::AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
-                     const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
-                     std::pmr::memory_resource* memory, NodeGather* meeting)
+AllReduce::AllReduce(transport::Transport& transport, AllReduceScratch& scratch,
+                     const Operation& operation, const Entry& entry, std::uint32_t number,
+                     std::uint32_t base, bool exchange, std::pmr::memory_resource* memory,
+                     NodeGather* meeting)
     : transport_(transport),
       scratch_(scratch),
       operation_(operation),
@@ -71,8 +72,8 @@ void AllReduce::plan_memory(const Entry& entry) {
   for (int local = 0; local < local_size_; ++local) {
     const Offer offer = entry.offer(local);
     factors_.push_back(offer.factor);
-    direct_ =
-        direct_ && offer.in != Arena::kPrivate && (offer.out != Arena::kPrivate || !handed_out);
+    direct_ = direct_ && offer.in != transport::Arena::kPrivate &&
+              (offer.out != transport::Arena::kPrivate || !handed_out);
   }
   direct_ = direct_ || alone();
   inputs_[index(local_)] = static_cast<const std::byte*>(operation_.in.data);
@@ -89,7 +90,7 @@ void AllReduce::plan_memory(const Entry& entry) {
 }
 
 void AllReduce::plan_peers() {
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   own_ranges_ = ranges_of(topology, node_);
   // Only if every part is contiguous in the user's buffer.
   in_place_partials_ = alone() && accumulator_ == element_ &&
@@ -114,15 +115,15 @@ void AllReduce::plan_peers() {
     their_bytes_ += peer.ranges.size() * cut_.most_in_part(node_) * accumulator_;
     peers_.push_back(std::move(peer));
   }
-  grow(scratch_.their_partials, kSlots * their_bytes_);
-  if (!in_place_partials_) grow(scratch_.own_partials, kSlots * own_bytes_);
+  grow(scratch_.their_partials, transport::kSlots * their_bytes_);
+  if (!in_place_partials_) grow(scratch_.own_partials, transport::kSlots * own_bytes_);
 }
 
 // For reduce: memory for results that belong in another rank's buffer.
 void AllReduce::plan_results() {
   if (root_node_ < 0 || has_result(local_)) return;
   if (passes_on()) {
-    grow(scratch_.results, kSlots * cut_.most_in_part(node_) * element_);
+    grow(scratch_.results, transport::kSlots * cut_.most_in_part(node_) * element_);
     return;
   }
   std::size_t bytes = 0;
@@ -143,11 +144,12 @@ void AllReduce::plan_results() {
 // kReady); ranks of other nodes see it by the bytes that arrive. Ranks without a lane only run
 // copy_in() and copy_out(). With all buffers in place (direct_) there is nothing to copy; instead
 // the rank waits in leave() until nobody uses another rank's buffers any more.
-Advance AllReduce::step() {
+transport::Advance AllReduce::step() {
   StepResult result;
   if (meeting_ != nullptr && !meeting_->done()) {
-    const Advance met = meeting_->step();
-    if (!result.add(met == Advance::kDone ? Advance::kMoved : met)) return result.get(false);
+    const transport::Advance met = meeting_->step();
+    if (!result.add(met == transport::Advance::kDone ? transport::Advance::kMoved : met))
+      return result.get(false);
   }
   if (!direct_ && !result.add(copy_in())) return result.get(false);
   if (is_owner()) {
@@ -162,8 +164,8 @@ Advance AllReduce::step() {
     bool through = (!is_owner() || ready_ == chunks_) && met();
     for (const Peer& peer : peers_) through = through && peer.sent_results == chunks_;
     if (!through) return result.get(false);
-    const Advance left = leave();
-    return left == Advance::kBlocked ? result.get(false) : left;
+    const transport::Advance left = leave();
+    return left == transport::Advance::kBlocked ? result.get(false) : left;
   }
   if (!result.add(copy_out())) return result.get(false);
   bool done = in_ == chunks_ && out_ == chunks_ && (!is_owner() || ready_ == chunks_) && met();
@@ -171,7 +173,7 @@ Advance AllReduce::step() {
   return result.get(done);
 }
 
-bool AllReduce::others_reached(Flag flag, std::size_t chunk, int limit) const {
+bool AllReduce::others_reached(transport::Flag flag, std::size_t chunk, int limit) const {
   for (int local = 0; local < limit; ++local) {
     if (local != local_ &&
         !transport_.reached(local, flag, base_ + static_cast<std::uint32_t>(chunk)))
@@ -192,7 +194,8 @@ std::byte* AllReduce::output(int local, std::size_t chunk, const Cut::Run& run) 
 
 // This node's partial sums of one node's part, for each range of ranks in order.
 const std::byte* AllReduce::own_partials(std::size_t chunk, int node, std::size_t at) const {
-  if (!in_place_partials_) return scratch_.own_partials.data() + (chunk % kSlots) * own_bytes_ + at;
+  if (!in_place_partials_)
+    return scratch_.own_partials.data() + (chunk % transport::kSlots) * own_bytes_ + at;
   const std::byte* partials = nullptr;
   cut_.for_each_run(chunk, part(chunk, node),
                     [&](const Cut::Run& run) { partials = input(local_, chunk, run); });
@@ -200,11 +203,13 @@ const std::byte* AllReduce::own_partials(std::size_t chunk, int node, std::size_
 }
 
 std::byte* AllReduce::their_partials(const Peer& peer, std::size_t chunk) const {
-  return scratch_.their_partials.data() + (chunk % kSlots) * their_bytes_ + peer.theirs_at;
+  return scratch_.their_partials.data() + (chunk % transport::kSlots) * their_bytes_ +
+         peer.theirs_at;
 }
 
 std::byte* AllReduce::passed_result(std::size_t chunk) const {
-  return scratch_.results.data() + (chunk % kSlots) * cut_.most_in_part(node_) * element_;
+  return scratch_.results.data() +
+         (chunk % transport::kSlots) * cut_.most_in_part(node_) * element_;
 }
 
 const std::byte* AllReduce::outgoing_result(std::size_t chunk) const {
@@ -253,9 +258,9 @@ Reduction AllReduce::reduction(DType in, DType out, int divisor) const {
   return {in, out, operation_.op(), divisor, {}};
 }
 
-Advance AllReduce::copy_in() {
-  if (in_ == chunks_) return Advance::kBlocked;
-  if (in_ - out_ >= kSlots) return Advance::kBlocked;
+transport::Advance AllReduce::copy_in() {
+  if (in_ == chunks_) return transport::Advance::kBlocked;
+  if (in_ - out_ >= transport::kSlots) return transport::Advance::kBlocked;
   std::byte* slot = transport_.segment().input(local_, in_);
   const auto copy = [&](Slice where) {
     cut_.for_each_run(in_, where, [&](const Cut::Run& run) {
@@ -269,29 +274,30 @@ Advance AllReduce::copy_in() {
     copy({own.end, whole.end});
   }
   ++in_;
-  transport_.publish(Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
-  return Advance::kMoved;
+  transport_.publish(transport::Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
+  return transport::Advance::kMoved;
 }
 
-Advance AllReduce::add_up() {
-  if (added_ == chunks_) return Advance::kBlocked;
-  if (!direct_ && !others_reached(Flag::kIn, added_ + 1, local_size_)) return Advance::kBlocked;
+transport::Advance AllReduce::add_up() {
+  if (added_ == chunks_) return transport::Advance::kBlocked;
+  if (!direct_ && !others_reached(transport::Flag::kIn, added_ + 1, local_size_))
+    return transport::Advance::kBlocked;
   if (nodes_ == 1) {
     add_up_final(added_);
   } else {
     // The slot's previous partial sums must have been sent.
-    if (added_ >= kSlots) {
-      const std::size_t through = added_ - kSlots + 1;
-      if (combined_ < through) return Advance::kBlocked;
+    if (added_ >= transport::kSlots) {
+      const std::size_t through = added_ - transport::kSlots + 1;
+      if (combined_ < through) return transport::Advance::kBlocked;
       for (const Peer& peer : peers_) {
-        if (peer.sent_partials < through) return Advance::kBlocked;
+        if (peer.sent_partials < through) return transport::Advance::kBlocked;
       }
     }
     if (!in_place_partials_) add_up_partials(added_);
   }
   ++added_;
   if (nodes_ == 1) combined_ = added_;
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
 // One node: the sum over its ranks is the result.
@@ -311,7 +317,7 @@ void AllReduce::add_up_final(std::size_t chunk) {
 }
 
 void AllReduce::add_up_partials(std::size_t chunk) {
-  std::byte* slot = scratch_.own_partials.data() + (chunk % kSlots) * own_bytes_;
+  std::byte* slot = scratch_.own_partials.data() + (chunk % transport::kSlots) * own_bytes_;
   add_up_part(chunk, part(chunk, node_), slot + own_at_);
   if (exchange_) return;
   for (const Peer& peer : peers_) add_up_part(chunk, part(chunk, peer.node), slot + peer.own_at);
@@ -339,66 +345,69 @@ void AllReduce::add_up_part(std::size_t chunk, Slice where, std::byte* target) {
   // In an all_reduce the results overwrite all these lines; otherwise take them here.
   for (int local = 0; !direct_ && !to_all() && local < local_size_; ++local) {
     if (local == local_) continue;
-    take_lines(transport_.segment().input(local, chunk) + where.begin * element_,
-               where.size() * element_);
+    transport::take_lines(transport_.segment().input(local, chunk) + where.begin * element_,
+                          where.size() * element_);
   }
 }
 
-Advance AllReduce::send(Peer& peer) {
-  if (peer.sent_results == chunks_) return Advance::kBlocked;
-  if (meeting_ != nullptr && !meeting_->sent_to(peer.node)) return Advance::kBlocked;
+transport::Advance AllReduce::send(Peer& peer) {
+  if (peer.sent_results == chunks_) return transport::Advance::kBlocked;
+  if (meeting_ != nullptr && !meeting_->sent_to(peer.node)) return transport::Advance::kBlocked;
   const bool partials =
-      peer.sent_partials < chunks_ && peer.sent_partials - peer.sent_results < kSlots;
+      peer.sent_partials < chunks_ && peer.sent_partials - peer.sent_results < transport::kSlots;
   const std::size_t chunk = partials ? peer.sent_partials : peer.sent_results;
-  if (partials ? added_ <= chunk : combined_ <= chunk) return Advance::kBlocked;
-  if (!partials && is_last_word(chunk, node_) && ready_ < chunks_) return Advance::kBlocked;
-  const Advance progress =
+  if (partials ? added_ <= chunk : combined_ <= chunk) return transport::Advance::kBlocked;
+  if (!partials && is_last_word(chunk, node_) && ready_ < chunks_)
+    return transport::Advance::kBlocked;
+  const transport::Advance progress =
       partials ? peer.out.send(transport_, *peer.link, own_partials(chunk, peer.node, peer.own_at),
                                own_ranges_.size() * part(chunk, peer.node).size() * accumulator_)
                : peer.out.send(transport_, *peer.link, outgoing_result(chunk),
                                result_bytes(chunk, node_, peer.node));
-  if (progress != Advance::kDone) return progress;
+  if (progress != transport::Advance::kDone) return progress;
   ++(partials ? peer.sent_partials : peer.sent_results);
   if (!peer.results_out) peer.sent_results = peer.sent_partials;
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
-Advance AllReduce::receive(Peer& peer) {
-  if (peer.received_results == chunks_) return Advance::kBlocked;
-  if (meeting_ != nullptr && !meeting_->received_from(peer.node)) return Advance::kBlocked;
-  const bool partials =
-      peer.received_partials < chunks_ && peer.received_partials - peer.received_results < kSlots;
+transport::Advance AllReduce::receive(Peer& peer) {
+  if (peer.received_results == chunks_) return transport::Advance::kBlocked;
+  if (meeting_ != nullptr && !meeting_->received_from(peer.node))
+    return transport::Advance::kBlocked;
+  const bool partials = peer.received_partials < chunks_ &&
+                        peer.received_partials - peer.received_results < transport::kSlots;
   const std::size_t chunk = partials ? peer.received_partials : peer.received_results;
-  Advance progress = Advance::kBlocked;
+  transport::Advance progress = transport::Advance::kBlocked;
   if (partials) {
-    if (chunk - std::min(chunk, combined_) >= kSlots) return Advance::kBlocked;
+    if (chunk - std::min(chunk, combined_) >= transport::kSlots)
+      return transport::Advance::kBlocked;
     progress = peer.in.receive(transport_, *peer.link, their_partials(peer, chunk),
                                peer.ranges.size() * part(chunk, node_).size() * accumulator_);
   } else {
     // The results overwrite inputs, so this rank must have added those up.
-    if (added_ <= chunk) return Advance::kBlocked;
+    if (added_ <= chunk) return transport::Advance::kBlocked;
     const std::size_t bytes = result_bytes(chunk, peer.node, node_);
     progress = peer.in.receive(transport_, *peer.link, incoming_result(peer, chunk), bytes);
-    if (progress == Advance::kDone && gets_results(node_)) place_results(peer, chunk);
+    if (progress == transport::Advance::kDone && gets_results(node_)) place_results(peer, chunk);
   }
-  if (progress != Advance::kDone) return progress;
+  if (progress != transport::Advance::kDone) return progress;
   ++(partials ? peer.received_partials : peer.received_results);
   if (!peer.results_in) peer.received_results = peer.received_partials;
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
 // Computes the result of this rank's own part from the partial sums of all nodes.
-Advance AllReduce::combine() {
-  if (combined_ == added_) return Advance::kBlocked;
+transport::Advance AllReduce::combine() {
+  if (combined_ == added_) return transport::Advance::kBlocked;
   for (const Peer& peer : peers_) {
-    if (peer.received_partials <= combined_) return Advance::kBlocked;
+    if (peer.received_partials <= combined_) return transport::Advance::kBlocked;
     // The result overwrites the partial sums, so they must have been sent.
     if (exchange_ && in_place_partials_ && peer.sent_partials <= combined_)
-      return Advance::kBlocked;
+      return transport::Advance::kBlocked;
   }
   // The slot's previous result must have been sent.
-  if (passes_on() && combined_ - peer_of(root_node_).sent_results >= kSlots)
-    return Advance::kBlocked;
+  if (passes_on() && combined_ - peer_of(root_node_).sent_results >= transport::kSlots)
+    return transport::Advance::kBlocked;
   const std::size_t chunk = combined_;
   const Slice where = part(chunk, node_);
   sources_.clear();
@@ -427,24 +436,26 @@ Advance AllReduce::combine() {
     for (const std::byte*& source : sources_) source += run.size * accumulator_;
   });
   ++combined_;
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
 // Once all parts of the slice have arrived, lets the node's ranks copy them.
-Advance AllReduce::hand_out() {
-  if (ready_ == combined_) return Advance::kBlocked;
+transport::Advance AllReduce::hand_out() {
+  if (ready_ == combined_) return transport::Advance::kBlocked;
   for (const Peer& peer : peers_) {
-    if (peer.received_results <= ready_) return Advance::kBlocked;
+    if (peer.received_results <= ready_) return transport::Advance::kBlocked;
   }
   ++ready_;
-  if (!direct_) transport_.publish(Flag::kReady, base_ + static_cast<std::uint32_t>(ready_));
-  return Advance::kMoved;
+  if (!direct_)
+    transport_.publish(transport::Flag::kReady, base_ + static_cast<std::uint32_t>(ready_));
+  return transport::Advance::kMoved;
 }
 
 // Copies the slices that the other owners have put into this rank's input slot.
-Advance AllReduce::copy_out() {
-  if (out_ == chunks_ || !others_reached(Flag::kReady, out_ + 1, lanes_)) return Advance::kBlocked;
-  if (is_owner() && ready_ <= out_) return Advance::kBlocked;
+transport::Advance AllReduce::copy_out() {
+  if (out_ == chunks_ || !others_reached(transport::Flag::kReady, out_ + 1, lanes_))
+    return transport::Advance::kBlocked;
+  if (is_owner() && ready_ <= out_) return transport::Advance::kBlocked;
   if (scattered() || has_result(local_)) {
     const Slice result = cut_.result(out_, transport_.topology().rank());
     const Slice own = is_owner() ? cut_.slice(out_, scattered() ? node_ : 0, local_)
@@ -460,22 +471,22 @@ Advance AllReduce::copy_out() {
     copy(std::max(own.end, result.begin), result.end);
   }
   ++out_;
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
 // For buffers in place: no rank may return while another rank of the node still reads its input or
 // writes its output.
-Advance AllReduce::leave() {
-  if (alone()) return Advance::kDone;
+transport::Advance AllReduce::leave() {
+  if (alone()) return transport::Advance::kDone;
   if (!told_) {
     told_ = true;
-    transport_.publish(Flag::kDone, number_ + 1);
+    transport_.publish(transport::Flag::kDone, number_ + 1);
   }
   for (int local = 0; local < local_size_; ++local) {
-    if (local != local_ && !transport_.reached(local, Flag::kDone, number_ + 1))
-      return Advance::kBlocked;
+    if (local != local_ && !transport_.reached(local, transport::Flag::kDone, number_ + 1))
+      return transport::Advance::kBlocked;
   }
-  return Advance::kDone;
+  return transport::Advance::kDone;
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

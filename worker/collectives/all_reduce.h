@@ -11,7 +11,7 @@
 #include "worker/collectives/node_gather.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // Memory that is kept from one operation to the next, so that no operation allocates.
 struct AllReduceScratch {
@@ -72,18 +72,18 @@ class AllReduce {
   // memory: for lists; must outlive this object. meeting: the meeting of the lane's ranks, if it is
   // still in progress (it then talks to all nodes directly); step() drives it too, and data follows
   // it at once on every link.
-  AllReduce(Transport& transport, AllReduceScratch& scratch, const Operation& operation,
+  AllReduce(transport::Transport& transport, AllReduceScratch& scratch, const Operation& operation,
             const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
             std::pmr::memory_resource* memory, NodeGather* meeting = nullptr);
 
   // How much the operation adds to the chunk flags.
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
-  Advance step();
+  transport::Advance step();
 
  private:
   // The transfers to and from one other node.
   struct Peer {
-    Link* link = nullptr;
+    transport::Link* link = nullptr;
     int node = 0;
     RankRanges ranges;
     // Where, within a slot, this node's partial sums of the peer's part lie, and the peer's of
@@ -100,14 +100,14 @@ class AllReduce {
   void plan_memory(const Entry& entry);
   void plan_peers();
   void plan_results();
-  Advance copy_in();
-  Advance add_up();
-  Advance send(Peer& peer);
-  Advance receive(Peer& peer);
-  Advance combine();
-  Advance hand_out();
-  Advance copy_out();
-  Advance leave();
+  transport::Advance copy_in();
+  transport::Advance add_up();
+  transport::Advance send(Peer& peer);
+  transport::Advance receive(Peer& peer);
+  transport::Advance combine();
+  transport::Advance hand_out();
+  transport::Advance copy_out();
+  transport::Advance leave();
   void add_up_final(std::size_t chunk);
   void add_up_partials(std::size_t chunk);
   void add_up_part(std::size_t chunk, Slice part, std::byte* target);
@@ -129,7 +129,7 @@ class AllReduce {
   const Peer& peer_of(int node) const {
     return peers_[static_cast<std::size_t>(node < node_ ? node : node - 1)];
   }
-  bool others_reached(Flag flag, std::size_t chunk, int limit) const;
+  bool others_reached(transport::Flag flag, std::size_t chunk, int limit) const;
 
   // Sizes in elements; bounds within a chunk.
   Slice part(std::size_t chunk, int node) const { return cut_.part(chunk, local_, node); }
@@ -153,7 +153,7 @@ class AllReduce {
   void set_targets(std::size_t chunk, const Cut::Run& run);
   Reduction reduction(DType in, DType out, int divisor) const;
 
-  Transport& transport_;
+  transport::Transport& transport_;
   AllReduceScratch& scratch_;
   const Operation& operation_;
   NodeGather* meeting_;
@@ -195,4 +195,4 @@ class AllReduce {
   std::pmr::vector<RankRange> ranges_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -6,7 +6,7 @@
 
 #include "worker/transport/segment_layout.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 constexpr std::size_t kLeastDirectBytes = 256;
@@ -45,17 +45,18 @@ void Choice::derive() {
   const Algorithm forced = costs_.forced_in_node;
   one_shot_ = forced == Algorithm::kAuto || forced == Algorithm::kOneShot;
   in_place_ = forced == Algorithm::kAuto || forced == Algorithm::kDirect;
-  direct_above_ = kSmallBytes;
+  direct_above_ = transport::kSmallBytes;
   if (forced == Algorithm::kOneShot || !in_place_) return;
   // The size n at which a_direct + b_direct * n falls below a_one_shot + b_one_shot * n.
   const double slower = costs_.direct_ns - costs_.one_shot_ns;
   const double per_byte = costs_.one_shot_ns_per_byte - costs_.direct_ns_per_byte;
   if (per_byte <= 0) return;
-  const double even = std::clamp(slower / per_byte, 0.0, static_cast<double>(kSmallBytes));
+  const double even =
+      std::clamp(slower / per_byte, 0.0, static_cast<double>(transport::kSmallBytes));
   direct_above_ = std::max(kLeastDirectBytes, static_cast<std::size_t>(even));
 }
 
-bool Choice::ring(const OpRecord& record, const Topology& topology) const {
+bool Choice::ring(const OpRecord& record, const transport::Topology& topology) const {
   if (record.kind != OpKind::kAllReduce || topology.nodes() < 2) return false;
   if (topology.nodes() != topology.world_size()) return false;
   if (costs_.forced_between != Algorithm::kAuto) return costs_.forced_between == Algorithm::kRing;
@@ -63,7 +64,7 @@ bool Choice::ring(const OpRecord& record, const Topology& topology) const {
   return topology.nodes() >= costs_.ring_from_nodes && bytes >= costs_.ring_from_bytes;
 }
 
-bool Choice::exchange(const Topology& topology) const {
+bool Choice::exchange(const transport::Topology& topology) const {
   return topology.nodes() == 2 && (costs_.forced_between == Algorithm::kAuto ||
                                    costs_.forced_between == Algorithm::kExchange);
 }
@@ -72,7 +73,7 @@ std::string Choice::describe() const {
   const std::string in_node =
       fmt::format("in a node: {}{}{}",
                   one_shot_ ? fmt::format("one_shot up to {} bytes (registered: {}), then ",
-                                          kSmallBytes, direct_above_)
+                                          transport::kSmallBytes, direct_above_)
                             : "",
                   in_place_ ? "direct if registered, else " : "", name_of(Algorithm::kStaged));
   const std::string between = costs_.forced_between != Algorithm::kAuto
@@ -111,4 +112,4 @@ Result<void> force(const std::string& names, CostTable& costs) {
   return {};
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

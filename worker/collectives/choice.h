@@ -8,7 +8,7 @@
 #include "worker/collectives/operation.h"
 #include "worker/transport/topology.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // The algorithms of an operation.
 enum class Algorithm : std::uint8_t {
@@ -50,9 +50,9 @@ class Choice {
   // Whether small operations may be done in one shot, and registered buffers in place.
   bool one_shot() const { return one_shot_; }
   bool in_place() const { return in_place_; }
-  bool ring(const OpRecord& record, const Topology& topology) const;
+  bool ring(const OpRecord& record, const transport::Topology& topology) const;
   // Whether two nodes exchange all their partial sums instead of parts.
-  bool exchange(const Topology& topology) const;
+  bool exchange(const transport::Topology& topology) const;
   bool all_nodes_at_once(int nodes) const { return nodes <= costs_.direct_nodes; }
 
   // "in a node: one_shot up to 4096 bytes (registered: up to 1024), then direct if registered, else
@@ -73,4 +73,4 @@ const char* name_of(Algorithm algorithm);
 // nodes, e.g. "staged,ring". kInvalidArgument: the message says what is wrong and lists the names.
 Result<void> force(const std::string& names, CostTable& costs);
 
-}  // namespace ddp
+}  // namespace ddp::collectives

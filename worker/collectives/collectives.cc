@@ -16,7 +16,7 @@
 #include "worker/collectives/small.h"
 #include "worker/transport/take_lines.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 // Flags that not every operation publishes are refreshed every this many operations: the numbers
@@ -28,15 +28,16 @@ bool has_source_rank(OpKind kind) { return kind == OpKind::kBroadcast || kind ==
 bool pushes_results(OpKind kind) { return kind == OpKind::kAllReduce || kind == OpKind::kReduce; }
 
 bool registered(OpKind kind, const Offer& offer) {
-  return offer.in != Arena::kPrivate && (!pushes_results(kind) || offer.out != Arena::kPrivate);
+  return offer.in != transport::Arena::kPrivate &&
+         (!pushes_results(kind) || offer.out != transport::Arena::kPrivate);
 }
 
 }  // namespace
 
-Collectives::Collectives(Transport& transport)
+Collectives::Collectives(transport::Transport& transport)
     : transport_(transport),
-      number_(transport.segment().flag(transport.topology().local_rank(), Flag::kEntry)),
-      chunks_(transport.segment().flag(transport.topology().local_rank(), Flag::kIn)) {}
+      number_(transport.segment().flag(transport.topology().local_rank(), transport::Flag::kEntry)),
+      chunks_(transport.segment().flag(transport.topology().local_rank(), transport::Flag::kIn)) {}
 
 NodeGather::Blocks Collectives::no_blocks() {
   return NodeGather::Blocks(static_cast<std::size_t>(transport_.topology().nodes()), &memory_);
@@ -46,7 +47,7 @@ Offer Collectives::offer_of(const Operation& operation) const {
   Offer offer;
   offer.factor = operation.factor;
   if (!choice_.in_place()) return offer;
-  const Arena& arena = *transport_.arena();
+  const transport::Arena& arena = *transport_.arena();
   offer.in = arena.offset_of(operation.in.data, operation.in.bytes());
   offer.out = operation.out.data == operation.in.data && operation.out.count == operation.in.count
                   ? offer.in
@@ -55,14 +56,14 @@ Offer Collectives::offer_of(const Operation& operation) const {
 }
 
 bool Collectives::is_small(const Operation& operation) const {
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   return choice_.one_shot() && !operation.uneven() &&
-         small::payload_bytes(operation.record, topology.world_size()) <= kSmallBytes &&
+         small::payload_bytes(operation.record, topology.world_size()) <= transport::kSmallBytes &&
          small::fits(operation.record, topology);
 }
 
 bool Collectives::shows_payload(const Operation& operation, const Offer& offer) const {
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   if (topology.nodes() > 1) return true;
   const std::size_t bytes = small::payload_bytes(operation.record, topology.world_size());
   return bytes <= choice_.direct_above() || !registered(operation.record.kind, offer);
@@ -81,7 +82,7 @@ bool Collectives::all_show_payload(const Operation& operation, const Entry& entr
 Outcome Collectives::run(const Operation& operation) {
   if (auto failure = transport_.check()) return failure;
   const FloatEnvironment environment;
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   if (number_ % kRefreshEvery == 0) refresh_flags();
   const Offer offer = offer_of(operation);
   const bool small = is_small(operation);
@@ -134,7 +135,7 @@ bool Collectives::meets_first(const Operation& operation) const {
 
 Outcome Collectives::enter(const Operation& operation, Entry& entry) {
   auto failure = transport_.drive(
-      operation.deadline, [&] { return entry.step(); }, Transport::Touches::kOwnMemory);
+      operation.deadline, [&] { return entry.step(); }, transport::Transport::Touches::kOwnMemory);
   if (failure && failure->code == Errc::kTimeout && !failure->told)
     return not_arrived(operation, &entry, nullptr);
   return failure;
@@ -150,13 +151,14 @@ Outcome Collectives::enter_with_lane(const Operation& operation, Entry& entry,
     StepResult result;
     const auto advance = [&](bool done, auto& part) {
       if (done) return true;
-      const Advance progress = part.step();
-      return result.add(progress == Advance::kDone ? Advance::kMoved : progress);
+      const transport::Advance progress = part.step();
+      return result.add(progress == transport::Advance::kDone ? transport::Advance::kMoved
+                                                              : progress);
     };
     if (!entered) {
-      const Advance progress = entry.step();
-      entered = progress == Advance::kDone;
-      if (!result.add(entered ? Advance::kMoved : progress)) return result.get(false);
+      const transport::Advance progress = entry.step();
+      entered = progress == transport::Advance::kDone;
+      if (!result.add(entered ? transport::Advance::kMoved : progress)) return result.get(false);
     }
     if (!advance(meeting.done(), meeting)) return result.get(false);
     return result.get(entered && (meeting.done() || !both));
@@ -173,9 +175,11 @@ Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks b
     auto failure = transport_.drive(
         operation.deadline + kStallGrace,
         [&] {
-          return transport_.reached(0, Flag::kNodes, number_) ? Advance::kDone : Advance::kBlocked;
+          return transport_.reached(0, transport::Flag::kNodes, number_)
+                     ? transport::Advance::kDone
+                     : transport::Advance::kBlocked;
         },
-        Transport::Touches::kOwnMemory);
+        transport::Transport::Touches::kOwnMemory);
     if (failure && failure->code == Errc::kTimeout && !failure->told) return stalled(operation);
     return failure;
   }
@@ -185,10 +189,10 @@ Outcome Collectives::meet_nodes(const Operation& operation, NodeGather::Blocks b
   // time to report first.
   auto failure = transport_.drive(
       operation.deadline + kStallGrace / 2, [&] { return gather.step(); },
-      Transport::Touches::kOwnMemory);
+      transport::Transport::Touches::kOwnMemory);
   if (failure && failure->code == Errc::kTimeout && !failure->told)
     return not_arrived(operation, nullptr, &gather);
-  if (!failure) transport_.publish(Flag::kNodes, number_);
+  if (!failure) transport_.publish(transport::Flag::kNodes, number_);
   return failure;
 }
 
@@ -201,11 +205,11 @@ Outcome Collectives::run_small(const Operation& operation, const Entry& entry) {
     if (auto failure = meet_nodes(operation, NodeGather::Blocks(blocks, &memory_))) return failure;
   }
   small::finish(operation, transport_, entry, blocks, parts_);
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   if (topology.nodes() == 1 && topology.local_size() == 2) {
     const int other = 1 - topology.local_rank();
-    take_lines(transport_.segment().operation(other, number_ - 1).payload,
-               small::payload_bytes(operation.record, topology.world_size()));
+    transport::take_lines(transport_.segment().operation(other, number_ - 1).payload,
+                          small::payload_bytes(operation.record, topology.world_size()));
   }
   return {};
 }
@@ -249,7 +253,7 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
 }
 
 bool Collectives::meets_on_the_way(const Operation& operation) const {
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   const OpKind kind = operation.record.kind;
   return (pushes_results(kind) || kind == OpKind::kReduceScatter) && topology.nodes() > 1 &&
          choice_.all_nodes_at_once(topology.nodes()) && !is_small(operation) &&
@@ -259,7 +263,7 @@ bool Collectives::meets_on_the_way(const Operation& operation) const {
 // For all_to_all of unequal blocks: compares what others send here with what this rank expects.
 Outcome Collectives::check_counts(const Operation& operation, const Entry& entry) const {
   if (operation.record.kind != OpKind::kAllToAll || !operation.uneven()) return {};
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   const auto self = static_cast<std::size_t>(topology.rank());
   for (Rank rank = 0; rank < topology.world_size(); ++rank) {
     std::uint64_t sent = 0;
@@ -275,8 +279,8 @@ Outcome Collectives::check_counts(const Operation& operation, const Entry& entry
 
 // This rank has finished all operations so far, so it uses nobody's memory for them.
 void Collectives::refresh_flags() {
-  transport_.publish(Flag::kDone, number_);
-  transport_.publish(Flag::kNodes, number_);
+  transport_.publish(transport::Flag::kDone, number_);
+  transport_.publish(transport::Flag::kNodes, number_);
 }
 
 void Collectives::prepare_staging() {
@@ -304,7 +308,8 @@ Outcome Collectives::run_stream(const Operation& operation, Stream&& stream,
   chunks_ += stream.chunks();
   // Also sets the flags of stages in which this rank had no part, to agree with the others' flags.
   const int local = transport_.topology().local_rank();
-  for (const Flag flag : {Flag::kIn, Flag::kReduced, Flag::kReady, Flag::kOut}) {
+  for (const transport::Flag flag : {transport::Flag::kIn, transport::Flag::kReduced,
+                                     transport::Flag::kReady, transport::Flag::kOut}) {
     if (transport_.segment().flag(local, flag) != chunks_) transport_.publish(flag, chunks_);
   }
   return {};
@@ -332,13 +337,16 @@ Failure Collectives::not_arrived(const Operation& operation, const Entry* entry,
 // Every rank of the node and of the lane had entered the operation, so the message can only say how
 // far each has come.
 Failure Collectives::stalled(const Operation& operation) const {
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   std::string progress;
   for (int local = 0; local < topology.local_size(); ++local) {
-    const auto chunk = [&](Flag flag) { return transport_.segment().flag(local, flag) - chunks_; };
-    progress += fmt::format("{}rank {} has provided {}, summed {} and received {} chunks",
-                            local == 0 ? "" : ", ", topology.global(local), chunk(Flag::kIn),
-                            chunk(Flag::kReady), chunk(Flag::kOut));
+    const auto chunk = [&](transport::Flag flag) {
+      return transport_.segment().flag(local, flag) - chunks_;
+    };
+    progress +=
+        fmt::format("{}rank {} has provided {}, summed {} and received {} chunks",
+                    local == 0 ? "" : ", ", topology.global(local), chunk(transport::Flag::kIn),
+                    chunk(transport::Flag::kReady), chunk(transport::Flag::kOut));
   }
   return {Errc::kTimeout, -1,
           fmt::format("timed out after {} ms: all ranks that exchange data with this one had "
@@ -347,4 +355,4 @@ Failure Collectives::stalled(const Operation& operation) const {
                       operation.timeout.count(), progress)};
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

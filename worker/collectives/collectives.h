@@ -13,7 +13,7 @@
 #include "worker/collectives/small.h"
 #include "worker/transport/transport.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // Runs operations one after another over a transport. One thread at a time.
 //
@@ -21,7 +21,7 @@ namespace ddp {
 // that this rank found does not name the operation; `told` says that another rank found it.
 class Collectives {
  public:
-  explicit Collectives(Transport& transport);
+  explicit Collectives(transport::Transport& transport);
 
   // Which algorithms to use. The same on all ranks; call choose() only between operations.
   const Choice& choice() const { return choice_; }
@@ -67,7 +67,7 @@ class Collectives {
   NodeGather::Blocks no_blocks();
   void refresh_flags();
 
-  Transport& transport_;
+  transport::Transport& transport_;
   Choice choice_;
   // Memory for lists that live as long as an operation; kept, so that no operation allocates.
   std::pmr::unsynchronized_pool_resource memory_{{0, std::size_t{64} << 10}};
@@ -79,4 +79,4 @@ class Collectives {
   std::uint32_t chunks_;  // Value of all this rank's chunk flags between operations.
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -3,7 +3,7 @@
 #include "worker/collectives/tree_order.h"
 #include "worker/transport/segment_layout.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 // So that inputs and results of all slots fit into a second-level cache.
@@ -13,31 +13,31 @@ constexpr std::size_t kMemoryChunkBytes = 128u << 10;
 constexpr std::size_t kLinkPieceBytes = 512u << 10;
 constexpr std::size_t kExchangePieceBytes = 1u << 20;  // If there is no second trip.
 constexpr std::size_t kGrainBytes = 64;
-static_assert(kMemoryChunkBytes <= kSlotBytes);
+static_assert(kMemoryChunkBytes <= transport::kSlotBytes);
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-std::size_t chunk_bytes(const Topology& topology, bool exchange) {
+std::size_t chunk_bytes(const transport::Topology& topology, bool exchange) {
   if (topology.nodes() == 1) return kMemoryChunkBytes;
   // The same on all nodes, wherever their buffers lie.
   const bool lone_ranks = topology.world_size() == topology.nodes();
   if (lone_ranks && exchange) return kExchangePieceBytes;
   if (lone_ranks) return kLinkPieceBytes * index(topology.nodes());
-  return kSlotBytes;
+  return transport::kSlotBytes;
 }
 
 }  // namespace
 
-DType partial_type_of(const OpRecord& record, const Topology& topology) {
+DType partial_type_of(const OpRecord& record, const transport::Topology& topology) {
   const auto type = static_cast<DType>(record.type);
   const bool inputs = topology.nodes() == topology.world_size() &&
                       static_cast<ReduceOp::Kind>(record.op) != ReduceOp::kPremulSum;
   return inputs ? type : accumulator_of(type);
 }
 
-Cut::Cut(const OpRecord& record, const Topology& topology, bool exchange)
+Cut::Cut(const OpRecord& record, const transport::Topology& topology, bool exchange)
     : topology_(topology), kind_(record.kind), exchange_(exchange), columns_(record.count) {
   const std::size_t element = dtype_bytes(static_cast<DType>(record.type));
   grain_ = kGrainBytes / element;
@@ -141,4 +141,4 @@ std::size_t Cut::most_in_part(int node) const {
   return round_up(rest / (nodes - 1) + 1, grain_);
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -6,11 +6,11 @@
 #include "worker/collectives/operation.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // The type in which partial sums travel: the accumulator type, or the elements' type if every node
 // has one rank, whose partial sum is its input.
-DType partial_type_of(const OpRecord& record, const Topology& topology);
+DType partial_type_of(const OpRecord& record, const transport::Topology& topology);
 
 // Decides which rank adds up which elements in an AllReduce. Depends on the record and the topology
 // alone, so all ranks cut alike. All sizes are in elements.
@@ -40,7 +40,7 @@ DType partial_type_of(const OpRecord& record, const Topology& topology);
 class Cut {
  public:
   // exchange: every node has the whole slice; see AllReduce.
-  Cut(const OpRecord& record, const Topology& topology, bool exchange = false);
+  Cut(const OpRecord& record, const transport::Topology& topology, bool exchange = false);
 
   std::size_t chunks() const { return chunks_; }
   std::size_t elements(std::size_t chunk) const { return rows_ * width(chunk); }
@@ -74,7 +74,7 @@ class Cut {
   std::size_t share(std::size_t elements) const;
   void plan_share(const OpRecord& record);
 
-  const Topology& topology_;
+  const transport::Topology& topology_;
   OpKind kind_;
   bool exchange_;
   std::size_t grain_;  // Bounds of slices and parts are multiples of it.
@@ -105,4 +105,4 @@ void Cut::for_each_run(std::size_t chunk, Slice where, F&& run) const {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

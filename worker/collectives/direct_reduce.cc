@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 constexpr std::size_t kBlockBytes = 1u << 20;  // Between two looks at the abort word.
@@ -10,8 +10,9 @@ constexpr std::size_t kGrainBytes = 128;       // No two owners write to one lin
 
 }  // namespace
 
-DirectReduce::DirectReduce(Transport& transport, const Operation& operation, const Entry& entry,
-                           std::uint32_t number, std::pmr::memory_resource* memory)
+DirectReduce::DirectReduce(transport::Transport& transport, const Operation& operation,
+                           const Entry& entry, std::uint32_t number,
+                           std::pmr::memory_resource* memory)
     : transport_(transport),
       number_(number),
       element_(dtype_bytes(operation.type())),
@@ -21,14 +22,14 @@ DirectReduce::DirectReduce(Transport& transport, const Operation& operation, con
       targets_(memory),
       ranges_(memory),
       factors_(memory) {
-  const Topology& topology = transport.topology();
+  const transport::Topology& topology = transport.topology();
   const int size = topology.local_size();
   const Slice own =
       slice_of(operation.out.count, topology.local_rank(), size, kGrainBytes / element_);
   next_ = own.begin;
   end_ = own.end;
-  Arena& arena = *transport.arena();
-  const Segment& segment = transport.segment();
+  transport::Arena& arena = *transport.arena();
+  const transport::Segment& segment = transport.segment();
   for (int local = 0; local < size; ++local) {
     const Offer offer = entry.offer(local);
     const auto at = [&](std::uint64_t offset) {
@@ -47,30 +48,31 @@ DirectReduce::DirectReduce(Transport& transport, const Operation& operation, con
   if (operation.op() == ReduceOp::kPremulSum) reduction_.factors = factors_;
 }
 
-Advance DirectReduce::step() {
+transport::Advance DirectReduce::step() {
   if (next_ < end_) return reduce_some();
   const int local = transport_.topology().local_rank();
   if (!told_) {
     told_ = true;
-    transport_.publish(Flag::kDone, number_ + 1);
+    transport_.publish(transport::Flag::kDone, number_ + 1);
   }
   const int before = others_done_;
   while (others_done_ < transport_.topology().local_size() &&
-         (others_done_ == local || transport_.reached(others_done_, Flag::kDone, number_ + 1))) {
+         (others_done_ == local ||
+          transport_.reached(others_done_, transport::Flag::kDone, number_ + 1))) {
     ++others_done_;
   }
-  if (others_done_ == transport_.topology().local_size()) return Advance::kDone;
-  return others_done_ > before ? Advance::kMoved : Advance::kBlocked;
+  if (others_done_ == transport_.topology().local_size()) return transport::Advance::kDone;
+  return others_done_ > before ? transport::Advance::kMoved : transport::Advance::kBlocked;
 }
 
-Advance DirectReduce::reduce_some() {
+transport::Advance DirectReduce::reduce_some() {
   const std::size_t count = std::min(kBlockBytes / element_, end_ - next_);
   const std::size_t offset = next_ * element_;
   for (std::size_t i = 0; i < inputs_.size(); ++i) sources_[i] = inputs_[i] + offset;
   for (std::size_t i = 0; i < outputs_.size(); ++i) targets_[i] = outputs_[i] + offset;
   reduce(reduction_, ranges_, sources_, targets_, count);
   next_ += count;
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -9,7 +9,7 @@
 #include "worker/collectives/kernels.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // all_reduce and reduce in one node whose buffers are all registered. After the entry each rank
 // owns a slice, reads it from every rank's input and writes the result into every output (or only
@@ -18,14 +18,14 @@ namespace ddp {
 class DirectReduce {
  public:
   // number: the operation's number in the segment. memory: must outlive this object.
-  DirectReduce(Transport& transport, const Operation& operation, const Entry& entry,
+  DirectReduce(transport::Transport& transport, const Operation& operation, const Entry& entry,
                std::uint32_t number, std::pmr::memory_resource* memory);
-  Advance step();
+  transport::Advance step();
 
  private:
-  Advance reduce_some();
+  transport::Advance reduce_some();
 
-  Transport& transport_;
+  transport::Transport& transport_;
   Reduction reduction_;
   std::uint32_t number_;
   std::size_t element_;
@@ -41,4 +41,4 @@ class DirectReduce {
   std::pmr::vector<double> factors_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -10,45 +10,46 @@
 #include "common/base/check.h"
 #include "common/base/errc.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
-static_assert(sizeof(OpRecord) + sizeof(Offer) <= kRecordBytes);
+static_assert(sizeof(OpRecord) + sizeof(Offer) <= transport::kRecordBytes);
 
-Entry::Entry(Transport& transport, const OpRecord& record, const Offer& offer, std::uint32_t number,
-             const void* payload, std::size_t payload_bytes)
+Entry::Entry(transport::Transport& transport, const OpRecord& record, const Offer& offer,
+             std::uint32_t number, const void* payload, std::size_t payload_bytes)
     : transport_(transport),
       record_(record),
       number_(number),
       local_(transport.topology().local_rank()),
       size_(transport.topology().local_size()) {
-  DDP_CHECK(payload_bytes <= kSmallBytes, "payload of {} bytes", payload_bytes);
-  OperationSlot& slot = transport_.segment().operation(local_, number_);
+  DDP_CHECK(payload_bytes <= transport::kSmallBytes, "payload of {} bytes", payload_bytes);
+  transport::OperationSlot& slot = transport_.segment().operation(local_, number_);
   std::memcpy(slot.record, &record_, sizeof(record_));
   std::memcpy(slot.record + sizeof(record_), &offer, sizeof(offer));
   if (payload_bytes > 0) std::memcpy(slot.payload, payload, payload_bytes);
-  transport_.publish(Flag::kEntry, number_ + 1);
+  transport_.publish(transport::Flag::kEntry, number_ + 1);
   if (grouped()) seen_ = local_ / kGroup * kGroup;
 }
 
-Advance Entry::step() {
+transport::Advance Entry::step() {
   StepResult result;
   if (!grouped()) {
-    if (!result.add(look(seen_, 1, size_, Flag::kEntry))) return result.get(false);
+    if (!result.add(look(seen_, 1, size_, transport::Flag::kEntry))) return result.get(false);
     return result.get(seen_ >= size_);
   }
   const int group_end = std::min(local_ / kGroup * kGroup + kGroup, size_);
   if (local_ % kGroup == 0) {
-    if (!result.add(look(seen_, 1, group_end, Flag::kEntry))) return result.get(false);
+    if (!result.add(look(seen_, 1, group_end, transport::Flag::kEntry))) return result.get(false);
     if (seen_ >= group_end && !told_) {
       told_ = true;
-      transport_.publish(Flag::kGroup, number_ + 1);
+      transport_.publish(transport::Flag::kGroup, number_ + 1);
     }
   }
-  if (!result.add(look(heads_seen_, kGroup, size_, Flag::kGroup))) return result.get(false);
+  if (!result.add(look(heads_seen_, kGroup, size_, transport::Flag::kGroup)))
+    return result.get(false);
   return result.get(heads_seen_ >= size_);
 }
 
-Advance Entry::look(int& seen, int stride, int end, Flag flag) {
+transport::Advance Entry::look(int& seen, int stride, int end, transport::Flag flag) {
   const int before = seen;
   while (seen < end && transport_.reached(seen, flag, number_ + 1)) {
     OpRecord theirs;
@@ -58,7 +59,7 @@ Advance Entry::look(int& seen, int stride, int end, Flag flag) {
     }
     seen += stride;
   }
-  return seen > before ? Advance::kMoved : Advance::kBlocked;
+  return seen > before ? transport::Advance::kMoved : transport::Advance::kBlocked;
 }
 
 Offer Entry::offer(int local) const {
@@ -70,13 +71,13 @@ Offer Entry::offer(int local) const {
 
 void Entry::note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& missing) const {
   for (int local = 0; local < size_; ++local) {
-    const bool there = transport_.reached(local, Flag::kEntry, number_ + 1);
+    const bool there = transport_.reached(local, transport::Flag::kEntry, number_ + 1);
     (there ? arrived : missing).push_back(transport_.topology().global(local));
   }
 }
 
-Advance report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
-                        Rank rank) {
+transport::Advance report_mismatch(transport::Transport& transport, const OpRecord& ours,
+                                   const OpRecord& theirs, Rank rank) {
   const Rank self = transport.topology().rank();
   std::string first = fmt::format("rank {} calls {}", self, describe(ours));
   std::string second = fmt::format("rank {} calls {}", rank, describe(theirs));
@@ -97,4 +98,4 @@ std::string list_ranks(const std::vector<Rank>& ranks) {
   return fmt::format("rank {}", fmt::join(ranks, ", "));
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

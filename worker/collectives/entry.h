@@ -7,12 +7,12 @@
 #include "worker/collectives/operation.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // What a rank tells its neighbours in memory, besides the record.
 struct Offer {
-  std::uint64_t in = Arena::kPrivate;  // Where the buffers lie, if in its arena.
-  std::uint64_t out = Arena::kPrivate;
+  std::uint64_t in = transport::Arena::kPrivate;  // Where the buffers lie, if in its arena.
+  std::uint64_t out = transport::Arena::kPrivate;
   double factor = 1.0;
 };
 
@@ -30,9 +30,9 @@ class Entry {
   static constexpr int kGroup = 8;
 
   // Shows the record. `number` counts the operations of the segment.
-  Entry(Transport& transport, const OpRecord& record, const Offer& offer, std::uint32_t number,
-        const void* payload, std::size_t payload_bytes);
-  Advance step();
+  Entry(transport::Transport& transport, const OpRecord& record, const Offer& offer,
+        std::uint32_t number, const void* payload, std::size_t payload_bytes);
+  transport::Advance step();
 
   Offer offer(int local) const;
   const std::byte* payload(int local) const {
@@ -45,9 +45,9 @@ class Entry {
  private:
   bool grouped() const { return size_ > kGroup; }
   // Looks at the ranks from `seen` on, every `stride`-th, below `end`.
-  Advance look(int& seen, int stride, int end, Flag flag);
+  transport::Advance look(int& seen, int stride, int end, transport::Flag flag);
 
-  Transport& transport_;
+  transport::Transport& transport_;
   OpRecord record_;
   std::uint32_t number_;
   int local_;
@@ -58,10 +58,10 @@ class Entry {
 };
 
 // Fails; the message says what the two ranks call, in rank order.
-Advance report_mismatch(Transport& transport, const OpRecord& ours, const OpRecord& theirs,
-                        Rank rank);
+transport::Advance report_mismatch(transport::Transport& transport, const OpRecord& ours,
+                                   const OpRecord& theirs, Rank rank);
 
 // "rank 1, 2, 5"; "rank -" for none.
 std::string list_ranks(const std::vector<Rank>& ranks);
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -9,7 +9,7 @@
 #include "common/base/errc.h"
 #include "worker/transport/take_lines.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 constexpr std::size_t kChunkBytes = 128u << 10;
@@ -20,7 +20,7 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace
 
-Exchange::Exchange(Transport& transport, const Operation& operation, const Entry& entry,
+Exchange::Exchange(transport::Transport& transport, const Operation& operation, const Entry& entry,
                    std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory)
     : transport_(transport),
       operation_(operation),
@@ -130,12 +130,12 @@ bool Exchange::sources_registered() const {
   for (int local = 0; local < size_; ++local) {
     if (rooted && local != operation_.record.root) continue;
     if (kind == OpKind::kGather && local == operation_.record.root) continue;
-    if (entry_.offer(local).in == Arena::kPrivate) return false;
+    if (entry_.offer(local).in == transport::Arena::kPrivate) return false;
   }
   return true;
 }
 
-Advance Exchange::step() {
+transport::Advance Exchange::step() {
   if (direct_) return step_direct();
   StepResult result;
   if (!result.add(copy_in())) return result.get(false);
@@ -143,12 +143,12 @@ Advance Exchange::step() {
   return result.get(in_ == chunks_ && out_ == chunks_);
 }
 
-Advance Exchange::step_direct() {
+transport::Advance Exchange::step_direct() {
   if (reduces_ && offset_ < longest_) {
     const std::size_t bytes = std::min(kDirectBlockBytes, longest_ - offset_);
     reduce_piece(offset_, bytes, 0, false);
     offset_ += bytes;
-    return Advance::kMoved;
+    return transport::Advance::kMoved;
   }
   while (!reduces_ && turn_ < size_) {
     // Each rank begins with its own block, so that not all read from the same one.
@@ -158,22 +158,23 @@ Advance Exchange::step_direct() {
     const std::byte* source = flow.data + flow.in + offset_;
     if (bytes > 0 && target != source) std::memcpy(target, source, bytes);
     offset_ += bytes;
-    if (offset_ < flow.bytes) return Advance::kMoved;
+    if (offset_ < flow.bytes) return transport::Advance::kMoved;
     offset_ = 0;
     ++turn_;
-    if (bytes > 0) return Advance::kMoved;
+    if (bytes > 0) return transport::Advance::kMoved;
   }
   if (!told_) {
     told_ = true;
-    transport_.publish(Flag::kDone, number_ + 1);
+    transport_.publish(transport::Flag::kDone, number_ + 1);
   }
   const int before = others_done_;
   while (others_done_ < size_ &&
-         (others_done_ == self_ || transport_.reached(others_done_, Flag::kDone, number_ + 1))) {
+         (others_done_ == self_ ||
+          transport_.reached(others_done_, transport::Flag::kDone, number_ + 1))) {
     ++others_done_;
   }
-  if (others_done_ == size_) return Advance::kDone;
-  return others_done_ > before ? Advance::kMoved : Advance::kBlocked;
+  if (others_done_ == size_) return transport::Advance::kDone;
+  return others_done_ > before ? transport::Advance::kMoved : transport::Advance::kBlocked;
 }
 
 std::size_t Exchange::piece_of(const Flow& flow, std::size_t chunk) const {
@@ -186,11 +187,12 @@ std::byte* Exchange::staged(int source, std::size_t chunk) const {
   return same_for_all_ ? slot : slot + index(self_) * piece_bytes_;
 }
 
-Advance Exchange::copy_in() {
-  if (in_ == chunks_) return Advance::kBlocked;
-  for (int reader = 0; reader < size_ && in_ >= kSlots; ++reader) {
+transport::Advance Exchange::copy_in() {
+  if (in_ == chunks_) return transport::Advance::kBlocked;
+  for (int reader = 0; reader < size_ && in_ >= transport::kSlots; ++reader) {
     if (reader == self_ || outgoing_[index(reader)].bytes == 0) continue;
-    if (!reached(reader, Flag::kOut, in_ - kSlots + 1)) return Advance::kBlocked;
+    if (!reached(reader, transport::Flag::kOut, in_ - transport::kSlots + 1))
+      return transport::Advance::kBlocked;
   }
   std::byte* slot = transport_.segment().input(self_, in_);
   bool copied = false;
@@ -203,24 +205,24 @@ Advance Exchange::copy_in() {
     copied = true;
   }
   ++in_;
-  transport_.publish(Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
-  return Advance::kMoved;
+  transport_.publish(transport::Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
+  return transport::Advance::kMoved;
 }
 
 bool Exchange::chunk_there(std::size_t chunk) const {
   for (int source = 0; source < size_; ++source) {
     if (source == self_ || piece_of(incoming_[index(source)], chunk) == 0) continue;
-    if (!reached(source, Flag::kIn, chunk + 1)) return false;
+    if (!reached(source, transport::Flag::kIn, chunk + 1)) return false;
   }
   return true;
 }
 
-Advance Exchange::take_chunk() {
-  if (out_ == chunks_ || !chunk_there(out_)) return Advance::kBlocked;
+transport::Advance Exchange::take_chunk() {
+  if (out_ == chunks_ || !chunk_there(out_)) return transport::Advance::kBlocked;
   take(out_);
   ++out_;
-  transport_.publish(Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
-  return Advance::kMoved;
+  transport_.publish(transport::Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
+  return transport::Advance::kMoved;
 }
 
 void Exchange::take(std::size_t chunk) {
@@ -238,7 +240,7 @@ void Exchange::take(std::size_t chunk) {
     if (source == self_) {
       if (target != own) std::memcpy(target, own, bytes);
     } else if (sole_reader()) {
-      copy_taking_lines(target, staged(source, chunk), bytes);
+      transport::copy_taking_lines(target, staged(source, chunk), bytes);
     } else {
       std::memcpy(target, staged(source, chunk), bytes);
     }
@@ -259,8 +261,8 @@ void Exchange::reduce_piece(std::size_t offset, std::size_t bytes, std::size_t s
   reduce(reduction, ranges_, sources_, std::array{out_data_ + offset},
          bytes / dtype_bytes(operation_.type()));
   for (int source = 0; from_slots && source < size_; ++source) {
-    if (source != self_) take_lines(staged(source, slot_chunk), bytes);
+    if (source != self_) transport::take_lines(staged(source, slot_chunk), bytes);
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

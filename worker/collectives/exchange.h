@@ -9,7 +9,7 @@
 #include "worker/collectives/kernels.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // Moves blocks between the ranks of one node: broadcast, all_gather, reduce_scatter, gather,
 // scatter and all_to_all, with blocks of any size. Every rank reads from each source the block for
@@ -22,9 +22,9 @@ class Exchange {
  public:
   // base: the value of this rank's chunk flags before the operation. memory: for lists; must
   // outlive this object.
-  Exchange(Transport& transport, const Operation& operation, const Entry& entry,
+  Exchange(transport::Transport& transport, const Operation& operation, const Entry& entry,
            std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory);
-  Advance step();
+  transport::Advance step();
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
 
  private:
@@ -39,10 +39,10 @@ class Exchange {
   void plan();
   void plan_unequal_all_to_all();
   bool sources_registered() const;
-  Advance step_direct();
-  Advance take_own();
-  Advance copy_in();
-  Advance take_chunk();
+  transport::Advance step_direct();
+  transport::Advance take_own();
+  transport::Advance copy_in();
+  transport::Advance take_chunk();
   bool chunk_there(std::size_t chunk) const;
   void take(std::size_t chunk);
   void reduce_piece(std::size_t offset, std::size_t bytes, std::size_t slot_chunk, bool staged);
@@ -50,11 +50,11 @@ class Exchange {
   // Whether each piece in a slot has only one reader.
   bool sole_reader() const { return !same_for_all_ || size_ == 2 || gathers_; }
   std::size_t piece_of(const Flow& flow, std::size_t chunk) const;
-  bool reached(int local, Flag flag, std::size_t value) const {
+  bool reached(int local, transport::Flag flag, std::size_t value) const {
     return transport_.reached(local, flag, base_ + static_cast<std::uint32_t>(value));
   }
 
-  Transport& transport_;
+  transport::Transport& transport_;
   const Operation& operation_;
   const Entry& entry_;
   std::uint32_t number_;
@@ -84,4 +84,4 @@ class Exchange {
   std::pmr::vector<double> factors_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

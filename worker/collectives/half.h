@@ -7,7 +7,7 @@
 // the format's quiet NaN without a sign.
 //
 // Always inlined: files compiled for different processors include them, and must not share a copy.
-namespace ddp {
+namespace ddp::collectives {
 
 #define DDP_HALF_INLINE __attribute__((always_inline)) inline constexpr
 
@@ -60,4 +60,4 @@ DDP_HALF_INLINE std::uint16_t f16_of_f32(float value) {
 
 #undef DDP_HALF_INLINE
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -20,7 +20,7 @@
 // The loops behind KernelTable. Included by one source file per kind of processor, each compiled
 // with that processor's instructions; so nothing here may have external linkage, not even a
 // standard library function; otherwise another file's calls could end up in this file's copy.
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 template <typename T>
@@ -333,6 +333,6 @@ constexpr KernelTable make_table(const char* name) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::collectives
 
 #undef DDP_INLINE

@@ -8,7 +8,7 @@
 #include "worker/collectives/kernels.h"
 
 // The loops of reduce(), once per kind of processor. For kernels.cc and its test.
-namespace ddp {
+namespace ddp::collectives {
 
 // Combines `Width` sources of one type in the shape of a full tree (three: the first two, then the
 // third) and stores the result at `first` and, for kernels with two targets, at `second`. Sums are
@@ -46,4 +46,4 @@ extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
 
-}  // namespace ddp
+}  // namespace ddp::collectives

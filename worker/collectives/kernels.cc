@@ -12,7 +12,7 @@
 #include "common/base/check.h"
 #include "worker/collectives/kernel_table.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 // Intermediate values are computed block by block, so that they stay in the first-level cache.
@@ -271,4 +271,4 @@ FloatEnvironment::FloatEnvironment() = default;
 FloatEnvironment::~FloatEnvironment() = default;
 #endif
 
-}  // namespace ddp
+}  // namespace ddp::collectives

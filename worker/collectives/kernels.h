@@ -6,7 +6,7 @@
 #include "worker/collectives/tree_order.h"
 #include "worker/collectives/types.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // How the elements of several ranks are combined.
 struct Reduction {
@@ -48,4 +48,4 @@ class FloatEnvironment {
   unsigned saved_ = 0;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

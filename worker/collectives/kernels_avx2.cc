@@ -1,7 +1,7 @@
 #include "worker/collectives/kernel_loops.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 constinit const KernelTable kAvx2Kernels = make_table("avx2");
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -1,7 +1,7 @@
 #include "worker/collectives/kernel_loops.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 constinit const KernelTable kAvx512Kernels = make_table("avx512");
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -1,7 +1,7 @@
 #include "worker/collectives/kernel_loops.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 constinit const KernelTable kBaselineKernels = make_table("baseline");
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -8,9 +8,10 @@
 #include "common/base/errc.h"
 #include "worker/collectives/entry.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
-NodeGather::NodeGather(Transport& transport, const OpRecord& record, Blocks blocks, bool direct)
+NodeGather::NodeGather(transport::Transport& transport, const OpRecord& record, Blocks blocks,
+                       bool direct)
     : transport_(transport),
       memory_(blocks.get_allocator().resource()),
       blocks_(std::move(blocks)),
@@ -31,7 +32,7 @@ void NodeGather::plan_direct() {
   const Block own = blocks_[static_cast<std::size_t>(node_)];
   for (int node = 0; node < nodes_; ++node) {
     if (node == node_) continue;
-    Link* link = transport_.link(node);
+    transport::Link* link = transport_.link(node);
     const Block theirs = blocks_[static_cast<std::size_t>(node)];
     legs_.push_back({link, true, greeting_, Blocks({own}, memory_), 0, false, {}});
     legs_.push_back({link, false, {}, Blocks({theirs}, memory_), 0, false, {}});
@@ -55,7 +56,7 @@ void NodeGather::plan_round(int distance) {
   legs_.push_back(std::move(in));
 }
 
-Advance NodeGather::step() {
+transport::Advance NodeGather::step() {
   StepResult result;
   for (;;) {
     bool done = true;
@@ -71,16 +72,17 @@ Advance NodeGather::step() {
   }
 }
 
-Advance NodeGather::advance(Leg& leg) {
+transport::Advance NodeGather::advance(Leg& leg) {
   bool moved = false;
   while (!leg.done()) {
     const Block span = leg.greeted
                            ? leg.spans[leg.next]
                            : Block{reinterpret_cast<std::byte*>(&leg.greeting), sizeof(Greeting)};
-    const Advance progress = move(leg, span);
-    if (progress == Advance::kFailed) return progress;
-    if (progress != Advance::kDone) {
-      return moved || progress == Advance::kMoved ? Advance::kMoved : Advance::kBlocked;
+    const transport::Advance progress = move(leg, span);
+    if (progress == transport::Advance::kFailed) return progress;
+    if (progress != transport::Advance::kDone) {
+      return moved || progress == transport::Advance::kMoved ? transport::Advance::kMoved
+                                                             : transport::Advance::kBlocked;
     }
     moved = true;
     if (leg.greeted) {
@@ -100,10 +102,10 @@ Advance NodeGather::advance(Leg& leg) {
       return report_mismatch(transport_, greeting_.record, leg.greeting.record, peer);
     }
   }
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
-Advance NodeGather::move(Leg& leg, const Block& span) {
+transport::Advance NodeGather::move(Leg& leg, const Block& span) {
   return leg.sending ? leg.piece.send(transport_, *leg.link, span.data, span.bytes)
                      : leg.piece.receive(transport_, *leg.link, span.data, span.bytes);
 }
@@ -115,4 +117,4 @@ void NodeGather::note_arrivals(std::vector<Rank>& arrived, std::vector<Rank>& mi
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -8,7 +8,7 @@
 #include "worker/collectives/operation.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // Sends one block of bytes from every node to every node, over the links of this rank's lane. The
 // operation's record goes first, so nodes that are about to do different things find out. If the
@@ -27,8 +27,8 @@ class NodeGather {
   };
   using Blocks = std::pmr::vector<Block>;
   // Its lists use the memory resource of `blocks`, which must outlive this object.
-  NodeGather(Transport& transport, const OpRecord& record, Blocks blocks, bool direct);
-  Advance step();
+  NodeGather(transport::Transport& transport, const OpRecord& record, Blocks blocks, bool direct);
+  transport::Advance step();
 
   // For nodes that send directly: whether everything has been sent to a node, or received from it,
   // so that the link is free for what follows.
@@ -46,7 +46,7 @@ class NodeGather {
   };
   // What goes one way through one link in one round.
   struct Leg {
-    Link* link = nullptr;
+    transport::Link* link = nullptr;
     bool sending = false;
     Greeting greeting;
     Blocks spans;
@@ -62,10 +62,10 @@ class NodeGather {
   }
   void plan_direct();
   void plan_round(int distance);
-  Advance advance(Leg& leg);
-  Advance move(Leg& leg, const Block& span);
+  transport::Advance advance(Leg& leg);
+  transport::Advance move(Leg& leg, const Block& span);
 
-  Transport& transport_;
+  transport::Transport& transport_;
   Greeting greeting_;
   std::pmr::memory_resource* memory_;
   Blocks blocks_;
@@ -78,4 +78,4 @@ class NodeGather {
   std::pmr::vector<Rank> met_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

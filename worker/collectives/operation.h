@@ -10,7 +10,7 @@
 #include "common/base/ids.h"
 #include "worker/collectives/types.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // At the deadline, a rank that waits for data cannot say who is missing, but a rank that waits for
 // another to arrive can. So the former waits this much longer, to let the latter report first.
@@ -68,10 +68,8 @@ struct Operation {
 };
 
 const char* name_of(OpKind kind);
-const char* name_of(DType type);
-const char* name_of(ReduceOp op);
 // "all_reduce (sum) of 1000 f32", "broadcast of 5 i64 from rank 2", "gather of 5 u8 to rank 0",
 // "barrier".
 std::string describe(const OpRecord& record);
 
-}  // namespace ddp
+}  // namespace ddp::collectives

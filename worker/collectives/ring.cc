@@ -5,7 +5,7 @@
 
 #include "worker/collectives/kernels.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 constexpr std::size_t kUnitBytes = 256u << 10;  // Received before it is combined.
@@ -13,7 +13,8 @@ constexpr std::size_t kGrainBytes = 64;
 
 }  // namespace
 
-Ring::Ring(Transport& transport, const Operation& operation, std::vector<std::byte>& scratch)
+Ring::Ring(transport::Transport& transport, const Operation& operation,
+           std::vector<std::byte>& scratch)
     : transport_(transport),
       operation_(operation),
       scratch_(scratch),
@@ -31,7 +32,7 @@ Ring::Ring(Transport& transport, const Operation& operation, std::vector<std::by
          operation.out.count);
 }
 
-Advance Ring::step() {
+transport::Advance Ring::step() {
   StepResult result;
   if (!result.add(send()) || !result.add(receive())) return result.get(false);
   return result.get(out_step_ == steps_ && in_step_ == steps_);
@@ -49,34 +50,34 @@ std::size_t Ring::available(int step) const {
   return in_step_ == step - 1 ? in_offset_ : 0;
 }
 
-Advance Ring::send() {
-  if (out_step_ == steps_) return Advance::kBlocked;
+transport::Advance Ring::send() {
+  if (out_step_ == steps_) return transport::Advance::kBlocked;
   const Slice where = sent_part(out_step_);
   const std::size_t ready = available(out_step_);
   if (out_offset_ < where.size()) {
-    if (out_offset_ == ready) return Advance::kBlocked;
-    Link& next = *transport_.link((node_ + 1) % nodes_);
+    if (out_offset_ == ready) return transport::Advance::kBlocked;
+    transport::Link& next = *transport_.link((node_ + 1) % nodes_);
     const ssize_t sent = next.send_some(data_ + where.begin + out_offset_, ready - out_offset_);
     if (sent < 0) return transport_.fail(next.failure());
-    if (sent == 0) return Advance::kBlocked;
+    if (sent == 0) return transport::Advance::kBlocked;
     out_offset_ += static_cast<std::size_t>(sent);
   }
   if (out_offset_ == where.size()) {
     ++out_step_;
     out_offset_ = 0;
   }
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
-Advance Ring::receive() {
-  if (in_step_ == steps_) return Advance::kBlocked;
+transport::Advance Ring::receive() {
+  if (in_step_ == steps_) return transport::Advance::kBlocked;
   const Slice where = received_part(in_step_);
   if (in_offset_ < where.size()) {
-    Link& previous = *transport_.link((node_ - 1 + nodes_) % nodes_);
+    transport::Link& previous = *transport_.link((node_ - 1 + nodes_) % nodes_);
     const std::size_t unit = std::min(kUnitBytes, where.size() - in_offset_);
     std::byte* target = combines(in_step_) ? scratch_.data() : data_ + where.begin + in_offset_;
-    const Advance progress = in_piece_.receive(transport_, previous, target, unit);
-    if (progress != Advance::kDone) return progress;
+    const transport::Advance progress = in_piece_.receive(transport_, previous, target, unit);
+    if (progress != transport::Advance::kDone) return progress;
     if (combines(in_step_)) combine(unit);
     in_offset_ += unit;
   }
@@ -84,7 +85,7 @@ Advance Ring::receive() {
     ++in_step_;
     in_offset_ = 0;
   }
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
 // Combines received bytes, as the first operand, with this rank's own. The last of these steps
@@ -99,4 +100,4 @@ void Ring::combine(std::size_t bytes) {
   reduce(step, ranges, sources, std::array{own}, bytes / element_);
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -6,7 +6,7 @@
 #include "worker/collectives/operation.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // all_reduce of a world whose nodes have one rank each, along a ring of all nodes (Patarasuk and
 // Yuan, 2009: "Bandwidth optimal all-reduce algorithms for clusters of workstations"): every rank
@@ -24,13 +24,14 @@ namespace ddp {
 class Ring {
  public:
   // scratch: kept from operation to operation.
-  Ring(Transport& transport, const Operation& operation, std::vector<std::byte>& scratch);
-  Advance step();
+  Ring(transport::Transport& transport, const Operation& operation,
+       std::vector<std::byte>& scratch);
+  transport::Advance step();
   std::uint32_t chunks() const { return 0; }
 
  private:
-  Advance send();
-  Advance receive();
+  transport::Advance send();
+  transport::Advance receive();
   void combine(std::size_t bytes);
   Slice part(int number) const;
   Slice sent_part(int step) const { return part(node_ - step); }
@@ -38,7 +39,7 @@ class Ring {
   std::size_t available(int step) const;
   bool combines(int step) const { return step < nodes_ - 1; }
 
-  Transport& transport_;
+  transport::Transport& transport_;
   const Operation& operation_;
   std::vector<std::byte>& scratch_;
   int node_;
@@ -53,4 +54,4 @@ class Ring {
   Piece in_piece_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

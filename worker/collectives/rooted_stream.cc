@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 constexpr std::size_t kMemoryChunkBytes = 128u << 10;
 
-std::size_t chunk_bytes(const Transport& transport) {
-  return transport.topology().nodes() == 1 ? kMemoryChunkBytes : kSlotBytes;
+std::size_t chunk_bytes(const transport::Transport& transport) {
+  return transport.topology().nodes() == 1 ? kMemoryChunkBytes : transport::kSlotBytes;
 }
 
 void copy_unless_same(std::byte* target, const std::byte* source, std::size_t bytes) {
@@ -18,7 +18,8 @@ void copy_unless_same(std::byte* target, const std::byte* source, std::size_t by
 
 }  // namespace
 
-RootedStream::RootedStream(Transport& transport, const Operation& operation, std::uint32_t base)
+RootedStream::RootedStream(transport::Transport& transport, const Operation& operation,
+                           std::uint32_t base)
     : transport_(transport),
       operation_(operation),
       base_(base),
@@ -37,7 +38,7 @@ RootedStream::RootedStream(Transport& transport, const Operation& operation, std
 }
 
 RootedStream::Chunk RootedStream::chunk_at(std::size_t chunk) const {
-  const Topology& topology = transport_.topology();
+  const transport::Topology& topology = transport_.topology();
   const std::size_t size = chunk_bytes(transport_);
   const auto world = static_cast<std::size_t>(topology.world_size());
   Chunk place{};
@@ -57,14 +58,14 @@ const std::byte* RootedStream::source(const Chunk& chunk) const {
   return static_cast<const std::byte*>(operation_.in.data) + chunk.offset;
 }
 
-bool RootedStream::others_reached(Flag flag, std::size_t chunk, int limit) const {
+bool RootedStream::others_reached(transport::Flag flag, std::size_t chunk, int limit) const {
   for (int local = 0; local < limit; ++local) {
     if (local != local_ && !reached(local, flag, chunk)) return false;
   }
   return true;
 }
 
-Advance RootedStream::step() {
+transport::Advance RootedStream::step() {
   StepResult result;
   if (!result.add(copy_in())) return result.get(false);
   if (is_owner()) {
@@ -72,7 +73,7 @@ Advance RootedStream::step() {
     if (!result.add(send(transport_.next(), true, sent_up_, sending_up_))) return result.get(false);
     if (!result.add(send(transport_.previous(), false, sent_down_, sending_down_)))
       return result.get(false);
-    if (publish_passed()) result.add(Advance::kMoved);
+    if (publish_passed()) result.add(transport::Advance::kMoved);
   }
   if (!result.add(copy_out())) return result.get(false);
   const bool links_done =
@@ -80,51 +81,53 @@ Advance RootedStream::step() {
   return result.get(in_ == chunks_ && out_ == chunks_ && links_done);
 }
 
-Advance RootedStream::copy_in() {
+transport::Advance RootedStream::copy_in() {
   const Rank self = transport_.topology().rank();
   while (in_ < chunks_ && chunk_at(in_).root != self) ++in_;
-  if (in_ == chunks_) return Advance::kBlocked;
+  if (in_ == chunks_) return transport::Advance::kBlocked;
   const Chunk chunk = chunk_at(in_);
   if (!alone()) {
-    if (in_ >= kSlots) {
-      const std::size_t through = in_ - kSlots + 1;
-      if (!others_reached(Flag::kOut, through, local_size_)) return Advance::kBlocked;
-      if (transport_.topology().nodes() > 1 && !others_reached(Flag::kReduced, through, owners_)) {
-        return Advance::kBlocked;
+    if (in_ >= transport::kSlots) {
+      const std::size_t through = in_ - transport::kSlots + 1;
+      if (!others_reached(transport::Flag::kOut, through, local_size_))
+        return transport::Advance::kBlocked;
+      if (transport_.topology().nodes() > 1 &&
+          !others_reached(transport::Flag::kReduced, through, owners_)) {
+        return transport::Advance::kBlocked;
       }
     }
     std::memcpy(transport_.segment().input(local_, in_), source(chunk), chunk.bytes);
   }
   copy_unless_same(target(chunk), source(chunk), chunk.bytes);
   ++in_;
-  transport_.publish(Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
-  return Advance::kMoved;
+  transport_.publish(transport::Flag::kIn, base_ + static_cast<std::uint32_t>(in_));
+  return transport::Advance::kMoved;
 }
 
-Advance RootedStream::receive() {
+transport::Advance RootedStream::receive() {
   while (received_ < chunks_ && chunk_at(received_).root_node == node_) ++received_;
-  if (received_ == chunks_) return Advance::kBlocked;
+  if (received_ == chunks_) return transport::Advance::kBlocked;
   const Chunk chunk = chunk_at(received_);
   const Slice own = slice(chunk, local_);
   const bool from_below = chunk.root_node < node_;
   std::byte* slot = target(chunk) + own.begin;
   if (!alone()) {
-    if (received_ >= kSlots) {
-      const std::size_t through = received_ - kSlots + 1;
+    if (received_ >= transport::kSlots) {
+      const std::size_t through = received_ - transport::kSlots + 1;
       if (std::min(sent_up_, sent_down_) < through ||
-          !others_reached(Flag::kOut, through, local_size_)) {
-        return Advance::kBlocked;
+          !others_reached(transport::Flag::kOut, through, local_size_)) {
+        return transport::Advance::kBlocked;
       }
     }
     slot = transport_.segment().result(local_, received_) + own.begin;
   }
-  Link& link = from_below ? *transport_.previous() : *transport_.next();
-  const Advance progress = receiving_.receive(transport_, link, slot, own.size());
-  if (progress != Advance::kDone) return progress;
+  transport::Link& link = from_below ? *transport_.previous() : *transport_.next();
+  const transport::Advance progress = receiving_.receive(transport_, link, slot, own.size());
+  if (progress != transport::Advance::kDone) return progress;
   if (!alone()) std::memcpy(target(chunk) + own.begin, slot, own.size());
   ++received_;
-  transport_.publish(Flag::kReady, base_ + static_cast<std::uint32_t>(received_));
-  return Advance::kMoved;
+  transport_.publish(transport::Flag::kReady, base_ + static_cast<std::uint32_t>(received_));
+  return transport::Advance::kMoved;
 }
 
 const std::byte* RootedStream::outgoing(std::size_t index, const Chunk& chunk) const {
@@ -132,7 +135,7 @@ const std::byte* RootedStream::outgoing(std::size_t index, const Chunk& chunk) c
   if (chunk.root == transport_.topology().rank()) return source(chunk) + own.begin;
   if (chunk.root_node == node_) {
     const int root = chunk.root - transport_.topology().first(node_);
-    if (!reached(root, Flag::kIn, index + 1)) return nullptr;
+    if (!reached(root, transport::Flag::kIn, index + 1)) return nullptr;
     return transport_.segment().input(root, index) + own.begin;
   }
   if (received_ <= index) return nullptr;
@@ -142,41 +145,44 @@ const std::byte* RootedStream::outgoing(std::size_t index, const Chunk& chunk) c
 
 // Chunks whose roots are here or on lower nodes go up; those whose roots are here or on higher
 // nodes go down.
-Advance RootedStream::send(Link* link, bool upwards, std::size_t& cursor, Piece& piece) {
+transport::Advance RootedStream::send(transport::Link* link, bool upwards, std::size_t& cursor,
+                                      Piece& piece) {
   const auto goes_elsewhere = [&](const Chunk& chunk) {
     return upwards ? chunk.root_node > node_ : chunk.root_node < node_;
   };
   while (cursor < chunks_ && goes_elsewhere(chunk_at(cursor))) ++cursor;
-  if (cursor == chunks_) return Advance::kBlocked;
+  if (cursor == chunks_) return transport::Advance::kBlocked;
   const Chunk chunk = chunk_at(cursor);
   const std::byte* data = outgoing(cursor, chunk);
-  if (data == nullptr) return Advance::kBlocked;
-  const Advance progress = piece.send(transport_, *link, data, slice(chunk, local_).size());
-  if (progress != Advance::kDone) return progress;
+  if (data == nullptr) return transport::Advance::kBlocked;
+  const transport::Advance progress =
+      piece.send(transport_, *link, data, slice(chunk, local_).size());
+  if (progress != transport::Advance::kDone) return progress;
   ++cursor;
-  return Advance::kMoved;
+  return transport::Advance::kMoved;
 }
 
 bool RootedStream::publish_passed() {
   const std::size_t passed = std::min(sent_up_, sent_down_);
   if (passed == passed_) return false;
   passed_ = passed;
-  transport_.publish(Flag::kReduced, base_ + static_cast<std::uint32_t>(passed_));
+  transport_.publish(transport::Flag::kReduced, base_ + static_cast<std::uint32_t>(passed_));
   return true;
 }
 
-Advance RootedStream::copy_out() {
-  if (out_ == chunks_) return Advance::kBlocked;
+transport::Advance RootedStream::copy_out() {
+  if (out_ == chunks_) return transport::Advance::kBlocked;
   const Chunk chunk = chunk_at(out_);
   if (chunk.root == transport_.topology().rank()) {
-    if (in_ <= out_) return Advance::kBlocked;
+    if (in_ <= out_) return transport::Advance::kBlocked;
   } else if (chunk.root_node == node_) {
     const int root = chunk.root - transport_.topology().first(node_);
-    if (!reached(root, Flag::kIn, out_ + 1)) return Advance::kBlocked;
+    if (!reached(root, transport::Flag::kIn, out_ + 1)) return transport::Advance::kBlocked;
     std::memcpy(target(chunk), transport_.segment().input(root, out_), chunk.bytes);
   } else {
-    if (is_owner() && received_ <= out_) return Advance::kBlocked;
-    if (!others_reached(Flag::kReady, out_ + 1, owners_)) return Advance::kBlocked;
+    if (is_owner() && received_ <= out_) return transport::Advance::kBlocked;
+    if (!others_reached(transport::Flag::kReady, out_ + 1, owners_))
+      return transport::Advance::kBlocked;
     for (int owner = 0; owner < owners_; ++owner) {
       if (owner == local_) continue;
       const Slice part = slice(chunk, owner);
@@ -185,8 +191,8 @@ Advance RootedStream::copy_out() {
     }
   }
   ++out_;
-  transport_.publish(Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
-  return Advance::kMoved;
+  transport_.publish(transport::Flag::kOut, base_ + static_cast<std::uint32_t>(out_));
+  return transport::Advance::kMoved;
 }
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -5,7 +5,7 @@
 #include "worker/collectives/operation.h"
 #include "worker/collectives/stream.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // broadcast and all_gather after Entry: a sequence of chunks, each of which goes from one rank, its
 // root, to all others. A broadcast has one root; an all_gather takes a chunk of each rank in turn.
@@ -16,10 +16,10 @@ namespace ddp {
 // stage in order; a stage is at most kSlots chunks ahead of the next one.
 class RootedStream {
  public:
-  RootedStream(Transport& transport, const Operation& operation, std::uint32_t base);
+  RootedStream(transport::Transport& transport, const Operation& operation, std::uint32_t base);
 
   std::uint32_t chunks() const { return static_cast<std::uint32_t>(chunks_); }
-  Advance step();
+  transport::Advance step();
 
  private:
   // Where chunk `chunk` belongs.
@@ -33,16 +33,16 @@ class RootedStream {
   std::byte* target(const Chunk& chunk) const;        // In the user's output.
   const std::byte* source(const Chunk& chunk) const;  // In the user's input; for the root only.
 
-  Advance copy_in();
-  Advance receive();
-  Advance send(Link* link, bool upwards, std::size_t& cursor, Piece& piece);
-  Advance copy_out();
+  transport::Advance copy_in();
+  transport::Advance receive();
+  transport::Advance send(transport::Link* link, bool upwards, std::size_t& cursor, Piece& piece);
+  transport::Advance copy_out();
   bool publish_passed();
 
   bool alone() const { return local_size_ == 1; }
   bool is_owner() const { return local_ < owners_; }
-  bool others_reached(Flag flag, std::size_t chunk, int limit) const;
-  bool reached(int local, Flag flag, std::size_t chunk) const {
+  bool others_reached(transport::Flag flag, std::size_t chunk, int limit) const;
+  bool reached(int local, transport::Flag flag, std::size_t chunk) const {
     return transport_.reached(local, flag, base_ + static_cast<std::uint32_t>(chunk));
   }
   Slice slice(const Chunk& chunk, int owner) const {
@@ -51,7 +51,7 @@ class RootedStream {
   // Where this rank's slice can be sent from; null until it has arrived.
   const std::byte* outgoing(std::size_t index, const Chunk& chunk) const;
 
-  Transport& transport_;
+  transport::Transport& transport_;
   const Operation& operation_;
   std::uint32_t base_;
   int local_;
@@ -73,4 +73,4 @@ class RootedStream {
   Piece sending_down_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

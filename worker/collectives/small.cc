@@ -5,7 +5,7 @@
 
 #include "worker/collectives/kernels.h"
 
-namespace ddp::small {
+namespace ddp::collectives::small {
 namespace {
 
 bool reduces(OpKind kind) {
@@ -16,12 +16,12 @@ bool has_root(OpKind kind) { return kind == OpKind::kBroadcast || kind == OpKind
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
-RankRanges ranges_of(const Topology& topology, int node) {
+RankRanges ranges_of(const transport::Topology& topology, int node) {
   return subtrees_of(topology.first(node), topology.first(node) + topology.local_size(node),
                      topology.world_size());
 }
 
-std::size_t block_bytes(const OpRecord& record, const Topology& topology, int node) {
+std::size_t block_bytes(const OpRecord& record, const transport::Topology& topology, int node) {
   const std::size_t payload = payload_bytes(record, topology.world_size());
   if (reduces(record.kind)) {
     const auto type = static_cast<DType>(record.type);
@@ -38,17 +38,17 @@ void copy(std::byte* target, const std::byte* source, std::size_t bytes) {
 
 // Where a local rank's input can be read. This rank reads its own input from the user's buffer, so
 // that in a node of two ranks each slot has one reader.
-const std::byte* input_of(const Operation& operation, const Topology& topology, const Entry& entry,
-                          int local) {
+const std::byte* input_of(const Operation& operation, const transport::Topology& topology,
+                          const Entry& entry, int local) {
   if (local == topology.local_rank() && topology.nodes() == 1)
     return static_cast<const std::byte*>(operation.in.data);
   return entry.payload(local);
 }
 
 // Where a rank's payload can be read, for operations that do not reduce.
-const std::byte* payload_of(const Operation& operation, Transport& transport, const Entry& entry,
-                            const NodeGather::Blocks& blocks, Rank rank) {
-  const Topology& topology = transport.topology();
+const std::byte* payload_of(const Operation& operation, transport::Transport& transport,
+                            const Entry& entry, const NodeGather::Blocks& blocks, Rank rank) {
+  const transport::Topology& topology = transport.topology();
   if (topology.nodes() == 1) return input_of(operation, topology, entry, rank);
   const int node = topology.node_of(rank);
   const std::byte* block = blocks[index(node)].data;
@@ -58,7 +58,7 @@ const std::byte* payload_of(const Operation& operation, Transport& transport, co
 }
 
 // Adds the payloads of the local ranks in `range` as sources of one reduction.
-void add_local(const Operation& operation, const Topology& topology, const Entry& entry,
+void add_local(const Operation& operation, const transport::Topology& topology, const Entry& entry,
                RankRange range, std::size_t offset, Parts& parts) {
   for (Rank rank = range.begin; rank < range.end; ++rank) {
     const int local = rank - topology.first(topology.node());
@@ -69,9 +69,9 @@ void add_local(const Operation& operation, const Topology& topology, const Entry
 }
 
 // Computes elements [begin, begin + out.count) of the reduction over all ranks.
-void reduce_all(const Operation& operation, Transport& transport, const Entry& entry,
+void reduce_all(const Operation& operation, transport::Transport& transport, const Entry& entry,
                 const NodeGather::Blocks& blocks, Parts& parts, std::size_t begin, Buffer out) {
-  const Topology& topology = transport.topology();
+  const transport::Topology& topology = transport.topology();
   const DType type = operation.type();
   parts.clear();
   Reduction reduction{type, type, operation.op(), topology.world_size(), {}};
@@ -113,16 +113,16 @@ std::size_t payload_bytes(const OpRecord& record, int world_size) {
   }
 }
 
-bool fits(const OpRecord& record, const Topology& topology) {
+bool fits(const OpRecord& record, const transport::Topology& topology) {
   if (topology.nodes() == 1) return true;
   std::size_t total = 0;
   for (int node = 0; node < topology.nodes(); ++node) total += block_bytes(record, topology, node);
-  return total <= kSlots * kSlotBytes;
+  return total <= transport::kSlots * transport::kSlotBytes;
 }
 
-NodeGather::Blocks blocks(const OpRecord& record, Transport& transport,
+NodeGather::Blocks blocks(const OpRecord& record, transport::Transport& transport,
                           std::pmr::memory_resource* memory) {
-  const Topology& topology = transport.topology();
+  const transport::Topology& topology = transport.topology();
   NodeGather::Blocks blocks(memory);
   if (topology.nodes() == 1) return blocks;
   std::byte* data = transport.segment().result(0, 0);
@@ -133,9 +133,9 @@ NodeGather::Blocks blocks(const OpRecord& record, Transport& transport,
   return blocks;
 }
 
-void fill_own_block(const Operation& operation, Transport& transport, const Entry& entry,
+void fill_own_block(const Operation& operation, transport::Transport& transport, const Entry& entry,
                     const NodeGather::Blocks& blocks, Parts& parts) {
-  const Topology& topology = transport.topology();
+  const transport::Topology& topology = transport.topology();
   const int node = topology.node();
   const std::size_t payload = payload_bytes(operation.record, topology.world_size());
   std::byte* block = blocks[index(node)].data;
@@ -162,9 +162,9 @@ void fill_own_block(const Operation& operation, Transport& transport, const Entr
   }
 }
 
-void finish(const Operation& operation, Transport& transport, const Entry& entry,
+void finish(const Operation& operation, transport::Transport& transport, const Entry& entry,
             const NodeGather::Blocks& blocks, Parts& parts) {
-  const Topology& topology = transport.topology();
+  const transport::Topology& topology = transport.topology();
   const Rank self = topology.rank();
   const Rank root = operation.record.root;
   const int world = topology.world_size();
@@ -209,4 +209,4 @@ void finish(const Operation& operation, Transport& transport, const Entry& entry
   }
 }
 
-}  // namespace ddp::small
+}  // namespace ddp::collectives::small

@@ -8,7 +8,7 @@
 #include "worker/collectives/node_gather.h"
 #include "worker/collectives/tree_order.h"
 
-namespace ddp {
+namespace ddp::collectives {
 
 // Operations whose inputs are so small that every rank gets all of them and computes its result
 // alone. Inside a node, the payloads travel with the entry. From each other node comes one block,
@@ -33,20 +33,20 @@ struct Parts {
 std::size_t payload_bytes(const OpRecord& record, int world_size);
 
 // Whether the blocks of all nodes fit into the head's result slots.
-bool fits(const OpRecord& record, const Topology& topology);
+bool fits(const OpRecord& record, const transport::Topology& topology);
 
 // By node, in the head's result slots: partial reductions, one for each subtree of the node's
 // ranks, or the payloads of all its ranks; empty in a world of one node.
-NodeGather::Blocks blocks(const OpRecord& record, Transport& transport,
+NodeGather::Blocks blocks(const OpRecord& record, transport::Transport& transport,
                           std::pmr::memory_resource* memory);
 
 // For the head, after the entry: fills its node's block.
-void fill_own_block(const Operation& operation, Transport& transport, const Entry& entry,
+void fill_own_block(const Operation& operation, transport::Transport& transport, const Entry& entry,
                     const NodeGather::Blocks& blocks, Parts& parts);
 
 // Computes this rank's result, once all blocks have arrived.
-void finish(const Operation& operation, Transport& transport, const Entry& entry,
+void finish(const Operation& operation, transport::Transport& transport, const Entry& entry,
             const NodeGather::Blocks& blocks, Parts& parts);
 
 }  // namespace small
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -6,7 +6,7 @@
 #include "worker/transport/transport.h"
 
 // Parts that the pipelined algorithms share.
-namespace ddp {
+namespace ddp::collectives {
 
 // The part of a chunk that one owner is responsible for, in elements (or bytes) from the chunk's
 // beginning.
@@ -29,15 +29,15 @@ inline Slice slice_of(std::size_t count, int owner, int owners, std::size_t grai
 class StepResult {
  public:
   // Returns whether the step can go on.
-  bool add(Advance progress) {
-    if (progress == Advance::kMoved) moved_ = true;
-    if (progress == Advance::kFailed) failed_ = true;
+  bool add(transport::Advance progress) {
+    if (progress == transport::Advance::kMoved) moved_ = true;
+    if (progress == transport::Advance::kFailed) failed_ = true;
     return !failed_;
   }
-  Advance get(bool done) const {
-    if (failed_) return Advance::kFailed;
-    if (done) return Advance::kDone;
-    return moved_ ? Advance::kMoved : Advance::kBlocked;
+  transport::Advance get(bool done) const {
+    if (failed_) return transport::Advance::kFailed;
+    if (done) return transport::Advance::kDone;
+    return moved_ ? transport::Advance::kMoved : transport::Advance::kBlocked;
   }
 
  private:
@@ -49,30 +49,33 @@ class StepResult {
 class Piece {
  public:
   // Returns kDone once all `bytes` have moved; after that the next piece begins.
-  Advance send(Transport& transport, Link& link, const std::byte* data, std::size_t bytes) {
+  transport::Advance send(transport::Transport& transport, transport::Link& link,
+                          const std::byte* data, std::size_t bytes) {
     return move(transport, link, bytes,
                 [&] { return link.send_some(data + done_, bytes - done_); });
   }
-  Advance receive(Transport& transport, Link& link, std::byte* data, std::size_t bytes) {
+  transport::Advance receive(transport::Transport& transport, transport::Link& link,
+                             std::byte* data, std::size_t bytes) {
     return move(transport, link, bytes,
                 [&] { return link.receive_some(data + done_, bytes - done_); });
   }
 
  private:
   template <typename Some>
-  Advance move(Transport& transport, Link& link, std::size_t bytes, Some&& some) {
+  transport::Advance move(transport::Transport& transport, transport::Link& link, std::size_t bytes,
+                          Some&& some) {
     if (done_ < bytes) {
       const ssize_t moved = some();
       if (moved < 0) return transport.fail(link.failure());
-      if (moved == 0) return Advance::kBlocked;
+      if (moved == 0) return transport::Advance::kBlocked;
       done_ += static_cast<std::size_t>(moved);
-      if (done_ < bytes) return Advance::kMoved;
+      if (done_ < bytes) return transport::Advance::kMoved;
     }
     done_ = 0;
-    return Advance::kDone;
+    return transport::Advance::kDone;
   }
 
   std::size_t done_ = 0;
 };
 
-}  // namespace ddp
+}  // namespace ddp::collectives

@@ -84,6 +84,11 @@ constexpr bool valid(DType type, ReduceOp::Kind kind) {
   return false;
 }
 
+// "f32", "bf16", ...
+const char* name_of(DType type);
+// "sum", "premul_sum", ...
+const char* name_of(ReduceOp op);
+
 // `count` elements of `type` at `data`, contiguous. Not owned.
 struct Buffer {
   void* data = nullptr;

@@ -7,7 +7,7 @@
 #include "worker/nccl/parked_threads.h"
 #include "worker/nccl/rendezvous.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 AbortRelay::AbortRelay(std::shared_ptr<Store> store, std::string key,
                        std::chrono::milliseconds interval,
@@ -66,4 +66,4 @@ void AbortRelay::run(const std::shared_ptr<Shared>& shared) {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

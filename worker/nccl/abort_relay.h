@@ -11,7 +11,7 @@
 #include "common/store/store.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 // Reports the first failure of a round to its other ranks, which NCCL itself does not do. It writes
 // a key of a store, which all ranks read every `interval`: one small request per rank and interval.
@@ -50,4 +50,4 @@ class AbortRelay {
   std::thread thread_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -8,7 +8,7 @@
 #include "worker/nccl/backoff.h"
 #include "worker/nccl/failure_text.h"
 
-namespace ddp {
+namespace ddp::nccl {
 namespace {
 
 // How long abort() waits for a call in progress before it aborts the communicator under that call.
@@ -65,10 +65,10 @@ Factor factor_for(DType type, double value) {
   Factor factor{};
   switch (type) {
     case DType::kF16:
-      factor.f16 = f16_of_f32(static_cast<float>(value));
+      factor.f16 = collectives::f16_of_f32(static_cast<float>(value));
       break;
     case DType::kBF16:
-      factor.f16 = bf16_of_f32(static_cast<float>(value));
+      factor.f16 = collectives::bf16_of_f32(static_cast<float>(value));
       break;
     case DType::kF64:
       factor.f64 = value;
@@ -272,4 +272,4 @@ void Communicator::abort() {
   if (comm != nullptr) library_->nccl().comm_abort(comm);
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

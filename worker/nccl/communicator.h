@@ -10,7 +10,7 @@
 #include "worker/nccl/nccl_api.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 // Owns one ncclComm_t from its creation to its end. The rules for calling NCCL:
 //
@@ -72,4 +72,4 @@ class Communicator {
   std::atomic<bool> aborted_{false};
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace ddp {
+namespace ddp::nccl {
 
 std::string DeviceOperation::name() const {
   if (tag.empty()) return fmt::format("{} #{}", name_of(kind), sequence);
@@ -45,4 +45,4 @@ const char* name_of(DeviceOpKind kind) {
   return "an unknown operation";
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -11,7 +11,7 @@
 #include "worker/nccl/cuda_api.h"
 #include "worker/nccl/types.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 enum class DeviceOpKind {
   kAllReduce,
@@ -51,4 +51,4 @@ struct DeviceOperation {
 
 const char* name_of(DeviceOpKind kind);
 
-}  // namespace ddp
+}  // namespace ddp::nccl

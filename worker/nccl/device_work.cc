@@ -3,7 +3,7 @@
 #include "worker/nccl/backoff.h"
 #include "worker/nccl/engine.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 void DeviceWork::wait() {
   nccl::Backoff backoff;
@@ -35,4 +35,4 @@ void DeviceWork::throw_if_failed() const {
   throw CollectiveError(failure_.text, failure_.code, failure_.suspect);
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

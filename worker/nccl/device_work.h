@@ -9,7 +9,7 @@
 #include "worker/nccl/nccl_work.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 class NcclEngine;
 
@@ -42,4 +42,4 @@ class DeviceWork final : public NcclWork {
   std::atomic<int> state_{kPending};
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

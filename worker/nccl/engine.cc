@@ -12,7 +12,7 @@
 #include "worker/nccl/failure_text.h"
 #include "worker/nccl/parked_threads.h"
 
-namespace ddp {
+namespace ddp::nccl {
 namespace {
 
 constexpr Duration kBusyLook{5};
@@ -430,4 +430,4 @@ void NcclEngine::end_thread(std::thread& thread, bool ended) {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -12,7 +12,7 @@
 #include "worker/nccl/device_work.h"
 #include "worker/nccl/event_pool.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 struct NcclEngineOptions {
   Rank rank = 0;
@@ -124,4 +124,4 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   std::thread abort_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -1,6 +1,6 @@
 #include "worker/nccl/event_pool.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 DeviceGuard::DeviceGuard(const cuda::Api& api, int device) : api_(api), device_(device) {
   if (api_.get_device(&before_) != cuda::kSuccess) before_ = -1;
@@ -39,4 +39,4 @@ void EventPool::give_back(cuda::Event event) {
   free_.push_back(event);
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -7,7 +7,7 @@
 #include "worker/nccl/cuda_api.h"
 #include "worker/nccl/library.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 // Makes a device current for the calling thread; the destructor restores the previous one.
 class DeviceGuard {
@@ -45,4 +45,4 @@ class EventPool {
   std::vector<cuda::Event> free_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -4,7 +4,7 @@
 
 #include "worker/nccl/engine.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 void FailureHub::set_relay(std::unique_ptr<AbortRelay> relay) {
   const std::lock_guard lock(mutex_);
@@ -38,4 +38,4 @@ void FailureHub::fail_all(const Failure& failure) {
   for (const auto& engine : engines) engine->fail(failure, NcclEngine::Tell::kNo);
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -8,7 +8,7 @@
 #include "worker/nccl/abort_relay.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 class NcclEngine;
 
@@ -34,4 +34,4 @@ class FailureHub {
   std::unique_ptr<AbortRelay> relay_;  // Last: its thread uses the rest. Set once, then kept.
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -4,7 +4,7 @@
 
 #include "common/base/errc.h"
 
-namespace ddp {
+namespace ddp::nccl {
 namespace {
 
 Errc code_of(nccl::api::Result result) {
@@ -39,4 +39,4 @@ Failure cuda_failure(const NcclLibrary& library, const char* call, cuda::Error e
                       library.cuda().get_error_string(error), error)};
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -7,7 +7,7 @@
 #include "worker/nccl/nccl_api.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 // Describes a failed call as a Failure of `rank`. Codes:
 //   kPeerLost         NCCL: another rank or the network between failed
@@ -18,4 +18,4 @@ Failure nccl_failure(const NcclLibrary& library, const char* call, nccl::api::Re
                      Rank rank);
 Failure cuda_failure(const NcclLibrary& library, const char* call, cuda::Error error, Rank rank);
 
-}  // namespace ddp
+}  // namespace ddp::nccl

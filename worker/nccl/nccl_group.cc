@@ -29,7 +29,7 @@ std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> li
                                            std::shared_ptr<Store> store,
                                            const NcclGroupOptions& options) {
   nccl::require_options(options);
-  auto hub = std::make_shared<FailureHub>(options.on_abort);
+  auto hub = std::make_shared<nccl::FailureHub>(options.on_abort);
   const std::shared_ptr<NcclGroup> group(new NcclGroup(std::move(library), std::move(store),
                                                        options, std::move(hub),
                                                        std::make_shared<std::mutex>()));
@@ -39,14 +39,14 @@ std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> li
 }
 
 NcclGroup::NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Store> store,
-                     NcclGroupOptions options, std::shared_ptr<FailureHub> hub,
+                     NcclGroupOptions options, std::shared_ptr<nccl::FailureHub> hub,
                      std::shared_ptr<std::mutex> store_mutex)
     : library_(std::move(library)),
       store_(std::move(store)),
       options_(std::move(options)),
       hub_(std::move(hub)),
-      rendezvous_(std::make_unique<NcclRendezvous>(store_, options_.round, options_.name,
-                                                   options_.rank, options_.size)),
+      rendezvous_(std::make_unique<nccl::NcclRendezvous>(store_, options_.round, options_.name,
+                                                         options_.rank, options_.size)),
       store_mutex_(std::move(store_mutex)) {}
 
 NcclGroup::~NcclGroup() {
@@ -60,7 +60,7 @@ void NcclGroup::connect() {
   if (auto failure = rendezvous_->exchange_id(*library_, deadline, timeout, id)) {
     fail_connecting(std::move(*failure), true);
   }
-  NcclEngineOptions engine;
+  nccl::NcclEngineOptions engine;
   engine.rank = options_.rank;
   engine.size = options_.size;
   engine.device = options_.device;
@@ -72,11 +72,11 @@ void NcclGroup::connect() {
   engine.on_failure = [hub = hub_, connected](const Failure& failure) {
     if (connected->load()) hub->failed(failure);
   };
-  engine_ = NcclEngine::start(library_, id, std::move(engine));
+  engine_ = nccl::NcclEngine::start(library_, id, std::move(engine));
   for (;;) {
     const auto readiness = engine_->wait_ready(std::min(deadline, Clock::now() + kFailureLook));
-    if (readiness == NcclEngine::Readiness::kReady) break;
-    if (readiness == NcclEngine::Readiness::kFailed) {
+    if (readiness == nccl::NcclEngine::Readiness::kReady) break;
+    if (readiness == nccl::NcclEngine::Readiness::kFailed) {
       Failure failure = *engine_->failure();
       failure.text = fmt::format("NCCL group '{}' of round {}: {}", options_.name, options_.round,
                                  failure.text);
@@ -91,7 +91,7 @@ void NcclGroup::connect() {
 
 void NcclGroup::start_relay() {
   if (!options_.abort_store) return;
-  hub_->set_relay(std::make_unique<AbortRelay>(
+  hub_->set_relay(std::make_unique<nccl::AbortRelay>(
       options_.abort_store, rendezvous_->key("aborted"), options_.abort_interval,
       [weak = std::weak_ptr(hub_)](const Failure& failure) {
         if (const auto told = weak.lock()) told->fail_all(failure);
@@ -100,14 +100,14 @@ void NcclGroup::start_relay() {
 
 void NcclGroup::fail_connecting(Failure failure, bool tell) {
   if (tell) rendezvous_->tell(failure);
-  if (engine_) engine_->fail(failure, NcclEngine::Tell::kNo);
+  if (engine_) engine_->fail(failure, nccl::NcclEngine::Tell::kNo);
   throw_failure(failure);
 }
 
 // ---- The group as a whole.
 
 std::shared_ptr<std::byte> NcclGroup::allocate(std::size_t bytes) {
-  const DeviceGuard guard(library_->cuda(), options_.device);
+  const nccl::DeviceGuard guard(library_->cuda(), options_.device);
   void* memory = nullptr;
   if (library_->cuda().malloc(&memory, std::max<std::size_t>(bytes, 1)) != cuda::kSuccess) {
     return nullptr;
@@ -131,7 +131,7 @@ void NcclGroup::monitored_barrier(std::chrono::milliseconds timeout, bool wait_a
   auto failure = rendezvous_->monitored_barrier(fmt::format("monitored_barrier{}", calls_++), limit,
                                                 wait_all_ranks);
   if (!failure) return;
-  const auto tell = failure->told ? NcclEngine::Tell::kNo : NcclEngine::Tell::kYes;
+  const auto tell = failure->told ? nccl::NcclEngine::Tell::kNo : nccl::NcclEngine::Tell::kYes;
   if (failure->told) hub_->fail_all(*failure);
   engine_->fail(*failure, tell);
   throw_if_failed();
@@ -185,13 +185,13 @@ std::shared_ptr<NcclGroup> NcclGroup::sub_group(const std::string& call,
 void NcclGroup::abort(const std::string& reason) {
   engine_->fail({Errc::kAborted, options_.rank,
                  fmt::format("rank {} aborted the group: {}", options_.rank, reason)},
-                NcclEngine::Tell::kYes);
+                nccl::NcclEngine::Tell::kYes);
 }
 
 void NcclGroup::abort_from_peer(const Failure& failure) {
   Failure told = failure;
   told.told = true;
-  engine_->fail(told, NcclEngine::Tell::kNo);
+  engine_->fail(told, nccl::NcclEngine::Tell::kNo);
   hub_->fail_all(told);
 }
 

@@ -17,10 +17,12 @@
 
 namespace ddp {
 
+namespace nccl {
 class FailureHub;
 class NcclEngine;
 class NcclRendezvous;
 struct DeviceOperation;
+}  // namespace nccl
 
 struct NcclGroupOptions : ProcessGroupOptions {
   Rank rank = 0;
@@ -122,21 +124,21 @@ class NcclGroup final : public ProcessGroup {
 
  private:
   NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Store> store,
-            NcclGroupOptions options, std::shared_ptr<FailureHub> hub,
+            NcclGroupOptions options, std::shared_ptr<nccl::FailureHub> hub,
             std::shared_ptr<std::mutex> store_mutex);
   void connect();
   void start_relay();
   [[noreturn]] void fail_connecting(Failure failure, bool tell);
-  WorkPtr issue(DeviceOperation operation, OpOptions options);
+  WorkPtr issue(nccl::DeviceOperation operation, OpOptions options);
   std::shared_ptr<NcclGroup> sub_group(const std::string& call, const std::vector<Rank>& members);
   void throw_if_failed() const;
 
   const std::shared_ptr<const NcclLibrary> library_;
   const std::shared_ptr<Store> store_;
   const NcclGroupOptions options_;
-  const std::shared_ptr<FailureHub> hub_;  // Of the round's groups in this process.
-  const std::unique_ptr<NcclRendezvous> rendezvous_;
-  std::shared_ptr<NcclEngine> engine_;
+  const std::shared_ptr<nccl::FailureHub> hub_;  // Of the round's groups in this process.
+  const std::unique_ptr<nccl::NcclRendezvous> rendezvous_;
+  std::shared_ptr<nccl::NcclEngine> engine_;
   // One thread at a time uses the store, across all groups of the round.
   const std::shared_ptr<std::mutex> store_mutex_;
   std::uint64_t calls_ = 0;  // Under store_mutex_: calls of new_group, split and monitored_barrier.

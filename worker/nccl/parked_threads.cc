@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-namespace ddp {
+namespace ddp::nccl {
 
 void park_thread(std::thread thread) {
   // Never destroyed: the destructor of a running std::thread ends the process.
@@ -14,4 +14,4 @@ void park_thread(std::thread thread) {
   parked.push_back(std::move(thread));
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -10,7 +10,7 @@
 #include "common/base/errc.h"
 #include "worker/nccl/failure_text.h"
 
-namespace ddp {
+namespace ddp::nccl {
 namespace {
 
 // How long to wait for a key before checking whether another rank has failed.
@@ -229,4 +229,4 @@ Outcome NcclRendezvous::collect_arrivals(const std::string& call, std::chrono::m
                              timeout.count(), list_of(missing))};
 }
 
-}  // namespace ddp
+}  // namespace ddp::nccl

@@ -11,7 +11,7 @@
 #include "worker/nccl/nccl_api.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::nccl {
 
 // A failure as bytes, for a store's value. decode_failure() sets Failure::told.
 std::string encode_failure(const Failure& failure);
@@ -66,4 +66,4 @@ class NcclRendezvous {
   const int size_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::nccl

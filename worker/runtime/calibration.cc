@@ -10,11 +10,11 @@
 #include "worker/runtime/group.h"
 #include "worker/runtime/worker_environment.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr std::size_t kFew = 256;
-constexpr std::size_t kMany = kSmallBytes;
+constexpr std::size_t kMany = transport::kSmallBytes;
 constexpr int kRuns = 12;
 
 OpOptions at_once() {
@@ -49,8 +49,8 @@ Line line_through(double few_ns, double many_ns) {
 
 }  // namespace
 
-CostTable measure_costs(Group& group) {
-  CostTable costs;
+collectives::CostTable measure_costs(Group& group) {
+  collectives::CostTable costs;
   if (group.size() == 1 || group.nodes() > 1) return costs;
   const auto registered = group.allocate(kMany);
   const auto memory = std::make_unique<std::byte[]>(kMany);
@@ -60,12 +60,12 @@ CostTable measure_costs(Group& group) {
   const Line one_shot =
       line_through(shortest_ns(group, memory.get(), kFew), shortest_ns(group, memory.get(), kMany));
   // Force `direct` for registered memory, so that it is measured at both sizes.
-  CostTable in_place = costs;
-  in_place.forced_in_node = Algorithm::kDirect;
-  group.choose(Choice(in_place));
+  collectives::CostTable in_place = costs;
+  in_place.forced_in_node = collectives::Algorithm::kDirect;
+  group.choose(collectives::Choice(in_place));
   const Line direct = line_through(shortest_ns(group, registered.get(), kFew),
                                    shortest_ns(group, registered.get(), kMany));
-  group.choose(Choice(costs));
+  group.choose(collectives::Choice(costs));
   costs.one_shot_ns = one_shot.ns;
   costs.one_shot_ns_per_byte = one_shot.ns_per_byte;
   costs.direct_ns = direct.ns;
@@ -75,21 +75,21 @@ CostTable measure_costs(Group& group) {
 
 void calibrate(Group& group) {
   if (group.size() == 1) return;
-  CostTable costs;
+  collectives::CostTable costs;
   group.aside([&] { costs = measure_costs(group); });
   if (group.rank() == 0) {
-    const auto forced = force(process_variable("DDP_ALGO").value_or(""), costs);
+    const auto forced = collectives::force(process_variable("DDP_ALGO").value_or(""), costs);
     if (!forced) {
       group.abort(forced.error().message);
       throw std::invalid_argument(forced.error().message);
     }
   }
-  static_assert(std::is_trivially_copyable_v<CostTable>);
+  static_assert(std::is_trivially_copyable_v<collectives::CostTable>);
   group.aside([&] { group.broadcast({&costs, sizeof(costs), DType::kU8}, 0, at_once()); });
-  const Choice choice(costs);
+  const collectives::Choice choice(costs);
   group.choose(choice);
   if (group.rank() == 0 && process_variable("DDP_PRINT_ALGO").value_or("") == "1")
     std::fprintf(stderr, "ddp: %s\n", choice.describe().c_str());
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -2,7 +2,7 @@
 
 #include "worker/collectives/choice.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 class Group;
 
@@ -10,11 +10,11 @@ class Group;
 // in under a millisecond if every rank has a CPU. Collective; each rank gets its own figures.
 // Groups of several nodes keep the built-in figures, because they choose nothing by cost inside a
 // node.
-CostTable measure_costs(Group& group);
+collectives::CostTable measure_costs(Group& group);
 
 // Makes every rank choose by rank 0's measure_costs() and DDP_ALGO. With DDP_PRINT_ALGO=1, rank 0
 // prints the choice to standard error. Collective. Throws std::invalid_argument on rank 0 (and
 // aborts the group) if DDP_ALGO is wrong.
 void calibrate(Group& group);
 
-}  // namespace ddp
+}  // namespace ddp::runtime

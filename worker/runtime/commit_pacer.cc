@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-namespace ddp {
+namespace ddp::runtime {
 
 CommitPacer::CommitPacer(const CommitPace& pace) : pace_(pace) {
   if (pace.every < 0 || !(pace.share > 0 && pace.share < 1)) {
@@ -64,4 +64,4 @@ double CommitPacer::median(Seconds all) {
   return *middle;
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

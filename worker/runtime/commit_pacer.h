@@ -6,7 +6,7 @@
 
 #include "worker/runtime/commit_pace.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // Decides at which steps to commit. Every rank has one and asks it after each step. Rank 0's
 // measures and proposes; its proposal travels with the commit, so that all ranks agree. Pure.
@@ -54,4 +54,4 @@ class CommitPacer {
   Seconds commit_seconds_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

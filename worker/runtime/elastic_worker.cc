@@ -63,8 +63,8 @@ class ElasticWorker::Impl {
     const WorkerEnvironment worker =
         read_worker_environment([this](const std::string& name) { return variable(name); });
     // Without this, a rank that dies meanwhile would be waited for until the deadline.
-    const WaitInterrupt interrupt([this] { return aborted(); });
-    std::shared_ptr<ProcessGroup> group = make_described_group(worker, options.group);
+    const transport::WaitInterrupt interrupt([this] { return aborted(); });
+    std::shared_ptr<ProcessGroup> group = runtime::make_described_group(worker, options.group);
     attach(group);
     joined_ = group;
     return group;
@@ -82,7 +82,7 @@ class ElasticWorker::Impl {
     memory_.reset();
     overlay_.clear();
     lock.unlock();
-    forget_round_memory();
+    runtime::forget_round_memory();
     channel->parked(left, step);
   }
 

@@ -6,7 +6,7 @@
 
 #include "common/wire/error_file.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 void write_error_file(const std::string& message) {
   const char* path = std::getenv("TORCHELASTIC_ERROR_FILE");
@@ -18,4 +18,4 @@ void write_error_file(const std::string& message) {
   std::ofstream(path) << wire::encode_error_file(error);
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -8,7 +8,7 @@
 
 #include "common/base/clock.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 using wire::FlightEntry;
@@ -136,4 +136,4 @@ void FlightRecorder::change(Slot slot, FlightState state) {
                              std::memory_order_relaxed);
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

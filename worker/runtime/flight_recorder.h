@@ -8,7 +8,7 @@
 #include "common/base/ids.h"
 #include "common/wire/flight_recorder.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // Records what one group does in its rank's flight recorder, which outlives the rank
 // (common/wire/flight_recorder.h). Always on: an event costs a clock read and a few dozen
@@ -55,4 +55,4 @@ class FlightRecorder {
   std::uint32_t group_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

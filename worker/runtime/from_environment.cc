@@ -30,8 +30,8 @@ std::string store_prefix(const WorkerEnvironment& worker) {
   return count == 0 ? prefix : fmt::format("{}.{}", prefix, count);
 }
 
-Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
-  Meeting meeting;
+runtime::Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
+  runtime::Meeting meeting;
   if (worker.master_addr.empty()) return meeting;
   const auto timeout = std::chrono::ceil<Duration>(deadline - Clock::now());
   auto store = connect_tcp_store(worker.master_addr, worker.master_port, timeout);
@@ -44,19 +44,21 @@ Meeting open_meeting(const WorkerEnvironment& worker, TimePoint deadline) {
   meeting.store = std::move(*store);
   meeting.prefix = store_prefix(worker);
   meeting.engine = worker.engine;
-  meeting.addresses = reachable_addresses(worker.master_addr, worker.master_port);
+  meeting.addresses = transport::reachable_addresses(worker.master_addr, worker.master_port);
   return meeting;
 }
 
 void warn_of_lone_tasks() {
   static std::once_flag once;
   std::call_once(once, [] {
-    const std::string notice = notice_of_lone_tasks(process_variable);
+    const std::string notice = runtime::notice_of_lone_tasks(process_variable);
     if (!notice.empty()) fmt::print(stderr, "ddp: {}\n", notice);
   });
 }
 
 }  // namespace
+
+namespace runtime {
 
 std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
                                             const ProcessGroupOptions& options) {
@@ -65,8 +67,10 @@ std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
   return make_world_group(worker, open_meeting(worker, deadline), deadline, options);
 }
 
+}  // namespace runtime
+
 std::shared_ptr<ProcessGroup> ProcessGroup::from_environment(const ProcessGroupOptions& options) {
-  return make_described_group(read_worker_environment(process_variable), options);
+  return runtime::make_described_group(read_worker_environment(process_variable), options);
 }
 
 }  // namespace ddp

@@ -19,7 +19,7 @@
 #include "worker/runtime/operations.h"
 #include "worker/runtime/post_office.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
@@ -30,18 +30,18 @@ constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
 }  // namespace
 
-std::shared_ptr<Group> Group::make(std::unique_ptr<Transport> transport, Round round,
+std::shared_ptr<Group> Group::make(std::unique_ptr<transport::Transport> transport, Round round,
                                    const ProcessGroupOptions& options, Meeting meeting) {
   if (transport->topology().world_size() > 1 && !transport->watched()) {
-    transport->start_watch({stall_timeout_from_environment(options.stall_timeout)});
+    transport->start_watch({transport::stall_timeout_from_environment(options.stall_timeout)});
   }
   auto group = std::make_shared<Group>(std::move(transport), round, options, std::move(meeting));
   group->thread_ = std::thread([raw = group.get()] { raw->run_thread(); });
   return group;
 }
 
-Group::Group(std::unique_ptr<Transport> transport, Round round, const ProcessGroupOptions& options,
-             Meeting meeting)
+Group::Group(std::unique_ptr<transport::Transport> transport, Round round,
+             const ProcessGroupOptions& options, Meeting meeting)
     : rank_(transport->topology().rank()),
       size_(transport->topology().world_size()),
       round_(round),
@@ -77,7 +77,7 @@ Group::~Group() {
   if (messages_) messages_->close();
 }
 
-void Group::choose(const Choice& choice) {
+void Group::choose(const collectives::Choice& choice) {
   const std::lock_guard executing(executing_);
   collectives_.choose(choice);
 }
@@ -110,7 +110,7 @@ WorkPtr Group::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
     packed = std::shared_ptr<std::byte>(new std::byte[whole.bytes() + 1],
                                         [](std::byte* memory) { delete[] memory; });
   whole.data = packed.get();
-  Operation operation = operations::all_reduce(whole, op);
+  collectives::Operation operation = operations::all_reduce(whole, op);
   operation.parts.assign(in_out.begin(), in_out.end());
   operation.packed = std::move(packed);
   return issue(std::move(operation), std::move(options));
@@ -159,7 +159,7 @@ WorkPtr Group::barrier(OpOptions options) {
   return issue(operations::barrier(), std::move(options));
 }
 
-WorkPtr Group::issue(Operation operation, OpOptions options) {
+WorkPtr Group::issue(collectives::Operation operation, OpOptions options) {
   if (options.timeout.count() < 0) {
     throw std::invalid_argument(fmt::format("{}: the timeout is {} ms, but must not be negative",
                                             name_of(operation.record.kind),
@@ -174,7 +174,7 @@ WorkPtr Group::issue(Operation operation, OpOptions options) {
   return work;
 }
 
-bool Group::run_now(Operation& operation, const SharedText& tag) {
+bool Group::run_now(collectives::Operation& operation, const SharedText& tag) {
   const std::unique_lock executing(executing_, std::try_to_lock);
   if (!executing) return false;
   {
@@ -191,7 +191,7 @@ bool Group::run_now(Operation& operation, const SharedText& tag) {
   return true;
 }
 
-std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, SharedText tag) {
+std::shared_ptr<CollectiveWork> Group::enqueue(collectives::Operation operation, SharedText tag) {
   std::shared_ptr<CollectiveWork> work;
   {
     const std::lock_guard lock(mutex_);
@@ -208,9 +208,10 @@ std::shared_ptr<CollectiveWork> Group::enqueue(Operation operation, SharedText t
   return work;
 }
 
-std::uint64_t Group::record_issue(const Operation& operation, const SharedText& tag, bool started) {
+std::uint64_t Group::record_issue(const collectives::Operation& operation, const SharedText& tag,
+                                  bool started) {
   if (!recording_) return 0;
-  const OpRecord& record = operation.record;
+  const collectives::OpRecord& record = operation.record;
   return flight_.issued({record.sequence, record.count, record.root, name_of(operation.type()),
                          name_of(record.kind), tag.str(), dtype_bytes(operation.type())},
                         operation.deadline - operation.timeout, started);
@@ -273,7 +274,7 @@ void Group::execute(CollectiveWork& work) {
   fail_queue(first);
 }
 
-Outcome Group::perform(const Operation& operation) {
+Outcome Group::perform(const collectives::Operation& operation) {
   auto* packed = static_cast<std::byte*>(operation.in.data);
   for (const Buffer& part : operation.parts) {
     if (part.count > 0) std::memcpy(packed, part.data, part.bytes());
@@ -344,7 +345,7 @@ void Group::run_thread() {
         fail_queue(settle(std::move(*cause)));
         continue;
       }
-      for (const Link* link : {transport_->previous(), transport_->next()}) {
+      for (const transport::Link* link : {transport_->previous(), transport_->next()}) {
         if (link != nullptr) count += link->idle_poll_entries(entries + count);
       }
     }
@@ -354,4 +355,4 @@ void Group::run_thread() {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -17,7 +17,7 @@
 #include "worker/runtime/work.h"
 #include "worker/transport/transport.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 class PostOffice;
 
@@ -28,15 +28,15 @@ class PostOffice;
 class Group final : public ProcessGroup, public std::enable_shared_from_this<Group> {
  public:
   // meeting: how to find ranks of other nodes; needed for messages and sub-groups that span nodes.
-  static std::shared_ptr<Group> make(std::unique_ptr<Transport> transport, Round round,
+  static std::shared_ptr<Group> make(std::unique_ptr<transport::Transport> transport, Round round,
                                      const ProcessGroupOptions& options, Meeting meeting = {});
   // For make().
-  Group(std::unique_ptr<Transport> transport, Round round, const ProcessGroupOptions& options,
-        Meeting meeting);
+  Group(std::unique_ptr<transport::Transport> transport, Round round,
+        const ProcessGroupOptions& options, Meeting meeting);
   ~Group() override;
 
   // Sets which algorithms to use. The same on all ranks; no operation may be outstanding.
-  void choose(const Choice& choice);
+  void choose(const collectives::Choice& choice);
   // Calls body, whose operations get no sequence numbers and no entries in the flight recorder. On
   // all ranks alike, before anything else uses the group.
   void aside(const std::function<void()>& body);
@@ -76,16 +76,16 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void expire(const CollectiveWork& work);
 
  private:
-  WorkPtr issue(Operation operation, OpOptions options);
+  WorkPtr issue(collectives::Operation operation, OpOptions options);
   // Runs the operation here and now. Returns false if another thread is running operations.
-  bool run_now(Operation& operation, const SharedText& tag);
-  std::shared_ptr<CollectiveWork> enqueue(Operation operation, SharedText tag);
+  bool run_now(collectives::Operation& operation, const SharedText& tag);
+  std::shared_ptr<CollectiveWork> enqueue(collectives::Operation operation, SharedText tag);
   struct Proposal;
   std::shared_ptr<Group> make_sub_group(Proposal proposal, const char* name);
   // heads: by rank of this group. own: this rank's head.
   std::shared_ptr<Group> connect_sub_group(const std::vector<Rank>& members,
                                            const std::vector<std::uint64_t>& heads,
-                                           SubGroupHead own, const std::string& name);
+                                           transport::SubGroupHead own, const std::string& name);
   Rank rank_in_world(Rank rank) const {
     return meeting_.world_ranks.empty() ? rank
                                         : meeting_.world_ranks[static_cast<std::size_t>(rank)];
@@ -94,13 +94,14 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void abort_with(const Failure& cause);
   void run_thread();
   void wake();
-  std::uint64_t record_issue(const Operation& operation, const SharedText& tag, bool started);
+  std::uint64_t record_issue(const collectives::Operation& operation, const SharedText& tag,
+                             bool started);
   std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
   void finish(CollectiveWork& work, const Outcome& failure);
   // The following need executing_.
   void execute(CollectiveWork& work);
-  Outcome perform(const Operation& operation);
-  Outcome exchange_messages(const Operation& operation);
+  Outcome perform(const collectives::Operation& operation);
+  Outcome exchange_messages(const collectives::Operation& operation);
   // Names the operation and ends the group; returns the first cause.
   Failure fail_operation(Failure failure, const std::string& name);
   Failure settle(Failure failure);
@@ -114,9 +115,9 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   UniqueFd wake_fd_;
 
   std::mutex executing_;  // Taken before mutex_ where both are needed.
-  std::unique_ptr<Transport>
-      transport_;            // Used under executing_, except for what any thread may call.
-  Collectives collectives_;  // Under executing_.
+  std::unique_ptr<transport::Transport>
+      transport_;  // Used under executing_, except for what any thread may call.
+  collectives::Collectives collectives_;  // Under executing_.
   FlightRecorder flight_;
 
   std::mutex mutex_;  // Guards what follows.
@@ -134,4 +135,4 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::thread thread_;  // Last: it uses everything above.
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -9,7 +9,7 @@
 #include "worker/runtime/post_office.h"
 
 // The operations of a Group that use messages between two ranks.
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr std::uint64_t kMonitorTag = kInternalTags * 2;
@@ -41,22 +41,22 @@ struct Plan {
   std::vector<Block> incoming;  // By sending rank, in the output.
 };
 
-Plan plan_of(const Operation& operation, Rank rank, int size) {
-  const OpRecord& record = operation.record;
+Plan plan_of(const collectives::Operation& operation, Rank rank, int size) {
+  const collectives::OpRecord& record = operation.record;
   const std::size_t block = record.count;
   const std::vector<Block> nothing(static_cast<std::size_t>(size));
   Plan plan{nothing, nothing};
   const auto root = static_cast<std::size_t>(std::max(record.root, 0));
   switch (record.kind) {
-    case OpKind::kGather:
+    case collectives::OpKind::kGather:
       plan.outgoing[root] = {0, block};
       if (rank == record.root) plan.incoming = blocks_of({}, block, size);
       break;
-    case OpKind::kScatter:
+    case collectives::OpKind::kScatter:
       plan.incoming[root] = {0, block};
       if (rank == record.root) plan.outgoing = blocks_of({}, block, size);
       break;
-    case OpKind::kAllGather:
+    case collectives::OpKind::kAllGather:
       plan.incoming = blocks_of(operation.out_counts, 0, size);
       plan.outgoing.assign(static_cast<std::size_t>(size), {0, operation.in.count});
       break;
@@ -89,12 +89,13 @@ PostOffice& Group::messages() {
 }
 
 // Moves blocks between ranks of different nodes: a message for every pair.
-Outcome Group::exchange_messages(const Operation& operation) {
+Outcome Group::exchange_messages(const collectives::Operation& operation) {
   const Plan plan = plan_of(operation, rank_, size_);
   const std::uint64_t tag = kInternalTags + operation.record.sequence;
   OpOptions options;
   options.timeout = std::max(
-      Duration(1), std::chrono::ceil<Duration>(operation.deadline + kStallGrace - Clock::now()));
+      Duration(1),
+      std::chrono::ceil<Duration>(operation.deadline + collectives::kStallGrace - Clock::now()));
   options.tag = name_of(operation.record.kind);
   std::vector<WorkPtr> works;
   try {
@@ -124,7 +125,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
   const TimePoint deadline = Clock::now() + timeout;
   std::uint8_t token = 0;
   // The other ranks wait longer, so that rank 0 reports first.
-  const OpOptions patient{timeout + 2 * kStallGrace, "monitored_barrier", false};
+  const OpOptions patient{timeout + 2 * collectives::kStallGrace, "monitored_barrier", false};
   const auto exchange = [&](Rank peer, std::uint64_t step, bool sends) {
     const Buffer buffer{&token, 1, DType::kU8};
     return sends ? messages().send(buffer, peer, kMonitorTag + step, patient, messages_issued_++)
@@ -157,7 +158,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
     const Failure cause{
         Errc::kTimeout, missing.front(),
         fmt::format("monitored_barrier: after {} ms {} {} not arrived{}", timeout.count(),
-                    list_ranks(missing), missing.size() == 1 ? "has" : "have",
+                    collectives::list_ranks(missing), missing.size() == 1 ? "has" : "have",
                     wait_all_ranks ? "" : "; there may be more")};
     abort_with(cause);
     throw CollectiveError(cause.text, cause.code, cause.suspect);
@@ -165,4 +166,4 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
   for (Rank rank = 1; rank < size_; ++rank) exchange(rank, 1, true)->wait();
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -8,7 +8,7 @@
 #include "worker/collectives/operation.h"
 #include "worker/runtime/mailbox.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr int kPullMessages = 64;  // Limits per turn of one peer.
@@ -231,4 +231,4 @@ void Inbox::clear() {
   item_ = nullptr;
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -5,7 +5,7 @@
 
 #include "common/base/parse_number.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr int kLargestWorld = 1 << 20;
@@ -48,7 +48,7 @@ Result<InitMethod> parse_init_method(std::string_view url) {
     method.kind = InitMethod::Kind::kTcp;
     std::string_view address = place.substr(6);
     if (address.ends_with('/')) address.remove_suffix(1);
-    Result<StoreEndpoint> endpoint = parse_store_endpoint(address);
+    Result<store::StoreEndpoint> endpoint = store::parse_store_endpoint(address);
     if (!endpoint) return wrong(url, "{}", endpoint.error().message);
     method.endpoint = *std::move(endpoint);
     return method;
@@ -64,4 +64,4 @@ Result<InitMethod> parse_init_method(std::string_view url) {
   return wrong(url, "expected env://, tcp://HOST:PORT or file:///PATH");
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

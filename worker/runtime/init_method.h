@@ -7,15 +7,15 @@
 #include "common/base/result.h"
 #include "common/store/endpoint.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // An init_method of PyTorch: env://, tcp://HOST:PORT or file:///PATH, each optionally with
 // ?rank=R&world_size=N.
 struct InitMethod {
   enum class Kind { kEnvironment, kTcp, kFile };
   Kind kind = Kind::kEnvironment;
-  StoreEndpoint endpoint;  // kTcp.
-  std::string path;        // kFile; absolute.
+  store::StoreEndpoint endpoint;  // kTcp.
+  std::string path;               // kFile; absolute.
   std::optional<int> rank;
   std::optional<int> world_size;
 };
@@ -23,4 +23,4 @@ struct InitMethod {
 // kInvalidArgument: the message says what is wrong and what is expected.
 Result<InitMethod> parse_init_method(std::string_view url);
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -52,9 +52,9 @@ class Initialization {
 
  private:
   std::shared_ptr<ProcessGroup> from_environment();
-  std::shared_ptr<ProcessGroup> over_tcp(const StoreEndpoint& endpoint, bool may_serve);
+  std::shared_ptr<ProcessGroup> over_tcp(const store::StoreEndpoint& endpoint, bool may_serve);
   std::shared_ptr<ProcessGroup> over_file(const std::string& path);
-  std::shared_ptr<ProcessGroup> meet(Meeting meeting);
+  std::shared_ptr<ProcessGroup> meet(runtime::Meeting meeting);
   void read_arguments();
   void check_place();
   void remove_when_all_have_it(Store& store, const std::string& path);
@@ -68,13 +68,13 @@ class Initialization {
 
   const InitProcessGroupOptions& options_;
   TimePoint deadline_;
-  InitMethod method_;
+  runtime::InitMethod method_;
   std::optional<int> rank_;
   std::optional<int> world_size_;
 };
 
 void Initialization::read_arguments() {
-  const Result<InitMethod> method = parse_init_method(options_.init_method);
+  const Result<runtime::InitMethod> method = runtime::parse_init_method(options_.init_method);
   if (!method) refuse(method.error().message);
   method_ = *method;
   if (options_.rank != -1) rank_ = options_.rank;
@@ -115,13 +115,13 @@ std::shared_ptr<ProcessGroup> Initialization::run() {
   if (options_.store) {
     if (options_.init_method != "env://") refuse("give either store or init_method, not both");
     check_place();
-    Meeting meeting;
+    runtime::Meeting meeting;
     meeting.store = options_.store;
     return meet(std::move(meeting));
   }
-  if (method_.kind == InitMethod::Kind::kEnvironment) return from_environment();
+  if (method_.kind == runtime::InitMethod::Kind::kEnvironment) return from_environment();
   check_place();
-  if (method_.kind == InitMethod::Kind::kFile) return over_file(method_.path);
+  if (method_.kind == runtime::InitMethod::Kind::kFile) return over_file(method_.path);
   return over_tcp(method_.endpoint, true);
 }
 
@@ -164,32 +164,32 @@ std::shared_ptr<ProcessGroup> Initialization::from_environment() {
   if (!rank_) required("RANK", "this process's number, from 0");
   check_place();
   if (*world_size_ == 1) return meet({});
-  StoreEndpoint endpoint;
+  store::StoreEndpoint endpoint;
   endpoint.host = required("MASTER_ADDR", "the address of rank 0's machine");
   endpoint.port = number_of("MASTER_PORT",
                             required("MASTER_PORT", "a free port of rank 0's machine"), 1, 65'535);
   return over_tcp(endpoint, !is_served);
 }
 
-std::shared_ptr<ProcessGroup> Initialization::over_tcp(const StoreEndpoint& endpoint,
+std::shared_ptr<ProcessGroup> Initialization::over_tcp(const store::StoreEndpoint& endpoint,
                                                        bool may_serve) {
-  Meeting meeting;
+  runtime::Meeting meeting;
   if (*world_size_ == 1) return meet(std::move(meeting));
   if (may_serve && *rank_ == 0) {
-    const Result<void> served = serve_store(endpoint.host, endpoint.port, deadline_);
+    const Result<void> served = runtime::serve_store(endpoint.host, endpoint.port, deadline_);
     if (!served) fail(served.error(), who());
   }
   meeting.store = std::shared_ptr<Store>(
       value_or_fail(connect_tcp_store(endpoint.host, endpoint.port, left_until(deadline_)),
                     fmt::format("{} cannot reach the store that rank 0 serves", who())));
-  meeting.addresses = reachable_addresses(endpoint.host, endpoint.port);
+  meeting.addresses = transport::reachable_addresses(endpoint.host, endpoint.port);
   return meet(std::move(meeting));
 }
 
 std::shared_ptr<ProcessGroup> Initialization::over_file(const std::string& path) {
-  Meeting meeting;
+  runtime::Meeting meeting;
   if (*world_size_ == 1) return meet(std::move(meeting));
-  meeting.store = std::shared_ptr<Store>(value_or_fail(open_file_store(path), who()));
+  meeting.store = std::shared_ptr<Store>(value_or_fail(store::open_file_store(path), who()));
   remove_when_all_have_it(*meeting.store, path);
   return meet(std::move(meeting));
 }
@@ -244,15 +244,15 @@ std::string Initialization::counts_of(Store& store, std::int64_t own_count) {
   return {};
 }
 
-std::shared_ptr<ProcessGroup> Initialization::meet(Meeting meeting) {
+std::shared_ptr<ProcessGroup> Initialization::meet(runtime::Meeting meeting) {
   WorkerEnvironment worker;
   worker.rank = worker.node = *rank_;
   worker.world_size = worker.nodes = *world_size_;
   const Result<EngineKind> engine = engine_of(process_variable("DDP_LINK"));
   if (!engine) refuse(engine.error().message);
   worker.engine = meeting.engine = *engine;
-  if (*world_size_ == 1) return make_world_group(worker, {}, deadline_, options_.group);
-  if (meeting.addresses.empty()) meeting.addresses = reachable_addresses("127.0.0.1", 1);
+  if (*world_size_ == 1) return runtime::make_world_group(worker, {}, deadline_, options_.group);
+  if (meeting.addresses.empty()) meeting.addresses = transport::reachable_addresses("127.0.0.1", 1);
   const std::shared_ptr<Store> store = meeting.store;
   const std::int64_t count = value_or_fail(store->add(joined_key(*rank_), 1), who());
   meeting.prefix = fmt::format("{}/{}", base(), count);
@@ -264,7 +264,7 @@ std::shared_ptr<ProcessGroup> Initialization::meet(Meeting meeting) {
                           Errc::kMismatch, *rank_);
   }
   try {
-    return make_world_group(worker, std::move(meeting), deadline_, options_.group);
+    return runtime::make_world_group(worker, std::move(meeting), deadline_, options_.group);
   } catch (const CollectiveError& error) {
     const std::string counts =
         error.code == Errc::kTimeout ? counts_of(*store, count) : std::string();

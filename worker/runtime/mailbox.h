@@ -14,7 +14,7 @@
 #include "worker/transport/arena.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // What the mailboxes of a rank share.
 class MailRoom {
@@ -43,7 +43,7 @@ class Outbox {
   bool send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream);
   // Queues a send. A large payload in `arena` stays where it is (null: no arena that the peer can
   // read).
-  void add(MessageWork& send, const Arena* arena);
+  void add(MessageWork& send, const transport::Arena* arena);
   // Moves what it can. node: the stream, if it leads to a rank of the same node; else null.
   bool push(PeerStream& stream, PeerRings* node);
   // Completes the last send, if it is small, by copying what is not sent yet.
@@ -137,4 +137,4 @@ class Inbox {
   Item* item_ = nullptr;
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace ddp {
+namespace ddp::runtime {
 
 std::string MessageWork::name() const {
   std::string name = fmt::format("{} #{} {} rank {}", kind == Kind::kSend ? "send" : "recv",
@@ -23,4 +23,4 @@ void MessageWork::wait() {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -12,7 +12,7 @@
 #include "worker/runtime/process_group.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // Users' tags are below this. Tags from here on belong to operations that are composed of messages,
 // which error messages name by OpOptions::tag.
@@ -106,4 +106,4 @@ class MessageWork final : public Work {
   std::atomic<std::uint32_t> state_{kPending};
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -10,7 +10,7 @@
 #include "worker/transport/tcp.h"
 #include "worker/transport/wait_interrupt.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 // How long one request to the store waits if the wait may be interrupted; then it is repeated.
@@ -27,14 +27,14 @@ Outcome NodeLinks::publish(const std::string& key, const std::string& value) {
 Outcome NodeLinks::read(const std::string& key, std::string& value) {
   for (;;) {
     const auto left = std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
-    const bool in_parts = WaitInterrupt::set() && left > kLook;
+    const bool in_parts = transport::WaitInterrupt::set() && left > kLook;
     auto got = store_.get(meeting_.prefix + key, in_parts ? kLook : left);
     if (got) {
       value = std::move(*got);
       return {};
     }
     if (!in_parts || got.error().code != Errc::kTimeout) return explain(got.error());
-    if (WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
+    if (transport::WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
   }
 }
 
@@ -127,10 +127,11 @@ Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& place
   return {};
 }
 
-Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links) {
+Outcome NodeLinks::connect(const transport::Topology& topology,
+                           std::vector<std::unique_ptr<transport::Link>>& links) {
   world_size_ = topology.world_size();
   presence_ = "addr";
-  auto engine = make_data_engine(meeting_.engine);
+  auto engine = transport::make_data_engine(meeting_.engine);
   if (!engine) return Failure{engine.error().code, topology.rank(), engine.error().message};
   if (auto failure = connect_by(**engine, topology, links)) return failure;
   return establish(topology, links);
@@ -138,7 +139,8 @@ Outcome NodeLinks::connect(const Topology& topology, std::vector<std::unique_ptr
 
 // Every rank has all its connections by now, and all ranks go through their links in the same
 // order. So the smallest pair of nodes that is not done never waits for another pair.
-Outcome NodeLinks::establish(const Topology& topology, std::vector<std::unique_ptr<Link>>& links) {
+Outcome NodeLinks::establish(const transport::Topology& topology,
+                             std::vector<std::unique_ptr<transport::Link>>& links) {
   for (const auto& link : links) {
     if (!link) continue;
     const auto ready = link->establish(deadline_);
@@ -151,10 +153,10 @@ Outcome NodeLinks::establish(const Topology& topology, std::vector<std::unique_p
   return {};
 }
 
-Outcome NodeLinks::connect_by(DataEngine& engine, const Topology& topology,
-                              std::vector<std::unique_ptr<Link>>& links) {
+Outcome NodeLinks::connect_by(transport::DataEngine& engine, const transport::Topology& topology,
+                              std::vector<std::unique_ptr<transport::Link>>& links) {
   links.resize(static_cast<std::size_t>(topology.nodes()));
-  auto listener = TcpListener::open();
+  auto listener = transport::TcpListener::open();
   if (!listener) return Failure{listener.error().code, topology.rank(), listener.error().message};
   if (auto failure = publish(fmt::format("/addr/{}", topology.rank()),
                              (*listener)->endpoint(meeting_.addresses)))
@@ -163,7 +165,8 @@ Outcome NodeLinks::connect_by(DataEngine& engine, const Topology& topology,
     const auto rank_on = [&](int node) {
       return node == topology.node() ? topology.rank() : topology.lane_peer(node);
     };
-    return LinkIdentity{round_, world_size_, rank_on(lower), lower, rank_on(upper), upper};
+    return transport::LinkIdentity{round_, world_size_,    rank_on(lower),
+                                   lower,  rank_on(upper), upper};
   };
   // Connect to higher nodes first: the last node has nobody to connect to, so it accepts at once,
   // and then the others do, in turn.
@@ -171,12 +174,13 @@ Outcome NodeLinks::connect_by(DataEngine& engine, const Topology& topology,
     std::string endpoint;
     if (auto failure = read(fmt::format("/addr/{}", topology.lane_peer(node)), endpoint))
       return failure;
-    auto link = connect_link(endpoint, identity(topology.node(), node), deadline_, &engine);
+    auto link =
+        transport::connect_link(endpoint, identity(topology.node(), node), deadline_, &engine);
     if (!link) return explain(link.error());
     links[static_cast<std::size_t>(node)] = std::move(*link);
   }
   if (!topology.has_lane() || topology.node() == 0) return {};
-  std::vector<LinkIdentity> expected;
+  std::vector<transport::LinkIdentity> expected;
   for (int node = 0; node < topology.node(); ++node)
     expected.push_back(identity(node, topology.node()));
   auto accepted = (*listener)->accept(expected, deadline_, &engine);
@@ -186,4 +190,4 @@ Outcome NodeLinks::connect_by(DataEngine& engine, const Topology& topology,
   return {};
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

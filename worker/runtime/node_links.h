@@ -14,7 +14,7 @@
 #include "worker/transport/link.h"
 #include "worker/transport/topology.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // What ranks of different nodes need in order to find each other.
 struct Meeting {
@@ -51,14 +51,16 @@ class NodeLinks {
   // Makes the links of this rank's lane, by node. Every rank puts its endpoint into the store under
   // "<prefix>/addr/<rank>"; the rank on the lower node connects. kTimeout names the ranks that are
   // missing, kMismatch those that chose another engine. Collective.
-  Outcome connect(const Topology& topology, std::vector<std::unique_ptr<Link>>& links);
+  Outcome connect(const transport::Topology& topology,
+                  std::vector<std::unique_ptr<transport::Link>>& links);
 
  private:
   Outcome publish(const std::string& key, const std::string& value);
   Outcome read(const std::string& key, std::string& value);
-  Outcome connect_by(DataEngine& engine, const Topology& topology,
-                     std::vector<std::unique_ptr<Link>>& links);
-  Outcome establish(const Topology& topology, std::vector<std::unique_ptr<Link>>& links);
+  Outcome connect_by(transport::DataEngine& engine, const transport::Topology& topology,
+                     std::vector<std::unique_ptr<transport::Link>>& links);
+  Outcome establish(const transport::Topology& topology,
+                    std::vector<std::unique_ptr<transport::Link>>& links);
   Outcome read_node_sizes(const WorkerEnvironment& worker, std::vector<int>& sizes);
   Outcome place_by_id(const WorkerEnvironment& worker, Placement& placement);
   Failure missing(const std::string& reason);
@@ -74,4 +76,4 @@ class NodeLinks {
   const char* presence_ = "addr";  // The key that every rank sets first.
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -7,7 +7,7 @@
 
 #include "worker/transport/segment_layout.h"
 
-namespace ddp::operations {
+namespace ddp::runtime::operations {
 namespace {
 
 // message: returns the text; called only if it is needed.
@@ -16,19 +16,19 @@ void require(bool condition, Message&& message) {
   if (!condition) throw std::invalid_argument(message());
 }
 
-void require_data(OpKind kind, const Buffer& buffer) {
+void require_data(collectives::OpKind kind, const Buffer& buffer) {
   require(buffer.data != nullptr || buffer.count == 0, [&] {
     return fmt::format("{}: the buffer of {} elements has no address", name_of(kind), buffer.count);
   });
 }
 
-void require_root(OpKind kind, Rank root, int size) {
+void require_root(collectives::OpKind kind, Rank root, int size) {
   require(root >= 0 && root < size, [&] {
     return fmt::format("{}: root {} is not in 0..{}", name_of(kind), root, size - 1);
   });
 }
 
-void require_reduction(OpKind kind, DType type, ReduceOp op) {
+void require_reduction(collectives::OpKind kind, DType type, ReduceOp op) {
   if (valid(type, op.kind())) return;
   const bool bits =
       op.kind() == ReduceOp::kBand || op.kind() == ReduceOp::kBor || op.kind() == ReduceOp::kBxor;
@@ -38,7 +38,7 @@ void require_reduction(OpKind kind, DType type, ReduceOp op) {
                        : "an average of integers has no exact value; use a sum"));
 }
 
-void require_same_type(OpKind kind, const Buffer& in, const Buffer& out) {
+void require_same_type(collectives::OpKind kind, const Buffer& in, const Buffer& out) {
   require(in.type == out.type, [&] {
     return fmt::format("{}: input of {} and output of {}", name_of(kind), name_of(in.type),
                        name_of(out.type));
@@ -46,7 +46,8 @@ void require_same_type(OpKind kind, const Buffer& in, const Buffer& out) {
 }
 
 // `whole` must hold a block for each rank.
-void require_blocks(OpKind kind, const char* side, std::size_t block, std::size_t whole, int size) {
+void require_blocks(collectives::OpKind kind, const char* side, std::size_t block,
+                    std::size_t whole, int size) {
   const std::size_t needed = block * static_cast<std::size_t>(size);
   require(whole == needed, [&] {
     return fmt::format("{}: {} elements from {} ranks need an {} of {} elements, not {}",
@@ -54,7 +55,7 @@ void require_blocks(OpKind kind, const char* side, std::size_t block, std::size_
   });
 }
 
-void require_counts(OpKind kind, const char* side, std::span<const std::size_t> counts,
+void require_counts(collectives::OpKind kind, const char* side, std::span<const std::size_t> counts,
                     const Buffer& buffer, int size) {
   require(counts.size() == static_cast<std::size_t>(size), [&] {
     return fmt::format("{}: {} {} counts for {} ranks", name_of(kind), counts.size(), side, size);
@@ -66,8 +67,9 @@ void require_counts(OpKind kind, const char* side, std::span<const std::size_t> 
   });
 }
 
-Operation make(OpKind kind, Buffer in, Buffer out, std::size_t count, DType type) {
-  Operation operation;
+collectives::Operation make(collectives::OpKind kind, Buffer in, Buffer out, std::size_t count,
+                            DType type) {
+  collectives::Operation operation;
   operation.record.kind = kind;
   operation.record.type = static_cast<std::uint32_t>(type);
   operation.record.count = count;
@@ -76,7 +78,7 @@ Operation make(OpKind kind, Buffer in, Buffer out, std::size_t count, DType type
   return operation;
 }
 
-Operation with_reduction(Operation operation, ReduceOp op) {
+collectives::Operation with_reduction(collectives::Operation operation, ReduceOp op) {
   require_reduction(operation.record.kind, operation.type(), op);
   operation.record.op = op.kind();
   operation.factor = op.factor();
@@ -96,132 +98,139 @@ std::uint64_t digest(std::span<const std::size_t> counts) {
 
 }  // namespace
 
-Operation all_reduce(Buffer in_out, ReduceOp op) {
-  require_data(OpKind::kAllReduce, in_out);
-  return with_reduction(make(OpKind::kAllReduce, in_out, in_out, in_out.count, in_out.type), op);
+collectives::Operation all_reduce(Buffer in_out, ReduceOp op) {
+  require_data(collectives::OpKind::kAllReduce, in_out);
+  return with_reduction(
+      make(collectives::OpKind::kAllReduce, in_out, in_out, in_out.count, in_out.type), op);
 }
 
-Operation broadcast(Buffer in_out, Rank root, int size) {
-  require_data(OpKind::kBroadcast, in_out);
-  require_root(OpKind::kBroadcast, root, size);
-  Operation operation = make(OpKind::kBroadcast, in_out, in_out, in_out.count, in_out.type);
+collectives::Operation broadcast(Buffer in_out, Rank root, int size) {
+  require_data(collectives::OpKind::kBroadcast, in_out);
+  require_root(collectives::OpKind::kBroadcast, root, size);
+  collectives::Operation operation =
+      make(collectives::OpKind::kBroadcast, in_out, in_out, in_out.count, in_out.type);
   operation.record.root = root;
   return operation;
 }
 
-Operation reduce(Buffer in_out, Rank root, ReduceOp op, int size) {
-  require_data(OpKind::kReduce, in_out);
-  require_root(OpKind::kReduce, root, size);
-  Operation operation = make(OpKind::kReduce, in_out, in_out, in_out.count, in_out.type);
+collectives::Operation reduce(Buffer in_out, Rank root, ReduceOp op, int size) {
+  require_data(collectives::OpKind::kReduce, in_out);
+  require_root(collectives::OpKind::kReduce, root, size);
+  collectives::Operation operation =
+      make(collectives::OpKind::kReduce, in_out, in_out, in_out.count, in_out.type);
   operation.record.root = root;
   return with_reduction(std::move(operation), op);
 }
 
-Operation all_gather(Buffer in, Buffer out, int size) {
-  require_data(OpKind::kAllGather, in);
-  require_data(OpKind::kAllGather, out);
-  require_same_type(OpKind::kAllGather, in, out);
-  require_blocks(OpKind::kAllGather, "output", in.count, out.count, size);
-  return make(OpKind::kAllGather, in, out, in.count, in.type);
+collectives::Operation all_gather(Buffer in, Buffer out, int size) {
+  require_data(collectives::OpKind::kAllGather, in);
+  require_data(collectives::OpKind::kAllGather, out);
+  require_same_type(collectives::OpKind::kAllGather, in, out);
+  require_blocks(collectives::OpKind::kAllGather, "output", in.count, out.count, size);
+  return make(collectives::OpKind::kAllGather, in, out, in.count, in.type);
 }
 
-Operation all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts, Rank rank,
-                      int size) {
-  require_data(OpKind::kAllGather, in);
-  require_data(OpKind::kAllGather, out);
-  require_same_type(OpKind::kAllGather, in, out);
-  require_counts(OpKind::kAllGather, "output", counts, out, size);
+collectives::Operation all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
+                                   Rank rank, int size) {
+  require_data(collectives::OpKind::kAllGather, in);
+  require_data(collectives::OpKind::kAllGather, out);
+  require_same_type(collectives::OpKind::kAllGather, in, out);
+  require_counts(collectives::OpKind::kAllGather, "output", counts, out, size);
   const std::size_t own = counts[static_cast<std::size_t>(rank)];
   require(own == in.count, [&] {
     return fmt::format("all_gather: rank {} provides {} elements, but the list says {}", rank,
                        in.count, own);
   });
-  Operation operation = make(OpKind::kAllGather, in, out, out.count, in.type);
+  collectives::Operation operation =
+      make(collectives::OpKind::kAllGather, in, out, out.count, in.type);
   operation.record.layout = digest(counts);
   operation.out_counts.assign(counts.begin(), counts.end());
   return operation;
 }
 
-Operation reduce_scatter(Buffer in, Buffer out, ReduceOp op, int size) {
-  require_data(OpKind::kReduceScatter, in);
-  require_data(OpKind::kReduceScatter, out);
-  require_same_type(OpKind::kReduceScatter, in, out);
-  require_blocks(OpKind::kReduceScatter, "input", out.count, in.count, size);
-  return with_reduction(make(OpKind::kReduceScatter, in, out, out.count, in.type), op);
+collectives::Operation reduce_scatter(Buffer in, Buffer out, ReduceOp op, int size) {
+  require_data(collectives::OpKind::kReduceScatter, in);
+  require_data(collectives::OpKind::kReduceScatter, out);
+  require_same_type(collectives::OpKind::kReduceScatter, in, out);
+  require_blocks(collectives::OpKind::kReduceScatter, "input", out.count, in.count, size);
+  return with_reduction(make(collectives::OpKind::kReduceScatter, in, out, out.count, in.type), op);
 }
 
-Operation gather(Buffer in, Buffer out, Rank root, Rank rank, int size) {
-  require_data(OpKind::kGather, in);
-  require_root(OpKind::kGather, root, size);
+collectives::Operation gather(Buffer in, Buffer out, Rank root, Rank rank, int size) {
+  require_data(collectives::OpKind::kGather, in);
+  require_root(collectives::OpKind::kGather, root, size);
   if (rank == root) {
-    require_data(OpKind::kGather, out);
-    require_same_type(OpKind::kGather, in, out);
-    require_blocks(OpKind::kGather, "output", in.count, out.count, size);
+    require_data(collectives::OpKind::kGather, out);
+    require_same_type(collectives::OpKind::kGather, in, out);
+    require_blocks(collectives::OpKind::kGather, "output", in.count, out.count, size);
   }
-  Operation operation = make(OpKind::kGather, in, rank == root ? out : Buffer{nullptr, 0, in.type},
-                             in.count, in.type);
+  collectives::Operation operation =
+      make(collectives::OpKind::kGather, in, rank == root ? out : Buffer{nullptr, 0, in.type},
+           in.count, in.type);
   operation.record.root = root;
   return operation;
 }
 
-Operation scatter(Buffer in, Buffer out, Rank root, Rank rank, int size) {
-  require_data(OpKind::kScatter, out);
-  require_root(OpKind::kScatter, root, size);
+collectives::Operation scatter(Buffer in, Buffer out, Rank root, Rank rank, int size) {
+  require_data(collectives::OpKind::kScatter, out);
+  require_root(collectives::OpKind::kScatter, root, size);
   if (rank == root) {
-    require_data(OpKind::kScatter, in);
-    require_same_type(OpKind::kScatter, in, out);
-    require_blocks(OpKind::kScatter, "input", out.count, in.count, size);
+    require_data(collectives::OpKind::kScatter, in);
+    require_same_type(collectives::OpKind::kScatter, in, out);
+    require_blocks(collectives::OpKind::kScatter, "input", out.count, in.count, size);
   }
-  Operation operation = make(OpKind::kScatter, rank == root ? in : Buffer{nullptr, 0, out.type},
-                             out, out.count, out.type);
+  collectives::Operation operation =
+      make(collectives::OpKind::kScatter, rank == root ? in : Buffer{nullptr, 0, out.type}, out,
+           out.count, out.type);
   operation.record.root = root;
   return operation;
 }
 
-Operation all_to_all(Buffer in, Buffer out, int size) {
-  require_data(OpKind::kAllToAll, in);
-  require_data(OpKind::kAllToAll, out);
-  require_same_type(OpKind::kAllToAll, in, out);
+collectives::Operation all_to_all(Buffer in, Buffer out, int size) {
+  require_data(collectives::OpKind::kAllToAll, in);
+  require_data(collectives::OpKind::kAllToAll, out);
+  require_same_type(collectives::OpKind::kAllToAll, in, out);
   const std::size_t block = in.count / static_cast<std::size_t>(size);
-  require_blocks(OpKind::kAllToAll, "input", block, in.count, size);
-  require_blocks(OpKind::kAllToAll, "output", block, out.count, size);
-  return make(OpKind::kAllToAll, in, out, block, in.type);
+  require_blocks(collectives::OpKind::kAllToAll, "input", block, in.count, size);
+  require_blocks(collectives::OpKind::kAllToAll, "output", block, out.count, size);
+  return make(collectives::OpKind::kAllToAll, in, out, block, in.type);
 }
 
-Operation all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
-                      std::span<const std::size_t> receive_counts, int size) {
-  require_data(OpKind::kAllToAll, in);
-  require_data(OpKind::kAllToAll, out);
-  require_same_type(OpKind::kAllToAll, in, out);
-  require_counts(OpKind::kAllToAll, "send", send_counts, in, size);
-  require_counts(OpKind::kAllToAll, "receive", receive_counts, out, size);
-  constexpr std::size_t kMost = kSmallBytes / sizeof(std::uint64_t);
+collectives::Operation all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
+                                   std::span<const std::size_t> receive_counts, int size) {
+  require_data(collectives::OpKind::kAllToAll, in);
+  require_data(collectives::OpKind::kAllToAll, out);
+  require_same_type(collectives::OpKind::kAllToAll, in, out);
+  require_counts(collectives::OpKind::kAllToAll, "send", send_counts, in, size);
+  require_counts(collectives::OpKind::kAllToAll, "receive", receive_counts, out, size);
+  constexpr std::size_t kMost = transport::kSmallBytes / sizeof(std::uint64_t);
   require(send_counts.size() <= kMost, [&] {
     return fmt::format(
         "all_to_all: the group has {} ranks, but at most {} can exchange unequal blocks; use send "
         "and recv instead",
         size, kMost);
   });
-  Operation operation = make(OpKind::kAllToAll, in, out, 0, in.type);
+  collectives::Operation operation = make(collectives::OpKind::kAllToAll, in, out, 0, in.type);
   operation.record.layout = 1;  // The lists differ from rank to rank.
   operation.in_counts.assign(send_counts.begin(), send_counts.end());
   operation.out_counts.assign(receive_counts.begin(), receive_counts.end());
   return operation;
 }
 
-Operation barrier() {
-  return make(OpKind::kBarrier, {nullptr, 0, DType::kU8}, {nullptr, 0, DType::kU8}, 0, DType::kU8);
+collectives::Operation barrier() {
+  return make(collectives::OpKind::kBarrier, {nullptr, 0, DType::kU8}, {nullptr, 0, DType::kU8}, 0,
+              DType::kU8);
 }
 
 Buffer whole_of(std::span<const Buffer> parts) {
   Buffer whole;
   if (!parts.empty()) whole.type = parts.front().type;
   for (const Buffer& part : parts) {
-    require_data(OpKind::kAllReduce, part);
-    require_same_type(OpKind::kAllReduce, parts.front(), part);
+    require_data(collectives::OpKind::kAllReduce, part);
+    require_same_type(collectives::OpKind::kAllReduce, parts.front(), part);
     whole.count += part.count;
   }
   return whole;
 }
 
-}  // namespace ddp::operations
+}  // namespace ddp::runtime::operations

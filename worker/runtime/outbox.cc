@@ -5,7 +5,7 @@
 
 #include "worker/runtime/mailbox.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr std::size_t kPushBytes = std::size_t{1} << 20;  // Limit per turn of one peer.
@@ -23,7 +23,7 @@ bool Outbox::send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream
                           {static_cast<const std::byte*>(buffer.data), bytes});
 }
 
-void Outbox::add(MessageWork& send, const Arena* arena) {
+void Outbox::add(MessageWork& send, const transport::Arena* arena) {
   Item item;
   item.header.tag = send.tag;
   item.header.count = send.buffer.count;
@@ -33,7 +33,7 @@ void Outbox::add(MessageWork& send, const Arena* arena) {
   item.bytes = send.buffer.bytes();
   if (arena != nullptr && item.bytes > kEagerBytes) {
     item.header.offset = arena->offset_of(item.payload, item.bytes);
-    if (item.header.offset != Arena::kPrivate) {
+    if (item.header.offset != transport::Arena::kPrivate) {
       item.header.kind = MessageKind::kDirect;
       item.bytes = 0;
     }
@@ -127,4 +127,4 @@ void Outbox::clear() {
   lent_.clear();
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

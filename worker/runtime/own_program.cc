@@ -11,7 +11,7 @@
 
 #include "common/process/this_process.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 // The program or library that contains this function.
@@ -39,4 +39,4 @@ std::string own_program(const std::string& name, const char* variable) {
   return name;
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

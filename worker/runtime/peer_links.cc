@@ -14,7 +14,7 @@
 #include "worker/transport/non_blocking.h"
 #include "worker/transport/tcp_sockets.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr Duration kFirstPause{1};
@@ -71,12 +71,12 @@ Outcome PeerLinks::listen() {
   if (listener_ || wanted_.begin()->first > rank_) return {};
   const std::unique_lock in_use(*meeting_.in_use, std::try_to_lock);
   if (!in_use) return {};  // Try again at the next attempt.
-  auto socket = listen_anywhere();
+  auto socket = transport::listen_anywhere();
   if (!socket) return Failure{socket.error().code, rank_, socket.error().message};
-  auto port = local_port(socket->get());
+  auto port = transport::local_port(socket->get());
   if (!port) return Failure{port.error().code, rank_, port.error().message};
-  token_ = random_token();
-  const Endpoint endpoint{meeting_.addresses, *port, token_};
+  token_ = transport::random_token();
+  const transport::Endpoint endpoint{meeting_.addresses, *port, token_};
   auto set = meeting_.store->set(key_of(meeting_, rank_), endpoint.text());
   if (!set) return Failure{set.error().code, -1, set.error().message};
   listener_ = std::move(*socket);
@@ -92,7 +92,7 @@ Outcome PeerLinks::look_up(Rank peer, Attempt& attempt) {
   if (!*there) return {};
   auto text = meeting_.store->get(key, kStoreTime);
   if (!text) return Failure{text.error().code, -1, text.error().message};
-  auto endpoint = parse_endpoint(*text);
+  auto endpoint = transport::parse_endpoint(*text);
   if (!endpoint) return Failure{endpoint.error().code, peer, endpoint.error().message};
   attempt.addresses = std::move(endpoint->addresses);
   attempt.port = endpoint->port;
@@ -101,7 +101,7 @@ Outcome PeerLinks::look_up(Rank peer, Attempt& attempt) {
 }
 
 void PeerLinks::begin_connect(Attempt& attempt) {
-  auto fd = ddp::begin_connect(attempt.addresses[attempt.address], attempt.port);
+  auto fd = ddp::transport::begin_connect(attempt.addresses[attempt.address], attempt.port);
   if (fd) {
     attempt.fd = std::move(*fd);
     attempt.limit = Clock::now() + kAddressTime;
@@ -120,7 +120,7 @@ bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
   pollfd entry{attempt.fd.get(), POLLOUT, 0};
   const bool ready = ::poll(&entry, 1, 0) > 0;
   if (!ready && Clock::now() < attempt.limit) return false;
-  auto result = ready ? finish_connect(attempt.fd.get(), address, attempt.port)
+  auto result = ready ? transport::finish_connect(attempt.fd.get(), address, attempt.port)
                       : Result<void>(make_error(Errc::kTimeout, "{} port {}: no answer", address,
                                                 attempt.port));
   if (result) {
@@ -130,7 +130,7 @@ bool PeerLinks::try_connect(Rank peer, Attempt& attempt, bool due) {
     hello.world_size = world_size_;
     hello.connecting = rank_;
     hello.listening = peer;
-    set_connection_options(attempt.fd.get());
+    transport::set_connection_options(attempt.fd.get());
     // A new socket has room for it.
     const ssize_t sent = ::send(attempt.fd.get(), &hello, sizeof(hello), MSG_NOSIGNAL);
     if (sent == static_cast<ssize_t>(sizeof(hello))) return true;
@@ -159,7 +159,7 @@ void PeerLinks::accept(std::vector<Connected>& connected) {
     const Rank peer = visitor->hello.connecting;
     // Accept unwanted ranks too: they may have seen the endpoint published for another rank.
     if (greeting == Greeting::kWelcome && accepted_.insert(peer).second) {
-      set_connection_options(visitor->fd.get());
+      transport::set_connection_options(visitor->fd.get());
       connected.push_back({peer, std::move(visitor->fd)});
       wanted_.erase(peer);
     }
@@ -172,7 +172,7 @@ PeerLinks::Greeting PeerLinks::read_hello(Visitor& visitor) const {
   if (visitor.received < sizeof(Hello)) {
     const ssize_t got = ::recv(visitor.fd.get(), bytes + visitor.received,
                                sizeof(Hello) - visitor.received, MSG_DONTWAIT);
-    if (got < 0 && would_block(errno)) return Greeting::kIncomplete;
+    if (got < 0 && transport::would_block(errno)) return Greeting::kIncomplete;
     if (got <= 0) return Greeting::kRefused;
     visitor.received += static_cast<std::size_t>(got);
     if (visitor.received < sizeof(Hello)) return Greeting::kIncomplete;
@@ -209,4 +209,4 @@ std::string PeerLinks::status(Rank peer) const {
                      attempt.last.empty() ? "no answer" : attempt.last);
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -16,14 +16,14 @@
 #include "worker/transport/failure.h"
 #include "worker/transport/topology.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // Makes connections to wanted ranks of other nodes, once both ranks want it: the higher one listens
 // at an endpoint that it puts into the store as "<prefix>/p2p/<rank>", and the lower one connects.
 // Nothing waits, except for the answer of the store. One thread at a time.
 class PeerLinks {
  public:
-  PeerLinks(Meeting meeting, Round round, const Topology& topology)
+  PeerLinks(Meeting meeting, Round round, const transport::Topology& topology)
       : meeting_(std::move(meeting)),
         round_(round),
         rank_(topology.rank()),
@@ -93,4 +93,4 @@ class PeerLinks {
   Duration pause_{1};  // Until the next attempt; grows.
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

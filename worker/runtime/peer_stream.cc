@@ -13,7 +13,7 @@
 
 #include "worker/transport/non_blocking.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 // Publish after this many bytes, so that both sides copy at the same time.
@@ -22,8 +22,9 @@ constexpr std::uint64_t kGenerations = 4096;  // Fit into the low bits of an off
 
 }  // namespace
 
-PeerRings::PeerRings(std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena, int local,
-                     int peer, std::uint32_t generation)
+PeerRings::PeerRings(std::shared_ptr<transport::Segment> segment,
+                     std::shared_ptr<transport::Arena> arena, int local, int peer,
+                     std::uint32_t generation)
     : segment_(std::move(segment)),
       arena_(std::move(arena)),
       local_(local),
@@ -33,7 +34,7 @@ PeerRings::PeerRings(std::shared_ptr<Segment> segment, std::shared_ptr<Arena> ar
 PeerRings::~PeerRings() {
   if (reader_ || find_ring()) reader_->detach();
   if (!memory_) return;
-  auto* ring = reinterpret_cast<PairRing*>(memory_.get());
+  auto* ring = reinterpret_cast<transport::PairRing*>(memory_.get());
   arena_->release_later(std::move(memory_),
                         [ring] { return ring->detached.load(std::memory_order_acquire) != 0; });
 }
@@ -41,15 +42,15 @@ PeerRings::~PeerRings() {
 bool PeerRings::make_ring() {
   if (writer_) return true;
   if (!ended_.empty()) return false;
-  memory_ = arena_->allocate(sizeof(PairRing));
+  memory_ = arena_->allocate(sizeof(transport::PairRing));
   if (!memory_) {
     ended_ = fmt::format("the shared memory of this rank has no room for a ring of {} KiB",
-                         sizeof(PairRing) >> 10);
+                         sizeof(transport::PairRing) >> 10);
     return false;
   }
-  std::memset(memory_.get(), 0, offsetof(PairRing, bytes));
-  writer_.emplace(*reinterpret_cast<PairRing*>(memory_.get()));
-  const std::uint64_t offset = arena_->offset_of(memory_.get(), sizeof(PairRing));
+  std::memset(memory_.get(), 0, offsetof(transport::PairRing, bytes));
+  writer_.emplace(*reinterpret_cast<transport::PairRing*>(memory_.get()));
+  const std::uint64_t offset = arena_->offset_of(memory_.get(), sizeof(transport::PairRing));
   segment_->pairs(local_).rings[peer_].store(offset | generation_ % kGenerations,
                                              std::memory_order_seq_cst);
   return true;
@@ -60,8 +61,8 @@ bool PeerRings::find_ring() {
   if (entry == 0 || entry % kGenerations != generation_ % kGenerations) return false;
   std::byte* ring =
       segment_->mapping()->region(segment_->region_of(peer_)) + entry / kGenerations * kGenerations;
-  populate(ring, sizeof(PairRing));
-  reader_.emplace(*reinterpret_cast<PairRing*>(ring));
+  transport::populate(ring, sizeof(transport::PairRing));
+  reader_.emplace(*reinterpret_cast<transport::PairRing*>(ring));
   return true;
 }
 
@@ -123,7 +124,7 @@ void PeerRings::take(std::uint32_t ticket) {
 
 PeerSocket::PeerSocket(UniqueFd fd)
     : fd_(std::move(fd)), buffer_(std::make_unique_for_overwrite<std::byte[]>(kBufferBytes)) {
-  make_non_blocking(fd_.get());
+  transport::make_non_blocking(fd_.get());
 }
 
 std::size_t PeerSocket::write(Bytes first, Bytes second) {
@@ -137,7 +138,7 @@ std::size_t PeerSocket::write(Bytes first, Bytes second) {
     message.msg_iovlen = 2;
     const ssize_t sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
-      wants_write_ = would_block(errno);
+      wants_write_ = transport::would_block(errno);
       if (!wants_write_) ended_ = std::generic_category().message(errno);
       break;
     }
@@ -165,7 +166,7 @@ std::size_t PeerSocket::read(std::byte* to, std::size_t bytes) {
     message.msg_iov = parts;
     message.msg_iovlen = 2;
     const ssize_t received = ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
-    if (received < 0 && would_block(errno)) break;
+    if (received < 0 && transport::would_block(errno)) break;
     if (received <= 0) {
       ended_ = received == 0 ? "it closed the connection" : std::generic_category().message(errno);
       break;
@@ -181,4 +182,4 @@ std::size_t PeerSocket::read(std::byte* to, std::size_t bytes) {
 
 void PeerSocket::end_writing() { (void)::shutdown(fd_.get(), SHUT_WR); }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

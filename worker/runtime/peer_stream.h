@@ -12,7 +12,7 @@
 #include "worker/transport/pair_ring.h"
 #include "worker/transport/segment.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 using Bytes = std::span<const std::byte>;
 
@@ -37,8 +37,8 @@ class PeerStream {
 class PeerRings final : public PeerStream {
  public:
   // `generation`: which of the groups that used the segment's memory this is; see PairTable.
-  PeerRings(std::shared_ptr<Segment> segment, std::shared_ptr<Arena> arena, int local, int peer,
-            std::uint32_t generation);
+  PeerRings(std::shared_ptr<transport::Segment> segment, std::shared_ptr<transport::Arena> arena,
+            int local, int peer, std::uint32_t generation);
   // The ring's memory is reused once the peer has detached.
   ~PeerRings() override;
 
@@ -65,14 +65,14 @@ class PeerRings final : public PeerStream {
   bool find_ring();
   void wake_peer();
 
-  std::shared_ptr<Segment> segment_;
-  std::shared_ptr<Arena> arena_;
+  std::shared_ptr<transport::Segment> segment_;
+  std::shared_ptr<transport::Arena> arena_;
   int local_;
   int peer_;
   std::uint32_t generation_;
   std::shared_ptr<std::byte> memory_;  // Of this rank's ring.
-  std::optional<RingWriter> writer_;
-  std::optional<RingReader> reader_;
+  std::optional<transport::RingWriter> writer_;
+  std::optional<transport::RingReader> reader_;
 };
 
 // To a rank of another node: one connection.
@@ -100,4 +100,4 @@ class PeerSocket final : public PeerStream {
   std::size_t end_ = 0;
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

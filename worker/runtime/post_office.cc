@@ -15,7 +15,7 @@
 #include "worker/collectives/operation.h"
 #include "worker/runtime/work.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
@@ -31,7 +31,7 @@ wire::FlightState state_of(const MessageWork& work) {
 
 }  // namespace
 
-PostOffice::PostOffice(Transport& transport, Meeting meeting, Round round,
+PostOffice::PostOffice(transport::Transport& transport, Meeting meeting, Round round,
                        PostOfficeOptions options)
     : MailRoom(options.unexpected_limit),
       topology_(transport.topology()),
@@ -67,8 +67,8 @@ std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer bu
 
 namespace {
 
-void require_valid(const char* operation, const Buffer& buffer, Rank rank, const Topology& topology,
-                   const OpOptions& options) {
+void require_valid(const char* operation, const Buffer& buffer, Rank rank,
+                   const transport::Topology& topology, const OpOptions& options) {
   const int size = topology.world_size();
   if (rank < 0 || rank >= size) {
     refuse(fmt::format("{}: rank {} is not in 0..{}", operation, rank, size - 1));
@@ -80,9 +80,9 @@ void require_valid(const char* operation, const Buffer& buffer, Rank rank, const
     refuse(fmt::format("{}: the timeout is {} ms, but must not be negative", operation,
                        options.timeout.count()));
   }
-  if (topology.local_size() > static_cast<int>(kPairRanks)) {
+  if (topology.local_size() > static_cast<int>(transport::kPairRanks)) {
     refuse(fmt::format("{}: at most {} ranks of a node can exchange messages, not {}", operation,
-                       kPairRanks, topology.local_size()));
+                       transport::kPairRanks, topology.local_size()));
   }
 }
 
@@ -304,4 +304,4 @@ void PostOffice::close() {
   links_.reset();
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -25,7 +25,7 @@
 #include "worker/transport/idle.h"
 #include "worker/transport/transport.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 struct PostOfficeOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(10)};  // If OpOptions has none.
@@ -61,7 +61,8 @@ class PostOffice final : public MessageMover,
  public:
   // Copies what it needs from the transport: topology, memory, arena. meeting.store may be null if
   // there is one node.
-  PostOffice(Transport& transport, Meeting meeting, Round round, PostOfficeOptions options);
+  PostOffice(transport::Transport& transport, Meeting meeting, Round round,
+             PostOfficeOptions options);
   ~PostOffice() override;
 
   // `sequence` names the operation in error messages. `to` and `from` may be this rank. Throws
@@ -137,15 +138,15 @@ class PostOffice final : public MessageMover,
   // Moves messages until the work is done. Without a work: until nothing is left, until `limit` if
   // there is one, or else until a waiter takes over. Releases the lock in between.
   void drive(Lock& lock, const MessageWork* until, TimePoint limit);
-  void sleep(Idle& idle, const MessageWork* until);
+  void sleep(transport::Idle& idle, const MessageWork* until);
   std::chrono::nanoseconds sleep_limit(bool polls) const;
   void collect_poll_entries(std::vector<pollfd>& entries);
   void run_thread();
   void await_need(Lock& lock);
 
-  const Topology topology_;
-  const std::shared_ptr<Segment> segment_;
-  const std::shared_ptr<Arena> arena_;
+  const transport::Topology topology_;
+  const std::shared_ptr<transport::Segment> segment_;
+  const std::shared_ptr<transport::Arena> arena_;
   const bool spin_;
   const std::uint32_t generation_;
   const std::chrono::milliseconds timeout_;
@@ -177,4 +178,4 @@ class PostOffice final : public MessageMover,
   std::thread thread_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -14,7 +14,7 @@
 #include "worker/transport/control_links.h"
 #include "worker/transport/futex.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr std::chrono::milliseconds kSleepLimit{20};  // Bounds how late an abort is seen.
@@ -98,7 +98,7 @@ void PostOffice::check_stream(Peer& other) {
   }
   const TimePoint now = Clock::now();
   if (other.ended_at == TimePoint{}) other.ended_at = now;
-  if (now - other.ended_at < ControlLinks::kVerdictTime) return;
+  if (now - other.ended_at < transport::ControlLinks::kVerdictTime) return;
   const auto with_peer = [&](const auto& work) { return work->peer == other.rank; };
   const auto work = std::find_if(pending_.begin(), pending_.end(), with_peer);
   break_down({Errc::kPeerLost, other.rank,
@@ -140,7 +140,7 @@ void PostOffice::wait(MessageWork& work) {
 }
 
 void PostOffice::drive(Lock& lock, const MessageWork* until, TimePoint limit) {
-  Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
+  transport::Idle idle(segment_->doorbell(topology_.local_rank()), spin_);
   for (;;) {
     const bool moved = step(idle.armed());
     if (completed_) wake_sleepers();
@@ -181,7 +181,7 @@ void PostOffice::collect_poll_entries(std::vector<pollfd>& entries) {
   }
 }
 
-void PostOffice::sleep(Idle& idle, const MessageWork* until) {
+void PostOffice::sleep(transport::Idle& idle, const MessageWork* until) {
   std::vector<pollfd> entries;
   std::chrono::nanoseconds limit{};
   {
@@ -197,7 +197,7 @@ void PostOffice::sleep(Idle& idle, const MessageWork* until) {
     const timespec timeout{0, static_cast<long>(limit.count())};
     ::ppoll(entries.data(), entries.size(), &timeout, nullptr);
   } else {
-    futex_wait(segment_->doorbell(topology_.local_rank()).bell, idle.bell(), limit);
+    transport::futex_wait(segment_->doorbell(topology_.local_rank()).bell, idle.bell(), limit);
   }
   const Lock lock(mutex_);
   // Only the last sleeper clears it, because it must wake the others, too.
@@ -242,4 +242,4 @@ void PostOffice::await_need(Lock& lock) {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

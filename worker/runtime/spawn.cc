@@ -222,7 +222,7 @@ void spawn(const std::function<void(Rank)>& fn, int nprocs, const SpawnOptions& 
   check_threads();
   Surroundings around;
   around.nprocs = nprocs;
-  auto store = ServedStore::start(Clock::now() + kStoreLimit);
+  auto store = runtime::ServedStore::start(Clock::now() + kStoreLimit);
   if (!store) throw std::runtime_error("spawn: " + store.error().message);
   around.port = store->port();
   auto memory = wire::make_shm_file(nprocs, 0);

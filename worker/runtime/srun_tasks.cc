@@ -6,7 +6,7 @@
 
 #include "common/base/parse_number.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 // A variable that is missing or is not a number counts as absent.
@@ -33,4 +33,4 @@ std::string notice_of_lone_tasks(const Lookup& lookup) {
       tasks);
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

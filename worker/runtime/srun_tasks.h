@@ -4,7 +4,7 @@
 
 #include "worker/runtime/worker_environment.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // What srun has started, if it started this process. Pure.
 struct SrunTasks {
@@ -17,4 +17,4 @@ SrunTasks srun_tasks(const Lookup& lookup);
 // given it a place, so that each task would be a separate job. Empty otherwise.
 std::string notice_of_lone_tasks(const Lookup& lookup);
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -25,7 +25,7 @@
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX says so.
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 constexpr const char* kProgram = "ddp-rendezvous";
@@ -215,4 +215,4 @@ ServedStore::~ServedStore() {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

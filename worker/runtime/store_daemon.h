@@ -7,7 +7,7 @@
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // Makes sure that a store is served at HOST:PORT, by starting the program ddp-rendezvous, which
 // ends with this process, however that ends. (Not sooner: the next group may meet there, and its
@@ -40,4 +40,4 @@ class ServedStore {
   UniqueFd input_;  // The daemon ends when this closes.
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

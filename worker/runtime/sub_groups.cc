@@ -9,7 +9,7 @@
 #include "worker/runtime/group.h"
 
 // Sub-groups of a Group: their members, memory and links.
-namespace ddp {
+namespace ddp::runtime {
 
 // What every rank of the parent group tells the others before a sub-group is made.
 struct Group::Proposal {
@@ -35,7 +35,7 @@ struct Spread {
   std::vector<Rank> beside;  // Members (ranks of the parent) on this rank's node.
 };
 
-Spread spread_of(const Topology& parent, const std::vector<Rank>& members) {
+Spread spread_of(const transport::Topology& parent, const std::vector<Rank>& members) {
   Spread spread;
   int last_node = -1;
   std::size_t begin = 0;
@@ -79,7 +79,7 @@ std::shared_ptr<ProcessGroup> Group::split(int color, int key) {
 
 std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name) {
   const bool member = proposal.color >= 0;
-  auto head = member ? SubGroupHead::allocate(transport_->arena()) : std::nullopt;
+  auto head = member ? transport::SubGroupHead::allocate(transport_->arena()) : std::nullopt;
   if (member && !head) {
     throw CollectiveError(fmt::format("{}: there is no shared memory left", name), Errc::kIo,
                           rank_);
@@ -119,8 +119,9 @@ std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name
 
 std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members,
                                                 const std::vector<std::uint64_t>& heads,
-                                                SubGroupHead own_head, const std::string& name) {
-  const Topology& parent = transport_->topology();
+                                                transport::SubGroupHead own_head,
+                                                const std::string& name) {
+  const transport::Topology& parent = transport_->topology();
   const Spread spread = spread_of(parent, members);
   std::vector<int> locals;
   std::vector<std::uint64_t> local_heads;
@@ -129,14 +130,14 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
     local_heads.push_back(heads[static_cast<std::size_t>(rank)]);
   }
   const auto own = std::find(members.begin(), members.end(), rank_);
-  Topology topology(spread.sizes, static_cast<Rank>(own - members.begin()));
+  transport::Topology topology(spread.sizes, static_cast<Rank>(own - members.begin()));
   Meeting meeting = meeting_;
   meeting.prefix = fmt::format("{}/group/{}", meeting_.prefix, name);
   meeting.group =
       fmt::format("{} of ranks {} of {}", name, fmt::join(members, ","), meeting_.group);
   meeting.world_ranks.clear();
   for (const Rank rank : members) meeting.world_ranks.push_back(rank_in_world(rank));
-  std::vector<std::unique_ptr<Link>> links;
+  std::vector<std::unique_ptr<transport::Link>> links;
   if (topology.nodes() > 1) {
     if (!meeting.store) {
       throw std::invalid_argument(
@@ -148,15 +149,15 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
       throw CollectiveError(failure->text, failure->code, failure->suspect);
     }
   }
-  const bool spin = spinning_pays(topology.local_size());
-  auto segment =
-      Segment::sub_group(transport_->segment(), locals, local_heads, std::move(own_head));
-  auto transport = std::make_unique<Transport>(std::move(topology), std::move(segment),
-                                               transport_->arena(), std::move(links), spin);
+  const bool spin = transport::spinning_pays(topology.local_size());
+  auto segment = transport::Segment::sub_group(transport_->segment(), locals, local_heads,
+                                               std::move(own_head));
+  auto transport = std::make_unique<transport::Transport>(
+      std::move(topology), std::move(segment), transport_->arena(), std::move(links), spin);
   transport->share_watch(*transport_);
   auto group = Group::make(std::move(transport), round_, options_, std::move(meeting));
   group->choose(collectives_.choice());
   return group;
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -5,12 +5,12 @@
 #include "worker/runtime/group.h"
 #include "worker/transport/futex.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 // The executing thread detects an expired operation itself. A waiter steps in only if its operation
 // is still queued behind one with a later deadline.
-constexpr Duration kTurnGrace = kStallGrace + Duration(500);
+constexpr Duration kTurnGrace = collectives::kStallGrace + Duration(500);
 constexpr std::chrono::seconds kSleepLimit{1};
 
 class DoneWork final : public Work {
@@ -26,7 +26,7 @@ const WorkPtr& done_work() {
   return work;
 }
 
-std::string name_operation(const OpRecord& record, const SharedText& tag) {
+std::string name_operation(const collectives::OpRecord& record, const SharedText& tag) {
   if (tag.empty()) return fmt::format("{} #{}", name_of(record.kind), record.sequence);
   return fmt::format("{} #{} ({})", name_of(record.kind), record.sequence, tag.str());
 }
@@ -40,7 +40,7 @@ void CollectiveWork::fail(Failure failure) {
 
 void CollectiveWork::finish(State state) {
   state_.store(state, std::memory_order_seq_cst);
-  if (waiters_.load(std::memory_order_seq_cst) != 0) futex_wake_all(state_);
+  if (waiters_.load(std::memory_order_seq_cst) != 0) transport::futex_wake_all(state_);
 }
 
 bool CollectiveWork::wait_until(TimePoint limit) {
@@ -48,7 +48,7 @@ bool CollectiveWork::wait_until(TimePoint limit) {
   while (state_.load(std::memory_order_seq_cst) == kPending) {
     const auto left = limit - Clock::now();
     if (left.count() <= 0) break;
-    futex_wait(state_, kPending, std::min<std::chrono::nanoseconds>(left, kSleepLimit));
+    transport::futex_wait(state_, kPending, std::min<std::chrono::nanoseconds>(left, kSleepLimit));
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);
   return done();
@@ -68,4 +68,4 @@ void CollectiveWork::wait() {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -10,25 +10,25 @@
 #include "worker/runtime/process_group.h"
 #include "worker/transport/failure.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 class Group;
 
 // The Work of every operation that is done when its call returns.
 const WorkPtr& done_work();
 // "all_reduce #17 (bucket 3)"
-std::string name_operation(const OpRecord& record, const SharedText& tag);
+std::string name_operation(const collectives::OpRecord& record, const SharedText& tag);
 
 // The Work of a Group. Completed once, by the thread that executes the group's operations.
 class CollectiveWork final : public Work {
  public:
-  CollectiveWork(std::weak_ptr<Group> group, Operation operation, SharedText tag)
+  CollectiveWork(std::weak_ptr<Group> group, collectives::Operation operation, SharedText tag)
       : group_(std::move(group)), operation_(std::move(operation)), tag_(std::move(tag)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;
 
-  const Operation& operation() const { return operation_; }
+  const collectives::Operation& operation() const { return operation_; }
   std::string name() const { return name_operation(operation_.record, tag_); }
 
   void succeed();
@@ -41,11 +41,11 @@ class CollectiveWork final : public Work {
   bool wait_until(TimePoint limit);
 
   std::weak_ptr<Group> group_;
-  Operation operation_;
+  collectives::Operation operation_;
   SharedText tag_;
   Failure failure_;  // Written before state_ becomes kFailed.
   std::atomic<std::uint32_t> state_{kPending};
   std::atomic<std::uint32_t> waiters_{0};
 };
 
-}  // namespace ddp
+}  // namespace ddp::runtime

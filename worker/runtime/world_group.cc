@@ -11,7 +11,7 @@
 
 #include "worker/runtime/calibration.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 [[noreturn]] void throw_error(const std::error_code& code, Rank suspect, const std::string& text) {
@@ -19,8 +19,8 @@ namespace {
 }
 
 struct NodeMemory {
-  std::shared_ptr<SharedMapping> mapping;
-  std::shared_ptr<Arena> arena;
+  std::shared_ptr<transport::SharedMapping> mapping;
+  std::shared_ptr<transport::Arena> arena;
 };
 
 // Identifies the memory that the agent gave for a round; nothing if it gave none.
@@ -37,7 +37,7 @@ std::optional<MemoryId> memory_id(const WorkerEnvironment& worker) {
 // mapping and one arena, until the process opens those of another round.
 struct KnownMemory {
   std::mutex mutex;
-  std::shared_ptr<Arena> arena;
+  std::shared_ptr<transport::Arena> arena;
   std::optional<MemoryId> id;
 };
 
@@ -51,11 +51,12 @@ NodeMemory open_memory(const WorkerEnvironment& worker) {
   const std::lock_guard lock(known.mutex);
   const auto id = memory_id(worker);
   if (id && id == known.id) return {known.arena->mapping(), known.arena};
-  auto mapping = worker.shm_fd >= 0
-                     ? SharedMapping::attach(worker.shm_fd, worker.local_size, worker.round)
-                     : SharedMapping::create(worker.local_size, worker.round);
+  auto mapping =
+      worker.shm_fd >= 0
+          ? transport::SharedMapping::attach(worker.shm_fd, worker.local_size, worker.round)
+          : transport::SharedMapping::create(worker.local_size, worker.round);
   if (!mapping) throw_error(mapping.error().code, worker.rank, mapping.error().message);
-  auto arena = std::make_shared<Arena>(*mapping, worker.local_rank);
+  auto arena = std::make_shared<transport::Arena>(*mapping, worker.local_rank);
   if (id) {
     known.arena = arena;
     known.id = id;
@@ -63,24 +64,25 @@ NodeMemory open_memory(const WorkerEnvironment& worker) {
   return {*mapping, arena};
 }
 
-std::unique_ptr<Transport> open_transport(const WorkerEnvironment& worker, const Meeting& meeting,
-                                          TimePoint deadline) {
+std::unique_ptr<transport::Transport> open_transport(const WorkerEnvironment& worker,
+                                                     const Meeting& meeting, TimePoint deadline) {
   NodeMemory memory = open_memory(worker);
   Placement placement{{worker.local_size}, {}};
-  std::vector<std::unique_ptr<Link>> links;
+  std::vector<std::unique_ptr<transport::Link>> links;
   if (!meeting.store) {
     placement.locals.resize(static_cast<std::size_t>(worker.local_size));
     std::iota(placement.locals.begin(), placement.locals.end(), 0);
   } else {
     NodeLinks node_links(meeting, worker.round, deadline);
     auto failure = node_links.place(worker, placement);
-    if (!failure) failure = node_links.connect(Topology(placement.node_sizes, worker.rank), links);
+    if (!failure)
+      failure = node_links.connect(transport::Topology(placement.node_sizes, worker.rank), links);
     if (failure) throw_error(failure->code, failure->suspect, failure->text);
   }
-  return std::make_unique<Transport>(Topology(placement.node_sizes, worker.rank),
-                                     Segment::of_ranks(std::move(memory.mapping), placement.locals),
-                                     std::move(memory.arena), std::move(links),
-                                     spinning_pays(worker.local_size));
+  return std::make_unique<transport::Transport>(
+      transport::Topology(placement.node_sizes, worker.rank),
+      transport::Segment::of_ranks(std::move(memory.mapping), placement.locals),
+      std::move(memory.arena), std::move(links), transport::spinning_pays(worker.local_size));
 }
 
 }  // namespace
@@ -103,4 +105,4 @@ std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting
   return group;
 }
 
-}  // namespace ddp
+}  // namespace ddp::runtime

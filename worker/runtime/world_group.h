@@ -8,7 +8,7 @@
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"
 
-namespace ddp {
+namespace ddp::runtime {
 
 // Makes the group of all workers, once this one knows its place and where they meet. Collective;
 // throws CollectiveError, which names the ranks that have not arrived by the deadline.
@@ -23,4 +23,4 @@ std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
 // in it is released. Without this call it stays until the next round's group is made.
 void forget_round_memory();
 
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -35,7 +35,7 @@ std::vector<std::string> own_command() {
 void launch(const LaunchPlan& plan) {
   if (plan.start == LaunchPlan::Start::kNothing) return;
   std::vector<std::string> command =
-      launch_command(own_program("ddp-run", "DDP_RUN"), plan, own_command());
+      launch_command(runtime::own_program("ddp-run", "DDP_RUN"), plan, own_command());
   std::vector<char*> argv;
   for (std::string& argument : command) argv.push_back(argument.data());
   argv.push_back(nullptr);

@@ -33,7 +33,7 @@ int number_or(const Lookup& lookup, const char* name, int otherwise) {
 
 LaunchPlan plan_alone(const WantedWorkers& wanted, const Lookup& lookup) {
   using Start = LaunchPlan::Start;
-  const SrunTasks tasks = srun_tasks(lookup);
+  const runtime::SrunTasks tasks = runtime::srun_tasks(lookup);
   // One task on a node starts that node's workers; several are the workers.
   const int workers = tasks.all > tasks.nodes || wanted.devices < 2 ? 0 : wanted.devices;
   if (tasks.all > 1) return {Start::kStep, workers, wanted.max_restarts};
@@ -52,7 +52,7 @@ LaunchPlan plan_alone(const WantedWorkers& wanted, const Lookup& lookup) {
 LaunchPlan plan_launch(const WantedWorkers& wanted, const Lookup& lookup) {
   const bool is_alone = !lookup("WORLD_SIZE") && !lookup("DDP_STANDBY");
   const int world =
-      is_alone ? std::max(srun_tasks(lookup).all, 1) : number_or(lookup, "WORLD_SIZE", 1);
+      is_alone ? std::max(runtime::srun_tasks(lookup).all, 1) : number_or(lookup, "WORLD_SIZE", 1);
   if (wanted.one_process) {
     if (world == 1) return {};
     refuse(

@@ -7,7 +7,7 @@
 
 #include "worker/transport/segment_layout.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::size_t kAlignment = 4096;
@@ -129,4 +129,4 @@ std::byte* Arena::at(int region, std::uint64_t offset, std::size_t bytes) {
   return begin;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -11,7 +11,7 @@
 
 #include "worker/transport/shared_mapping.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // One rank's view of the arenas of its node: it allocates from its own and reaches into the
 // others'. What lies in an arena is "registered": collectives read and write it in place.
@@ -60,4 +60,4 @@ class Arena {
   std::vector<std::vector<std::atomic<std::uint64_t>>> mapped_;  // By region; one bit per granule.
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -13,7 +13,7 @@
 #include "common/base/errc.h"
 #include "worker/transport/non_blocking.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::uint32_t kBeat = 0x54414542;   // "BEAT"
@@ -185,4 +185,4 @@ Outcome ControlLinks::take(Peer& peer) {
   return {};
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -13,7 +13,7 @@
 
 struct pollfd;
 
-namespace ddp {
+namespace ddp::transport {
 
 // One end of a control connection: a stream socket of any family.
 struct ControlPeer {
@@ -79,4 +79,4 @@ class ControlLinks {
   bool finished_ = false;  // Under sending_: the last frame is sent.
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

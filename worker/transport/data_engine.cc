@@ -1,7 +1,5 @@
 #include "worker/transport/data_engine.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "common/base/errc.h"
@@ -10,7 +8,7 @@
 #include "worker/transport/ucx_engine.h"
 #endif
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 class SocketEngine : public DataEngine {
@@ -21,26 +19,7 @@ class SocketEngine : public DataEngine {
   }
 };
 
-bool has_fast_network() {
-#if DDP_WITH_UCX
-  std::error_code ignored;
-  const std::filesystem::directory_iterator devices("/sys/class/infiniband", ignored);
-  return devices != std::filesystem::directory_iterator();
-#else
-  return false;
-#endif
-}
-
 }  // namespace
-
-const char* name_of(EngineKind kind) { return kind == EngineKind::kUcx ? "ucx" : "tcp"; }
-
-Result<EngineKind> engine_of(const std::optional<std::string>& ddp_link) {
-  if (!ddp_link || ddp_link->empty() || *ddp_link == "tcp") return EngineKind::kTcp;
-  if (*ddp_link == "ucx") return EngineKind::kUcx;
-  if (*ddp_link == "auto") return has_fast_network() ? EngineKind::kUcx : EngineKind::kTcp;
-  return make_error(Errc::kInvalidArgument, "DDP_LINK={}: expected tcp, ucx or auto", *ddp_link);
-}
 
 Result<std::unique_ptr<DataEngine>> make_data_engine(EngineKind kind) {
   if (kind == EngineKind::kTcp) return std::unique_ptr<DataEngine>(new SocketEngine);
@@ -53,4 +32,4 @@ Result<std::unique_ptr<DataEngine>> make_data_engine(EngineKind kind) {
 #endif
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -7,7 +7,7 @@
 #include "worker/transport/data_stream.h"
 #include "worker/transport/engine_kind.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // Makes the streams of one rank's links. The streams of one engine share what it has opened, so
 // only one thread at a time may use any of them.
@@ -23,4 +23,4 @@ class DataEngine {
 // kNotFound: the message says how to install what is missing.
 Result<std::unique_ptr<DataEngine>> make_data_engine(EngineKind kind);
 
-}  // namespace ddp
+}  // namespace ddp::transport

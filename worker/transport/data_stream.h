@@ -11,7 +11,7 @@
 
 struct pollfd;
 
-namespace ddp {
+namespace ddp::transport {
 
 // The data part of a link: bytes to and from one rank on another node, in order and unchanged, over
 // whichever engine carries them (SocketStream; UcxStream where UCX is built in).
@@ -67,4 +67,4 @@ class DataStream {
   std::string how_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -9,7 +9,7 @@
 
 #include "common/base/parse_number.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 std::string Endpoint::text() const {
   return fmt::format("{};{};{}", fmt::join(addresses, ","), port, token);
@@ -42,4 +42,4 @@ std::uint64_t random_token() {
   return (static_cast<std::uint64_t>(random()) << 32) | random();
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -6,7 +6,7 @@
 
 #include "common/base/result.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // Where a rank listens, as written to the store: "ADDRESS,ADDRESS;PORT;TOKEN". A rank that connects
 // must send the token, which is random.
@@ -23,4 +23,4 @@ Result<Endpoint> parse_endpoint(const std::string& text);
 
 std::uint64_t random_token();
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -7,7 +7,7 @@
 #include <climits>
 #include <ctime>
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 std::uint32_t* address(std::atomic<std::uint32_t>& word) {
@@ -31,4 +31,4 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, address(word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
-namespace ddp {
+namespace ddp::transport {
 
 // Sleeping on a 32-bit word that other processes may share (no FUTEX_PRIVATE). Any thread.
 
@@ -14,4 +14,4 @@ void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
                 std::chrono::nanoseconds limit);
 void futex_wake_all(std::atomic<std::uint32_t>& word);
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -2,7 +2,7 @@
 
 #include <sched.h>
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr int kSpinRounds =
@@ -45,4 +45,4 @@ void Idle::yield() {
   stage_ = Stage::kArmed;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

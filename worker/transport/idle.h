@@ -5,7 +5,7 @@
 #include "common/base/clock.h"
 #include "worker/transport/segment_layout.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // The stages of waiting at a rank's doorbell: spin, yield the CPU, sleep. Each object belongs to
 // one thread; any number of threads may have one for the same doorbell.
@@ -39,4 +39,4 @@ class Idle {
   bool spin_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -9,7 +9,7 @@
 #include "common/base/check.h"
 #include "worker/transport/futex.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 static_assert(sizeof(pthread_mutex_t::__data.__lock) == sizeof(std::uint32_t));
@@ -91,4 +91,4 @@ LifeSign look_at(LifeLine& line) {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -16,7 +16,7 @@
 // sleeper, which wakes the others by raising the abort word.
 //
 // A core dump is written before the kernel marks the mutex.
-namespace ddp {
+namespace ddp::transport {
 
 // This rank is present as long as the object lives. Make and destroy it on the thread that stands
 // for the rank. If that thread ends without destroying it, the others take the rank for dead, so
@@ -50,4 +50,4 @@ struct LifeSign {
 // Any thread of any process.
 LifeSign look_at(LifeLine& line);
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -7,7 +7,7 @@
 #include "worker/transport/control_links.h"
 #include "worker/transport/futex.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 Link::Link(std::unique_ptr<DataStream> data, UniqueFd control, Rank peer, int peer_node)
     : data_(std::move(data)), control_(std::move(control)), peer_(peer), peer_node_(peer_node) {}
@@ -34,4 +34,4 @@ void Link::close(const Failure& cause) {
   if (!failure_) failure_ = cause;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -14,7 +14,7 @@
 
 struct pollfd;
 
-namespace ddp {
+namespace ddp::transport {
 
 // Connects this rank to one on another node: a data stream over any engine, and a control
 // connection, which the Watch takes over.
@@ -72,4 +72,4 @@ class Link {
   Outcome failure_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -5,7 +5,7 @@
 
 #include "common/base/check.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 inline void make_non_blocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
@@ -18,4 +18,4 @@ inline bool would_block(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -5,7 +5,7 @@
 
 #include "worker/transport/take_lines.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 bool RingWriter::has_room(std::size_t bytes) {
   if (kRingBytes - (written_ - read_) < bytes) {
@@ -54,4 +54,4 @@ bool RingReader::release() {
   return true;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

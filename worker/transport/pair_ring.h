@@ -8,7 +8,7 @@
 
 #include "worker/transport/segment_layout.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 inline constexpr std::size_t kRingBytes = 256u << 10;
 // How much room the reader may hold back; a waiting writer always gets some.
@@ -70,4 +70,4 @@ class RingReader {
   std::uint64_t written_ = 0;  // As last seen.
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -10,7 +10,7 @@
 #include "common/base/clock.h"
 #include "worker/transport/futex.h"
 
-namespace ddp {
+namespace ddp::transport {
 Segment::Segment(std::shared_ptr<SharedMapping> mapping, std::vector<Member> members)
     : mapping_(std::move(mapping)), members_(std::move(members)) {
   for (const Member& member : members_) populate(member.head, offsetof(RegionHead, staging));
@@ -105,4 +105,4 @@ Failure Segment::abort_cause() const {
   return cause;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

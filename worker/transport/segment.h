@@ -13,7 +13,7 @@
 #include "worker/transport/shared_mapping.h"
 #include "worker/transport/sub_group_head.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // The part of a node's memory that one group uses: flags, operation records and staging slots of
 // its members, numbered 0 .. local_size() - 1, and the abort word, which all groups of a round
@@ -100,4 +100,4 @@ class Segment {
   std::optional<SubGroupHead> own_;  // Of a sub-group.
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -20,7 +20,7 @@
 //
 // A byte that is not atomic is written by one rank. Others read it only after they have seen the
 // flag that covers it.
-namespace ddp {
+namespace ddp::transport {
 
 inline constexpr std::size_t kLine = 128;  // Two cache lines: the prefetcher pulls pairs.
 inline constexpr std::size_t kSlotBytes = 256u << 10;  // One chunk of one rank.
@@ -107,4 +107,4 @@ struct alignas(4096) RegionHead {
 
 inline constexpr std::size_t kArenaOffset = sizeof(RegionHead);  // From the beginning of a region.
 
-}  // namespace ddp
+}  // namespace ddp::transport

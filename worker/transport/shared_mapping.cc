@@ -12,7 +12,7 @@
 
 #include "worker/transport/segment_layout.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::uintptr_t kPage = 4096;
@@ -109,4 +109,4 @@ void populate(std::byte* begin, std::size_t bytes) {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

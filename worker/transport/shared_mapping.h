@@ -6,7 +6,7 @@
 #include "common/base/result.h"
 #include "common/wire/shm_layout.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // The memory of one node in one round, mapped into this process as long as the object lives.
 // Processes map the agent's memfd; threads of one process, and processes forked after its creation,
@@ -43,4 +43,4 @@ class SharedMapping {
 // Backs and maps the pages of the range, so that no page fault comes later.
 void populate(std::byte* begin, std::size_t bytes);
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -9,7 +9,7 @@
 
 #include "worker/transport/non_blocking.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 SocketStream::SocketStream(UniqueFd socket) : socket_(std::move(socket)) {
   make_non_blocking(socket_.get());
@@ -43,4 +43,4 @@ int SocketStream::poll_entries(pollfd* entries) {
 
 void SocketStream::close() { (void)::shutdown(socket_.get(), SHUT_RDWR); }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -5,7 +5,7 @@
 #include "common/base/unique_fd.h"
 #include "worker/transport/data_stream.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // Data over a connected stream socket of any family, which it owns and makes non-blocking. The
 // kernel copies what it takes, so memory given to send_some() may change when the call returns.
@@ -22,4 +22,4 @@ class SocketStream : public DataStream {
   UniqueFd socket_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

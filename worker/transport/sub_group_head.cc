@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-namespace ddp {
+namespace ddp::transport {
 
 std::optional<SubGroupHead> SubGroupHead::allocate(std::shared_ptr<Arena> arena) {
   auto memory = arena->allocate(sizeof(RegionHead), Arena::Backing::kAtUse);
@@ -34,4 +34,4 @@ RankControl& SubGroupHead::control() const {
   return reinterpret_cast<RegionHead*>(memory_.get())->control;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

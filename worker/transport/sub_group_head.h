@@ -7,7 +7,7 @@
 #include "worker/transport/arena.h"
 #include "worker/transport/segment_layout.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // A rank's own part of a sub-group's memory: a RegionHead in its arena, whose control part holds
 // zero bytes until it is shared.
@@ -48,4 +48,4 @@ class SubGroupHead {
   int members_ = 0;                    // 0: unknown.
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace ddp {
+namespace ddp::transport {
 
 // Reads memory that another processor has just written and will write again, when this is the only
 // reader. The reader writes one word of every line back unchanged: that makes the line modified
@@ -37,4 +37,4 @@ inline void copy_taking_lines(std::byte* to, std::byte* from, std::size_t bytes)
   if (at < bytes) std::memcpy(to + at, from + at, bytes - at);
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

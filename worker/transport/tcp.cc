@@ -17,7 +17,7 @@
 #include "worker/transport/tcp_sockets.h"
 #include "worker/transport/wait_interrupt.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::uint32_t kPreambleMagic = 0x4C504444;  // "DDPL"
@@ -242,4 +242,4 @@ Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint_text,
                                 identity.listening_node);
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

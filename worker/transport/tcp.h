@@ -12,7 +12,7 @@
 #include "worker/transport/data_engine.h"
 #include "worker/transport/link.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // Which link a connection is for. A connection is refused unless both ends agree on all of it. So
 // no connection of an older round, of another job or of a stranger becomes part of a group.
@@ -62,4 +62,4 @@ Result<std::unique_ptr<Link>> connect_link(const std::string& endpoint,
 // too.
 std::vector<std::string> reachable_addresses(const std::string& host, int port);
 
-}  // namespace ddp
+}  // namespace ddp::transport

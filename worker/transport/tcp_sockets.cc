@@ -19,7 +19,7 @@
 #include "worker/transport/tcp.h"
 #include "worker/transport/wait_interrupt.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr int kBacklog = 1024;
@@ -255,4 +255,4 @@ std::vector<std::string> reachable_addresses(const std::string& host, int port) 
   return addresses;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -8,7 +8,7 @@
 #include "common/base/unique_fd.h"
 
 // Blocking steps with a deadline, for setting up links. The sockets themselves are non-blocking.
-namespace ddp {
+namespace ddp::transport {
 
 Result<UniqueFd> listen_anywhere();
 Result<int> local_port(int fd);
@@ -25,4 +25,4 @@ Result<void> receive_all(int fd, std::byte* data, std::size_t bytes, TimePoint d
 // nodes of one host keeps no more in flight than fits in the caches.
 void set_connection_options(int fd);
 
-}  // namespace ddp
+}  // namespace ddp::transport

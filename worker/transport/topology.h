@@ -7,7 +7,7 @@
 
 #include "common/base/ids.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // Where the ranks of one round run. Ranks are contiguous per node: node g holds first(g) ..
 // first(g) + local_size(g) - 1.
@@ -61,4 +61,4 @@ class Topology {
   int node_ = 0;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -10,7 +10,7 @@
 #include "common/process/this_process.h"
 #include "worker/transport/futex.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::chrono::milliseconds kSleepLimit{
@@ -95,4 +95,4 @@ Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
   return {};
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -16,7 +16,7 @@
 #include "worker/transport/topology.h"
 #include "worker/transport/watch.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // The result of one step. kFailed: Transport::fail() was called.
 enum class Advance { kMoved, kBlocked, kDone, kFailed };
@@ -141,4 +141,4 @@ Outcome Transport::drive(TimePoint deadline, Step&& step, Touches touches) {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

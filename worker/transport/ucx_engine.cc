@@ -5,7 +5,7 @@
 #include "worker/transport/ucx_stream.h"
 #include "worker/transport/ucx_worker.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 class UcxEngine : public DataEngine {
@@ -28,4 +28,4 @@ Result<std::unique_ptr<DataEngine>> make_ucx_engine() {
   return std::unique_ptr<DataEngine>(new UcxEngine(std::move(*worker)));
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

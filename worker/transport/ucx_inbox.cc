@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::size_t kMostAhead = 1 << 20;  // No peer of ours sends that many messages ahead.
@@ -162,4 +162,4 @@ void UcxInbox::release() {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -7,7 +7,7 @@
 
 #include "worker/transport/ucx_worker.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // The receiving half of a UcxStream: puts messages back into order and into the caller's memory.
 // Small messages have arrived already and are copied. Large ones are fetched straight to where the
@@ -82,4 +82,4 @@ class UcxInbox {
   ucs_status_t status_ = UCS_OK;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

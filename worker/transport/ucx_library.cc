@@ -2,7 +2,7 @@
 
 #include "common/base/dynamic_library.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 Result<UcxLibrary> load() {
@@ -35,4 +35,4 @@ Result<const UcxLibrary*> UcxLibrary::get() {
   return &*loaded;
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

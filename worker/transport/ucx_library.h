@@ -28,7 +28,7 @@
   X(ucp_request_free)               \
   X(ucs_status_string)
 
-namespace ddp {
+namespace ddp::transport {
 
 // libucp, loaded at the first call of get(). It is not linked, because loading it alone installs
 // handlers for SIGSEGV and similar signals, which would change how every worker's crash is
@@ -42,4 +42,4 @@ struct UcxLibrary {
   static Result<const UcxLibrary*> get();
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::size_t kCopyBytes = 32 << 10;  // Pieces up to this are copied.
@@ -117,4 +117,4 @@ void UcxOutbox::tidy() {
   }
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -8,7 +8,7 @@
 
 #include "worker/transport/ucx_worker.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // The sending half of a UcxStream. Small pieces are copied, so they count as moved at once. They
 // wait at the peer until it wants them, up to a window. Large pieces are offered to the peer, which
@@ -73,4 +73,4 @@ class UcxOutbox {
   ucs_status_t status_ = UCS_OK;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

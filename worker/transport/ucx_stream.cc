@@ -14,7 +14,7 @@
 #include "worker/transport/non_blocking.h"
 #include "worker/transport/tcp_sockets.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr std::uint32_t kGreetingMagic = 0x55504444;  // "DDPU"
@@ -264,4 +264,4 @@ void UcxStream::end_endpoint() {
   if (UCS_PTR_IS_PTR(request)) ucx.ucp_request_free(request);
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -12,7 +12,7 @@
 #include "worker/transport/ucx_outbox.h"
 #include "worker/transport/ucx_worker.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // Data over UCX: active messages between two UcxWorkers, in which the network fetches large pieces
 // from memory to memory by itself.
@@ -65,4 +65,4 @@ class UcxStream : public DataStream, private UcxReceiver {
   unsigned blocked_ = 0;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -6,7 +6,7 @@
 
 #include "common/base/errc.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 Error ucx_error(const UcxLibrary& ucx, const char* what, ucs_status_t status) {
@@ -104,4 +104,4 @@ ucs_status_t UcxWorker::on_message(void* self, const void* header, std::size_t h
   return found->second->on_frame(frame, data, bytes, param->recv_attr);
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -10,7 +10,7 @@
 #include "common/base/result.h"
 #include "worker/transport/ucx_library.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 enum class UcxFrameKind : std::uint32_t {
   kHello = 0,   // The way from the sender to here is open.
@@ -87,4 +87,4 @@ class UcxWorker {
 
 constexpr unsigned kUcxMessage = 1;  // The number of our active messages.
 
-}  // namespace ddp
+}  // namespace ddp::transport

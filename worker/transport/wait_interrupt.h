@@ -5,7 +5,7 @@
 
 #include "common/base/clock.h"
 
-namespace ddp {
+namespace ddp::transport {
 
 // Lets a thread give up setting up links (tcp.h) before the deadline. While the object lives, waits
 // of this thread in there end with kAborted within kLook after `given_up` returns true. At most one
@@ -34,4 +34,4 @@ class WaitInterrupt {
   std::function<bool()> given_up_;
 };
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -24,7 +24,7 @@
 #include "common/base/errc.h"
 #include "worker/transport/futex.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 constexpr Duration kPollPeriod{5};
@@ -234,4 +234,4 @@ Duration stall_timeout_from_environment(Duration otherwise) {
   return Duration{value};
 }
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -18,7 +18,7 @@
 
 struct futex_waitv;
 
-namespace ddp {
+namespace ddp::transport {
 
 struct WatchOptions {
   // A rank that has not run for this long is reported; 0: never. The same on all ranks.
@@ -85,4 +85,4 @@ class Watch {
 // The default, or what DDP_STALL_TIMEOUT_MS says. Throws std::invalid_argument.
 Duration stall_timeout_from_environment(Duration otherwise);
 
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -86,13 +86,15 @@ std::vector<char> reduced(const std::map<int, CollectiveCall>& calls, std::size_
       break;
     case nccl::api::kFloat16:
       reduce_elements<float, Half>(
-          calls, begin, count, out.data(), [](Half half) { return f32_of_f16(half.bits); },
-          [](float value) { return Half{f16_of_f32(value)}; });
+          calls, begin, count, out.data(),
+          [](Half half) { return collectives::f32_of_f16(half.bits); },
+          [](float value) { return Half{collectives::f16_of_f32(value)}; });
       break;
     default:
       reduce_elements<float, Bfloat>(
-          calls, begin, count, out.data(), [](Bfloat half) { return f32_of_bf16(half.bits); },
-          [](float value) { return Bfloat{bf16_of_f32(value)}; });
+          calls, begin, count, out.data(),
+          [](Bfloat half) { return collectives::f32_of_bf16(half.bits); },
+          [](float value) { return Bfloat{collectives::bf16_of_f32(value)}; });
       break;
   }
   return out;
@@ -186,9 +188,9 @@ std::size_t bytes_of(int type) {
 double factor_of(const void* element, int type) {
   switch (type) {
     case nccl::api::kFloat16:
-      return f32_of_f16(load<std::uint16_t>(element, 0));
+      return collectives::f32_of_f16(load<std::uint16_t>(element, 0));
     case nccl::api::kBfloat16:
-      return f32_of_bf16(load<std::uint16_t>(element, 0));
+      return collectives::f32_of_bf16(load<std::uint16_t>(element, 0));
     case nccl::api::kFloat64:
       return load<double>(element, 0);
     default:

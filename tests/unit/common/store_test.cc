@@ -16,7 +16,7 @@ StoreMaker hash_stores() {
 
 StoreMaker file_stores() {
   return [dir = std::make_shared<TempDir>()] {
-    return open_file_store(dir->path() / "store").value();
+    return store::open_file_store(dir->path() / "store").value();
   };
 }
 
@@ -29,13 +29,13 @@ TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
   const TempDir dir;
   const std::string path = dir.path() / "store";
   {
-    auto store = open_file_store(path).value();
+    auto store = store::open_file_store(path).value();
     ASSERT_TRUE(store->set("kept", "1"));
     ASSERT_TRUE(store->set("gone", "1"));
     ASSERT_TRUE(store->delete_key("gone").value());
     EXPECT_EQ(store->add("kept", 2).value(), 3);
   }
-  auto store = open_file_store(path).value();
+  auto store = store::open_file_store(path).value();
   EXPECT_EQ(store->get("kept", 0ms).value(), "3");
   EXPECT_FALSE(store->check({"gone"}).value());
 }
@@ -44,15 +44,15 @@ TEST(FileStoreTest, ReplaysWhatAnotherRunLeft) {
 TEST(FileStoreTest, GoesOnAfterItsFileWasRemoved) {
   const TempDir dir;
   const std::string path = dir.path() / "store";
-  auto store = open_file_store(path).value();
-  auto other = open_file_store(path).value();
+  auto store = store::open_file_store(path).value();
+  auto other = store::open_file_store(path).value();
   ASSERT_TRUE(std::filesystem::remove(path));
   ASSERT_TRUE(store->set("k", "v"));
   EXPECT_EQ(other->get("k", 0ms).value(), "v");
   std::thread setter([&] { ASSERT_TRUE(store->set("late", "1")); });
   EXPECT_TRUE(other->wait({"k", "late"}, 20s));
   setter.join();
-  EXPECT_FALSE(open_file_store(path).value()->check({"k"}).value()) << "a new file";
+  EXPECT_FALSE(store::open_file_store(path).value()->check({"k"}).value()) << "a new file";
 }
 
 // The file is cut at every length a killed writer can leave: nothing but the cut record is lost,
@@ -60,16 +60,16 @@ TEST(FileStoreTest, GoesOnAfterItsFileWasRemoved) {
 TEST(FileStoreTest, CutsOffARecordWhoseWriterWasKilled) {
   const TempDir dir;
   const std::string path = dir.path() / "store";
-  ASSERT_TRUE(open_file_store(path).value()->set("first", "1"));
+  ASSERT_TRUE(store::open_file_store(path).value()->set("first", "1"));
   const std::string one = dir.read("store");
-  ASSERT_TRUE(open_file_store(path).value()->set("second", "2"));
+  ASSERT_TRUE(store::open_file_store(path).value()->set("second", "2"));
   const std::string two = dir.read("store");
   for (std::size_t size = 0; size < two.size(); ++size) {
     dir.write("store", two.substr(0, size));
-    auto store = open_file_store(path).value();
+    auto store = store::open_file_store(path).value();
     EXPECT_EQ(store->check({"first"}).value(), size >= one.size()) << size;
     EXPECT_FALSE(store->check({"second"}).value()) << size;
-    auto other = open_file_store(path).value();
+    auto other = store::open_file_store(path).value();
     ASSERT_TRUE(store->set("third", "3"));
     EXPECT_EQ(other->get("third", 0ms).value(), "3") << size;
     EXPECT_EQ(other->check({"first"}).value(), size >= one.size()) << size;
@@ -79,12 +79,12 @@ TEST(FileStoreTest, CutsOffARecordWhoseWriterWasKilled) {
 TEST(FileStoreTest, RefusesAFileOfAnotherKind) {
   const TempDir dir;
   for (const char* const text : {"x", "notes that somebody wrote\n"}) {
-    const auto store = open_file_store(dir.write("notes", text));
+    const auto store = store::open_file_store(dir.write("notes", text));
     ASSERT_FALSE(store);
     EXPECT_EQ(store.error().code, Errc::kCorrupt);
     EXPECT_EQ(dir.read("notes"), text);
   }
-  EXPECT_EQ(open_file_store(dir.path() / "no" / "such").error().code, Errc::kIo);
+  EXPECT_EQ(store::open_file_store(dir.path() / "no" / "such").error().code, Errc::kIo);
 }
 
 TEST(TcpStoreTest, SaysWhyNobodyAnswered) {

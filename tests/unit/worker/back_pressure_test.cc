@@ -21,13 +21,13 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr std::size_t kChunkElements = kSlotBytes / sizeof(float);
-constexpr std::size_t kPart = kChunkElements / 2;  // Each node's, of a chunk.
-constexpr std::size_t kChunks = kSlots + 4;        // So that slots are used again.
+constexpr std::size_t kChunkElements = transport::kSlotBytes / sizeof(float);
+constexpr std::size_t kPart = kChunkElements / 2;       // Each node's, of a chunk.
+constexpr std::size_t kChunks = transport::kSlots + 4;  // So that slots are used again.
 
-Operation sum_of(std::span<float> values) {
-  Operation operation;
-  operation.record.kind = OpKind::kAllReduce;
+collectives::Operation sum_of(std::span<float> values) {
+  collectives::Operation operation;
+  operation.record.kind = collectives::OpKind::kAllReduce;
   operation.record.type = static_cast<std::uint32_t>(DType::kF32);
   operation.record.count = values.size();
   operation.in = operation.out = Buffer{values.data(), values.size(), DType::kF32};
@@ -40,9 +40,9 @@ Operation sum_of(std::span<float> values) {
 struct Way {
   std::size_t partials = 0;
   std::size_t results = 0;
-  Piece piece;
+  collectives::Piece piece;
 
-  bool at_partials() const { return partials < kChunks && partials - results < kSlots; }
+  bool at_partials() const { return partials < kChunks && partials - results < transport::kSlots; }
   std::size_t chunk() const { return at_partials() ? partials : results; }
   bool done() const { return results == kChunks; }
   void advance() { ++(at_partials() ? partials : results); }
@@ -51,7 +51,7 @@ struct Way {
 // Rank 2, alone on node 1: owns the second part of every chunk.
 class Neighbour {
  public:
-  explicit Neighbour(Transport& transport)
+  explicit Neighbour(transport::Transport& transport)
       : transport_(transport), values_(kChunks * kChunkElements) {
     for (std::size_t i = 0; i < values_.size(); ++i)
       values_[i] = static_cast<float>(i / kChunkElements);
@@ -59,42 +59,42 @@ class Neighbour {
 
   std::vector<float>& values() { return values_; }
 
-  Advance send() {
-    if (out_.done()) return Advance::kBlocked;
+  transport::Advance send() {
+    if (out_.done()) return transport::Advance::kBlocked;
     const std::size_t chunk = out_.chunk();
-    if (!out_.at_partials() && in_.partials <= chunk) return Advance::kBlocked;
+    if (!out_.at_partials() && in_.partials <= chunk) return transport::Advance::kBlocked;
     const std::size_t begin = chunk * kChunkElements + (out_.at_partials() ? 0 : kPart);
-    const Advance progress =
+    const transport::Advance progress =
         out_.piece.send(transport_, *transport_.link(0),
                         reinterpret_cast<const std::byte*>(&values_[begin]), kPart * sizeof(float));
-    if (progress != Advance::kDone) return progress;
+    if (progress != transport::Advance::kDone) return progress;
     out_.advance();
-    return Advance::kMoved;
+    return transport::Advance::kMoved;
   }
 
-  Advance receive() {
-    if (in_.done()) return Advance::kBlocked;
+  transport::Advance receive() {
+    if (in_.done()) return transport::Advance::kBlocked;
     const std::size_t chunk = in_.chunk();
     const bool partials = in_.at_partials();
     std::vector<float>& target = partials ? partials_ : results_;
     target.resize(kPart);
-    const Advance progress =
+    const transport::Advance progress =
         in_.piece.receive(transport_, *transport_.link(0),
                           reinterpret_cast<std::byte*>(target.data()), kPart * sizeof(float));
-    if (progress != Advance::kDone) return progress;
+    if (progress != transport::Advance::kDone) return progress;
     for (std::size_t i = 0; i < kPart; ++i) {
       float& value = values_[chunk * kChunkElements + (partials ? kPart : 0) + i];
       value = partials ? target[i] + value : target[i];
     }
     in_.advance();
-    return Advance::kMoved;
+    return transport::Advance::kMoved;
   }
 
-  bool sent_first() const { return out_.partials == kSlots; }
+  bool sent_first() const { return out_.partials == transport::kSlots; }
   bool done() const { return out_.done() && in_.done(); }
 
  private:
-  Transport& transport_;
+  transport::Transport& transport_;
   std::vector<float> values_;
   std::vector<float> partials_;
   std::vector<float> results_;
@@ -129,24 +129,27 @@ TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
   }
   for (const std::size_t local : {0U, 1U}) {
     threads.emplace_back([&, local] {
-      Collectives collectives(*transports[local]);
-      CostTable costs;
-      costs.forced_between = Algorithm::kParts;  // Else two nodes need no results of each other's.
-      collectives.choose(Choice(costs));
+      collectives::Collectives collectives(*transports[local]);
+      collectives::CostTable costs;
+      costs.forced_between =
+          collectives::Algorithm::kParts;  // Else two nodes need no results of each other's.
+      collectives.choose(collectives::Choice(costs));
       EXPECT_FALSE(collectives.run(sum_of(values[local])));
     });
   }
-  Transport& self = *transports[2];
+  transport::Transport& self = *transports[2];
   Neighbour neighbour(self);
   const TimePoint deadline = Clock::now() + seconds(60);
-  NodeGather meeting(self, sum_of(neighbour.values()).record, NodeGather::Blocks(2), true);
+  collectives::NodeGather meeting(self, sum_of(neighbour.values()).record,
+                                  collectives::NodeGather::Blocks(2), true);
   ASSERT_FALSE(self.drive(deadline, [&] { return meeting.step(); }));
-  ASSERT_FALSE(self.drive(
-      deadline, [&] { return neighbour.sent_first() ? Advance::kDone : neighbour.send(); }));
+  ASSERT_FALSE(self.drive(deadline, [&] {
+    return neighbour.sent_first() ? transport::Advance::kDone : neighbour.send();
+  }));
   // Everything that can move has moved; less would test less, but not fail.
   std::this_thread::sleep_for(milliseconds(200));  // sleep: nothing tells that nothing happens
   ASSERT_FALSE(self.drive(deadline, [&] {
-    StepResult step;
+    collectives::StepResult step;
     if (!step.add(neighbour.send()) || !step.add(neighbour.receive())) return step.get(false);
     return step.get(neighbour.done());
   }));
@@ -164,10 +167,12 @@ TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
 // In an exchange the result takes the place of what is being sent: the user's memory.
 TEST(BackPressureInExchange, ResultsWaitForANeighbourThatDoesNotRead) {
   test::Dam dam;
-  dam.allowed = sizeof(std::uint64_t) + sizeof(OpRecord);  // What is said before the data.
+  dam.allowed =
+      sizeof(std::uint64_t) + sizeof(collectives::OpRecord);  // What is said before the data.
   const auto transports = test::transports_over(
-      {1, 1}, [&](Rank from, Rank /*to*/, UniqueFd socket) -> std::unique_ptr<DataStream> {
-        if (from == 0) return std::make_unique<SocketStream>(std::move(socket));
+      {1, 1},
+      [&](Rank from, Rank /*to*/, UniqueFd socket) -> std::unique_ptr<transport::DataStream> {
+        if (from == 0) return std::make_unique<transport::SocketStream>(std::move(socket));
         return std::make_unique<test::HeldStream>(std::move(socket), dam);
       });
   std::vector<float> values[2];
@@ -186,7 +191,7 @@ TEST(BackPressureInExchange, ResultsWaitForANeighbourThatDoesNotRead) {
   });
   test::on_ranks(2, [&](Rank rank) {
     const auto index = static_cast<std::size_t>(rank);
-    const auto failure = Collectives(*transports[index]).run(sum_of(values[index]));
+    const auto failure = collectives::Collectives(*transports[index]).run(sum_of(values[index]));
     EXPECT_FALSE(failure) << failure->text;
   });
   releasing.join();

@@ -105,14 +105,16 @@ TEST(Bitwise, ResultsDependOnInputsAndRanksAlone) {
 TEST(Bitwise, WhateverTheAlgorithm) {
   const std::vector<Shape> shapes = random_shapes(20240613);
   for (const auto& nodes : {std::vector<int>{4}, std::vector<int>{1, 3}, std::vector<int>{2, 2}}) {
-    for (const Algorithm algorithm :
-         {Algorithm::kOneShot, Algorithm::kDirect, Algorithm::kStaged}) {
+    for (const collectives::Algorithm algorithm :
+         {collectives::Algorithm::kOneShot, collectives::Algorithm::kDirect,
+          collectives::Algorithm::kStaged}) {
       test::with_groups(nodes, [&](ProcessGroup& group) {
-        CostTable costs;
+        collectives::CostTable costs;
         costs.forced_in_node = algorithm;
-        if (algorithm == Algorithm::kStaged) costs.forced_between = Algorithm::kParts;
-        costs.direct_nodes = algorithm == Algorithm::kDirect ? 1 : 8;
-        static_cast<Group&>(group).choose(Choice(costs));
+        if (algorithm == collectives::Algorithm::kStaged)
+          costs.forced_between = collectives::Algorithm::kParts;
+        costs.direct_nodes = algorithm == collectives::Algorithm::kDirect ? 1 : 8;
+        static_cast<runtime::Group&>(group).choose(collectives::Choice(costs));
         CallMemory memory(group, std::size_t{4} << 20);
         for (std::size_t i = 0; i < shapes.size(); i += 5) check(group, memory, shapes[i], i);
       });

@@ -10,7 +10,7 @@
 #include "worker/buckets/plan.h"
 #include "worker/buckets/progress.h"
 
-namespace ddp {
+namespace ddp::buckets {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -222,4 +222,4 @@ TEST(BucketProgressDeathTest, AParameterInNoBucketIsABrokenInvariant) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::buckets

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 // Trainings that consist only of times.
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 // A rank 0 that is alone: what it proposes is agreed.
@@ -133,4 +133,4 @@ TEST(CommitPacer, APaceThatMakesNoSenseIsRefused) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -8,7 +8,7 @@
 
 #include "worker/collectives/tree_order.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 OpRecord record_of(OpKind kind, DType type, std::size_t count, Rank root = -1) {
@@ -25,7 +25,7 @@ const std::vector<std::vector<int>> kWorlds = {
     {2, 2, 2}, {4, 2, 3}, {1, 2, 1, 1}, {2, 1, 3, 1, 2}, {1, 1, 1, 1, 1}};
 
 // Every element of every chunk belongs to one part, and no part is larger than there is room for.
-void expect_whole(const Cut& cut, const Topology& topology, std::size_t elements,
+void expect_whole(const Cut& cut, const transport::Topology& topology, std::size_t elements,
                   const std::string& what) {
   std::size_t input_elements = 0;
   for (std::size_t chunk = 0; chunk < cut.chunks(); ++chunk) {
@@ -46,7 +46,7 @@ void expect_whole(const Cut& cut, const Topology& topology, std::size_t elements
 
 TEST(Cut, GivesEveryElementToOneRank) {
   for (const auto& nodes : kWorlds) {
-    const Topology topology(nodes, 0);
+    const transport::Topology topology(nodes, 0);
     for (const DType type : {DType::kU8, DType::kBF16, DType::kF32, DType::kF64}) {
       for (const std::size_t count : {std::size_t{1}, std::size_t{2}, std::size_t{17},
                                       std::size_t{1000}, std::size_t{70'001}}) {
@@ -65,7 +65,7 @@ TEST(Cut, GivesEveryElementToOneRank) {
 
 // On nodes with a lane for every rank nothing has to go from one rank to another in the end.
 TEST(Cut, GivesRanksTheirOwnBlocks) {
-  const Topology topology({2, 2, 2}, 0);
+  const transport::Topology topology({2, 2, 2}, 0);
   const Cut cut(record_of(OpKind::kReduceScatter, DType::kF32, 33'333), topology);
   for (std::size_t chunk = 0; chunk < cut.chunks(); ++chunk) {
     for (Rank rank = 0; rank < 6; ++rank) {
@@ -78,7 +78,7 @@ TEST(Cut, GivesRanksTheirOwnBlocks) {
 }
 
 // Bytes through each node's link, out and in, for a byte of the buffer.
-double busiest(const Topology& topology, DType type, int root_node,
+double busiest(const transport::Topology& topology, DType type, int root_node,
                const std::vector<double>& parts) {
   double most = 0;
   std::vector<double> width;
@@ -103,7 +103,7 @@ double busiest(const Topology& topology, DType type, int root_node,
   return most;
 }
 
-std::vector<double> parts_of(const Cut& cut, const Topology& topology) {
+std::vector<double> parts_of(const Cut& cut, const transport::Topology& topology) {
   std::vector<double> parts(static_cast<std::size_t>(topology.nodes()));
   std::size_t all = 0;
   for (std::size_t chunk = 0; chunk < cut.chunks(); ++chunk) {
@@ -128,7 +128,7 @@ std::vector<double> with_share(int nodes, int root_node, double share) {
 // root's node nor equal parts are.
 TEST(Cut, KeepsTheBusiestLinkOfAReduceLeast) {
   for (const auto& nodes : kWorlds) {
-    const Topology topology(nodes, 0);
+    const transport::Topology topology(nodes, 0);
     const int count = topology.nodes();
     const bool alike =
         std::adjacent_find(nodes.begin(), nodes.end(), std::not_equal_to<>()) == nodes.end();
@@ -152,4 +152,4 @@ TEST(Cut, KeepsTheBusiestLinkOfAReduceLeast) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::collectives

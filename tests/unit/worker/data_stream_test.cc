@@ -34,14 +34,14 @@ std::string name_of_param(const ::testing::TestParamInfo<EngineKind>& info) {
 std::byte byte_at(std::size_t i) { return static_cast<std::byte>((i * 2654435761U) >> 13); }
 
 // Sleeps as Transport does until something may have changed. Fails the test if nobody wakes it.
-void sleep_until_ready(DataStream& stream) {
-  pollfd entries[DataStream::kPollEntries];
+void sleep_until_ready(transport::DataStream& stream) {
+  pollfd entries[transport::DataStream::kPollEntries];
   const int count = stream.poll_entries(entries);
   ASSERT_GT(::poll(entries, static_cast<nfds_t>(count), 30'000), 0) << "nobody woke the sleeper";
 }
 
 // Moves all bytes; false once the stream fails.
-bool send_all_of(DataStream& stream, const std::byte* data, std::size_t bytes) {
+bool send_all_of(transport::DataStream& stream, const std::byte* data, std::size_t bytes) {
   while (bytes > 0) {
     stream.clear_wants();
     const ssize_t moved = stream.send_some(data, bytes);
@@ -53,7 +53,7 @@ bool send_all_of(DataStream& stream, const std::byte* data, std::size_t bytes) {
   return true;
 }
 
-bool receive_all_of(DataStream& stream, std::byte* data, std::size_t bytes) {
+bool receive_all_of(transport::DataStream& stream, std::byte* data, std::size_t bytes) {
   while (bytes > 0) {
     stream.clear_wants();
     const ssize_t moved = stream.receive_some(data, bytes);
@@ -79,7 +79,7 @@ std::vector<std::size_t> piece_sizes(std::uint64_t seed, std::size_t total) {
 
 // Sends `total` bytes in pieces of random sizes, each from one buffer that is spoiled as soon as
 // its bytes count as moved.
-void send_pieces(DataStream& stream, std::uint64_t seed, std::size_t total) {
+void send_pieces(transport::DataStream& stream, std::uint64_t seed, std::size_t total) {
   Bytes buffer(std::size_t{4} << 20);
   std::size_t position = 0;
   for (const std::size_t size : piece_sizes(seed, total)) {
@@ -90,7 +90,7 @@ void send_pieces(DataStream& stream, std::uint64_t seed, std::size_t total) {
   }
 }
 
-void receive_pieces(DataStream& stream, std::uint64_t seed, std::size_t total) {
+void receive_pieces(transport::DataStream& stream, std::uint64_t seed, std::size_t total) {
   Bytes buffer(std::size_t{4} << 20);
   std::size_t position = 0;
   for (const std::size_t size : piece_sizes(seed, total)) {
@@ -124,7 +124,7 @@ TEST_P(DataStreamTest, BytesArriveInOrderWhateverThePieces) {
 TEST_P(DataStreamTest, BothDirectionsAtOnce) {
   auto pair = test::make_stream_pair(GetParam());
   constexpr std::size_t kPiece = 1 << 20;
-  const auto exchange = [](DataStream& stream) {
+  const auto exchange = [](transport::DataStream& stream) {
     Bytes out(kPiece);
     Bytes in(kPiece);
     for (std::size_t i = 0; i < kPiece; ++i) out[i] = byte_at(i);
@@ -144,7 +144,7 @@ TEST_P(DataStreamTest, BothDirectionsAtOnce) {
       ASSERT_EQ(std::memcmp(in.data(), out.data(), kPiece), 0) << "round " << round;
     }
   };
-  const auto exchange_or_close = [&](DataStream& stream) {
+  const auto exchange_or_close = [&](transport::DataStream& stream) {
     exchange(stream);
     if (HasFatalFailure()) stream.close();  // The other end would wait for ever.
   };
@@ -243,15 +243,15 @@ TEST_P(DataStreamTest, AnEndInTheMiddleIsAFailure) {
 // What comes while its rank is busy with another link of the same engine must not be slept through.
 TEST_P(DataStreamTest, StreamsOfOneEngineDoNotMissEachOthersNews) {
   test::keep_ucx_to_tcp();
-  auto engine = std::move(make_data_engine(GetParam())).value();
+  auto engine = std::move(transport::make_data_engine(GetParam())).value();
   std::vector<UniqueFd> far;
-  std::vector<std::unique_ptr<DataStream>> near;
+  std::vector<std::unique_ptr<transport::DataStream>> near;
   for (int i = 0; i < 2; ++i) {
     auto [one, other] = test::socket_pair();
     near.push_back(engine->open_stream(std::move(one)));
     far.push_back(std::move(other));
   }
-  std::vector<std::unique_ptr<DataStream>> peers(2);
+  std::vector<std::unique_ptr<transport::DataStream>> peers(2);
   std::thread peer([&] {
     for (std::size_t i = 0; i < 2; ++i) peers[i] = test::make_stream(GetParam(), std::move(far[i]));
   });

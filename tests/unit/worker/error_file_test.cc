@@ -9,7 +9,7 @@
 #include "tests/support/temp_dir.h"
 #include "worker/runtime/control_channel.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 TEST(WorkersErrorFile, IsWhereTheLauncherLooksForIt) {
@@ -29,4 +29,4 @@ TEST(WorkersErrorFile, IsWhereTheLauncherLooksForIt) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::runtime

@@ -20,7 +20,7 @@
 #include "common/base/errc.h"
 #include "tests/support/slowness.h"
 
-namespace ddp {
+namespace ddp::runtime {
 namespace {
 
 using ::testing::ElementsAre;
@@ -213,4 +213,4 @@ TEST(FlightRecorder, IsWrittenAsJsonLines) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::runtime

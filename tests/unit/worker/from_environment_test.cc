@@ -178,19 +178,20 @@ TEST(SrunTasks, EachOnItsOwnIsWarnedOf) {
     if (found == variables.end()) return {};
     return found->second;
   };
-  EXPECT_EQ(srun_tasks(lookup).all, 4);
-  EXPECT_EQ(srun_tasks(lookup).nodes, 2);
-  EXPECT_NE(notice_of_lone_tasks(lookup).find("srun has started 4 tasks"), std::string::npos);
+  EXPECT_EQ(runtime::srun_tasks(lookup).all, 4);
+  EXPECT_EQ(runtime::srun_tasks(lookup).nodes, 2);
+  EXPECT_NE(runtime::notice_of_lone_tasks(lookup).find("srun has started 4 tasks"),
+            std::string::npos);
   variables["SLURM_PROCID"] = "1";  // One says it for all.
-  EXPECT_EQ(notice_of_lone_tasks(lookup), "");
+  EXPECT_EQ(runtime::notice_of_lone_tasks(lookup), "");
   variables["SLURM_PROCID"] = "0";
   variables["WORLD_SIZE"] = "4";
-  EXPECT_EQ(notice_of_lone_tasks(lookup), "");
+  EXPECT_EQ(runtime::notice_of_lone_tasks(lookup), "");
   variables.erase("WORLD_SIZE");
   variables["SLURM_STEP_NUM_TASKS"] = "1";
-  EXPECT_EQ(notice_of_lone_tasks(lookup), "");
+  EXPECT_EQ(runtime::notice_of_lone_tasks(lookup), "");
   variables.erase("SLURM_STEP_ID");
-  EXPECT_EQ(srun_tasks(lookup).all, 0);
+  EXPECT_EQ(runtime::srun_tasks(lookup).all, 0);
 }
 
 std::vector<pid_t> start_workers(const std::vector<int>& nodes, int port, bool memory,
@@ -207,7 +208,7 @@ std::vector<pid_t> start_workers(const std::vector<int>& nodes, int port, bool m
       children.push_back(child);
       continue;
     }
-    const Topology place(nodes, rank);
+    const transport::Topology place(nodes, rank);
     set("RANK", std::to_string(rank));
     set("WORLD_SIZE", std::to_string(place.world_size()));
     set("MASTER_ADDR", "127.0.0.1");

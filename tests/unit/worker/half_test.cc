@@ -13,7 +13,7 @@
 #include "tests/unit/worker/half_reference.h"
 #include "worker/collectives/kernel_table.h"
 
-namespace ddp {
+namespace ddp::collectives {
 namespace {
 
 struct Case {
@@ -107,4 +107,4 @@ TEST(Half, RoundsToNearestAndTiesToEven) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::collectives

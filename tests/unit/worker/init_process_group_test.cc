@@ -22,21 +22,24 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(InitMethodTest, IsReadWhole) {
-  EXPECT_EQ(parse_init_method("env://").value().kind, InitMethod::Kind::kEnvironment);
-  const InitMethod tcp = parse_init_method("tcp://[fd00::1]:29500?rank=2&world_size=4").value();
-  EXPECT_EQ(tcp.kind, InitMethod::Kind::kTcp);
+  EXPECT_EQ(runtime::parse_init_method("env://").value().kind,
+            runtime::InitMethod::Kind::kEnvironment);
+  const runtime::InitMethod tcp =
+      runtime::parse_init_method("tcp://[fd00::1]:29500?rank=2&world_size=4").value();
+  EXPECT_EQ(tcp.kind, runtime::InitMethod::Kind::kTcp);
   EXPECT_EQ(tcp.endpoint.host, "fd00::1");
   EXPECT_EQ(tcp.endpoint.port, 29500);
   EXPECT_EQ(tcp.rank, 2);
   EXPECT_EQ(tcp.world_size, 4);
-  const InitMethod file = parse_init_method("file:///shared/job 7?world_size=2").value();
+  const runtime::InitMethod file =
+      runtime::parse_init_method("file:///shared/job 7?world_size=2").value();
   EXPECT_EQ(file.path, "/shared/job 7");
   EXPECT_FALSE(file.rank);
 }
 
 TEST(InitMethodTest, EveryFaultIsNamed) {
   const auto complaint = [](const std::string& url) {
-    const auto method = parse_init_method(url);
+    const auto method = runtime::parse_init_method(url);
     return method ? std::string("accepted") : method.error().message;
   };
   EXPECT_THAT(complaint("tcp://host"),
@@ -145,7 +148,7 @@ TEST_P(InitProcessGroupTest, OverAStoreOfTheCallers) {
     InitProcessGroupOptions options;
     options.world_size = size;
     options.rank = rank;
-    options.store = open_file_store(dir.path() / "store").value();
+    options.store = store::open_file_store(dir.path() / "store").value();
     return use(init_process_group(options), size, rank);
   }));
 }

@@ -32,7 +32,7 @@ void check_in_place(ReduceOp::Kind kind, std::uint64_t seed) {
     const std::vector<double> factors(kind == ReduceOp::kPremulSum ? ranks : 0, 0.3);
     const auto expected =
         test::expected_of<E>(kind, inputs, kCount, factors, static_cast<int>(ranks));
-    for (const KernelTable* table : kernel_tables()) {
+    for (const collectives::KernelTable* table : collectives::kernel_tables()) {
       for (const auto& choice : choices_of(ranks)) {
         for (const bool one_more : {false, true}) {
           auto values = inputs;
@@ -40,8 +40,9 @@ void check_in_place(ReduceOp::Kind kind, std::uint64_t seed) {
           std::vector<std::byte*> targets;
           for (const std::size_t source : choice) targets.push_back(values[source].data());
           if (one_more) targets.push_back(elsewhere.data());
-          reduce_with(*table, {E::kType, E::kType, kind, static_cast<int>(ranks), factors},
-                      test::ranks_of(ranks), test::sources_of(values), targets, kCount);
+          collectives::reduce_with(
+              *table, {E::kType, E::kType, kind, static_cast<int>(ranks), factors},
+              test::ranks_of(ranks), test::sources_of(values), targets, kCount);
           const std::string what = test::describe_case(*table, E::kType, kind, ranks, kCount);
           for (const std::size_t source : choice) {
             ASSERT_EQ(test::first_difference(values[source], expected, kCount), kCount)
@@ -73,10 +74,11 @@ TEST(KernelsInPlace, BytesAroundTheTargetsStay) {
     using S = typename E::Stored;
     for (std::size_t count = 0; count <= 70; ++count) {
       const auto inputs = test::inputs_of<E>(2, count, random);
-      for (const KernelTable* table : kernel_tables()) {
+      for (const collectives::KernelTable* table : collectives::kernel_tables()) {
         std::vector<std::byte> memory(count * sizeof(S) + 256, std::byte{0xA5});
-        reduce_with(*table, {E::kType, E::kType, ReduceOp::kSum}, test::ranks_of(2),
-                    test::sources_of(inputs), std::vector<std::byte*>{memory.data() + 101}, count);
+        collectives::reduce_with(*table, {E::kType, E::kType, ReduceOp::kSum}, test::ranks_of(2),
+                                 test::sources_of(inputs),
+                                 std::vector<std::byte*>{memory.data() + 101}, count);
         for (std::size_t i = 0; i < memory.size(); ++i) {
           if (i == 101) i += count * sizeof(S);
           ASSERT_EQ(memory[i], std::byte{0xA5})

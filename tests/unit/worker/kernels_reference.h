@@ -244,8 +244,8 @@ std::size_t first_difference(const Elements<S>& a, const Elements<S>& b, std::si
   return count;
 }
 
-inline std::string describe_case(const KernelTable& table, DType type, ReduceOp::Kind kind,
-                                 std::size_t ranks, std::size_t count) {
+inline std::string describe_case(const collectives::KernelTable& table, DType type,
+                                 ReduceOp::Kind kind, std::size_t ranks, std::size_t count) {
   return std::string(table.name) + " " + name_of(kind) + " of " + name_of(type) + ", " +
          std::to_string(ranks) + " ranks, " + std::to_string(count) + " elements";
 }

@@ -36,12 +36,13 @@ void check_every_operation(std::uint64_t seed) {
         }
         const int divisor = static_cast<int>(ranks);
         const auto expected = test::expected_of<E>(kind, inputs, count, factors, divisor);
-        for (const KernelTable* table : kernel_tables()) {
+        for (const collectives::KernelTable* table : collectives::kernel_tables()) {
           test::Elements<typename E::Stored> first(count, 3), second(count, 1), third(count, 8);
           const std::vector<std::byte*> targets{first.data(), second.data(), third.data()};
           const std::size_t used = 1 + random() % 3;
-          reduce_with(*table, {E::kType, E::kType, kind, divisor, factors}, test::ranks_of(ranks),
-                      test::sources_of(inputs), std::span(targets).first(used), count);
+          collectives::reduce_with(*table, {E::kType, E::kType, kind, divisor, factors},
+                                   test::ranks_of(ranks), test::sources_of(inputs),
+                                   std::span(targets).first(used), count);
           std::size_t checked = 0;
           for (const auto* target : {&first, &second, &third}) {
             if (checked++ == used) break;
@@ -90,7 +91,7 @@ void check_partial_results(ReduceOp::Kind kind, std::uint64_t seed) {
     const auto expected = test::expected_of<E>(kind, inputs, kCount, factors, divisor);
     std::vector<RankRange> blocks;
     cut(blocks, 0, static_cast<int>(ranks), random);
-    for (const KernelTable* table : kernel_tables()) {
+    for (const collectives::KernelTable* table : collectives::kernel_tables()) {
       std::vector<test::Elements<typename A::Stored>> partials;
       for (const RankRange& block : blocks) {
         partials.emplace_back(kCount, random() % 9);
@@ -98,13 +99,15 @@ void check_partial_results(ReduceOp::Kind kind, std::uint64_t seed) {
         const auto size = static_cast<std::size_t>(block.size());
         std::span<const double> scaled(factors);
         if (!factors.empty()) scaled = scaled.subspan(begin, size);
-        reduce_with(*table, {E::kType, A::kType, kind, 0, scaled},
-                    std::span(all).subspan(begin, size), std::span(sources).subspan(begin, size),
-                    std::vector<std::byte*>{partials.back().data()}, kCount);
+        collectives::reduce_with(*table, {E::kType, A::kType, kind, 0, scaled},
+                                 std::span(all).subspan(begin, size),
+                                 std::span(sources).subspan(begin, size),
+                                 std::vector<std::byte*>{partials.back().data()}, kCount);
       }
       test::Elements<typename E::Stored> result(kCount, 5), also(kCount, 0);
-      reduce_with(*table, {A::kType, E::kType, kind, divisor}, blocks, test::sources_of(partials),
-                  std::vector<std::byte*>{result.data(), also.data()}, kCount);
+      collectives::reduce_with(*table, {A::kType, E::kType, kind, divisor}, blocks,
+                               test::sources_of(partials),
+                               std::vector<std::byte*>{result.data(), also.data()}, kCount);
       for (const auto* target : {&result, &also}) {
         ASSERT_EQ(test::first_difference(*target, expected, kCount), kCount)
             << test::describe_case(*table, E::kType, kind, ranks, kCount) << " in " << blocks.size()
@@ -130,8 +133,8 @@ T reduced(DType type, ReduceOp::Kind kind, int divisor, const std::vector<T>& va
   std::vector<const std::byte*> sources;
   for (const T& value : values) sources.push_back(reinterpret_cast<const std::byte*>(&value));
   T out{};
-  reduce({type, type, kind, divisor}, test::ranks_of(values.size()), sources,
-         std::vector<std::byte*>{reinterpret_cast<std::byte*>(&out)}, 1);
+  collectives::reduce({type, type, kind, divisor}, test::ranks_of(values.size()), sources,
+                      std::vector<std::byte*>{reinterpret_cast<std::byte*>(&out)}, 1);
   return out;
 }
 
@@ -183,7 +186,7 @@ TEST(Kernels, DenormalsSurviveAThreadThatFlushesThem) {
   const float least = std::numeric_limits<float>::denorm_min();
   float sum = 0.0F;
   {
-    const FloatEnvironment environment;
+    const collectives::FloatEnvironment environment;
     sum = reduced<float>(DType::kF32, ReduceOp::kSum, 2, {least, least});
   }
   EXPECT_EQ(_mm_getcsr() & 0x8040, 0x8040U);
@@ -198,10 +201,11 @@ TEST(KernelsDeathTest, SourcesThatAreNoSubtreesAreABug) {
   const float value = 1.0F;
   const auto* source = reinterpret_cast<const std::byte*>(&value);
   float out = 0.0F;
-  EXPECT_DEATH(reduce({DType::kF32, DType::kF32}, std::vector<RankRange>{{0, 1}, {1, 4}},
-                      std::vector<const std::byte*>{source, source},
-                      std::vector<std::byte*>{reinterpret_cast<std::byte*>(&out)}, 1),
-               "tree over ranks 0..3 divides");
+  EXPECT_DEATH(
+      collectives::reduce({DType::kF32, DType::kF32}, std::vector<RankRange>{{0, 1}, {1, 4}},
+                          std::vector<const std::byte*>{source, source},
+                          std::vector<std::byte*>{reinterpret_cast<std::byte*>(&out)}, 1),
+      "tree over ranks 0..3 divides");
 }
 
 TEST(ReduceOps, AreDefinedForTheTypesThatTheySuit) {
@@ -222,7 +226,7 @@ TEST(Slices, CoverAChunkWithoutOverlap) {
     for (int owners = 1; owners <= 9; ++owners) {
       std::size_t end = 0;
       for (int owner = 0; owner < owners; ++owner) {
-        const Slice slice = slice_of(count, owner, owners, 16);
+        const collectives::Slice slice = collectives::slice_of(count, owner, owners, 16);
         EXPECT_EQ(slice.begin, end);
         EXPECT_LE(slice.begin, slice.end);
         end = slice.end;

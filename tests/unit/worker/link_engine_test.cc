@@ -42,11 +42,12 @@ std::vector<Outcome> connect_by(const std::vector<EngineKind>& engines) {
   std::vector<Outcome> outcomes(engines.size());
   const auto store = std::make_shared<test::HashStore>();
   test::on_ranks(static_cast<int>(engines.size()), [&](Rank rank) {
-    Meeting meeting = test::local_meeting(store);
+    runtime::Meeting meeting = test::local_meeting(store);
     meeting.engine = engines[static_cast<std::size_t>(rank)];
-    std::vector<std::unique_ptr<Link>> links;
-    NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
-    outcomes[static_cast<std::size_t>(rank)] = node_links.connect(Topology(nodes, rank), links);
+    std::vector<std::unique_ptr<transport::Link>> links;
+    runtime::NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
+    outcomes[static_cast<std::size_t>(rank)] =
+        node_links.connect(transport::Topology(nodes, rank), links);
   });
   return outcomes;
 }
@@ -90,20 +91,21 @@ TEST_F(LinkEngine, ARankThatLeavesIsNamed) {
 // A rank of a world of two nodes, each in a process of its own, that meet in a file.
 std::shared_ptr<ProcessGroup> join_over_ucx(const std::string& path, Rank rank) {
   test::keep_ucx_to_tcp();
-  Meeting meeting = test::local_meeting(std::move(open_file_store(path)).value());
+  runtime::Meeting meeting = test::local_meeting(std::move(store::open_file_store(path)).value());
   meeting.engine = EngineKind::kUcx;
-  Topology place({1, 1}, rank);
-  std::vector<std::unique_ptr<Link>> links;
+  transport::Topology place({1, 1}, rank);
+  std::vector<std::unique_ptr<transport::Link>> links;
   {
-    NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
+    runtime::NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
     const auto failure = node_links.connect(place, links);
     DDP_CHECK(!failure, "{}", failure->text);
   }
   auto segment = std::move(test::make_segment(1, 0)).value();
-  auto arena = std::make_shared<Arena>(segment->mapping(), 0);
-  auto transport = std::make_unique<Transport>(std::move(place), std::move(segment),
-                                               std::move(arena), std::move(links), false);
-  return Group::make(std::move(transport), 0, test::options_of(seconds(60)), std::move(meeting));
+  auto arena = std::make_shared<transport::Arena>(segment->mapping(), 0);
+  auto transport = std::make_unique<transport::Transport>(
+      std::move(place), std::move(segment), std::move(arena), std::move(links), false);
+  return runtime::Group::make(std::move(transport), 0, test::options_of(seconds(60)),
+                              std::move(meeting));
 }
 
 void sum_for_ever(ProcessGroup& group) {

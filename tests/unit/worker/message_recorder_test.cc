@@ -35,9 +35,9 @@ class World {
     for (auto& transport : test::connected_transports(nodes, test::LinkKind::kSocketPair)) {
       segments_.push_back(transport->shared_segment());
       locals_.push_back(transport->topology().local_rank());
-      groups.push_back(Group::make(std::move(transport), 0,
-                                   test::options_of(std::chrono::seconds(60)),
-                                   test::local_meeting(store)));
+      groups.push_back(runtime::Group::make(std::move(transport), 0,
+                                            test::options_of(std::chrono::seconds(60)),
+                                            test::local_meeting(store)));
     }
   }
 
@@ -51,7 +51,7 @@ class World {
   std::vector<std::shared_ptr<ProcessGroup>> groups;
 
  private:
-  std::vector<std::shared_ptr<Segment>> segments_;
+  std::vector<std::shared_ptr<transport::Segment>> segments_;
   std::vector<int> locals_;
 };
 

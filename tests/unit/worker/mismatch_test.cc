@@ -343,32 +343,34 @@ TEST(Deadline, HoldsForWhoNeedsNothingOfTheOthers) {
     std::vector<int> nodes;
     Rank absent;
     Call call;
-    Algorithm in_node;  // Small operations in one shot, or as if they were large.
+    collectives::Algorithm in_node;  // Small operations in one shot, or as if they were large.
   };
   const auto broadcast_of = [](Rank root) {
     return broadcast(90'000, DType::kF32, root, "broadcast");
   };
-  for (const Case& each :
-       {Case{{2, 1}, 2, broadcast_of(1), Algorithm::kAuto},
-        Case{{2, 2}, 3, broadcast_of(0), Algorithm::kAuto},
-        Case{{2, 2}, 2, broadcast_of(1), Algorithm::kAuto},
-        Case{{2, 1}, 2, barrier(), Algorithm::kStaged},
-        Case{{2, 2}, 3, barrier(), Algorithm::kStaged},
-        Case{{2, 1},
-             2,
-             all_reduce(0, DType::kF32, ReduceOp::kSum, "all_reduce"),
-             Algorithm::kStaged},
-        Case{{2, 1}, 2, all_gather(0, DType::kF32, "all_gather"), Algorithm::kStaged}}) {
+  for (const Case& each : {Case{{2, 1}, 2, broadcast_of(1), collectives::Algorithm::kAuto},
+                           Case{{2, 2}, 3, broadcast_of(0), collectives::Algorithm::kAuto},
+                           Case{{2, 2}, 2, broadcast_of(1), collectives::Algorithm::kAuto},
+                           Case{{2, 1}, 2, barrier(), collectives::Algorithm::kStaged},
+                           Case{{2, 2}, 3, barrier(), collectives::Algorithm::kStaged},
+                           Case{{2, 1},
+                                2,
+                                all_reduce(0, DType::kF32, ReduceOp::kSum, "all_reduce"),
+                                collectives::Algorithm::kStaged},
+                           Case{{2, 1},
+                                2,
+                                all_gather(0, DType::kF32, "all_gather"),
+                                collectives::Algorithm::kStaged}}) {
     const auto groups =
         test::thread_groups(each.nodes, test::LinkKind::kSocketPair, kLimitFromTheSameMoment);
     const int size = test::world_size_of(each.nodes);
     std::latch begun(size - 1);
     test::on_ranks(size, [&](Rank rank) {
       if (rank == each.absent) return;
-      auto& group = static_cast<Group&>(*groups[static_cast<std::size_t>(rank)]);
-      CostTable costs;
+      auto& group = static_cast<runtime::Group&>(*groups[static_cast<std::size_t>(rank)]);
+      collectives::CostTable costs;
       costs.forced_in_node = each.in_node;
-      group.choose(Choice(costs));
+      group.choose(collectives::Choice(costs));
       Memory memory;
       begun.arrive_and_wait();
       const CollectiveError error = failure_of([&] { each.call.issue(group, memory)->wait(); });

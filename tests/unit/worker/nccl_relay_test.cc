@@ -75,13 +75,13 @@ TEST_F(NcclRelay, AStoreThatHoldsNoFailureDisturbsNobody) {
 
 TEST(NcclFailureBytes, KeepCodeSuspectAndText) {
   const Failure failure{Errc::kPeerLost, 3, "rank 3: gone\nfor good"};
-  const Failure again = decode_failure(encode_failure(failure));
+  const Failure again = nccl::decode_failure(nccl::encode_failure(failure));
   EXPECT_EQ(again.code, Errc::kPeerLost);
   EXPECT_EQ(again.suspect, 3);
   EXPECT_EQ(again.text, failure.text);
   EXPECT_TRUE(again.told);
   for (const char* bytes : {"", "7", "text", "0 1 x", "999 1 x", "-3 1 x"}) {
-    EXPECT_EQ(decode_failure(bytes).code, Errc::kProtocol) << bytes;
+    EXPECT_EQ(nccl::decode_failure(bytes).code, Errc::kProtocol) << bytes;
   }
 }
 

@@ -76,13 +76,15 @@ TEST_P(NodeReduction, HasTheBitsOfTheTree) {
   const std::vector<CallShape> list = shapes();
   std::vector<test::CallAnswer> answers;
   for (const CallShape& shape : list) answers.push_back(test::answer_of(shape, world_size()));
-  for (const Algorithm in_node : {Algorithm::kStaged, Algorithm::kDirect}) {
+  for (const collectives::Algorithm in_node :
+       {collectives::Algorithm::kStaged, collectives::Algorithm::kDirect}) {
     test::with_groups(GetParam(), [&](ProcessGroup& group) {
-      CostTable costs;
+      collectives::CostTable costs;
       costs.forced_in_node = in_node;
       // The other time what is chosen: an exchange, where that can be.
-      if (in_node == Algorithm::kStaged) costs.forced_between = Algorithm::kParts;
-      static_cast<Group&>(group).choose(Choice(costs));
+      if (in_node == collectives::Algorithm::kStaged)
+        costs.forced_between = collectives::Algorithm::kParts;
+      static_cast<runtime::Group&>(group).choose(collectives::Choice(costs));
       CallMemory memory(group, std::size_t{16} << 20);
       for (std::size_t i = 0; i < list.size(); ++i) {
         // All in place, none, or some.
@@ -99,23 +101,23 @@ class Wire {
  public:
   explicit Wire(const std::vector<int>& nodes)
       : nodes_(nodes.size()), sent_(nodes.size() * nodes.size()) {
-    const Topology world(nodes, 0);
+    const transport::Topology world(nodes, 0);
     transports_ = test::transports_over(nodes, [&](Rank from, Rank to, UniqueFd socket) {
       return std::make_unique<test::CountedStream>(std::move(socket),
                                                    at(world.node_of(from), world.node_of(to)));
     });
     for (const auto& transport : transports_)
-      collectives_.push_back(std::make_unique<Collectives>(*transport));
+      collectives_.push_back(std::make_unique<collectives::Collectives>(*transport));
   }
 
-  void choose(const Choice& choice) {
+  void choose(const collectives::Choice& choice) {
     for (auto& each : collectives_) each->choose(choice);
   }
 
-  void run(const std::function<Operation(Rank)>& make) {
+  void run(const std::function<collectives::Operation(Rank)>& make) {
     for (auto& each : sent_) each = 0;
     test::on_ranks(static_cast<int>(transports_.size()), [&](Rank rank) {
-      Operation operation = make(rank);
+      collectives::Operation operation = make(rank);
       operation.timeout = seconds(60);
       operation.deadline = Clock::now() + operation.timeout;
       const auto failure = collectives_[static_cast<std::size_t>(rank)]->run(operation);
@@ -140,15 +142,15 @@ class Wire {
  private:
   std::size_t nodes_;
   std::vector<std::atomic<std::size_t>> sent_;
-  std::vector<std::unique_ptr<Transport>> transports_;
-  std::vector<std::unique_ptr<Collectives>> collectives_;
+  std::vector<std::unique_ptr<transport::Transport>> transports_;
+  std::vector<std::unique_ptr<collectives::Collectives>> collectives_;
 };
 
 // Of what a rank tells each of its lane before the data.
-constexpr std::size_t kGreetingBytes = sizeof(std::uint64_t) + sizeof(OpRecord);
+constexpr std::size_t kGreetingBytes = sizeof(std::uint64_t) + sizeof(collectives::OpRecord);
 
 // Bytes of a node's partial sums for an element; of lone ranks they are the inputs.
-std::size_t width_of(const Topology& topology, DType type, int node) {
+std::size_t width_of(const transport::Topology& topology, DType type, int node) {
   if (topology.nodes() == topology.world_size()) return dtype_bytes(type);
   const Rank first = topology.first(node);
   return subtrees_of(first, first + topology.local_size(node), topology.world_size()).size() *
@@ -157,7 +159,7 @@ std::size_t width_of(const Topology& topology, DType type, int node) {
 
 TEST_P(NodeReduction, OfAScatterSendsEachNodeItsBlocksAlone) {
   Wire wire(GetParam());
-  const Topology topology(GetParam(), 0);
+  const transport::Topology topology(GetParam(), 0);
   const auto ranks = static_cast<std::size_t>(world_size());
   for (const DType type : {DType::kF32, DType::kBF16, DType::kF64}) {
     const std::size_t count = 20'011;
@@ -168,8 +170,9 @@ TEST_P(NodeReduction, OfAScatterSendsEachNodeItsBlocksAlone) {
       auto& output = out[static_cast<std::size_t>(rank)];
       input.resize(count * element * ranks);
       output.resize(count * element);
-      return operations::reduce_scatter({input.data(), count * ranks, type},
-                                        {output.data(), count, type}, ReduceOp::kSum, world_size());
+      return runtime::operations::reduce_scatter({input.data(), count * ranks, type},
+                                                 {output.data(), count, type}, ReduceOp::kSum,
+                                                 world_size());
     });
     for (int from = 0; from < topology.nodes(); ++from) {
       for (int to = 0; to < topology.nodes(); ++to) {
@@ -186,7 +189,7 @@ TEST_P(NodeReduction, OfAScatterSendsEachNodeItsBlocksAlone) {
 // The bound of cut.h.
 TEST_P(NodeReduction, ToARootKeepsEveryLinkBelowTheBound) {
   Wire wire(GetParam());
-  const Topology topology(GetParam(), 0);
+  const transport::Topology topology(GetParam(), 0);
   const int nodes = topology.nodes();
   for (const DType type : {DType::kF32, DType::kBF16}) {
     const std::size_t count = 400'001;
@@ -207,7 +210,8 @@ TEST_P(NodeReduction, ToARootKeepsEveryLinkBelowTheBound) {
       wire.run([&](Rank rank) {
         auto& own = data[static_cast<std::size_t>(rank)];
         own.resize(bytes);
-        return operations::reduce({own.data(), count, type}, root, ReduceOp::kSum, world_size());
+        return runtime::operations::reduce({own.data(), count, type}, root, ReduceOp::kSum,
+                                           world_size());
       });
       for (int node = 0; node < nodes; ++node) {
         EXPECT_LE(static_cast<double>(wire.into(node)), most)
@@ -225,12 +229,13 @@ TEST_P(NodeReduction, ToARootKeepsEveryLinkBelowTheBound) {
 
 // One trip, with the bytes of two: all that a node has, or a part of it and a part of the result.
 TEST_P(NodeReduction, OfAnAllReduceSendsAsMuchInAnExchangeAsInParts) {
-  const Topology topology(GetParam(), 0);
-  for (const Algorithm between : {Algorithm::kAuto, Algorithm::kParts}) {
+  const transport::Topology topology(GetParam(), 0);
+  for (const collectives::Algorithm between :
+       {collectives::Algorithm::kAuto, collectives::Algorithm::kParts}) {
     Wire wire(GetParam());
-    CostTable costs;
+    collectives::CostTable costs;
     costs.forced_between = between;
-    wire.choose(Choice(costs));
+    wire.choose(collectives::Choice(costs));
     for (const DType type : {DType::kF32, DType::kBF16}) {
       const std::size_t count = 400'000;
       const auto nodes = static_cast<std::size_t>(topology.nodes());
@@ -238,7 +243,7 @@ TEST_P(NodeReduction, OfAnAllReduceSendsAsMuchInAnExchangeAsInParts) {
       wire.run([&](Rank rank) {
         auto& own = data[static_cast<std::size_t>(rank)];
         own.resize(count * dtype_bytes(type));
-        return operations::all_reduce({own.data(), count, type}, ReduceOp::kSum);
+        return runtime::operations::all_reduce({own.data(), count, type}, ReduceOp::kSum);
       });
       for (int node = 0; node < topology.nodes(); ++node) {
         const std::size_t each = width_of(topology, type, node) + dtype_bytes(type);
@@ -266,8 +271,9 @@ TEST(NodeReductionHeld, ResultsWaitForARootThatDoesNotRead) {
   test::Dam dam;
   dam.allowed = kGreetingBytes;
   const auto transports = test::transports_over(
-      {1, 1, 1}, [&](Rank from, Rank /*to*/, UniqueFd socket) -> std::unique_ptr<DataStream> {
-        if (from != 0) return std::make_unique<SocketStream>(std::move(socket));
+      {1, 1, 1},
+      [&](Rank from, Rank /*to*/, UniqueFd socket) -> std::unique_ptr<transport::DataStream> {
+        if (from != 0) return std::make_unique<transport::SocketStream>(std::move(socket));
         return std::make_unique<test::HeldStream>(std::move(socket), dam);
       });
   constexpr std::size_t kCount = std::size_t{8} << 20;  // Floats; more than 20 chunks.
@@ -283,11 +289,12 @@ TEST(NodeReductionHeld, ResultsWaitForARootThatDoesNotRead) {
     dam.released = true;
   });
   test::on_ranks(3, [&](Rank rank) {
-    Operation operation = operations::reduce(
+    collectives::Operation operation = runtime::operations::reduce(
         {values[static_cast<std::size_t>(rank)].data(), kCount, DType::kF32}, 0, ReduceOp::kSum, 3);
     operation.timeout = seconds(60);
     operation.deadline = Clock::now() + operation.timeout;
-    const auto failure = Collectives(*transports[static_cast<std::size_t>(rank)]).run(operation);
+    const auto failure =
+        collectives::Collectives(*transports[static_cast<std::size_t>(rank)]).run(operation);
     EXPECT_FALSE(failure) << failure->text;
   });
   releasing.join();
@@ -301,7 +308,7 @@ TEST(NodeReductionHeld, NobodyIsThroughBeforeTheRootHasItsResult) {
   std::vector<std::vector<float>> values(3, std::vector<float>(std::size_t{1} << 20, 1.0F));
   const auto reduce_of = [&](Rank rank) {
     auto& own = values[static_cast<std::size_t>(rank)];
-    return operations::reduce({own.data(), own.size(), DType::kF32}, 0, ReduceOp::kSum, 3);
+    return runtime::operations::reduce({own.data(), own.size(), DType::kF32}, 0, ReduceOp::kSum, 3);
   };
   Wire wire(nodes);
   wire.run(reduce_of);
@@ -309,8 +316,9 @@ TEST(NodeReductionHeld, NobodyIsThroughBeforeTheRootHasItsResult) {
   test::Dam dam;
   dam.allowed = wire.at(2, 0) - 1;
   const auto transports = test::transports_over(
-      nodes, [&](Rank from, Rank to, UniqueFd socket) -> std::unique_ptr<DataStream> {
-        if (from != 0 || to != 2) return std::make_unique<SocketStream>(std::move(socket));
+      nodes, [&](Rank from, Rank to, UniqueFd socket) -> std::unique_ptr<transport::DataStream> {
+        if (from != 0 || to != 2)
+          return std::make_unique<transport::SocketStream>(std::move(socket));
         return std::make_unique<test::HeldStream>(std::move(socket), dam);
       });
   std::thread releasing([&] {
@@ -320,10 +328,11 @@ TEST(NodeReductionHeld, NobodyIsThroughBeforeTheRootHasItsResult) {
     dam.released = true;
   });
   test::on_ranks(3, [&](Rank rank) {
-    Operation operation = reduce_of(rank);
+    collectives::Operation operation = reduce_of(rank);
     operation.timeout = seconds(60);
     operation.deadline = Clock::now() + operation.timeout;
-    const auto failure = Collectives(*transports[static_cast<std::size_t>(rank)]).run(operation);
+    const auto failure =
+        collectives::Collectives(*transports[static_cast<std::size_t>(rank)]).run(operation);
     EXPECT_FALSE(failure) << failure->text;
     EXPECT_TRUE(dam.released) << "rank " << rank;
   });
@@ -337,15 +346,16 @@ TEST(NodeReductionHeld, AbortInTheMiddleReachesEveryRank) {
     dam.allowed = kGreetingBytes + 100'000;
     const std::vector<int> nodes = {2, 2, 1};
     auto transports = test::transports_over(
-        nodes, [&](Rank from, Rank /*to*/, UniqueFd socket) -> std::unique_ptr<DataStream> {
-          if (from != 2) return std::make_unique<SocketStream>(std::move(socket));
+        nodes,
+        [&](Rank from, Rank /*to*/, UniqueFd socket) -> std::unique_ptr<transport::DataStream> {
+          if (from != 2) return std::make_unique<transport::SocketStream>(std::move(socket));
           return std::make_unique<test::HeldStream>(std::move(socket), dam);
         });
     std::vector<std::shared_ptr<ProcessGroup>> groups;
     const auto store = std::make_shared<test::HashStore>();
     for (auto& transport : transports) {
-      groups.push_back(Group::make(std::move(transport), 0, test::options_of(seconds(60)),
-                                   test::local_meeting(store)));
+      groups.push_back(runtime::Group::make(std::move(transport), 0, test::options_of(seconds(60)),
+                                            test::local_meeting(store)));
     }
     std::atomic<int> failed{0};
     std::thread aborting([&] {

@@ -133,26 +133,27 @@ TEST_P(FailuresOfTwoRanks, ClosingQuietlyAbortsNobody) {
 TEST(Failures, StrangersAreTurnedAway) {
   auto transports = test::connected_transports({1, 1});
   auto store = std::make_shared<test::HashStore>();
-  const auto zero = std::make_shared<PostOffice>(*transports[0], test::local_meeting(store), 0,
-                                                 mail_options(kPatience));
-  const auto one = std::make_shared<PostOffice>(*transports[1], test::local_meeting(store), 0,
-                                                mail_options(kPatience));
+  const auto zero = std::make_shared<runtime::PostOffice>(
+      *transports[0], test::local_meeting(store), 0, mail_options(kPatience));
+  const auto one = std::make_shared<runtime::PostOffice>(*transports[1], test::local_meeting(store),
+                                                         0, mail_options(kPatience));
   std::vector<float> got{0};
   std::vector<float> sent{5};
   const WorkPtr work = one->recv(floats(got), 0, 0, {}, 0);
   const auto text = store->get("test/p2p/1", kPatience);
-  const Endpoint endpoint = parse_endpoint(*text).value();
+  const transport::Endpoint endpoint = transport::parse_endpoint(*text).value();
   for (const std::size_t bytes : {std::size_t{3}, std::size_t{48}, std::size_t{500}}) {
-    auto fd = connect_socket("127.0.0.1", endpoint.port, Clock::now() + kPatience);
+    auto fd = transport::connect_socket("127.0.0.1", endpoint.port, Clock::now() + kPatience);
     ASSERT_TRUE(fd);
     // The hello of rank 0, but for the token.
     std::vector<std::byte> hello(bytes);
     const std::uint32_t words[12] = {0x4D504444, 1, 0, 0, 0, 0, 2, 0, 1, 0, 0, 0};
     std::memcpy(hello.data(), words, std::min(bytes, sizeof(words)));
-    ASSERT_TRUE(send_all(fd->get(), hello.data(), bytes, Clock::now() + kPatience));
+    ASSERT_TRUE(transport::send_all(fd->get(), hello.data(), bytes, Clock::now() + kPatience));
     std::byte answer{};
     if (bytes >= sizeof(words)) {
-      EXPECT_FALSE(receive_all(fd->get(), &answer, 1, Clock::now() + std::chrono::seconds(5)));
+      EXPECT_FALSE(
+          transport::receive_all(fd->get(), &answer, 1, Clock::now() + std::chrono::seconds(5)));
     }
   }
   zero->send(floats(sent), 1, 0, {}, 0)->wait();
@@ -162,8 +163,8 @@ TEST(Failures, StrangersAreTurnedAway) {
 
 TEST(Failures, NodesWithoutAStoreAreAnError) {
   auto transports = test::connected_transports({1, 1});
-  const auto mail =
-      std::make_shared<PostOffice>(*transports[0], Meeting(), 0, mail_options(kPatience));
+  const auto mail = std::make_shared<runtime::PostOffice>(*transports[0], runtime::Meeting(), 0,
+                                                          mail_options(kPatience));
   std::vector<float> values(5);
   const auto error = error_of([&] { mail->recv(floats(values), 1, 0, {}, 0)->wait(); });
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 cannot reach rank 1"), HasSubstr("no store")));
@@ -171,8 +172,8 @@ TEST(Failures, NodesWithoutAStoreAreAnError) {
 
 TEST(Failures, DeathOfAPeerOnAnotherNodeIsSeen) {
   const test::TempDir folder;
-  const auto children =
-      test::fork_mail({1, 1}, folder.path() / "store", [](PostOffice& mail, Transport& own) {
+  const auto children = test::fork_mail(
+      {1, 1}, folder.path() / "store", [](runtime::PostOffice& mail, transport::Transport& own) {
         std::vector<float> value{1};
         if (own.topology().rank() == 1) {
           mail.send(floats(value), 0, 1, {}, 0)->wait();
@@ -184,7 +185,8 @@ TEST(Failures, DeathOfAPeerOnAnotherNodeIsSeen) {
         const TimePoint begin = Clock::now();
         const auto error = error_of([&] { mail.recv(floats(value), 1, 2, {}, 5)->wait(); });
         // Nobody watches here, so nobody gives a verdict.
-        if (Clock::now() - begin > ControlLinks::kVerdictTime + std::chrono::seconds(2)) return 1;
+        if (Clock::now() - begin > transport::ControlLinks::kVerdictTime + std::chrono::seconds(2))
+          return 1;
         if (error.code != Errc::kPeerLost || error.suspect_rank != 1) return 2;
         const std::string text = error.what();
         return text.find("recv #5 from rank 1 tag 2: rank 1 on node 1 is gone") != std::string::npos

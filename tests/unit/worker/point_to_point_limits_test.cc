@@ -173,10 +173,10 @@ TEST(Limits, RingsAreGivenBack) {
   std::vector<std::byte*> places;
   for (int i = 0; i < 5; ++i) {
     {
-      const auto zero =
-          std::make_shared<PostOffice>(*transports[0], Meeting(), 0, mail_options(kPatience));
-      const auto one =
-          std::make_shared<PostOffice>(*transports[1], Meeting(), 0, mail_options(kPatience));
+      const auto zero = std::make_shared<runtime::PostOffice>(*transports[0], runtime::Meeting(), 0,
+                                                              mail_options(kPatience));
+      const auto one = std::make_shared<runtime::PostOffice>(*transports[1], runtime::Meeting(), 0,
+                                                             mail_options(kPatience));
       zero->send(floats(value), 1, 0, {}, 0)->wait();
       one->recv(floats(value), 0, 0, {}, 0)->wait();
     }

@@ -41,7 +41,7 @@ TEST_P(EveryWorld, AllPairsExchangeAtOnce) {
   for (const bool registered : {false, true}) {
     for (const std::size_t bytes : {0u, 1u, 8u, 4095u, 32769u, 300'001u, 1'048'577u}) {
       world.run([&](Rank self) {
-        Arena* arena = registered ? world.transport(self).arena().get() : nullptr;
+        transport::Arena* arena = registered ? world.transport(self).arena().get() : nullptr;
         std::vector<Data> in;
         std::vector<Data> out;
         std::vector<WorkPtr> works;
@@ -73,7 +73,7 @@ TEST_P(EveryWorld, RingOfBlockingSends) {
     world.run([&](Rank self) {
       const Rank next = (self + 1) % world.size();
       const Rank previous = (self + world.size() - 1) % world.size();
-      if (next == self && bytes > kEagerBytes) return;  // Nobody else could take it.
+      if (next == self && bytes > runtime::kEagerBytes) return;  // Nobody else could take it.
       Data out(bytes);
       Data in(bytes);
       world[self].send(out.fill(self, next, 5).buffer(), next, 5, {}, 0)->wait();
@@ -91,7 +91,7 @@ TEST_P(EveryWorld, TagsOutOfOrder) {
   world.run([&](Rank self) {
     const Rank to = (self + 1) % world.size();
     const Rank from = (self + world.size() - 1) % world.size();
-    Arena* arena = world.transport(self).arena().get();
+    transport::Arena* arena = world.transport(self).arena().get();
     std::vector<Data> out;
     std::vector<WorkPtr> works;
     out.reserve(kTags * kEach);
@@ -99,7 +99,7 @@ TEST_P(EveryWorld, TagsOutOfOrder) {
       for (std::size_t i = 0; i < kEach; ++i) {
         out.emplace_back(1000 + 40'000 * tag, tag % 2 == 0 ? arena : nullptr)
             .fill(self, to, 100 * tag + i);
-        const std::uint64_t sent_tag = tag == 4 ? kInternalTags + 4 : tag;
+        const std::uint64_t sent_tag = tag == 4 ? runtime::kInternalTags + 4 : tag;
         works.push_back(world[self].send(out.back().buffer(), to, sent_tag, {}, 0));
       }
     }
@@ -107,7 +107,7 @@ TEST_P(EveryWorld, TagsOutOfOrder) {
       const std::uint64_t tag = left - 1;
       for (std::size_t i = 0; i < kEach; ++i) {
         Data in(1000 + 40'000 * tag);
-        const std::uint64_t sent_tag = tag == 4 ? kInternalTags + 4 : tag;
+        const std::uint64_t sent_tag = tag == 4 ? runtime::kInternalTags + 4 : tag;
         world[self].recv(in.buffer(), from, sent_tag, {}, 0)->wait();
         EXPECT_EQ(in.wrong(from, self, 100 * tag + i), -1) << "tag " << tag << " message " << i;
       }
@@ -237,7 +237,7 @@ TEST_P(EveryWorld, RandomExchange) {
       std::vector<WorkPtr> works;
       std::vector<std::function<void()>> checks;
       for (const Plan& plan : order) {
-        Arena* arena = plan.registered ? world.transport(self).arena().get() : nullptr;
+        transport::Arena* arena = plan.registered ? world.transport(self).arena().get() : nullptr;
         if (plan.from == self) {
           kept.push_back(std::make_unique<Data>(plan.bytes, arena));
           kept.back()->fill(plan.from, plan.to, plan.tag);
@@ -301,7 +301,7 @@ TEST(Matching, SelfSendMeetsItsReceive) {
     Data out(bytes);
     Data in(bytes);
     const WorkPtr sent = world[1].send(out.fill(1, 1, 2).buffer(), 1, 2, {}, 0);
-    EXPECT_EQ(sent->done(), bytes <= kEagerBytes);
+    EXPECT_EQ(sent->done(), bytes <= runtime::kEagerBytes);
     world[1].recv(in.buffer(), 1, 2, {}, 1)->wait();
     sent->wait();
     EXPECT_EQ(in.wrong(1, 1, 2), -1);
@@ -331,10 +331,10 @@ TEST(Matching, LaterGroupsSeeNothingOfEarlierOnes) {
   std::vector<float> got{0};
   for (int i = 0; i < 3; ++i) {
     std::vector<float> second{10 + static_cast<float>(i)};
-    const auto zero =
-        std::make_shared<PostOffice>(*transports[0], Meeting(), 0, mail_options(kPatience));
-    const auto one =
-        std::make_shared<PostOffice>(*transports[1], Meeting(), 0, mail_options(kPatience));
+    const auto zero = std::make_shared<runtime::PostOffice>(*transports[0], runtime::Meeting(), 0,
+                                                            mail_options(kPatience));
+    const auto one = std::make_shared<runtime::PostOffice>(*transports[1], runtime::Meeting(), 0,
+                                                           mail_options(kPatience));
     const WorkPtr work = one->recv(floats(got), 0, 0, {}, 0);  // Looks before there is anything.
     zero->send(floats(second), 1, 0, {}, 0)->wait();
     work->wait();
@@ -345,13 +345,14 @@ TEST(Matching, LaterGroupsSeeNothingOfEarlierOnes) {
 
 TEST(Matching, ExchangeWithinAndBetweenNodes) {
   const test::TempDir folder;
-  const auto children =
-      test::fork_mail({2, 1}, folder.path() / "store", [](PostOffice& mail, Transport& own) {
+  const auto children = test::fork_mail(
+      {2, 1}, folder.path() / "store", [](runtime::PostOffice& mail, transport::Transport& own) {
         const Rank self = own.topology().rank();
         const Rank to = (self + 1) % 3;
         const Rank from = (self + 2) % 3;
         for (const std::size_t bytes : {8u, 1'000'003u}) {
-          for (Arena* arena : {static_cast<Arena*>(nullptr), own.arena().get()}) {
+          for (transport::Arena* arena :
+               {static_cast<transport::Arena*>(nullptr), own.arena().get()}) {
             Data out(bytes, arena);
             Data in(bytes, arena);
             const WorkPtr got = mail.recv(in.buffer(), from, 1, {}, 0);

@@ -302,7 +302,8 @@ TEST(ProcessGroup, ALaterGroupUsesTheMemoryOfAnEarlierOne) {
   for (int turn = 0; turn < 5; ++turn) {
     auto transports = std::move(test::make_inproc_transports({2}, 5, {segment})).value();
     std::vector<std::shared_ptr<ProcessGroup>> groups;
-    for (auto& transport : transports) groups.push_back(Group::make(std::move(transport), 5, {}));
+    for (auto& transport : transports)
+      groups.push_back(runtime::Group::make(std::move(transport), 5, {}));
     test::on_ranks(2, [&](Rank rank) {
       for (const std::size_t count : {std::size_t{10}, std::size_t{200'000}, std::size_t{10}}) {
         auto values = ones(count);

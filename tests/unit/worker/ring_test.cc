@@ -23,14 +23,15 @@ using test::RunningCall;
 class Rings : public ::testing::TestWithParam<int> {
  protected:
   void on_ring(const std::function<void(ProcessGroup&)>& body) const {
-    test::with_groups(
-        std::vector<int>(static_cast<std::size_t>(GetParam()), 1), [&](ProcessGroup& group) {
-          CostTable costs;
-          costs.forced_in_node = Algorithm::kStaged;  // So nothing is too small for it.
-          costs.forced_between = Algorithm::kRing;
-          static_cast<Group&>(group).choose(Choice(costs));
-          body(group);
-        });
+    test::with_groups(std::vector<int>(static_cast<std::size_t>(GetParam()), 1),
+                      [&](ProcessGroup& group) {
+                        collectives::CostTable costs;
+                        costs.forced_in_node =
+                            collectives::Algorithm::kStaged;  // So nothing is too small for it.
+                        costs.forced_between = collectives::Algorithm::kRing;
+                        static_cast<runtime::Group&>(group).choose(collectives::Choice(costs));
+                        body(group);
+                      });
   }
 };
 

@@ -23,14 +23,14 @@ struct World {
     const auto store = std::make_shared<test::HashStore>();
     for (auto& transport : test::connected_transports(nodes, test::LinkKind::kSocketPair)) {
       arenas.push_back(transport->arena());
-      groups.push_back(Group::make(std::move(transport), 0,
-                                   test::options_of(std::chrono::seconds(60)),
-                                   test::local_meeting(store)));
+      groups.push_back(runtime::Group::make(std::move(transport), 0,
+                                            test::options_of(std::chrono::seconds(60)),
+                                            test::local_meeting(store)));
     }
   }
 
-  std::vector<std::shared_ptr<Arena>> arenas;  // By rank.
-  std::vector<GroupPtr> groups;                // By rank.
+  std::vector<std::shared_ptr<transport::Arena>> arenas;  // By rank.
+  std::vector<GroupPtr> groups;                           // By rank.
 };
 
 // Gives whether the sums are right. Many elements go through the slots.
@@ -104,7 +104,7 @@ void make_many(const std::vector<int>& nodes, int count) {
       const bool right = maker.make_one();
       const std::size_t used = world.arenas[own]->bytes_in_use() - before[own];
       EXPECT_TRUE(right) << "group " << i;
-      EXPECT_LE(used, kMostHeads * sizeof(RegionHead)) << "after " << i << " groups";
+      EXPECT_LE(used, kMostHeads * sizeof(transport::RegionHead)) << "after " << i << " groups";
       if (::testing::Test::HasFailure()) {
         world.groups[own]->abort("a check failed");
         return;
@@ -123,7 +123,7 @@ TEST(SubGroupMemory, OfGroupsBetweenNodesIsBounded) { make_many({2, 2}, 200); }
 // Rank 0 leaves, rank 1 does not: its last act in the group is an access to rank 0's head.
 TEST(SubGroupMemory, IsNotUsedAgainBeforeTheLastMemberLeaves) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
-  constexpr std::size_t kPieces = 3 * (sizeof(RegionHead) / kPiece + 1);
+  constexpr std::size_t kPieces = 3 * (sizeof(transport::RegionHead) / kPiece + 1);
   constexpr std::byte kMark{0x11};
   World world({3});
   const std::size_t before = world.arenas[0]->bytes_in_use();
@@ -135,7 +135,7 @@ TEST(SubGroupMemory, IsNotUsedAgainBeforeTheLastMemberLeaves) {
     all.barrier()->wait();
     std::vector<std::shared_ptr<std::byte>> others;
     if (rank == 0) {
-      EXPECT_EQ(world.arenas[0]->bytes_in_use(), before + sizeof(RegionHead));
+      EXPECT_EQ(world.arenas[0]->bytes_in_use(), before + sizeof(transport::RegionHead));
       for (std::size_t i = 0; i < kPieces; ++i) {
         others.push_back(all.allocate(kPiece));
         ASSERT_NE(others.back(), nullptr);
@@ -168,7 +168,7 @@ TEST(SubGroupMemory, StaysIfTheGroupCouldNotBeMade) {
     const std::vector<std::vector<Rank>> lists = {{0}, {0, 1}};
     EXPECT_THROW(all.new_group(lists[static_cast<std::size_t>(rank)]), CollectiveError);
   });
-  EXPECT_EQ(world.arenas[0]->bytes_in_use(), before + sizeof(RegionHead));
+  EXPECT_EQ(world.arenas[0]->bytes_in_use(), before + sizeof(transport::RegionHead));
 }
 
 }  // namespace

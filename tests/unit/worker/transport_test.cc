@@ -45,8 +45,8 @@ TEST(Segment, AcceptsWhatTheAgentMakes) {
   const auto one = test::attach_segment(fd.get(), 2, 3);
   const auto other = test::attach_segment(fd.get(), 2, 3);
   ASSERT_TRUE(one && other);
-  (*one)->publish(1, Flag::kReady, 77);
-  EXPECT_EQ((*other)->flag(1, Flag::kReady), 77U);
+  (*one)->publish(1, transport::Flag::kReady, 77);
+  EXPECT_EQ((*other)->flag(1, transport::Flag::kReady), 77U);
   (*one)->raise_abort({Errc::kMismatch, 1, "because"});
   (*other)->raise_abort({Errc::kAborted, 0, "later"});
   ASSERT_TRUE((*other)->aborted());
@@ -81,7 +81,7 @@ TEST(Segment, LongReasonsAreCut) {
 }
 
 TEST(Topology, PlacesRanksAndLanes) {
-  const Topology rank3({2, 1, 3}, 3);
+  const transport::Topology rank3({2, 1, 3}, 3);
   EXPECT_EQ(rank3.node(), 2);
   EXPECT_EQ(rank3.local_rank(), 0);
   EXPECT_EQ(rank3.lanes(), 1);
@@ -89,9 +89,9 @@ TEST(Topology, PlacesRanksAndLanes) {
   EXPECT_EQ(rank3.lane_peer(1), 2);
   EXPECT_EQ(rank3.lane_peer(2), -1);
   EXPECT_EQ(rank3.lane_peer(3), -1);
-  const Topology rank1({2, 1, 3}, 1);
+  const transport::Topology rank1({2, 1, 3}, 1);
   EXPECT_EQ(rank1.lane_peer(1), -1);
-  const Topology lane1({2, 2}, 1);
+  const transport::Topology lane1({2, 2}, 1);
   EXPECT_EQ(lane1.lane_peer(1), 3);
 }
 
@@ -112,18 +112,19 @@ struct Sockets {
 TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
   Sockets sockets;
   const auto segment = std::move(test::make_segment(1, 0)).value();
-  Link one(std::make_unique<SocketStream>(std::move(sockets.data[0])),
-           std::move(sockets.control[0]), 5, 2);
+  transport::Link one(std::make_unique<transport::SocketStream>(std::move(sockets.data[0])),
+                      std::move(sockets.control[0]), 5, 2);
   one.explain_by(*segment);
-  Link other(std::make_unique<SocketStream>(std::move(sockets.data[1])),
-             std::move(sockets.control[1]), 4, 1);
+  transport::Link other(std::make_unique<transport::SocketStream>(std::move(sockets.data[1])),
+                        std::move(sockets.control[1]), 4, 1);
   std::byte byte{};
   EXPECT_EQ(one.receive_some(&byte, 1), 0);
   EXPECT_TRUE(one.wants_data());
   other.close({Errc::kMismatch, 3, "they disagree"});
   // The cause comes later than the end, by way of a watch that the machine does not let run.
   std::thread watch([&] {
-    std::this_thread::sleep_for(5 * ControlLinks::kExplanationTime);  // sleep: as under load
+    std::this_thread::sleep_for(5 *
+                                transport::ControlLinks::kExplanationTime);  // sleep: as under load
     segment->raise_abort({Errc::kMismatch, 3, "they disagree"});
   });
   EXPECT_EQ(one.receive_some(&byte, 1), -1);
@@ -137,8 +138,8 @@ TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
 TEST(Link, AnEndWithoutAWordIsADeath) {
   Sockets sockets;
   const auto segment = std::move(test::make_segment(1, 0)).value();
-  Link one(std::make_unique<SocketStream>(std::move(sockets.data[0])),
-           std::move(sockets.control[0]), 5, 2);
+  transport::Link one(std::make_unique<transport::SocketStream>(std::move(sockets.data[0])),
+                      std::move(sockets.control[0]), 5, 2);
   one.explain_by(*segment);
   sockets.data[1].reset();
   sockets.control[1].reset();
@@ -150,29 +151,30 @@ TEST(Link, AnEndWithoutAWordIsADeath) {
   EXPECT_EQ(one.send_some(&byte, 1), -1);
 }
 
-LinkIdentity identity_of(Round round) { return {round, 2, 0, 0, 1, 1}; }
+transport::LinkIdentity identity_of(Round round) { return {round, 2, 0, 0, 1, 1}; }
 
 TEST(Tcp, JoinsTheRightRankAndTurnsOthersAway) {
-  auto listener = std::move(TcpListener::open()).value();
+  auto listener = std::move(transport::TcpListener::open()).value();
   const std::string endpoint = listener->endpoint({"127.0.0.1"});
-  Result<std::vector<std::unique_ptr<Link>>> accepted = make_error(Errc::kNotFound, "nothing yet");
+  Result<std::vector<std::unique_ptr<transport::Link>>> accepted =
+      make_error(Errc::kNotFound, "nothing yet");
   std::thread accepting([&] { accepted = listener->accept({identity_of(3)}, in(seconds(30))); });
 
   // A stranger that says nothing, one that talks HTTP, one of an older round, one with a wrong
   // token.
   const std::size_t port_at = endpoint.find(';') + 1;
   const int port = std::stoi(endpoint.substr(port_at));
-  auto silent = std::move(connect_socket("127.0.0.1", port, in(seconds(5)))).value();
-  auto chatty = std::move(connect_socket("127.0.0.1", port, in(seconds(5)))).value();
+  auto silent = std::move(transport::connect_socket("127.0.0.1", port, in(seconds(5)))).value();
+  auto chatty = std::move(transport::connect_socket("127.0.0.1", port, in(seconds(5)))).value();
   const std::string request = "GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n";
-  EXPECT_TRUE(send_all(chatty.get(), reinterpret_cast<const std::byte*>(request.data()),
-                       request.size(), in(seconds(5))));
+  EXPECT_TRUE(transport::send_all(chatty.get(), reinterpret_cast<const std::byte*>(request.data()),
+                                  request.size(), in(seconds(5))));
   std::byte byte{};
-  EXPECT_FALSE(receive_all(chatty.get(), &byte, 1, in(seconds(5))));
-  EXPECT_FALSE(connect_link(endpoint, identity_of(2), in(seconds(5))));
-  EXPECT_FALSE(connect_link(endpoint + "1", identity_of(3), in(seconds(5))));
+  EXPECT_FALSE(transport::receive_all(chatty.get(), &byte, 1, in(seconds(5))));
+  EXPECT_FALSE(transport::connect_link(endpoint, identity_of(2), in(seconds(5))));
+  EXPECT_FALSE(transport::connect_link(endpoint + "1", identity_of(3), in(seconds(5))));
 
-  auto connected = connect_link(endpoint, identity_of(3), in(seconds(30)));
+  auto connected = transport::connect_link(endpoint, identity_of(3), in(seconds(30)));
   accepting.join();
   ASSERT_TRUE(connected && accepted);
   EXPECT_EQ((*connected)->peer(), 1);
@@ -185,38 +187,38 @@ TEST(Tcp, JoinsTheRightRankAndTurnsOthersAway) {
 }
 
 TEST(Tcp, DeadlinesNameTheRank) {
-  auto listener = std::move(TcpListener::open()).value();
+  auto listener = std::move(transport::TcpListener::open()).value();
   const auto accepted = listener->accept({identity_of(3)}, in(milliseconds(30)));
   ASSERT_FALSE(accepted);
   EXPECT_EQ(accepted.error().code, Errc::kTimeout);
   EXPECT_THAT(accepted.error().message, HasSubstr("rank 0 on node 0 did not connect to rank 1"));
   // Nobody accepts: the connection stands but no answer comes.
-  const auto connected =
-      connect_link(listener->endpoint({"127.0.0.1"}), identity_of(3), in(milliseconds(30)));
+  const auto connected = transport::connect_link(listener->endpoint({"127.0.0.1"}), identity_of(3),
+                                                 in(milliseconds(30)));
   ASSERT_FALSE(connected);
   EXPECT_EQ(connected.error().code, Errc::kTimeout);
   EXPECT_THAT(connected.error().message, HasSubstr("rank 0 cannot connect to rank 1 on node 1"));
 }
 
 TEST(Tcp, TriesTheNextAddress) {
-  auto listener = std::move(TcpListener::open()).value();
+  auto listener = std::move(transport::TcpListener::open()).value();
   std::thread accepting([&] { EXPECT_TRUE(listener->accept({identity_of(0)}, in(seconds(30)))); });
-  EXPECT_TRUE(connect_link(listener->endpoint({"no address", "127.0.0.1"}), identity_of(0),
-                           in(seconds(30))));
+  EXPECT_TRUE(transport::connect_link(listener->endpoint({"no address", "127.0.0.1"}),
+                                      identity_of(0), in(seconds(30))));
   accepting.join();
 }
 
 TEST(Tcp, EndpointsOfOthersAreChecked) {
   for (const char* text :
        {"", ";", "a;b;c", "127.0.0.1;1", "127.0.0.1;99999999999;1", "127.0.0.1;1;x"}) {
-    const auto link = connect_link(text, identity_of(0), in(seconds(1)));
+    const auto link = transport::connect_link(text, identity_of(0), in(seconds(1)));
     ASSERT_FALSE(link);
     EXPECT_THAT(link.error().message, HasSubstr("is not the endpoint of a worker")) << text;
   }
 }
 
 TEST(Tcp, FindsAnAddressOfThisMachine) {
-  const auto addresses = reachable_addresses("127.0.0.1", 1);
+  const auto addresses = transport::reachable_addresses("127.0.0.1", 1);
   ASSERT_FALSE(addresses.empty());
   EXPECT_EQ(addresses.front(), "127.0.0.1");
 }
@@ -224,7 +226,8 @@ TEST(Tcp, FindsAnAddressOfThisMachine) {
 TEST(Transport, DeadlineEndsAWaitInEveryStage) {
   auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
   for (const milliseconds time : {milliseconds(0), milliseconds(1), milliseconds(50)}) {
-    const auto failure = transports[0]->drive(in(time), [] { return Advance::kBlocked; });
+    const auto failure =
+        transports[0]->drive(in(time), [] { return transport::Advance::kBlocked; });
     ASSERT_TRUE(failure);
     EXPECT_EQ(failure->code, Errc::kTimeout);
   }
@@ -232,14 +235,15 @@ TEST(Transport, DeadlineEndsAWaitInEveryStage) {
 
 TEST(Transport, AFlagWakesASleeper) {
   auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
-  Segment& segment = transports[0]->segment();
+  transport::Segment& segment = transports[0]->segment();
   std::thread publishing([&] {
     // Only once the other rank sleeps, so that the bell is what wakes it.
     while (segment.doorbell(0).sleepers.load() == 0) std::this_thread::yield();
-    transports[1]->publish(Flag::kIn, 1);
+    transports[1]->publish(transport::Flag::kIn, 1);
   });
   const auto failure = transports[0]->drive(in(seconds(30)), [&] {
-    return transports[0]->reached(1, Flag::kIn, 1) ? Advance::kDone : Advance::kBlocked;
+    return transports[0]->reached(1, transport::Flag::kIn, 1) ? transport::Advance::kDone
+                                                              : transport::Advance::kBlocked;
   });
   publishing.join();
   EXPECT_FALSE(failure);
@@ -248,18 +252,18 @@ TEST(Transport, AFlagWakesASleeper) {
 }
 
 TEST(Transport, WhatWasGivenBeforeAnAbortIsTaken) {
-  using Touches = Transport::Touches;
+  using Touches = transport::Transport::Touches;
   for (const Touches touches : {Touches::kOwnMemory, Touches::kOthersMemory}) {
     auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
     int looks = 0;
     const auto step = [&] {
-      const bool there = transports[0]->reached(1, Flag::kIn, 1);
+      const bool there = transports[0]->reached(1, transport::Flag::kIn, 1);
       if (++looks == 1) {
         // Right after the look, the other rank completes the operation and dies.
-        transports[1]->publish(Flag::kIn, 1);
+        transports[1]->publish(transport::Flag::kIn, 1);
         transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
       }
-      return there ? Advance::kDone : Advance::kBlocked;
+      return there ? transport::Advance::kDone : transport::Advance::kBlocked;
     };
     const auto failure = transports[0]->drive(in(seconds(30)), step, touches);
     if (touches == Touches::kOwnMemory) {
@@ -277,7 +281,8 @@ TEST(Transport, WhatIsMissingAfterAnAbortIsItsFailure) {
   auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
   transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
   const auto failure = transports[0]->drive(
-      in(seconds(30)), [] { return Advance::kBlocked; }, Transport::Touches::kOwnMemory);
+      in(seconds(30)), [] { return transport::Advance::kBlocked; },
+      transport::Transport::Touches::kOwnMemory);
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->text, "rank 1 died");
 }

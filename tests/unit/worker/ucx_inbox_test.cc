@@ -9,7 +9,7 @@
 #include "tests/support/data_streams.h"
 #include "worker/transport/ucx_worker.h"
 
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 // UCX may hand over a small message before a larger one that was sent earlier.
@@ -59,4 +59,4 @@ TEST_F(UcxInboxTest, RefusesANumberThatNoPeerWouldGive) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -27,7 +27,7 @@
 #include "tests/support/process.h"
 
 // Ranks are processes that wait; some of them are killed, stopped or leave.
-namespace ddp {
+namespace ddp::transport {
 namespace {
 
 using std::chrono::milliseconds;
@@ -444,4 +444,4 @@ TEST(ControlLinks, FramesInPieces) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::transport

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace ddp {
+namespace ddp::buckets {
 namespace {
 
 using Slots = std::vector<ZeroPartition::Slot>;
@@ -74,4 +74,4 @@ TEST(ZeroPartition, WhatIsTooSmallToDivideIsCommon) {
 }
 
 }  // namespace
-}  // namespace ddp
+}  // namespace ddp::buckets

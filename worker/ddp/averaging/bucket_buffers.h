@@ -17,18 +17,18 @@
 namespace ddp {
 
 // Whose gradients are in the buckets.
-BucketNames bucket_names(const std::vector<BucketLayout>& layouts,
+BucketNames bucket_names(const std::vector<buckets::BucketLayout>& layouts,
                          const std::vector<NamedTensor>& parameters);
 
 // The name of a bucket, in errors and for the group: "bucket 1 of 4 (conv2.weight .. fc1.bias)",
 // from the parameter defined first to the one defined last.
-std::string bucket_tag(std::size_t index, const std::vector<BucketLayout>& layouts,
+std::string bucket_tag(std::size_t index, const std::vector<buckets::BucketLayout>& layouts,
                        const std::vector<NamedTensor>& parameters);
 
 // The same for piece `number` of the `count` pieces of its bucket, for example "bucket 1 of 4,
 // piece 0 of 3 (fc1.weight .. fc1.bias)". The bucket's own name if it has one piece only.
-std::string piece_tag(const BucketPiece& piece, std::size_t number, std::size_t count,
-                      const std::vector<BucketLayout>& layouts,
+std::string piece_tag(const buckets::BucketPiece& piece, std::size_t number, std::size_t count,
+                      const std::vector<buckets::BucketLayout>& layouts,
                       const std::vector<NamedTensor>& parameters);
 
 // Makes the buffers of all buckets, filled with zeros, on the parameters' device. On the CPU they
@@ -37,7 +37,7 @@ std::string piece_tag(const BucketPiece& piece, std::size_t number, std::size_t 
 // `parameters` are the ones that the layouts were planned from: dense, floating-point, and on one
 // device within a layout. The buffers have their type, or `type` if the layouts were planned for
 // that.
-std::vector<GradBucket> make_grad_buckets(const std::vector<BucketLayout>& layouts,
+std::vector<GradBucket> make_grad_buckets(const std::vector<buckets::BucketLayout>& layouts,
                                           const std::vector<NamedTensor>& parameters,
                                           ProcessGroup& group,
                                           std::optional<at::ScalarType> type = {});

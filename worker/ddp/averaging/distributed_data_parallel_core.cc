@@ -30,8 +30,8 @@ std::size_t bytes_of(const char* option, double mebibytes) {
   return static_cast<std::size_t>(std::ceil(mebibytes * 1024 * 1024));
 }
 
-BucketLimits limits_of(const DistributedDataParallelOptions& options) {
-  BucketLimits limits;
+buckets::BucketLimits limits_of(const DistributedDataParallelOptions& options) {
+  buckets::BucketLimits limits;
   limits.other_bytes = bytes_of("bucket_cap_mb", options.bucket_cap_mb);
   limits.first_bytes =
       std::min(bytes_of("first_bucket_mb", options.first_bucket_mb), limits.other_bytes);
@@ -135,7 +135,7 @@ DistributedDataParallelCore::DistributedDataParallelCore(
   if (mixed.buffer_dtype) convert_buffers(tensors_of(state_->buffers), *mixed.buffer_dtype);
   buffers_ = std::make_unique<CoalescedBroadcast>(tensors_of(state_->buffers));
   reducer_ = std::make_unique<Reducer>(trainable, group_, std::move(of_reducer));
-  for (const BucketLayout& bucket : reducer_->buckets()) {
+  for (const buckets::BucketLayout& bucket : reducer_->buckets()) {
     first_bucket_sizes_.push_back(bucket.bytes);
   }
   if (options.init_sync) {

@@ -40,10 +40,10 @@ DdpStats DistributedDataParallelCore::stats() const {
   stats.bucket_sizes = first_bucket_sizes_;
   stats.has_rebuilt_buckets = reducer_->has_rebuilt_buckets();
   if (stats.has_rebuilt_buckets) {
-    for (const BucketLayout& bucket : reducer_->buckets()) {
+    for (const buckets::BucketLayout& bucket : reducer_->buckets()) {
       stats.rebuilt_bucket_sizes.push_back(bucket.bytes);
       stats.rebuilt_per_bucket_param_indices.emplace_back();
-      for (const BucketSlot& slot : bucket.slots) {
+      for (const buckets::BucketSlot& slot : bucket.slots) {
         stats.rebuilt_per_bucket_param_indices.back().push_back(slot.parameter);
       }
     }

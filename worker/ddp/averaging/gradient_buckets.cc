@@ -37,7 +37,8 @@ void GradientBuckets::cut() {
   for (const Bucket& bucket : buckets_) {
     is_whole.push_back(!options_.pieces || bucket.kind == Kind::kSparse || is_hooked(bucket));
   }
-  pieces_ = cut_into_pieces(layouts_, is_whole, options_.pieces.value_or(PieceLimits{}));
+  pieces_ = buckets::cut_into_pieces(layouts_, is_whole,
+                                     options_.pieces.value_or(buckets::PieceLimits{}));
   reductions_.clear();
   reductions_.resize(pieces_.size());
   for (Bucket& bucket : buckets_) bucket.pieces = 0;
@@ -58,7 +59,7 @@ void GradientBuckets::set_hook(std::shared_ptr<CommHook> hook) {
 }
 
 void GradientBuckets::allocate() {
-  std::vector<BucketLayout> of_kind[2];
+  std::vector<buckets::BucketLayout> of_kind[2];
   for (std::size_t index = 0; index < layouts_.size(); ++index) {
     Bucket& bucket = buckets_[index];
     if (bucket.kind == Kind::kSparse) {
@@ -77,7 +78,7 @@ void GradientBuckets::allocate() {
     if (bucket.kind == Kind::kSparse) continue;
     bucket.memory = bucket.kind == Kind::kPlain ? &plain_[next[1]++] : &ordinary_[next[0]++];
     bucket.route.emplace(*bucket.memory, *group_, options_.device_groups);
-    const std::vector<BucketSlot>& slots = layouts_[index].slots;
+    const std::vector<buckets::BucketSlot>& slots = layouts_[index].slots;
     for (std::size_t slot = 0; slot < slots.size(); ++slot) {
       slots_.place(slots[slot].parameter, bucket.memory->gradients()[slot]);
     }
@@ -85,7 +86,7 @@ void GradientBuckets::allocate() {
 }
 
 void GradientBuckets::launch(std::size_t index, ReduceOp op, bool has_gradients) {
-  const BucketPiece& piece = pieces_[index];
+  const buckets::BucketPiece& piece = pieces_[index];
   Bucket& bucket = buckets_[piece.bucket];
   Reduction& reduction = reductions_[index];
   reduction.is_launched = true;
@@ -136,7 +137,7 @@ void GradientBuckets::wait(std::size_t index, double scale) {
 void GradientBuckets::publish(std::size_t index) {
   Bucket& bucket = buckets_[index];
   const at::Tensor sparse_average = std::exchange(bucket.sparse_average, {});
-  for (const BucketSlot& slot : layouts_[index].slots) {
+  for (const buckets::BucketSlot& slot : layouts_[index].slots) {
     if (bucket.sparse) {
       slots_.publish_value(slot.parameter, sparse_average);
     } else {

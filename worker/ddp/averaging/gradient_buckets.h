@@ -35,7 +35,7 @@ class GradientBuckets {
     kSparse,    // One parameter, whose gradient is sparse.
   };
   struct Plan {
-    std::vector<BucketLayout> layouts;
+    std::vector<buckets::BucketLayout> layouts;
     std::vector<Kind> kinds;
   };
 
@@ -44,7 +44,7 @@ class GradientBuckets {
     // For device memory, with the same ranks as the group for host memory (see BucketRoute).
     std::vector<DeviceGroup> device_groups = {};
     std::optional<at::ScalarType> element_type = {};  // The buckets', if not the parameters'.
-    std::optional<PieceLimits> pieces = {};           // Without, every bucket is one piece.
+    std::optional<buckets::PieceLimits> pieces = {};  // Without, every bucket is one piece.
   };
 
   // `group` is for host memory.
@@ -63,11 +63,11 @@ class GradientBuckets {
   void set_hook(std::shared_ptr<CommHook> hook);
   CommHook* hook() const { return hook_.get(); }
 
-  const std::vector<BucketLayout>& layouts() const { return layouts_; }
+  const std::vector<buckets::BucketLayout>& layouts() const { return layouts_; }
   Kind kind(std::size_t bucket) const { return buckets_[bucket].kind; }
 
   // In the order in which they are launched: bucket after bucket.
-  const std::vector<BucketPiece>& pieces() const { return pieces_; }
+  const std::vector<buckets::BucketPiece>& pieces() const { return pieces_; }
   // The piece's name, in errors and for the group.
   const std::string& tag(std::size_t piece) const { return reductions_[piece].tag.str(); }
 
@@ -118,9 +118,9 @@ class GradientBuckets {
   std::shared_ptr<CommHook> hook_;
   HookRunner runner_;
   WorkPtr flags_;
-  std::vector<BucketLayout> layouts_;
+  std::vector<buckets::BucketLayout> layouts_;
   std::vector<Bucket> buckets_;
-  std::vector<BucketPiece> pieces_;
+  std::vector<buckets::BucketPiece> pieces_;
   std::vector<Reduction> reductions_;  // By piece.
   std::vector<GradBucket> ordinary_;
   std::vector<GradBucket> plain_;

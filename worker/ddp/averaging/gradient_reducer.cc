@@ -23,7 +23,7 @@ namespace {
 
 constexpr double kMostMebibytes = 1024.0 * 1024.0;
 
-BucketLimits same_limit(double cap_mb) {
+buckets::BucketLimits same_limit(double cap_mb) {
   if (cap_mb == 0) {
     const std::size_t unlimited = std::numeric_limits<std::size_t>::max();
     return {unlimited, unlimited};
@@ -120,7 +120,8 @@ void GradientReducer::exchange() {
   buckets_->exchange_used();
   for (std::size_t piece = 0; piece < buckets_->pieces().size(); ++piece) {
     const std::size_t bucket = buckets_->pieces()[piece].bucket;
-    for (const BucketSlot& slot : buckets_->layouts()[bucket].slots) slots.stage(slot.parameter);
+    for (const buckets::BucketSlot& slot : buckets_->layouts()[bucket].slots)
+      slots.stage(slot.parameter);
     buckets_->launch(piece, ReduceOp::kAvg);
   }
   buckets_->finish_stages();

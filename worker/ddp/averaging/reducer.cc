@@ -70,17 +70,17 @@ void Reducer::adopt(GradientBuckets::Plan plan) {
 
 void Reducer::follow_pieces() {
   tags_.clear();
-  std::vector<BucketLayout> layouts;
+  std::vector<buckets::BucketLayout> layouts;
   for (std::size_t index = 0; index < buckets_.pieces().size(); ++index) {
-    const BucketPiece& piece = buckets_.pieces()[index];
+    const buckets::BucketPiece& piece = buckets_.pieces()[index];
     tags_.push_back(buckets_.tag(index));
-    layouts.push_back(layout_of(piece, buckets()));
-    for (const BucketSlot& slot : layouts.back().slots) {
+    layouts.push_back(buckets::layout_of(piece, buckets()));
+    for (const buckets::BucketSlot& slot : layouts.back().slots) {
       parameters_[slot.parameter].bucket = piece.bucket;
       parameters_[slot.parameter].piece = index;
     }
   }
-  progress_ = BucketProgress(layouts, parameters_.size());
+  progress_ = buckets::BucketProgress(layouts, parameters_.size());
 }
 
 void Reducer::add_hook(std::size_t index) {

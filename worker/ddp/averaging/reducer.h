@@ -37,7 +37,7 @@ struct ReducerOptions {
   bool rebuild_buckets = true;
   BucketNames bucket_layout;  // If not empty, the buckets from the first step on, for good.
   // Without, every bucket is reduced in one piece.
-  std::optional<PieceLimits> pieces = PieceLimits{};
+  std::optional<buckets::PieceLimits> pieces = buckets::PieceLimits{};
   // Runs at the end of every backward, also of those without synchronisation, before gradients are
   // written. May give parameters another type; gradients get theirs.
   std::function<void()> after_backward;
@@ -156,7 +156,7 @@ class Reducer {
     return buckets_.kind(parameters_[index].bucket) == GradientBuckets::Kind::kOrdinary;
   }
 
-  const std::vector<BucketLayout>& buckets() const { return buckets_.layouts(); }
+  const std::vector<buckets::BucketLayout>& buckets() const { return buckets_.layouts(); }
   // For the option of that name in another process.
   BucketNames bucket_layout() const;
   bool has_rebuilt_buckets() const { return has_rebuilt_; }
@@ -251,7 +251,7 @@ class Reducer {
   std::weak_ptr<Pass> pass_;
   std::weak_ptr<LocalPass> local_pass_;
   bool in_pass_ = false;  // Between the first hook and the end; true with pass_ expired: abandoned.
-  BucketProgress progress_;
+  buckets::BucketProgress progress_;
   PassTimer timer_;
   JoinCalls* join_ = nullptr;
   int join_model_ = 0;

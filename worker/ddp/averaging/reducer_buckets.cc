@@ -26,8 +26,8 @@ void Reducer::make_ready(std::size_t index) {
 }
 
 void Reducer::stage_deferred(std::size_t index) {
-  const BucketPiece& piece = buckets_.pieces()[index];
-  const BucketLayout& bucket = buckets()[piece.bucket];
+  const buckets::BucketPiece& piece = buckets_.pieces()[index];
+  const buckets::BucketLayout& bucket = buckets()[piece.bucket];
   for (std::size_t slot = piece.first_slot; slot < piece.first_slot + piece.slots; ++slot) {
     const std::size_t parameter = bucket.slots[slot].parameter;
     if (std::exchange(parameters_[parameter].is_deferred, false)) slots().stage(parameter);
@@ -55,9 +55,10 @@ ReduceOp Reducer::reduce_op() const {
 
 bool Reducer::may_skip(std::size_t bucket) const {
   if (!options_.skip_all_reduce_unused_params) return false;
-  const std::vector<BucketSlot>& slots = buckets()[bucket].slots;
-  return std::none_of(slots.begin(), slots.end(),
-                      [&](const BucketSlot& slot) { return parameters_[slot.parameter].used; });
+  const std::vector<buckets::BucketSlot>& slots = buckets()[bucket].slots;
+  return std::none_of(slots.begin(), slots.end(), [&](const buckets::BucketSlot& slot) {
+    return parameters_[slot.parameter].used;
+  });
 }
 
 void Reducer::launch_ready_pieces() {
@@ -79,7 +80,7 @@ void Reducer::poll_pieces() {
 }
 
 void Reducer::note_done(std::size_t bucket) {
-  const std::vector<BucketPiece>& pieces = buckets_.pieces();
+  const std::vector<buckets::BucketPiece>& pieces = buckets_.pieces();
   for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
     if (pieces[piece].bucket == bucket) timer_.done(piece);
   }
@@ -111,7 +112,7 @@ void Reducer::complete(bool shadow) {
 
 void Reducer::publish_bucket(std::size_t bucket, double scale, bool shadow) {
   if (!shadow && may_skip(bucket)) {
-    for (const BucketSlot& slot : buckets()[bucket].slots) {
+    for (const buckets::BucketSlot& slot : buckets()[bucket].slots) {
       if (!slots().is_used(slot.parameter)) continue;
       throw std::runtime_error(fmt::format(
           "skip_all_reduce_unused_params: parameter {} was used on another rank, but not on rank "

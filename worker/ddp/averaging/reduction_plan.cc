@@ -60,7 +60,7 @@ std::size_t ReductionPlanner::index_of(const std::string& name, const char* opti
   return static_cast<std::size_t>(at - names_.begin());
 }
 
-Kind ReductionPlanner::kind_of(const BucketLayout& layout) const {
+Kind ReductionPlanner::kind_of(const buckets::BucketLayout& layout) const {
   const std::size_t first = layout.slots.front().parameter;
   if (parameters_[first].alone) return Kind::kSparse;
   return is_delayed_[first] ? Kind::kPlain : Kind::kOrdinary;
@@ -83,19 +83,20 @@ GradientBuckets::Plan ReductionPlanner::in_order(const std::vector<std::size_t>&
     }
   }
   GradientBuckets::Plan plan;
-  plan.layouts = plan_buckets(parameters_, ordinary, options_.limits);
-  const auto holds_trigger = [&](const BucketLayout& layout) {
-    return std::any_of(layout.slots.begin(), layout.slots.end(),
-                       [&](const BucketSlot& slot) { return slot.parameter == *delay_until_; });
+  plan.layouts = buckets::plan_buckets(parameters_, ordinary, options_.limits);
+  const auto holds_trigger = [&](const buckets::BucketLayout& layout) {
+    return std::any_of(
+        layout.slots.begin(), layout.slots.end(),
+        [&](const buckets::BucketSlot& slot) { return slot.parameter == *delay_until_; });
   };
   if (!delayed.empty()) {
     auto at = std::find_if(plan.layouts.begin(), plan.layouts.end(), holds_trigger);
     if (at != plan.layouts.end()) ++at;
     for (const auto& [type, members] : delayed) {
-      at = plan.layouts.insert(at, lay_out(parameters_, members)) + 1;
+      at = plan.layouts.insert(at, buckets::lay_out(parameters_, members)) + 1;
     }
   }
-  for (const BucketLayout& layout : plan.layouts) plan.kinds.push_back(kind_of(layout));
+  for (const buckets::BucketLayout& layout : plan.layouts) plan.kinds.push_back(kind_of(layout));
   return plan;
 }
 
@@ -127,7 +128,7 @@ GradientBuckets::Plan ReductionPlanner::from_names(const BucketNames& names) con
     if (members.empty()) {
       throw std::invalid_argument(fmt::format("bucket_layout: bucket {} is empty", bucket));
     }
-    plan.layouts.push_back(lay_out(parameters_, members));
+    plan.layouts.push_back(buckets::lay_out(parameters_, members));
     plan.kinds.push_back(kind_of(plan.layouts.back()));
   }
   const auto missing = std::find(seen.begin(), seen.end(), false);

@@ -19,7 +19,7 @@ namespace ddp {
 class ReductionPlanner {
  public:
   struct Options {
-    BucketLimits limits = {};
+    buckets::BucketLimits limits = {};
     std::vector<std::string> sparse = {};   // Their gradients are sparse: a bucket each.
     std::vector<std::string> delayed = {};  // In buckets of their own, one for each type...
     std::string delay_until = {};           // ...reduced next after this parameter's.
@@ -39,11 +39,11 @@ class ReductionPlanner {
 
  private:
   std::size_t index_of(const std::string& name, const char* option) const;
-  GradientBuckets::Kind kind_of(const BucketLayout& layout) const;
+  GradientBuckets::Kind kind_of(const buckets::BucketLayout& layout) const;
 
   Options options_;
   std::vector<std::string> names_;
-  std::vector<BucketParameter> parameters_;
+  std::vector<buckets::BucketParameter> parameters_;
   std::vector<bool> is_delayed_;
   std::optional<std::size_t> delay_until_;
 };

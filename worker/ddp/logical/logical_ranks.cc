@@ -56,8 +56,8 @@ double LogicalRanks::mean_loss() const {
   static_assert(sizeof(Loss) == 2 * sizeof(double));
   Loss total;
   const std::array<std::byte*, 1> target = {reinterpret_cast<std::byte*>(&total)};
-  const FloatEnvironment ieee;
-  reduce({.in = DType::kF64, .out = DType::kF64}, ranges, sources, target, 2);
+  const collectives::FloatEnvironment ieee;
+  collectives::reduce({.in = DType::kF64, .out = DType::kF64}, ranges, sources, target, 2);
   return total.sum / total.samples;
 }
 

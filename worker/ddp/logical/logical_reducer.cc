@@ -40,7 +40,7 @@ LogicalWorld agreed_world(const ModuleState& state, ProcessGroup& group, int log
 // A bucket of all parameters whose gradients are summed in one type.
 struct LogicalReducer::Sum {
   LogicalSum sum;
-  std::vector<BucketSlot> members;
+  std::vector<buckets::BucketSlot> members;
   SharedText tag;
   std::vector<std::vector<at::Tensor>> slots{};  // By level of the sum.
 };
@@ -53,13 +53,14 @@ LogicalReducer::LogicalReducer(const torch::nn::Module& module, std::shared_ptr<
           state_of(module).trainable(),
           GradientSlots::Options{.as_views = true, .convert = true, .densify = true})) {
   const std::vector<NamedTensor>& parameters = slots_->named();
-  std::vector<BucketParameter> sizes;
+  std::vector<buckets::BucketParameter> sizes;
   for (const NamedTensor& parameter : parameters) {
     const DType type = sum_type(parameter);
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
     sizes.push_back({count * dtype_bytes(type), static_cast<int>(type)});
   }
-  const std::vector<BucketLayout> layouts = plan_buckets(sizes, {kNoLimit, kNoLimit});
+  const std::vector<buckets::BucketLayout> layouts =
+      buckets::plan_buckets(sizes, {kNoLimit, kNoLimit});
   for (std::size_t index = 0; index < layouts.size(); ++index) {
     const auto type = static_cast<DType>(layouts[index].type);
     sums_.push_back({.sum = {world_, group_, layouts[index].bytes / dtype_bytes(type),
@@ -79,7 +80,7 @@ const std::vector<at::Tensor>& LogicalReducer::slots_at(Sum& sum, const at::Tens
   std::vector<at::Tensor>& slots = sum.slots[level];
   if (!slots.empty()) return slots;
   std::vector<at::Tensor> parameters;
-  for (const BucketSlot& member : sum.members) {
+  for (const buckets::BucketSlot& member : sum.members) {
     parameters.push_back(slots_->parameter(member.parameter).tensor);
   }
   slots = slots_of(flat, parameters);

@@ -24,7 +24,7 @@ constexpr std::size_t kGatheredBytes = std::size_t{8} << 20;
 
 // Elements of a reduction over the group that are not summed in a ring.
 std::size_t most_at_once(const ProcessGroup& group, DType type) {
-  const CostTable costs;
+  const collectives::CostTable costs;
   if (group.size() < costs.ring_from_nodes) return std::numeric_limits<std::size_t>::max();
   return costs.ring_from_bytes / 2 / dtype_bytes(type);
 }
@@ -89,8 +89,8 @@ void LogicalSum::combine() {
   const std::array<const std::byte*, 2> sources = {bytes_at(partial_sums_ - 1, 0),
                                                    bytes_at(partial_sums_, 0)};
   const std::array<std::byte*, 1> target = {bytes_at(partial_sums_ - 1, 0)};
-  const FloatEnvironment ieee;
-  reduce({.in = type_, .out = type_}, kPair, sources, target, count_);
+  const collectives::FloatEnvironment ieee;
+  collectives::reduce({.in = type_, .out = type_}, kPair, sources, target, count_);
 }
 
 const at::Tensor& LogicalSum::average(const SharedText& tag) {
@@ -139,7 +139,7 @@ void LogicalSum::gather_and_combine(const SharedText& tag) {
   const std::size_t own = subtrees_of_[static_cast<std::size_t>(group_->rank())];
   std::vector<std::size_t> counts(subtrees_of_.size());
   std::vector<const std::byte*> sources(subtrees_.size());
-  const FloatEnvironment ieee;
+  const collectives::FloatEnvironment ieee;
   for (std::size_t at = 0; at < count_; at += most) {
     const std::size_t elements = std::min(most, count_ - at);
     sent_.resize(own * elements * size);
@@ -157,8 +157,8 @@ void LogicalSum::gather_and_combine(const SharedText& tag) {
       sources[i] = received_.data() + i * elements * size;
     }
     const std::array<std::byte*, 1> target = {bytes_at(0, at)};
-    reduce({.in = type_, .out = type_, .op = ReduceOp::kAvg, .divisor = world_.size()}, subtrees_,
-           sources, target, elements);
+    collectives::reduce({.in = type_, .out = type_, .op = ReduceOp::kAvg, .divisor = world_.size()},
+                        subtrees_, sources, target, elements);
   }
 }
 
@@ -167,9 +167,9 @@ void LogicalSum::divide() {
   const std::array<RankRange, 1> all = {RankRange{0, world_.size()}};
   const std::array<const std::byte*, 1> source = {bytes_at(0, 0)};
   const std::array<std::byte*, 1> target = {bytes_at(0, 0)};
-  const FloatEnvironment ieee;
-  reduce({.in = type_, .out = type_, .op = ReduceOp::kAvg, .divisor = world_.size()}, all, source,
-         target, count_);
+  const collectives::FloatEnvironment ieee;
+  collectives::reduce({.in = type_, .out = type_, .op = ReduceOp::kAvg, .divisor = world_.size()},
+                      all, source, target, count_);
 }
 
 std::byte* LogicalSum::bytes_at(std::size_t level, std::size_t element) const {

@@ -27,7 +27,7 @@ using elastic::Snapshot;
 class ElasticState::Impl {
  public:
   RegisteredState registered;
-  CommitPacer pacer;
+  runtime::CommitPacer pacer;
 
   void add_comm_hook(const std::string& name, std::shared_ptr<CommHook> hook) {
     if (!group_)
@@ -244,7 +244,9 @@ void ElasticState::add_comm_hook(const std::string& name, std::shared_ptr<CommHo
   impl_->add_comm_hook(name, std::move(hook));
 }
 
-void ElasticState::set_commit_pace(const CommitPace& pace) { impl_->pacer = CommitPacer(pace); }
+void ElasticState::set_commit_pace(const CommitPace& pace) {
+  impl_->pacer = runtime::CommitPacer(pace);
+}
 void ElasticState::commit(std::int64_t step) { impl_->commit(step); }
 bool ElasticState::is_commit_due() { return impl_->pacer.step(); }
 bool ElasticState::commit_if_due(std::int64_t step) {

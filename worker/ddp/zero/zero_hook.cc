@@ -11,7 +11,7 @@
 
 namespace ddp {
 
-ZeroHook::ZeroHook(ZeroPartition partition, ProcessGroup& group)
+ZeroHook::ZeroHook(buckets::ZeroPartition partition, ProcessGroup& group)
     : partition_(std::move(partition)), group_(group), buckets_(partition_.buckets().size()) {}
 
 Future ZeroHook::run(GradBucket& bucket) {

@@ -18,7 +18,7 @@ namespace ddp {
 class ZeroHook final : public CommHook {
  public:
   // The group outlives the hook.
-  ZeroHook(ZeroPartition partition, ProcessGroup& group);
+  ZeroHook(buckets::ZeroPartition partition, ProcessGroup& group);
 
   // The optimizer is destroyed, and with it the second half: from here on run() throws.
   void close() { is_open_ = false; }
@@ -34,7 +34,7 @@ class ZeroHook final : public CommHook {
     at::Tensor buffer;
     SharedText tag;
   };
-  ZeroPartition partition_;
+  buckets::ZeroPartition partition_;
   ProcessGroup& group_;
   std::vector<Bucket> buckets_;
   bool is_open_ = true;

@@ -27,11 +27,11 @@ namespace {
 
 using torch::optim::AdagradParamState;
 
-ZeroPartition partition_of(const Reducer& reducer, int world_size) {
-  std::vector<std::vector<ZeroPartition::Slot>> buckets;
-  for (const BucketLayout& layout : reducer.buckets()) {
+buckets::ZeroPartition partition_of(const Reducer& reducer, int world_size) {
+  std::vector<std::vector<buckets::ZeroPartition::Slot>> buckets;
+  for (const buckets::BucketLayout& layout : reducer.buckets()) {
     auto& slots = buckets.emplace_back();
-    for (const BucketSlot& slot : layout.slots) {
+    for (const buckets::BucketSlot& slot : layout.slots) {
       slots.push_back({slot.parameter,
                        static_cast<std::size_t>(reducer.parameter(slot.parameter).tensor.numel())});
     }
@@ -41,7 +41,7 @@ ZeroPartition partition_of(const Reducer& reducer, int world_size) {
 
 // Elements of a packed tensor's memory, as a flat tensor that shares it without being a view in
 // autograd's sense.
-at::Tensor flat_part(const at::Tensor& packed, ZeroPartition::Span span) {
+at::Tensor flat_part(const at::Tensor& packed, buckets::ZeroPartition::Span span) {
   at::Tensor part = at::empty({0}, packed.options());
   part.set_(packed.storage(), packed.storage_offset() + static_cast<std::int64_t>(span.begin),
             {static_cast<std::int64_t>(span.count)}, {1});
@@ -105,7 +105,7 @@ struct ZeroRedundancyOptimizer::Impl {
   void divide();
   void divide_state();
   void divide_parameter(const at::Tensor& parameter, std::vector<at::Tensor>& into);
-  void add_part(std::size_t index, ZeroPartition::Span span, bool is_common,
+  void add_part(std::size_t index, buckets::ZeroPartition::Span span, bool is_common,
                 std::vector<at::Tensor>& into);
 
   void take_gradients(bool shadow);
@@ -118,7 +118,7 @@ struct ZeroRedundancyOptimizer::Impl {
   DistributedDataParallelCore& model;
   const ZeroOptions options;
   ProcessGroup& group;
-  const ZeroPartition partition;
+  const buckets::ZeroPartition partition;
   std::shared_ptr<ZeroHook> hook;
   std::vector<at::Tensor> flat;                                     // By bucket: its parameters.
   std::vector<SharedText> tags;                                     // By bucket.
@@ -150,7 +150,7 @@ void ZeroRedundancyOptimizer::Impl::flatten() {
   }
 }
 
-void ZeroRedundancyOptimizer::Impl::add_part(std::size_t index, ZeroPartition::Span span,
+void ZeroRedundancyOptimizer::Impl::add_part(std::size_t index, buckets::ZeroPartition::Span span,
                                              bool is_common, std::vector<at::Tensor>& into) {
   const at::Tensor& parameter = model.reducer().parameter(index).tensor;
   Part part;
@@ -219,7 +219,7 @@ void ZeroRedundancyOptimizer::Impl::take_gradients(bool shadow) {
     if (part.counts.empty()) continue;
     at::Tensor& gradient = part.tensor.mutable_grad();
     if (shadow) {
-      const ZeroPartition::Place& place =
+      const buckets::ZeroPartition::Place& place =
           partition.place(index_of.at(part.parameter.unsafeGetTensorImpl()));
       const at::Tensor& buffer = hook->buffer(place.bucket);
       // With mixed precision it may have been averaged in another type than .grad has.
