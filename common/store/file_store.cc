@@ -288,7 +288,7 @@ Result<std::string> FileStore::get(std::string_view key, Timeout timeout) {
 Result<void> FileStore::wait(const std::vector<std::string>& keys, Timeout timeout) {
   Result<bool> there = wait_for(deadline_after(timeout), [&] { return map_.has_all(keys); });
   if (!there) return there.error();
-  if (!*there) return store_errors::missing(name(), map_.missing(keys), timeout);
+  if (!*there) return missing_keys(name(), map_.missing(keys), timeout);
   return {};
 }
 

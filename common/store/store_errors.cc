@@ -1,9 +1,10 @@
 #include "common/store/store_errors.h"
 
-namespace ddp::store_errors {
+namespace ddp::store {
 
-Error missing(std::string_view store, std::string_view names, std::chrono::milliseconds timeout) {
+Error missing_keys(std::string_view store, std::string_view names,
+                   std::chrono::milliseconds timeout) {
   return make_error(Errc::kTimeout, "{}: not there after {} ms: {}", store, timeout.count(), names);
 }
 
-}  // namespace ddp::store_errors
+}  // namespace ddp::store

@@ -5,10 +5,11 @@
 
 #include "common/base/result.h"
 
-// Error messages that all stores share. `store` names the store: "store 10.0.0.1:29400".
-namespace ddp::store_errors {
+namespace ddp::store {
 
+// What a wait that timed out says in all stores. `store` names the store: "store 10.0.0.1:29400";
 // `names`: the missing keys in quotes.
-Error missing(std::string_view store, std::string_view names, std::chrono::milliseconds timeout);
+Error missing_keys(std::string_view store, std::string_view names,
+                   std::chrono::milliseconds timeout);
 
-}  // namespace ddp::store_errors
+}  // namespace ddp::store

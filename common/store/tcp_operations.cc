@@ -185,7 +185,7 @@ Error TcpClient::missing(const std::vector<std::string>& keys, Timeout timeout) 
   }
   if (names.empty() && keys.size() == named) names = "(all came just after)";
   if (keys.size() > named) names += fmt::format(" or among {} more keys", keys.size() - named);
-  return store_errors::missing(where_, names, timeout);
+  return missing_keys(where_, names, timeout);
 }
 
 // A server of the newest dialect answers a GET at once even while a WAIT is open; if the key is

@@ -23,6 +23,15 @@ LEVELS = {
 # these headers have no code.
 ALLOWED = {("worker/transport", "worker/collectives/types.h"), ("worker/nccl", "worker/runtime/process_group.h")}
 TORCH_FOLDERS = ("worker/ddp/", "worker/train/", "worker/examples/", "tests/torch/", "bench/ddp_")
+# The namespaces of a room: `ddp` and the folder's name, where this does not say otherwise for the folder or one above it.
+NAMESPACES = {
+    # The words of every room, and what users of the library type.
+    "common/base": ("ddp",), "common/process": ("ddp",), "worker/data": ("ddp",), "worker/ddp": ("ddp",),
+    "agent": ("ddp::agent",), "launcher/ddp_rendezvous": ("ddp::rendezvous_client",), "launcher/ddp_run": ("ddp::run",),
+    "launcher/hosts": ("ddp::hosts",), "launcher/slurm": ("ddp::slurm",), "worker/checkpoint": ("ddp::checkpoint",),
+    "worker/engine_config": ("ddp::engine",), "worker/nccl": ("ddp::nccl", "ddp::cuda"), "worker/train": ("ddp::train",),
+    "worker/trainer_launch": ("ddp::trainer",),
+}
 # What reads time, waits, or acts on processes and sockets.
 EFFECTS = ("asio", "spdlog", "thread", "fstream", "dirent.h", "poll.h", "spawn.h", "sys/resource.h", "sys/socket.h", "sys/syscall.h",
            "sys/wait.h")
@@ -231,6 +240,20 @@ def one_definition():
                 if qualified in found:
                     yield f"{name(path)}:{number}: {qualified} is defined in {found[qualified]}, too"
                 found[qualified] = f"{name(path)}:{number}"
+
+
+def namespaces():
+    """A private header's names lie in its room's namespace; `ddp` itself belongs to the public ones."""
+    public = set(lines(PUBLIC_HEADERS))
+    for path in sources("common", "launcher", "agent", "worker", suffixes=(".h",)):
+        if name(path) in public or name(path).startswith(("worker/examples/", "worker/package/")):
+            continue
+        folders = [str(folder) for folder in Path(name(path)).parents]
+        expected = next((NAMESPACES[folder] for folder in folders if folder in NAMESPACES), ("ddp::" + folders[0].split("/")[-1],))
+        for number, line in enumerate(lines(path), 1):
+            match = re.match(r"namespace (ddp[\w:]*) \{$", line)
+            if match and not any(f"{match.group(1)}::".startswith(f"{one}::") for one in expected):
+                yield f"{name(path)}:{number}: namespace {match.group(1)} in a private header of the room {' and '.join(expected)}"
 
 
 def sleeps():

@@ -27,7 +27,7 @@ class HashStore final : public Store {
     const std::vector<std::string> keys{std::string(key)};
     auto lock = look();
     if (wait_for(lock, timeout, [&] { return map().has_all(keys); })) return *map().find(key);
-    return store_errors::missing(kName, map().missing(keys), timeout);
+    return store::missing_keys(kName, map().missing(keys), timeout);
   }
   Result<std::int64_t> add(std::string_view key, std::int64_t delta) override {
     const auto lock = change();
@@ -42,7 +42,7 @@ class HashStore final : public Store {
   Result<void> wait(const std::vector<std::string>& keys, Timeout timeout) override {
     auto lock = look();
     if (wait_for(lock, timeout, [&] { return map().has_all(keys); })) return {};
-    return store_errors::missing(kName, map().missing(keys), timeout);
+    return store::missing_keys(kName, map().missing(keys), timeout);
   }
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired) override {

@@ -122,9 +122,9 @@ TEST(Link, ExplainsAnEndByWhatThePeerSaid) {
   EXPECT_TRUE(one.wants_data());
   other.close({Errc::kMismatch, 3, "they disagree"});
   // The cause comes later than the end, by way of a watch that the machine does not let run.
+  const auto late = 5 * transport::ControlLinks::kExplanationTime;
   std::thread watch([&] {
-    std::this_thread::sleep_for(5 *
-                                transport::ControlLinks::kExplanationTime);  // sleep: as under load
+    std::this_thread::sleep_for(late);  // sleep: as under load
     segment->raise_abort({Errc::kMismatch, 3, "they disagree"});
   });
   EXPECT_EQ(one.receive_some(&byte, 1), -1);
