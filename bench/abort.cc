@@ -118,7 +118,7 @@ double take_turn(const Case& what, std::mt19937& random) {
   std::vector<Account*> accounts;
   for (std::size_t rank = 0; rank < ranks; ++rank)
     accounts.push_back(new (static_cast<Account*>(memory) + rank) Account);
-  auto transports = std::move(ddp::test::make_inproc_transports({what.ranks}, 0)).value();
+  auto transports = ddp::test::make_inproc_transports({what.ranks}, 0);
   std::vector<pid_t> pids;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const pid_t pid = ::fork();

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <sys/socket.h>
-
 #include <chrono>
 #include <memory>
 #include <string>
@@ -13,6 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/base/unique_fd.h"
+#include "tests/support/inproc.h"
 #include "worker/transport/data_engine.h"
 
 // The two ends of a data stream between nodes, over any engine.
@@ -27,12 +26,6 @@ inline std::string engine_missing(EngineKind kind) {
   keep_ucx_to_tcp();
   auto engine = transport::make_data_engine(kind);
   return engine ? std::string() : engine.error().message;
-}
-
-inline std::pair<UniqueFd, UniqueFd> socket_pair() {
-  int fds[2];
-  DDP_CHECK(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0, "socketpair failed");
-  return {UniqueFd(fds[0]), UniqueFd(fds[1])};
 }
 
 // One end of a stream. It is ready for data once the other end exists, too.

@@ -80,7 +80,7 @@ inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
 // Element r is rank r's transport.
 inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
     const std::vector<int>& nodes, LinkKind kind = LinkKind::kSocketPair, Round round = 0) {
-  if (kind == LinkKind::kSocketPair) return std::move(make_inproc_transports(nodes, round)).value();
+  if (kind == LinkKind::kSocketPair) return make_inproc_transports(nodes, round);
   runtime::Meeting meeting = local_meeting();
   if (kind == LinkKind::kUcx) meeting.engine = EngineKind::kUcx;
   return connected_transports(nodes, meeting, round);
@@ -116,7 +116,7 @@ inline std::vector<pid_t> fork_transports(
     const std::vector<int>& nodes,
     const std::function<int(std::unique_ptr<transport::Transport>)>& body,
     std::vector<std::shared_ptr<transport::Segment>> segments = {}) {
-  auto transports = std::move(make_inproc_transports(nodes, 0, std::move(segments))).value();
+  auto transports = make_inproc_transports(nodes, 0, std::move(segments));
   std::vector<pid_t> children;
   for (std::size_t rank = 0; rank < transports.size(); ++rank) {
     const pid_t child = ::fork();

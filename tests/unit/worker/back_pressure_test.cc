@@ -108,7 +108,7 @@ class BackPressure : public ::testing::TestWithParam<bool> {};
 
 TEST_P(BackPressure, PartialSumsWaitForANeighbourThatDoesNotRead) {
   // Ranks 0 and 1 share node 0; the test is rank 2.
-  auto transports = std::move(test::make_inproc_transports({2, 1}, 0)).value();
+  auto transports = test::make_inproc_transports({2, 1}, 0);
   constexpr std::size_t kCount = kChunks * kChunkElements;
   std::shared_ptr<std::byte> registered[2];
   std::vector<float> own[2];

@@ -300,7 +300,7 @@ TEST(ProcessGroup, GroupsEndOneByOneWithoutHarm) {
 TEST(ProcessGroup, ALaterGroupUsesTheMemoryOfAnEarlierOne) {
   auto segment = std::move(test::make_segment(2, 5)).value();
   for (int turn = 0; turn < 5; ++turn) {
-    auto transports = std::move(test::make_inproc_transports({2}, 5, {segment})).value();
+    auto transports = test::make_inproc_transports({2}, 5, {segment});
     std::vector<std::shared_ptr<ProcessGroup>> groups;
     for (auto& transport : transports)
       groups.push_back(runtime::Group::make(std::move(transport), 5, {}));

@@ -224,7 +224,7 @@ TEST(Tcp, FindsAnAddressOfThisMachine) {
 }
 
 TEST(Transport, DeadlineEndsAWaitInEveryStage) {
-  auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
+  auto transports = test::make_inproc_transports({2}, 0);
   for (const milliseconds time : {milliseconds(0), milliseconds(1), milliseconds(50)}) {
     const auto failure =
         transports[0]->drive(in(time), [] { return transport::Advance::kBlocked; });
@@ -234,7 +234,7 @@ TEST(Transport, DeadlineEndsAWaitInEveryStage) {
 }
 
 TEST(Transport, AFlagWakesASleeper) {
-  auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
+  auto transports = test::make_inproc_transports({2}, 0);
   transport::Segment& segment = transports[0]->segment();
   std::thread publishing([&] {
     // Only once the other rank sleeps, so that the bell is what wakes it.
@@ -254,7 +254,7 @@ TEST(Transport, AFlagWakesASleeper) {
 TEST(Transport, WhatWasGivenBeforeAnAbortIsTaken) {
   using Touches = transport::Transport::Touches;
   for (const Touches touches : {Touches::kOwnMemory, Touches::kOthersMemory}) {
-    auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
+    auto transports = test::make_inproc_transports({2}, 0);
     int looks = 0;
     const auto step = [&] {
       const bool there = transports[0]->reached(1, transport::Flag::kIn, 1);
@@ -278,7 +278,7 @@ TEST(Transport, WhatWasGivenBeforeAnAbortIsTaken) {
 }
 
 TEST(Transport, WhatIsMissingAfterAnAbortIsItsFailure) {
-  auto transports = std::move(test::make_inproc_transports({2}, 0)).value();
+  auto transports = test::make_inproc_transports({2}, 0);
   transports[1]->raise_abort({Errc::kPeerLost, 1, "rank 1 died"});
   const auto failure = transports[0]->drive(
       in(seconds(30)), [] { return transport::Advance::kBlocked; },
@@ -288,7 +288,7 @@ TEST(Transport, WhatIsMissingAfterAnAbortIsItsFailure) {
 }
 
 TEST(Transport, AStepsFailureIsTheOutcome) {
-  auto transports = std::move(test::make_inproc_transports({1}, 0)).value();
+  auto transports = test::make_inproc_transports({1}, 0);
   const auto failure = transports[0]->drive(in(seconds(1)), [&] {
     return transports[0]->fail({Errc::kProtocol, 3, "broken"});
   });

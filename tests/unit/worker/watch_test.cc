@@ -65,7 +65,7 @@ class Ranks {
     accounts_ = static_cast<Account*>(memory);
     for (Rank rank = 0; rank < size_; ++rank) new (&account(rank)) Account;
     for (const int size : nodes) segments.push_back(std::move(test::make_segment(size, 0)).value());
-    auto transports = std::move(test::make_inproc_transports(nodes, 0, segments)).value();
+    auto transports = test::make_inproc_transports(nodes, 0, segments);
     for (Rank rank = 0; rank < size_; ++rank) {
       const pid_t child = ::fork();
       DDP_CHECK(child >= 0, "fork failed");
