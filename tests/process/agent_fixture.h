@@ -113,13 +113,6 @@ class AgentTest : public testing::Test {
     return wait_until([this] { return processes_with("DDP_TEST_JOB=" + mark_).empty(); });
   }
 
-  pid_t find(const std::string& program) const {
-    for (const pid_t pid : processes_with("DDP_TEST_JOB=" + mark_)) {
-      if (process_name(pid) == program) return pid;
-    }
-    return 0;
-  }
-
   std::string mark_;
   int port_ = 0;
   std::unique_ptr<Process> rendezvous_;
