@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "common/wire/flight_recorder.h"
+#include "common/wire/flight_ring.h"
 
 namespace ddp::agent {
 

@@ -7,7 +7,7 @@
 #include "common/base/ids.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
-#include "common/wire/flight_recorder.h"
+#include "common/wire/flight_ring.h"
 #include "common/wire/shm_layout.h"
 
 namespace ddp::agent {

@@ -14,7 +14,7 @@
 
 #include "agent/core/flight_report.h"
 #include "agent/process/log_files.h"
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
 #include "common/config/scratch_folder.h"

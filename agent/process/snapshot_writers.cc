@@ -20,7 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/process/process_watch.h"
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 #include "common/base/check.h"
 #include "common/base/signal_name.h"
 #include "common/config/snapshot_writer_mark.h"

@@ -1,4 +1,4 @@
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 
 #include <fcntl.h>
 #include <linux/close_range.h>

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/wire/frame.h"

@@ -15,7 +15,7 @@
 
 #include "agent/process/exit_cause.h"
 #include "agent/process/failure_time.h"
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 #include "agent/process/worker_command.h"
 #include "agent/process/worker_env.h"
 #include "common/base/check.h"

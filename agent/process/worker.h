@@ -19,7 +19,7 @@
 #include "agent/process/node_output.h"
 #include "agent/process/output_capture.h"
 #include "agent/process/process_watch.h"
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 #include "agent/process/stack_dump.h"
 #include "agent/process/task_hosts.h"
 #include "agent/process/worker_channel.h"

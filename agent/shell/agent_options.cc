@@ -1,4 +1,4 @@
-#include "agent/shell/options.h"
+#include "agent/shell/agent_options.h"
 
 #include <charconv>
 #include <limits>

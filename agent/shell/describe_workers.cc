@@ -1,4 +1,4 @@
-#include "agent/shell/dry_run.h"
+#include "agent/shell/describe_workers.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -10,9 +10,9 @@
 
 #include <asio/io_context.hpp>
 
+#include "agent/shell/agent_options.h"
 #include "agent/shell/agent_shell.h"
-#include "agent/shell/dry_run.h"
-#include "agent/shell/options.h"
+#include "agent/shell/describe_workers.h"
 #include "agent/shell/task_server.h"
 #include "common/auth/crypto_library.h"
 #include "common/base/exit_codes.h"

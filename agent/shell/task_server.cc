@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 #include "agent/process/task_hosts.h"
 #include "common/base/exit_codes.h"
 #include "common/base/unique_fd.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <variant>
 
-#include "agent/process/spawn.h"
+#include "agent/process/spawn_program.h"
 #include "agent/process/torch_build.h"
 #include "common/base/unique_fd.h"
 #include "common/process/this_process.h"

@@ -1,4 +1,4 @@
-#include "common/config/host_list.h"
+#include "common/config/slurm_list.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "common/store/endpoint.h"
+#include "common/store/store_endpoint.h"
 
 #include <algorithm>
 

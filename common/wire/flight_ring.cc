@@ -1,4 +1,4 @@
-#include "common/wire/flight_recorder.h"
+#include "common/wire/flight_ring.h"
 
 #include <algorithm>
 #include <optional>

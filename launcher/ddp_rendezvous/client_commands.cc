@@ -13,7 +13,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/host_and_port.h"
-#include "common/store/endpoint.h"
+#include "common/store/store_endpoint.h"
 #include "common/store/tcp_store.h"
 
 namespace ddp::rendezvous_client {

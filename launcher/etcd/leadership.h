@@ -13,7 +13,7 @@
 #include "common/base/result.h"
 #include "common/net/timer.h"
 #include "launcher/etcd/etcd_client.h"
-#include "launcher/etcd/job_record.h"
+#include "launcher/etcd/stored_state.h"
 
 namespace ddp::etcd {
 

@@ -1,4 +1,4 @@
-#include "launcher/etcd/job_record.h"
+#include "launcher/etcd/stored_state.h"
 
 #include <nlohmann/json.hpp>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/config/host_list.h"
+#include "common/config/slurm_list.h"
 
 namespace {
 

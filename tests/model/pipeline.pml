@@ -1,7 +1,7 @@
 /* Chunks move through the ranks' input slots, and no slot is overwritten before its readers are through.
  *
  * Models, on one node, the staged all_reduce and reduce (AllReduce::copy_in, add_up, hand_out and copy_out of
- * worker/collectives/all_reduce.cc), the staged Exchange (copy_in and take_chunk of worker/collectives/exchange.cc), which
+ * worker/collectives/all_reduce.cc), the staged Exchange (copy_in and take_chunk of worker/collectives/block_exchange.cc), which
  * uses the same slots, Collectives::run_stream with the flags it brings up to date, and the wait of Entry between two
  * operations. Which kind each operation is the search chooses, so every kind comes before and after every other one.
  *

@@ -202,6 +202,15 @@ def headers():
             yield f"{name(path)}: a header begins with #pragma once"
 
 
+def header_names():
+    """Two headers of the product with one file name are two things that a reader confuses."""
+    found = {}
+    for path in sources("common", "launcher", "agent", "worker", suffixes=(".h",)):
+        if path.name in found:
+            yield f"{name(path)}: {found[path.name]} has the same file name; say in the name what each is about"
+        found[path.name] = name(path)
+
+
 def function_length():
     """Google's format puts a namespace-level function's closing brace into column 0 and a method's into column 2."""
     for path in sources():

@@ -1,4 +1,4 @@
-#include "worker/buckets/progress.h"
+#include "worker/buckets/bucket_progress.h"
 
 #include <algorithm>
 

@@ -21,7 +21,7 @@ RankRanges ranges_of(const transport::Topology& topology, int node) {
                      topology.world_size());
 }
 
-bool can_exchange(const OpRecord& record, const transport::Topology& topology) {
+bool can_swap(const OpRecord& record, const transport::Topology& topology) {
   return record.kind == OpKind::kAllReduce && topology.nodes() == 2 &&
          partial_type_of(record, topology) == static_cast<DType>(record.type) &&
          ranges_of(topology, 0).size() == 1 && ranges_of(topology, 1).size() == 1;
@@ -31,7 +31,7 @@ bool can_exchange(const OpRecord& record, const transport::Topology& topology) {
 
 AllReduce::AllReduce(transport::Transport& transport, AllReduceScratch& scratch,
                      const Operation& operation, const Entry& entry, std::uint32_t number,
-                     std::uint32_t base, bool exchange, std::pmr::memory_resource* memory,
+                     std::uint32_t base, bool swap, std::pmr::memory_resource* memory,
                      NodeGather* meeting)
     : transport_(transport),
       scratch_(scratch),
@@ -48,8 +48,8 @@ AllReduce::AllReduce(transport::Transport& transport, AllReduceScratch& scratch,
                      ? transport.topology().node_of(operation.record.root)
                      : -1),
       partial_type_(partial_type_of(operation.record, transport.topology())),
-      exchange_(exchange && can_exchange(operation.record, transport.topology())),
-      cut_(operation.record, transport.topology(), exchange_),
+      swap_(swap && can_swap(operation.record, transport.topology())),
+      cut_(operation.record, transport.topology(), swap_),
       chunks_(cut_.chunks()),
       element_(dtype_bytes(operation.type())),
       accumulator_(dtype_bytes(partial_type_)),
@@ -97,8 +97,8 @@ void AllReduce::plan_peers() {
                        operation_.op() != ReduceOp::kPremulSum &&
                        (!scattered() || topology.world_size() == nodes_);
   for (int node = 0; node < nodes_; ++node) {
-    // An exchange has one part only.
-    const std::size_t own_at = exchange_ ? 0 : own_bytes_;
+    // A swap has one part only.
+    const std::size_t own_at = swap_ ? 0 : own_bytes_;
     own_bytes_ = own_at + own_ranges_.size() * cut_.most_in_part(node) * accumulator_;
     if (node == node_) {
       own_at_ = own_at;
@@ -319,7 +319,7 @@ void AllReduce::add_up_final(std::size_t chunk) {
 void AllReduce::add_up_partials(std::size_t chunk) {
   std::byte* slot = scratch_.own_partials.data() + (chunk % transport::kSlots) * own_bytes_;
   add_up_part(chunk, part(chunk, node_), slot + own_at_);
-  if (exchange_) return;
+  if (swap_) return;
   for (const Peer& peer : peers_) add_up_part(chunk, part(chunk, peer.node), slot + peer.own_at);
 }
 
@@ -402,7 +402,7 @@ transport::Advance AllReduce::combine() {
   for (const Peer& peer : peers_) {
     if (peer.received_partials <= combined_) return transport::Advance::kBlocked;
     // The result overwrites the partial sums, so they must have been sent.
-    if (exchange_ && in_place_partials_ && peer.sent_partials <= combined_)
+    if (swap_ && in_place_partials_ && peer.sent_partials <= combined_)
       return transport::Advance::kBlocked;
   }
   // The slot's previous result must have been sent.

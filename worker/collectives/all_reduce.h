@@ -42,7 +42,7 @@ struct AllReduceScratch {
 //                   the root's node must receive the whole buffer
 //
 // For all_reduce, two nodes may instead send each other all their partial sums, and both combine
-// them ("exchange"): the same bytes, without a second trip. This is done if a node's partial sums
+// them ("swap"): the same bytes, without a second trip. This is done if a node's partial sums
 // are no larger than the buffer (a = 1).
 //
 // The partial sum of a node with one rank is its input. If all nodes have one rank, the input
@@ -68,12 +68,12 @@ struct AllReduceScratch {
 class AllReduce {
  public:
   // base: the value of all this rank's chunk flags before the operation. number: the operation's
-  // number in the segment. exchange: whether two nodes may use the exchange; the same on all ranks.
-  // memory: for lists; must outlive this object. meeting: the meeting of the lane's ranks, if it is
-  // still in progress (it then talks to all nodes directly); step() drives it too, and data follows
-  // it at once on every link.
+  // number in the segment. swap: whether two nodes may swap their partial sums; the same on all
+  // ranks. memory: for lists; must outlive this object. meeting: the meeting of the lane's ranks,
+  // if it is still in progress (it then talks to all nodes directly); step() drives it too, and
+  // data follows it at once on every link.
   AllReduce(transport::Transport& transport, AllReduceScratch& scratch, const Operation& operation,
-            const Entry& entry, std::uint32_t number, std::uint32_t base, bool exchange,
+            const Entry& entry, std::uint32_t number, std::uint32_t base, bool swap,
             std::pmr::memory_resource* memory, NodeGather* meeting = nullptr);
 
   // How much the operation adds to the chunk flags.
@@ -119,7 +119,7 @@ class AllReduce {
   bool to_all() const { return operation_.record.kind == OpKind::kAllReduce; }
   bool scattered() const { return operation_.record.kind == OpKind::kReduceScatter; }
   // Whether a node gets the results of all parts.
-  bool gets_results(int node) const { return (to_all() && !exchange_) || node == root_node_; }
+  bool gets_results(int node) const { return (to_all() && !swap_) || node == root_node_; }
   // Whether a rank of this node gets those results.
   bool has_result(int local) const {
     return to_all() || operation_.record.root == transport_.topology().global(local);
@@ -166,7 +166,7 @@ class AllReduce {
   int nodes_;
   int root_node_;                   // For reduce; else -1.
   DType partial_type_;              // Of the elements of partial sums.
-  bool exchange_;                   // Two nodes exchange all partial sums.
+  bool swap_;                       // Two nodes swap all partial sums.
   bool direct_ = true;              // All buffers of the node are accessible in place.
   bool in_place_partials_ = false;  // The user's buffer holds this node's partial sum.
   Cut cut_;

@@ -1,4 +1,4 @@
-#include "worker/collectives/exchange.h"
+#include "worker/collectives/block_exchange.h"
 
 #include <algorithm>
 #include <array>
@@ -20,8 +20,9 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 }  // namespace
 
-Exchange::Exchange(transport::Transport& transport, const Operation& operation, const Entry& entry,
-                   std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory)
+BlockExchange::BlockExchange(transport::Transport& transport, const Operation& operation,
+                             const Entry& entry, std::uint32_t number, std::uint32_t base,
+                             std::pmr::memory_resource* memory)
     : transport_(transport),
       operation_(operation),
       entry_(entry),
@@ -55,7 +56,7 @@ Exchange::Exchange(transport::Transport& transport, const Operation& operation, 
   incoming_[index(self_)].data = in_data_;
 }
 
-void Exchange::plan() {
+void BlockExchange::plan() {
   const std::size_t element = dtype_bytes(operation_.type());
   const std::size_t block = operation_.record.count * element;
   const int root = operation_.record.root;
@@ -104,7 +105,7 @@ void Exchange::plan() {
 }
 
 // Every rank's list of counts arrived with its entry.
-void Exchange::plan_unequal_all_to_all() {
+void BlockExchange::plan_unequal_all_to_all() {
   const std::size_t element = dtype_bytes(operation_.type());
   longest_ = 0;
   std::size_t out_begin = 0;
@@ -124,7 +125,7 @@ void Exchange::plan_unequal_all_to_all() {
 }
 
 // Looks at all ranks' sources, so that all ranks decide alike.
-bool Exchange::sources_registered() const {
+bool BlockExchange::sources_registered() const {
   const OpKind kind = operation_.record.kind;
   const bool rooted = kind == OpKind::kBroadcast || kind == OpKind::kScatter;
   for (int local = 0; local < size_; ++local) {
@@ -135,7 +136,7 @@ bool Exchange::sources_registered() const {
   return true;
 }
 
-transport::Advance Exchange::step() {
+transport::Advance BlockExchange::step() {
   if (direct_) return step_direct();
   StepResult result;
   if (!result.add(copy_in())) return result.get(false);
@@ -143,7 +144,7 @@ transport::Advance Exchange::step() {
   return result.get(in_ == chunks_ && out_ == chunks_);
 }
 
-transport::Advance Exchange::step_direct() {
+transport::Advance BlockExchange::step_direct() {
   if (reduces_ && offset_ < longest_) {
     const std::size_t bytes = std::min(kDirectBlockBytes, longest_ - offset_);
     reduce_piece(offset_, bytes, 0, false);
@@ -177,17 +178,17 @@ transport::Advance Exchange::step_direct() {
   return others_done_ > before ? transport::Advance::kMoved : transport::Advance::kBlocked;
 }
 
-std::size_t Exchange::piece_of(const Flow& flow, std::size_t chunk) const {
+std::size_t BlockExchange::piece_of(const Flow& flow, std::size_t chunk) const {
   const std::size_t begin = chunk * piece_bytes_;
   return begin >= flow.bytes ? 0 : std::min(piece_bytes_, flow.bytes - begin);
 }
 
-std::byte* Exchange::staged(int source, std::size_t chunk) const {
+std::byte* BlockExchange::staged(int source, std::size_t chunk) const {
   std::byte* slot = transport_.segment().input(source, chunk);
   return same_for_all_ ? slot : slot + index(self_) * piece_bytes_;
 }
 
-transport::Advance Exchange::copy_in() {
+transport::Advance BlockExchange::copy_in() {
   if (in_ == chunks_) return transport::Advance::kBlocked;
   for (int reader = 0; reader < size_ && in_ >= transport::kSlots; ++reader) {
     if (reader == self_ || outgoing_[index(reader)].bytes == 0) continue;
@@ -209,7 +210,7 @@ transport::Advance Exchange::copy_in() {
   return transport::Advance::kMoved;
 }
 
-bool Exchange::chunk_there(std::size_t chunk) const {
+bool BlockExchange::chunk_there(std::size_t chunk) const {
   for (int source = 0; source < size_; ++source) {
     if (source == self_ || piece_of(incoming_[index(source)], chunk) == 0) continue;
     if (!reached(source, transport::Flag::kIn, chunk + 1)) return false;
@@ -217,7 +218,7 @@ bool Exchange::chunk_there(std::size_t chunk) const {
   return true;
 }
 
-transport::Advance Exchange::take_chunk() {
+transport::Advance BlockExchange::take_chunk() {
   if (out_ == chunks_ || !chunk_there(out_)) return transport::Advance::kBlocked;
   take(out_);
   ++out_;
@@ -225,7 +226,7 @@ transport::Advance Exchange::take_chunk() {
   return transport::Advance::kMoved;
 }
 
-void Exchange::take(std::size_t chunk) {
+void BlockExchange::take(std::size_t chunk) {
   const std::size_t begin = chunk * piece_bytes_;
   if (reduces_) {
     reduce_piece(begin, piece_of(incoming_[index(self_)], chunk), chunk, true);
@@ -247,8 +248,8 @@ void Exchange::take(std::size_t chunk) {
   }
 }
 
-void Exchange::reduce_piece(std::size_t offset, std::size_t bytes, std::size_t slot_chunk,
-                            bool from_slots) {
+void BlockExchange::reduce_piece(std::size_t offset, std::size_t bytes, std::size_t slot_chunk,
+                                 bool from_slots) {
   if (bytes == 0) return;
   for (int source = 0; source < size_; ++source) {
     const Flow& flow = incoming_[index(source)];

@@ -18,12 +18,12 @@ namespace ddp::collectives {
 // Sources in registered memory are read in place; a rank has finished when all ranks have said that
 // they no longer read others' memory. Otherwise every source copies its blocks, piece by piece,
 // into its kSlots input slots, and waits while its slowest reader is kSlots pieces behind.
-class Exchange {
+class BlockExchange {
  public:
   // base: the value of this rank's chunk flags before the operation. memory: for lists; must
   // outlive this object.
-  Exchange(transport::Transport& transport, const Operation& operation, const Entry& entry,
-           std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory);
+  BlockExchange(transport::Transport& transport, const Operation& operation, const Entry& entry,
+                std::uint32_t number, std::uint32_t base, std::pmr::memory_resource* memory);
   transport::Advance step();
   std::uint32_t chunks() const { return direct_ ? 0 : static_cast<std::uint32_t>(chunks_); }
 

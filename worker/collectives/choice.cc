@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::size_t kLeastDirectBytes = 256;
 
-constexpr Algorithm kNamed[] = {Algorithm::kOneShot, Algorithm::kDirect,   Algorithm::kStaged,
-                                Algorithm::kParts,   Algorithm::kExchange, Algorithm::kRing};
+constexpr Algorithm kNamed[] = {Algorithm::kOneShot, Algorithm::kDirect, Algorithm::kStaged,
+                                Algorithm::kParts,   Algorithm::kSwap,   Algorithm::kRing};
 
 bool between_nodes(Algorithm algorithm) {
-  return algorithm == Algorithm::kParts || algorithm == Algorithm::kExchange ||
+  return algorithm == Algorithm::kParts || algorithm == Algorithm::kSwap ||
          algorithm == Algorithm::kRing;
 }
 
@@ -35,8 +35,8 @@ const char* name_of(Algorithm algorithm) {
       return "parts";
     case Algorithm::kRing:
       return "ring";
-    case Algorithm::kExchange:
-      return "exchange";
+    case Algorithm::kSwap:
+      return "swap";
   }
   return "?";
 }
@@ -64,9 +64,9 @@ bool Choice::ring(const OpRecord& record, const transport::Topology& topology) c
   return topology.nodes() >= costs_.ring_from_nodes && bytes >= costs_.ring_from_bytes;
 }
 
-bool Choice::exchange(const transport::Topology& topology) const {
-  return topology.nodes() == 2 && (costs_.forced_between == Algorithm::kAuto ||
-                                   costs_.forced_between == Algorithm::kExchange);
+bool Choice::swap(const transport::Topology& topology) const {
+  return topology.nodes() == 2 &&
+         (costs_.forced_between == Algorithm::kAuto || costs_.forced_between == Algorithm::kSwap);
 }
 
 std::string Choice::describe() const {
@@ -79,7 +79,7 @@ std::string Choice::describe() const {
   const std::string between = costs_.forced_between != Algorithm::kAuto
                                   ? fmt::format("between nodes: {}", name_of(costs_.forced_between))
                                   : fmt::format(
-                                        "between nodes: parts (two nodes: exchange); ring from {} "
+                                        "between nodes: parts (two nodes: swap); ring from {} "
                                         "nodes of one rank and {} bytes",
                                         costs_.ring_from_nodes, costs_.ring_from_bytes);
   return fmt::format(
@@ -99,7 +99,7 @@ Result<void> force(const std::string& names, CostTable& costs) {
     if (found == std::end(kNamed)) {
       return make_error(Errc::kInvalidArgument,
                         "DDP_ALGO={}: there is no algorithm '{}'; in a node: auto, one_shot, "
-                        "direct, staged; between nodes: parts, exchange, ring",
+                        "direct, staged; between nodes: parts, swap, ring",
                         names, name);
     }
     Algorithm& forced = between_nodes(*found) ? costs.forced_between : costs.forced_in_node;

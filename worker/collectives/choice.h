@@ -13,12 +13,12 @@ namespace ddp::collectives {
 // The algorithms of an operation.
 enum class Algorithm : std::uint8_t {
   kAuto,
-  kOneShot,   // Small: every rank gets all inputs and computes the result.
-  kDirect,    // One node, registered: owners of slices read and write everybody's memory.
-  kStaged,    // One node: through staging slots.
-  kParts,     // Between nodes: parts of slices straight to their owners.
-  kRing,      // Between nodes of one rank: neighbours only.
-  kExchange,  // Between two nodes: each sends all its partial sums, and both combine them.
+  kOneShot,  // Small: every rank gets all inputs and computes the result.
+  kDirect,   // One node, registered: owners of slices read and write everybody's memory.
+  kStaged,   // One node: through staging slots.
+  kParts,    // Between nodes: parts of slices straight to their owners.
+  kRing,     // Between nodes of one rank: neighbours only.
+  kSwap,     // Between two nodes: each sends all its partial sums, and both combine them.
 };
 
 // The costs that decide between them: a + b * bytes for each algorithm, in nanoseconds. They give
@@ -51,8 +51,8 @@ class Choice {
   bool one_shot() const { return one_shot_; }
   bool in_place() const { return in_place_; }
   bool ring(const OpRecord& record, const transport::Topology& topology) const;
-  // Whether two nodes exchange all their partial sums instead of parts.
-  bool exchange(const transport::Topology& topology) const;
+  // Whether two nodes swap all their partial sums instead of parts.
+  bool swap(const transport::Topology& topology) const;
   bool all_nodes_at_once(int nodes) const { return nodes <= costs_.direct_nodes; }
 
   // "in a node: one_shot up to 4096 bytes (registered: up to 1024), then direct if registered, else

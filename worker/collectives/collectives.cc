@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
+#include "worker/collectives/block_exchange.h"
 #include "worker/collectives/direct_reduce.h"
-#include "worker/collectives/exchange.h"
 #include "worker/collectives/kernels.h"
 #include "worker/collectives/ring.h"
 #include "worker/collectives/rooted_stream.h"
@@ -219,7 +219,8 @@ Outcome Collectives::run_large(const Operation& operation, const Entry& entry) {
   if (auto failure = check_counts(operation, entry)) return failure;
   const std::uint32_t number = number_ - 1;
   if (!pushes_results(kind))
-    return run_stream(operation, Exchange(transport_, operation, entry, number, chunks_, &memory_));
+    return run_stream(operation,
+                      BlockExchange(transport_, operation, entry, number, chunks_, &memory_));
   bool direct = true;
   for (int local = 0; local < transport_.topology().local_size(); ++local) {
     direct = direct && registered(kind, entry.offer(local));
@@ -246,7 +247,7 @@ Outcome Collectives::run_between_nodes(const Operation& operation, const Entry& 
         return run_stream(operation, Ring(transport_, operation, ring_scratch_));
       return run_stream(operation,
                         AllReduce(transport_, scratch_, operation, entry, number_ - 1, chunks_,
-                                  choice_.exchange(transport_.topology()), &memory_,
+                                  choice_.swap(transport_.topology()), &memory_,
                                   meets_on_the_way(operation) ? meeting : nullptr),
                         meets_on_the_way(operation) ? meeting : nullptr);
   }

@@ -11,7 +11,7 @@ constexpr std::size_t kMemoryChunkBytes = 128u << 10;
 // The size of a piece on a link: large enough for few system calls, small enough for the stages to
 // overlap.
 constexpr std::size_t kLinkPieceBytes = 512u << 10;
-constexpr std::size_t kExchangePieceBytes = 1u << 20;  // If there is no second trip.
+constexpr std::size_t kSwapPieceBytes = 1u << 20;  // If there is no second trip.
 constexpr std::size_t kGrainBytes = 64;
 static_assert(kMemoryChunkBytes <= transport::kSlotBytes);
 
@@ -19,11 +19,11 @@ std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
 
-std::size_t chunk_bytes(const transport::Topology& topology, bool exchange) {
+std::size_t chunk_bytes(const transport::Topology& topology, bool swap) {
   if (topology.nodes() == 1) return kMemoryChunkBytes;
   // The same on all nodes, wherever their buffers lie.
   const bool lone_ranks = topology.world_size() == topology.nodes();
-  if (lone_ranks && exchange) return kExchangePieceBytes;
+  if (lone_ranks && swap) return kSwapPieceBytes;
   if (lone_ranks) return kLinkPieceBytes * index(topology.nodes());
   return transport::kSlotBytes;
 }
@@ -37,11 +37,11 @@ DType partial_type_of(const OpRecord& record, const transport::Topology& topolog
   return inputs ? type : accumulator_of(type);
 }
 
-Cut::Cut(const OpRecord& record, const transport::Topology& topology, bool exchange)
-    : topology_(topology), kind_(record.kind), exchange_(exchange), columns_(record.count) {
+Cut::Cut(const OpRecord& record, const transport::Topology& topology, bool swap)
+    : topology_(topology), kind_(record.kind), swap_(swap), columns_(record.count) {
   const std::size_t element = dtype_bytes(static_cast<DType>(record.type));
   grain_ = kGrainBytes / element;
-  width_ = chunk_bytes(topology, exchange) / element;
+  width_ = chunk_bytes(topology, swap) / element;
   if (scattered()) {
     rows_ = index(topology.world_size());
     width_ = std::max<std::size_t>(1, width_ / rows_);
@@ -110,7 +110,7 @@ Slice Cut::slice(std::size_t chunk, int number, int lane) const {
 Slice Cut::part(std::size_t chunk, int lane, int node) const {
   if (scattered()) return slice(chunk, node, lane);
   const Slice own = slice(chunk, 0, lane);
-  if (exchange_) return own;
+  if (swap_) return own;
   if (root_node_ < 0) {
     const Slice within = slice_of(own.size(), node, topology_.nodes(), grain_);
     return {own.begin + within.begin, own.begin + within.end};
@@ -133,7 +133,7 @@ std::size_t Cut::most_in_part(int node) const {
   const std::size_t columns = std::min(width_, columns_);
   if (scattered()) return round_up(index(topology_.local_size(node)) * columns / lanes + 1, grain_);
   const std::size_t slice = round_up(columns / lanes + 1, grain_);
-  if (exchange_) return slice;
+  if (swap_) return slice;
   const std::size_t nodes = index(topology_.nodes());
   if (root_node_ < 0) return round_up(slice / nodes + 1, grain_);
   if (node == root_node_) return round_up(share(slice) + 1, grain_);

@@ -19,7 +19,7 @@ DType partial_type_of(const OpRecord& record, const transport::Topology& topolog
 // reduce_scatter. A chunk is a range of columns. Its elements are numbered row by row, and lie in
 // that order in a slot. A chunk consists of areas, each area of one slice for each lane, and each
 // slice of parts for the nodes:
-//   all_reduce      one area; each slice is cut into equal parts, one for each node; in an exchange
+//   all_reduce      one area; each slice is cut into equal parts, one for each node; in a swap
 //                   the slice is the part of both nodes
 //   reduce          the same, but the root's node has a share of its own (see below)
 //   reduce_scatter  an area for each node, its ranks' rows; the slice is the part. On nodes with a
@@ -39,8 +39,8 @@ DType partial_type_of(const OpRecord& record, const transport::Topology& topolog
 // busiest link carries the same, in one step instead of two, and nothing else moves.
 class Cut {
  public:
-  // exchange: every node has the whole slice; see AllReduce.
-  Cut(const OpRecord& record, const transport::Topology& topology, bool exchange = false);
+  // swap: every node has the whole slice; see AllReduce.
+  Cut(const OpRecord& record, const transport::Topology& topology, bool swap = false);
 
   std::size_t chunks() const { return chunks_; }
   std::size_t elements(std::size_t chunk) const { return rows_ * width(chunk); }
@@ -76,7 +76,7 @@ class Cut {
 
   const transport::Topology& topology_;
   OpKind kind_;
-  bool exchange_;
+  bool swap_;
   std::size_t grain_;  // Bounds of slices and parts are multiples of it.
   std::size_t rows_ = 1;
   std::size_t columns_;

@@ -1,4 +1,4 @@
-#include "worker/nccl/arguments.h"
+#include "worker/nccl/argument_checks.h"
 
 #include <stdexcept>
 

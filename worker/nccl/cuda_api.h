@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "worker/nccl/types.h"
+#include "worker/nccl/transfer.h"
 
 // The part of the CUDA runtime's C interface that this folder uses, declared here so that no CUDA
 // header is needed. Names, argument lists and numbers are those of NVIDIA's documentation; they

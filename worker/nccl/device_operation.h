@@ -9,7 +9,7 @@
 #include "common/base/ids.h"
 #include "worker/collectives/types.h"
 #include "worker/nccl/cuda_api.h"
-#include "worker/nccl/types.h"
+#include "worker/nccl/transfer.h"
 
 namespace ddp::nccl {
 

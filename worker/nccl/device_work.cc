@@ -1,7 +1,7 @@
 #include "worker/nccl/device_work.h"
 
 #include "worker/nccl/backoff.h"
-#include "worker/nccl/engine.h"
+#include "worker/nccl/nccl_engine.h"
 
 namespace ddp::nccl {
 

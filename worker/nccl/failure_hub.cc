@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "worker/nccl/engine.h"
+#include "worker/nccl/nccl_engine.h"
 
 namespace ddp::nccl {
 

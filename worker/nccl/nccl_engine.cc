@@ -1,4 +1,4 @@
-#include "worker/nccl/engine.h"
+#include "worker/nccl/nccl_engine.h"
 
 #include <algorithm>
 #include <utility>

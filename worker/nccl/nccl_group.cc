@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 
 #include "common/base/errc.h"
-#include "worker/nccl/arguments.h"
-#include "worker/nccl/engine.h"
+#include "worker/nccl/argument_checks.h"
 #include "worker/nccl/failure_hub.h"
 #include "worker/nccl/failure_text.h"
+#include "worker/nccl/nccl_engine.h"
 #include "worker/nccl/rendezvous.h"
 
 namespace ddp {

@@ -11,7 +11,7 @@
 #include "common/store/store.h"
 #include "worker/nccl/library.h"
 #include "worker/nccl/nccl_work.h"
-#include "worker/nccl/types.h"
+#include "worker/nccl/transfer.h"
 #include "worker/runtime/process_group.h"
 #include "worker/transport/failure.h"
 

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "worker/nccl/arguments.h"
-#include "worker/nccl/engine.h"
+#include "worker/nccl/argument_checks.h"
+#include "worker/nccl/nccl_engine.h"
 #include "worker/nccl/nccl_group.h"
 
 // NcclGroup's operations. Each checks its arguments, describes the call and gives it to the engine.

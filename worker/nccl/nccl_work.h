@@ -1,6 +1,6 @@
 #pragma once
 
-#include "worker/nccl/types.h"
+#include "worker/nccl/transfer.h"
 #include "worker/runtime/process_group.h"
 
 namespace ddp {

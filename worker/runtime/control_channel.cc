@@ -24,8 +24,8 @@
 #include "common/process/descriptor_passing.h"
 #include "common/wire/control_messages.h"
 #include "common/wire/frame.h"
-#include "worker/runtime/error_file.h"
 #include "worker/runtime/worker_environment.h"
+#include "worker/runtime/write_error_file.h"
 
 namespace ddp {
 namespace {

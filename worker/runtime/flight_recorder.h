@@ -6,12 +6,12 @@
 
 #include "common/base/clock.h"
 #include "common/base/ids.h"
-#include "common/wire/flight_recorder.h"
+#include "common/wire/flight_ring.h"
 
 namespace ddp::runtime {
 
 // Records what one group does in its rank's flight recorder, which outlives the rank
-// (common/wire/flight_recorder.h). Always on: an event costs a clock read and a few dozen
+// (common/wire/flight_ring.h). Always on: an event costs a clock read and a few dozen
 // nanoseconds. Any thread; all groups of a rank share the rings. If two events write to the same
 // entry at once (256 operations or 128 messages apart), one is dropped. A copy records for the same
 // group.

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "common/base/result.h"
-#include "common/store/endpoint.h"
+#include "common/store/store_endpoint.h"
 
 namespace ddp::runtime {
 

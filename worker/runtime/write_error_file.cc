@@ -1,4 +1,4 @@
-#include "worker/runtime/error_file.h"
+#include "worker/runtime/write_error_file.h"
 
 #include <chrono>
 #include <cstdlib>

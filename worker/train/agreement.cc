@@ -7,7 +7,7 @@
 
 #include "common/base/exit_codes.h"
 #include "worker/ddp/tensors/text_exchange.h"
-#include "worker/train/failure.h"
+#include "worker/train/training_failure.h"
 
 namespace ddp::train {
 namespace {
@@ -28,7 +28,8 @@ std::string first_difference(const std::string& own, const std::string& other) {
 void agree_or_fail(ProcessGroup& group, const Result<void>& mine, int exit_status,
                    const std::string& prefix) {
   const auto agreed = agree(group, mine, prefix);
-  if (!agreed) throw Failure(exit_status, fmt::format("{}: {}", prefix, agreed.error().message));
+  if (!agreed)
+    throw TrainingFailure(exit_status, fmt::format("{}: {}", prefix, agreed.error().message));
 }
 
 void check_same_flags(const Options& options, ProcessGroup& group) {

@@ -1,4 +1,4 @@
-#include "worker/train/machine.h"
+#include "worker/train/cpu_threads.h"
 
 #include <algorithm>
 #include <charconv>

@@ -12,14 +12,14 @@
 #include "common/store/tcp_store.h"
 #include "worker/nccl/nccl_group.h"
 #include "worker/runtime/worker_environment.h"
-#include "worker/train/failure.h"
 #include "worker/train/models/names.h"
+#include "worker/train/training_failure.h"
 
 namespace ddp::train {
 namespace {
 
 [[noreturn]] void refuse_cuda(const std::string& reason) {
-  throw Failure(kExitInvalidValue, "--device cuda: " + reason);
+  throw TrainingFailure(kExitInvalidValue, "--device cuda: " + reason);
 }
 
 std::shared_ptr<Store> connect_store(const WorkerEnvironment& worker,
@@ -71,7 +71,7 @@ std::vector<DeviceGroup> make_device_groups(const Options& options,
     nccl.round = host->round();
     nccl.device = device.index();
     nccl.name = fmt::format("ddp-train stage {}", groups.size());
-    nccl.on_abort = [host](const ddp::Failure& failure) { host->abort(failure.text); };
+    nccl.on_abort = [host](const ddp::TrainingFailure& failure) { host->abort(failure.text); };
     nccl.abort_store = connect_store(worker, nccl.connect_timeout);
     groups.push_back(
         {device, NcclGroup::make(*library, connect_store(worker, nccl.connect_timeout), nccl)});

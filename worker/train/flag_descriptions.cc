@@ -1,4 +1,4 @@
-#include "worker/train/flags.h"
+#include "worker/train/flag_descriptions.h"
 
 #include <span>
 #include <sstream>

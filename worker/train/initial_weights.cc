@@ -7,7 +7,7 @@
 
 #include "common/base/exit_codes.h"
 #include "worker/ddp/state/checkpointer.h"
-#include "worker/train/failure.h"
+#include "worker/train/training_failure.h"
 
 namespace ddp::train {
 namespace {
@@ -34,13 +34,13 @@ void load_initial_weights(const Options& options, const std::shared_ptr<ProcessG
   const std::string flag = fmt::format("--init-from {}: ", options.init_from);
   if (!report) {
     const bool is_other = report.error().code == Errc::kMismatch;
-    throw Failure(is_other ? kExitInvalidValue : kExitDataInvalid,
-                  flag + report.error().message +
-                      (is_other ? "; --init-names PATTERN,... loads only some" : ""));
+    throw TrainingFailure(is_other ? kExitInvalidValue : kExitDataInvalid,
+                          flag + report.error().message +
+                              (is_other ? "; --init-names PATTERN,... loads only some" : ""));
   }
   for (const std::string& line : report->skipped) say("warning: " + line);
   if (report->step < 0) {
-    throw Failure(kExitDataInvalid, flag + "there is no valid checkpoint in this folder");
+    throw TrainingFailure(kExitDataInvalid, flag + "there is no valid checkpoint in this folder");
   }
   for (const std::string& line : report->notes) say("note: " + line);
   say(fmt::format("begins with the weights of step {} ({})", report->step, report->path));

@@ -23,14 +23,14 @@
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/train/agreement.h"
+#include "worker/train/cpu_threads.h"
 #include "worker/train/dataset.h"
 #include "worker/train/device.h"
-#include "worker/train/failure.h"
-#include "worker/train/machine.h"
 #include "worker/train/models/names.h"
 #include "worker/train/options.h"
 #include "worker/train/summary.h"
-#include "worker/train/trainer.h"
+#include "worker/train/training.h"
+#include "worker/train/training_failure.h"
 
 namespace ddp::train {
 namespace {
@@ -46,7 +46,7 @@ class Worker {
       begin();
       train();
       return kExitSuccess;
-    } catch (const Failure& failure) {
+    } catch (const TrainingFailure& failure) {
       // Once there is a group, all ranks fail alike, so one rank prints.
       return fail(failure.exit_status, failure.what(), rank() == 0 || !in_group_);
     } catch (const CollectiveError& error) {
@@ -70,7 +70,7 @@ class Worker {
     try {
       worker_.emplace(options);
     } catch (const std::invalid_argument& wrong) {
-      throw Failure(kExitInvalidValue, wrong.what());
+      throw TrainingFailure(kExitInvalidValue, wrong.what());
     }
   }
 
@@ -81,10 +81,10 @@ class Worker {
     worker_->wait_for_place();
     use_threads();
     ElasticState state;  // Outlives the trainer.
-    Trainer trainer({.options = options_,
-                     .data = data ? *std::move(data) : Datasets(),
-                     .devices = model_devices(options_),
-                     .channel = worker_->channel()});
+    Training trainer({.options = options_,
+                      .data = data ? *std::move(data) : Datasets(),
+                      .devices = model_devices(options_),
+                      .channel = worker_->channel()});
     if (!worker_->reconfigurable()) {
       train_round(trainer, join());
       return;
@@ -103,11 +103,11 @@ class Worker {
       in_group_ = true;
       return group;
     } catch (const std::invalid_argument& wrong) {
-      throw Failure(kExitInvalidValue, wrong.what());
+      throw TrainingFailure(kExitInvalidValue, wrong.what());
     }
   }
 
-  void train_round(Trainer& trainer, const std::shared_ptr<ProcessGroup>& group) {
+  void train_round(Training& trainer, const std::shared_ptr<ProcessGroup>& group) {
     check_output(*group, "--summary", options_.summary);
     check_output(*group, "--trace", options_.trace);
     check_output(*group, "--rates", options_.rates);
@@ -161,7 +161,7 @@ class Worker {
                               summary.samples_per_second, summary.weights_sha256));
     if (options_.summary.empty()) return;
     if (const auto written = write_summary(options_.summary, summary); !written) {
-      throw Failure(kExitInvalidValue, "--summary " + written.error().message);
+      throw TrainingFailure(kExitInvalidValue, "--summary " + written.error().message);
     }
   }
 

@@ -15,7 +15,7 @@ namespace ddp::train {
 namespace {
 
 // Refuses the flags unless `condition` holds; `needed` is what to give with them.
-void need(const FlagValues& values, std::initializer_list<const char*> flags, bool condition,
+void need(const OptionValues& values, std::initializer_list<const char*> flags, bool condition,
           const char* needed) {
   if (condition) return;
   for (const char* flag : flags) {
@@ -23,7 +23,7 @@ void need(const FlagValues& values, std::initializer_list<const char*> flags, bo
   }
 }
 
-void check_model(const FlagValues& values, const Options& options) {
+void check_model(const OptionValues& values, const Options& options) {
   need(values, {"no-batch-norm", "dropout"}, options.model == "mnist", "--model mnist");
   need(values, {"image-size", "num-classes"}, is_resnet(options.model),
        "--model resnet18, resnet50 or resnet50-model-parallel");
@@ -51,7 +51,7 @@ std::span<const std::string_view> data_for(std::string_view model) {
   return kOfOthers;
 }
 
-void check_data(const FlagValues& values, Options& options) {
+void check_data(const OptionValues& values, Options& options) {
   const std::span<const std::string_view> possible = data_for(options.model);
   if (options.data.empty()) options.data = possible.front();
   if (std::find(possible.begin(), possible.end(), options.data) == possible.end()) {
@@ -72,7 +72,7 @@ void check_data(const FlagValues& values, Options& options) {
        "--data synthetic or fake; the size of mnist and text is fixed");
 }
 
-void check_optimizer(const FlagValues& values, Options& options) {
+void check_optimizer(const OptionValues& values, Options& options) {
   if (is_for_text(options.model) && !values.has("optimizer")) {
     options.optimizer = OptimizerKind::kAdamW;
   }
@@ -86,7 +86,7 @@ void check_optimizer(const FlagValues& values, Options& options) {
 
 // Gradients of logical ranks are averaged after the backwards of all of them, in a way of its own,
 // so the flags of the other ways do not apply.
-void check_logical_ranks(const FlagValues& values, Options& options) {
+void check_logical_ranks(const OptionValues& values, Options& options) {
   if (options.logical_world_size == 0) return;
   for (const char* flag : {"comm-hook", "bucket-cap-mb", "gradient-as-bucket-view",
                            "broadcast-buffers", "find-unused-parameters", "static-graph"}) {
@@ -106,7 +106,7 @@ void check_logical_ranks(const FlagValues& values, Options& options) {
 
 // A lost worker takes its part of the optimizer state with it, so the others must continue from a
 // checkpoint.
-void check_divided_optimizer(const FlagValues& values, Options& options) {
+void check_divided_optimizer(const OptionValues& values, Options& options) {
   if (options.grad_sync != GradSync::kZero1) return;
   need(values, {"comm-hook"}, false, "--grad-sync ddp or step");
   if (values.has("elastic") && options.elastic) {
@@ -123,7 +123,7 @@ void check_divided_optimizer(const FlagValues& values, Options& options) {
 
 }  // namespace
 
-void check_together(const FlagValues& values, Options& options) {
+void check_together(const OptionValues& values, Options& options) {
   check_model(values, options);
   check_data(values, options);
   check_optimizer(values, options);

@@ -32,9 +32,9 @@ const char* name_of(Choice value, Choices<Choice> choices) {
 
 // The flags that were given. read() stores a flag's value in `value`, or leaves `value` alone if
 // the flag was not given; it throws BadValue.
-class FlagValues {
+class OptionValues {
  public:
-  explicit FlagValues(const boost::program_options::variables_map& given) : given_(given) {}
+  explicit OptionValues(const boost::program_options::variables_map& given) : given_(given) {}
 
   bool has(const char* flag) const { return given_.count(flag) != 0; }
 

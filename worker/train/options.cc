@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
-#include "worker/train/flag_values.h"
-#include "worker/train/flags.h"
+#include "worker/train/flag_descriptions.h"
 #include "worker/train/models/names.h"
 #include "worker/train/option_checks.h"
+#include "worker/train/option_values.h"
 
 namespace ddp::train {
 namespace {
@@ -38,7 +38,7 @@ constexpr Named<OnCheckpointFailure> kOnCheckpointFailure[] = {
     {"stop", OnCheckpointFailure::kStop}, {"continue", OnCheckpointFailure::kContinue}};
 constexpr Named<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}};
 
-void read_model_and_data(const FlagValues& values, Options& options) {
+void read_model_and_data(const OptionValues& values, Options& options) {
   values.read_name("model", options.model, kModels);
   options.batch_norm = !values.has("no-batch-norm");
   values.read("dropout", options.dropout, 0, 1, true);
@@ -57,7 +57,7 @@ void read_model_and_data(const FlagValues& values, Options& options) {
   values.read<std::int64_t>("num-classes", options.num_classes, 2, 1'000'000);
 }
 
-void read_optimizer(const FlagValues& values, Options& options) {
+void read_optimizer(const OptionValues& values, Options& options) {
   values.read<std::int64_t>("batch-size", options.batch_size, 1, kManySamples);
   values.read<std::int64_t>("accumulate-steps", options.accumulate_steps, 1, 1'000'000);
   values.read_switch("drop-last", options.drop_last);
@@ -76,7 +76,7 @@ void read_optimizer(const FlagValues& values, Options& options) {
   values.read<std::uint64_t>("seed", options.seed, 0, std::numeric_limits<std::uint32_t>::max());
 }
 
-void read_parallel(const FlagValues& values, Options& options) {
+void read_parallel(const OptionValues& values, Options& options) {
   values.read_choice<GradSync>("grad-sync", options.grad_sync, kGradSyncs);
   // At most the number of ranks that one sum takes (worker/collectives/kernels.cc).
   values.read<int>("logical-world-size", options.logical_world_size, 0, 1 << 15);
@@ -88,7 +88,7 @@ void read_parallel(const FlagValues& values, Options& options) {
   options.static_graph = values.has("static-graph");
 }
 
-void read_running(const FlagValues& values, Options& options) {
+void read_running(const OptionValues& values, Options& options) {
   values.read("checkpoint-dir", options.checkpoint_dir);
   values.read<std::int64_t>("checkpoint-every", options.checkpoint_every, 0);
   values.read<int>("checkpoint-keep", options.checkpoint_keep, 0, 1'000'000);
@@ -219,7 +219,7 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   if (given.count("help") != 0) return {{}, kExitSuccess, help_text()};
   if (given.count("version") != 0) return {{}, kExitSuccess, "ddp-train " DDP_VERSION "\n"};
   Options options;
-  const FlagValues values(given);
+  const OptionValues values(given);
   try {
     read_model_and_data(values, options);
     read_optimizer(values, options);

@@ -1,4 +1,4 @@
-#include "worker/train/trainer.h"
+#include "worker/train/training.h"
 
 #include <signal.h>
 
@@ -16,11 +16,11 @@
 #include "common/base/exit_codes.h"
 #include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
-#include "worker/train/failure.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/models/gpt.h"
 #include "worker/train/models/names.h"
 #include "worker/train/optimizer.h"
+#include "worker/train/training_failure.h"
 
 namespace ddp::train {
 
@@ -46,7 +46,7 @@ loop::Plan plan_of(const Options& options, std::int64_t train_samples) {
 
 }  // namespace
 
-Trainer::Trainer(Parts parts)
+Training::Training(Parts parts)
     : TrainingLoop(plan_of(parts.options, parts.data.train ? parts.data.train->size() : 0), state_,
                    parts.channel),
       parts_(std::move(parts)) {
@@ -63,16 +63,17 @@ Trainer::Trainer(Parts parts)
   if (plan().saves) checkpoint_writer_ = std::make_shared<CheckpointWriter>(&channel());
 }
 
-Summary Trainer::run(Round round) {
+Summary Training::run(Round round) {
   round_ = std::move(round);
   Summary summary;
   in_round(round_.group, [&] {
     check_same_flags(parts_.options, *group_);
     if (ranks() < group_->size()) {
-      throw Failure(kExitInvalidValue,
-                    fmt::format("--logical-world-size {}: there are {} workers, expected at most "
-                                "one per logical rank",
-                                ranks(), group_->size()));
+      throw TrainingFailure(
+          kExitInvalidValue,
+          fmt::format("--logical-world-size {}: there are {} workers, expected at most "
+                      "one per logical rank",
+                      ranks(), group_->size()));
     }
     begin_round();
     open_rate_log();
@@ -83,7 +84,7 @@ Summary Trainer::run(Round round) {
   return summary;
 }
 
-Summary Trainer::finish() {
+Summary Training::finish() {
   const bool mid_epoch = state_.position > 0;
   if (mid_epoch) train_loss_ = mean_loss();
   const bool changed = replica_->bring_together();
@@ -113,7 +114,7 @@ Summary Trainer::finish() {
   return summary;
 }
 
-void Trainer::say_sample() {
+void Training::say_sample() {
   const Options& options = parts_.options;
   if (!is_for_text(options.model) || options.sample_bytes == 0 || round_.printer == nullptr) return;
   std::string text =
@@ -125,7 +126,7 @@ void Trainer::say_sample() {
   say(fmt::format("sample: {}", text));
 }
 
-void Trainer::begin_step() {
+void Training::begin_step() {
   const Options& options = parts_.options;
   const double done =
       static_cast<double>(sampler_->position()) / static_cast<double>(parts_.data.train->size());
@@ -133,7 +134,7 @@ void Trainer::begin_step() {
   set_learning_rate(*optimizer_, learning_rate_);
 }
 
-double Trainer::backwards(std::span<const std::int64_t> samples, std::int64_t joint) {
+double Training::backwards(std::span<const std::int64_t> samples, std::int64_t joint) {
   if (logical_ != nullptr) return logical_ranks_step(joint);
   const double loss = TrainingLoop::backwards(samples, joint);
   state_.loss_sum += loss * static_cast<double>(samples.size());
@@ -142,7 +143,7 @@ double Trainer::backwards(std::span<const std::int64_t> samples, std::int64_t jo
 }
 
 // Runs the backwards of all logical ranks of this worker. Returns the mean loss of their samples.
-double Trainer::logical_ranks_step(std::int64_t joint) {
+double Training::logical_ranks_step(std::int64_t joint) {
   double sum = 0;
   std::size_t samples = 0;
   for (Rank logical = logical_->own().begin; logical < logical_->own().end; ++logical) {
@@ -158,20 +159,20 @@ double Trainer::logical_ranks_step(std::int64_t joint) {
   return sum / static_cast<double>(std::max<std::size_t>(samples, 1));
 }
 
-at::Tensor Trainer::loss_of(std::span<const std::int64_t> samples, bool /*counts*/) {
+at::Tensor Training::loss_of(std::span<const std::int64_t> samples, bool /*counts*/) {
   parts_.data.train->fill(samples, batch_);
   const at::Tensor output =
       replica_->forward([&] { return model_->forward(batch_.input.to(parts_.devices.front())); });
   return model_->loss(output, batch_.target.to(output.device()));
 }
 
-bool Trainer::after_step(const loop::StepReport& step) {
+bool Training::after_step(const loop::StepReport& step) {
   report(step);
   evaluate_if_due();
   return sampler_->steps_left() == 0;
 }
 
-void Trainer::evaluate_if_due() {
+void Training::evaluate_if_due() {
   const std::int64_t every = parts_.options.eval_every;
   if (every == 0 || state_.step % every != 0) return;
   evaluate();
@@ -182,18 +183,19 @@ void Trainer::evaluate_if_due() {
   if (!written) say("note: --rates " + written.error().message);
 }
 
-void Trainer::save_checkpoint() { checkpoint_->save(); }
+void Training::save_checkpoint() { checkpoint_->save(); }
 
 // Only ranks that got the signal stop. The others continue, if the job allows fewer workers.
-void Trainer::stop_if_told() {
+void Training::stop_if_told() {
   const bool complete = checkpoint_->wait();
   if (!requests_->take_stop()) return;
-  throw Failure(kExitSignalBase + SIGTERM,
-                fmt::format("stopped by SIGTERM after step {}, {}", state_.step,
-                            complete ? "whose checkpoint is complete" : "without a checkpoint"));
+  throw TrainingFailure(
+      kExitSignalBase + SIGTERM,
+      fmt::format("stopped by SIGTERM after step {}, {}", state_.step,
+                  complete ? "whose checkpoint is complete" : "without a checkpoint"));
 }
 
-void Trainer::end_epoch() {
+void Training::end_epoch() {
   train_loss_ = mean_loss();
   evaluate();
   std::string text = fmt::format("epoch {}/{}: train loss {:.4f}", state_.epoch + 1,
@@ -207,7 +209,7 @@ void Trainer::end_epoch() {
   if (logical_ranks_) logical_ranks_->clear_losses();
 }
 
-void Trainer::evaluate() {
+void Training::evaluate() {
   replica_->broadcast_buffers();
   if (!model_->classifies() || parts_.data.test->size() == 0) return;
   // The activations of so many digits fit into a core's cache.
@@ -218,7 +220,7 @@ void Trainer::evaluate() {
   test_accuracy_ = evaluate_accuracy(*model_, *parts_.data.test, batch, {shares, ranks()}, *group_);
 }
 
-double Trainer::mean_loss() {
+double Training::mean_loss() {
   if (logical_ != nullptr) {
     logical_->gather();
     return logical_ranks_->mean_loss();
@@ -231,7 +233,7 @@ double Trainer::mean_loss() {
   return sums[0] / sums[1];
 }
 
-void Trainer::report(const loop::StepReport& step) {
+void Training::report(const loop::StepReport& step) {
   throughput_.add(step.samples, step.seconds);
   log_rate(step);
   channel().progress(state_.step, step.loss, throughput_.recent());
@@ -247,16 +249,16 @@ void Trainer::report(const loop::StepReport& step) {
   round_.printer->step(progress, Clock::now());
 }
 
-void Trainer::open_rate_log() {
+void Training::open_rate_log() {
   const Options& options = parts_.options;
   if (options.rates.empty() || group_->rank() != 0) return;
   const bool goes_on = state_.step > 0 || (elastic() != nullptr && elastic()->resumed());
   auto log = RateLog::open(options.rates, goes_on, options.log_every);
-  if (!log) throw Failure(kExitInvalidValue, "--rates " + log.error().message);
+  if (!log) throw TrainingFailure(kExitInvalidValue, "--rates " + log.error().message);
   rate_log_ = *std::move(log);
 }
 
-void Trainer::log_rate(const loop::StepReport& step) {
+void Training::log_rate(const loop::StepReport& step) {
   if (!rate_log_) return;
   const auto written = rate_log_->step({.epoch = state_.epoch,
                                         .step = state_.step,
@@ -267,18 +269,18 @@ void Trainer::log_rate(const loop::StepReport& step) {
   if (!written) say("note: --rates " + written.error().message);
 }
 
-void Trainer::write_trace() {
+void Training::write_trace() {
   try {
     trace_->write(parts_.options.trace, *group_);
   } catch (const CollectiveError&) {
     throw;
   } catch (const std::runtime_error& unwritable) {
-    throw Failure(kExitInvalidValue, fmt::format("--trace {}", unwritable.what()));
+    throw TrainingFailure(kExitInvalidValue, fmt::format("--trace {}", unwritable.what()));
   }
 }
 
 // After data-parallel training all ranks must have the same bytes. If not, the result is wrong.
-void Trainer::check_same_weights(const std::string& sha256) {
+void Training::check_same_weights(const std::string& sha256) {
   const auto size = static_cast<std::size_t>(group_->size());
   std::string own = sha256;
   std::string all(own.size() * size, '\0');
@@ -289,19 +291,20 @@ void Trainer::check_same_weights(const std::string& sha256) {
   for (std::size_t rank = 0; rank < size; ++rank) {
     const std::string other = all.substr(rank * own.size(), own.size());
     if (other == all.substr(0, own.size())) continue;
-    throw Failure(kExitInternal,
-                  fmt::format("the ranks ended with different weights: {} on rank 0, {} on rank {}",
-                              all.substr(0, own.size()), other, rank));
+    throw TrainingFailure(
+        kExitInternal,
+        fmt::format("the ranks ended with different weights: {} on rank 0, {} on rank {}",
+                    all.substr(0, own.size()), other, rank));
   }
 }
 
-std::int64_t Trainer::steps_to_go() const {
+std::int64_t Training::steps_to_go() const {
   const std::int64_t epochs_after = parts_.options.epochs - state_.epoch - 1;
   const std::int64_t steps = sampler_->steps_left() + epochs_after * sampler_->steps_per_epoch();
   return std::clamp<std::int64_t>(plan().max_steps - state_.step, 0, steps);
 }
 
-void Trainer::say(const std::string& text) {
+void Training::say(const std::string& text) {
   if (round_.printer != nullptr) round_.printer->line(text);
 }
 

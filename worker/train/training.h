@@ -40,8 +40,8 @@ namespace ddp::train {
 // matter which process computed the steps before. That of an epoch's last step is written before
 // end_epoch(), so a run that resumes from it also comes there.
 //
-// Throws Failure with the exit status, CollectiveError if another rank is lost.
-class Trainer final : private loop::TrainingLoop {
+// Throws TrainingFailure with the exit status, CollectiveError if another rank is lost.
+class Training final : private loop::TrainingLoop {
  public:
   struct Parts {
     Options options;
@@ -57,7 +57,7 @@ class Trainer final : private loop::TrainingLoop {
   };
 
   // Makes the model from the seed.
-  explicit Trainer(Parts parts);
+  explicit Training(Parts parts);
 
   // Registers everything that must outlive a round with `elastic`, which must outlive this object.
   // Call it once, before run().

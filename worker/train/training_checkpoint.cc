@@ -8,7 +8,7 @@
 
 #include "common/base/exit_codes.h"
 #include "worker/ddp/loop/training_loop.h"
-#include "worker/train/failure.h"
+#include "worker/train/training_failure.h"
 
 namespace ddp::train {
 
@@ -127,8 +127,8 @@ bool TrainingCheckpoint::resume(bool load) {
     // After round 0 the folder was usable before and may become usable again (a full disk, another
     // program that uses it), so the exit status allows a restart.
     const bool has_trained = parts_.group->round() > 0;
-    throw Failure(has_trained ? kExitCheckpointFailed : kExitCheckpointUnwritable,
-                  flag + prepared.error().message);
+    throw TrainingFailure(has_trained ? kExitCheckpointFailed : kExitCheckpointUnwritable,
+                          flag + prepared.error().message);
   }
   if (!load) return false;
   LoadOptions loading;
@@ -139,12 +139,12 @@ bool TrainingCheckpoint::resume(bool load) {
   };
   const auto report = checkpointer_.load_latest(loading);
   if (!report) {
-    if (!other_training_.empty()) throw Failure(kExitInvalidValue, other_training_);
+    if (!other_training_.empty()) throw TrainingFailure(kExitInvalidValue, other_training_);
     // Another model or optimizer, or another state of the communication hook.
     const bool other =
         report.error().code == Errc::kMismatch || report.error().code == Errc::kInvalidArgument;
-    throw Failure(other ? kExitInvalidValue : kExitCheckpointUnwritable,
-                  flag + report.error().message + hint(report.error()));
+    throw TrainingFailure(other ? kExitInvalidValue : kExitCheckpointUnwritable,
+                          flag + report.error().message + hint(report.error()));
   }
   if (local_) local_->apply();
   for (const std::string& line : report->skipped) parts_.say("warning: " + line);
@@ -180,7 +180,7 @@ void TrainingCheckpoint::fail(const Error& error) {
           : fmt::format("checkpoint of step {} in {}: {}", parts_.state.step,
                         parts_.options.checkpoint_dir, error.message);
   if (parts_.options.checkpoint_failure == OnCheckpointFailure::kStop) {
-    throw Failure(kExitCheckpointFailed, text);
+    throw TrainingFailure(kExitCheckpointFailed, text);
   }
   parts_.say("warning: training goes on without a checkpoint: " + text);
 }

@@ -43,14 +43,14 @@ class TrainingCheckpoint {
   explicit TrainingCheckpoint(Parts parts);
 
   // Makes the folder and, with `load`, restores the newest valid checkpoint; says which one, and
-  // which damaged ones it skipped. Returns whether it restored one. Throws Failure:
+  // which damaged ones it skipped. Returns whether it restored one. Throws TrainingFailure:
   // kExitInvalidValue if the checkpoint is another training's; kExitCheckpointUnwritable if the
   // folder cannot be used, or kExitCheckpointFailed if it can no longer be used after round 0.
   bool resume(bool load = true);
 
   // Saves the state after state.step, in the background with --checkpoint-async on. If this save
   // fails, or the one before turns out to have failed: with --checkpoint-failure stop, throws
-  // Failure with kExitCheckpointFailed; with continue, prints a warning and returns.
+  // TrainingFailure with kExitCheckpointFailed; with continue, prints a warning and returns.
   void save();
 
   // Waits until the last save has ended. Returns whether it is on disk. Failures are as in save().

@@ -5,12 +5,12 @@
 
 #include "common/base/exit_codes.h"
 #include "worker/train/agreement.h"
-#include "worker/train/failure.h"
 #include "worker/train/initial_weights.h"
 #include "worker/train/optimizer.h"
-#include "worker/train/trainer.h"
+#include "worker/train/training.h"
+#include "worker/train/training_failure.h"
 
-// Trainer's rounds: makes what belongs to one, goes on from a checkpoint, from the last commit or
+// Training's rounds: makes what belongs to one, goes on from a checkpoint, from the last commit or
 // from nothing, and takes it down.
 namespace ddp::train {
 namespace {
@@ -31,7 +31,7 @@ ReplicaOptions replica_options(const Options& options,
 
 }  // namespace
 
-void Trainer::keep_in(ElasticState& elastic) {
+void Training::keep_in(ElasticState& elastic) {
   TrainingLoop::keep_in(elastic, *model_, *optimizer_);
   elastic.set_commit_pace({.every = parts_.options.commit_every});
   elastic.add_value("epoch", state_.epoch);
@@ -48,16 +48,16 @@ void Trainer::keep_in(ElasticState& elastic) {
       [this](const nlohmann::json& saved) { averager_state_ = saved; });
 }
 
-void Trainer::start_over() {
+void Training::start_over() {
   state_ = {};
   averager_state_ = {};
   logical_ranks_.reset();
 }
 
-void Trainer::make_round() {
+void Training::make_round() {
   const Options& options = parts_.options;
   if (sampler_->steps_per_epoch() == 0) {
-    throw Failure(
+    throw TrainingFailure(
         kExitInvalidValue,
         fmt::format("--batch-size {}: {} {} take {} samples a step, expected at most the {} of the "
                     "training set",
@@ -76,7 +76,7 @@ void Trainer::make_round() {
   elastic()->add_comm_hook("local_replica", own_state_);
 }
 
-void Trainer::resume(bool goes_on) {
+void Training::resume(bool goes_on) {
   const Options& options = parts_.options;
   if (goes_on && own_state_) own_state_->apply();
   if (goes_on && replica_->averager()) replica_->averager()->load_state(averager_state_);
@@ -95,7 +95,7 @@ void Trainer::resume(bool goes_on) {
   set_hyper_parameters(*optimizer_, options);
 }
 
-void Trainer::leave_round() {
+void Training::leave_round() {
   rate_log_.reset();
   own_state_.reset();
   checkpoint_.reset();
@@ -106,7 +106,7 @@ void Trainer::leave_round() {
   round_ = {};
 }
 
-void Trainer::make_checkpoint() {
+void Training::make_checkpoint() {
   checkpoint_ = std::make_unique<TrainingCheckpoint>(
       TrainingCheckpoint::Parts{.options = parts_.options,
                                 .train_samples = parts_.data.train->size(),
@@ -120,7 +120,7 @@ void Trainer::make_checkpoint() {
                                 .say = [this](const std::string& text) { say(text); }});
 }
 
-void Trainer::make_replica() {
+void Training::make_replica() {
   const Options& options = parts_.options;
   try {
     if (options.logical_world_size == 0) {
@@ -134,7 +134,7 @@ void Trainer::make_replica() {
     logical_ = logical.get();
     replica_ = std::move(logical);
   } catch (const std::invalid_argument& different) {
-    throw Failure(kExitInvalidValue, different.what());
+    throw TrainingFailure(kExitInvalidValue, different.what());
   }
 }
 

@@ -100,7 +100,7 @@ struct alignas(4096) RankStaging {
 };
 
 struct alignas(4096) RegionHead {
-  std::byte flight[wire::kFlightBytes];  // common/wire/flight_recorder.h
+  std::byte flight[wire::kFlightBytes];  // common/wire/flight_ring.h
   RankControl control;
   RankStaging staging;
 };

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/base/parse_number.h"
-#include "common/config/host_list.h"
+#include "common/config/slurm_list.h"
 
 namespace ddp::slurm {
 namespace {

@@ -1,10 +1,10 @@
+#include "agent/shell/agent_options.h"
+
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "agent/shell/options.h"
 
 namespace ddp::agent {
 namespace {

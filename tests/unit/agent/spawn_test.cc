@@ -1,5 +1,3 @@
-#include "agent/process/spawn.h"
-
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -15,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "agent/process/spawn_program.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
 

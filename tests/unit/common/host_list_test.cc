@@ -1,10 +1,10 @@
-#include "common/config/host_list.h"
-
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "common/config/slurm_list.h"
 
 namespace ddp::config {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <gtest/gtest.h>
 
+#include "worker/buckets/bucket_progress.h"
 #include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
-#include "worker/buckets/progress.h"
 
 namespace ddp::buckets {
 namespace {

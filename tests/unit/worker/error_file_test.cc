@@ -1,13 +1,13 @@
-#include "worker/runtime/error_file.h"
+#include "common/wire/error_file.h"
 
 #include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "common/wire/error_file.h"
 #include "tests/support/temp_dir.h"
 #include "worker/runtime/control_channel.h"
+#include "worker/runtime/write_error_file.h"
 
 namespace ddp::runtime {
 namespace {

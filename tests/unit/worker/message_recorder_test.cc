@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
-#include "common/wire/flight_recorder.h"
+#include "common/wire/flight_ring.h"
 #include "tests/support/worker_world.h"
 
 // Messages in the flight recorder: each one that a user sends or receives appears once, with its

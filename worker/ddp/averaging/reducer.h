@@ -12,9 +12,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "worker/buckets/bucket_progress.h"
 #include "worker/buckets/pieces.h"
 #include "worker/buckets/plan.h"
-#include "worker/buckets/progress.h"
 #include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/averaging/gradient_buckets.h"
 #include "worker/ddp/averaging/join_calls.h"

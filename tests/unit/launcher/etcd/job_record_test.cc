@@ -1,7 +1,7 @@
-#include "launcher/etcd/job_record.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "launcher/etcd/stored_state.h"
 
 namespace ddp::etcd {
 namespace {
