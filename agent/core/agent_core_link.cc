@@ -7,7 +7,7 @@
 #include "agent/core/agent_core.h"
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 
 namespace ddp::agent {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <asio/ip/tcp.hpp>
 
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "common/base/result.h"
 #include "common/base/unique_fd.h"
 #include "common/net/poller.h"

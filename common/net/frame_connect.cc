@@ -7,7 +7,7 @@
 #include <asio/post.hpp>
 
 #include "common/auth/handshake.h"
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
 #include "common/net/socket_options.h"
 #include "common/wire/frame.h"

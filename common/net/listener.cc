@@ -10,7 +10,7 @@
 #include <asio/ip/v6_only.hpp>
 #include <asio/steady_timer.hpp>
 
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "common/net/socket_options.h"
 
 namespace ddp::net {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 
 namespace ddp::store {
 namespace {

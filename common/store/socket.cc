@@ -16,7 +16,7 @@
 #include <optional>
 #include <utility>
 
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 
 namespace ddp::store {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "common/store/deadline.h"
 
 namespace ddp::store {

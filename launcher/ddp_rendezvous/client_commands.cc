@@ -12,8 +12,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
-#include "common/base/host_and_port.h"
-#include "common/store/store_endpoint.h"
+#include "common/base/host_port.h"
 #include "common/store/tcp_store.h"
 
 namespace ddp::rendezvous_client {
@@ -83,7 +82,7 @@ Result<std::string> list_keys(Store& store, const CommandLine& line) {
   return text;
 }
 
-int refuse(const CommandLine& line, const store::StoreEndpoint& endpoint, const Error& error) {
+int refuse(const CommandLine& line, const HostPort& endpoint, const Error& error) {
   if (error.code == Errc::kTimeout) {
     return refuse(line, kExitKeyMissing,
                   fmt::format("{}; 'ddp-rendezvous keys {}' lists what is, --timeout SECONDS waits "
@@ -101,9 +100,12 @@ int run(const CommandLine& line) {
     return refuse(line, kExitUsage, "expected: HOST[:PORT] and a key; --help says more");
   if (!(line.timeout >= 0 && line.timeout <= kMaxSeconds))
     return refuse(line, kExitInvalidValue, "--timeout: expected seconds from 0 to 1000000");
-  const Result<store::StoreEndpoint> endpoint =
-      store::parse_store_endpoint(line.words[0], kDefaultPort);
-  if (!endpoint) return refuse(line, kExitInvalidValue, endpoint.error().message);
+  const Result<HostPort> endpoint = parse_host_port(line.words[0], 1, kDefaultPort);
+  if (!endpoint) {
+    return refuse(line, kExitInvalidValue,
+                  fmt::format("'{}': {}; write HOST or HOST:PORT, for example node0:29400",
+                              line.words[0], endpoint.error().message));
+  }
   const auto store = connect_tcp_store(endpoint->host, endpoint->port, kConnectLimit);
   if (!store) {
     return refuse(line, kExitJoinTimeout,

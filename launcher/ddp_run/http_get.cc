@@ -7,7 +7,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "common/store/socket.h"
 
 namespace ddp::run {
@@ -64,7 +64,7 @@ Result<std::string> exchange(store::Socket& socket, std::string_view path, const
 
 }  // namespace
 
-Result<std::string> http_get(const flags::Endpoint& endpoint, std::string_view path,
+Result<std::string> http_get(const HostPort& endpoint, std::string_view path,
                              std::chrono::milliseconds limit) {
   const TimePoint deadline = Clock::now() + limit;
   const std::string name = host_and_port(endpoint.host, endpoint.port);

@@ -30,7 +30,7 @@ int refuse(const Error& error) {
 struct Line {
   bool help = false;
   bool json = false;
-  flags::Endpoint endpoint;
+  HostPort endpoint;
 };
 
 Result<Line> parse(const std::vector<std::string>& arguments) {

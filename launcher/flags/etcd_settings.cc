@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/base/exit_error.h"
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "launcher/flags/flag_values.h"
 #include "launcher/flags/flags.h"
 
@@ -14,8 +14,8 @@ constexpr int kDefaultPort = 2379;
 
 }  // namespace
 
-Result<std::vector<Endpoint>> parse_etcd_endpoints(std::string_view text) {
-  std::vector<Endpoint> endpoints;
+Result<std::vector<HostPort>> parse_etcd_endpoints(std::string_view text) {
+  std::vector<HostPort> endpoints;
   while (!text.empty()) {
     const std::string_view one = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), one.size() + 1));
@@ -60,7 +60,7 @@ Result<bool> take_etcd_key(std::string_view key, const std::string& value, EtcdS
 
 std::vector<std::string> etcd_urls(const EtcdSettings& settings) {
   std::vector<std::string> urls;
-  for (const Endpoint& endpoint : settings.endpoints) {
+  for (const HostPort& endpoint : settings.endpoints) {
     urls.push_back(
         fmt::format("{}://{}", settings.protocol, host_and_port(endpoint.host, endpoint.port)));
   }

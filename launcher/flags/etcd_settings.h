@@ -9,11 +9,9 @@
 
 namespace ddp::flags {
 
-struct Endpoint;
-
 // The etcd cluster that elects a job's coordinator (--rdzv-backend etcd).
 struct EtcdSettings {
-  std::vector<Endpoint> endpoints;
+  std::vector<HostPort> endpoints;
   std::string protocol = "http";
   std::string ca;  // Files in PEM format; empty: none is named.
   std::string certificate;
@@ -25,7 +23,7 @@ struct EtcdSettings {
 
 // HOST[:PORT],HOST[:PORT],...; the default port is 2379. Errors are exit_error; their message does
 // not name the flag.
-Result<std::vector<Endpoint>> parse_etcd_endpoints(std::string_view text);
+Result<std::vector<HostPort>> parse_etcd_endpoints(std::string_view text);
 
 // Takes a key of --rdzv-conf if it is about etcd; false if it is not. Errors as above.
 Result<bool> take_etcd_key(std::string_view key, const std::string& value, EtcdSettings& settings);

@@ -1,7 +1,5 @@
 #include "launcher/flags/flag_values.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -12,7 +10,6 @@
 #include <cstring>
 
 #include "common/base/exit_error.h"
-#include "launcher/flags/host_name.h"
 #include "launcher/machine/accelerators.h"
 
 namespace ddp::flags {
@@ -25,11 +22,6 @@ constexpr double kMaxSeconds = 1e9;
 template <typename... Args>
 Error invalid(fmt::format_string<Args...> format, Args&&... args) {
   return exit_error(kExitInvalidValue, format, std::forward<Args>(args)...);
-}
-
-bool is_ipv6(const std::string& text) {
-  in6_addr address;
-  return ::inet_pton(AF_INET6, text.c_str(), &address) == 1;
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -65,33 +57,6 @@ int signal_number(std::string_view text) {
     if (abbreviation != nullptr && name == abbreviation) return number;
   }
   return 0;
-}
-
-// Errors say what is wrong; the callers add what would be right.
-Result<Endpoint> split_endpoint(std::string_view text, int default_port) {
-  Endpoint endpoint{std::string(text), default_port};
-  if (text.starts_with('[')) {
-    const auto close = text.find(']');
-    if (close == std::string_view::npos) return invalid("the bracket is not closed");
-    endpoint.host = text.substr(1, close - 1);
-    text.remove_prefix(close + 1);
-    if (!is_ipv6(endpoint.host)) return invalid("'{}' is not an IPv6 address", endpoint.host);
-  } else if (is_ipv6(endpoint.host)) {
-    text = {};
-  } else {
-    const auto colon = text.find(':');
-    endpoint.host = text.substr(0, colon);
-    text.remove_prefix(std::min(colon, text.size()));
-    if (endpoint.host.empty()) return invalid("the host is missing");
-    const std::string why = why_no_host(endpoint.host);
-    if (!why.empty()) return invalid("'{}' is not a host name: {}", endpoint.host, why);
-  }
-  if (text.empty()) return endpoint;
-  const auto port =
-      text.front() == ':' ? parse_integer(text.substr(1), 0, 65535) : Result<int>(Error{});
-  if (!port) return invalid("the port is not a number from 0 to 65535");
-  endpoint.port = *port;
-  return endpoint;
 }
 
 }  // namespace
@@ -224,15 +189,15 @@ Result<std::string> parse_word(std::string_view text, std::initializer_list<cons
                            : invalid("the values are {}", list);
 }
 
-Result<Endpoint> parse_endpoint(std::string_view text, int default_port) {
-  auto endpoint = split_endpoint(trimmed(text), default_port);
+Result<HostPort> parse_endpoint(std::string_view text, int default_port) {
+  auto endpoint = parse_host_port(trimmed(text), 0, default_port);
   if (endpoint) return endpoint;
   return invalid("{}; write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400",
                  endpoint.error().message);
 }
 
 Result<std::string> parse_host(std::string_view text) {
-  auto endpoint = split_endpoint(trimmed(text), 0);
+  auto endpoint = parse_host_port(trimmed(text), 0, 0);
   if (!endpoint) {
     return invalid("{}; write a host name or address, for example node0 or fd00::1",
                    endpoint.error().message);

@@ -34,7 +34,7 @@ Result<Signals> parse_signals(std::string_view text);
 // One of `words`; the message lists them.
 Result<std::string> parse_word(std::string_view text, std::initializer_list<const char*> words);
 // HOST, HOST:PORT, [V6]:PORT or V6. Blanks around it are ignored.
-Result<Endpoint> parse_endpoint(std::string_view text, int default_port);
+Result<HostPort> parse_endpoint(std::string_view text, int default_port);
 Result<std::string> parse_host(std::string_view text);  // The same without a port.
 // K=V,K=V in the order written. Blanks around keys and values are ignored. As in torchrun, neither
 // may be empty, and quotes are part of the value.

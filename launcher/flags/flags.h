@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/environment.h"
+#include "common/base/host_port.h"
 #include "common/base/result.h"
 #include "common/base/secret.h"
 #include "common/config/job_rules.h"
@@ -20,13 +21,6 @@
 #include "launcher/slurm/step/step.h"
 
 namespace ddp::flags {
-
-struct Endpoint {
-  std::string host;  // Name or numeric address, without brackets.
-  int port = 0;      // 0: the system picks one; only for one node.
-
-  friend bool operator==(const Endpoint&, const Endpoint&) = default;
-};
 
 struct ProcessCount {
   // kAuto: one worker for each accelerator, or for each CPU if there are none. kDevices: one worker
@@ -62,7 +56,7 @@ struct Options {
   std::vector<std::pair<std::string, std::string>> exports;  // -x: variables for the hosts.
   std::vector<std::string> node_arguments;  // The command line of ddp-run on each host.
 
-  std::optional<Endpoint> endpoint;  // Nothing: this machine alone. With etcd, its first endpoint.
+  std::optional<HostPort> endpoint;  // Nothing: this machine alone. With etcd, its first endpoint.
   std::string endpoint_flag;  // The flag the endpoint comes from, for messages: "--rdzv-endpoint".
   bool endpoint_is_master = false;   // Node 0 hosts there, whatever its own addresses are.
   std::optional<EtcdSettings> etcd;  // Nothing: ddp-run's own rendezvous at `endpoint`.

@@ -16,7 +16,7 @@ constexpr std::size_t kMaxJobName = 128;
 constexpr int kMaxNodeRank = 999'999;
 
 void set_endpoint(FlagReader& reader, Options& options, const std::string& flag,
-                  Endpoint endpoint) {
+                  HostPort endpoint) {
   options.endpoint_flag = reader.find(flag)->shown;
   options.endpoint = std::move(endpoint);
 }
@@ -45,7 +45,7 @@ void read_backend(FlagReader& reader, Options& options) {
 }
 
 void read_etcd_endpoints(FlagReader& reader, Options& options) {
-  if (auto endpoints = reader.value<std::vector<Endpoint>>("rdzv-endpoint", parse_etcd_endpoints)) {
+  if (auto endpoints = reader.value<std::vector<HostPort>>("rdzv-endpoint", parse_etcd_endpoints)) {
     set_endpoint(reader, options, "rdzv-endpoint", endpoints->front());
     options.etcd->endpoints = std::move(*endpoints);
   }
@@ -99,7 +99,7 @@ void read_endpoint(FlagReader& reader, Options& options) {
   read_backend(reader, options);
   if (options.etcd) return read_etcd_endpoints(reader, options);
   if (meets_in_file(reader)) return read_meeting_file(reader, options);
-  if (auto endpoint = reader.value<Endpoint>("rdzv-endpoint", [](const std::string& text) {
+  if (auto endpoint = reader.value<HostPort>("rdzv-endpoint", [](const std::string& text) {
         return parse_endpoint(text, kDefaultRendezvousPort);
       })) {
     set_endpoint(reader, options, "rdzv-endpoint", std::move(*endpoint));
@@ -108,10 +108,10 @@ void read_endpoint(FlagReader& reader, Options& options) {
     auto host = parse_host(given->value);
     if (!host) return reader.wrong(given->shown, "{}", host.error().message);
     set_endpoint(reader, options, "master-addr",
-                 Endpoint{std::move(*host), master_port.value_or(kDefaultMasterPort)});
+                 HostPort{std::move(*host), master_port.value_or(kDefaultMasterPort)});
     options.endpoint_is_master = !ranks_are_the_backends(reader);
   } else if (master_port && options.rules.max_nodes == 1) {
-    set_endpoint(reader, options, "master-port", Endpoint{"127.0.0.1", *master_port});
+    set_endpoint(reader, options, "master-port", HostPort{"127.0.0.1", *master_port});
   }
 }
 

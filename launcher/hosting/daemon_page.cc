@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "common/store/socket.h"
 
 namespace ddp::hosting {

@@ -86,7 +86,7 @@ std::string EtcdHosting::own_address() const {
   if (!spec_.local_addr.empty()) return spec_.local_addr;
   std::string address = client_->local_address();
   if (!is_loopback(address)) return address;
-  for (const flags::Endpoint& endpoint : settings_.endpoints) {
+  for (const HostPort& endpoint : settings_.endpoints) {
     const std::string source = machine::source_address(endpoint.host);
     if (!source.empty() && !is_loopback(source)) return source;
   }

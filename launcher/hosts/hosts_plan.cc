@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/exit_error.h"
-#include "common/base/host_and_port.h"
+#include "common/base/host_port.h"
 #include "common/config/rdzv_token.h"
 #include "launcher/flags/flags_access.h"
 #include "launcher/hosts/launcher.h"

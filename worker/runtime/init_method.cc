@@ -48,8 +48,13 @@ Result<InitMethod> parse_init_method(std::string_view url) {
     method.kind = InitMethod::Kind::kTcp;
     std::string_view address = place.substr(6);
     if (address.ends_with('/')) address.remove_suffix(1);
-    Result<store::StoreEndpoint> endpoint = store::parse_store_endpoint(address);
-    if (!endpoint) return wrong(url, "{}", endpoint.error().message);
+    Result<HostPort> endpoint = parse_host_port(address, 1, std::nullopt);
+    if (!endpoint) {
+      return wrong(url,
+                   "{}; write tcp://HOST:PORT, for example tcp://node0:29400 or "
+                   "tcp://[fd00::1]:29400",
+                   endpoint.error().message);
+    }
     method.endpoint = *std::move(endpoint);
     return method;
   }

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/host_port.h"
 #include "common/base/result.h"
-#include "common/store/store_endpoint.h"
 
 namespace ddp::runtime {
 
@@ -14,8 +14,8 @@ namespace ddp::runtime {
 struct InitMethod {
   enum class Kind { kEnvironment, kTcp, kFile };
   Kind kind = Kind::kEnvironment;
-  store::StoreEndpoint endpoint;  // kTcp.
-  std::string path;               // kFile; absolute.
+  HostPort endpoint;  // kTcp.
+  std::string path;   // kFile; absolute.
   std::optional<int> rank;
   std::optional<int> world_size;
 };

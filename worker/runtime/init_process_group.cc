@@ -52,7 +52,7 @@ class Initialization {
 
  private:
   std::shared_ptr<ProcessGroup> from_environment();
-  std::shared_ptr<ProcessGroup> over_tcp(const store::StoreEndpoint& endpoint, bool may_serve);
+  std::shared_ptr<ProcessGroup> over_tcp(const HostPort& endpoint, bool may_serve);
   std::shared_ptr<ProcessGroup> over_file(const std::string& path);
   std::shared_ptr<ProcessGroup> meet(runtime::Meeting meeting);
   void read_arguments();
@@ -164,15 +164,14 @@ std::shared_ptr<ProcessGroup> Initialization::from_environment() {
   if (!rank_) required("RANK", "this process's number, from 0");
   check_place();
   if (*world_size_ == 1) return meet({});
-  store::StoreEndpoint endpoint;
+  HostPort endpoint;
   endpoint.host = required("MASTER_ADDR", "the address of rank 0's machine");
   endpoint.port = number_of("MASTER_PORT",
                             required("MASTER_PORT", "a free port of rank 0's machine"), 1, 65'535);
   return over_tcp(endpoint, !is_served);
 }
 
-std::shared_ptr<ProcessGroup> Initialization::over_tcp(const store::StoreEndpoint& endpoint,
-                                                       bool may_serve) {
+std::shared_ptr<ProcessGroup> Initialization::over_tcp(const HostPort& endpoint, bool may_serve) {
   runtime::Meeting meeting;
   if (*world_size_ == 1) return meet(std::move(meeting));
   if (may_serve && *rank_ == 0) {

@@ -47,7 +47,7 @@ flags::Options options_for(const std::string& program) {
 flags::Options with_endpoint(const std::string& host, int port, int node_rank = -1) {
   flags::Options options = options_for("train");
   options.rules.min_nodes = options.rules.max_nodes = 2;
-  options.endpoint = flags::Endpoint{host, port};
+  options.endpoint = HostPort{host, port};
   options.endpoint_flag = "--rdzv-endpoint " + host;
   options.node_rank = node_rank;
   return options;
