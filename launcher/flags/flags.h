@@ -119,11 +119,10 @@ struct Options {
   friend bool operator==(const Options&, const Options&) = default;
 };
 
-// Reads argv (without argv[0]). A flag's last occurrence wins over earlier ones. The command line
-// wins over PET_NAME in the environment, and that over the file of --config, which is read here.
-// The first argument that is not a flag is the program, and everything after it belongs to the
-// program. Errors are exit_error: kExitUsage if the line cannot be read, kExitInvalidValue if a
-// value is wrong.
+// Reads argv (without argv[0]). A flag's last occurrence wins over earlier ones, and the command
+// line wins over PET_NAME in the environment. The first argument that is not a flag is the program,
+// and everything after it belongs to the program. Errors are exit_error: kExitUsage if the line
+// cannot be read, kExitInvalidValue if a value is wrong.
 Result<Options> parse_flags(const std::vector<std::string>& arguments,
                             const GetEnvironment& environment);
 

@@ -11,10 +11,9 @@ namespace {
 
 // Flags that are not passed on to the nodes: they learn these values by other means, or must not
 // have them at all.
-constexpr std::array<std::string_view, 15> kNotForNodes{
-    "hosts",       "hostfile",    "launch-agent", "export",     "config",
-    "dry-run",     "standalone",  "nnodes",       "node-rank",  "rdzv-endpoint",
-    "master-addr", "master-port", "rdzv-id",      "local-addr", "rdzv-token-file"};
+constexpr auto kNotForNodes = std::to_array<std::string_view>(
+    {"hosts", "hostfile", "launch-agent", "export", "dry-run", "standalone", "nnodes", "node-rank",
+     "rdzv-endpoint", "master-addr", "master-port", "rdzv-id", "local-addr", "rdzv-token-file"});
 
 bool is_variable_name(std::string_view name) {
   return !name.empty() && name.find_first_of("= \t\n") == std::string_view::npos;
