@@ -129,7 +129,7 @@ int run_node(flags::Options options, const machine::Machine& machine,
   }
   auto plan = plan::plan_job(options, machine);
   if (!plan) return fail(plan.error(), options, node);
-  if (options.dry_run) {
+  if (options.spec.dry_run) {
     prepare_process();
     return plan::is_follower(options) ? kExitSuccess : node::dry_run(std::move(*plan));
   }

@@ -21,7 +21,7 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
       },
       options.completion);
   if (!options.completion.empty()) return options;
-  options.dry_run = reader.has("dry-run");
+  options.spec.dry_run = reader.has("dry-run");
   read_size_flags(reader, options);
   read_host_flags(reader, options);
   // Hosts from --hosts are not the nodes of a SLURM step.

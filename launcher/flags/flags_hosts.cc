@@ -57,8 +57,8 @@ void check_node_count(FlagReader& reader, Options& options) {
   const int count = static_cast<int>(options.host_list.size());
   const GivenFlag* given = reader.find("nnodes");
   if (given == nullptr) {
-    options.rules.min_nodes = options.rules.max_nodes = count;
-  } else if (options.rules.min_nodes > count) {
+    options.spec.rules.min_nodes = options.spec.rules.max_nodes = count;
+  } else if (options.spec.rules.min_nodes > count) {
     reader.wrong(given->shown,
                  "there are {} hosts to run on; name more of them, or write --nnodes {}", count,
                  count);
