@@ -91,6 +91,8 @@ struct JobSpec {
   // With dry_run for a node that is another host: the number of workers of each node of the job, by
   // node rank. The cores of that host are not known. Empty: all nodes are like this one.
   std::vector<int> dry_run_workers{};
+
+  friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
 std::string encode(const JobSpec& spec);

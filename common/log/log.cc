@@ -5,7 +5,6 @@
 #include <cctype>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 
@@ -15,17 +14,22 @@
 namespace ddp::log {
 namespace {
 
-struct State {
-  std::mutex mutex;
-  std::string program = "ddp";
-  std::string role;
-  std::shared_ptr<spdlog::logger> logger;  // Absent until the first line; guarded by mutex.
-  std::atomic<Level> level{Level::kWarning};
-};
+std::atomic<Level> current_level{Level::kWarning};
 
-// Never destroyed: lines may come from other objects' destructors.
-State& state() {
-  static auto* const instance = new State;
+// Never destroyed, as the logger: lines may come from other objects' destructors.
+std::string& program_name() {
+  static auto* const name = new std::string("ddp");
+  return *name;
+}
+
+spdlog::logger& logger() {
+  static auto* const instance = [] {
+    auto* const made = new spdlog::logger("", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_level(spdlog::level::trace);
+    made->flush_on(spdlog::level::trace);
+    made->set_pattern("%Y-%m-%d %H:%M:%S.%e %L %v");
+    return made;
+  }();
   return *instance;
 }
 
@@ -73,40 +77,6 @@ std::optional<Level> parse_level(const LevelVariable& variable, std::string text
   return std::nullopt;
 }
 
-spdlog::level::level_enum spdlog_level(Level level) {
-  switch (level) {
-    case Level::kTrace:
-      return spdlog::level::trace;
-    case Level::kDebug:
-      return spdlog::level::debug;
-    case Level::kInfo:
-      return spdlog::level::info;
-    case Level::kWarning:
-      return spdlog::level::warn;
-    case Level::kError:
-      return spdlog::level::err;
-    case Level::kOff:
-      break;
-  }
-  return spdlog::level::off;
-}
-
-// A percent sign begins a flag of spdlog's pattern language.
-std::string escape_pattern(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    out += c;
-    if (c == '%') out += c;
-  }
-  return out;
-}
-
-void apply_pattern(State& s) {
-  std::string who = escape_pattern(s.program);
-  if (!s.role.empty()) who += "[" + escape_pattern(s.role) + "]";
-  s.logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + who + " %v");
-}
-
 std::string one_line(std::string_view message) {
   while (message.ends_with('\n')) message.remove_suffix(1);
   std::string out;
@@ -122,8 +92,8 @@ std::string one_line(std::string_view message) {
 
 }  // namespace
 
-void init(std::string_view program, std::string_view role, Level fallback) {
-  State& s = state();
+void init(std::string_view program) {
+  program_name() = program;
   const LevelVariable* given = nullptr;
   std::string wanted;
   for (const LevelVariable& variable : kLevelVariables) {
@@ -134,45 +104,20 @@ void init(std::string_view program, std::string_view role, Level fallback) {
     break;
   }
   const auto parsed = given != nullptr ? parse_level(*given, wanted) : std::nullopt;
-  s.level = parsed.value_or(fallback);
-  {
-    const std::lock_guard lock(s.mutex);
-    s.program = program;
-    s.role = role;
-    if (s.logger) apply_pattern(s);
-  }
+  current_level = parsed.value_or(Level::kWarning);
   if (given != nullptr && !parsed)
     warning("{}='{}' is not a level; use {}", given->name, wanted, given->words);
 }
 
-void set_role(std::string_view role) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  s.role = role;
-  if (s.logger) apply_pattern(s);
-}
-
 bool enabled(Level level) {
-  return level != Level::kOff && level >= state().level.load(std::memory_order_relaxed);
+  return level != Level::kOff && level >= current_level.load(std::memory_order_relaxed);
 }
 
 void write(Level level, std::string_view message) {
   if (!enabled(level)) return;
-  State& s = state();
-  std::shared_ptr<spdlog::logger> logger;
-  {
-    const std::lock_guard lock(s.mutex);
-    if (!s.logger) {
-      s.logger = std::make_shared<spdlog::logger>(
-          s.program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
-      s.logger->set_level(spdlog::level::trace);
-      s.logger->flush_on(spdlog::level::trace);
-      apply_pattern(s);
-    }
-    logger = s.logger;
-  }
-  // Passed as an argument, because the message is not a format string.
-  logger->log(spdlog_level(level), "{}", one_line(message));
+  // Passed as arguments, because they are no format strings.
+  logger().log(static_cast<spdlog::level::level_enum>(level), "{} {}", program_name(),
+               one_line(message));
 }
 
 }  // namespace ddp::log

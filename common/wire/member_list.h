@@ -52,8 +52,6 @@ class MemberList {
   }
   void push_back(Member member) { edit().push_back(std::move(member)); }
   void resize(std::size_t count) { edit().resize(count); }
-  // Whether both share one list in memory. Equal lists need not.
-  bool is_same_as(const MemberList& other) const { return list_ == other.list_; }
 
   // Returns encode(all()). `encode` is called once per list and must never return an empty text.
   template <typename Encode>

@@ -106,7 +106,7 @@ int serve(const DaemonFlags& flags) {
 int main(int argc, char** argv) {
   if (const std::optional<int> status = ddp::rendezvous_client::run_client_command(argc, argv))
     return *status;
-  ddp::log::init("ddp-rendezvous", "");
+  ddp::log::init("ddp-rendezvous");
   const DaemonCommand command = read_daemon_flags(argc, argv, raise_descriptor_limit());
   ddp::config::forget_token_variable();
   if (const auto* const refusal = std::get_if<Refusal>(&command)) {

@@ -129,7 +129,7 @@ int run_node(flags::Options options, const machine::Machine& machine,
   }
   auto plan = plan::plan_job(options, machine);
   if (!plan) return fail(plan.error(), options, node);
-  if (options.dry_run) {
+  if (options.spec.dry_run) {
     prepare_process();
     return plan::is_follower(options) ? kExitSuccess : node::dry_run(std::move(*plan));
   }
@@ -149,7 +149,7 @@ int run_as_started() {
   auto options = flags::parse_flags(node->arguments(), hosts::StartedNode::environment);
   if (!options) return fail(options.error(), {}, node);
   config::forget_token_variable();
-  log::init("ddp-run", "");
+  log::init("ddp-run");
   const auto machine = machine::Machine::this_one(hosts::StartedNode::environment);
   return run_node(std::move(*options), machine, node->arguments(), node);
 }
@@ -171,7 +171,7 @@ int main(int argc, char** argv) {
     std::fputs(completion::completion_script(options->completion).c_str(), stdout);
     return kExitSuccess;
   }
-  log::init("ddp-run", "");
+  log::init("ddp-run");
   for (const std::string& warning : options->warnings) node::print_notice(warning);
   const auto machine = machine::Machine::this_one(environment);
   if (options->host_list.empty()) {

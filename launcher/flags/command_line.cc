@@ -142,7 +142,9 @@ Result<bool> environment_switch(const std::string& shown, std::string_view value
 
 Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& environment) {
   for (const Flag& flag : all_flags()) {
-    if (flag.of_line_only() || line.is_settled(flag.name)) continue;
+    if (flag.of_line_only() || line.find(flag.name) != nullptr ||
+        line.defaulted.contains(flag.name))
+      continue;
     std::string variable = fmt::format("PET_{}", flag.name);
     for (char& c : variable)
       c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -152,10 +154,7 @@ Result<void> fill_from_environment(CommandLine& line, const GetEnvironment& envi
     if (flag.placeholder.empty()) {
       const auto on = environment_switch(shown, value);
       if (!on) return on.error();
-      if (!*on) {
-        line.switched_off.emplace(flag.name);
-        continue;
-      }
+      if (!*on) continue;
     }
     if (!line.take(flag, GivenFlag{value, shown, {value}})) {
       return exit_error(kExitUsage, "{}: the value is missing; write {}{}", shown, shown,
@@ -172,17 +171,13 @@ const GivenFlag* CommandLine::find(std::string_view name) const {
   return found == flags.end() ? nullptr : &found->second;
 }
 
-bool CommandLine::is_settled(std::string_view name) const {
-  return find(name) != nullptr || switched_off.contains(name);
-}
-
 bool CommandLine::take(const Flag& flag, GivenFlag given) {
   const std::string name(flag.name);
   if (flag.takes_value() && given.value.empty()) {
     if (flag.when_empty() == WhenEmpty::kMissing) return false;
     if (flag.when_empty() == WhenEmpty::kDefault) {
       flags.erase(name);
-      switched_off.insert(name);
+      defaulted.insert(name);
       return true;
     }
   }

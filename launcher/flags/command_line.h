@@ -23,16 +23,14 @@ struct GivenFlag {
 // Which flags were given and where the program starts.
 struct CommandLine {
   std::map<std::string, GivenFlag, std::less<>> flags;  // By name with dashes; the last occurrence.
-  // Flags that PET_NAME=0 or an empty value switches off. Weaker sources cannot switch them on.
-  std::set<std::string, std::less<>> switched_off;
+  // Flags that an empty value on the line sets to their default. PET_NAME has no say in them.
+  std::set<std::string, std::less<>> defaulted;
   bool has_program = false;
   std::string program;
   std::vector<std::string> arguments;
 
   // The flag if it was given.
   const GivenFlag* find(std::string_view name) const;
-  // Whether a source has already set the flag or switched it off. Weaker sources then have no say.
-  bool is_settled(std::string_view name) const;
   // Sets a flag and replaces its former value. False if the value is empty and must not be.
   [[nodiscard]] bool take(const Flag& flag, GivenFlag given);
 };

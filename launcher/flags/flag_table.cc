@@ -218,11 +218,6 @@ constexpr auto kFlags = std::to_array<Flag>({
      "where torchelastic's events go, one JSON object per line (default null)",
      "--event-log-handler json:events.json"},
 
-    {kCommand, "config", 0, "FILE",
-     "read flags from a JSON file: {\"nnodes\": \"2:4\", \"standalone\": false, \"program\": "
-     "\"train.py\", \"arguments\": [\"--lr\", \"1\"]}. The command line wins over PET_NAME, "
-     "PET_NAME over the file, and the file over the defaults",
-     "--config job.json", true},
     {kCommand, "dry-run", 0, "",
      "show what would be started where, with each worker's environment, and start nothing",
      "ddp-run --dry-run --nproc-per-node 2 train.py", true},

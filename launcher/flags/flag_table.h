@@ -25,13 +25,12 @@ struct Flag {
   // True if torchrun does not have the flag. If a shortened name fits this flag and one of
   // torchrun's, it means torchrun's.
   bool own = false;
-  // Every occurrence counts, not only the last one. In a --config file, the occurrences are the
-  // elements of a list.
+  // Every occurrence counts, not only the last one.
   bool adds_up = false;
 
   bool takes_value() const { return !placeholder.empty(); }
   WhenEmpty when_empty() const;
-  // The flag does not start a job, so it counts only on a command line, not in PET_NAME or a file.
+  // The flag does not start a job, so it counts only on a command line, not in PET_NAME.
   bool of_line_only() const {
     return name == "help" || name == "version" || name == "print-completion";
   }

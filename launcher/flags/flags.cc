@@ -1,31 +1,13 @@
 #include "launcher/flags/flags.h"
 
-#include "launcher/flags/config_file.h"
 #include "launcher/flags/flag_reader.h"
 #include "launcher/flags/flag_values.h"
 
 namespace ddp::flags {
-namespace {
-
-Result<CommandLine> read_line(const std::vector<std::string>& arguments,
-                              const GetEnvironment& environment) {
-  auto line = split_command_line(arguments, environment);
-  if (!line) return line;
-  const GivenFlag* config = line->find("config");
-  if (config == nullptr || line->find("help") != nullptr) return line;
-  const std::string file = config->value;
-  const auto text = read_config_file(file);
-  if (!text) return exit_error(kExitInvalidValue, "{}: {}", config->shown, text.error().message);
-  const auto filled = fill_from_config(*line, file, *text);
-  if (!filled) return filled.error();
-  return line;
-}
-
-}  // namespace
 
 Result<Options> parse_flags(const std::vector<std::string>& arguments,
                             const GetEnvironment& environment) {
-  const auto line = read_line(arguments, environment);
+  const auto line = split_command_line(arguments, environment);
   if (!line) return line.error();
   Options options;
   options.help = line->find("help") != nullptr;
@@ -39,7 +21,7 @@ Result<Options> parse_flags(const std::vector<std::string>& arguments,
       },
       options.completion);
   if (!options.completion.empty()) return options;
-  options.dry_run = reader.has("dry-run");
+  options.spec.dry_run = reader.has("dry-run");
   read_size_flags(reader, options);
   read_host_flags(reader, options);
   // Hosts from --hosts are not the nodes of a SLURM step.

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <signal.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,8 +10,7 @@
 #include "common/base/host_port.h"
 #include "common/base/result.h"
 #include "common/base/secret.h"
-#include "common/config/job_rules.h"
-#include "common/config/output_spec.h"
+#include "common/config/job_spec.h"
 #include "common/config/tls_files.h"
 #include "launcher/flags/etcd_settings.h"
 #include "launcher/hosts/syntax/host_list.h"
@@ -39,16 +36,15 @@ struct Options {
   bool help = false;       // Nothing else is filled.
   bool version = false;    // Nothing else is filled.
   std::string completion;  // A shell's name. If it is set, nothing else is filled.
-  bool dry_run = false;
+
+  // What the agent is told, as far as flags alone say it. plan_job() fills in the rest.
+  config::JobSpec spec;
 
   bool standalone = false;
-  config::JobRules rules;
   ProcessCount nproc;
   // Numbers, as CUDA counts the devices that this process sees, or names (GPU-...). Empty: all.
   std::vector<std::string> devices;
   std::string devices_flag;  // The flag that names them, for messages.
-  bool virtual_local_rank = false;
-  std::string numa_binding;  // node, socket, exclusive or core-complex; empty: none.
 
   // If empty, this ddp-run is a node. Otherwise it starts a node on each of these hosts.
   std::vector<hosts::Host> host_list;
@@ -63,38 +59,20 @@ struct Options {
   std::string meeting_file;          // store_type=file: the file of --rdzv-endpoint. Empty: none.
   std::optional<std::string> job_id;
   std::optional<bool> is_host;
-  int node_rank = -1;
-  bool node_rank_is_wish =
-      false;  // The backend chooses ranks: if another node has this one, any will do.
   bool node_rank_is_slurms = false;  // The rank is the node's number in the SLURM step, not a flag.
-  std::string local_addr;
-  std::string rdzv_token_file;  // Wins over rdzv_token. Empty: none.
-  Secret rdzv_token{};          // DDP_RDZV_TOKEN.
-  config::TlsFiles tls{};       // All three or none.
-
-  std::int64_t coordinator_timeout_ms = 60'000;
-  std::int64_t progress_timeout_ms = 0;
-  std::int64_t uninterruptible_ms = 0;  // As in JobSpec.
-  int standby = 0;
-  std::int64_t exit_barrier_ms = -1;  // -1: no limit.
-  // The signals that end the workers.
-  std::vector<int> signals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  std::string signals_to_handle = "SIGTERM,SIGINT,SIGHUP,SIGQUIT";  // `signals` as written.
-  int checkpoint_signal = SIGUSR1;                                  // 0: none.
+  std::string rdzv_token_file;       // Wins over rdzv_token. Empty: none.
+  Secret rdzv_token{};               // DDP_RDZV_TOKEN.
+  config::TlsFiles tls{};            // All three or none.
 
   std::string log_dir;              // Empty: no files.
   bool log_dir_is_default = false;  // Flags ask for files, but --log-dir is not given.
-  config::OutputSpec output;        // status_line: false with --no-status-line.
-  std::string role = "default";
-  std::string event_log;  // console, or json:FILE; empty: none.
+  std::string event_log;            // console, or json:FILE; empty: none.
 
   bool module = false;
   bool no_python = false;
   bool run_path = false;
-  std::string program;
   std::vector<std::string> arguments;
   std::string python = "python3";
-  bool own_store = false;                     // TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
   std::string search_path = "/bin:/usr/bin";  // PATH, for programs without a slash.
 
   // Set if this process is a task of srun. Then nodes, workers and the rendezvous follow from the
@@ -113,11 +91,10 @@ struct Options {
   friend bool operator==(const Options&, const Options&) = default;
 };
 
-// Reads argv (without argv[0]). A flag's last occurrence wins over earlier ones. The command line
-// wins over PET_NAME in the environment, and that over the file of --config, which is read here.
-// The first argument that is not a flag is the program, and everything after it belongs to the
-// program. Errors are exit_error: kExitUsage if the line cannot be read, kExitInvalidValue if a
-// value is wrong.
+// Reads argv (without argv[0]). A flag's last occurrence wins over earlier ones, and the command
+// line wins over PET_NAME in the environment. The first argument that is not a flag is the program,
+// and everything after it belongs to the program. Errors are exit_error: kExitUsage if the line
+// cannot be read, kExitInvalidValue if a value is wrong.
 Result<Options> parse_flags(const std::vector<std::string>& arguments,
                             const GetEnvironment& environment);
 

@@ -11,10 +11,9 @@ namespace {
 
 // Flags that are not passed on to the nodes: they learn these values by other means, or must not
 // have them at all.
-constexpr std::array<std::string_view, 15> kNotForNodes{
-    "hosts",       "hostfile",    "launch-agent", "export",     "config",
-    "dry-run",     "standalone",  "nnodes",       "node-rank",  "rdzv-endpoint",
-    "master-addr", "master-port", "rdzv-id",      "local-addr", "rdzv-token-file"};
+constexpr auto kNotForNodes = std::to_array<std::string_view>(
+    {"hosts", "hostfile", "launch-agent", "export", "dry-run", "standalone", "nnodes", "node-rank",
+     "rdzv-endpoint", "master-addr", "master-port", "rdzv-id", "local-addr", "rdzv-token-file"});
 
 bool is_variable_name(std::string_view name) {
   return !name.empty() && name.find_first_of("= \t\n") == std::string_view::npos;
@@ -58,8 +57,8 @@ void check_node_count(FlagReader& reader, Options& options) {
   const int count = static_cast<int>(options.host_list.size());
   const GivenFlag* given = reader.find("nnodes");
   if (given == nullptr) {
-    options.rules.min_nodes = options.rules.max_nodes = count;
-  } else if (options.rules.min_nodes > count) {
+    options.spec.rules.min_nodes = options.spec.rules.max_nodes = count;
+  } else if (options.spec.rules.min_nodes > count) {
     reader.wrong(given->shown,
                  "there are {} hosts to run on; name more of them, or write --nnodes {}", count,
                  count);

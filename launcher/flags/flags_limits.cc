@@ -33,7 +33,7 @@ void read_uninterruptible_limit(FlagReader& reader, Options& options) {
   const auto limit = seconds_or_none(negative ? text + 1 : text);
   if (!limit)
     return reader.wrong(fmt::format("{}={}", kVariable, text), "{}", limit.error().message);
-  options.uninterruptible_ms = negative ? 0 : *limit;
+  options.spec.uninterruptible_ms = negative ? 0 : *limit;
 }
 
 // As in torchrun, unknown signal names are ignored with a warning, but stay in the list that
@@ -43,8 +43,8 @@ void read_ending_signals(FlagReader& reader, Options& options) {
   if (given == nullptr) return;
   const auto signals = parse_signals(given->value);
   if (!signals) return reader.wrong(given->shown, "{}", signals.error().message);
-  options.signals = signals->numbers;
-  options.signals_to_handle = given->value;
+  options.spec.signals = signals->numbers;
+  options.spec.signals_to_handle = given->value;
   for (const std::string& name : signals->unknown) {
     options.warnings.push_back(
         fmt::format("{}: there is no signal '{}', so it is not handled", given->shown, name));
@@ -66,20 +66,20 @@ void read_signals(FlagReader& reader, Options& options) {
   reader.take(
       "checkpoint-signal",
       [](const std::string& text) { return text == "none" ? Result<int>(0) : parse_signal(text); },
-      options.checkpoint_signal);
-  const auto both =
-      std::find(options.signals.begin(), options.signals.end(), options.checkpoint_signal);
-  if (both == options.signals.end()) return;
+      options.spec.checkpoint_signal);
+  const auto both = std::find(options.spec.signals.begin(), options.spec.signals.end(),
+                              options.spec.checkpoint_signal);
+  if (both == options.spec.signals.end()) return;
   if (ending && checkpoint) {
     reader.wrong(reader.find("checkpoint-signal")->shown,
                  "contradicts {}: a signal either asks for a checkpoint or ends the workers; leave "
                  "{} out of one of them",
                  reader.find("signals-to-handle")->shown, signal_name(*both));
   } else if (ending) {
-    options.checkpoint_signal = 0;
+    options.spec.checkpoint_signal = 0;
   } else {
-    options.signals.erase(both);
-    options.signals_to_handle = names_of(options.signals);
+    options.spec.signals.erase(both);
+    options.spec.signals_to_handle = names_of(options.spec.signals);
   }
 }
 
@@ -92,20 +92,20 @@ void read_limit_flags(FlagReader& reader, Options& options) {
   const auto standbys = [](const std::string& text) {
     return parse_integer(text, 0, kMaxStandbys);
   };
-  reader.take("max-restarts", restarts, options.rules.max_restarts);
-  options.rules.restart_on_start_failure = reader.has("restart-on-start-failure");
-  reader.take("max-no-progress", restarts, options.rules.max_no_progress);
-  reader.take("standby", standbys, options.standby);
-  reader.take("progress-timeout", seconds_or_none, options.progress_timeout_ms);
-  reader.take("scale-up-timeout", seconds_or_none, options.rules.scale_up_ms);
-  reader.take("last-call", seconds_or_none, options.rules.last_call_ms);
-  reader.take("join-timeout", seconds, options.rules.join_timeout_ms);
-  reader.take("coordinator-timeout", seconds_or_none, options.coordinator_timeout_ms);
-  read_limit(reader, "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", options.exit_barrier_ms);
+  reader.take("max-restarts", restarts, options.spec.rules.max_restarts);
+  options.spec.rules.restart_on_start_failure = reader.has("restart-on-start-failure");
+  reader.take("max-no-progress", restarts, options.spec.rules.max_no_progress);
+  reader.take("standby", standbys, options.spec.standby);
+  reader.take("progress-timeout", seconds_or_none, options.spec.progress_timeout_ms);
+  reader.take("scale-up-timeout", seconds_or_none, options.spec.rules.scale_up_ms);
+  reader.take("last-call", seconds_or_none, options.spec.rules.last_call_ms);
+  reader.take("join-timeout", seconds, options.spec.rules.join_timeout_ms);
+  reader.take("coordinator-timeout", seconds_or_none, options.spec.coordinator_timeout_ms);
+  read_limit(reader, "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", options.spec.exit_barrier_ms);
   if (reader.has("shutdown-timeout")) {
-    reader.take("shutdown-timeout", seconds_or_none, options.rules.stop_timeout_ms);
+    reader.take("shutdown-timeout", seconds_or_none, options.spec.rules.stop_timeout_ms);
   } else {
-    read_limit(reader, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", options.rules.stop_timeout_ms);
+    read_limit(reader, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", options.spec.rules.stop_timeout_ms);
   }
   read_uninterruptible_limit(reader, options);
   read_signals(reader, options);

@@ -35,7 +35,7 @@ void warn_of_unknown_names(const std::string& shown, Options& options) {
   std::string all;
   for (const std::string_view name : kPrefixNames)
     all += fmt::format("{}${{{}}}", all.empty() ? "" : ", ", name);
-  for (const TemplatePart& part : template_parts(options.output.prefix)) {
+  for (const TemplatePart& part : template_parts(options.spec.output.prefix)) {
     if (part.name.empty() || std::ranges::count(kPrefixNames, part.name) > 0) continue;
     options.warnings.push_back(fmt::format(
         "{}: {} is not known and stays as it is; the known names are {}", shown, part.text, all));
@@ -44,7 +44,7 @@ void warn_of_unknown_names(const std::string& shown, Options& options) {
 
 // An empty template counts as none, also in torchrun's variable.
 void read_prefix(FlagReader& reader, Options& options) {
-  config::OutputSpec& output = options.output;
+  config::OutputSpec& output = options.spec.output;
   const GivenFlag* given = reader.find("log-line-prefix-template");
   const GivenFlag* none = reader.find("no-log-prefix");
   if (none != nullptr) {
@@ -66,7 +66,7 @@ void read_prefix(FlagReader& reader, Options& options) {
 }
 
 void read_log_dir(FlagReader& reader, Options& options) {
-  const config::OutputSpec& output = options.output;
+  const config::OutputSpec& output = options.spec.output;
   if (const GivenFlag* given = reader.find("log-dir"); given != nullptr) {
     if (given->value != kNoFiles) options.log_dir = given->value;
     return;
@@ -79,7 +79,7 @@ void read_log_dir(FlagReader& reader, Options& options) {
 }  // namespace
 
 void read_output_flags(FlagReader& reader, Options& options) {
-  config::OutputSpec& output = options.output;
+  config::OutputSpec& output = options.spec.output;
   reader.take("redirects", config::parse_stream_map, output.redirects);
   reader.take("tee", config::parse_stream_map, output.tee);
   reader.take("local-ranks-filter", config::parse_rank_set, output.local_ranks);

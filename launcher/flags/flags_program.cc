@@ -16,7 +16,7 @@ bool names_local_rank(const std::string& text) {
 }
 
 void check_local_ranks(FlagReader& reader, const Options& options) {
-  if (options.standby == 0) return;
+  if (options.spec.standby == 0) return;
   for (const std::string& argument : options.arguments) {
     if (!names_local_rank(argument)) continue;
     return reader.wrong(argument,
@@ -28,7 +28,8 @@ void check_local_ranks(FlagReader& reader, const Options& options) {
 }  // namespace
 
 void read_program_flags(FlagReader& reader, Options& options) {
-  if (const GivenFlag* given = reader.find("role"); given != nullptr) options.role = given->value;
+  if (const GivenFlag* given = reader.find("role"); given != nullptr)
+    options.spec.role = given->value;
   reader.value<std::string>("start-method", [](const std::string& text) {
     return parse_word(text, {"spawn", "fork", "forkserver"});
   });
@@ -41,7 +42,7 @@ void read_program_flags(FlagReader& reader, Options& options) {
   if (const char* python = reader.environment("PYTHON_EXEC"); python != nullptr && *python != '\0')
     options.python = python;
   const char* not_shared = reader.environment("TORCH_DISABLE_SHARE_RDZV_TCP_STORE");
-  options.own_store = not_shared != nullptr && std::string_view(not_shared) == "1";
+  options.spec.own_store = not_shared != nullptr && std::string_view(not_shared) == "1";
   if (const char* path = reader.environment("PATH"); path != nullptr) options.search_path = path;
   if (!reader.line().has_program) {
     return reader.fail(
@@ -53,7 +54,7 @@ void read_program_flags(FlagReader& reader, Options& options) {
     return reader.fail(
         exit_error(kExitUsage, "the program's name is empty; --help lists all flags"));
   }
-  options.program = reader.line().program;
+  options.spec.program = reader.line().program;
   options.arguments = reader.line().arguments;
   check_local_ranks(reader, options);
 }

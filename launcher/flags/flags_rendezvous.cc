@@ -84,7 +84,7 @@ void read_meeting_file(FlagReader& reader, Options& options) {
   if (given != nullptr && !given->value.empty()) {
     options.meeting_file = given->value;
     options.endpoint_flag = given->shown;
-  } else if (options.rules.max_nodes > 1) {
+  } else if (options.spec.rules.max_nodes > 1) {
     reader.wrong(shown,
                  "with store_type=file, --rdzv-endpoint names a file that all nodes share, for "
                  "example --rdzv-endpoint /shared/job7.rdzv");
@@ -110,7 +110,7 @@ void read_endpoint(FlagReader& reader, Options& options) {
     set_endpoint(reader, options, "master-addr",
                  HostPort{std::move(*host), master_port.value_or(kDefaultMasterPort)});
     options.endpoint_is_master = !ranks_are_the_backends(reader);
-  } else if (master_port && options.rules.max_nodes == 1) {
+  } else if (master_port && options.spec.rules.max_nodes == 1) {
     set_endpoint(reader, options, "master-port", HostPort{"127.0.0.1", *master_port});
   }
 }
@@ -138,7 +138,7 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
     } else if (key == "rank") {
       const auto rank = parse_integer(text, 0, kMaxNodeRank);
       if (!rank) return reader.wrong(given.shown, "rank={} is {}", text, rank.error().message);
-      if (!rank_is_given) options.node_rank = *rank;
+      if (!rank_is_given) options.spec.node_rank = *rank;
     } else if (key == "store_type") {
       const std::string type = plain_word(text);
       if (type == "tcp" || (type == "file" && (options.standalone || is_named_c10d(reader))))
@@ -151,7 +151,7 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
       if (!limit) return reader.wrong(given.shown, "{}={} is {}", key, text, limit.error().message);
       if (key == "join_timeout") join_timeout = *limit;
       if (key == "timeout") timeout = *limit;
-      if (key == "last_call_timeout") options.rules.last_call_ms = *limit;
+      if (key == "last_call_timeout") options.spec.rules.last_call_ms = *limit;
     } else if (!read_etcd_key(reader, options, given, key, text)) {
       options.warnings.push_back(fmt::format(
           "{}: the key {} has no effect; the keys that have one are join_timeout, "
@@ -159,35 +159,37 @@ void read_conf(FlagReader& reader, Options& options, const GivenFlag& given) {
           given.shown, key, options.etcd ? "protocol, cacert, cert, key, etcd_prefix" : "is_host"));
     }
   }
-  if (timeout) options.rules.join_timeout_ms = *timeout;
-  if (join_timeout) options.rules.join_timeout_ms = *join_timeout;
+  if (timeout) options.spec.rules.join_timeout_ms = *timeout;
+  if (join_timeout) options.spec.rules.join_timeout_ms = *join_timeout;
 }
 
 // Decides what becomes of a rank from a flag, as torchrun does: --standalone ignores it, and a
 // backend that chooses ranks takes it as a preference.
 void settle_node_rank(FlagReader& reader, Options& options) {
-  if (options.node_rank < 0 || options.node_rank_is_slurms) return;
+  if (options.spec.node_rank < 0 || options.node_rank_is_slurms) return;
   if (options.standalone) {
-    options.node_rank = -1;
+    options.spec.node_rank = -1;
     return;
   }
-  options.node_rank_is_wish = ranks_are_the_backends(reader);
-  if (!options.node_rank_is_wish || options.node_rank < options.rules.max_nodes) return;
-  options.warnings.push_back(fmt::format(
-      "{}: ranks of {} nodes go from 0 to {}; {} chooses a rank for this node",
-      reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf")->shown,
-      options.rules.max_nodes, options.rules.max_nodes - 1, reader.find("rdzv-backend")->shown));
-  options.node_rank = -1;
-  options.node_rank_is_wish = false;
+  options.spec.node_rank_is_wish = ranks_are_the_backends(reader);
+  if (!options.spec.node_rank_is_wish || options.spec.node_rank < options.spec.rules.max_nodes)
+    return;
+  options.warnings.push_back(
+      fmt::format("{}: ranks of {} nodes go from 0 to {}; {} chooses a rank for this node",
+                  reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf")->shown,
+                  options.spec.rules.max_nodes, options.spec.rules.max_nodes - 1,
+                  reader.find("rdzv-backend")->shown));
+  options.spec.node_rank = -1;
+  options.spec.node_rank_is_wish = false;
 }
 
 void read_node(FlagReader& reader, Options& options) {
   reader.take(
       "node-rank", [](const std::string& text) { return parse_integer(text, -1, kMaxNodeRank); },
-      options.node_rank);
+      options.spec.node_rank);
   settle_node_rank(reader, options);
   if (const GivenFlag* given = reader.find("local-addr"); given != nullptr)
-    options.local_addr = given->value;
+    options.spec.local_addr = given->value;
 }
 
 void check_etcd(FlagReader& reader, const Options& options) {
@@ -204,7 +206,7 @@ void check_etcd(FlagReader& reader, const Options& options) {
 }
 
 void check_nodes(FlagReader& reader, const Options& options) {
-  if (options.rules.max_nodes > 1 && options.host_list.empty()) {
+  if (options.spec.rules.max_nodes > 1 && options.host_list.empty()) {
     const GivenFlag* given = reader.find("nnodes");
     const std::string shown = given != nullptr ? given->shown : "the nodes of the SLURM step";
     if (options.standalone) {
@@ -221,10 +223,10 @@ void check_nodes(FlagReader& reader, const Options& options) {
                    options.endpoint->host);
     }
   }
-  if (options.node_rank >= options.rules.max_nodes) {
+  if (options.spec.node_rank >= options.spec.rules.max_nodes) {
     const GivenFlag* given = reader.find(reader.has("node-rank") ? "node-rank" : "rdzv-conf");
-    reader.wrong(given->shown, "ranks of {} nodes go from 0 to {}", options.rules.max_nodes,
-                 options.rules.max_nodes - 1);
+    reader.wrong(given->shown, "ranks of {} nodes go from 0 to {}", options.spec.rules.max_nodes,
+                 options.spec.rules.max_nodes - 1);
   }
 }
 

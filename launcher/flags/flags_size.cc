@@ -21,7 +21,7 @@ void read_devices(FlagReader& reader, Options& options) {
 }
 
 void check_virtual_local_rank(FlagReader& reader, const Options& options) {
-  if (!options.virtual_local_rank) return;
+  if (!options.spec.virtual_local_rank) return;
   const GivenFlag* standby = reader.find("standby");
   if (standby == nullptr || standby->value == "0") return;
   reader.wrong(reader.find("virtual-local-rank")->shown,
@@ -34,18 +34,18 @@ void check_virtual_local_rank(FlagReader& reader, const Options& options) {
 void read_size_flags(FlagReader& reader, Options& options) {
   options.standalone = reader.has("standalone");
   if (auto range = reader.value<std::pair<int, int>>("nnodes", parse_node_range)) {
-    std::tie(options.rules.min_nodes, options.rules.max_nodes) = *range;
+    std::tie(options.spec.rules.min_nodes, options.spec.rules.max_nodes) = *range;
   }
   reader.take("nproc-per-node", parse_process_count, options.nproc);
   read_devices(reader, options);
-  options.virtual_local_rank = reader.has("virtual-local-rank");
+  options.spec.virtual_local_rank = reader.has("virtual-local-rank");
   check_virtual_local_rank(reader, options);
   reader.take(
       "numa-binding",
       [](const std::string& text) {
         return parse_word(text, {"node", "socket", "exclusive", "core-complex"});
       },
-      options.numa_binding);
+      options.spec.numa_binding);
 }
 
 }  // namespace ddp::flags

@@ -16,25 +16,26 @@ bool names_an_endpoint(const FlagReader& reader) {
 bool is_part_of_job(const FlagReader& reader, const Options& options, const slurm::Step& step) {
   if (!names_an_endpoint(reader) || !reader.has("nnodes")) return false;
   // A step of several nodes may be a whole job that can grow, so there only MIN counts.
-  const int nodes = step.num_nodes() == 1 ? options.rules.max_nodes : options.rules.min_nodes;
+  const int nodes =
+      step.num_nodes() == 1 ? options.spec.rules.max_nodes : options.spec.rules.min_nodes;
   return nodes > step.num_nodes();
 }
 
 void take_nodes(FlagReader& reader, Options& options, const slurm::Step& step) {
   const GivenFlag* given = reader.find("nnodes");
   if (given == nullptr) {
-    options.rules.min_nodes = options.rules.max_nodes = step.num_nodes();
-  } else if (options.rules.min_nodes > step.num_nodes()) {
+    options.spec.rules.min_nodes = options.spec.rules.max_nodes = step.num_nodes();
+  } else if (options.spec.rules.min_nodes > step.num_nodes()) {
     reader.wrong(given->shown,
                  "the SLURM step has {} nodes; leave the flag out, or ask srun for more (-N {}); "
                  "to join the nodes of several steps, add --rdzv-endpoint",
-                 step.num_nodes(), options.rules.min_nodes);
+                 step.num_nodes(), options.spec.rules.min_nodes);
   }
   // Nodes beyond MAX are spares and have no rank.
-  if (options.rules.max_nodes == 1 || step.node_rank >= options.rules.max_nodes ||
+  if (options.spec.rules.max_nodes == 1 || step.node_rank >= options.spec.rules.max_nodes ||
       reader.has("node-rank"))
     return;
-  options.node_rank = step.node_rank;
+  options.spec.node_rank = step.node_rank;
   options.node_rank_is_slurms = true;
 }
 

@@ -30,7 +30,7 @@ std::vector<NodePlace> places(const flags::Options& options) {
   std::vector<NodePlace> made;
   for (const Host& host : options.host_list) {
     const int rank = static_cast<int>(made.size());
-    made.push_back({host.name, host.slots, rank < options.rules.max_nodes ? rank : -1});
+    made.push_back({host.name, host.slots, rank < options.spec.rules.max_nodes ? rank : -1});
   }
   return made;
 }
@@ -49,8 +49,8 @@ void plan_rendezvous(const flags::Options& options, const machine::Machine& mach
     job.spec.coordinator_port = options.endpoint->port;
     plan.address = options.endpoint->host;
   } else {
-    plan.address =
-        options.local_addr.empty() ? address_for_hosts(options, machine) : options.local_addr;
+    plan.address = options.spec.local_addr.empty() ? address_for_hosts(options, machine)
+                                                   : options.spec.local_addr;
     job.bind_address = plan.address == kLoopbackAddress ? kLoopbackAddress : "";
     job.endpoint_flag = "--hosts";
   }
@@ -107,12 +107,12 @@ Result<HostPart> plan_host_part(const NodeOrder& order, const NodePlace& place, 
   auto options = flags::parse_flags(order.arguments, environment);
   if (!options) return options.error();
   take_place(order, place, *options);
-  options->dry_run = true;
+  options->spec.dry_run = true;
   HostPart part{.place = place, .plan = {}};
   part.counted = what_is_counted(*options);
   part.workers_known = part.counted.empty();
   if (!part.workers_known) options->nproc = {flags::ProcessCount::Kind::kNumber, 1};
-  part.numa_binding = std::exchange(options->numa_binding, "");
+  part.numa_binding = std::exchange(options->spec.numa_binding, "");
   auto plan = plan::plan_job(*options, unseen_machine(host_part(place.host)));
   if (!plan) return plan.error();
   part.plan = std::move(*plan);
@@ -128,8 +128,8 @@ std::string host_part(const std::string& name) {
 
 void take_place(const NodeOrder& order, const NodePlace& place, flags::Options& options) {
   if (place.slots > 0) options.nproc = {flags::ProcessCount::Kind::kNumber, place.slots};
-  options.node_rank = place.node_rank;
-  options.node_rank_is_wish = false;
+  options.spec.node_rank = place.node_rank;
+  options.spec.node_rank_is_wish = false;
   if (order.joins_ours) options.is_host = false;
   // If the endpoint is on one of the hosts, that host runs the rendezvous, whatever its rank.
   options.node_rank_is_slurms = true;
@@ -161,7 +161,7 @@ Result<HostsPlan> plan_hosts(const flags::Options& options, const machine::Machi
   order.program = program;
   order.folder = folder;
   order.launch_agent = options.launch_agent.text();
-  order.start_limit_ms = options.rules.join_timeout_ms;
+  order.start_limit_ms = options.spec.rules.join_timeout_ms;
   order.places = places(options);
   order.arguments = options.node_arguments;
   for (const char* name : kOwnVariables) {
@@ -177,8 +177,8 @@ Result<HostsPlan> plan_hosts(const flags::Options& options, const machine::Machi
   order.environment.emplace_back(config::kTokenVariable, std::string(spec.rdzv_token.reveal()));
   // From a mark of its own, so that the job's id gives away nothing of the mark in the order.
   spec.job_id = options.job_id.value_or(make_mark().substr(9, 16));
-  spec.rules.min_nodes = options.rules.min_nodes;
-  spec.rules.max_nodes = options.rules.max_nodes;
+  spec.rules.min_nodes = options.spec.rules.min_nodes;
+  spec.rules.max_nodes = options.spec.rules.max_nodes;
   spec.host = machine.host_name;
   // Each host reads its own file of the same name.
   spec.tls = options.tls;

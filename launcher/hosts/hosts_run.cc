@@ -234,11 +234,11 @@ void HostsRun::conclude() {
 int run_on_hosts(const flags::Options& options, const machine::Machine& machine) {
   auto plan = plan_hosts(options, machine, own_executable(), own_folder());
   if (!plan) return refuse(plan.error());
-  if (options.dry_run) return dry_run_hosts(*plan, options);
+  if (options.spec.dry_run) return dry_run_hosts(*plan, options);
   asio::io_context io(1);
   auto server = hosting::host_rendezvous(io, plan->job);
   if (!server) return refuse(server.error());
-  plan->status_line = options.output.status_line && terminal::can_show_status(STDERR_FILENO);
+  plan->status_line = options.spec.output.status_line && terminal::can_show_status(STDERR_FILENO);
   // A rendezvous that already answers at the named endpoint is used.
   set_endpoint(*plan);
   return HostsRun(io, std::move(*plan), options.launch_agent, std::move(*server)).run();

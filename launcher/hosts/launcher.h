@@ -54,7 +54,6 @@ class Launcher {
 
   // Hosts without a final report, for messages.
   std::vector<std::string> open_hosts() const;
-  bool all_ended() const { return children_.empty(); }
 
  private:
   struct Child {

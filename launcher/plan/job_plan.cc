@@ -54,7 +54,7 @@ void plan_meeting_file(const flags::Options& options, const machine::Machine& ma
   plan.endpoint_flag = options.endpoint_flag;
   plan.host = true;
   plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
-  if (options.rules.max_nodes > 1 || is_guarded(plan.spec)) return;
+  if (options.spec.rules.max_nodes > 1 || is_guarded(plan.spec)) return;
   plan.bind_address = kLoopback;
   plan.spec.coordinator_host = kLoopback;
 }
@@ -84,9 +84,9 @@ Result<void> plan_endpoint(const flags::Options& options, const machine::Machine
   }
   const machine::HostPlace place = machine.locate_host(options.endpoint->host);
   const bool is_master =
-      options.endpoint_is_master && options.node_rank == 0 && !options.node_rank_is_slurms;
+      options.endpoint_is_master && options.spec.node_rank == 0 && !options.node_rank_is_slurms;
   const bool may_host =
-      options.node_rank <= 0 || options.node_rank_is_slurms || options.node_rank_is_wish;
+      options.spec.node_rank <= 0 || options.node_rank_is_slurms || options.spec.node_rank_is_wish;
   plan.host = options.is_host.value_or(is_master || (place.local && may_host));
   plan.bind_address = place.loopback ? place.address : "";
   plan.spec.coordinator_host = place.address;
@@ -95,7 +95,7 @@ Result<void> plan_endpoint(const flags::Options& options, const machine::Machine
     plan.outside_address = place.address;
     plan.spec.coordinator_host = machine.locate_host(machine.host_name).address;
   }
-  if (plan.host && !place.loopback && options.rules.max_nodes == 1 && !is_guarded(plan.spec)) {
+  if (plan.host && !place.loopback && options.spec.rules.max_nodes == 1 && !is_guarded(plan.spec)) {
     // No other node is expected, and without a token a stranger could not be told from one.
     plan.outside_address = place.address;
     plan.bind_address = kLoopback;
@@ -127,6 +127,7 @@ std::string warning_if_open(const config::JobSpec& spec, const std::string& bind
 Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& machine) {
   JobPlan plan;
   config::JobSpec& spec = plan.spec;
+  spec = options.spec;
   const bool meets_others = options.endpoint || !options.meeting_file.empty();
   spec.job_id = options.job_id.value_or(meets_others ? "none" : random_id());
   spec.node_id = random_id();
@@ -140,8 +141,6 @@ Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& 
   plan.requeue_before_ms = options.requeue_before_ms;
   spec.signals_from_launcher = options.step.has_value();
   spec.in_tasks = options.step && options.step->tasks_here() > 1;
-  spec.node_rank = options.node_rank;
-  spec.node_rank_is_wish = options.node_rank_is_wish;
   auto token = flags::job_token(options);
   if (!token) return token.error();
   spec.rdzv_token = std::move(*token);
@@ -156,27 +155,13 @@ Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& 
     if (options.endpoint && !options.etcd) spec.tls_name = options.endpoint->host;
   }
   if (auto planned = plan_endpoint(options, machine, plan); !planned) return planned.error();
-  spec.rules = options.rules;
   if (auto planned = plan_node(options, machine, spec); !planned) return planned.error();
   if (!options.meeting_file.empty() && plan.bind_address.empty() && !spec.local_addr.empty())
     spec.coordinator_host = spec.local_addr;
-  spec.exit_barrier_ms = options.exit_barrier_ms;
-  spec.signals = options.signals;
-  spec.checkpoint_signal = options.checkpoint_signal;
-  spec.signals_to_handle = options.signals_to_handle;
-  spec.dry_run = options.dry_run;
-  spec.coordinator_timeout_ms = options.coordinator_timeout_ms;
-  spec.uninterruptible_ms = options.uninterruptible_ms;
-  spec.progress_timeout_ms = options.progress_timeout_ms;
-  spec.standby = options.standby;
-  spec.program = options.program;
   spec.command = worker_command(options);
   spec.python = python_of(options);
-  spec.own_store = options.own_store;
-  spec.role = options.role;
   spec.event_log = absolute_event_log(options.event_log);
   spec.single_node_prefix = false;  // One worker's lines need no prefix.
-  spec.output = options.output;
   auto log_dir = make_log_folder(options);
   if (!log_dir) return log_dir.error();
   spec.log_dir = std::move(*log_dir);

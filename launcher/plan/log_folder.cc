@@ -19,7 +19,7 @@ Result<std::string> make_log_folder(const flags::Options& options) {
   if (options.log_dir.empty()) return std::string();
   std::error_code error;
   const std::string path = std::filesystem::absolute(options.log_dir, error).lexically_normal();
-  if (!error && options.dry_run) return path;
+  if (!error && options.spec.dry_run) return path;
   if (!error) std::filesystem::create_directories(path, error);
   if (!error && !std::filesystem::is_directory(path))
     error = std::make_error_code(std::errc::not_a_directory);

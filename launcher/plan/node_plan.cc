@@ -44,8 +44,7 @@ Result<void> plan_devices(const flags::Options& options, const machine::Machine&
   auto devices = choose_devices(options, machine);
   if (!devices) return devices.error();
   spec.devices = std::move(*devices);
-  spec.virtual_local_rank = options.virtual_local_rank;
-  if (!options.virtual_local_rank) return {};
+  if (!spec.virtual_local_rank) return {};
   if (spec.devices.empty()) spec.devices = machine.cuda_device_names();
   if (spec.devices.empty() || static_cast<std::size_t>(spec.nproc) <= spec.devices.size())
     return {};
@@ -77,13 +76,11 @@ Result<int> count_workers(const flags::Options& options, const machine::Machine&
 
 Result<void> plan_node(const flags::Options& options, const machine::Machine& machine,
                        config::JobSpec& spec) {
-  spec.local_addr = options.local_addr;
   auto nproc = count_workers(options, machine);
   if (!nproc) return nproc.error();
   spec.nproc = *nproc;
   log::info("this node has {} workers", spec.nproc);
   spec.usable_cores = machine.usable_cores();
-  spec.numa_binding = options.numa_binding;
   return plan_devices(options, machine, spec);
 }
 

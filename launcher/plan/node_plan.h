@@ -7,8 +7,8 @@
 
 namespace ddp::plan {
 
-// Plans this node's part: the number of workers, their devices and CPUs, and the node's address.
-// Fills these fields of `spec`. Errors are exit_error with kExitInvalidValue.
+// Plans this node's part: the number of workers, their devices and CPUs. Fills these fields of
+// `spec`. Errors are exit_error with kExitInvalidValue.
 Result<void> plan_node(const flags::Options& options, const machine::Machine& machine,
                        config::JobSpec& spec);
 

@@ -60,7 +60,7 @@ Found search(const std::string& name, const std::string& search_path) {
 }
 
 bool runs_under_python(const flags::Options& options) {
-  const std::string& program = options.program;
+  const std::string& program = options.spec.program;
   if (options.run_path || options.module) return true;
   if (options.no_python) return false;
   if (program.ends_with(".py")) return true;
@@ -100,14 +100,14 @@ std::vector<std::string> worker_command(const flags::Options& options) {
       command.emplace_back("-m");
     }
   }
-  command.push_back(options.program);
+  command.push_back(options.spec.program);
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
   return command;
 }
 
 std::string python_of(const flags::Options& options) {
   if (runs_under_python(options)) return options.python;
-  const std::string& program = options.program;
+  const std::string& program = options.spec.program;
   if (is_python(program)) return program;
   const std::string interpreter =
       interpreter_of(has_slash(program) ? program : search(program, options.search_path).program);
@@ -118,7 +118,8 @@ std::string python_of(const flags::Options& options) {
 }
 
 Result<void> check_program(const flags::Options& options) {
-  if (!runs_under_python(options)) return check_executable(options.program, options.search_path);
+  if (!runs_under_python(options))
+    return check_executable(options.spec.program, options.search_path);
   if (const auto python = check_executable(options.python, options.search_path); !python) {
     return Error{
         python.error().code,
@@ -126,7 +127,7 @@ Result<void> check_program(const flags::Options& options) {
   }
   if (options.module && !options.run_path) return {};  // Only Python itself can find it.
   // The name may depend on the local rank; only that of local rank 0 is checked.
-  const std::string script = safe_substitute(options.program, "local_rank", "0");
+  const std::string script = safe_substitute(options.spec.program, "local_rank", "0");
   if (!exists(script)) {
     return exit_error(kExitNotFound, "{}: there is no such file to run under {}", script,
                       options.python);

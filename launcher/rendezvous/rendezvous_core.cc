@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "launcher/rendezvous/job.h"
 
@@ -164,14 +163,6 @@ std::vector<JobStatus> RendezvousCore::status(TimePoint now) const {
   std::vector<JobStatus> all;
   for (const auto& [job_id, job] : jobs_) all.push_back(job->status(now));
   return all;
-}
-
-std::string RendezvousCore::status_json(TimePoint now) const {
-  nlohmann::json jobs = nlohmann::json::array();
-  for (const JobStatus& job : status(now)) jobs.push_back(to_json(job));
-  // Names come from agents and need not be UTF-8.
-  return nlohmann::json{{"jobs", std::move(jobs)}}.dump(2, ' ', false,
-                                                        nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace ddp::rendezvous

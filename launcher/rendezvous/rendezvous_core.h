@@ -94,13 +94,8 @@ class RendezvousCore {
   std::vector<Action> end_job(TimePoint now, const std::string& job_id, int exit_code,
                               const std::string& reason);
 
-  // Whether a job with this id is known, running or over.
-  bool has_job(const std::string& job_id) const { return jobs_.contains(job_id); }
-
   // All jobs, by their ids.
   std::vector<JobStatus> status(TimePoint now) const;
-  // {"jobs": [...]} as text.
-  std::string status_json(TimePoint now) const;
 
  private:
   std::vector<Action> on_join(TimePoint now, ConnectionId from, const wire::Join& join,

@@ -1,27 +1,17 @@
 #include "launcher/server/server.h"
 
-#include <cstdint>
-#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/auth/handshake.h"
 #include "common/log/log.h"
-#include "common/net/byte_stream.h"
-#include "common/net/listener.h"
 #include "common/net/timer.h"
 #include "common/wire/frame.h"
-#include "launcher/server/agent_front.h"
 #include "launcher/server/auth_session.h"
-#include "launcher/server/http_session.h"
-#include "launcher/server/log_limit.h"
-#include "launcher/server/pages.h"
 
 namespace ddp::server {
 namespace {
-
-class ServerImpl;
 
 // How long a client's TLS handshake may take.
 constexpr Duration kTlsLimit{10'000};
@@ -30,133 +20,82 @@ constexpr char kTlsHandshake = 0x16;
 // The answer of a daemon without TLS: a fatal handshake_failure.
 constexpr std::string_view kTlsAlert("\x15\x03\x03\x00\x02\x02\x28", 7);
 
+}  // namespace
+
 // A connection whose protocol is not known yet. It may be silent for ever, without a time limit:
 // PyTorch 1.13 keeps such a connection for each store, and uses a whole core if it is closed.
-class Newcomer : public net::ByteStream::Handler {
+class Server::Newcomer : public net::ByteStream::Handler {
  public:
-  Newcomer(ServerImpl& server, std::uint64_t id) : server_(server), id_(id) {}
+  Newcomer(Server& server, std::uint64_t id) : server_(server), id_(id) {}
   // For a stream inside TLS: its first bytes must come soon.
-  Newcomer(ServerImpl& server, std::uint64_t id, asio::io_context& io);
+  Newcomer(Server& server, std::uint64_t id, asio::io_context& io);
   void on_bytes(std::string_view bytes) override;
   void on_closed(const Error& why) override;
 
  private:
-  ServerImpl& server_;
+  Server& server_;
   std::uint64_t id_;
   bool secure_ = false;
   std::optional<net::Timer> limit_;
   std::string received_;
 };
 
-class ServerImpl : public Server {
- public:
-  ServerImpl(asio::io_context& io, std::unique_ptr<net::Listener> listener,
-             const ServerOptions& options)
-      : listener_(std::move(listener)),
-        options_(options),
-        store_(options.store),
-        agents_(io, listener_->port(),
-                {[this](const std::string&) { on_round_begins(); },
-                 [this](const std::string& job_id, const wire::Finish& finish) {
-                   const auto callback =
-                       job_finished_;  // A copy, because the callback may destroy the server.
-                   if (callback) callback(job_id, finish);
-                 },
-                 [this](RefusalReason why, const std::string& remote) {
-                   refused_.note(why, remote);
-                 }}) {
-    if (!options.closed_at_first) begin_listening();
-  }
+Server::Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
+               const ServerOptions& options)
+    : listener_(std::move(listener)),
+      options_(options),
+      store_(options.store),
+      agents_(
+          io, listener_->port(),
+          {[this](const std::string&) {
+             if (options_.fresh_store_each_round) store_.reset();
+           },
+           [this](const std::string& job_id, const wire::Finish& finish) {
+             const auto callback =
+                 job_finished_;  // A copy, because the callback may destroy the server.
+             if (callback) callback(job_id, finish);
+           },
+           [this](RefusalReason why, const std::string& remote) { refused_.note(why, remote); }}) {
+  if (!options.closed_at_first) begin_listening();
+}
 
-  ~ServerImpl() override {
-    for (const auto& [id, stream] : streams_) stream->close();
-  }
+Server::~Server() {
+  for (const auto& [id, stream] : streams_) stream->close();
+}
 
-  int port() const override { return listener_->port(); }
-  std::string endpoint() const override { return listener_->endpoint(); }
-  StoreFigures store_figures() const override { return store_.figures(); }
-  RefusalCounts refusal_counts() const override { return refused_.counts(); }
-  std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const override {
-    for (rendezvous::JobStatus& job : agents_.status()) {
-      if (job.job_id == job_id) return std::move(job);
-    }
-    return std::nullopt;
-  }
-  void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) override {
-    agents_.restore(record);
-    agents_.keep_records(std::move(keeper));
-    begin_listening();
-  }
-  void on_job_finished(JobFinishedCallback callback) override {
-    job_finished_ = std::move(callback);
-  }
-  void end_job(const std::string& job_id, int exit_code, const std::string& reason) override {
-    agents_.end_job(job_id, exit_code, reason);
-  }
-  void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
-             std::chrono::milliseconds limit, std::function<void()> done) override {
-    agents_.leave(job_id, node_id, reason, limit, std::move(done));
-  }
-  void drain(std::chrono::milliseconds limit, std::function<void()> done) override {
-    agents_.drain(limit, std::move(done));
-  }
+void Server::begin_listening() {
+  listener_->start([this](asio::ip::tcp::socket socket) { welcome(std::move(socket)); });
+}
 
-  // Gives the newcomer's connection to the protocol of its first bytes, unless they are too few.
-  void hand_over(std::uint64_t id, bool secure, std::string_view received);
-  void refuse_tls(std::uint64_t id, std::string_view why);
-  void expire(std::uint64_t id);
-  void forget(std::uint64_t id) { streams_.erase(id); }
-
- private:
-  std::size_t num_connections() const {
-    return agents_.num_agents() + store_.num_connections() + streams_.size();
+std::optional<rendezvous::JobStatus> Server::job_status(const std::string& job_id) const {
+  for (rendezvous::JobStatus& job : agents_.status()) {
+    if (job.job_id == job_id) return std::move(job);
   }
-  void begin_listening() {
-    listener_->start([this](asio::ip::tcp::socket socket) { welcome(std::move(socket)); });
-  }
-  void welcome(asio::ip::tcp::socket socket);
-  void turn_away();
-  void begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                 std::string_view received);
-  void ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token);
-  void authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                    std::string_view received);
-  void take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                  std::string_view rest);
-  void take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                         bool secure, std::string_view received);
-  void on_round_begins();
-  std::optional<HttpPage> page(std::string_view path) const;
-  DaemonFacts facts() const;
+  return std::nullopt;
+}
 
-  std::unique_ptr<net::Listener> listener_;
-  ServerOptions options_;
-  JobFinishedCallback job_finished_;
-  StoreFront store_;
-  LogLimit full_{1, Duration(10'000)};
-  std::uint64_t turned_away_ = 0;
-  Refusals refused_;
-  AgentFront agents_;
-  std::unordered_map<std::uint64_t, std::shared_ptr<net::ByteStream>> streams_;  // New and HTTP.
-  std::uint64_t next_id_ = 1;
-};
+void Server::open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) {
+  agents_.restore(record);
+  agents_.keep_records(std::move(keeper));
+  begin_listening();
+}
 
-Newcomer::Newcomer(ServerImpl& server, std::uint64_t id, asio::io_context& io)
+Server::Newcomer::Newcomer(Server& server, std::uint64_t id, asio::io_context& io)
     : server_(server), id_(id), secure_(true), limit_(std::in_place, io) {
   limit_->after(kTlsLimit, [this] { server_.expire(id_); });
 }
 
-void Newcomer::on_bytes(std::string_view bytes) {
+void Server::Newcomer::on_bytes(std::string_view bytes) {
   received_.append(bytes);
   server_.hand_over(id_, secure_, received_);
 }
 
-void Newcomer::on_closed(const Error& why) {
+void Server::Newcomer::on_closed(const Error& why) {
   if (why.code == std::errc::permission_denied) server_.refuse_tls(id_, why.message);
   server_.forget(id_);
 }
 
-void ServerImpl::welcome(asio::ip::tcp::socket socket) {
+void Server::welcome(asio::ip::tcp::socket socket) {
   if (options_.max_connections > 0 && num_connections() >= options_.max_connections) {
     return turn_away();
   }
@@ -167,7 +106,7 @@ void ServerImpl::welcome(asio::ip::tcp::socket socket) {
 }
 
 // Accepts and closes a connection beyond the limit.
-void ServerImpl::turn_away() {
+void Server::turn_away() {
   ++turned_away_;
   if (!full_.admit(Clock::now())) return;
   log::warning(
@@ -176,7 +115,7 @@ void ServerImpl::turn_away() {
       options_.max_connections, turned_away_);
 }
 
-void ServerImpl::hand_over(std::uint64_t id, bool secure, std::string_view received) {
+void Server::hand_over(std::uint64_t id, bool secure, std::string_view received) {
   const auto found = streams_.find(id);
   if (found == streams_.end()) return;
   const std::shared_ptr<net::ByteStream> stream = found->second;
@@ -204,8 +143,8 @@ void ServerImpl::hand_over(std::uint64_t id, bool secure, std::string_view recei
 }
 
 // Takes an agent, or another client of ours, whose TLS begins with these bytes.
-void ServerImpl::begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                           std::string_view received) {
+void Server::begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                       std::string_view received) {
   if (options_.tls) {
     stream->set_handler(std::make_shared<Newcomer>(*this, id, stream->io()));
     return stream->set_filter(options_.tls->server(), received);
@@ -215,18 +154,18 @@ void ServerImpl::begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStre
   stream->close_after_writes();
 }
 
-void ServerImpl::refuse_tls(std::uint64_t id, std::string_view why) {
+void Server::refuse_tls(std::uint64_t id, std::string_view why) {
   const auto found = streams_.find(id);
   if (found != streams_.end()) refused_.note(RefusalReason::kTls, found->second->remote(), why);
 }
 
-void ServerImpl::expire(std::uint64_t id) {
+void Server::expire(std::uint64_t id) {
   refuse_tls(id, "it did not finish the TLS handshake");
   const auto found = streams_.extract(id);
   if (!found.empty()) found.mapped()->close();
 }
 
-void ServerImpl::ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token) {
+void Server::ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token) {
   refused_.note(RefusalReason::kNoTls, stream->remote());
   if (has_token) {
     stream->send(auth::needs_tls_answer());
@@ -239,8 +178,8 @@ void ServerImpl::ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, boo
   stream->close_after_writes();
 }
 
-void ServerImpl::authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                              std::string_view received) {
+void Server::authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                          std::string_view received) {
   auto session = std::make_shared<AuthSession>(
       stream, options_.token,
       AuthSession::Events{
@@ -256,8 +195,8 @@ void ServerImpl::authenticate(std::uint64_t id, const std::shared_ptr<net::ByteS
 }
 
 // Takes an agent without a token.
-void ServerImpl::take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                            std::string_view rest) {
+void Server::take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                        std::string_view rest) {
   stream->send(wire::kRendezvousPreamble);
   if (options_.token.empty()) {
     forget(id);
@@ -270,8 +209,8 @@ void ServerImpl::take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStr
   stream->close_after_writes();
 }
 
-void ServerImpl::take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
-                                   bool secure, std::string_view received) {
+void Server::take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                               bool secure, std::string_view received) {
   forget(id);
   const std::string address = stream->remote_address();
   const bool is_open = options_.token.empty() && !options_.tls;
@@ -282,11 +221,7 @@ void ServerImpl::take_store_client(std::uint64_t id, const std::shared_ptr<net::
   stream->close();
 }
 
-void ServerImpl::on_round_begins() {
-  if (options_.fresh_store_each_round) store_.reset();
-}
-
-DaemonFacts ServerImpl::facts() const {
+DaemonFacts Server::facts() const {
   return {.jobs = agents_.status(),
           .store = store_.figures(),
           .running_jobs = agents_.num_running_jobs(),
@@ -298,7 +233,7 @@ DaemonFacts ServerImpl::facts() const {
           .refused = refused_.counts()};
 }
 
-std::optional<HttpPage> ServerImpl::page(std::string_view path) const {
+std::optional<HttpPage> Server::page(std::string_view path) const {
   if (path == "/status") return HttpPage{"application/json", status_page(facts())};
   if (path == "/metrics") return HttpPage{"text/plain; version=0.0.4", metrics_page(facts())};
   const auto more = options_.pages.find(std::string(path));
@@ -306,12 +241,10 @@ std::optional<HttpPage> ServerImpl::page(std::string_view path) const {
   return HttpPage{"text/plain; charset=utf-8", more->second};
 }
 
-}  // namespace
-
 Result<std::unique_ptr<Server>> Server::listen(asio::io_context& io, const ServerOptions& options) {
   auto listener = net::Listener::open(io, options.bind_address, options.port);
   if (!listener) return listener.error();
-  return std::unique_ptr<Server>(std::make_unique<ServerImpl>(io, std::move(*listener), options));
+  return std::unique_ptr<Server>(new Server(io, std::move(*listener), options));
 }
 
 }  // namespace ddp::server

@@ -2,19 +2,28 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include <asio/io_context.hpp>
 
 #include "common/base/result.h"
 #include "common/base/secret.h"
+#include "common/net/byte_stream.h"
+#include "common/net/listener.h"
 #include "common/net/tls.h"
 #include "common/wire/rendezvous_messages.h"
 #include "launcher/server/agent_front.h"
+#include "launcher/server/http_session.h"
+#include "launcher/server/log_limit.h"
+#include "launcher/server/pages.h"
 #include "launcher/server/refusals.h"
 #include "launcher/server/store_front.h"
 
@@ -53,32 +62,78 @@ class Server {
  public:
   // kExists if the port is taken; the message has the address and the remedy.
   static Result<std::unique_ptr<Server>> listen(asio::io_context& io, const ServerOptions& options);
-  virtual ~Server() = default;
+  ~Server();  // Closes every connection.
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
 
   using JobFinishedCallback = std::function<void(const std::string& job_id, const wire::Finish&)>;
 
-  virtual int port() const = 0;
+  int port() const { return listener_->port(); }
   // ADDRESS:PORT as bound, for messages.
-  virtual std::string endpoint() const = 0;
-  virtual StoreFigures store_figures() const = 0;
-  virtual RefusalCounts refusal_counts() const = 0;
+  std::string endpoint() const { return listener_->endpoint(); }
+  // What /status and /metrics show.
+  DaemonFacts facts() const;
   // Nothing before the first node has joined the job.
-  virtual std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const = 0;
+  std::optional<rendezvous::JobStatus> job_status(const std::string& job_id) const;
   // For jobs whose coordinator can move (etcd): starts with the record of the earlier coordinator,
   // and stores new records through `keeper` (see AgentFront). Only with closed_at_first.
-  virtual void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper) = 0;
+  void open(const rendezvous::JobRecord& record, AgentFront::RecordKeeper keeper);
   // `callback` is called once per job, when the job is over, from the event loop. It may destroy
   // the server. Members may still be reading their `finish`.
-  virtual void on_job_finished(JobFinishedCallback callback) = 0;
+  void on_job_finished(JobFinishedCallback callback) { job_finished_ = std::move(callback); }
   // Ends a job from outside (the user interrupted ddp-run).
-  virtual void end_job(const std::string& job_id, int exit_code, const std::string& reason) = 0;
+  void end_job(const std::string& job_id, int exit_code, const std::string& reason) {
+    agents_.end_job(job_id, exit_code, reason);
+  }
   // Calls back from the event loop when no agent is connected any more, or after `limit`. The
   // daemon can then end without cutting anybody off.
-  virtual void drain(std::chrono::milliseconds limit, std::function<void()> done) = 0;
+  void drain(std::chrono::milliseconds limit, std::function<void()> done) {
+    agents_.drain(limit, std::move(done));
+  }
   // The node leaves, and this daemon with it, although the job goes on. Calls back from the event
   // loop when the others have been told, or after `limit`.
-  virtual void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
-                     std::chrono::milliseconds limit, std::function<void()> done) = 0;
+  void leave(const std::string& job_id, const NodeId& node_id, const std::string& reason,
+             std::chrono::milliseconds limit, std::function<void()> done) {
+    agents_.leave(job_id, node_id, reason, limit, std::move(done));
+  }
+
+ private:
+  class Newcomer;
+
+  Server(asio::io_context& io, std::unique_ptr<net::Listener> listener,
+         const ServerOptions& options);
+  std::size_t num_connections() const {
+    return agents_.num_agents() + store_.num_connections() + streams_.size();
+  }
+  void begin_listening();
+  void welcome(asio::ip::tcp::socket socket);
+  void turn_away();
+  // Gives the newcomer's connection to the protocol of its first bytes, unless they are too few.
+  void hand_over(std::uint64_t id, bool secure, std::string_view received);
+  void refuse_tls(std::uint64_t id, std::string_view why);
+  void expire(std::uint64_t id);
+  void forget(std::uint64_t id) { streams_.erase(id); }
+  void begin_tls(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                 std::string_view received);
+  void ask_for_tls(const std::shared_ptr<net::ByteStream>& stream, bool has_token);
+  void authenticate(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                    std::string_view received);
+  void take_agent(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                  std::string_view rest);
+  void take_store_client(std::uint64_t id, const std::shared_ptr<net::ByteStream>& stream,
+                         bool secure, std::string_view received);
+  std::optional<HttpPage> page(std::string_view path) const;
+
+  std::unique_ptr<net::Listener> listener_;
+  ServerOptions options_;
+  JobFinishedCallback job_finished_;
+  StoreFront store_;
+  LogLimit full_{1, Duration(10'000)};
+  std::uint64_t turned_away_ = 0;
+  Refusals refused_;
+  AgentFront agents_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<net::ByteStream>> streams_;  // New and HTTP.
+  std::uint64_t next_id_ = 1;
 };
 
 }  // namespace ddp::server

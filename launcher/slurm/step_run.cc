@@ -74,7 +74,7 @@ Error become_task(const flags::Options& options) {
                                      "--task-rank",
                                      std::to_string(options.step->local_rank),
                                      "--task-limit-ms",
-                                     std::to_string(options.rules.join_timeout_ms)};
+                                     std::to_string(options.spec.rules.join_timeout_ms)};
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);

@@ -28,7 +28,7 @@ CASES = {
     "joined": ("ddp-run --rdzv-backend=e", ["etcd"], ["c10d"]),
     "accelerators": ("ddp-run --nproc-per-node x", ["xpu"], ["hpu"]),
     "short": ("ddp-run -r ", ["0", "1", "2", "3"], ["--nnodes"]),
-    "files": ("ddp-run --config jo", ["job.json"], []),
+    "files": ("ddp-run --hostfile jo", ["job.json"], []),
     "folders": ("ddp-run --log-dir lo", ["logs"], ["lonely"]),
     "after": ("ddp-run --nnodes 2 --virt", ["--virtual-local-rank"], []),
     "program": ("ddp-run --standalone tra", ["train.py"], []),

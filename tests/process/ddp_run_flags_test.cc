@@ -362,20 +362,6 @@ TEST_F(DdpRunFlags, ADryRunOnHostsShowsEachHostsPartAndAsksNone) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
 }
 
-TEST_F(DdpRunFlags, AConfigFileGivesProgramAndFlags) {
-  folder_.write("job.json", R"({
-    // The line wins over it.
-    "nproc_per_node": 2, "max-restarts": "4", "rdzv_conf": {"join_timeout": 7},
-    "program": "sh", "arguments": ["-c", "echo $WORLD_SIZE $TORCHELASTIC_MAX_RESTARTS"]})");
-  const Finished job = run_job({"--config", "job.json", "--max-restarts", "5"});
-  EXPECT_EQ(job.status, 0) << job.err;
-  EXPECT_EQ(lines(job.out), (std::multiset<std::string>{"2 5", "2 5"}));
-  folder_.write("bad.json", R"({"nproc": 2})");
-  const Finished bad = run_job({"--config", "bad.json", "true"});
-  EXPECT_EQ(bad.status, 64);
-  EXPECT_THAT(bad.err, HasSubstr("--config bad.json: \"nproc\": there is no such flag"));
-}
-
 // Real bash, with the words as readline would break them.
 TEST_F(DdpRunFlags, BashCompletesFlagsAndValues) {
   struct Case {
@@ -394,7 +380,7 @@ TEST_F(DdpRunFlags, BashCompletesFlagsAndValues) {
            {{"--rdzv_backend", "=", "e"}, {"etcd"}, {"c10d"}},
            {{"--numa-binding", "="}, {"node", "core-complex"}, {}},
            {{"--nnodes", "2", "--stand"}, {"--standalone", "--standby"}, {}},
-           {{"--config", "tr"}, {"train.py"}, {}},
+           {{"--hostfile", "tr"}, {"train.py"}, {}},
            {{"--standalone", "train.py", "--nn"}, {}, {"--nnodes"}},
            {{"--standalone", "tra"}, {"train.py"}, {}},
        }) {

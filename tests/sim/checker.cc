@@ -34,7 +34,7 @@ void Checker::round_start_sent(int life, const NodeId& node_id, const wire::Roun
   bool same = world.members.size() == start.members.size() &&
               world.world_size == start.world_size && world.restarts == start.restarts &&
               world.reason == start.reason;
-  const bool one_list = world.members.is_same_as(start.members);
+  const bool one_list = &world.members.all() == &start.members.all();
   for (std::size_t i = 0; same && !one_list && i < world.members.size(); ++i) {
     same = world.members[i].node_id == start.members[i].node_id &&
            world.members[i].first_rank == start.members[i].first_rank &&

@@ -141,7 +141,7 @@ void Simulation::deliver_up(rendezvous::ConnectionId id, const wire::AgentMessag
 }
 
 void Simulation::notice_forgotten_job() {
-  if (coordinator_->has_job("sim")) return;
+  if (!coordinator_->status(queue_.now()).empty()) return;
   log("the job is forgotten");
   record_.reset();
   checker_.job_forgotten();

@@ -32,35 +32,26 @@ std::string stderr_of(const char* level, const std::function<void()>& work,
 
 constexpr const char* kTime = "^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\\.[0-9]{3} ";
 
-TEST(LogTest, ALineHasTimeLevelProgramAndRole) {
+TEST(LogTest, ALineHasTimeLevelAndProgram) {
   const std::string line = stderr_of(nullptr, [] {
-    init("ddp-test", "node 1");
+    init("ddp-test");
     warning("{} of {}", 1, 2);
   });
-  EXPECT_TRUE(testing::internal::RE::FullMatch(
-      line, std::string(kTime) + "W ddp-test\\[node 1\\] 1 of 2\n$"))
+  EXPECT_TRUE(testing::internal::RE::FullMatch(line, std::string(kTime) + "W ddp-test 1 of 2\n$"))
       << line;
 }
 
-TEST(LogTest, RolesChangeAndPercentSignsStay) {
+TEST(LogTest, PercentSignsStay) {
   const std::string line = stderr_of(nullptr, [] {
-    init("ddp-test", "100%v");
-    set_role("50%n");
-    error("99% {}", "done");
+    init("100%v");
+    warning("99% {}", "done");
   });
-  EXPECT_NE(line.find(" E ddp-test[50%n] 99% done\n"), std::string::npos) << line;
-  EXPECT_EQ(stderr_of(nullptr,
-                      [] {
-                        init("plain", "");
-                        error("x");
-                      })
-                .substr(24),
-            "E plain x\n");
+  EXPECT_EQ(line.substr(24), "W 100%v 99% done\n");
 }
 
 TEST(LogTest, OneMessageIsOneLine) {
   const std::string line = stderr_of(nullptr, [] {
-    init("p", "");
+    init("p");
     write(Level::kError, "two\nlines {}\n");
   });
   EXPECT_EQ(line.substr(24), "E p two\\nlines {}\n");
@@ -68,22 +59,22 @@ TEST(LogTest, OneMessageIsOneLine) {
 
 TEST(LogTest, TheEnvironmentSetsTheLevel) {
   const auto say_all = [] {
-    init("p", "", Level::kInfo);
-    debug("d");
+    init("p");
+    write(Level::kDebug, "d");
     info("i");
     warning("w");
-    error("e");
+    write(Level::kError, "e");
   };
   const auto lines = [](const std::string& text) {
     return std::count(text.begin(), text.end(), '\n');
   };
-  EXPECT_EQ(lines(stderr_of(nullptr, say_all)), 3);
-  EXPECT_EQ(lines(stderr_of("", say_all)), 3);
+  EXPECT_EQ(lines(stderr_of(nullptr, say_all)), 2);
+  EXPECT_EQ(lines(stderr_of("", say_all)), 2);
   EXPECT_EQ(lines(stderr_of("debug", say_all)), 4);
   EXPECT_EQ(lines(stderr_of("error", say_all)), 1);
   EXPECT_EQ(lines(stderr_of("off", say_all)), 0);
   const std::string wrong = stderr_of("loud", say_all);
-  EXPECT_EQ(lines(wrong), 4);
+  EXPECT_EQ(lines(wrong), 3);
   EXPECT_NE(wrong.find("DDP_LOG_LEVEL='loud'"), std::string::npos) << wrong;
 }
 
@@ -94,11 +85,11 @@ TEST(LogTest, LoglevelSetsTheLevelAsUnderTorchrun) {
     const std::string text = stderr_of(
         own_level,
         [] {
-          init("p", "");
-          debug("d");
+          init("p");
+          write(Level::kDebug, "d");
           info("i");
           warning("w");
-          error("e");
+          write(Level::kError, "e");
         },
         python_level);
     return std::count(text.begin(), text.end(), '\n');

@@ -16,12 +16,12 @@ TEST(CaptureFlags, DefaultsAreNoFilesAndAllOnTheConsole) {
   const Options options = options_of({"a"});
   EXPECT_EQ(options.log_dir, "");
   EXPECT_FALSE(options.log_dir_is_default);
-  EXPECT_TRUE(options.output.redirects.none());
-  EXPECT_TRUE(options.output.tee.none());
-  EXPECT_TRUE(options.output.local_ranks.empty());
-  EXPECT_TRUE(options.output.ranks.empty());
-  EXPECT_FALSE(options.output.has_prefix);
-  EXPECT_TRUE(options.output.status_line);
+  EXPECT_TRUE(options.spec.output.redirects.none());
+  EXPECT_TRUE(options.spec.output.tee.none());
+  EXPECT_TRUE(options.spec.output.local_ranks.empty());
+  EXPECT_TRUE(options.spec.output.ranks.empty());
+  EXPECT_FALSE(options.spec.output.has_prefix);
+  EXPECT_TRUE(options.spec.output.status_line);
 }
 
 TEST(CaptureFlags, EveryFlagReachesItsOption) {
@@ -30,7 +30,7 @@ TEST(CaptureFlags, EveryFlagReachesItsOption) {
                   "--ranks-filter", "17", "--duplicate-stdout-filters", "loss,a,,b",
                   "--duplicate_stderr_filters=Error", "--log-line-prefix-template", "${rank}> ",
                   "--no-status-line", "a"})
-          .output;
+          .spec.output;
   EXPECT_EQ(output.redirects.of(5, 1), 1);
   EXPECT_EQ(output.tee.of(8, 0), 3);
   EXPECT_EQ(output.tee.of(0, 1), 0);
@@ -49,14 +49,14 @@ TEST(CaptureFlags, TheEnvironmentFillsIn) {
                                 {"PET_TEE", "0:1"},
                                 {"PET_LOCAL_RANKS_FILTER", "1"},
                                 {"PET_DUPLICATE_STDOUT_FILTERS", "x"}};
-  const config::OutputSpec output = options_of({"a"}, environment).output;
+  const config::OutputSpec output = options_of({"a"}, environment).spec.output;
   EXPECT_EQ(output.redirects.of(0, 0), 3);
   EXPECT_EQ(output.tee.of(0, 0), 1);
   EXPECT_TRUE(output.local_ranks.contains(1));
   EXPECT_THAT(output.stdout_filters, ElementsAre("x"));
-  EXPECT_EQ(options_of({"-r", "0", "a"}, environment).output.redirects.of(0, 0), 0);
+  EXPECT_EQ(options_of({"-r", "0", "a"}, environment).spec.output.redirects.of(0, 0), 0);
   EXPECT_TRUE(
-      options_of({"--local-ranks-filter", "", "a"}, environment).output.local_ranks.empty());
+      options_of({"--local-ranks-filter", "", "a"}, environment).spec.output.local_ranks.empty());
 }
 
 // Who wins, and what empty means, was seen of torchrun 2.14.1; there "" stands for [default0]:.
@@ -79,7 +79,7 @@ TEST(CaptureFlags, ThePrefixComesFromTheFlagOrAVariable) {
     if (c.pet != nullptr) environment["PET_LOG_LINE_PREFIX_TEMPLATE"] = c.pet;
     if (c.torchelastic != nullptr)
       environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = c.torchelastic;
-    const config::OutputSpec output = options_of(arguments, environment).output;
+    const config::OutputSpec output = options_of(arguments, environment).spec.output;
     EXPECT_EQ(output.prefix, c.prefix) << testing::PrintToString(environment);
     EXPECT_EQ(output.has_prefix, !c.prefix.empty()) << testing::PrintToString(environment);
   }
@@ -88,15 +88,15 @@ TEST(CaptureFlags, ThePrefixComesFromTheFlagOrAVariable) {
 TEST(CaptureFlags, ThePrefixMayBeNone) {
   const Options options = options_of({"--no-log-prefix", "a"},
                                      {{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "${unknown} "}});
-  EXPECT_TRUE(options.output.has_prefix);
-  EXPECT_EQ(options.output.prefix, "");
+  EXPECT_TRUE(options.spec.output.has_prefix);
+  EXPECT_EQ(options.spec.output.prefix, "");
   EXPECT_THAT(options.warnings, ElementsAre());
 }
 
 // torchrun leaves it as it is and says nothing.
 TEST(CaptureFlags, AnUnknownNameInThePrefixIsSaid) {
   const Options options = options_of({"--log-line-prefix-template", "$$x ${rnk}: $hostname", "a"});
-  EXPECT_EQ(options.output.prefix, "$$x ${rnk}: $hostname");
+  EXPECT_EQ(options.spec.output.prefix, "$$x ${rnk}: $hostname");
   EXPECT_THAT(
       options.warnings,
       ElementsAre("--log-line-prefix-template $$x ${rnk}: $hostname: ${rnk} is not known "

@@ -18,7 +18,7 @@ TEST(Flags, EtcdsEndpointsAndKeys) {
   EXPECT_EQ(options.etcd->certificate, "b");
   EXPECT_EQ(options.etcd->key, "c");
   EXPECT_EQ(options.etcd->prefix, "/p");
-  EXPECT_EQ(options.rules.join_timeout_ms, 5'000);
+  EXPECT_EQ(options.spec.rules.join_timeout_ms, 5'000);
   EXPECT_TRUE(options.warnings.empty());
 
   const Options older = options_of({"--rdzv-backend", "etcd-v2", "--rdzv-endpoint", "e",
@@ -70,20 +70,20 @@ TEST(Flags, Endpoints) {
 TEST(Flags, RendezvousConf) {
   const Options options = options_of(
       {"--rdzv-conf", "join_timeout=1,last_call_timeout=0,timeout=900,is_host=true", "a"});
-  EXPECT_EQ(options.rules.join_timeout_ms, 1'000);
-  EXPECT_EQ(options.rules.last_call_ms, 0);
+  EXPECT_EQ(options.spec.rules.join_timeout_ms, 1'000);
+  EXPECT_EQ(options.spec.rules.last_call_ms, 0);
   EXPECT_EQ(options.is_host, true);
-  EXPECT_EQ(options_of({"--rdzv-conf", "timeout=2", "a"}).rules.join_timeout_ms, 2'000);
+  EXPECT_EQ(options_of({"--rdzv-conf", "timeout=2", "a"}).spec.rules.join_timeout_ms, 2'000);
   EXPECT_EQ(options_of({"--rdzv-conf", "join_timeout=2", "--join-timeout", "3", "a"})
-                .rules.join_timeout_ms,
+                .spec.rules.join_timeout_ms,
             3'000);
   // The later of two replaces the earlier, as a whole.
   EXPECT_EQ(options_of({"--rdzv-conf", "join_timeout=2", "--rdzv-conf", "is_host=0", "a"})
-                .rules.join_timeout_ms,
+                .spec.rules.join_timeout_ms,
             600'000);
   EXPECT_EQ(options_of({"--rdzv-conf", "is_host=0", "a"}).is_host, false);
   const Options unknown = options_of({"--rdzv-conf", "read_timeout=5,join_timeout=4", "a"});
-  EXPECT_EQ(unknown.rules.join_timeout_ms, 4'000);
+  EXPECT_EQ(unknown.spec.rules.join_timeout_ms, 4'000);
   ASSERT_EQ(unknown.warnings.size(), 1U);
   EXPECT_THAT(unknown.warnings[0], HasSubstr("the key read_timeout has no effect"));
 }
@@ -92,15 +92,15 @@ TEST(Flags, RendezvousConf) {
 TEST(Flags, BlanksAroundKeysAndValuesOfRendezvousConf) {
   const Options options =
       options_of({"--rdzv-conf", "  join_timeout = 1 ,\tlast_call_timeout=2,is_host= FALSE ", "a"});
-  EXPECT_EQ(options.rules.join_timeout_ms, 1'000);
-  EXPECT_EQ(options.rules.last_call_ms, 2'000);
+  EXPECT_EQ(options.spec.rules.join_timeout_ms, 1'000);
+  EXPECT_EQ(options.spec.rules.last_call_ms, 2'000);
   EXPECT_EQ(options.is_host, false);
   EXPECT_EQ(options_of({"--rdzv-conf", "is_host=y", "a"}).is_host, true);
   EXPECT_EQ(options_of({"--rdzv-conf", "   ", "a"}), options_of({"a"}));
   // What follows the first = is the value, and the last value of a key counts.
   const Options more = options_of({"--rdzv-conf", "x=a=b,timeout=3,timeout=4", "a"});
   EXPECT_THAT(more.warnings, ElementsAre(HasSubstr("the key x has no effect")));
-  EXPECT_EQ(more.rules.join_timeout_ms, 4'000);
+  EXPECT_EQ(more.spec.rules.join_timeout_ms, 4'000);
 }
 
 // torchrun looks at it with its static backend only.
@@ -124,8 +124,8 @@ TEST(Flags, ANodeRankCountsAsMuchAsTheBackendLetsIt) {
     arguments.insert(arguments.end(), c.flags.begin(), c.flags.end());
     arguments.push_back("a");
     const Options options = options_of(arguments);
-    EXPECT_EQ(options.node_rank, c.rank) << testing::PrintToString(c.flags);
-    EXPECT_EQ(options.node_rank_is_wish, c.is_wish) << testing::PrintToString(c.flags);
+    EXPECT_EQ(options.spec.node_rank, c.rank) << testing::PrintToString(c.flags);
+    EXPECT_EQ(options.spec.node_rank_is_wish, c.is_wish) << testing::PrintToString(c.flags);
     ASSERT_EQ(options.warnings.size(), c.is_warned ? 1U : 0U) << testing::PrintToString(c.flags);
   }
   const Options outside = options_of({"--rdzv-backend", "c10d", "--node-rank", "3", "a"});

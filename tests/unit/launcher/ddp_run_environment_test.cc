@@ -10,28 +10,29 @@ TEST(Flags, EnvironmentFillsInWhatTheLineLacks) {
       {"PET_RDZV_ID", "x"}, {"PET_MAX_RESTARTS", "4"},     {"PET_NO_PYTHON", "1"},
       {"PET_MODULE", "0"},  {"PET_JOIN_TIMEOUT", "9"},     {"PYTHON_EXEC", "/opt/python"}};
   const Options options = options_of({"--nnodes=2", "train"}, environment);
-  EXPECT_EQ(options.rules.max_nodes, 2);
+  EXPECT_EQ(options.spec.rules.max_nodes, 2);
   EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kAccelerator);
   EXPECT_EQ(options.endpoint->host, "h");
   EXPECT_EQ(options.endpoint->port, 99);
   EXPECT_EQ(options.endpoint_flag, "PET_RDZV_ENDPOINT=h:99");
   EXPECT_EQ(options.job_id, "x");
-  EXPECT_EQ(options.rules.max_restarts, 4);
+  EXPECT_EQ(options.spec.rules.max_restarts, 4);
   EXPECT_TRUE(options.no_python);
   EXPECT_FALSE(options.module);
-  EXPECT_EQ(options.rules.join_timeout_ms, 9'000);
+  EXPECT_EQ(options.spec.rules.join_timeout_ms, 9'000);
   EXPECT_EQ(options.python, "/opt/python");
   EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "1"}}).standalone);
   EXPECT_TRUE(options_of({"a"}, {{"PET_STANDALONE", "2"}}).standalone);
-  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", " 5"}}).rules.stop_timeout_ms,
-            5'000);
+  EXPECT_EQ(
+      options_of({"a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", " 5"}}).spec.rules.stop_timeout_ms,
+      5'000);
   EXPECT_EQ(options_of({"--shutdown-timeout", "6", "a"}, {{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5"}})
-                .rules.stop_timeout_ms,
+                .spec.rules.stop_timeout_ms,
             6'000);
 }
 
 TEST(Flags, TheExitBarriersLimitIsAVariable) {
-  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "5"}}).exit_barrier_ms,
+  EXPECT_EQ(options_of({"a"}, {{"TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT", "5"}}).spec.exit_barrier_ms,
             5'000);
 }
 
@@ -40,9 +41,9 @@ TEST(Flags, TheExitBarriersLimitIsAVariable) {
 TEST(Flags, HowLongAWorkerMayBeInStateD) {
   const auto limit = [](const std::string& text) {
     return options_of({"a"}, {{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", text}})
-        .uninterruptible_ms;
+        .spec.uninterruptible_ms;
   };
-  EXPECT_EQ(options_of({"a"}).uninterruptible_ms, 0);
+  EXPECT_EQ(options_of({"a"}).spec.uninterruptible_ms, 0);
   EXPECT_EQ(limit("2.5"), 2'500);
   EXPECT_EQ(limit("0"), 0);
   EXPECT_EQ(limit("-3"), 0);

@@ -1,13 +1,9 @@
-// Every flag of the table in every spelling: dashes, underscores, its shortest prefix, PET_NAME, a
-// key of a --config file; and the errors for a missing and for a wrong value.
+// Every flag of the table in every spelling: dashes, underscores, its shortest prefix, PET_NAME;
+// and the errors for a missing and for a wrong value.
 #include <algorithm>
 #include <cctype>
 #include <set>
 
-#include <nlohmann/json.hpp>
-
-#include "launcher/flags/command_line.h"
-#include "launcher/flags/config_file.h"
 #include "launcher/flags/flag_table.h"
 #include "tests/unit/launcher/ddp_run_flag_rows.h"
 
@@ -102,29 +98,11 @@ TEST_P(EveryFlag, HasAVariable) {
   EXPECT_EQ(exit_code_of(wrong.error()), 64);
 }
 
-TEST_P(EveryFlag, IsAKeyOfAConfigFile) {
-  const Flag& flag = flag_of(row());
-  nlohmann::json config;
-  if (flag.takes_value()) {
-    config[underscored(row().name)] = row().value;
-  } else {
-    config[row().name] = true;
-  }
-  const bool can_be_there = !flag.of_line_only() && row().name != "config";
-  CommandLine line;
-  EXPECT_EQ(static_cast<bool>(fill_from_config(line, "job.json", config.dump())), can_be_there);
-  if (!can_be_there) return;
-  const test::TempDir folder;
-  const Arguments from_file{"--config", folder.write("job.json", config.dump())};
-  EXPECT_EQ(meaning(line_with(row(), from_file)), expected());
-  if (!flag.adds_up) return;
-  config[underscored(row().name)] = {row().value, "SECOND"};
-  folder.write("job.json", config.dump());
+TEST_P(EveryFlag, CountsEachTimeIfItAddsUp) {
+  if (!flag_of(row()).adds_up) return;
   Arguments twice = spelled(row().name);
   twice.insert(twice.end(), {"--" + row().name, "SECOND"});
-  const Options both = meaning(line_with(row(), twice), {{"SECOND", "set"}});
-  EXPECT_NE(both, expected());
-  EXPECT_EQ(meaning(line_with(row(), from_file), {{"SECOND", "set"}}), both);
+  EXPECT_NE(meaning(line_with(row(), twice), {{"SECOND", "set"}}), expected());
 }
 
 TEST_P(EveryFlag, MissesItsValue) {
@@ -181,21 +159,6 @@ TEST_P(EveryFlag, MayBeEmptyWhereTorchrunTakesThat) {
               of_variable);
   }
   EXPECT_EQ(of_variable == meaning(line_with(row(), {})), kEmptyIsDefault.contains(row().name));
-}
-
-TEST_P(EveryFlag, MayBeEmptyInAConfigFile) {
-  const Flag& flag = flag_of(row());
-  if (!flag.takes_value() || flag.of_line_only() || row().name == "config") return;
-  const std::string json = nlohmann::json({{row().name, ""}}).dump();
-  const test::TempDir folder;
-  const auto options = parse(line_with(row(), {"--config", folder.write("job.json", json)}), {});
-  const bool may_be = kEmptyIsDefault.contains(row().name) || kEmptyIsItself.contains(row().name);
-  ASSERT_EQ(static_cast<bool>(options), may_be);
-  if (!may_be) {
-    EXPECT_EQ(exit_code_of(options.error()), 64);
-    return;
-  }
-  EXPECT_EQ(*options, options_of(line_with(row(), {"--" + row().name, ""})));
 }
 
 TEST_P(EveryFlag, RefusesAWrongValue) {

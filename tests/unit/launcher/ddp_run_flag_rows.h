@@ -24,12 +24,6 @@ struct FlagRow {
 };
 
 // A file that stays for as long as the program.
-inline std::string config_file() {
-  static const test::TempDir folder;
-  static const std::string path = folder.write("job.json", R"({"max_restarts": 77})");
-  return path;
-}
-
 inline std::string host_file() {
   static const test::TempDir folder;
   static const std::string path = folder.write("hosts", "node0\nnode1 slots=4\n");
@@ -128,7 +122,6 @@ inline const std::vector<FlagRow> kFlagRows{
     {"event-log-handler", "console", "eve", "kafka",
      "the values are null, console and json:FILE, for example json:events.json"},
     // ddp-run itself.
-    {"config", config_file(), "conf", "/nonexistent", "cannot be read: No such file or directory"},
     {"dry-run", "", "dry"},
     {"print-completion", "zsh", "pri", "ksh", "the values are bash, zsh, tcsh and fish"},
     {"help", "", "he"},

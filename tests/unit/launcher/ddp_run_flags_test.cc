@@ -17,28 +17,28 @@ using testing::HasSubstr;
 
 TEST(Flags, DefaultsAreTorchruns) {
   const Options options = options_of({"train.py"});
-  EXPECT_EQ(options.rules.min_nodes, 1);
-  EXPECT_EQ(options.rules.max_nodes, 1);
+  EXPECT_EQ(options.spec.rules.min_nodes, 1);
+  EXPECT_EQ(options.spec.rules.max_nodes, 1);
   EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kNumber);
   EXPECT_EQ(options.nproc.number, 1);
   EXPECT_FALSE(options.endpoint);
   EXPECT_FALSE(options.job_id);
   EXPECT_FALSE(options.is_host);
-  EXPECT_EQ(options.node_rank, -1);
-  EXPECT_EQ(options.rules.max_restarts, 0);
-  EXPECT_EQ(options.rules.join_timeout_ms, 600'000);
-  EXPECT_EQ(options.rules.last_call_ms, 30'000);
-  EXPECT_EQ(options.rules.stop_timeout_ms, 30'000);
-  EXPECT_EQ(options.coordinator_timeout_ms, 60'000);
-  EXPECT_FALSE(options.rules.restart_on_start_failure);
-  EXPECT_EQ(options.rules.max_no_progress, 3);
-  EXPECT_EQ(options.rules.scale_up_ms, 60'000);
-  EXPECT_EQ(options.progress_timeout_ms, 0);
-  EXPECT_EQ(options.standby, 0);
-  EXPECT_EQ(options.role, "default");
+  EXPECT_EQ(options.spec.node_rank, -1);
+  EXPECT_EQ(options.spec.rules.max_restarts, 0);
+  EXPECT_EQ(options.spec.rules.join_timeout_ms, 600'000);
+  EXPECT_EQ(options.spec.rules.last_call_ms, 30'000);
+  EXPECT_EQ(options.spec.rules.stop_timeout_ms, 30'000);
+  EXPECT_EQ(options.spec.coordinator_timeout_ms, 60'000);
+  EXPECT_FALSE(options.spec.rules.restart_on_start_failure);
+  EXPECT_EQ(options.spec.rules.max_no_progress, 3);
+  EXPECT_EQ(options.spec.rules.scale_up_ms, 60'000);
+  EXPECT_EQ(options.spec.progress_timeout_ms, 0);
+  EXPECT_EQ(options.spec.standby, 0);
+  EXPECT_EQ(options.spec.role, "default");
   EXPECT_EQ(options.log_dir, "");
   EXPECT_EQ(options.python, "python3");
-  EXPECT_EQ(options.program, "train.py");
+  EXPECT_EQ(options.spec.program, "train.py");
   EXPECT_TRUE(options.arguments.empty());
   EXPECT_TRUE(options.warnings.empty());
 }
@@ -95,30 +95,30 @@ Arguments every_flag() {
 
 TEST(Flags, EveryFlagReachesItsOption) {
   const Options options = options_of(every_flag());
-  EXPECT_EQ(options.rules.min_nodes, 2);
-  EXPECT_EQ(options.rules.max_nodes, 4);
+  EXPECT_EQ(options.spec.rules.min_nodes, 2);
+  EXPECT_EQ(options.spec.rules.max_nodes, 4);
   EXPECT_EQ(options.nproc.number, 8);
   ASSERT_TRUE(options.endpoint);
   EXPECT_EQ(options.endpoint->host, "node0");
   EXPECT_EQ(options.endpoint->port, 1234);
   EXPECT_EQ(options.endpoint_flag, "--rdzv-endpoint node0:1234");
   EXPECT_EQ(options.job_id, "job7");
-  EXPECT_EQ(options.node_rank, 3);
-  EXPECT_EQ(options.local_addr, "10.0.0.7");
-  EXPECT_EQ(options.rules.max_restarts, 5);
-  EXPECT_EQ(options.rules.join_timeout_ms, 1'500);
-  EXPECT_EQ(options.rules.stop_timeout_ms, 0);
-  EXPECT_EQ(options.coordinator_timeout_ms, 7'000);
-  EXPECT_TRUE(options.rules.restart_on_start_failure);
-  EXPECT_EQ(options.rules.max_no_progress, 9);
-  EXPECT_EQ(options.rules.scale_up_ms, 4'000);
-  EXPECT_EQ(options.rules.last_call_ms, 250);
-  EXPECT_EQ(options.progress_timeout_ms, 2'500);
-  EXPECT_EQ(options.standby, 2);
+  EXPECT_EQ(options.spec.node_rank, 3);
+  EXPECT_EQ(options.spec.local_addr, "10.0.0.7");
+  EXPECT_EQ(options.spec.rules.max_restarts, 5);
+  EXPECT_EQ(options.spec.rules.join_timeout_ms, 1'500);
+  EXPECT_EQ(options.spec.rules.stop_timeout_ms, 0);
+  EXPECT_EQ(options.spec.coordinator_timeout_ms, 7'000);
+  EXPECT_TRUE(options.spec.rules.restart_on_start_failure);
+  EXPECT_EQ(options.spec.rules.max_no_progress, 9);
+  EXPECT_EQ(options.spec.rules.scale_up_ms, 4'000);
+  EXPECT_EQ(options.spec.rules.last_call_ms, 250);
+  EXPECT_EQ(options.spec.progress_timeout_ms, 2'500);
+  EXPECT_EQ(options.spec.standby, 2);
   EXPECT_EQ(options.log_dir, "logs");
-  EXPECT_EQ(options.role, "trainer");
+  EXPECT_EQ(options.spec.role, "trainer");
   EXPECT_TRUE(options.module);
-  EXPECT_EQ(options.program, "pkg.train");
+  EXPECT_EQ(options.spec.program, "pkg.train");
 }
 
 TEST(Flags, SpellingsMeanTheSame) {
@@ -137,10 +137,10 @@ TEST(Flags, SpellingsMeanTheSame) {
   EXPECT_TRUE(options_of({"--standal", "a"}).standalone);
   // torchrun takes it so, whatever flags of ours begin alike.
   EXPECT_TRUE(options_of({"--stand", "a"}).standalone);
-  EXPECT_EQ(options_of({"--max_r", "2", "a"}).rules.max_restarts, 2);
+  EXPECT_EQ(options_of({"--max_r", "2", "a"}).spec.rules.max_restarts, 2);
   EXPECT_TRUE(options_of({"--module", "a"}).module);
   EXPECT_TRUE(options_of({"--no_python", "a"}).no_python);
-  EXPECT_EQ(options_of({"--node-rank", "-1", "a"}).node_rank, -1);
+  EXPECT_EQ(options_of({"--node-rank", "-1", "a"}).spec.node_rank, -1);
   EXPECT_TRUE(options_of({"-h"}).help);
   EXPECT_TRUE(options_of({"--help", "--nnodes", "0"}).help);
   EXPECT_TRUE(options_of({"--version"}).version);
@@ -154,13 +154,13 @@ TEST(Flags, UnderscoresInValuesStay) {
 TEST(Flags, WhatFollowsTheProgramBelongsToIt) {
   const Options options =
       options_of({"--standalone", "train.py", "--nnodes", "4:2", "-x", "--", "-m", "a_b", ""});
-  EXPECT_EQ(options.program, "train.py");
+  EXPECT_EQ(options.spec.program, "train.py");
   EXPECT_THAT(options.arguments, ElementsAre("--nnodes", "4:2", "-x", "--", "-m", "a_b", ""));
   const Options dashes = options_of({"--standalone", "--", "--odd", "--help"});
-  EXPECT_EQ(dashes.program, "--odd");
+  EXPECT_EQ(dashes.spec.program, "--odd");
   EXPECT_THAT(dashes.arguments, ElementsAre("--help"));
   // A value that looks like a program does not end the flags.
-  EXPECT_EQ(options_of({"--log-dir", "train.py", "real.py"}).program, "real.py");
+  EXPECT_EQ(options_of({"--log-dir", "train.py", "real.py"}).spec.program, "real.py");
 }
 
 TEST_P(WrongLine, IsRefusedInOneLine) {
@@ -179,29 +179,29 @@ TEST(Flags, DevicesSayHowManyWorkersUnlessANumberDoes) {
 }
 
 TEST(Flags, SignalsHaveNamesAndNumbers) {
-  EXPECT_EQ(options_of({"--signals-to-handle", "SIGTERM,int,SigHup,12,TERM", "a"}).signals,
+  EXPECT_EQ(options_of({"--signals-to-handle", "SIGTERM,int,SigHup,12,TERM", "a"}).spec.signals,
             (std::vector<int>{SIGTERM, SIGINT, SIGHUP, SIGUSR2}));
-  EXPECT_EQ(options_of({"--checkpoint-signal", "none", "a"}).checkpoint_signal, 0);
+  EXPECT_EQ(options_of({"--checkpoint-signal", "none", "a"}).spec.checkpoint_signal, 0);
   // One of torchrun's own that is to ask for a checkpoint ends nothing any more.
   const Options hangup = options_of({"--checkpoint-signal", "HUP", "a"});
-  EXPECT_EQ(hangup.checkpoint_signal, SIGHUP);
-  EXPECT_EQ(hangup.signals, (std::vector<int>{SIGTERM, SIGINT, SIGQUIT}));
-  EXPECT_EQ(hangup.signals_to_handle, "SIGTERM,SIGINT,SIGQUIT");
+  EXPECT_EQ(hangup.spec.checkpoint_signal, SIGHUP);
+  EXPECT_EQ(hangup.spec.signals, (std::vector<int>{SIGTERM, SIGINT, SIGQUIT}));
+  EXPECT_EQ(hangup.spec.signals_to_handle, "SIGTERM,SIGINT,SIGQUIT");
   // Names that no signal has are told; whoever starts processes of his own may know them.
   const Options unknown = options_of({"--signals-to-handle", " TERM ,SIGXYZ,", "a"});
-  EXPECT_EQ(unknown.signals, (std::vector<int>{SIGTERM}));
-  EXPECT_EQ(unknown.signals_to_handle, " TERM ,SIGXYZ,");
+  EXPECT_EQ(unknown.spec.signals, (std::vector<int>{SIGTERM}));
+  EXPECT_EQ(unknown.spec.signals_to_handle, " TERM ,SIGXYZ,");
   EXPECT_THAT(
       unknown.warnings,
       testing::ElementsAre(
           "--signals-to-handle  TERM ,SIGXYZ,: there is no signal 'SIGXYZ', so it is not "
           "handled",
           "--signals-to-handle  TERM ,SIGXYZ,: there is no signal '', so it is not handled"));
-  EXPECT_TRUE(options_of({"--signals-to-handle", "SIGXYZ", "a"}).signals.empty());
+  EXPECT_TRUE(options_of({"--signals-to-handle", "SIGXYZ", "a"}).spec.signals.empty());
   // As in torchrun: what is named ends the workers.
   const Options ending = options_of({"--signals-to-handle", "SIGTERM,SIGUSR1", "a"});
-  EXPECT_EQ(ending.checkpoint_signal, 0);
-  EXPECT_EQ(ending.signals, (std::vector<int>{SIGTERM, SIGUSR1}));
+  EXPECT_EQ(ending.spec.checkpoint_signal, 0);
+  EXPECT_EQ(ending.spec.signals, (std::vector<int>{SIGTERM, SIGUSR1}));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -377,7 +377,7 @@ Arguments words_of(std::string_view line) {
 
 TEST(Help, ExamplesWork) {
   for (const Flag& flag : all_flags()) {
-    if (flag.example.empty() || flag.name == "config") continue;  // There is no such file here.
+    if (flag.example.empty()) continue;
     Arguments arguments = words_of(flag.example);
     const bool whole_line = arguments.front() == "ddp-run";
     if (whole_line) arguments.erase(arguments.begin());

@@ -31,8 +31,8 @@ TEST(HostFlags, NameHostsAndTheirWorkers) {
   const auto options = parse({"--hosts", "a,b:4", "train.py"}).value();
   ASSERT_EQ(options.host_list.size(), 2u);
   EXPECT_EQ(options.host_list[1], (Host{"b", 4}));
-  EXPECT_EQ(options.rules.min_nodes, 2);
-  EXPECT_EQ(options.rules.max_nodes, 2);
+  EXPECT_EQ(options.spec.rules.min_nodes, 2);
+  EXPECT_EQ(options.spec.rules.max_nodes, 2);
   EXPECT_TRUE(options.launch_agent.is_default());
 }
 
@@ -45,8 +45,8 @@ TEST(HostFlags, AFileAddsToTheList) {
 
 TEST(HostFlags, MinAndMaxMayBeLess) {
   const auto options = parse({"--hosts", "a,b,c", "--nnodes", "1:2", "x"}).value();
-  EXPECT_EQ(options.rules.min_nodes, 1);
-  EXPECT_EQ(options.rules.max_nodes, 2);
+  EXPECT_EQ(options.spec.rules.min_nodes, 1);
+  EXPECT_EQ(options.spec.rules.max_nodes, 2);
 }
 
 TEST(HostFlags, VariablesAddUp) {
@@ -68,7 +68,7 @@ TEST(HostFlags, NodesGetTheOtherFlagsAndTheProgramAsTheyAre) {
   const auto again = parse(options.node_arguments);
   ASSERT_TRUE(again) << again.error().message;
   EXPECT_EQ(again->log_dir, "a b");
-  EXPECT_EQ(again->rules.max_restarts, 3);
+  EXPECT_EQ(again->spec.rules.max_restarts, 3);
   EXPECT_TRUE(again->module);
   EXPECT_THAT(again->arguments, ElementsAre("--hosts", "it's"));
 }

@@ -40,16 +40,16 @@ std::string refusal(const flags::Options& options) {
 
 flags::Options options_for(const std::string& program) {
   flags::Options options;
-  options.program = program;
+  options.spec.program = program;
   return options;
 }
 
 flags::Options with_endpoint(const std::string& host, int port, int node_rank = -1) {
   flags::Options options = options_for("train");
-  options.rules.min_nodes = options.rules.max_nodes = 2;
+  options.spec.rules.min_nodes = options.spec.rules.max_nodes = 2;
   options.endpoint = HostPort{host, port};
   options.endpoint_flag = "--rdzv-endpoint " + host;
-  options.node_rank = node_rank;
+  options.spec.node_rank = node_rank;
   return options;
 }
 
@@ -83,7 +83,7 @@ TEST(JobPlan, TheEndpointsMachineHosts) {
 
 TEST(JobPlan, AWishForARankSaysNothingOfWhoHosts) {
   flags::Options options = with_endpoint("here", 1, 1);
-  options.node_rank_is_wish = true;
+  options.spec.node_rank_is_wish = true;
   const auto plan = plan_job(options, machine());
   EXPECT_TRUE(plan->host);
   EXPECT_TRUE(plan->spec.node_rank_is_wish);
@@ -112,7 +112,7 @@ TEST(JobPlan, NodeZeroHostsAtAMasterAddressThatIsNotItsOwn) {
   by_slurm.node_rank_is_slurms = true;
   EXPECT_FALSE(plan_job(by_slurm, here)->host);
   for (const int other_rank : {-1, 1}) {
-    options.node_rank = other_rank;
+    options.spec.node_rank = other_rank;
     EXPECT_FALSE(plan_job(options, here)->host);
     EXPECT_EQ(plan_job(options, here)->outside_address, "");
   }
@@ -131,7 +131,7 @@ TEST(JobPlan, BindsLoopbackOnlyForALoopbackEndpoint) {
 
 TEST(JobPlan, OneNodeWithoutATokenKeepsToLoopback) {
   flags::Options options = with_endpoint("here", 7);
-  options.rules.min_nodes = options.rules.max_nodes = 1;
+  options.spec.rules.min_nodes = options.spec.rules.max_nodes = 1;
   const auto alone = plan_job(options, machine());
   EXPECT_EQ(alone->bind_address, "127.0.0.1");
   EXPECT_EQ(alone->spec.coordinator_host, "127.0.0.1");
@@ -213,7 +213,7 @@ TEST(JobPlan, DevicesAreNumberedAmongThoseThatAreSeen) {
 
 TEST(JobPlan, AVirtualLocalRankNeedsADeviceForEachWorker) {
   flags::Options options = options_for("train");
-  options.virtual_local_rank = true;
+  options.spec.virtual_local_rank = true;
   options.nproc = {flags::ProcessCount::Kind::kNumber, 3};
   EXPECT_THAT(plan_job(options, machine())->spec.devices, ElementsAre("4", "5", "GPU-6"));
   options.nproc.number = 4;
@@ -225,11 +225,11 @@ TEST(JobPlan, AVirtualLocalRankNeedsADeviceForEachWorker) {
 
 TEST(JobPlan, TheRestReachesTheAgent) {
   flags::Options options = options_for("train");
-  options.exit_barrier_ms = 5;
-  options.signals = {SIGTERM};
-  options.signals_to_handle = "TERM,XYZ";
-  options.checkpoint_signal = SIGUSR2;
-  options.numa_binding = "node";
+  options.spec.exit_barrier_ms = 5;
+  options.spec.signals = {SIGTERM};
+  options.spec.signals_to_handle = "TERM,XYZ";
+  options.spec.checkpoint_signal = SIGUSR2;
+  options.spec.numa_binding = "node";
   options.event_log = "json:events.json";
   const auto plan = plan_job(options, machine());
   ASSERT_TRUE(plan);
@@ -251,7 +251,7 @@ TEST(JobPlan, ADryRunMakesNoFolder) {
       std::filesystem::path(testing::TempDir()) / ("ddp_run_dry_" + std::to_string(::getpid()));
   flags::Options options = options_for("train");
   options.log_dir = folder;
-  options.dry_run = true;
+  options.spec.dry_run = true;
   const auto plan = plan_job(options, machine());
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->spec.log_dir, folder.string());
@@ -342,7 +342,7 @@ TEST_F(CheckProgram, PythonNeedsInterpreterAndScript) {
   flags::Options script = options_for(path("train.py"));
   script.python = "runs";
   EXPECT_EQ(check(script).first, 0);
-  script.program = path("gone.py");
+  script.spec.program = path("gone.py");
   EXPECT_EQ(check(script),
             std::pair(127, path("gone.py") + ": there is no such file to run under runs"));
   script.python = "no-python-here";

@@ -68,9 +68,10 @@ TEST(ProgramFolder, NeedsAMain) {
 TEST(ProgramCommand, IsPythonsWhateverTheName) {
   const test::TempDir folder;
   flags::Options options = options_of({folder.write("train", kPythonText), "--lr", "1"});
-  EXPECT_THAT(worker_command(options), ElementsAre("python3", "-u", options.program, "--lr", "1"));
+  EXPECT_THAT(worker_command(options),
+              ElementsAre("python3", "-u", options.spec.program, "--lr", "1"));
   options.no_python = true;
-  EXPECT_THAT(worker_command(options), ElementsAre(options.program, "--lr", "1"));
+  EXPECT_THAT(worker_command(options), ElementsAre(options.spec.program, "--lr", "1"));
 }
 
 TEST(ProgramCommand, AFileHereComesBeforeAProgramOfPathUnlessItIsExecutable) {

@@ -31,9 +31,9 @@ machine::Machine slurm_machine(int gpus) {
 TEST(SlurmFlags, AStepSaysAllThatIsNeeded) {
   const Options options = options_of({"train"}, step_node(1));
   ASSERT_TRUE(options.step);
-  EXPECT_EQ(options.rules.min_nodes, 3);
-  EXPECT_EQ(options.rules.max_nodes, 3);
-  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.spec.rules.min_nodes, 3);
+  EXPECT_EQ(options.spec.rules.max_nodes, 3);
+  EXPECT_EQ(options.spec.node_rank, 1);
   EXPECT_TRUE(options.node_rank_is_slurms);
   EXPECT_EQ(options.job_id, "17.0.0");
   EXPECT_FALSE(options.endpoint);
@@ -48,11 +48,11 @@ TEST(SlurmFlags, WhatAFlagSaysWins) {
       options_of({"--nnodes", "2:3", "--nproc-per-node", "4", "--rdzv-id", "mine", "--node-rank",
                   "0", "--rdzv-endpoint", "head:29500", "--no-requeue", "train"},
                  step_node(1));
-  EXPECT_EQ(options.rules.min_nodes, 2);
-  EXPECT_EQ(options.rules.max_nodes, 3);
+  EXPECT_EQ(options.spec.rules.min_nodes, 2);
+  EXPECT_EQ(options.spec.rules.max_nodes, 3);
   EXPECT_EQ(options.nproc.number, 4);
   EXPECT_EQ(options.job_id, "mine");
-  EXPECT_EQ(options.node_rank, 0);
+  EXPECT_EQ(options.spec.node_rank, 0);
   EXPECT_FALSE(options.node_rank_is_slurms);
   ASSERT_TRUE(options.endpoint);
   EXPECT_EQ(options.endpoint->host, "head");
@@ -63,7 +63,7 @@ TEST(SlurmFlags, WhatAFlagSaysWins) {
               ElementsAre(4711));
   const Options alone = options_of({"--standalone", "train"}, step_node(1));
   EXPECT_FALSE(alone.step);
-  EXPECT_EQ(alone.rules.max_nodes, 1);
+  EXPECT_EQ(alone.spec.rules.max_nodes, 1);
 }
 
 // `srun -N1 -n1` in a loop over the nodes: each step has one, and knows no other.
@@ -84,8 +84,8 @@ TEST(SlurmFlags, ANodeOfItsOwnStepIsTheOneThatItsFlagsSay) {
                                        environment);
     ASSERT_TRUE(options.step);
     EXPECT_TRUE(options.step_is_part);
-    EXPECT_EQ(options.rules.min_nodes, 2);
-    EXPECT_EQ(options.node_rank, rank);
+    EXPECT_EQ(options.spec.rules.min_nodes, 2);
+    EXPECT_EQ(options.spec.node_rank, rank);
     EXPECT_FALSE(options.node_rank_is_slurms);
     EXPECT_EQ(options.job_id, "17.2");  // The step's number is no part of it.
     EXPECT_TRUE(options.step_ports.empty());
@@ -100,12 +100,12 @@ TEST(SlurmFlags, NodesOfSeveralStepsMayMeetInAnyOrder) {
                                         "--rdzv-endpoint", "n1:4711", "--rdzv-id", "X", "train"},
                                        step_of_one("1", "n2"));
     EXPECT_TRUE(options.step_is_part) << nnodes;
-    EXPECT_EQ(options.node_rank, -1) << nnodes;
+    EXPECT_EQ(options.spec.node_rank, -1) << nnodes;
     EXPECT_EQ(options.job_id, "X");
   }
   const Options whole = options_of({"--rdzv-endpoint", "n1:4711", "train"}, step_node(1));
   EXPECT_FALSE(whole.step_is_part);
-  EXPECT_EQ(whole.node_rank, 1);
+  EXPECT_EQ(whole.spec.node_rank, 1);
   for (const char* nnodes : {"2:3", "2:8"}) {
     EXPECT_FALSE(options_of({"--nnodes", nnodes, "--rdzv-endpoint", "n1:1", "train"}, step_node(1))
                      .step_is_part);
@@ -113,8 +113,8 @@ TEST(SlurmFlags, NodesOfSeveralStepsMayMeetInAnyOrder) {
 }
 
 TEST(SlurmFlags, NodesBeyondThoseAskedForAreSparesWithoutARank) {
-  EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(1)).node_rank, 1);
-  EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(2)).node_rank, -1);
+  EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(1)).spec.node_rank, 1);
+  EXPECT_EQ(options_of({"--nnodes", "2", "train"}, step_node(2)).spec.node_rank, -1);
 }
 
 TEST(SlurmFlags, AStepOfOneNodeNeedsNoEndpoint) {
@@ -125,15 +125,15 @@ TEST(SlurmFlags, AStepOfOneNodeNeedsNoEndpoint) {
                                                      {"SLURM_STEP_TASKS_PER_NODE", "1"}}));
   EXPECT_TRUE(options.step);
   EXPECT_TRUE(options.step_ports.empty());
-  EXPECT_EQ(options.rules.max_nodes, 1);
+  EXPECT_EQ(options.spec.rules.max_nodes, 1);
 }
 
 TEST(SlurmFlags, TasksAreWorkers) {
   const Options options = options_of({"train"}, two_tasks_a_node());
   EXPECT_EQ(options.nproc.kind, ProcessCount::Kind::kNumber);
   EXPECT_EQ(options.nproc.number, 2);
-  EXPECT_EQ(options.rules.max_nodes, 2);
-  EXPECT_EQ(options.node_rank, 1);
+  EXPECT_EQ(options.spec.rules.max_nodes, 2);
+  EXPECT_EQ(options.spec.node_rank, 1);
   EXPECT_TRUE(plan::is_follower(options));
   for (const char* count : {"2", "gpu", "auto"})
     EXPECT_EQ(options_of({"--nproc-per-node", count, "train"}, two_tasks_a_node()).nproc.number, 2);

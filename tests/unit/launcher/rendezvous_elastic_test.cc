@@ -126,10 +126,10 @@ wire::Join running(const std::string& name, Round round, int restarts = 0, int m
 TEST(Takeover, ARoundGoesOnWhenAllItsNodesAreBack) {
   Harness h;
   const auto a = h.join(running("a", 4, 1));
-  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"recovering\""));
+  EXPECT_THAT(h.status_json(), HasSubstr("\"state\": \"recovering\""));
   h.pass(Duration{3'000});
   const auto b = h.join(running("b", 4, 1));
-  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"running\""));
+  EXPECT_THAT(h.status_json(), HasSubstr("\"state\": \"running\""));
   h.pass(Duration{60'000});
   EXPECT_TRUE(h.rounds.empty());
   EXPECT_EQ(h.count<wire::Stop>(a), 0u);
@@ -212,7 +212,7 @@ TEST(Takeover, TheNewestRoundIsTheOneThatGoesOn) {
   const auto a = h.join(running("a", 4));
   EXPECT_EQ(h.last<wire::Stop>(c).round, 3) << "it was cut off when round 4 began";
   h.join(running("b", 4));
-  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"running\""));
+  EXPECT_THAT(h.status_json(), HasSubstr("\"state\": \"running\""));
   EXPECT_EQ(h.count<wire::Stop>(a), 0u);
   h.say(c, wire::Stopped{3, {}});
   EXPECT_THAT(h.last<wire::Waiting>(c).text, HasSubstr("spare"));
@@ -230,7 +230,7 @@ TEST_P(Nonsense, IsStoppedAndNotGoneOnWith) {
   GetParam().change(join);
   const auto a = h.join(join);
   EXPECT_EQ(h.last<wire::Stop>(a).round, 4);
-  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"waiting\""));
+  EXPECT_THAT(h.status_json(), HasSubstr("\"state\": \"waiting\""));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -263,7 +263,7 @@ TEST(Takeover, ARecordThatNamesTheRoundChangesNothing) {
   h.restore(Harness::record(5, 1, 3));
   const auto a = h.join(running("a", 4, 1));
   const auto b = h.join(running("b", 4, 1));
-  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("\"state\": \"running\""));
+  EXPECT_THAT(h.status_json(), HasSubstr("\"state\": \"running\""));
   h.fail(b, 4, 9);
   h.say(a, wire::Stopped{4, {}});
   h.say(b, wire::Stopped{4, {}});

@@ -432,17 +432,17 @@ TEST(Failure, StepsAreCountedAnewInEveryRound) {
   h.say(h.b, wire::Heartbeat{41});
   h.fail(h.a, 0, 9);
   h.both_stopped(0);
-  EXPECT_THAT(h.core.status_json(h.now), Not(HasSubstr("\"step\": 41")));
+  EXPECT_THAT(h.status_json(), Not(HasSubstr("\"step\": 41")));
 }
 
 TEST(Failure, StatusTellsWhatHappens) {
   Pair h(2);
   h.say(h.b, wire::Heartbeat{41});
-  std::string status = h.core.status_json(h.now);
+  std::string status = h.status_json();
   EXPECT_THAT(status, HasSubstr("\"state\": \"running\""));
   EXPECT_THAT(status, HasSubstr("\"step\": 41"));
   h.fail(h.a, 0, 9);
-  EXPECT_THAT(h.core.status_json(h.now), HasSubstr("rank 0 on a failed: signal 9 (SIGKILL)"));
+  EXPECT_THAT(h.status_json(), HasSubstr("rank 0 on a failed: signal 9 (SIGKILL)"));
 }
 
 // ---- a coordinator that was lost ----

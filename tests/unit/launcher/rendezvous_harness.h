@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "launcher/rendezvous/rendezvous_core.h"
 
@@ -75,6 +76,12 @@ class CoordinatorHarness {
       if (const auto* m = std::get_if<T>(&message)) found.push_back(*m);
     }
     return found;
+  }
+  // What GET /status says of the jobs.
+  std::string status_json() const {
+    nlohmann::json jobs;
+    for (const JobStatus& job : core.status(now)) jobs.push_back(to_json(job));
+    return jobs.dump(2);
   }
   template <typename T>
   std::size_t count(ConnectionId id) const {

@@ -302,8 +302,7 @@ TEST(Membership, LeavingWhileNodesAreMissingJustRemovesTheNode) {
   h.say(a, wire::Leave{"done"});
   EXPECT_TRUE(h.closed.contains(a));
   EXPECT_TRUE(h.finished.empty());
-  EXPECT_EQ(h.core.status_json(h.now).find("job_id"), std::string::npos)
-      << "nobody is left of the job";
+  EXPECT_EQ(h.status_json().find("job_id"), std::string::npos) << "nobody is left of the job";
   // Another job of the same name may differ.
   EXPECT_EQ(h.count<wire::Welcome>(h.join(Harness::node("b", 3, 3))), 1u);
 }
@@ -352,7 +351,7 @@ TEST(Membership, WhenEveryMemberLeavesTheJobIsForgotten) {
   h.say(a, wire::Leave{""});
   h.say(b, wire::Leave{""});
   EXPECT_TRUE(h.finished.empty());
-  EXPECT_EQ(h.core.status_json(h.now).find("job_id"), std::string::npos);
+  EXPECT_EQ(h.status_json().find("job_id"), std::string::npos);
 }
 
 TEST(Membership, JobsDoNotMix) {
@@ -372,7 +371,7 @@ TEST(Membership, RecordsOfFinishedJobsAreBounded) {
     h.say(h.join(join), wire::Succeeded{0});
   }
   EXPECT_EQ(h.finished.size(), 1'100u);
-  const std::string status = h.core.status_json(h.now);
+  const std::string status = h.status_json();
   EXPECT_EQ(status.find("\"job0\""), std::string::npos);
   EXPECT_NE(status.find("\"job1099\""), std::string::npos);
 }

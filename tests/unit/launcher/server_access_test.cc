@@ -36,7 +36,7 @@ ServerOptions with_token(const std::string& token) {
 // How often the daemon has refused somebody for this reason.
 std::uint64_t refused(ServerThread& server, RefusalReason why) {
   std::uint64_t count = 0;
-  server.call([&] { count = server.server().refusal_counts()[static_cast<std::size_t>(why)]; });
+  server.call([&] { count = server.server().facts().refused[static_cast<std::size_t>(why)]; });
   return count;
 }
 

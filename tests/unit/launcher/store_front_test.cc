@@ -26,7 +26,7 @@ using wire::c10d::Op;
 
 StoreFigures figures(ServerThread& server) {
   StoreFigures out;
-  server.call([&] { out = server.server().store_figures(); });
+  server.call([&] { out = server.server().facts().store; });
   return out;
 }
 
