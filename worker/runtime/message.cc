@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "worker/runtime/post_office.h"
+
 namespace ddp::runtime {
 
 std::string MessageWork::name() const {
