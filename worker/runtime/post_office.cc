@@ -55,7 +55,7 @@ PostOffice::~PostOffice() { close(); }
 std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
                                                std::uint64_t tag, OpOptions& options,
                                                std::uint64_t sequence) {
-  if (failure_) throw CollectiveError(failure_->text, failure_->code, failure_->suspect);
+  if (failure_) throw CollectiveError(*failure_);
   auto timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
   options.timeout = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
   auto work =
