@@ -40,7 +40,6 @@ class BlockExchange {
   void plan_unequal_all_to_all();
   bool sources_registered() const;
   transport::Advance step_direct();
-  transport::Advance take_own();
   transport::Advance copy_in();
   transport::Advance take_chunk();
   bool chunk_there(std::size_t chunk) const;

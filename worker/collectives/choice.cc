@@ -1,6 +1,7 @@
 #include "worker/collectives/choice.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -22,23 +23,10 @@ bool between_nodes(Algorithm algorithm) {
 }  // namespace
 
 const char* name_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kAuto:
-      return "auto";
-    case Algorithm::kOneShot:
-      return "one_shot";
-    case Algorithm::kDirect:
-      return "direct";
-    case Algorithm::kStaged:
-      return "staged";
-    case Algorithm::kParts:
-      return "parts";
-    case Algorithm::kRing:
-      return "ring";
-    case Algorithm::kSwap:
-      return "swap";
-  }
-  return "?";
+  constexpr const char* kNames[] = {"auto",  "one_shot", "direct", "staged",
+                                    "parts", "ring",     "swap"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Algorithm::kSwap) + 1);
+  return kNames[static_cast<std::size_t>(algorithm)];
 }
 
 void Choice::derive() {

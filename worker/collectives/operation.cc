@@ -1,35 +1,18 @@
 #include "worker/collectives/operation.h"
 
+#include <iterator>
+
 #include <fmt/format.h>
 
 namespace ddp::collectives {
 
 const char* name_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllReduce:
-      return "all_reduce";
-    case OpKind::kBroadcast:
-      return "broadcast";
-    case OpKind::kReduce:
-      return "reduce";
-    case OpKind::kAllGather:
-      return "all_gather";
-    case OpKind::kReduceScatter:
-      return "reduce_scatter";
-    case OpKind::kGather:
-      return "gather";
-    case OpKind::kScatter:
-      return "scatter";
-    case OpKind::kAllToAll:
-      return "all_to_all";
-    case OpKind::kBarrier:
-      return "barrier";
-    case OpKind::kSend:
-      return "send";
-    case OpKind::kRecv:
-      return "recv";
-  }
-  return "an unknown operation";
+  constexpr const char* kNames[] = {"all_reduce",     "broadcast", "reduce",  "all_gather",
+                                    "reduce_scatter", "gather",    "scatter", "all_to_all",
+                                    "barrier",        "send",      "recv"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(OpKind::kRecv));
+  const auto number = static_cast<std::size_t>(kind);  // From 1 on.
+  return number - 1 < std::size(kNames) ? kNames[number - 1] : "an unknown operation";
 }
 
 std::string describe(const OpRecord& record) {

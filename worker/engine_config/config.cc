@@ -1,6 +1,5 @@
 #include "worker/engine_config/config.h"
 
-#include <array>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -15,7 +14,7 @@ using nlohmann::json;
 constexpr double kLarge = 1e30;
 
 OptimizerConfig parse_optimizer(const json& value) {
-  constexpr std::array<std::string_view, 5> kTypes = {"Adam", "AdamW", "SGD", "Adagrad", "RMSprop"};
+  constexpr std::string_view kTypes[] = {"Adam", "AdamW", "SGD", "Adagrad", "RMSprop"};
   Section section(value, "optimizer");
   OptimizerConfig result;
   result.type = section.word("type", kTypes);
@@ -59,9 +58,8 @@ OptimizerConfig parse_optimizer(const json& value) {
 }
 
 SchedulerConfig parse_scheduler(const json& value) {
-  constexpr std::array<std::string_view, 3> kTypes = {"WarmupLR", "WarmupDecayLR",
-                                                      "WarmupCosineLR"};
-  constexpr std::array<std::string_view, 2> kRises = {"log", "linear"};
+  constexpr std::string_view kTypes[] = {"WarmupLR", "WarmupDecayLR", "WarmupCosineLR"};
+  constexpr std::string_view kRises[] = {"log", "linear"};
   using Type = SchedulerConfig::Type;
   Section section(value, "scheduler");
   SchedulerConfig result;
@@ -98,8 +96,8 @@ SchedulerConfig parse_scheduler(const json& value) {
 }
 
 Fp16Config parse_fp16(const json& value, std::vector<std::string>& unused) {
-  constexpr std::array<std::string_view, 4> kUnused = {
-      "auto_cast", "consecutive_hysteresis", "fp16_master_weights_and_grads", "opt_level"};
+  constexpr std::string_view kUnused[] = {"auto_cast", "consecutive_hysteresis",
+                                          "fp16_master_weights_and_grads", "opt_level"};
   Section section(value, "fp16");
   Fp16Config result;
   section.read("enabled", result.enabled);
@@ -114,23 +112,23 @@ Fp16Config parse_fp16(const json& value, std::vector<std::string>& unused) {
 }
 
 void parse_zero(const json& value, Config& config) {
-  constexpr std::array<std::string_view, 17> kUnused = {"allgather_partitions",
-                                                        "allgather_bucket_size",
-                                                        "overlap_comm",
-                                                        "reduce_scatter",
-                                                        "contiguous_gradients",
-                                                        "round_robin_gradients",
-                                                        "offload_param",
-                                                        "offload_optimizer",
-                                                        "cpu_offload",
-                                                        "sub_group_size",
-                                                        "stage3_prefetch_bucket_size",
-                                                        "stage3_param_persistence_threshold",
-                                                        "stage3_max_live_parameters",
-                                                        "stage3_max_reuse_distance",
-                                                        "elastic_checkpoint",
-                                                        "load_from_fp32_weights",
-                                                        "ignore_unused_parameters"};
+  constexpr std::string_view kUnused[] = {"allgather_partitions",
+                                          "allgather_bucket_size",
+                                          "overlap_comm",
+                                          "reduce_scatter",
+                                          "contiguous_gradients",
+                                          "round_robin_gradients",
+                                          "offload_param",
+                                          "offload_optimizer",
+                                          "cpu_offload",
+                                          "sub_group_size",
+                                          "stage3_prefetch_bucket_size",
+                                          "stage3_param_persistence_threshold",
+                                          "stage3_max_live_parameters",
+                                          "stage3_max_reuse_distance",
+                                          "elastic_checkpoint",
+                                          "load_from_fp32_weights",
+                                          "ignore_unused_parameters"};
   constexpr double kElementBytes = 4;
   constexpr double kMebibyte = 1 << 20;
   Section section(value, "zero_optimization");
@@ -173,32 +171,32 @@ void settle_batch(Config& config, int world_size) {
 }  // namespace
 
 Config parse_config(const json& root, int world_size) {
-  constexpr std::array<std::string_view, 26> kUnused = {"prescale_gradients",
-                                                        "gradient_predivide_factor",
-                                                        "sparse_gradients",
-                                                        "communication_data_type",
-                                                        "seq_parallel_communication_data_type",
-                                                        "dump_state",
-                                                        "memory_breakdown",
-                                                        "zero_allow_untested_optimizer",
-                                                        "zero_force_ds_cpu_optimizer",
-                                                        "disable_allgather",
-                                                        "activation_checkpointing",
-                                                        "flops_profiler",
-                                                        "tensorboard",
-                                                        "wandb",
-                                                        "csv_monitor",
-                                                        "comet",
-                                                        "comms_logger",
-                                                        "autotuning",
-                                                        "aio",
-                                                        "checkpoint",
-                                                        "data_types",
-                                                        "elasticity",
-                                                        "amp",
-                                                        "compression_training",
-                                                        "data_efficiency",
-                                                        "curriculum_learning"};
+  constexpr std::string_view kUnused[] = {"prescale_gradients",
+                                          "gradient_predivide_factor",
+                                          "sparse_gradients",
+                                          "communication_data_type",
+                                          "seq_parallel_communication_data_type",
+                                          "dump_state",
+                                          "memory_breakdown",
+                                          "zero_allow_untested_optimizer",
+                                          "zero_force_ds_cpu_optimizer",
+                                          "disable_allgather",
+                                          "activation_checkpointing",
+                                          "flops_profiler",
+                                          "tensorboard",
+                                          "wandb",
+                                          "csv_monitor",
+                                          "comet",
+                                          "comms_logger",
+                                          "autotuning",
+                                          "aio",
+                                          "checkpoint",
+                                          "data_types",
+                                          "elasticity",
+                                          "amp",
+                                          "compression_training",
+                                          "data_efficiency",
+                                          "curriculum_learning"};
   Section section(root, "");
   Config config;
   section.read("train_batch_size", config.train_batch_size, 1);
@@ -214,8 +212,7 @@ Config parse_config(const json& root, int world_size) {
   if (const auto* const found = section.find("fp16"))
     config.fp16 = parse_fp16(*found, config.unused_keys);
   if (const auto* const found = section.find("bf16")) {
-    constexpr std::array<std::string_view, 2> kUnusedOfBf16 = {"immediate_grad_update",
-                                                               "check_grad_overflow"};
+    constexpr std::string_view kUnusedOfBf16[] = {"immediate_grad_update", "check_grad_overflow"};
     Section bf16(*found, "bf16");
     bf16.read("enabled", config.bf16);
     bf16.ignore(kUnusedOfBf16, config.unused_keys);

@@ -1,5 +1,7 @@
 #include "worker/nccl/communicator.h"
 
+#include <iterator>
+
 #include <fmt/format.h>
 
 #include "common/base/clock.h"
@@ -16,42 +18,18 @@ namespace {
 constexpr Duration kCallGrace{1000};
 
 int nccl_type(DType type) {
-  switch (type) {
-    case DType::kU8:
-      return nccl::api::kUint8;
-    case DType::kI8:
-      return nccl::api::kInt8;
-    case DType::kI32:
-      return nccl::api::kInt32;
-    case DType::kI64:
-      return nccl::api::kInt64;
-    case DType::kF16:
-      return nccl::api::kFloat16;
-    case DType::kBF16:
-      return nccl::api::kBfloat16;
-    case DType::kF32:
-      return nccl::api::kFloat32;
-    case DType::kF64:
-      return nccl::api::kFloat64;
-  }
-  return -1;  // NCCL refuses it.
+  constexpr int kTypes[] = {nccl::api::kUint8,   nccl::api::kInt8,    nccl::api::kInt32,
+                            nccl::api::kInt64,   nccl::api::kFloat16, nccl::api::kBfloat16,
+                            nccl::api::kFloat32, nccl::api::kFloat64};
+  static_assert(std::size(kTypes) == kDTypes);
+  return kTypes[static_cast<std::size_t>(type)];
 }
 
+// For kPremulSum it is made for each operation. NcclGroup has refused those of bits already.
 nccl::api::RedOp nccl_op(ReduceOp::Kind kind) {
-  switch (kind) {
-    case ReduceOp::kSum:
-      return nccl::api::kSum;
-    case ReduceOp::kAvg:
-      return nccl::api::kAvg;
-    case ReduceOp::kProd:
-      return nccl::api::kProd;
-    case ReduceOp::kMin:
-      return nccl::api::kMin;
-    case ReduceOp::kMax:
-      return nccl::api::kMax;
-    default:
-      return -1;  // NcclGroup has refused the others already.
-  }
+  constexpr nccl::api::RedOp kOps[] = {nccl::api::kSum, nccl::api::kAvg, nccl::api::kProd,
+                                       nccl::api::kMin, nccl::api::kMax};
+  return kind < std::size(kOps) ? kOps[kind] : -1;
 }
 
 // A factor in the representation of the elements that it multiplies.

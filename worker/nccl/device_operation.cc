@@ -1,5 +1,8 @@
 #include "worker/nccl/device_operation.h"
 
+#include <cstddef>
+#include <iterator>
+
 #include <fmt/format.h>
 
 namespace ddp::nccl {
@@ -10,39 +13,16 @@ std::string DeviceOperation::name() const {
 }
 
 const char* name_of(DeviceOpKind kind) {
-  switch (kind) {
-    case DeviceOpKind::kAllReduce:
-      return "all_reduce";
-    case DeviceOpKind::kAllReduceCoalesced:
-      return "all_reduce_coalesced";
-    case DeviceOpKind::kBroadcast:
-      return "broadcast";
-    case DeviceOpKind::kReduce:
-      return "reduce";
-    case DeviceOpKind::kAllGather:
-      return "all_gather";
-    case DeviceOpKind::kAllGatherV:
-      return "all_gatherv";
-    case DeviceOpKind::kReduceScatter:
-      return "reduce_scatter";
-    case DeviceOpKind::kGather:
-      return "gather";
-    case DeviceOpKind::kScatter:
-      return "scatter";
-    case DeviceOpKind::kAllToAll:
-      return "all_to_all";
-    case DeviceOpKind::kAllToAllV:
-      return "all_to_allv";
-    case DeviceOpKind::kBarrier:
-      return "barrier";
-    case DeviceOpKind::kSend:
-      return "send";
-    case DeviceOpKind::kRecv:
-      return "recv";
-    case DeviceOpKind::kBatch:
-      return "batch";
-  }
-  return "an unknown operation";
+  constexpr const char* kNames[] = {"all_reduce",     "all_reduce_coalesced",
+                                    "broadcast",      "reduce",
+                                    "all_gather",     "all_gatherv",
+                                    "reduce_scatter", "gather",
+                                    "scatter",        "all_to_all",
+                                    "all_to_allv",    "barrier",
+                                    "send",           "recv",
+                                    "batch"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(DeviceOpKind::kBatch) + 1);
+  return kNames[static_cast<std::size_t>(kind)];
 }
 
 }  // namespace ddp::nccl

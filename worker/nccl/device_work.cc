@@ -32,7 +32,7 @@ void DeviceWork::fail(const Failure& failure) {
 
 void DeviceWork::throw_if_failed() const {
   if (state_.load(std::memory_order_acquire) != kFailed) return;
-  throw CollectiveError(failure_.text, failure_.code, failure_.suspect);
+  throw CollectiveError(failure_);
 }
 
 }  // namespace ddp::nccl

@@ -63,17 +63,14 @@ Outcome NcclEngine::failure() const {
 
 std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::Stream stream) {
   const cuda::Api& api = library_->cuda();
-  const auto throw_failure = [](const Failure& failure) {
-    throw CollectiveError(failure.text, failure.code, failure.suspect);
-  };
-  if (const Outcome known = failure()) throw_failure(*known);
+  if (const Outcome known = failure()) throw CollectiveError(*known);
   const DeviceGuard guard(api, options_.device);
   cuda::Error error = events_.acquire(operation.ready);
   if (error == cuda::kSuccess) error = api.event_record(operation.ready, stream);
   if (error != cuda::kSuccess) {
     fail(cuda_failure(*library_, "cudaEventRecord on the caller's stream", error, options_.rank),
          Tell::kYes);
-    throw_failure(*failure());
+    throw CollectiveError(*failure());
   }
   std::shared_ptr<DeviceWork> work;
   bool first = false;
@@ -81,7 +78,7 @@ std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::S
     const std::lock_guard lock(mutex_);
     if (failure_) {
       events_.give_back(operation.ready);
-      throw_failure(*failure_);
+      throw CollectiveError(*failure_);
     }
     operation.sequence = sequence_++;
     work = std::make_shared<DeviceWork>(weak_from_this(), std::move(operation));
@@ -235,9 +232,8 @@ void NcclEngine::order_behind(DeviceWork& work, cuda::Stream stream) {
   if (work.done()) return;
   const cuda::Error error = library_->cuda().stream_wait_event(stream, work.completed_, 0);
   if (error == cuda::kSuccess) return;
-  const Failure failure =
-      cuda_failure(*library_, "cudaStreamWaitEvent on the caller's stream", error, options_.rank);
-  throw CollectiveError(failure.text, failure.code, failure.suspect);
+  throw CollectiveError(
+      cuda_failure(*library_, "cudaStreamWaitEvent on the caller's stream", error, options_.rank));
 }
 
 void NcclEngine::advance(DeviceWork& work) {

@@ -19,10 +19,6 @@ namespace {
 // How often a connecting rank checks whether another one has failed.
 constexpr Duration kFailureLook{100};
 
-[[noreturn]] void throw_failure(const Failure& failure) {
-  throw CollectiveError(failure.text, failure.code, failure.suspect);
-}
-
 }  // namespace
 
 std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> library,
@@ -101,7 +97,7 @@ void NcclGroup::start_relay() {
 void NcclGroup::fail_connecting(Failure failure, bool tell) {
   if (tell) rendezvous_->tell(failure);
   if (engine_) engine_->fail(failure, nccl::NcclEngine::Tell::kNo);
-  throw_failure(failure);
+  throw CollectiveError(failure);
 }
 
 // ---- The group as a whole.
@@ -117,7 +113,7 @@ std::shared_ptr<std::byte> NcclGroup::allocate(std::size_t bytes) {
 }
 
 void NcclGroup::throw_if_failed() const {
-  if (const auto failure = engine_->failure()) throw_failure(*failure);
+  if (const auto failure = engine_->failure()) throw CollectiveError(*failure);
 }
 
 void NcclGroup::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {

@@ -10,6 +10,8 @@
 // NcclGroup's operations. Each checks its arguments, describes the call and gives it to the engine.
 namespace ddp {
 
+using nccl::DeviceOperation;
+using nccl::DeviceOpKind;
 using nccl::require;
 using nccl::require_count;
 using nccl::require_data;
@@ -29,99 +31,113 @@ std::size_t sum_of(std::span<const std::size_t> counts) {
   return sum;
 }
 
-nccl::DeviceOperation operation_of(nccl::DeviceOpKind kind, const Buffer& in, const Buffer& out) {
-  nccl::DeviceOperation operation;
+DeviceOperation operation_of(DeviceOpKind kind, const Buffer& in, const Buffer& out) {
+  DeviceOperation operation;
   operation.kind = kind;
   operation.in = in;
   operation.out = out;
   return operation;
 }
 
-void add_transfer(nccl::DeviceOperation& operation, Transfer::Direction direction, Rank peer,
+DeviceOperation in_place(DeviceOpKind kind, const Buffer& in_out) {
+  require_data(kind, in_out);
+  return operation_of(kind, in_out, in_out);
+}
+
+DeviceOperation between(DeviceOpKind kind, const Buffer& in, const Buffer& out) {
+  require_data(kind, in);
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  return operation_of(kind, in, out);
+}
+
+DeviceOperation with_reduction(DeviceOperation operation, ReduceOp op) {
+  require_reduction(operation.kind, operation.in.type, op);
+  operation.op = op;
+  return operation;
+}
+
+// peer: the root, or the other rank.
+DeviceOperation with_peer(DeviceOperation operation, Rank peer, int size) {
+  require_rank(operation.kind, peer, size);
+  operation.root = peer;
+  return operation;
+}
+
+void add_transfer(DeviceOperation& operation, Transfer::Direction direction, Rank peer,
                   const Buffer& whole, std::size_t begin, std::size_t count) {
   if (count == 0) return;  // The other side skips it, too.
   operation.transfers.push_back({direction, peer, {address(whole, begin), count, whole.type}});
 }
 
 // The part that rank `own` sends to itself; NCCL copies it if both directions are in one group.
-void add_own_part(nccl::DeviceOperation& operation, Rank own, const Buffer& in,
-                  std::size_t in_begin, const Buffer& out, std::size_t out_begin,
-                  std::size_t count) {
+void add_own_part(DeviceOperation& operation, Rank own, const Buffer& in, std::size_t in_begin,
+                  const Buffer& out, std::size_t out_begin, std::size_t count) {
   if (address(in, in_begin) == address(out, out_begin)) return;
   add_transfer(operation, Transfer::Direction::kSend, own, in, in_begin, count);
   add_transfer(operation, Transfer::Direction::kRecv, own, out, out_begin, count);
 }
 
+DeviceOperation single_transfer(Transfer::Direction direction, Rank peer, const Buffer& buffer,
+                                const NcclGroupOptions& group) {
+  const bool sends = direction == Transfer::Direction::kSend;
+  DeviceOperation operation = with_peer(
+      in_place(sends ? DeviceOpKind::kSend : DeviceOpKind::kRecv, buffer), peer, group.size);
+  require(peer != group.rank,
+          fmt::format("{}: the {} is this rank itself; use batch() with both directions",
+                      name_of(operation.kind), sends ? "destination" : "source"));
+  add_transfer(operation, direction, peer, buffer, 0, buffer.count);
+  return operation;
+}
+
 }  // namespace
 
 WorkPtr NcclGroup::all_reduce(Buffer in_out, ReduceOp op, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kAllReduce;
-  nccl::require_data(kind, in_out);
-  nccl::require_reduction(kind, in_out.type, op);
-  nccl::DeviceOperation operation = operation_of(kind, in_out, in_out);
-  operation.op = op;
-  return issue(std::move(operation), std::move(options));
+  return issue(with_reduction(in_place(DeviceOpKind::kAllReduce, in_out), op), std::move(options));
 }
 
 WorkPtr NcclGroup::all_reduce_coalesced(std::span<const Buffer> in_out, ReduceOp op,
                                         OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kAllReduceCoalesced;
-  nccl::require(!in_out.empty(), "all_reduce_coalesced: the list of buffers is empty");
-  nccl::DeviceOperation operation = operation_of(kind, in_out.front(), in_out.front());
+  const auto kind = DeviceOpKind::kAllReduceCoalesced;
+  require(!in_out.empty(), "all_reduce_coalesced: the list of buffers is empty");
+  DeviceOperation operation = operation_of(kind, in_out.front(), in_out.front());
   for (const Buffer& buffer : in_out) {
-    nccl::require_data(kind, buffer);
-    nccl::require_same_type(kind, in_out.front(), buffer);
+    require_data(kind, buffer);
+    require_same_type(kind, in_out.front(), buffer);
     if (buffer.count > 0) operation.parts.push_back(buffer);
   }
-  nccl::require_reduction(kind, in_out.front().type, op);
+  require_reduction(kind, in_out.front().type, op);
   operation.op = op;
   return issue(std::move(operation), std::move(options));
 }
 
 WorkPtr NcclGroup::broadcast(Buffer in_out, Rank root, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kBroadcast;
-  nccl::require_data(kind, in_out);
-  nccl::require_rank(kind, root, options_.size);
-  nccl::DeviceOperation operation = operation_of(kind, in_out, in_out);
-  operation.root = root;
-  return issue(std::move(operation), std::move(options));
+  return issue(with_peer(in_place(DeviceOpKind::kBroadcast, in_out), root, options_.size),
+               std::move(options));
 }
 
 WorkPtr NcclGroup::reduce(Buffer in_out, Rank root, ReduceOp op, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kReduce;
-  nccl::require_data(kind, in_out);
-  nccl::require_rank(kind, root, options_.size);
-  nccl::require_reduction(kind, in_out.type, op);
-  nccl::DeviceOperation operation = operation_of(kind, in_out, in_out);
-  operation.op = op;
-  operation.root = root;
-  return issue(std::move(operation), std::move(options));
+  DeviceOperation operation =
+      with_peer(in_place(DeviceOpKind::kReduce, in_out), root, options_.size);
+  return issue(with_reduction(std::move(operation), op), std::move(options));
 }
 
 WorkPtr NcclGroup::all_gather(Buffer in, Buffer out, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kAllGather;
-  nccl::require_data(kind, in);
-  nccl::require_data(kind, out);
-  nccl::require_same_type(kind, in, out);
-  nccl::require_count(kind, "output", out.count,
-                      in.count * static_cast<std::size_t>(options_.size));
-  return issue(operation_of(kind, in, out), std::move(options));
-}
-
-WorkPtr NcclGroup::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kReduceScatter;
-  nccl::require_data(kind, in);
-  nccl::require_data(kind, out);
-  nccl::require_same_type(kind, in, out);
-  nccl::require_count(kind, "input", in.count, out.count * static_cast<std::size_t>(options_.size));
-  nccl::require_reduction(kind, in.type, op);
-  nccl::DeviceOperation operation = operation_of(kind, in, out);
-  operation.op = op;
+  DeviceOperation operation = between(DeviceOpKind::kAllGather, in, out);
+  require_count(operation.kind, "output", out.count,
+                in.count * static_cast<std::size_t>(options_.size));
   return issue(std::move(operation), std::move(options));
 }
 
+WorkPtr NcclGroup::reduce_scatter(Buffer in, Buffer out, ReduceOp op, OpOptions options) {
+  DeviceOperation operation = between(DeviceOpKind::kReduceScatter, in, out);
+  require_count(operation.kind, "input", in.count,
+                out.count * static_cast<std::size_t>(options_.size));
+  return issue(with_reduction(std::move(operation), op), std::move(options));
+}
+
 WorkPtr NcclGroup::barrier(OpOptions options) {
-  return issue(operation_of(nccl::DeviceOpKind::kBarrier, {nullptr, 0, DType::kU8}, {}),
+  return issue(operation_of(DeviceOpKind::kBarrier, {nullptr, 0, DType::kU8}, {}),
                std::move(options));
 }
 
@@ -129,15 +145,11 @@ WorkPtr NcclGroup::barrier(OpOptions options) {
 
 WorkPtr NcclGroup::all_gatherv(Buffer in, Buffer out, std::span<const std::size_t> counts,
                                OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kAllGatherV;
-  nccl::require_data(kind, in);
-  nccl::require_data(kind, out);
-  nccl::require_same_type(kind, in, out);
-  nccl::require(counts.size() == static_cast<std::size_t>(options_.size),
-                fmt::format("all_gatherv: {} counts for {} ranks", counts.size(), options_.size));
-  nccl::require_count(kind, "input", in.count, counts[static_cast<std::size_t>(options_.rank)]);
-  nccl::require_count(kind, "output", out.count, sum_of(counts));
-  nccl::DeviceOperation operation = operation_of(kind, in, out);
+  DeviceOperation operation = between(DeviceOpKind::kAllGatherV, in, out);
+  require(counts.size() == static_cast<std::size_t>(options_.size),
+          fmt::format("all_gatherv: {} counts for {} ranks", counts.size(), options_.size));
+  require_count(operation.kind, "input", in.count, counts[static_cast<std::size_t>(options_.rank)]);
+  require_count(operation.kind, "output", out.count, sum_of(counts));
   std::size_t begin = 0;
   for (Rank peer = 0; peer < options_.size; ++peer) {
     const std::size_t count = counts[static_cast<std::size_t>(peer)];
@@ -153,19 +165,16 @@ WorkPtr NcclGroup::all_gatherv(Buffer in, Buffer out, std::span<const std::size_
 }
 
 WorkPtr NcclGroup::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kGather;
-  nccl::require_data(kind, in);
-  nccl::require_rank(kind, root, options_.size);
-  nccl::DeviceOperation operation = operation_of(kind, in, out);
-  operation.root = root;
+  const auto kind = DeviceOpKind::kGather;
+  require_data(kind, in);
+  DeviceOperation operation = with_peer(operation_of(kind, in, out), root, options_.size);
   if (options_.rank != root) {
     add_transfer(operation, Transfer::Direction::kSend, root, in, 0, in.count);
     return issue(std::move(operation), std::move(options));
   }
-  nccl::require_data(kind, out);
-  nccl::require_same_type(kind, in, out);
-  nccl::require_count(kind, "output", out.count,
-                      in.count * static_cast<std::size_t>(options_.size));
+  require_data(kind, out);
+  require_same_type(kind, in, out);
+  require_count(kind, "output", out.count, in.count * static_cast<std::size_t>(options_.size));
   for (Rank peer = 0; peer < options_.size; ++peer) {
     const std::size_t begin = static_cast<std::size_t>(peer) * in.count;
     if (peer == root) {
@@ -178,18 +187,15 @@ WorkPtr NcclGroup::gather(Buffer in, Buffer out, Rank root, OpOptions options) {
 }
 
 WorkPtr NcclGroup::scatter(Buffer in, Buffer out, Rank root, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kScatter;
-  nccl::require_data(kind, out);
-  nccl::require_rank(kind, root, options_.size);
-  nccl::DeviceOperation operation = operation_of(kind, out, out);  // Every rank knows its output.
-  operation.root = root;
+  const auto kind = DeviceOpKind::kScatter;  // Every rank knows its output.
+  DeviceOperation operation = with_peer(in_place(kind, out), root, options_.size);
   if (options_.rank != root) {
     add_transfer(operation, Transfer::Direction::kRecv, root, out, 0, out.count);
     return issue(std::move(operation), std::move(options));
   }
-  nccl::require_data(kind, in);
-  nccl::require_same_type(kind, in, out);
-  nccl::require_count(kind, "input", in.count, out.count * static_cast<std::size_t>(options_.size));
+  require_data(kind, in);
+  require_same_type(kind, in, out);
+  require_count(kind, "input", in.count, out.count * static_cast<std::size_t>(options_.size));
   for (Rank peer = 0; peer < options_.size; ++peer) {
     const std::size_t begin = static_cast<std::size_t>(peer) * out.count;
     if (peer == root) {
@@ -202,18 +208,13 @@ WorkPtr NcclGroup::scatter(Buffer in, Buffer out, Rank root, OpOptions options) 
 }
 
 WorkPtr NcclGroup::all_to_all(Buffer in, Buffer out, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kAllToAll;
-  nccl::require_data(kind, in);
-  nccl::require_data(kind, out);
-  nccl::require_same_type(kind, in, out);
-  nccl::require_count(kind, "output", out.count, in.count);
+  DeviceOperation operation = between(DeviceOpKind::kAllToAll, in, out);
+  require_count(operation.kind, "output", out.count, in.count);
   const auto size = static_cast<std::size_t>(options_.size);
-  nccl::require(in.count % size == 0,
-                fmt::format("all_to_all: {} elements cannot be divided equally among {} ranks",
-                            in.count, options_.size));
-  nccl::require(in.data != out.data || in.count == 0,
-                "all_to_all: input and output are the same memory");
-  nccl::DeviceOperation operation = operation_of(kind, in, out);
+  require(in.count % size == 0,
+          fmt::format("all_to_all: {} elements cannot be divided equally among {} ranks", in.count,
+                      options_.size));
+  require(in.data != out.data || in.count == 0, "all_to_all: input and output are the same memory");
   const std::size_t part = in.count / size;
   for (Rank peer = 0; peer < options_.size; ++peer) {
     const std::size_t begin = static_cast<std::size_t>(peer) * part;
@@ -225,23 +226,19 @@ WorkPtr NcclGroup::all_to_all(Buffer in, Buffer out, OpOptions options) {
 
 WorkPtr NcclGroup::all_to_allv(Buffer in, std::span<const std::size_t> send_counts, Buffer out,
                                std::span<const std::size_t> receive_counts, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kAllToAllV;
-  nccl::require_data(kind, in);
-  nccl::require_data(kind, out);
-  nccl::require_same_type(kind, in, out);
+  DeviceOperation operation = between(DeviceOpKind::kAllToAllV, in, out);
   const auto size = static_cast<std::size_t>(options_.size);
-  nccl::require(send_counts.size() == size && receive_counts.size() == size,
-                fmt::format("all_to_allv: {} and {} counts for {} ranks", send_counts.size(),
-                            receive_counts.size(), size));
-  nccl::require_count(kind, "input", in.count, sum_of(send_counts));
-  nccl::require_count(kind, "output", out.count, sum_of(receive_counts));
+  require(send_counts.size() == size && receive_counts.size() == size,
+          fmt::format("all_to_allv: {} and {} counts for {} ranks", send_counts.size(),
+                      receive_counts.size(), size));
+  require_count(operation.kind, "input", in.count, sum_of(send_counts));
+  require_count(operation.kind, "output", out.count, sum_of(receive_counts));
   const auto own = static_cast<std::size_t>(options_.rank);
-  nccl::require(send_counts[own] == receive_counts[own],
-                fmt::format("all_to_allv: rank {} sends itself {} elements and receives {}",
-                            options_.rank, send_counts[own], receive_counts[own]));
-  nccl::require(in.data != out.data || in.count == 0,
-                "all_to_allv: input and output are the same memory");
-  nccl::DeviceOperation operation = operation_of(kind, in, out);
+  require(send_counts[own] == receive_counts[own],
+          fmt::format("all_to_allv: rank {} sends itself {} elements and receives {}",
+                      options_.rank, send_counts[own], receive_counts[own]));
+  require(in.data != out.data || in.count == 0,
+          "all_to_allv: input and output are the same memory");
   std::size_t in_begin = 0;
   std::size_t out_begin = 0;
   for (std::size_t peer = 0; peer < size; ++peer) {
@@ -255,46 +252,32 @@ WorkPtr NcclGroup::all_to_allv(Buffer in, std::span<const std::size_t> send_coun
 }
 
 WorkPtr NcclGroup::send(Buffer buffer, Rank to, std::uint32_t /*tag*/, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kSend;
-  nccl::require_data(kind, buffer);
-  nccl::require_rank(kind, to, options_.size);
-  nccl::require(to != options_.rank,
-                "send: the destination is this rank itself; use batch() with both directions");
-  nccl::DeviceOperation operation = operation_of(kind, buffer, buffer);
-  operation.root = to;
-  add_transfer(operation, Transfer::Direction::kSend, to, buffer, 0, buffer.count);
-  return issue(std::move(operation), std::move(options));
+  return issue(single_transfer(Transfer::Direction::kSend, to, buffer, options_),
+               std::move(options));
 }
 
 WorkPtr NcclGroup::recv(Buffer buffer, Rank from, std::uint32_t /*tag*/, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kRecv;
-  nccl::require_data(kind, buffer);
-  nccl::require_rank(kind, from, options_.size);
-  nccl::require(from != options_.rank,
-                "recv: the source is this rank itself; use batch() with both directions");
-  nccl::DeviceOperation operation = operation_of(kind, buffer, buffer);
-  operation.root = from;
-  add_transfer(operation, Transfer::Direction::kRecv, from, buffer, 0, buffer.count);
-  return issue(std::move(operation), std::move(options));
+  return issue(single_transfer(Transfer::Direction::kRecv, from, buffer, options_),
+               std::move(options));
 }
 
 WorkPtr NcclGroup::batch(std::vector<Transfer> transfers, OpOptions options) {
-  const auto kind = nccl::DeviceOpKind::kBatch;
-  nccl::DeviceOperation operation = operation_of(kind, {nullptr, 0, DType::kU8}, {});
+  const auto kind = DeviceOpKind::kBatch;
+  DeviceOperation operation = operation_of(kind, {nullptr, 0, DType::kU8}, {});
   for (const Transfer& transfer : transfers) {
-    nccl::require_data(kind, transfer.buffer);
-    nccl::require_rank(kind, transfer.peer, options_.size);
+    require_data(kind, transfer.buffer);
+    require_rank(kind, transfer.peer, options_.size);
     add_transfer(operation, transfer.direction, transfer.peer, transfer.buffer, 0,
                  transfer.buffer.count);
   }
   return issue(std::move(operation), std::move(options));
 }
 
-WorkPtr NcclGroup::issue(nccl::DeviceOperation operation, OpOptions options) {
+WorkPtr NcclGroup::issue(DeviceOperation operation, OpOptions options) {
   const char* kind = name_of(operation.kind);
-  nccl::require(options.timeout.count() >= 0,
-                fmt::format("{}: the timeout is {} ms, but must not be negative", kind,
-                            options.timeout.count()));
+  require(options.timeout.count() >= 0,
+          fmt::format("{}: the timeout is {} ms, but must not be negative", kind,
+                      options.timeout.count()));
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, nccl::kLongestTimeout);
   operation.deadline = Clock::now() + operation.timeout;

@@ -24,10 +24,6 @@ namespace {
 
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
-[[noreturn]] void throw_failure(const Failure& failure) {
-  throw CollectiveError(failure.text, failure.code, failure.suspect);
-}
-
 }  // namespace
 
 std::shared_ptr<Group> Group::make(std::unique_ptr<transport::Transport> transport, Round round,
@@ -179,14 +175,15 @@ bool Group::run_now(collectives::Operation& operation, const SharedText& tag) {
   if (!executing) return false;
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) throw_failure(*failure_);
+    if (failure_) throw CollectiveError(*failure_);
     if (!queue_.empty()) return false;
     operation.record.sequence = sequence_++;
   }
   operation.flight = record_issue(operation, tag, true);
   auto failure = perform(operation);
   if (failure) {
-    throw_failure(fail_operation(std::move(*failure), name_operation(operation.record, tag)));
+    throw CollectiveError(
+        fail_operation(std::move(*failure), name_operation(operation.record, tag)));
   }
   return true;
 }
@@ -195,7 +192,7 @@ std::shared_ptr<CollectiveWork> Group::enqueue(collectives::Operation operation,
   std::shared_ptr<CollectiveWork> work;
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) throw_failure(*failure_);
+    if (failure_) throw CollectiveError(*failure_);
     operation.record.sequence = sequence_++;
     operation.flight = record_issue(operation, tag, false);
     work =

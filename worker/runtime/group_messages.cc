@@ -84,7 +84,7 @@ WorkPtr Group::recv(Buffer buffer, Rank from, std::uint32_t tag, OpOptions optio
 
 PostOffice& Group::messages() {
   const std::lock_guard lock(mutex_);
-  if (failure_) throw CollectiveError(failure_->text, failure_->code, failure_->suspect);
+  if (failure_) throw CollectiveError(*failure_);
   return *messages_;
 }
 
@@ -161,7 +161,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
                     collectives::list_ranks(missing), missing.size() == 1 ? "has" : "have",
                     wait_all_ranks ? "" : "; there may be more")};
     abort_with(cause);
-    throw CollectiveError(cause.text, cause.code, cause.suspect);
+    throw CollectiveError(cause);
   }
   for (Rank rank = 1; rank < size_; ++rank) exchange(rank, 1, true)->wait();
 }

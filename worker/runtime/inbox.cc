@@ -6,7 +6,7 @@
 
 #include "common/base/errc.h"
 #include "worker/collectives/operation.h"
-#include "worker/runtime/mailbox.h"
+#include "worker/runtime/post_office.h"
 
 namespace ddp::runtime {
 namespace {
@@ -65,7 +65,7 @@ void Inbox::claim(MessageWork& recv, Items::iterator item) {
 }
 
 void Inbox::erase(Items::iterator item) {
-  if (item->storage) room_.unexpected_bytes -= item->bytes;
+  if (item->storage) room_.unexpected_bytes_ -= item->bytes;
   arrived_.erase(item);
 }
 
@@ -108,9 +108,9 @@ void Inbox::deliver(MessageWork& send) {
 }
 
 bool Inbox::make_room(Item& item) {
-  if (room_.unexpected_bytes + item.bytes > room_.limit_bytes) return false;
+  if (room_.unexpected_bytes_ + item.bytes > room_.limit_bytes_) return false;
   item.storage = std::make_unique_for_overwrite<std::byte[]>(item.bytes);
-  room_.unexpected_bytes += item.bytes;
+  room_.unexpected_bytes_ += item.bytes;
   return true;
 }
 
@@ -218,7 +218,7 @@ std::string Inbox::status(const MessageWork& recv) const {
   if (!tags.empty()) text += fmt::format(", only some with tag {}", fmt::join(tags, ", "));
   if (blocked()) {
     text += fmt::format("; {} MiB of messages without a receive block the following messages",
-                        room_.limit_bytes >> 20);
+                        room_.limit_bytes_ >> 20);
   }
   return text;
 }

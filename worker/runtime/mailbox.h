@@ -16,28 +16,10 @@
 
 namespace ddp::runtime {
 
-// What the mailboxes of a rank share.
-class MailRoom {
- public:
-  explicit MailRoom(std::size_t limit) : limit_bytes(limit) {}
-  virtual ~MailRoom() = default;
-
-  // Some bytes of the work have moved, but others must wait. Any number of times.
-  virtual void begin(MessageWork& work) = 0;
-  virtual void complete(MessageWork& work) = 0;
-  // The first failure counts: afterwards nothing moves, and the mailboxes are empty.
-  virtual void break_down(Failure failure) = 0;
-  virtual bool alive() const = 0;
-
-  const std::size_t limit_bytes;      // Limit of each of the following.
-  std::size_t unexpected_bytes = 0;   // Messages that wait for a receive.
-  std::size_t undelivered_bytes = 0;  // Sends that are done, but not sent yet.
-};
-
 // The messages to one peer, in order. One thread at a time.
 class Outbox {
  public:
-  explicit Outbox(MailRoom& room) : room_(room) {}
+  explicit Outbox(PostOffice& room) : room_(room) {}
 
   // Sends a small message at once, if there is room and nothing is queued before it.
   bool send_now(const Buffer& buffer, std::uint64_t tag, PeerRings& stream);
@@ -72,7 +54,7 @@ class Outbox {
   };
   bool write(Item& item, PeerStream& stream);
 
-  MailRoom& room_;
+  PostOffice& room_;
   std::deque<Item> queue_;
   std::vector<Lent> lent_;  // The peer reads these in place.
 };
@@ -81,7 +63,7 @@ class Outbox {
 // receive. One thread at a time.
 class Inbox {
  public:
-  Inbox(MailRoom& room, Rank self, Rank peer) : room_(room), self_(self), peer_(peer) {}
+  Inbox(PostOffice& room, Rank self, Rank peer) : room_(room), self_(self), peer_(peer) {}
 
   void post(MessageWork& recv);
   // Reads what has arrived; without `eager` only as far as receives wait for it.
@@ -122,7 +104,7 @@ class Inbox {
   bool agree(const MessageWork& recv, const MessageHeader& header);
   void erase(Items::iterator item);
 
-  MailRoom& room_;
+  PostOffice& room_;
   Rank self_;
   Rank peer_;
   std::deque<MessageWork*> posted_;  // In order of issue.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "worker/runtime/post_office.h"
+
 namespace ddp::runtime {
 
 std::string MessageWork::name() const {
@@ -19,7 +21,7 @@ void MessageWork::wait() {
   // If the mover is gone, its destructor is about to complete the work.
   state_.wait(kPending);
   if (state_.load(std::memory_order_acquire) == kFailed) {
-    throw CollectiveError(failure_.text, failure_.code, failure_.suspect);
+    throw CollectiveError(failure_);
   }
 }
 

@@ -38,22 +38,14 @@ struct MessageHeader {
 };
 static_assert(sizeof(MessageHeader) == 40);
 
-class MessageWork;
-
-// What a MessageWork needs from the object that moves it.
-class MessageMover {
- public:
-  virtual ~MessageMover() = default;
-  // Moves messages until the work is done.
-  virtual void wait(MessageWork& work) = 0;
-};
+class PostOffice;
 
 // A send or a receive. Completed once, by a thread that moves messages.
 class MessageWork final : public Work {
  public:
   enum class Kind { kSend, kRecv };
 
-  MessageWork(std::weak_ptr<MessageMover> mover, Kind which, Buffer data, Rank other,
+  MessageWork(std::weak_ptr<PostOffice> mover, Kind which, Buffer data, Rank other,
               std::uint64_t message_tag, std::uint64_t number, const OpOptions& options)
       : kind(which),
         buffer(data),
@@ -100,7 +92,7 @@ class MessageWork final : public Work {
     state_.notify_all();
   }
 
-  std::weak_ptr<MessageMover> mover_;
+  std::weak_ptr<PostOffice> mover_;
   std::string text_;
   Failure failure_;  // Written before state_ becomes kFailed.
   std::atomic<std::uint32_t> state_{kPending};

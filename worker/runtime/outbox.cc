@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "worker/runtime/mailbox.h"
+#include "worker/runtime/post_office.h"
 
 namespace ddp::runtime {
 namespace {
@@ -73,7 +73,7 @@ bool Outbox::push(PeerStream& stream, PeerRings* node) {
       } else if (item.work != nullptr) {
         room_.complete(*item.work);
       }
-      if (item.copy) room_.undelivered_bytes -= item.bytes;
+      if (item.copy) room_.undelivered_bytes_ -= item.bytes;
       queue_.pop_front();
     }
     if (count >= budget) break;
@@ -95,13 +95,13 @@ void Outbox::keep_last() {
   if (queue_.empty()) return;
   Item& item = queue_.back();
   if (item.work == nullptr || item.header.kind == MessageKind::kDirect ||
-      item.bytes > kEagerBytes || room_.undelivered_bytes + item.bytes > room_.limit_bytes) {
+      item.bytes > kEagerBytes || room_.undelivered_bytes_ + item.bytes > room_.limit_bytes_) {
     return;
   }
   item.copy = std::make_unique_for_overwrite<std::byte[]>(item.bytes);
   if (item.bytes > 0) std::memcpy(item.copy.get(), item.payload, item.bytes);
   item.payload = item.copy.get();
-  room_.undelivered_bytes += item.bytes;
+  room_.undelivered_bytes_ += item.bytes;
   room_.complete(*std::exchange(item.work, nullptr));
 }
 
@@ -121,7 +121,7 @@ std::string Outbox::status(const MessageWork& send) const {
 
 void Outbox::clear() {
   for (const Item& item : queue_) {
-    if (item.copy) room_.undelivered_bytes -= item.bytes;
+    if (item.copy) room_.undelivered_bytes_ -= item.bytes;
   }
   queue_.clear();
   lent_.clear();

@@ -33,8 +33,7 @@ wire::FlightState state_of(const MessageWork& work) {
 
 PostOffice::PostOffice(transport::Transport& transport, Meeting meeting, Round round,
                        PostOfficeOptions options)
-    : MailRoom(options.unexpected_limit),
-      topology_(transport.topology()),
+    : topology_(transport.topology()),
       segment_(transport.shared_segment()),
       arena_(transport.arena()),
       spin_(transport.spins()),
@@ -42,6 +41,7 @@ PostOffice::PostOffice(transport::Transport& transport, Meeting meeting, Round r
                       .generation.fetch_add(1, std::memory_order_relaxed)),
       timeout_(options.timeout),
       world_ranks_(std::move(options.world_ranks)),
+      limit_bytes_(options.unexpected_limit),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       on_failure_(std::move(options.on_failure)),
       recorder_(std::move(options.recorder)),
@@ -55,7 +55,7 @@ PostOffice::~PostOffice() { close(); }
 std::shared_ptr<MessageWork> PostOffice::issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
                                                std::uint64_t tag, OpOptions& options,
                                                std::uint64_t sequence) {
-  if (failure_) throw CollectiveError(failure_->text, failure_->code, failure_->suspect);
+  if (failure_) throw CollectiveError(*failure_);
   auto timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
   options.timeout = std::min<std::chrono::milliseconds>(timeout, kLongestTimeout);
   auto work =

@@ -55,15 +55,13 @@ struct PostOfficeOptions {
 // Callers of send(), recv() and Work::wait() move everybody's messages; if none waits, the thread
 // "ddp-p2p" does, which the first message starts. Thread safe. All ranks of a group must make it;
 // groups that share a Segment must make theirs in the same order on all ranks.
-class PostOffice final : public MessageMover,
-                         public MailRoom,
-                         public std::enable_shared_from_this<PostOffice> {
+class PostOffice final : public std::enable_shared_from_this<PostOffice> {
  public:
   // Copies what it needs from the transport: topology, memory, arena. meeting.store may be null if
   // there is one node.
   PostOffice(transport::Transport& transport, Meeting meeting, Round round,
              PostOfficeOptions options);
-  ~PostOffice() override;
+  ~PostOffice();
 
   // `sequence` names the operation in error messages. `to` and `from` may be this rank. Throws
   // CollectiveError with the first cause after a failure, std::invalid_argument for a bad argument.
@@ -81,11 +79,12 @@ class PostOffice final : public MessageMover,
   // lost. The owner must call it before it destroys what on_failure uses.
   void close();
 
-  void wait(MessageWork& work) override;
+  // Moves messages until the work is done.
+  void wait(MessageWork& work);
 
  private:
   struct Peer {
-    Peer(MailRoom& room, Rank self, Rank number)
+    Peer(PostOffice& room, Rank self, Rank number)
         : rank(number), outbox(room), inbox(room, self, number) {}
     PeerStream* stream() const {
       return node ? static_cast<PeerStream*>(node.get()) : socket.get();
@@ -101,14 +100,17 @@ class PostOffice final : public MessageMover,
     TimePoint ended_at{};  // When the stream was seen to have ended.
   };
   using Lock = std::unique_lock<std::mutex>;
+  friend class Inbox;  // The mailboxes use what follows, and the numbers of bytes below.
+  friend class Outbox;
 
-  // MailRoom; under mutex_.
-  void begin(MessageWork& work) override;
-  void complete(MessageWork& work) override;
-  void break_down(Failure failure) override;
-  bool alive() const override { return !failure_; }
+  // Some bytes of the work have moved, but others must wait. Any number of times. Needs mutex_, as
+  // do the following.
+  void begin(MessageWork& work);
+  void complete(MessageWork& work);
+  // The first failure counts: afterwards nothing moves, and the mailboxes are empty.
+  void break_down(Failure failure);
+  bool alive() const { return !failure_; }
 
-  // The following need mutex_.
   std::shared_ptr<MessageWork> issue(MessageWork::Kind kind, Buffer buffer, Rank rank,
                                      std::uint64_t tag, OpOptions& options, std::uint64_t sequence);
   WorkPtr issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous);
@@ -151,12 +153,15 @@ class PostOffice final : public MessageMover,
   const std::uint32_t generation_;
   const std::chrono::milliseconds timeout_;
   const std::vector<Rank> world_ranks_;
-  const UniqueFd wake_fd_;  // Wakes a thread that polls.
+  const std::size_t limit_bytes_;  // Of unexpected and of undelivered messages.
+  const UniqueFd wake_fd_;         // Wakes a thread that polls.
 
   std::mutex announce_mutex_;  // Held while on_failure_ runs.
   std::function<void(const Failure&)> on_failure_;
 
-  std::mutex mutex_;  // Guards what follows.
+  std::mutex mutex_;                   // Guards what follows.
+  std::size_t unexpected_bytes_ = 0;   // Messages that wait for a receive.
+  std::size_t undelivered_bytes_ = 0;  // Sends that are done, but not sent yet.
   std::optional<FlightRecorder> recorder_;
   std::list<std::shared_ptr<MessageWork>> pending_;
   std::vector<std::unique_ptr<Peer>> peers_;  // By rank; null until used.

@@ -13,6 +13,7 @@
 #include "common/base/ids.h"
 #include "common/base/shared_text.h"
 #include "worker/collectives/types.h"
+#include "worker/transport/failure.h"
 
 namespace ddp {
 
@@ -23,6 +24,8 @@ class CollectiveError : public std::runtime_error {
  public:
   CollectiveError(const std::string& text, std::error_code error_code, Rank suspect)
       : std::runtime_error(text), code(error_code), suspect_rank(suspect) {}
+  explicit CollectiveError(const Failure& failure)
+      : CollectiveError(failure.text, failure.code, failure.suspect) {}
   std::error_code code;  // kTimeout, kPeerLost, kAborted, kMismatch, kProtocol.
   Rank suspect_rank;     // The rank to blame, -1 if it is not known.
 };

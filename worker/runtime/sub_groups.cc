@@ -100,7 +100,7 @@ std::shared_ptr<Group> Group::make_sub_group(Proposal proposal, const char* name
                                     "of them calls something else",
                                     name, std::min(rank, rank_), std::max(rank, rank_))};
     abort_with(cause);
-    throw CollectiveError(cause.text, cause.code, cause.suspect);
+    throw CollectiveError(cause);
   }
   if (!member) return nullptr;
 
@@ -146,7 +146,7 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
     NodeLinks node_links(meeting, round_, Clock::now() + options_.connect_timeout);
     if (auto failure = node_links.connect(topology, links)) {
       abort_with(*failure);
-      throw CollectiveError(failure->text, failure->code, failure->suspect);
+      throw CollectiveError(*failure);
     }
   }
   const bool spin = transport::spinning_pays(topology.local_size());

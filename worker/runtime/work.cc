@@ -64,7 +64,7 @@ void CollectiveWork::wait() {
     }
   }
   if (state_.load(std::memory_order_acquire) == kFailed) {
-    throw CollectiveError(failure_.text, failure_.code, failure_.suspect);
+    throw CollectiveError(failure_);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 namespace ddp::train {
 
@@ -12,13 +13,11 @@ struct StrokePoint {
 // One movement of the pen through its points: along a smooth curve or straight from point to point.
 struct Stroke {
   bool smooth;
-  std::span<const StrokePoint> points;
+  std::vector<StrokePoint> points;
 };
 
 // One way of writing a digit.
-struct DigitShape {
-  std::span<const Stroke> strokes;
-};
+using DigitShape = std::vector<Stroke>;
 
 // The ways of writing `digit`, 0 to 9.
 std::span<const DigitShape> digit_shapes(int digit);

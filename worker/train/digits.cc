@@ -115,7 +115,7 @@ void draw_digit(int digit, Random& random, std::span<std::uint8_t> image) {
   const double radius = random.between(0.6, 1.6);
   const double ink = random.between(0.6, 1.0);
   std::vector<StrokePoint> points;
-  for (const Stroke& stroke : shape.strokes) {
+  for (const Stroke& stroke : shape) {
     points.clear();
     for (StrokePoint point : stroke.points) {
       point.x += random.between(-0.035, 0.035);

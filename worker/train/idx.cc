@@ -1,15 +1,12 @@
 #include "worker/train/idx.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <zlib.h>
@@ -17,165 +14,134 @@
 namespace ddp::train {
 namespace {
 
-constexpr std::uint32_t kMagicImages = 0x00000803;  // Unsigned bytes, three dimensions.
-constexpr std::uint32_t kMagicLabels = 0x00000801;  // Unsigned bytes, one dimension.
-constexpr std::uint64_t kImagesHeader = 16;
-constexpr std::uint64_t kLabelsHeader = 8;
+using Bytes = std::vector<std::uint8_t>;
+
+// The last byte is the number of dimensions, the one before says that elements are unsigned bytes.
+constexpr std::uint32_t kMagicImages = 0x00000803;
+constexpr std::uint32_t kMagicLabels = 0x00000801;
 constexpr std::uint32_t kMaxSide = 4096;  // Of an image; a header with more is taken for damage.
 constexpr std::uint64_t kMaxBytes = std::uint64_t{4} << 30;
+constexpr std::uint64_t kMaxHeader = 16;
 
 struct GzClose {
   void operator()(gzFile file) const { gzclose(file); }
 };
-using GzHandle = std::unique_ptr<gzFile_s, GzClose>;
 
-// One file being read from front to end; zlib passes a plain file through.
-class IdxReader {
- public:
-  static Result<IdxReader> open(const std::string& path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-      const int error = errno;
-      if (error == ENOENT) return make_error(Errc::kNotFound, "{}: no such file", path);
-      return make_error(Errc::kIo, "{}: cannot open: {}", path,
-                        std::generic_category().message(error));
-    }
-    gzFile file = gzdopen(fd, "rb");
-    if (file == nullptr) {
-      ::close(fd);
-      return make_error(Errc::kIo, "{}: zlib cannot read it: out of memory", path);
-    }
-    gzbuffer(file, 1U << 17);
-    return IdxReader(path, GzHandle(file));
+// What the file holds, decompressed; zlib passes a plain file through. Memory grows with what is
+// really there, not with what a header claims.
+Result<Bytes> read_whole(const std::string& path) {
+  constexpr unsigned kPiece = 1U << 24;
+  errno = 0;
+  const std::unique_ptr<gzFile_s, GzClose> file(gzopen(path.c_str(), "rbe"));
+  if (!file) {
+    if (errno == ENOENT) return make_error(Errc::kNotFound, "{}: no such file", path);
+    const int error = errno != 0 ? errno : ENOMEM;  // zlib sets none if it has no memory.
+    return make_error(Errc::kIo, "{}: cannot open: {}", path,
+                      std::generic_category().message(error));
   }
-
-  // Appends the next `size` bytes to `out`. `whole` is the size that the file needs for them, for
-  // the message. Memory grows with what the file really holds, not with what its header claims.
-  Result<void> read(std::vector<std::uint8_t>& out, std::uint64_t size, std::uint64_t whole) {
-    constexpr std::uint64_t kPiece = std::uint64_t{1} << 24;
-    std::uint64_t done = 0;
-    while (done < size) {
-      const std::uint64_t piece = std::min(kPiece, size - done);
-      const std::size_t start = out.size();
-      out.resize(start + piece);
-      const int got = gzread(file_.get(), out.data() + start, static_cast<unsigned>(piece));
-      if (got < 0) return damaged();
-      if (auto intact = check_stream(); !intact) return intact;
-      done += static_cast<std::uint64_t>(got);
-      if (static_cast<std::uint64_t>(got) < piece) {
-        return make_error(Errc::kCorrupt, "{}: truncated: {} bytes, expected {}", path_,
-                          position_ + done, whole);
-      }
-    }
-    position_ += size;
-    return {};
-  }
-
-  Result<std::uint32_t> read_number(std::uint64_t header_bytes) {
-    std::vector<std::uint8_t> bytes;
-    if (auto done = read(bytes, 4, header_bytes); !done) return done.error();
-    return (std::uint32_t{bytes[0]} << 24) | (std::uint32_t{bytes[1]} << 16) |
-           (std::uint32_t{bytes[2]} << 8) | std::uint32_t{bytes[3]};
-  }
-
-  // Fails if anything follows. Reading to the end also makes zlib check the checksum of a .gz file.
-  Result<void> expect_end() {
-    std::uint8_t extra = 0;
-    const int got = gzread(file_.get(), &extra, 1);
-    if (got < 0) return damaged();
-    if (auto intact = check_stream(); !intact) return intact;
-    if (got > 0) {
-      return make_error(Errc::kCorrupt,
-                        "{}: too long: more than the {} bytes that its header gives", path_,
-                        position_);
-    }
-    return {};
-  }
-
-  const std::string& path() const { return path_; }
-
- private:
-  IdxReader(std::string path, GzHandle file) : path_(std::move(path)), file_(std::move(file)) {}
-
-  // gzread does not fail where a gzip stream stops early; only gzerror has the reason. Since zlib
-  // 1.3.2 the next gzread clears it, so call this after each gzread, even one that gave all bytes.
-  Result<void> check_stream() const {
+  Bytes bytes;
+  for (std::size_t size = 0; size <= kMaxBytes + kMaxHeader;) {
+    bytes.resize(size + kPiece);
+    const int got = gzread(file.get(), bytes.data() + size, kPiece);
+    // gzread does not fail where a gzip stream stops early; only gzerror has the reason,
+    // which the next gzread of zlib 1.3.2 clears.
     int code = Z_OK;
-    gzerror(file_.get(), &code);
-    if (code == Z_OK || code == Z_STREAM_END) return {};
-    return damaged();
-  }
-
-  Error damaged() const {
-    int code = Z_OK;
-    const char* text = gzerror(file_.get(), &code);
+    const char* text = gzerror(file.get(), &code);
     if (code == Z_ERRNO) {
-      return make_error(Errc::kIo, "{}: cannot read: {}", path_,
+      return make_error(Errc::kIo, "{}: cannot read: {}", path,
                         std::generic_category().message(errno));
     }
     if (code == Z_BUF_ERROR) {
-      return make_error(Errc::kCorrupt, "{}: truncated: the gzip stream ends early", path_);
+      return make_error(Errc::kCorrupt, "{}: truncated: the gzip stream ends early", path);
     }
-    return make_error(Errc::kCorrupt, "{}: damaged gzip stream: {}", path_, text);
+    if (got < 0 || (code != Z_OK && code != Z_STREAM_END)) {
+      return make_error(Errc::kCorrupt, "{}: damaged gzip stream: {}", path, text);
+    }
+    size += static_cast<std::size_t>(got);
+    bytes.resize(size);
+    if (static_cast<unsigned>(got) < kPiece) return bytes;
   }
+  return make_error(Errc::kCorrupt, "{}: too long: expected at most {} bytes", path, kMaxBytes);
+}
 
-  std::string path_;
-  GzHandle file_;
-  std::uint64_t position_ = 0;  // Bytes read, after decompression.
+struct IdxFile {
+  std::string path;
+  Bytes bytes;  // All of the file.
+  std::vector<std::uint32_t> dimensions;
 };
 
-Result<void> expect_magic(IdxReader& reader, std::uint32_t expected, std::uint64_t header_bytes,
-                          const char* kind) {
-  auto magic = reader.read_number(header_bytes);
-  if (!magic) return magic.error();
-  if (*magic != expected) {
-    return make_error(Errc::kCorrupt, "{}: magic number {}, expected {} (IDX {})", reader.path(),
-                      *magic, expected, kind);
+Error truncated(const IdxFile& file, std::uint64_t whole) {
+  return make_error(Errc::kCorrupt, "{}: truncated: {} bytes, expected {}", file.path,
+                    file.bytes.size(), whole);
+}
+
+std::uint32_t number_at(const Bytes& bytes, std::size_t at) {
+  return (std::uint32_t{bytes[at]} << 24) | (std::uint32_t{bytes[at + 1]} << 16) |
+         (std::uint32_t{bytes[at + 2]} << 8) | std::uint32_t{bytes[at + 3]};
+}
+
+Result<IdxFile> read_file(const std::string& path, std::uint32_t magic, const char* kind) {
+  auto bytes = read_whole(path);
+  if (!bytes) return bytes.error();
+  IdxFile file{path, std::move(*bytes), std::vector<std::uint32_t>(magic & 0xff)};
+  const std::size_t header = 4 * (1 + file.dimensions.size());
+  if (file.bytes.size() >= 4 && number_at(file.bytes, 0) != magic) {
+    return make_error(Errc::kCorrupt, "{}: magic number {}, expected {} (IDX {})", path,
+                      number_at(file.bytes, 0), magic, kind);
   }
-  return {};
+  if (file.bytes.size() < header) return truncated(file, header);
+  for (std::size_t i = 0; i < file.dimensions.size(); ++i) {
+    file.dimensions[i] = number_at(file.bytes, 4 * (1 + i));
+  }
+  return file;
+}
+
+// What follows the header, which gives it `count` bytes.
+Result<Bytes> elements_of(IdxFile file, std::uint64_t count) {
+  const std::size_t header = 4 * (1 + file.dimensions.size());
+  if (file.bytes.size() < header + count) return truncated(file, header + count);
+  if (file.bytes.size() > header + count) {
+    return make_error(Errc::kCorrupt, "{}: too long: more than the {} bytes that its header gives",
+                      file.path, header + count);
+  }
+  file.bytes.erase(file.bytes.begin(), file.bytes.begin() + static_cast<std::ptrdiff_t>(header));
+  return std::move(file.bytes);
 }
 
 Result<void> read_images(const std::string& path, ImageSet& set) {
-  auto reader = IdxReader::open(path);
-  if (!reader) return reader.error();
-  if (auto ok = expect_magic(*reader, kMagicImages, kImagesHeader, "images"); !ok) return ok;
-  std::array<std::uint32_t, 3> dimensions{};
-  for (std::uint32_t& dimension : dimensions) {
-    auto number = reader->read_number(kImagesHeader);
-    if (!number) return number.error();
-    dimension = *number;
-  }
-  const auto [count, rows, columns] = dimensions;
-  if (count == 0)
+  auto file = read_file(path, kMagicImages, "images");
+  if (!file) return file.error();
+  set.count = file->dimensions[0];
+  set.rows = file->dimensions[1];
+  set.columns = file->dimensions[2];
+  if (set.count == 0)
     return make_error(Errc::kCorrupt, "{}: holds 0 images, expected at least 1", path);
-  if (rows == 0 || columns == 0 || rows > kMaxSide || columns > kMaxSide) {
+  if (set.rows == 0 || set.columns == 0 || set.rows > kMaxSide || set.columns > kMaxSide) {
     return make_error(Errc::kCorrupt, "{}: images of {} x {} pixels, expected 1 to {} a side", path,
-                      rows, columns, kMaxSide);
+                      set.rows, set.columns, kMaxSide);
   }
-  const std::uint64_t bytes = std::uint64_t{count} * rows * columns;
+  const std::uint64_t bytes = std::uint64_t{set.count} * set.rows * set.columns;
   if (bytes > kMaxBytes) {
     return make_error(Errc::kCorrupt, "{}: {} images of {} x {}: {} bytes, expected at most {}",
-                      path, count, rows, columns, bytes, kMaxBytes);
+                      path, set.count, set.rows, set.columns, bytes, kMaxBytes);
   }
-  set.count = count;
-  set.rows = rows;
-  set.columns = columns;
-  if (auto ok = reader->read(set.pixels, bytes, kImagesHeader + bytes); !ok) return ok;
-  return reader->expect_end();
+  auto pixels = elements_of(std::move(*file), bytes);
+  if (!pixels) return pixels.error();
+  set.pixels = std::move(*pixels);
+  return {};
 }
 
 Result<void> read_labels(const std::string& path, const std::string& images_path, ImageSet& set) {
-  auto reader = IdxReader::open(path);
-  if (!reader) return reader.error();
-  if (auto ok = expect_magic(*reader, kMagicLabels, kLabelsHeader, "labels"); !ok) return ok;
-  auto count = reader->read_number(kLabelsHeader);
-  if (!count) return count.error();
-  if (*count != set.count) {
+  auto file = read_file(path, kMagicLabels, "labels");
+  if (!file) return file.error();
+  const std::uint32_t count = file->dimensions[0];
+  if (count != set.count) {
     return make_error(Errc::kCorrupt, "{}: {} labels, expected {}, one for each image of {}", path,
-                      *count, set.count, images_path);
+                      count, set.count, images_path);
   }
-  if (auto ok = reader->read(set.labels, *count, kLabelsHeader + *count); !ok) return ok;
-  if (auto ok = reader->expect_end(); !ok) return ok;
+  auto labels = elements_of(std::move(*file), count);
+  if (!labels) return labels.error();
+  set.labels = std::move(*labels);
   for (std::size_t i = 0; i < set.labels.size(); ++i) {
     if (set.labels[i] > 9) {
       return make_error(Errc::kCorrupt, "{}: label {} of image {}, expected 0 to 9", path,

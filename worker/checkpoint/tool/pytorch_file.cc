@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,30 +14,16 @@ namespace {
 
 // torch's name of the storage for this type; empty if it has none.
 std::string_view storage_of(TensorType type) {
-  switch (type) {
-    case TensorType::kBool:
-      return "BoolStorage";
-    case TensorType::kU8:
-      return "ByteStorage";
-    case TensorType::kI8:
-      return "CharStorage";
-    case TensorType::kI16:
-      return "ShortStorage";
-    case TensorType::kI32:
-      return "IntStorage";
-    case TensorType::kI64:
-      return "LongStorage";
-    case TensorType::kF16:
-      return "HalfStorage";
-    case TensorType::kBF16:
-      return "BFloat16Storage";
-    case TensorType::kF32:
-      return "FloatStorage";
-    case TensorType::kF64:
-      return "DoubleStorage";
-    default:
-      return {};
+  constexpr std::pair<TensorType, std::string_view> kStorages[] = {
+      {TensorType::kBool, "BoolStorage"}, {TensorType::kU8, "ByteStorage"},
+      {TensorType::kI8, "CharStorage"},   {TensorType::kI16, "ShortStorage"},
+      {TensorType::kI32, "IntStorage"},   {TensorType::kI64, "LongStorage"},
+      {TensorType::kF16, "HalfStorage"},  {TensorType::kBF16, "BFloat16Storage"},
+      {TensorType::kF32, "FloatStorage"}, {TensorType::kF64, "DoubleStorage"}};
+  for (const auto& [known, storage] : kStorages) {
+    if (known == type) return storage;
   }
+  return {};
 }
 
 std::vector<std::int64_t> row_major_strides(const std::vector<std::int64_t>& shape) {

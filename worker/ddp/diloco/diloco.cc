@@ -62,69 +62,16 @@ std::unique_ptr<torch::optim::Optimizer> diloco_outer_optimizer(
       std::move(parameters), torch::optim::SGDOptions(0.7).momentum(0.9).nesterov(true));
 }
 
-class DiLoCo::Impl {
- public:
-  Impl(torch::nn::Module& module, torch::optim::Optimizer& inner, const DiLoCoOptions& options,
-       const OuterOptimizer& outer);
-  ~Impl() { leave(); }
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
-
-  void enter(std::shared_ptr<ProcessGroup> group);
-  void leave();
-  void zero_grad();
-  void step();
-  void synchronize();
-  std::shared_ptr<CommHook> own_state();
-  void resume();
-
- private:
-  friend class DiLoCo;
-  class OwnState;
-  struct Fragment {
-    std::size_t begin = 0;  // Of own_ and common values.
-    std::size_t end = 0;
-    at::Tensor flat = {};  // Its pseudo-gradients, on their way or averaged.
-    std::vector<at::Tensor> slots = {};
-    WorkPtr work = nullptr;
-    bool is_under_way = false;
-  };
-
-  void cut_into_fragments();
-  std::int64_t phase(std::size_t fragment) const;
-  void begin(Fragment& fragment);
-  void arrive(Fragment& fragment);
-  void finish(Fragment& fragment, double alpha);
-  void communicate_if_due();
-  void allocate(Fragment& fragment);
-
-  torch::nn::Module& module_;
-  torch::optim::Optimizer& inner_;
-  DiLoCoOptions options_;
-  std::vector<std::string> names_;
-  std::vector<at::Tensor> own_;
-  std::vector<at::Tensor> values_;  // The common ones.
-  std::shared_ptr<torch::nn::Module> common_;
-  std::unique_ptr<torch::optim::Optimizer> outer_;
-  std::vector<Fragment> fragments_;
-  std::shared_ptr<ProcessGroup> group_;
-  LocalReplica replica_;
-  std::map<std::string, at::Tensor> pending_;  // As own_state() was given it.
-  std::int64_t steps_ = 0;
-  std::int64_t synchronized_at_ = 0;
-  std::uint64_t communicated_bytes_ = 0;
-};
-
 // LocalReplica's, and the averages that have come.
-class DiLoCo::Impl::OwnState final : public CommHook {
+class DiLoCo::OwnState final : public CommHook {
  public:
-  explicit OwnState(Impl& of) : of_(of) {}
+  explicit OwnState(DiLoCo& of) : of_(of) {}
 
   std::string name() const override { return "diloco"; }
-  Future run(GradBucket& bucket) override { return of_.replica_.run(bucket); }
+  Future run(GradBucket& bucket) override { return of_.replica_->run(bucket); }
 
   CommHookState state() const override {
-    CommHookState state = of_.replica_.state();
+    CommHookState state = of_.replica_->state();
     for (Fragment& fragment : of_.fragments_) {
       if (!fragment.is_under_way) continue;
       of_.arrive(fragment);
@@ -135,21 +82,21 @@ class DiLoCo::Impl::OwnState final : public CommHook {
     return state;
   }
   void restore(const CommHookState& state) override {
-    of_.replica_.restore(state);
+    of_.replica_->restore(state);
     of_.pending_ = state.replicated;
   }
 
  private:
-  Impl& of_;
+  DiLoCo& of_;
 };
 
-DiLoCo::Impl::Impl(torch::nn::Module& module, torch::optim::Optimizer& inner,
-                   const DiLoCoOptions& options, const OuterOptimizer& outer)
+DiLoCo::DiLoCo(torch::nn::Module& module, torch::optim::Optimizer& inner,
+               const DiLoCoOptions& options, const OuterOptimizer& outer)
     : module_(module),
       inner_(inner),
       options_(checked(options, module)),
       common_(std::make_shared<torch::nn::Module>()),
-      replica_(module, inner) {
+      replica_(std::make_unique<LocalReplica>(module, inner)) {
   const at::NoGradGuard no_grad;
   for (const auto& parameter : module.named_parameters()) {
     check_parameter(parameter.key(), parameter.value(),
@@ -165,8 +112,10 @@ DiLoCo::Impl::Impl(torch::nn::Module& module, torch::optim::Optimizer& inner,
   cut_into_fragments();
 }
 
+DiLoCo::~DiLoCo() { leave(); }
+
 // Each ends where its share of all elements does.
-void DiLoCo::Impl::cut_into_fragments() {
+void DiLoCo::cut_into_fragments() {
   std::int64_t all = 0;
   for (const at::Tensor& parameter : own_) all += parameter.numel();
   const auto count = static_cast<std::size_t>(options_.fragments);
@@ -187,7 +136,7 @@ void DiLoCo::Impl::cut_into_fragments() {
   }
 }
 
-void DiLoCo::Impl::enter(std::shared_ptr<ProcessGroup> group) {
+void DiLoCo::enter(std::shared_ptr<ProcessGroup> group) {
   expect(group != nullptr, "it was given no process group");
   leave();
   group_ = std::move(group);
@@ -198,7 +147,7 @@ void DiLoCo::Impl::enter(std::shared_ptr<ProcessGroup> group) {
   for (std::size_t i = 0; i < own_.size(); ++i) copy_values(values_[i], own_[i]);
 }
 
-void DiLoCo::Impl::allocate(Fragment& fragment) {
+void DiLoCo::allocate(Fragment& fragment) {
   const std::vector<at::Tensor> own(own_.begin() + static_cast<std::ptrdiff_t>(fragment.begin),
                                     own_.begin() + static_cast<std::ptrdiff_t>(fragment.end));
   std::int64_t elements = 0;
@@ -208,7 +157,7 @@ void DiLoCo::Impl::allocate(Fragment& fragment) {
   fragment.slots = slots_of(fragment.flat, own);
 }
 
-void DiLoCo::Impl::leave() {
+void DiLoCo::leave() {
   for (Fragment& fragment : fragments_) {
     wait_quietly(fragment.work);
     fragment = {.begin = fragment.begin, .end = fragment.end};
@@ -216,11 +165,11 @@ void DiLoCo::Impl::leave() {
   group_.reset();
 }
 
-void DiLoCo::Impl::zero_grad() {
+void DiLoCo::zero_grad() {
   for (at::Tensor& parameter : own_) parameter.mutable_grad().reset();
 }
 
-void DiLoCo::Impl::step() {
+void DiLoCo::step() {
   if (!group_) throw std::logic_error("DiLoCo::step() needs a group: call enter() first");
   inner_.step();
   ++steps_;
@@ -229,12 +178,12 @@ void DiLoCo::Impl::step() {
 
 // In each cycle of sync_every steps the fragments begin one after another, the last one at the end
 // of the cycle.
-std::int64_t DiLoCo::Impl::phase(std::size_t fragment) const {
+std::int64_t DiLoCo::phase(std::size_t fragment) const {
   const std::int64_t turn = options_.sync_every / options_.fragments;
   return static_cast<std::int64_t>(fragment + 1) * turn % options_.sync_every;
 }
 
-void DiLoCo::Impl::communicate_if_due() {
+void DiLoCo::communicate_if_due() {
   const std::int64_t delay = options_.fragment_sync_delay;
   for (std::size_t k = 0; k < fragments_.size(); ++k) {
     Fragment& fragment = fragments_[k];
@@ -244,7 +193,7 @@ void DiLoCo::Impl::communicate_if_due() {
   }
 }
 
-void DiLoCo::Impl::begin(Fragment& fragment) {
+void DiLoCo::begin(Fragment& fragment) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = fragment.begin; i < fragment.end; ++i) {
     fragment.slots[i - fragment.begin].copy_(at::sub(values_[i], own_[i]));
@@ -254,11 +203,11 @@ void DiLoCo::Impl::begin(Fragment& fragment) {
   communicated_bytes_ += fragment.flat.nbytes();
 }
 
-void DiLoCo::Impl::arrive(Fragment& fragment) {
+void DiLoCo::arrive(Fragment& fragment) {
   if (const WorkPtr work = std::exchange(fragment.work, nullptr)) work->wait();
 }
 
-void DiLoCo::Impl::finish(Fragment& fragment, double alpha) {
+void DiLoCo::finish(Fragment& fragment, double alpha) {
   arrive(fragment);
   fragment.is_under_way = false;
   for (std::size_t i = fragment.begin; i < fragment.end; ++i) {
@@ -278,7 +227,7 @@ void DiLoCo::Impl::finish(Fragment& fragment, double alpha) {
   }
 }
 
-void DiLoCo::Impl::synchronize() {
+void DiLoCo::synchronize() {
   if (!group_) throw std::logic_error("DiLoCo::synchronize() needs a group: call enter() first");
   for (std::size_t k = 0; k < fragments_.size(); ++k) {
     Fragment& fragment = fragments_[k];
@@ -293,10 +242,10 @@ void DiLoCo::Impl::synchronize() {
   for (std::size_t i = 0; i < own_.size(); ++i) copy_values(own_[i], values_[i]);
 }
 
-std::shared_ptr<CommHook> DiLoCo::Impl::own_state() { return std::make_shared<OwnState>(*this); }
+std::shared_ptr<CommHook> DiLoCo::own_state() { return std::make_shared<OwnState>(*this); }
 
-void DiLoCo::Impl::resume() {
-  replica_.apply();
+void DiLoCo::resume() {
+  replica_->apply();
   const auto pending = std::exchange(pending_, {});
   const at::NoGradGuard no_grad;
   for (Fragment& fragment : fragments_) {
@@ -308,28 +257,5 @@ void DiLoCo::Impl::resume() {
     }
   }
 }
-
-DiLoCo::DiLoCo(torch::nn::Module& module, torch::optim::Optimizer& inner,
-               const DiLoCoOptions& options, const OuterOptimizer& outer)
-    : impl_(std::make_unique<Impl>(module, inner, options, outer)) {}
-
-DiLoCo::~DiLoCo() = default;
-
-void DiLoCo::enter(std::shared_ptr<ProcessGroup> group) { impl_->enter(std::move(group)); }
-void DiLoCo::leave() { impl_->leave(); }
-void DiLoCo::zero_grad() { impl_->zero_grad(); }
-void DiLoCo::step() { impl_->step(); }
-void DiLoCo::synchronize() { impl_->synchronize(); }
-std::shared_ptr<CommHook> DiLoCo::own_state() { return impl_->own_state(); }
-void DiLoCo::resume() { impl_->resume(); }
-
-std::int64_t DiLoCo::steps() const { return impl_->steps_; }
-std::uint64_t DiLoCo::communicated_bytes() const { return impl_->communicated_bytes_; }
-torch::optim::Optimizer& DiLoCo::inner() { return impl_->inner_; }
-torch::optim::Optimizer& DiLoCo::outer() { return *impl_->outer_; }
-const torch::nn::Module& DiLoCo::common() const { return *impl_->common_; }
-torch::nn::Module& DiLoCo::module() { return impl_->module_; }
-torch::nn::Module& DiLoCo::common_module() { return *impl_->common_; }
-void DiLoCo::set_steps(std::int64_t steps) { impl_->steps_ = steps; }
 
 }  // namespace ddp

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,8 @@ class Module;
 }
 
 namespace ddp {
+
+class LocalReplica;
 
 struct DiLoCoOptions {
   std::int64_t sync_every = 100;  // H: inner steps between two communications of a parameter.
@@ -102,25 +105,25 @@ class DiLoCo {
   // Call it at the end of a training.
   void synchronize();
 
-  std::int64_t steps() const;
+  std::int64_t steps() const { return steps_; }
   // How many bytes this rank has contributed to averages.
-  std::uint64_t communicated_bytes() const;
-  torch::optim::Optimizer& inner();
-  torch::optim::Optimizer& outer();
+  std::uint64_t communicated_bytes() const { return communicated_bytes_; }
+  torch::optim::Optimizer& inner() { return inner_; }
+  torch::optim::Optimizer& outer() { return *outer_; }
   // The common values: parameters under their names in the module, with '/' in place of dots.
-  const torch::nn::Module& common() const;
+  const torch::nn::Module& common() const { return *common_; }
 
   // Module, common values, both optimizers and the number of steps, under names that begin with
   // `name`. State: Checkpointer or ElasticState.
   template <typename State>
   void add_to(State& state, const std::string& name = "diloco") {
-    state.add_module(name, module());
-    state.add_optimizer(name, inner(), module());
-    state.add_module(name + "-common", common_module());
-    state.add_optimizer(name + "-outer", outer(), common());
+    state.add_module(name, module_);
+    state.add_optimizer(name, inner_, module_);
+    state.add_module(name + "-common", *common_);
+    state.add_optimizer(name + "-outer", *outer_, *common_);
     state.add_value(
-        name + "-steps", [this] { return nlohmann::json(steps()); },
-        [this](const nlohmann::json& saved) { set_steps(saved.get<std::int64_t>()); });
+        name + "-steps", [this] { return nlohmann::json(steps_); },
+        [this](const nlohmann::json& saved) { steps_ = saved.get<std::int64_t>(); });
   }
   // Each rank's own values, and averages that have come but are not due yet. Saving waits for what
   // is in flight.
@@ -129,13 +132,39 @@ class DiLoCo {
   void resume();
 
  private:
-  class Impl;
+  class OwnState;
+  struct Fragment {
+    std::size_t begin = 0;  // Of own_ and values_.
+    std::size_t end = 0;
+    at::Tensor flat = {};  // Its pseudo-gradients, on their way or averaged.
+    std::vector<at::Tensor> slots = {};
+    WorkPtr work = nullptr;
+    bool is_under_way = false;
+  };
 
-  torch::nn::Module& module();
-  torch::nn::Module& common_module();
-  void set_steps(std::int64_t steps);
+  void cut_into_fragments();
+  std::int64_t phase(std::size_t fragment) const;
+  void begin(Fragment& fragment);
+  void arrive(Fragment& fragment);
+  void finish(Fragment& fragment, double alpha);
+  void communicate_if_due();
+  void allocate(Fragment& fragment);
 
-  std::unique_ptr<Impl> impl_;
+  torch::nn::Module& module_;
+  torch::optim::Optimizer& inner_;
+  DiLoCoOptions options_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> own_;
+  std::vector<at::Tensor> values_;  // The common ones.
+  std::shared_ptr<torch::nn::Module> common_;
+  std::unique_ptr<torch::optim::Optimizer> outer_;
+  std::vector<Fragment> fragments_;
+  std::shared_ptr<ProcessGroup> group_;
+  std::unique_ptr<LocalReplica> replica_;
+  std::map<std::string, at::Tensor> pending_;  // As own_state() was given it.
+  std::int64_t steps_ = 0;
+  std::int64_t synchronized_at_ = 0;
+  std::uint64_t communicated_bytes_ = 0;
 };
 
 }  // namespace ddp

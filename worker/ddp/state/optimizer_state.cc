@@ -1,5 +1,6 @@
 #include "worker/ddp/state/optimizer_state.h"
 
+#include <concepts>
 #include <cstdlib>
 #include <functional>
 #include <map>
@@ -48,36 +49,22 @@ void fields(torch::optim::SGDParamState& s, Visit visit) {
 }
 
 // Adam and AdamW have the same fields in unrelated types.
-template <typename Options, typename Visit>
-void adam_options(Options& o, Visit visit) {
+template <typename T, typename... Types>
+concept OneOf = (std::same_as<T, Types> || ...);
+template <OneOf<torch::optim::AdamOptions, torch::optim::AdamWOptions> Options, typename Visit>
+void fields(Options& o, Visit visit) {
   visit("lr", o.lr());
   visit("betas", o.betas());
   visit("eps", o.eps());
   visit("weight_decay", o.weight_decay());
   visit("amsgrad", o.amsgrad());
 }
-template <typename State, typename Visit>
-void adam_state(State& s, Visit visit) {
+template <OneOf<torch::optim::AdamParamState, torch::optim::AdamWParamState> State, typename Visit>
+void fields(State& s, Visit visit) {
   visit("step", s.step());
   visit("exp_avg", s.exp_avg());
   visit("exp_avg_sq", s.exp_avg_sq());
   visit("max_exp_avg_sq", s.max_exp_avg_sq());
-}
-template <typename Visit>
-void fields(torch::optim::AdamOptions& o, Visit visit) {
-  adam_options(o, visit);
-}
-template <typename Visit>
-void fields(torch::optim::AdamParamState& s, Visit visit) {
-  adam_state(s, visit);
-}
-template <typename Visit>
-void fields(torch::optim::AdamWOptions& o, Visit visit) {
-  adam_options(o, visit);
-}
-template <typename Visit>
-void fields(torch::optim::AdamWParamState& s, Visit visit) {
-  adam_state(s, visit);
 }
 
 template <typename Visit>
@@ -392,35 +379,28 @@ class TypedOptimizerState final : public OptimizerState {
   std::function<Places()> places_;
 };
 
+template <typename Options, typename ParamState>
+std::unique_ptr<OptimizerState> typed(const char* type, torch::optim::Optimizer& optimizer,
+                                      std::function<Places()> places) {
+  return std::make_unique<TypedOptimizerState<Options, ParamState>>(type, optimizer,
+                                                                    std::move(places));
+}
+
 // `places` is called anew each time, because the module's tensors may have been replaced.
-std::unique_ptr<OptimizerState> make_typed(const std::string& name,
-                                           torch::optim::Optimizer& optimizer,
+std::unique_ptr<OptimizerState> make_typed(const std::string& name, torch::optim::Optimizer& of,
                                            std::function<Places()> places) {
   using namespace torch::optim;
-  const std::type_info& type = typeid(optimizer);
-  if (type == typeid(SGD)) {
-    return std::make_unique<TypedOptimizerState<SGDOptions, SGDParamState>>("SGD", optimizer,
-                                                                            std::move(places));
-  }
-  if (type == typeid(Adam)) {
-    return std::make_unique<TypedOptimizerState<AdamOptions, AdamParamState>>("Adam", optimizer,
-                                                                              std::move(places));
-  }
-  if (type == typeid(AdamW)) {
-    return std::make_unique<TypedOptimizerState<AdamWOptions, AdamWParamState>>("AdamW", optimizer,
-                                                                                std::move(places));
-  }
-  if (type == typeid(Adagrad)) {
-    return std::make_unique<TypedOptimizerState<AdagradOptions, AdagradParamState>>(
-        "Adagrad", optimizer, std::move(places));
-  }
-  if (type == typeid(RMSprop)) {
-    return std::make_unique<TypedOptimizerState<RMSpropOptions, RMSpropParamState>>(
-        "RMSprop", optimizer, std::move(places));
-  }
+  const std::type_info& type = typeid(of);
+  if (type == typeid(SGD)) return typed<SGDOptions, SGDParamState>("SGD", of, places);
+  if (type == typeid(Adam)) return typed<AdamOptions, AdamParamState>("Adam", of, places);
+  if (type == typeid(AdamW)) return typed<AdamWOptions, AdamWParamState>("AdamW", of, places);
+  if (type == typeid(Adagrad))
+    return typed<AdagradOptions, AdagradParamState>("Adagrad", of, places);
+  if (type == typeid(RMSprop))
+    return typed<RMSpropOptions, RMSpropParamState>("RMSprop", of, places);
   throw std::invalid_argument(fmt::format(
       "optimizer \"{}\" is a {}; checkpoints know SGD, Adam, AdamW, Adagrad and RMSprop", name,
-      type_name(optimizer)));
+      type_name(of)));
 }
 
 void check_parameters(const std::string& name, torch::optim::Optimizer& optimizer,

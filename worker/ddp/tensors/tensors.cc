@@ -3,6 +3,7 @@
 #include <cstring>
 #include <exception>
 #include <stdexcept>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
@@ -14,34 +15,22 @@
 namespace ddp {
 
 const char* type_name(at::ScalarType type) {
-  switch (type) {
-    case at::kByte:
-      return "uint8";
-    case at::kChar:
-      return "int8";
-    case at::kShort:
-      return "int16";
-    case at::kInt:
-      return "int32";
-    case at::kLong:
-      return "int64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    case at::kBool:
-      return "bool";
-    default:
-      return at::toString(type);
+  constexpr std::pair<at::ScalarType, const char*> kNames[] = {{at::kByte, "uint8"},
+                                                               {at::kChar, "int8"},
+                                                               {at::kShort, "int16"},
+                                                               {at::kInt, "int32"},
+                                                               {at::kLong, "int64"},
+                                                               {at::kHalf, "float16"},
+                                                               {at::kBFloat16, "bfloat16"},
+                                                               {at::kFloat, "float32"},
+                                                               {at::kDouble, "float64"},
+                                                               {at::kComplexFloat, "complex64"},
+                                                               {at::kComplexDouble, "complex128"},
+                                                               {at::kBool, "bool"}};
+  for (const auto& [known, name] : kNames) {
+    if (known == type) return name;
   }
+  return at::toString(type);
 }
 
 namespace {
