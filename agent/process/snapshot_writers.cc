@@ -79,7 +79,7 @@ std::optional<wire::SnapshotWritten> parse_result(const std::string& line) {
   }
 }
 
-// Why `fd` cannot be an image; empty if it can. Only memory files have seals. One that cannot
+// Why `fd` cannot be a snapshot; empty if it can. Only memory files have seals. One that cannot
 // shrink does not end its reader by SIGBUS.
 std::string memory_fault(int fd, std::int64_t bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);

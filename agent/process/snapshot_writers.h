@@ -53,7 +53,7 @@ class SnapshotWriters {
   // How many snapshots of one worker are accepted at once; 0: none, because there is no program.
   int limit() const { return settings_.program.empty() ? 0 : kPerWorker; }
 
-  // `descriptors`: the image (a memfd with F_SEAL_SHRINK) and, where `snapshot.locked`, the lock.
+  // `descriptors`: its memory (a memfd with F_SEAL_SHRINK) and, where `snapshot.locked`, the lock.
   // `worker`: a number that is unique among workers. `name`: for messages. A snapshot that cannot
   // be accepted is refused through `reply`, from inside this call. If the worker is gone, the
   // outcome is printed.

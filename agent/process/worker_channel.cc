@@ -20,7 +20,7 @@ constexpr int kChunksPerTurn = 16;
 // A dead worker cannot have left more than its socket buffer holds, but a grandchild that holds the
 // socket may go on writing.
 constexpr int kReadsOfDrain = 256;
-// An image and a lock, with room to spare.
+// A snapshot and a lock, with room to spare.
 constexpr std::size_t kDescriptorsKept = 8;
 
 void move_to(std::vector<UniqueFd>& from, std::vector<UniqueFd>& to) {

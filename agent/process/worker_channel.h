@@ -35,7 +35,7 @@ class WorkerChannel : public std::enable_shared_from_this<WorkerChannel> {
   // Sends a copy of `descriptor` with the first byte. Never dropped while the channel is open, so
   // call it at most once per round.
   void send(const wire::NewRound& order, int descriptor);
-  // The descriptors of the snapshot for which on_message is being called, the image first. There
+  // The descriptors of the snapshot for which on_message is being called, its memory first. There
   // are fewer than the message names if some were lost on the way.
   std::vector<UniqueFd> take_descriptors() { return std::exchange(current_, {}); }
   // Reads what has been sent up to this moment; on_message is called from inside. Call when the

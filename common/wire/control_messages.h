@@ -52,10 +52,10 @@ struct WorkerError {
   bool secondary = false;  // The cause lies with another rank.
 };
 
-// Asks the agent to write this image of a checkpoint to its place (worker/checkpoint/snapshot.h).
-// The frame's first byte carries the image, a memfd that nobody changes before the answer. If
-// `locked`, the descriptor that holds the folder's lock follows it. The agent has the image written
-// even if this worker ends. It always answers with `snapshot_written`.
+// Asks the agent to write this snapshot to its place (worker/checkpoint/snapshot.h).
+// The frame's first byte carries the snapshot, a memfd that nobody changes before the answer. If
+// `locked`, the descriptor that holds the folder's lock follows it. The agent has the snapshot
+// written even if this worker ends. It always answers with `snapshot_written`.
 struct SubmitSnapshot {
   std::string id;  // Unique among the snapshots of this worker that are not answered yet.
   std::int64_t step = -1;

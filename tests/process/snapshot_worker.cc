@@ -132,7 +132,7 @@ class SnapshotWorker {
                             .retention = {2, 0},
                             .bytes_per_second = choice_.bytes_per_second,
                             .job_id = variable("TORCHELASTIC_RUN_ID")};
-    const auto image = ddp::test::image_of(ddp::test::share_of(sample, rank_));
+    const auto image = ddp::test::snapshot_of(ddp::test::share_of(sample, rank_));
     {
       const std::lock_guard lock(mutex_);
       ++pending_;

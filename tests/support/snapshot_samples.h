@@ -30,7 +30,7 @@ struct SampleShare {
   checkpoint::SnapshotPlan plan;
   std::vector<SampleTensor> tensors;  // SnapshotTensor::source is an index into it.
 
-  // Not in an image. The share outlives it.
+  // Not in a snapshot. The share outlives it.
   checkpoint::Snapshot live() const {
     checkpoint::Snapshot snapshot{plan, {}};
     for (const checkpoint::SnapshotFile& file : plan.files) {
@@ -79,22 +79,22 @@ inline SampleShare share_of(const SampleSave& save, Rank rank) {
   return share;
 }
 
-// The same as a sealed image, as a worker hands it to its agent.
-inline checkpoint::SnapshotMemory image_of(const SampleShare& share) {
+// The same as a sealed snapshot, as a worker hands it to its agent.
+inline checkpoint::SnapshotMemory snapshot_of(const SampleShare& share) {
   using namespace checkpoint;
   auto layout = lay_out(share.plan);
   if (!layout) throw std::runtime_error(layout.error().message);
   auto memory = SnapshotMemory::create(layout->bytes);
   if (!memory) throw std::runtime_error(memory.error().message);
-  const std::span<std::byte> image = memory->writable();
-  unseal_snapshot(image);
+  const std::span<std::byte> memory = memory->writable();
+  unseal_snapshot(memory);
   for (const SnapshotFile& file : layout->plan.files) {
     for (const SnapshotTensor& tensor : file.tensors) {
       const auto bytes = share.tensors[tensor.source].view().bytes;
-      if (!bytes.empty()) std::memcpy(image.data() + tensor.offset, bytes.data(), bytes.size());
+      if (!bytes.empty()) std::memcpy(memory.data() + tensor.offset, bytes.data(), bytes.size());
     }
   }
-  seal_snapshot(image, *layout);
+  seal_snapshot(memory, *layout);
   return std::move(*memory);
 }
 

@@ -208,7 +208,7 @@ TEST_F(AsyncCheckpointTest, WithoutMemoryForACopyOnAnyRankAllWaitForTheDiskAndSa
     Net net;
     fill(net, 3);
     CheckpointOptions chosen = options();
-    if (group->rank() == 1) chosen.image_limit = 100;
+    if (group->rank() == 1) chosen.snapshot_limit = 100;
     Checkpointer checkpointer(chosen, group);
     checkpointer.add_module("net", net);
     ASSERT_TRUE(checkpointer.prepare());

@@ -17,34 +17,35 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kImageMagic = "DDPSNAP\n";
-constexpr std::uint32_t kImageVersion = 1;
+constexpr std::string_view kSnapshotMagic = "DDPSNAP\n";
+constexpr std::uint32_t kSnapshotVersion = 1;
 constexpr std::uint32_t kSealed = 0x5ea1edu;
-constexpr std::size_t kImageChecksumDigits = 32;
+constexpr std::size_t kChecksumDigits = 32;
 constexpr std::size_t kMaxSaveId = 64;
 
-// The first bytes of an image.
-struct ImageHeader {
+// The first bytes of a snapshot.
+struct SnapshotHeader {
   char magic[8];
   std::uint32_t version;
   std::uint32_t sealed;  // Written last.
   std::uint64_t data_end;
   std::uint64_t plan_bytes;
-  char plan_checksum[kImageChecksumDigits];
-  char header_checksum[kImageChecksumDigits];  // Of the fields above, with sealed = 0.
+  char plan_checksum[kChecksumDigits];
+  char header_checksum[kChecksumDigits];  // Of the fields above, with sealed = 0.
 };
-static_assert(sizeof(ImageHeader) <= kSnapshotHeaderBytes);
-static_assert(offsetof(ImageHeader, header_checksum) + kImageChecksumDigits == sizeof(ImageHeader));
+static_assert(sizeof(SnapshotHeader) <= kSnapshotHeaderBytes);
+static_assert(offsetof(SnapshotHeader, header_checksum) + kChecksumDigits ==
+              sizeof(SnapshotHeader));
 
 template <typename... Args>
-Error bad_image(fmt::format_string<Args...> format, Args&&... args) {
+Error bad_snapshot(fmt::format_string<Args...> format, Args&&... args) {
   return make_error(Errc::kCorrupt, format, std::forward<Args>(args)...);
 }
 
-std::string checksum_of_image_header(ImageHeader header) {
+std::string checksum_of_header(SnapshotHeader header) {
   header.sealed = 0;
   return checksum_of(
-      std::as_bytes(std::span(&header, 1)).first(offsetof(ImageHeader, header_checksum)));
+      std::as_bytes(std::span(&header, 1)).first(offsetof(SnapshotHeader, header_checksum)));
 }
 
 bool is_word(std::string_view text) {
@@ -166,13 +167,13 @@ Result<SnapshotTensor> parse_snapshot_tensor(const json& item, std::uint64_t dat
   tensor.shape = integers(item.at("shape"));
   tensor.offset = integer<std::uint64_t>(item.at("offset"));
   const auto type = tensor_type_from_name(item.at("dtype").get_ref<const std::string&>());
-  if (!type) return bad_image("the type of tensor \"{}\" is unknown", tensor.name);
+  if (!type) return bad_snapshot("the type of tensor \"{}\" is unknown", tensor.name);
   tensor.type = *type;
   const auto bytes = tensor_bytes(*type, tensor.shape);
-  if (!bytes) return bad_image("the shape of tensor \"{}\" is malformed", tensor.name);
+  if (!bytes) return bad_snapshot("the shape of tensor \"{}\" is malformed", tensor.name);
   if (tensor.offset < kSnapshotHeaderBytes || tensor.offset > data_end ||
       *bytes > data_end - tensor.offset) {
-    return bad_image("tensor \"{}\" lies outside the image", tensor.name);
+    return bad_snapshot("tensor \"{}\" lies outside the snapshot", tensor.name);
   }
   return tensor;
 }
@@ -208,39 +209,38 @@ Result<SnapshotPlan> parse_plan(const json& root, std::uint64_t data_end) {
     }
     plan.files.push_back(std::move(file));
   }
-  if (auto complaint = complaint_about(plan)) return bad_image("{}", *complaint);
+  if (auto complaint = complaint_about(plan)) return bad_snapshot("{}", *complaint);
   return plan;
 }
 
-Result<ImageHeader> checked_header(std::span<const std::byte> image) {
-  if (image.size() < kSnapshotHeaderBytes) {
-    return bad_image("the image has {} bytes, but its header alone needs {}", image.size(),
-                     kSnapshotHeaderBytes);
+Result<SnapshotHeader> checked_header(std::span<const std::byte> memory) {
+  if (memory.size() < kSnapshotHeaderBytes) {
+    return bad_snapshot("the snapshot has {} bytes, but its header alone needs {}", memory.size(),
+                        kSnapshotHeaderBytes);
   }
-  ImageHeader header;
-  std::memcpy(&header, image.data(), sizeof header);
+  SnapshotHeader header;
+  std::memcpy(&header, memory.data(), sizeof header);
   std::atomic_thread_fence(std::memory_order_acquire);
-  if (std::string_view(header.magic, sizeof header.magic) != kImageMagic ||
-      header.version != kImageVersion) {
-    return bad_image("this is not a snapshot of version {}", kImageVersion);
+  if (std::string_view(header.magic, sizeof header.magic) != kSnapshotMagic ||
+      header.version != kSnapshotVersion) {
+    return bad_snapshot("this is not a snapshot of version {}", kSnapshotVersion);
   }
   if (header.sealed != kSealed)
-    return bad_image("the snapshot is not sealed: its copy was cut short");
-  if (checksum_of_image_header(header) !=
-      std::string_view(header.header_checksum, kImageChecksumDigits)) {
-    return bad_image("the checksum of the header is wrong");
+    return bad_snapshot("the snapshot is not sealed: its copy was cut short");
+  if (checksum_of_header(header) != std::string_view(header.header_checksum, kChecksumDigits)) {
+    return bad_snapshot("the checksum of the header is wrong");
   }
-  if (header.data_end < kSnapshotHeaderBytes || header.data_end > image.size() ||
-      header.plan_bytes > image.size() - header.data_end) {
-    return bad_image(
-        "data up to byte {} and a plan of {} bytes do not fit into an image of {} bytes",
-        header.data_end, header.plan_bytes, image.size());
+  if (header.data_end < kSnapshotHeaderBytes || header.data_end > memory.size() ||
+      header.plan_bytes > memory.size() - header.data_end) {
+    return bad_snapshot(
+        "data up to byte {} and a plan of {} bytes do not fit into a snapshot of {} bytes",
+        header.data_end, header.plan_bytes, memory.size());
   }
   return header;
 }
 
-std::uint32_t* sealed_word(std::span<std::byte> image) {
-  return reinterpret_cast<std::uint32_t*>(image.data() + offsetof(ImageHeader, sealed));
+std::uint32_t* sealed_word(std::span<std::byte> memory) {
+  return reinterpret_cast<std::uint32_t*>(memory.data() + offsetof(SnapshotHeader, sealed));
 }
 
 }  // namespace
@@ -282,48 +282,47 @@ Result<SnapshotLayout> lay_out(SnapshotPlan plan) {
   return layout;
 }
 
-void unseal_snapshot(std::span<std::byte> image) {
-  DDP_CHECK(image.size() >= kSnapshotHeaderBytes, "an image of {} bytes", image.size());
-  std::atomic_ref(*sealed_word(image)).store(0, std::memory_order_seq_cst);
+void unseal_snapshot(std::span<std::byte> memory) {
+  DDP_CHECK(memory.size() >= kSnapshotHeaderBytes, "a snapshot of {} bytes", memory.size());
+  std::atomic_ref(*sealed_word(memory)).store(0, std::memory_order_seq_cst);
 }
 
-void seal_snapshot(std::span<std::byte> image, const SnapshotLayout& layout) {
-  DDP_CHECK(image.size() >= layout.bytes, "{} bytes for {}", image.size(), layout.bytes);
-  std::memcpy(image.data() + layout.data_end, layout.plan_text.data(), layout.plan_text.size());
-  ImageHeader header{};
-  std::memcpy(header.magic, kImageMagic.data(), sizeof header.magic);
-  header.version = kImageVersion;
+void seal_snapshot(std::span<std::byte> memory, const SnapshotLayout& layout) {
+  DDP_CHECK(memory.size() >= layout.bytes, "{} bytes for {}", memory.size(), layout.bytes);
+  std::memcpy(memory.data() + layout.data_end, layout.plan_text.data(), layout.plan_text.size());
+  SnapshotHeader header{};
+  std::memcpy(header.magic, kSnapshotMagic.data(), sizeof header.magic);
+  header.version = kSnapshotVersion;
   header.data_end = layout.data_end;
   header.plan_bytes = layout.plan_text.size();
-  std::memcpy(header.plan_checksum, checksum_of(layout.plan_text).data(), kImageChecksumDigits);
-  std::memcpy(header.header_checksum, checksum_of_image_header(header).data(),
-              kImageChecksumDigits);
-  std::memcpy(image.data(), &header, sizeof header);
-  std::atomic_ref(*sealed_word(image)).store(kSealed, std::memory_order_release);
+  std::memcpy(header.plan_checksum, checksum_of(layout.plan_text).data(), kChecksumDigits);
+  std::memcpy(header.header_checksum, checksum_of_header(header).data(), kChecksumDigits);
+  std::memcpy(memory.data(), &header, sizeof header);
+  std::atomic_ref(*sealed_word(memory)).store(kSealed, std::memory_order_release);
 }
 
-Result<Snapshot> open_snapshot(std::span<const std::byte> image) {
-  auto header = checked_header(image);
+Result<Snapshot> open_snapshot(std::span<const std::byte> memory) {
+  auto header = checked_header(memory);
   if (!header) return header.error();
-  const auto plan_bytes = image.subspan(header->data_end, header->plan_bytes);
+  const auto plan_bytes = memory.subspan(header->data_end, header->plan_bytes);
   const std::string text(reinterpret_cast<const char*>(plan_bytes.data()), plan_bytes.size());
-  if (checksum_of(text) != std::string_view(header->plan_checksum, kImageChecksumDigits)) {
-    return bad_image("the checksum of the plan is wrong");
+  if (checksum_of(text) != std::string_view(header->plan_checksum, kChecksumDigits)) {
+    return bad_snapshot("the checksum of the plan is wrong");
   }
   auto root = parse_strict(text, kMaxManifestDepth);
-  if (!root) return bad_image("the plan: {}", root.error().message);
+  if (!root) return bad_snapshot("the plan: {}", root.error().message);
   Snapshot snapshot;
   try {
     auto plan = parse_plan(*root, header->data_end);
-    if (!plan) return bad_image("the plan: {}", plan.error().message);
+    if (!plan) return bad_snapshot("the plan: {}", plan.error().message);
     snapshot.plan = std::move(*plan);
   } catch (const json::exception& error) {
-    return bad_image("the plan: a member is missing or has the wrong type: {}", error.what());
+    return bad_snapshot("the plan: a member is missing or has the wrong type: {}", error.what());
   }
   for (const SnapshotFile& file : snapshot.plan.files) {
     auto& spans = snapshot.bytes.emplace_back();
     for (const SnapshotTensor& tensor : file.tensors) {
-      spans.push_back(image.subspan(tensor.offset, tensor.bytes()));
+      spans.push_back(memory.subspan(tensor.offset, tensor.bytes()));
     }
   }
   return snapshot;

@@ -15,18 +15,18 @@
 #include "worker/checkpoint/retention.h"
 #include "worker/checkpoint/tensor_type.h"
 
-// What one rank has to write in one save, as a block of memory (an image) that another process can
+// What one rank has to write in one save, as a block of memory that another process can
 // write to the disk: a header of 4096 bytes, the tensors' bytes, then a plan (JSON) that says where
 // each tensor goes. The block may be larger than its contents. Sealing it is the last step; nobody
 // reads it before that. To make one:
 //
 //   auto layout = lay_out(plan);                      // Pure: offsets and size.
-//   image: at least layout->bytes of memory
-//   unseal_snapshot(image);                           // It may hold the snapshot before.
-//   for each tensor of layout->plan.files: copy it to image + tensor.offset
-//   seal_snapshot(image, *layout);
+//   memory: at least layout->bytes
+//   unseal_snapshot(memory);                           // It may hold the snapshot before.
+//   for each tensor of layout->plan.files: copy it to memory + tensor.offset
+//   seal_snapshot(memory, *layout);
 //
-// There is no state between calls. Any thread, but one at a time per image.
+// There is no state between calls. Any thread, but one at a time per block.
 namespace ddp::checkpoint {
 
 inline constexpr std::size_t kSnapshotHeaderBytes = 4096;
@@ -37,12 +37,12 @@ struct SnapshotTensor {
   std::string name;
   TensorType type = TensorType::kU8;
   std::vector<std::int64_t> shape;
-  // Tensors of one file with the same number other than 0 have the same bytes: the image has them
-  // once, and they are copied once. In the file each has its own bytes.
+  // Tensors of one file with the same number other than 0 have the same bytes: the snapshot has
+  // them once, and they are copied once. In the file each has its own bytes.
   std::uint64_t storage = 0;
-  // For the caller: kept by lay_out, but not part of the image.
+  // For the caller: kept by lay_out, but not part of the snapshot.
   std::size_t source = 0;
-  std::uint64_t offset = 0;  // In the image, a multiple of the element's size; set by lay_out.
+  std::uint64_t offset = 0;  // In the snapshot, a multiple of the element's size; set by lay_out.
 
   std::uint64_t bytes() const { return tensor_bytes(type, shape).value_or(0); }
 };
@@ -81,12 +81,12 @@ std::string shard_file_name(Rank rank);
 std::string rank_file_name(Rank rank);
 
 // A plan whose tensors have their offsets. Each file's tensors are in the file's order and without
-// gaps between them, so the file is written from the image in large pieces.
+// gaps between them, so the file is written from the snapshot in large pieces.
 struct SnapshotLayout {
   SnapshotPlan plan;
   std::string plan_text;
   std::uint64_t data_end = kSnapshotHeaderBytes;  // The end of the last tensor.
-  std::uint64_t bytes = 0;                        // Of the whole image.
+  std::uint64_t bytes = 0;                        // Of the whole snapshot.
 };
 
 // kInvalidArgument, which names the item, for a plan that could not be written or read back:
@@ -97,23 +97,23 @@ Result<void> check_plan(const SnapshotPlan& plan);
 // kInvalidArgument as check_plan, and for values that JSON cannot represent.
 Result<SnapshotLayout> lay_out(SnapshotPlan plan);
 
-// Marks the image as not containing a snapshot. It has at least kSnapshotHeaderBytes.
-void unseal_snapshot(std::span<std::byte> image);
+// Marks the memory as not containing a snapshot. It has at least kSnapshotHeaderBytes.
+void unseal_snapshot(std::span<std::byte> memory);
 
-// Writes header and plan around the tensors, which must be there already. The image has at least
+// Writes header and plan around the tensors, which must be there already. The memory has at least
 // layout.bytes.
-void seal_snapshot(std::span<std::byte> image, const SnapshotLayout& layout);
+void seal_snapshot(std::span<std::byte> memory, const SnapshotLayout& layout);
 
-// A plan and where its tensors' bytes are: in an image, or anywhere else in this process.
+// A plan and where its tensors' bytes are: in such memory, or anywhere else in this process.
 struct Snapshot {
   SnapshotPlan plan;
   // For each file, for each of its tensors. Not owned; must outlive this.
   std::vector<std::vector<std::span<const std::byte>>> bytes;
 };
 
-// Opens the snapshot in an image, which must outlive it and not change meanwhile. kCorrupt, with
-// the reason, unless it is sealed and header and plan are consistent. Trusts nothing in the image,
+// Opens the snapshot in `memory`, which must outlive it and not change meanwhile. kCorrupt, with
+// the reason, unless it is sealed and header and plan are consistent. Trusts nothing in it,
 // but does not check the tensors' bytes.
-Result<Snapshot> open_snapshot(std::span<const std::byte> image);
+Result<Snapshot> open_snapshot(std::span<const std::byte> memory);
 
 }  // namespace ddp::checkpoint

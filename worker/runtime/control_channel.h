@@ -20,12 +20,14 @@ struct RoundPlace {
   UniqueFd memory;  // The node's shared memory in that round; empty if the agent sent none.
 };
 
-// The image of this rank's share of a checkpoint (checkpoint/snapshot.h), for the agent to write.
+// The snapshot of this rank's share of a checkpoint (checkpoint/snapshot.h), for the agent to
+// write.
 struct SnapshotSubmission {
   std::string id;  // Unique among this process's snapshots in progress.
   std::int64_t step = -1;
   std::int64_t bytes = 0;
-  int memfd = -1;  // The image; has F_SEAL_SHRINK and must not change until the answer has arrived.
+  int memfd =
+      -1;  // The snapshot; has F_SEAL_SHRINK and must not change until the answer has arrived.
   int lock_fd = -1;  // Holds the folder's lock on the rank that publishes; else -1.
 };
 

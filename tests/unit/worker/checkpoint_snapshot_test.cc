@@ -15,14 +15,14 @@
 #include "worker/checkpoint/share_plan.h"
 #include "worker/checkpoint/snapshot.h"
 
-// Images of snapshots, and which rank writes what.
+// Snapshots, and which rank writes what.
 namespace ddp::checkpoint {
 namespace {
 
-using test::image_of;
 using test::SampleSave;
 using test::SampleShare;
 using test::share_of;
+using test::snapshot_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -37,7 +37,7 @@ TEST(Snapshot, ComesBackAsItWasLaidOut) {
   share.plan.rank_state = {{"nan", std::numeric_limits<double>::quiet_NaN()}, {"third", 1.0 / 3}};
   share.plan.retention = {4, 50};
   share.plan.bytes_per_second = 12345;
-  const SnapshotMemory memory = image_of(share);
+  const SnapshotMemory memory = snapshot_of(share);
   auto back = open_snapshot(memory.bytes());
   ASSERT_TRUE(back) << back.error().message;
   const SnapshotPlan& plan = back->plan;
@@ -138,22 +138,22 @@ TEST(Snapshot, IsRefusedBeforeItIsMadeWhereItCouldNotBeWritten) {
 TEST(Snapshot, IsNotReadBeforeItIsSealedOrAfterItIsUnsealed) {
   const SampleShare share = share_of(sample(), 0);
   auto layout = lay_out(share.plan);
-  std::vector<std::byte> image(layout->bytes);
-  EXPECT_EQ(open_snapshot(image).error().code, Errc::kCorrupt);
-  seal_snapshot(image, *layout);
-  EXPECT_TRUE(open_snapshot(image));
-  unseal_snapshot(image);
-  auto unsealed = open_snapshot(image);
+  std::vector<std::byte> memory(layout->bytes);
+  EXPECT_EQ(open_snapshot(memory).error().code, Errc::kCorrupt);
+  seal_snapshot(memory, *layout);
+  EXPECT_TRUE(open_snapshot(memory));
+  unseal_snapshot(memory);
+  auto unsealed = open_snapshot(memory);
   ASSERT_FALSE(unsealed);
   EXPECT_THAT(unsealed.error().message, HasSubstr("not sealed"));
-  // A reused, larger image.
-  image.resize(layout->bytes + 1000);
-  seal_snapshot(image, *layout);
-  EXPECT_TRUE(open_snapshot(image));
+  // Reused, larger memory.
+  memory.resize(layout->bytes + 1000);
+  seal_snapshot(memory, *layout);
+  EXPECT_TRUE(open_snapshot(memory));
 }
 
 TEST(Snapshot, DamageOfHeaderOrPlanIsFoundByteByByte) {
-  const SnapshotMemory memory = image_of(share_of(sample(), 2));
+  const SnapshotMemory memory = snapshot_of(share_of(sample(), 2));
   const auto good = copy_of(memory.bytes());
   const auto layout = lay_out(share_of(sample(), 2).plan);
   for (std::size_t cut = 0; cut < good.size(); cut += 61) {
@@ -168,7 +168,7 @@ TEST(Snapshot, DamageOfHeaderOrPlanIsFoundByteByByte) {
   }
 }
 
-// An image with another plan whose checksums hold: nothing in it is believed.
+// A snapshot with another plan whose checksums hold: nothing in it is believed.
 TEST(Snapshot, AForgedPlanIsRefused) {
   const SampleShare share = share_of(sample(), 2);
   const auto opened = [&](const std::string& from, const std::string& to) {
@@ -177,9 +177,9 @@ TEST(Snapshot, AForgedPlanIsRefused) {
     EXPECT_NE(at, std::string::npos) << from;
     layout->plan_text.replace(at, from.size(), to);
     layout->bytes = layout->data_end + layout->plan_text.size();
-    std::vector<std::byte> image(layout->bytes);
-    seal_snapshot(image, *layout);
-    auto snapshot = open_snapshot(image);
+    std::vector<std::byte> memory(layout->bytes);
+    seal_snapshot(memory, *layout);
+    auto snapshot = open_snapshot(memory);
     return snapshot ? "accepted" : snapshot.error().message;
   };
   EXPECT_EQ(opened("\"step\":1", "\"step\":2"), "accepted");
@@ -196,7 +196,7 @@ TEST(Snapshot, AForgedPlanIsRefused) {
 }
 
 TEST(Snapshot, MemoryOfAnotherProcessIsTakenOnlyIfItCannotShrink) {
-  const SnapshotMemory memory = image_of(share_of(sample(), 2));
+  const SnapshotMemory memory = snapshot_of(share_of(sample(), 2));
   EXPECT_NE(::ftruncate(memory.fd(), 4096), 0);
   auto mapped = SnapshotMemory::map(memory.fd());
   ASSERT_TRUE(mapped);

@@ -29,10 +29,10 @@ namespace {
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines.
 using nlohmann::json;
 using test::fault_of;
-using test::image_of;
 using test::Process;
 using test::SampleSave;
 using test::share_of;
+using test::snapshot_of;
 using test::TempDir;
 using ::testing::HasSubstr;
 
@@ -50,10 +50,10 @@ test::ProcessOptions keeping(std::vector<int> descriptors) {
   return {.environment = {}, .folder = "", .inherited = std::move(descriptors)};
 }
 
-std::unique_ptr<Process> start(const SnapshotMemory& image, int lock_fd = -1) {
-  std::vector<int> inherited = {image.fd()};
+std::unique_ptr<Process> start(const SnapshotMemory& memory, int lock_fd = -1) {
+  std::vector<int> inherited = {memory.fd()};
   if (lock_fd >= 0) inherited.push_back(lock_fd);
-  return std::make_unique<Process>(command(image.fd(), lock_fd), keeping(inherited));
+  return std::make_unique<Process>(command(memory.fd(), lock_fd), keeping(inherited));
 }
 
 std::string newest_fault(const SampleSave& save) {
@@ -98,10 +98,10 @@ class CheckpointWrite : public ::testing::Test {
 
 TEST_F(CheckpointWrite, PublishesWhatSeveralProcessesWrite) {
   const SampleSave save = save_of(7, 3);
-  std::vector<SnapshotMemory> images;
+  std::vector<SnapshotMemory> snapshots;
   std::vector<std::unique_ptr<Process>> writers;
-  for (Rank rank = 0; rank < 3; ++rank) images.push_back(image_of(share_of(save, rank)));
-  for (const SnapshotMemory& image : images) writers.push_back(start(image));
+  for (Rank rank = 0; rank < 3; ++rank) snapshots.push_back(snapshot_of(share_of(save, rank)));
+  for (const SnapshotMemory& memory : snapshots) writers.push_back(start(memory));
   for (Rank rank = 0; rank < 3; ++rank) {
     Process& writer = *writers[static_cast<std::size_t>(rank)];
     ASSERT_EQ(writer.wait(), 0) << writer.out() << writer.err();
@@ -141,9 +141,9 @@ TEST_F(CheckpointWrite, RefusesWhatIsNoSnapshot) {
 }
 
 TEST_F(CheckpointWrite, AFolderThatIsGoneIsAFailureWithItsName) {
-  const SnapshotMemory image = image_of(share_of(save_of(1, 1), 0));
+  const SnapshotMemory memory = snapshot_of(share_of(save_of(1, 1), 0));
   std::filesystem::remove_all(folder_);
-  const auto writer = test::run(command(image.fd()), keeping({image.fd()}));
+  const auto writer = test::run(command(memory.fd()), keeping({memory.fd()}));
   EXPECT_EQ(writer.status, kExitCheckpointFailed);
   EXPECT_THAT(json::parse(writer.out).at("error").get<std::string>(), HasSubstr(folder_));
 }
@@ -159,15 +159,16 @@ TEST_F(CheckpointWrite, KilledAtAnyMomentAndStartedAgainItFinishes) {
   int killed = 0;
   for (int step = 1; step <= saves; ++step) {
     const SampleSave save = save_of(step, 2, 200'000);
-    const SnapshotMemory images[] = {image_of(share_of(save, 0)), image_of(share_of(save, 1))};
-    std::unique_ptr<Process> writers[] = {start(images[0]), start(images[1])};
+    const SnapshotMemory snapshots[] = {snapshot_of(share_of(save, 0)),
+                                        snapshot_of(share_of(save, 1))};
+    std::unique_ptr<Process> writers[] = {start(snapshots[0]), start(snapshots[1])};
     for (int kills = 0; kills < 3; ++kills) {
       const std::chrono::microseconds moment(dice() % 15'000);
       std::this_thread::sleep_for(moment);  // sleep: the moment of the kill is what is tried out.
       const std::size_t victim = dice() % 2;
       writers[victim]->kill(SIGKILL);
       if (writers[victim]->wait() == 128 + SIGKILL) ++killed;
-      writers[victim] = start(images[victim]);
+      writers[victim] = start(snapshots[victim]);
     }
     for (auto& writer : writers) ASSERT_EQ(writer->wait(), 0) << writer->out() << writer->err();
     ASSERT_EQ(newest_fault(save), "") << "save " << step;
@@ -184,26 +185,26 @@ TEST_F(CheckpointWrite, AFullDiskFailsAndTheOldOneStays) {
       test::in_private_tmpfs(scratch_.path().string(), "size=1m", [&]() -> std::string {
         if (!Directory(posix_file_system(), folder_).prepare()) return "prepare failed";
         const SampleSave small = save_of(1, 1);
-        const SnapshotMemory first = image_of(share_of(small, 0));
+        const SnapshotMemory first = snapshot_of(share_of(small, 0));
         if (test::run(command(first.fd()), keeping({first.fd()})).status != 0) return "no first";
         // The share of rank 1 does not fit; rank 0 learns of it at once.
         const SampleSave large = save_of(2, 2, 500'000);
-        const SnapshotMemory images[] = {image_of(share_of(save_of(2, 2), 0)),
-                                         image_of(share_of(large, 1))};
+        const SnapshotMemory snapshots[] = {snapshot_of(share_of(save_of(2, 2), 0)),
+                                            snapshot_of(share_of(large, 1))};
         const auto begin = std::chrono::steady_clock::now();
-        auto publisher = start(images[0]);
+        auto publisher = start(snapshots[0]);
         const auto has_part = [&] {
           return std::filesystem::exists(folder_ + "/.tmp-step-0000000002-save2/part-00000.json");
         };
         if (!test::wait_until(has_part)) return "rank 0 wrote nothing";
-        const auto other = test::run(command(images[1].fd()), keeping({images[1].fd()}));
+        const auto other = test::run(command(snapshots[1].fd()), keeping({snapshots[1].fd()}));
         if (other.status != kExitCheckpointFailed) return "rank 1: " + other.out + other.err;
         if (publisher->wait() != kExitCheckpointFailed) return "rank 0: " + publisher->out();
         if (std::chrono::steady_clock::now() - begin > 9s) return "it took the time to give up";
         if (newest_fault(small) != "") return newest_fault(small);
         if (names_after_cleaning().size() != 2) return "a leftover";
         const SampleSave next = save_of(3, 1);
-        const SnapshotMemory third = image_of(share_of(next, 0));
+        const SnapshotMemory third = snapshot_of(share_of(next, 0));
         if (test::run(command(third.fd()), keeping({third.fd()})).status != 0) return "no third";
         if (newest_fault(next) != "") return newest_fault(next);
         return json::parse(publisher->out()).at("error").get<std::string>();
@@ -218,13 +219,13 @@ TEST_F(CheckpointWrite, AReadOnlyFolderFailsAndTheOldOneStays) {
       test::in_private_tmpfs(scratch_.path().string(), "size=1m", [&]() -> std::string {
         if (!Directory(posix_file_system(), folder_).prepare()) return "prepare failed";
         const SampleSave small = save_of(1, 1);
-        const SnapshotMemory first = image_of(share_of(small, 0));
+        const SnapshotMemory first = snapshot_of(share_of(small, 0));
         if (test::run(command(first.fd()), keeping({first.fd()})).status != 0) return "no first";
         if (::mount("tmpfs", scratch_.path().c_str(), "tmpfs", MS_REMOUNT | MS_RDONLY, "size=1m") !=
             0) {
           return "no remount";
         }
-        const SnapshotMemory second = image_of(share_of(save_of(2, 1), 0));
+        const SnapshotMemory second = snapshot_of(share_of(save_of(2, 1), 0));
         const auto writer = test::run(command(second.fd()), keeping({second.fd()}));
         if (writer.status != kExitCheckpointFailed) return "it ended with success";
         if (newest_fault(small) != "") return newest_fault(small);
@@ -303,13 +304,14 @@ TEST_F(CheckpointWrite, TheSameJobWaitsForItsFormerProcess) {
 // The worker is gone, its writer is not: the folder stays locked until it has finished.
 TEST_F(CheckpointWrite, TheLockLivesAsLongAsTheWriter) {
   const SampleSave save = save_of(1, 2);
-  const SnapshotMemory images[] = {image_of(share_of(save, 0)), image_of(share_of(save, 1))};
+  const SnapshotMemory snapshots[] = {snapshot_of(share_of(save, 0)),
+                                      snapshot_of(share_of(save, 1))};
   auto lock = DirectoryLock::acquire(folder_, "job");
   ASSERT_TRUE(lock);
-  auto publisher = start(images[0], lock->fd());
+  auto publisher = start(snapshots[0], lock->fd());
   lock->release();
   EXPECT_EQ(DirectoryLock::acquire(folder_, "other", 0ms).error().code, Errc::kExists);
-  auto rank1 = start(images[1]);
+  auto rank1 = start(snapshots[1]);
   EXPECT_EQ(rank1->wait(), 0);
   EXPECT_EQ(publisher->wait(), 0) << publisher->out();
   EXPECT_TRUE(DirectoryLock::acquire(folder_, "other", 0ms));
@@ -318,10 +320,10 @@ TEST_F(CheckpointWrite, TheLockLivesAsLongAsTheWriter) {
 
 // Not the holder's, but that of its writer, which is killed.
 TEST_F(CheckpointWrite, AKilledWriterGivesTheLockBack) {
-  const SnapshotMemory image = image_of(share_of(save_of(1, 2), 0));
+  const SnapshotMemory memory = snapshot_of(share_of(save_of(1, 2), 0));
   auto lock = DirectoryLock::acquire(folder_, "job");
   ASSERT_TRUE(lock);
-  auto publisher = start(image, lock->fd());
+  auto publisher = start(memory, lock->fd());
   lock->release();
   EXPECT_EQ(DirectoryLock::acquire(folder_, "other", 0ms).error().code, Errc::kExists);
   publisher->kill(SIGKILL);

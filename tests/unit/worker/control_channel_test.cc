@@ -214,8 +214,8 @@ TEST(ControlChannel, OutlivesTheAgentAndGarbage) {
   }
 }
 
-UniqueFd image(const std::string& text) {
-  UniqueFd fd(::memfd_create("image", MFD_CLOEXEC));
+UniqueFd snapshot(const std::string& text) {
+  UniqueFd fd(::memfd_create("snapshot", MFD_CLOEXEC));
   EXPECT_EQ(::write(fd.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   return fd;
 }
@@ -230,9 +230,9 @@ TEST(ControlChannel, HandsSnapshotsOverAndPassesTheAnswersOn) {
   Agent agent;
   const auto channel = ControlChannel::from_environment({});
   EXPECT_EQ(channel->snapshot_limit(), 2);
-  const UniqueFd first = image("first");
-  const UniqueFd lock = image("lock");
-  const UniqueFd second = image("second");
+  const UniqueFd first = snapshot("first");
+  const UniqueFd lock = snapshot("lock");
+  const UniqueFd second = snapshot("second");
   std::promise<SnapshotResult> first_done;
   std::promise<SnapshotResult> second_done;
   ASSERT_TRUE(channel->submit_snapshot(
@@ -273,7 +273,7 @@ TEST(ControlChannel, HandsSnapshotsOverAndPassesTheAnswersOn) {
 }
 
 TEST(ControlChannel, EverySnapshotIsAnsweredOnceWhateverBecomesOfTheAgent) {
-  const UniqueFd memory = image("x");
+  const UniqueFd memory = snapshot("x");
   int answers = 0;
   {
     Agent agent;

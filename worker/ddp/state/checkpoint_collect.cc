@@ -208,7 +208,7 @@ Result<Collected> collect(const RegisteredState& state, const CollectOptions& op
   }
 }
 
-void copy_into(std::span<std::byte> image, const checkpoint::SnapshotLayout& layout,
+void copy_into(std::span<std::byte> memory, const checkpoint::SnapshotLayout& layout,
                const std::vector<at::Tensor>& sources) {
   const at::NoGradGuard no_grad;
   std::set<std::uint64_t> done;  // One tensor under several names has one place.
@@ -216,7 +216,7 @@ void copy_into(std::span<std::byte> image, const checkpoint::SnapshotLayout& lay
     for (const SnapshotTensor& place : file.tensors) {
       const at::Tensor& tensor = sources[place.source];
       if (tensor.numel() == 0 || !done.insert(place.offset).second) continue;
-      std::byte* to = image.data() + place.offset;
+      std::byte* to = memory.data() + place.offset;
       if (tensor.is_cpu() && tensor.is_contiguous()) {
         std::memcpy(to, tensor.data_ptr(), tensor.nbytes());
         continue;

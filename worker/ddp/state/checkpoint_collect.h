@@ -44,8 +44,8 @@ struct CollectOptions {
 // the thing, for a tensor, a hook or a value that cannot be stored or throws.
 Result<Collected> collect(const RegisteredState& state, const CollectOptions& options);
 
-// Copies the tensors' current values into an image of this layout.
-void copy_into(std::span<std::byte> image, const checkpoint::SnapshotLayout& layout,
+// Copies the tensors' current values into the memory of a snapshot with this layout.
+void copy_into(std::span<std::byte> memory, const checkpoint::SnapshotLayout& layout,
                const std::vector<at::Tensor>& sources);
 
 // A snapshot that refers to the tensors where they are. Only tensors that are not row-major on the

@@ -181,8 +181,8 @@ void Checkpointer::Impl::note_finished() {
 // use.
 std::string Checkpointer::Impl::lack_of_memory(std::uint64_t bytes) {
   if (!options.asynchronous || writer->impl().busy()) return {};
-  const auto image = writer->impl().reserve(bytes, options.image_limit);
-  return image ? std::string() : image.error().message;
+  const auto memory = writer->impl().reserve(bytes, options.snapshot_limit);
+  return memory ? std::string() : memory.error().message;
 }
 
 // Once all ranks have agreed to save.
@@ -197,11 +197,11 @@ void Checkpointer::Impl::gather_parts(Share& share) {
 void Checkpointer::Impl::write_in_background(const Share& share) {
   const checkpoint::SnapshotLayout& layout = share.layout;
   try {
-    const auto image = writer->impl().reserve(layout.bytes, options.image_limit);
-    DDP_CHECK(image.has_value(), "the memory was there a moment ago");
-    checkpoint::unseal_snapshot(*image);
-    copy_into(*image, layout, share.sources);
-    checkpoint::seal_snapshot(*image, layout);
+    const auto memory = writer->impl().reserve(layout.bytes, options.snapshot_limit);
+    DDP_CHECK(memory.has_value(), "the memory was there a moment ago");
+    checkpoint::unseal_snapshot(*memory);
+    copy_into(*memory, layout, share.sources);
+    checkpoint::seal_snapshot(*memory, layout);
     writer->impl().write(layout.plan.save_id, layout.plan.step, files);
   } catch (const std::exception& error) {
     // The others write their shares; rank 0 finds that this one does not come.

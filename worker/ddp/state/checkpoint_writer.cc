@@ -36,9 +36,9 @@ Result<checkpoint::Written> written_of(const SnapshotResult& result) {
 }
 
 Result<checkpoint::Written> write_here(checkpoint::FileSystem& files,
-                                       std::span<const std::byte> image) {
+                                       std::span<const std::byte> memory) {
   try {
-    auto snapshot = checkpoint::open_snapshot(image);
+    auto snapshot = checkpoint::open_snapshot(memory);
     if (!snapshot) return snapshot.error();
     return checkpoint::write_snapshot(files, *snapshot);
   } catch (const std::exception& error) {
@@ -81,7 +81,7 @@ std::vector<FinishedSave> CheckpointWriter::Impl::take_finished() {
   under_way_ -= static_cast<int>(finished.size());
   for (const FinishedSave& save : finished) {
     // A writer that has not reported its end may still read the memory.
-    if (!save.result) image_ = {};
+    if (!save.result) memory_ = {};
   }
   return finished;
 }
@@ -91,15 +91,15 @@ Result<std::span<std::byte>> CheckpointWriter::Impl::reserve(std::uint64_t bytes
   if (limit != 0 && bytes > limit) {
     return make_error(Errc::kIo, "the snapshot takes {} bytes, the limit is {}", bytes, limit);
   }
-  if (image_.writable().size() >= bytes) return image_.writable();
-  image_ = {};
+  if (memory_.writable().size() >= bytes) return memory_.writable();
+  memory_ = {};
   // The description of a value may be longer the next time.
   const std::uint64_t wanted = bytes + bytes / 64 + (std::uint64_t{64} << 10);
   if (auto enough = check_host_memory(wanted); !enough) return enough.error();
   auto made = checkpoint::SnapshotMemory::create(wanted);
   if (!made) return made.error();
-  image_ = std::move(*made);
-  return image_.writable();
+  memory_ = std::move(*made);
+  return memory_.writable();
 }
 
 void CheckpointWriter::Impl::write(const std::string& id, std::int64_t step,
@@ -109,10 +109,10 @@ void CheckpointWriter::Impl::write(const std::string& id, std::int64_t step,
   if (thread_.joinable()) thread_.join();
   // The thread has its own copy of the descriptor: the lock may be given up meanwhile.
   UniqueFd lock(lock_.held() ? ::dup(lock_.fd()) : -1);
-  thread_ =
-      std::thread([ends = ends_, &files, id, step, image = image_.bytes(), lock = std::move(lock)] {
+  thread_ = std::thread(
+      [ends = ends_, &files, id, step, memory = memory_.bytes(), lock = std::move(lock)] {
         lower_priority();
-        ends->add({id, step, write_here(files, image)});
+        ends->add({id, step, write_here(files, memory)});
       });
 }
 
@@ -124,8 +124,8 @@ bool CheckpointWriter::Impl::hand_to_agent(const std::string& id, std::int64_t s
   SnapshotSubmission submission;
   submission.id = id;
   submission.step = step;
-  submission.bytes = static_cast<std::int64_t>(image_.bytes().size());
-  submission.memfd = image_.fd();
+  submission.bytes = static_cast<std::int64_t>(memory_.bytes().size());
+  submission.memfd = memory_.fd();
   submission.lock_fd = lock_.fd();
   return channel_->submit_snapshot(submission,
                                    [ends = ends_, id, step](const SnapshotResult& result) {

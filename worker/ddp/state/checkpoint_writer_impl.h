@@ -78,7 +78,7 @@ class CheckpointWriter::Impl {
 
   ControlChannel* channel_;
   std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
-  checkpoint::SnapshotMemory image_;
+  checkpoint::SnapshotMemory memory_;
   int under_way_ = 0;
   std::string locked_;  // The folder.
   checkpoint::DirectoryLock lock_;

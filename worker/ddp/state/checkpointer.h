@@ -30,7 +30,7 @@ class FileSystem;
 }
 class CommHook;
 
-// The same on all ranks, except image_limit.
+// The same on all ranks, except snapshot_limit.
 struct CheckpointOptions {
   std::string directory;  // Shared by all nodes; created with its parents if missing.
   int keep = 3;  // How many checkpoints stay; 0 keeps all. The last valid one is never removed.
@@ -38,7 +38,7 @@ struct CheckpointOptions {
   bool asynchronous = true;     // false: save() returns when the checkpoint is durable.
   std::uint64_t bytes_per_second = 0;  // Limit for each rank's writing; 0: no limit.
   // How many bytes this rank may use for the copy of its share; 0: whatever the machine has left.
-  std::uint64_t image_limit = 0;
+  std::uint64_t snapshot_limit = 0;
   // Parameters and optimizers are the same on all ranks after a step, so each rank writes a share.
   // false: they are not (post-local SGD, a hook that does not average): rank 0's are written.
   bool ranks_are_equal = true;
@@ -107,7 +107,7 @@ struct LoadReport {
 // worker/checkpoint/FORMAT.md.
 //
 // Memory: one copy of the rank's share, made at the first save and kept. Where there is not enough
-// (or image_limit forbids it) on any rank, that save is written while training waits, and its
+// (or snapshot_limit forbids it) on any rank, that save is written while training waits, and its
 // report says so.
 //
 // One job per folder: rank 0's process holds the folder's lock from prepare() on. A save that is

@@ -119,16 +119,16 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_conj();
 }
 
-void copy_tensors(const std::vector<StateTensor>& all, Snapshot& snapshot) {
+void copy_tensors(const std::vector<StateTensor>& all, Commit& commit) {
   std::vector<TensorSpec> specs;
   for (const StateTensor& item : all) {
     specs.push_back({item.tensor.scalar_type(), item.tensor.sizes().vec()});
   }
-  snapshot.made_buffers = !fit_tensors(snapshot.tensors, specs);
+  commit.made_buffers = !fit_tensors(commit.tensors, specs);
   std::vector<Copy> copies;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const at::Tensor& from = all[i].tensor;
-    const at::Tensor& to = snapshot.tensors[i];
+    const at::Tensor& to = commit.tensors[i];
     if (!is_plain(from)) {
       copy_values(to, from.detach());
     } else if (from.nbytes() > 0) {
@@ -185,32 +185,32 @@ OpenPart open_part(const Part& part, Rank rank) {
   return open;
 }
 
-// The snapshot as what a checkpoint is read from.
-class SnapshotSource final : public TensorSource {
+// The commit as what a checkpoint is read from.
+class CommitSource final : public TensorSource {
  public:
   struct Index {
     checkpoint::Manifest manifest;
     std::vector<const std::byte*> data;  // Of manifest.tensors.
   };
 
-  static Index index_of(const Snapshot& snapshot) {
+  static Index index_of(const Commit& commit) {
     Index index;
     checkpoint::Manifest& manifest = index.manifest;
-    manifest.step = snapshot.step;
-    manifest.world_size = snapshot.world_size;
-    json header = json::parse(snapshot.header);
+    manifest.step = commit.step;
+    manifest.world_size = commit.world_size;
+    json header = json::parse(commit.header);
     auto values = checkpoint::decode_values(header.at("values"));
     if (!values) throw std::runtime_error(values.error().message);
     std::size_t next = 0;
     for (const json& entry : header.at("tensors")) {
       manifest.tensors.push_back(record_of(entry, checkpoint::kReplicated));
-      index.data.push_back(static_cast<const std::byte*>(snapshot.tensors.at(next++).data_ptr()));
+      index.data.push_back(static_cast<const std::byte*>(commit.tensors.at(next++).data_ptr()));
     }
     manifest.state = {{"values", std::move(*values)},
                       {"optimizers", std::move(header["optimizers"])},
                       {"comm_hooks", std::move(header["comm_hooks"])}};
-    manifest.rank_state.assign(static_cast<std::size_t>(snapshot.world_size), json::object());
-    for (const auto& [rank, part] : snapshot.parts) {
+    manifest.rank_state.assign(static_cast<std::size_t>(commit.world_size), json::object());
+    for (const auto& [rank, part] : commit.parts) {
       if (!part.there) continue;
       OpenPart open = open_part(part, rank);
       manifest.rank_state.at(static_cast<std::size_t>(rank)) = {{"values", std::move(open.values)}};
@@ -220,7 +220,7 @@ class SnapshotSource final : public TensorSource {
     return index;
   }
 
-  explicit SnapshotSource(const Index& index) : TensorSource(index.manifest), index_(index) {}
+  explicit CommitSource(const Index& index) : TensorSource(index.manifest), index_(index) {}
 
   // A copy: what gets it may keep it and change it.
   Result<at::Tensor> read(const checkpoint::TensorRecord& record) override {
@@ -236,30 +236,30 @@ class SnapshotSource final : public TensorSource {
 
 }  // namespace
 
-void Snapshot::expect_parts(const std::vector<Rank>& kept) {
+void Commit::expect_parts(const std::vector<Rank>& kept) {
   std::erase_if(parts, [&](const auto& item) {
     return std::find(kept.begin(), kept.end(), item.first) == kept.end();
   });
   for (auto& [rank, part] : parts) part.there = false;
 }
 
-bool Snapshot::has_part(Rank rank) const {
+bool Commit::has_part(Rank rank) const {
   const auto found = parts.find(rank);
   return found != parts.end() && found->second.there;
 }
 
-void make_tensors(Snapshot& snapshot) {
-  const json header = json::parse(snapshot.header);
+void make_tensors(Commit& commit) {
+  const json header = json::parse(commit.header);
   const json& list = header.at("tensors");
   std::vector<TensorSpec> specs;
   for (const json& entry : list) {
     auto record = record_of(entry, checkpoint::kReplicated);
     specs.push_back({torch_type(record.type), std::move(record.shape)});
   }
-  fit_tensors(snapshot.tensors, specs);
+  fit_tensors(commit.tensors, specs);
 }
 
-Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot) {
+Result<void> capture(const RegisteredState& state, Rank rank, Commit& commit) {
   try {
     const at::NoGradGuard no_grad;
     auto all = collect(state);
@@ -267,10 +267,10 @@ Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot
     auto list = list_tensors(all->replicated);
     if (!list) return list.error();
     all->header["tensors"] = std::move(*list);
-    snapshot.header = all->header.dump();
-    snapshot.buffers = all->buffers;
-    copy_tensors(all->replicated, snapshot);
-    return write_part(*all, snapshot.parts[rank]);
+    commit.header = all->header.dump();
+    commit.buffers = all->buffers;
+    copy_tensors(all->replicated, commit);
+    return write_part(*all, commit.parts[rank]);
   } catch (const CollectiveError&) {
     throw;
   } catch (const std::exception& error) {
@@ -278,20 +278,20 @@ Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot
   }
 }
 
-std::vector<std::string> hook_names(const Snapshot& snapshot) {
+std::vector<std::string> hook_names(const Commit& commit) {
   std::vector<std::string> names;
-  const json header = json::parse(snapshot.header);
+  const json header = json::parse(commit.header);
   for (const auto& item : header.at("comm_hooks").items()) names.push_back(item.key());
   return names;
 }
 
 namespace {
 
-Result<void> put_back_all(const Snapshot& snapshot, const RegisteredState& state, Rank rank,
+Result<void> put_back_all(const Commit& commit, const RegisteredState& state, Rank rank,
                           int world_size) {
   try {
-    const SnapshotSource::Index index = SnapshotSource::index_of(snapshot);
-    SnapshotSource source(index);
+    const CommitSource::Index index = CommitSource::index_of(commit);
+    CommitSource source(index);
     const auto staged = stage_state(state, rank, world_size, source);
     if (!staged) return staged.error();
     if (auto made = staged->make_risky(); !made) {
@@ -307,24 +307,24 @@ Result<void> put_back_all(const Snapshot& snapshot, const RegisteredState& state
 
 }  // namespace
 
-Result<void> put_back(const Snapshot& snapshot, RegisteredState& state, Rank rank, int world_size) {
-  const std::vector<std::string> known = hook_names(snapshot);
+Result<void> put_back(const Commit& commit, RegisteredState& state, Rank rank, int world_size) {
+  const std::vector<std::string> known = hook_names(commit);
   std::vector<RegisteredState::Hook> all = state.hooks;
   std::erase_if(state.hooks, [&](const auto& item) {
     return std::find(known.begin(), known.end(), item.name) == known.end();
   });
-  auto result = put_back_all(snapshot, state, rank, world_size);
+  auto result = put_back_all(commit, state, rank, world_size);
   state.hooks = std::move(all);
   return result;
 }
 
-Result<void> put_back_hook(const Snapshot& snapshot, const std::string& name, CommHook& hook,
-                           Rank rank, int world_size) {
-  const std::vector<std::string> known = hook_names(snapshot);
+Result<void> put_back_hook(const Commit& commit, const std::string& name, CommHook& hook, Rank rank,
+                           int world_size) {
+  const std::vector<std::string> known = hook_names(commit);
   if (std::find(known.begin(), known.end(), name) == known.end()) return {};
   RegisteredState only;
   only.add_comm_hook(name, hook);
-  return put_back_all(snapshot, only, rank, world_size);
+  return put_back_all(commit, only, rank, world_size);
 }
 
 }  // namespace ddp::elastic

@@ -33,7 +33,7 @@ struct Part {
   bool there = false;
 };
 
-struct Snapshot {
+struct Commit {
   bool valid = false;  // The replicated state is whole.
   CommitKey key;
   std::int64_t step = -1;
@@ -51,22 +51,22 @@ struct Snapshot {
   bool has_part(Rank rank) const;
 };
 
-// Copies the registered state into the snapshot: the replicated state and this rank's own part.
-// Reuses the snapshot's buffers if they fit. kInvalidArgument naming what cannot be stored.
-Result<void> capture(const RegisteredState& state, Rank rank, Snapshot& snapshot);
+// Copies the registered state into the commit: the replicated state and this rank's own part.
+// Reuses the commit's buffers if they fit. kInvalidArgument naming what cannot be stored.
+Result<void> capture(const RegisteredState& state, Rank rank, Commit& commit);
 
 // Makes the tensors that the header names, unless they have that type and shape already.
-void make_tensors(Snapshot& snapshot);
+void make_tensors(Commit& commit);
 
-// The names of the communication hooks that the snapshot has.
-std::vector<std::string> hook_names(const Snapshot& snapshot);
+// The names of the communication hooks that the commit has.
+std::vector<std::string> hook_names(const Commit& commit);
 
-// Puts the snapshot into the registered state, as loading a checkpoint of that world does. Leaves
-// hooks alone that the snapshot does not have. Reads every part that is there and needed. Changes
+// Puts the commit into the registered state, as loading a checkpoint of that world does. Leaves
+// hooks alone that the commit does not have. Reads every part that is there and needed. Changes
 // nothing if it fails.
-Result<void> put_back(const Snapshot& snapshot, RegisteredState& state, Rank rank, int world_size);
+Result<void> put_back(const Commit& commit, RegisteredState& state, Rank rank, int world_size);
 // The same for one hook alone.
-Result<void> put_back_hook(const Snapshot& snapshot, const std::string& name, CommHook& hook,
-                           Rank rank, int world_size);
+Result<void> put_back_hook(const Commit& commit, const std::string& name, CommHook& hook, Rank rank,
+                           int world_size);
 
 }  // namespace ddp::elastic

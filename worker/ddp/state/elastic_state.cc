@@ -21,8 +21,8 @@
 
 namespace ddp {
 
+using elastic::Commit;
 using elastic::Holding;
-using elastic::Snapshot;
 
 class ElasticState::Impl {
  public:
@@ -60,9 +60,9 @@ class ElasticState::Impl {
   void commit(std::int64_t step, bool initial = false) {
     if (!exchange_) throw std::logic_error("commit() belongs between sync() and the round's end");
     pacer.commit_begins(seconds());
-    Snapshot& snapshot = capture(step, initial);
-    share(snapshot);
-    pacer.commit_ended(seconds(), snapshot.made_buffers);
+    Commit& kept = capture(step, initial);
+    share(kept);
+    pacer.commit_ended(seconds(), kept.made_buffers);
     if (worker_ != nullptr && !initial) worker_->committed(step);
   }
 
@@ -108,34 +108,34 @@ class ElasticState::Impl {
   }
 
   // The older of the two commits, which the next one overwrites.
-  Snapshot& older() {
-    if (!snapshots_[0].valid) return snapshots_[0];
-    if (!snapshots_[1].valid) return snapshots_[1];
-    return snapshots_[0].key < snapshots_[1].key ? snapshots_[0] : snapshots_[1];
+  Commit& older() {
+    if (!commits_[0].valid) return commits_[0];
+    if (!commits_[1].valid) return commits_[1];
+    return commits_[0].key < commits_[1].key ? commits_[0] : commits_[1];
   }
 
-  Snapshot* find(const elastic::CommitKey& key) {
-    for (Snapshot& snapshot : snapshots_) {
-      if (snapshot.valid && snapshot.key == key) return &snapshot;
+  Commit* find(const elastic::CommitKey& key) {
+    for (Commit& kept : commits_) {
+      if (kept.valid && kept.key == key) return &kept;
     }
     return nullptr;
   }
 
   // This rank's own of a new commit.
-  Snapshot& capture(std::int64_t step, bool initial) {
-    Snapshot& snapshot = older();
-    snapshot.valid = false;
+  Commit& capture(std::int64_t step, bool initial) {
+    Commit& kept = older();
+    kept.valid = false;
     std::vector<Rank> ranks(static_cast<std::size_t>(group_->size()));
     std::iota(ranks.begin(), ranks.end(), 0);
-    snapshot.expect_parts(ranks);
-    check(elastic::capture(registered, group_->rank(), snapshot));
-    elastic::share_buffers(*group_, snapshot);
-    snapshot.key = {group_->round(), ++serial_};
-    snapshot.step = step;
-    snapshot.world_size = group_->size();
-    snapshot.initial = initial;
-    snapshot.valid = true;
-    return snapshot;
+    kept.expect_parts(ranks);
+    check(elastic::capture(registered, group_->rank(), kept));
+    elastic::share_buffers(*group_, kept);
+    kept.key = {group_->round(), ++serial_};
+    kept.step = step;
+    kept.world_size = group_->size();
+    kept.initial = initial;
+    kept.valid = true;
+    return kept;
   }
 
   Holding holding() const {
@@ -144,12 +144,11 @@ class ElasticState::Impl {
                     ? 0
                     : static_cast<int>(worker_->variable_or("GROUP_RANK", group_->rank()));
     mine.registration = registered.registration();
-    for (const Snapshot& snapshot : snapshots_) {
-      if (!snapshot.valid) continue;
-      Holding::Item item{
-          snapshot.key, snapshot.step, snapshot.world_size, snapshot.initial, false, {}, {}};
-      item.has_hooks = !elastic::hook_names(snapshot).empty();
-      for (const auto& [rank, part] : snapshot.parts) {
+    for (const Commit& kept : commits_) {
+      if (!kept.valid) continue;
+      Holding::Item item{kept.key, kept.step, kept.world_size, kept.initial, false, {}, {}};
+      item.has_hooks = !elastic::hook_names(kept).empty();
+      for (const auto& [rank, part] : kept.parts) {
         if (!part.there) continue;
         item.parts.push_back(rank);
         item.part_bytes.push_back(part.bytes.size());
@@ -160,7 +159,7 @@ class ElasticState::Impl {
   }
 
   void go_back_to(const Holding::Item& commit, const std::vector<Holding>& holdings) {
-    Snapshot* mine = find(commit.key);
+    Commit* mine = find(commit.key);
     const bool is_new = mine == nullptr;
     if (is_new) {
       mine = &older();
@@ -176,8 +175,8 @@ class ElasticState::Impl {
       mine->valid = true;
     }
     // Drops newer commits that only some ranks had: training does not continue from them.
-    for (Snapshot& snapshot : snapshots_) {
-      if (commit.key < snapshot.key) snapshot.valid = false;
+    for (Commit& kept : commits_) {
+      if (commit.key < kept.key) kept.valid = false;
     }
     last_ = mine;
     restore();
@@ -186,23 +185,23 @@ class ElasticState::Impl {
   // No commit of a training exists: what a rank has is the state that it began with, if any.
   void begin() {
     last_ = nullptr;
-    for (Snapshot& snapshot : snapshots_) {
-      if (!snapshot.valid) continue;
-      check(elastic::put_back(snapshot, registered, begun_as_, begun_size_));
-      snapshot.valid = false;
+    for (Commit& kept : commits_) {
+      if (!kept.valid) continue;
+      check(elastic::put_back(kept, registered, begun_as_, begun_size_));
+      kept.valid = false;
     }
     begun_as_ = group_->rank();
     begun_size_ = group_->size();
-    Snapshot& snapshot = capture(0, true);
-    elastic::broadcast_replicated(*group_, snapshot, 0);
-    check(elastic::put_back(snapshot, registered, group_->rank(), group_->size()));
-    share(snapshot);
+    Commit& kept = capture(0, true);
+    elastic::broadcast_replicated(*group_, kept, 0);
+    check(elastic::put_back(kept, registered, group_->rank(), group_->size()));
+    share(kept);
   }
 
   // With it the commit is whole.
-  void share(Snapshot& snapshot) {
-    pacer.agree(exchange_->run(snapshot, pacer.proposal()));
-    last_ = &snapshot;
+  void share(Commit& kept) {
+    pacer.agree(exchange_->run(kept, pacer.proposal()));
+    last_ = &kept;
   }
 
   static double seconds() {
@@ -214,8 +213,8 @@ class ElasticState::Impl {
   ElasticWorker* worker_ = nullptr;
   std::optional<elastic::PartExchange> exchange_;
   std::int64_t serial_ = -1;  // Of the last commit of this round.
-  std::array<Snapshot, 2> snapshots_;
-  Snapshot* last_ = nullptr;  // What restore() goes back to.
+  std::array<Commit, 2> commits_;
+  Commit* last_ = nullptr;  // What restore() goes back to.
   bool resumed_ = false;
   Rank begun_as_ = 0;  // Whose state the initial commit is.
   int begun_size_ = 1;

@@ -106,14 +106,14 @@ void broadcast_tensors(ProcessGroup& group, const std::vector<at::Tensor>& tenso
 }
 
 // This rank's tensors stay as they are if `keep`.
-void share_replicated(ProcessGroup& group, Snapshot& snapshot, Rank root, bool keep) {
-  std::string header = broadcast_text(group, snapshot.header, root, kSyncTag);
+void share_replicated(ProcessGroup& group, Commit& commit, Rank root, bool keep) {
+  std::string header = broadcast_text(group, commit.header, root, kSyncTag);
   if (group.rank() == root) {
-    broadcast_tensors(group, snapshot.tensors, root);
+    broadcast_tensors(group, commit.tensors, root);
     return;
   }
-  Snapshot dropped;
-  Snapshot& into = keep ? dropped : snapshot;
+  Commit dropped;
+  Commit& into = keep ? dropped : commit;
   into.header = std::move(header);
   make_tensors(into);
   broadcast_tensors(group, into.tensors, root);
@@ -186,7 +186,7 @@ std::vector<std::vector<Rank>> keepers_of(const std::vector<Holding>& holdings,
 }
 
 void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
-                const Holding::Item& commit, Snapshot& mine) {
+                const Holding::Item& commit, Commit& mine) {
   const auto own = static_cast<std::size_t>(group.rank());
   const auto has_it = [&](const Holding& each) { return find_item(each, commit.key) != nullptr; };
   const auto source = std::find_if(holdings.begin(), holdings.end(), has_it);
@@ -221,28 +221,28 @@ void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
   }
 }
 
-void share_buffers(ProcessGroup& group, Snapshot& snapshot) {
+void share_buffers(ProcessGroup& group, Commit& commit) {
   std::size_t bytes = 0;
-  for (const std::size_t index : snapshot.buffers) bytes += snapshot.tensors[index].nbytes();
+  for (const std::size_t index : commit.buffers) bytes += commit.tensors[index].nbytes();
   if (bytes == 0 || group.size() == 1) return;
   std::vector<std::byte> packed(bytes);
   std::byte* at = packed.data();
-  for (const std::size_t index : snapshot.buffers) {
-    const at::Tensor& tensor = snapshot.tensors[index];
+  for (const std::size_t index : commit.buffers) {
+    const at::Tensor& tensor = commit.tensors[index];
     std::memcpy(at, tensor.data_ptr(), tensor.nbytes());
     at += tensor.nbytes();
   }
   group.broadcast(bytes_of(packed.data(), bytes), 0, tagged(kCommitTag))->wait();
   at = packed.data();
-  for (const std::size_t index : snapshot.buffers) {
-    const at::Tensor& tensor = snapshot.tensors[index];
+  for (const std::size_t index : commit.buffers) {
+    const at::Tensor& tensor = commit.tensors[index];
     std::memcpy(tensor.data_ptr(), at, tensor.nbytes());
     at += tensor.nbytes();
   }
 }
 
-void broadcast_replicated(ProcessGroup& group, Snapshot& snapshot, Rank root) {
-  if (group.size() > 1) share_replicated(group, snapshot, root, false);
+void broadcast_replicated(ProcessGroup& group, Commit& commit, Rank root) {
+  if (group.size() > 1) share_replicated(group, commit, root, false);
 }
 
 std::vector<Rank> buddies_of(const std::vector<int>& nodes) {
@@ -298,12 +298,12 @@ std::vector<std::uint64_t> PartExchange::gather(const Part& own, std::int64_t wo
   return sizes;
 }
 
-std::int64_t PartExchange::run(Snapshot& snapshot, std::int64_t word) {
+std::int64_t PartExchange::run(Commit& commit, std::int64_t word) {
   if (group_.size() == 1) {
     group_.barrier(tagged(kCommitTag))->wait();  // It fails where the round has ended.
     return word;
   }
-  const Part& own = snapshot.parts.at(group_.rank());
+  const Part& own = commit.parts.at(group_.rank());
   for (;;) {
     const std::vector<std::uint64_t> sizes = gather(own, word);
     std::int64_t first = 0;
@@ -313,40 +313,40 @@ std::int64_t PartExchange::run(Snapshot& snapshot, std::int64_t word) {
         (static_cast<std::size_t>(largest) + kHeadBytes + kSlotStep - 1) / kSlotStep * kSlotStep;
     if (slot * sizes.size() > kAllLimit) {
       slot_ = kHeadBytes;
-      trade_with_buddy(snapshot, sizes);
+      trade_with_buddy(commit, sizes);
       return first;
     }
     if (slot <= slot_) {
-      keep_all(snapshot, sizes);
+      keep_all(commit, sizes);
       return first;
     }
     slot_ = slot;  // From now on, for parts change little.
   }
 }
 
-void PartExchange::keep_all(Snapshot& snapshot, const std::vector<std::uint64_t>& sizes) {
+void PartExchange::keep_all(Commit& commit, const std::vector<std::uint64_t>& sizes) {
   for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
     if (static_cast<Rank>(rank) == group_.rank()) continue;
-    Part& part = snapshot.parts[static_cast<Rank>(rank)];
+    Part& part = commit.parts[static_cast<Rank>(rank)];
     const std::byte* begin = gathered_.data() + rank * slot_ + kHeadBytes;
     part.bytes.assign(begin, begin + sizes[rank]);
     part.there = true;
   }
 }
 
-void PartExchange::trade_with_buddy(Snapshot& snapshot, const std::vector<std::uint64_t>& sizes) {
+void PartExchange::trade_with_buddy(Commit& commit, const std::vector<std::uint64_t>& sizes) {
   std::vector<WorkPtr> works;
   std::vector<Part*> coming;
   try {
     for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
       if (buddies_[rank] != group_.rank()) continue;
-      Part& part = snapshot.parts[static_cast<Rank>(rank)];
+      Part& part = commit.parts[static_cast<Rank>(rank)];
       part.bytes.resize(sizes[rank]);
       coming.push_back(&part);
       works.push_back(group_.recv(bytes_of(part.bytes.data(), part.bytes.size()),
                                   static_cast<Rank>(rank), kPartTag, tagged(kCommitTag)));
     }
-    Part& own = snapshot.parts.at(group_.rank());
+    Part& own = commit.parts.at(group_.rank());
     works.push_back(group_.send(bytes_of(own.bytes.data(), own.bytes.size()),
                                 buddies_[static_cast<std::size_t>(group_.rank())], kPartTag,
                                 tagged(kCommitTag)));
