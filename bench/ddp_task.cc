@@ -67,8 +67,7 @@ Task make_task(const std::string& name, int rank) {
     return at::randint(10, {rows}, random, at::TensorOptions(at::kLong));
   };
   if (name == "mnist") {
-    task = {train::make_mnist(/*batch_norm=*/true), at::randn({128, 1, 28, 28}, random),
-            classes(128)};
+    task = {train::make_mnist(), at::randn({128, 1, 28, 28}, random), classes(128)};
   } else if (name == "resnet18") {
     task = {train::make_resnet18(10), at::randn({16, 3, 64, 64}, random), classes(16)};
   } else if (name == "resnet50") {

@@ -79,7 +79,6 @@ void expect_same_step(const torch::nn::Module& a, const torch::nn::Module& b) {
 TEST(Models, HaveTheSizesThatAreKnown) {
   EXPECT_EQ(parameters_of(*model_of({.name = "toy"})), 165);
   EXPECT_EQ(parameters_of(*model_of({.name = "mnist"})), 21'840 + 60);
-  EXPECT_EQ(parameters_of(*model_of({.name = "mnist", .batch_norm = false})), 21'840);
   EXPECT_EQ(parameters_of(*model_of({.name = "mlp"})), 669'706);
   // Two tables, the output, two numbers of each norm, and 12 w^2 + 9 w + 4 w of each layer.
   EXPECT_EQ(parameters_of(*model_of({.name = "gpt"})),

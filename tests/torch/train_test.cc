@@ -120,22 +120,22 @@ TEST_P(TrainTest, InterruptedTrainingEndsWithTheBytesOfAnUndisturbedOne) {
 
 TEST_P(TrainTest, BeginsWithTheWeightsOfAnotherTraining) {
   const auto other = train(small(
-      {"--no-batch-norm", "--checkpoint-dir", path("other"), "--max-steps", "9", "--seed", "3"}));
+      {"--model", "mlp", "--checkpoint-dir", path("other"), "--max-steps", "9", "--seed", "3"}));
   // A step that is too small to change a weight.
   const auto untrained = [&](const Arguments& more) {
-    Arguments flags = small({"--no-batch-norm", "--max-steps", "1", "--lr", "1e-30"});
+    Arguments flags = small({"--model", "mlp", "--max-steps", "1", "--lr", "1e-30"});
     flags.insert(flags.end(), more.begin(), more.end());
     return train(flags).at("weights_sha256");
   };
   EXPECT_EQ(untrained({"--init-from", path("other")}), other.at("weights_sha256"));
   EXPECT_THAT(last_.out, HasSubstr("begins with the weights of step 9"));
-  const auto part = untrained({"--init-from", path("other"), "--init-names", "conv1.*,fc?.bias"});
+  const auto part = untrained({"--init-from", path("other"), "--init-names", "fc1.*,fc?.bias"});
   EXPECT_NE(part, other.at("weights_sha256"));
   EXPECT_NE(part, untrained({}));
   // A stop in between changes nothing, also when the other training is gone by then.
-  const Arguments start = {"--no-batch-norm", "--init-from", path("other"), "--max-steps", "12"};
+  const Arguments start = {"--model", "mlp", "--init-from", path("other"), "--max-steps", "12"};
   const auto undisturbed = train(small(start));
-  Arguments first = small({"--no-batch-norm", "--init-from", path("other"), "--max-steps", "7",
+  Arguments first = small({"--model", "mlp", "--init-from", path("other"), "--max-steps", "7",
                            "--checkpoint-dir", path("checkpoints")});
   train(first);
   std::filesystem::rename(path("other"), path("gone"));
@@ -295,8 +295,8 @@ TEST_P(TrainTest, TheTraceHasEveryStep) {
   EXPECT_THAT(steps, ::testing::ElementsAre("step 1", "step 2", "step 3", "step 4", "step 5"));
 }
 
-TEST_P(TrainTest, WithoutBatchNormThereAreNoBuffers) {
-  const auto summary = train(small({"--no-batch-norm", "--max-steps", "3"}));
+TEST_P(TrainTest, AModelWithoutBuffersIsTrained) {
+  const auto summary = train(small({"--model", "mlp", "--max-steps", "3"}));
   EXPECT_EQ(summary.at("steps"), 3);
   EXPECT_EQ(summary.at("epochs"), 0);
 }
@@ -327,7 +327,7 @@ TEST_P(TrainErrors, ACheckpointOfAnotherTrainingIsRefused) {
       with({"--seed", "2"}), kExitInvalidValue,
       AllOf(HasSubstr("--seed 2"), HasSubstr("--seed 1"), HasSubstr(path("checkpoints"))));
   expect_failure(with({"--data", "fake"}), kExitInvalidValue, HasSubstr("--data \"synthetic\""));
-  expect_failure(with({"--no-batch-norm"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
+  expect_failure(with({"--model", "mlp"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
   expect_failure(with({"--model", "toy"}), kExitInvalidValue, HasSubstr(path("checkpoints")));
   expect_failure(with({"--optimizer", "adam"}), kExitInvalidValue,
                  AllOf(HasSubstr(path("checkpoints")), HasSubstr("SGD"), HasSubstr("Adam")));

@@ -22,7 +22,6 @@ constexpr Flag kModel[] = {
      "linear layers), mlp (784-512-512-10, for the same data), gpt (a small language model over "
      "bytes), resnet18, resnet50, toy-model-parallel or resnet50-model-parallel (in two stages: on "
      "two CUDA devices of the worker, or in two threads) (default mnist)"},
-    {"no-batch-norm", "", "leave batch normalisation out of the mnist model"},
     {"dropout", "P", "dropout probability before the last layer of the mnist model (default 0)"},
     {"micro-batches", "N",
      "micro-batches into which a model-parallel model splits a batch, so that its stages work at "

@@ -24,7 +24,7 @@ void need(const OptionValues& values, std::initializer_list<const char*> flags, 
 }
 
 void check_model(const OptionValues& values, const Options& options) {
-  need(values, {"no-batch-norm", "dropout"}, options.model == "mnist", "--model mnist");
+  need(values, {"dropout"}, options.model == "mnist", "--model mnist");
   need(values, {"image-size", "num-classes"}, is_resnet(options.model),
        "--model resnet18, resnet50 or resnet50-model-parallel");
   need(values, {"micro-batches"}, is_model_parallel(options.model),

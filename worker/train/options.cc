@@ -40,7 +40,6 @@ constexpr Named<DeviceKind> kDevices[] = {{"cpu", DeviceKind::kCpu}, {"cuda", De
 
 void read_model_and_data(const OptionValues& values, Options& options) {
   values.read_name("model", options.model, kModels);
-  options.batch_norm = !values.has("no-batch-norm");
   values.read("dropout", options.dropout, 0, 1, true);
   values.read<std::int64_t>("micro-batches", options.micro_batches, 1, kManySamples);
   values.read<std::int64_t>("layers", options.gpt.layers, 1, 1000);
@@ -142,7 +141,6 @@ std::string agreed_flags(const Options& options) {
     text += fmt::format("--{} {}\n", flag, value);
   };
   add("model", options.model);
-  add("no-batch-norm", options.batch_norm ? "no" : "yes");
   add("dropout", options.dropout);
   add("micro-batches", options.micro_batches);
   add("data", options.data);

@@ -18,7 +18,6 @@ enum class OptimizerKind { kSgd, kAdam, kAdamW };
 // reference.
 struct Options {
   std::string model = "mnist";
-  bool batch_norm = true;
   double dropout = 0;  // Before the last layer of mnist.
   std::int64_t micro_batches = 1;
   GptShape gpt;

@@ -53,7 +53,6 @@ Training::Training(Parts parts)
   const Options& options = parts_.options;
   at::manual_seed(options.seed);
   model_ = make_model({.name = options.model,
-                       .batch_norm = options.batch_norm,
                        .dropout = options.dropout,
                        .num_classes = options.num_classes,
                        .devices = parts_.devices,

@@ -65,7 +65,6 @@ json TrainingCheckpoint::settings_of(const Options& options) const {
                 {"--data", options.data},
                 {"--seed", options.seed},
                 {"--train-samples", parts_.train_samples},
-                {"--no-batch-norm", !options.batch_norm},
                 {"--image-size", options.image_size},
                 {"--num-classes", options.num_classes},
                 {"--comm-hook", options.comm_hook},

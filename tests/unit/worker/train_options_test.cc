@@ -44,7 +44,6 @@ TEST(TrainOptions, DefaultsAreThePublishedSettings) {
   EXPECT_EQ(options.momentum, 0.5);
   EXPECT_EQ(options.seed, 1U);
   EXPECT_EQ(options.grad_sync, GradSync::kDdp);
-  EXPECT_TRUE(options.batch_norm);
   EXPECT_EQ(good({"--model", "toy"}).data, "fake");
   EXPECT_EQ(options.optimizer, OptimizerKind::kSgd);
   EXPECT_EQ(options.lr_schedule, LrSchedule::kConstant);
@@ -94,7 +93,6 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
                                 "s",
                                 "--rates",
                                 "r",
-                                "--no-batch-norm",
                                 "--eval-every",
                                 "6",
                                 "--log-every",
@@ -117,7 +115,6 @@ TEST(TrainOptions, EveryFlagReachesItsMember) {
   EXPECT_EQ(options.checkpoint_failure, OnCheckpointFailure::kContinue);
   EXPECT_EQ(options.summary, "s");
   EXPECT_EQ(options.rates, "r");
-  EXPECT_FALSE(options.batch_norm);
   EXPECT_EQ(options.eval_every, 6);
   EXPECT_EQ(options.log_every, 1);
   EXPECT_EQ(options.threads, 2);
@@ -271,7 +268,7 @@ TEST(TrainOptions, WhatCannotBeReadIsAUsageError) {
   expect_bad({"--modle", "mnist"}, kExitUsage, HasSubstr("--modle"));
   expect_bad({"--mod", "mnist"}, kExitUsage, HasSubstr("--mod"));
   expect_bad({"--model"}, kExitUsage, HasSubstr("--model"));
-  expect_bad({"--no-batch-norm=1"}, kExitUsage, HasSubstr("--no-batch-norm"));
+  expect_bad({"--static-graph=1"}, kExitUsage, HasSubstr("--static-graph"));
   expect_bad({"--seed", "1", "--seed", "2"}, kExitUsage, HasSubstr("--seed"));
   expect_bad({"mnist"}, kExitUsage, HasSubstr("mnist"));
 }
@@ -307,8 +304,8 @@ TEST(TrainOptions, FlagsThatContradictEachOtherAreNamed) {
              HasSubstr("--train-samples"));
   expect_bad({"--checkpoint-every", "5"}, kExitInvalidValue, HasSubstr("--checkpoint-dir"));
   expect_bad({"--model", "resnet18", "--data", "synthetic"}, kExitInvalidValue, HasSubstr("fake"));
-  expect_bad({"--model", "resnet18", "--no-batch-norm"}, kExitInvalidValue,
-             AllOf(HasSubstr("--no-batch-norm"), HasSubstr("--model mnist")));
+  expect_bad({"--model", "resnet18", "--dropout", "0.5"}, kExitInvalidValue,
+             AllOf(HasSubstr("--dropout"), HasSubstr("--model mnist")));
   expect_bad({"--model", "mlp", "--dropout", "0.5"}, kExitInvalidValue,
              AllOf(HasSubstr("--dropout"), HasSubstr("--model mnist")));
   expect_bad({"--image-size", "64"}, kExitInvalidValue, HasSubstr("resnet50"));
@@ -333,7 +330,7 @@ TEST(TrainOptions, HelpAndVersionEndWell) {
   EXPECT_FALSE(help.options);
   EXPECT_EQ(help.exit_status, kExitSuccess);
   for (const char* text :
-       {"--checkpoint-failure", "--grad-sync", "--no-batch-norm", "--timeout",
+       {"--checkpoint-failure", "--grad-sync", "--dropout", "--timeout",
         "Optimizer:", "toy-model-parallel", "resnet50-model-parallel", "warmup-exponential"}) {
     EXPECT_THAT(help.text, HasSubstr(text));
   }

@@ -119,7 +119,7 @@ bool is_plain(const at::Tensor& tensor) {
          !tensor.is_conj();
 }
 
-void copy_tensors(const std::vector<StateTensor>& all, Commit& commit) {
+void copy_tensors(const std::vector<StateTensor>& all, CommittedState& commit) {
   std::vector<TensorSpec> specs;
   for (const StateTensor& item : all) {
     specs.push_back({item.tensor.scalar_type(), item.tensor.sizes().vec()});
@@ -193,7 +193,7 @@ class CommitSource final : public TensorSource {
     std::vector<const std::byte*> data;  // Of manifest.tensors.
   };
 
-  static Index index_of(const Commit& commit) {
+  static Index index_of(const CommittedState& commit) {
     Index index;
     checkpoint::Manifest& manifest = index.manifest;
     manifest.step = commit.step;
@@ -236,19 +236,19 @@ class CommitSource final : public TensorSource {
 
 }  // namespace
 
-void Commit::expect_parts(const std::vector<Rank>& kept) {
+void CommittedState::expect_parts(const std::vector<Rank>& kept) {
   std::erase_if(parts, [&](const auto& item) {
     return std::find(kept.begin(), kept.end(), item.first) == kept.end();
   });
   for (auto& [rank, part] : parts) part.there = false;
 }
 
-bool Commit::has_part(Rank rank) const {
+bool CommittedState::has_part(Rank rank) const {
   const auto found = parts.find(rank);
   return found != parts.end() && found->second.there;
 }
 
-void make_tensors(Commit& commit) {
+void make_tensors(CommittedState& commit) {
   const json header = json::parse(commit.header);
   const json& list = header.at("tensors");
   std::vector<TensorSpec> specs;
@@ -259,7 +259,7 @@ void make_tensors(Commit& commit) {
   fit_tensors(commit.tensors, specs);
 }
 
-Result<void> capture(const RegisteredState& state, Rank rank, Commit& commit) {
+Result<void> capture(const RegisteredState& state, Rank rank, CommittedState& commit) {
   try {
     const at::NoGradGuard no_grad;
     auto all = collect(state);
@@ -278,7 +278,7 @@ Result<void> capture(const RegisteredState& state, Rank rank, Commit& commit) {
   }
 }
 
-std::vector<std::string> hook_names(const Commit& commit) {
+std::vector<std::string> hook_names(const CommittedState& commit) {
   std::vector<std::string> names;
   const json header = json::parse(commit.header);
   for (const auto& item : header.at("comm_hooks").items()) names.push_back(item.key());
@@ -287,7 +287,7 @@ std::vector<std::string> hook_names(const Commit& commit) {
 
 namespace {
 
-Result<void> put_back_all(const Commit& commit, const RegisteredState& state, Rank rank,
+Result<void> put_back_all(const CommittedState& commit, const RegisteredState& state, Rank rank,
                           int world_size) {
   try {
     const CommitSource::Index index = CommitSource::index_of(commit);
@@ -307,7 +307,8 @@ Result<void> put_back_all(const Commit& commit, const RegisteredState& state, Ra
 
 }  // namespace
 
-Result<void> put_back(const Commit& commit, RegisteredState& state, Rank rank, int world_size) {
+Result<void> put_back(const CommittedState& commit, RegisteredState& state, Rank rank,
+                      int world_size) {
   const std::vector<std::string> known = hook_names(commit);
   std::vector<RegisteredState::Hook> all = state.hooks;
   std::erase_if(state.hooks, [&](const auto& item) {
@@ -318,8 +319,8 @@ Result<void> put_back(const Commit& commit, RegisteredState& state, Rank rank, i
   return result;
 }
 
-Result<void> put_back_hook(const Commit& commit, const std::string& name, CommHook& hook, Rank rank,
-                           int world_size) {
+Result<void> put_back_hook(const CommittedState& commit, const std::string& name, CommHook& hook,
+                           Rank rank, int world_size) {
   const std::vector<std::string> known = hook_names(commit);
   if (std::find(known.begin(), known.end(), name) == known.end()) return {};
   RegisteredState only;

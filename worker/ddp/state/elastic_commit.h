@@ -33,7 +33,7 @@ struct Part {
   bool there = false;
 };
 
-struct Commit {
+struct CommittedState {
   bool valid = false;  // The replicated state is whole.
   CommitKey key;
   std::int64_t step = -1;
@@ -53,20 +53,21 @@ struct Commit {
 
 // Copies the registered state into the commit: the replicated state and this rank's own part.
 // Reuses the commit's buffers if they fit. kInvalidArgument naming what cannot be stored.
-Result<void> capture(const RegisteredState& state, Rank rank, Commit& commit);
+Result<void> capture(const RegisteredState& state, Rank rank, CommittedState& commit);
 
 // Makes the tensors that the header names, unless they have that type and shape already.
-void make_tensors(Commit& commit);
+void make_tensors(CommittedState& commit);
 
 // The names of the communication hooks that the commit has.
-std::vector<std::string> hook_names(const Commit& commit);
+std::vector<std::string> hook_names(const CommittedState& commit);
 
 // Puts the commit into the registered state, as loading a checkpoint of that world does. Leaves
 // hooks alone that the commit does not have. Reads every part that is there and needed. Changes
 // nothing if it fails.
-Result<void> put_back(const Commit& commit, RegisteredState& state, Rank rank, int world_size);
+Result<void> put_back(const CommittedState& commit, RegisteredState& state, Rank rank,
+                      int world_size);
 // The same for one hook alone.
-Result<void> put_back_hook(const Commit& commit, const std::string& name, CommHook& hook, Rank rank,
-                           int world_size);
+Result<void> put_back_hook(const CommittedState& commit, const std::string& name, CommHook& hook,
+                           Rank rank, int world_size);
 
 }  // namespace ddp::elastic

@@ -21,7 +21,7 @@
 
 namespace ddp {
 
-using elastic::Commit;
+using elastic::CommittedState;
 using elastic::Holding;
 
 class ElasticState::Impl {
@@ -60,7 +60,7 @@ class ElasticState::Impl {
   void commit(std::int64_t step, bool initial = false) {
     if (!exchange_) throw std::logic_error("commit() belongs between sync() and the round's end");
     pacer.commit_begins(seconds());
-    Commit& kept = capture(step, initial);
+    CommittedState& kept = capture(step, initial);
     share(kept);
     pacer.commit_ended(seconds(), kept.made_buffers);
     if (worker_ != nullptr && !initial) worker_->committed(step);
@@ -108,22 +108,22 @@ class ElasticState::Impl {
   }
 
   // The older of the two commits, which the next one overwrites.
-  Commit& older() {
+  CommittedState& older() {
     if (!commits_[0].valid) return commits_[0];
     if (!commits_[1].valid) return commits_[1];
     return commits_[0].key < commits_[1].key ? commits_[0] : commits_[1];
   }
 
-  Commit* find(const elastic::CommitKey& key) {
-    for (Commit& kept : commits_) {
+  CommittedState* find(const elastic::CommitKey& key) {
+    for (CommittedState& kept : commits_) {
       if (kept.valid && kept.key == key) return &kept;
     }
     return nullptr;
   }
 
   // This rank's own of a new commit.
-  Commit& capture(std::int64_t step, bool initial) {
-    Commit& kept = older();
+  CommittedState& capture(std::int64_t step, bool initial) {
+    CommittedState& kept = older();
     kept.valid = false;
     std::vector<Rank> ranks(static_cast<std::size_t>(group_->size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -144,7 +144,7 @@ class ElasticState::Impl {
                     ? 0
                     : static_cast<int>(worker_->variable_or("GROUP_RANK", group_->rank()));
     mine.registration = registered.registration();
-    for (const Commit& kept : commits_) {
+    for (const CommittedState& kept : commits_) {
       if (!kept.valid) continue;
       Holding::Item item{kept.key, kept.step, kept.world_size, kept.initial, false, {}, {}};
       item.has_hooks = !elastic::hook_names(kept).empty();
@@ -159,7 +159,7 @@ class ElasticState::Impl {
   }
 
   void go_back_to(const Holding::Item& commit, const std::vector<Holding>& holdings) {
-    Commit* mine = find(commit.key);
+    CommittedState* mine = find(commit.key);
     const bool is_new = mine == nullptr;
     if (is_new) {
       mine = &older();
@@ -175,7 +175,7 @@ class ElasticState::Impl {
       mine->valid = true;
     }
     // Drops newer commits that only some ranks had: training does not continue from them.
-    for (Commit& kept : commits_) {
+    for (CommittedState& kept : commits_) {
       if (commit.key < kept.key) kept.valid = false;
     }
     last_ = mine;
@@ -185,21 +185,21 @@ class ElasticState::Impl {
   // No commit of a training exists: what a rank has is the state that it began with, if any.
   void begin() {
     last_ = nullptr;
-    for (Commit& kept : commits_) {
+    for (CommittedState& kept : commits_) {
       if (!kept.valid) continue;
       check(elastic::put_back(kept, registered, begun_as_, begun_size_));
       kept.valid = false;
     }
     begun_as_ = group_->rank();
     begun_size_ = group_->size();
-    Commit& kept = capture(0, true);
+    CommittedState& kept = capture(0, true);
     elastic::broadcast_replicated(*group_, kept, 0);
     check(elastic::put_back(kept, registered, group_->rank(), group_->size()));
     share(kept);
   }
 
   // With it the commit is whole.
-  void share(Commit& kept) {
+  void share(CommittedState& kept) {
     pacer.agree(exchange_->run(kept, pacer.proposal()));
     last_ = &kept;
   }
@@ -213,8 +213,8 @@ class ElasticState::Impl {
   ElasticWorker* worker_ = nullptr;
   std::optional<elastic::PartExchange> exchange_;
   std::int64_t serial_ = -1;  // Of the last commit of this round.
-  std::array<Commit, 2> commits_;
-  Commit* last_ = nullptr;  // What restore() goes back to.
+  std::array<CommittedState, 2> commits_;
+  CommittedState* last_ = nullptr;  // What restore() goes back to.
   bool resumed_ = false;
   Rank begun_as_ = 0;  // Whose state the initial commit is.
   int begun_size_ = 1;

@@ -106,14 +106,14 @@ void broadcast_tensors(ProcessGroup& group, const std::vector<at::Tensor>& tenso
 }
 
 // This rank's tensors stay as they are if `keep`.
-void share_replicated(ProcessGroup& group, Commit& commit, Rank root, bool keep) {
+void share_replicated(ProcessGroup& group, CommittedState& commit, Rank root, bool keep) {
   std::string header = broadcast_text(group, commit.header, root, kSyncTag);
   if (group.rank() == root) {
     broadcast_tensors(group, commit.tensors, root);
     return;
   }
-  Commit dropped;
-  Commit& into = keep ? dropped : commit;
+  CommittedState dropped;
+  CommittedState& into = keep ? dropped : commit;
   into.header = std::move(header);
   make_tensors(into);
   broadcast_tensors(group, into.tensors, root);
@@ -186,7 +186,7 @@ std::vector<std::vector<Rank>> keepers_of(const std::vector<Holding>& holdings,
 }
 
 void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
-                const Holding::Item& commit, Commit& mine) {
+                const Holding::Item& commit, CommittedState& mine) {
   const auto own = static_cast<std::size_t>(group.rank());
   const auto has_it = [&](const Holding& each) { return find_item(each, commit.key) != nullptr; };
   const auto source = std::find_if(holdings.begin(), holdings.end(), has_it);
@@ -221,7 +221,7 @@ void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
   }
 }
 
-void share_buffers(ProcessGroup& group, Commit& commit) {
+void share_buffers(ProcessGroup& group, CommittedState& commit) {
   std::size_t bytes = 0;
   for (const std::size_t index : commit.buffers) bytes += commit.tensors[index].nbytes();
   if (bytes == 0 || group.size() == 1) return;
@@ -241,7 +241,7 @@ void share_buffers(ProcessGroup& group, Commit& commit) {
   }
 }
 
-void broadcast_replicated(ProcessGroup& group, Commit& commit, Rank root) {
+void broadcast_replicated(ProcessGroup& group, CommittedState& commit, Rank root) {
   if (group.size() > 1) share_replicated(group, commit, root, false);
 }
 
@@ -298,7 +298,7 @@ std::vector<std::uint64_t> PartExchange::gather(const Part& own, std::int64_t wo
   return sizes;
 }
 
-std::int64_t PartExchange::run(Commit& commit, std::int64_t word) {
+std::int64_t PartExchange::run(CommittedState& commit, std::int64_t word) {
   if (group_.size() == 1) {
     group_.barrier(tagged(kCommitTag))->wait();  // It fails where the round has ended.
     return word;
@@ -324,7 +324,7 @@ std::int64_t PartExchange::run(Commit& commit, std::int64_t word) {
   }
 }
 
-void PartExchange::keep_all(Commit& commit, const std::vector<std::uint64_t>& sizes) {
+void PartExchange::keep_all(CommittedState& commit, const std::vector<std::uint64_t>& sizes) {
   for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
     if (static_cast<Rank>(rank) == group_.rank()) continue;
     Part& part = commit.parts[static_cast<Rank>(rank)];
@@ -334,7 +334,8 @@ void PartExchange::keep_all(Commit& commit, const std::vector<std::uint64_t>& si
   }
 }
 
-void PartExchange::trade_with_buddy(Commit& commit, const std::vector<std::uint64_t>& sizes) {
+void PartExchange::trade_with_buddy(CommittedState& commit,
+                                    const std::vector<std::uint64_t>& sizes) {
   std::vector<WorkPtr> works;
   std::vector<Part*> coming;
   try {

@@ -48,14 +48,14 @@ std::vector<std::vector<Rank>> keepers_of(const std::vector<Holding>& holdings,
 // Gives the chosen commit to the ranks that lack it and the parts to their keepers. `mine` is this
 // rank's copy of the commit, or one to be overwritten. Collective.
 void distribute(ProcessGroup& group, const std::vector<Holding>& holdings,
-                const Holding::Item& commit, Commit& mine);
+                const Holding::Item& commit, CommittedState& mine);
 
 // Gives all ranks' copies of a commit rank 0's buffers: between steps every rank has its own (the
 // statistics of batch normalisation), and rank 0's are what training goes on with. Collective.
-void share_buffers(ProcessGroup& group, Commit& commit);
+void share_buffers(ProcessGroup& group, CommittedState& commit);
 
 // Gives the root's replicated state to all ranks. Collective.
-void broadcast_replicated(ProcessGroup& group, Commit& commit, Rank root);
+void broadcast_replicated(ProcessGroup& group, CommittedState& commit, Rank root);
 
 // Who keeps copies of large parts: for each rank, the rank that it sends its part to, on another
 // node if there is one.
@@ -70,14 +70,14 @@ class PartExchange {
   // nodes: of each rank.
   PartExchange(ProcessGroup& group, const std::vector<int>& nodes);
   // The commit has this rank's part and gets the others'. Returns rank 0's word.
-  std::int64_t run(Commit& commit, std::int64_t word);
+  std::int64_t run(CommittedState& commit, std::int64_t word);
 
  private:
   // Gathers from every rank the word, the size of its part and the part's first `slot_` bytes.
   // Returns the sizes of all parts.
   std::vector<std::uint64_t> gather(const Part& own, std::int64_t word);
-  void keep_all(Commit& commit, const std::vector<std::uint64_t>& sizes);
-  void trade_with_buddy(Commit& commit, const std::vector<std::uint64_t>& sizes);
+  void keep_all(CommittedState& commit, const std::vector<std::uint64_t>& sizes);
+  void trade_with_buddy(CommittedState& commit, const std::vector<std::uint64_t>& sizes);
 
   ProcessGroup& group_;
   std::vector<Rank> buddies_;

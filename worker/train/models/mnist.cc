@@ -15,22 +15,18 @@ namespace {
 
 class Mnist final : public Model {
  public:
-  Mnist(bool batch_norm, double dropout)
+  explicit Mnist(double dropout)
       : dropout_(dropout),
         conv1_(register_module("conv1", torch::nn::Conv2d(1, 10, 5))),
         conv2_(register_module("conv2", torch::nn::Conv2d(10, 20, 5))),
         fc1_(register_module("fc1", torch::nn::Linear(320, 50))),
-        fc2_(register_module("fc2", torch::nn::Linear(50, 10))) {
-    if (!batch_norm) return;
-    bn1_ = register_module("bn1", torch::nn::BatchNorm2d(10));
-    bn2_ = register_module("bn2", torch::nn::BatchNorm2d(20));
-  }
+        fc2_(register_module("fc2", torch::nn::Linear(50, 10))),
+        bn1_(register_module("bn1", torch::nn::BatchNorm2d(10))),
+        bn2_(register_module("bn2", torch::nn::BatchNorm2d(20))) {}
 
   at::Tensor forward(const at::Tensor& input) override {
-    at::Tensor x = at::relu(at::max_pool2d(conv1_->forward(input), 2));
-    if (bn1_) x = bn1_->forward(x);
-    x = at::relu(at::max_pool2d(conv2_->forward(x), 2));
-    if (bn2_) x = bn2_->forward(x);
+    at::Tensor x = bn1_->forward(at::relu(at::max_pool2d(conv1_->forward(input), 2)));
+    x = bn2_->forward(at::relu(at::max_pool2d(conv2_->forward(x), 2)));
     x = at::relu(fc1_->forward(at::flatten(x, 1)));
     if (dropout_ > 0) x = at::dropout(x, dropout_, is_training());
     return at::log_softmax(fc2_->forward(x), 1);
@@ -47,14 +43,12 @@ class Mnist final : public Model {
   torch::nn::Conv2d conv2_;
   torch::nn::Linear fc1_;
   torch::nn::Linear fc2_;
-  torch::nn::BatchNorm2d bn1_{nullptr};
-  torch::nn::BatchNorm2d bn2_{nullptr};
+  torch::nn::BatchNorm2d bn1_;
+  torch::nn::BatchNorm2d bn2_;
 };
 
 }  // namespace
 
-std::shared_ptr<Model> make_mnist(bool batch_norm, double dropout) {
-  return std::make_shared<Mnist>(batch_norm, dropout);
-}
+std::shared_ptr<Model> make_mnist(double dropout) { return std::make_shared<Mnist>(dropout); }
 
 }  // namespace ddp::train

@@ -35,7 +35,7 @@ std::shared_ptr<Model> make_model(const ModelSpec& spec) {
   }
   DDP_CHECK(spec.devices.size() == 1, "{} on {} devices", spec.name, spec.devices.size());
   if (name == "mnist") {
-    model = make_mnist(spec.batch_norm, spec.dropout);
+    model = make_mnist(spec.dropout);
   } else if (name == "mlp") {
     model = make_mlp();
   } else if (name == "gpt") {

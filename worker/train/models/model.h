@@ -26,7 +26,6 @@ class Model : public torch::nn::Module {
 
 struct ModelSpec {
   std::string name;
-  bool batch_norm = true;                          // mnist only: with its two normalisations.
   double dropout = 0;                              // mnist only: see Options.
   std::int64_t num_classes = 1000;                 // ResNets only.
   std::vector<c10::Device> devices = {c10::kCPU};  // Two, possibly equal, if model-parallel.
