@@ -12,4 +12,9 @@ inline std::string host_and_port(const std::string& host, int port) {
   return fmt::format("{}:{}", host, port);
 }
 
+// Whether a numeric address is a loopback address.
+inline bool is_loopback(const std::string& address) {
+  return address == "::1" || address.starts_with("127.");
+}
+
 }  // namespace ddp

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/exit_error.h"
+#include "common/base/host_and_port.h"
 #include "launcher/hosting/hosting.h"
 #include "launcher/machine/machine.h"
 
@@ -12,10 +13,6 @@ namespace {
 
 // How long the other nodes may take to learn that this one leaves, which needs etcd.
 constexpr std::chrono::milliseconds kLeaveLimit{5'000};
-
-bool is_loopback(const std::string& address) {
-  return address == "::1" || address.starts_with("127.");
-}
 
 int status_of(const Error& error) {
   return error.code == Errc::kTimeout ? kExitJoinTimeout : kExitInvalidValue;
