@@ -23,9 +23,8 @@ int status_of(const Error& error) {
 Result<std::unique_ptr<EtcdHosting>> EtcdHosting::create(asio::io_context& io,
                                                          const plan::JobPlan& plan, Events events) {
   const flags::EtcdSettings& settings = *plan.etcd;
-  auto client = etcd::EtcdClient::create(
-      io, {.endpoints = flags::etcd_urls(settings),
-           .tls = {.ca = settings.ca, .certificate = settings.certificate, .key = settings.key}});
+  auto client =
+      etcd::EtcdClient::create(io, {.endpoints = flags::etcd_urls(settings), .tls = settings.tls});
   if (!client) return exit_error(kExitInvalidValue, "{}", client.error().message);
   auto tls = load_tls(plan.spec);
   if (!tls) return tls.error();
