@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "common/base/host_port.h"
 #include "common/config/rdzv_token.h"
 
 namespace ddp::agent {
@@ -70,10 +71,6 @@ std::optional<std::string> visible_devices(const config::JobSpec& spec, int loca
   std::string list;
   for (const std::string& device : spec.devices) list += (list.empty() ? "" : ",") + device;
   return list;
-}
-
-bool is_loopback(const std::string& address) {
-  return address == "::1" || address.starts_with("127.");
 }
 
 // Names the workers' store. A store that rank 0 makes is on the first node. If the coordinator sees

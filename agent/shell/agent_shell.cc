@@ -18,6 +18,7 @@
 
 #include "common/base/exit_codes.h"
 #include "common/config/forwarded_signal.h"
+#include "common/process/this_process.h"
 #include "common/wire/json_messages.h"
 
 namespace ddp::agent {
@@ -33,11 +34,6 @@ constexpr Duration kClearLimit{5'000};
 // How long a reader that takes nothing may delay our end once the end was requested.
 constexpr Duration kFlushLimit{2'000};
 constexpr Duration kFlushLook{5};
-
-bool is_ignored(int signal) {
-  struct sigaction current {};
-  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-}
 
 void unblock_signals() {
   sigset_t none;

@@ -1,17 +1,16 @@
 #include "common/config/rdzv_token.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 
 #include <string.h>
 
+#include "common/base/random_hex.h"
 #include "common/base/unique_fd.h"
 
 namespace ddp::config {
@@ -47,19 +46,7 @@ Result<void> check_owner_and_mode(const std::string& path, int fd) {
 
 }  // namespace
 
-Secret make_token() {
-  std::array<unsigned char, kRandomBytes> bytes{};
-  DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
-            "getrandom failed");
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * bytes.size());
-  for (const unsigned char byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return Secret(std::move(text));
-}
+Secret make_token() { return Secret(random_hex(kRandomBytes)); }
 
 Result<Secret> parse_token(std::string_view text) {
   if (text.ends_with('\n')) text.remove_suffix(1);

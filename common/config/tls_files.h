@@ -4,7 +4,8 @@
 
 namespace ddp::config {
 
-// PEM files by which this node proves who it is and recognizes the others. All three or none.
+// PEM files by which one side proves who it is and recognizes the other. For the rendezvous, all
+// three or none.
 struct TlsFiles {
   std::string certificate;  // --tls-cert: of this node, followed by intermediate certificates.
   std::string key;          // --tls-key: without a passphrase.

@@ -38,7 +38,6 @@ ByteStream::ByteStream(asio::io_context& io, tcp::socket socket, const Options& 
     : io_(io), socket_options_(options.socket), max_queued_bytes_(options.max_queued_bytes) {
   std::error_code ignored;
   remote_ = socket.remote_endpoint(ignored);
-  local_ = socket.local_endpoint(ignored);
   socket_.reset(socket.release(ignored));  // From asio's reactor: the Poller watches it.
   set_stream_options(socket_.get(), options.socket);
 }

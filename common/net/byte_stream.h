@@ -69,7 +69,6 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   bool is_open() const { return !ended_ && !draining_; }
   std::size_t queued_bytes() const { return writing_.size() - written_ + pending_.size(); }
   // Numeric, without port; also after the end.
-  std::string local_address() const { return address_text(local_.address()); }
   std::string remote_address() const { return address_text(remote_.address()); }
   // ADDRESS:PORT, for messages.
   std::string remote() const {
@@ -101,7 +100,6 @@ class ByteStream : public Poller::Watcher, public std::enable_shared_from_this<B
   std::shared_ptr<Handler> handler_;
   std::unique_ptr<StreamFilter> filter_;
   std::unique_ptr<Error> refusal_;  // The filter's error, while the peer is being told.
-  asio::ip::tcp::endpoint local_;
   asio::ip::tcp::endpoint remote_;
   std::string writing_;            // Is being written to the kernel, piece by piece.
   std::size_t written_ = 0;        // Invariant: written_ <= writing_.size().

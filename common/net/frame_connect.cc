@@ -192,9 +192,4 @@ void FrameConnection::connect(asio::io_context& io, const std::string& host, int
   attempt->begin(host, port);
 }
 
-void FrameConnection::connect(asio::io_context& io, const std::string& host, int port,
-                              std::chrono::milliseconds timeout, ConnectCallback callback) {
-  connect(io, host, port, {}, timeout, std::move(callback));
-}
-
 }  // namespace ddp::net

@@ -94,9 +94,6 @@ void FrameConnection::close() {
   stream_->close();
 }
 
-bool FrameConnection::is_open() const { return stream_->is_open(); }
-std::string FrameConnection::local_address() const { return stream_->local_address(); }
 std::string FrameConnection::remote_address() const { return stream_->remote_address(); }
-std::size_t FrameConnection::queued_bytes() const { return stream_->queued_bytes(); }
 
 }  // namespace ddp::net

@@ -55,9 +55,6 @@ class FrameConnection {
   static void connect(asio::io_context& io, const std::string& host, int port,
                       const Credentials& credentials, std::chrono::milliseconds timeout,
                       ConnectCallback callback);
-  // Without credentials.
-  static void connect(asio::io_context& io, const std::string& host, int port,
-                      std::chrono::milliseconds timeout, ConnectCallback callback);
 
   // For the accepting side: takes over a stream whose preambles are exchanged. `received` is what
   // was read after the peer's preamble. The stream's former handler is not called again.
@@ -75,11 +72,8 @@ class FrameConnection {
   // Closes at once; no callback runs afterwards.
   void close();
 
-  bool is_open() const;
   // Numeric, without port; IPv4 in dotted form even on an IPv6 socket.
-  std::string local_address() const;
   std::string remote_address() const;
-  std::size_t queued_bytes() const;
 
   ~FrameConnection();
   FrameConnection(const FrameConnection&) = delete;

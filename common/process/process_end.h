@@ -1,6 +1,14 @@
 #pragma once
 
+#include <sys/types.h>
+
+#include "common/base/unique_fd.h"
+
 namespace ddp {
+
+// A pidfd of a child that is not reaped yet, so that its process id cannot have been reused. If
+// there is none, the child is killed and reaped, and errno says why.
+UniqueFd watch_child(pid_t child);
 
 // Whether the process behind this pidfd has ended, reaped or not. Returns at once; any thread.
 //

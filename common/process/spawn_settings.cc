@@ -1,10 +1,26 @@
 #include "common/process/spawn_settings.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
 #include "common/process/descriptor_limit.h"
 
 extern char** environ;
 
 namespace ddp {
+
+UniqueFd moved_up(UniqueFd fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstOwnFd)); }
+
+bool Pipe::open() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return false;
+  read_end = moved_up(UniqueFd(ends[0]));
+  write_end = moved_up(UniqueFd(ends[1]));
+  return read_end && write_end;
+}
 
 SpawnSettings::SpawnSettings(short flags) {
   ::posix_spawn_file_actions_init(&actions_);

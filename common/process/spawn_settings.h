@@ -8,7 +8,24 @@
 #include <string>
 #include <vector>
 
+#include "common/base/unique_fd.h"
+
 namespace ddp {
+
+// The programs that we start are given descriptors below this number. Ours must be above.
+inline constexpr int kFirstOwnFd = 10;
+
+// The same file under a number from kFirstOwnFd on, close-on-exec. Invalid, with errno, if that
+// fails.
+UniqueFd moved_up(UniqueFd fd);
+
+// A pipe with such numbers.
+struct Pipe {
+  UniqueFd read_end;
+  UniqueFd write_end;
+
+  bool open();  // False with errno.
+};
 
 // Settings for posix_spawn, and the call itself. One thread at a time.
 class SpawnSettings {

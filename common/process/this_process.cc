@@ -1,5 +1,6 @@
 #include "common/process/this_process.h"
 
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -21,6 +22,11 @@ std::vector<std::string> own_environment() {
 std::string own_executable() {
   std::error_code ignored;
   return std::filesystem::read_symlink("/proc/self/exe", ignored);
+}
+
+bool is_ignored(int signal) {
+  struct sigaction current {};
+  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
 }
 
 std::vector<int> allowed_cpus() {

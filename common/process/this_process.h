@@ -12,6 +12,10 @@ std::vector<std::string> own_environment();
 // The path of the program's file; empty if /proc does not tell.
 std::string own_executable();
 
+// Whether this process ignores the signal. nohup, for example, starts programs with a signal
+// ignored, and it must stay ignored.
+bool is_ignored(int signal);
+
 // The numbers of the CPUs that the calling thread may use, in ascending order, also beyond 1023,
 // where the C library's cpu_set_t ends. Empty if the system does not tell.
 std::vector<int> allowed_cpus();

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "common/base/host_port.h"
 #include "common/config/rdzv_token.h"
 #include "common/log/log.h"
 #include "launcher/ddp_rendezvous/client_commands.h"
@@ -84,8 +85,8 @@ int serve(const DaemonFlags& flags) {
     input.assign(::dup(STDIN_FILENO));
     stop_at_eof(io, input);
   }
-  const bool is_loopback = ddp::server::is_loopback(flags.server.bind_address);
-  if (flags.server.token.empty() && !flags.server.tls && !is_loopback) {
+  if (flags.server.token.empty() && !flags.server.tls &&
+      !ddp::is_loopback(flags.server.bind_address)) {
     say(stderr,
         "ddp-rendezvous: anybody who reaches this port can join jobs and write to the store; to "
         "let in only the jobs' nodes, give --rdzv-token-file FILE or DDP_RDZV_TOKEN to this daemon "

@@ -5,8 +5,9 @@
 
 #include "common/base/exit_codes.h"
 #include "common/base/exit_error.h"
-#include "launcher/ddp_run/http_get.h"
+#include "common/base/host_port.h"
 #include "launcher/flags/flag_values.h"
+#include "launcher/hosting/daemon_page.h"
 
 namespace ddp::run {
 namespace {
@@ -63,6 +64,24 @@ Result<Line> parse(const std::vector<std::string>& arguments) {
   return line;
 }
 
+// The body of the daemon's page.
+Result<std::string> ask_status(const flags::Endpoint& endpoint) {
+  const TimePoint deadline = Clock::now() + kLimit;
+  const std::string name = host_and_port(endpoint.host, endpoint.port);
+  auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
+  if (!socket) {
+    return exit_error(kExitJoinTimeout,
+                      "nothing answers at {}: {}; is a job running there, and is that the port of "
+                      "its --rdzv-endpoint?",
+                      name, socket.error().message);
+  }
+  auto page = hosting::get_page(*socket, "/status", name, deadline);
+  if (page && *page) return std::move(**page);
+  return exit_error(kExitPortInUse,
+                    "what answers at {} is not a rendezvous: {}; name the port of --rdzv-endpoint",
+                    name, page ? "it has no page /status" : page.error().message);
+}
+
 }  // namespace
 
 std::optional<int> run_status_command(const std::vector<std::string>& arguments) {
@@ -73,7 +92,7 @@ std::optional<int> run_status_command(const std::vector<std::string>& arguments)
     std::fputs(kHelp, stdout);
     return kExitSuccess;
   }
-  const auto page = http_get(line->endpoint, "/status", kLimit);
+  const auto page = ask_status(line->endpoint);
   if (!page) return refuse(page.error());
   const auto text = status_text(*page);
   if (!text) {

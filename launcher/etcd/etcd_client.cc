@@ -33,6 +33,15 @@ bool is_final(int code) {
 
 constexpr int kGrpcNotFound = 5;
 
+// Gives `done` what `parse` makes of an answer.
+template <typename Done, typename Parse>
+std::function<void(Result<std::string>)> parsed(Done done, Parse parse) {
+  return [done = std::move(done), parse = std::move(parse)](const Result<std::string>& body) {
+    if (!body) return done(body.error());
+    done(parse(*body));
+  };
+}
+
 }  // namespace
 
 Result<std::unique_ptr<EtcdClient>> EtcdClient::create(asio::io_context& io, EtcdOptions options) {
@@ -120,35 +129,23 @@ void EtcdClient::finish(std::uint64_t id, Result<std::string> result) {
 void EtcdClient::transact(const Transaction& transaction, Duration limit,
                           Callback<TransactionAnswer> done) {
   call("/v3/kv/txn", to_json(transaction), limit,
-       [transaction, done = std::move(done)](Result<std::string> body) {
-         if (!body) return done(body.error());
-         done(parse_answer(transaction, *body));
-       });
+       parsed(std::move(done),
+              [transaction](const std::string& body) { return parse_answer(transaction, body); }));
 }
 
 void EtcdClient::grant_lease(Duration life, Duration limit, Callback<LeaseId> done) {
   const auto seconds = std::chrono::ceil<std::chrono::seconds>(life).count();
   call("/v3/lease/grant", lease_grant_json(seconds), limit,
-       [done = std::move(done)](Result<std::string> body) {
-         if (!body) return done(body.error());
-         done(parse_lease_grant(*body));
-       });
+       parsed(std::move(done), parse_lease_grant));
 }
 
 void EtcdClient::keep_alive(LeaseId lease, Duration limit, Callback<std::int64_t> done) {
-  call("/v3/lease/keepalive", lease_json(lease), limit,
-       [done = std::move(done)](Result<std::string> body) {
-         if (!body) return done(body.error());
-         done(parse_keep_alive(*body));
-       });
+  call("/v3/lease/keepalive", lease_json(lease), limit, parsed(std::move(done), parse_keep_alive));
 }
 
 void EtcdClient::revoke_lease(LeaseId lease, Duration limit, Callback<bool> done) {
   call("/v3/lease/revoke", lease_json(lease), limit,
-       [done = std::move(done)](Result<std::string> body) {
-         if (!body) return done(body.error());
-         done(true);
-       });
+       parsed(std::move(done), [](const std::string& /*body*/) { return true; }));
 }
 
 // ---- the watch ----

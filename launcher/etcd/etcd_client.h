@@ -19,7 +19,7 @@ namespace ddp::etcd {
 
 struct EtcdOptions {
   std::vector<std::string> endpoints;  // "http://10.0.0.1:2379", client ports of the same cluster.
-  TlsFiles tls;
+  config::TlsFiles tls;
 };
 
 // Client of an etcd cluster. A request goes to one endpoint. If that does not answer, or says that

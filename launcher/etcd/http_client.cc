@@ -87,7 +87,8 @@ class HttpClient::SocketWatcher : public net::Poller::Watcher {
   const int fd_;
 };
 
-Result<std::unique_ptr<HttpClient>> HttpClient::create(asio::io_context& io, const TlsFiles& tls) {
+Result<std::unique_ptr<HttpClient>> HttpClient::create(asio::io_context& io,
+                                                       const config::TlsFiles& tls) {
   const auto library = CurlLibrary::load();
   if (!library) return library.error();
   auto curl = std::make_unique<Curl>();
@@ -97,7 +98,7 @@ Result<std::unique_ptr<HttpClient>> HttpClient::create(asio::io_context& io, con
   return std::unique_ptr<HttpClient>(new HttpClient(io, tls, std::move(curl)));
 }
 
-HttpClient::HttpClient(asio::io_context& io, TlsFiles tls, std::unique_ptr<Curl> curl)
+HttpClient::HttpClient(asio::io_context& io, config::TlsFiles tls, std::unique_ptr<Curl> curl)
     : io_(io), tls_(std::move(tls)), curl_(std::move(curl)), timer_(io) {
   const CurlLibrary& library = *curl_->library;
   library.multi_set_option(curl_->multi, CURLMOPT_SOCKETFUNCTION, &Curl::on_socket);

@@ -12,17 +12,10 @@
 
 #include "common/base/clock.h"
 #include "common/base/result.h"
+#include "common/config/tls_files.h"
 #include "common/net/timer.h"
 
 namespace ddp::etcd {
-
-// Files in PEM format. Empty `ca`: the system's certificates. Empty `certificate` and `key`: no
-// client certificate.
-struct TlsFiles {
-  std::string ca;
-  std::string certificate;
-  std::string key;
-};
 
 struct HttpRequest {
   std::string url;
@@ -47,8 +40,9 @@ class HttpClient {
   // kTimeout, kPeerLost (no connection, or it broke), kInvalidArgument (certificates do not fit).
   using EndCallback = std::function<void(Result<HttpAnswer>)>;
 
-  // kNotFound if libcurl is not installed.
-  static Result<std::unique_ptr<HttpClient>> create(asio::io_context& io, const TlsFiles& tls);
+  // Without `tls.ca`, the system's certificates count. kNotFound if libcurl is not installed.
+  static Result<std::unique_ptr<HttpClient>> create(asio::io_context& io,
+                                                    const config::TlsFiles& tls);
   ~HttpClient();  // Cancels everything.
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
@@ -63,7 +57,7 @@ class HttpClient {
   struct Transfer;
   class SocketWatcher;
 
-  HttpClient(asio::io_context& io, TlsFiles tls, std::unique_ptr<Curl> curl);
+  HttpClient(asio::io_context& io, config::TlsFiles tls, std::unique_ptr<Curl> curl);
   void watch_socket(int fd, bool read, bool write);
   void set_timer(long ms);
   void act(int fd, int events);
@@ -71,7 +65,7 @@ class HttpClient {
   void end(RequestId id, int code);
 
   asio::io_context& io_;
-  const TlsFiles tls_;
+  const config::TlsFiles tls_;
   std::unique_ptr<Curl> curl_;
   net::Timer timer_;
   std::map<RequestId, std::unique_ptr<Transfer>> transfers_;

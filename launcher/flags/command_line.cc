@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
 
 #include <boost/program_options.hpp>
 
 #include "common/base/exit_error.h"
+#include "common/base/parse_number.h"
 #include "launcher/flags/flag_table.h"
 
 namespace ddp::flags {
@@ -134,9 +134,7 @@ Result<std::vector<po::option>> parse_options(const std::vector<std::string>& ar
 // As in torchrun, a boolean in the environment is a number, and every number but 0 means true.
 Result<bool> environment_switch(const std::string& shown, std::string_view value) {
   if (value.empty()) return false;
-  int number = 0;
-  const auto [rest, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error == std::errc() && rest == value.data() + value.size()) return number != 0;
+  if (const auto number = parse_whole_number<int>(value)) return *number != 0;
   return exit_error(kExitInvalidValue, "{}: neither 0 nor 1", shown);
 }
 

@@ -47,11 +47,11 @@ Result<bool> take_etcd_key(std::string_view key, const std::string& value, EtcdS
     }
     settings.prefix = value;
   } else if (key == "cacert" || key == "ca_cert") {
-    settings.ca = value;
+    settings.tls.ca = value;
   } else if (key == "cert" || key == "ssl_cert") {
-    settings.certificate = value;
+    settings.tls.certificate = value;
   } else if (key == "key" || key == "ssl_cert_key") {
-    settings.key = value;
+    settings.tls.key = value;
   } else {
     return false;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/result.h"
+#include "common/config/tls_files.h"
 
 namespace ddp::flags {
 
@@ -13,9 +14,7 @@ namespace ddp::flags {
 struct EtcdSettings {
   std::vector<HostPort> endpoints;
   std::string protocol = "http";
-  std::string ca;  // Files in PEM format; empty: none is named.
-  std::string certificate;
-  std::string key;
+  config::TlsFiles tls{};            // Each may be missing.
   std::string prefix = "/ddp-run/";  // Of all keys.
 
   friend bool operator==(const EtcdSettings&, const EtcdSettings&) = default;

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "common/base/exit_error.h"
+#include "common/base/parse_number.h"
 #include "launcher/machine/accelerators.h"
 
 namespace ddp::flags {
@@ -45,14 +46,12 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
 
 // 0 if there is no signal of this name.
 int signal_number(std::string_view text) {
-  int number = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && rest == text.data() + text.size())
-    return number >= 1 && number <= SIGRTMAX ? number : 0;
+  if (const auto number = parse_whole_number<int>(text))
+    return *number >= 1 && *number <= SIGRTMAX ? *number : 0;
   std::string name(text);
   for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   if (name.starts_with("SIG")) name.erase(0, 3);
-  for (number = 1; number < SIGRTMIN; ++number) {
+  for (int number = 1; number < SIGRTMIN; ++number) {
     const char* abbreviation = ::sigabbrev_np(number);
     if (abbreviation != nullptr && name == abbreviation) return number;
   }
@@ -62,13 +61,9 @@ int signal_number(std::string_view text) {
 }  // namespace
 
 Result<int> parse_integer(std::string_view text, int minimum, int maximum) {
-  int value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || value < minimum ||
-      value > maximum) {
-    return invalid("not a whole number from {} to {}", minimum, maximum);
-  }
-  return value;
+  const auto value = parse_whole_number(text, minimum, maximum);
+  if (value) return *value;
+  return invalid("not a whole number from {} to {}", minimum, maximum);
 }
 
 Result<bool> parse_boolean(std::string_view text) {

@@ -1,56 +1,81 @@
 #include "launcher/hosting/daemon_page.h"
 
-#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cstddef>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/host_port.h"
-#include "common/store/socket.h"
 
 namespace ddp::hosting {
 namespace {
 
 constexpr Duration kAnswerLimit{1'000};
-constexpr std::size_t kMaxHead = 4'096;
+constexpr std::size_t kMaxHeadBytes = 16u << 10;
+constexpr std::size_t kMaxBodyBytes = 256u << 20;
 
-// The number after "Content-Length: " in an answer's head.
-std::size_t content_length(std::string_view head) {
-  constexpr std::string_view kName = "Content-Length: ";
-  const std::size_t at = head.find(kName);
+// Reads up to and including the empty line.
+Result<std::string> read_head(store::Socket& socket, TimePoint deadline) {
+  std::string head;
+  while (!head.ends_with("\r\n\r\n")) {
+    // Another protocol may never send an empty line, so the first letters decide.
+    constexpr std::string_view kStart = "HTTP/1.";
+    if (!kStart.starts_with(head.substr(0, kStart.size())) || head.size() > kMaxHeadBytes) {
+      return make_error(Errc::kProtocol, "it does not speak HTTP");
+    }
+    auto byte = socket.read_exactly(1, deadline);
+    if (!byte) return byte.error();
+    head += *byte;
+  }
+  return head;
+}
+
+std::optional<std::size_t> content_length(std::string_view head) {
+  std::string lower(head);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::string_view kName = "\r\ncontent-length: ";
+  const std::size_t at = lower.find(kName);
+  if (at == std::string::npos) return std::nullopt;
   std::size_t length = 0;
-  if (at != std::string_view::npos)
-    std::from_chars(head.data() + at + kName.size(), head.data() + head.size(), length);
-  return std::min(length, kMaxHead);
+  const char* begin = lower.data() + at + kName.size();
+  const auto [end, error] = std::from_chars(begin, lower.data() + lower.size(), length);
+  if (error != std::errc() || *end != '\r' || length > kMaxBodyBytes) return std::nullopt;
+  return length;
 }
 
 }  // namespace
 
-Result<std::optional<std::string>> ask_daemon(const std::string& path, const std::string& host,
+Result<std::optional<std::string>> get_page(store::Socket& socket, std::string_view path,
+                                            std::string_view name, TimePoint deadline) {
+  const auto sent = socket.write_all(
+      fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", path, name),
+      deadline);
+  if (!sent) return sent.error();
+  const auto head = read_head(socket, deadline);
+  if (!head) return head.error();
+  const std::string status = head->substr(0, head->find("\r\n"));
+  if (status.find(" 404 ") != std::string::npos) return std::optional<std::string>();
+  if (status.find(" 200 ") == std::string::npos)
+    return make_error(Errc::kProtocol, "it answers {} to GET {}", status, path);
+  const auto length = content_length(*head);
+  if (!length) return make_error(Errc::kProtocol, "it does not say how long its answer is");
+  auto body = socket.read_exactly(*length, deadline);
+  if (!body) return body.error();
+  return std::optional<std::string>(std::move(*body));
+}
+
+Result<std::optional<std::string>> ask_daemon(std::string_view path, const std::string& host,
                                               int port) {
   const TimePoint deadline = Clock::now() + kAnswerLimit;
   auto socket = store::Socket::connect(host, port, deadline);
   if (!socket) return socket.error();
-  const auto sent = socket->write_all(
-      fmt::format("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", path, host_and_port(host, port)),
-      deadline);
-  if (!sent) return sent.error();
-  std::string head;
-  while (!head.ends_with("\r\n\r\n") && head.size() < kMaxHead) {
-    auto next = socket->read_exactly(1, deadline);
-    if (!next) return next.error();
-    head += *next;
-  }
-  if (head.starts_with("HTTP/1.1 404 ")) return std::optional<std::string>();
-  if (!head.starts_with("HTTP/1.1 200 "))
+  auto page = get_page(*socket, path, host_and_port(host, port), deadline);
+  if (!page && page.error().code == Errc::kProtocol)
     return make_error(Errc::kProtocol, "another program uses port {}", port);
-  auto body = socket->read_exactly(content_length(head), deadline);
-  if (!body) return body.error();
-  while (body->ends_with('\n')) body->pop_back();
-  return std::optional<std::string>(std::move(*body));
+  while (page && *page && (*page)->ends_with('\n')) (*page)->pop_back();
+  return page;
 }
 
 }  // namespace ddp::hosting

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/exit_error.h"
+#include "common/base/host_port.h"
 #include "launcher/hosting/hosting.h"
 #include "launcher/machine/machine.h"
 
@@ -12,10 +13,6 @@ namespace {
 
 // How long the other nodes may take to learn that this one leaves, which needs etcd.
 constexpr std::chrono::milliseconds kLeaveLimit{5'000};
-
-bool is_loopback(const std::string& address) {
-  return address == "::1" || address.starts_with("127.");
-}
 
 int status_of(const Error& error) {
   return error.code == Errc::kTimeout ? kExitJoinTimeout : kExitInvalidValue;
@@ -26,9 +23,8 @@ int status_of(const Error& error) {
 Result<std::unique_ptr<EtcdHosting>> EtcdHosting::create(asio::io_context& io,
                                                          const plan::JobPlan& plan, Events events) {
   const flags::EtcdSettings& settings = *plan.etcd;
-  auto client = etcd::EtcdClient::create(
-      io, {.endpoints = flags::etcd_urls(settings),
-           .tls = {.ca = settings.ca, .certificate = settings.certificate, .key = settings.key}});
+  auto client =
+      etcd::EtcdClient::create(io, {.endpoints = flags::etcd_urls(settings), .tls = settings.tls});
   if (!client) return exit_error(kExitInvalidValue, "{}", client.error().message);
   auto tls = load_tls(plan.spec);
   if (!tls) return tls.error();

@@ -1,8 +1,6 @@
 #include "launcher/hosts/host_process.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,30 +19,16 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64u << 10;
 
-struct Pipe {
-  UniqueFd read_end;
-  UniqueFd write_end;
-};
-
-Result<Pipe> make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return make_error(Errc::kIo, "pipe: {}", std::generic_category().message(errno));
-  }
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
+Error system_error(const char* what) {
+  return make_error(Errc::kIo, "{}: {}", what, std::generic_category().message(errno));
 }
 
-// Descriptors that dup2() copies to 0, 1 and 2 must not have these numbers already.
-UniqueFd moved_up(UniqueFd fd) {
-  constexpr int kFirst = 10;
-  return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirst));
-}
-
-Result<pid_t> spawn(const std::vector<std::string>& argv, int input, int output, int error) {
+Result<pid_t> spawn(const std::vector<std::string>& argv, const Pipe& input, const Pipe& output,
+                    const Pipe& error) {
   SpawnSettings settings(POSIX_SPAWN_SETSID);
-  settings.give(input, STDIN_FILENO);
-  settings.give(output, STDOUT_FILENO);
-  settings.give(error, STDERR_FILENO);
+  settings.give(input.read_end.get(), STDIN_FILENO);
+  settings.give(output.write_end.get(), STDOUT_FILENO);
+  settings.give(error.write_end.get(), STDERR_FILENO);
   settings.set_default({SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1});
   pid_t pid = 0;
   const int failure = settings.spawn(pid, argv);
@@ -58,28 +42,17 @@ Result<pid_t> spawn(const std::vector<std::string>& argv, int input, int output,
 Result<std::shared_ptr<HostProcess>> HostProcess::start(asio::io_context& io,
                                                         const std::vector<std::string>& argv,
                                                         Events events) {
-  std::array<Pipe, 3> pipes;
-  for (Pipe& pipe : pipes) {
-    auto made = make_pipe();
-    if (!made) return made.error();
-    pipe = std::move(*made);
-  }
-  const UniqueFd input = moved_up(std::move(pipes[0].read_end));
-  const UniqueFd output = moved_up(std::move(pipes[1].write_end));
-  const UniqueFd error = moved_up(std::move(pipes[2].write_end));
-  const auto pid = spawn(argv, input.get(), output.get(), error.get());
+  Pipe input;
+  Pipe output;
+  Pipe error;
+  if (!input.open() || !output.open() || !error.open()) return system_error("pipe");
+  const auto pid = spawn(argv, input, output, error);
   if (!pid) return pid.error();
-  // The child is not reaped yet, so its process id cannot have been reused.
-  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
-  if (!pidfd) {
-    const int reason = errno;
-    ::kill(*pid, SIGKILL);
-    ::waitpid(*pid, nullptr, 0);
-    return make_error(Errc::kIo, "pidfd_open: {}", std::generic_category().message(reason));
-  }
-  std::shared_ptr<HostProcess> process(new HostProcess(
-      io, *pid, std::move(pidfd), std::move(pipes[0].write_end), std::move(pipes[1].read_end),
-      std::move(pipes[2].read_end), std::move(events)));
+  UniqueFd pidfd = watch_child(*pid);
+  if (!pidfd) return system_error("pidfd_open");
+  std::shared_ptr<HostProcess> process(
+      new HostProcess(io, *pid, std::move(pidfd), std::move(input.write_end),
+                      std::move(output.read_end), std::move(error.read_end), std::move(events)));
   process->begin();
   return process;
 }

@@ -7,6 +7,7 @@
 
 #include "common/base/exit_error.h"
 #include "common/base/host_port.h"
+#include "common/base/random_hex.h"
 #include "common/config/rdzv_token.h"
 #include "launcher/flags/flags_access.h"
 #include "launcher/hosts/launcher.h"
@@ -175,8 +176,7 @@ Result<HostsPlan> plan_hosts(const flags::Options& options, const machine::Machi
   if (!given) return given.error();
   spec.rdzv_token = given->empty() ? config::make_token() : std::move(*given);
   order.environment.emplace_back(config::kTokenVariable, std::string(spec.rdzv_token.reveal()));
-  // From a mark of its own, so that the job's id gives away nothing of the mark in the order.
-  spec.job_id = options.job_id.value_or(make_mark().substr(9, 16));
+  spec.job_id = options.job_id.value_or(random_hex(8));
   spec.rules.min_nodes = options.spec.rules.min_nodes;
   spec.rules.max_nodes = options.spec.rules.max_nodes;
   spec.host = machine.host_name;

@@ -17,6 +17,7 @@
 #include "launcher/hosting/hosting.h"
 #include "launcher/hosts/hosts_dry_run.h"
 #include "launcher/node/error_above.h"
+#include "launcher/rendezvous/report.h"
 
 namespace ddp::hosts {
 namespace {
@@ -25,11 +26,6 @@ using Stream = Launcher::Stream;
 
 constexpr Duration kPatience{10'000};
 constexpr Duration kWaitingNoticePeriod{5'000};
-
-bool means_to_ignore(int signal) {
-  struct sigaction current {};
-  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-}
 
 // The working directory as $PWD has it, if that is right: a path through a symbolic link may be the
 // one that exists on all hosts.
@@ -46,19 +42,6 @@ std::string own_folder() {
 int refuse(const Error& error) {
   std::fprintf(stderr, "ddp-run: %s\n", error.message.c_str());
   return exit_code_of(error);
-}
-
-// At most kNamesMax names.
-template <typename Names>
-std::string some_of(const Names& hosts) {
-  constexpr std::size_t kNamesMax = 16;
-  std::string text;
-  std::size_t count = 0;
-  for (const std::string& host : hosts) {
-    if (count++ < kNamesMax) text += (text.empty() ? "" : ", ") + host;
-  }
-  if (count > kNamesMax) text += fmt::format(" and {} more", count - kNamesMax);
-  return text;
 }
 
 }  // namespace
@@ -79,8 +62,7 @@ HostsRun::HostsRun(asio::io_context& io, HostsPlan plan, LaunchAgent agent,
       notice_(io),
       open_(static_cast<int>(plan_.order.places.size())) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1}) {
-    // nohup, for example, starts programs with a signal ignored, and it must stay ignored.
-    if (!means_to_ignore(signal)) signals_.add(signal);
+    if (!is_ignored(signal)) signals_.add(signal);
   }
   for (const NodePlace& place : plan_.order.places) unreached_.insert(place.host);
 }
@@ -122,7 +104,7 @@ void HostsRun::tell_unreached_later() {
     if (unreached_.empty() || finish_ || failure_ || interrupted_by_ != 0) return;
     notice(fmt::format("reached {} of {} hosts; waiting for {}",
                        plan_.order.places.size() - unreached_.size(), plan_.order.places.size(),
-                       some_of(unreached_)));
+                       rendezvous::some_of({unreached_.begin(), unreached_.end()})));
     tell_unreached_later();
   });
 }
@@ -188,7 +170,7 @@ void HostsRun::look_at_the_end() {
   patience_.after(kPatience, [this] {
     notice(fmt::format(
         "the job is over; waiting for {} to end (press Ctrl-C three times to stop waiting)",
-        some_of(launcher_.open_hosts())));
+        rendezvous::some_of(launcher_.open_hosts())));
   });
 }
 

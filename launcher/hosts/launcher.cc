@@ -1,7 +1,6 @@
 #include "launcher/hosts/launcher.h"
 
 #include <signal.h>
-#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,7 +11,7 @@
 #include <asio/post.hpp>
 #include <fmt/format.h>
 
-#include "common/base/check.h"
+#include "common/base/random_hex.h"
 #include "common/base/shell_words.h"
 #include "common/base/signal_name.h"
 #include "common/wire/frame.h"
@@ -48,17 +47,8 @@ std::string first_line(std::string_view text) {
 
 }  // namespace
 
-std::string make_mark() {
-  std::array<unsigned char, 16> bytes{};
-  DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
-            "getrandom failed");
-  // Random, so that workers cannot print it, neither by accident nor on purpose.
-  std::string mark =
-      "\x01"
-      "ddp-run ";
-  for (const unsigned char byte : bytes) mark += fmt::format("{:02x}", byte);
-  return mark + ' ';
-}
+// Random, so that workers cannot print it, neither by accident nor on purpose.
+std::string make_mark() { return "\001ddp-run " + random_hex(16) + ' '; }
 
 std::vector<std::string> launch_commands(const std::vector<NodePlace>& places,
                                          const LaunchAgent& agent, const std::string& program) {

@@ -9,11 +9,10 @@
 
 #include <stdlib.h>
 
+#include "common/process/spawn_settings.h"
+
 namespace ddp::hosts {
 namespace {
-
-// Above the descriptor numbers that an agent uses.
-constexpr int kFirstOwnFd = 10;
 
 Error system_error(const char* what) {
   return make_error(Errc::kIo, "{}: {}", what, std::generic_category().message(errno));

@@ -11,6 +11,7 @@
 
 #include <net/if.h>
 
+#include "common/base/host_port.h"
 #include "common/base/unique_fd.h"
 #include "launcher/machine/machine.h"
 
@@ -35,10 +36,6 @@ std::string to_text(const sockaddr* address) {
                 sizeof(text));
   }
   return text;
-}
-
-bool is_loopback(const std::string& numeric) {
-  return numeric == "::1" || numeric.starts_with("127.");
 }
 
 bool is_link_local(const std::string& numeric) { return numeric.starts_with("fe80:"); }

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,22 +30,6 @@ constexpr int kTasksFd = 6;
 Error system_error(const char* what, int error) {
   return make_error(Errc::kIo, "{}: {}", what, std::generic_category().message(error));
 }
-
-UniqueFd moved_up(UniqueFd fd) { return UniqueFd(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kFirstOwnFd)); }
-
-struct Pipe {
-  UniqueFd read_end;
-  UniqueFd write_end;
-
-  // False with errno.
-  bool open() {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return false;
-    read_end.reset(ends[0]);
-    write_end.reset(ends[1]);
-    return true;
-  }
-};
 
 // A memfd that holds `text`, positioned at its start.
 Result<UniqueFd> memory_file(std::string_view text) {
@@ -106,20 +89,12 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(asio::io_context& io,
   Pipe result;
   Pipe coordinator;
   if (!result.open() || !coordinator.open()) return system_error("pipe", errno);
-  const UniqueFd result_end = moved_up(std::move(result.write_end));
   ::fcntl(coordinator.write_end.get(), F_SETFL, O_NONBLOCK);
-  const UniqueFd coordinator_end = moved_up(std::move(coordinator.read_end));
-  const auto pid = spawn(program, job->get(), result_end.get(), coordinator_end.get(), tasks_fd,
-                         spec.checkpoint_signal);
+  const auto pid = spawn(program, job->get(), result.write_end.get(), coordinator.read_end.get(),
+                         tasks_fd, spec.checkpoint_signal);
   if (!pid) return pid.error();
-  // The child is not reaped yet, so its process id cannot have been reused.
-  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, *pid, 0)));
-  if (!pidfd) {
-    const int error = errno;
-    ::kill(*pid, SIGKILL);
-    ::waitpid(*pid, nullptr, 0);
-    return system_error("pidfd_open", error);
-  }
+  UniqueFd pidfd = watch_child(*pid);
+  if (!pidfd) return system_error("pidfd_open", errno);
   std::unique_ptr<AgentProcess> agent(
       new AgentProcess(io, *pid, std::move(pidfd), std::move(result.read_end),
                        std::move(coordinator.write_end), std::move(on_end)));

@@ -16,10 +16,6 @@
 
 namespace ddp::node {
 
-// The descriptors that the agent is given have numbers below this one. Descriptors that it inherits
-// must be above.
-inline constexpr int kFirstOwnFd = 10;
-
 // How an agent ended.
 struct AgentEnd {
   std::optional<config::AgentResult> result;  // Nothing if the agent was lost.

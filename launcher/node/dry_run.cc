@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <asio/io_context.hpp>
+#include <fmt/ranges.h>
 
 #include "common/base/exit_codes.h"
 #include "launcher/node/agent_process.h"
@@ -14,10 +15,8 @@ namespace {
 
 std::string describe_rendezvous(const plan::JobPlan& plan) {
   if (plan.etcd) {
-    std::string urls;
-    for (const std::string& url : flags::etcd_urls(*plan.etcd))
-      urls += (urls.empty() ? "" : ", ") + url;
-    return "whoever is elected through etcd at " + urls;
+    return fmt::format("whoever is elected through etcd at {}",
+                       fmt::join(flags::etcd_urls(*plan.etcd), ", "));
   }
   const std::string& host = plan.spec.coordinator_host;
   const bool ipv6 = host.find(':') != std::string::npos;

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "common/process/abstract_socket.h"
-#include "launcher/node/agent_process.h"
+#include "common/process/spawn_settings.h"
 
 namespace ddp::node {
 namespace {

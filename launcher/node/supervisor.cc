@@ -14,6 +14,7 @@
 #include "common/config/scratch_folder.h"
 #include "common/config/snapshot_writer_mark.h"
 #include "common/process/descendants.h"
+#include "common/process/this_process.h"
 #include "launcher/node/error_above.h"
 
 namespace ddp::node {
@@ -27,11 +28,6 @@ constexpr Duration kDrainLimit{5'000};
 constexpr Duration kQuietLimit{60'000};
 constexpr Duration kOrphanLook{50};
 
-bool is_ignored(int signal) {
-  struct sigaction current {};
-  return ::sigaction(signal, nullptr, &current) == 0 && current.sa_handler == SIG_IGN;
-}
-
 }  // namespace
 
 Supervisor::Supervisor(asio::io_context& io, plan::JobPlan plan,
@@ -40,7 +36,6 @@ Supervisor::Supervisor(asio::io_context& io, plan::JobPlan plan,
   std::vector<int> wanted = plan_.spec.signals;
   if (plan_.spec.checkpoint_signal != 0) wanted.push_back(plan_.spec.checkpoint_signal);
   for (const int signal : wanted) {
-    // nohup, for example, starts programs with a signal ignored, and it must stay ignored.
     if (!is_ignored(signal)) signals_.add(signal);
   }
 }

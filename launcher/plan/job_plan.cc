@@ -1,13 +1,11 @@
 #include "launcher/plan/job_plan.h"
 
-#include <sys/random.h>
-#include <unistd.h>
-
-#include <array>
 #include <filesystem>
 #include <utility>
 
 #include "common/base/exit_error.h"
+#include "common/base/host_port.h"
+#include "common/base/random_hex.h"
 #include "launcher/flags/flags_access.h"
 #include "launcher/plan/log_folder.h"
 #include "launcher/plan/node_plan.h"
@@ -17,15 +15,7 @@ namespace ddp::plan {
 namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
-
-std::string random_id() {
-  std::array<unsigned char, 8> bytes{};
-  DDP_CHECK(::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
-            "getrandom failed");
-  std::string text;
-  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-  return text;
-}
+constexpr std::size_t kIdBytes = 8;  // Of random ids of jobs and nodes.
 
 // The agent has the same working directory today, but nothing guarantees that.
 std::string absolute_event_log(const std::string& event_log) {
@@ -117,8 +107,7 @@ bool is_follower(const flags::Options& options) {
 }
 
 std::string warning_if_open(const config::JobSpec& spec, const std::string& bind_address) {
-  const bool is_loopback = bind_address == "::1" || bind_address.starts_with("127.");
-  if (is_loopback || is_guarded(spec)) return {};
+  if (is_loopback(bind_address) || is_guarded(spec)) return {};
   return "anybody who reaches the rendezvous can join this job and write to its store; to let in "
          "only its own nodes, give all of them the same --rdzv-token-file FILE or DDP_RDZV_TOKEN "
          "(`openssl rand -hex 32` makes one)";
@@ -129,8 +118,8 @@ Result<JobPlan> plan_job(const flags::Options& options, const machine::Machine& 
   config::JobSpec& spec = plan.spec;
   spec = options.spec;
   const bool meets_others = options.endpoint || !options.meeting_file.empty();
-  spec.job_id = options.job_id.value_or(meets_others ? "none" : random_id());
-  spec.node_id = random_id();
+  spec.job_id = options.job_id.value_or(meets_others ? "none" : random_hex(kIdBytes));
+  spec.node_id = random_hex(kIdBytes);
   spec.host = options.step
                   ? options.step->hosts.at(static_cast<std::size_t>(options.step->node_rank))
                   : machine.host_name;

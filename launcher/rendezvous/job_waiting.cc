@@ -11,7 +11,6 @@
 namespace ddp::rendezvous {
 namespace {
 
-constexpr std::size_t kNamesMax = 16;
 // Limit of the names in a message, because every node gets that message.
 constexpr std::size_t kHostsMax = 64;
 // How long a round waits for lost nodes of the round before.
@@ -19,15 +18,6 @@ constexpr Duration kReturnGrace{1'000};
 // Larger jobs do not announce every change at once, because nodes come in thousands.
 constexpr std::size_t kSmallJob = 16;
 constexpr Duration kAnnouncementGap{1'000};
-
-std::string join_names(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamesMax); ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
-  if (names.size() > kNamesMax) text += fmt::format(" and {} more", names.size() - kNamesMax);
-  return text;
-}
 
 // Whole seconds until `then`, rounded up.
 std::int64_t seconds_left(TimePoint now, TimePoint then) {
@@ -180,9 +170,8 @@ std::string Job::missing_detail() const {
   for (const Member& member : round_.members) {
     const bool awaited = member.presence != Member::Presence::kLeft;
     if (awaited && !nodes_.contains(member.info.node_id)) lost.push_back(member.info.host);
-    if (lost.size() > kNamesMax) break;
   }
-  if (!lost.empty()) return fmt::format(" (lost: {})", join_names(lost));
+  if (!lost.empty()) return fmt::format(" (lost: {})", some_of(lost));
   std::set<int> ranks;
   for (int rank = 0; rank < rules_.min_nodes; ++rank) ranks.insert(rank);
   for (const auto& [node_id, node] : nodes_) {
@@ -192,12 +181,12 @@ std::string Job::missing_detail() const {
   if (nodes_.empty() || ranks.empty()) return "";
   std::vector<std::string> names;
   for (int rank : ranks) names.push_back(std::to_string(rank));
-  return fmt::format(" (node rank {})", join_names(names));
+  return fmt::format(" (node rank {})", some_of(names));
 }
 
 std::string Job::waiting_text(TimePoint now) const {
   const int have = available();
-  const std::string names = have == 0 ? "" : fmt::format(" ({})", join_names(hosts()));
+  const std::string names = have == 0 ? "" : fmt::format(" ({})", some_of(hosts()));
   const std::string_view are = have == 1 ? "is" : "are";
   if (gathering_.last_call_ends && next_start_.not_before > now) {
     return fmt::format("{} of {} nodes {} in{}; the next round begins in {} s", have,
@@ -233,7 +222,7 @@ void Job::finish_for_missing_nodes() {
   std::string summary =
       fmt::format("only {} of {}{} nodes came within {} s; in: {}; {} missing{}", have,
                   rules_.min_nodes < rules_.max_nodes ? "at least " : "", rules_.min_nodes,
-                  rules_.join_timeout_ms / 1'000, have == 0 ? "none" : join_names(hosts()),
+                  rules_.join_timeout_ms / 1'000, have == 0 ? "none" : some_of(hosts()),
                   rules_.min_nodes - have, missing_detail());
   std::string report;
   std::string error;

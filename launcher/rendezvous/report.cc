@@ -5,6 +5,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "common/base/check.h"
 #include "common/base/exit_codes.h"
@@ -15,6 +16,7 @@ namespace ddp::rendezvous {
 namespace {
 
 constexpr std::size_t kWidth = 60;
+constexpr std::size_t kNamesMax = 16;
 constexpr std::size_t kOtherFailuresMax = 32;
 constexpr std::size_t kTailLinesMax = 20;
 constexpr std::size_t kCallstackLinesMax = 30;
@@ -151,6 +153,13 @@ std::string waiting_operations(const ReportInput& input, const std::string& rule
 
 std::string counted(int count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  const std::size_t shown = std::min(names.size(), kNamesMax);
+  const std::string text = fmt::format("{}", fmt::join(names.data(), names.data() + shown, ", "));
+  if (names.size() == shown) return text;
+  return fmt::format("{} and {} more", text, names.size() - shown);
 }
 
 std::size_t root_cause(const std::vector<wire::Failure>& failures) {

@@ -16,6 +16,9 @@ namespace ddp::rendezvous {
 // "1 node", "2 nodes".
 std::string counted(int count, std::string_view noun);
 
+// "a, b": the names, at most 16 of them.
+std::string some_of(const std::vector<std::string>& names);
+
 // The index of the root cause: the earliest failure that is not secondary, or the first one if all
 // are. `failures` must not be empty.
 std::size_t root_cause(const std::vector<wire::Failure>& failures);

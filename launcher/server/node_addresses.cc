@@ -15,8 +15,4 @@ bool NodeAddresses::contains(const std::string& address, TimePoint now) const {
   return found != uses_.end() && !is_over(found->second, now);
 }
 
-bool is_loopback(const std::string& address) {
-  return address == "::1" || address.starts_with("127.");
-}
-
 }  // namespace ddp::server

@@ -35,7 +35,4 @@ class NodeAddresses {
   std::map<std::string, Use> uses_;
 };
 
-// Whether a numeric address is a loopback address.
-bool is_loopback(const std::string& address);
-
 }  // namespace ddp::server

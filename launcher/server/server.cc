@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "common/auth/handshake.h"
+#include "common/base/host_port.h"
 #include "common/log/log.h"
 #include "common/net/timer.h"
 #include "common/wire/frame.h"

@@ -1,6 +1,5 @@
 #include "launcher/slurm/command.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -12,7 +11,6 @@
 
 #include "common/base/check.h"
 #include "common/base/clock.h"
-#include "common/base/unique_fd.h"
 #include "common/process/spawn_settings.h"
 
 namespace ddp::slurm {
@@ -20,18 +18,6 @@ namespace {
 
 constexpr Duration kLimit{60'000};
 constexpr std::size_t kMaxInput = 32u << 10;  // Fits into a pipe.
-
-struct Pipe {
-  UniqueFd read_end, write_end;
-  bool open() {
-    std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) return false;
-    // Above the descriptor numbers that the program will use.
-    read_end.reset(::fcntl(UniqueFd(ends[0]).get(), F_DUPFD_CLOEXEC, 10));
-    write_end.reset(::fcntl(UniqueFd(ends[1]).get(), F_DUPFD_CLOEXEC, 10));
-    return read_end && write_end;
-  }
-};
 
 // Reads to the end of the pipe; false at the deadline.
 bool read_all(int pipe, TimePoint deadline, std::string& text) {

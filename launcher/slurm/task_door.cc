@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/process/abstract_socket.h"
+#include "common/process/spawn_settings.h"
 #include "common/wire/frame.h"
 #include "common/wire/task_messages.h"
 
@@ -18,8 +19,6 @@ namespace ddp::slurm {
 namespace {
 
 constexpr int kBacklog = 1'024;
-// The descriptors that an agent is given have lower numbers.
-constexpr int kLowestFd = 10;
 
 bool readable(int fd, TimePoint deadline) {
   for (;;) {
@@ -47,7 +46,7 @@ std::string task_socket_name(const Step& step) {
 Result<UniqueFd> open_task_door(const Step& step) {
   const std::string name = task_socket_name(step);
   const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
-  UniqueFd door(::fcntl(socket.get(), F_DUPFD, kLowestFd));
+  UniqueFd door(::fcntl(socket.get(), F_DUPFD, kFirstOwnFd));
   if (bind_abstract(door.get(), name) != 0 || ::listen(door.get(), kBacklog) != 0) {
     const int error = errno;
     return make_error(error == EADDRINUSE ? Errc::kExists : Errc::kIo,

@@ -84,9 +84,9 @@ inline checkpoint::SnapshotMemory snapshot_of(const SampleShare& share) {
   using namespace checkpoint;
   auto layout = lay_out(share.plan);
   if (!layout) throw std::runtime_error(layout.error().message);
-  auto memory = SnapshotMemory::create(layout->bytes);
-  if (!memory) throw std::runtime_error(memory.error().message);
-  const std::span<std::byte> memory = memory->writable();
+  auto made = SnapshotMemory::create(layout->bytes);
+  if (!made) throw std::runtime_error(made.error().message);
+  const std::span<std::byte> memory = made->writable();
   unseal_snapshot(memory);
   for (const SnapshotFile& file : layout->plan.files) {
     for (const SnapshotTensor& tensor : file.tensors) {
@@ -95,7 +95,7 @@ inline checkpoint::SnapshotMemory snapshot_of(const SampleShare& share) {
     }
   }
   seal_snapshot(memory, *layout);
-  return std::move(*memory);
+  return std::move(*made);
 }
 
 // What is wrong with a checkpoint of such a save; empty if everything is there, bit for bit.

@@ -14,9 +14,9 @@ TEST(Flags, EtcdsEndpointsAndKeys) {
   ASSERT_TRUE(options.etcd);
   EXPECT_THAT(etcd_urls(*options.etcd),
               ElementsAre("https://e0:2379", "https://10.0.0.1:99", "https://[fd00::1]:2379"));
-  EXPECT_EQ(options.etcd->ca, "a");
-  EXPECT_EQ(options.etcd->certificate, "b");
-  EXPECT_EQ(options.etcd->key, "c");
+  EXPECT_EQ(options.etcd->tls.ca, "a");
+  EXPECT_EQ(options.etcd->tls.certificate, "b");
+  EXPECT_EQ(options.etcd->tls.key, "c");
   EXPECT_EQ(options.etcd->prefix, "/p");
   EXPECT_EQ(options.spec.rules.join_timeout_ms, 5'000);
   EXPECT_TRUE(options.warnings.empty());

@@ -51,7 +51,7 @@ class Agents {
 
   void add(int number) {
     net::FrameConnection::connect(
-        io_, "127.0.0.1", port_, 20s,
+        io_, "127.0.0.1", port_, {}, 20s,
         [this, number](Result<std::shared_ptr<net::FrameConnection>> connection) {
           ASSERT_TRUE(connection) << connection.error().message;
           Agent& agent = agents_[number];

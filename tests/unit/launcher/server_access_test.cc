@@ -4,6 +4,7 @@
 
 #include "common/auth/crypto_library.h"
 #include "common/auth/handshake.h"
+#include "common/base/host_port.h"
 #include "common/net/frame_connection.h"
 #include "common/store/tcp_store.h"
 #include "common/wire/frame.h"

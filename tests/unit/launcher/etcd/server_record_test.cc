@@ -16,7 +16,7 @@ class Agent {
  public:
   Agent(asio::io_context& io, int port, const std::string& node_id) {
     net::FrameConnection::connect(
-        io, "127.0.0.1", port, std::chrono::milliseconds(10'000),
+        io, "127.0.0.1", port, {}, std::chrono::milliseconds(10'000),
         [this, node_id](Result<std::shared_ptr<net::FrameConnection>> connection) {
           ASSERT_TRUE(connection) << connection.error().message;
           connection_ = *connection;
