@@ -65,7 +65,7 @@ Result<Line> parse(const std::vector<std::string>& arguments) {
 }
 
 // The body of the daemon's page.
-Result<std::string> ask_status(const flags::Endpoint& endpoint) {
+Result<std::string> ask_status(const HostPort& endpoint) {
   const TimePoint deadline = Clock::now() + kLimit;
   const std::string name = host_and_port(endpoint.host, endpoint.port);
   auto socket = store::Socket::connect(endpoint.host, endpoint.port, deadline);
