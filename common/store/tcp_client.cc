@@ -19,9 +19,6 @@ constexpr std::int64_t kMaxAnswerBytes = 1LL << 30;
 // The time for the answer to CANCEL_WAIT, which the server gives at once or not at all.
 constexpr std::chrono::milliseconds kCancelLimit{10'000};
 
-// Whether another attempt would fail in the same way.
-bool is_final(const Error& error) { return error.code == Errc::kProtocol; }
-
 }  // namespace
 
 Backoff::Backoff()
@@ -172,33 +169,3 @@ Result<bool> TcpClient::cancel_wait() {
 }
 
 }  // namespace ddp::store
-
-namespace ddp {
-
-Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
-                                                 const TcpStoreOptions& options) {
-  const TimePoint deadline = store::deadline_after(options.timeout);
-  store::Backoff backoff;
-  while (true) {
-    Result<store::GreetedSocket> greeted =
-        store::connect_and_greet(host, port, {}, options.dialect, deadline);
-    if (greeted) {
-      return std::unique_ptr<Store>(
-          std::make_unique<store::TcpClient>(*std::move(greeted), host, port, options));
-    }
-    if (store::is_final(greeted.error())) return greeted.error();
-    if (!backoff.pause(deadline)) {
-      return make_error(Errc::kTimeout, "no TCP store within {} ms: {}", options.timeout.count(),
-                        greeted.error().message);
-    }
-  }
-}
-
-Result<std::unique_ptr<Store>> connect_tcp_store(const std::string& host, int port,
-                                                 Store::Timeout timeout) {
-  TcpStoreOptions options;
-  options.timeout = timeout;
-  return connect_tcp_store(host, port, options);
-}
-
-}  // namespace ddp

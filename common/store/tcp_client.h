@@ -30,6 +30,9 @@ class Backoff {
   std::chrono::milliseconds next_{10};
 };
 
+// Whether another attempt to connect would fail in the same way.
+inline bool is_final(const Error& error) { return error.code == Errc::kProtocol; }
+
 // What connect_tcp_store() returns. Operations are requests over a connection that is restored when
 // it is lost. The connection is in tcp_client.cc, the operations are in tcp_operations.cc.
 class TcpClient final : public Store {

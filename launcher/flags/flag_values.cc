@@ -121,7 +121,7 @@ Result<ProcessCount> parse_process_count(std::string_view text) {
           fmt::format("{}{}", &kind == &machine::accelerators().back() ? " or " : ", ", kind.name);
     return invalid(
         "neither a number of workers from 1 to {} nor {}; for devices of another kind, write their "
-        "number",
+        "number; --devices chooses devices, for example 2,4",
         kMaxWorkers, names);
   }
   return ProcessCount{ProcessCount::Kind::kNumber, *number};

@@ -48,7 +48,7 @@ inline const std::vector<FlagRow> kFlagRows{
     {"nnodes", "2:4", "nn", "4:x", kNodes, {"--rdzv-endpoint=node0:1"}},
     {"nproc-per-node", "3", "npr", "many",
      "neither a number of workers from 1 to 4096 nor auto, cpu, gpu, xpu, hpu or npu; for devices "
-     "of another kind, write their number"},
+     "of another kind, write their number; --devices chooses devices, for example 2,4"},
     {"devices", "2,4", "dev", "2,x", "'x' is not a CUDA device; write numbers, for example 2,4,7"},
     {"virtual-local-rank", "", "vir"},
     {"numa-binding", "socket", "num", "cpu",

@@ -297,11 +297,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{{"--nproc-per-node", "0", "a"},
               64,
               "--nproc-per-node 0: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
-              "xpu, hpu or npu; for devices of another kind, write their number"},
+              "xpu, hpu or npu; for devices of another kind, write their number; "
+              "--devices chooses devices, for example 2,4"},
         Wrong{{"--nproc-per-node", "2x", "a"},
               64,
               "--nproc-per-node 2x: neither a number of workers from 1 to 4096 nor auto, cpu, gpu, "
-              "xpu, hpu or npu; for devices of another kind, write their number"},
+              "xpu, hpu or npu; for devices of another kind, write their number; "
+              "--devices chooses devices, for example 2,4"},
         Wrong{{"--nproc-per-node", "xpu", "--devices", "2", "a"},
               64,
               "--nproc-per-node xpu: contradicts --devices 2, which names CUDA devices; leave one "
