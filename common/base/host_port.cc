@@ -25,6 +25,11 @@ bool is_ipv6(const std::string& text) {
 constexpr std::size_t kMaxName = 253;
 constexpr std::size_t kMaxLabel = 63;
 
+bool looks_like_ipv6(std::string_view text) {
+  return std::count(text.begin(), text.end(), ':') > 1 &&
+         text.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
+}
+
 // No standard allows underscores, but many names have them.
 bool may_be_in_a_label(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_';
@@ -84,6 +89,8 @@ Result<HostPort> parse_host_port(std::string_view text, int least_port,
     if (!is_ipv6(place.host)) return wrong("'{}' is not an IPv6 address", place.host);
   } else if (is_ipv6(place.host)) {
     text = {};
+  } else if (looks_like_ipv6(text)) {
+    return wrong("an IPv6 address with a port needs brackets");
   } else {
     const auto colon = text.find(':');
     place.host = text.substr(0, colon);

@@ -46,7 +46,7 @@ TEST(InitMethodTest, EveryFaultIsNamed) {
               AllOf(HasSubstr("tcp://host"), HasSubstr("port is missing")));
   EXPECT_THAT(complaint("tcp://:1"), HasSubstr("the host is missing"));
   EXPECT_THAT(complaint("tcp://::1:29500"),
-              AllOf(HasSubstr("port is missing"), HasSubstr("[fd00::1]:29400")));
+              AllOf(HasSubstr("needs brackets"), HasSubstr("[fd00::1]:29400")));
   EXPECT_THAT(complaint("tcp://host:70000"), HasSubstr("from 1 to 65535"));
   EXPECT_THAT(complaint("file://shared/job"), HasSubstr("the absolute path"));
   EXPECT_THAT(complaint("file:///"), HasSubstr("the absolute path"));
