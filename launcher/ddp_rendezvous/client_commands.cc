@@ -102,9 +102,10 @@ int run(const CommandLine& line) {
     return refuse(line, kExitInvalidValue, "--timeout: expected seconds from 0 to 1000000");
   const Result<HostPort> endpoint = parse_host_port(line.words[0], 1, kDefaultPort);
   if (!endpoint) {
-    return refuse(line, kExitInvalidValue,
-                  fmt::format("'{}': {}; write HOST or HOST:PORT, for example node0:29400",
-                              line.words[0], endpoint.error().message));
+    return refuse(
+        line, kExitInvalidValue,
+        fmt::format("'{}': {}; write HOST or HOST:PORT, for example node0:29400 or [fd00::1]:29400",
+                    line.words[0], endpoint.error().message));
   }
   const auto store = connect_tcp_store(endpoint->host, endpoint->port, kConnectLimit);
   if (!store) {

@@ -70,6 +70,10 @@ concept SavableHookState = requires(const State& saved, State& restored,
 template <typename State, typename Function>
 std::shared_ptr<CommHook> make_comm_hook(std::shared_ptr<State> state, Function hook,
                                          std::string name = "user") {
+  static_assert(
+      SavableHookState<State> ||
+          !requires(State & half, const CommHookState& saved) { half.restore(saved); },
+      "what has restore() needs CommHookState state() const, or it would not be saved");
   class FunctionHook final : public CommHook {
    public:
     FunctionHook(std::shared_ptr<State> state_in, Function hook_in, std::string name_in)
