@@ -172,25 +172,30 @@ TEST(InitProcessGroupDaemonTest, OneThatRunsAnywayServesOneStartAfterTheOther) {
 }
 
 TEST(InitProcessGroupDaemonTest, TheOneThatRankZeroStartedEndsWithItHoweverThatEnds) {
-  for (const int signal : {0, SIGKILL}) {
+  enum class End { kWithoutRankOne, kExit, kKill };
+  for (const End end : {End::kWithoutRankOne, End::kExit, End::kKill}) {
     const int port = test::free_port();
-    const auto children = start_ranks(1, [&](Rank rank) {
+    const test::TempDir dir;
+    const auto children = start_ranks(end == End::kExit ? 2 : 1, [&](Rank rank) {
       InitProcessGroupOptions options;
       options.init_method = "tcp://127.0.0.1:" + std::to_string(port);
       options.world_size = 2;
       options.rank = rank;
-      options.group.connect_timeout = 60s;
-      if (signal == 0) options.group.connect_timeout = 200ms;
+      options.group.connect_timeout = end == End::kWithoutRankOne ? 200ms : 60s;
       try {
-        init_process_group(options);
+        const auto group = init_process_group(options);
+        const auto go = dir.path() / "go";
+        return test::wait_until([&] { return std::filesystem::exists(go); }) ? 0 : 1;
       } catch (const CollectiveError&) {
-        return 0;
+        return end == End::kWithoutRankOne ? 0 : 1;
       }
-      return 1;
     });
-    ASSERT_TRUE(connect_tcp_store("127.0.0.1", port, 20s)) << "it serves";
-    if (signal != 0) ::kill(children[0], signal);
-    expect_all(children, signal == 0 ? 0 : 128 + signal);
+    // Without rank 1 it may be gone before anybody sees it.
+    if (end != End::kWithoutRankOne)
+      ASSERT_TRUE(connect_tcp_store("127.0.0.1", port, 20s)) << "it serves";
+    dir.write("go", "");
+    if (end == End::kKill) ::kill(children[0], SIGKILL);
+    expect_all(children, end == End::kKill ? 128 + SIGKILL : 0);
     EXPECT_TRUE(test::wait_until([&] { return !connect_tcp_store("127.0.0.1", port, 1ms); }));
   }
 }
