@@ -18,9 +18,9 @@ using wire::c10d::Op;
 using wire::c10d::Request;
 
 // Connections by name, each with its parser and what it has been sent.
-class Harness {
+class StoreHarness {
  public:
-  explicit Harness(Dialect dialect = Dialect::kNewest, std::size_t max_answer_bytes = 1u << 20)
+  explicit StoreHarness(Dialect dialect = Dialect::kNewest, std::size_t max_answer_bytes = 1u << 20)
       : dialect_(dialect), core_(max_answer_bytes) {}
 
   // As the server does it: bytes into the connection's parser, its requests into the core.
@@ -124,7 +124,7 @@ const std::string kOne(1, '\1');
 class TranscriptTest : public testing::TestWithParam<test::Transcript> {};
 
 TEST_P(TranscriptTest, IsAnsweredByteForByte) {
-  Harness harness(GetParam().old_dialect);
+  StoreHarness harness(GetParam().old_dialect);
   int lines = 0;
   for (const test::TranscriptLine& line : test::read_transcript(GetParam().name)) {
     SCOPED_TRACE(line.where);
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(PyTorch, TranscriptTest, testing::ValuesIn(test::kTrans
                          [](const auto& given) { return std::string(given.param.name); });
 
 TEST(StoreCoreTest, ListsTheKeysButNoQueues) {
-  Harness h;
+  StoreHarness h;
   h.ask("a", with(Op::kSet, "/a", "1"));
   h.ask("a", with(Op::kSet, "init/", "1"));
   h.ask("a", with(Op::kQueuePush, "/q", "x"));
@@ -164,7 +164,7 @@ TEST(StoreCoreTest, ListsTheKeysButNoQueues) {
 }
 
 TEST(StoreCoreTest, AnEmptyValueEqualsTheEmptyExpectationAndIsReplaced) {
-  Harness h;
+  StoreHarness h;
   h.ask("a", with(Op::kSet, "k", ""));
   EXPECT_EQ(h.ask("a", compare_set("k", "", "new")), text("new"));
   EXPECT_EQ(h.ask("a", with(Op::kGet, "k")), text("new"));
@@ -175,7 +175,7 @@ TEST(StoreCoreTest, EveryWriteThatStoresWakesAndOthersDoNot) {
                                        with(Op::kAppend, "k", "v"), compare_set("k", "", "v"),
                                        with(Op::kQueuePush, "k", "v")};
   for (const Request& request : waking) {
-    Harness h;
+    StoreHarness h;
     EXPECT_EQ(h.ask("waiter", with_keys(Op::kWait, {"k"})), "");
     h.ask("writer", request);
     EXPECT_EQ(h.take("waiter"), kZero) << wire::c10d::op_name(request.op);
@@ -185,7 +185,7 @@ TEST(StoreCoreTest, EveryWriteThatStoresWakesAndOthersDoNot) {
                                        with(Op::kSet, "other", "v"), with(Op::kGet, "k"),
                                        with(Op::kQueuePop, "k")};
   for (const Request& request : silent) {
-    Harness h;
+    StoreHarness h;
     h.ask("waiter", with_keys(Op::kWait, {"k"}));
     h.ask("writer", request);
     EXPECT_EQ(h.take("waiter"), "") << wire::c10d::op_name(request.op);
@@ -193,7 +193,7 @@ TEST(StoreCoreTest, EveryWriteThatStoresWakesAndOthersDoNot) {
 }
 
 TEST(StoreCoreTest, AMultiSetWakesAWaiterOnce) {
-  Harness h;
+  StoreHarness h;
   h.ask("waiter", with_keys(Op::kWait, {"a", "b", "a"}));
   Request request = with_keys(Op::kMultiSet, {"a", "b", "a"});
   request.values = {"1", "2", "3"};
@@ -203,7 +203,7 @@ TEST(StoreCoreTest, AMultiSetWakesAWaiterOnce) {
 }
 
 TEST(StoreCoreTest, AWaitThatIsReplacedLeavesNothingBehind) {
-  Harness h;
+  StoreHarness h;
   h.ask("a", with_keys(Op::kWait, {"old"}));
   h.ask("a", with_keys(Op::kWait, {"new"}));
   h.ask("b", with(Op::kSet, "old", ""));
@@ -213,7 +213,7 @@ TEST(StoreCoreTest, AWaitThatIsReplacedLeavesNothingBehind) {
 }
 
 TEST(StoreCoreTest, ACancelledWaitIsForgottenAndAlwaysAnswered) {
-  Harness h;
+  StoreHarness h;
   h.ask("a", with_keys(Op::kWait, {"k", "l"}));
   EXPECT_EQ(h.ask("a", with(Op::kCancelWait)), kOne);
   EXPECT_EQ(h.core().num_waits(), 0u);
@@ -228,7 +228,7 @@ TEST(StoreCoreTest, ACancelledWaitIsForgottenAndAlwaysAnswered) {
 
 TEST(StoreCoreTest, OnlyALegacyClientEndsItsWaitByAskingSomethingElse) {
   for (const Dialect dialect : {Dialect::kNewest, Dialect::kInterim, Dialect::kLegacy}) {
-    Harness h(dialect);
+    StoreHarness h(dialect);
     h.ask("a", with_keys(Op::kWait, {"k"}));
     EXPECT_EQ(h.ask("a", with(Op::kNumKeys)), number(0));
     h.ask("b", with(Op::kSet, "k", ""));
@@ -237,7 +237,7 @@ TEST(StoreCoreTest, OnlyALegacyClientEndsItsWaitByAskingSomethingElse) {
 }
 
 TEST(StoreCoreTest, ADisconnectEndsWaitsAndWatches) {
-  Harness h(Dialect::kLegacy);
+  StoreHarness h(Dialect::kLegacy);
   h.ask("waiter", with_keys(Op::kWait, {"k", "l"}));
   EXPECT_EQ(h.ask("watcher", with(Op::kWatchKey, "k")), "\x03");
   h.disconnect("waiter");
@@ -250,7 +250,7 @@ TEST(StoreCoreTest, ADisconnectEndsWaitsAndWatches) {
 }
 
 TEST(StoreCoreTest, AWatchThatIsAskedForTwiceTellsOnce) {
-  Harness h(Dialect::kLegacy);
+  StoreHarness h(Dialect::kLegacy);
   h.ask("w", with(Op::kWatchKey, "k"));
   EXPECT_EQ(h.ask("w", with(Op::kWatchKey, "k")), "\x03");
   h.ask("b", compare_set("k", "x", "no"));
@@ -262,7 +262,7 @@ TEST(StoreCoreTest, AWatchThatIsAskedForTwiceTellsOnce) {
 }
 
 TEST(StoreCoreTest, APushWakesTheFirstWaiterOnly) {
-  Harness h;
+  StoreHarness h;
   h.ask("first", with_keys(Op::kWait, {"q"}));
   h.ask("second", with_keys(Op::kWait, {"q"}));
   h.ask("b", with(Op::kQueuePush, "q", "1"));
@@ -278,7 +278,7 @@ TEST(StoreCoreTest, APushWakesTheFirstWaiterOnly) {
 }
 
 TEST(StoreCoreTest, AQueueAndAValueOfOneNameAreTwoThings) {
-  Harness h;
+  StoreHarness h;
   h.ask("a", with(Op::kQueuePush, "k", "queued"));
   EXPECT_EQ(h.ask("a", with(Op::kGet, "k")), text(""));
   h.ask("a", with(Op::kSet, "k", "value"));
@@ -287,7 +287,7 @@ TEST(StoreCoreTest, AQueueAndAValueOfOneNameAreTwoThings) {
 }
 
 TEST(StoreCoreTest, ABarrierCountsCancelledArrivalsAndStaysOpen) {
-  Harness h;
+  StoreHarness h;
   EXPECT_EQ(h.ask("a", with(Op::kBarrier, "bar", {}, 3)), "");
   EXPECT_EQ(h.ask("a", with(Op::kCancelWait)), kOne);
   EXPECT_EQ(h.ask("b", with(Op::kBarrier, "bar", {}, 3)), "");
@@ -299,14 +299,14 @@ TEST(StoreCoreTest, ABarrierCountsCancelledArrivalsAndStaysOpen) {
 }
 
 TEST(StoreCoreTest, ABarrierOverAValueThatIsNoNumberCloses) {
-  Harness h;
+  StoreHarness h;
   h.ask("a", with(Op::kSet, "bar", "x"));
   h.ask("a", with(Op::kBarrier, "bar", {}, 2));
   EXPECT_TRUE(h.is_closed("a"));
 }
 
 TEST(StoreCoreTest, AnAnswerBeyondTheLimitClosesInsteadOfGrowing) {
-  Harness h(Dialect::kNewest, 1'000);
+  StoreHarness h(Dialect::kNewest, 1'000);
   const std::string value(300, 'v');
   h.ask("a", with(Op::kSet, "k", value));
   EXPECT_EQ(h.ask("a", with_keys(Op::kMultiGet, {"k", "k"})).size(), 2 * 308u);
