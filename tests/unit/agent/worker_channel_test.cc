@@ -15,7 +15,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "agent/process/round_memory.h"
 #include "common/wire/frame.h"
+#include "common/wire/shm_layout.h"
 #include "tests/support/event_loop.h"
 
 namespace ddp::agent {

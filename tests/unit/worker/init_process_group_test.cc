@@ -191,8 +191,9 @@ TEST(InitProcessGroupDaemonTest, TheOneThatRankZeroStartedEndsWithItHoweverThatE
       }
     });
     // Without rank 1 it may be gone before anybody sees it.
-    if (end != End::kWithoutRankOne)
+    if (end != End::kWithoutRankOne) {
       ASSERT_TRUE(connect_tcp_store("127.0.0.1", port, 20s)) << "it serves";
+    }
     dir.write("go", "");
     if (end == End::kKill) ::kill(children[0], SIGKILL);
     expect_all(children, end == End::kKill ? 128 + SIGKILL : 0);
