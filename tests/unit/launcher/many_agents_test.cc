@@ -48,6 +48,12 @@ class Agents {
   };
 
   explicit Agents(int port) : port_(port) {}
+  // A connection that is only dropped lives as long as its stream.
+  ~Agents() {
+    for (const auto& [number, agent] : agents_) {
+      if (agent.connection) agent.connection->close();
+    }
+  }
 
   void add(int number) {
     net::FrameConnection::connect(
