@@ -96,15 +96,17 @@ Result<IdxFile> read_file(const std::string& path, std::uint32_t magic, const ch
   return file;
 }
 
-// What follows the header, which gives it `count` bytes.
-Result<Bytes> elements_of(const IdxFile& file, std::uint64_t count) {
+// What follows the header, which gives it `count` bytes. Takes the file's memory, because there may
+// not be enough for a copy.
+Result<Bytes> elements_of(IdxFile file, std::uint64_t count) {
   const std::size_t header = 4 * (1 + file.dimensions.size());
   if (file.bytes.size() < header + count) return truncated(file, header + count);
   if (file.bytes.size() > header + count) {
     return make_error(Errc::kCorrupt, "{}: too long: more than the {} bytes that its header gives",
                       file.path, header + count);
   }
-  return Bytes(file.bytes.begin() + static_cast<std::ptrdiff_t>(header), file.bytes.end());
+  file.bytes.erase(file.bytes.begin(), file.bytes.begin() + static_cast<std::ptrdiff_t>(header));
+  return std::move(file.bytes);
 }
 
 Result<void> read_images(const std::string& path, ImageSet& set) {
@@ -124,7 +126,7 @@ Result<void> read_images(const std::string& path, ImageSet& set) {
     return make_error(Errc::kCorrupt, "{}: {} images of {} x {}: {} bytes, expected at most {}",
                       path, set.count, set.rows, set.columns, bytes, kMaxBytes);
   }
-  auto pixels = elements_of(*file, bytes);
+  auto pixels = elements_of(std::move(*file), bytes);
   if (!pixels) return pixels.error();
   set.pixels = std::move(*pixels);
   return {};
@@ -138,7 +140,7 @@ Result<void> read_labels(const std::string& path, const std::string& images_path
     return make_error(Errc::kCorrupt, "{}: {} labels, expected {}, one for each image of {}", path,
                       count, set.count, images_path);
   }
-  auto labels = elements_of(*file, count);
+  auto labels = elements_of(std::move(*file), count);
   if (!labels) return labels.error();
   set.labels = std::move(*labels);
   for (std::size_t i = 0; i < set.labels.size(); ++i) {
