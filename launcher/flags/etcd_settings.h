@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/host_port.h"
 #include "common/base/result.h"
 #include "common/config/tls_files.h"
 
