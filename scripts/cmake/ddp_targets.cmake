@@ -90,10 +90,17 @@ function(ddp_program name)
   target_link_options(${name} PRIVATE -Wl,--as-needed)
 endfunction()
 
-# ddp_place_test(NAME COST seconds [WAITS TRUE]): how a test is scheduled among tests that run in parallel (tests/README.md).
-# COST: its time when it runs alone; the longest begin first. WAITS: it mostly waits, so it takes one slot instead of two.
+# ddp_place_test(NAME COST seconds [TIMEOUT seconds] [WAITS TRUE]): how a test is scheduled among tests that run in parallel
+# (tests/README.md). COST: its time when it runs alone; the longest begin first. TIMEOUT: ctest ends it then; with sanitizers,
+# which slow it down, after eight times as long. WAITS: it mostly waits, so it takes one slot instead of two.
 function(ddp_place_test name)
-  cmake_parse_arguments(ARG "" "COST;WAITS" "" ${ARGN})
+  cmake_parse_arguments(ARG "" "COST;TIMEOUT;WAITS" "" ${ARGN})
+  if(ARG_TIMEOUT)
+    if(DDP_SANITIZE)
+      math(EXPR ARG_TIMEOUT "8 * ${ARG_TIMEOUT}")
+    endif()
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  endif()
   if(ARG_WAITS)
     set(slots 1)
   else()
@@ -128,8 +135,8 @@ function(ddp_test name)
   if(NOT ARG_COST)
     set(ARG_COST 1)
   endif()
-  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+  ddp_place_test(${name} COST ${ARG_COST} TIMEOUT ${ARG_TIMEOUT} WAITS ${ARG_WAITS})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}"
     ENVIRONMENT "DDP_BIN_DIR=${CMAKE_BINARY_DIR}/bin;DDP_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
     ENVIRONMENT_MODIFICATION "${ddp_test_environment}")
 endfunction()
@@ -143,12 +150,9 @@ function(ddp_suite name)
   add_test(NAME ${name} COMMAND ${ARG_PROGRAM} --gtest_filter=${filter})
   foreach(property TIMEOUT LABELS ENVIRONMENT ENVIRONMENT_MODIFICATION)
     get_test_property(${ARG_PROGRAM} ${property} value)
-    if(ARG_${property})
-      set(value ${ARG_${property}})
-    endif()
     set_tests_properties(${name} PROPERTIES ${property} "${value}")
   endforeach()
-  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
+  ddp_place_test(${name} COST ${ARG_COST} TIMEOUT "${ARG_TIMEOUT}" WAITS ${ARG_WAITS})
 endfunction()
 
 # ddp_script_test(NAME SCRIPT file [ARGS argument...] [LABELS l...] [TIMEOUT seconds] [COST seconds] [WAITS]): a Python script
@@ -163,8 +167,8 @@ function(ddp_script_test name)
   if(NOT ARG_COST)
     set(ARG_COST 5)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS "process;${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77)
-  ddp_place_test(${name} COST ${ARG_COST} WAITS ${ARG_WAITS})
+  set_tests_properties(${name} PROPERTIES LABELS "process;${ARG_LABELS}" SKIP_RETURN_CODE 77)
+  ddp_place_test(${name} COST ${ARG_COST} TIMEOUT ${ARG_TIMEOUT} WAITS ${ARG_WAITS})
 endfunction()
 
 # ddp_unity(NAME COUNT): COUNT of the target's sources share a translation unit, and so share the cost of their headers, above
