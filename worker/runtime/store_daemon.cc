@@ -1,10 +1,8 @@
 #include "worker/runtime/store_daemon.h"
 
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,9 +19,8 @@
 #include <vector>
 
 #include "common/base/unique_fd.h"
+#include "common/process/spawn_settings.h"
 #include "worker/runtime/own_program.h"
-
-extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX says so.
 
 namespace ddp::runtime {
 namespace {
@@ -71,36 +68,15 @@ std::optional<std::string> bind_address(const std::string& host, int port) {
   return chosen;
 }
 
-struct Pipe {
-  UniqueFd read, write;
-};
-
-Result<Pipe> make_pipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    return make_error(Errc::kIo, "cannot make a pipe: {}", std::generic_category().message(errno));
-  }
-  return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
-}
-
-Result<pid_t> spawn(const std::string& program, std::vector<std::string> arguments, int input,
-                    int output) {
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
+// Starts the daemon with these as its standard input and output.
+Result<pid_t> spawn(std::vector<std::string> words, int input, int output) {
   // A signal to the training's process group must not end the store, which others still use.
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
+  SpawnSettings settings(POSIX_SPAWN_SETPGROUP);
+  settings.give(input, STDIN_FILENO);
+  settings.give(output, STDOUT_FILENO);
+  const std::string program = words.front();
   pid_t pid = -1;
-  const int failure =
-      ::posix_spawnp(&pid, program.c_str(), &actions, &attributes, argv.data(), environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::posix_spawnattr_destroy(&attributes);
+  const int failure = settings.spawn(pid, std::move(words));
   if (failure == ENOENT) {
     return make_error(Errc::kNotFound,
                       "there is no program {} to serve the store; install it, add it to PATH or "
@@ -141,20 +117,20 @@ struct Daemon {
 
 // Starts a daemon on this address, or on all addresses if it is empty.
 Result<Daemon> start_on(const std::string& address, int port, TimePoint deadline) {
-  Result<Pipe> input = make_pipe();
-  Result<Pipe> output = make_pipe();
-  if (!input) return input.error();
-  if (!output) return output.error();
+  Pipe input;
+  Pipe output;
+  if (!input.open() || !output.open()) {
+    return make_error(Errc::kIo, "cannot make a pipe: {}", std::generic_category().message(errno));
+  }
   const std::string program = own_program(kProgram, "DDP_RENDEZVOUS");
-  std::vector<std::string> arguments = {kProgram, "--until-eof", "--port", std::to_string(port)};
-  if (!address.empty()) arguments.insert(arguments.end(), {"--bind", address});
-  const Result<pid_t> pid =
-      spawn(program, std::move(arguments), input->read.get(), output->write.get());
+  std::vector<std::string> words = {program, "--until-eof", "--port", std::to_string(port)};
+  if (!address.empty()) words.insert(words.end(), {"--bind", address});
+  const Result<pid_t> pid = spawn(std::move(words), input.read_end.get(), output.write_end.get());
   if (!pid) return pid.error();
-  output->write.reset();
-  Result<std::string> listens = await_line(output->read.get(), program, deadline);
-  if (listens) return Daemon{*pid, std::move(input->write), std::move(*listens)};
-  input->write.reset();
+  output.write_end.reset();
+  Result<std::string> listens = await_line(output.read_end.get(), program, deadline);
+  if (listens) return Daemon{*pid, std::move(input.write_end), std::move(*listens)};
+  input.write_end.reset();
   ::waitpid(*pid, nullptr, 0);
   return listens.error();
 }
