@@ -60,6 +60,9 @@ etcd::Leadership::Events EtcdHosting::leadership_events() {
                      },
                  .confirm =
                      [this](std::function<void()> done) { leadership_.confirm(std::move(done)); }});
+            // The last coordinator may leave before this node's own agent has ended. No agent will
+            // bring this result here.
+            if (record.finished) events_.job_finished(record.result);
           },
       .lost = [this](const std::string&) { server_.reset(); },
       .leader =

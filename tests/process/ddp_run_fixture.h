@@ -49,8 +49,9 @@ class DdpRunTest : public testing::Test {
 
   // ddp-run with these arguments; lives until the end of the test at the latest. A shell's $$ has
   // to be ${$} in them: ddp-run makes one dollar of two, as torchrun does.
-  Process& start(const Arguments& arguments, std::map<std::string, std::string> environment = {}) {
-    Arguments command{bin("ddp-run")};
+  Process& start(const Arguments& arguments, std::map<std::string, std::string> environment = {},
+                 const std::string& program = bin("ddp-run")) {
+    Arguments command{program};
     command.insert(command.end(), arguments.begin(), arguments.end());
     environment.emplace("DDP_TEST_JOB", mark_);
     environment.emplace("TMPDIR", tmp_.path());

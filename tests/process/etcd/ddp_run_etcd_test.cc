@@ -139,6 +139,30 @@ TEST_F(DdpRunEtcd, ARoundOutlivesItsCoordinator) {
   EXPECT_EQ(key(etcd, "state").at("next_round"), 1);
 }
 
+// A node whose agent takes its time to end becomes the coordinator of a job that is over.
+TEST_F(DdpRunEtcd, AnAgentMayOutliveTheOtherNodes) {
+  DDP_NEEDS_ETCD();
+  EtcdCluster etcd(1);
+  ASSERT_TRUE(etcd.wait_until_ready());
+  const Arguments flags = node(etcd, "2", {script()});
+  Process& quick = start(flags);
+  ASSERT_TRUE(wait_until([&] { return has_leader(etcd); }));
+  // ddp-run starts the agent that lies beside it.
+  const std::string copy = folder_.path() / "ddp-run";
+  std::filesystem::copy_file(bin("ddp-run"), copy);
+  folder_.script("ddp-agent", bin("ddp-agent") +
+                                  " \"$@\"\nstatus=$?\n"
+                                  "while [ ! -f $OUT/end ]; do sleep 0.05; done\n"
+                                  "exit $status\n");
+  Process& slow = start(flags, {}, copy);
+  wait_for_workers(2, 0);
+  folder_.write("go", "");
+  EXPECT_EQ(quick.wait(), 0) << quick.err();
+  EXPECT_TRUE(wait_until([&] { return key(etcd, "state").value("coordinators", 0) == 2; }));
+  folder_.write("end", "");
+  EXPECT_EQ(slow.wait(), 0) << slow.err();
+}
+
 // etcd loses its leader, then the job its coordinator.
 TEST_F(DdpRunEtcd, AMemberOfThreeIsKilled) {
   DDP_NEEDS_ETCD();
