@@ -7,6 +7,7 @@
 
 #include "common/base/exit_codes.h"
 #include "tests/process/agent_fixture.h"
+#include "tests/support/sanitizer.h"
 
 // Signals, deaths and readers that do not read: whatever happens to an agent, no process or file of
 // the job remains.
@@ -155,6 +156,7 @@ TEST_F(AgentTest, AReaderThatNeverReadsDoesNotHoldTheAgentForEver) {
 }
 
 TEST_F(AgentTest, TheAgentStaysSmall) {
+  if (kSanitized) GTEST_SKIP() << "the sanitizer's memory counts, too";
   Agent& agent = start(shell("echo up; exec sleep 1000"));
   ASSERT_TRUE(agent.process().prints("[here:0] up") && agent.process().prints("[here:1] up"));
   const std::string status = read_proc(agent.process().pid(), "status");

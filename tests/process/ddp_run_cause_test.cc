@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/process/ddp_run_fixture.h"
+#include "tests/support/sanitizer.h"
 
 namespace ddp::test {
 namespace {
@@ -56,6 +57,7 @@ class MemoryGroup {
 };
 
 TEST_F(DdpRunCause, AKillForLackOfMemoryIsNamedWithItsLimit) {
+  if (kSanitized) GTEST_SKIP() << "ddp-run itself takes more than 50 MB then";
   const MemoryGroup group("50M");
   if (!group.usable()) GTEST_SKIP() << "no control group can be made: " << group.folder();
   // The shell enters the group and becomes ddp-run; the worker takes more than there is.

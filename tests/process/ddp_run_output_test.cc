@@ -14,7 +14,7 @@
 #include "tests/process/ddp_run_fixture.h"
 #include "tests/process/worker_lines.h"
 #include "tests/support/full_matrix.h"
-#include "tests/support/slowness.h"
+#include "tests/support/sanitizer.h"
 
 namespace ddp::test {
 namespace {

@@ -16,7 +16,7 @@
 #include "common/net/frame_connection.h"
 #include "tests/support/event_loop.h"
 #include "tests/support/server_thread.h"
-#include "tests/support/slowness.h"
+#include "tests/support/sanitizer.h"
 
 namespace ddp::server {
 namespace {

@@ -10,6 +10,7 @@
 #include "tests/support/full_matrix.h"
 #include "tests/support/hostile_client.h"
 #include "tests/support/process.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/store_request.h"
 
 namespace ddp::test {
@@ -21,12 +22,6 @@ using wire::c10d::Op;
 constexpr std::uint64_t kSeed = 20'261'122;
 // What a process that forgets nothing may still differ by: lines of its log, tables that grew.
 constexpr std::size_t kSlackBytes = 3u << 20;
-// Sanitizers keep what is freed for a while, to see who still uses it.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kMemoryIsItsOwn = false;
-#else
-constexpr bool kMemoryIsItsOwn = true;
-#endif
 
 class StoreHostileTest : public testing::Test {
  protected:
@@ -54,8 +49,7 @@ class StoreHostileTest : public testing::Test {
     if (!daemon_ || before_ == 0) return;
     serves_the_good();
     is_alone_again();
-    EXPECT_TRUE(!kMemoryIsItsOwn ||
-                wait_until([&] { return memory() < before_ + kSlackBytes; }, 10s))
+    EXPECT_TRUE(kSanitized || wait_until([&] { return memory() < before_ + kSlackBytes; }, 10s))
         << "from " << before_ << " to " << memory() << " bytes";
     daemon_->kill(SIGTERM);
     EXPECT_EQ(daemon_->wait(), kExitSuccess) << daemon_->err();
@@ -189,7 +183,7 @@ TEST_F(StoreHostileTest, AnIdleConnectionIsSmall) {
   }
   const std::size_t each = (memory() - before_) / static_cast<std::size_t>(count);
   std::printf("%zu bytes of memory for each of %d idle connections\n", each, count);
-  if (!kMemoryIsItsOwn) return;
+  if (kSanitized) return;
   EXPECT_LT(each, 4'096u);
   EXPECT_GT(each, 0u);
 }

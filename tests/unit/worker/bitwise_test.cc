@@ -10,6 +10,7 @@
 
 #include "tests/support/full_matrix.h"
 #include "tests/support/running_call.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/worker_world.h"
 
 // The same inputs give the same bits on all ranks, whatever the placement of ranks and buffers and
@@ -23,11 +24,7 @@ using test::CallMemory;
 using test::CallShape;
 using test::RunningCall;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-const int kShapes = 100;
-#else
-const int kShapes = test::full_matrix() ? 1000 : 300;
-#endif
+const int kShapes = test::kSanitized ? 100 : test::full_matrix() ? 1000 : 300;
 constexpr int kRanks = 4;
 constexpr double kMostElements = 60'000;
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/memory_file_system.h"
-#include "tests/support/slowness.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/snapshot_samples.h"
 #include "tests/support/turns.h"
 #include "worker/checkpoint/snapshot_writer.h"

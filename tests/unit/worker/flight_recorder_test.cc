@@ -18,7 +18,7 @@
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
-#include "tests/support/slowness.h"
+#include "tests/support/sanitizer.h"
 
 namespace ddp::runtime {
 namespace {

@@ -8,15 +8,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/sanitizer.h"
+
 namespace ddp {
 namespace {
-
-// A sanitizer has an allocator of its own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kOwnAllocator = true;
-#else
-constexpr bool kOwnAllocator = false;
-#endif
 
 // Larger than what the C library takes from its heap by default, whatever came before.
 constexpr std::size_t kBytes = std::size_t{48} << 20;
@@ -35,7 +30,7 @@ long page_faults() {
 }
 
 TEST(FreedMemory, IsUsedAgainWithoutThePagesBeingMadeAnew) {
-  if (kOwnAllocator) GTEST_SKIP() << "not the C library's allocator";
+  if (test::kSanitized) GTEST_SKIP() << "not the C library's allocator";
   keep_freed_memory();
   use_and_free();
   const long before = page_faults();
@@ -45,7 +40,7 @@ TEST(FreedMemory, IsUsedAgainWithoutThePagesBeingMadeAnew) {
 }
 
 TEST(FreedMemory, ServesOtherThreads) {
-  if (kOwnAllocator) GTEST_SKIP() << "not the C library's allocator";
+  if (test::kSanitized) GTEST_SKIP() << "not the C library's allocator";
   keep_freed_memory();
   use_and_free();
   const long before = page_faults();

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
-#include "tests/support/slowness.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/worker_world.h"
 
 // One rank makes a different call than the others: all of them learn who called what.

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/running_call.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/worker_world.h"
 
 // Random operations, most of them small, on four ranks: in the world and in subgroups that come and
@@ -24,11 +25,7 @@ using test::CallMemory;
 using test::CallShape;
 using test::RunningCall;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-std::uint64_t operations = 2'000;
-#else
-std::uint64_t operations = 20'000;
-#endif
+std::uint64_t operations = 20'000 / test::kSlowness;
 std::uint64_t seed = 0;  // 0: another one each time.
 
 constexpr std::size_t kInFlight = 8;
