@@ -65,7 +65,7 @@ inline std::vector<std::unique_ptr<transport::Transport>> connected_transports(
     runtime::Meeting own = meeting;
     own.in_use = std::make_shared<std::mutex>();
     std::vector<std::unique_ptr<transport::Link>> links;
-    runtime::NodeLinks node_links(own, round, Clock::now() + std::chrono::seconds(30));
+    runtime::NodeLinks node_links(own, world_size, round, Clock::now() + std::chrono::seconds(30));
     const auto failure = node_links.connect(place, links);
     DDP_CHECK(!failure, "{}", failure->text);
     auto segment = segments[static_cast<std::size_t>(place.node())];

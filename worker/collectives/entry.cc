@@ -59,6 +59,14 @@ transport::Advance Entry::look(int& seen, int stride, int end, transport::Flag f
     }
     seen += stride;
   }
+  // A rank leaves only when it is done, so one that has not entered by then never will.
+  if (seen < end && transport_.segment().has_left(seen) &&
+      !transport_.reached(seen, flag, number_ + 1)) {
+    const Rank rank = transport_.topology().global(seen);
+    return transport_.fail(
+        {Errc::kPeerLost, rank,
+         fmt::format("rank {} has left the group: it ended, or destroyed its group", rank)});
+  }
   return seen > before ? transport::Advance::kMoved : transport::Advance::kBlocked;
 }
 

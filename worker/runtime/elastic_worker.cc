@@ -13,6 +13,7 @@
 #include "common/base/errc.h"
 #include "common/base/parse_number.h"
 #include "common/base/unique_fd.h"
+#include "worker/runtime/node_memory.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/world_group.h"
 #include "worker/transport/wait_interrupt.h"

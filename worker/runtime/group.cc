@@ -28,7 +28,7 @@ constexpr std::chrono::hours kLongestTimeout{24 * 365};
 
 std::shared_ptr<Group> Group::make(std::unique_ptr<transport::Transport> transport, Round round,
                                    const ProcessGroupOptions& options, Meeting meeting) {
-  if (transport->topology().world_size() > 1 && !transport->watched()) {
+  if (transport->topology().world_size() > 1 && !transport->watch()) {
     transport->start_watch({transport::stall_timeout_from_environment(options.stall_timeout)});
   }
   auto group = std::make_shared<Group>(std::move(transport), round, options, std::move(meeting));
@@ -71,6 +71,7 @@ Group::~Group() {
   wake();
   if (thread_.joinable()) thread_.join();
   if (messages_) messages_->close();
+  transport_->segment().leave(transport_->topology().local_rank());
 }
 
 void Group::choose(const collectives::Choice& choice) {

@@ -12,7 +12,7 @@
 #include "common/base/unique_fd.h"
 #include "worker/collectives/collectives.h"
 #include "worker/runtime/flight_recorder.h"
-#include "worker/runtime/node_links.h"
+#include "worker/runtime/meeting.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/work.h"
 #include "worker/transport/transport.h"

@@ -15,6 +15,7 @@
 #include "common/store/file_store.h"
 #include "common/store/tcp_store.h"
 #include "worker/runtime/init_method.h"
+#include "worker/runtime/met_group.h"
 #include "worker/runtime/store_daemon.h"
 #include "worker/runtime/worker_environment.h"
 #include "worker/runtime/world_group.h"
@@ -244,13 +245,10 @@ std::string Initialization::counts_of(Store& store, std::int64_t own_count) {
 }
 
 std::shared_ptr<ProcessGroup> Initialization::meet(runtime::Meeting meeting) {
-  WorkerEnvironment worker;
-  worker.rank = worker.node = *rank_;
-  worker.world_size = worker.nodes = *world_size_;
+  if (*world_size_ == 1) return runtime::make_world_group({}, {}, deadline_, options_.group);
   const Result<EngineKind> engine = engine_of(process_variable("DDP_LINK"));
   if (!engine) refuse(engine.error().message);
-  worker.engine = meeting.engine = *engine;
-  if (*world_size_ == 1) return runtime::make_world_group(worker, {}, deadline_, options_.group);
+  meeting.engine = *engine;
   if (meeting.addresses.empty()) meeting.addresses = transport::reachable_addresses("127.0.0.1", 1);
   const std::shared_ptr<Store> store = meeting.store;
   const std::int64_t count = value_or_fail(store->add(joined_key(*rank_), 1), who());
@@ -263,7 +261,8 @@ std::shared_ptr<ProcessGroup> Initialization::meet(runtime::Meeting meeting) {
                           Errc::kMismatch, *rank_);
   }
   try {
-    return runtime::make_world_group(worker, std::move(meeting), deadline_, options_.group);
+    return runtime::make_met_group(*rank_, *world_size_, std::move(meeting), deadline_,
+                                   options_.group);
   } catch (const CollectiveError& error) {
     const std::string counts =
         error.code == Errc::kTimeout ? counts_of(*store, count) : std::string();

@@ -38,8 +38,7 @@ struct InitProcessGroupOptions {
 // where it is looked for), which lives as long as the process of rank 0. A daemon that already runs
 // can serve one group after another: each rank counts how often it has used it.
 //
-// Each rank is a node of its own: ranks of one machine reach each other over TCP. Under ddp-run
-// they have shared memory.
+// Ranks of one machine share memory (runtime/met_group.h says when they cannot).
 //
 // Throws std::invalid_argument, which names the variable or the argument, or CollectiveError:
 // kTimeout names the ranks that did not join, kMismatch a different world_size, kExists a file of

@@ -8,64 +8,20 @@
 #include "common/base/errc.h"
 #include "common/base/parse_number.h"
 #include "worker/transport/tcp.h"
-#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::runtime {
-namespace {
 
-// How long one request to the store waits if the wait may be interrupted; then it is repeated.
-constexpr Duration kLook{200};
-
-}  // namespace
-
-Outcome NodeLinks::publish(const std::string& key, const std::string& value) {
-  auto set = store_.set(meeting_.prefix + key, value);
-  if (!set) return Failure{set.error().code, -1, set.error().message};
-  return {};
-}
-
-Outcome NodeLinks::read(const std::string& key, std::string& value) {
-  for (;;) {
-    const auto left = std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
-    const bool in_parts = transport::WaitInterrupt::set() && left > kLook;
-    auto got = store_.get(meeting_.prefix + key, in_parts ? kLook : left);
-    if (got) {
-      value = std::move(*got);
-      return {};
-    }
-    if (!in_parts || got.error().code != Errc::kTimeout) return explain(got.error());
-    if (transport::WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
-  }
-}
-
-Failure NodeLinks::explain(const Error& error) {
-  if (error.code == Errc::kTimeout) return missing(error.message);
-  return {error.code, -1, error.message};
-}
-
-// Names the ranks that have not even begun the step in which this rank waits.
-Failure NodeLinks::missing(const std::string& reason) {
-  std::string list;
-  Rank first = -1;
-  for (Rank rank = 0; rank < world_size_; ++rank) {
-    auto there = store_.check({fmt::format("{}/{}/{}", meeting_.prefix, presence_, rank)});
-    if (!there || *there) continue;
-    if (first < 0) first = rank;
-    list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);
-  }
-  if (first < 0) return {Errc::kTimeout, -1, reason};
-  return {
-      Errc::kTimeout, first,
-      fmt::format(
-          "the process group of round {} is not complete: of {} ranks, rank {} did not arrive; {}",
-          round_, world_size_, list, reason)};
-}
+NodeLinks::NodeLinks(const Meeting& meeting, int world_size, Round round, TimePoint deadline)
+    : meeting_(meeting),
+      world_size_(world_size),
+      round_(round),
+      deadline_(deadline),
+      board_(meeting, world_size, fmt::format("the process group of round {}", round), deadline) {}
 
 Outcome NodeLinks::place(const WorkerEnvironment& worker, Placement& placement) {
-  world_size_ = worker.world_size;
   placement = {};
-  presence_ = "here";
-  if (auto failure = publish(fmt::format("/here/{}", worker.rank), "")) return failure;
+  board_.expect("here");
+  if (auto failure = board_.publish(fmt::format("/here/{}", worker.rank), "")) return failure;
   if (worker.virtual_node) return place_by_id(worker, placement);
   if (auto failure = read_node_sizes(worker, placement.node_sizes)) return failure;
   placement.locals.resize(static_cast<std::size_t>(worker.local_size));
@@ -75,12 +31,13 @@ Outcome NodeLinks::place(const WorkerEnvironment& worker, Placement& placement) 
 
 Outcome NodeLinks::read_node_sizes(const WorkerEnvironment& worker, std::vector<int>& sizes) {
   if (worker.local_rank == 0) {
-    auto failure = publish(fmt::format("/node/{}", worker.node), std::to_string(worker.local_size));
+    auto failure =
+        board_.publish(fmt::format("/node/{}", worker.node), std::to_string(worker.local_size));
     if (failure) return failure;
   }
   for (int node = 0; node < worker.nodes; ++node) {
     std::string text;
-    if (auto failure = read(fmt::format("/node/{}", node), text)) return failure;
+    if (auto failure = board_.read(fmt::format("/node/{}", node), text)) return failure;
     const auto size = parse_whole_number<int>(text, 1);
     if (!size) {
       return Failure{Errc::kProtocol, -1,
@@ -106,12 +63,12 @@ Outcome NodeLinks::read_node_sizes(const WorkerEnvironment& worker, std::vector<
 // Neighbouring ranks of one agent with the same DDP_VIRTUAL_NODE form a node.
 Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& placement) {
   const std::string own = fmt::format("{}/{}", worker.node, *worker.virtual_node);
-  if (auto failure = publish(fmt::format("/id/{}", worker.rank), own)) return failure;
+  if (auto failure = board_.publish(fmt::format("/id/{}", worker.rank), own)) return failure;
   std::string last;
   Rank first = 0;
   for (Rank rank = 0; rank < worker.world_size; ++rank) {
     std::string id;
-    if (auto failure = read(fmt::format("/id/{}", rank), id)) return failure;
+    if (auto failure = board_.read(fmt::format("/id/{}", rank), id)) return failure;
     if (rank == 0 || id != last) {
       placement.node_sizes.push_back(0);
       first = rank;
@@ -129,8 +86,7 @@ Outcome NodeLinks::place_by_id(const WorkerEnvironment& worker, Placement& place
 
 Outcome NodeLinks::connect(const transport::Topology& topology,
                            std::vector<std::unique_ptr<transport::Link>>& links) {
-  world_size_ = topology.world_size();
-  presence_ = "addr";
+  board_.expect("addr");
   auto engine = transport::make_data_engine(meeting_.engine);
   if (!engine) return Failure{engine.error().code, topology.rank(), engine.error().message};
   if (auto failure = connect_by(**engine, topology, links)) return failure;
@@ -158,8 +114,8 @@ Outcome NodeLinks::connect_by(transport::DataEngine& engine, const transport::To
   links.resize(static_cast<std::size_t>(topology.nodes()));
   auto listener = transport::TcpListener::open();
   if (!listener) return Failure{listener.error().code, topology.rank(), listener.error().message};
-  if (auto failure = publish(fmt::format("/addr/{}", topology.rank()),
-                             (*listener)->endpoint(meeting_.addresses)))
+  if (auto failure = board_.publish(fmt::format("/addr/{}", topology.rank()),
+                                    (*listener)->endpoint(meeting_.addresses)))
     return failure;
   const auto identity = [&](int lower, int upper) {
     const auto rank_on = [&](int node) {
@@ -172,11 +128,11 @@ Outcome NodeLinks::connect_by(transport::DataEngine& engine, const transport::To
   // and then the others do, in turn.
   for (int node = topology.node() + 1; node < topology.nodes() && topology.has_lane(); ++node) {
     std::string endpoint;
-    if (auto failure = read(fmt::format("/addr/{}", topology.lane_peer(node)), endpoint))
+    if (auto failure = board_.read(fmt::format("/addr/{}", topology.lane_peer(node)), endpoint))
       return failure;
     auto link =
         transport::connect_link(endpoint, identity(topology.node(), node), deadline_, &engine);
-    if (!link) return explain(link.error());
+    if (!link) return board_.explain(link.error());
     links[static_cast<std::size_t>(node)] = std::move(*link);
   }
   if (!topology.has_lane() || topology.node() == 0) return {};
@@ -184,7 +140,7 @@ Outcome NodeLinks::connect_by(transport::DataEngine& engine, const transport::To
   for (int node = 0; node < topology.node(); ++node)
     expected.push_back(identity(node, topology.node()));
   auto accepted = (*listener)->accept(expected, deadline_, &engine);
-  if (!accepted) return explain(accepted.error());
+  if (!accepted) return board_.explain(accepted.error());
   for (std::size_t node = 0; node < accepted->size(); ++node)
     links[node] = std::move((*accepted)[node]);
   return {};

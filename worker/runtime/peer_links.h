@@ -12,7 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/base/unique_fd.h"
-#include "worker/runtime/node_links.h"
+#include "worker/runtime/meeting.h"
 #include "worker/transport/failure.h"
 #include "worker/transport/topology.h"
 

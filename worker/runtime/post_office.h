@@ -17,8 +17,8 @@
 #include "common/base/unique_fd.h"
 #include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/mailbox.h"
+#include "worker/runtime/meeting.h"
 #include "worker/runtime/message.h"
-#include "worker/runtime/node_links.h"
 #include "worker/runtime/peer_links.h"
 #include "worker/runtime/peer_stream.h"
 #include "worker/runtime/process_group.h"
@@ -135,6 +135,8 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   bool move(Peer& peer);
   bool pull_all();
   void check_stream(Peer& peer);
+  // For a rank of this node that has left: fails if a message with it is not done.
+  void check_departed(Peer& peer);
   void check_deadlines();
   std::string status(const MessageWork& work);
   // Moves messages until the work is done. Without a work: until nothing is left, until `limit` if

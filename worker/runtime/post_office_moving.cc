@@ -67,8 +67,12 @@ bool PostOffice::connect() {
 bool PostOffice::move(Peer& other) {
   PeerStream* stream = other.stream();
   if (stream == nullptr) return false;
+  // Read first: what the rank sent before it left is there by then.
+  const bool has_left =
+      other.node && segment_->has_left(other.rank - topology_.first(topology_.node()));
   bool moved = other.outbox.push(*stream, other.node.get());
   if (!failure_) moved = other.inbox.pull(*stream, other.node.get(), false) || moved;
+  if (!failure_ && !moved && has_left) check_departed(other);
   if (!failure_ && !stream->ended().empty()) check_stream(other);
   return moved;
 }
@@ -104,6 +108,15 @@ void PostOffice::check_stream(Peer& other) {
   break_down({Errc::kPeerLost, other.rank,
               fmt::format("{}: rank {} on node {} is gone: {}", (*work)->name(), other.rank,
                           topology_.node_of(other.rank), other.socket->ended())});
+}
+
+void PostOffice::check_departed(Peer& other) {
+  const auto with_peer = [&](const auto& work) { return work->peer == other.rank; };
+  const auto work = std::find_if(pending_.begin(), pending_.end(), with_peer);
+  if (work == pending_.end()) return;
+  break_down({Errc::kPeerLost, other.rank,
+              fmt::format("{}: rank {} has left the group: it ended, or destroyed its group",
+                          (*work)->name(), other.rank)});
 }
 
 void PostOffice::check_deadlines() {

@@ -7,6 +7,7 @@
 
 #include "common/base/errc.h"
 #include "worker/runtime/group.h"
+#include "worker/runtime/node_links.h"
 
 // Sub-groups of a Group: their members, memory and links.
 namespace ddp::runtime {
@@ -123,10 +124,10 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
                                                 const std::string& name) {
   const transport::Topology& parent = transport_->topology();
   const Spread spread = spread_of(parent, members);
-  std::vector<int> locals;
+  std::vector<int> regions;
   std::vector<std::uint64_t> local_heads;
   for (const Rank rank : spread.beside) {
-    locals.push_back(rank - parent.first(parent.node()));
+    regions.push_back(transport_->segment().region_of(rank - parent.first(parent.node())));
     local_heads.push_back(heads[static_cast<std::size_t>(rank)]);
   }
   const auto own = std::find(members.begin(), members.end(), rank_);
@@ -143,18 +144,19 @@ std::shared_ptr<Group> Group::connect_sub_group(const std::vector<Rank>& members
       throw std::invalid_argument(
           "a group that spans several nodes needs a store through which its ranks meet");
     }
-    NodeLinks node_links(meeting, round_, Clock::now() + options_.connect_timeout);
+    NodeLinks node_links(meeting, topology.world_size(), round_,
+                         Clock::now() + options_.connect_timeout);
     if (auto failure = node_links.connect(topology, links)) {
       abort_with(*failure);
       throw CollectiveError(*failure);
     }
   }
   const bool spin = transport::spinning_pays(topology.local_size());
-  auto segment = transport::Segment::sub_group(transport_->segment(), locals, local_heads,
-                                               std::move(own_head));
+  auto segment = transport::Segment::of_heads(transport_->segment().mapping(), regions, local_heads,
+                                              std::move(own_head));
   auto transport = std::make_unique<transport::Transport>(
       std::move(topology), std::move(segment), transport_->arena(), std::move(links), spin);
-  transport->share_watch(*transport_);
+  transport->share_watch(transport_->watch());
   auto group = Group::make(std::move(transport), round_, options_, std::move(meeting));
   group->choose(collectives_.choice());
   return group;

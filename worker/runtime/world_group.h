@@ -4,7 +4,7 @@
 
 #include "common/base/clock.h"
 #include "worker/runtime/group.h"
-#include "worker/runtime/node_links.h"
+#include "worker/runtime/meeting.h"
 #include "worker/runtime/process_group.h"
 #include "worker/runtime/worker_environment.h"
 
@@ -18,9 +18,5 @@ std::shared_ptr<Group> make_world_group(const WorkerEnvironment& worker, Meeting
 // Makes the group that `worker` describes: ProcessGroup::from_environment() for any environment.
 std::shared_ptr<Group> make_described_group(const WorkerEnvironment& worker,
                                             const ProcessGroupOptions& options);
-
-// Releases the memory of the round that this process has left; it is unmapped when the last buffer
-// in it is released. Without this call it stays until the next round's group is made.
-void forget_round_memory();
 
 }  // namespace ddp::runtime

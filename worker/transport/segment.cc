@@ -29,16 +29,16 @@ std::shared_ptr<Segment> Segment::of_ranks(std::shared_ptr<SharedMapping> mappin
   return std::shared_ptr<Segment>(new Segment(std::move(mapping), std::move(members)));
 }
 
-std::shared_ptr<Segment> Segment::sub_group(const Segment& parent, const std::vector<int>& members,
-                                            const std::vector<std::uint64_t>& heads,
-                                            SubGroupHead own_head) {
-  DDP_CHECK(members.size() == heads.size(), "{} members, {} heads", members.size(), heads.size());
-  std::vector<Member> own;
-  for (std::size_t i = 0; i < members.size(); ++i) {
-    const int region = parent.region_of(members[i]);
-    own.push_back({region, parent.mapping_->region(region) + heads[i]});
+std::shared_ptr<Segment> Segment::of_heads(std::shared_ptr<SharedMapping> mapping,
+                                           const std::vector<int>& regions,
+                                           const std::vector<std::uint64_t>& heads,
+                                           SubGroupHead own_head) {
+  DDP_CHECK(regions.size() == heads.size(), "{} members, {} heads", regions.size(), heads.size());
+  std::vector<Member> members;
+  for (std::size_t i = 0; i < regions.size(); ++i) {
+    members.push_back({regions[i], mapping->region(regions[i]) + heads[i]});
   }
-  std::shared_ptr<Segment> segment(new Segment(parent.mapping_, std::move(own)));
+  std::shared_ptr<Segment> segment(new Segment(std::move(mapping), std::move(members)));
   segment->own_.emplace(std::move(own_head));
   segment->own_->share(segment->local_size());
   return segment;
@@ -50,6 +50,10 @@ Segment::~Segment() {
     // From here on the member may reuse the memory.
     head_of(member.head).control.departed.value.fetch_add(1, std::memory_order_acq_rel);
   }
+}
+
+void Segment::leave(int local) {
+  if (own_) publish(local, Flag::kLeft, 1);
 }
 
 void Segment::ring(int local) const {

@@ -25,12 +25,13 @@ class Segment {
   // Of some of the mapping's ranks, in the regions that the agent laid out for them.
   static std::shared_ptr<Segment> of_ranks(std::shared_ptr<SharedMapping> mapping,
                                            std::vector<int> locals);
-  // A group within a group: `members` are local ranks of `parent`; heads[i] is the offset of member
-  // i's SubGroupHead, `own` is this rank's head. The destructor tells the members that this rank no
-  // longer reads their heads.
-  static std::shared_ptr<Segment> sub_group(const Segment& parent, const std::vector<int>& members,
-                                            const std::vector<std::uint64_t>& heads,
-                                            SubGroupHead own);
+  // A group with heads of its own: member i lives in the mapping's region regions[i], where
+  // heads[i] is the offset of its SubGroupHead; `own` is this rank's head. The destructor tells the
+  // members that this rank no longer reads their heads.
+  static std::shared_ptr<Segment> of_heads(std::shared_ptr<SharedMapping> mapping,
+                                           const std::vector<int>& regions,
+                                           const std::vector<std::uint64_t>& heads,
+                                           SubGroupHead own);
 
   ~Segment();
   Segment(const Segment&) = delete;
@@ -47,6 +48,11 @@ class Segment {
   // Sets the flag and wakes sleepers. Whoever sees the value also sees everything that this thread
   // wrote before.
   void publish(int local, Flag flag, std::uint32_t value);
+
+  // Shows that this rank has left the group in order and will not enter another operation. Does
+  // nothing in memory that a later group of the same ranks uses. `local`: this rank.
+  void leave(int local);
+  bool has_left(int local) const { return own_ && flag(local, Flag::kLeft) != 0; }
 
   // Backs and maps the staging slots of all members. Call it before their first use.
   void populate_staging();

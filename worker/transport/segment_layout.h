@@ -41,8 +41,9 @@ enum class Flag : unsigned {
   kReduced,  // Between nodes: chunks that the rank, as owner of a slice, has passed on.
   kReady,    // Chunks whose slice the rank, as its owner, has put where the others find it.
   kOut,      // Chunks that the rank has taken from the others' slots.
+  kLeft,     // 1 once the rank has left the group for good; only in a head that one group uses.
 };
-inline constexpr std::size_t kFlags = 8;
+inline constexpr std::size_t kFlags = 9;
 
 struct alignas(kLine) FlagLine {
   std::atomic<std::uint32_t> value{0};

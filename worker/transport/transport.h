@@ -80,8 +80,8 @@ class Transport {
   // once, for the group of the world; sub-groups share its watch. The watch ends with the last of
   // them.
   void start_watch(const WatchOptions& options);
-  void share_watch(const Transport& world) { watch_ = world.watch_; }
-  bool watched() const { return watch_ != nullptr; }
+  void share_watch(std::shared_ptr<Watch> watch) { watch_ = std::move(watch); }
+  const std::shared_ptr<Watch>& watch() const { return watch_; }
 
   // The cause if the round was aborted. Never waits. Any thread.
   Outcome check() const {

@@ -8,6 +8,7 @@
 #include "common/base/errc.h"
 #include "common/store/file_store.h"
 #include "common/store/tcp_store.h"
+#include "tests/support/forked_ranks.h"
 #include "tests/support/listener.h"
 #include "tests/support/process.h"
 #include "tests/support/temp_dir.h"
@@ -18,6 +19,7 @@ namespace ddp {
 namespace {
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace): deadlines of tests.
+using test::expect_all;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -59,31 +61,13 @@ void set(const std::string& name, const std::string& value) {
   ::setenv(name.c_str(), value.c_str(), 1);
 }
 
-// Forks the ranks, those in `absent` left out, and lets each run the body, which gives its status.
 std::vector<pid_t> start_ranks(int size, const std::function<int(Rank)>& body,
                                const std::vector<Rank>& absent = {}) {
-  std::vector<pid_t> children;
-  for (Rank rank = 0; rank < size; ++rank) {
-    if (std::find(absent.begin(), absent.end(), rank) != absent.end()) continue;
-    const pid_t child = ::fork();
-    if (child > 0) {
-      children.push_back(child);
-      continue;
-    }
+  const auto with_daemon = [&](Rank rank) {
     set("DDP_RENDEZVOUS", std::string(::getenv("DDP_BIN_DIR")) + "/ddp-rendezvous");
-    int status = 99;
-    try {
-      status = body(rank);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "rank %d: %s\n", rank, error.what());
-    }
-    ::_exit(status);
-  }
-  return children;
-}
-
-void expect_all(const std::vector<pid_t>& children, int status = 0) {
-  for (const pid_t child : children) EXPECT_EQ(test::reap(child, 40s), status);
+    return body(rank);
+  };
+  return test::start_ranks(size, with_daemon, absent);
 }
 
 // Uses the group, and its store once more for a group of fewer.

@@ -45,7 +45,8 @@ std::vector<Outcome> connect_by(const std::vector<EngineKind>& engines) {
     runtime::Meeting meeting = test::local_meeting(store);
     meeting.engine = engines[static_cast<std::size_t>(rank)];
     std::vector<std::unique_ptr<transport::Link>> links;
-    runtime::NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
+    runtime::NodeLinks node_links(meeting, static_cast<int>(engines.size()), 0,
+                                  Clock::now() + seconds(30));
     outcomes[static_cast<std::size_t>(rank)] =
         node_links.connect(transport::Topology(nodes, rank), links);
   });
@@ -96,7 +97,7 @@ std::shared_ptr<ProcessGroup> join_over_ucx(const std::string& path, Rank rank) 
   transport::Topology place({1, 1}, rank);
   std::vector<std::unique_ptr<transport::Link>> links;
   {
-    runtime::NodeLinks node_links(meeting, 0, Clock::now() + seconds(30));
+    runtime::NodeLinks node_links(meeting, 2, 0, Clock::now() + seconds(30));
     const auto failure = node_links.connect(place, links);
     DDP_CHECK(!failure, "{}", failure->text);
   }

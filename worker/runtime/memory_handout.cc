@@ -1,0 +1,91 @@
+#include "worker/runtime/memory_handout.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "common/base/random_hex.h"
+#include "common/process/abstract_socket.h"
+#include "common/process/descriptor_passing.h"
+
+namespace ddp::runtime {
+namespace {
+
+constexpr std::size_t kNameBytes = 16;
+constexpr int kBacklog = 512;
+constexpr char kGreeting = 'm';
+
+std::string errno_text() { return std::generic_category().message(errno); }
+
+UniqueFd unix_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
+
+bool is_own_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == ::geteuid();
+}
+
+int milliseconds_until(TimePoint deadline) {
+  const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
+  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
+}
+
+}  // namespace
+
+Result<MemoryHandout> MemoryHandout::open(UniqueFd memory) {
+  UniqueFd socket = unix_socket();
+  std::string name = "ddp-memory-" + random_hex(kNameBytes);
+  if (!socket || bind_abstract(socket.get(), name) != 0 || ::listen(socket.get(), kBacklog) != 0) {
+    return make_error(Errc::kIo, "a Unix socket cannot be made: {}", errno_text());
+  }
+  return MemoryHandout(std::move(memory), std::move(socket), std::move(name));
+}
+
+int MemoryHandout::serve(Duration limit) {
+  int served = 0;
+  pollfd entry{socket_.get(), POLLIN, 0};
+  while (::poll(&entry, 1, served > 0 ? 0 : static_cast<int>(limit.count())) > 0) {
+    const UniqueFd peer(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!peer) break;
+    if (!is_own_user(peer.get())) continue;
+    // A fresh socket has room for one byte.
+    if (send_with_descriptors(peer.get(), {&kGreeting, 1}, {&memory_, 1}) == 1) ++served;
+  }
+  return served;
+}
+
+Result<UniqueFd> take_memory(const std::string& name, TimePoint deadline) {
+  const UniqueFd socket = unix_socket();
+  if (!socket) return make_error(Errc::kIo, "a Unix socket cannot be made: {}", errno_text());
+  if (connect_abstract(socket.get(), name) != 0) {
+    return make_error(Errc::kIo, "the rank that made the memory cannot be reached: {}",
+                      errno_text());
+  }
+  if (!is_own_user(socket.get())) {
+    return make_error(Errc::kProtocol, "another user answers for the rank that made the memory");
+  }
+  pollfd entry{socket.get(), POLLIN, 0};
+  if (::poll(&entry, 1, milliseconds_until(deadline)) <= 0) {
+    return make_error(Errc::kTimeout, "the rank that made the memory did not answer");
+  }
+  std::array<char, 1> greeting{};
+  std::vector<UniqueFd> received;
+  const ssize_t bytes = receive_with_descriptors(socket.get(), greeting, received);
+  if (bytes != 1 || received.size() != 1) {
+    return make_error(Errc::kProtocol,
+                      "the rank that made the memory sent no descriptor (this process may have too "
+                      "many open files)");
+  }
+  return std::move(received.front());
+}
+
+}  // namespace ddp::runtime

@@ -1,0 +1,73 @@
+#include "worker/runtime/rank_board.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "common/base/errc.h"
+#include "worker/transport/wait_interrupt.h"
+
+namespace ddp::runtime {
+namespace {
+
+// How long one request to the store waits if the wait may be interrupted; then it is repeated.
+constexpr Duration kLook{200};
+
+}  // namespace
+
+RankBoard::RankBoard(const Meeting& meeting, int world_size, std::string what, TimePoint deadline)
+    : lock_(*meeting.in_use),
+      store_(*meeting.store),
+      prefix_(meeting.prefix),
+      world_size_(world_size),
+      what_(std::move(what)),
+      deadline_(deadline) {}
+
+Outcome RankBoard::publish(const std::string& key, const std::string& value) {
+  auto set = store_.set(prefix_ + key, value);
+  if (!set) return Failure{set.error().code, -1, set.error().message};
+  return {};
+}
+
+Outcome RankBoard::read(const std::string& key, std::string& value) {
+  for (;;) {
+    const auto left = std::max(std::chrono::ceil<Duration>(deadline_ - Clock::now()), Duration(1));
+    const bool in_parts = transport::WaitInterrupt::set() && left > kLook;
+    auto got = store_.get(prefix_ + key, in_parts ? kLook : left);
+    if (got) {
+      value = std::move(*got);
+      return {};
+    }
+    if (!in_parts || got.error().code != Errc::kTimeout) return explain(got.error());
+    if (transport::WaitInterrupt::raised()) return Failure{Errc::kAborted, -1, "the round is over"};
+  }
+}
+
+bool RankBoard::has(const std::string& key) {
+  const auto there = store_.check({prefix_ + key});
+  return there && *there;
+}
+
+Failure RankBoard::explain(const Error& error) {
+  if (error.code == Errc::kTimeout) return missing(error.message);
+  return {error.code, -1, error.message};
+}
+
+Failure RankBoard::missing(const std::string& reason) {
+  std::string list;
+  Rank first = -1;
+  for (Rank rank = 0; rank < world_size_; ++rank) {
+    auto there = store_.check({fmt::format("{}/{}/{}", prefix_, presence_, rank)});
+    if (!there) break;  // The store is gone; each further question could take seconds.
+    if (*there) continue;
+    if (first < 0) first = rank;
+    list += fmt::format("{}{}", list.empty() ? "" : ", ", rank);
+  }
+  if (first < 0) return {Errc::kTimeout, -1, reason};
+  return {Errc::kTimeout, first,
+          fmt::format("{} is not complete: of {} ranks, rank {} did not arrive; {}", what_,
+                      world_size_, list, reason)};
+}
+
+}  // namespace ddp::runtime

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <mutex>
+#include <string>
+
+#include "common/base/clock.h"
+#include "worker/runtime/meeting.h"
+#include "worker/transport/failure.h"
+
+namespace ddp::runtime {
+
+// What the ranks of a group that is being made tell each other through its store. Holds the store
+// as long as it lives. One thread.
+class RankBoard {
+ public:
+  // what: what is being made, for messages: "the process group of round 0".
+  RankBoard(const Meeting& meeting, int world_size, std::string what, TimePoint deadline);
+
+  // Both prepend the group's prefix. read() waits until the deadline, or until the round is over
+  // (transport::WaitInterrupt). kTimeout names the ranks that are missing.
+  Outcome publish(const std::string& key, const std::string& value);
+  Outcome read(const std::string& key, std::string& value);
+  // Whether the key is there already.
+  bool has(const std::string& key);
+
+  // From now on, a rank counts as missing if "/<presence>/<rank>" is not there.
+  void expect(std::string presence) { presence_ = std::move(presence); }
+  Failure explain(const Error& error);
+  TimePoint deadline() const { return deadline_; }
+
+ private:
+  Failure missing(const std::string& reason);
+
+  std::unique_lock<std::mutex> lock_;
+  Store& store_;
+  const std::string prefix_;
+  const int world_size_;
+  const std::string what_;
+  const TimePoint deadline_;
+  std::string presence_;
+};
+
+}  // namespace ddp::runtime
