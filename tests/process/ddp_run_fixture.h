@@ -96,8 +96,15 @@ class DdpRunTest : public testing::Test {
   // Waits until a worker has written this file into the test's folder, and gives its text.
   std::string file(const std::string& name) {
     EXPECT_TRUE(wait_until([&] { return folder_.read(name).ends_with('\n'); }))
-        << name << " is not there";
+        << name << " is not there; the jobs say:\n"
+        << said();
     return folder_.read(name);
+  }
+  // What the jobs have written to standard error so far.
+  std::string said() {
+    std::string text;
+    for (const auto& job : jobs_) text += "---\n" + job->err();
+    return text;
   }
   // Never 0, which kill() would take for this whole process group.
   pid_t pid_in(const std::string& name) {

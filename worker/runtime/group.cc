@@ -69,7 +69,9 @@ Group::~Group() {
                 fmt::format("rank {} destroyed the group before its operations were done", rank_)});
   }
   wake();
+  spare_wanted_.notify_all();
   if (thread_.joinable()) thread_.join();
+  for (std::thread& spare : spares_) spare.join();
   if (messages_) messages_->close();
   transport_->segment().leave(transport_->topology().local_rank());
 }
@@ -165,9 +167,13 @@ WorkPtr Group::issue(collectives::Operation operation, OpOptions options) {
   operation.timeout = std::min<Duration>(
       options.timeout.count() > 0 ? options.timeout : options_.timeout, kLongestTimeout);
   operation.deadline = Clock::now() + operation.timeout;
-  if (options.synchronous && run_now(operation, options.tag)) return done_work();
-  const auto work = enqueue(std::move(operation), std::move(options.tag));
-  if (options.synchronous) work->wait();
+  if (options.synchronous && run_now(operation, options.tag)) {
+    if (options.on_done) options.on_done(nullptr);
+    return done_work();
+  }
+  const bool synchronous = options.synchronous;
+  const auto work = enqueue(std::move(operation), std::move(options));
+  if (synchronous) work->wait();
   return work;
 }
 
@@ -189,18 +195,20 @@ bool Group::run_now(collectives::Operation& operation, const SharedText& tag) {
   return true;
 }
 
-std::shared_ptr<CollectiveWork> Group::enqueue(collectives::Operation operation, SharedText tag) {
+std::shared_ptr<CollectiveWork> Group::enqueue(collectives::Operation operation,
+                                               OpOptions options) {
   std::shared_ptr<CollectiveWork> work;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw CollectiveError(*failure_);
     operation.record.sequence = sequence_++;
-    operation.flight = record_issue(operation, tag, false);
+    operation.flight = record_issue(operation, options.tag, false);
     work =
         std::allocate_shared<CollectiveWork>(RecyclingAllocator<CollectiveWork>(), weak_from_this(),
-                                             std::move(operation), std::move(tag));
+                                             std::move(operation), std::move(options));
     queue_.push_back(work);
     ++unfinished_;
+    if (telling_ > 0) want_spare();
   }
   wake();
   return work;
@@ -232,6 +240,10 @@ void Group::expire(const CollectiveWork& work) {
                    work.name(), work.operation().timeout.count(), rank_)});
 }
 
+void Group::interrupt() {
+  abort_with({Errc::kAborted, rank_, fmt::format("rank {} was interrupted while it waited", rank_)});
+}
+
 void Group::abort_with(const Failure& cause) {
   transport_->raise_abort(cause);
   wake();
@@ -250,24 +262,71 @@ std::shared_ptr<CollectiveWork> Group::next_work(TimePoint latest_deadline) {
 }
 
 void Group::help(const CollectiveWork& work) {
-  const std::unique_lock executing(executing_, std::try_to_lock);
-  if (!executing) return;
   while (!work.done()) {
+    std::unique_lock executing(executing_, std::try_to_lock);
     // An operation with a later deadline could hold this thread beyond its own deadline.
-    const auto next = next_work(work.operation().deadline);
-    if (!next) return;
-    execute(*next);
+    if (!executing || !run_next(executing, work.operation().deadline)) return;
   }
 }
 
-void Group::execute(CollectiveWork& work) {
-  flight_.started(work.operation().flight);
-  auto failure = perform(work.operation());
+bool Group::run_next(std::unique_lock<std::mutex>& executing, TimePoint latest_deadline) {
+  const auto work = next_work(latest_deadline);
+  if (work) execute(work);
+  release(executing);
+  return work != nullptr;
+}
+
+void Group::release(std::unique_lock<std::mutex>& executing) {
+  const auto untold = std::exchange(untold_, {});
+  executing.unlock();
+  if (untold.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ++telling_;
+    if (!queue_.empty()) want_spare();
+  }
+  for (const auto& work : untold) work->tell_listener();
+  const std::lock_guard lock(mutex_);
+  --telling_;
+}
+
+void Group::want_spare() {
+  if (idle_spares_ > 0) {
+    spare_wanted_.notify_one();
+  } else if (!stopping_) {
+    spares_.emplace_back([this] { run_spare(); });
+  }
+}
+
+void Group::run_spare() {
+  ::pthread_setname_np(::pthread_self(), "ddp-comm");
+  const auto take_all = [this] {
+    for (;;) {
+      std::unique_lock executing(executing_);
+      if (!run_next(executing, TimePoint::max())) return;
+    }
+  };
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    lock.unlock();
+    take_all();
+    lock.lock();
+    // A listener may wait for what is queued; without a thread it would wait for ever.
+    if (stopping_ && queue_.empty()) return;
+    ++idle_spares_;
+    spare_wanted_.wait(lock, [this] { return stopping_ || (telling_ > 0 && !queue_.empty()); });
+    --idle_spares_;
+  }
+}
+
+void Group::execute(const std::shared_ptr<CollectiveWork>& work) {
+  flight_.started(work->operation().flight);
+  auto failure = perform(work->operation());
   if (!failure) {
     finish(work, failure);
     return;
   }
-  const Failure first = fail_operation(std::move(*failure), work.name());
+  const Failure first = fail_operation(std::move(*failure), work->name());
   finish(work, first);
   fail_queue(first);
 }
@@ -295,16 +354,17 @@ Failure Group::fail_operation(Failure failure, const std::string& name) {
   return settle(std::move(failure));
 }
 
-void Group::finish(CollectiveWork& work, const Outcome& failure) {
+void Group::finish(const std::shared_ptr<CollectiveWork>& work, const Outcome& failure) {
   {
     // Do this first: a waiter that sees the result may destroy the group at once.
     const std::lock_guard lock(mutex_);
     --unfinished_;
   }
+  if (work->has_listener()) untold_.push_back(work);
   if (failure) {
-    work.fail(*failure);
+    work->fail(*failure);
   } else {
-    work.succeed();
+    work->succeed();
   }
 }
 
@@ -320,7 +380,7 @@ Failure Group::settle(Failure failure) {
 void Group::fail_queue(const Failure& cause) {
   while (const auto work = next_work()) {
     flight_.finished(work->operation().flight, false);
-    finish(*work, cause);
+    finish(work, cause);
   }
 }
 
@@ -329,18 +389,21 @@ void Group::run_thread() {
   for (;;) {
     pollfd entries[3] = {{wake_fd_.get(), POLLIN, 0}, {}, {}};
     int count = 1;
+    for (;;) {
+      std::unique_lock executing(executing_);
+      if (!run_next(executing, TimePoint::max())) break;
+    }
     bool alive = false;
     {
-      const std::lock_guard executing(executing_);
-      while (const auto work = next_work()) execute(*work);
       const std::lock_guard lock(mutex_);
       alive = !failure_;
-      if (stopping_) return;
+      if (stopping_ && queue_.empty()) return;
     }
     if (alive) {
-      const std::lock_guard executing(executing_);
+      std::unique_lock executing(executing_);
       if (auto cause = transport_->check()) {
         fail_queue(settle(std::move(*cause)));
+        release(executing);
         continue;
       }
       for (const transport::Link* link : {transport_->previous(), transport_->next()}) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +20,7 @@
 
 namespace ddp::runtime {
 
+class MessageWork;
 class PostOffice;
 
 // ProcessGroup over any Transport: a queue of operations and a communication thread. A thread that
@@ -64,6 +66,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   WorkPtr barrier(OpOptions options) override;
   WorkPtr send(Buffer buffer, Rank to, std::uint32_t tag, OpOptions options) override;
   WorkPtr recv(Buffer buffer, Rank from, std::uint32_t tag, OpOptions options) override;
+  // From whichever rank sends a message with the tag first: MessageWork::source, once it is done.
+  std::shared_ptr<MessageWork> recv_any(Buffer buffer, std::uint32_t tag, OpOptions options);
   void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) override;
   std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
   std::shared_ptr<ProcessGroup> split(int color, int key) override;
@@ -74,12 +78,14 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void help(const CollectiveWork& work);
   // The work's deadline has passed: aborts the group if the work has not begun.
   void expire(const CollectiveWork& work);
+  // This rank gives up a wait (transport::WaitInterrupt): aborts the group.
+  void interrupt();
 
  private:
   WorkPtr issue(collectives::Operation operation, OpOptions options);
   // Runs the operation here and now. Returns false if another thread is running operations.
   bool run_now(collectives::Operation& operation, const SharedText& tag);
-  std::shared_ptr<CollectiveWork> enqueue(collectives::Operation operation, SharedText tag);
+  std::shared_ptr<CollectiveWork> enqueue(collectives::Operation operation, OpOptions options);
   struct Proposal;
   std::shared_ptr<Group> make_sub_group(Proposal proposal, const char* name);
   // heads: by rank of this group. own: this rank's head.
@@ -93,13 +99,21 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   PostOffice& messages();
   void abort_with(const Failure& cause);
   void run_thread();
+  // Runs the next operation. False if there is none, or none with such a deadline.
+  bool run_next(std::unique_lock<std::mutex>& executing, TimePoint latest_deadline);
+  // Releases the lock and tells the listeners of the works that were done under it.
+  void release(std::unique_lock<std::mutex>& executing);
+  // A listener may wait for an operation that comes later, and holds up the thread that tells it.
+  // So as long as one is being told, a spare thread runs what is queued. Needs mutex_.
+  void want_spare();
+  void run_spare();
   void wake();
   std::uint64_t record_issue(const collectives::Operation& operation, const SharedText& tag,
                              bool started);
   std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
-  void finish(CollectiveWork& work, const Outcome& failure);
   // The following need executing_.
-  void execute(CollectiveWork& work);
+  void finish(const std::shared_ptr<CollectiveWork>& work, const Outcome& failure);
+  void execute(const std::shared_ptr<CollectiveWork>& work);
   Outcome perform(const collectives::Operation& operation);
   Outcome exchange_messages(const collectives::Operation& operation);
   // Names the operation and ends the group; returns the first cause.
@@ -118,6 +132,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::unique_ptr<transport::Transport>
       transport_;  // Used under executing_, except for what any thread may call.
   collectives::Collectives collectives_;  // Under executing_.
+  // Done; their listeners have not been told. Under executing_.
+  std::vector<std::shared_ptr<CollectiveWork>> untold_;
   FlightRecorder flight_;
 
   std::mutex mutex_;  // Guards what follows.
@@ -128,6 +144,10 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::atomic<std::uint64_t> messages_issued_{0};
   std::size_t unfinished_ = 0;  // Issued operations that have no result yet.
   bool stopping_ = false;
+  int telling_ = 0;  // Threads that tell listeners.
+  int idle_spares_ = 0;
+  std::condition_variable spare_wanted_;
+  std::vector<std::thread> spares_;
   std::shared_ptr<PostOffice> messages_;
 
   int sub_groups_made_ = 0;  // Used by callers of new_group() and split(), one at a time.

@@ -82,6 +82,10 @@ WorkPtr Group::recv(Buffer buffer, Rank from, std::uint32_t tag, OpOptions optio
   return messages().recv(buffer, from, tag, std::move(options), messages_issued_++);
 }
 
+std::shared_ptr<MessageWork> Group::recv_any(Buffer buffer, std::uint32_t tag, OpOptions options) {
+  return messages().recv_any(buffer, tag, std::move(options), messages_issued_++);
+}
+
 PostOffice& Group::messages() {
   const std::lock_guard lock(mutex_);
   if (failure_) throw CollectiveError(*failure_);

@@ -26,14 +26,28 @@ std::string tag_text(std::uint64_t tag) {
 }  // namespace
 
 void Inbox::post(MessageWork& recv) {
+  if (!claim_any(recv)) posted_.push_back(&recv);
+}
+
+bool Inbox::claim_any(MessageWork& recv) {
   const auto item = std::find_if(arrived_.begin(), arrived_.end(), [&](const Item& each) {
     return each.header.tag == recv.tag && each.header.kind != MessageKind::kAbort;
   });
-  if (item == arrived_.end()) {
-    posted_.push_back(&recv);
-  } else if (agree(recv, item->header)) {
-    claim(recv, item);
-  }
+  if (item == arrived_.end()) return false;
+  recv.source = peer_;
+  if (agree(recv, item->header)) claim(recv, item);
+  return true;
+}
+
+bool Inbox::wanted() const { return pending() || room_.awaits_any(); }
+
+MessageWork* Inbox::take_posted(std::uint64_t tag) {
+  const auto recv = std::find_if(posted_.begin(), posted_.end(),
+                                 [&](const MessageWork* each) { return each->tag == tag; });
+  if (recv == posted_.end()) return room_.take_any(tag, peer_);
+  MessageWork* const found = *recv;
+  posted_.erase(recv);
+  return found;
 }
 
 // Returns whether both ranks agree; if not, fails the group.
@@ -85,17 +99,13 @@ void Inbox::deliver(MessageWork& send) {
   item.header.tag = send.tag;
   item.header.count = send.buffer.count;
   item.header.type = static_cast<std::uint32_t>(send.buffer.type);
-  const auto recv = std::find_if(posted_.begin(), posted_.end(),
-                                 [&](const MessageWork* each) { return each->tag == send.tag; });
   item.bytes = send.buffer.bytes();
   item.complete = true;
-  if (recv != posted_.end()) {
-    MessageWork& found = **recv;
-    posted_.erase(recv);
-    if (!agree(found, item.header)) return;
-    copy_bytes(found.bytes(), send.bytes(), item.bytes);
+  if (MessageWork* const recv = take_posted(send.tag)) {
+    if (!agree(*recv, item.header)) return;
+    copy_bytes(recv->bytes(), send.bytes(), item.bytes);
     room_.complete(send);
-    room_.complete(found);
+    room_.complete(*recv);
     return;
   }
   if (item.bytes <= kEagerBytes && make_room(item)) {
@@ -117,7 +127,7 @@ bool Inbox::make_room(Item& item) {
 bool Inbox::pull(PeerStream& stream, PeerRings* node, bool eager) {
   bool moved = node != nullptr && transfer(*node);
   for (int messages = 0; messages < kPullMessages && room_.alive(); ++messages) {
-    if (target_ == nullptr && !eager && posted_.empty()) break;
+    if (target_ == nullptr && !eager && posted_.empty() && !room_.awaits_any()) break;
     const bool of_header = target_ == nullptr && item_ == nullptr;
     if (of_header ? !read_header(stream) : !read_payload(stream)) break;
     moved = true;
@@ -153,14 +163,11 @@ void Inbox::begin_message() {
     return;
   }
   bytes_ = header_.count * dtype_bytes(static_cast<DType>(header_.type));
-  const auto recv = std::find_if(posted_.begin(), posted_.end(), [&](const MessageWork* each) {
-    return each->tag == header_.tag && header_.kind != MessageKind::kAbort;
-  });
-  if (recv != posted_.end()) {
-    MessageWork& found = **recv;
-    posted_.erase(recv);
-    if (agree(found, header_)) start(found, header_);
-    return;
+  if (header_.kind != MessageKind::kAbort) {
+    if (MessageWork* const recv = take_posted(header_.tag)) {
+      if (agree(*recv, header_)) start(*recv, header_);
+      return;
+    }
   }
   Item item;
   item.header = header_;

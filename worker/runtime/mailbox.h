@@ -66,12 +66,16 @@ class Inbox {
   Inbox(PostOffice& room, Rank self, Rank peer) : room_(room), self_(self), peer_(peer) {}
 
   void post(MessageWork& recv);
+  // Gives a receive from any rank the first message that fits. False if there is none.
+  bool claim_any(MessageWork& recv);
   // Reads what has arrived; without `eager` only as far as receives wait for it.
   bool pull(PeerStream& stream, PeerRings* node, bool eager);
   // Delivers a send of this rank to itself.
   void deliver(MessageWork& send);
   // Whether a receive waits.
   bool pending() const { return !posted_.empty() || target_ != nullptr || !transfers_.empty(); }
+  // The same, or a receive waits for any rank.
+  bool wanted() const;
   // The next message has no room: pull() reads no more from the peer until its receive is posted.
   bool blocked() const { return item_ != nullptr && item_->storage == nullptr; }
   // Why a receive is not done, for error messages.
@@ -96,6 +100,8 @@ class Inbox {
   bool read_header(PeerStream& stream);
   bool read_payload(PeerStream& stream);
   bool transfer(PeerRings& node);
+  // The receive that a message with this tag is for, no longer posted; null if there is none.
+  MessageWork* take_posted(std::uint64_t tag);
   void begin_message();
   void end_message();
   void claim(MessageWork& recv, Items::iterator item);

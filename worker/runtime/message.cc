@@ -1,5 +1,7 @@
 #include "worker/runtime/message.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "worker/runtime/post_office.h"
@@ -7,11 +9,18 @@
 namespace ddp::runtime {
 
 std::string MessageWork::name() const {
-  std::string name = fmt::format("{} #{} {} rank {}", kind == Kind::kSend ? "send" : "recv",
-                                 sequence, kind == Kind::kSend ? "to" : "from", peer);
+  const bool sends = kind == Kind::kSend;
+  std::string name =
+      fmt::format("{} #{} {} {}", sends ? "send" : "recv", sequence, sends ? "to" : "from",
+                  peer == kAnyRank ? "any rank" : fmt::format("rank {}", peer));
   if (tag < kInternalTags) name += fmt::format(" tag {}", tag);
   if (!text_.empty()) name += fmt::format(" ({})", text_);
   return name;
+}
+
+void MessageWork::tell_listener() {
+  const auto on_done = std::exchange(on_done_, nullptr);
+  on_done(failed() ? std::make_exception_ptr(CollectiveError(failure_)) : nullptr);
 }
 
 void MessageWork::wait() {

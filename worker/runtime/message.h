@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <list>
 #include <memory>
 #include <string>
@@ -17,6 +19,7 @@ namespace ddp::runtime {
 // Users' tags are below this. Tags from here on belong to operations that are composed of messages,
 // which error messages name by OpOptions::tag.
 inline constexpr std::uint64_t kInternalTags = std::uint64_t{1} << 32;
+inline constexpr Rank kAnyRank = -1;
 // A message of up to this size is always buffered.
 inline constexpr std::size_t kEagerBytes = 32u << 10;
 
@@ -53,11 +56,17 @@ class MessageWork final : public Work {
         tag(message_tag),
         sequence(number),
         timeout(options.timeout),
+        source(other),
         mover_(std::move(mover)),
-        text_(options.tag.str()) {}
+        text_(options.tag.str()),
+        on_done_(options.on_done) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;
+
+  bool has_listener() const { return on_done_ != nullptr; }
+  // Calls OpOptions::on_done. Call it once, after the work has succeeded or failed.
+  void tell_listener();
 
   // "send #12 to rank 3 tag 7 (bucket 3)"
   std::string name() const;
@@ -75,11 +84,12 @@ class MessageWork final : public Work {
 
   const Kind kind;
   const Buffer buffer;
-  const Rank peer;
+  const Rank peer;  // kAnyRank: a receive from whoever sends first.
   const std::uint64_t tag;
   const std::uint64_t sequence;
   const std::chrono::milliseconds timeout;
   // For the mover:
+  Rank source;                            // Whose message a receive gets; kAnyRank until known.
   bool begun = false;                     // Some of its bytes have moved, but not all.
   std::uint64_t flight = 0;               // Its entry in the flight recorder; 0: none.
   TimePoint deadline = TimePoint::max();  // Set before the call that issued it returns.
@@ -94,6 +104,7 @@ class MessageWork final : public Work {
 
   std::weak_ptr<PostOffice> mover_;
   std::string text_;
+  std::function<void(std::exception_ptr)> on_done_;
   Failure failure_;  // Written before state_ becomes kFailed.
   std::atomic<std::uint32_t> state_{kPending};
 };

@@ -99,6 +99,8 @@ WorkPtr PostOffice::send(Buffer buffer, Rank to, std::uint64_t tag, OpOptions op
       record(MessageWork::Kind::kSend, buffer, to, tag, sequence, options.tag.str(), Clock::now(),
              wire::FlightState::kDone);
     }
+    lock.unlock();
+    if (options.on_done) options.on_done(nullptr);
     return done_work();
   }
   auto work = issue(MessageWork::Kind::kSend, buffer, to, tag, options, sequence);
@@ -129,6 +131,39 @@ WorkPtr PostOffice::recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions 
   return issued(lock, std::move(work), options.synchronous);
 }
 
+std::shared_ptr<MessageWork> PostOffice::recv_any(Buffer buffer, std::uint64_t tag,
+                                                  OpOptions options, std::uint64_t sequence) {
+  require_valid("recv", buffer, topology_.rank(), topology_, options);
+  Lock lock(mutex_);
+  auto work = issue(MessageWork::Kind::kRecv, buffer, kAnyRank, tag, options, sequence);
+  bool claimed = false;
+  for (Rank rank = 0; rank < topology_.world_size() && !claimed; ++rank) {
+    claimed = peers_[static_cast<std::size_t>(rank)] && peer(rank).inbox.claim_any(*work);
+  }
+  if (!claimed) {
+    any_source_.push_back(work.get());
+    for (Rank rank = 0; rank < topology_.world_size() && !failure_; ++rank) {
+      if (rank == topology_.rank()) continue;
+      Peer& other = peer(rank);
+      activate(other);
+      if (work->done() || other.stream() == nullptr) continue;
+      other.inbox.pull(*other.stream(), other.node.get(), false);
+    }
+  }
+  issued(lock, work, options.synchronous);
+  return work;
+}
+
+MessageWork* PostOffice::take_any(std::uint64_t tag, Rank from) {
+  const auto found = std::find_if(any_source_.begin(), any_source_.end(),
+                                  [&](const MessageWork* each) { return each->tag == tag; });
+  if (found == any_source_.end()) return nullptr;
+  MessageWork* const recv = *found;
+  any_source_.erase(found);
+  recv->source = from;
+  return recv;
+}
+
 WorkPtr PostOffice::issued(Lock& lock, std::shared_ptr<MessageWork> work, bool synchronous) {
   const bool recorded = recorder_ && work->tag < kInternalTags;
   if (recorded || !work->done()) {
@@ -153,7 +188,8 @@ std::uint64_t PostOffice::record(MessageWork::Kind kind, const Buffer& buffer, R
   FlightRecorder::Issue issue;
   issue.sequence = sequence;
   issue.count = buffer.count;
-  issue.root = world_ranks_.empty() ? peer : world_ranks_[static_cast<std::size_t>(peer)];
+  const bool translates = !world_ranks_.empty() && peer != kAnyRank;
+  issue.root = translates ? world_ranks_[static_cast<std::size_t>(peer)] : peer;
   issue.type = name_of(buffer.type);
   issue.operation = kind == MessageWork::Kind::kSend ? "send" : "recv";
   issue.tag = text;
@@ -169,10 +205,11 @@ void PostOffice::want_thread() {
 }
 
 void PostOffice::fail(const Failure& cause) {
-  const Lock lock(mutex_);
+  Lock lock(mutex_);
   if (failure_) return;
   segment_->raise_abort(cause);
   settle(segment_->abort_cause());
+  unlock(lock);
 }
 
 void PostOffice::break_down(Failure failure) {
@@ -205,8 +242,10 @@ void PostOffice::settle(const Failure& first) {
     each->active = false;
   }
   active_.clear();
+  any_source_.clear();
   for (const auto& work : std::exchange(pending_, {})) {
     if (work->flight != 0) recorder_->finished(work->flight, false);
+    if (work->has_listener()) untold_.push_back(work);
     work->fail(first);
   }
   wake_sleepers();
@@ -221,6 +260,7 @@ void PostOffice::complete(MessageWork& work) {
   const std::shared_ptr<MessageWork> kept = *work.pending;
   pending_.erase(work.pending);
   if (work.flight != 0) recorder_->finished(work.flight, true);
+  if (kept->has_listener()) untold_.push_back(kept);
   kept->succeed();
   completed_ = true;
 }
@@ -236,7 +276,9 @@ void PostOffice::wake_sleepers() {
 
 void PostOffice::unlock(Lock& lock) {
   const auto failure = std::exchange(announce_, std::nullopt);
+  const auto untold = std::exchange(untold_, {});
   lock.unlock();
+  for (const auto& work : untold) work->tell_listener();
   if (!failure) return;
   const std::lock_guard announcing(announce_mutex_);
   if (on_failure_) on_failure_(*failure);

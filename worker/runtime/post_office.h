@@ -5,6 +5,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
@@ -69,6 +70,9 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
                std::uint64_t sequence);
   WorkPtr recv(Buffer buffer, Rank from, std::uint64_t tag, OpOptions options,
                std::uint64_t sequence);
+  // From whichever rank sends a message with the tag first: MessageWork::source, once it is done.
+  std::shared_ptr<MessageWork> recv_any(Buffer buffer, std::uint64_t tag, OpOptions options,
+                                        std::uint64_t sequence);
 
   // Fails all messages that are not done, and every later call. Marks the node's memory and tells
   // connected peers. The first cause counts.
@@ -89,7 +93,7 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
     PeerStream* stream() const {
       return node ? static_cast<PeerStream*>(node.get()) : socket.get();
     }
-    bool busy() const { return !outbox.empty() || inbox.pending(); }
+    bool busy() const { return !outbox.empty() || inbox.wanted(); }
 
     Rank rank;
     std::unique_ptr<PeerRings> node;     // To a rank of this node.
@@ -107,6 +111,10 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   // do the following.
   void begin(MessageWork& work);
   void complete(MessageWork& work);
+  // Receives from any rank.
+  bool awaits_any() const { return !any_source_.empty(); }
+  // The first of them with the tag, which gets the rank's message; null if there is none.
+  MessageWork* take_any(std::uint64_t tag, Rank from);
   // The first failure counts: afterwards nothing moves, and the mailboxes are empty.
   void break_down(Failure failure);
   bool alive() const { return !failure_; }
@@ -126,7 +134,7 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   void wake_sleepers();
   // Wakes the thread if there is something to move and nobody else moves it.
   void want_thread();
-  // Releases mutex_, then tells the owner of a failure.
+  // Releases mutex_, then tells the owner of a failure, and the listeners of works that are done.
   void unlock(Lock& lock);
 
   // Moving (post_office_moving.cc).
@@ -166,9 +174,11 @@ class PostOffice final : public std::enable_shared_from_this<PostOffice> {
   std::size_t undelivered_bytes_ = 0;  // Sends that are done, but not sent yet.
   std::optional<FlightRecorder> recorder_;
   std::list<std::shared_ptr<MessageWork>> pending_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // By rank; null until used.
-  std::vector<Peer*> active_;                 // Peers with something to move.
-  std::optional<PeerLinks> links_;            // If the group has several nodes.
+  std::deque<MessageWork*> any_source_;               // Receives from any rank.
+  std::vector<std::shared_ptr<MessageWork>> untold_;  // Done; their listeners have not been told.
+  std::vector<std::unique_ptr<Peer>> peers_;          // By rank; null until used.
+  std::vector<Peer*> active_;                         // Peers with something to move.
+  std::optional<PeerLinks> links_;                    // If the group has several nodes.
   std::vector<PeerLinks::Connected> connected_;
   TimePoint next_deadline_ = TimePoint::max();  // No work has an earlier one.
   std::optional<Failure> failure_;

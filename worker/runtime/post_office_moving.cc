@@ -13,6 +13,7 @@
 #include "worker/runtime/post_office.h"
 #include "worker/transport/control_links.h"
 #include "worker/transport/futex.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::runtime {
 namespace {
@@ -103,7 +104,7 @@ void PostOffice::check_stream(Peer& other) {
   const TimePoint now = Clock::now();
   if (other.ended_at == TimePoint{}) other.ended_at = now;
   if (now - other.ended_at < transport::ControlLinks::kVerdictTime) return;
-  const auto with_peer = [&](const auto& work) { return work->peer == other.rank; };
+  const auto with_peer = [&](const auto& work) { return work->source == other.rank; };
   const auto work = std::find_if(pending_.begin(), pending_.end(), with_peer);
   break_down({Errc::kPeerLost, other.rank,
               fmt::format("{}: rank {} on node {} is gone: {}", (*work)->name(), other.rank,
@@ -111,7 +112,7 @@ void PostOffice::check_stream(Peer& other) {
 }
 
 void PostOffice::check_departed(Peer& other) {
-  const auto with_peer = [&](const auto& work) { return work->peer == other.rank; };
+  const auto with_peer = [&](const auto& work) { return work->source == other.rank; };
   const auto work = std::find_if(pending_.begin(), pending_.end(), with_peer);
   if (work == pending_.end()) return;
   break_down({Errc::kPeerLost, other.rank,
@@ -125,7 +126,7 @@ void PostOffice::check_deadlines() {
   next_deadline_ = TimePoint::max();
   for (const auto& work : pending_) {
     if (work->deadline <= now) {
-      break_down({Errc::kTimeout, work->peer,
+      break_down({Errc::kTimeout, work->source,
                   fmt::format("{}: timed out after {} ms: {}", work->name(), work->timeout.count(),
                               status(*work))});
       return;
@@ -135,9 +136,10 @@ void PostOffice::check_deadlines() {
 }
 
 std::string PostOffice::status(const MessageWork& work) {
-  Peer& other = peer(work.peer);
-  if (other.stream() == nullptr && links_ && work.peer != topology_.rank()) {
-    return links_->status(work.peer);
+  if (work.source == kAnyRank) return "no rank has sent a matching message";
+  Peer& other = peer(work.source);
+  if (other.stream() == nullptr && links_ && work.source != topology_.rank()) {
+    return links_->status(work.source);
   }
   return work.kind == MessageWork::Kind::kSend ? other.outbox.status(work)
                                                : other.inbox.status(work);
@@ -162,14 +164,21 @@ void PostOffice::drive(Lock& lock, const MessageWork* until, TimePoint limit) {
       const bool limited = limit != TimePoint::max();
       finished = finished || (limited ? Clock::now() > limit : waiters_ > 0 || stopping_);
     }
-    if (finished && !announce_) return;
+    if (finished && !announce_ && untold_.empty()) return;
     unlock(lock);
+    bool given_up = false;
     if (moved) {
       idle.reset();
     } else if (idle.wait()) {
       sleep(idle, until);
+      given_up = transport::WaitInterrupt::raised_in_operation();
     }
     lock.lock();
+    if (given_up && until != nullptr && !until->done()) {
+      break_down({Errc::kAborted, topology_.rank(),
+                  fmt::format("rank {} was interrupted while it waited for {}", topology_.rank(),
+                              until->name())});
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -48,6 +49,10 @@ struct OpOptions {
   // The call itself runs the operation and throws what wait() would; the Work is done when it
   // returns. Saves waking the communication thread.
   bool synchronous = false;
+  // Called once when the operation is done, with its failure or null: by the call itself, or by the
+  // thread that has run the operation, which holds no lock of the group. It may issue operations
+  // and wait for them; it must not throw. Not called if the call throws.
+  std::function<void(std::exception_ptr)> on_done = {};
 };
 
 struct ProcessGroupOptions {

@@ -1,9 +1,12 @@
 #include "worker/runtime/work.h"
 
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "worker/runtime/group.h"
 #include "worker/transport/futex.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::runtime {
 namespace {
@@ -43,12 +46,24 @@ void CollectiveWork::finish(State state) {
   if (waiters_.load(std::memory_order_seq_cst) != 0) transport::futex_wake_all(state_);
 }
 
+void CollectiveWork::tell_listener() {
+  const auto on_done = std::exchange(on_done_, nullptr);
+  const bool failed = state_.load(std::memory_order_acquire) == kFailed;
+  on_done(failed ? std::make_exception_ptr(CollectiveError(failure_)) : nullptr);
+}
+
 bool CollectiveWork::wait_until(TimePoint limit) {
+  using transport::WaitInterrupt;
+  const std::chrono::nanoseconds nap =
+      WaitInterrupt::set_for_operations() ? WaitInterrupt::kLook : kSleepLimit;
   waiters_.fetch_add(1, std::memory_order_seq_cst);
   while (state_.load(std::memory_order_seq_cst) == kPending) {
     const auto left = limit - Clock::now();
     if (left.count() <= 0) break;
-    transport::futex_wait(state_, kPending, std::min<std::chrono::nanoseconds>(left, kSleepLimit));
+    transport::futex_wait(state_, kPending, std::min<std::chrono::nanoseconds>(left, nap));
+    if (!done() && WaitInterrupt::raised_in_operation()) {
+      if (auto group = group_.lock()) group->interrupt();
+    }
   }
   waiters_.fetch_sub(1, std::memory_order_relaxed);
   return done();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,8 +23,11 @@ std::string name_operation(const collectives::OpRecord& record, const SharedText
 // The Work of a Group. Completed once, by the thread that executes the group's operations.
 class CollectiveWork final : public Work {
  public:
-  CollectiveWork(std::weak_ptr<Group> group, collectives::Operation operation, SharedText tag)
-      : group_(std::move(group)), operation_(std::move(operation)), tag_(std::move(tag)) {}
+  CollectiveWork(std::weak_ptr<Group> group, collectives::Operation operation, OpOptions options)
+      : group_(std::move(group)),
+        operation_(std::move(operation)),
+        tag_(std::move(options.tag)),
+        on_done_(std::move(options.on_done)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;
@@ -33,6 +37,9 @@ class CollectiveWork final : public Work {
 
   void succeed();
   void fail(Failure failure);
+  bool has_listener() const { return on_done_ != nullptr; }
+  // Calls OpOptions::on_done. Call it once, after the work has succeeded or failed.
+  void tell_listener();
 
  private:
   enum State : std::uint32_t { kPending, kSucceeded, kFailed };
@@ -43,6 +50,7 @@ class CollectiveWork final : public Work {
   std::weak_ptr<Group> group_;
   collectives::Operation operation_;
   SharedText tag_;
+  std::function<void(std::exception_ptr)> on_done_;
   Failure failure_;  // Written before state_ becomes kFailed.
   std::atomic<std::uint32_t> state_{kPending};
   std::atomic<std::uint32_t> waiters_{0};

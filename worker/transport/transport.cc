@@ -4,11 +4,13 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <time.h>
 
 #include "common/base/errc.h"
 #include "common/process/this_process.h"
 #include "worker/transport/futex.h"
+#include "worker/transport/wait_interrupt.h"
 
 namespace ddp::transport {
 namespace {
@@ -75,6 +77,10 @@ Outcome Transport::wait(Idle& idle, TimePoint deadline) {
 Outcome Transport::sleep(Idle& idle, TimePoint deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now());
   if (left.count() <= 0) return Failure{Errc::kTimeout, -1, ""};
+  if (WaitInterrupt::raised_in_operation()) {
+    return Failure{Errc::kAborted, topology_.rank(),
+                   fmt::format("rank {} was interrupted while it waited", topology_.rank())};
+  }
 
   int count = 0;
   bool wants_data = false;

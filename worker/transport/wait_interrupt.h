@@ -7,14 +7,17 @@
 
 namespace ddp::transport {
 
-// Lets a thread give up setting up links (tcp.h) before the deadline. While the object lives, waits
-// of this thread in there end with kAborted within kLook after `given_up` returns true. At most one
-// object per thread at a time.
+// Lets a thread give up a wait before its deadline. While the object lives, waits of this thread
+// for setting up links (tcp.h) end with kAborted within kLook after `given_up` returns true; if it
+// also covers operations, so do waits for the other ranks in one. It is called only while the
+// thread has nothing else to do. At most one object per thread at a time.
 class WaitInterrupt {
  public:
   static constexpr Duration kLook{20};
 
-  explicit WaitInterrupt(std::function<bool()> given_up) : given_up_(std::move(given_up)) {
+  enum class Covers { kSettingUp, kOperationsToo };
+  explicit WaitInterrupt(std::function<bool()> given_up, Covers covers = Covers::kSettingUp)
+      : given_up_(std::move(given_up)), covers_(covers) {
     current() = this;
   }
   ~WaitInterrupt() { current() = nullptr; }
@@ -24,6 +27,9 @@ class WaitInterrupt {
   // Whether this thread has one, and whether it is to give up.
   static bool set() { return current() != nullptr; }
   static bool raised() { return set() && current()->given_up_(); }
+  // The same for a wait in an operation.
+  static bool set_for_operations() { return set() && current()->covers_ == Covers::kOperationsToo; }
+  static bool raised_in_operation() { return set_for_operations() && current()->given_up_(); }
 
  private:
   static WaitInterrupt*& current() {
@@ -31,7 +37,8 @@ class WaitInterrupt {
     return interrupt;
   }
 
-  std::function<bool()> given_up_;
+  const std::function<bool()> given_up_;
+  const Covers covers_;
 };
 
 }  // namespace ddp::transport
