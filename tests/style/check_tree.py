@@ -13,7 +13,7 @@ LEVELS = {
     "launcher/hosting": 5, "launcher/node": 6, "launcher/slurm": 7, "launcher/hosts": 7, "launcher/ddp_run": 8,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
     "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1,
-    "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7,
+    "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7, "worker/python": 7,
     "worker/ddp/tensors": 7, "worker/ddp/averaging": 8, "worker/ddp/modules": 8, "worker/ddp/hooks": 9, "worker/ddp/zero": 9,
     "worker/ddp/state": 10, "worker/ddp/replica": 10, "worker/ddp/logical": 11, "worker/ddp/diloco": 11, "worker/ddp/engine": 11, "worker/ddp/loop": 11,
     "worker/ddp/trainer": 12,
@@ -22,7 +22,7 @@ LEVELS = {
 # Types that the transport shares with the folder above it would make a circle, and the NCCL groups lie beside the host's;
 # these headers have no code.
 ALLOWED = {("worker/transport", "worker/collectives/types.h"), ("worker/nccl", "worker/runtime/process_group.h")}
-TORCH_FOLDERS = ("worker/ddp/", "worker/train/", "worker/examples/", "tests/torch/", "bench/ddp_")
+TORCH_FOLDERS = ("worker/ddp/", "worker/python/", "worker/train/", "worker/examples/", "tests/torch/", "bench/ddp_")
 # The namespaces of a room: `ddp` and the folder's name, where this does not say otherwise for the folder or one above it.
 NAMESPACES = {
     # The words of every room, and what users of the library type.
@@ -30,7 +30,7 @@ NAMESPACES = {
     "agent": ("ddp::agent",), "launcher/ddp_rendezvous": ("ddp::rendezvous_client",), "launcher/ddp_run": ("ddp::run",),
     "launcher/hosts": ("ddp::hosts",), "launcher/slurm": ("ddp::slurm",), "worker/checkpoint": ("ddp::checkpoint",),
     "worker/engine_config": ("ddp::engine",), "worker/nccl": ("ddp::nccl", "ddp::cuda"), "worker/train": ("ddp::train",),
-    "worker/trainer_launch": ("ddp::trainer",),
+    "worker/python": ("ddp::python",), "worker/trainer_launch": ("ddp::trainer",),
 }
 # What reads time, waits, or acts on processes and sockets.
 EFFECTS = ("asio", "spdlog", "thread", "fstream", "dirent.h", "poll.h", "spawn.h", "sys/resource.h", "sys/socket.h", "sys/syscall.h",

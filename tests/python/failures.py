@@ -1,0 +1,222 @@
+"""How a group of the backend "ddp" ends: each rank that is left raises DistBackendError, at once, and the text names the cause.
+
+    failures.py BIN_DIR [CASE...]     runs every case with ranks of its own
+"""
+import faulthandler
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import ddp_run
+
+RANKS = 3
+
+
+def expect_failure(call, *words, within=2.0):
+    begin = time.monotonic()
+    try:
+        call()
+    except dist.DistBackendError as error:
+        took = time.monotonic() - begin
+        missing = [word for word in words if word not in str(error)]
+        if missing or took > within:
+            raise AssertionError(f"after {took:.3f} s: {error}: lacks {missing}") from error
+        print(f"rank {dist.get_rank()}: {took:.3f} s: {str(error).splitlines()[0]}", flush=True)
+        return
+    raise AssertionError("did not fail")
+
+
+def reduce():
+    dist.all_reduce(torch.ones(100_000))
+
+
+def killed(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    expect_failure(reduce, "rank 1 died")
+
+
+def exception(rank):
+    """The commonest death: Python ends in order, and the others still learn of it."""
+    if rank == 1:
+        raise RuntimeError("out of luck")
+    expect_failure(reduce, "rank 1 has left the group", within=5)
+
+
+def exception_before_message(rank):
+    if rank == 1:
+        raise RuntimeError("out of luck")
+    if rank == 0:
+        expect_failure(lambda: dist.recv(torch.empty(4), 1), "rank 1 has left the group", within=5)
+
+
+def orderly(rank):
+    """A rank that is done may end while the others go on among themselves."""
+    others = dist.new_group([0, 2])
+    reduce()
+    if rank == 1:
+        return
+    time.sleep(0.3)
+    tensor = torch.ones(5)
+    dist.all_reduce(tensor, group=others)
+    assert tensor.tolist() == [2.0] * 5
+
+
+def stopped(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return
+    begin = time.monotonic()
+    expect_failure(reduce, "rank 1 has not run for", within=10)
+    assert time.monotonic() - begin > 0.2
+
+
+def mismatch_of_shape(rank):
+    expect_failure(lambda: dist.all_reduce(torch.ones(10 + (rank == 2))), "the ranks disagree", "rank 2", "11", "10")
+
+
+def mismatch_of_operation(rank):
+    expect_failure(lambda: dist.barrier() if rank == 1 else dist.all_reduce(torch.ones(3)), "the ranks disagree", "all_reduce", "barrier")
+
+
+def mismatch_of_type(rank):
+    expect_failure(lambda: dist.all_reduce(torch.ones(3, dtype=torch.float64 if rank == 1 else torch.float32)), "the ranks disagree", "f64", "f32")
+
+
+def time_out(rank):
+    group = dist.new_group(timeout=timedelta(milliseconds=700))
+    if rank == 1:
+        time.sleep(4)
+        return
+    expect_failure(lambda: dist.all_reduce(torch.ones(3), group=group), "timed out after 700 ms", "rank 1", within=3)
+
+
+def time_out_of_a_wait(rank):
+    """A wait that ends early leaves the operation as it is."""
+    tensor = torch.ones(3)
+    if rank == 1:
+        time.sleep(1)
+    work = dist.all_reduce(tensor, async_op=True)
+    if rank != 1:
+        try:
+            work.wait(timedelta(milliseconds=200))
+            raise AssertionError("did not time out")
+        except RuntimeError as error:
+            assert "imed out" in str(error), error
+    work.wait()
+    assert tensor.tolist() == [3.0] * 3
+
+
+def interrupted(rank):
+    if rank == 1:
+        time.sleep(2)
+        try:
+            reduce()
+        except dist.DistBackendError:
+            return
+        raise AssertionError("did not fail")
+    if rank == 0:
+        os.kill(os.getppid(), signal.SIGUSR1)  # Tells the test that it may interrupt.
+    begin = time.monotonic()
+    if rank == 0:
+        try:
+            reduce()
+            raise AssertionError("was not interrupted")
+        except KeyboardInterrupt:
+            assert time.monotonic() - begin < 1.5
+            return
+    expect_failure(reduce, "rank 0 was interrupted", within=3)
+
+
+def aborted(rank):
+    if rank == 1:
+        time.sleep(0.2)
+        ddp_run.abort()
+        return
+    expect_failure(reduce, "rank 1 aborted the group")
+
+
+def wrong_arguments(rank):
+    for call, kind, words in ((lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), TypeError, "Float"),
+                              (lambda: dist.broadcast(torch.ones(3).expand(4, 3), 0) if rank else dist.broadcast(torch.ones(4, 3), 0), ValueError, "share memory"),
+                              (lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)), ValueError, "need 6")):
+        try:
+            call()
+            assert rank == 0 and words == "share memory", words
+        except kind as error:
+            assert words in str(error), error
+            if words == "share memory":
+                dist.broadcast(torch.empty(4, 3), 0)
+    dist.barrier()
+
+
+CASES = {case.__name__: case for case in (killed, exception, exception_before_message, orderly, stopped, mismatch_of_shape,
+                                          mismatch_of_operation, mismatch_of_type, time_out, time_out_of_a_wait, interrupted,
+                                          aborted, wrong_arguments)}
+# How ranks end that do not end with 0.
+STATUSES = {"killed": {1: -signal.SIGKILL}, "exception": {1: 1}, "exception_before_message": {1: 1}, "stopped": {1: -signal.SIGKILL}}
+
+
+def be_rank(case, rank, size, path):
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    # The shell may have had it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    faulthandler.dump_traceback_later(60, exit=True)
+    if case == "stopped":
+        os.environ["DDP_STALL_TIMEOUT_MS"] = "500"
+    dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
+    reduce()
+    # Until all ranks are through, a failure may still meet this operation. Told through the store, which outlives the group.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"through/{rank}", "")
+    store.wait([f"through/{each}" for each in range(size)], timedelta(seconds=30))
+    CASES[case](rank)
+    if case in ("time_out_of_a_wait", "wrong_arguments"):
+        dist.destroy_process_group()
+
+
+def start_rank(case, rank, path):
+    """Forks, which spares each rank the seconds that importing PyTorch takes. The child ends as every interpreter does."""
+    child = os.fork()
+    if child == 0:
+        be_rank(case, rank, RANKS, path)
+        sys.exit(0)
+    return child
+
+
+def end_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def run_case(case, folder):
+    ranks = [start_rank(case, rank, f"{folder}/{case}") for rank in range(RANKS)]
+    if case == "interrupted":
+        assert signal.sigtimedwait({signal.SIGUSR1}, 60), "rank 0 has not begun"
+        time.sleep(0.5)
+        os.kill(ranks[0], signal.SIGINT)
+    statuses = {rank: end_of(ranks[rank]) for rank in (0, 2)}
+    if case == "stopped":
+        os.kill(ranks[1], signal.SIGKILL)
+    statuses[1] = end_of(ranks[1])
+    wrong = [f"rank {rank} ended with {status}" for rank, status in statuses.items() if status != STATUSES.get(case, {}).get(rank, 0)]
+    print(f"{case}: {', '.join(wrong) or 'ok'}", flush=True)
+    return not wrong
+
+
+def main():
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    folder = tempfile.mkdtemp()
+    good = [run_case(case, folder) for case in sys.argv[2:] or CASES]
+    shutil.rmtree(folder)
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

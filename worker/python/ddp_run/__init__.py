@@ -1,0 +1,14 @@
+"""ddp-run for Python: the backend "ddp" of torch.distributed.
+
+    import ddp_run                              # not needed with PyTorch 2.14 and newer
+    torch.distributed.init_process_group("ddp")
+
+Ranks of one machine exchange data in shared memory, other ranks over TCP. All operations on CPU tensors have the meanings that
+PyTorch's documentation gives them. Sums are the same to the last bit from run to run. If a rank dies, every operation of every
+other rank raises torch.distributed.DistBackendError within milliseconds, and names it.
+"""
+from ddp_run._backend import abort, nodes, register
+
+__all__ = ["abort", "nodes", "register"]
+
+register()

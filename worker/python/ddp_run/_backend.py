@@ -1,0 +1,54 @@
+"""Makes the backend known to torch.distributed."""
+import multiprocessing.util
+import os
+
+import torch
+import torch.distributed as dist
+
+from ddp_run import _native
+
+NAME = "ddp"
+_leaves_at_exit = None  # The process that does.
+
+
+def register() -> None:
+    """Registers the backend "ddp". Does nothing if it is registered already.
+
+    `import ddp_run` calls it, and so does PyTorch 2.14 for a program that names the backend without the import.
+    """
+    if NAME.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu"])
+
+
+def abort(group: dist.ProcessGroup | None = None) -> None:
+    """Ends every operation of the group, here and on its other ranks: they raise torch.distributed.DistBackendError.
+
+    The groups that share its ranks' memory fail with it. From any thread. Afterwards destroy the groups; new ones can be made.
+    """
+    _native.abort(_backend_of(group))
+
+
+def nodes(group: dist.ProcessGroup | None = None) -> int:
+    """The number of nodes that the group's ranks are on. Ranks of one node share memory; nodes are connected by TCP."""
+    return _native.nodes(_backend_of(group))
+
+
+def _backend_of(group):
+    return (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
+
+
+def _make(options, _backend_options):
+    _leave_at_exit()
+    return _native.make_backend(options.store, options.group_rank, options.group_size, options.timeout,
+                                f"'{options.group_id}'", list(options.global_ranks_in_group))
+
+
+def _leave_at_exit() -> None:
+    """A process that ends with its groups leaves them in order; otherwise the other ranks would take it for dead.
+
+    A finalizer of multiprocessing, because its children do not run what atexit knows.
+    """
+    global _leaves_at_exit
+    if _leaves_at_exit != os.getpid():
+        _leaves_at_exit = os.getpid()
+        multiprocessing.util.Finalize(None, _native.shut_down_all, exitpriority=0)

@@ -1,0 +1,133 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "worker/python/native/backend_work.h"
+#include "worker/runtime/group.h"
+
+namespace ddp::python {
+
+// What torch.distributed gives to a backend when it makes a group.
+struct BackendOptions {
+  std::chrono::milliseconds timeout{std::chrono::minutes(30)};
+  std::string group_name = "default";  // For messages.
+  std::vector<int> global_ranks;       // By rank of the group; empty: it is the world.
+};
+
+// PyTorch's backend "ddp": a runtime::Group under the interface of torch.distributed, with the
+// meanings that PyTorch's documentation gives to the operations. Tensors are on the CPU.
+//
+// Any thread may call, with or without the GIL; it is not held while the backend waits.
+class DdpBackend final : public c10d::Backend {
+ public:
+  using WorkHandle = c10::intrusive_ptr<c10d::Work>;
+  using Tensors = std::vector<at::Tensor>;
+
+  // Collective over the ranks that meet at the store. Throws DistBackendError.
+  static c10::intrusive_ptr<DdpBackend> make(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                             int size, BackendOptions options);
+  // For make().
+  DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, BackendOptions options);
+  ~DdpBackend() override;
+
+  const std::string getBackendName() const override { return "ddp"; }
+  bool supportsSplitting() const override { return true; }
+
+  WorkHandle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkHandle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkHandle allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkHandle allreduce_coalesced(Tensors& tensors,
+                                 const c10d::AllreduceCoalescedOptions& options) override;
+  WorkHandle reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkHandle allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                       const c10d::AllgatherOptions& options) override;
+  WorkHandle _allgather_base(at::Tensor& output, at::Tensor& input,
+                             const c10d::AllgatherOptions& options) override;
+  WorkHandle allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                 const c10d::AllgatherOptions& options) override;
+  WorkHandle allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                             const c10d::AllgatherOptions& options) override;
+  WorkHandle gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                    const c10d::GatherOptions& options) override;
+  WorkHandle scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                     const c10d::ScatterOptions& options) override;
+  WorkHandle reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                            const c10d::ReduceScatterOptions& options) override;
+  WorkHandle _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                  const c10d::ReduceScatterOptions& options) override;
+  WorkHandle reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                             const c10d::ReduceScatterOptions& options) override;
+  WorkHandle alltoall_base(at::Tensor& output, at::Tensor& input,
+                           std::vector<std::int64_t>& output_split_sizes,
+                           std::vector<std::int64_t>& input_split_sizes,
+                           const c10d::AllToAllOptions& options) override;
+  WorkHandle alltoall(Tensors& outputs, Tensors& inputs,
+                      const c10d::AllToAllOptions& options) override;
+  WorkHandle barrier(const c10d::BarrierOptions& options) override;
+  void monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) override;
+  WorkHandle send(Tensors& tensors, int destination, int tag) override;
+  WorkHandle recv(Tensors& tensors, int source, int tag) override;
+  WorkHandle recvAnysource(Tensors& tensors, int tag) override;
+
+  void startCoalescing() override;
+  WorkHandle endCoalescing() override;
+
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_.load(); }
+
+  // These override functions that PyTorch 2.6 does not have yet, hence without the keyword.
+  virtual void setTimeout(std::chrono::milliseconds timeout) { timeout_.store(timeout); }
+  virtual bool supportsCoalescing() const { return true; }
+  virtual bool supportsShrinking() const { return true; }
+  virtual WorkHandle gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                        const c10d::GatherOptions& options);
+  // Ends every operation of the group and of those that share its memory, here and on the other
+  // ranks: they raise DistBackendError.
+  virtual void abort();
+  // Leaves the group in order. Nothing may be outstanding.
+  virtual void shutdown();
+
+  // Ranks of one node share memory.
+  int nodes() const { return live_group()->nodes(); }
+
+ private:
+  using Issue = std::function<WorkPtr(runtime::Group&, OpOptions)>;
+  struct Call {
+    c10d::OpType type;
+    const char* title;  // For the profiler.
+    std::chrono::milliseconds timeout{0};
+    bool is_async = true;
+  };
+
+  WorkHandle run(const Call& call, Operands operands, std::vector<Tensors> value,
+                 const std::vector<Issue>& issues);
+  std::shared_ptr<runtime::Group> live_group() const;
+  std::vector<std::size_t> split_counts(const Operands& operands, const at::Tensor& tensor,
+                                        const std::vector<std::int64_t>& sizes,
+                                        const char* what) const;
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const BackendOptions options_;
+  const pid_t process_ = ::getpid();  // That made it.
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<std::uint64_t> sequence_{0};
+  mutable std::mutex mutex_;
+  std::shared_ptr<runtime::Group> group_;  // Null after shutdown().
+  bool coalescing_ = false;
+  std::vector<WorkHandle> coalesced_;
+};
+
+// Lets every backend of this process leave in order. For the end of the interpreter.
+void shut_down_all();
+
+}  // namespace ddp::python

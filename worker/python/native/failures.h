@@ -1,0 +1,27 @@
+#pragma once
+
+#include <exception>
+#include <stdexcept>
+
+#include <c10/util/Exception.h>
+
+#include "worker/runtime/process_group.h"
+
+namespace ddp::python {
+
+// The same failure as torch.distributed.DistBackendError.
+std::exception_ptr as_backend_error(const CollectiveError& error);
+
+// What `call` returns. CollectiveError becomes DistBackendError, std::invalid_argument ValueError.
+template <typename Call>
+auto with_torch_errors(const Call& call) {
+  try {
+    return call();
+  } catch (const CollectiveError& error) {
+    std::rethrow_exception(as_backend_error(error));
+  } catch (const std::invalid_argument& error) {
+    TORCH_CHECK_VALUE(false, error.what());
+  }
+}
+
+}  // namespace ddp::python

@@ -1,0 +1,55 @@
+#include "worker/python/native/interpreter.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <torch/csrc/utils/pybind.h>  // First: it includes Python.h.
+
+#include "common/base/clock.h"
+
+namespace ddp::python {
+namespace {
+
+// Python handles signals on the thread that started the interpreter, which is the process's first
+// in every program that is not embedded.
+bool is_main_thread() { return ::getpid() == static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+// Asks Python now and then: another thread may hold the GIL for milliseconds.
+class SignalLook {
+ public:
+  bool operator()() {
+    const TimePoint now = Clock::now();
+    if (now < next_) return false;
+    next_ = now + transport::WaitInterrupt::kLook;
+    const py::gil_scoped_acquire gil;
+    return PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0;
+  }
+
+ private:
+  TimePoint next_ = Clock::now() + transport::WaitInterrupt::kLook;
+};
+
+}  // namespace
+
+SignalCheck::SignalCheck() {
+  using transport::WaitInterrupt;
+  if (is_main_thread() && !WaitInterrupt::set()) {
+    interrupt_.emplace(SignalLook(), WaitInterrupt::Covers::kOperationsToo);
+  }
+}
+
+void SignalCheck::rethrow() const {
+  if (!interrupt_) return;
+  const py::gil_scoped_acquire gil;
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+}
+
+WithoutGil::WithoutGil() {
+  if (PyGILState_Check() != 0) saved_ = PyEval_SaveThread();
+}
+
+WithoutGil::~WithoutGil() {
+  if (saved_ != nullptr) PyEval_RestoreThread(static_cast<PyThreadState*>(saved_));
+}
+
+}  // namespace ddp::python

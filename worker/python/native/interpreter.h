@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+
+#include "worker/transport/wait_interrupt.h"
+
+namespace ddp::python {
+
+// While the object lives, a wait of this thread ends soon after Python has a signal to handle whose
+// handler raises: KeyboardInterrupt of Ctrl-C, for example. Does nothing on threads other than
+// Python's main thread, which handles all signals. The GIL must not be held.
+class SignalCheck {
+ public:
+  SignalCheck();
+  // Raises what the handler has raised, if anything.
+  void rethrow() const;
+
+ private:
+  std::optional<transport::WaitInterrupt> interrupt_;
+};
+
+// Releases the GIL while the object lives, if this thread holds it.
+class WithoutGil {
+ public:
+  WithoutGil();
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  void* saved_ = nullptr;
+};
+
+}  // namespace ddp::python
