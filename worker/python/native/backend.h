@@ -41,7 +41,6 @@ class DdpBackend final : public c10d::Backend {
   ~DdpBackend() override;
 
   const std::string getBackendName() const override { return "ddp"; }
-  bool supportsSplitting() const override { return true; }
 
   WorkHandle broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkHandle allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -88,7 +87,6 @@ class DdpBackend final : public c10d::Backend {
   // These override functions that PyTorch 2.6 does not have yet, hence without the keyword.
   virtual void setTimeout(std::chrono::milliseconds timeout) { timeout_.store(timeout); }
   virtual bool supportsCoalescing() const { return true; }
-  virtual bool supportsShrinking() const { return true; }
   virtual WorkHandle gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                         const c10d::GatherOptions& options);
   // Ends every operation of the group and of those that share its memory, here and on the other
