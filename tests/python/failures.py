@@ -33,6 +33,15 @@ def expect_failure(call, *words, within=2.0):
     raise AssertionError("did not fail")
 
 
+def tell(what, rank):
+    """Through the store, which outlives the group."""
+    dist.distributed_c10d._get_default_store().set(f"{what}/{rank}", "")
+
+
+def wait_for(what, *ranks):
+    dist.distributed_c10d._get_default_store().wait([f"{what}/{rank}" for rank in ranks], timedelta(seconds=30))
+
+
 def reduce():
     dist.all_reduce(torch.ones(100_000))
 
@@ -93,16 +102,17 @@ def mismatch_of_type(rank):
 def time_out(rank):
     group = dist.new_group(timeout=timedelta(milliseconds=700))
     if rank == 1:
-        time.sleep(4)
+        wait_for("has failed", 0, 2)
         return
     expect_failure(lambda: dist.all_reduce(torch.ones(3), group=group), "timed out after 700 ms", "rank 1", within=3)
+    tell("has failed", rank)
 
 
 def time_out_of_a_wait(rank):
     """A wait that ends early leaves the operation as it is."""
     tensor = torch.ones(3)
     if rank == 1:
-        time.sleep(1)
+        wait_for("has timed out", 0, 2)
     work = dist.all_reduce(tensor, async_op=True)
     if rank != 1:
         try:
@@ -110,13 +120,14 @@ def time_out_of_a_wait(rank):
             raise AssertionError("did not time out")
         except RuntimeError as error:
             assert "imed out" in str(error), error
+        tell("has timed out", rank)
     work.wait()
     assert tensor.tolist() == [3.0] * 3
 
 
 def interrupted(rank):
     if rank == 1:
-        time.sleep(2)
+        wait_for("is over", 0, 2)
         try:
             reduce()
         except dist.DistBackendError:
@@ -131,13 +142,14 @@ def interrupted(rank):
             raise AssertionError("was not interrupted")
         except KeyboardInterrupt:
             assert time.monotonic() - begin < 1.5
+            tell("is over", rank)
             return
     expect_failure(reduce, "rank 0 was interrupted", within=3)
+    tell("is over", rank)
 
 
 def aborted(rank):
     if rank == 1:
-        time.sleep(0.2)
         ddp_run.abort()
         return
     expect_failure(reduce, "rank 1 aborted the group")
@@ -173,10 +185,9 @@ def be_rank(case, rank, size, path):
         os.environ["DDP_STALL_TIMEOUT_MS"] = "500"
     dist.init_process_group("ddp", init_method=f"file://{path}", rank=rank, world_size=size)
     reduce()
-    # Until all ranks are through, a failure may still meet this operation. Told through the store, which outlives the group.
-    store = dist.distributed_c10d._get_default_store()
-    store.set(f"through/{rank}", "")
-    store.wait([f"through/{each}" for each in range(size)], timedelta(seconds=30))
+    # Until all ranks are through, a failure may still meet this operation.
+    tell("is through", rank)
+    wait_for("is through", *range(size))
     CASES[case](rank)
     if case in ("time_out_of_a_wait", "wrong_arguments"):
         dist.destroy_process_group()

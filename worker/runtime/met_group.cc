@@ -72,6 +72,12 @@ void know_family(const std::string& name, const transport::Transport& transport,
 
 std::size_t index(int number) { return static_cast<std::size_t>(number); }
 
+Result<NodeMemory> private_memory() {
+  auto mapping = transport::SharedMapping::create(1, kOnlyRound);
+  if (!mapping) return mapping.error();
+  return NodeMemory{*mapping, std::make_shared<transport::Arena>(*mapping, 0), 0};
+}
+
 // How one rank finds out with whom it shares memory, and opens it.
 //
 // 1. Every rank publishes its card and reads those of the others. From the cards, all ranks derive
@@ -224,7 +230,6 @@ void Placing::begin_family() {
   require(board_.publish(fmt::format("/attached/{}", rank_), told));
   std::vector<Attached> all;
   for (Rank rank = 0; rank < world_size_; ++rank) all.push_back(read_attached(rank));
-  // Empty if rank 0 has no memory; then no group joins this one's family later.
   family_ = all.front().family;
   divide(all);
   for (Rank rank = first(); rank < first() + size(); ++rank) {
@@ -249,6 +254,8 @@ void Placing::divide(std::vector<Attached>& all) {
       node_sizes_.push_back(size);
     } else {
       node_sizes_.insert(node_sizes_.end(), index(size), 1);
+      // The cards of a later group would take these ranks for one node again.
+      family_.clear();
       if (rank_ == begin) {
         fmt::print(stderr,
                    "ddp: ranks {} to {} run on one machine, but use TCP, as rank {} has no shared "
@@ -266,10 +273,10 @@ void Placing::divide(std::vector<Attached>& all) {
 }
 
 void Placing::use_private_memory() {
-  auto mapping = transport::SharedMapping::create(1, kOnlyRound);
-  if (!mapping) throw CollectiveError(mapping.error().message, mapping.error().code, rank_);
+  const Result<NodeMemory> memory = private_memory();
+  if (!memory) throw CollectiveError(memory.error().message, memory.error().code, rank_);
   own_head_.reset();
-  memory_ = {*mapping, std::make_shared<transport::Arena>(*mapping, 0), 0};
+  memory_ = *memory;
   if (!reserve_head()) throw CollectiveError("no memory is left", Errc::kIo, rank_);
 }
 
@@ -297,11 +304,7 @@ Result<NodeMemory> Placing::open_memory() {
       return Error{error.code, error.what()};
     }
   }
-  if (size() == 1) {
-    auto mapping = transport::SharedMapping::create(1, kOnlyRound);
-    if (!mapping) return mapping.error();
-    return NodeMemory{*mapping, std::make_shared<transport::Arena>(*mapping, 0), 0};
-  }
+  if (size() == 1) return private_memory();
   return rank_ == first() ? make_memory() : receive_memory();
 }
 
@@ -378,7 +381,7 @@ std::shared_ptr<Group> make_met_group(Rank rank, int world_size, Meeting meeting
     transport->share_watch(watch);
   } else if (world_size > 1) {
     transport->start_watch({transport::stall_timeout_from_environment(options.stall_timeout)});
-    know_family(family, *transport, region);
+    if (!family.empty()) know_family(family, *transport, region);
   }
   auto group = Group::make(std::move(transport), kOnlyRound, options, std::move(meeting));
   // Detect missing ranks now, within connect_timeout.

@@ -127,16 +127,19 @@ TEST_F(MetGroupTest, DdpVirtualNodeMakesThemSeveral) {
   }));
 }
 
-// The memory of two ranks does not fit below the limit of one of them, that of one does.
+// The memory of three ranks does not fit below the limit of one of them; its own does, twice.
 TEST_F(MetGroupTest, ARankWithoutMemoryMakesThemUseTcp) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer needs more address space than the limit";
   test::expect_all(test::start_ranks(3, [&](Rank rank) {
     if (rank == 1) {
-      const rlimit limit{std::uint64_t{24} << 30, std::uint64_t{24} << 30};
+      const rlimit limit{std::uint64_t{40} << 30, std::uint64_t{40} << 30};
       ::setrlimit(RLIMIT_AS, &limit);
     }
     const auto group = meet(rank, 3, "world");
-    return group->nodes() == 3 && sums(*group) ? 0 : 1;
+    if (group->nodes() != 3 || !sums(*group)) return 1;
+    // Nor do those of a later group take themselves for neighbours in memory.
+    const auto later = meet(rank, 3, "later");
+    return later->nodes() == 3 && sums(*later) ? 0 : 2;
   }));
 }
 

@@ -9,52 +9,10 @@
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
+#include "worker/ddp/tensors/flat_memory.h"
 #include "worker/ddp/tensors/tensors.h"
 
 namespace ddp {
-namespace {
-
-// Its memory is its values in row-major order.
-bool is_plain(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_neg(); }
-
-// A new tensor with the values, apart from autograd.
-at::Tensor plain_copy(const at::Tensor& tensor) {
-  const at::NoGradGuard no_grad;
-  const at::Tensor copy =
-      at::empty(tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(tensor.device()));
-  copy.copy_(tensor.detach());
-  return copy;
-}
-
-// Where the elements of all tensors begin if they lie in memory one tensor behind the other, else
-// null. An empty tensor has no address.
-void* adjacent_begin(const std::vector<at::Tensor>& list) {
-  char* begin = nullptr;
-  const char* next = nullptr;
-  const at::Tensor* first = nullptr;
-  for (const at::Tensor& tensor : list) {
-    if (tensor.numel() == 0) continue;
-    if (!is_plain(tensor)) return nullptr;
-    auto* const data = static_cast<char*>(tensor.data_ptr());
-    if (first == nullptr) {
-      first = &tensor;
-      begin = data;
-    } else if (data != next || !tensor.storage().is_alias_of(first->storage())) {
-      return nullptr;
-    }
-    next = data + tensor.nbytes();
-  }
-  return begin;
-}
-
-std::int64_t elements_of(const std::vector<at::Tensor>& list) {
-  std::int64_t elements = 0;
-  for (const at::Tensor& tensor : list) elements += tensor.numel();
-  return elements;
-}
-
-}  // namespace
-
 void TensorCall::require(bool condition, const std::string& problem) const {
   if (!condition) throw std::invalid_argument(fmt::format("{}: {}", operation_, problem));
 }

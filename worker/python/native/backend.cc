@@ -83,25 +83,11 @@ std::shared_ptr<runtime::Group> meet(const c10::intrusive_ptr<c10d::Store>& stor
                                  group);
 }
 
-// PyTorch 2.6 does not say it for every operation.
-template <typename CallOptions>
-bool is_async(const CallOptions& options) {
-  if constexpr (requires { options.asyncOp; }) {
-    return options.asyncOp;
-  } else {
-    return true;
-  }
-}
-
-std::vector<std::size_t> counts_of(const Operands& operands, const std::vector<at::Tensor>& list) {
-  std::vector<std::size_t> counts;
-  for (const at::Tensor& tensor : list) counts.push_back(operands.count_of(tensor));
-  return counts;
-}
-
-bool are_equal(const std::vector<std::size_t>& counts) {
-  return std::all_of(counts.begin(), counts.end(),
-                     [&](std::size_t count) { return count == counts.front(); });
+Operands message_operands(const char* operation, const std::vector<at::Tensor>& tensors, int tag) {
+  Operands operands(operation);
+  operands.require_one(tensors);
+  operands.require(tag >= 0, fmt::format("the tag is {}, but must not be negative", tag));
+  return operands;
 }
 
 }  // namespace
@@ -214,310 +200,6 @@ DdpBackend::WorkHandle DdpBackend::endCoalescing() {
   return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
 }
 
-DdpBackend::WorkHandle DdpBackend::broadcast(Tensors& tensors,
-                                             const c10d::BroadcastOptions& options) {
-  Operands operands("broadcast");
-  operands.require_one(tensors);
-  const auto root = static_cast<Rank>(options.rootRank);
-  const Buffer buffer = root == rank_ ? operands.input(tensors[0]) : operands.output(tensors[0]);
-  return run({OpType::BROADCAST, "ddp:broadcast", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
-               return group.broadcast(buffer, root, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::allreduce(Tensors& tensors,
-                                             const c10d::AllreduceOptions& options) {
-  Operands operands("all_reduce");
-  operands.require_one(tensors);
-  if (tensors[0].defined() && tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
-  operands.reduces(tensors[0], options.reduceOp);
-  const Buffer buffer = operands.in_out(tensors[0]);
-  const ReduceOp op = operands.reduction();
-  return run({OpType::ALLREDUCE, "ddp:all_reduce", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
-               return group.all_reduce(buffer, op, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  Operands operands("all_reduce_coalesced");
-  operands.require(!tensors.empty(), "there is no tensor");
-  operands.reduces(tensors[0], options.reduceOp);
-  std::vector<Buffer> buffers;
-  for (const at::Tensor& tensor : tensors) buffers.push_back(operands.in_out(tensor));
-  const ReduceOp op = operands.reduction();
-  return run({OpType::ALLREDUCE_COALESCED, "ddp:all_reduce", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
-               return group.all_reduce_coalesced(buffers, op, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  Operands operands("reduce");
-  operands.require_one(tensors);
-  operands.reduces(tensors[0], options.reduceOp);
-  const auto root = static_cast<Rank>(options.rootRank);
-  const Buffer buffer = root == rank_ ? operands.in_out(tensors[0]) : operands.input(tensors[0]);
-  const ReduceOp op = operands.reduction();
-  return run({OpType::REDUCE, "ddp:reduce", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
-               return group.reduce(buffer, root, op, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                             const c10d::AllgatherOptions& options) {
-  Operands operands("all_gather");
-  operands.require_one(inputs);
-  operands.require(outputs.size() == 1, "takes one list of outputs");
-  operands.require_length(outputs[0].size(), size_, "the output");
-  const Buffer in = operands.input(inputs[0]);
-  const Buffer out = operands.outputs(outputs[0]);
-  const at::Tensor& own = outputs[0][static_cast<std::size_t>(rank_)];
-  operands.require(own.numel() == inputs[0].numel(),
-                   fmt::format("the output for rank {}, this one, has {} elements, the input {}",
-                               rank_, own.numel(), inputs[0].numel()));
-  const std::vector<std::size_t> counts = counts_of(operands, outputs[0]);
-  return run({OpType::ALLGATHER, "ddp:all_gather", options.timeout, is_async(options)},
-             std::move(operands), outputs, {[=](runtime::Group& group, OpOptions each) {
-               return are_equal(counts) ? group.all_gather(in, out, std::move(each))
-                                        : group.all_gatherv(in, out, counts, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                   const c10d::AllgatherOptions& options) {
-  Operands operands("all_gather_into_tensor");
-  const Buffer in = operands.input(input);
-  const Buffer out = operands.output(output);
-  operands.require(output.numel() == input.numel() * size_,
-                   fmt::format("the output has {} elements; {} ranks with {} elements need {}",
-                               output.numel(), size_, input.numel(), input.numel() * size_));
-  return run({OpType::_ALLGATHER_BASE, "ddp:_all_gather_base", options.timeout, is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
-               return group.all_gather(in, out, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::allgather_coalesced(std::vector<Tensors>& outputs,
-                                                       Tensors& inputs,
-                                                       const c10d::AllgatherOptions& options) {
-  Operands checks("all_gather_coalesced");
-  checks.require_length(outputs.size(), size_, "the output");
-  std::vector<WorkHandle> works;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    Tensors list;
-    for (const Tensors& of_rank : outputs) {
-      checks.require(of_rank.size() == inputs.size(),
-                     "a list of outputs has another length than the inputs");
-      list.push_back(of_rank[i]);
-    }
-    std::vector<Tensors> lists{std::move(list)};
-    Tensors input{inputs[i]};
-    works.push_back(allgather(lists, input, options));
-  }
-  return c10::make_intrusive<CoalescedWork>(rank_, std::move(works));
-}
-
-DdpBackend::WorkHandle DdpBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  Operands("all_gather_into_tensor_coalesced")
-      .require(outputs.size() == inputs.size(), "there are not as many outputs as inputs");
-  std::vector<WorkHandle> works;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    works.push_back(_allgather_base(outputs[i], inputs[i], options));
-  }
-  return c10::make_intrusive<CoalescedWork>(rank_, std::move(works));
-}
-
-DdpBackend::WorkHandle DdpBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                          const c10d::GatherOptions& options) {
-  Operands operands("gather");
-  operands.require_one(inputs);
-  const auto root = static_cast<Rank>(options.rootRank);
-  const Buffer in = operands.input(inputs[0]);
-  Buffer out = operands.nothing();
-  if (root == rank_) {
-    operands.require(outputs.size() == 1, "the root must give one list of outputs");
-    operands.require_length(outputs[0].size(), size_, "the output");
-    out = operands.outputs(outputs[0]);
-  } else {
-    operands.require(outputs.empty(), "only the root gives outputs");
-  }
-  return run({OpType::GATHER, "ddp:gather", options.timeout, is_async(options)},
-             std::move(operands), outputs, {[=](runtime::Group& group, OpOptions each) {
-               return group.gather(in, out, root, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
-                                                      const c10d::GatherOptions& options) {
-  Operands operands("gather_into_tensor");
-  const auto root = static_cast<Rank>(options.rootRank);
-  const Buffer in = operands.input(input);
-  const Buffer out = root == rank_ ? operands.output(output) : operands.nothing();
-  return run({OpType::GATHER, "ddp:gather", options.timeout, is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
-               return group.gather(in, out, root, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                           const c10d::ScatterOptions& options) {
-  Operands operands("scatter");
-  operands.require_one(outputs);
-  const auto root = static_cast<Rank>(options.rootRank);
-  const Buffer out = operands.output(outputs[0]);
-  Buffer in = operands.nothing();
-  if (root == rank_) {
-    operands.require(inputs.size() == 1, "the root must give one list of inputs");
-    operands.require_length(inputs[0].size(), size_, "the input");
-    in = operands.inputs(inputs[0]);
-  } else {
-    operands.require(inputs.empty(), "only the root gives inputs");
-  }
-  return run({OpType::SCATTER, "ddp:scatter", options.timeout, is_async(options)},
-             std::move(operands), {outputs}, {[=](runtime::Group& group, OpOptions each) {
-               return group.scatter(in, out, root, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                                                  const c10d::ReduceScatterOptions& options) {
-  Operands operands("reduce_scatter");
-  operands.require_one(outputs);
-  operands.require(inputs.size() == 1, "takes one list of inputs");
-  operands.require_length(inputs[0].size(), size_, "the input");
-  operands.reduces(outputs[0], options.reduceOp);
-  const ReduceOp op = operands.reduction();
-  const Buffer out = operands.output(outputs[0]);
-  const Call call{OpType::REDUCE_SCATTER, "ddp:reduce_scatter", options.timeout, is_async(options)};
-  const std::vector<std::size_t> counts = counts_of(operands, inputs[0]);
-  operands.require(counts[static_cast<std::size_t>(rank_)] == out.count,
-                   "the input for this rank has another number of elements than the output");
-  if (are_equal(counts)) {
-    const Buffer in = operands.inputs(inputs[0]);
-    return run(call, std::move(operands), {outputs}, {[=](runtime::Group& group, OpOptions each) {
-                 return group.reduce_scatter(in, out, op, std::move(each));
-               }});
-  }
-  // Each rank's part to its rank. The root reduces in its output.
-  std::vector<Issue> issues;
-  for (Rank root = 0; root < size_; ++root) {
-    const at::Tensor& part = inputs[0][static_cast<std::size_t>(root)];
-    Buffer buffer = out;
-    if (root == rank_) {
-      outputs[0].copy_(part);
-    } else {
-      buffer = operands.input(part);
-    }
-    issues.push_back([=](runtime::Group& group, OpOptions each) {
-      return group.reduce(buffer, root, op, std::move(each));
-    });
-  }
-  return run(call, std::move(operands), {outputs}, issues);
-}
-
-DdpBackend::WorkHandle DdpBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                        const c10d::ReduceScatterOptions& options) {
-  Operands operands("reduce_scatter_tensor");
-  operands.reduces(output, options.reduceOp);
-  const Buffer in = operands.input(input);
-  const Buffer out = operands.output(output);
-  operands.require(input.numel() == output.numel() * size_,
-                   fmt::format("the input has {} elements; {} ranks with {} elements need {}",
-                               input.numel(), size_, output.numel(), output.numel() * size_));
-  const ReduceOp op = operands.reduction();
-  return run({OpType::_REDUCE_SCATTER_BASE, "ddp:_reduce_scatter_base", options.timeout,
-              is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
-               return group.reduce_scatter(in, out, op, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  Operands("reduce_scatter_tensor_coalesced")
-      .require(outputs.size() == inputs.size(), "there are not as many outputs as inputs");
-  std::vector<WorkHandle> works;
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    works.push_back(_reduce_scatter_base(outputs[i], inputs[i], options));
-  }
-  return c10::make_intrusive<CoalescedWork>(rank_, std::move(works));
-}
-
-// Buffer elements of each rank's rows. Without sizes, equal ones.
-std::vector<std::size_t> DdpBackend::split_counts(const Operands& operands,
-                                                  const at::Tensor& tensor,
-                                                  const std::vector<std::int64_t>& sizes,
-                                                  const char* what) const {
-  operands.require(tensor.dim() > 0, fmt::format("the {} has no dimension to split", what));
-  const std::int64_t rows = tensor.size(0);
-  std::vector<std::int64_t> split = sizes;
-  if (split.empty()) {
-    operands.require(rows % size_ == 0,
-                     fmt::format("the {} rows of the {} cannot be divided equally among {} ranks; "
-                                 "give split sizes",
-                                 rows, what, size_));
-    split.assign(static_cast<std::size_t>(size_), rows / size_);
-  }
-  operands.require(split.size() == static_cast<std::size_t>(size_),
-                   fmt::format("{} split sizes of the {} for {} ranks", split.size(), what, size_));
-  std::int64_t total = 0;
-  std::vector<std::size_t> counts;
-  for (const std::int64_t size : split) {
-    operands.require(size >= 0, fmt::format("a split size of the {} is {}", what, size));
-    total += size;
-    const std::int64_t elements = rows == 0 ? 0 : size * (tensor.numel() / rows);
-    counts.push_back(static_cast<std::size_t>(elements) * operands.scale());
-  }
-  operands.require(total == rows, fmt::format("the split sizes of the {} add up to {}, not to its "
-                                              "{} rows",
-                                              what, total, rows));
-  return counts;
-}
-
-DdpBackend::WorkHandle DdpBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
-                                                 std::vector<std::int64_t>& output_split_sizes,
-                                                 std::vector<std::int64_t>& input_split_sizes,
-                                                 const c10d::AllToAllOptions& options) {
-  Operands operands("all_to_all_single");
-  const Buffer in = operands.input(input);
-  const Buffer out = operands.output(output);
-  const auto in_counts = split_counts(operands, input, input_split_sizes, "input");
-  const auto out_counts = split_counts(operands, output, output_split_sizes, "output");
-  const bool is_even = output_split_sizes.empty() && input_split_sizes.empty();
-  return run({OpType::ALLTOALL_BASE, "ddp:all_to_all", options.timeout, is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
-               return is_even ? group.all_to_all(in, out, std::move(each))
-                              : group.all_to_allv(in, in_counts, out, out_counts, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                            const c10d::AllToAllOptions& options) {
-  Operands operands("all_to_all");
-  operands.require_length(outputs.size(), size_, "the output");
-  operands.require_length(inputs.size(), size_, "the input");
-  const Buffer in = operands.inputs(inputs);
-  const Buffer out = operands.outputs(outputs);
-  const auto in_counts = counts_of(operands, inputs);
-  const auto out_counts = counts_of(operands, outputs);
-  // Whether all blocks of all ranks are equal cannot be told from those of one rank.
-  return run({OpType::ALLTOALL, "ddp:all_to_all", options.timeout, is_async(options)},
-             std::move(operands), {outputs}, {[=](runtime::Group& group, OpOptions each) {
-               return group.all_to_allv(in, in_counts, out, out_counts, std::move(each));
-             }});
-}
-
-DdpBackend::WorkHandle DdpBackend::barrier(const c10d::BarrierOptions& options) {
-  return run(
-      {OpType::BARRIER, "ddp:barrier", options.timeout, is_async(options)}, Operands("barrier"), {},
-      {[](runtime::Group& group, OpOptions each) { return group.barrier(std::move(each)); }});
-}
-
 void DdpBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const auto group = live_group();
   const auto timeout = options.timeout.count() > 0 ? options.timeout : timeout_.load();
@@ -526,9 +208,7 @@ void DdpBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait
 }
 
 DdpBackend::WorkHandle DdpBackend::send(Tensors& tensors, int destination, int tag) {
-  Operands operands("send");
-  operands.require_one(tensors);
-  operands.require(tag >= 0, fmt::format("the tag is {}, but must not be negative", tag));
+  Operands operands = message_operands("send", tensors, tag);
   const Buffer buffer = operands.input(tensors[0]);
   return run({OpType::SEND, "ddp:send"}, std::move(operands), {tensors},
              {[=](runtime::Group& group, OpOptions each) {
@@ -538,9 +218,7 @@ DdpBackend::WorkHandle DdpBackend::send(Tensors& tensors, int destination, int t
 }
 
 DdpBackend::WorkHandle DdpBackend::recv(Tensors& tensors, int source, int tag) {
-  Operands operands("recv");
-  operands.require_one(tensors);
-  operands.require(tag >= 0, fmt::format("the tag is {}, but must not be negative", tag));
+  Operands operands = message_operands("recv", tensors, tag);
   const Buffer buffer = operands.output(tensors[0]);
   return run({OpType::RECV, "ddp:recv"}, std::move(operands), {tensors},
              {[=](runtime::Group& group, OpOptions each) {
@@ -549,9 +227,7 @@ DdpBackend::WorkHandle DdpBackend::recv(Tensors& tensors, int source, int tag) {
 }
 
 DdpBackend::WorkHandle DdpBackend::recvAnysource(Tensors& tensors, int tag) {
-  Operands operands("recv");
-  operands.require_one(tensors);
-  operands.require(tag >= 0, fmt::format("the tag is {}, but must not be negative", tag));
+  Operands operands = message_operands("recv", tensors, tag);
   const Buffer buffer = operands.output(tensors[0]);
   const auto message = std::make_shared<std::shared_ptr<runtime::MessageWork>>();
   auto work = run({OpType::RECVANYSOURCE, "ddp:recv"}, std::move(operands), {tensors},
