@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "common/base/key_map.h"
@@ -27,6 +29,10 @@ constexpr char kSetRecord = 'S';
 constexpr char kDeleteRecord = 'D';  // No value.
 // Changes by other machines send no notifications, so a wait looks again this often.
 constexpr Duration kLookAgain{50};
+// A wait asks for notifications only after looking at these growing intervals. To close their
+// descriptor takes the kernel 10 ms and more, so a short wait does better without.
+constexpr std::chrono::microseconds kFirstInterval{100};
+constexpr std::chrono::microseconds kLastInterval{12'800};
 
 class FileLock {
  public:
@@ -196,26 +202,30 @@ Result<void> FileStore::update(Change change) {
 
 template <typename Ready>
 Result<bool> FileStore::wait_for(TimePoint deadline, Ready ready) {
-  Result<void> fresh = refresh();
-  if (!fresh) return fresh.error();
-  if (ready()) return true;
+  Result<bool> last = false;
+  const auto done = [&] {
+    const Result<void> fresh = refresh();
+    last = fresh ? Result<bool>(ready()) : fresh.error();
+    return !last || *last || Clock::now() >= deadline;
+  };
+  for (auto interval = kFirstInterval; interval <= kLastInterval; interval *= 2) {
+    if (done()) return last;
+    std::this_thread::sleep_until(std::min<TimePoint>(Clock::now() + interval, deadline));
+  }
   // Watch first and look then, so that no change is missed.
   const UniqueFd watch(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
   if (watch) ::inotify_add_watch(watch.get(), own_path().c_str(), IN_MODIFY);
-  while (true) {
-    fresh = refresh();
-    if (!fresh) return fresh.error();
-    if (ready()) return true;
+  while (!done()) {
     const auto left = std::chrono::ceil<Duration>(deadline - Clock::now());
-    if (left.count() <= 0) return false;
     pollfd entry{watch.get(), POLLIN, 0};
-    ::poll(&entry, 1, static_cast<int>(std::min(left, kLookAgain).count()));
+    ::poll(&entry, 1, static_cast<int>(std::clamp(left, Duration(0), kLookAgain).count()));
     std::array<char, 4096> events;  // NOLINT(cppcoreguidelines-pro-type-member-init)
     if ((entry.revents & POLLIN) != 0) {
       while (::read(watch.get(), events.data(), events.size()) > 0) {
       }
     }
   }
+  return last;
 }
 
 Result<void> FileStore::set(std::string_view key, std::string_view value) {

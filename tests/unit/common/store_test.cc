@@ -55,6 +55,20 @@ TEST(FileStoreTest, GoesOnAfterItsFileWasRemoved) {
   EXPECT_FALSE(store::open_file_store(path).value()->check({"k"}).value()) << "a new file";
 }
 
+// Longer than the looks with which a wait begins, which take 26 ms.
+TEST(FileStoreTest, ALongWaitSeesAChange) {
+  const TempDir dir;
+  auto store = store::open_file_store(dir.path() / "store").value();
+  auto other = store::open_file_store(dir.path() / "store").value();
+  EXPECT_EQ(store->get("k", 60ms).error().code, Errc::kTimeout);
+  std::thread setter([&] {
+    std::this_thread::sleep_for(100ms);  // sleep: the wait is to have become a long one.
+    EXPECT_TRUE(other->set("k", "late"));
+  });
+  EXPECT_EQ(store->get("k", 100s).value(), "late");
+  setter.join();
+}
+
 // The file is cut at every length a killed writer can leave: nothing but the cut record is lost,
 // and the store goes on.
 TEST(FileStoreTest, CutsOffARecordWhoseWriterWasKilled) {
