@@ -38,5 +38,13 @@ find_package(OpenMP REQUIRED COMPONENTS CXX)
 add_library(ddp_libtorch INTERFACE)
 target_include_directories(ddp_libtorch SYSTEM INTERFACE ${TORCH_INCLUDE_DIR}
   ${TORCH_INCLUDE_DIR}/torch/csrc/api/include)
+# A LibTorch with CUDA has its kernels in a library that no program refers to: they register themselves when it is loaded. A linker
+# told --as-needed (Ubuntu's compilers, and our own targets) would drop it, and the program would not see any device. Not for a
+# plug-in, whose process has a LibTorch already.
+find_library(TORCH_CUDA_LIBRARY torch_cuda PATHS ${DDP_TORCH_PREFIX}/lib NO_DEFAULT_PATH)
+if(TORCH_CUDA_LIBRARY)
+  set(ddp_cuda "-Wl,--push-state,--no-as-needed,${TORCH_CUDA_LIBRARY},--pop-state")
+  target_link_libraries(ddp_libtorch INTERFACE "$<$<NOT:$<STREQUAL:$<TARGET_PROPERTY:TYPE>,MODULE_LIBRARY>>:${ddp_cuda}>")
+endif()
 target_link_libraries(ddp_libtorch INTERFACE ${TORCH_LIBRARY} ${TORCH_CPU_LIBRARY} ${C10_LIBRARY} OpenMP::OpenMP_CXX
   Threads::Threads)
