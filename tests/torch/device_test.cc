@@ -26,7 +26,9 @@
 #include "worker/ddp/averaging/reducer.h"
 #include "worker/ddp/hooks/hook_text.h"
 #include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/elastic_commit.h"
 #include "worker/ddp/state/load_tensors.h"
+#include "worker/ddp/tensors/host_copies.h"
 #include "worker/train/models/model.h"
 
 namespace ddp::test {
@@ -310,6 +312,45 @@ TEST(DevicesTest, AModuleThatIsMovedAfterWrappingIsNamed) {
   });
 }
 
+TEST(DevicesTest, StateIsCopiedToTheHostWithOneWaitForEachDevice) {
+  const auto floats = [](const at::Device& device, float value) {
+    return torch::full({3, 2}, value, at::TensorOptions(device));
+  };
+  const std::vector<at::Tensor> from = {floats(host_device(0), 1), floats(at::kCPU, 2),
+                                        floats(host_device(1), 3).t(), floats(host_device(0), 4),
+                                        at::empty({0}, at::TensorOptions(host_device(2)))};
+  constexpr std::size_t kFloats = 6;
+  std::vector<float> to(from.size() * kFloats, -1);
+  const int waits = host_device_waits();
+  HostCopies copies;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    copies.start(reinterpret_cast<std::byte*>(to.data() + i * kFloats), from[i]);
+    from[i].fill_(7);
+  }
+  EXPECT_EQ(host_device_waits(), waits);
+  copies.wait();
+  EXPECT_EQ(host_device_waits(), waits + 2);
+  const std::vector<float> expected = {1, 2, 3, 4, -1};
+  for (std::size_t i = 0; i < to.size(); ++i) EXPECT_EQ(to[i], expected[i / kFloats]) << i;
+}
+
+TEST(DevicesTest, ACommitWaitsOnceForEachDevice) {
+  Staged module(0, {0, 1, 1});
+  RegisteredState state;
+  state.add_module("model", module);
+  const std::string sha256 = weights_sha256(module);
+  elastic::CommittedState commit;
+  commit.world_size = 1;
+  const int waits = host_device_waits();
+  const auto captured = elastic::capture(state, 0, commit);
+  ASSERT_TRUE(captured) << captured.error().message;
+  EXPECT_EQ(host_device_waits(), waits + 2);
+  fill(module, 8);
+  EXPECT_NE(weights_sha256(module), sha256);
+  ASSERT_TRUE(elastic::put_back(commit, state, 0, 1));
+  EXPECT_EQ(weights_sha256(module), sha256);
+}
+
 TEST(DevicesTest, StateIsSavedFromAndLoadedToAnyDevice) {
   const TempDir folder;
   run_ranks({1}, [&](const GroupPtr& group) {
@@ -335,7 +376,9 @@ TEST(DevicesTest, StateIsSavedFromAndLoadedToAnyDevice) {
     };
     const auto saving = checkpointer(on_devices, optimizer);
     ASSERT_TRUE(saving->prepare());
+    const int waits = host_device_waits();
     ASSERT_TRUE(saving->save(2, 0));
+    EXPECT_EQ(host_device_waits(), waits + 3);
     step(on_devices, optimizer, 2);
     ASSERT_TRUE(saving->wait());
     const auto tensors =

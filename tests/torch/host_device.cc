@@ -1,10 +1,14 @@
 #include "tests/torch/host_device.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
 #include <tuple>
+#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
@@ -38,6 +42,9 @@ constexpr std::size_t kAlignment = 64;
 
 thread_local c10::DeviceIndex current = 0;
 
+void copy_queued(const c10::Device& device);
+std::atomic<int> waits = 0;
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kKind; }
   c10::Device exchangeDevice(c10::Device device) const override {
@@ -59,6 +66,10 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
               c10::EventFlag /*flag*/) const override {}
   void block(void* /*event*/, const c10::Stream& /*stream*/) const override {}
   bool queryEvent(void* /*event*/) const override { return true; }
+  void synchronizeStream(const c10::Stream& stream) const override {
+    ++waits;
+    copy_queued(stream.device());
+  }
   c10::DeviceIndex deviceCount() const noexcept override { return kHostDevices; }
 };
 
@@ -127,7 +138,29 @@ at::Tensor as_cpu(const at::Tensor& tensor) {
                        at::TensorOptions(tensor.scalar_type()));
 }
 
-at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool /*non_blocking*/) {
+// Copies to the host that nobody has waited for. What the device does next comes after them.
+struct Queued {
+  at::Tensor from;  // Its values when the copy was asked for.
+  at::Tensor to;
+  c10::Device device;
+};
+std::mutex queue_mutex;
+std::vector<Queued> queue;
+
+void copy_queued(const c10::Device& device) {
+  const std::lock_guard lock(queue_mutex);
+  const auto first = std::stable_partition(
+      queue.begin(), queue.end(), [&](const Queued& copy) { return copy.device != device; });
+  std::for_each(first, queue.end(), [](const Queued& copy) { copy.to.copy_(copy.from); });
+  queue.erase(first, queue.end());
+}
+
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  if (non_blocking && to.device().is_cpu()) {
+    const std::lock_guard lock(queue_mutex);
+    queue.push_back({as_cpu(from).clone(), to, from.device()});
+    return to;
+  }
   as_cpu(to).copy_(as_cpu(from));
   return to;
 }
@@ -181,5 +214,7 @@ c10::Device host_device(int number) {
   DDP_CHECK(number >= 0 && number < kHostDevices, "host device {}", number);
   return {kKind, static_cast<c10::DeviceIndex>(number)};
 }
+
+int host_device_waits() { return waits; }
 
 }  // namespace ddp::test

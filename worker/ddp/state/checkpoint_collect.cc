@@ -1,6 +1,5 @@
 #include "worker/ddp/state/checkpoint_collect.h"
 
-#include <cstring>
 #include <exception>
 #include <memory>
 #include <set>
@@ -15,6 +14,7 @@
 #include "worker/checkpoint/share_plan.h"
 #include "worker/ddp/state/checkpoint_hooks.h"
 #include "worker/ddp/state/generator_state.h"
+#include "worker/ddp/tensors/host_copies.h"
 #include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/tensors.h"
 
@@ -210,21 +210,16 @@ Result<Collected> collect(const RegisteredState& state, const CollectOptions& op
 
 void copy_into(std::span<std::byte> memory, const checkpoint::SnapshotLayout& layout,
                const std::vector<at::Tensor>& sources) {
-  const at::NoGradGuard no_grad;
+  HostCopies copies;
   std::set<std::uint64_t> done;  // One tensor under several names has one place.
   for (const checkpoint::SnapshotFile& file : layout.plan.files) {
     for (const SnapshotTensor& place : file.tensors) {
       const at::Tensor& tensor = sources[place.source];
       if (tensor.numel() == 0 || !done.insert(place.offset).second) continue;
-      std::byte* to = memory.data() + place.offset;
-      if (tensor.is_cpu() && tensor.is_contiguous()) {
-        std::memcpy(to, tensor.data_ptr(), tensor.nbytes());
-        continue;
-      }
-      at::from_blob(to, tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()))
-          .copy_(tensor.detach());
+      copies.start(memory.data() + place.offset, tensor);
     }
   }
+  copies.wait();
 }
 
 checkpoint::Snapshot in_place(const checkpoint::SnapshotLayout& layout,

@@ -81,7 +81,7 @@ std::vector<FinishedSave> CheckpointWriter::Impl::take_finished() {
   under_way_ -= static_cast<int>(finished.size());
   for (const FinishedSave& save : finished) {
     // A writer that has not reported its end may still read the memory.
-    if (!save.result) memory_ = {};
+    if (!save.result) drop_memory();
   }
   return finished;
 }
@@ -92,14 +92,20 @@ Result<std::span<std::byte>> CheckpointWriter::Impl::reserve(std::uint64_t bytes
     return make_error(Errc::kIo, "the snapshot takes {} bytes, the limit is {}", bytes, limit);
   }
   if (memory_.writable().size() >= bytes) return memory_.writable();
-  memory_ = {};
+  drop_memory();
   // The description of a value may be longer the next time.
   const std::uint64_t wanted = bytes + bytes / 64 + (std::uint64_t{64} << 10);
   if (auto enough = check_host_memory(wanted); !enough) return enough.error();
   auto made = checkpoint::SnapshotMemory::create(wanted);
   if (!made) return made.error();
   memory_ = std::move(*made);
+  pinned_.pin(memory_.writable());
   return memory_.writable();
+}
+
+void CheckpointWriter::Impl::drop_memory() {
+  pinned_.unpin();
+  memory_ = {};
 }
 
 void CheckpointWriter::Impl::write(const std::string& id, std::int64_t step,

@@ -16,6 +16,7 @@
 #include "worker/checkpoint/snapshot_memory.h"
 #include "worker/checkpoint/snapshot_writer.h"
 #include "worker/ddp/state/checkpoint_writer.h"
+#include "worker/ddp/tensors/pinned_memory.h"
 
 namespace ddp {
 
@@ -75,10 +76,12 @@ class CheckpointWriter::Impl {
 
   bool hand_to_agent(const std::string& id, std::int64_t step, checkpoint::FileSystem& files);
   void still_waits();
+  void drop_memory();
 
   ControlChannel* channel_;
   std::shared_ptr<Ends> ends_ = std::make_shared<Ends>();
   checkpoint::SnapshotMemory memory_;
+  PinnedMemory pinned_;  // All of memory_, if anything.
   int under_way_ = 0;
   std::string locked_;  // The folder.
   checkpoint::DirectoryLock lock_;

@@ -12,6 +12,8 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/TensorOptions.h>
 
+#include "worker/ddp/tensors/pinned_memory.h"
+
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
@@ -36,8 +38,12 @@ class Mapping {
     begin_ = all_ + (round_up(address, kHugePage) - address);
     (void)::madvise(begin_, bytes_ - kHugePage, MADV_HUGEPAGE);  // Best effort.
     touch(bytes);
+    pinned_.pin({begin_, bytes});
   }
-  ~Mapping() { ::munmap(all_, bytes_); }
+  ~Mapping() {
+    pinned_.unpin();
+    ::munmap(all_, bytes_);
+  }
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
@@ -55,6 +61,7 @@ class Mapping {
   std::size_t bytes_;
   std::byte* all_ = nullptr;
   std::byte* begin_ = nullptr;
+  PinnedMemory pinned_;
 };
 
 std::size_t bytes_of(const TensorSpec& spec) {

@@ -15,6 +15,7 @@
 #include "worker/ddp/state/commit_memory.h"
 #include "worker/ddp/state/generator_state.h"
 #include "worker/ddp/state/staged_state.h"
+#include "worker/ddp/tensors/host_copies.h"
 #include "worker/ddp/tensors/module_state.h"
 #include "worker/ddp/tensors/tensors.h"
 
@@ -125,18 +126,20 @@ void copy_tensors(const std::vector<StateTensor>& all, CommittedState& commit) {
     specs.push_back({item.tensor.scalar_type(), item.tensor.sizes().vec()});
   }
   commit.made_buffers = !fit_tensors(commit.tensors, specs);
+  HostCopies others;
   std::vector<Copy> copies;
   for (std::size_t i = 0; i < all.size(); ++i) {
     const at::Tensor& from = all[i].tensor;
     const at::Tensor& to = commit.tensors[i];
     if (!is_plain(from)) {
-      copy_values(to, from.detach());
+      others.start(static_cast<std::byte*>(to.data_ptr()), from);
     } else if (from.nbytes() > 0) {
       copies.push_back({static_cast<std::byte*>(to.data_ptr()),
                         static_cast<const std::byte*>(from.data_ptr()), from.nbytes()});
     }
   }
-  stream_copies(copies);
+  stream_copies(copies);  // Devices copy meanwhile.
+  others.wait();
 }
 
 // A u64 with the length of the text, the JSON text, then each tensor, aligned.
@@ -151,11 +154,12 @@ Result<void> write_part(const Collected& all, Part& part) {
   std::memcpy(part.bytes.data(), &length, sizeof(length));
   std::memcpy(part.bytes.data() + sizeof(length), text.data(), text.size());
   std::size_t at = aligned(sizeof(length) + text.size());
+  HostCopies copies;
   for (const StateTensor& item : all.per_rank) {
-    const at::Tensor plain = on_host(item.tensor).contiguous();
-    if (plain.nbytes() > 0) std::memcpy(part.bytes.data() + at, plain.data_ptr(), plain.nbytes());
-    at += aligned(plain.nbytes());
+    copies.start(part.bytes.data() + at, item.tensor);
+    at += aligned(item.tensor.nbytes());
   }
+  copies.wait();
   part.there = true;
   return {};
 }
