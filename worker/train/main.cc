@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
@@ -26,6 +25,7 @@
 #include "worker/train/cpu_threads.h"
 #include "worker/train/dataset.h"
 #include "worker/train/device.h"
+#include "worker/train/exactness.h"
 #include "worker/train/models/names.h"
 #include "worker/train/options.h"
 #include "worker/train/summary.h"
@@ -146,7 +146,7 @@ class Worker {
     at::set_num_threads(threads_);
     if (!std::exchange(interop_set_, true)) at::set_num_interop_threads(1);
     set_blas_threads(threads_);
-    at::globalContext().setDeterministicAlgorithms(true, false);
+    compute_exactly();
   }
 
   void publish(Summary& summary) {
@@ -210,6 +210,7 @@ ParsedOptions parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   keep_freed_memory();
+  prepare_exact_devices();
   const ParsedOptions parsed = parse(argc, argv);
   if (!parsed.options && parsed.exit_status == kExitSuccess) {
     fmt::print("{}", parsed.text);

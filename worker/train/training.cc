@@ -16,6 +16,7 @@
 #include "common/base/exit_codes.h"
 #include "worker/train/agreement.h"
 #include "worker/train/evaluate.h"
+#include "worker/train/exactness.h"
 #include "worker/train/learning_rate.h"
 #include "worker/train/models/gpt.h"
 #include "worker/train/models/names.h"
@@ -160,6 +161,7 @@ double Training::logical_ranks_step(std::int64_t joint) {
 
 at::Tensor Training::loss_of(std::span<const std::int64_t> samples, bool /*counts*/) {
   parts_.data.train->fill(samples, batch_);
+  seed_devices(parts_.devices);  // For dropout.
   const at::Tensor output =
       replica_->forward([&] { return model_->forward(batch_.input.to(parts_.devices.front())); });
   return model_->loss(output, batch_.target.to(output.device()));
