@@ -48,3 +48,8 @@ if(TORCH_CUDA_LIBRARY)
 endif()
 target_link_libraries(ddp_libtorch INTERFACE ${TORCH_LIBRARY} ${TORCH_CPU_LIBRARY} ${C10_LIBRARY} OpenMP::OpenMP_CXX
   Threads::Threads)
+# PyTorch's own packages bring the headers of another fmt than the one that we link, and in some places they are found first. Then
+# the sources that include LibTorch take fmt from whichever headers they find.
+if(EXISTS ${TORCH_INCLUDE_DIR}/fmt/format.h AND NOT TORCH_INCLUDE_DIR IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+  target_compile_definitions(ddp_libtorch INTERFACE FMT_HEADER_ONLY)
+endif()
