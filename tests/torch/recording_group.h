@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -83,6 +84,7 @@ class RecordingGroup : public ProcessGroup {
     return group_->split(color, key);
   }
   void abort(const std::string& reason) override { group_->abort(reason); }
+  std::optional<Failure> failure() const override { return group_->failure(); }
 
   // Tags of the operations since the last call.
   std::vector<std::string> take() {

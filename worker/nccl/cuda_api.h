@@ -17,6 +17,8 @@ inline constexpr Error kSuccess = 0;
 inline constexpr Error kNotReady = 600;  // cudaEventQuery: recorded, but not reached.
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr int kCaptureNone = 0;     // cudaStreamIsCapturing: it runs what it is given.
+inline constexpr int kCaptureRelaxed = 2;  // cudaThreadExchangeStreamCaptureMode
 inline constexpr int kMemcpyHostToDevice = 1;
 inline constexpr int kMemcpyDeviceToHost = 2;
 
@@ -30,6 +32,8 @@ struct Api {
   Error (*stream_destroy)(Stream stream);
   Error (*stream_wait_event)(Stream stream, Event event, unsigned flags);
   Error (*stream_synchronize)(Stream stream);
+  Error (*stream_is_capturing)(Stream stream, int* status);
+  Error (*thread_exchange_stream_capture_mode)(int* mode);  // Of the calling thread.
   Error (*event_create_with_flags)(Event* event, unsigned flags);
   Error (*event_record)(Event event, Stream stream);
   Error (*event_query)(Event event);

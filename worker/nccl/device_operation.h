@@ -43,6 +43,7 @@ struct DeviceOperation {
   std::chrono::milliseconds timeout{0};
   TimePoint deadline{};         // Of completion.
   cuda::Event ready = nullptr;  // The caller's stream has produced the input.
+  bool captured = false;        // It becomes part of a graph; see NcclWork.
   std::string tag;
 
   // "all_reduce #17 (bucket 3)", as the messages of host groups have it.

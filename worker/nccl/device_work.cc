@@ -30,6 +30,13 @@ void DeviceWork::fail(const Failure& failure) {
   state_.store(kFailed, std::memory_order_release);
 }
 
+void DeviceWork::tell() {
+  const auto on_done = std::exchange(on_done_, nullptr);
+  if (!on_done) return;
+  const bool failed = state_.load(std::memory_order_acquire) == kFailed;
+  on_done(failed ? std::make_exception_ptr(CollectiveError(failure_)) : nullptr);
+}
+
 void DeviceWork::throw_if_failed() const {
   if (state_.load(std::memory_order_acquire) != kFailed) return;
   throw CollectiveError(failure_);

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <atomic>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,8 +18,11 @@ class NcclEngine;
 // An operation that an NcclEngine was given.
 class DeviceWork final : public NcclWork {
  public:
-  DeviceWork(std::weak_ptr<NcclEngine> engine, DeviceOperation operation)
-      : engine_(std::move(engine)), operation_(std::move(operation)) {}
+  DeviceWork(std::weak_ptr<NcclEngine> engine, DeviceOperation operation,
+             std::function<void(std::exception_ptr)> on_done)
+      : engine_(std::move(engine)),
+        operation_(std::move(operation)),
+        on_done_(std::move(on_done)) {}
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;
@@ -33,9 +38,12 @@ class DeviceWork final : public NcclWork {
 
   void fail(const Failure& failure);
   void throw_if_failed() const;
+  // Calls OpOptions::on_done. Once, without locks, by the thread that has set state_.
+  void tell();
 
   const std::weak_ptr<NcclEngine> engine_;
   const DeviceOperation operation_;
+  std::function<void(std::exception_ptr)> on_done_;
   Failure failure_;                    // Written before state_ becomes kFailed.
   cuda::Event completed_ = nullptr;    // Written before enqueued_ becomes true.
   std::atomic<bool> enqueued_{false};  // The kernel and, behind it, completed_ are in the stream.

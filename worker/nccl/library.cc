@@ -49,6 +49,8 @@ std::string load_cuda(const DynamicLibrary& library, cuda::Api& api) {
   symbols.need(api.stream_destroy, "cudaStreamDestroy");
   symbols.need(api.stream_wait_event, "cudaStreamWaitEvent");
   symbols.need(api.stream_synchronize, "cudaStreamSynchronize");
+  symbols.need(api.stream_is_capturing, "cudaStreamIsCapturing");
+  symbols.need(api.thread_exchange_stream_capture_mode, "cudaThreadExchangeStreamCaptureMode");
   symbols.need(api.event_create_with_flags, "cudaEventCreateWithFlags");
   symbols.need(api.event_record, "cudaEventRecord");
   symbols.need(api.event_query, "cudaEventQuery");

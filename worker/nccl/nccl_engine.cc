@@ -61,12 +61,26 @@ Outcome NcclEngine::failure() const {
   return failure_;
 }
 
-std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::Stream stream) {
+// A graph is built by one thread at a time, so while a stream is capturing, the caller waits until
+// ddp-nccl has recorded the operation. Events of a capture mean nothing to the host, and stay with
+// the capture: they are neither queried nor used again.
+cuda::Error NcclEngine::mark_ready(DeviceOperation& operation, cuda::Stream stream) {
   const cuda::Api& api = library_->cuda();
+  if (stream != nullptr) {  // The default stream cannot be captured.
+    int capture = cuda::kCaptureNone;
+    const cuda::Error error = api.stream_is_capturing(stream, &capture);
+    if (error != cuda::kSuccess) return error;
+    operation.captured = capture != cuda::kCaptureNone;
+  }
+  const cuda::Error error = events_.acquire(operation.ready);
+  return error != cuda::kSuccess ? error : api.event_record(operation.ready, stream);
+}
+
+std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::Stream stream,
+                                              std::function<void(std::exception_ptr)> on_done) {
   if (const Outcome known = failure()) throw CollectiveError(*known);
-  const DeviceGuard guard(api, options_.device);
-  cuda::Error error = events_.acquire(operation.ready);
-  if (error == cuda::kSuccess) error = api.event_record(operation.ready, stream);
+  const DeviceGuard guard(library_->cuda(), options_.device);
+  const cuda::Error error = mark_ready(operation, stream);
   if (error != cuda::kSuccess) {
     fail(cuda_failure(*library_, "cudaEventRecord on the caller's stream", error, options_.rank),
          Tell::kYes);
@@ -81,12 +95,13 @@ std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::S
       throw CollectiveError(*failure_);
     }
     operation.sequence = sequence_++;
-    work = std::make_shared<DeviceWork>(weak_from_this(), std::move(operation));
+    work = std::make_shared<DeviceWork>(weak_from_this(), std::move(operation), std::move(on_done));
     first = queue_.empty() && running_.empty();
     queue_.push_back(work);
   }
   changed_.notify_all();
   if (first) watch_changed_.notify_all();
+  if (work->operation().captured) work->wait();
   return work;
 }
 
@@ -113,8 +128,16 @@ void NcclEngine::fail_named(const DeviceWork* work, Failure failure) {
 
 // ---- The communication thread.
 
+// The engine's calls do not disturb a graph that another thread of the process is capturing.
+void NcclEngine::begin_thread(const char* name) {
+  ::pthread_setname_np(::pthread_self(), name);
+  library_->cuda().set_device(options_.device);
+  int mode = cuda::kCaptureRelaxed;
+  library_->cuda().thread_exchange_stream_capture_mode(&mode);
+}
+
 void NcclEngine::run_communication(const nccl::api::UniqueId& id) {
-  ::pthread_setname_np(::pthread_self(), "ddp-nccl");
+  begin_thread("ddp-nccl");
   if (auto failure = prepare(id)) {
     fail(std::move(*failure), Tell::kYes);
   } else {
@@ -169,7 +192,11 @@ NcclEngine::WorkPtr NcclEngine::next_work() {
 }
 
 void NcclEngine::launch(DeviceWork& work) {
-  if (auto failure = put_into_stream(work)) fail_named(&work, std::move(*failure));
+  if (auto failure = put_into_stream(work)) {
+    fail_named(&work, std::move(*failure));
+  } else if (work.operation().captured && succeed(work)) {
+    work.tell();
+  }
 }
 
 Outcome NcclEngine::put_into_stream(DeviceWork& work) {
@@ -179,7 +206,8 @@ Outcome NcclEngine::put_into_stream(DeviceWork& work) {
   if (error != cuda::kSuccess) {
     return cuda_failure(*library_, "cudaStreamWaitEvent", error, options_.rank);
   }
-  events_.give_back(operation.ready);  // The stream remembers what the event stood for.
+  // The stream remembers what the event stood for.
+  if (!operation.captured) events_.give_back(operation.ready);
   if (auto failure = communicator_.enqueue(operation, scratch_, stream_, stop())) return failure;
   cuda::Event completed = nullptr;
   error = events_.acquire(completed);
@@ -196,6 +224,7 @@ Outcome NcclEngine::put_into_stream(DeviceWork& work) {
 
 bool NcclEngine::poll(DeviceWork& work) {
   if (work.done()) return true;
+  if (work.operation().captured) return false;
   if (!work.enqueued_.load(std::memory_order_acquire)) return false;
   const cuda::Error error = library_->cuda().event_query(work.completed_);
   if (error == cuda::kNotReady) return false;
@@ -213,23 +242,30 @@ bool NcclEngine::poll(DeviceWork& work) {
 }
 
 void NcclEngine::finish(DeviceWork& work) {
+  if (!succeed(work)) return;
   {
-    const std::lock_guard lock(mutex_);
-    // After a failure the abort may have ended the kernel.
-    if (failure_ || work.done()) return;
-    const auto place = std::find_if(running_.begin(), running_.end(),
-                                    [&](const WorkPtr& each) { return each.get() == &work; });
-    // The caller holds another reference to it during the call.
-    if (place != running_.end()) running_.erase(place);
-    work.state_.store(DeviceWork::kSucceeded, std::memory_order_release);
+    const std::lock_guard lock(order_mutex_);
+    events_.give_back(work.completed_);
   }
-  const std::lock_guard lock(order_mutex_);
-  events_.give_back(work.completed_);
+  work.tell();
+}
+
+// False if another thread was quicker.
+bool NcclEngine::succeed(DeviceWork& work) {
+  const std::lock_guard lock(mutex_);
+  // After a failure the abort may have ended the kernel.
+  if (failure_ || work.done()) return false;
+  const auto place = std::find_if(running_.begin(), running_.end(),
+                                  [&](const WorkPtr& each) { return each.get() == &work; });
+  // The caller holds another reference to it during the call.
+  if (place != running_.end()) running_.erase(place);
+  work.state_.store(DeviceWork::kSucceeded, std::memory_order_release);
+  return true;
 }
 
 void NcclEngine::order_behind(DeviceWork& work, cuda::Stream stream) {
   const std::lock_guard lock(order_mutex_);
-  if (work.done()) return;
+  if (work.done() && !work.operation().captured) return;
   const cuda::Error error = library_->cuda().stream_wait_event(stream, work.completed_, 0);
   if (error == cuda::kSuccess) return;
   throw CollectiveError(
@@ -248,8 +284,7 @@ void NcclEngine::advance(DeviceWork& work) {
 // ---- The watchdog.
 
 void NcclEngine::run_watchdog() {
-  ::pthread_setname_np(::pthread_self(), "ddp-nccl-watch");
-  library_->cuda().set_device(options_.device);
+  begin_thread("ddp-nccl-watch");
   std::unique_lock lock(mutex_);
   while (!stop_watch_) {
     const bool idle = queue_.empty() && running_.empty();
@@ -269,6 +304,11 @@ void NcclEngine::watch() {
     return;
   }
   poll_running();
+  if (auto failure = options_.failure_elsewhere ? options_.failure_elsewhere() : Outcome{}) {
+    failure->told = true;
+    fail(std::move(*failure), Tell::kYes);
+    return;
+  }
   if (auto failure = communicator_.async_error()) {
     WorkPtr oldest;
     {
@@ -322,8 +362,7 @@ void NcclEngine::expire() {
 // ---- Failure and end.
 
 void NcclEngine::run_abort() {
-  ::pthread_setname_np(::pthread_self(), "ddp-nccl-abort");
-  library_->cuda().set_device(options_.device);
+  begin_thread("ddp-nccl-abort");
   communicator_.abort();
   std::vector<WorkPtr> running;
   TimePoint limit{};
@@ -337,6 +376,7 @@ void NcclEngine::run_abort() {
   // The kernels have been told to end. Until they have, they may touch the buffers.
   nccl::Backoff backoff(std::chrono::milliseconds(1));
   for (const WorkPtr& work : running) {
+    if (work->operation().captured) continue;
     while (work->enqueued_.load(std::memory_order_acquire) && Clock::now() < limit &&
            library_->cuda().event_query(work->completed_) == cuda::kNotReady) {
       backoff.pause();
@@ -370,6 +410,7 @@ void NcclEngine::settle() {
     queue_.clear();
     for (const WorkPtr& work : pending) work->fail(failure);
   }
+  for (const WorkPtr& work : pending) work->tell();
 }
 
 // on_failure may drop the last reference to the group. So this may run on one of the engine's own

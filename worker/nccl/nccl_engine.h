@@ -24,6 +24,8 @@ struct NcclEngineOptions {
   // Called once, without locks, by the thread that found the first failure of this engine, unless
   // it came from fail(..., Tell::kNo).
   std::function<void(const Failure&)> on_failure;
+  // Asked by the watchdog whenever it looks: a failure of these ranks that something else has seen.
+  std::function<Outcome()> failure_elsewhere;
 };
 
 // The engine behind an NcclGroup: its threads, its stream and its communicator.
@@ -60,11 +62,15 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
 
   Readiness wait_ready(TimePoint limit);
   // Queues the operation; throws CollectiveError after a failure. `stream`: the caller's stream,
-  // which produces the operation's input.
-  std::shared_ptr<DeviceWork> issue(DeviceOperation operation, cuda::Stream stream);
+  // which produces the operation's input. on_done: OpOptions::on_done. If the stream is capturing a
+  // graph, the operation is in the graph when the call returns.
+  std::shared_ptr<DeviceWork> issue(DeviceOperation operation, cuda::Stream stream,
+                                    std::function<void(std::exception_ptr)> on_done);
   // Only the first failure counts. Returns at once.
   void fail(Failure failure, Tell tell);
   Outcome failure() const;
+  // The operations' stream, once the engine is ready.
+  cuda::Stream stream() const { return stream_; }
   // Ends the threads: in agreement with the other ranks if all operations are done, else by an
   // abort. Takes at most close_timeout and abort_grace.
   void close();
@@ -76,6 +82,8 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
  private:
   using WorkPtr = std::shared_ptr<DeviceWork>;
 
+  void begin_thread(const char* name);
+  cuda::Error mark_ready(DeviceOperation& operation, cuda::Stream stream);
   void run_communication(const nccl::api::UniqueId& id);
   Outcome prepare(const nccl::api::UniqueId& id);
   WorkPtr next_work();
@@ -86,6 +94,7 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   void run_abort();
   bool poll(DeviceWork& work);
   void finish(DeviceWork& work);
+  bool succeed(DeviceWork& work);
   void expire();
   void fail_named(const DeviceWork* work, Failure failure);
   void settle();

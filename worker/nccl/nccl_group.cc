@@ -25,7 +25,11 @@ std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> li
                                            std::shared_ptr<Store> store,
                                            const NcclGroupOptions& options) {
   nccl::require_options(options);
-  auto hub = std::make_shared<nccl::FailureHub>(options.on_abort);
+  auto hub = std::make_shared<nccl::FailureHub>(
+      [host = options.host_group, on_abort = options.on_abort](const Failure& failure) {
+        if (host && !failure.told) host->abort(failure.text);
+        if (on_abort) on_abort(failure);
+      });
   const std::shared_ptr<NcclGroup> group(new NcclGroup(std::move(library), std::move(store),
                                                        options, std::move(hub),
                                                        std::make_shared<std::mutex>()));
@@ -68,6 +72,9 @@ void NcclGroup::connect() {
   engine.on_failure = [hub = hub_, connected](const Failure& failure) {
     if (connected->load()) hub->failed(failure);
   };
+  if (options_.host_group) {
+    engine.failure_elsewhere = [host = options_.host_group] { return host->failure(); };
+  }
   engine_ = nccl::NcclEngine::start(library_, id, std::move(engine));
   for (;;) {
     const auto readiness = engine_->wait_ready(std::min(deadline, Clock::now() + kFailureLook));
@@ -112,8 +119,12 @@ std::shared_ptr<std::byte> NcclGroup::allocate(std::size_t bytes) {
           [library = library_](std::byte* end) { library->cuda().free(end); }};
 }
 
+Outcome NcclGroup::failure() const { return engine_->failure(); }
+
+cuda::Stream NcclGroup::stream() const { return engine_->stream(); }
+
 void NcclGroup::throw_if_failed() const {
-  if (const auto failure = engine_->failure()) throw CollectiveError(*failure);
+  if (const auto known = failure()) throw CollectiveError(*known);
 }
 
 void NcclGroup::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {

@@ -39,6 +39,10 @@ struct NcclGroupOptions : ProcessGroupOptions {
   std::chrono::milliseconds abort_grace{std::chrono::seconds(10)};
   // How long the destructor waits for the other ranks of the node to end theirs.
   std::chrono::milliseconds close_timeout{std::chrono::seconds(30)};
+  // A group of the same ranks for host memory. Each fails when the other does: so a rank that dies
+  // ends the operations on devices within milliseconds, and the host group's failures need no store
+  // or callback of their own. Without it, see below.
+  std::shared_ptr<ProcessGroup> host_group;
   // NCCL does not tell the other ranks about a failure. If this store is given, they learn of it
   // within abort_interval. It must be a connection that nothing else uses.
   std::shared_ptr<Store> abort_store;
@@ -65,8 +69,8 @@ struct NcclGroupOptions : ProcessGroupOptions {
 // * band, bor and bxor do not exist: they throw std::invalid_argument.
 // * Ranks that call different operations hang until the deadline.
 // * NCCL itself does not tell the other ranks about a failure. Within a process all groups of a
-//   round, sub-groups too, fail together. For other processes see NcclGroupOptions::abort_store and
-//   on_abort; with neither, every rank waits for its own deadline.
+//   round, sub-groups too, fail together. For other processes see NcclGroupOptions::host_group,
+//   abort_store and on_abort; with none of them, every rank waits for its own deadline.
 // * allocate() gives device memory. monitored_barrier() works through the store, so also when NCCL
 //   is stuck, and does not wait for the device.
 // * `synchronous` waits after issuing.
@@ -121,6 +125,10 @@ class NcclGroup final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
   std::shared_ptr<ProcessGroup> split(int color, int key = 0) override;
   void abort(const std::string& reason) override;
+  Outcome failure() const override;
+
+  // The stream in which the operations run, for work of the caller's that belongs behind one.
+  cuda::Stream stream() const;
 
  private:
   NcclGroup(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Store> store,

@@ -283,7 +283,7 @@ WorkPtr NcclGroup::issue(DeviceOperation operation, OpOptions options) {
   operation.deadline = Clock::now() + operation.timeout;
   operation.tag = options.tag.str();
   const cuda::Stream stream = options_.current_stream ? options_.current_stream() : nullptr;
-  WorkPtr work = engine_->issue(std::move(operation), stream);
+  WorkPtr work = engine_->issue(std::move(operation), stream, std::move(options.on_done));
   if (options.synchronous) work->wait();
   return work;
 }

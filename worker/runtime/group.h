@@ -72,6 +72,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
   std::shared_ptr<ProcessGroup> split(int color, int key) override;
   void abort(const std::string& reason) override;
+  Outcome failure() const override { return transport_->check(); }
 
   // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, as long as none
   // has a later deadline, unless another thread is doing so.

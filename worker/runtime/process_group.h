@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -155,6 +156,9 @@ class ProcessGroup {
   // Fails every operation that is running or comes later, here and on all other ranks. Any thread,
   // any number of times; the first reason counts.
   virtual void abort(const std::string& reason) = 0;
+  // Why the group has failed; nothing if it has not, as far as this rank knows. Never waits. Any
+  // thread.
+  virtual std::optional<Failure> failure() const = 0;
 };
 
 }  // namespace ddp

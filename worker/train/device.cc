@@ -71,8 +71,7 @@ std::vector<DeviceGroup> make_device_groups(const Options& options,
     nccl.round = host->round();
     nccl.device = device.index();
     nccl.name = fmt::format("ddp-train stage {}", groups.size());
-    nccl.on_abort = [host](const Failure& failure) { host->abort(failure.text); };
-    nccl.abort_store = connect_store(worker, nccl.connect_timeout);
+    nccl.host_group = host;
     groups.push_back(
         {device, NcclGroup::make(*library, connect_store(worker, nccl.connect_timeout), nccl)});
   }

@@ -138,6 +138,17 @@ STANDIN_API Error cudaStreamSynchronize(cuda::Stream handle) {
   return cuda::kSuccess;
 }
 
+STANDIN_API Error cudaStreamIsCapturing(cuda::Stream /*stream*/, int* status) {
+  *status = cuda::kCaptureNone;
+  return cuda::kSuccess;
+}
+
+STANDIN_API Error cudaThreadExchangeStreamCaptureMode(int* mode) {
+  thread_local int current = 0;
+  std::swap(current, *mode);
+  return cuda::kSuccess;
+}
+
 STANDIN_API Error cudaStreamWaitEvent(cuda::Stream stream_handle, cuda::Event event_handle,
                                       unsigned /*flags*/) {
   const Lock lock(state().mutex);
