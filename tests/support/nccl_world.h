@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -19,8 +20,8 @@
 #include "worker/nccl/cuda_api.h"
 #include "worker/nccl/nccl_group.h"
 
-// NcclGroups whose ranks are threads of the test: over the stand-in library, or over the real one
-// if there are devices. The library allocates the memory, so tests are the same for both.
+// NcclGroups over the stand-in library, whose ranks are threads of the test. The library allocates
+// the memory, so a test can be the same for the real one (nccl_ranks.h).
 namespace ddp::test {
 
 inline std::shared_ptr<const NcclLibrary> load_library(const std::string& path) {
@@ -29,18 +30,19 @@ inline std::shared_ptr<const NcclLibrary> load_library(const std::string& path) 
   return std::move(*library);
 }
 
-inline std::shared_ptr<const NcclLibrary> standin_library() {
-  return load_library(DDP_NCCL_STANDIN);
+// The stand-in beside this program; tests can be run where they were not built.
+inline std::string standin_file(const std::string& name = "libnccl_standin.so") {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
 }
 
-inline const standin::Control& control_of(const char* path) {
-  void* handle = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  DDP_CHECK(handle != nullptr, "{}", path);
+inline std::shared_ptr<const NcclLibrary> standin_library() { return load_library(standin_file()); }
+
+inline const standin::Control& control() {
+  void* handle = ::dlopen(standin_file().c_str(), RTLD_NOW | RTLD_LOCAL);
+  DDP_CHECK(handle != nullptr, "{}", standin_file());
   using Function = const standin::Control* (*)();
   return *reinterpret_cast<Function>(::dlsym(handle, "standin_control"))();
 }
-
-inline const standin::Control& control() { return control_of(DDP_NCCL_STANDIN); }
 
 // Resets the stand-in. Afterwards checks that it was used as NCCL allows and that all is freed.
 class StandinTest : public ::testing::Test {

@@ -55,6 +55,10 @@ struct Pending {
 thread_local int group_depth = 0;
 thread_local std::vector<Pending> group;
 
+void expect_live(const Comm& comm) {
+  if (!comm.live) state().violation("a graph is launched after the end of its communicator");
+}
+
 // Under the lock.
 void put_into_streams(Comm& comm, const std::vector<Pending>& calls) {
   std::vector<PeerTransfer> transfers;
@@ -63,14 +67,19 @@ void put_into_streams(Comm& comm, const std::vector<Pending>& calls) {
       transfers.push_back(call.transfer);
       continue;
     }
-    const std::uint64_t number = comm.collectives++;
-    push_task(*call.stream, [&comm, number, collective = call.collective](Lock& lock) {
-      run_collective(lock, comm, number, collective);
+    push_step(*call.stream, [&comm, collective = call.collective]() -> Task {
+      expect_live(comm);
+      const std::uint64_t number = comm.collectives++;
+      return [&comm, number, collective](Lock& lock) {
+        run_collective(lock, comm, number, collective);
+      };
     });
   }
   if (transfers.empty()) return;
-  push_task(*calls.front().stream,
-            [&comm, transfers](Lock& lock) { run_transfers(lock, comm, transfers); });
+  push_step(*calls.front().stream, [&comm, transfers]() -> Task {
+    expect_live(comm);
+    return [&comm, transfers](Lock& lock) { run_transfers(lock, comm, transfers); };
+  });
 }
 
 // NCCL's own thread, which finishes what a call on a non-blocking communicator began. Every other

@@ -65,7 +65,7 @@ int live_objects() {
   std::size_t count = 0;
   change([&](State& all) {
     for (const Comm* comm : all.comms) count += comm->live ? 1U : 0U;
-    count += all.streams.size() + all.events.size() + all.memory.size();
+    count += all.streams.size() + all.events.size() + all.memory.size() + all.graphs.size();
   });
   return static_cast<int>(count);
 }

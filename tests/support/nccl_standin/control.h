@@ -28,7 +28,7 @@ struct Control {
 
   // Uses that NCCL or CUDA forbid, as text, one per line; empty if there were none.
   const char* (*violations)();
-  // Number of objects not yet destroyed: communicators, streams, events, allocations.
+  // Number of objects not yet destroyed: communicators, streams, events, allocations, graphs.
   int (*live_objects)();
   // Number of running kernels.
   int (*running_kernels)();

@@ -21,19 +21,54 @@
 // release it while they wait.
 namespace ddp::standin {
 
+// CUDA's errors.
+inline constexpr cuda::Error kCaptureUnsupported = 900;
+inline constexpr cuda::Error kCapturedEvent = 907;
+
 using Lock = std::unique_lock<std::mutex>;
 using Task = std::function<void(Lock&)>;
+// Makes the task whenever it is put into a stream: once, or at each launch of a graph.
+using Step = std::function<Task()>;
+
+struct Node {
+  Step step;
+  std::set<std::size_t> after;  // Nodes.
+};
+
+// What cudaGraph_t and cudaGraphExec_t point to.
+struct Graph {
+  std::vector<Node> nodes;
+};
+
+struct Stream;
+
+struct Capture {
+  Graph graph;
+  const Stream* origin = nullptr;
+  int mode = 0;  // Of cudaStreamBeginCapture.
+  std::thread::id thread;
+  bool invalid = false;
+  bool ended = false;
+};
+
+// A place in a capture: what comes next depends on these nodes.
+struct CapturePoint {
+  std::shared_ptr<Capture> capture;  // Null: outside of a capture.
+  std::set<std::size_t> last;
+};
 
 struct Stream {
   int device = 0;
   bool closing = false;
   std::deque<Task> tasks;
+  CapturePoint recorded;
   std::thread thread;
 };
 
 struct Event {
   int device = 0;
-  std::shared_ptr<bool> reached;  // Null: never recorded.
+  std::shared_ptr<bool> reached;  // Null: never recorded, or in a capture.
+  CapturePoint recorded;
 };
 
 struct CollectiveCall {
@@ -92,6 +127,8 @@ struct State {
   // All handles ever given out. Objects are never freed, so that stale handles are recognised.
   std::set<Stream*> streams;
   std::set<Event*> events;
+  std::set<Graph*> graphs;
+  std::set<std::shared_ptr<Capture>> captures;  // Those in progress.
   std::set<void*> memory;
   std::set<Comm*> comms;
   std::map<int, Stream*> default_streams;  // By device.
@@ -119,8 +156,18 @@ State& state();
 int& current_device();
 // Null if there is no such stream; then it also records a violation.
 Stream* stream_of(cuda::Stream handle);
-// Under the lock.
-void push_task(Stream& stream, Task task);
+// Under the lock, as what follows. Records the step if the stream is in a capture.
+void push_step(Stream& stream, const Step& step);
+void push_task(Stream& stream, const Task& task);
+
+// The calling thread's, of cudaThreadExchangeStreamCaptureMode.
+int& capture_mode();
+// For calls that CUDA forbids while a stream is captured: the error if it is forbidden now.
+cuda::Error forbidden_in_capture(const char* call);
+// Something that ends the capture, if there is one.
+void invalidate(const CapturePoint& point, const std::string& why);
+// cudaStreamWaitEvent if one of them is in a capture.
+cuda::Error wait_in_capture(Stream& stream, const Event& event);
 
 // Kernels; `comm` stays valid. Both run on a stream's thread, under the lock.
 void run_collective(Lock& lock, Comm& comm, std::uint64_t number, const CollectiveCall& call);

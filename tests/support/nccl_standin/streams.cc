@@ -62,9 +62,19 @@ Stream* stream_of(cuda::Stream handle) {
   return nullptr;
 }
 
-void push_task(Stream& stream, Task task) {
-  stream.tasks.push_back(std::move(task));
+void push_step(Stream& stream, const Step& step) {
+  auto& [capture, last] = stream.recorded;
+  if (capture != nullptr) {
+    capture->graph.nodes.push_back({step, last});
+    last = {capture->graph.nodes.size() - 1};
+    return;
+  }
+  stream.tasks.push_back(step());
   state().changed.notify_all();
+}
+
+void push_task(Stream& stream, const Task& task) {
+  push_step(stream, [task] { return task; });
 }
 
 }  // namespace ddp::standin
@@ -72,6 +82,7 @@ void push_task(Stream& stream, Task task) {
 using ddp::cuda::Error;
 using ddp::standin::current_device;
 using ddp::standin::Event;
+using ddp::standin::forbidden_in_capture;
 using ddp::standin::kInvalidHandle;
 using ddp::standin::kInvalidValue;
 using ddp::standin::Lock;
@@ -130,22 +141,16 @@ STANDIN_API Error cudaStreamDestroy(cuda::Stream handle) {
 
 STANDIN_API Error cudaStreamSynchronize(cuda::Stream handle) {
   Lock lock(state().mutex);
+  if (const Error error = forbidden_in_capture("cudaStreamSynchronize")) return error;
   Stream* stream = stream_of(handle);
   if (stream == nullptr) return kInvalidHandle;
+  if (stream->recorded.capture != nullptr) {
+    ddp::standin::invalidate(stream->recorded, "the host waits for a stream that is captured");
+    return ddp::standin::kCaptureUnsupported;
+  }
   auto reached = std::make_shared<bool>(false);
   push_task(*stream, [reached](Lock&) { *reached = true; });
   state().changed.wait(lock, [&] { return *reached; });
-  return cuda::kSuccess;
-}
-
-STANDIN_API Error cudaStreamIsCapturing(cuda::Stream /*stream*/, int* status) {
-  *status = cuda::kCaptureNone;
-  return cuda::kSuccess;
-}
-
-STANDIN_API Error cudaThreadExchangeStreamCaptureMode(int* mode) {
-  thread_local int current = 0;
-  std::swap(current, *mode);
   return cuda::kSuccess;
 }
 
@@ -155,6 +160,9 @@ STANDIN_API Error cudaStreamWaitEvent(cuda::Stream stream_handle, cuda::Event ev
   Stream* stream = stream_of(stream_handle);
   const Event* event = ddp::standin::event_of(event_handle);
   if (stream == nullptr || event == nullptr) return kInvalidHandle;
+  if (stream->recorded.capture != nullptr || event->recorded.capture != nullptr) {
+    return ddp::standin::wait_in_capture(*stream, *event);
+  }
   if (event->reached == nullptr) return cuda::kSuccess;
   push_task(*stream, [reached = event->reached](Lock& held) {
     state().changed.wait(held, [&] { return *reached; });
@@ -181,6 +189,9 @@ STANDIN_API Error cudaEventRecord(cuda::Event event_handle, cuda::Stream stream_
     state().violation("an event of one device is recorded in a stream of another");
     return kInvalidHandle;
   }
+  event->recorded = stream->recorded;
+  event->reached = nullptr;
+  if (event->recorded.capture != nullptr) return cuda::kSuccess;
   event->reached = std::make_shared<bool>(false);
   push_task(*stream, [reached = event->reached](Lock&) { *reached = true; });
   return cuda::kSuccess;
@@ -188,8 +199,13 @@ STANDIN_API Error cudaEventRecord(cuda::Event event_handle, cuda::Stream stream_
 
 STANDIN_API Error cudaEventQuery(cuda::Event event_handle) {
   const Lock lock(state().mutex);
+  if (const Error error = forbidden_in_capture("cudaEventQuery")) return error;
   const Event* event = ddp::standin::event_of(event_handle);
   if (event == nullptr) return kInvalidHandle;
+  if (event->recorded.capture != nullptr) {
+    ddp::standin::invalidate(event->recorded, "an event of a capture is queried");
+    return ddp::standin::kCapturedEvent;
+  }
   const auto failed = state().failed_devices.find(event->device);
   if (failed != state().failed_devices.end()) return failed->second;
   return event->reached == nullptr || *event->reached ? cuda::kSuccess : cuda::kNotReady;
@@ -206,14 +222,16 @@ STANDIN_API Error cudaEventDestroy(cuda::Event event_handle) {
 
 STANDIN_API Error cudaMalloc(void** memory, std::size_t bytes) {
   if (bytes > (std::size_t{1} << 32)) return 2;  // Out of memory.
-  *memory = std::malloc(bytes);
   const Lock lock(state().mutex);
+  if (const Error error = forbidden_in_capture("cudaMalloc")) return error;
+  *memory = std::malloc(bytes);
   state().memory.insert(*memory);
   return cuda::kSuccess;
 }
 
 STANDIN_API Error cudaFree(void* memory) {
   const Lock lock(state().mutex);
+  if (const Error error = forbidden_in_capture("cudaFree")) return error;
   if (state().memory.erase(memory) == 0) {
     state().violation("memory that was not allocated is freed");
     return kInvalidValue;
@@ -223,12 +241,37 @@ STANDIN_API Error cudaFree(void* memory) {
 }
 
 STANDIN_API Error cudaMemset(void* memory, int value, std::size_t bytes) {
+  {
+    const Lock lock(state().mutex);
+    if (const Error error = forbidden_in_capture("cudaMemset")) return error;
+  }
   if (bytes > 0) std::memset(memory, value, bytes);
   return cuda::kSuccess;
 }
 
 STANDIN_API Error cudaMemcpy(void* to, const void* from, std::size_t bytes, int /*kind*/) {
+  {
+    const Lock lock(state().mutex);
+    if (const Error error = forbidden_in_capture("cudaMemcpy")) return error;
+  }
   if (bytes > 0) std::memcpy(to, from, bytes);
+  return cuda::kSuccess;
+}
+
+STANDIN_API Error cudaMemsetAsync(void* memory, int value, std::size_t bytes, cuda::Stream handle) {
+  const Lock lock(state().mutex);
+  Stream* stream = stream_of(handle);
+  if (stream == nullptr) return kInvalidHandle;
+  push_task(*stream, [=](Lock&) { std::memset(memory, value, bytes); });
+  return cuda::kSuccess;
+}
+
+STANDIN_API Error cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, int /*kind*/,
+                                  cuda::Stream handle) {
+  const Lock lock(state().mutex);
+  Stream* stream = stream_of(handle);
+  if (stream == nullptr) return kInvalidHandle;
+  push_task(*stream, [=](Lock&) { std::memcpy(to, from, bytes); });
   return cuda::kSuccess;
 }
 

@@ -17,6 +17,7 @@ using std::chrono::seconds;
 using test::control;
 using test::nccl_options;
 using test::NcclWorld;
+using test::standin_file;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -144,7 +145,7 @@ TEST_F(NcclConnect, OptionsThatMakeNoSenseAreRefused) {
 }
 
 TEST(NcclLibrary, BeforeItsCallsCouldBeNonBlockingIsRefused) {
-  const auto old = NcclLibrary::load({DDP_NCCL_STANDIN_OLD, DDP_NCCL_STANDIN});
+  const auto old = NcclLibrary::load({standin_file("libnccl_standin_old.so"), standin_file()});
   ASSERT_FALSE(old);
   EXPECT_EQ(old.error().code, Errc::kInvalidArgument);
   EXPECT_THAT(old.error().message, HasSubstr("NCCL 2.14 or newer is needed"));
@@ -158,14 +159,14 @@ TEST(NcclLibrary, ToldByItsNameAndVersion) {
 }
 
 TEST(NcclLibrary, ThatIsMissingIsToldWithTheRemedy) {
-  const auto nccl = NcclLibrary::load({"libnccl-of-nobody.so.2", DDP_NCCL_STANDIN});
+  const auto nccl = NcclLibrary::load({"libnccl-of-nobody.so.2", standin_file()});
   ASSERT_FALSE(nccl);
   EXPECT_EQ(nccl.error().code, Errc::kNotFound);
   EXPECT_THAT(nccl.error().message,
               AllOf(HasSubstr("cannot load NCCL: libnccl-of-nobody.so.2: cannot open shared object "
                               "file: No such file or directory"),
                     HasSubstr("libnccl2"), HasSubstr("set DDP_NCCL_LIBRARY")));
-  const auto cudart = NcclLibrary::load({DDP_NCCL_STANDIN, "libcudart-of-nobody.so"});
+  const auto cudart = NcclLibrary::load({standin_file(), "libcudart-of-nobody.so"});
   ASSERT_FALSE(cudart);
   EXPECT_THAT(cudart.error().message,
               AllOf(HasSubstr("cannot load the CUDA runtime: libcudart-of-nobody.so"),
@@ -173,18 +174,18 @@ TEST(NcclLibrary, ThatIsMissingIsToldWithTheRemedy) {
 }
 
 TEST(NcclLibrary, ThatIsAnotherOneIsToldByWhatItLacks) {
-  const auto nccl = NcclLibrary::load({"libm.so.6", DDP_NCCL_STANDIN});
+  const auto nccl = NcclLibrary::load({"libm.so.6", standin_file()});
   ASSERT_FALSE(nccl);
   EXPECT_EQ(nccl.error().code, Errc::kInvalidArgument);
   EXPECT_THAT(nccl.error().message, HasSubstr("libm.so.6 has no function ncclGetVersion"));
-  const auto cudart = NcclLibrary::load({DDP_NCCL_STANDIN, "libm.so.6"});
+  const auto cudart = NcclLibrary::load({standin_file(), "libm.so.6"});
   ASSERT_FALSE(cudart);
   EXPECT_THAT(cudart.error().message, HasSubstr("libm.so.6 has no function cudaGetDeviceCount"));
 }
 
 TEST(NcclLibrary, IsNamedByTheEnvironment) {
-  ASSERT_EQ(::setenv("DDP_NCCL_LIBRARY", DDP_NCCL_STANDIN, 1), 0);
-  ASSERT_EQ(::setenv("DDP_CUDART_LIBRARY", DDP_NCCL_STANDIN, 1), 0);
+  ASSERT_EQ(::setenv("DDP_NCCL_LIBRARY", standin_file().c_str(), 1), 0);
+  ASSERT_EQ(::setenv("DDP_CUDART_LIBRARY", standin_file().c_str(), 1), 0);
   const auto library = NcclLibrary::load();
   ::unsetenv("DDP_NCCL_LIBRARY");
   ::unsetenv("DDP_CUDART_LIBRARY");

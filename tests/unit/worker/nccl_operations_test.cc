@@ -1,21 +1,22 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/base/clock.h"
-#include "tests/support/nccl_world.h"
+#include "tests/support/nccl_ranks.h"
 
-// The result of every operation, against plain loops: on the stand-in, and on devices if the
-// process has any.
+// The result of every operation, against plain loops: on the stand-in, and on a device if there is
+// one.
 namespace ddp {
 namespace {
 
 using std::chrono::milliseconds;
 using test::DeviceArray;
-using test::NcclWorld;
+using test::NcclRank;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -75,44 +76,7 @@ void expect_near(DType type, const std::vector<double>& got, const std::vector<d
   }
 }
 
-// The parameter: "standin", or "device" for the real libraries.
-class NcclOperations : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (std::string(GetParam()) == "standin") {
-      test::control().reset();
-      library_ = test::standin_library();
-      sizes_ = {1, 2, 3, 4};
-      return;
-    }
-    auto library = NcclLibrary::load({});
-    if (!library) GTEST_SKIP() << library.error().message;
-    const auto devices = (*library)->device_count();
-    if (!devices) GTEST_SKIP() << devices.error().message;
-    if (*devices == 0) GTEST_SKIP() << "CUDA sees no device";
-    library_ = std::move(*library);
-    for (int size = 1; size <= std::min(*devices, 4); ++size) sizes_.push_back(size);
-  }
-  void TearDown() override {
-    if (std::string(GetParam()) != "standin") return;
-    EXPECT_STREQ(test::control().violations(), "");
-    EXPECT_EQ(test::control().live_objects(), 0);
-  }
-
-  DeviceArray array(NcclGroup& group, DType type, const std::vector<double>& values) {
-    return {group, *library_, type, values};
-  }
-  // Runs body on every rank of worlds of all sizes.
-  void everywhere(const std::function<void(NcclGroup&)>& body) {
-    for (const int size : sizes_) {
-      NcclWorld world(library_, size);
-      world.run(body);
-    }
-  }
-
-  std::shared_ptr<const NcclLibrary> library_;
-  std::vector<int> sizes_;
-};
+using NcclOperations = test::NcclRanksTest;
 
 TEST_P(NcclOperations, AllReduceOfEveryTypeAndReduction) {
   everywhere([&](NcclGroup& group) {
@@ -329,14 +293,14 @@ TEST_P(NcclOperations, SendsReceivesAndBatches) {
 }
 
 TEST_P(NcclOperations, NobodyLeavesABarrierBeforeTheLastHasCome) {
-  for (const int size : sizes_) {
-    NcclWorld world(library_, size);
-    std::atomic<int> come{0};
-    world.run([&](NcclGroup& group) {
+  for (int size = 1; size <= 4; ++size) {
+    const test::Shared<std::atomic<int>> come;
+    world(size, [&](NcclRank& rank) {
+      const auto group = rank.group();
       for (int turn = 1; turn <= 5; ++turn) {
-        ++come;
-        group.barrier({milliseconds(0), "turn", true})->wait();
-        EXPECT_GE(come.load(), turn * size);
+        ++*come;
+        group->barrier({milliseconds(0), "turn", true})->wait();
+        EXPECT_GE(come->load(), turn * size);
       }
     });
   }
@@ -353,54 +317,41 @@ TEST_P(NcclOperations, ManyOperationsStayInOrder) {
   });
 }
 
-// The second operation takes its input from a stream that waits for the first, which rank 0 joins
-// only after the others have issued both.
-TEST_P(NcclOperations, StreamsAreOrderedWithoutTheHost) {
-  for (const int size : sizes_) {
-    std::vector<cuda::Stream> streams(static_cast<std::size_t>(size));
-    const auto stream_of = [&](Rank rank) -> cuda::Stream& {
-      return streams[static_cast<std::size_t>(rank)];
-    };
-    test::on_ranks(size, [&](Rank rank) {
-      library_->cuda().set_device(rank);
-      library_->cuda().stream_create_with_priority(&stream_of(rank), cuda::kStreamNonBlocking, 0);
+TEST_P(NcclOperations, ThousandsOfOperationsMayBeInFlight) {
+  for (const int size : {1, 2}) {
+    const int count = size == 1 ? 5000 : 1000;  // Processes that share a device take turns.
+    world(size, [&](NcclRank& rank) {
+      const auto group = rank.group();
+      const auto data = array(*group, DType::kI32, {1});
+      WorkPtr last;
+      for (int i = 0; i < count; ++i) last = group->all_reduce(data.buffer(), ReduceOp::kMax);
+      last->wait();
+      group->all_reduce(data.buffer(), ReduceOp::kSum)->wait();
+      EXPECT_EQ(data.values().front(), size);
     });
-    {
-      NcclWorld world(library_, size);
-      NcclWorld other(library_, size, [&](NcclGroupOptions& options) {
-        options.current_stream = [&, rank = options.rank] { return stream_of(rank); };
-      });
-      test::on_ranks(size, [&](Rank rank) {
-        world[rank].barrier()->wait();
-        other[rank].barrier()->wait();
-        const auto data = array(world[rank], DType::kF32, {1.0});
-        const auto late = array(world[rank], DType::kF32, {10.0});
-        const auto sum = [](NcclGroup& group, const DeviceArray& each) {
-          return group.all_reduce(each.buffer(), ReduceOp::kSum);
-        };
-        if (rank == 0) {
-          const auto second = sum(other[0], late);
-          const TimePoint until = Clock::now() + milliseconds(50);
-          while (size > 1 && Clock::now() < until) ASSERT_FALSE(second->done());
-          sum(world[0], data)->wait();
-          second->wait();
-          EXPECT_EQ(late.values().front(), 10 + (size - 1) * size);
-          return;
-        }
-        const auto first = sum(world[rank], data);
-        std::dynamic_pointer_cast<NcclWork>(first)->wait_stream(stream_of(rank));
-        sum(other[rank], data)->wait();
-        EXPECT_EQ(data.values().front(), 10 + (size - 1) * size);
-        first->wait();
-      });
-    }
-    for (cuda::Stream stream : streams) library_->cuda().stream_destroy(stream);
   }
+}
+
+TEST_P(NcclOperations, ThreadsMayUseAGroupEach) {
+  world(2, [&](NcclRank& rank) {
+    const auto first = rank.group();
+    const auto second = first->new_group(std::vector<Rank>{0, 1});
+    const auto one = array(*first, DType::kF64, {1});
+    const auto other = array(*first, DType::kF64, {1});
+    const auto double_often = [](ProcessGroup& group, const DeviceArray& data) {
+      for (int i = 0; i < 30; ++i) group.all_reduce(data.buffer(), ReduceOp::kSum)->wait();
+    };
+    std::thread thread([&] { double_often(*second, other); });
+    double_often(*first, one);
+    thread.join();
+    EXPECT_EQ(one.values().front(), std::pow(2, 30));
+    EXPECT_EQ(other.values().front(), std::pow(2, 30));
+  });
 }
 
 TEST_P(NcclOperations, TheCallersDeviceStaysCurrent) {
   everywhere([&](NcclGroup& group) {
-    const int other = 0;  // Not the device of most ranks.
+    const int other = library_->device_count().value() - 1;  // Not the device of most ranks.
     library_->cuda().set_device(other);
     const auto data = array(group, DType::kF32, {1.0});
     group.barrier()->wait();
@@ -408,13 +359,14 @@ TEST_P(NcclOperations, TheCallersDeviceStaysCurrent) {
     library_->cuda().get_device(&current);
     EXPECT_EQ(current, other);
     EXPECT_EQ(group.allocate(std::size_t{1} << 60), nullptr);
+    group.barrier()->wait();  // A call that failed is forgotten.
   });
 }
 
 TEST_P(NcclOperations, SubGroupsHaveTheirOwnRanks) {
-  if (sizes_.back() < 4) GTEST_SKIP() << "needs four devices";
-  NcclWorld world(library_, 4);
-  world.run([&](NcclGroup& group) {
+  world(4, [&](NcclRank& rank) {
+    const auto all = rank.group();
+    NcclGroup& group = *all;
     const std::vector<Rank> odd{1, 3};
     const auto pair = group.new_group(odd);
     EXPECT_EQ(pair != nullptr, group.rank() % 2 == 1);
@@ -439,43 +391,46 @@ TEST_P(NcclOperations, SubGroupsHaveTheirOwnRanks) {
 }
 
 TEST_P(NcclOperations, ArgumentsThatMakeNoSenseAreRefused) {
-  NcclWorld world(library_, 1);
-  NcclGroup& group = world[0];
-  const auto ints = array(group, DType::kI32, zeros(4));
-  const auto floats = array(group, DType::kF32, zeros(4));
-  const Buffer nowhere{nullptr, 3, DType::kF32};
-  const auto refused = [](const auto& call) -> std::string {
-    try {
-      call();
-    } catch (const std::invalid_argument& error) {
-      return error.what();
+  world(1, [&](NcclRank& rank) {
+    const auto all = rank.group();
+    NcclGroup& group = *all;
+    const auto ints = array(group, DType::kI32, zeros(4));
+    const auto floats = array(group, DType::kF32, zeros(4));
+    const Buffer nowhere{nullptr, 3, DType::kF32};
+    const auto refused = [](const auto& call) -> std::string {
+      try {
+        call();
+      } catch (const std::invalid_argument& error) {
+        return error.what();
+      }
+      return "accepted";
+    };
+    for (const auto kind : {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
+      EXPECT_THAT(refused([&] { group.all_reduce(ints.buffer(), kind); }),
+                  HasSubstr("all_reduce: NCCL has no b"));
     }
-    return "accepted";
-  };
-  for (const auto kind : {ReduceOp::kBand, ReduceOp::kBor, ReduceOp::kBxor}) {
-    EXPECT_THAT(refused([&] { group.all_reduce(ints.buffer(), kind); }),
-                HasSubstr("all_reduce: NCCL has no b"));
-  }
-  EXPECT_THAT(refused([&] { group.all_reduce(ints.buffer(), ReduceOp::kAvg); }),
-              HasSubstr("avg of i32"));
-  EXPECT_THAT(refused([&] { group.all_reduce(nowhere, ReduceOp::kSum); }), HasSubstr("no address"));
-  EXPECT_THAT(refused([&] { group.broadcast(ints.buffer(), 1); }), HasSubstr("rank 1 is not in"));
-  EXPECT_THAT(refused([&] { group.all_gather(ints.buffer(), floats.buffer()); }),
-              HasSubstr("input of i32 and output of f32"));
-  EXPECT_THAT(refused([&] { group.all_gather(ints.buffer(), ints.part(0, 3)); }),
-              HasSubstr("output of 3 elements, but 4 are needed"));
-  EXPECT_THAT(
-      refused([&] { group.reduce_scatter(ints.part(0, 3), ints.buffer(), ReduceOp::kSum); }),
-      HasSubstr("input of 3 elements, but 4 are needed"));
-  EXPECT_THAT(refused([&] { group.all_to_all(ints.buffer(), ints.buffer()); }),
-              HasSubstr("the same memory"));
-  EXPECT_THAT(refused([&] { group.send(ints.buffer(), 0); }), HasSubstr("this rank itself"));
-  EXPECT_THAT(refused([&] { group.recv(ints.buffer(), 2); }), HasSubstr("rank 2 is not in"));
-  group.barrier()->wait();  // None of them counts as issued.
+    EXPECT_THAT(refused([&] { group.all_reduce(ints.buffer(), ReduceOp::kAvg); }),
+                HasSubstr("avg of i32"));
+    EXPECT_THAT(refused([&] { group.all_reduce(nowhere, ReduceOp::kSum); }),
+                HasSubstr("no address"));
+    EXPECT_THAT(refused([&] { group.broadcast(ints.buffer(), 1); }), HasSubstr("rank 1 is not in"));
+    EXPECT_THAT(refused([&] { group.all_gather(ints.buffer(), floats.buffer()); }),
+                HasSubstr("input of i32 and output of f32"));
+    EXPECT_THAT(refused([&] { group.all_gather(ints.buffer(), ints.part(0, 3)); }),
+                HasSubstr("output of 3 elements, but 4 are needed"));
+    EXPECT_THAT(
+        refused([&] { group.reduce_scatter(ints.part(0, 3), ints.buffer(), ReduceOp::kSum); }),
+        HasSubstr("input of 3 elements, but 4 are needed"));
+    EXPECT_THAT(refused([&] { group.all_to_all(ints.buffer(), ints.buffer()); }),
+                HasSubstr("the same memory"));
+    EXPECT_THAT(refused([&] { group.send(ints.buffer(), 0); }), HasSubstr("this rank itself"));
+    EXPECT_THAT(refused([&] { group.recv(ints.buffer(), 2); }), HasSubstr("rank 2 is not in"));
+    group.barrier()->wait();  // None of them counts as issued.
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Library, NcclOperations, ::testing::Values("standin", "device"),
-                         [](const auto& each) { return std::string(each.param); });
+                         test::library_name);
 
 }  // namespace
 }  // namespace ddp
