@@ -82,6 +82,7 @@ class Recording {
     expect_success(cuda_.stream_begin_capture(stream, mode));
   }
   ~Recording() {
+    if (!finished_) cuda_.stream_end_capture(stream_, &graph_);
     if (graph_ != nullptr) cuda_.graph_destroy(graph_);
     if (executable_ != nullptr) cuda_.graph_exec_destroy(executable_);
   }
@@ -89,6 +90,7 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   void finish() {
+    finished_ = true;
     expect_success(cuda_.stream_end_capture(stream_, &graph_));
     expect_success(cuda_.graph_instantiate(&executable_, graph_, 0));
   }
@@ -101,6 +103,7 @@ class Recording {
 
   const CudaFunctions& cuda_;
   const cuda::Stream stream_;
+  bool finished_ = false;
   GraphHandle graph_ = nullptr;
   GraphHandle executable_ = nullptr;
 };
