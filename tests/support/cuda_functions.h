@@ -1,9 +1,8 @@
 #pragma once
 
-#include <dlfcn.h>
-
 #include <stdexcept>
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include "common/base/check.h"
