@@ -17,7 +17,7 @@ def register() -> None:
     `import ddp_run` calls it, and so does PyTorch 2.14 for a program that names the backend without the import.
     """
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu", "cuda"])
 
 
 def abort(group: dist.ProcessGroup | None = None) -> None:
@@ -34,7 +34,9 @@ def nodes(group: dist.ProcessGroup | None = None) -> int:
 
 
 def _backend_of(group):
-    return (group or dist.distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
+    group = group or dist.distributed_c10d._get_default_group()
+    device = next((each for each in group._device_types if each.type == "cpu"), torch.device("cuda"))
+    return group._get_backend(device)
 
 
 def _make(options, _backend_options):

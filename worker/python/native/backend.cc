@@ -12,6 +12,7 @@
 
 #include "common/base/errc.h"
 #include "common/base/parse_number.h"
+#include "worker/python/native/device_backend_work.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/store_adapter.h"
@@ -62,25 +63,33 @@ std::vector<std::string> own_addresses() {
   return transport::reachable_addresses(*address, *port);
 }
 
-std::shared_ptr<runtime::Group> meet(const c10::intrusive_ptr<c10d::Store>& store, int rank,
-                                     int size, const BackendOptions& options) {
-  runtime::Meeting meeting;
-  meeting.store = std::make_shared<StoreAdapter>(store);
-  // The store may have served an earlier group of this name.
-  const auto count = meeting.store->add(fmt::format("joined/{}", rank), 1);
+// A name that the store has not seen: it may have served an earlier group.
+std::string name_in(Store& store, int rank) {
+  const auto count = store.add(fmt::format("joined/{}", rank), 1);
   if (!count) throw CollectiveError(count.error().message, count.error().code, rank);
-  meeting.prefix = fmt::format("ddp/{}", *count);
+  return fmt::format("ddp/{}", *count);
+}
+
+ProcessGroupOptions group_options(const BackendOptions& options) {
+  ProcessGroupOptions group;
+  group.timeout = options.timeout;
+  group.connect_timeout = options.timeout;
+  return group;
+}
+
+std::shared_ptr<runtime::Group> meet(std::shared_ptr<Store> store, const std::string& name,
+                                     int rank, int size, const BackendOptions& options) {
+  runtime::Meeting meeting;
+  meeting.store = std::move(store);
+  meeting.prefix = name;
   meeting.addresses = own_addresses();
   const auto engine = engine_of(process_variable("DDP_LINK"));
   if (!engine) throw std::invalid_argument(engine.error().message);
   meeting.engine = *engine;
   meeting.group = options.group_name;
   meeting.world_ranks.assign(options.global_ranks.begin(), options.global_ranks.end());
-  ProcessGroupOptions group;
-  group.timeout = options.timeout;
-  group.connect_timeout = options.timeout;
   return runtime::make_met_group(rank, size, std::move(meeting), Clock::now() + options.timeout,
-                                 group);
+                                 group_options(options));
 }
 
 Operands message_operands(const char* operation, const std::vector<at::Tensor>& tensors, int tag) {
@@ -107,9 +116,13 @@ DdpBackend::DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size
       timeout_(options_.timeout) {
   const WithoutGil without_gil;
   const SignalCheck check;
-  group_ = with_torch_errors([&] {
+  with_torch_errors([&] {
     try {
-      return meet(store_, rank_, size_, options_);
+      const auto own_store = std::make_shared<StoreAdapter>(store_);
+      const std::string name = name_in(*own_store, rank_);
+      members_.host = meet(own_store, name, rank_, size_, options_);
+      members_.devices =
+          std::make_shared<DeviceGroups>(own_store, name, members_.host, group_options(options_));
     } catch (const CollectiveError&) {
       check.rethrow();
       throw;
@@ -120,18 +133,19 @@ DdpBackend::DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size
 DdpBackend::~DdpBackend() { shutdown(); }
 
 void DdpBackend::shutdown() {
-  std::shared_ptr<runtime::Group> group;
+  Members members;
   {
     const std::lock_guard lock(mutex_);
-    group = std::move(group_);
+    members = std::exchange(members_, {});
   }
   if (::getpid() != process_) {
-    // A forked child has none of the group's threads, and is no member.
-    new std::shared_ptr<runtime::Group>(std::move(group));
+    // A forked child has none of the groups' threads, and is no member.
+    new Members(std::move(members));
     return;
   }
   const WithoutGil without_gil;
-  group.reset();
+  members.devices.reset();
+  members.host.reset();
 }
 
 void shut_down_all() {
@@ -139,29 +153,37 @@ void shut_down_all() {
 }
 
 void DdpBackend::abort() {
-  std::shared_ptr<runtime::Group> group;
+  Members members;
   {
     const std::lock_guard lock(mutex_);
-    group = group_;
+    members = members_;
   }
-  if (group) group->abort("abort() was called");
+  if (!members.host) return;
+  members.host->abort("abort() was called");
+  const Failure cause = *members.host->failure();
+  for (const auto& device : members.devices->made()) device->group().abort_from_peer(cause);
 }
 
-std::shared_ptr<runtime::Group> DdpBackend::live_group() const {
+DdpBackend::Members DdpBackend::live() const {
   const std::lock_guard lock(mutex_);
-  TORCH_CHECK_WITH(DistBackendError, group_ != nullptr, "the process group ", options_.group_name,
-                   " has been destroyed");
-  return group_;
+  TORCH_CHECK_WITH(DistBackendError, members_.host != nullptr, "the process group ",
+                   options_.group_name, " has been destroyed");
+  return members_;
 }
 
 DdpBackend::WorkHandle DdpBackend::run(const Call& call, Operands operands,
                                        std::vector<Tensors> value,
                                        const std::vector<Issue>& issues) {
-  const std::shared_ptr<runtime::Group> group = live_group();
+  if (operands.device().is_cuda()) {
+    std::vector<Operands> all;
+    all.push_back(std::move(operands));
+    return run_on_device(call, std::move(all), std::move(value), issues);
+  }
+  const std::shared_ptr<runtime::Group> group = live().host;
   auto work = c10::make_intrusive<BackendWork>(rank_, call.type, call.title, sequence_++,
                                                std::move(operands), std::move(value));
   OpOptions options;
-  options.timeout = call.timeout.count() > 0 ? call.timeout : timeout_.load();
+  options.timeout = timeout_of(call);
   const bool is_one = issues.size() == 1;
   options.synchronous = !call.is_async && is_one && !coalescing_;
   if (issues.empty()) {
@@ -189,6 +211,27 @@ DdpBackend::WorkHandle DdpBackend::run(const Call& call, Operands operands,
   return work;
 }
 
+DdpBackend::WorkHandle DdpBackend::run_on_device(const Call& call, std::vector<Operands> operands,
+                                                 std::vector<Tensors> value,
+                                                 const std::vector<Issue>& issues) {
+  const std::shared_ptr<DeviceGroups> devices = live().devices;
+  const c10::Device device = operands.front().device();
+  auto work = c10::make_intrusive<DeviceBackendWork>(rank_, call.type, call.title, sequence_++,
+                                                     std::move(operands), std::move(value), device);
+  OpOptions options;
+  options.timeout = timeout_of(call);
+  options.on_done = [work](std::exception_ptr /*failure*/) {};  // Keeps the tensors until then.
+  const WithoutGil without_gil;
+  with_torch_errors([&] {
+    const std::shared_ptr<DeviceGroup> group = devices->of(device);
+    std::vector<WorkPtr> issued;
+    for (const Issue& issue : issues) issued.push_back(issue(group->group(), options));
+    work->issued(*group, std::move(issued));
+  });
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
 void DdpBackend::startCoalescing() {
   TORCH_CHECK(!coalescing_, "startCoalescing: the group is coalescing already");
   coalescing_ = true;
@@ -197,43 +240,67 @@ void DdpBackend::startCoalescing() {
 DdpBackend::WorkHandle DdpBackend::endCoalescing() {
   TORCH_CHECK(coalescing_, "endCoalescing: the group is not coalescing");
   coalescing_ = false;
+  if (!coalesced_operands_.empty()) {
+    coalesced_.push_back(
+        run_on_device({OpType::COALESCED, "ddp:batch"}, std::exchange(coalesced_operands_, {}), {},
+                      {[transfers = std::exchange(coalesced_transfers_, {})](ProcessGroup& group,
+                                                                             OpOptions each) {
+                        return dynamic_cast<NcclGroup&>(group).batch(transfers, std::move(each));
+                      }}));
+  }
   return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
 }
 
 void DdpBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  const auto group = live_group();
+  const auto group = live().host;
   const auto timeout = options.timeout.count() > 0 ? options.timeout : timeout_.load();
   const WithoutGil without_gil;
   with_torch_errors([&] { group->monitored_barrier(timeout, wait_all_ranks); });
 }
 
+// The Work is null if the message waits for endCoalescing().
+DdpBackend::WorkHandle DdpBackend::transfer(const Call& call, Operands operands, Transfer transfer,
+                                            Tensors& tensors, const Issue& issue) {
+  if (!operands.device().is_cuda() || !coalescing_) {
+    return run(call, std::move(operands), {tensors}, {issue});
+  }
+  coalesced_operands_.push_back(std::move(operands));
+  coalesced_transfers_.push_back(transfer);
+  return {};
+}
+
 DdpBackend::WorkHandle DdpBackend::send(Tensors& tensors, int destination, int tag) {
   Operands operands = message_operands("send", tensors, tag);
   const Buffer buffer = operands.input(tensors[0]);
-  return run({OpType::SEND, "ddp:send"}, std::move(operands), {tensors},
-             {[=](runtime::Group& group, OpOptions each) {
-               return group.send(buffer, destination, static_cast<std::uint32_t>(tag),
-                                 std::move(each));
-             }});
+  return transfer({OpType::SEND, "ddp:send"}, std::move(operands),
+                  {Transfer::Direction::kSend, destination, buffer}, tensors,
+                  [=](ProcessGroup& group, OpOptions each) {
+                    return group.send(buffer, destination, static_cast<std::uint32_t>(tag),
+                                      std::move(each));
+                  });
 }
 
 DdpBackend::WorkHandle DdpBackend::recv(Tensors& tensors, int source, int tag) {
   Operands operands = message_operands("recv", tensors, tag);
   const Buffer buffer = operands.output(tensors[0]);
-  return run({OpType::RECV, "ddp:recv"}, std::move(operands), {tensors},
-             {[=](runtime::Group& group, OpOptions each) {
-               return group.recv(buffer, source, static_cast<std::uint32_t>(tag), std::move(each));
-             }});
+  return transfer(
+      {OpType::RECV, "ddp:recv"}, std::move(operands), {Transfer::Direction::kRecv, source, buffer},
+      tensors, [=](ProcessGroup& group, OpOptions each) {
+        return group.recv(buffer, source, static_cast<std::uint32_t>(tag), std::move(each));
+      });
 }
 
 DdpBackend::WorkHandle DdpBackend::recvAnysource(Tensors& tensors, int tag) {
   Operands operands = message_operands("recv", tensors, tag);
   const Buffer buffer = operands.output(tensors[0]);
+  operands.require(operands.device().is_cpu(),
+                   "NCCL has no receive from any rank; name the source");
+  const auto group = live().host;
   const auto message = std::make_shared<std::shared_ptr<runtime::MessageWork>>();
   auto work = run({OpType::RECVANYSOURCE, "ddp:recv"}, std::move(operands), {tensors},
-                  {[=](runtime::Group& group, OpOptions each) {
+                  {[=](ProcessGroup& /*group*/, OpOptions each) {
                     *message =
-                        group.recv_any(buffer, static_cast<std::uint32_t>(tag), std::move(each));
+                        group->recv_any(buffer, static_cast<std::uint32_t>(tag), std::move(each));
                     return *message;
                   }});
   static_cast<BackendWork&>(*work).issued_from_any(*message);

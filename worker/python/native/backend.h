@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "worker/python/native/backend_work.h"
+#include "worker/python/native/device_groups.h"
 #include "worker/runtime/group.h"
 
 namespace ddp::python {
@@ -24,8 +25,10 @@ struct BackendOptions {
   std::vector<int> global_ranks;       // By rank of the group; empty: it is the world.
 };
 
-// PyTorch's backend "ddp": a runtime::Group under the interface of torch.distributed, with the
-// meanings that PyTorch's documentation gives to the operations. Tensors are on the CPU.
+// PyTorch's backend "ddp" under the interface of torch.distributed, with the meanings that
+// PyTorch's documentation gives to the operations: a runtime::Group for tensors on the CPU, and
+// NCCL, from their first use on, for tensors on CUDA devices. What a rank's own death or failure
+// ends, it ends for both.
 //
 // Any thread may call, with or without the GIL; it is not held while the backend waits.
 class DdpBackend final : public c10d::Backend {
@@ -92,14 +95,14 @@ class DdpBackend final : public c10d::Backend {
   // Ends every operation of the group and of those that share its memory, here and on the other
   // ranks: they raise DistBackendError.
   virtual void abort();
-  // Leaves the group in order. Nothing may be outstanding.
+  // Leaves the group in order. Nothing may be outstanding on the CPU; waits for what devices do.
   virtual void shutdown();
 
   // Ranks of one node share memory.
-  int nodes() const { return live_group()->nodes(); }
+  int nodes() const { return live().host->nodes(); }
 
  private:
-  using Issue = std::function<WorkPtr(runtime::Group&, OpOptions)>;
+  using Issue = std::function<WorkPtr(ProcessGroup&, OpOptions)>;
   struct Call {
     c10d::OpType type;
     const char* title;  // For the profiler.
@@ -107,9 +110,22 @@ class DdpBackend final : public c10d::Backend {
     bool is_async = true;
   };
 
+  // The same ranks for tensors on the CPU and on devices.
+  struct Members {
+    std::shared_ptr<runtime::Group> host;
+    std::shared_ptr<DeviceGroups> devices;
+  };
+
   WorkHandle run(const Call& call, Operands operands, std::vector<Tensors> value,
                  const std::vector<Issue>& issues);
-  std::shared_ptr<runtime::Group> live_group() const;
+  WorkHandle run_on_device(const Call& call, std::vector<Operands> operands,
+                           std::vector<Tensors> value, const std::vector<Issue>& issues);
+  WorkHandle transfer(const Call& call, Operands operands, Transfer transfer, Tensors& tensors,
+                      const Issue& issue);
+  std::chrono::milliseconds timeout_of(const Call& call) const {
+    return call.timeout.count() > 0 ? call.timeout : timeout_.load();
+  }
+  Members live() const;
   std::vector<std::size_t> split_counts(const Operands& operands, const at::Tensor& tensor,
                                         const std::vector<std::int64_t>& sizes,
                                         const char* what) const;
@@ -120,9 +136,12 @@ class DdpBackend final : public c10d::Backend {
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<std::uint64_t> sequence_{0};
   mutable std::mutex mutex_;
-  std::shared_ptr<runtime::Group> group_;  // Null after shutdown().
+  Members members_;  // Null after shutdown().
   bool coalescing_ = false;
   std::vector<WorkHandle> coalesced_;
+  // Messages between devices must be given to NCCL at once, or two ranks would wait for each other.
+  std::vector<Operands> coalesced_operands_;
+  std::vector<Transfer> coalesced_transfers_;
 };
 
 // Lets every backend of this process leave in order. For the end of the interpreter.

@@ -41,7 +41,7 @@ DdpBackend::WorkHandle DdpBackend::broadcast(Tensors& tensors,
   const auto root = static_cast<Rank>(options.rootRank);
   const Buffer buffer = root == rank_ ? operands.input(tensors[0]) : operands.output(tensors[0]);
   return run({OpType::BROADCAST, "ddp:broadcast", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {tensors}, {[=](ProcessGroup& group, OpOptions each) {
                return group.broadcast(buffer, root, std::move(each));
              }});
 }
@@ -55,7 +55,7 @@ DdpBackend::WorkHandle DdpBackend::allreduce(Tensors& tensors,
   const Buffer buffer = operands.in_out(tensors[0]);
   const ReduceOp op = operands.reduction();
   return run({OpType::ALLREDUCE, "ddp:all_reduce", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {tensors}, {[=](ProcessGroup& group, OpOptions each) {
                return group.all_reduce(buffer, op, std::move(each));
              }});
 }
@@ -69,7 +69,7 @@ DdpBackend::WorkHandle DdpBackend::allreduce_coalesced(
   for (const at::Tensor& tensor : tensors) buffers.push_back(operands.in_out(tensor));
   const ReduceOp op = operands.reduction();
   return run({OpType::ALLREDUCE_COALESCED, "ddp:all_reduce", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {tensors}, {[=](ProcessGroup& group, OpOptions each) {
                return group.all_reduce_coalesced(buffers, op, std::move(each));
              }});
 }
@@ -82,7 +82,7 @@ DdpBackend::WorkHandle DdpBackend::reduce(Tensors& tensors, const c10d::ReduceOp
   const Buffer buffer = root == rank_ ? operands.in_out(tensors[0]) : operands.input(tensors[0]);
   const ReduceOp op = operands.reduction();
   return run({OpType::REDUCE, "ddp:reduce", options.timeout, is_async(options)},
-             std::move(operands), {tensors}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {tensors}, {[=](ProcessGroup& group, OpOptions each) {
                return group.reduce(buffer, root, op, std::move(each));
              }});
 }
@@ -101,7 +101,7 @@ DdpBackend::WorkHandle DdpBackend::allgather(std::vector<Tensors>& outputs, Tens
                                rank_, own.numel(), inputs[0].numel()));
   const std::vector<std::size_t> counts = counts_of(operands, outputs[0]);
   return run({OpType::ALLGATHER, "ddp:all_gather", options.timeout, is_async(options)},
-             std::move(operands), outputs, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), outputs, {[=](ProcessGroup& group, OpOptions each) {
                return are_equal(counts) ? group.all_gather(in, out, std::move(each))
                                         : group.all_gatherv(in, out, counts, std::move(each));
              }});
@@ -116,7 +116,7 @@ DdpBackend::WorkHandle DdpBackend::_allgather_base(at::Tensor& output, at::Tenso
                    fmt::format("the output has {} elements; {} ranks with {} elements need {}",
                                output.numel(), size_, input.numel(), input.numel() * size_));
   return run({OpType::_ALLGATHER_BASE, "ddp:_all_gather_base", options.timeout, is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {{output}}, {[=](ProcessGroup& group, OpOptions each) {
                return group.all_gather(in, out, std::move(each));
              }});
 }
@@ -167,7 +167,7 @@ DdpBackend::WorkHandle DdpBackend::gather(std::vector<Tensors>& outputs, Tensors
     operands.require(outputs.empty(), "only the root gives outputs");
   }
   return run({OpType::GATHER, "ddp:gather", options.timeout, is_async(options)},
-             std::move(operands), outputs, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), outputs, {[=](ProcessGroup& group, OpOptions each) {
                return group.gather(in, out, root, std::move(each));
              }});
 }
@@ -179,7 +179,7 @@ DdpBackend::WorkHandle DdpBackend::gather_into_tensor(at::Tensor& output, at::Te
   const Buffer in = operands.input(input);
   const Buffer out = root == rank_ ? operands.output(output) : operands.nothing();
   return run({OpType::GATHER, "ddp:gather", options.timeout, is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {{output}}, {[=](ProcessGroup& group, OpOptions each) {
                return group.gather(in, out, root, std::move(each));
              }});
 }
@@ -199,7 +199,7 @@ DdpBackend::WorkHandle DdpBackend::scatter(Tensors& outputs, std::vector<Tensors
     operands.require(inputs.empty(), "only the root gives inputs");
   }
   return run({OpType::SCATTER, "ddp:scatter", options.timeout, is_async(options)},
-             std::move(operands), {outputs}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {outputs}, {[=](ProcessGroup& group, OpOptions each) {
                return group.scatter(in, out, root, std::move(each));
              }});
 }
@@ -219,7 +219,7 @@ DdpBackend::WorkHandle DdpBackend::reduce_scatter(Tensors& outputs, std::vector<
                    "the input for this rank has another number of elements than the output");
   if (are_equal(counts)) {
     const Buffer in = operands.inputs(inputs[0]);
-    return run(call, std::move(operands), {outputs}, {[=](runtime::Group& group, OpOptions each) {
+    return run(call, std::move(operands), {outputs}, {[=](ProcessGroup& group, OpOptions each) {
                  return group.reduce_scatter(in, out, op, std::move(each));
                }});
   }
@@ -233,7 +233,7 @@ DdpBackend::WorkHandle DdpBackend::reduce_scatter(Tensors& outputs, std::vector<
     } else {
       buffer = operands.input(part);
     }
-    issues.push_back([=](runtime::Group& group, OpOptions each) {
+    issues.push_back([=](ProcessGroup& group, OpOptions each) {
       return group.reduce(buffer, root, op, std::move(each));
     });
   }
@@ -252,7 +252,7 @@ DdpBackend::WorkHandle DdpBackend::_reduce_scatter_base(at::Tensor& output, at::
   const ReduceOp op = operands.reduction();
   return run({OpType::_REDUCE_SCATTER_BASE, "ddp:_reduce_scatter_base", options.timeout,
               is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {{output}}, {[=](ProcessGroup& group, OpOptions each) {
                return group.reduce_scatter(in, out, op, std::move(each));
              }});
 }
@@ -310,7 +310,7 @@ DdpBackend::WorkHandle DdpBackend::alltoall_base(at::Tensor& output, at::Tensor&
   const auto out_counts = split_counts(operands, output, output_split_sizes, "output");
   const bool is_even = output_split_sizes.empty() && input_split_sizes.empty();
   return run({OpType::ALLTOALL_BASE, "ddp:all_to_all", options.timeout, is_async(options)},
-             std::move(operands), {{output}}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {{output}}, {[=](ProcessGroup& group, OpOptions each) {
                return is_even ? group.all_to_all(in, out, std::move(each))
                               : group.all_to_allv(in, in_counts, out, out_counts, std::move(each));
              }});
@@ -327,15 +327,15 @@ DdpBackend::WorkHandle DdpBackend::alltoall(Tensors& outputs, Tensors& inputs,
   const auto out_counts = counts_of(operands, outputs);
   // Whether all blocks of all ranks are equal cannot be told from those of one rank.
   return run({OpType::ALLTOALL, "ddp:all_to_all", options.timeout, is_async(options)},
-             std::move(operands), {outputs}, {[=](runtime::Group& group, OpOptions each) {
+             std::move(operands), {outputs}, {[=](ProcessGroup& group, OpOptions each) {
                return group.all_to_allv(in, in_counts, out, out_counts, std::move(each));
              }});
 }
 
 DdpBackend::WorkHandle DdpBackend::barrier(const c10d::BarrierOptions& options) {
-  return run(
-      {OpType::BARRIER, "ddp:barrier", options.timeout, is_async(options)}, Operands("barrier"), {},
-      {[](runtime::Group& group, OpOptions each) { return group.barrier(std::move(each)); }});
+  return run({OpType::BARRIER, "ddp:barrier", options.timeout, is_async(options)},
+             Operands("barrier"), {},
+             {[](ProcessGroup& group, OpOptions each) { return group.barrier(std::move(each)); }});
 }
 
 }  // namespace ddp::python

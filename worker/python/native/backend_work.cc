@@ -7,18 +7,10 @@
 
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
+#include "worker/python/native/work_value.h"
 
 namespace ddp::python {
 namespace {
-
-c10::intrusive_ptr<c10::ivalue::Future> future_for(
-    const std::vector<std::vector<at::Tensor>>& value) {
-  const auto tensors = c10::ListType::create(c10::TensorType::get());
-  if (value.size() > 1) {
-    return c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(tensors));
-  }
-  return c10::make_intrusive<c10::ivalue::Future>(tensors);
-}
 
 std::optional<std::vector<at::Tensor>> recorded(const Operands& operands) {
   return operands.used();
@@ -32,7 +24,7 @@ BackendWork::BackendWork(int rank, c10d::OpType type, const char* title, std::ui
       sequence_(sequence),
       operands_(std::move(operands)),
       value_(std::move(value)),
-      future_(future_for(value_)) {}
+      future_(c10::make_intrusive<c10::ivalue::Future>(type_of_value(value_))) {}
 
 void BackendWork::operation_done(std::exception_ptr failure) {
   if (failure) {
@@ -54,11 +46,8 @@ void BackendWork::complete() {
   finish(failure);
   if (failure) {
     future_->setError(failure);
-  } else if (value_.size() > 1) {
-    future_->markCompleted(c10::IValue(value_));
   } else {
-    future_->markCompleted(
-        c10::IValue(value_.empty() ? std::vector<at::Tensor>{} : value_.front()));
+    future_->markCompleted(as_value(value_));
   }
 }
 
@@ -66,39 +55,21 @@ void BackendWork::land() {
   std::call_once(landed_, [this] { operands_.land(); });
 }
 
-bool BackendWork::is_done() const {
-  for (const WorkPtr& work : works_) {
-    if (!work->done()) return false;
-  }
-  return true;
-}
+bool BackendWork::isCompleted() { return all_done(works_); }
 
-bool BackendWork::isCompleted() { return is_done(); }
+bool BackendWork::isSuccess() const { return all_done(works_) && !exception(); }
 
-bool BackendWork::isSuccess() const { return is_done() && !exception(); }
-
-std::exception_ptr BackendWork::exception() const {
-  for (const WorkPtr& work : works_) {
-    if (!work->done()) continue;
-    try {
-      work->wait();
-    } catch (const CollectiveError& error) {
-      return as_backend_error(error);
-    }
-  }
-  return nullptr;
-}
+std::exception_ptr BackendWork::exception() const { return first_failure(works_); }
 
 int BackendWork::sourceRank() const { return message_ ? message_->source : -1; }
 
 std::vector<at::Tensor> BackendWork::result() {
-  TORCH_CHECK(is_done(), "the operation is not done; call wait() first");
-  TORCH_CHECK(value_.size() <= 1, "the operation has a list of lists; use get_future()");
-  return value_.empty() ? std::vector<at::Tensor>{} : value_.front();
+  TORCH_CHECK(all_done(works_), "the operation is not done; call wait() first");
+  return as_result(value_);
 }
 
 bool BackendWork::wait(std::chrono::milliseconds timeout) {
-  if (timeout != kNoTimeout && !is_done()) return Work::wait(timeout);
+  if (timeout != kNoTimeout && !all_done(works_)) return Work::wait(timeout);
   const WithoutGil without_gil;
   const SignalCheck check;
   try {

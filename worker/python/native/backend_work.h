@@ -54,7 +54,6 @@ class BackendWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  bool is_done() const;
   void land();
   void complete();
 

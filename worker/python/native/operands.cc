@@ -109,19 +109,24 @@ void Operands::reduces(const at::Tensor& tensor, const c10d::ReduceOp& op) {
       form_of(scalar_type_).reducible && valid(type_, kind) && (is_linear || !is_complex);
   TORCH_CHECK_TYPE(fits, operation_, ": elements of type ", at::toString(scalar_type_),
                    " cannot be reduced by ", name_of(ReduceOp(kind)));
-  // For the bytes 0 and 1, the maximum is "or" and the product is "and".
-  if (scalar_type_ == at::kBool && kind == ReduceOp::kSum) kind = ReduceOp::kMax;
+  // For the bytes 0 and 1, the maximum is "or" and the minimum is "and", and NCCL has only those.
+  if (scalar_type_ == at::kBool) {
+    if (kind == ReduceOp::kSum || kind == ReduceOp::kBor) kind = ReduceOp::kMax;
+    if (kind == ReduceOp::kBand) kind = ReduceOp::kMin;
+  }
   reduction_ = kind == ReduceOp::kPremulSum ? ReduceOp::premul_sum(factor_of(op)) : ReduceOp(kind);
 }
 
 void Operands::check(const at::Tensor& tensor) {
   require(tensor.defined(), "a tensor is undefined");
-  TORCH_CHECK_VALUE(tensor.device().is_cpu(), operation_, ": a tensor is on ",
-                    tensor.device().str(), "; this group takes tensors on the CPU");
+  TORCH_CHECK_VALUE(tensor.device().is_cpu() || tensor.device().is_cuda(), operation_,
+                    ": a tensor is on ", tensor.device().str(),
+                    "; this backend takes tensors on the CPU and on CUDA devices");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, operation_,
                     ": a tensor is not dense; convert it with to_dense()");
   if (!std::exchange(typed_, true)) {
     scalar_type_ = tensor.scalar_type();
+    device_ = tensor.device();
     const Form form = form_of(scalar_type_);
     type_ = form.type;
     scale_ = form.scale;
@@ -129,6 +134,8 @@ void Operands::check(const at::Tensor& tensor) {
   TORCH_CHECK_TYPE(tensor.scalar_type() == scalar_type_, operation_, ": tensors of type ",
                    at::toString(scalar_type_), " and ", at::toString(tensor.scalar_type()),
                    "; all must have one type");
+  TORCH_CHECK_VALUE(tensor.device() == device_, operation_, ": tensors on ", device_.str(),
+                    " and on ", tensor.device().str(), "; all must be on one device");
 }
 
 void Operands::check_output(const at::Tensor& tensor) {
@@ -136,6 +143,10 @@ void Operands::check_output(const at::Tensor& tensor) {
   require(at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
           fmt::format("elements of the output of sizes [{}] share memory; clone() it",
                       fmt::join(tensor.sizes(), ", ")));
+}
+
+at::Tensor Operands::empty(at::IntArrayRef sizes) const {
+  return at::empty(sizes, at::TensorOptions(scalar_type_).device(device_));
 }
 
 Buffer Operands::use(const at::Tensor& tensor) {
@@ -156,7 +167,7 @@ Buffer Operands::input(const at::Tensor& tensor) {
 Buffer Operands::output(const at::Tensor& tensor) {
   check_output(tensor);
   if (is_plain(tensor)) return use(tensor);
-  const at::Tensor result = at::empty(tensor.sizes(), at::TensorOptions(scalar_type_));
+  const at::Tensor result = empty(tensor.sizes());
   landings_.push_back({tensor, result});
   return use(result);
 }
@@ -173,7 +184,7 @@ Buffer Operands::inputs(const std::vector<at::Tensor>& list) {
   for (const at::Tensor& tensor : list) check(tensor);
   if (void* const begin = adjacent_begin(list)) return whole(begin, list);
   const at::NoGradGuard no_grad;
-  const at::Tensor flat = at::empty({elements_of(list)}, at::TensorOptions(scalar_type_));
+  const at::Tensor flat = empty({elements_of(list)});
   std::int64_t begin = 0;
   for (const at::Tensor& tensor : list) {
     flat.narrow(0, begin, tensor.numel()).view(tensor.sizes()).copy_(tensor.detach());
@@ -185,7 +196,7 @@ Buffer Operands::inputs(const std::vector<at::Tensor>& list) {
 Buffer Operands::outputs(const std::vector<at::Tensor>& list) {
   for (const at::Tensor& tensor : list) check_output(tensor);
   if (void* const begin = adjacent_begin(list)) return whole(begin, list);
-  const at::Tensor flat = at::empty({elements_of(list)}, at::TensorOptions(scalar_type_));
+  const at::Tensor flat = empty({elements_of(list)});
   std::int64_t begin = 0;
   for (const at::Tensor& tensor : list) {
     landings_.push_back({tensor, flat.narrow(0, begin, tensor.numel()).view(tensor.sizes())});

@@ -41,6 +41,8 @@ class Operands {
 
   // The tensors' elements can be reduced in this way: call it before anything else.
   void reduces(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  // Where the tensors are; the CPU if there are none.
+  c10::Device device() const { return device_; }
   // What reduces() has chosen.
   ReduceOp reduction() const { return reduction_; }
 
@@ -59,12 +61,15 @@ class Operands {
  private:
   void check(const at::Tensor& tensor);
   void check_output(const at::Tensor& tensor);
+  // New memory for elements of the tensors' type, where the tensors are.
+  at::Tensor empty(at::IntArrayRef sizes) const;
   Buffer use(const at::Tensor& tensor);
   Buffer whole(void* begin, const std::vector<at::Tensor>& list);
 
   const char* operation_;
   bool typed_ = false;
   at::ScalarType scalar_type_ = at::ScalarType::Undefined;  // Of all tensors.
+  c10::Device device_ = at::kCPU;                           // Of all tensors.
   DType type_ = DType::kU8;
   std::size_t scale_ = 1;  // Buffer elements for an element of a tensor.
   ReduceOp reduction_;

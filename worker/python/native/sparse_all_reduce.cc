@@ -42,7 +42,7 @@ DdpBackend::WorkHandle DdpBackend::allreduce_sparse(Tensors& tensors,
   const at::Tensor own = tensors[0].coalesce();
   const at::Tensor indices = own.indices().t().contiguous();
   const at::Tensor values = own.values().contiguous();
-  const auto group = live_group();
+  const auto group = live().host;
   OpOptions each;
   each.timeout = options.timeout.count() > 0 ? options.timeout : timeout_.load();
   each.synchronous = true;
