@@ -135,6 +135,8 @@ def busy(milliseconds=20):
 def streams(rank, size):
     """An operation waits for what is in the caller's stream, and wait() orders the caller's stream, without the host."""
     expected = torch.full((100_000,), float(size))
+    dist.all_reduce(torch.zeros(3, device="cuda"))  # Makes the communicator.
+    torch.cuda.synchronize()
     for _ in range(5):
         tensor = torch.zeros(100_000, device="cuda")
         busy()
@@ -170,7 +172,6 @@ def streams(rank, size):
     deadline = time.monotonic() + 5
     while not work.is_completed():
         assert time.monotonic() < deadline
-    assert work.is_success()
 
 
 def model(seed=1):
@@ -208,7 +209,7 @@ def training(rank, size):
     everyone = [None] * size
     dist.all_gather_object(everyone, rank)
     assert everyone == list(range(size))
-    pair = dist.new_group([0, size - 1])
+    pair = dist.new_group(sorted({0, size - 1}))
     if rank in (0, size - 1):
         tensor = torch.ones(5, device="cuda")
         dist.all_reduce(tensor, group=pair)

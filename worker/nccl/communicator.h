@@ -14,8 +14,9 @@ namespace ddp::nccl {
 
 // Owns one ncclComm_t from its creation to its end. The rules for calling NCCL:
 //
-// * One thread, the communication thread, creates it, puts operations into the stream and closes
-//   it. NCCL allows one call at a time on a communicator, so each call holds mutex_.
+// * One thread, the communication thread, creates it and closes it. One thread at a time puts
+//   operations into the stream: that one, or a caller that found nothing before its own. NCCL allows
+//   one call at a time on a communicator, so each call holds mutex_.
 // * Any thread may ask for an asynchronous error; it does not wait for a call in progress.
 // * Any thread may abort. After kCallGrace that aborts the communicator even if a call on it has
 //   not returned.

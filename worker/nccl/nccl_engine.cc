@@ -61,9 +61,8 @@ Outcome NcclEngine::failure() const {
   return failure_;
 }
 
-// A graph is built by one thread at a time, so while a stream is capturing, the caller waits until
-// ddp-nccl has recorded the operation. Events of a capture mean nothing to the host, and stay with
-// the capture: they are neither queried nor used again.
+// Events of a capture mean nothing to the host, and stay with the capture: they are neither queried
+// nor used again.
 cuda::Error NcclEngine::mark_ready(DeviceOperation& operation, cuda::Stream stream) {
   const cuda::Api& api = library_->cuda();
   if (stream != nullptr) {  // The default stream cannot be captured.
@@ -87,7 +86,8 @@ std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::S
     throw CollectiveError(*failure());
   }
   std::shared_ptr<DeviceWork> work;
-  bool first = false;
+  bool is_first = false;
+  bool is_next = false;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) {
@@ -96,13 +96,36 @@ std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::S
     }
     operation.sequence = sequence_++;
     work = std::make_shared<DeviceWork>(weak_from_this(), std::move(operation), std::move(on_done));
-    first = queue_.empty() && running_.empty();
-    queue_.push_back(work);
+    is_first = queue_.empty() && running_.empty();
+    is_next = ready_ && queue_.empty() && !launching_;
+    if (is_next) {
+      launching_ = true;
+      running_.push_back(work);
+    } else {
+      queue_.push_back(work);
+    }
+  }
+  if (is_first) watch_changed_.notify_all();
+  if (is_next) {
+    launch(*work);
+    end_launch();
+  } else {
+    changed_.notify_all();
+  }
+  // A graph is built by one thread at a time.
+  if (work->operation().captured) {
+    work->wait();
+    work->tell();
+  }
+  return work;
+}
+
+void NcclEngine::end_launch() {
+  {
+    const std::lock_guard lock(mutex_);
+    launching_ = false;
   }
   changed_.notify_all();
-  if (first) watch_changed_.notify_all();
-  if (work->operation().captured) work->wait();
-  return work;
 }
 
 void NcclEngine::fail(Failure failure, Tell tell) {
@@ -146,7 +169,10 @@ void NcclEngine::run_communication(const nccl::api::UniqueId& id) {
       ready_ = true;
     }
     changed_.notify_all();
-    while (const WorkPtr work = next_work()) launch(*work);
+    while (const WorkPtr work = next_work()) {
+      launch(*work);
+      end_launch();
+    }
     if (!failed_.load()) {
       if (auto problem = communicator_.close(stop())) fail(std::move(*problem), Tell::kNo);
     }
@@ -181,9 +207,7 @@ Outcome NcclEngine::prepare(const nccl::api::UniqueId& id) {
 
 NcclEngine::WorkPtr NcclEngine::next_work() {
   std::unique_lock lock(mutex_);
-  launching_ = false;
-  changed_.notify_all();
-  changed_.wait(lock, [&] { return failure_ || !queue_.empty() || closing_; });
+  changed_.wait(lock, [&] { return failure_ || (!launching_ && (!queue_.empty() || closing_)); });
   if (failure_ || queue_.empty()) return nullptr;
   launching_ = true;
   running_.push_back(std::move(queue_.front()));
@@ -194,8 +218,8 @@ NcclEngine::WorkPtr NcclEngine::next_work() {
 void NcclEngine::launch(DeviceWork& work) {
   if (auto failure = put_into_stream(work)) {
     fail_named(&work, std::move(*failure));
-  } else if (work.operation().captured && succeed(work)) {
-    work.tell();
+  } else if (work.operation().captured) {
+    succeed(work);
   }
 }
 
@@ -364,24 +388,17 @@ void NcclEngine::expire() {
 void NcclEngine::run_abort() {
   begin_thread("ddp-nccl-abort");
   communicator_.abort();
-  std::vector<WorkPtr> running;
+  std::deque<WorkPtr> running;
   TimePoint limit{};
   {
     std::unique_lock lock(mutex_);
     limit = failed_at_ + options_.abort_grace;
     // The operation that it was launching may just have entered the stream.
     changed_.wait_until(lock, limit, [&] { return !launching_; });
-    running.assign(running_.begin(), running_.end());
+    running = running_;
   }
-  // The kernels have been told to end. Until they have, they may touch the buffers.
   nccl::Backoff backoff(std::chrono::milliseconds(1));
-  for (const WorkPtr& work : running) {
-    if (work->operation().captured) continue;
-    while (work->enqueued_.load(std::memory_order_acquire) && Clock::now() < limit &&
-           library_->cuda().event_query(work->completed_) == cuda::kNotReady) {
-      backoff.pause();
-    }
-  }
+  while (!device_is_through(running) && Clock::now() < limit) backoff.pause();
   {
     const std::lock_guard lock(mutex_);
     abort_done_ = true;
@@ -390,16 +407,27 @@ void NcclEngine::run_abort() {
   settle();
 }
 
-// Fails the pending operations, once the abort is done or abort_grace has passed.
+// Whether the device is done with the buffers: an abort tells the kernels to end, and until they
+// have ended, they may use them.
+bool NcclEngine::device_is_through(const std::deque<WorkPtr>& works) const {
+  return std::none_of(works.begin(), works.end(), [&](const WorkPtr& work) {
+    return !work->operation().captured && work->enqueued_.load(std::memory_order_acquire) &&
+           library_->cuda().event_query(work->completed_) == cuda::kNotReady;
+  });
+}
+
+// Fails the pending operations, once the device is through with them or abort_grace has passed.
+// NCCL takes some hundred milliseconds more until an abort returns.
 void NcclEngine::settle() {
   std::deque<WorkPtr> pending;
   Failure failure;
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) return;
-    if (!abort_done_ && Clock::now() < failed_at_ + options_.abort_grace) return;
+    const bool is_over = abort_done_ || (!launching_ && device_is_through(running_));
+    if (!is_over && Clock::now() < failed_at_ + options_.abort_grace) return;
     failure = *failure_;
-    if (!abort_done_) {
+    if (!is_over) {
       failure.text += fmt::format(
           " (ncclCommAbort on rank {} has not returned after {} ms: the device may still use the "
           "buffers; end the process)",
@@ -410,7 +438,9 @@ void NcclEngine::settle() {
     queue_.clear();
     for (const WorkPtr& work : pending) work->fail(failure);
   }
-  for (const WorkPtr& work : pending) work->tell();
+  for (const WorkPtr& work : pending) {
+    if (!work->operation().captured) work->tell();  // issue() throws.
+  }
 }
 
 // on_failure may drop the last reference to the group. So this may run on one of the engine's own

@@ -31,7 +31,7 @@ struct NcclEngineOptions {
 // The engine behind an NcclGroup: its threads, its stream and its communicator.
 //
 //   ddp-nccl        makes the communicator, puts operations into the stream in order of issue, ends
-//                   the communicator
+//                   the communicator. A caller whose operation is the next one puts it there itself
 //   ddp-nccl-watch  looks at completion, asynchronous errors and deadlines: every 5 ms while
 //                   something is pending, else every 100 ms. A waiter looks at its own operation
 //                   more often, and in place of a watchdog that is stuck.
@@ -87,7 +87,9 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   void run_communication(const nccl::api::UniqueId& id);
   Outcome prepare(const nccl::api::UniqueId& id);
   WorkPtr next_work();
+  // Puts it into the stream. The caller has set launching_, and calls end_launch() afterwards.
   void launch(DeviceWork& work);
+  void end_launch();
   Outcome put_into_stream(DeviceWork& work);
   void run_watchdog();
   void watch();
@@ -97,6 +99,7 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   bool succeed(DeviceWork& work);
   void expire();
   void fail_named(const DeviceWork* work, Failure failure);
+  bool device_is_through(const std::deque<WorkPtr>& works) const;
   void settle();
   void poll_running();
   void end_thread(std::thread& thread, bool ended);
@@ -119,7 +122,7 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   TimePoint failed_at_{};
   std::uint64_t sequence_ = 0;
   bool ready_ = false;
-  bool launching_ = false;  // The communication thread is at a running operation.
+  bool launching_ = false;  // A thread is putting a running operation into the stream.
   bool closing_ = false;
   bool closed_ = false;  // No thread is left that could act.
   bool stop_watch_ = false;

@@ -12,7 +12,7 @@ namespace ddp {
 // If the caller's stream was capturing a graph at the issue, the operation becomes part of the
 // graph and runs each time that the graph is launched. The Work is done when it has been recorded;
 // wait() says nothing about a launch. wait_stream() must join a stream of the capture before the
-// capture ends.
+// capture ends. Until then, every operation of the group must belong to the capture.
 class NcclWork : public Work {
  public:
   // Orders the stream behind the operation: work put into the stream afterwards sees the result.

@@ -240,6 +240,7 @@ TEST_F(NcclFailure, AnAbortThatHangsIsSaidAndNotWaitedFor) {
                     [](NcclGroupOptions& options) { options.abort_grace = milliseconds(150); });
     control().hang_kernels(0);
     control().hang_abort(0);
+    control().linger(1000);
     world.run([&](NcclGroup& group) {
       const CollectiveError error =
           failure_of([&] { group.barrier(within(milliseconds(30)))->wait(); });
