@@ -84,6 +84,7 @@ class RecordingGroup : public ProcessGroup {
     return group_->split(color, key);
   }
   void abort(const std::string& reason) override { group_->abort(reason); }
+  void abort_with(const Failure& cause) override { group_->abort_with(cause); }
   std::optional<Failure> failure() const override { return group_->failure(); }
 
   // Tags of the operations since the last call.

@@ -14,8 +14,8 @@ namespace ddp::nccl {
 namespace {
 
 // How long abort() waits for a call in progress before it aborts the communicator under that call.
-// Calls on a non-blocking communicator take microseconds.
-constexpr Duration kCallGrace{1000};
+// A call takes microseconds, if NCCL does not wait for other ranks in it.
+constexpr Duration kCallGrace{100};
 
 int nccl_type(DType type) {
   constexpr int kTypes[] = {nccl::api::kUint8,   nccl::api::kInt8,    nccl::api::kInt32,
@@ -84,36 +84,21 @@ Outcome Communicator::ended() const {
                  fmt::format("rank {}: the communicator was aborted", rank_)};
 }
 
-Outcome Communicator::settle(const char* call, nccl::api::Result result, const Stop& stop) {
-  nccl::Backoff backoff;
-  while (result == nccl::api::kInProgress) {
-    if (stop()) return ended();
-    backoff.pause();
-    const std::lock_guard lock(mutex_);
-    const nccl::api::Comm comm = comm_.load();
-    if (comm == nullptr || aborted_.load()) return ended();
-    const nccl::api::Result asked = library_->nccl().comm_get_async_error(comm, &result);
-    if (asked != nccl::api::kSuccess) result = asked;
-  }
+Outcome Communicator::checked(const char* call, nccl::api::Result result) const {
   if (result == nccl::api::kSuccess) return std::nullopt;
   if (aborted_.load()) return ended();
   return nccl_failure(*library_, call, result, rank_);
 }
 
-Outcome Communicator::checked_call(
-    const char* call, const std::function<nccl::api::Result(nccl::api::Comm)>& function,
-    const Stop& stop) {
-  nccl::api::Result result = nccl::api::kSuccess;
-  {
-    const std::lock_guard lock(mutex_);
-    const nccl::api::Comm comm = comm_.load();
-    if (comm == nullptr || aborted_.load()) return ended();
-    result = function(comm);
-  }
-  return settle(call, result, stop);
+template <typename Call>
+Outcome Communicator::checked_call(const char* name, const Call& call) {
+  const std::lock_guard lock(mutex_);
+  const nccl::api::Comm comm = comm_.load();
+  if (comm == nullptr || aborted_.load()) return ended();
+  return checked(name, call(comm));
 }
 
-Outcome Communicator::init(const nccl::api::UniqueId& id, const Stop& stop) {
+Outcome Communicator::init(const nccl::api::UniqueId& id) {
   const nccl::api::Api& api = library_->nccl();
   nccl::api::Comm comm = nullptr;
   nccl::api::Config config;
@@ -127,37 +112,33 @@ Outcome Communicator::init(const nccl::api::UniqueId& id, const Stop& stop) {
     api.comm_abort(comm);
     return ended();
   }
-  return settle("ncclCommInitRankConfig", result, stop);
+  return checked("ncclCommInitRankConfig", result);
 }
 
-Outcome Communicator::enqueue(const DeviceOperation& operation, void* scratch, cuda::Stream stream,
-                              const Stop& stop) {
+Outcome Communicator::enqueue(const DeviceOperation& operation, void* scratch,
+                              cuda::Stream stream) {
   nccl::api::RedOp op = nccl_op(operation.op.kind());
   const bool premultiplied = operation.op.kind() == ReduceOp::kPremulSum;
   if (premultiplied) {
-    if (auto failure = reduce_op(operation, op, stop)) return failure;
+    if (auto failure = reduce_op(operation, op)) return failure;
   }
-  auto failure = checked_call(
-      call_name(operation.kind),
-      [&](nccl::api::Comm comm) { return start(operation, op, scratch, comm, stream); }, stop);
+  auto failure = checked_call(call_name(operation.kind), [&](nccl::api::Comm comm) {
+    return start(operation, op, scratch, comm, stream);
+  });
   if (failure || !premultiplied) return failure;
-  return checked_call(
-      "ncclRedOpDestroy",
-      [&](nccl::api::Comm comm) { return library_->nccl().red_op_destroy(op, comm); }, stop);
+  return checked_call("ncclRedOpDestroy", [&](nccl::api::Comm comm) {
+    return library_->nccl().red_op_destroy(op, comm);
+  });
 }
 
-Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::api::RedOp& op,
-                                const Stop& stop) {
+Outcome Communicator::reduce_op(const DeviceOperation& operation, nccl::api::RedOp& op) {
   const nccl::api::Api& api = library_->nccl();
   const DType type = operation.in.type;
   Factor factor = factor_for(type, operation.op.factor());
-  return checked_call(
-      "ncclRedOpCreatePreMulSum",
-      [&](nccl::api::Comm comm) {
-        return api.red_op_create_premul_sum(&op, &factor, nccl_type(type),
-                                            nccl::api::kScalarHostImmediate, comm);
-      },
-      stop);
+  return checked_call("ncclRedOpCreatePreMulSum", [&](nccl::api::Comm comm) {
+    return api.red_op_create_premul_sum(&op, &factor, nccl_type(type),
+                                        nccl::api::kScalarHostImmediate, comm);
+  });
 }
 
 nccl::api::Result Communicator::start(const DeviceOperation& operation, nccl::api::RedOp op,
@@ -193,7 +174,7 @@ nccl::api::Result Communicator::start_group(const DeviceOperation& operation, nc
   if (started != nccl::api::kSuccess) return started;
   nccl::api::Result first = nccl::api::kSuccess;
   const auto note = [&first](nccl::api::Result result) {
-    if (first == nccl::api::kSuccess && result != nccl::api::kInProgress) first = result;
+    if (first == nccl::api::kSuccess) first = result;
   };
   for (const Buffer& part : operation.parts) {
     note(api.all_reduce(part.data, part.data, part.count, nccl_type(part.type), op, comm, stream));
@@ -210,18 +191,16 @@ nccl::api::Result Communicator::start_group(const DeviceOperation& operation, nc
   return first != nccl::api::kSuccess ? first : ended;
 }
 
-Outcome Communicator::close(const Stop& stop) {
+Outcome Communicator::close() {
   const nccl::api::Api& api = library_->nccl();
-  auto failure = checked_call(
-      "ncclCommFinalize", [&](nccl::api::Comm comm) { return api.comm_finalize(comm); }, stop);
+  auto failure = checked_call("ncclCommFinalize",
+                              [&](nccl::api::Comm comm) { return api.comm_finalize(comm); });
   if (failure) return failure;
   const std::lock_guard lock(mutex_);
   if (aborted_.load()) return ended();
   const nccl::api::Comm comm = comm_.exchange(nullptr);
   if (comm == nullptr) return ended();
-  const nccl::api::Result result = api.comm_destroy(comm);
-  if (result == nccl::api::kSuccess || result == nccl::api::kInProgress) return std::nullopt;
-  return nccl_failure(*library_, "ncclCommDestroy", result, rank_);
+  return checked("ncclCommDestroy", api.comm_destroy(comm));
 }
 
 Outcome Communicator::async_error() {
@@ -232,8 +211,8 @@ Outcome Communicator::async_error() {
   nccl::api::Result state = nccl::api::kSuccess;
   const nccl::api::Result asked = library_->nccl().comm_get_async_error(comm, &state);
   if (asked != nccl::api::kSuccess) state = asked;
-  if (state == nccl::api::kSuccess || state == nccl::api::kInProgress) return std::nullopt;
-  return nccl_failure(*library_, "asynchronous error", state, rank_);
+  if (state == nccl::api::kInProgress) return std::nullopt;
+  return checked("asynchronous error", state);
 }
 
 void Communicator::abort() {

@@ -23,7 +23,7 @@ inline constexpr Result kSystemError = 2;
 inline constexpr Result kInvalidArgument = 4;
 inline constexpr Result kInvalidUsage = 5;
 inline constexpr Result kRemoteError = 6;
-inline constexpr Result kInProgress = 7;  // A non-blocking communicator is still working.
+inline constexpr Result kInProgress = 7;  // The communicator is still working on a call.
 
 enum DataType : int {
   kInt8 = 0,
@@ -52,7 +52,7 @@ struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
   unsigned version = 21400;
-  int blocking = 0;
+  int blocking = 1;
   int unset = INT_MIN;  // Padding of 2.14, the first later field of newer ones: "undefined".
 };
 

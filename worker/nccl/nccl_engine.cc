@@ -23,10 +23,9 @@ constexpr Duration kWatchdogGrace{1000};
 }  // namespace
 
 std::shared_ptr<NcclEngine> NcclEngine::start(std::shared_ptr<const NcclLibrary> library,
-                                              const nccl::api::UniqueId& id,
                                               NcclEngineOptions options) {
   auto engine = std::make_shared<NcclEngine>(std::move(library), std::move(options));
-  engine->communication_ = std::thread([engine, id] { engine->run_communication(id); });
+  engine->communication_ = std::thread([engine] { engine->run_communication(); });
   engine->watchdog_ = std::thread([engine] { engine->run_watchdog(); });
   return engine;
 }
@@ -45,15 +44,18 @@ NcclEngine::~NcclEngine() {
   if (stream_ != nullptr) library_->cuda().stream_destroy(stream_);
 }
 
-Communicator::Stop NcclEngine::stop() {
-  return [this] { return failed_.load(std::memory_order_acquire); };
+bool NcclEngine::wait_for(Stage stage, TimePoint limit) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_until(lock, limit, [&] { return stage_ >= stage || failure_; });
+  return stage_ >= stage && !failure_;
 }
 
-NcclEngine::Readiness NcclEngine::wait_ready(TimePoint limit) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, limit, [&] { return ready_ || failure_; });
-  if (failure_) return Readiness::kFailed;
-  return ready_ ? Readiness::kReady : Readiness::kConnecting;
+void NcclEngine::connect(const nccl::api::UniqueId& id) {
+  {
+    const std::lock_guard lock(mutex_);
+    id_ = id;
+  }
+  changed_.notify_all();
 }
 
 Outcome NcclEngine::failure() const {
@@ -97,7 +99,7 @@ std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::S
     operation.sequence = sequence_++;
     work = std::make_shared<DeviceWork>(weak_from_this(), std::move(operation), std::move(on_done));
     is_first = queue_.empty() && running_.empty();
-    is_next = ready_ && queue_.empty() && !launching_;
+    is_next = stage_ == Stage::kReady && queue_.empty() && !launching_;
     if (is_next) {
       launching_ = true;
       running_.push_back(work);
@@ -159,22 +161,28 @@ void NcclEngine::begin_thread(const char* name) {
   library_->cuda().thread_exchange_stream_capture_mode(&mode);
 }
 
-void NcclEngine::run_communication(const nccl::api::UniqueId& id) {
+void NcclEngine::reach(Stage stage) {
+  {
+    const std::lock_guard lock(mutex_);
+    stage_ = stage;
+  }
+  changed_.notify_all();
+}
+
+void NcclEngine::run_communication() {
   begin_thread("ddp-nccl");
-  if (auto failure = prepare(id)) {
+  auto failure = prepare();
+  if (!failure) failure = connect_when_told();
+  if (failure) {
     fail(std::move(*failure), Tell::kYes);
   } else {
-    {
-      const std::lock_guard lock(mutex_);
-      ready_ = true;
-    }
-    changed_.notify_all();
+    reach(Stage::kReady);
     while (const WorkPtr work = next_work()) {
       launch(*work);
       end_launch();
     }
     if (!failed_.load()) {
-      if (auto problem = communicator_.close(stop())) fail(std::move(*problem), Tell::kNo);
+      if (auto problem = communicator_.close()) fail(std::move(*problem), Tell::kNo);
     }
   }
   const std::lock_guard lock(mutex_);
@@ -182,7 +190,7 @@ void NcclEngine::run_communication(const nccl::api::UniqueId& id) {
   changed_.notify_all();
 }
 
-Outcome NcclEngine::prepare(const nccl::api::UniqueId& id) {
+Outcome NcclEngine::prepare() {
   const cuda::Api& api = library_->cuda();
   const auto failed = [&](const char* call, cuda::Error error) {
     return cuda_failure(*library_, call, error, options_.rank);
@@ -202,7 +210,19 @@ Outcome NcclEngine::prepare(const nccl::api::UniqueId& id) {
   error = api.malloc(&scratch_, sizeof(std::int32_t));
   if (error == cuda::kSuccess) error = api.memset(scratch_, 0, sizeof(std::int32_t));
   if (error != cuda::kSuccess) return failed("cudaMalloc of 4 bytes", error);
-  return communicator_.init(id, stop());
+  return std::nullopt;
+}
+
+Outcome NcclEngine::connect_when_told() {
+  reach(Stage::kPrepared);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return id_ || failure_ || closing_; });
+    if (failure_) return failure_;
+    if (!id_) return Failure{Errc::kAborted, options_.rank, "the group ended before it connected"};
+  }
+  reach(Stage::kConnecting);
+  return communicator_.init(*id_);
 }
 
 NcclEngine::WorkPtr NcclEngine::next_work() {
@@ -232,7 +252,7 @@ Outcome NcclEngine::put_into_stream(DeviceWork& work) {
   }
   // The stream remembers what the event stood for.
   if (!operation.captured) events_.give_back(operation.ready);
-  if (auto failure = communicator_.enqueue(operation, scratch_, stream_, stop())) return failure;
+  if (auto failure = communicator_.enqueue(operation, scratch_, stream_)) return failure;
   cuda::Event completed = nullptr;
   error = events_.acquire(completed);
   if (error == cuda::kSuccess) error = api.event_record(completed, stream_);
@@ -451,7 +471,7 @@ void NcclEngine::close() {
   std::unique_lock lock(mutex_);
   closing_ = true;
   changed_.notify_all();
-  if (!queue_.empty() || !running_.empty() || !ready_) {
+  if (!queue_.empty() || !running_.empty() || stage_ != Stage::kReady) {
     lock.unlock();
     fail(
         {Errc::kAborted, options_.rank,
@@ -460,7 +480,8 @@ void NcclEngine::close() {
     lock.lock();
   }
   const auto ended = [&] {
-    const bool communication = communication_ended_ || communication_.get_id() == self;
+    const bool communication =
+        communication_ended_ || communication_.get_id() == self || stage_ == Stage::kConnecting;
     return communication && (!failure_ || abort_done_);
   };
   if (!failure_ && !changed_.wait_for(lock, options_.close_timeout, ended)) {

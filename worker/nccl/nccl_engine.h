@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "worker/nccl/communicator.h"
@@ -46,11 +47,10 @@ struct NcclEngineOptions {
 class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
  public:
   enum class Tell { kNo, kYes };
-  enum class Readiness { kConnecting, kReady, kFailed };
+  enum class Stage { kPreparing, kPrepared, kConnecting, kReady };
 
-  // Starts the threads, which connect in the background.
+  // Starts the threads. ddp-nccl prepares the device.
   static std::shared_ptr<NcclEngine> start(std::shared_ptr<const NcclLibrary> library,
-                                           const nccl::api::UniqueId& id,
                                            NcclEngineOptions options);
   // For start().
   NcclEngine(std::shared_ptr<const NcclLibrary> library, NcclEngineOptions options);
@@ -60,7 +60,11 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
 
   // Any thread may call the rest.
 
-  Readiness wait_ready(TimePoint limit);
+  // Whether that stage has been reached by `limit`. Throws nothing: see failure().
+  bool wait_for(Stage stage, TimePoint limit);
+  // Once it is prepared: ddp-nccl connects the ranks. Call it when all of them are there, because
+  // it cannot be aborted: if it hangs, its thread is parked.
+  void connect(const nccl::api::UniqueId& id);
   // Queues the operation; throws CollectiveError after a failure. `stream`: the caller's stream,
   // which produces the operation's input. on_done: OpOptions::on_done. If the stream is capturing a
   // graph, the operation is in the graph when the call returns.
@@ -84,8 +88,10 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
 
   void begin_thread(const char* name);
   cuda::Error mark_ready(DeviceOperation& operation, cuda::Stream stream);
-  void run_communication(const nccl::api::UniqueId& id);
-  Outcome prepare(const nccl::api::UniqueId& id);
+  void run_communication();
+  Outcome prepare();
+  Outcome connect_when_told();
+  void reach(Stage stage);
   WorkPtr next_work();
   // Puts it into the stream. The caller has set launching_, and calls end_launch() afterwards.
   void launch(DeviceWork& work);
@@ -103,14 +109,13 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   void settle();
   void poll_running();
   void end_thread(std::thread& thread, bool ended);
-  Communicator::Stop stop();
 
   const std::shared_ptr<const NcclLibrary> library_;
   const NcclEngineOptions options_;
   Communicator communicator_;
   EventPool events_;
   std::mutex order_mutex_;         // No event is reused while a stream is being ordered behind it.
-  cuda::Stream stream_ = nullptr;  // Written by ddp-nccl before ready_.
+  cuda::Stream stream_ = nullptr;  // Written by ddp-nccl before it is prepared.
   void* scratch_ = nullptr;        // One element for barriers.
 
   mutable std::mutex mutex_;  // Guards what follows.
@@ -121,7 +126,8 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
   Outcome failure_;
   TimePoint failed_at_{};
   std::uint64_t sequence_ = 0;
-  bool ready_ = false;
+  Stage stage_ = Stage::kPreparing;
+  std::optional<nccl::api::UniqueId> id_;  // From connect().
   bool launching_ = false;  // A thread is putting a running operation into the stream.
   bool closing_ = false;
   bool closed_ = false;  // No thread is left that could act.

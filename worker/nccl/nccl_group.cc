@@ -27,7 +27,7 @@ std::shared_ptr<NcclGroup> NcclGroup::make(std::shared_ptr<const NcclLibrary> li
   nccl::require_options(options);
   auto hub = std::make_shared<nccl::FailureHub>(
       [host = options.host_group, on_abort = options.on_abort](const Failure& failure) {
-        if (host && !failure.told) host->abort(failure.text);
+        if (host && !failure.told) host->abort_with(failure);
         if (on_abort) on_abort(failure);
       });
   const std::shared_ptr<NcclGroup> group(new NcclGroup(std::move(library), std::move(store),
@@ -56,10 +56,6 @@ NcclGroup::~NcclGroup() {
 void NcclGroup::connect() {
   const auto timeout = std::min<Duration>(options_.connect_timeout, nccl::kLongestTimeout);
   const TimePoint deadline = Clock::now() + timeout;
-  nccl::api::UniqueId id{};
-  if (auto failure = rendezvous_->exchange_id(*library_, deadline, timeout, id)) {
-    fail_connecting(std::move(*failure), true);
-  }
   nccl::NcclEngineOptions engine;
   engine.rank = options_.rank;
   engine.size = options_.size;
@@ -75,19 +71,26 @@ void NcclGroup::connect() {
   if (options_.host_group) {
     engine.failure_elsewhere = [host = options_.host_group] { return host->failure(); };
   }
-  engine_ = nccl::NcclEngine::start(library_, id, std::move(engine));
-  for (;;) {
-    const auto readiness = engine_->wait_ready(std::min(deadline, Clock::now() + kFailureLook));
-    if (readiness == nccl::NcclEngine::Readiness::kReady) break;
-    if (readiness == nccl::NcclEngine::Readiness::kFailed) {
-      Failure failure = *engine_->failure();
-      failure.text = fmt::format("NCCL group '{}' of round {}: {}", options_.name, options_.round,
-                                 failure.text);
-      fail_connecting(std::move(failure), true);
+  engine_ = nccl::NcclEngine::start(library_, std::move(engine));
+  using Stage = nccl::NcclEngine::Stage;
+  const auto await = [&](Stage stage) {
+    while (!engine_->wait_for(stage, std::min(deadline, Clock::now() + kFailureLook))) {
+      if (auto failure = engine_->failure()) {
+        failure->text = fmt::format("NCCL group '{}' of round {}: {}", options_.name,
+                                    options_.round, failure->text);
+        fail_connecting(std::move(*failure), true);
+      }
+      if (auto told = rendezvous_->told_failure()) fail_connecting(std::move(*told), false);
+      if (Clock::now() >= deadline) fail_connecting(rendezvous_->not_connected(timeout), true);
     }
-    if (auto told = rendezvous_->told_failure()) fail_connecting(std::move(*told), false);
-    if (Clock::now() >= deadline) fail_connecting(rendezvous_->not_connected(timeout), true);
+  };
+  await(Stage::kPrepared);
+  nccl::api::UniqueId id{};
+  if (auto failure = rendezvous_->exchange_id(*library_, deadline, timeout, id)) {
+    fail_connecting(std::move(*failure), true);
   }
+  engine_->connect(id);
+  await(Stage::kReady);
   hub_->add(engine_);
   connected->store(true);
 }
@@ -190,9 +193,12 @@ std::shared_ptr<NcclGroup> NcclGroup::sub_group(const std::string& call,
 }
 
 void NcclGroup::abort(const std::string& reason) {
-  engine_->fail({Errc::kAborted, options_.rank,
-                 fmt::format("rank {} aborted the group: {}", options_.rank, reason)},
-                nccl::NcclEngine::Tell::kYes);
+  abort_with({Errc::kAborted, options_.rank,
+              fmt::format("rank {} aborted the group: {}", options_.rank, reason)});
+}
+
+void NcclGroup::abort_with(const Failure& cause) {
+  engine_->fail(cause, nccl::NcclEngine::Tell::kYes);
 }
 
 void NcclGroup::abort_from_peer(const Failure& failure) {

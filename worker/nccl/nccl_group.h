@@ -125,6 +125,7 @@ class NcclGroup final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
   std::shared_ptr<ProcessGroup> split(int color, int key = 0) override;
   void abort(const std::string& reason) override;
+  void abort_with(const Failure& cause) override;
   Outcome failure() const override;
 
   // The stream in which the operations run, for work of the caller's that belongs behind one.

@@ -78,7 +78,12 @@ Outcome NcclRendezvous::exchange_id(const NcclLibrary& library, TimePoint deadli
   if (auto set = store_->set(key(fmt::format("arrived/{}", rank_)), "1"); !set) {
     return store_failure(set.error());
   }
-  if (rank_ == 0) return publish_id(library, id);
+  const auto failed = rank_ == 0 ? publish_id(library, id) : read_id(deadline, timeout, id);
+  return failed ? failed : await_all(deadline, timeout);
+}
+
+Outcome NcclRendezvous::read_id(TimePoint deadline, std::chrono::milliseconds timeout,
+                                nccl::api::UniqueId& id) {
   for (;;) {
     const auto slice = std::min(left_until(deadline), kSlice);
     const auto value = store_->get(key("id"), slice);
@@ -117,6 +122,22 @@ Outcome NcclRendezvous::publish_id(const NcclLibrary& library, nccl::api::Unique
   return Failure{Errc::kExists, rank_,
                  fmt::format("{} has been made before: give each group of a round a different name",
                              group_text())};
+}
+
+Outcome NcclRendezvous::await_all(TimePoint deadline, std::chrono::milliseconds timeout) {
+  const auto arrivals = store_->add(key("arrivals"), 1);
+  if (!arrivals) return store_failure(arrivals.error());
+  if (*arrivals == size_) {
+    if (auto set = store_->set(key("all"), "1"); !set) return store_failure(set.error());
+    return std::nullopt;
+  }
+  for (;;) {
+    const auto there = store_->wait({key("all")}, std::min(left_until(deadline), kSlice));
+    if (there) return std::nullopt;
+    if (there.error().code != Errc::kTimeout) return store_failure(there.error());
+    if (auto told = told_failure()) return told;
+    if (Clock::now() >= deadline) return not_connected(timeout);
+  }
 }
 
 Outcome NcclRendezvous::told_failure() {

@@ -22,6 +22,7 @@ Failure decode_failure(const std::string& bytes);
 //
 //   id            NCCL's unique id, made and set by rank 0
 //   arrived/R     rank R is about to connect
+//   arrivals      how many ranks are; all: set by the last of them
 //   failed        the first rank that cannot says why
 //   <call>/...    colors of a split, arrivals at a monitored barrier
 //
@@ -30,8 +31,9 @@ class NcclRendezvous {
  public:
   NcclRendezvous(std::shared_ptr<Store> store, Round round, std::string name, Rank rank, int size);
 
-  // Rank 0 makes the id; the others read it. A failure, here or on another rank, names the rank:
-  // kTimeout names rank 0; kExists says that the group's name was used before.
+  // Rank 0 makes the id; the others read it. Returns when all ranks have come. A failure, here or
+  // on another rank, names the rank: kTimeout names those that have not; kExists says that the
+  // group's name was used before.
   Outcome exchange_id(const NcclLibrary& library, TimePoint deadline,
                       std::chrono::milliseconds timeout, nccl::api::UniqueId& id);
   // The failure that another rank reported; nothing if none did or if the store does not answer.
@@ -53,6 +55,8 @@ class NcclRendezvous {
 
  private:
   Outcome publish_id(const NcclLibrary& library, nccl::api::UniqueId& id);
+  Outcome read_id(TimePoint deadline, std::chrono::milliseconds timeout, nccl::api::UniqueId& id);
+  Outcome await_all(TimePoint deadline, std::chrono::milliseconds timeout);
   Failure store_failure(const Error& error) const;
   Outcome collect_arrivals(const std::string& call, std::chrono::milliseconds timeout,
                            bool wait_all_ranks);

@@ -72,6 +72,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::shared_ptr<ProcessGroup> new_group(std::span<const Rank> ranks) override;
   std::shared_ptr<ProcessGroup> split(int color, int key) override;
   void abort(const std::string& reason) override;
+  void abort_with(const Failure& cause) override;
   Outcome failure() const override { return transport_->check(); }
 
   // For CollectiveWork::wait(). Runs queued operations up to `work` on this thread, as long as none
@@ -98,7 +99,6 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
                                         : meeting_.world_ranks[static_cast<std::size_t>(rank)];
   }
   PostOffice& messages();
-  void abort_with(const Failure& cause);
   void run_thread();
   // Runs the next operation. False if there is none, or none with such a deadline.
   bool run_next(std::unique_lock<std::mutex>& executing, TimePoint latest_deadline);

@@ -156,6 +156,8 @@ class ProcessGroup {
   // Fails every operation that is running or comes later, here and on all other ranks. Any thread,
   // any number of times; the first reason counts.
   virtual void abort(const std::string& reason) = 0;
+  // The same with a cause that something else has found, as it is.
+  virtual void abort_with(const Failure& cause) = 0;
   // Why the group has failed; nothing if it has not, as far as this rank knows. Never waits. Any
   // thread.
   virtual std::optional<Failure> failure() const = 0;

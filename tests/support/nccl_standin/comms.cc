@@ -10,9 +10,7 @@ namespace {
 // One call on a communicator. Records a violation if NCCL does not allow it.
 class Call {
  public:
-  enum Kind { kOrdinary, kQuery };
-
-  Call(nccl::api::Comm handle, Kind kind) : lock_(state().mutex) {
+  explicit Call(nccl::api::Comm handle) : lock_(state().mutex) {
     State& all = state();
     auto* comm = reinterpret_cast<Comm*>(handle);
     if (all.comms.count(comm) == 0 || !comm->live) {
@@ -20,8 +18,6 @@ class Call {
       return;
     }
     if (comm->in_call) all.violation("two calls at a time on one communicator");
-    const bool busy = comm->connecting || comm->launching || comm->finalizing;
-    if (kind == kOrdinary && busy) all.violation("a call while the one before is in progress");
     comm_ = comm;
     comm_->in_call = true;
     // Leaves time for a concurrent call of another thread.
@@ -82,43 +78,19 @@ void put_into_streams(Comm& comm, const std::vector<Pending>& calls) {
   });
 }
 
-// NCCL's own thread, which finishes what a call on a non-blocking communicator began. Every other
-// call is finished at once.
-nccl::api::Result launch(Comm& comm, std::vector<Pending> calls) {
-  static auto& background = *[] {
-    auto* stream = new Stream;
-    stream->thread = std::thread([stream] {
-      State& all = state();
-      Lock lock(all.mutex);
-      for (;;) {
-        all.changed.wait(lock, [&] { return !stream->tasks.empty(); });
-        const Task task = std::move(stream->tasks.front());
-        stream->tasks.pop_front();
-        task(lock);
-        all.changed.notify_all();
-      }
-    });
-    return stream;
-  }();
-  const bool at_once = comm.collectives % 2 == 0 && state().launch_delay_ms == 0;
-  if (comm.blocking || at_once) {
-    put_into_streams(comm, calls);
-    return nccl::api::kSuccess;
-  }
-  comm.launching = true;
-  push_task(background, [&comm, calls = std::move(calls)](Lock& lock) {
-    State& all = state();
-    const auto until =
-        std::chrono::steady_clock::now() + std::chrono::milliseconds(all.launch_delay_ms);
-    all.changed.wait_until(lock, until, [&] { return comm.aborted; });
-    if (!comm.aborted) put_into_streams(comm, calls);
-    comm.launching = false;
-  });
-  return nccl::api::kInProgress;
+// As NCCL connects ranks in an operation, it holds the call for delay_launch().
+nccl::api::Result launch(Lock& lock, Comm& comm, const std::vector<Pending>& calls) {
+  State& all = state();
+  const auto until =
+      std::chrono::steady_clock::now() + std::chrono::milliseconds(all.launch_delay_ms);
+  all.changed.wait_until(lock, until, [&] { return comm.aborted || all.launch_delay_ms == 0; });
+  if (comm.aborted) return nccl::api::kSystemError;
+  put_into_streams(comm, calls);
+  return nccl::api::kSuccess;
 }
 
 nccl::api::Result start(Pending call, nccl::api::Comm handle, cuda::Stream stream) {
-  Call entered(handle, Call::kOrdinary);
+  Call entered(handle);
   Comm* comm = entered.comm();
   if (comm == nullptr) return nccl::api::kInvalidArgument;
   call.comm = comm;
@@ -134,7 +106,7 @@ nccl::api::Result start(Pending call, nccl::api::Comm handle, cuda::Stream strea
     group.push_back(call);
     return nccl::api::kSuccess;
   }
-  return launch(*comm, {call});
+  return launch(entered.lock(), *comm, {call});
 }
 
 Pending collective(char kind, const void* in, void* out, std::size_t count, int type, int op,
@@ -157,7 +129,7 @@ bool connected(const Comm& comm) {
 }
 
 nccl::api::Result make_comm(nccl::api::Comm* handle, int size, const nccl::api::UniqueId& id,
-                            int rank, bool blocking) {
+                            int rank) {
   State& all = state();
   Lock lock(all.mutex);
   const auto found = all.worlds.find(std::string(id.bytes, sizeof(id.bytes)));
@@ -173,28 +145,16 @@ nccl::api::Result make_comm(nccl::api::Comm* handle, int size, const nccl::api::
   comm->world = world;
   comm->rank = rank;
   comm->device = current_device();
-  comm->blocking = blocking;
   all.comms.insert(comm);
   all.changed.notify_all();
-  comm->connecting = !blocking;
-  if (blocking) {
-    const int released = all.released;
-    all.changed.wait(lock, [&] { return connected(*comm) || all.released != released; });
-    if (!connected(*comm)) {
-      comm->live = false;
-      return nccl::api::kSystemError;
-    }
+  const int released = all.released;
+  all.changed.wait(lock, [&] { return connected(*comm) || all.released != released; });
+  if (!connected(*comm)) {
+    comm->live = false;
+    return nccl::api::kSystemError;
   }
   *handle = reinterpret_cast<nccl::api::Comm>(comm);
-  return blocking ? nccl::api::kSuccess : nccl::api::kInProgress;
-}
-
-void update(Comm& comm) {
-  if (comm.connecting && connected(comm)) comm.connecting = false;
-  if (comm.finalizing &&
-      comm.world->finalized.size() == static_cast<std::size_t>(comm.world->size)) {
-    comm.finalizing = false;
-  }
+  return nccl::api::kSuccess;
 }
 
 }  // namespace
@@ -231,36 +191,38 @@ STANDIN_API Result ncclGetUniqueId(nccl::api::UniqueId* id) {
 }
 
 STANDIN_API Result ncclCommInitRank(Comm* comm, int size, nccl::api::UniqueId id, int rank) {
-  return standin::make_comm(comm, size, id, rank, true);
+  return standin::make_comm(comm, size, id, rank);
 }
 
 #ifndef STANDIN_OLD
 STANDIN_API Result ncclCommInitRankConfig(Comm* comm, int size, nccl::api::UniqueId id, int rank,
                                           nccl::api::Config* config) {
-  if (config->magic != 0xcafebeef || config->version < 21400) return nccl::api::kInvalidArgument;
-  return standin::make_comm(comm, size, id, rank, config->blocking != 0);
+  if (config->magic != 0xcafebeef || config->version < 21400 || config->blocking != 1)
+    return nccl::api::kInvalidArgument;
+  return standin::make_comm(comm, size, id, rank);
 }
 
 STANDIN_API Result ncclCommFinalize(Comm handle) {
-  Call call(handle, Call::kOrdinary);
+  Call call(handle);
   if (call.comm() == nullptr) return nccl::api::kInvalidArgument;
-  call.comm()->world->finalized.insert(call.comm()->rank);
-  call.comm()->finalizing = true;
-  return nccl::api::kInProgress;
+  const standin::Comm& comm = *call.comm();
+  comm.world->finalized.insert(comm.rank);
+  state().changed.notify_all();
+  state().changed.wait(call.lock(), [&] {
+    return comm.aborted ||
+           comm.world->finalized.size() == static_cast<std::size_t>(comm.world->size);
+  });
+  return comm.aborted ? nccl::api::kSystemError : nccl::api::kSuccess;
 }
 
 STANDIN_API const char* ncclGetLastError(Comm /*comm*/) { return "last words of the stand-in\n"; }
 #endif
 
 STANDIN_API Result ncclCommGetAsyncError(Comm handle, Result* result) {
-  Call call(handle, Call::kQuery);
+  Call call(handle);
   if (call.comm() == nullptr) return nccl::api::kInvalidArgument;
-  standin::Comm& comm = *call.comm();
-  standin::update(comm);
-  const bool busy = comm.connecting || comm.launching || comm.finalizing;
-  const auto failed = state().failed_ranks.find(comm.rank);
-  *result = busy ? nccl::api::kInProgress : nccl::api::kSuccess;
-  if (failed != state().failed_ranks.end() && !comm.connecting) *result = failed->second;
+  const auto failed = state().failed_ranks.find(call.comm()->rank);
+  *result = failed != state().failed_ranks.end() ? failed->second : nccl::api::kSuccess;
   return nccl::api::kSuccess;
 }
 
@@ -271,18 +233,18 @@ STANDIN_API Result ncclCommAbort(Comm handle) {
     state().violation("a communicator is aborted after its end");
     return nccl::api::kInvalidArgument;
   }
-  comm->aborted = true;
   comm->live = false;
-  state().changed.notify_all();
   const int released = state().released;
   state().changed.wait(lock, [&] {
     return state().hung_aborts.count(comm->rank) == 0 || state().released != released;
   });
+  comm->aborted = true;
+  state().changed.notify_all();
   return nccl::api::kSuccess;
 }
 
 STANDIN_API Result ncclCommDestroy(Comm handle) {
-  Call call(handle, Call::kOrdinary);
+  Call call(handle);
   if (call.comm() == nullptr) return nccl::api::kInvalidArgument;
   call.comm()->live = false;
   return nccl::api::kSuccess;
@@ -333,13 +295,13 @@ STANDIN_API Result ncclGroupEnd() {
   const auto calls = std::move(standin::group);
   standin::group.clear();
   if (calls.empty()) return nccl::api::kSuccess;
-  const Lock lock(state().mutex);
-  return standin::launch(*calls.front().comm, calls);
+  Lock lock(state().mutex);
+  return standin::launch(lock, *calls.front().comm, calls);
 }
 
 STANDIN_API Result ncclRedOpCreatePreMulSum(int* op, void* factor, int type, int residence,
                                             Comm handle) {
-  Call call(handle, Call::kOrdinary);
+  Call call(handle);
   if (call.comm() == nullptr || residence != nccl::api::kScalarHostImmediate) {
     return nccl::api::kInvalidArgument;
   }
@@ -349,7 +311,7 @@ STANDIN_API Result ncclRedOpCreatePreMulSum(int* op, void* factor, int type, int
 }
 
 STANDIN_API Result ncclRedOpDestroy(int op, Comm handle) {
-  Call call(handle, Call::kOrdinary);
+  Call call(handle);
   if (call.comm() == nullptr || call.comm()->factors.erase(op) == 0)
     return nccl::api::kInvalidArgument;
   return nccl::api::kSuccess;

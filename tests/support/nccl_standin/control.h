@@ -12,14 +12,15 @@ struct Control {
   void (*fail_rank)(int rank, int result);
   // Kernels of the rank stop until their communicator is aborted.
   void (*hang_kernels)(int rank);
-  // The rank's communicator never becomes ready (ncclCommInitRank never returns).
+  // ncclCommInitRankConfig of the rank returns only when release() is called, with an error.
   void (*hang_init)(int rank);
-  // Blocking calls that hang, and aborts, return only when release() is called.
+  // Blocking calls that hang, and aborts, go on only when release() is called.
   void (*hang_abort)(int rank);
   void (*release)();
   // A kernel of an aborted communicator still writes to its output for this time.
   void (*linger)(int milliseconds);
-  // A call on a non-blocking communicator enqueues its kernel only after this time.
+  // A call enqueues its kernel, and returns, only after this time, or when its communicator is
+  // aborted.
   void (*delay_launch)(int milliseconds);
   // cudaEventQuery returns this error for events of the device.
   void (*fail_device)(int device, int error);

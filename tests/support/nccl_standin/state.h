@@ -108,12 +108,8 @@ struct Comm {
   std::shared_ptr<World> world;
   int rank = 0;
   int device = 0;
-  bool blocking = true;
   bool live = true;
   bool aborted = false;
-  bool connecting = false;
-  bool launching = false;
-  bool finalizing = false;
   bool in_call = false;
   std::uint64_t collectives = 0;
   std::map<int, double> factors;  // By operation that was created.

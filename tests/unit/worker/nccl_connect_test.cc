@@ -78,6 +78,7 @@ TEST_F(NcclConnect, AConnectionThatHangsThoughAllHaveComeIsSaid) {
     EXPECT_THAT(text, HasSubstr("all ranks have arrived, but NCCL is still connecting them"));
   }
   EXPECT_EQ(codes_[1], Errc::kTimeout);
+  control().release();  // The parked threads end.
 }
 
 TEST_F(NcclConnect, WhatFailsOnOneRankIsToldToAll) {

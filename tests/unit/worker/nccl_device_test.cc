@@ -116,13 +116,14 @@ TEST_P(NcclDevice, ARankThatIsKilledEndsTheOthers) {
     const auto statuses = test::run_processes(library_, devices_, size, [&](NcclRank& rank) {
       {
         const auto group = rank.group();
-        group->barrier()->wait();
+        // The same operation, so that NCCL has connected the ranks for it.
+        const auto data = array(*group, DType::kF32, std::vector<double>(1000, 1.0));
+        group->all_reduce(data.buffer(), ReduceOp::kSum)->wait();
         if (rank.rank == 1) {
           test::wait_until([&] { return waits->load(); });
           ::raise(SIGKILL);
         }
         if (rank.rank == 0) {
-          const auto data = array(*group, DType::kF32, std::vector<double>(1000, 1.0));
           const auto work = waiting_operation(*group, data, seconds(20));
           const TimePoint started = Clock::now();
           *waits = true;
@@ -187,12 +188,12 @@ class NcclLeftovers : public NcclDevice {
 
 TEST_P(NcclLeftovers, NoneOfGroupsThatEnd) {
   const auto use = [](NcclGroup& group) { group.barrier()->wait(); };
-  expect_none(1, 20, 200, use);
+  expect_none(1, 10, 40, use);
   expect_none(2, 5, 25, use);
 }
 
 TEST_P(NcclLeftovers, NoneOfGroupsThatAreAborted) {
-  expect_none(1, 20, 100, [](NcclGroup& group) {
+  expect_none(1, 10, 30, [](NcclGroup& group) {
     group.barrier()->wait();
     group.abort("of the test");
   });

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/inproc.h"
 #include "tests/support/nccl_world.h"
 #include "worker/nccl/rendezvous.h"
+#include "worker/runtime/group.h"
 
 // How a failure reaches the other ranks through the store alone, as it does between processes.
 namespace ddp {
@@ -71,6 +73,44 @@ TEST_F(NcclRelay, AStoreThatHoldsNoFailureDisturbsNobody) {
     for (int i = 0; i < 20; ++i) group.barrier()->wait();
   });
   EXPECT_FALSE(store_->check({"ddp_nccl/0/default/aborted"}).value());
+}
+
+// Groups whose ranks share memory and know of each other by it.
+class NcclHostGroup : public NcclRelay {
+ protected:
+  NcclHostGroup() {
+    for (auto& transport : test::make_inproc_transports({2}, 0)) {
+      hosts_.push_back(runtime::Group::make(std::move(transport), 0, {}));
+    }
+  }
+  test::Tweak with_hosts() {
+    return [this](NcclGroupOptions& options) {
+      options.on_abort = nullptr;
+      options.host_group = hosts_[static_cast<std::size_t>(options.rank)];
+    };
+  }
+
+  std::vector<std::shared_ptr<ProcessGroup>> hosts_;
+};
+
+TEST_F(NcclHostGroup, ItsFailureEndsWhatHangsOnADevice) {
+  control().hang_kernels(0);
+  NcclWorld world(library_, 2, with_hosts());
+  const auto work = world[0].barrier();
+  const auto started = Clock::now();
+  hosts_[1]->abort("a worker has died");
+  EXPECT_THAT([&] { work->wait(); }, ::testing::ThrowsMessage<CollectiveError>(
+                                         "rank 1 aborted the group: a worker has died"));
+  EXPECT_LT(Clock::now() - started, seconds(10));
+  EXPECT_EQ(failure_of(world[1]), "rank 1 aborted the group: a worker has died");
+}
+
+TEST_F(NcclHostGroup, EndsWithTheGroupOfTheDevices) {
+  NcclWorld world(library_, 2, with_hosts());
+  world[0].abort("loss is not a number");
+  const char* const text = "rank 0 aborted the group: loss is not a number";
+  EXPECT_EQ(failure_of(world[1]), text);
+  EXPECT_EQ(failure_of(*hosts_[1]), text);
 }
 
 TEST(NcclFailureBytes, KeepCodeSuspectAndText) {

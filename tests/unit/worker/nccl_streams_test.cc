@@ -209,6 +209,7 @@ TEST_P(NcclGraphs, AreRecordedWhileOtherOperationsRun) {
 }
 
 TEST_P(NcclGraphs, MustJoinTheOperation) {
+  if (!on_standin()) GTEST_SKIP() << "NCCL puts nothing into the graph of one rank";
   world(1, [&](NcclRank& rank) {
     const CudaFunctions cuda(*library_);
     const DeviceStream stream(*library_);
