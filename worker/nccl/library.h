@@ -31,7 +31,7 @@ class NcclLibrary {
   NcclLibrary& operator=(const NcclLibrary&) = delete;
 
   // kNotFound if a library cannot be loaded, with what the linker said; kInvalidArgument if one of
-  // its functions is missing, as before NCCL 2.14 (whose calls block). The message says what to
+  // its functions is missing, as before NCCL 2.14. The message says what to
   // install or to set.
   static Result<std::shared_ptr<const NcclLibrary>> load(
       const NcclLibraryNames& names = NcclLibraryNames::from_environment());

@@ -58,7 +58,8 @@ struct NcclGroupOptions : ProcessGroupOptions {
 // its own. What differs from a host group:
 //
 // * Buffers are device memory. An operation begins when the work that was in the caller's stream at
-//   its issue is done; the host does not wait. Work::wait() waits on the host;
+//   its issue is done; the host does not wait, except in the first operation of a kind, until NCCL
+//   has connected the ranks for it. Work::wait() waits on the host;
 //   NcclWork::wait_stream() orders a stream behind the operation instead. A stream-ordered
 //   allocator must keep a buffer until its Work is done.
 // * All operations, point to point too, run one after the other in one stream. send and recv are
