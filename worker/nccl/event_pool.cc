@@ -25,6 +25,10 @@ cuda::Error EventPool::acquire(cuda::Event& event) {
       return cuda::kSuccess;
     }
   }
+  return make_new(event);
+}
+
+cuda::Error EventPool::make_new(cuda::Event& event) {
   const cuda::Error error =
       library_->cuda().event_create_with_flags(&event, cuda::kEventDisableTiming);
   if (error != cuda::kSuccess) return error;

@@ -24,7 +24,8 @@ class DeviceGuard {
 };
 
 // Reusable CUDA events of one device, without timing. An event that was given back may still be
-// queried, but the result means nothing; no event is destroyed before the pool. Thread safe.
+// queried, but the result means nothing; no event is destroyed before the pool. So an event for a
+// graph that is being captured must be a new one: to query it would be an error. Thread safe.
 class EventPool {
  public:
   EventPool(std::shared_ptr<const NcclLibrary> library, int device)
@@ -35,6 +36,7 @@ class EventPool {
 
   // The device must be current.
   cuda::Error acquire(cuda::Event& event);
+  cuda::Error make_new(cuda::Event& event);
   void give_back(cuda::Event event);
 
  private:

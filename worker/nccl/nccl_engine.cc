@@ -63,18 +63,21 @@ Outcome NcclEngine::failure() const {
   return failure_;
 }
 
-// Events of a capture mean nothing to the host, and stay with the capture: they are neither queried
-// nor used again.
+// Events of a capture mean nothing to the host, and stay with the capture: they are new, and are
+// neither queried nor used again.
+cuda::Error NcclEngine::record(cuda::Event& event, cuda::Stream stream, bool captured) {
+  const cuda::Error error = captured ? events_.make_new(event) : events_.acquire(event);
+  return error != cuda::kSuccess ? error : library_->cuda().event_record(event, stream);
+}
+
 cuda::Error NcclEngine::mark_ready(DeviceOperation& operation, cuda::Stream stream) {
-  const cuda::Api& api = library_->cuda();
   if (stream != nullptr) {  // The default stream cannot be captured.
     int capture = cuda::kCaptureNone;
-    const cuda::Error error = api.stream_is_capturing(stream, &capture);
+    const cuda::Error error = library_->cuda().stream_is_capturing(stream, &capture);
     if (error != cuda::kSuccess) return error;
     operation.captured = capture != cuda::kCaptureNone;
   }
-  const cuda::Error error = events_.acquire(operation.ready);
-  return error != cuda::kSuccess ? error : api.event_record(operation.ready, stream);
+  return record(operation.ready, stream, operation.captured);
 }
 
 std::shared_ptr<DeviceWork> NcclEngine::issue(DeviceOperation operation, cuda::Stream stream,
@@ -254,8 +257,7 @@ Outcome NcclEngine::put_into_stream(DeviceWork& work) {
   if (!operation.captured) events_.give_back(operation.ready);
   if (auto failure = communicator_.enqueue(operation, scratch_, stream_)) return failure;
   cuda::Event completed = nullptr;
-  error = events_.acquire(completed);
-  if (error == cuda::kSuccess) error = api.event_record(completed, stream_);
+  error = record(completed, stream_, operation.captured);
   if (error != cuda::kSuccess) {
     return cuda_failure(*library_, "cudaEventRecord", error, options_.rank);
   }

@@ -88,6 +88,7 @@ class NcclEngine final : public std::enable_shared_from_this<NcclEngine> {
 
   void begin_thread(const char* name);
   cuda::Error mark_ready(DeviceOperation& operation, cuda::Stream stream);
+  cuda::Error record(cuda::Event& event, cuda::Stream stream, bool captured);
   void run_communication();
   Outcome prepare();
   Outcome connect_when_told();
