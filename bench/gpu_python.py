@@ -1,13 +1,11 @@
 #!/usr/bin/python3
 """One rank of bench/run gpu: gpu_python.py ours|peer|about cuda|cpu
 
-Ours is the backend "ddp", the peer "nccl". Reads commands from standard input, a JSON line each: {"do": method of Rank,
-...arguments}. Answers each with a JSON line: what the method returned, or {"error"}, after which it ends. "about" only says
-what is installed. With cpu the peer is gloo and everything is tiny, to try the program where there is no GPU.
+Ours is the backend "ddp", the peer "nccl". Obeys commands (commands.py). "about" only says what is installed. With cpu the peer
+is gloo and everything is tiny, to try the program where there is no GPU.
 """
 import ctypes
 import hashlib
-import json
 import os
 import statistics
 import sys
@@ -18,7 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+import commands
 import python_models
+from commands import answer
 
 SIDE, DEVICE = sys.argv[1], sys.argv[2]
 CUDA = DEVICE == "cuda"
@@ -257,10 +257,6 @@ class ReducedByHand:
                 parameter.sub_(gradient, alpha=0.5 / dist.get_world_size())
 
 
-def answer(line):
-    print(json.dumps(line), flush=True)
-
-
 def about():
     return {"torch": torch.__version__, "gpus": torch.cuda.device_count() if CUDA else 0,
             "gpu": torch.cuda.get_device_name(0) if CUDA and torch.cuda.is_available() else None,
@@ -271,17 +267,7 @@ def main():
     if SIDE == "about":
         answer(about())
         return
-    try:
-        rank = Rank()
-        answer({"ready": True})
-        for line in sys.stdin:
-            command = json.loads(line)
-            answer(getattr(rank, command.pop("do"))(**command))
-    except Exception as error:
-        answer({"error": f"{type(error).__name__}: {error}"[:600]})
-        sys.stdout.flush()
-        os._exit(1)  # Threads that wait for other ranks would hold up the end.
-    dist.destroy_process_group()
+    commands.serve(Rank)
 
 
 main()

@@ -1,7 +1,23 @@
-"""bench-ddp's MLP and resnet18 (ddp_task.h), and ResNet50 and a GPT for GPUs, in Python's torch."""
+"""bench-ddp's networks (ddp_task.h), a larger MLP, ResNet50 and a GPT, in Python's torch."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+
+class Mnist(nn.Module):
+    """torch_xla's, as in PEERS/ddp_mnist.py (bench/harness.py), which runs when it is imported."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(1, 10, 5), nn.BatchNorm2d(10)
+        self.conv2, self.bn2 = nn.Conv2d(10, 20, 5), nn.BatchNorm2d(20)
+        self.fc1, self.fc2 = nn.Linear(320, 50), nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = self.bn1(F.relu(F.max_pool2d(self.conv1(x), 2)))
+        x = self.bn2(F.relu(F.max_pool2d(self.conv2(x), 2)))
+        x = F.relu(self.fc1(torch.flatten(x, 1)))
+        return F.log_softmax(self.fc2(x), dim=1)
 
 
 class Block(nn.Module):
@@ -104,11 +120,31 @@ def mlp():
     return nn.Sequential(*[part for _ in range(8) for part in (nn.Linear(1024, 1024), nn.ReLU())])
 
 
+def large_mlp():
+    """25,175,040 parameters."""
+    return nn.Sequential(nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1024))
+
+
+def small_gpt():
+    """10,062,080 parameters."""
+    return Gpt(layers=6, heads=5, width=320, context=128, vocabulary=8192)
+
+
+def loss_of_tokens(scores, tokens):
+    return F.cross_entropy(scores.flatten(0, -2), tokens.flatten())
+
+
 def task(name, rank):
     """The model, its loss, and the rank's batch."""
     torch.manual_seed(1)
     random = torch.Generator().manual_seed(100 + rank)
-    if name == "mlp":
-        return mlp(), F.mse_loss, torch.randn(64, 1024, generator=random), torch.randn(64, 1024, generator=random)
+    if name == "mnist":
+        return Mnist(), F.nll_loss, torch.randn(128, 1, 28, 28, generator=random), torch.randint(10, (128,), generator=random)
+    if name in ("mlp", "large_mlp"):
+        return (mlp() if name == "mlp" else large_mlp(), F.mse_loss, torch.randn(64, 1024, generator=random),
+                torch.randn(64, 1024, generator=random))
+    if name == "small_gpt":
+        return (small_gpt(), loss_of_tokens, torch.randint(8192, (2, 128), generator=random),
+                torch.randint(8192, (2, 128), generator=random))
     return (ResNet18(), F.cross_entropy, torch.randn(16, 3, 64, 64, generator=random),
             torch.randint(10, (16,), generator=random))

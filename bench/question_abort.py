@@ -14,7 +14,7 @@ import sys
 import harness
 
 PROGRAM = str(harness.BIN / "bench-abort")
-GLOO = [harness.PYTHON, str(harness.ROOT / "bench" / "gloo_abort.py")]
+GLOO = [harness.PYTHON, str(harness.ROOT / "bench" / "abort_python.py")]
 PHASES = ["before", "all_reduce", "barrier", "broadcast"]
 LIMIT_MS = 50
 GLOO_TIMEOUT_S = 2

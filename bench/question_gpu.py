@@ -20,29 +20,22 @@ A figure that failed has "error"; if we failed, its ratio is 0. BENCH_QUICK=1 ta
 PYTHONPATH may name the folder of the package ddp_run. BENCH_DEVICE=cpu tries the question where there is no GPU: with tiny
 models, against gloo. BENCH_PARTS=one,two,dead chooses: one rank, two ranks, dead rank and determinism.
 """
-import json
 import os
-import queue
 import statistics
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 
+import commanded
 import harness
-import jobs
 import paired
+from commanded import Contender, Failed, Pair, compare
 
-PYTHON = os.environ.get("PYTHON", sys.executable)
 PROGRAM = str(harness.ROOT / "bench" / "gpu_python.py")
-PACKAGE = str(harness.BIN.parent / "python")
 DEVICE = os.environ.get("BENCH_DEVICE", "cuda")
 PEER = {"cuda": "nccl", "cpu": "gloo"}[DEVICE]
 PARTS = os.environ.get("BENCH_PARTS", "one,two,dead").split(",")
 TOTAL_S = 140 if paired.QUICK else 1500
-START_S, COMMAND_S = 60, 30 if paired.QUICK else 60
-STARTS = 3  # A backend that needs more of them is given up.
+COMMAND_S = 30 if paired.QUICK else 60
 STEPS = {"gpt": 3, "resnet50": 5} if paired.QUICK else {"gpt": 8, "resnet50": 15}
 if DEVICE == "cpu":
     STEPS = dict.fromkeys(STEPS, 1)
@@ -55,192 +48,18 @@ DEATHS = 1 if paired.QUICK else 3
 LOOPBACK = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 
-class Failed(Exception):
-    pass
+def contender(side, world, gpus, deadline):
+    shared = DEVICE == "cuda" and world > gpus
+    ranks = [{"LOCAL_RANK": "0" if shared else str(rank), "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+              **({**LOOPBACK, "NCCL_HOSTID": f"bench-{rank}"} if shared else {})} for rank in range(world)]
+    return Contender([commanded.PYTHON, PROGRAM, side, DEVICE], ranks, deadline, COMMAND_S)
 
 
-def environment():
-    folders = [folder for folder in (os.environ.get("PYTHONPATH"), PACKAGE) if folder]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def about():
-    """What the interpreter has: {"torch", "gpus", "gpu", "nccl"}."""
-    try:
-        done = subprocess.run([PYTHON, PROGRAM, "about", DEVICE], env=environment(), stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=START_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        sys.exit(f"bench: {error}; PYTHON names an interpreter that has PyTorch")
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        sys.exit(f"bench: {PYTHON} cannot use PyTorch ({reason}); PYTHON names an interpreter that has it")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-class Contender:
-    """The ranks of one backend. Starts them when they are first asked, and anew after a failure."""
-
-    def __init__(self, side, world, gpus, deadline):
-        self.side, self.world, self.deadline = side, world, deadline
-        self.shared = DEVICE == "cuda" and world > gpus
-        self.processes, self.logs, self.answers = [], [], None
-        self.starts, self.ready, self.last_failure = 0, False, ""
-
-    def start(self):
-        if self.processes:
-            return
-        if time.monotonic() >= self.deadline:
-            raise Failed("the time of the question is used up")
-        if self.starts == STARTS:
-            raise Failed(f"given up after {STARTS} failures, the last one: {self.last_failure}")
-        self.starts += 1
-        self.ready, self.answers = False, queue.Queue()
-        where = {**environment(), "USE_LIBUV": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(jobs.free_port()),
-                 "WORLD_SIZE": str(self.world), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-                 "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        for rank in range(self.world):
-            own = {"RANK": str(rank), "LOCAL_RANK": "0" if self.shared else str(rank)}
-            if self.shared:
-                own |= {**LOOPBACK, "NCCL_HOSTID": f"bench-{rank}"}
-            log = tempfile.TemporaryFile()
-            process = subprocess.Popen([PYTHON, PROGRAM, self.side, DEVICE], env={**where, **own}, stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=log, text=True)
-            self.processes.append(process)
-            self.logs.append(log)
-            threading.Thread(target=self.listen, args=(rank, process, self.answers), daemon=True).start()
-
-    @staticmethod
-    def listen(rank, process, answers):
-        for line in process.stdout:
-            if line.startswith("{"):
-                answers.put((rank, json.loads(line)))
-        answers.put((rank, None))
-
-    def ask(self, do, limit_s=COMMAND_S, **arguments):
-        """All ranks do it; returns rank 0's answer."""
-        self.start()
-        if not self.ready:
-            self.collect(START_S)
-            self.ready = True
-        for rank in range(self.world):
-            self.send(rank, do, **arguments)
-        return self.collect(limit_s)
-
-    def send(self, rank, do, **arguments):
-        try:
-            print(json.dumps({"do": do, **arguments}), file=self.processes[rank].stdin, flush=True)
-        except OSError:
-            pass  # It has ended: collect() finds out.
-
-    def collect(self, limit_s):
-        """An answer from each rank; rank 0's."""
-        found = {}
-        until = min(time.monotonic() + limit_s, self.deadline)
-        while len(found) < self.world:
-            rank, line = self.next(until)
-            if rank is None and time.monotonic() >= self.deadline:
-                self.fail("the time of the question is used up")
-            if rank is None:
-                self.fail(f"no answer of rank {min(set(range(self.world)) - set(found))} in time")
-            if line is None or "error" in line:
-                self.fail(self.reasons(rank, line))
-            found[rank] = line
-        return found[0]
-
-    def next(self, until):
-        """(rank, answer) of whoever answers next. The answer is None if the rank has ended; both are if nobody answers."""
-        try:
-            return self.answers.get(timeout=max(0.01, until - time.monotonic()))
-        except queue.Empty:
-            return None, None
-
-    def reasons(self, rank, line):
-        """Why this rank failed, and others within a second: the first to say so is not always the one that began it."""
-        texts, until = {}, time.monotonic() + 1
-        while rank is not None:
-            if line is None or "error" in line:
-                texts.setdefault(rank, line["error"] if line else self.last_words(rank))
-            if len(texts) == self.world:
-                break
-            rank, line = self.next(until)
-        return "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
-
-    def last_words(self, rank):
-        status = self.processes[rank].wait()
-        self.logs[rank].seek(0)
-        lines = self.logs[rank].read().decode(errors="replace").strip().splitlines()
-        return f"ended with status {status}; " + " | ".join(lines[-3:])[-400:]
-
-    def fail(self, text):
-        self.stop(0)
-        self.last_failure = text
-        raise Failed(text)
-
-    def stop(self, grace_s=5):
-        until = time.monotonic() + grace_s
-        for process in self.processes:
-            try:
-                process.stdin.close()
-            except OSError:
-                pass
-        for process in self.processes:
-            try:
-                process.wait(max(0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        self.processes, self.logs = [], []
-
-
-class Pair:
-    """Both backends with so many ranks, taking turns."""
-
-    def __init__(self, world, gpus, deadline):
-        self.ours, self.peer = (Contender(side, world, gpus, deadline) for side in ("ours", "peer"))
-        place = "" if world == 1 else " on one GPU" if self.ours.shared else " on two GPUs"
-        self.where = f"{world} rank{'s' * (world > 1)}{place if DEVICE == 'cuda' else ', CPU'}"
-
-    def __enter__(self):
-        self.ours.start()
-        self.peer.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ours.stop()
-        self.peer.stop()
-
-    def rounds(self, turns, warm_up=0):
-        """Runs each turn (name -> function) once a round in alternating order; name -> its results, or the error's text."""
-        results = {name: [] for name in turns}
-        for number in range(-warm_up, paired.ROUNDS):
-            for name in list(turns) if number % 2 == 0 else list(turns)[::-1]:
-                if isinstance(results[name], str):
-                    continue
-                try:
-                    value = turns[name]()
-                    if number >= 0:
-                        results[name].append(value)
-                except Failed as error:
-                    results[name] = str(error)
-        return results
-
-    def both(self, do, **arguments):
-        return self.rounds({"ours": lambda: self.ours.ask(do, **arguments), "peer": lambda: self.peer.ask(do, **arguments)})
-
-
-def compare(name, results, of, unit, goal, peer_name=PEER, peer="peer", rate=False, scale=1):
-    """A figure of what of(result) is for both. If one of them failed, it has an error."""
-    values = {who: None if isinstance(results[who], str) else [of(line) * scale for line in results[who]]
-              for who in ("ours", peer)}
-    medians = {who: found and round(statistics.median(found), 3) for who, found in values.items()}
-    line = {"figure": name, "ours": medians["ours"], "peer": medians[peer], "peer_name": peer_name}
-    errors = [f"{'ours' if who == 'ours' else peer_name}: {results[who]}" for who in ("ours", peer) if values[who] is None]
-    if errors:
-        return {**line, "ratio": None if values["ours"] else 0.0, "unit": unit, "goal": None if values["ours"] else goal,
-                "error": "; ".join(errors)}
-    ratios = [mine / theirs if rate else theirs / mine for mine, theirs in zip(values["ours"], values[peer])]
-    return {**line, "ratio": round(statistics.median(ratios), 3), "low": round(paired.lower_bound(ratios), 3),
-            "rounds": len(ratios), "unit": unit, "goal": goal}
+def pair_of(world, gpus, deadline):
+    """Both backends with so many ranks."""
+    place = "" if world == 1 else " on one GPU" if world > gpus else " on two GPUs"
+    return Pair(contender("ours", world, gpus, deadline), contender("peer", world, gpus, deadline),
+                f"{world} rank{'s' * (world > 1)}{place if DEVICE == 'cuda' else ', CPU'}")
 
 
 def speed(line):
@@ -255,16 +74,11 @@ def training(pair, model):
     if pair.ours.world == 1:
         turns["local"] = lambda: pair.ours.ask("train", ddp=False, **arguments)
     results = pair.rounds(turns, warm_up=1)
-    found = [compare(f"DDP of {model}, {pair.where}", results, speed, "steps/s", 1.0, rate=True)]
+    found = [compare(f"DDP of {model}, {pair.where}", results, speed, "steps/s", 1.0, PEER, rate=True)]
     if "local" in turns:
         found.append(compare(f"DDP of {model}, {pair.where}, against no communication", results, speed, "steps/s", 0.97,
                              "the same without communication", "local", rate=True))
-    for contender in (pair.ours, pair.peer):
-        if contender.processes:
-            try:
-                contender.ask("forget")
-            except Failed:
-                pass  # The next figure starts it anew.
+    pair.forget()
     ours = results["ours"]
     return found, None if isinstance(ours, str) else statistics.median(speed(line) for line in ours) * ours[0]["flop"]
 
@@ -274,8 +88,8 @@ def reductions(pair, sizes):
         results = pair.both("all_reduce", size=size)
         name = f"all_reduce of {paired.label(size)}, {pair.where}"
         if pair.ours.world > 1:
-            yield compare(f"{name}, one", results, lambda line: line["seconds"], "us", None, scale=1e6)
-        yield compare(f"{name}, host", results, lambda line: line["host_seconds"], "us", None, scale=1e6)
+            yield compare(f"{name}, one", results, lambda line: line["seconds"], "us", None, PEER, scale=1e6)
+        yield compare(f"{name}, host", results, lambda line: line["host_seconds"], "us", None, PEER, scale=1e6)
 
 
 def peaks(pair, rates):
@@ -297,7 +111,7 @@ def peaks(pair, rates):
 
 
 def one_rank(gpus, deadline):
-    with Pair(1, gpus, deadline) as pair:
+    with pair_of(1, gpus, deadline) as pair:
         rates = {}
         for model in STEPS:
             found, rates[model] = training(pair, model)
@@ -312,7 +126,7 @@ def two_ranks(pair):
     yield from reductions(pair, SIZES)
     if DEVICE == "cuda":
         yield compare(f"replay of a CUDA graph with all_reduce, {pair.where}", pair.both("graph", replays=REPLAYS),
-                      lambda line: line["seconds"], "us", None, scale=1e6)
+                      lambda line: line["seconds"], "us", None, PEER, scale=1e6)
 
 
 def outlive(contender):
@@ -380,9 +194,9 @@ def deaths(pair):
 
 def figures():
     deadline = time.monotonic() + TOTAL_S
-    found = about()
+    found = commanded.about(PROGRAM, "about", DEVICE)
     if DEVICE == "cuda" and not found["gpus"]:
-        sys.exit(f"bench: the PyTorch {found['torch']} of {PYTHON} finds no GPU, which the question gpu needs")
+        sys.exit(f"bench: the PyTorch {found['torch']} of {commanded.PYTHON} finds no GPU, which the question gpu needs")
     if DEVICE == "cuda":
         how = "each rank has a GPU of its own" if found["gpus"] > 1 else \
             "two ranks share the GPU and are two hosts for NCCL (NCCL_HOSTID), connected by loopback"
@@ -391,7 +205,7 @@ def figures():
     if "one" in PARTS:
         yield from one_rank(found["gpus"], deadline)
     if "two" in PARTS or "dead" in PARTS:
-        with Pair(2, found["gpus"], deadline) as pair:
+        with pair_of(2, found["gpus"], deadline) as pair:
             if "two" in PARTS:
                 yield from two_ranks(pair)
             if "dead" in PARTS:

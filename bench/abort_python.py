@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The peer of bench-abort: the same measurement with gloo, over torch.distributed.
+"""The same measurement as bench-abort with a backend of torch.distributed: gloo, or our "ddp".
 
-usage: gloo_abort.py --ranks N --phase PHASE --signal kill|stop --resident-mib N --turns N --timeout SECONDS
+usage: abort_python.py [--backend gloo|ddp] --ranks N --phase PHASE --signal kill|stop --resident-mib N --turns N --timeout SECONDS
 """
 import argparse
 import datetime
@@ -29,7 +29,7 @@ def rank_process(args, rank, store, page):
         for at in range(0, args.resident_mib << 20, 4096):
             resident[at] = 1
     values = torch.ones(LARGE)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks,
+    dist.init_process_group(args.backend, init_method=f"file://{store}", rank=rank, world_size=args.ranks,
                             timeout=datetime.timedelta(seconds=args.timeout))
     dist.all_reduce(torch.zeros(1))
     struct.pack_into("q", page, rank * 16, 1)
@@ -56,7 +56,7 @@ def wait(page, offsets):
     limit = time.monotonic() + 90
     while not all(field(page, offset) for offset in offsets):
         if time.monotonic() > limit:
-            raise SystemExit("gloo_abort: a rank did not finish within 90 s")
+            raise SystemExit("abort_python: a rank did not finish within 90 s")
         time.sleep(0.001)
 
 
@@ -86,6 +86,7 @@ def turn(args):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", default="gloo")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--phase", default="all_reduce")
     parser.add_argument("--signal", default="kill")
@@ -93,6 +94,8 @@ def main():
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=2)
     args = parser.parse_args()
+    if args.backend == "ddp":
+        import ddp_run  # noqa: F401
     print(json.dumps({"times_ms": [turn(args) for _ in range(args.turns)]}))
 
 
