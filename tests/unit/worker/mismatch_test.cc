@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/failure_of.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/worker_world.h"
 
@@ -17,6 +18,7 @@ namespace ddp {
 namespace {
 
 using std::chrono::milliseconds;
+using test::failure_of;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -158,17 +160,6 @@ std::vector<Call> calls() {
       all_to_allv(DType::kF32, "all_to_all of unequal blocks of f32"),
       barrier(),
   };
-}
-
-// The failure of body(); a test failure if it does not throw one.
-CollectiveError failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const CollectiveError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no CollectiveError";
-  return {"none", {}, -1};
 }
 
 class Mismatch : public ::testing::TestWithParam<std::vector<int>> {

@@ -9,6 +9,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/errc.h"
+#include "tests/support/failure_of.h"
 #include "tests/support/nccl_ranks.h"
 
 // What only a device can show: kernels that really wait, processes that really die, and what is
@@ -20,6 +21,7 @@ using std::chrono::duration_cast;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::DeviceArray;
+using test::failure_of;
 using test::NcclRank;
 using ::testing::HasSubstr;
 
@@ -48,16 +50,6 @@ class NcclDevice : public test::NcclRanksTest {
   }
 };
 
-CollectiveError error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const CollectiveError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no CollectiveError";
-  return {"none", {}, -1};
-}
-
 // For a rank that has issued nothing.
 Failure failure_told_to(const NcclGroup& group, seconds limit) {
   test::wait_until([&] { return group.failure().has_value(); }, limit);
@@ -74,7 +66,7 @@ TEST_P(NcclDevice, AnAbortEndsAKernelThatWaits) {
         const auto work = waiting_operation(*group, data, seconds(60));
         const TimePoint started = Clock::now();
         group->abort("of the test");
-        const auto error = error_of([&] { work->wait(); });
+        const auto error = failure_of([&] { work->wait(); });
         EXPECT_EQ(error.code, Errc::kAborted);
         EXPECT_STREQ(error.what(), "rank 0 aborted the group: of the test");
         EXPECT_LT(Clock::now() - started, seconds(10));
@@ -96,7 +88,7 @@ TEST_P(NcclDevice, ADeadlineEndsAKernelThatWaits) {
       if (rank.rank == 0) {
         const auto data = array(*group, DType::kF32, std::vector<double>(1000, 1.0));
         const auto work = waiting_operation(*group, data, milliseconds(500));
-        const auto error = error_of([&] { work->wait(); });
+        const auto error = failure_of([&] { work->wait(); });
         EXPECT_EQ(error.code, Errc::kTimeout);
         EXPECT_STREQ(error.what(),
                      "all_reduce #1 (lonely): timed out after 500 ms on rank 0: not all ranks have "
@@ -127,7 +119,7 @@ TEST_P(NcclDevice, ARankThatIsKilledEndsTheOthers) {
           const auto work = waiting_operation(*group, data, seconds(20));
           const TimePoint started = Clock::now();
           *waits = true;
-          const auto error = error_of([&] { work->wait(); });
+          const auto error = failure_of([&] { work->wait(); });
           const auto took = duration_cast<milliseconds>(Clock::now() - started);
           std::printf("rank 1 of %d was killed; rank 0, after %d ms: %s\n", size,
                       static_cast<int>(took.count()), error.what());

@@ -7,6 +7,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/errc.h"
+#include "tests/support/failure_of.h"
 #include "tests/support/nccl_world.h"
 #include "worker/nccl/nccl_api.h"
 
@@ -18,6 +19,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::control;
 using test::DeviceArray;
+using test::failure_of;
 using test::NcclWorld;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -45,16 +47,6 @@ class NcclFailure : public test::StandinTest {
   std::shared_ptr<const NcclLibrary> library_;
   TimePoint started_;
 };
-
-CollectiveError failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const CollectiveError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no CollectiveError";
-  return {"none", {}, -1};
-}
 
 OpOptions within(milliseconds timeout, const std::string& tag = "") {
   OpOptions options;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/failure_of.h"
 #include "tests/support/inproc.h"
 #include "tests/support/worker_world.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using test::failure_of;
 using test::LinkKind;
 using ::testing::AllOf;
 using ::testing::EndsWith;
@@ -23,17 +25,6 @@ using ::testing::HasSubstr;
 constexpr seconds kPrompt{10};
 
 std::vector<std::vector<int>> worlds() { return {{2}, {3}, {1, 1}, {2, 2}, {1, 1, 1}, {2, 1}}; }
-
-// The failure of body(); a test failure if it does not throw one.
-CollectiveError failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const CollectiveError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no CollectiveError";
-  return {"none", {}, -1};
-}
 
 // One operation, through which everybody is on return: what comes next cannot fail it.
 void run_one(const std::vector<std::shared_ptr<ProcessGroup>>& groups) {

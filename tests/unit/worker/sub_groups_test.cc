@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "common/base/errc.h"
+#include "tests/support/failure_of.h"
 #include "tests/support/running_call.h"
 #include "tests/support/worker_world.h"
 
@@ -19,6 +20,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using test::CallMemory;
 using test::CallShape;
+using test::failure_of;
 using test::RunningCall;
 using ::testing::AllOf;
 using ::testing::AnyOf;
@@ -28,16 +30,6 @@ using GroupPtr = std::shared_ptr<ProcessGroup>;
 
 // Where what must not happen would show.
 constexpr seconds kPrompt{10};
-
-CollectiveError failure_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const CollectiveError& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no CollectiveError";
-  return {"none", {}, -1};
-}
 
 // The members' ranks in `parent`, in the order of `group`.
 std::vector<Rank> members_of(ProcessGroup& group, Rank rank_in_parent) {
