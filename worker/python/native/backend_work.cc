@@ -1,6 +1,5 @@
 #include "worker/python/native/backend_work.h"
 
-#include <optional>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -10,17 +9,10 @@
 #include "worker/python/native/work_value.h"
 
 namespace ddp::python {
-namespace {
-
-std::optional<std::vector<at::Tensor>> recorded(const Operands& operands) {
-  return operands.used();
-}
-
-}  // namespace
 
 BackendWork::BackendWork(int rank, c10d::OpType type, const char* title, std::uint64_t sequence,
                          Operands operands, std::vector<std::vector<at::Tensor>> value)
-    : Work(rank, type, title, recorded(operands)),
+    : Work(rank, type, title, operands.used()),
       sequence_(sequence),
       operands_(std::move(operands)),
       value_(std::move(value)),
