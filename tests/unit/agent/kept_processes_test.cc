@@ -113,6 +113,17 @@ class KeptProcesses : public testing::Test {
     }
     return found;
   }
+  // Whether a worker's child has become `sleep`. Until then it is in and out of execve, where a
+  // process shows no environment for a moment: it would not be found.
+  bool sleeps(const std::string& entry) {
+    for (const pid_t pid : processes_with(entry)) {
+      if (test::read_proc(pid, "cmdline").starts_with("sleep") &&
+          !test::read_proc(pid, "environ").empty()) {
+        return true;
+      }
+    }
+    return false;
+  }
   bool clear(const std::set<int>& keep) { return processes_->clear(keep, Duration(5'000)); }
 
   std::string log(Round round, const std::string& name) {
@@ -222,6 +233,7 @@ TEST_F(KeptProcesses, ClearKillsAllButWorkersThatHaveParkedAndTheirChildren) {
   make("stubborn", 2, 0, "setsid sleep 1000 & exec \"$0\" \"$@\"");
   start(0);
   ASSERT_TRUE(all_report());
+  ASSERT_TRUE(test::run_until(io_, [this] { return sleeps("RANK=1") && sleeps("RANK=2"); }));
   const pid_t stays = pid_in(0, "rank_2.here.out");  // Rank 2 parks, rank 1 does not.
   const pid_t goes = pid_in(0, "rank_1.here.out");
   processes_->signal(SIGTERM, "over", {0, 1});
