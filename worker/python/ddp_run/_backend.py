@@ -50,7 +50,8 @@ def _backend_of(group):
 def _make(options, _backend_options):
     _leave_at_exit()
     return _native.make_backend(options.store, options.group_rank, options.group_size, options.timeout,
-                                f"'{options.group_id}'", list(options.global_ranks_in_group))
+                                f"'{options.group_id}'", list(options.global_ranks_in_group),
+                                getattr(options, "enable_reconfigure", False))
 
 
 def _leave_at_exit() -> None:

@@ -1,97 +1,20 @@
 #include "worker/python/native/backend.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
-#include "common/base/errc.h"
-#include "common/base/parse_number.h"
 #include "worker/python/native/device_backend_work.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/registered_allocator.h"
-#include "worker/python/native/store_adapter.h"
-#include "worker/runtime/met_group.h"
-#include "worker/runtime/worker_environment.h"
-#include "worker/transport/tcp.h"
 
 namespace ddp::python {
 namespace {
 
 using c10d::OpType;
-
-// Every backend of this process that may be alive.
-class Backends {
- public:
-  void add(const c10::intrusive_ptr<DdpBackend>& backend) {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(backends_, [](const auto& each) { return each.expired(); });
-    backends_.emplace_back(backend);
-  }
-  std::vector<c10::intrusive_ptr<DdpBackend>> alive() {
-    const std::lock_guard lock(mutex_);
-    std::vector<c10::intrusive_ptr<DdpBackend>> alive;
-    for (const auto& each : backends_) {
-      if (auto backend = each.lock()) alive.push_back(std::move(backend));
-    }
-    return alive;
-  }
-
- private:
-  std::mutex mutex_;
-  std::vector<c10::weak_intrusive_ptr<DdpBackend>> backends_;
-};
-
-Backends& backends() {
-  // Never destroyed: a thread of a group may outlive static objects.
-  static auto* const instance = new Backends;
-  return *instance;
-}
-
-// Where other machines reach this one: by the way to the store of rank 0, if the environment says
-// where that is.
-std::vector<std::string> own_addresses() {
-  const auto address = process_variable("MASTER_ADDR");
-  const auto port =
-      parse_whole_number<int>(process_variable("MASTER_PORT").value_or(""), 1, 65'535);
-  if (!address || address->empty() || !port) return transport::reachable_addresses("127.0.0.1", 1);
-  return transport::reachable_addresses(*address, *port);
-}
-
-// A name that the store has not seen: it may have served an earlier group.
-std::string name_in(Store& store, int rank) {
-  const auto count = store.add(fmt::format("joined/{}", rank), 1);
-  if (!count) throw CollectiveError(count.error().message, count.error().code, rank);
-  return fmt::format("ddp/{}", *count);
-}
-
-ProcessGroupOptions group_options(const BackendOptions& options) {
-  ProcessGroupOptions group;
-  group.timeout = options.timeout;
-  group.connect_timeout = options.timeout;
-  return group;
-}
-
-std::shared_ptr<runtime::Group> meet(std::shared_ptr<Store> store, const std::string& name,
-                                     int rank, int size, const BackendOptions& options) {
-  runtime::Meeting meeting;
-  meeting.store = std::move(store);
-  meeting.prefix = name;
-  meeting.addresses = own_addresses();
-  const auto engine = engine_of(process_variable("DDP_LINK"));
-  if (!engine) throw std::invalid_argument(engine.error().message);
-  meeting.engine = *engine;
-  meeting.group = options.group_name;
-  meeting.world_ranks.assign(options.global_ranks.begin(), options.global_ranks.end());
-  return runtime::make_met_group(rank, size, std::move(meeting), Clock::now() + options.timeout,
-                                 group_options(options));
-}
 
 Operands message_operands(const char* operation, const std::vector<at::Tensor>& tensors, int tag) {
   Operands operands(operation);
@@ -101,76 +24,6 @@ Operands message_operands(const char* operation, const std::vector<at::Tensor>& 
 }
 
 }  // namespace
-
-c10::intrusive_ptr<DdpBackend> DdpBackend::make(c10::intrusive_ptr<c10d::Store> store, int rank,
-                                                int size, BackendOptions options) {
-  auto backend = c10::make_intrusive<DdpBackend>(std::move(store), rank, size, std::move(options));
-  backends().add(backend);
-  return backend;
-}
-
-DdpBackend::DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                       BackendOptions options)
-    : Backend(rank, size),
-      store_(std::move(store)),
-      options_(std::move(options)),
-      timeout_(options_.timeout) {
-  const WithoutGil without_gil;
-  const SignalCheck check;
-  with_torch_errors([&] {
-    try {
-      const auto own_store = std::make_shared<StoreAdapter>(store_);
-      const std::string name = name_in(*own_store, rank_);
-      members_.host = meet(own_store, name, rank_, size_, options_);
-      members_.devices =
-          std::make_shared<DeviceGroups>(own_store, name, members_.host, group_options(options_));
-    } catch (const CollectiveError&) {
-      check.rethrow();
-      throw;
-    }
-  });
-}
-
-DdpBackend::~DdpBackend() { shutdown(); }
-
-void DdpBackend::shutdown() {
-  Members members;
-  {
-    const std::lock_guard lock(mutex_);
-    members = std::exchange(members_, {});
-  }
-  if (::getpid() != process_) {
-    // A forked child has none of the groups' threads, and is no member.
-    new Members(std::move(members));
-    return;
-  }
-  const WithoutGil without_gil;
-  members.devices.reset();
-  members.host.reset();
-}
-
-void shut_down_all() {
-  for (const auto& backend : backends().alive()) backend->shutdown();
-}
-
-void DdpBackend::abort() {
-  Members members;
-  {
-    const std::lock_guard lock(mutex_);
-    members = members_;
-  }
-  if (!members.host) return;
-  members.host->abort("abort() was called");
-  const Failure cause = *members.host->failure();
-  for (const auto& device : members.devices->made()) device->group().abort_from_peer(cause);
-}
-
-DdpBackend::Members DdpBackend::live() const {
-  const std::lock_guard lock(mutex_);
-  TORCH_CHECK_WITH(DistBackendError, members_.host != nullptr, "the process group ",
-                   options_.group_name, " has been destroyed");
-  return members_;
-}
 
 DdpBackend::WorkHandle DdpBackend::run(const Call& call, Operands operands,
                                        std::vector<Tensors> value,

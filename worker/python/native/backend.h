@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "common/base/random_hex.h"
 #include "worker/python/native/backend_work.h"
 #include "worker/python/native/device_groups.h"
 #include "worker/runtime/group.h"
@@ -23,6 +24,7 @@ struct BackendOptions {
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
   std::string group_name = "default";  // For messages.
   std::vector<int> global_ranks;       // By rank of the group; empty: it is the world.
+  bool waits_for_reconfigure = false;  // Has no members until reconfigure().
 };
 
 // PyTorch's backend "ddp" under the interface of torch.distributed, with the meanings that
@@ -92,6 +94,26 @@ class DdpBackend final : public c10d::Backend {
   virtual bool supportsCoalescing() const { return true; }
   virtual WorkHandle gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                         const c10d::GatherOptions& options);
+  bool supportsSplitting() const override { return true; }
+  virtual bool supportsShrinking() const { return true; }
+  virtual c10::intrusive_ptr<Options> getBackendOptions();
+  // A group of some ranks, numbered in this order. All of them call it. store: for them alone. Null
+  // for a rank that is not among them.
+  virtual c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const std::vector<int>& ranks,
+                                            const c10::intrusive_ptr<Options>& options);
+  // A group without some ranks, which may be dead. All others call it.
+  virtual c10::intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& excluded, int flags,
+                                             const c10::intrusive_ptr<Options>& options);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  // Gives the group other members, each of which calls it: those that are left after a failure, and
+  // new ones whose store is the same. Blocks until all are there. If it fails, the group has no
+  // members and may be reconfigured again.
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+  WorkHandle reconfigure(const c10d::ReconfigureOptions& options) override;
+#endif
+
   // In memory that the node's ranks share, if there is room. For the CPU, which has no index.
   virtual at::Tensor allocateTensor(long size, at::TensorOptions options);
   virtual bool supportsTensorAlloc(c10::DeviceIndex device) { return device < 0; }
@@ -119,6 +141,10 @@ class DdpBackend final : public c10d::Backend {
     std::shared_ptr<DeviceGroups> devices;
   };
 
+  static Members meet_members(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                              const BackendOptions& options);
+  BackendOptions of_ranks(const std::vector<int>& ranks,
+                          const c10::intrusive_ptr<Options>& options) const;
   WorkHandle run(const Call& call, Operands operands, std::vector<Tensors> value,
                  const std::vector<Issue>& issues);
   WorkHandle run_on_device(const Call& call, std::vector<Operands> operands,
@@ -135,6 +161,7 @@ class DdpBackend final : public c10d::Backend {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const BackendOptions options_;
+  const std::string handle_ = "ddp-" + random_hex(8);
   const pid_t process_ = ::getpid();  // That made it.
   std::atomic<std::chrono::milliseconds> timeout_;
   std::atomic<std::uint64_t> sequence_{0};

@@ -16,11 +16,14 @@ PYBIND11_MODULE(_native, module) {
       "make_backend",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
          std::chrono::milliseconds timeout, const std::string& group_name,
-         const std::vector<int>& global_ranks) -> c10::intrusive_ptr<c10d::Backend> {
-        return DdpBackend::make(store, rank, size, {timeout, group_name, global_ranks});
+         const std::vector<int>& global_ranks,
+         bool waits_for_reconfigure) -> c10::intrusive_ptr<c10d::Backend> {
+        return DdpBackend::make(store, rank, size,
+                                {timeout, group_name, global_ranks, waits_for_reconfigure});
       },
       py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"), py::arg("group_name"),
-      py::arg("global_ranks"), py::call_guard<py::gil_scoped_release>());
+      py::arg("global_ranks"), py::arg("waits_for_reconfigure"),
+      py::call_guard<py::gil_scoped_release>());
   const auto ours = [](const c10::intrusive_ptr<c10d::Backend>& backend) -> DdpBackend& {
     auto* const found = dynamic_cast<DdpBackend*>(backend.get());
     TORCH_CHECK_TYPE(found != nullptr, "the group's backend is not \"ddp\"");
