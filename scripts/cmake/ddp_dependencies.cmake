@@ -9,9 +9,12 @@ if(CCACHE_PROGRAM)
 endif()
 
 find_package(Threads REQUIRED)
-find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
+if(SKBUILD)
+  return()  # The Python package needs no more.
+endif()
+find_package(spdlog REQUIRED)
 find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS program_options)
 find_package(ZLIB REQUIRED)
 find_package(GTest)   # for tests only

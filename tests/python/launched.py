@@ -1,6 +1,6 @@
 """One script that names the backend "ddp", however its ranks are started: the same weights each time, to the last bit.
 
-    launched.py BIN_DIR      starts it from a shell, by torch.multiprocessing, by ddp-run on one node and on two, and kills it once
+    launched.py BIN_DIR      starts it from a shell, by torch.multiprocessing, by ddp-run on one node and on two, by torchrun, and kills it once
     launched.py --train      is a rank
 """
 import hashlib
@@ -18,6 +18,9 @@ import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
 import ddp_run
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import torchrun
 
 RANKS = 3
 STEPS = 30
@@ -110,16 +113,20 @@ def main():
         return statuses_of([([ddp_run_program, "--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", str(RANKS - 1 - node), "--rdzv-endpoint",
                               f"127.0.0.1:{port}", "--rdzv-id", "two", __file__, "--train"], environment) for node in range(2)])
 
+    def by_torchrun(environment):
+        command = [*torchrun.COMMAND, "--standalone", "--nproc-per-node", str(RANKS), __file__, "--train"]
+        return statuses_of([(command, {**environment, **torchrun.RANK_0_STORE})])
+
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for start in (shell, spawn, one_node, killed, two_nodes):
+        for start in (shell, spawn, one_node, killed, two_nodes, by_torchrun):
             results[start.__name__] = result_of(start, f"{folder}/{start.__name__}")
             print(start.__name__, *results[start.__name__], flush=True)
     digests = {digest for _, digest, _ in results.values()}
     assert len(digests) == 1, results
     assert results["killed"][2] > 0, "was not killed"
     nodes = {name: count for name, (count, _, _) in results.items()}
-    assert nodes == {"shell": 1, "spawn": 1, "one_node": 1, "killed": 1, "two_nodes": 2}, nodes
+    assert nodes == {"shell": 1, "spawn": 1, "one_node": 1, "killed": 1, "two_nodes": 2, "by_torchrun": 1}, nodes
 
 
 if __name__ == "__main__":

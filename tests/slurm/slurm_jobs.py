@@ -26,10 +26,22 @@ SKIPPED = 77
 BIN = Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else Path()
 DDP_RUN = str(BIN / "ddp-run")
 TRAINER_WORKER = BIN.parent / "test-bin" / "trainer_worker"
+PYTHON_PACKAGES = BIN.parent / "python"
 # With so many epochs, some seven seconds on an idle machine, in steps of some milliseconds.
 EPOCHS = 20
 TRAINING = ["--model", "mnist", "--data", "synthetic", "--train-samples", "3072", "--test-samples", "256", "--batch-size", "64",
             "--threads", "1", "--log-every", "1000", "--epochs"]
+PYTHON_PROGRAM = """import os, sys
+import torch
+import torch.distributed as dist
+import ddp_run
+dist.init_process_group("ddp", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=int(os.environ["SLURM_PROCID"]),
+                        world_size=int(os.environ["SLURM_NTASKS"]))
+values = torch.full((1000,), dist.get_rank() + 1.0)
+dist.all_reduce(values)
+print(f"{dist.get_rank()} of {dist.get_world_size()}: sum {values.unique().item()} on {ddp_run.nodes()} node.", flush=True)
+dist.destroy_process_group()
+"""
 
 
 def check(condition, what):
@@ -261,6 +273,18 @@ def tasks_of_a_trainer_are_one_job(slurm, folder):
         check(jobs.summary(summary)["steps"] == 1536 // (2 * 64), summary.read_text() + job.err)
 
 
+def tasks_of_a_python_program_are_ranks(slurm, folder):
+    """A program with PyTorch's backend "ddp", the place of its rank taken from SLURM, and no ddp-run."""
+    if not list(PYTHON_PACKAGES.glob("ddp_run/_native.*.so")):
+        print("tasks_of_a_python_program_are_ranks: SKIPPED: the package ddp_run was not built", flush=True)
+        return
+    (folder / "train.py").write_text(PYTHON_PROGRAM)
+    # Debian's PyTorch has no libuv.
+    job = Job(slurm, folder, "srun", "-N1", "-n2", "env", f"PYTHONPATH={PYTHON_PACKAGES}", "USE_LIBUV=0", sys.executable, "train.py",
+              slurm_support.free_ports(1)).ends_with(0)
+    check(lines_with(job.out, r"(\d) of (\d): sum (\S+) on (\d) node\.") == [("0", "2", "3.0", "1"), ("1", "2", "3.0", "1")], job.out)
+
+
 def train_command(folder, epochs, *flags):
     return " ".join([f"srun {DDP_RUN}", *flags, str(BIN / "ddp-train"), *TRAINING, str(epochs), "--checkpoint-dir",
                      str(folder / "checkpoints"), "--summary", str(folder / "summary.json")])
@@ -357,7 +381,8 @@ def of_an_array_one_job_goes_on_later(slurm, folder):
 PLAIN = [one_task_a_node, the_tasks_are_the_workers, nodes_with_different_numbers_of_tasks, two_steps_share_the_nodes,
          nodes_with_a_step_each_are_one_job, nodes_with_a_step_each_go_on_later_once,
          strangers_are_kept_out_without_a_flag, everybody_leaves_with_the_first_failures_status, a_killed_worker_starts_again, a_killed_node_is_done_without,
-         the_body_is_one_line, without_srun_it_says_what_to_type, of_an_array_one_job_goes_on_later]
+         the_body_is_one_line, without_srun_it_says_what_to_type, of_an_array_one_job_goes_on_later,
+         tasks_of_a_python_program_are_ranks]
 TRAINS = [the_script_that_people_copy_runs, tasks_of_a_trainer_are_one_job, a_warning_is_a_checkpoint_a_requeue_and_the_same_bytes,
           the_end_of_the_time_is_announced_by_ddp_run_itself, a_cancelled_job_stays_cancelled]
 LONG = [slurms_own_limit_is_a_requeue]

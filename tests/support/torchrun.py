@@ -17,6 +17,8 @@ else:
 from torch.distributed.run import main
 main()
 """
+# For scripts under it: rank 0 opens the store, without libuv, because the launcher's own cannot be reached without.
+RANK_0_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "USE_LIBUV": "0"}
 COMMAND = [PYTHON, "-c", PROGRAM, "--monitor_interval=0.1"]
 
 

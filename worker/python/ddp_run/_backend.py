@@ -1,11 +1,17 @@
 """Makes the backend known to torch.distributed."""
 import multiprocessing.util
 import os
+import re
 
 import torch
 import torch.distributed as dist
 
-from ddp_run import _native
+from ddp_run import _built_with
+
+# Before the module is loaded: with another PyTorch's libraries it may do anything.
+if re.match(r"[0-9]+\.[0-9]+(\.[0-9]+)?", torch.__version__)[0] != _built_with.TORCH:
+    raise ImportError(f"ddp_run was built with PyTorch {_built_with.TORCH}, and this is {torch.__version__}: build and install it again")
+from ddp_run import _native  # noqa: E402
 
 NAME = "ddp"
 _leaves_at_exit = None  # The process that does.
