@@ -90,6 +90,16 @@ std::shared_ptr<runtime::Group> meet(std::shared_ptr<Store> store, const std::st
                                  group_options(options));
 }
 
+// Null in PyTorch 2.6, whose options have no name.
+template <typename Options>
+std::string* group_name_in(Options& options) {
+  if constexpr (requires { options.group_name; }) {
+    return &options.group_name;
+  } else {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 c10::intrusive_ptr<DdpBackend> DdpBackend::make(c10::intrusive_ptr<c10d::Store> store, int rank,
@@ -130,7 +140,7 @@ DdpBackend::Members DdpBackend::meet_members(const c10::intrusive_ptr<c10d::Stor
 
 c10::intrusive_ptr<c10d::Backend::Options> DdpBackend::getBackendOptions() {
   auto options = c10::make_intrusive<Options>(getBackendName(), timeout_.load());
-  if constexpr (requires { options->group_name; }) options->group_name = options_.group_name;
+  if (std::string* const name = group_name_in(*options)) *name = options_.group_name;
   return options;
 }
 
@@ -169,9 +179,8 @@ BackendOptions DdpBackend::of_ranks(const std::vector<int>& ranks,
   BackendOptions part{timeout_.load(), options_.group_name, {}, false};
   if (options) {
     part.timeout = options->timeout;
-    if constexpr (requires { options->group_name; }) {
-      if (!options->group_name.empty()) part.group_name = options->group_name;
-    }
+    const std::string* const name = group_name_in(*options);
+    if (name != nullptr && !name->empty()) part.group_name = *name;
   }
   for (const int rank : ranks) {
     part.global_ranks.push_back(options_.global_ranks.empty()
