@@ -43,6 +43,10 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // all ranks alike, before anything else uses the group.
   void aside(const std::function<void()>& body);
   int nodes() const { return transport_->topology().nodes(); }
+  // What allocate() takes memory from; null if no other rank of the group is on this rank's node.
+  std::shared_ptr<transport::Arena> shared_arena() const {
+    return transport_->topology().local_size() > 1 ? transport_->arena() : nullptr;
+  }
 
   Rank rank() const override { return rank_; }
   int size() const override { return size_; }

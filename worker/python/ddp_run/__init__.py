@@ -7,8 +7,8 @@ Ranks of one machine exchange data in shared memory, other ranks over TCP. All o
 PyTorch's documentation gives them. Sums are the same to the last bit from run to run. If a rank dies, every operation of every
 other rank raises torch.distributed.DistBackendError within milliseconds, and names it.
 """
-from ddp_run._backend import abort, nodes, register
+from ddp_run._backend import abort, is_registered, nodes, register
 
-__all__ = ["abort", "nodes", "register"]
+__all__ = ["abort", "is_registered", "nodes", "register"]
 
 register()

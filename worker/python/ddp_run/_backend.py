@@ -33,6 +33,14 @@ def nodes(group: dist.ProcessGroup | None = None) -> int:
     return _native.nodes(_backend_of(group))
 
 
+def is_registered(tensor: torch.Tensor) -> bool:
+    """Whether the tensor lies in memory that the node's other ranks can reach, so that it is reduced without a copy.
+
+    Nobody has to ask for it: a tensor on the CPU of 64 KiB or more does, if a tensor of the same size has been communicated before.
+    """
+    return _native.is_registered(tensor)
+
+
 def _backend_of(group):
     group = group or dist.distributed_c10d._get_default_group()
     device = next((each for each in group._device_types if each.type == "cpu"), torch.device("cuda"))

@@ -15,6 +15,7 @@
 #include "worker/python/native/device_backend_work.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
+#include "worker/python/native/registered_allocator.h"
 #include "worker/python/native/store_adapter.h"
 #include "worker/runtime/met_group.h"
 #include "worker/runtime/worker_environment.h"
@@ -180,6 +181,9 @@ DdpBackend::WorkHandle DdpBackend::run(const Call& call, Operands operands,
     return run_on_device(call, std::move(all), std::move(value), issues);
   }
   const std::shared_ptr<runtime::Group> group = live().host;
+  if (const auto arena = group->shared_arena()) {
+    for (const at::Tensor& tensor : operands.used()) learn_size(arena, tensor);
+  }
   auto work = c10::make_intrusive<BackendWork>(rank_, call.type, call.title, sequence_++,
                                                std::move(operands), std::move(value));
   OpOptions options;
@@ -230,6 +234,14 @@ DdpBackend::WorkHandle DdpBackend::run_on_device(const Call& call, std::vector<O
   });
   if (coalescing_) coalesced_.push_back(work);
   return work;
+}
+
+at::Tensor DdpBackend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK_VALUE(options.device().is_cpu(), "allocate_tensor: the tensor is to be on ",
+                    options.device().str(), "; this backend has memory for the CPU only");
+  TORCH_CHECK_VALUE(size >= 0, "allocate_tensor: the size is ", size);
+  const auto arena = live().host->shared_arena();
+  return arena ? allocate_registered(arena, size, options) : at::empty({size}, options);
 }
 
 void DdpBackend::startCoalescing() {

@@ -92,6 +92,9 @@ class DdpBackend final : public c10d::Backend {
   virtual bool supportsCoalescing() const { return true; }
   virtual WorkHandle gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                         const c10d::GatherOptions& options);
+  // In memory that the node's ranks share, if there is room. For the CPU, which has no index.
+  virtual at::Tensor allocateTensor(long size, at::TensorOptions options);
+  virtual bool supportsTensorAlloc(c10::DeviceIndex device) { return device < 0; }
   // Ends every operation of the group and of those that share its memory, here and on the other
   // ranks: they raise DistBackendError.
   virtual void abort();

@@ -3,11 +3,14 @@
 #include <torch/csrc/utils/pybind.h>  // First: it includes Python.h.
 
 #include "worker/python/native/backend.h"
+#include "worker/python/native/registered_allocator.h"
 
 // The module ddp_run._native, whose functions ddp_run/_native.pyi describes.
 PYBIND11_MODULE(_native, module) {
   using ddp::python::BackendOptions;
   using ddp::python::DdpBackend;
+
+  ddp::python::install_registered_allocator();
 
   module.def(
       "make_backend",
@@ -30,6 +33,7 @@ PYBIND11_MODULE(_native, module) {
       "nodes",
       [ours](const c10::intrusive_ptr<c10d::Backend>& backend) { return ours(backend).nodes(); },
       py::arg("backend"));
+  module.def("is_registered", &ddp::python::is_registered, py::arg("tensor"));
   module.def("shut_down_all", &ddp::python::shut_down_all,
              py::call_guard<py::gil_scoped_release>());
 }

@@ -1,7 +1,7 @@
 """The backend "ddp" with tensors on CUDA devices, over real NCCL. Skipped where PyTorch sees no device.
 
-    cuda.py BIN_DIR [CASE...]      runs every case, one after the other, with ranks of its own
-    cuda.py --rank R N FILE CASE   is a rank
+    cuda_tensors.py BIN_DIR [CASE...]      runs every case, one after the other, with ranks of its own
+    cuda_tensors.py --rank R N FILE CASE   is a rank
 
 Ranks share a device if there are fewer than ranks. NCCL allows that if it takes them for ranks of different machines, which
 NCCL_HOSTID makes it believe; then they talk over the loopback interface.
