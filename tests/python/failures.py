@@ -159,10 +159,17 @@ def aborted(rank):
     expect_failure(reduce, "rank 1 aborted the group")
 
 
+def broadcast_of_a_second_tensor():
+    options = dist.BroadcastOptions()
+    options.rootTensor = 1
+    dist.distributed_c10d._get_default_group().broadcast([torch.ones(3)], options)
+
+
 def wrong_arguments(rank):
     for call, kind, words in ((lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), TypeError, "Float"),
                               (lambda: dist.broadcast(torch.ones(3).expand(4, 3), 0) if rank else dist.broadcast(torch.ones(4, 3), 0), ValueError, "share memory"),
-                              (lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)), ValueError, "need 6")):
+                              (lambda: dist.all_gather_into_tensor(torch.ones(5), torch.ones(2)), ValueError, "need 6"),
+                              (broadcast_of_a_second_tensor, ValueError, "invalid root tensor 1")):
         try:
             call()
             assert rank == 0 and words == "share memory", words

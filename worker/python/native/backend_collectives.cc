@@ -27,6 +27,11 @@ std::vector<std::size_t> counts_of(const Operands& operands, const std::vector<a
   return counts;
 }
 
+void require_first(const Operands& operands, std::int64_t root_tensor) {
+  operands.require(root_tensor == 0,
+                   fmt::format("invalid root tensor {}: there is one tensor", root_tensor));
+}
+
 bool are_equal(const std::vector<std::size_t>& counts) {
   return std::all_of(counts.begin(), counts.end(),
                      [&](std::size_t count) { return count == counts.front(); });
@@ -38,6 +43,7 @@ DdpBackend::WorkHandle DdpBackend::broadcast(Tensors& tensors,
                                              const c10d::BroadcastOptions& options) {
   Operands operands("broadcast");
   operands.require_one(tensors);
+  require_first(operands, options.rootTensor);
   const auto root = static_cast<Rank>(options.rootRank);
   const Buffer buffer = root == rank_ ? operands.input(tensors[0]) : operands.output(tensors[0]);
   return run({OpType::BROADCAST, "ddp:broadcast", options.timeout, is_async(options)},
@@ -77,6 +83,7 @@ DdpBackend::WorkHandle DdpBackend::allreduce_coalesced(
 DdpBackend::WorkHandle DdpBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   Operands operands("reduce");
   operands.require_one(tensors);
+  require_first(operands, options.rootTensor);
   operands.reduces(tensors[0], options.reduceOp);
   const auto root = static_cast<Rank>(options.rootRank);
   const Buffer buffer = root == rank_ ? operands.in_out(tensors[0]) : operands.input(tensors[0]);
