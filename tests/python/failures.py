@@ -159,6 +159,27 @@ def aborted(rank):
     expect_failure(reduce, "rank 1 aborted the group")
 
 
+def threads():
+    return [open(f"/proc/self/task/{thread}/comm").read().strip() for thread in os.listdir("/proc/self/task")]
+
+
+def destroyed(rank):
+    """A rank that has destroyed its groups is gone for the others, though its process goes on, and not dead."""
+    pair = dist.new_group([0, 2])
+    reduce()
+    if rank == 1:
+        store = dist.distributed_c10d._get_default_store()
+        del pair
+        dist.destroy_process_group()
+        assert "ddp-comm" not in threads() and "ddp-watch" not in threads(), threads()
+        store.set("destroyed/1", "")
+        return
+    wait_for("destroyed", 1)
+    tensor = torch.ones(5)
+    dist.all_reduce(tensor, group=pair)
+    assert tensor.tolist() == [2.0] * 5
+
+
 def broadcast_of_a_second_tensor():
     options = dist.BroadcastOptions()
     options.rootTensor = 1
@@ -182,7 +203,7 @@ def wrong_arguments(rank):
 
 CASES = {case.__name__: case for case in (killed, exception, exception_before_message, orderly, stopped, mismatch_of_shape,
                                           mismatch_of_operation, mismatch_of_type, time_out, time_out_of_a_wait, interrupted,
-                                          aborted, wrong_arguments)}
+                                          aborted, destroyed, wrong_arguments)}
 # How ranks end that do not end with 0.
 STATUSES = {"killed": {1: -signal.SIGKILL}, "exception": {1: 1}, "exception_before_message": {1: 1}, "stopped": {1: -signal.SIGKILL}}
 

@@ -123,6 +123,9 @@ class DdpBackend final : public c10d::Backend {
   // Leaves the group in order. Nothing may be outstanding on the CPU; waits for what devices do.
   virtual void shutdown();
 
+  // For the last reference. The destructor only follows when nobody has a weak one.
+  void release_resources() override { shutdown(); }
+
   // Ranks of one node share memory.
   int nodes() const { return live().host->nodes(); }
 
