@@ -5,13 +5,13 @@
 """
 import faulthandler
 import os
-import subprocess
 import sys
-import tempfile
 import traceback
 
 import torch
 import torch.distributed as dist
+
+import ranks
 
 RANKS = 3
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
@@ -309,9 +309,7 @@ def main():
             traceback.print_exc()
             os._exit(1)
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [subprocess.Popen([sys.executable, __file__, "--rank", str(rank), str(RANKS), f"{folder}/store"]) for rank in range(RANKS)]
-        return max(abs(rank.wait(timeout=300)) for rank in ranks)
+    return ranks.run(__file__, RANKS, 300)
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ ZeroRedundancyOptimizer, FSDP2, DTensor, functional collectives, also compiled, 
 """
 import faulthandler
 import os
-import subprocess
 import sys
-import tempfile
 import warnings
 
 import torch
@@ -19,6 +17,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 import ddp_run  # noqa: F401
+import ranks
 
 RANKS = 2
 warnings.filterwarnings("ignore")
@@ -210,9 +209,7 @@ def main():
     if sys.argv[1] == "--rank":
         be_rank(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
         return 0
-    with tempfile.TemporaryDirectory() as folder:
-        ranks = [subprocess.Popen([sys.executable, __file__, "--rank", str(rank), str(RANKS), f"{folder}/store"]) for rank in range(RANKS)]
-        return max(abs(rank.wait(timeout=400)) for rank in ranks)
+    return ranks.run(__file__, RANKS, 400)
 
 
 if __name__ == "__main__":

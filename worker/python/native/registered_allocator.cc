@@ -16,7 +16,6 @@
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/util/accumulate.h>
 #include <pthread.h>
 
 namespace ddp::python {
@@ -71,9 +70,8 @@ class RegisteredAllocator final : public c10::Allocator {
   // is being copied.
   void before_fork() {
     mutex_.lock();
-    if (blocks_.empty() || ::pipe2(pipe_, O_CLOEXEC) == 0) return;
-    // Without a pipe, the child's copies may see later writes.
-    pipe_[0] = pipe_[1] = -1;
+    // Without descriptors for a pipe, the parent does not wait.
+    if (!blocks_.empty() && ::pipe2(pipe_, O_CLOEXEC) != 0) pipe_[0] = pipe_[1] = -1;
   }
   void after_fork_in_parent() {
     if (pipe_[1] >= 0) {
