@@ -74,8 +74,11 @@ TEST_F(DdpRunPark, AParkedWorkerThatDiesIsReplacedAndNotCharged) {
   Process& job =
       start({"--nproc-per-node", "3", "--max-restarts", "1", PARKING_WORKER, "die", "1"});
   const pid_t survivor = place(job, 0, 2).pid;
-  place(job, 0, 1);
+  const pid_t dies = place(job, 0, 1).pid;
   ::kill(place(job, 0, 0).pid, SIGKILL);
+  // A death that the agent sees after the next round has begun is a failure of that round.
+  EXPECT_TRUE(wait_until([&] { return ::kill(dies, 0) != 0; })) << "not reaped";
+  folder_.write("leave", "");
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_EQ(place(job.out(), 1, 2).pid, survivor);
   EXPECT_THAT(place(job.out(), 1, 1).line, HasSubstr("restart 1 memory 1 of 3"));

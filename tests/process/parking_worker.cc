@@ -23,7 +23,8 @@
 //
 // HOW: park      leaves a round when told to
 //      stubborn  rank 1 says that it can leave a round, but does not
-//      die       rank 1 ends (status 3) as soon as it has left the first round
+//      die       rank 1 ends (status 3) as soon as it has left the first round; rank 2 leaves it
+//                when the working folder has a file "leave"
 //      commit    parks, and answers commit requests
 // It exits with status 0 in round LAST_ROUND and later ones. A line of its output:
 //   round 1 rank 0 of 2 local 0 restart 1 memory 1 of 2 pid 4711 (reason)
@@ -118,6 +119,7 @@ class ParkingWorker {
   bool obey(const ddp::wire::WorkerOrder& order) {
     if (const auto* abort = std::get_if<ddp::wire::Abort>(&order)) {
       if (how_ == "stubborn" && rank_ == 1) return true;
+      while (how_ == "die" && rank_ == 2 && ::access("leave", F_OK) != 0) ::poll(nullptr, 0, 1);
       send(ddp::wire::Parked{abort->round, 10 * (round_ + 1)});
       if (how_ == "die" && rank_ == 1 && round_ == 0) std::_Exit(3);
     } else if (const auto* commit = std::get_if<ddp::wire::CommitRequest>(&order)) {
