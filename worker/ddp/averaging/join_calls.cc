@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "worker/ddp/tensors/tensors.h"
+
 namespace ddp {
 namespace {
 
@@ -38,6 +40,8 @@ JoinCalls::JoinCalls(std::shared_ptr<ProcessGroup> group, JoinOptions options)
     : group_(std::move(group)),
       options_(options),
       calls_(static_cast<std::size_t>(group_->size()), 0) {}
+
+JoinCalls::~JoinCalls() { wait_quietly(work_); }
 
 void JoinCalls::announce(Call mine, int model) {
   begin(mine, model);

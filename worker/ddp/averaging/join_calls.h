@@ -30,6 +30,11 @@ class JoinCalls {
   };
 
   JoinCalls(std::shared_ptr<ProcessGroup> group, JoinOptions options);
+  JoinCalls(const JoinCalls&) = delete;
+  JoinCalls& operator=(const JoinCalls&) = delete;
+  // Waits for an announcement that has begun, which writes into this object. If the others may not
+  // make theirs, abort the group first.
+  ~JoinCalls();
 
   // Announces a call and waits for the others' announcements.
   void announce(Call mine, int model = 0);
