@@ -1,6 +1,5 @@
 // The statistics of a step: times, sizes, traces.
 #include <cstddef>
-#include <cstdio>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
+#include "tests/support/temp_dir.h"
 #include "tests/torch/data_parallel_fixture.h"
 #include "tests/torch/models.h"
 #include "tests/torch/rank_threads.h"
@@ -64,7 +64,8 @@ TEST(Stats, HaveTheFieldsOfPyTorch) {
 }
 
 TEST(Trace, HasWhatEveryRankDidInOneFile) {
-  const std::string file = testing::TempDir() + "ddp_trace_test.json";
+  const TempDir folder;
+  const std::string file = folder.path() / "trace.json";
   run_ranks({2}, [&](const GroupPtr& group) {
     DistributedDataParallelOptions options;
     options.bucket_cap_mb = 1e-5;
@@ -85,7 +86,6 @@ TEST(Trace, HasWhatEveryRankDidInOneFile) {
                 HasSubstr("/nowhere/trace.json"));
   });
   const auto json = nlohmann::json::parse(std::ifstream(file));
-  std::remove(file.c_str());
   std::map<std::pair<int, std::string>, int> spans;
   for (const auto& event : json["traceEvents"]) {
     if (event["ph"] != "X") continue;
