@@ -23,6 +23,16 @@ namespace ddp::runtime {
 namespace {
 
 constexpr std::chrono::hours kLongestTimeout{24 * 365};
+// Most callers wait for what they have issued at once, and then run it themselves. To wake the
+// group's thread for nothing would cost more than a small operation takes, and a CPU that other
+// ranks compute on. So the thread is left asleep for a while: briefly at first, and longer once
+// kTrusted operations in a row have been run by their callers. The longer time is beyond the next
+// tick of the kernel's clock. To set a timer that is due earlier can take 40 us in a virtual
+// machine.
+constexpr std::chrono::microseconds kPatience{100};
+constexpr std::chrono::milliseconds kLongPatience{5};
+constexpr int kTrusted = 8;
+thread_local const Group* own_thread_of = nullptr;
 
 }  // namespace
 
@@ -62,6 +72,7 @@ Group::~Group() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    held_up_.set(std::chrono::nanoseconds(1));
     outstanding = unfinished_;
   }
   if (outstanding > 0) {
@@ -69,7 +80,6 @@ Group::~Group() {
                 fmt::format("rank {} destroyed the group before its operations were done", rank_)});
   }
   wake();
-  spare_wanted_.notify_all();
   if (thread_.joinable()) thread_.join();
   for (std::thread& spare : spares_) spare.join();
   if (messages_) messages_->close();
@@ -207,10 +217,10 @@ std::shared_ptr<CollectiveWork> Group::enqueue(collectives::Operation operation,
         std::allocate_shared<CollectiveWork>(RecyclingAllocator<CollectiveWork>(), weak_from_this(),
                                              std::move(operation), std::move(options));
     queue_.push_back(work);
+    overdue_.set(run_by_callers_ < kTrusted ? kPatience : kLongPatience);
     ++unfinished_;
     if (telling_ > 0) want_spare();
   }
-  wake();
   return work;
 }
 
@@ -241,7 +251,8 @@ void Group::expire(const CollectiveWork& work) {
 }
 
 void Group::interrupt() {
-  abort_with({Errc::kAborted, rank_, fmt::format("rank {} was interrupted while it waited", rank_)});
+  abort_with(
+      {Errc::kAborted, rank_, fmt::format("rank {} was interrupted while it waited", rank_)});
 }
 
 void Group::abort_with(const Failure& cause) {
@@ -258,7 +269,12 @@ void Group::wake() {
 std::shared_ptr<CollectiveWork> Group::next_work(TimePoint latest_deadline) {
   const std::lock_guard lock(mutex_);
   if (queue_.empty() || queue_.front()->operation().deadline > latest_deadline) return nullptr;
-  return queue_.pop_front();
+  auto work = queue_.pop_front();
+  if (queue_.empty()) {
+    overdue_.clear();
+    if (!stopping_) held_up_.clear();
+  }
+  return work;
 }
 
 void Group::help(const CollectiveWork& work) {
@@ -266,6 +282,8 @@ void Group::help(const CollectiveWork& work) {
     std::unique_lock executing(executing_, std::try_to_lock);
     // An operation with a later deadline could hold this thread beyond its own deadline.
     if (!executing || !run_next(executing, work.operation().deadline)) return;
+    const std::lock_guard lock(mutex_);
+    if (run_by_callers_ < kTrusted) ++run_by_callers_;
   }
 }
 
@@ -280,41 +298,47 @@ void Group::release(std::unique_lock<std::mutex>& executing) {
   const auto untold = std::exchange(untold_, {});
   executing.unlock();
   if (untold.empty()) return;
-  {
+  // While a caller of wait() tells them, the group's thread can run what is queued.
+  const bool holds_up = is_own_thread();
+  if (holds_up) {
     const std::lock_guard lock(mutex_);
     ++telling_;
     if (!queue_.empty()) want_spare();
   }
   for (const auto& work : untold) work->tell_listener();
+  if (!holds_up) return;
   const std::lock_guard lock(mutex_);
-  --telling_;
+  if (--telling_ == 0 && !stopping_) held_up_.clear();
 }
 
+bool Group::is_own_thread() const { return own_thread_of == this; }
+
 void Group::want_spare() {
-  if (idle_spares_ > 0) {
-    spare_wanted_.notify_one();
-  } else if (!stopping_) {
-    spares_.emplace_back([this] { run_spare(); });
+  held_up_.set(kLongPatience);
+  if (idle_spares_ == 0 && !stopping_) spares_.emplace_back([this] { run_spare(); });
+}
+
+void Group::drain_queue() {
+  for (;;) {
+    std::unique_lock executing(executing_);
+    if (!run_next(executing, TimePoint::max())) return;
   }
 }
 
 void Group::run_spare() {
   ::pthread_setname_np(::pthread_self(), "ddp-comm");
-  const auto take_all = [this] {
-    for (;;) {
-      std::unique_lock executing(executing_);
-      if (!run_next(executing, TimePoint::max())) return;
-    }
-  };
-  std::unique_lock lock(mutex_);
+  own_thread_of = this;
   for (;;) {
-    lock.unlock();
-    take_all();
-    lock.lock();
-    // A listener may wait for what is queued; without a thread it would wait for ever.
-    if (stopping_ && queue_.empty()) return;
-    ++idle_spares_;
-    spare_wanted_.wait(lock, [this] { return stopping_ || (telling_ > 0 && !queue_.empty()); });
+    drain_queue();
+    {
+      const std::lock_guard lock(mutex_);
+      // A listener may wait for what is queued; without a thread it would wait for ever.
+      if (stopping_ && queue_.empty()) return;
+      ++idle_spares_;
+    }
+    pollfd entry{held_up_.fd(), POLLIN, 0};
+    ::poll(&entry, 1, -1);
+    const std::lock_guard lock(mutex_);
     --idle_spares_;
   }
 }
@@ -386,13 +410,11 @@ void Group::fail_queue(const Failure& cause) {
 
 void Group::run_thread() {
   ::pthread_setname_np(::pthread_self(), "ddp-comm");
+  own_thread_of = this;
   for (;;) {
-    pollfd entries[3] = {{wake_fd_.get(), POLLIN, 0}, {}, {}};
-    int count = 1;
-    for (;;) {
-      std::unique_lock executing(executing_);
-      if (!run_next(executing, TimePoint::max())) break;
-    }
+    pollfd entries[4] = {{wake_fd_.get(), POLLIN, 0}, {overdue_.fd(), POLLIN, 0}, {}, {}};
+    int count = 2;
+    drain_queue();
     bool alive = false;
     {
       const std::lock_guard lock(mutex_);
@@ -411,6 +433,10 @@ void Group::run_thread() {
       }
     }
     ::poll(entries, static_cast<nfds_t>(count), -1);
+    if (entries[1].revents != 0) {
+      const std::lock_guard lock(mutex_);
+      run_by_callers_ = 0;
+    }
     std::uint64_t ignored = 0;
     (void)!::read(wake_fd_.get(), &ignored, sizeof(ignored));
   }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -12,6 +11,7 @@
 #include "common/base/shared_text.h"
 #include "common/base/unique_fd.h"
 #include "worker/collectives/collectives.h"
+#include "worker/runtime/alarm.h"
 #include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/meeting.h"
 #include "worker/runtime/process_group.h"
@@ -86,6 +86,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   void expire(const CollectiveWork& work);
   // This rank gives up a wait (transport::WaitInterrupt): aborts the group.
   void interrupt();
+  // Lets the group's thread look at once what there is to do.
+  void wake();
 
  private:
   WorkPtr issue(collectives::Operation operation, OpOptions options);
@@ -109,10 +111,13 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   // Releases the lock and tells the listeners of the works that were done under it.
   void release(std::unique_lock<std::mutex>& executing);
   // A listener may wait for an operation that comes later, and holds up the thread that tells it.
-  // So as long as one is being told, a spare thread runs what is queued. Needs mutex_.
+  // So if one is being told by a thread of the group for long, a spare one runs what is queued.
+  // Needs mutex_.
   void want_spare();
   void run_spare();
-  void wake();
+  // Runs all that is queued.
+  void drain_queue();
+  bool is_own_thread() const;
   std::uint64_t record_issue(const collectives::Operation& operation, const SharedText& tag,
                              bool started);
   std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
@@ -143,15 +148,17 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
 
   std::mutex mutex_;  // Guards what follows.
   RingQueue<std::shared_ptr<CollectiveWork>> queue_;
-  Outcome failure_;  // The first cause; the group is unusable from then on.
+  Alarm overdue_;           // Wakes the group's thread. Set while something is queued.
+  Alarm held_up_;           // Wakes spare threads. Set while, besides, telling_ > 0.
+  int run_by_callers_ = 0;  // Operations in a row that wait() has run before overdue_ rang.
+  Outcome failure_;         // The first cause; the group is unusable from then on.
   std::uint64_t sequence_ = 0;
   std::atomic<bool> recording_{true};
   std::atomic<std::uint64_t> messages_issued_{0};
   std::size_t unfinished_ = 0;  // Issued operations that have no result yet.
   bool stopping_ = false;
-  int telling_ = 0;  // Threads that tell listeners.
+  int telling_ = 0;  // The group's threads that tell listeners.
   int idle_spares_ = 0;
-  std::condition_variable spare_wanted_;
   std::vector<std::thread> spares_;
   std::shared_ptr<PostOffice> messages_;
 

@@ -41,6 +41,10 @@ class Work {
   // Returns when the operation has completed; throws CollectiveError if it failed. Never waits
   // longer than until the operation's deadline plus the time an abort takes.
   virtual void wait() = 0;
+  // The communication thread begins at once. Without this call it gives the caller some time, 5 ms
+  // at most, to come and run the operation in wait() himself. For a caller who goes on computing
+  // meanwhile, or who learns of the end in another way.
+  virtual void start() {}
 };
 using WorkPtr = std::shared_ptr<Work>;
 

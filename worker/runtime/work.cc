@@ -69,6 +69,11 @@ bool CollectiveWork::wait_until(TimePoint limit) {
   return done();
 }
 
+void CollectiveWork::start() {
+  if (done()) return;
+  if (auto group = group_.lock()) group->wake();
+}
+
 void CollectiveWork::wait() {
   if (!done()) {
     if (auto group = group_.lock()) group->help(*this);

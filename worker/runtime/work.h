@@ -31,6 +31,7 @@ class CollectiveWork final : public Work {
 
   bool done() const override { return state_.load(std::memory_order_acquire) != kPending; }
   void wait() override;
+  void start() override;
 
   const collectives::Operation& operation() const { return operation_; }
   std::string name() const { return name_operation(operation_.record, tag_); }

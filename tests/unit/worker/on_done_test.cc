@@ -90,6 +90,46 @@ TEST_P(OnDone, MayIssueOperationsAndWaitForThem) {
   });
 }
 
+// The group's thread learns that callers run their operations themselves, and then leaves them
+// time.
+TEST_P(OnDone, ComesWithoutAWaiterAlsoAfterManyThatWaited) {
+  test::on_ranks(size(), [&](Rank rank) {
+    float value = 1;
+    for (const bool starts : {false, true, false}) {
+      for (int i = 0; i < 20; ++i) group(rank).all_reduce(of(value), ReduceOp::kMax)->wait();
+      std::promise<void> done;
+      const WorkPtr work = group(rank).all_reduce(
+          of(value), ReduceOp::kMax, telling([&](const std::exception_ptr&) { done.set_value(); }));
+      if (starts) work->start();
+      ASSERT_EQ(done.get_future().wait_for(20s), std::future_status::ready);
+    }
+    group(rank).barrier()->wait();
+  });
+}
+
+TEST_P(OnDone, MayHoldUpACallerWhileTheGroupsThreadRunsWhatItWaitsFor) {
+  test::on_ranks(size(), [&](Rank rank) {
+    float first = 1;
+    float second = 1;
+    std::promise<void> issued;
+    std::promise<void> done;
+    std::promise<void> told;
+    const WorkPtr work = group(rank).all_reduce(
+        of(first), ReduceOp::kSum, telling([&](const std::exception_ptr&) {
+          issued.get_future().wait();
+          EXPECT_EQ(done.get_future().wait_for(20s), std::future_status::ready);
+          told.set_value();
+        }));
+    group(rank).all_reduce(of(second), ReduceOp::kSum,
+                           telling([&](const std::exception_ptr&) { done.set_value(); }));
+    issued.set_value();
+    work->wait();
+    told.get_future().wait();
+    group(rank).barrier()->wait();
+    EXPECT_EQ(second, static_cast<float>(size()));
+  });
+}
+
 TEST_P(OnDone, IsToldTheFailure) {
   test::on_ranks(size(), [&](Rank rank) {
     if (rank == 0) {

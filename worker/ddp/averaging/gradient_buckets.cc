@@ -98,6 +98,8 @@ void GradientBuckets::launch(std::size_t index, ReduceOp op, bool has_gradients)
   } else if (piece.bytes != 0) {
     reduction.work =
         bucket.route->all_reduce(piece.offset_bytes, piece.bytes, op, {{}, reduction.tag});
+    // Backward goes on; only after the last piece does the caller wait.
+    if (reduction.work && index + 1 < pieces_.size()) reduction.work->start();
   }
 }
 

@@ -29,6 +29,7 @@ class TensorWork final : public Work {
 
   bool done() const override;
   void wait() override;
+  void start() override { work_->start(); }
 
  private:
   void land() const;

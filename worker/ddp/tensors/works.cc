@@ -28,6 +28,10 @@ class JoinedWork final : public Work {
     if (first) std::rethrow_exception(first);
   }
 
+  void start() override {
+    for (const WorkPtr& work : works_) work->start();
+  }
+
  private:
   std::vector<WorkPtr> works_;
 };

@@ -74,6 +74,12 @@ bool BackendWork::wait(std::chrono::milliseconds timeout) {
   return true;
 }
 
+c10::intrusive_ptr<c10::ivalue::Future> BackendWork::getFuture() {
+  // Who waits for a future cannot run the operation meanwhile.
+  for (const WorkPtr& work : works_) work->start();
+  return future_;
+}
+
 bool CoalescedWork::isCompleted() {
   for (const auto& work : works_) {
     if (!work->isCompleted()) return false;

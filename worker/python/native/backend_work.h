@@ -50,7 +50,7 @@ class BackendWork final : public c10d::Work {
   // timeout: how long to wait; kNoTimeout: until the operation's own deadline. A wait that times
   // out throws and leaves the operation running.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
