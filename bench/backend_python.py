@@ -19,10 +19,11 @@ WARM_UPS, LEAST_RUNS, SPOTS = 3, 5, 8
 
 
 class Task:
-    """A model in training on one batch: "ddp", "fsdp", or "local", which communicates nothing."""
+    """A model in training on one batch: "ddp", "fsdp", "local", which communicates nothing, or "barrier", one barrier a step."""
 
     def __init__(self, model, how):
         self.net, self.loss_of, self.x, self.y = python_models.task(model, dist.get_rank())
+        self.meets = how == "barrier"
         if how == "ddp":
             self.net = DistributedDataParallel(self.net, gradient_as_bucket_view=True)
         elif how == "fsdp":
@@ -42,6 +43,8 @@ class Task:
     def step(self):
         self.optimizer.zero_grad(set_to_none=False)
         self.loss_of(self.net(self.x), self.y).backward()
+        if self.meets:
+            dist.all_reduce(torch.zeros(1))
         self.optimizer.step()
 
     def check(self, how):

@@ -4,7 +4,8 @@ backend_python.py: all ranks of both backends wait for commands and take turns (
 within rounds. "No communication" is the same training by two ranks of ours at once without DistributedDataParallel.
 
 * mnist, models: steps a second of DDP for the network of PEERS/ddp_mnist.py, and for ResNet18, an MLP of 25 million parameters and a
-  GPT of 10 million. Gradients are views of the buckets and keep their memory between steps.
+  GPT of 10 million. Gradients are views of the buckets and keep their memory between steps. "One barrier a step" is no communication
+  but an all-reduce of 4 bytes after backward: what it costs that the ranks wait for the slower one in every step.
 * all_reduce, collectives: PyTorch's functions on ordinary tensors; rank 0's median, as bench/README.md has it.
 * mpi: all_reduce from Python against MPI_Allreduce from C, both on private memory.
 * call: what all_reduce of 4 bytes takes from Python beyond what bench-collectives takes from C++ in the same round. The peer is the
@@ -76,11 +77,13 @@ def seconds(line):
 def training(pair, model, goal):
     def turn(contender, how):
         return lambda: contender.ask("train", model=model, how=how, steps=STEPS[model])
-    results = pair.rounds({"ours": turn(pair.ours, "ddp"), "peer": turn(pair.peer, "ddp"), "local": turn(pair.ours, "local")},
-                          warm_up=1)
+    results = pair.rounds({"ours": turn(pair.ours, "ddp"), "peer": turn(pair.peer, "ddp"), "local": turn(pair.ours, "local"),
+                           "barrier": turn(pair.ours, "barrier")}, warm_up=1)
     name = f"DDP of {NAMES[model]}, {pair.where}"
     yield compare(name, results, speed, "steps/s", goal, "gloo", rate=True)
     yield compare(f"{name}, against no communication", results, speed, "steps/s", 0.97, "the same without communication", "local",
+                  rate=True)
+    yield compare(f"{name}, against one barrier a step", results, speed, "steps/s", None, "the same with one barrier a step", "barrier",
                   rate=True)
     pair.forget()
 
