@@ -11,6 +11,7 @@
 
 #include <net/if.h>
 
+#include "common/base/host_name.h"
 #include "common/base/host_port.h"
 #include "common/base/unique_fd.h"
 #include "launcher/machine/machine.h"
@@ -75,7 +76,7 @@ bool contains(const std::vector<std::string>& list, const std::string& text) {
 
 // If one of the two names has no dot, only the parts before the first dot are compared.
 bool is_own_name(const std::string& host) {
-  const std::string own = host_name();
+  const std::string own = ddp::host_name();
   if (host == own) return true;
   const auto short_own = own.substr(0, own.find('.'));
   const auto short_host = host.substr(0, host.find('.'));

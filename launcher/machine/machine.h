@@ -39,8 +39,6 @@ HostPlace locate_host(const std::string& host);
 // the name service.
 std::string source_address(const std::string& host);
 
-std::string host_name();
-
 // The facts as functions, so that tests can replace them. Each is called only if it is needed.
 struct Machine {
   std::string host_name;

@@ -7,6 +7,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -48,9 +49,11 @@ def reduce():
 
 
 def killed(rank):
+    pids = [None] * dist.get_world_size()
+    dist.all_gather_object(pids, os.getpid())
     if rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    expect_failure(reduce, "rank 1 died")
+    expect_failure(reduce, f"rank 1 died (pid {pids[1]} on {socket.gethostname()}, after all_gather #")
 
 
 def exception(rank):

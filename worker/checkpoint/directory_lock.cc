@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/clock.h"
+#include "common/base/host_name.h"
 #include "worker/checkpoint/file_system.h"
 
 namespace ddp::checkpoint {
@@ -28,11 +29,6 @@ struct Holder {
   std::string job_id;
   std::string text;  // For people.
 };
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "?";
-}
 
 Result<void> write_holder(int fd, const std::string& path, std::string_view job_id) {
   const json holder = {{"job", job_id}, {"host", host_name()}, {"pid", ::getpid()}};

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,6 +17,7 @@
 namespace ddp::transport {
 namespace {
 
+constexpr std::uint32_t kHere = 0x45524548;   // "HERE"
 constexpr std::uint32_t kBeat = 0x54414542;   // "BEAT"
 constexpr std::uint32_t kLeave = 0x4556454C;  // "LEVE"
 constexpr std::uint32_t kAbort = 0x54524241;  // "ABRT"
@@ -50,6 +52,7 @@ struct ControlLinks::Peer {
   UniqueFd socket;
   Rank rank;
   int node;
+  std::string place;     // " (pid 4711 on node7)", once it has introduced itself.
   std::string unsent;    // Under sending_: what the socket did not take.
   std::string received;  // The begin of a frame.
   bool heard = false;    // Something has arrived.
@@ -103,6 +106,12 @@ void ControlLinks::tell_abort(const Failure& cause) {
 
 void ControlLinks::tell_leave() { send(kLeave, "", true); }
 
+void ControlLinks::introduce(const std::string& host) {
+  std::string payload;
+  append(payload, static_cast<std::uint32_t>(::getpid()));
+  send(kHere, payload + host, false);
+}
+
 void ControlLinks::beat(Duration interval) {
   std::string payload;
   append(payload, static_cast<std::uint32_t>(interval.count()));
@@ -134,16 +143,16 @@ Outcome ControlLinks::listen(Duration passed, Duration limit) {
     }
     if (peer->left || found) continue;
     if (peer->unexplained >= kExplanationTime) {
-      found =
-          Failure{Errc::kPeerLost, peer->rank,
-                  fmt::format("rank {} on node {} is gone: {}", peer->rank, peer->node, peer->how)};
+      found = Failure{Errc::kPeerLost, peer->rank,
+                      fmt::format("rank {} on node {} is gone: {}{}", peer->rank, peer->node,
+                                  peer->how, peer->place)};
     }
     const Duration patience = std::max(limit, kBeatsMissed * peer->interval);
     if (!peer->ended && limit.count() > 0 && peer->heard && peer->silent >= patience) {
       found = Failure{Errc::kTimeout, peer->rank,
-                      fmt::format("nothing was heard from rank {} on node {} for {} ms (it is "
-                                  "stopped, or its machine or the network has failed)",
-                                  peer->rank, peer->node, peer->silent.count())};
+                      fmt::format("nothing was heard from rank {} on node {} for {} ms{}: it is "
+                                  "stopped, or its machine or the network has failed",
+                                  peer->rank, peer->node, peer->silent.count(), peer->place)};
     }
   }
   return found;
@@ -168,7 +177,8 @@ Outcome ControlLinks::take(Peer& peer) {
   while (peer.received.size() >= kHeaderBytes) {
     const std::uint32_t kind = number_at(peer.received, 0);
     const std::size_t size = number_at(peer.received, 4);
-    const bool known = (kind == kBeat && size == 4) || (kind == kLeave && size == 0) ||
+    const bool known = (kind == kHere && size >= 4 && size <= kPayloadMax) ||
+                       (kind == kBeat && size == 4) || (kind == kLeave && size == 0) ||
                        (kind == kAbort && size >= 8 && size <= kPayloadMax);
     if (!known) {
       return Failure{Errc::kProtocol, peer.rank,
@@ -180,6 +190,9 @@ Outcome ControlLinks::take(Peer& peer) {
     peer.received.erase(0, kHeaderBytes + size);
     if (kind == kAbort) return read_abort(payload);
     if (kind == kLeave) peer.left = true;
+    if (kind == kHere) {
+      peer.place = fmt::format(" (pid {} on {})", number_at(payload, 0), payload.substr(4));
+    }
     if (kind == kBeat) peer.interval = Duration{number_at(payload, 0)};
   }
   return {};

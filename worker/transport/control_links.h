@@ -27,6 +27,7 @@ struct ControlPeer {
 // or why the round ends. A connection that ends without either means that the peer died.
 //
 // Frames: u32 kind, u32 size, `size` bytes; little-endian.
+//   kHere   u32: pid; host name. Once, before anything else
 //   kBeat   u32: milliseconds until the next one
 //   kLeave  nothing
 //   kAbort  i32 Errc of the cause (0: no Errc), i32 suspect, text
@@ -56,6 +57,8 @@ class ControlLinks {
 
   // The following are for one thread, the watcher's.
 
+  // Tells the peers where this rank runs, for their messages.
+  void introduce(const std::string& host);
   // Sends a heartbeat that announces the next one after `interval`.
   void beat(Duration interval);
   // Writes what to poll, at most size() entries. Returns their number.

@@ -22,6 +22,8 @@
 
 #include "common/base/check.h"
 #include "common/base/errc.h"
+#include "common/base/host_name.h"
+#include "common/wire/flight_ring.h"
 #include "worker/transport/futex.h"
 
 namespace ddp::transport {
@@ -76,6 +78,21 @@ bool wait_for_any(std::span<futex_waitv> words, TimePoint until) {
   return woken >= 0 || (errno != ENOSYS && errno != EPERM && errno != EINVAL);
 }
 
+// " (pid 4711 on node7, in all_reduce #17)", as far as the rank's flight recorder tells.
+std::string traces_of(const Segment& segment, int local) {
+  const auto flight = wire::read_flight(segment.flight(local));
+  if (!flight) return "";
+  std::string doing;
+  if (!flight->records.empty()) {
+    const wire::FlightRecord& last = flight->records.back();
+    const bool over =
+        last.state == wire::FlightState::kDone || last.state == wire::FlightState::kFailed;
+    doing =
+        fmt::format(", {} {} #{}", over ? "after" : "in", wire::operation_of(last), last.sequence);
+  }
+  return fmt::format(" (pid {} on {}{})", flight->pid, host_name(), doing);
+}
+
 }  // namespace
 
 Watch::Watch(const Topology& topology, std::shared_ptr<Segment> segment,
@@ -94,6 +111,7 @@ Watch::Watch(const Topology& topology, std::shared_ptr<Segment> segment,
   if (!links_.empty()) {
     // Peers only miss a rank that they have heard from, so send a beat before anything can happen
     // to this rank.
+    links_.introduce(host_name());
     links_.beat(beat_for(options_.stall_timeout, kLongestNetBeat));
     net_stop_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     DDP_CHECK(static_cast<bool>(net_stop_), "eventfd: errno {}", errno);
@@ -163,7 +181,8 @@ void Watch::examine(Duration passed) {
     const Rank rank = topology_.global(neighbour.local);
     const LifeSign sign = look_at(line);
     if (sign.kind == LifeSign::Kind::kDead) {
-      return raise({Errc::kPeerLost, rank, fmt::format("rank {} died", rank)});
+      return raise({Errc::kPeerLost, rank,
+                    fmt::format("rank {} died{}", rank, traces_of(*segment_, neighbour.local))});
     }
     awaited_.push_back(sign);
     const std::uint32_t beats = line.beats.load();
@@ -176,8 +195,9 @@ void Watch::examine(Duration passed) {
     if (options_.stall_timeout.count() > 0 && neighbour.silent >= options_.stall_timeout) {
       return raise(
           {Errc::kTimeout, rank,
-           fmt::format("rank {} has not run for {} ms (stopped, or its machine is overloaded)",
-                       rank, neighbour.silent.count())});
+           fmt::format(
+               "rank {} has not run for {} ms{}: it is stopped, or its machine is overloaded", rank,
+               neighbour.silent.count(), traces_of(*segment_, neighbour.local))});
     }
   }
 }

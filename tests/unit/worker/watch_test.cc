@@ -413,6 +413,26 @@ TEST(ControlLinks, ADeathIsCertainOnlyToAWatcherThatHasRun) {
   EXPECT_EQ(failure->text, "rank 7 on node 3 is gone: it closed the connection");
 }
 
+TEST(ControlLinks, APeerThatHasIntroducedItselfIsNamedWithItsProcess) {
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  std::vector<ControlPeer> peers;
+  peers.push_back({UniqueFd(fds[0]), 7, 3});
+  ControlLinks links(std::move(peers));
+  {
+    peers.clear();
+    peers.push_back({UniqueFd(fds[1]), 0, 0});
+    ControlLinks other(std::move(peers));
+    other.introduce("node7");
+    other.beat(Duration(50));
+  }
+  Outcome failure;
+  for (int i = 0; i < 10 && !failure; ++i) failure = links.listen(Duration(20), Duration(0));
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->text, "rank 7 on node 3 is gone: it closed the connection (pid " +
+                               std::to_string(::getpid()) + " on node7)");
+}
+
 // Frames are cut anywhere, and a text of any length arrives.
 TEST(ControlLinks, FramesInPieces) {
   int here[2];
