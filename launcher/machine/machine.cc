@@ -6,7 +6,7 @@
 namespace ddp::machine {
 
 Machine Machine::this_one(const GetEnvironment& environment) {
-  return Machine{host_name(),
+  return Machine{ddp::host_name(),
                  machine::usable_cores,
                  [environment](std::string_view name) {
                    return machine::count_accelerators(name, environment);
