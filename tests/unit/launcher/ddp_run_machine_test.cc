@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include "common/base/host_name.h"
 #include "launcher/machine/accelerators.h"
 #include "launcher/machine/machine.h"
 #include "tests/support/temp_dir.h"
@@ -119,7 +120,7 @@ TEST(LocateHost, LoopbackIsLocalAndOnlyLocal) {
 }
 
 TEST(LocateHost, OwnNameIsLocalButNotBoundToLoopback) {
-  const HostPlace place = locate_host(host_name());
+  const HostPlace place = locate_host(ddp::host_name());
   EXPECT_TRUE(place.local);
   EXPECT_FALSE(place.loopback);
   EXPECT_FALSE(place.address.empty());
