@@ -38,13 +38,17 @@ def die(store, others):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def expect_death(rank=1):
+def expect_failure(action, text):
     try:
-        total()
+        action()
     except dist.DistBackendError as error:
-        assert f"rank {rank} died" in str(error), error
+        assert text in str(error), error
         return
     raise AssertionError("nothing failed")
+
+
+def expect_death(rank=1):
+    expect_failure(total, f"rank {rank} died")
 
 
 def split(rank, store, again):
@@ -107,10 +111,11 @@ def reconfigure(rank, store, again):
     init(rank, store, enable_reconfigure=True)
     assert dist.distributed_c10d._supports_reconfigure()
     if not again:
-        try:
-            total()
-        except dist.DistBackendError as error:
-            assert "has no members" in str(error), error
+        expect_failure(total, "has no members")
+        own = dist.distributed_c10d._get_reconfigure_handle()
+        expect_failure(lambda: dist.distributed_c10d._reconfigure(uuid=100 + rank, handles=[own, "ddp-nobody"], timeout=timedelta(seconds=1)),
+                       "rank 1")
+        expect_failure(total, "has no members")
         meet(1, [2, 0, 1])
         if rank == 1:
             die(store, [0, 2])

@@ -170,6 +170,8 @@ class DdpBackend final : public c10d::Backend {
   std::atomic<std::uint64_t> sequence_{0};
   mutable std::mutex mutex_;
   Members members_;  // Null after shutdown().
+  bool is_being_reconfigured_ =
+      options_.waits_for_reconfigure;  // It has no members yet, or failed.
   bool coalescing_ = false;
   std::vector<WorkHandle> coalesced_;
   // Messages between devices must be given to NCCL at once, or two ranks would wait for each other.

@@ -204,6 +204,10 @@ DdpBackend::WorkHandle DdpBackend::reconfigure(const c10d::ReconfigureOptions& o
   TORCH_CHECK_VALUE(own != handles.end(), "reconfigure: this rank's handle, ", handle_,
                     ", is not among the ", handles.size(), " handles");
   shutdown();
+  {
+    const std::lock_guard lock(mutex_);
+    is_being_reconfigured_ = true;
+  }
   BackendOptions members = options_;
   members.global_ranks.clear();  // Ranks of the world have no meaning for ranks that change.
   if (options.timeout) members.timeout = *options.timeout;
@@ -218,6 +222,7 @@ DdpBackend::WorkHandle DdpBackend::reconfigure(const c10d::ReconfigureOptions& o
     size_ = size;
     sequence_ = 0;
     members_ = std::move(made);
+    is_being_reconfigured_ = false;
   }
   auto work = c10::make_intrusive<BackendWork>(rank, c10d::OpType::UNKNOWN, "ddp:reconfigure", 0,
                                                Operands("reconfigure"), std::vector<Tensors>());
@@ -264,7 +269,7 @@ DdpBackend::Members DdpBackend::live() const {
   const std::lock_guard lock(mutex_);
   TORCH_CHECK_WITH(DistBackendError, members_.host != nullptr, "the process group ",
                    options_.group_name,
-                   options_.waits_for_reconfigure
+                   is_being_reconfigured_
                        ? " has no members; call torch.distributed._reconfigure() on each of them"
                        : " has been destroyed");
   return members_;
