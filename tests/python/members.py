@@ -130,7 +130,9 @@ def reconfigure(rank, store, again):
     # As a set, the backend chooses the order.
     dist.distributed_c10d._reconfigure(uuid=4, handles=set(handles(4, range(RANKS)))).wait()
     assert total() == RANKS
+    world = dist.group.WORLD
     dist.destroy_process_group()
+    expect_failure(lambda: world.allreduce(torch.ones(1)).wait(), "has been destroyed")
 
 
 CASES = {case.__name__: case for case in (split, shrink_after_a_death, shrink_on_purpose, reconfigure)}
