@@ -72,7 +72,7 @@ Group::~Group() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    held_up_.set(std::chrono::nanoseconds(1));
+    spares_.stop();
     outstanding = unfinished_;
   }
   if (outstanding > 0) {
@@ -81,7 +81,7 @@ Group::~Group() {
   }
   wake();
   if (thread_.joinable()) thread_.join();
-  for (std::thread& spare : spares_) spare.join();
+  spares_.join();
   if (messages_) messages_->close();
   transport_->segment().leave(transport_->topology().local_rank());
 }
@@ -219,7 +219,7 @@ std::shared_ptr<CollectiveWork> Group::enqueue(collectives::Operation operation,
     queue_.push_back(work);
     overdue_.set(run_by_callers_ < kTrusted ? kPatience : kLongPatience);
     ++unfinished_;
-    if (telling_ > 0) want_spare();
+    spares_.queued();
   }
   return work;
 }
@@ -272,7 +272,7 @@ std::shared_ptr<CollectiveWork> Group::next_work(TimePoint latest_deadline) {
   auto work = queue_.pop_front();
   if (queue_.empty()) {
     overdue_.clear();
-    if (!stopping_) held_up_.clear();
+    spares_.emptied();
   }
   return work;
 }
@@ -299,47 +299,22 @@ void Group::release(std::unique_lock<std::mutex>& executing) {
   executing.unlock();
   if (untold.empty()) return;
   // While a caller of wait() tells them, the group's thread can run what is queued.
-  const bool holds_up = is_own_thread();
+  const bool holds_up = own_thread_of == this;
   if (holds_up) {
     const std::lock_guard lock(mutex_);
-    ++telling_;
-    if (!queue_.empty()) want_spare();
+    spares_.begin_telling();
   }
   for (const auto& work : untold) work->tell_listener();
   if (!holds_up) return;
   const std::lock_guard lock(mutex_);
-  if (--telling_ == 0 && !stopping_) held_up_.clear();
-}
-
-bool Group::is_own_thread() const { return own_thread_of == this; }
-
-void Group::want_spare() {
-  held_up_.set(kLongPatience);
-  if (idle_spares_ == 0 && !stopping_) spares_.emplace_back([this] { run_spare(); });
+  spares_.end_telling();
 }
 
 void Group::drain_queue() {
+  own_thread_of = this;
   for (;;) {
     std::unique_lock executing(executing_);
     if (!run_next(executing, TimePoint::max())) return;
-  }
-}
-
-void Group::run_spare() {
-  ::pthread_setname_np(::pthread_self(), "ddp-comm");
-  own_thread_of = this;
-  for (;;) {
-    drain_queue();
-    {
-      const std::lock_guard lock(mutex_);
-      // A listener may wait for what is queued; without a thread it would wait for ever.
-      if (stopping_ && queue_.empty()) return;
-      ++idle_spares_;
-    }
-    pollfd entry{held_up_.fd(), POLLIN, 0};
-    ::poll(&entry, 1, -1);
-    const std::lock_guard lock(mutex_);
-    --idle_spares_;
   }
 }
 
@@ -410,7 +385,6 @@ void Group::fail_queue(const Failure& cause) {
 
 void Group::run_thread() {
   ::pthread_setname_np(::pthread_self(), "ddp-comm");
-  own_thread_of = this;
   for (;;) {
     pollfd entries[4] = {{wake_fd_.get(), POLLIN, 0}, {overdue_.fd(), POLLIN, 0}, {}, {}};
     int count = 2;

@@ -15,6 +15,7 @@
 #include "worker/runtime/flight_recorder.h"
 #include "worker/runtime/meeting.h"
 #include "worker/runtime/process_group.h"
+#include "worker/runtime/spare_threads.h"
 #include "worker/runtime/work.h"
 #include "worker/transport/transport.h"
 
@@ -110,14 +111,8 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   bool run_next(std::unique_lock<std::mutex>& executing, TimePoint latest_deadline);
   // Releases the lock and tells the listeners of the works that were done under it.
   void release(std::unique_lock<std::mutex>& executing);
-  // A listener may wait for an operation that comes later, and holds up the thread that tells it.
-  // So if one is being told by a thread of the group for long, a spare one runs what is queued.
-  // Needs mutex_.
-  void want_spare();
-  void run_spare();
-  // Runs all that is queued.
+  // Runs all that is queued. By the group's threads.
   void drain_queue();
-  bool is_own_thread() const;
   std::uint64_t record_issue(const collectives::Operation& operation, const SharedText& tag,
                              bool started);
   std::shared_ptr<CollectiveWork> next_work(TimePoint latest_deadline = TimePoint::max());
@@ -149,7 +144,6 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::mutex mutex_;  // Guards what follows.
   RingQueue<std::shared_ptr<CollectiveWork>> queue_;
   Alarm overdue_;           // Wakes the group's thread. Set while something is queued.
-  Alarm held_up_;           // Wakes spare threads. Set while, besides, telling_ > 0.
   int run_by_callers_ = 0;  // Operations in a row that wait() has run before overdue_ rang.
   Outcome failure_;         // The first cause; the group is unusable from then on.
   std::uint64_t sequence_ = 0;
@@ -157,9 +151,7 @@ class Group final : public ProcessGroup, public std::enable_shared_from_this<Gro
   std::atomic<std::uint64_t> messages_issued_{0};
   std::size_t unfinished_ = 0;  // Issued operations that have no result yet.
   bool stopping_ = false;
-  int telling_ = 0;  // The group's threads that tell listeners.
-  int idle_spares_ = 0;
-  std::vector<std::thread> spares_;
+  SpareThreads spares_{mutex_, [this] { drain_queue(); }};
   std::shared_ptr<PostOffice> messages_;
 
   int sub_groups_made_ = 0;  // Used by callers of new_group() and split(), one at a time.

@@ -97,11 +97,13 @@ TEST_P(OnDone, ComesWithoutAWaiterAlsoAfterManyThatWaited) {
     float value = 1;
     for (const bool starts : {false, true, false}) {
       for (int i = 0; i < 20; ++i) group(rank).all_reduce(of(value), ReduceOp::kMax)->wait();
-      std::promise<void> done;
-      const WorkPtr work = group(rank).all_reduce(
-          of(value), ReduceOp::kMax, telling([&](const std::exception_ptr&) { done.set_value(); }));
+      // Shared: a listener that is told too late must not write to a stack that is gone.
+      const auto done = std::make_shared<std::promise<void>>();
+      const WorkPtr work =
+          group(rank).all_reduce(of(value), ReduceOp::kMax,
+                                 telling([done](const std::exception_ptr&) { done->set_value(); }));
       if (starts) work->start();
-      ASSERT_EQ(done.get_future().wait_for(20s), std::future_status::ready);
+      ASSERT_EQ(done->get_future().wait_for(20s), std::future_status::ready);
     }
     group(rank).barrier()->wait();
   });

@@ -6,6 +6,10 @@
 
 namespace ddp {
 
+Future::Future(WorkPtr work, at::Tensor value) : work_(std::move(work)), value_(std::move(value)) {
+  if (work_) work_->start();
+}
+
 Future Future::then_future(Continuation next) && {
   next_.insert(next_.begin(), std::move(next));
   return std::move(*this);

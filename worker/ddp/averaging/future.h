@@ -28,8 +28,8 @@ class Future {
   Future() = default;
   // Ready at once.
   explicit Future(at::Tensor value) : value_(std::move(value)) {}
-  // Ready when the operation is done. `work` may be null.
-  Future(WorkPtr work, at::Tensor value) : work_(std::move(work)), value_(std::move(value)) {}
+  // Ready when the operation is done, which begins at once. `work` may be null.
+  Future(WorkPtr work, at::Tensor value);
   Future(Future&&) = default;
   Future& operator=(Future&&) = default;
 

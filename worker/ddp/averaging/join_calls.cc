@@ -60,6 +60,7 @@ void JoinCalls::begin(Call mine, int model) {
   own = static_cast<std::int64_t>(mine) + model * kCalls;
   work_ = group_->all_gather({&own, 1, DType::kI64}, {calls_.data(), calls_.size(), DType::kI64},
                              {{}, "join: who has input left"});
+  work_->start();
 }
 
 void JoinCalls::finish() {

@@ -199,6 +199,7 @@ void DiLoCo::begin(Fragment& fragment) {
     fragment.slots[i - fragment.begin].copy_(at::sub(values_[i], own_[i]));
   }
   fragment.work = group_->all_reduce(buffer_of(fragment.flat), ReduceOp::kAvg, {{}, kDiLoCoTag});
+  fragment.work->start();
   fragment.is_under_way = true;
   communicated_bytes_ += fragment.flat.nbytes();
 }

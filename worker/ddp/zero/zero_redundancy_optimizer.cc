@@ -257,6 +257,7 @@ void ZeroRedundancyOptimizer::Impl::publish() {
     gathers.push_back(
         group.all_gather({data + static_cast<std::size_t>(group.rank()) * bytes, share, all.type},
                          {data, partition.divided(bucket), all.type}, {{}, tags[bucket]}));
+    gathers.back()->start();
   }
   for (const Part& part : parts) {
     if (!part.is_common) mark_changed(part.parameter);
