@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -45,7 +46,7 @@ class ElasticWorker::Impl {
 
   void wait_for_place() {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return placed_ || next_ || agent_gone_; });
+    wait_until(lock, TimePoint::max(), [this] { return placed_ || next_ || agent_gone_; });
     if (!next_) {
       if (placed_) return;
       throw std::runtime_error("the agent is gone, so there will be no further round");
@@ -64,7 +65,7 @@ class ElasticWorker::Impl {
     const WorkerEnvironment worker =
         read_worker_environment([this](const std::string& name) { return variable(name); });
     // Without this, a rank that dies meanwhile would be waited for until the deadline.
-    const transport::WaitInterrupt interrupt([this] { return aborted(); });
+    const transport::WaitInterrupt interrupt([this] { return aborted() || given_up(); });
     std::shared_ptr<ProcessGroup> group = runtime::make_described_group(worker, options.group);
     attach(group);
     joined_ = group;
@@ -76,7 +77,8 @@ class ElasticWorker::Impl {
     release_groups();
     if (!reconfigurable()) throw cause;
     std::unique_lock lock(mutex_);
-    const bool told = changed_.wait_for(lock, patience(cause), [this] { return is_over(); });
+    const bool told =
+        wait_until(lock, Clock::now() + patience(cause), [this] { return is_over(); });
     if (!told || agent_gone_) throw cause;
     const Round left = round_;
     placed_ = false;
@@ -148,6 +150,26 @@ class ElasticWorker::Impl {
 
  private:
   std::weak_ptr<ProcessGroup> joined_;  // What join() has made last. Of the training thread.
+
+  bool given_up() const { return options.given_up && options.given_up(); }
+
+  // Returns whether `is_there`, which needs the lock. Throws if the process gives up the wait.
+  template <typename Condition>
+  bool wait_until(std::unique_lock<std::mutex>& lock, TimePoint limit, Condition is_there) {
+    while (!is_there() && Clock::now() < limit) {
+      changed_.wait_until(
+          lock, options.given_up ? std::min(limit, Clock::now() + transport::WaitInterrupt::kLook)
+                                 : limit);
+      if (!options.given_up || is_there()) continue;
+      lock.unlock();
+      const bool gives_up = options.given_up();
+      lock.lock();
+      if (!gives_up) continue;
+      throw CollectiveError("the process was interrupted while it waited for a round",
+                            Errc::kAborted, -1);
+    }
+    return is_there();
+  }
 
   // The following need mutex_.
   bool is_over() const { return over_ || next_ || agent_gone_; }

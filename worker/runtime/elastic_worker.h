@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,10 @@ struct ElasticWorkerOptions {
   std::chrono::milliseconds lost_limit{std::chrono::seconds(30)};
   // The same after an operation's timeout, when no rank is known to be gone.
   std::chrono::milliseconds timeout_limit{std::chrono::seconds(2)};
+  // Asked 50 times a second while the process waits for a place, for the other ranks, or for the
+  // end of a round. Once it returns true, the call that waits throws CollectiveError with kAborted.
+  // For the handlers of signals. May be empty.
+  std::function<bool()> given_up = {};
 };
 
 // A process that outlives the rounds of its job: it keeps its memory, leaves the process group of a

@@ -100,7 +100,7 @@ class Collector {
     }
     if (!is_root() && !options_.share) return {};
     for (const auto& item : state_.modules) {
-      if (auto added = add_module(fmt::format("{}{}/", kModulePrefix, item.name), *item.module);
+      if (auto added = add_module(fmt::format("{}{}/", kModulePrefix, item.name), item.state());
           !added)
         return added;
     }
@@ -115,14 +115,13 @@ class Collector {
   }
 
   // Buffers are rank 0's: those of batch norm differ from rank to rank.
-  Result<void> add_module(const std::string& prefix, const torch::nn::Module& module) {
-    const ModuleState parts = state_of(module);
-    for (const auto* list : {&parts.parameters, &parts.buffers}) {
+  Result<void> add_module(const std::string& prefix, const ModuleState& module) {
+    for (const auto* list : {&module.parameters, &module.buffers}) {
       for (const NamedTensor& item : *list) {
         std::vector<StateTensor> named = {{prefix + item.name, item.tensor}};
         for (const std::string& name : item.shared_as)
           named.push_back({prefix + name, item.tensor});
-        if (auto added = add_replicated(named, list == &parts.buffers); !added) return added;
+        if (auto added = add_replicated(named, list == &module.buffers); !added) return added;
       }
     }
     return {};

@@ -48,6 +48,14 @@ void Checkpointer::add_module(std::string name, torch::nn::Module& module) {
   impl_->add_module(std::move(name), module);
 }
 
+void Checkpointer::add_module(std::string name, std::function<ModuleState()> state) {
+  impl_->add_module(std::move(name), std::move(state));
+}
+
+void Checkpointer::add_optimizer(std::string name, std::unique_ptr<OptimizerState> state) {
+  impl_->add_optimizer(std::move(name), std::move(state));
+}
+
 void Checkpointer::add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                                  const torch::nn::Module& of) {
   impl_->add_optimizer(std::move(name), optimizer, of);

@@ -29,6 +29,8 @@ namespace checkpoint {
 class FileSystem;
 }
 class CommHook;
+class OptimizerState;
+struct ModuleState;
 
 // The same on all ranks, except snapshot_limit.
 struct CheckpointOptions {
@@ -153,6 +155,11 @@ class Checkpointer {
   void add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
                      const torch::nn::Module& of);
 
+  // For what is no torch::nn::Module and no torch::optim::Optimizer: state() is called whenever the
+  // module's tensors are needed.
+  void add_module(std::string name, std::function<ModuleState()> state);
+  void add_optimizer(std::string name, std::unique_ptr<OptimizerState> state);
+
   // The default CPU generator, per rank.
   void add_rng(std::string name = "cpu");
 
@@ -209,5 +216,6 @@ class Checkpointer {
 // Hexadecimal SHA-256 over every parameter and buffer, in name order. For each: name, zero, type as
 // in safetensors ("F32"), zero, shape ("[10,5]"), zero, the bytes in row-major order.
 std::string weights_sha256(const torch::nn::Module& module);
+std::string weights_sha256(const ModuleState& module);
 
 }  // namespace ddp

@@ -18,7 +18,8 @@ struct TensorSpec {
 // Gives `tensors` these types and sizes, contiguous, on the host. Returns true if the existing ones
 // fit already. Otherwise makes new ones, one after another in one mapping (with huge pages if the
 // system has any). It touches all pages now, and pins them for CUDA, so that the first commit
-// costs no more than later ones. The mapping lives as long as the last of its tensors. Throws std::bad_alloc.
+// costs no more than later ones. The mapping lives as long as the last of its tensors. Throws
+// std::bad_alloc.
 bool fit_tensors(std::vector<at::Tensor>& tensors, const std::vector<TensorSpec>& specs);
 
 struct Copy {

@@ -47,10 +47,10 @@ void append(std::vector<StateTensor>& to, std::vector<StateTensor> from) {
 Result<Collected> collect(const RegisteredState& state) {
   Collected all;
   for (const auto& item : state.modules) {
-    append(all.replicated,
-           module_tensors(fmt::format("{}{}/", kModulePrefix, item.name), *item.module));
+    const ModuleState module = item.state();
+    append(all.replicated, module_tensors(fmt::format("{}{}/", kModulePrefix, item.name), module));
     std::size_t count = 0;  // The last ones.
-    for (const NamedTensor& buffer : state_of(*item.module).buffers) {
+    for (const NamedTensor& buffer : module.buffers) {
       count += 1 + buffer.shared_as.size();
     }
     for (; count > 0; --count) all.buffers.push_back(all.replicated.size() - count);

@@ -48,7 +48,7 @@ class ElasticState::Impl {
 
   void leave() {
     if (group_) {
-      for (const auto& item : registered.modules) drop_gradients(*item.module);
+      for (const auto& item : registered.modules) drop_gradients(item.state());
     }
     registered.hooks.clear();
     hooks_.clear();
@@ -96,8 +96,8 @@ class ElasticState::Impl {
   bool resumed() const { return resumed_; }
 
  private:
-  static void drop_gradients(const torch::nn::Module& module) {
-    for (const NamedTensor& item : state_of(module).parameters) {
+  static void drop_gradients(const ModuleState& module) {
+    for (const NamedTensor& item : module.parameters) {
       at::Tensor parameter = item.tensor;
       parameter.mutable_grad() = at::Tensor();
     }
@@ -229,6 +229,12 @@ void ElasticState::add_module(std::string name, torch::nn::Module& module) {
 void ElasticState::add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                                  const torch::nn::Module& of) {
   impl_->registered.add_optimizer(std::move(name), optimizer, of);
+}
+void ElasticState::add_module(std::string name, std::function<ModuleState()> state) {
+  impl_->registered.add_module(std::move(name), std::move(state));
+}
+void ElasticState::add_optimizer(std::string name, std::unique_ptr<OptimizerState> state) {
+  impl_->registered.add_optimizer(std::move(name), std::move(state));
 }
 void ElasticState::add_rng(std::string name) { impl_->registered.add_rng(std::move(name)); }
 void ElasticState::add_value(std::string name, std::function<nlohmann::json()> save,

@@ -24,6 +24,8 @@ class Optimizer;
 namespace ddp {
 
 class CommHook;
+class OptimizerState;
+struct ModuleState;
 
 // Too many ranks were lost at once: no commit is left that has every rank's part. All ranks throw
 // it together. End the process then; the agents start new workers.
@@ -83,6 +85,10 @@ class ElasticState {
   void add_module(std::string name, torch::nn::Module& module);
   void add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                      const torch::nn::Module& of);
+  // For what is no torch::nn::Module and no torch::optim::Optimizer: state() is called whenever the
+  // module's tensors are needed.
+  void add_module(std::string name, std::function<ModuleState()> state);
+  void add_optimizer(std::string name, std::unique_ptr<OptimizerState> state);
   void add_rng(std::string name = "cpu");
   void add_value(std::string name, std::function<nlohmann::json()> save,
                  std::function<void(const nlohmann::json&)> load, bool per_rank = false);

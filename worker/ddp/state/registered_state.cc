@@ -24,21 +24,28 @@ void check_name(const char* kind, const std::string& name, const Items& items) {
 }  // namespace
 
 void RegisteredState::add_module(std::string name, torch::nn::Module& module) {
+  add_module(std::move(name), [&module] { return state_of(module); });
+}
+
+void RegisteredState::add_module(std::string name, std::function<ModuleState()> state) {
   check_name("module", name, modules);
-  modules.push_back({std::move(name), &module});
+  modules.push_back({std::move(name), std::move(state)});
 }
 
 void RegisteredState::add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                                     const torch::nn::Module& of) {
-  check_name("optimizer", name, optimizers);
   auto state = make_optimizer_state(name, optimizer, of);
-  optimizers.push_back({std::move(name), std::move(state)});
+  add_optimizer(std::move(name), std::move(state));
 }
 
 void RegisteredState::add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
                                     const torch::nn::Module& of) {
-  check_name("optimizer", name, optimizers);
   auto state = make_optimizer_state(name, optimizer, of);
+  add_optimizer(std::move(name), std::move(state));
+}
+
+void RegisteredState::add_optimizer(std::string name, std::unique_ptr<OptimizerState> state) {
+  check_name("optimizer", name, optimizers);
   optimizers.push_back({std::move(name), std::move(state)});
 }
 

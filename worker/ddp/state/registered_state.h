@@ -9,6 +9,7 @@
 
 #include "worker/ddp/averaging/comm_hook.h"
 #include "worker/ddp/state/optimizer_state.h"
+#include "worker/ddp/tensors/module_state.h"
 
 namespace torch::nn {
 class Module;
@@ -22,7 +23,7 @@ namespace ddp {
 struct RegisteredState {
   struct Module {
     std::string name;
-    torch::nn::Module* module;
+    std::function<ModuleState()> state;  // Its tensors as they are now.
   };
   struct Optimizer {
     std::string name;
@@ -41,8 +42,10 @@ struct RegisteredState {
   };
 
   void add_module(std::string name, torch::nn::Module& module);
+  void add_module(std::string name, std::function<ModuleState()> state);
   void add_optimizer(std::string name, torch::optim::Optimizer& optimizer,
                      const torch::nn::Module& of);
+  void add_optimizer(std::string name, std::unique_ptr<OptimizerState> state);
   void add_optimizer(std::string name, ZeroRedundancyOptimizer& optimizer,
                      const torch::nn::Module& of);
   void add_rng(std::string name);

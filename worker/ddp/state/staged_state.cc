@@ -130,7 +130,7 @@ Result<StagedState> stage_or_throw(const RegisteredState& state, Rank rank, int 
   StagedState staged;
   NameChoice choice(options.names);
   for (const auto& item : state.modules) {
-    auto commit = stage_module(fmt::format("{}{}/", kModulePrefix, item.name), *item.module, source,
+    auto commit = stage_module(fmt::format("{}{}/", kModulePrefix, item.name), item.state(), source,
                                options.strict, choice, staged.notes);
     if (!commit) return commit.error();
     staged.commits.push_back(std::move(*commit));

@@ -49,11 +49,9 @@ std::optional<TensorType> stored_type(at::ScalarType type) {
   return std::nullopt;
 }
 
-std::vector<StateTensor> module_tensors(const std::string& prefix,
-                                        const torch::nn::Module& module) {
-  const ModuleState state = state_of(module);
+std::vector<StateTensor> module_tensors(const std::string& prefix, const ModuleState& module) {
   std::vector<StateTensor> tensors;
-  for (const auto* list : {&state.parameters, &state.buffers}) {
+  for (const auto* list : {&module.parameters, &module.buffers}) {
     for (const NamedTensor& item : *list) {
       tensors.push_back({prefix + item.name, item.tensor});
       for (const std::string& name : item.shared_as)
@@ -145,7 +143,7 @@ bool is_wanted(NameChoice& choice, std::string_view name) {
 
 }  // namespace
 
-Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
+Result<Commit> stage_module(const std::string& prefix, const ModuleState& module,
                             TensorSource& source, bool is_strict, NameChoice& choice,
                             std::vector<std::string>& notes) {
   auto moves = std::make_shared<std::vector<ValueMove>>();

@@ -16,10 +16,7 @@
 #include "worker/checkpoint/safetensors.h"
 #include "worker/ddp/state/name_choice.h"
 #include "worker/ddp/state/sharded_tensor.h"
-
-namespace torch::nn {
-class Module;
-}
+#include "worker/ddp/tensors/module_state.h"
 
 // Converts between LibTorch's tensors and the tensors of a checkpoint.
 namespace ddp {
@@ -40,7 +37,7 @@ std::optional<checkpoint::TensorType> stored_type(at::ScalarType type);
 
 // Every parameter and buffer under prefix + its name; a shared one under each of its names. The
 // tensors are the module's own.
-std::vector<StateTensor> module_tensors(const std::string& prefix, const torch::nn::Module& module);
+std::vector<StateTensor> module_tensors(const std::string& prefix, const ModuleState& module);
 
 // What is written: the tensor's bytes, row-major on the CPU. `keep` holds them where that took a
 // copy. kInvalidArgument, naming the tensor, for an element type or layout that safetensors lacks.
@@ -100,7 +97,7 @@ using Commit = std::function<void()>;
 // begins with kModulePrefix. A tensor that only one side has, or that differs in type or shape, is
 // kMismatch with its name; without is_strict it is a line in `notes` and stays as it is. Names that
 // `choice` does not cover are ignored.
-Result<Commit> stage_module(const std::string& prefix, const torch::nn::Module& module,
+Result<Commit> stage_module(const std::string& prefix, const ModuleState& module,
                             TensorSource& source, bool is_strict, NameChoice& choice,
                             std::vector<std::string>& notes);
 

@@ -39,6 +39,10 @@ class Sha256 {
 }  // namespace
 
 std::string weights_sha256(const torch::nn::Module& module) {
+  return weights_sha256(state_of(module));
+}
+
+std::string weights_sha256(const ModuleState& module) {
   std::vector<StateTensor> tensors = module_tensors("", module);
   std::sort(tensors.begin(), tensors.end(),
             [](const StateTensor& a, const StateTensor& b) { return a.name < b.name; });

@@ -12,18 +12,17 @@
 namespace ddp {
 namespace {
 
-template <typename Named>
-std::vector<NamedTensor> named_tensors(const Named& named) {
+std::vector<NamedTensor> named_tensors(
+    const std::vector<std::pair<std::string, at::Tensor>>& named) {
   std::vector<NamedTensor> result;
   std::unordered_map<const at::TensorImpl*, std::size_t> index;
-  for (const auto& item : named) {
-    const at::Tensor& tensor = item.value();
+  for (const auto& [name, tensor] : named) {
     if (!tensor.defined()) continue;
     const auto [entry, is_first] = index.emplace(tensor.unsafeGetTensorImpl(), result.size());
     if (is_first) {
-      result.push_back({item.key(), tensor, {}});
+      result.push_back({name, tensor, {}});
     } else {
-      result[entry->second].shared_as.push_back(item.key());
+      result[entry->second].shared_as.push_back(name);
     }
   }
   return result;
@@ -32,7 +31,12 @@ std::vector<NamedTensor> named_tensors(const Named& named) {
 }  // namespace
 
 ModuleState state_of(const torch::nn::Module& module) {
-  return {named_tensors(module.named_parameters()), named_tensors(module.named_buffers())};
+  return state_of(module.named_parameters().pairs(), module.named_buffers().pairs());
+}
+
+ModuleState state_of(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                     const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
+  return {named_tensors(parameters), named_tensors(buffers)};
 }
 
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {

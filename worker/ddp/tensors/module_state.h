@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -35,6 +36,9 @@ struct ModuleState {
 };
 
 ModuleState state_of(const torch::nn::Module& module);
+// Of names and tensors; a tensor may be there under several names.
+ModuleState state_of(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
+                     const std::vector<std::pair<std::string, at::Tensor>>& buffers);
 
 // The parameters of all groups, in their order.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);

@@ -41,8 +41,18 @@ class DdpBackend final : public c10d::Backend {
   // Collective over the ranks that meet at the store. Throws DistBackendError.
   static c10::intrusive_ptr<DdpBackend> make(c10::intrusive_ptr<c10d::Store> store, int rank,
                                              int size, BackendOptions options);
-  // For make().
-  DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, BackendOptions options);
+  // Over a group that there is already. The store: for what the ranks make later.
+  static c10::intrusive_ptr<DdpBackend> make_over(c10::intrusive_ptr<c10d::Store> store,
+                                                  std::shared_ptr<runtime::Group> group,
+                                                  BackendOptions options);
+  // The same ranks for tensors on the CPU and on devices.
+  struct Members {
+    std::shared_ptr<runtime::Group> host;
+    std::shared_ptr<DeviceGroups> devices;
+  };
+  // For make() and make_over().
+  DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size, BackendOptions options,
+             Members members);
   ~DdpBackend() override;
 
   const std::string getBackendName() const override { return "ddp"; }
@@ -128,6 +138,8 @@ class DdpBackend final : public c10d::Backend {
 
   // Ranks of one node share memory.
   int nodes() const { return live().host->nodes(); }
+  // What carries the tensors on the CPU.
+  std::shared_ptr<runtime::Group> host_group() const { return live().host; }
 
  private:
   using Issue = std::function<WorkPtr(ProcessGroup&, OpOptions)>;
@@ -136,12 +148,6 @@ class DdpBackend final : public c10d::Backend {
     const char* title;  // For the profiler.
     std::chrono::milliseconds timeout{0};
     bool is_async = true;
-  };
-
-  // The same ranks for tensors on the CPU and on devices.
-  struct Members {
-    std::shared_ptr<runtime::Group> host;
-    std::shared_ptr<DeviceGroups> devices;
   };
 
   static Members meet_members(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,

@@ -104,19 +104,37 @@ std::string* group_name_in(Options& options) {
 
 c10::intrusive_ptr<DdpBackend> DdpBackend::make(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                 int size, BackendOptions options) {
-  auto backend = c10::make_intrusive<DdpBackend>(std::move(store), rank, size, std::move(options));
+  Members members;
+  if (!options.waits_for_reconfigure) members = meet_members(store, rank, size, options);
+  auto backend = c10::make_intrusive<DdpBackend>(std::move(store), rank, size, std::move(options),
+                                                 std::move(members));
+  backends().add(backend);
+  return backend;
+}
+
+c10::intrusive_ptr<DdpBackend> DdpBackend::make_over(c10::intrusive_ptr<c10d::Store> store,
+                                                     std::shared_ptr<runtime::Group> group,
+                                                     BackendOptions options) {
+  const int rank = group->rank();
+  const int size = group->size();
+  const auto own_store = std::make_shared<StoreAdapter>(store);
+  Members members;
+  members.devices = std::make_shared<DeviceGroups>(own_store, name_in(*own_store, rank), group,
+                                                   group_options(options));
+  members.host = std::move(group);
+  auto backend = c10::make_intrusive<DdpBackend>(std::move(store), rank, size, std::move(options),
+                                                 std::move(members));
   backends().add(backend);
   return backend;
 }
 
 DdpBackend::DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
-                       BackendOptions options)
+                       BackendOptions options, Members members)
     : Backend(rank, size),
       store_(std::move(store)),
       options_(std::move(options)),
-      timeout_(options_.timeout) {
-  if (!options_.waits_for_reconfigure) members_ = meet_members(store_, rank_, size_, options_);
-}
+      timeout_(options_.timeout),
+      members_(std::move(members)) {}
 
 DdpBackend::Members DdpBackend::meet_members(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              int size, const BackendOptions& options) {

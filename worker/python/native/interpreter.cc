@@ -14,6 +14,11 @@ namespace {
 // in every program that is not embedded.
 bool is_main_thread() { return ::getpid() == static_cast<pid_t>(::syscall(SYS_gettid)); }
 
+bool is_interrupted() {
+  const py::gil_scoped_acquire gil;
+  return PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0;
+}
+
 // Asks Python now and then: another thread may hold the GIL for milliseconds.
 class SignalLook {
  public:
@@ -21,8 +26,7 @@ class SignalLook {
     const TimePoint now = Clock::now();
     if (now < next_) return false;
     next_ = now + transport::WaitInterrupt::kLook;
-    const py::gil_scoped_acquire gil;
-    return PyErr_Occurred() != nullptr || PyErr_CheckSignals() != 0;
+    return is_interrupted();
   }
 
  private:
@@ -30,6 +34,8 @@ class SignalLook {
 };
 
 }  // namespace
+
+bool has_signal() { return is_main_thread() && is_interrupted(); }
 
 SignalCheck::SignalCheck() {
   using transport::WaitInterrupt;

@@ -19,6 +19,10 @@ class SignalCheck {
   std::optional<transport::WaitInterrupt> interrupt_;
 };
 
+// Whether Python has a signal to handle whose handler raises; what it has raised stays to be
+// raised. False on threads other than Python's main thread. The GIL must not be held.
+bool has_signal();
+
 // Releases the GIL while the object lives, if this thread holds it.
 class WithoutGil {
  public:

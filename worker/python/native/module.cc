@@ -1,17 +1,13 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/utils/pybind.h>  // First: it includes Python.h.
 
 #include "worker/python/native/backend.h"
+#include "worker/python/native/bindings.h"  // First: it includes Python.h.
 #include "worker/python/native/registered_allocator.h"
 
-// The module ddp_run._native, whose functions ddp_run/_native.pyi describes.
-PYBIND11_MODULE(_native, module) {
-  using ddp::python::BackendOptions;
-  using ddp::python::DdpBackend;
+namespace ddp::python {
 
-  ddp::python::install_registered_allocator();
-
+void bind_backend(py::module_& module) {
   module.def(
       "make_backend",
       [](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -36,7 +32,16 @@ PYBIND11_MODULE(_native, module) {
       "nodes",
       [ours](const c10::intrusive_ptr<c10d::Backend>& backend) { return ours(backend).nodes(); },
       py::arg("backend"));
-  module.def("is_registered", &ddp::python::is_registered, py::arg("tensor"));
-  module.def("shut_down_all", &ddp::python::shut_down_all,
-             py::call_guard<py::gil_scoped_release>());
+  module.def("is_registered", &is_registered, py::arg("tensor"));
+  module.def("shut_down_all", &shut_down_all, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace ddp::python
+
+PYBIND11_MODULE(_native, module) {
+  ddp::python::install_registered_allocator();
+  ddp::python::bind_backend(module);
+  ddp::python::bind_worker(module);
+  ddp::python::bind_state(module);
+  ddp::python::bind_rounds(module);
 }

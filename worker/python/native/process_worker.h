@@ -1,0 +1,14 @@
+#pragma once
+
+#include "worker/runtime/elastic_worker.h"
+
+namespace ddp::python {
+
+// This process's part in a job of ddp-run: the channel to its agent, and the rounds. Made at the
+// first call, and kept until the process ends. Any thread; the GIL must not be held.
+//
+// The first call also tells the agent whether this process goes on from round to round. So a later
+// call with goes_on, after one without, throws std::logic_error.
+ElasticWorker& process_worker(bool goes_on);
+
+}  // namespace ddp::python

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <memory>
+
+#include "worker/ddp/state/optimizer_state.h"
+#include "worker/ddp/tensors/module_state.h"
+#include "worker/python/native/python_call.h"
+
+// State of Python's objects under the interfaces that ElasticState and Checkpointer have for C++'s.
+namespace ddp::python {
+
+// tensors() -> (parameters, buffers): a list of (name, tensor) each, shared tensors under each of
+// their names.
+ModuleState module_state(const KeptObject& tensors);
+
+// describe() -> (description, tensors): as FORMAT.md says it of an optimizer, and a list of (name,
+// tensor). stage(description, read) -> apply: read(name) is a new tensor or None; apply() changes
+// the optimizer and does not fail. stage raises ValueError if the state is another optimizer's.
+std::unique_ptr<OptimizerState> make_optimizer_state(KeptObject describe, KeptObject stage);
+
+}  // namespace ddp::python

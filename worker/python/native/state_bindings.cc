@@ -1,0 +1,183 @@
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "worker/ddp/state/checkpointer.h"
+#include "worker/ddp/state/elastic_state.h"
+#include "worker/python/native/bindings.h"  // First: it includes Python.h.
+#include "worker/python/native/failures.h"
+#include "worker/python/native/json_convert.h"
+#include "worker/python/native/process_worker.h"
+#include "worker/python/native/python_state.h"
+#include "worker/python/native/round_group.h"
+
+// ElasticState and Checkpointer for Python's modules and optimizers.
+namespace ddp::python {
+namespace {
+
+using ReleaseGil = py::call_guard<py::gil_scoped_release>;
+
+// What both classes register.
+template <typename Keeper, typename Class>
+void bind_registration(Class& bound) {
+  bound
+      .def(
+          "add_module",
+          [](Keeper& keeper, std::string name, py::object tensors) {
+            const KeptObject kept = keep(std::move(tensors));
+            keeper.add_module(std::move(name), [kept] { return module_state(kept); });
+          },
+          py::arg("name"), py::arg("tensors"))
+      .def(
+          "add_optimizer",
+          [](Keeper& keeper, std::string name, py::object describe, py::object stage) {
+            keeper.add_optimizer(std::move(name), make_optimizer_state(keep(std::move(describe)),
+                                                                       keep(std::move(stage))));
+          },
+          py::arg("name"), py::arg("describe"), py::arg("stage"))
+      .def("add_rng", [](Keeper& keeper) { keeper.add_rng(); })
+      .def(
+          "add_value",
+          [](Keeper& keeper, std::string name, py::object save, py::object load, bool per_rank) {
+            const KeptObject saving = keep(std::move(save));
+            const KeptObject loading = keep(std::move(load));
+            keeper.add_value(
+                std::move(name),
+                [saving] {
+                  return call(saving, [](const py::object& value) { return to_json(value); });
+                },
+                [loading](const nlohmann::json& value) {
+                  const py::gil_scoped_acquire gil;
+                  call(
+                      loading, [](const py::object& /*none*/) {}, to_python(value));
+                },
+                per_rank);
+          },
+          py::arg("name"), py::arg("save"), py::arg("load"), py::arg("per_rank"));
+}
+
+template <typename T>
+T value_or_raise(Result<T> result) {
+  if (result) return std::move(*result);
+  const std::string& text = result.error().message;
+  if (result.error().code == Errc::kMismatch || result.error().code == Errc::kInvalidArgument) {
+    throw py::value_error(text);
+  }
+  throw std::runtime_error(text);
+}
+
+void value_or_raise(Result<void> result) {
+  if (!result) value_or_raise(Result<int>(result.error()));
+}
+
+// One for all rounds: what is still being written outlives them.
+std::shared_ptr<CheckpointWriter> process_writer() {
+  static const auto* const writer = new std::shared_ptr<CheckpointWriter>(
+      std::make_shared<CheckpointWriter>(&process_worker(true).channel()));
+  return *writer;
+}
+
+py::dict report_of(const SaveReport& report) {
+  static constexpr const char* kStates[] = {"none", "writing", "durable"};
+  py::dict result;
+  result["state"] = kStates[static_cast<int>(report.state)];
+  result["step"] = report.step;
+  result["path"] = report.path;
+  result["note"] = report.note;
+  return result;
+}
+
+py::dict report_of(const LoadReport& report) {
+  py::dict result;
+  result["step"] = report.step;
+  result["epoch"] = report.epoch;
+  result["world_size"] = report.world_size;
+  result["path"] = report.path;
+  result["skipped"] = report.skipped;
+  result["notes"] = report.notes;
+  return result;
+}
+
+// Runs a collective call without the GIL.
+template <typename Call>
+auto collective(const Call& call) {
+  const py::gil_scoped_release without_gil;
+  return with_torch_errors(call);
+}
+
+}  // namespace
+
+void bind_state(py::module_& module) {
+  py::class_<ElasticState> state(module, "State");
+  bind_registration<ElasticState>(state);
+  state
+      .def(py::init([] {
+        process_worker(true);  // From now on the agent knows that this process goes on.
+        return std::make_unique<ElasticState>();
+      }))
+      .def(
+          "set_commit_pace",
+          [](ElasticState& self, std::int64_t every, double share) {
+            self.set_commit_pace({every, share});
+          },
+          py::arg("every"), py::arg("share"))
+      .def(
+          "commit",
+          [](ElasticState& self, std::optional<std::int64_t> step) {
+            collective([&] { self.commit(step.value_or(self.step() + 1)); });
+          },
+          py::arg("step"))
+      .def("is_commit_due", &ElasticState::is_commit_due)
+      .def("restore", [](ElasticState& self) { collective([&] { self.restore(); }); })
+      .def_property_readonly("step", &ElasticState::step)
+      .def_property_readonly("resumed", &ElasticState::resumed);
+
+  py::class_<Checkpointer> checkpointer(module, "Checkpointer");
+  bind_registration<Checkpointer>(checkpointer);
+  checkpointer
+      .def(py::init([](const std::string& directory, int keep, std::int64_t keep_every,
+                       bool asynchronous, const RoundGroup& round) {
+             CheckpointOptions options;
+             options.directory = directory;
+             options.keep = keep;
+             options.keep_every = keep_every;
+             options.asynchronous = asynchronous;
+             return std::make_unique<Checkpointer>(std::move(options), round.group(),
+                                                   process_writer());
+           }),
+           py::arg("directory"), py::arg("keep"), py::arg("keep_every"), py::arg("asynchronous"),
+           py::arg("round"))
+      .def("prepare",
+           [](Checkpointer& self) { value_or_raise(collective([&] { return self.prepare(); })); })
+      .def(
+          "save",
+          [](Checkpointer& self, std::int64_t step, std::int64_t epoch) {
+            return report_of(value_or_raise(collective([&] { return self.save(step, epoch); })));
+          },
+          py::arg("step"), py::arg("epoch"))
+      .def("wait",
+           [](Checkpointer& self) {
+             return report_of(value_or_raise(collective([&] { return self.wait(); })));
+           })
+      .def(
+          "load_latest",
+          [](Checkpointer& self, bool strict) {
+            LoadOptions options;
+            options.strict = strict;
+            return report_of(value_or_raise(collective([&] { return self.load_latest(options); })));
+          },
+          py::arg("strict"))
+      .def_property_readonly("warnings", &Checkpointer::warnings);
+
+  module.def(
+      "weights_sha256",
+      [](py::object tensors) {
+        const KeptObject kept = keep(std::move(tensors));
+        const py::gil_scoped_release without_gil;
+        return weights_sha256(module_state(kept));
+      },
+      py::arg("tensors"));
+}
+
+}  // namespace ddp::python
