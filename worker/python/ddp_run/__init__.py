@@ -8,7 +8,10 @@ PyTorch's documentation gives them. Sums are the same to the last bit from run t
 other rank raises torch.distributed.DistBackendError within milliseconds, and names it.
 """
 from ddp_run._backend import abort, is_registered, nodes, register
+from ddp_run.checkpoint import Checkpointer
+from ddp_run.elastic import ElasticState, run_elastic
+from ddp_run.modules import weights_sha256
 
-__all__ = ["abort", "is_registered", "nodes", "register"]
+__all__ = ["Checkpointer", "ElasticState", "abort", "is_registered", "nodes", "register", "run_elastic", "weights_sha256"]
 
 register()

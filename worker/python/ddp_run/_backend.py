@@ -1,4 +1,5 @@
 """Makes the backend known to torch.distributed."""
+import contextlib
 import multiprocessing.util
 import os
 import re
@@ -14,6 +15,7 @@ if re.match(r"[0-9]+\.[0-9]+(\.[0-9]+)?", torch.__version__)[0] != _built_with.T
 from ddp_run import _native  # noqa: E402
 
 NAME = "ddp"
+_round_group = None  # The native group that the next group of PyTorch's is made over.
 _leaves_at_exit = None  # The process that does.
 
 
@@ -53,8 +55,30 @@ def _backend_of(group):
     return group._get_backend(device)
 
 
-def _make(options, _backend_options):
+@contextlib.contextmanager
+def over(round_group):
+    """Within it, the first group of all ranks that PyTorch makes with this backend is the round's."""
+    global _round_group
+    _round_group = round_group
+    try:
+        yield
+    finally:
+        _round_group = None
+
+
+def of_world(store, timeout):
+    """A native backend over all ranks of the default group, beside it."""
     _leave_at_exit()
+    size = dist.get_world_size()
+    return _native.make_backend(store, dist.get_rank(), size, timeout, "state", list(range(size)), False)
+
+
+def _make(options, _backend_options):
+    global _round_group
+    _leave_at_exit()
+    round_group, _round_group = _round_group, None
+    if round_group is not None:
+        return _native.make_round_backend(options.store, round_group, options.timeout)
     return _native.make_backend(options.store, options.group_rank, options.group_size, options.timeout,
                                 f"'{options.group_id}'", list(options.global_ranks_in_group),
                                 getattr(options, "enable_reconfigure", False))

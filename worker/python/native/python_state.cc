@@ -31,9 +31,11 @@ class PythonOptimizerState final : public OptimizerState {
   Result<Commit> stage(const std::string& prefix, const nlohmann::json& description,
                        TensorSource& source) override {
     std::optional<Error> unread;
-    const auto read = [&](const std::string& name) -> std::optional<at::Tensor> {
+    std::vector<std::string> names = source.names_below(prefix);
+    for (std::string& name : names) name.erase(0, prefix.size());
+    const auto read = [&](const std::string& name) -> at::Tensor {
       const auto* record = source.find(prefix + name, checkpoint::kReplicated);
-      if (record == nullptr) return {};
+      if (record == nullptr) throw py::key_error(name);
       auto tensor = source.read(*record);
       if (tensor) return *tensor;
       unread = tensor.error();
@@ -43,7 +45,7 @@ class PythonOptimizerState final : public OptimizerState {
       const py::gil_scoped_acquire gil;
       const KeptObject apply = call(
           stage_, [](py::object result) { return keep(std::move(result)); }, to_python(description),
-          py::cpp_function(read));
+          names, py::cpp_function(read));
       return Commit([apply] { call(apply, [](const py::object& /*none*/) {}); });
     } catch (const PythonError& error) {
       if (unread) return *unread;

@@ -14,8 +14,9 @@ namespace ddp::python {
 ModuleState module_state(const KeptObject& tensors);
 
 // describe() -> (description, tensors): as FORMAT.md says it of an optimizer, and a list of (name,
-// tensor). stage(description, read) -> apply: read(name) is a new tensor or None; apply() changes
-// the optimizer and does not fail. stage raises ValueError if the state is another optimizer's.
+// tensor). stage(description, names, read) -> apply: names of the tensors there are, read(name) is
+// a new tensor; apply() changes the optimizer and does not fail. stage raises ValueError if the
+// state is another optimizer's.
 std::unique_ptr<OptimizerState> make_optimizer_state(KeptObject describe, KeptObject stage);
 
 }  // namespace ddp::python

@@ -1,0 +1,95 @@
+"""Checkpoints on disk, in libddp's format (worker/checkpoint/FORMAT.md)."""
+import sys
+
+from ddp_run import _native
+
+
+class Checkpointer:
+    """Saves and restores the state of an ElasticState, together with the other ranks.
+
+        checkpoints = ddp_run.Checkpointer("run1", state, every=100, keep=3)
+        checkpoints.load_latest()
+        ddp_run.run_elastic(state, train)              # In train(): checkpoints.save_if_due() after each step.
+
+    directory: a folder that all nodes share; made if it is missing. every: save_if_due() saves when the value "step" is divisible
+    by it. keep: how many checkpoints stay, 0 keeps all; those of steps divisible by keep_every stay for ever. asynchronous:
+    save() returns when the state is copied. The agent's process writes it, and finishes though this process dies.
+
+    Make it once per process, before run_elastic(). One job uses a folder at a time.
+    """
+
+    def __init__(self, directory: str, state, *, every: int = 0, keep: int = 3, keep_every: int = 0, asynchronous: bool = True):
+        if every < 0 or keep < 0 or keep_every < 0:
+            raise ValueError(f"every={every}, keep={keep}, keep_every={keep_every}: none may be negative")
+        if every and not isinstance(state._registry.values.get("step"), int):
+            raise ValueError("every=... counts the value \"step\" of the state, which has none: ElasticState(..., step=0)")
+        self._settings = (str(directory), keep, keep_every, asynchronous)
+        self._state = state
+        self._every = every
+        self._loads = None  # Whether strictly, if at all.
+        self._native = None  # Of this round.
+        self._last = None
+        self.loaded = None  # What load_latest() has found, as a dict; None before.
+        state._checkpointers.append(self)
+
+    def load_latest(self, strict: bool = True) -> dict | None:
+        """Loads the newest checkpoint that is whole, if there is one.
+
+        Before run_elastic(), it is loaded when the first round begins, unless the state is that of a training already. Returns
+        None then; `loaded` has the report: step (-1: there was none), epoch, world_size, path, skipped and notes.
+        Within the function that run_elastic() calls, it is collective, loads at once and returns the report.
+
+        strict=False takes what both the checkpoint and the program have. Raises ValueError if the checkpoint belongs to another
+        program, RuntimeError if the folder cannot be read. Nothing is changed then.
+        """
+        if self._native is None:
+            self._loads = strict
+            return None
+        self.loaded = self._native.load_latest(strict)
+        return self.loaded
+
+    def save(self, step: int | None = None, epoch: int = -1) -> dict:
+        """Saves the state as it is. Collective; returns when the state is copied, or with asynchronous=False when it is on the disk.
+
+        Returns a dict: state ("writing" or "durable"), step, path, note. step: without it, the value "step" counts. The next save
+        waits for this one. Raises RuntimeError if this save or the one before failed; training can go on.
+        """
+        if self._native is None:
+            raise RuntimeError("save() belongs in the function that run_elastic() calls")
+        step = self._state._step_or(step)
+        if step is None:
+            raise ValueError("save() needs a step: the state has no value \"step\"")
+        self._last = step
+        return self._native.save(step, epoch)
+
+    def save_if_due(self, epoch: int = -1) -> bool:
+        """Saves if the value "step" is divisible by `every`. Call it on all ranks after each step. Returns whether it has saved."""
+        step = self._state._step_or(None)
+        if not self._every or step % self._every or step == self._last:
+            return False
+        self.save(step, epoch)
+        return True
+
+    def wait(self) -> dict:
+        """Returns when the last save is on the disk. Collective. Raises RuntimeError if it failed. run_elastic() does it at the end."""
+        if self._native is None:
+            raise RuntimeError("wait() belongs in the function that run_elastic() calls")
+        return self._native.wait()
+
+    def _begin_round(self, group):
+        self._native = _native.Checkpointer(*self._settings, group)
+        self._state._registry.register(self._native)
+        self._native.prepare()
+        if self._loads is not None and not self._state.resumed:
+            self.load_latest(self._loads)
+            self._say()
+
+    def _say(self):
+        for line in [*self.loaded["skipped"], *self.loaded["notes"], *self._native.warnings]:
+            print(f"ddp_run: {line}", file=sys.stderr)
+
+    def _end_round(self):
+        self._native.wait()
+
+    def _forget_round(self):
+        self._native = None

@@ -1,0 +1,140 @@
+"""An optimizer's state by the names of its parameters, as worker/checkpoint/FORMAT.md has it.
+
+PyTorch's own state_dict() numbers the parameters. By name, a checkpoint of Python is one of C++, too: options and state have
+the same names there, except that C++ keeps `step` as a number.
+"""
+import torch
+
+from ddp_run import values
+
+
+class OptimizerState:
+    """Describes one optimizer, and puts a description back.
+
+    names() -> the names of all parameters that may be in the optimizer, by id().
+    """
+
+    def __init__(self, name, optimizer, names):
+        self._name = name
+        self._optimizer = optimizer
+        self._names = names
+        # PyTorch's own keep their count of steps as a tensor, C++'s as a number.
+        self._counts_in_tensors = type(optimizer).__module__.startswith("torch.optim.")
+        self._named_groups()
+
+    def describe(self):
+        """Returns the description, and the tensors as (name, tensor)."""
+        tensors, state, groups = [], {}, []
+        for group, params in self._named_groups():
+            where = f"the optimizer \"{self._name}\""
+            options = {key: values.encode(each, f"{where}'s option {key}") for key, each in group.items() if key != "params"}
+            options = {key: each["$tuple"] if isinstance(each, dict) and "$tuple" in each else each for key, each in options.items()}
+            groups.append({"params": list(params), "options": options})
+            for name, parameter in params.items():
+                if parameter not in self._optimizer.state:
+                    continue
+                scalars = state[name] = {}
+                for key, each in self._optimizer.state[parameter].items():
+                    if self._is_count(key) and isinstance(each, torch.Tensor):
+                        scalars[key] = int(each.item())
+                    elif isinstance(each, torch.Tensor):
+                        tensors.append((f"{name}/{key}", each))
+                    else:
+                        scalars[key] = values.encode(each, f"{where}'s {key} of {name}")
+        return {"type": type(self._optimizer).__name__, "groups": groups, "state": state}, tensors
+
+    def stage(self, description, names, read):
+        """Returns a function that puts the description into the optimizer. It does not fail.
+
+        names: of the tensors there are. read(name) -> a new tensor. Tensors that the optimizer has already get their values in
+        place. Raises ValueError, which says what differs, for the description of another optimizer.
+        """
+        kind = type(self._optimizer).__name__
+        if description["type"] != kind:
+            raise ValueError(f"the saved optimizer is of type {description['type']}, the program's of type {kind}")
+        groups = self._named_groups()
+        if len(description["groups"]) != len(groups):
+            raise ValueError(f"there are {len(description['groups'])} saved parameter groups, the program has {len(groups)}")
+        tensors = {}
+        for name in names:
+            parameter, _, key = name.rpartition("/")
+            tensors.setdefault(parameter, {})[key] = name
+        changes, known = [], set()
+        for number, ((group, params), saved) in enumerate(zip(groups, description["groups"])):
+            if list(params) != saved["params"]:
+                raise ValueError(f"group {number} has other parameters than the saved one")
+            changes.append((group.update, _options(group, saved["options"])))
+            for name, parameter in params.items():
+                known.add(name)
+                changes.append(self._stage_parameter(group, parameter, name, description["state"].get(name), tensors.get(name, {}), read))
+        for name in description["state"]:
+            if name not in known:
+                raise ValueError(f"no parameter is called \"{name}\"")
+        return lambda: [change(argument) for change, argument in changes]
+
+    def _stage_parameter(self, group, parameter, name, scalars, tensors, read):
+        state = self._optimizer.state
+        if scalars is None:
+            return lambda _: state.pop(parameter, None), None
+        present = state.get(parameter, {})
+        moves, made = [], {}
+        for key, full_name in tensors.items():
+            saved = read(full_name)
+            own = present.get(key)
+            if isinstance(own, torch.Tensor) and own.shape == saved.shape and own.dtype == saved.dtype:
+                moves.append((own, saved))
+                made[key] = own
+            else:
+                made[key] = saved.to(parameter.device)
+        for key, saved in scalars.items():
+            own = present.get(key)
+            if not self._is_count(key):
+                made[key] = values.decode(saved)
+            elif isinstance(own, torch.Tensor):
+                moves.append((own, torch.tensor(float(saved))))
+                made[key] = own
+            else:
+                made[key] = _step(group, parameter, saved)
+
+        def apply(_):
+            with torch.no_grad():
+                for own, saved in moves:
+                    own.copy_(saved)
+            state[parameter] = made
+        return apply, None
+
+    def _is_count(self, key):
+        return key == "step" and self._counts_in_tensors
+
+    def _named_groups(self):
+        """The groups, each with its parameters by name."""
+        names = self._names()
+        groups = []
+        for number, group in enumerate(self._optimizer.param_groups):
+            named = {}
+            for place, parameter in enumerate(group["params"]):
+                if id(parameter) not in names:
+                    raise ValueError(f"parameter {place} of group {number} of the optimizer \"{self._name}\" belongs to no module that is "
+                                     "registered; register its module, too")
+                named[names[id(parameter)]] = parameter
+            groups.append((group, named))
+        return groups
+
+
+def _options(group, saved):
+    """The saved options, in the types that the program's group has. What the saved group lacks stays as it is."""
+    options = {}
+    for key, each in saved.items():
+        own, value = group.get(key), values.decode(each)
+        if isinstance(own, tuple) and isinstance(value, list):
+            value = tuple(value)
+        elif isinstance(own, torch.Tensor):
+            value = own.new_tensor(value) if not isinstance(value, torch.Tensor) else value.to(own.device)
+        options[key] = value
+    return options
+
+
+def _step(group, parameter, step):
+    """A count of steps as PyTorch's optimizers keep it: on the host, except where kernels of the device read it."""
+    on_device = group.get("capturable") or group.get("fused")
+    return torch.tensor(float(step), dtype=torch.float32, device=parameter.device if on_device else "cpu")

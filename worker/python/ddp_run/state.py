@@ -1,0 +1,81 @@
+"""What a program registers once, for commits in memory and checkpoints on disk."""
+import torch
+
+from ddp_run import generators, modules, optimizers, values
+
+_PLAIN = (type(None), bool, int, float, str, list, dict, tuple, set, bytes, torch.Tensor)
+_OWN_RNG = "generators"
+
+
+class Registry:
+    """Names and objects. `register(keeper)` tells a native State or Checkpointer of all of them.
+
+    Modules, optimizers and whatever has state_dict() and load_state_dict() are referenced. Other values live here, and are
+    attributes of the ElasticState.
+    """
+
+    def __init__(self, rng):
+        self._rng = rng
+        self.items = {}  # By name: objects with a state of their own.
+        self.values = {}
+        self.per_rank = set()
+
+    def add(self, name, item, per_rank):
+        if not name or "/" in name or name.startswith("_"):
+            raise ValueError(f"\"{name}\" cannot name state: a name is not empty, begins with no '_' and contains no '/'")
+        if name in self.items or name in self.values or name == _OWN_RNG:
+            raise ValueError(f"\"{name}\" is registered already")
+        for other, known in self.items.items():
+            if known is item:
+                raise ValueError(f"\"{name}\" and \"{other}\" are the same {type(item).__name__}; register it once")
+        if isinstance(item, (torch.nn.Module, torch.optim.Optimizer)) and per_rank:
+            raise ValueError(f"\"{name}\" is a {type(item).__name__}, which all ranks have alike; per_rank is for values")
+        if isinstance(item, _PLAIN) and not isinstance(item, torch.nn.Parameter):
+            values.encode(item, name)
+            self.values[name] = item
+        else:
+            self._check(name, item)
+            self.items[name] = item
+        if per_rank:
+            self.per_rank.add(name)
+
+    def _check(self, name, item):
+        if isinstance(item, torch.nn.Module):
+            modules.tensors_of(item)
+        elif isinstance(item, torch.optim.Optimizer):
+            pass  # Its module may come later.
+        elif not (callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None))):
+            raise TypeError(f"{name} is a {type(item).__qualname__}; state is a module, an optimizer, a number, str, list or dict, or has "
+                            "state_dict() and load_state_dict()")
+        else:
+            values.encode(item.state_dict(), f"{name}.state_dict()")
+
+    def register(self, keeper):
+        """keeper: a native State or Checkpointer. In the same order for every one."""
+        for name, item in self.items.items():
+            if isinstance(item, torch.nn.Module):
+                keeper.add_module(name, lambda item=item: modules.tensors_of(item))
+        for name, item in self.items.items():
+            if isinstance(item, torch.optim.Optimizer):
+                state = optimizers.OptimizerState(name, item, self._parameter_names)
+                keeper.add_optimizer(name, state.describe, state.stage)
+        if self._rng:
+            keeper.add_rng()
+            keeper.add_value(_OWN_RNG, generators.save, generators.load, True)
+        for name, item in self.items.items():
+            if not isinstance(item, (torch.nn.Module, torch.optim.Optimizer)):
+                keeper.add_value(name, lambda name=name, item=item: values.encode(item.state_dict(), f"{name}.state_dict()"),
+                                 lambda saved, item=item: item.load_state_dict(values.decode(saved)), name in self.per_rank)
+        for name in self.values:
+            keeper.add_value(name, lambda name=name: values.encode(self.values[name], name),
+                             lambda saved, name=name: self.values.update({name: values.decode(saved)}), name in self.per_rank)
+
+    def _parameter_names(self):
+        """By id(): the name in the module. With several modules, the module's name comes first."""
+        all_modules = {name: item for name, item in self.items.items() if isinstance(item, torch.nn.Module)}
+        names = {}
+        for module_name, module in all_modules.items():
+            prefix = f"{module_name}." if len(all_modules) > 1 else ""
+            for name, parameter in modules.tensors_of(module)[0]:
+                names.setdefault(id(parameter), prefix + name)
+        return names
