@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+import weakref
 
 import torch
 
@@ -37,15 +38,19 @@ def main():
     checkpoints = ddp_run.Checkpointer(f"{folder}/checkpoints", state, every=5)
     checkpoints.load_latest()
 
+    earlier = []  # Weak references to the DistributedDataParallel of each round.
+
     def log(what, group, **more):
-        line = " ".join([what, str(os.getpid()), str(group.rank()), str(os.environ.get("TORCHELASTIC_RESTART_COUNT")), str(state.step),
+        line = " ".join([what, str(os.getpid()), str(group.rank()), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), str(state.step),
                          *(f"{key}={value}" for key, value in more.items())])
         with open(f"{folder}/log", "a") as file:
             file.write(f"{time.monotonic_ns()} {line}\n")
 
     def train(group):
         log("round", group, size=group.size(), resumed=state.resumed)
+        assert not any(each() for each in earlier), "the DistributedDataParallel of an earlier round is still there"
         ddp = torch.nn.parallel.DistributedDataParallel(model)
+        earlier.append(weakref.ref(ddp))
         while state.step < int(steps):
             generator = torch.Generator().manual_seed(1000 * state.step + group.rank())
             x = torch.randn(16, 8, generator=generator) + random.random()

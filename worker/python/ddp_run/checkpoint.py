@@ -28,7 +28,6 @@ class Checkpointer:
         self._every = every
         self._loads = None  # Whether strictly, if at all.
         self._native = None  # Of this round.
-        self._last = None
         self.loaded = None  # What load_latest() has found, as a dict; None before.
         state._checkpointers.append(self)
 
@@ -59,13 +58,12 @@ class Checkpointer:
         step = self._state._step_or(step)
         if step is None:
             raise ValueError("save() needs a step: the state has no value \"step\"")
-        self._last = step
         return self._native.save(step, epoch)
 
     def save_if_due(self, epoch: int = -1) -> bool:
         """Saves if the value "step" is divisible by `every`. Call it on all ranks after each step. Returns whether it has saved."""
         step = self._state._step_or(None)
-        if not self._every or step % self._every or step == self._last:
+        if not self._every or step % self._every:
             return False
         self.save(step, epoch)
         return True

@@ -157,7 +157,8 @@ class _Round:
             self.error = error
             return str(error), True
         self.error = error
-        return "".join(traceback.format_exception(error)), False
+        summary = "".join(traceback.format_exception_only(error)).strip()
+        return f"{summary}\n{''.join(traceback.format_tb(error.__traceback__))}", False
 
 
 def _is_of_a_group(error, group):
