@@ -5,11 +5,12 @@ killed or stopped at some step; the workers record every step and every failed c
   answer      the survivor's collective returns with the failure
   first step  all workers have finished the first step of the new round
 Recovery is in process, with a standby worker or a new one, or by restart from a checkpoint, as torchrun does it.
+Rows with "Python" are of recovery_elastic.py with the package ddp_run, and left out where that is not built.
 The peers' rows are torchrun with the same C++ program and with its Python script. Under torchrun 2.6 and
 2.14 that script often does not recover: torchrun keeps the store, so workers of the second attempt read the first attempt's
 addresses in it and wait for dead processes (`peer_answered` is false if it never recovered).
 
-BENCH_PARTS=worker,node,silent chooses, BENCH_ROUNDS the rounds.
+BENCH_PARTS=worker,python,node,silent chooses, BENCH_ROUNDS the rounds.
 """
 import contextlib
 import json
@@ -22,13 +23,15 @@ import sys
 import tempfile
 import time
 
+import commanded
 import harness
 import jobs
 import paired
 
 PROGRAM = str(harness.BIN / "bench-recovery")
 SCRIPT = str(harness.ROOT / "bench" / "recovery_python.py")
-PARTS = os.environ.get("BENCH_PARTS", "worker,node,silent").split(",")
+ELASTIC_SCRIPT = [harness.PYTHON, str(harness.ROOT / "bench" / "recovery_elastic.py")]
+PARTS = os.environ.get("BENCH_PARTS", "worker,python,node,silent").split(",")
 ROUNDS = paired.ROUNDS
 STEPS = 1_000_000  # More than any run reaches: the job is ended when it has recovered.
 LIMIT_S = 60
@@ -43,9 +46,10 @@ class Run:
     def __init__(self, launcher, nodes, mode):
         self.folder = tempfile.mkdtemp(prefix="bench-recovery.")
         self.events_file = os.path.join(self.folder, "events")
-        worker = {"elastic": [PROGRAM, "--elastic"], "restart": [PROGRAM], "python": [SCRIPT]}[mode]
+        worker = {"elastic": [PROGRAM, "--elastic"], "restart": [PROGRAM], "python": [SCRIPT], "elastic python": ELASTIC_SCRIPT}[mode]
         command = [*worker, self.events_file, os.path.join(self.folder, "checkpoint"), str(STEPS)]
-        self.nodes = [jobs.Node([*flags, *command], os.path.join(self.folder, f"node{node}.log"), {"OMP_NUM_THREADS": "1"})
+        environment = {"OMP_NUM_THREADS": "1", "PYTHONPATH": commanded.environment()["PYTHONPATH"]}
+        self.nodes = [jobs.Node([*flags, *command], os.path.join(self.folder, f"node{node}.log"), environment)
                       for node, flags in enumerate(launcher(nodes, mode))]
 
     def events(self):
@@ -125,10 +129,10 @@ def worker_killed(launcher, mode):
         run.close()
 
 
-def process_start():
-    """Seconds until the program reaches its first own line: the time of loading LibTorch."""
+def process_start(program):
+    """Seconds until the program says that it could begin: the time of loading LibTorch, or of the imports."""
     began = time.time()
-    done = subprocess.run([PROGRAM, "--start"], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*program, "--start"], check=True, stdout=subprocess.PIPE, text=True, env=commanded.environment())
     return float(done.stdout) - began
 
 
@@ -170,19 +174,39 @@ def median(pairs, index):
     return statistics.median(values) if values else None
 
 
-def worker_figures():
-    contenders = {"standby": lambda: worker_killed(ours_with_standby, "elastic"),
-                  "respawned": lambda: worker_killed(ours, "elastic"),
-                  "restart": lambda: worker_killed(ours, "restart"),
-                  "torchrun": lambda: worker_killed(torchrun, "restart"),
-                  "torchrun, Python": lambda: worker_killed(torchrun, "python"),
-                  "start": lambda: (None, process_start())}
+def in_turns(contenders):
+    """What each contender returns, by its name."""
     taken = {name: [] for name in contenders}
     for number in range(ROUNDS):
         names = list(contenders)
         for name in names[number % len(names):] + names[:number % len(names)]:
             if (None, None) not in taken[name]:  # A contender that failed to recover once is not tried again.
                 taken[name].append(contenders[name]())
+    return taken
+
+
+def python_figures():
+    if subprocess.run([harness.PYTHON, "-c", "import ddp_run"], env=commanded.environment(), capture_output=True).returncode:
+        return
+    taken = in_turns({"standby": lambda: worker_killed(ours_with_standby, "elastic python"),
+                      "respawned": lambda: worker_killed(ours, "elastic python"),
+                      "torchrun": lambda: worker_killed(torchrun, "python"),
+                      "start": lambda: (None, process_start(ELASTIC_SCRIPT))})
+    start = median(taken["start"], 1)
+    yield row("Python, first step of all, a worker stands by", median(taken["standby"], 1), 0.15, "150 ms")
+    yield row("Python, first step of all, a new worker", median(taken["respawned"], 1), 0.1 + start,
+              "100 ms and the start of the interpreter", start_ms=round(start * 1e3, 1))
+    for name in ("standby", "respawned"):
+        yield against(f"Python, first step of all, {name}", median(taken[name], 1), median(taken["torchrun"], 1), "torchrun, its Python script")
+
+
+def worker_figures():
+    taken = in_turns({"standby": lambda: worker_killed(ours_with_standby, "elastic"),
+                      "respawned": lambda: worker_killed(ours, "elastic"),
+                      "restart": lambda: worker_killed(ours, "restart"),
+                      "torchrun": lambda: worker_killed(torchrun, "restart"),
+                      "torchrun, Python": lambda: worker_killed(torchrun, "python"),
+                      "start": lambda: (None, process_start([PROGRAM]))})
     start = median(taken["start"], 1)
     answers = [pair[0] for name in ("standby", "respawned") for pair in taken[name]]
     yield row("a worker is killed: the survivor's collective returns, in process", statistics.median(answers), 0.005,
@@ -210,6 +234,8 @@ def figures():
     harness.require(harness.DDP_RUN, PROGRAM, harness.TORCHRUN[0])
     if "worker" in PARTS:
         yield from worker_figures()
+    if "python" in PARTS:
+        yield from python_figures()
     if "node" in PARTS:
         yield from lost_figures(stop=False)
     if "silent" in PARTS:

@@ -19,7 +19,7 @@ TREE = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv[1]).resolve().parent
 # Beside the other build folder, so that ccache knows from there what it compiles here.
 PIP_BUILD = BUILD.with_name(BUILD.name + ".pip")
-FILES = {"__init__.py", "_backend.py", "_built_with.py", "_native.pyi", "py.typed"}
+FILES = {"_built_with.py", *(path.name for path in (TREE / "worker/python/ddp_run").glob("*.py*")), "py.typed"}
 TRAIN = """
 import torch
 import torch.distributed as dist

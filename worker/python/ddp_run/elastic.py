@@ -117,6 +117,7 @@ class _Round:
         self.group = native_group
         self.result = None
         self.error = None
+        self._excepthook = sys.excepthook
 
     def run(self):
         """Trains. Returns None, or (text, whether a lost rank is the cause), for C++."""
@@ -137,6 +138,7 @@ class _Round:
                 checkpointer._forget_round()
             if dist.is_initialized():
                 dist.destroy_process_group()
+            sys.excepthook = self._excepthook  # init_process_group() wraps it each time.
 
     def _begin(self):
         if self._backend is not None:

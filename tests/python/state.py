@@ -1,0 +1,207 @@
+"""What Python programs keep: values, optimizers, checkpoints that C++ reads and writes, and each refused misuse. state.py BIN_DIR
+
+One process without a launcher.
+"""
+import collections
+import json
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+import ddp_run
+from ddp_run import optimizers, values
+
+BIN = Path(sys.argv[1]).resolve()
+
+
+class Toy(torch.nn.Module):
+    """ddp-train's model "toy"."""
+
+    def __init__(self):
+        super().__init__()
+        self.net1 = torch.nn.Linear(10, 10)
+        self.net2 = torch.nn.Linear(10, 5)
+
+    def forward(self, x):
+        return self.net2(torch.relu(self.net1(x)))
+
+
+def raises(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), f"{text!r} is not in {str(error)!r}"
+        return
+    raise AssertionError(f"nothing was raised; {text!r} was to be")
+
+
+def steps(model, optimizer, count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        optimizer.zero_grad()
+        model(torch.randn(4, 10, generator=generator)).square().mean().backward()
+        optimizer.step()
+
+
+def run(folder, model, optimizer, body, strict=True, **items):
+    """One run of a program: loads the folder's newest checkpoint, and calls body(state, checkpoints)."""
+    state = ddp_run.ElasticState(model=model, optimizer=optimizer, step=0, **items)
+    checkpoints = ddp_run.Checkpointer(folder, state)
+    checkpoints.load_latest(strict)
+    ddp_run.run_elastic(state, lambda group: body(state, checkpoints))
+    return checkpoints
+
+
+def values_come_back():
+    original = {
+        "plain": [None, True, 1, -1.5, "text", {"a": []}], "nan": [math.inf, -math.inf], "large": 2**100, "tuple": (1, (2, [3])),
+        "set": {3, 1}, "bytes": b"\0\xff", "keys": {1: "one", (2, 3): "pair", "$x": 0}, "order": collections.OrderedDict(b=1, a=2),
+        "empty": {}, "none": (),
+    }
+    assert values.decode(values.encode(original)) == original
+    for tensor in (torch.arange(6).reshape(2, 3).t(), torch.tensor(3.5, dtype=torch.bfloat16), torch.zeros(0, 2), torch.tensor(1 + 2j)):
+        back = values.decode(values.encode(tensor))
+        assert back.dtype == tensor.dtype and torch.equal(back, tensor), tensor
+    assert math.isnan(values.decode(values.encode(math.nan)))
+    raises(TypeError, "the value['a'][1] is a builtins.object", lambda: values.encode({"a": [0, object()]}))
+    raises(TypeError, "layout torch.sparse_coo", lambda: values.encode(torch.zeros(2, 2).to_sparse()))
+
+
+def every_optimizer_goes_on_exactly():
+    made = {
+        "SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"amsgrad": True}, "AdamW": {}, "Adagrad": {}, "RMSprop": {"centered": True, "momentum": 0.5},
+        "Adadelta": {}, "Adamax": {}, "NAdam": {}, "RAdam": {}, "Rprop": {}, "ASGD": {},
+    }
+    for name, options in made.items():
+        for fused in ({}, {"fused": True}) if name in ("SGD", "Adam", "AdamW") else ({},):
+            with tempfile.TemporaryDirectory() as folder:
+                def new():
+                    torch.manual_seed(1)
+                    model = Toy()
+                    groups = [{"params": model.net1.parameters()}, {"params": model.net2.parameters(), "lr": 0.02}]
+                    return model, getattr(torch.optim, name)(groups, **options, **fused)
+
+                whole = new()
+                steps(*whole, 3, 1)
+                steps(*whole, 3, 2)
+                first = new()
+
+                def save(state, checkpoints):
+                    steps(*first, 3, 1)
+                    checkpoints.save(3)
+                run(folder, *first, save)
+                second = new()
+                kept = [id(parameter) for parameter in second[0].parameters()]
+
+                def go_on(state, checkpoints):
+                    steps(*second, 3, 2)
+                assert run(folder, *second, go_on).loaded["step"] == 3
+                assert ddp_run.weights_sha256(second[0]) == ddp_run.weights_sha256(whole[0]), (name, fused)
+                assert [id(parameter) for parameter in second[0].parameters()] == kept
+
+
+def a_commit_restores_in_place():
+    model = Toy()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def body(group):
+        steps(model, optimizer, 2, 1)
+        moments = [optimizer.state[each]["exp_avg"] for each in model.parameters()]
+        drawn = torch.rand(1).item(), random.random()
+        state.commit()
+        before = ddp_run.weights_sha256(model), torch.rand(1).item(), random.random()
+        state.step, state.where = 7, (1, 2)
+        steps(model, optimizer, 2, 2)
+        state.restore()
+        assert (ddp_run.weights_sha256(model), torch.rand(1).item(), random.random()) == before != drawn
+        assert state.step == 0 and state.where is None
+        assert all(optimizer.state[each]["exp_avg"] is own for each, own in zip(model.parameters(), moments))
+        assert {int(each["step"]) for each in optimizer.state.values()} == {2}
+        return "result"
+    state = ddp_run.ElasticState(model=model, optimizer=optimizer, step=0, where=None)
+    assert ddp_run.run_elastic(state, body) == "result"
+
+
+def cpp_reads_and_writes_the_same_checkpoints():
+    with tempfile.TemporaryDirectory() as folder:
+        def train(count, name):
+            subprocess.run([BIN / "ddp-train", "--model", "toy", "--checkpoint-dir", f"{folder}/cpp", "--max-steps", str(count), "--seed", "1",
+                            "--momentum", "0.9", "--summary", f"{folder}/{name}"], check=True, capture_output=True)
+            return json.loads(Path(f"{folder}/{name}").read_text())
+        summary = train(5, "five")
+        model = Toy()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.1)
+
+        def body(state, checkpoints):
+            assert checkpoints.loaded["step"] == summary["steps"], checkpoints.loaded
+            assert ddp_run.weights_sha256(model) == summary["weights_sha256"]
+            assert optimizer.param_groups[0]["momentum"] == 0.9
+            assert len(optimizer.state) == 4 and all("momentum_buffer" in each for each in optimizer.state.values())
+            checkpoints.save(summary["steps"] + 1)
+        run(f"{folder}/cpp", model, optimizer, body, strict=False)
+        listed = subprocess.run([BIN / "ddp-checkpoint", "verify", f"{folder}/cpp"], check=True, capture_output=True, text=True).stdout
+        assert f"step-{summary['steps'] + 1:010}" in listed, listed
+
+
+def misuse_is_refused():
+    model = Toy()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    make = ddp_run.ElasticState
+    raises(ValueError, "\"b\" and \"a\" are the same Toy; register it once", lambda: make(a=model, b=model))
+    raises(ValueError, "ElasticState has an attribute of this name", lambda: make(commit=1))
+    raises(ValueError, "contains no '/'", lambda: make(**{"a/b": 1}))
+    raises(TypeError, "sampler is a object; state is a module", lambda: make(sampler=object()))
+
+    class Sampler:
+        def state_dict(self):
+            return {"order": iter([])}
+
+        def load_state_dict(self, state):
+            pass
+    raises(TypeError, "sampler.state_dict()['order'] is a builtins.list_iterator", lambda: make(sampler=Sampler()))
+    raises(ValueError, "belongs to no module that is registered", lambda: ddp_run.run_elastic(make(optimizer=optimizer), print))
+    state = make(model=model, step=0)
+    raises(RuntimeError, "commit() belongs in the function that run_elastic() calls", state.commit)
+    raises(AttributeError, "no state is called \"stpe\"", lambda: state.stpe)
+    raises(AttributeError, "no state is called \"stpe\"", lambda: setattr(state, "stpe", 1))
+    raises(AttributeError, "stays the same object", lambda: setattr(state, "model", Toy()))
+    raises(ValueError, "counts the value \"step\"", lambda: ddp_run.Checkpointer("folder", make(model=model), every=5))
+    raises(RuntimeError, "save() belongs in the function", ddp_run.Checkpointer("folder", make(model=model)).save)
+    raises(TypeError, "train is a int", lambda: ddp_run.run_elastic(state, 1))
+
+    def again(group):
+        ddp_run.run_elastic(state, print)
+    raises(RuntimeError, "must not be called in the function that it calls", lambda: ddp_run.run_elastic(state, again))
+
+    def later(group):
+        state.add("late", 1)
+    raises(RuntimeError, "comes too late", lambda: ddp_run.run_elastic(state, later))
+
+    def unstorable(group):
+        state.step = object()
+        state.commit()
+    raises(RuntimeError, "step is a builtins.object, which no commit", lambda: ddp_run.run_elastic(state, unstorable))
+
+    def fails(group):
+        raise KeyError("of the program")
+    raises(KeyError, "of the program", lambda: ddp_run.run_elastic(make(step=0), fails))
+    assert not torch.distributed.is_initialized()
+    with tempfile.TemporaryDirectory() as folder:
+        run(folder, model, optimizer, lambda state, checkpoints: checkpoints.save(1))
+        other = torch.nn.Linear(3, 3)
+        weights = ddp_run.weights_sha256(other)
+        raises(ValueError, "module/model/weight", lambda: run(folder, other, torch.optim.SGD(other.parameters(), lr=0.1), print))
+        raises(ValueError, "the saved optimizer is of type SGD, the program's of type Adam",
+               lambda: run(folder, model, torch.optim.Adam(model.parameters()), print))
+        assert ddp_run.weights_sha256(other) == weights
+
+
+for case in (values_come_back, every_optimizer_goes_on_exactly, a_commit_restores_in_place, cpp_reads_and_writes_the_same_checkpoints,
+             misuse_is_refused):
+    case()
+    print(case.__name__, flush=True)
