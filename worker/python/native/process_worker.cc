@@ -4,8 +4,11 @@
 #include <stdexcept>
 
 #include "worker/python/native/interpreter.h"
+#include "worker/runtime/worker_environment.h"
 
 namespace ddp::python {
+
+bool has_agent() { return process_variable("DDP_CONTROL_FD").has_value(); }
 
 ElasticWorker& process_worker(bool goes_on) {
   static std::mutex mutex;

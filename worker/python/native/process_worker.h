@@ -4,6 +4,9 @@
 
 namespace ddp::python {
 
+// Whether an agent of ddp-run has started this process. Without one there is no process_worker().
+bool has_agent();
+
 // This process's part in a job of ddp-run: the channel to its agent, and the rounds. Made at the
 // first call, and kept until the process ends. Any thread; the GIL must not be held.
 //

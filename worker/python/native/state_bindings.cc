@@ -74,7 +74,7 @@ void value_or_raise(Result<void> result) {
 // One for all rounds: what is still being written outlives them.
 std::shared_ptr<CheckpointWriter> process_writer() {
   static const auto* const writer = new std::shared_ptr<CheckpointWriter>(
-      std::make_shared<CheckpointWriter>(&process_worker(true).channel()));
+      std::make_shared<CheckpointWriter>(has_agent() ? &process_worker(true).channel() : nullptr));
   return *writer;
 }
 
@@ -113,7 +113,7 @@ void bind_state(py::module_& module) {
   bind_registration<ElasticState>(state);
   state
       .def(py::init([] {
-        process_worker(true);  // From now on the agent knows that this process goes on.
+        if (has_agent()) process_worker(true);  // Tells the agent that this process goes on.
         return std::make_unique<ElasticState>();
       }))
       .def(
