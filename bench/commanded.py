@@ -28,6 +28,11 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(folders), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+def has_package():
+    """Whether Debian's Python has ddp_run."""
+    return subprocess.run([harness.PYTHON, "-c", "import ddp_run"], env=environment(), capture_output=True).returncode == 0
+
+
 def about(*command):
     """What the interpreter has: the line that the program prints."""
     try:

@@ -5,9 +5,11 @@ One worker under ddp-run saves a ResNet50 with momentum (205 MB) and a state of 
   durable   time until wait() reports the checkpoint on disk, against dd of as many bytes with conv=fsync, and against
             torch.save in Python with fsync
   load      load_latest() with all its checksums, against torch.load and copying, both from the page cache, and both from the disk
+The same from Python, 512 MiB: the time of ddp_run's save(), torch.save and torch.distributed.checkpoint.async_save
+(checkpoint_elastic.py; left out where the package ddp_run is not built).
 Then two workers train a ResNet50: in turn, ten steps with one save and ten without.
 
-BENCH_PARTS=resnet50,1024,train chooses, BENCH_ROUNDS the rounds; BENCH_FOLDER is where files go (guard.py; default: the temporary
+BENCH_PARTS=resnet50,1024,python,train chooses, BENCH_ROUNDS the rounds; BENCH_FOLDER is where files go (guard.py; default: the temporary
 folder).
 """
 import os
@@ -16,12 +18,14 @@ import statistics
 import subprocess
 import tempfile
 
+import commanded
 import harness
 import paired
 
 PROGRAM = str(harness.BIN / "bench-checkpoint")
 SCRIPT = str(harness.ROOT / "bench" / "checkpoint_python.py")
-PARTS = os.environ.get("BENCH_PARTS", "resnet50,1024,train").split(",")
+PYTHON_SCRIPT = str(harness.ROOT / "bench" / "checkpoint_elastic.py")
+PARTS = os.environ.get("BENCH_PARTS", "resnet50,1024,python,train").split(",")
 ROUNDS = paired.ROUNDS
 INNER = 1 if paired.QUICK else 3  # Saves in each run of a program, besides the first.
 TURNS, STEPS = (1, 10) if paired.QUICK else (10, 10)
@@ -89,6 +93,21 @@ def saving(state, folder):
     yield against(f"{what}: loading", each(mine, "load_s"), each(peers, "load_s"), "torch.load", 2)
 
 
+def from_python(folder):
+    if not commanded.has_package():
+        return
+    lines = []
+    for _ in range(ROUNDS):
+        command = [harness.DDP_RUN, "--standalone", PYTHON_SCRIPT, folder, "512", str(INNER)]
+        lines += paired.run_all([(command, {"PYTHONPATH": commanded.environment()["PYTHONPATH"]})])
+    more = {"async_save_tears": any(line.get("async_save_tears") for line in lines)}
+    lines = [line for line in lines if line["round"] >= 0]
+    mine = [line["blocked_s"] for line in lines]
+    for peer, name, goal in (("memcpy_s", "copy of the state", 0.77), ("torch_save_s", "torch.save", None),
+                             ("async_save_s", "torch.distributed.checkpoint.async_save of a copy", None)):
+        yield {**against(f"Python, 512 MiB: step blocked, against {name}", mine, [line[peer] for line in lines], name, goal), **more}
+
+
 def training(folder):
     path = os.path.join(folder, "training")
     lines = []
@@ -107,4 +126,5 @@ def figures():
     harness.require(harness.DDP_RUN, PROGRAM, "dd", harness.PYTHON)
     with tempfile.TemporaryDirectory(prefix="bench-checkpoint.") as folder:
         for part in PARTS:
-            yield from training(folder) if part == "train" else saving(part, folder)
+            of_part = {"train": training, "python": from_python}
+            yield from of_part[part](folder) if part in of_part else saving(part, folder)

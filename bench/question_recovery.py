@@ -186,7 +186,7 @@ def in_turns(contenders):
 
 
 def python_figures():
-    if subprocess.run([harness.PYTHON, "-c", "import ddp_run"], env=commanded.environment(), capture_output=True).returncode:
+    if not commanded.has_package():
         return
     taken = in_turns({"standby": lambda: worker_killed(ours_with_standby, "elastic python"),
                       "respawned": lambda: worker_killed(ours, "elastic python"),
