@@ -13,10 +13,10 @@ LEVELS = {
     "launcher/hosting": 5, "launcher/node": 6, "launcher/slurm": 7, "launcher/hosts": 7, "launcher/ddp_run": 8,
     "agent/core": 3, "agent/process": 4, "agent/shell": 5,
     "worker/buckets": 1, "worker/data": 1, "worker/checkpoint": 1, "worker/engine_config": 1,
-    "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7, "worker/python": 8,
+    "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7,
     "worker/ddp/tensors": 7, "worker/ddp/averaging": 8, "worker/ddp/modules": 8, "worker/ddp/hooks": 9, "worker/ddp/zero": 9,
     "worker/ddp/state": 10, "worker/ddp/replica": 10, "worker/ddp/logical": 11, "worker/ddp/diloco": 11, "worker/ddp/engine": 11, "worker/ddp/loop": 11,
-    "worker/ddp/trainer": 12,
+    "worker/ddp/trainer": 12, "worker/python": 11,
     "worker/train/models": 13, "worker/train": 14, "worker/package": 14,
 }
 # Types that the transport shares with the folder above it would make a circle, and the NCCL groups lie beside the host's;

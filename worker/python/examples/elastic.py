@@ -1,6 +1,6 @@
 """Trains on digits, and goes on in the same processes when workers are lost. The weights are those of a run that lost none.
 
-    ddp-run --standalone --nproc-per-node 2 --max-restarts 10 elastic.py --checkpoints run1 [--data ../shared/data/mnist]
+    ddp-run --standalone --nproc-per-node 2 --max-restarts 10 elastic.py --checkpoints run1 [--data FOLDER_OF_MNIST]
 """
 import argparse
 import time

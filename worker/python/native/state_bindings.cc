@@ -106,9 +106,7 @@ auto collective(const Call& call) {
   return with_torch_errors(call);
 }
 
-}  // namespace
-
-void bind_state(py::module_& module) {
+void bind_elastic_state(py::module_& module) {
   py::class_<ElasticState> state(module, "State");
   bind_registration<ElasticState>(state);
   state
@@ -132,7 +130,9 @@ void bind_state(py::module_& module) {
       .def("restore", [](ElasticState& self) { collective([&] { self.restore(); }); })
       .def_property_readonly("step", &ElasticState::step)
       .def_property_readonly("resumed", &ElasticState::resumed);
+}
 
+void bind_checkpointer(py::module_& module) {
   py::class_<Checkpointer> checkpointer(module, "Checkpointer");
   bind_registration<Checkpointer>(checkpointer);
   checkpointer
@@ -169,7 +169,13 @@ void bind_state(py::module_& module) {
           },
           py::arg("strict"))
       .def_property_readonly("warnings", &Checkpointer::warnings);
+}
 
+}  // namespace
+
+void bind_state(py::module_& module) {
+  bind_elastic_state(module);
+  bind_checkpointer(module);
   module.def(
       "weights_sha256",
       [](py::object tensors) {
