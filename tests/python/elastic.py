@@ -106,6 +106,12 @@ def an_exception_is_in_the_report():
         assert re.search(r"rank +: 1\b", cause) and "ValueError: the fault of the test" in cause, report
 
 
+def ranks_that_register_other_state_are_told():
+    with tempfile.TemporaryDirectory() as folder:
+        report = Job(folder, [*ddp_run(), "--max-restarts", "0"], faults=["1:0:more"]).end(1)
+        assert "rank 1 has registered different state from rank 0" in report and "value more" in report, report
+
+
 def kill_at_step_12(folder, choose):
     """Kills the process that choose(job) names, while rank 0 is stopped after step 12. Returns when ddp-run has ended."""
     with open(f"{folder}/output", "w") as output:
@@ -164,7 +170,8 @@ if len(sys.argv) > 2:
     at_random(int(sys.argv[2]), int(sys.argv[3]))
 else:
     for case in (a_lost_worker_leaves_the_others_alive, a_standby_takes_the_place, all_workers_lost_go_on_from_the_checkpoint,
-                 an_exception_is_in_the_report, ddp_run_is_killed_and_started_again, the_agent_is_killed, without_ddp_run):
+                 an_exception_is_in_the_report, ranks_that_register_other_state_are_told,
+                 ddp_run_is_killed_and_started_again, the_agent_is_killed, without_ddp_run):
         begun = time.monotonic()
         case()
         print(f"{case.__name__}: {time.monotonic() - begun:.1f} s", flush=True)

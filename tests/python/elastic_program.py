@@ -1,6 +1,7 @@
 """A small training for tests: elastic_program.py FOLDER STEPS BACKEND OPTIMIZER [FAULT...]
 
 FAULT is RANK:STEP:HOW: when the rank has done that many steps for the first time, HOW is a signal's number to itself, or `raise`.
+RANK:0:more registers more state on the rank than the others have.
 Every process appends lines to FOLDER/log: what, pid, rank, round and step. The end has the weights' hash.
 """
 import os
@@ -35,6 +36,8 @@ def main():
                  torch.optim.AdamW(model.parameters(), lr=0.01))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5, gamma=0.7)
     state = ddp_run.ElasticState(model=model, optimizer=optimizer, scheduler=scheduler, step=0, seen=[], commit_every=2)
+    if f"{os.environ.get('RANK')}:0:more" in faults:
+        state.add("more", 1)
     checkpoints = ddp_run.Checkpointer(f"{folder}/checkpoints", state, every=5)
     checkpoints.load_latest()
 

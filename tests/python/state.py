@@ -201,7 +201,20 @@ def misuse_is_refused():
         assert ddp_run.weights_sha256(other) == weights
 
 
+def spawned_ranks_have_a_group():
+    def total(rank, factor):
+        values = torch.full((3,), float(rank * factor))
+        torch.distributed.all_reduce(values)
+        return rank, values.tolist()
+    assert ddp_run.spawn(total, 3, 2) == [(rank, [6.0] * 3) for rank in range(3)]
+
+    def fails(rank):
+        raise KeyError(f"of rank {rank}")
+    raises(torch.multiprocessing.ProcessRaisedException, "of rank ", lambda: ddp_run.spawn(fails, 2))
+    raises(ValueError, "cannot start 0 processes", lambda: ddp_run.spawn(total, 0))
+
+
 for case in (values_come_back, every_optimizer_goes_on_exactly, a_commit_restores_in_place, cpp_reads_and_writes_the_same_checkpoints,
-             misuse_is_refused):
+             misuse_is_refused, spawned_ranks_have_a_group):
     case()
     print(case.__name__, flush=True)

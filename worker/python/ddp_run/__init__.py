@@ -11,7 +11,8 @@ from ddp_run._backend import abort, is_registered, nodes, register
 from ddp_run.checkpoint import Checkpointer
 from ddp_run.elastic import ElasticState, run_elastic
 from ddp_run.modules import weights_sha256
+from ddp_run.spawn import spawn
 
-__all__ = ["Checkpointer", "ElasticState", "abort", "is_registered", "nodes", "register", "run_elastic", "weights_sha256"]
+__all__ = ["Checkpointer", "ElasticState", "abort", "is_registered", "nodes", "register", "run_elastic", "spawn", "weights_sha256"]
 
 register()
