@@ -12,8 +12,7 @@
 #include "common/base/parse_number.h"
 #include "common/base/random_hex.h"
 #include "worker/python/native/backend.h"
-#include "worker/python/native/failures.h"
-#include "worker/python/native/interpreter.h"
+#include "worker/python/native/interruptible.h"
 #include "worker/python/native/store_adapter.h"
 #include "worker/runtime/met_group.h"
 #include "worker/runtime/worker_environment.h"
@@ -138,22 +137,15 @@ DdpBackend::DdpBackend(c10::intrusive_ptr<c10d::Store> store, int rank, int size
 
 DdpBackend::Members DdpBackend::meet_members(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              int size, const BackendOptions& options) {
-  const WithoutGil without_gil;
-  const SignalCheck check;
-  Members members;
-  with_torch_errors([&] {
-    try {
-      const auto own_store = std::make_shared<StoreAdapter>(store);
-      const std::string name = name_in(*own_store, rank);
-      members.host = meet(own_store, name, rank, size, options);
-      members.devices =
-          std::make_shared<DeviceGroups>(own_store, name, members.host, group_options(options));
-    } catch (const CollectiveError&) {
-      check.rethrow();
-      throw;
-    }
+  return interruptible([&] {
+    const auto own_store = std::make_shared<StoreAdapter>(store);
+    const std::string name = name_in(*own_store, rank);
+    Members members;
+    members.host = meet(own_store, name, rank, size, options);
+    members.devices =
+        std::make_shared<DeviceGroups>(own_store, name, members.host, group_options(options));
+    return members;
   });
-  return members;
 }
 
 c10::intrusive_ptr<c10d::Backend::Options> DdpBackend::getBackendOptions() {

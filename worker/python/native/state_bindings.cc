@@ -6,7 +6,7 @@
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/state/elastic_state.h"
 #include "worker/python/native/bindings.h"  // First: it includes Python.h.
-#include "worker/python/native/failures.h"
+#include "worker/python/native/interruptible.h"
 #include "worker/python/native/json_convert.h"
 #include "worker/python/native/process_worker.h"
 #include "worker/python/native/python_state.h"
@@ -99,13 +99,6 @@ py::dict report_of(const LoadReport& report) {
   return result;
 }
 
-// Runs a collective call without the GIL.
-template <typename Call>
-auto collective(const Call& call) {
-  const py::gil_scoped_release without_gil;
-  return with_torch_errors(call);
-}
-
 void bind_elastic_state(py::module_& module) {
   py::class_<ElasticState> state(module, "State");
   bind_registration<ElasticState>(state);
@@ -123,11 +116,11 @@ void bind_elastic_state(py::module_& module) {
       .def(
           "commit",
           [](ElasticState& self, std::optional<std::int64_t> step) {
-            collective([&] { self.commit(step.value_or(self.step() + 1)); });
+            interruptible([&] { self.commit(step.value_or(self.step() + 1)); });
           },
           py::arg("step"))
       .def("is_commit_due", &ElasticState::is_commit_due)
-      .def("restore", [](ElasticState& self) { collective([&] { self.restore(); }); })
+      .def("restore", [](ElasticState& self) { interruptible([&] { self.restore(); }); })
       .def_property_readonly("step", &ElasticState::step)
       .def_property_readonly("resumed", &ElasticState::resumed);
 }
@@ -148,24 +141,26 @@ void bind_checkpointer(py::module_& module) {
            }),
            py::arg("directory"), py::arg("keep"), py::arg("keep_every"), py::arg("asynchronous"),
            py::arg("round"))
-      .def("prepare",
-           [](Checkpointer& self) { value_or_raise(collective([&] { return self.prepare(); })); })
+      .def(
+          "prepare",
+          [](Checkpointer& self) { value_or_raise(interruptible([&] { return self.prepare(); })); })
       .def(
           "save",
           [](Checkpointer& self, std::int64_t step, std::int64_t epoch) {
-            return report_of(value_or_raise(collective([&] { return self.save(step, epoch); })));
+            return report_of(value_or_raise(interruptible([&] { return self.save(step, epoch); })));
           },
           py::arg("step"), py::arg("epoch"))
       .def("wait",
            [](Checkpointer& self) {
-             return report_of(value_or_raise(collective([&] { return self.wait(); })));
+             return report_of(value_or_raise(interruptible([&] { return self.wait(); })));
            })
       .def(
           "load_latest",
           [](Checkpointer& self, bool strict) {
             LoadOptions options;
             options.strict = strict;
-            return report_of(value_or_raise(collective([&] { return self.load_latest(options); })));
+            return report_of(
+                value_or_raise(interruptible([&] { return self.load_latest(options); })));
           },
           py::arg("strict"))
       .def_property_readonly("warnings", &Checkpointer::warnings);

@@ -1,0 +1,24 @@
+#pragma once
+
+#include "worker/python/native/failures.h"
+#include "worker/python/native/interpreter.h"
+
+namespace ddp::python {
+
+// What `call` returns, which waits for other ranks. Releases the GIL if this thread holds it.
+// Ctrl-C ends the wait. Throws as with_torch_errors() does, and what a signal's handler has raised.
+template <typename Call>
+auto interruptible(const Call& call) {
+  const WithoutGil without_gil;
+  const SignalCheck check;
+  return with_torch_errors([&] {
+    try {
+      return call();
+    } catch (const CollectiveError&) {
+      check.rethrow();
+      throw;
+    }
+  });
+}
+
+}  // namespace ddp::python
