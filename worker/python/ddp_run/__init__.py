@@ -10,9 +10,11 @@ other rank raises torch.distributed.DistBackendError within milliseconds, and na
 from ddp_run._backend import abort, is_registered, nodes, register
 from ddp_run.checkpoint import Checkpointer
 from ddp_run.elastic import ElasticState, run_elastic
+from ddp_run.loader import DataLoader
 from ddp_run.modules import weights_sha256
+from ddp_run.sampler import DistributedSampler
 from ddp_run.spawn import spawn
 
-__all__ = ["Checkpointer", "ElasticState", "abort", "is_registered", "nodes", "register", "run_elastic", "spawn", "weights_sha256"]
+__all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "abort", "is_registered", "nodes", "register", "run_elastic", "spawn", "weights_sha256"]
 
 register()
