@@ -60,8 +60,8 @@ class Checkpointer(_Registration):
     @property
     def warnings(self) -> list[str]: ...
 
-# train(round) returns None, or what it has raised as text and whether a group's failure is the cause.
-Train = Callable[[RoundGroup], tuple[str, bool] | None]
+# train(round) returns None, or the text of what it has raised and the cause: "lost", "failed", "ends".
+Train = Callable[[RoundGroup], tuple[str, str] | None]
 
 def goes_on_from_round_to_round() -> bool: ...
 def round_variable(name: str) -> str | None: ...

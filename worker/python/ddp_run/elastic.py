@@ -116,11 +116,11 @@ class _Round:
         self._backend = backend
         self.group = native_group
         self.result = None
-        self.error = None
+        self.error = None  # What is to be raised again: not that a rank was lost.
         self._excepthook = sys.excepthook
 
     def run(self):
-        """Trains. Returns None, or (text, whether a lost rank is the cause), for C++."""
+        """Trains. Returns None, or the text of what was raised and the cause, for C++: "lost", "failed", "ends"."""
         global _current
         _current = self
         try:
@@ -156,11 +156,12 @@ class _Round:
         if _is_of_a_group(error, self.group):
             # The frames hold what belongs to the round: the DistributedDataParallel and its group.
             traceback.clear_frames(error.__traceback__)
-            self.error = error
-            return str(error), True
+            return str(error), "lost"
         self.error = error
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            return "", "ends"
         summary = "".join(traceback.format_exception_only(error)).strip()
-        return f"{summary}\n{''.join(traceback.format_tb(error.__traceback__))}", False
+        return f"{summary}\n{''.join(traceback.format_tb(error.__traceback__))}", "failed"
 
 
 def _is_of_a_group(error, group):
@@ -212,9 +213,10 @@ def _run_rounds(state, run_native, train, backend):
         run_native(run)
     except RuntimeError:
         # C++ has only the text of what train() has raised.
-        if last is not None and last.error is not None and not isinstance(last.error, dist.DistError):
-            raise last.error from None
-        raise
+        if last is None or last.error is None:
+            raise
+    if last.error is not None:
+        raise last.error from None
     return last.result
 
 

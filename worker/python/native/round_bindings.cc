@@ -22,8 +22,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{1};
 
-// Calls train(round) -> None, or the text of what it has raised, once the round's group has failed
-// or the program has.
+// Python has raised SystemExit or KeyboardInterrupt: no failure. No std::exception, so that
+// run_elastic() does not report it.
+struct ProgramEnds {};
+
+// Calls train(round) -> None, or the text of what it has raised and the cause: "lost" (a rank is),
+// "failed" (the program has), "ends".
 void train_round(const KeptObject& train, const std::shared_ptr<ProcessGroup>& group) {
   const py::gil_scoped_acquire gil;
   const auto round = std::make_shared<RoundGroup>(group);
@@ -31,8 +35,9 @@ void train_round(const KeptObject& train, const std::shared_ptr<ProcessGroup>& g
   const Outcome failure = round->failure();
   round->release();
   if (raised.is_none()) return;
-  const auto& [text, by_group] = raised.cast<std::pair<std::string, bool>>();
-  if (by_group && failure) throw CollectiveError(*failure);
+  const auto& [text, cause] = raised.cast<std::pair<std::string, std::string>>();
+  if (cause == "ends") throw ProgramEnds();
+  if (cause == "lost" && failure) throw CollectiveError(*failure);
   throw std::runtime_error(text);
 }
 
@@ -46,6 +51,8 @@ void with_signals(const Run& run) {
       const py::gil_scoped_acquire gil;
       if (PyErr_Occurred() != nullptr) throw py::error_already_set();
       throw;
+    } catch (const ProgramEnds&) {
+      // Python raises it again.
     }
   });
 }
