@@ -11,6 +11,7 @@ endif()
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
 if(SKBUILD)
   return()  # The Python package needs no more.
 endif()
@@ -18,7 +19,6 @@ find_package(spdlog REQUIRED)
 find_package(Boost 1.74 CONFIG REQUIRED COMPONENTS program_options)
 find_package(ZLIB REQUIRED)
 find_package(GTest)   # for tests only
-find_library(XXHASH_LIBRARY xxhash REQUIRED)
 # Only the header: launcher/etcd loads the library at run time.
 find_path(CURL_INCLUDE_DIR curl/curl.h REQUIRED)
 # Only the header: agent/process/stacks.cc loads the library at run time.
