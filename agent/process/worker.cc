@@ -262,7 +262,7 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   if (exit_code == 0 && signal == 0) return exit;
   const wire::ErrorFile file =
       error_path_.empty() ? wire::ErrorFile{} : read_error_file(error_path_);
-  exit.secondary = error_.secondary;
+  exit.secondary = error_.secondary || file.secondary;
   exit.message = error_.message.empty() ? file.message : error_.message;
   exit.callstack = file.callstack;
   exit.has_error_file = !file.message.empty();
@@ -273,7 +273,7 @@ WorkerExit Worker::describe_exit(int exit_code, int signal, bool core_dumped) {
   }
   // An exception in its output may be long past, unless the program ended by it.
   if (exit.message.empty() && (signal == 0 || signal == SIGABRT)) exit.message = err_->exception();
-  exit.cause = cause_of(exit_code, signal, core_dumped, exit.message);
+  exit.cause = cause_of(exit_code, signal, core_dumped, exit.message, exit.secondary);
   return exit;
 }
 
@@ -284,7 +284,7 @@ WorkerExit Worker::exit_by_kill(const std::string& cause) {
 }
 
 std::string Worker::cause_of(int exit_code, int signal, bool core_dumped,
-                             const std::string& message) {
+                             const std::string& message, bool secondary) {
   if (signal == kill_signal_ && !kill_cause_.empty()) return kill_cause_;
   MemoryKills& kills = context_.memory_kills;
   const Ending ending{.exit_code = exit_code,
@@ -292,7 +292,7 @@ std::string Worker::cause_of(int exit_code, int signal, bool core_dumped,
                       .core_dumped = core_dumped,
                       .sent_by_agent = sent_signals_.contains(signal),
                       .memory_is_watched = kills.can_tell(),
-                      .memory_kills = error_.secondary ? 0 : kills.unclaimed(),
+                      .memory_kills = secondary ? 0 : kills.unclaimed(),
                       .memory_limit = kills.limit(),
                       .message = message};
   if (signal == SIGKILL && ending.memory_kills > 0) kills.claim(1);

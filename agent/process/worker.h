@@ -120,7 +120,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
   std::optional<wire::WorkerEnded> take_status(bool& known);
   void on_message(const wire::WorkerMessage& message);
   WorkerExit describe_exit(int exit_code, int signal, bool core_dumped);
-  std::string cause_of(int exit_code, int signal, bool core_dumped, const std::string& message);
+  std::string cause_of(int exit_code, int signal, bool core_dumped, const std::string& message,
+                       bool secondary);
 
   WorkerContext& context_;
   int local_rank_;

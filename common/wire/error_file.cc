@@ -43,6 +43,7 @@ std::string encode_error_file(const ErrorFile& error) {
   message["extraInfo"]["py_callstack"] = error.callstack.empty() ? error.message : error.callstack;
   message["extraInfo"]["timestamp"] = std::to_string(error.time_ms / 1'000);
   if (error.exit_code) message["errorCode"] = *error.exit_code;
+  if (error.secondary) message["extraInfo"]["secondary"] = true;
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -60,6 +61,8 @@ ErrorFile decode_error_file(std::string_view text) {
   if (const Json* extra = member(*message, "extraInfo")) {
     error.callstack = text_of(member(*extra, "py_callstack"));
     error.time_ms = time_of(member(*extra, "timestamp"));
+    const Json* secondary = member(*extra, "secondary");
+    error.secondary = secondary != nullptr && secondary->is_boolean() && secondary->get<bool>();
   }
   if (error.callstack == error.message) error.callstack.clear();
   const Json* code = member(*message, "errorCode");

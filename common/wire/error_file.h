@@ -19,6 +19,7 @@ struct ErrorFile {
   std::string callstack;     // Several lines; empty if there is none.
   std::int64_t time_ms = 0;  // Since the epoch; whole seconds, as in the file; 0: none.
   std::optional<int> exit_code = std::nullopt;  // A launcher adds it for the launcher above it.
+  bool secondary = false;  // The cause lies with another rank. Only ours; others skip it.
 };
 
 // Every torchrun can read it. torchrun expects a callstack and shows it, so if there is none, the

@@ -43,8 +43,8 @@ class NoChannel final : public ControlChannel {
   void progress(std::int64_t /*step*/, double /*loss*/, double /*samples_per_second*/) override {}
   void progress(std::int64_t /*step*/) override {}
   void still_waits() override {}
-  void error(const std::string& message, bool /*secondary*/) override {
-    runtime::write_error_file(message);
+  void error(const std::string& message, bool secondary) override {
+    runtime::write_error_file(message, {}, secondary);
   }
   void parked(Round /*round*/, std::int64_t /*step*/) override {}
   void committed(Round /*round*/, std::int64_t /*step*/) override {}
@@ -116,7 +116,7 @@ class SocketChannel final : public ControlChannel {
   }
 
   void error(const std::string& message, bool secondary) override {
-    runtime::write_error_file(message);
+    runtime::write_error_file(message, {}, secondary);
     post(wire::WorkerError{message.substr(0, kErrorTextLimit), secondary});
   }
 

@@ -20,6 +20,17 @@ TEST(ErrorFile, ComesBackAsItWasButForMilliseconds) {
   EXPECT_EQ(back.exit_code, 5);
 }
 
+TEST(ErrorFile, SaysWhetherTheCauseLiesWithAnotherRank) {
+  ErrorFile error{.message = "rank 1 died", .callstack = "", .time_ms = 0};
+  EXPECT_FALSE(decode_error_file(encode_error_file(error)).secondary);
+  EXPECT_FALSE(extra_info(error).contains("secondary"));
+  error.secondary = true;
+  EXPECT_TRUE(decode_error_file(encode_error_file(error)).secondary);
+  EXPECT_FALSE(
+      decode_error_file(R"({"message": {"message": "x", "extraInfo": {"secondary": "yes"}}})")
+          .secondary);
+}
+
 // ChildFailedError of 1.13.1, 2.6.0 and 2.14.1 calls replace() of whatever py_callstack is.
 TEST(ErrorFile, TheCallstackIsTextThoughThereIsNone) {
   const ErrorFile error{.message = "rank 1 was killed", .callstack = "", .time_ms = 0};

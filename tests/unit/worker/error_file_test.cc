@@ -21,6 +21,7 @@ TEST(WorkersErrorFile, IsWhereTheLauncherLooksForIt) {
   // Also where the launcher is not ddp-run.
   ControlChannel::from_environment({})->error("rank 1 is gone", true);
   EXPECT_EQ(wire::decode_error_file(dir.read("error.json")).message, "rank 1 is gone");
+  EXPECT_TRUE(wire::decode_error_file(dir.read("error.json")).secondary);
   ::setenv("TORCHELASTIC_ERROR_FILE", "/no/such/folder/error.json", 1);
   write_error_file("nobody reads this");
   ::unsetenv("TORCHELASTIC_ERROR_FILE");
