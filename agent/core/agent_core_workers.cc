@@ -320,7 +320,8 @@ wire::Heartbeat AgentCore::heartbeat() const {
   wire::Heartbeat message;
   message.step = round_.step;
   if (!round_.metrics) return message;
-  message.loss = round_.metrics->loss;
+  // Programs without a loss report 0.
+  if (round_.metrics->loss != 0) message.loss = round_.metrics->loss;
   message.samples_per_second = round_.metrics->samples_per_second;
   return message;
 }

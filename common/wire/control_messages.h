@@ -42,7 +42,7 @@ struct Committed {
 // Sent after a step, at most ten times a second. Also the sign of life.
 struct Progress {
   std::int64_t step = -1;
-  double loss = 0;                // May be NaN.
+  double loss = 0;                // May be NaN; 0: the program tells none.
   double samples_per_second = 0;  // NaN: unknown.
 };
 

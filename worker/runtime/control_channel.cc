@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
+#include <cmath>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -327,7 +328,7 @@ class SocketChannel final : public ControlChannel {
   std::map<std::string, SnapshotDone> waiting_snapshots_;  // By id.
   bool agent_gone_ = false;
   TimePoint last_progress_{};
-  wire::Progress told_;
+  wire::Progress told_{-1, 0, std::nan("")};
   bool broken_ = false;
   bool stopping_ = false;
 
