@@ -31,7 +31,8 @@ double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// 0 if there is no such process.
+}  // namespace
+
 pid_t parent_of(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
@@ -45,8 +46,6 @@ pid_t parent_of(pid_t pid) {
   }
   return parent;
 }
-
-}  // namespace
 
 Result<void> TimerTable::take_line(std::string_view line) {
   try {

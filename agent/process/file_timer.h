@@ -72,6 +72,9 @@ class FileTimers {
   std::shared_ptr<State> state_;
 };
 
+// 0 if there is no such process.
+pid_t parent_of(pid_t pid);
+
 // Sends the signal to `pid` if it is a descendant of this process. False if it is not.
 bool signal_descendant(pid_t pid, int signal);
 

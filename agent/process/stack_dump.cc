@@ -12,18 +12,17 @@
 #include <asio/post.hpp>
 #include <fmt/format.h>
 
-#include "agent/process/stacks.h"
-
 namespace ddp::agent {
 namespace {
 
 // The rest of the helper's life. It uses nothing of the parent's except a copy of its memory.
-[[noreturn]] void be_helper(pid_t pid, int out) {
+[[noreturn]] void be_helper(const StackSource& source, int out) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Otherwise pipes of workers would stay open as long as this process lives.
   if (::dup2(out, 3) == 3) ::syscall(SYS_close_range, 4U, ~0U, 0);
   for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGCHLD}) ::signal(number, SIG_DFL);
-  write_stacks(pid, 3);
+  ask_for_stacks(source);
+  write_stacks(source.pid, 3);
   ::_exit(0);
 }
 
@@ -36,14 +35,14 @@ StackDump::~StackDump() {
   if (helper_) ::syscall(SYS_pidfd_send_signal, helper_.get(), SIGKILL, nullptr, 0);
 }
 
-std::shared_ptr<StackDump> StackDump::start(asio::io_context& io, pid_t pid,
+std::shared_ptr<StackDump> StackDump::start(asio::io_context& io, const StackSource& source,
                                             std::function<void(std::string)> done) {
   std::shared_ptr<StackDump> dump(new StackDump(io, std::move(done)));
-  dump->run(pid);
+  dump->run(source);
   return dump;
 }
 
-void StackDump::run(pid_t pid) {
+void StackDump::run(const StackSource& source) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) {
     const std::string why = std::generic_category().message(errno);
@@ -55,7 +54,7 @@ void StackDump::run(pid_t pid) {
   UniqueFd read_end(ends[0]);
   UniqueFd write_end(ends[1]);
   const pid_t helper = ::fork();
-  if (helper == 0) be_helper(pid, write_end.get());
+  if (helper == 0) be_helper(source, write_end.get());
   // The helper is not reaped yet, because that happens on this thread.
   if (helper > 0) helper_.reset(static_cast<int>(::syscall(SYS_pidfd_open, helper, 0)));
   ::fcntl(read_end.get(), F_SETFL, O_NONBLOCK);

@@ -10,15 +10,16 @@
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
 
+#include "agent/process/stacks.h"
 #include "common/base/clock.h"
 #include "common/base/unique_fd.h"
 #include "common/net/timer.h"
 
 namespace ddp::agent {
 
-// Runs write_stacks() in a process of its own, so that neither a thread that hangs in the kernel
-// nor a broken program file can harm this process. That process is a child of this one. Whoever
-// reaps orphans must reap it, too. Lives on the thread of `io`.
+// Runs ask_for_stacks() and write_stacks() in a process of its own, so that neither a thread that
+// hangs in the kernel nor a broken program file can harm this process. That process is a child of
+// this one. Whoever reaps orphans must reap it, too. Lives on the thread of `io`.
 class StackDump : public std::enable_shared_from_this<StackDump> {
  public:
   static constexpr Duration kLimit{10'000};
@@ -26,7 +27,7 @@ class StackDump : public std::enable_shared_from_this<StackDump> {
 
   // Calls back once, not from inside this call, with whole lines of text. At kLimit or kMaxBytes
   // the text ends with a line that says so. Never calls back if the object is destroyed before.
-  static std::shared_ptr<StackDump> start(asio::io_context& io, pid_t pid,
+  static std::shared_ptr<StackDump> start(asio::io_context& io, const StackSource& source,
                                           std::function<void(std::string text)> done);
   ~StackDump();
   StackDump(const StackDump&) = delete;
@@ -34,7 +35,7 @@ class StackDump : public std::enable_shared_from_this<StackDump> {
 
  private:
   StackDump(asio::io_context& io, std::function<void(std::string)> done);
-  void run(pid_t pid);
+  void run(const StackSource& source);
   void wait();
   void on_readable();
   // `why`: why the text is not complete; empty if it is.

@@ -1,22 +1,30 @@
 #include "agent/process/stacks.h"
 
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <elfutils/libdwfl.h>
 #include <fmt/format.h>
+
+#include "agent/process/file_timer.h"
+#include "common/base/unique_fd.h"
 
 namespace ddp::agent {
 namespace {
@@ -189,6 +197,38 @@ std::vector<Thread> threads_of(pid_t pid) {
   return threads;
 }
 
+// What /proc says of a thread or a process.
+struct Signals {
+  std::uint64_t pending = 0;  // Of the process or of the thread.
+  std::uint64_t blocked = 0;
+  std::uint64_t caught = 0;
+};
+
+Signals signals_of(const std::string& folder) {
+  Signals signals;
+  std::ifstream file(folder + "/status");
+  for (std::string line; std::getline(file, line);) {
+    const auto bits = [&line](std::string_view name) -> std::uint64_t {
+      return line.starts_with(name) ? std::strtoull(line.c_str() + name.size(), nullptr, 16) : 0;
+    };
+    signals.pending |= bits("SigPnd:") | bits("ShdPnd:");
+    signals.blocked |= bits("SigBlk:");
+    signals.caught |= bits("SigCgt:");
+  }
+  return signals;
+}
+
+// The threads in which the signal is blocked; a handler's thread is one of them while it runs.
+std::set<std::string> threads_blocking(pid_t pid, std::uint64_t bit) {
+  std::set<std::string> threads;
+  std::error_code error;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
+    if ((signals_of(entry.path()).blocked & bit) != 0) threads.insert(entry.path().filename());
+  }
+  return threads;
+}
+
 void write_all(int out, std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = ::write(out, text.data(), text.size());
@@ -198,6 +238,30 @@ void write_all(int out, std::string_view text) {
 }
 
 }  // namespace
+
+void ask_for_stacks(const StackSource& source) {
+  constexpr Duration kLook{2};
+  const pid_t pid = source.speaker;
+  if (pid <= 1 || source.signal <= 0 || source.signal > SIGRTMAX) return;
+  // From here on it refers to this process, even if the process ends.
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  pid_t ancestor = pid;
+  while (ancestor > 1 && ancestor != source.pid) ancestor = parent_of(ancestor);
+  const std::uint64_t bit = std::uint64_t{1} << (source.signal - 1);
+  const std::string folder = fmt::format("/proc/{}", pid);
+  if (!process || ancestor != source.pid || (signals_of(folder).caught & bit) == 0) return;
+  const std::set<std::string> before = threads_blocking(pid, bit);
+  if (::syscall(SYS_pidfd_send_signal, process.get(), source.signal, nullptr, 0) != 0) return;
+  const auto is_writing = [&] {
+    if ((signals_of(folder).pending & bit) != 0) return true;
+    const std::set<std::string> now = threads_blocking(pid, bit);
+    return !std::includes(before.begin(), before.end(), now.begin(), now.end());
+  };
+  // Twice in a row: for a moment a signal is no longer pending and not blocked yet.
+  const TimePoint limit = Clock::now() + kAskLimit;
+  for (int quiet = 0; quiet < 2 && Clock::now() < limit; quiet = is_writing() ? 0 : quiet + 1)
+    std::this_thread::sleep_for(kLook);
+}
 
 void write_stacks(pid_t pid, int out) {
   // Otherwise libdw would ask servers in the network for missing debug information.

@@ -314,7 +314,11 @@ void Worker::resume() {
 
 void Worker::dump_stacks() {
   if (!running_ || dump_) return;
-  dump_ = StackDump::start(context_.io, pid_, [this](const std::string& text) {
+  const StackSource source{pid_, speaker_.pid, speaker_.signal};
+  if (speaker_.signal > 0)
+    err_->add_lines(fmt::format("--- stacks of process {} by its interpreter ---\n", speaker_.pid));
+  dump_ = StackDump::start(context_.io, source, [this](const std::string& text) {
+    drain_output();
     err_->add_lines(
         fmt::format("--- stacks of process {} ---\n{}--- end of stacks ---\n", pid_, text));
     dump_.reset();
@@ -355,6 +359,7 @@ void Worker::on_message(const wire::WorkerMessage& message) {
   if (const auto* hello = std::get_if<wire::Hello>(&message)) {
     said_hello_ = true;
     reconfigurable_ = hello->reconfigurable;
+    speaker_ = {hello->pid, hello->stack_signal};
     waiting_ = local_rank_ < 0 && reconfigurable_;
   } else if (const auto* parked = std::get_if<wire::Parked>(&message)) {
     if (parked->round != round_ || !reconfigurable_) return;

@@ -131,6 +131,11 @@ class Worker : public std::enable_shared_from_this<Worker> {
   bool running_ = false;
   bool said_hello_ = false;
   bool reconfigurable_ = false;
+  // The process that has said hello: this one, or one that it has started.
+  struct Speaker {
+    pid_t pid = 0;
+    int signal = 0;  // By which it writes its stacks; 0: none.
+  } speaker_;
   bool waiting_ = false;
   std::shared_ptr<ProcessWatch> end_;
   LogFiles logs_;

@@ -24,6 +24,9 @@ struct Hello {
   // It can take part in the next round without being started again: after `abort` it sends `parked`
   // and waits for `new_round`.
   bool reconfigurable = false;
+  // On this signal the process `pid` writes what its interpreter is doing to its standard error,
+  // and goes on; 0: there is no such signal.
+  int stack_signal = 0;
 };
 
 // The worker has left the round: no operation of that round runs in this process any more. It waits

@@ -347,8 +347,8 @@ int control_fd(const std::string& text) {
 
 }  // namespace
 
-std::unique_ptr<ControlChannel> ControlChannel::from_environment(Orders orders,
-                                                                 bool reconfigurable) {
+std::unique_ptr<ControlChannel> ControlChannel::from_environment(Orders orders, bool reconfigurable,
+                                                                 int stack_signal) {
   const auto text = process_variable("DDP_CONTROL_FD");
   if (!text) return std::make_unique<NoChannel>();
   const WorkerEnvironment worker = read_worker_environment(process_variable);
@@ -361,7 +361,7 @@ std::unique_ptr<ControlChannel> ControlChannel::from_environment(Orders orders,
     throw std::invalid_argument(
         fmt::format("DDP_CONTROL_FD={}: {}", *text, std::generic_category().message(errno)));
   }
-  wire::Hello hello{worker.rank, ::getpid(), worker.round, reconfigurable};
+  wire::Hello hello{worker.rank, ::getpid(), worker.round, reconfigurable, stack_signal};
   if (is_standby()) {
     hello.rank = -1;
     hello.round = kNoRound;

@@ -60,8 +60,10 @@ class ControlChannel {
   // without a rank if DDP_STANDBY says that this process has no place yet. reconfigurable: on an
   // abort, this process leaves the round, calls parked() and handles on_new_round; otherwise the
   // agent ends it with its round. Programs use ElasticWorker (runtime/elastic_worker.h) for that.
+  // stack_signal: see wire::Hello.
   static std::unique_ptr<ControlChannel> from_environment(Orders orders,
-                                                          bool reconfigurable = false);
+                                                          bool reconfigurable = false,
+                                                          int stack_signal = 0);
   virtual ~ControlChannel() = default;
 
   // Whether there is an agent.

@@ -35,7 +35,7 @@ class ElasticWorker::Impl {
          .on_commit_request = [this] { want_commit(); },
          .on_new_round = [this](RoundPlace place) { take(std::move(place)); },
          .on_end = [this] { lose_agent(); }},
-        options.reconfigurable);
+        options.reconfigurable, options.stack_signal);
   }
 
   static std::optional<std::int64_t> number_of(const std::optional<std::string>& text) {

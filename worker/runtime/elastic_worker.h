@@ -27,6 +27,9 @@ struct ElasticWorkerOptions {
   // end of a round. Once it returns true, the call that waits throws CollectiveError with kAborted.
   // For the handlers of signals. May be empty.
   std::function<bool()> given_up = {};
+  // Called on the channel's thread when the agent has said that the round is over for this process.
+  std::function<void()> on_abort = {};
+  int stack_signal = 0;  // See wire::Hello.
 };
 
 // A process that outlives the rounds of its job: it keeps its memory, leaves the process group of a

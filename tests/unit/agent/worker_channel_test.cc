@@ -23,6 +23,8 @@
 namespace ddp::agent {
 namespace {
 
+using testing::ElementsAre;
+
 TEST(WorkerChannel, NonsenseClosesItAndAWorkerThatNeverReadsBlocksNobody) {
   asio::io_context io;
   int ends[2];

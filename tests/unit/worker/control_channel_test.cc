@@ -146,6 +146,17 @@ TEST(ControlChannel, SaysHelloThenWhatItIsTold) {
   EXPECT_TRUE(error.secondary);
 }
 
+TEST(ControlChannel, TellsBeforeTheFirstLossThatThereIsNone) {
+  Agent agent;
+  const auto channel = ControlChannel::from_environment({}, false, 64);
+  EXPECT_EQ(std::get<wire::Hello>(agent.receive()).stack_signal, 64);
+  channel->progress(3);
+  const auto progress = std::get<wire::Progress>(agent.receive());
+  EXPECT_EQ(progress.step, 3);
+  EXPECT_EQ(progress.loss, 0);
+  EXPECT_TRUE(std::isnan(progress.samples_per_second));
+}
+
 TEST(ControlChannel, WhoWaitsSaysTheLastProgressAgain) {
   Agent agent;
   const auto channel = ControlChannel::from_environment({});
