@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <utility>
 
 namespace ddp {
 namespace {
@@ -60,14 +61,18 @@ Caught caught_term(SIGTERM);
 
 }  // namespace
 
-CheckpointRequests::CheckpointRequests(ControlChannel& channel) : channel_(channel) {
+CheckpointRequests::CheckpointRequests(ControlChannel& channel, bool catches_usr1)
+    : channel_(channel), catches_usr1_(catches_usr1) {
+  if (!catches_usr1_) return;
   struct sigaction action = {};
   action.sa_handler = want_checkpoint;
   action.sa_flags = SA_RESTART;
   caught_usr1.begin(action);
 }
 
-CheckpointRequests::~CheckpointRequests() { caught_usr1.end(); }
+CheckpointRequests::~CheckpointRequests() {
+  if (catches_usr1_) caught_usr1.end();
+}
 
 CheckpointRequests::Listening::Listening(CheckpointRequests& requests) : requests_(requests) {
   stop_wanted = false;
@@ -129,6 +134,13 @@ CheckpointRequests::Asked CheckpointRequests::after_step(ProcessGroup& group, st
   next_ = step + interval_;
   answered_ = seen;
   return static_cast<Asked>(numbers[0]);
+}
+
+CheckpointRequests::Asked CheckpointRequests::own() {
+  const std::int64_t seen = requests();
+  const bool asked = seen > std::exchange(answered_, seen);
+  if (stop_wanted) return Asked::kCheckpointAndStop;
+  return asked ? Asked::kCheckpoint : Asked::kNothing;
 }
 
 bool CheckpointRequests::take_stop() { return stop_wanted.exchange(false); }

@@ -19,8 +19,8 @@ namespace ddp {
 // than the first counts as a copy.
 class CheckpointRequests {
  public:
-  // channel outlives the object.
-  explicit CheckpointRequests(ControlChannel& channel);
+  // channel outlives the object. catches_usr1: false if the program has another use for SIGUSR1.
+  explicit CheckpointRequests(ControlChannel& channel, bool catches_usr1 = true);
   ~CheckpointRequests();
   CheckpointRequests(const CheckpointRequests&) = delete;
   CheckpointRequests& operator=(const CheckpointRequests&) = delete;
@@ -44,6 +44,10 @@ class CheckpointRequests {
   // a request is seen within a quarter of a second.
   Asked after_step(ProcessGroup& group, std::int64_t step);
 
+  // What this process was asked for since the last call. Instead of after_step(), for programs
+  // whose ranks agree on it in their own way.
+  Asked own();
+
   // Whether this process must stop. Clears the request, so the caller must then stop.
   bool take_stop();
 
@@ -52,6 +56,7 @@ class CheckpointRequests {
   std::int64_t interval(std::int64_t step);
 
   ControlChannel& channel_;
+  const bool catches_usr1_;
   std::int64_t answered_ = 0;  // How many of requests() have been answered.
   std::int64_t next_ = 0;      // The step after which the next exchange takes place.
   std::int64_t interval_ = 1;  // Steps between exchanges, chosen by rank 0.

@@ -206,9 +206,11 @@ class ElasticWorker::Impl {
   // On the channel's thread.
   void ordered_to_abort(const std::string& reason) {
     abort(reason);
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     over_ = true;
     changed_.notify_all();
+    lock.unlock();
+    if (options.on_abort) options.on_abort();
   }
   void want_commit() {
     const std::lock_guard lock(mutex_);
