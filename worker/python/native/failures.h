@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <stdexcept>
+#include <string_view>
 
 #include <c10/util/Exception.h>
 
@@ -11,6 +12,10 @@ namespace ddp::python {
 
 // The same failure as torch.distributed.DistBackendError.
 std::exception_ptr as_backend_error(const CollectiveError& error);
+
+// Whether another rank has caused one of the latest failures that as_backend_error() has seen, and
+// `text` holds that failure's text. Any thread.
+bool is_consequence(std::string_view text);
 
 // What `call` returns. CollectiveError becomes DistBackendError, std::invalid_argument ValueError.
 template <typename Call>

@@ -1,12 +1,21 @@
 #include "worker/python/native/process_worker.h"
 
+#include <atomic>
 #include <mutex>
 #include <stdexcept>
 
 #include "worker/python/native/interpreter.h"
+#include "worker/python/native/requests.h"
 #include "worker/runtime/worker_environment.h"
 
 namespace ddp::python {
+namespace {
+
+std::atomic<int> stack_signal = 0;
+
+}  // namespace
+
+void set_stack_signal(int number) { stack_signal = number; }
 
 bool has_agent() { return process_variable("DDP_CONTROL_FD").has_value(); }
 
@@ -19,6 +28,8 @@ ElasticWorker& process_worker(bool goes_on) {
     ElasticWorkerOptions options;
     options.reconfigurable = goes_on;
     options.given_up = [] { return has_signal(); };
+    options.on_abort = [goes_on] { end_requests(goes_on); };
+    options.stack_signal = stack_signal;
     worker = new ElasticWorker(options);
     said_so = goes_on;
   }

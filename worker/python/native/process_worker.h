@@ -14,4 +14,8 @@ bool has_agent();
 // call with goes_on, after one without, throws std::logic_error.
 ElasticWorker& process_worker(bool goes_on);
 
+// On this signal the process writes its Python stacks to its standard error. Call it before the
+// first process_worker(), which tells the agent.
+void set_stack_signal(int number);
+
 }  // namespace ddp::python

@@ -1,17 +1,31 @@
+#include <signal.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <optional>
 #include <string>
 
 #include "worker/python/native/bindings.h"  // First: it includes Python.h.
+#include "worker/python/native/failures.h"
 #include "worker/python/native/process_worker.h"
+#include "worker/python/native/requests.h"
+#include "worker/runtime/write_error_file.h"
 
 // What a process of a job tells its agent, and hears from it.
 namespace ddp::python {
 namespace {
 
 ElasticWorker& worker() { return process_worker(false); }
+
+// A signal that nothing in this process handles, and nobody sends; 0 if there is none.
+int unused_signal() {
+  for (int number = SIGRTMAX; number >= SIGRTMIN; --number) {
+    struct sigaction action {};
+    if (::sigaction(number, nullptr, &action) == 0 && (action.sa_flags & SA_SIGINFO) == 0 &&
+        action.sa_handler == SIG_DFL) {
+      return number;
+    }
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -21,21 +35,22 @@ void bind_worker(py::module_& module) {
       "has_agent", [] { return worker().channel().connected(); }, ReleaseGil());
   module.def(
       "progress",
-      [](std::int64_t step, std::optional<double> loss, std::optional<double> samples_per_second) {
-        ControlChannel& channel = worker().channel();
-        if (!loss && !samples_per_second) {
-          channel.progress(step);
-        } else {
-          channel.progress(step, loss.value_or(std::nan("")), samples_per_second.value_or(0));
-        }
+      [](std::int64_t step, double loss, double samples_per_second) {
+        worker().channel().progress(step, loss, samples_per_second);
       },
       py::arg("step"), py::arg("loss"), py::arg("samples_per_second"), ReleaseGil());
   module.def(
-      "checkpoint_requests", [] { return worker().checkpoint_requests(); }, ReleaseGil());
-  module.def(
-      "report_error",
-      [](const std::string& text, bool secondary) { worker().channel().error(text, secondary); },
-      py::arg("text"), py::arg("secondary"), ReleaseGil());
+      "own_request",
+      [](bool catches_usr1, bool catches_term) {
+        return static_cast<int>(own_request(catches_usr1, catches_term));
+      },
+      py::arg("catches_usr1"), py::arg("catches_term"), ReleaseGil());
+  module.def("take_stop_request", &take_stop_request, ReleaseGil());
+  module.def("write_error_file", &runtime::write_error_file, py::arg("message"),
+             py::arg("callstack"), py::arg("secondary"), ReleaseGil());
+  module.def("is_consequence", &is_consequence, py::arg("text"));
+  module.def("unused_signal", &unused_signal);
+  module.def("set_stack_signal", &set_stack_signal, py::arg("number"));
 }
 
 }  // namespace ddp::python
