@@ -1,4 +1,4 @@
-"""ddp-run for Python: the backend "ddp" of torch.distributed.
+"""ddp-run for Python: the backend "ddp" of torch.distributed, and programs that go on when workers are lost (run_elastic).
 
     import ddp_run                              # not needed with PyTorch 2.14 and newer
     torch.distributed.init_process_group("ddp")
@@ -10,11 +10,17 @@ other rank raises torch.distributed.DistBackendError within milliseconds, and na
 from ddp_run._backend import abort, is_registered, nodes, register
 from ddp_run.checkpoint import Checkpointer
 from ddp_run.elastic import ElasticState, run_elastic
+from ddp_run import failures as _failures
 from ddp_run.loader import DataLoader
 from ddp_run.modules import weights_sha256
+from ddp_run.progress import checkpoint_requested, progress
 from ddp_run.sampler import DistributedSampler
 from ddp_run.spawn import spawn
+from ddp_run import stacks as _stacks
 
-__all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "abort", "is_registered", "nodes", "register", "run_elastic", "spawn", "weights_sha256"]
+__all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "abort", "checkpoint_requested", "is_registered", "nodes",
+           "progress", "register", "run_elastic", "spawn", "weights_sha256"]
 
 register()
+_failures.install()
+_stacks.install()
