@@ -23,7 +23,7 @@ SEED, COUNT = (int(sys.argv[2]), int(sys.argv[3])) if len(sys.argv) > 3 else (1,
 DATA = ["--data", sys.argv[4]] if len(sys.argv) > 4 else []
 EXAMPLES = Path(__file__).resolve().parents[2] / "worker/python/examples"
 LIMIT_S = 150
-STEPS = 150
+STEPS = 400
 
 
 def children(pid):

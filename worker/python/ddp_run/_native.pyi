@@ -66,6 +66,8 @@ class Checkpointer(_Registration):
     @property
     def warnings(self) -> list[str]: ...
 
+def finish_checkpoints() -> None: ...  # What this process still writes itself, without an agent.
+
 # train(round) returns None, or the text of what it has raised and the cause: "lost", "failed", "ends".
 Train = Callable[[RoundGroup], tuple[str, str] | None]
 

@@ -1,7 +1,15 @@
 """Checkpoints on disk, in libddp's format (worker/checkpoint/FORMAT.md)."""
+import functools
+import multiprocessing.util
 import sys
 
 from ddp_run import _native
+from ddp_run.progress import checkpoint_requested
+
+
+@functools.cache
+def _finish_at_exit():
+    multiprocessing.util.Finalize(None, _native.finish_checkpoints, exitpriority=1)
 
 
 class Checkpointer:
@@ -30,6 +38,7 @@ class Checkpointer:
         self._native = None  # Of this round.
         self.loaded = None  # What load_latest() has found, as a dict; None before.
         state._checkpointers.append(self)
+        _finish_at_exit()
 
     def load_latest(self, strict: bool = True) -> dict | None:
         """Loads the newest checkpoint that is whole, if there is one.
@@ -61,9 +70,13 @@ class Checkpointer:
         return self._native.save(step, epoch)
 
     def save_if_due(self, epoch: int = -1) -> bool:
-        """Saves if the value "step" is divisible by `every`. Call it on all ranks after each step. Returns whether it has saved."""
+        """Saves if the value "step" is divisible by `every`, or if a checkpoint was asked for (checkpoint_requested).
+
+        Call it on all ranks after each step. Returns whether it has saved. After SIGTERM it saves, and the next call of the ranks that got
+        the signal raises SystemExit(143).
+        """
         step = self._state._step_or(None)
-        if not self._every or step % self._every:
+        if not checkpoint_requested() and (not self._every or step % self._every):
             return False
         self.save(step, epoch)
         return True

@@ -7,7 +7,7 @@ from typing import Callable
 
 import torch.distributed as dist
 
-from ddp_run import _backend, _native
+from ddp_run import _backend, _native, worker_process
 from ddp_run.state import Registry
 
 _GROUP_TIMEOUT = datetime.timedelta(minutes=10)
@@ -37,6 +37,8 @@ class ElasticState:
         object.__setattr__(self, "_checkpointers", [])
         for name, item in items.items():
             self.add(name, item)
+        if worker_process.has_agent:
+            _native.goes_on_from_round_to_round()  # From now on the agent knows that.
         native = _native.State()
         native.set_commit_pace(commit_every, commit_share)
         object.__setattr__(self, "_native", native)
@@ -160,8 +162,8 @@ class _Round:
         self.error = error
         if isinstance(error, (SystemExit, KeyboardInterrupt)):
             return "", "ends"
-        summary = "".join(traceback.format_exception_only(error)).strip()
-        return f"{summary}\n{''.join(traceback.format_tb(error.__traceback__))}", "failed"
+        # The traceback gets into the report when the exception ends the process (failures.py).
+        return "".join(traceback.format_exception_only(error)).strip(), "failed"
 
 
 def _is_of_a_group(error, group):
@@ -195,7 +197,7 @@ def run_elastic(state: ElasticState, train: Callable, backend: str = "ddp"):
         raise RuntimeError("run_elastic() makes the default group itself; do not call init_process_group() before it")
     if not callable(train):
         raise TypeError(f"train is a {type(train).__name__}, not a function of a group")
-    if _native.goes_on_from_round_to_round():
+    if worker_process.has_agent and _native.goes_on_from_round_to_round():
         return _run_rounds(state, lambda run: _native.run_elastic(state._native, run), train, backend)
     return _run_once(state, train, backend)
 

@@ -87,8 +87,7 @@ void bind_rounds(py::module_& module) {
       .def("fails_within", &fails_within, py::arg("limit"),
            py::call_guard<py::gil_scoped_release>());
   module.def(
-      "goes_on_from_round_to_round",
-      [] { return has_agent() && process_worker(true).reconfigurable(); },
+      "goes_on_from_round_to_round", [] { return process_worker(true).reconfigurable(); },
       py::call_guard<py::gil_scoped_release>());
   module.def(
       "round_variable", [](const std::string& name) { return process_worker(true).variable(name); },

@@ -71,10 +71,14 @@ void value_or_raise(Result<void> result) {
   if (!result) value_or_raise(Result<int>(result.error()));
 }
 
-// One for all rounds: what is still being written outlives them.
-std::shared_ptr<CheckpointWriter> process_writer() {
-  static const auto* const writer = new std::shared_ptr<CheckpointWriter>(
-      std::make_shared<CheckpointWriter>(has_agent() ? &process_worker(true).channel() : nullptr));
+// One for all rounds: what is still being written outlives them. Never destroyed: with an agent,
+// the process's end is its end.
+std::shared_ptr<CheckpointWriter>& process_writer() {
+  static auto* const writer = new std::shared_ptr<CheckpointWriter>;
+  if (!*writer) {
+    ControlChannel* const channel = made_worker() == nullptr ? nullptr : &made_worker()->channel();
+    *writer = std::make_shared<CheckpointWriter>(channel);
+  }
   return *writer;
 }
 
@@ -102,11 +106,7 @@ py::dict report_of(const LoadReport& report) {
 void bind_elastic_state(py::module_& module) {
   py::class_<ElasticState> state(module, "State");
   bind_registration<ElasticState>(state);
-  state
-      .def(py::init([] {
-        if (has_agent()) process_worker(true);  // Tells the agent that this process goes on.
-        return std::make_unique<ElasticState>();
-      }))
+  state.def(py::init<>())
       .def(
           "set_commit_pace",
           [](ElasticState& self, std::int64_t every, double share) {
@@ -171,6 +171,12 @@ void bind_checkpointer(py::module_& module) {
 void bind_state(py::module_& module) {
   bind_elastic_state(module);
   bind_checkpointer(module);
+  module.def(
+      "finish_checkpoints",
+      [] {
+        if (made_worker() == nullptr) process_writer().reset();  // Waits for its thread.
+      },
+      py::call_guard<py::gil_scoped_release>());
   module.def(
       "weights_sha256",
       [](py::object tensors) {
