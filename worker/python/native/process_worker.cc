@@ -6,6 +6,7 @@
 
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/requests.h"
+#include "worker/runtime/worker_environment.h"
 
 namespace ddp::python {
 namespace {
@@ -37,6 +38,12 @@ ElasticWorker& process_worker(bool goes_on) {
         "before the first call of progress() or checkpoint_requested()");
   }
   return *made;
+}
+
+ControlChannel& process_channel() {
+  if (process_variable("DDP_CONTROL_FD")) return process_worker(false).channel();
+  static ControlChannel* const none = ControlChannel::from_environment({}).release();
+  return *none;
 }
 
 ElasticWorker* made_worker() { return made; }

@@ -10,6 +10,8 @@ namespace ddp::python {
 // The first call also tells the agent whether this process goes on from round to round. So a later
 // call with goes_on, after one without, throws std::logic_error.
 ElasticWorker& process_worker(bool goes_on);
+// Its channel. Without an agent, one that does nothing.
+ControlChannel& process_channel();
 // Null before the first call of process_worker(), which a process without an agent never makes.
 ElasticWorker* made_worker();
 

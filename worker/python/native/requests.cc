@@ -24,7 +24,7 @@ Requests& all() {
 }  // namespace
 
 CheckpointRequests::Asked own_request(bool catches_usr1, bool catches_term) {
-  ControlChannel& channel = process_worker(false).channel();
+  ControlChannel& channel = process_channel();
   Requests& own = all();
   const std::lock_guard lock(own.mutex);
   if (!own.requests) own.requests.emplace(channel, catches_usr1);

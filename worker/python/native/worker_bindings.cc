@@ -13,8 +13,6 @@
 namespace ddp::python {
 namespace {
 
-ElasticWorker& worker() { return process_worker(false); }
-
 // A signal that nothing in this process handles, and nobody sends; 0 if there is none.
 int unused_signal() {
   for (int number = SIGRTMAX; number >= SIGRTMIN; --number) {
@@ -32,11 +30,11 @@ int unused_signal() {
 void bind_worker(py::module_& module) {
   using ReleaseGil = py::call_guard<py::gil_scoped_release>;
   module.def(
-      "has_agent", [] { return worker().channel().connected(); }, ReleaseGil());
+      "has_agent", [] { return process_channel().connected(); }, ReleaseGil());
   module.def(
       "progress",
       [](std::int64_t step, double loss, double samples_per_second) {
-        worker().channel().progress(step, loss, samples_per_second);
+        process_channel().progress(step, loss, samples_per_second);
       },
       py::arg("step"), py::arg("loss"), py::arg("samples_per_second"), ReleaseGil());
   module.def(
