@@ -40,12 +40,30 @@ def raises(kind, text, call):
     raise AssertionError(f"nothing was raised; {text!r} was to be")
 
 
+class Words(torch.nn.Module):
+    """For SparseAdam, which takes sparse gradients alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.net1 = torch.nn.Embedding(6, 3, sparse=True)
+        self.net2 = torch.nn.Embedding(6, 3, sparse=True)
+
+    def forward(self, x):
+        words = x[0].abs().long() % 6
+        return self.net1(words) * self.net2(words)
+
+
 def steps(model, optimizer, count, seed):
     generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
-        optimizer.zero_grad()
-        model(torch.randn(4, 10, generator=generator)).square().mean().backward()
-        optimizer.step()
+        x = torch.randn(4, 10, generator=generator)
+
+        def loss():
+            optimizer.zero_grad()
+            value = model(x).square().mean()
+            value.backward()
+            return value
+        optimizer.step(loss)
 
 
 def run(folder, model, optimizer, body, strict=True, **items):
@@ -75,15 +93,17 @@ def values_come_back():
 def every_optimizer_goes_on_exactly():
     made = {
         "SGD": {"lr": 0.1, "momentum": 0.9}, "Adam": {"amsgrad": True}, "AdamW": {}, "Adagrad": {}, "RMSprop": {"centered": True, "momentum": 0.5},
-        "Adadelta": {}, "Adamax": {}, "NAdam": {}, "RAdam": {}, "Rprop": {}, "ASGD": {},
+        "Adadelta": {}, "Adamax": {}, "Adafactor": {}, "SparseAdam": {}, "LBFGS": {"history_size": 3}, "NAdam": {}, "RAdam": {}, "Rprop": {}, "ASGD": {},
     }
     for name, options in made.items():
         for fused in ({}, {"fused": True}) if name in ("SGD", "Adam", "AdamW") else ({},):
             with tempfile.TemporaryDirectory() as folder:
                 def new():
                     torch.manual_seed(1)
-                    model = Toy()
+                    model = Words() if name == "SparseAdam" else Toy()
                     groups = [{"params": model.net1.parameters()}, {"params": model.net2.parameters(), "lr": 0.02}]
+                    if name == "LBFGS":  # Takes one group alone.
+                        groups = model.parameters()
                     return model, getattr(torch.optim, name)(groups, **options, **fused)
 
                 whole = new()
@@ -116,14 +136,20 @@ def a_commit_restores_in_place():
         state.commit()
         before = ddp_run.weights_sha256(model), torch.rand(1).item(), random.random()
         state.step, state.where = 7, (1, 2)
+        state.average.add_(1)
+        optimizer.param_groups[0]["growth"] = 0
         steps(model, optimizer, 2, 2)
         state.restore()
         assert (ddp_run.weights_sha256(model), torch.rand(1).item(), random.random()) == before != drawn
         assert state.step == 0 and state.where is None
+        assert state.average is average and average.tolist() == [0, 0] and list(state.losses) == ["b", "a"]
+        assert optimizer.param_groups[0]["growth"] == math.inf
         assert all(optimizer.state[each]["exp_avg"] is own for each, own in zip(model.parameters(), moments))
         assert {int(each["step"]) for each in optimizer.state.values()} == {2}
         return "result"
-    state = ddp_run.ElasticState(model=model, optimizer=optimizer, step=0, where=None)
+    average = torch.zeros(2)
+    optimizer.param_groups[0]["growth"] = math.inf
+    state = ddp_run.ElasticState(model=model, optimizer=optimizer, step=0, where=None, average=average, losses={"b": 1, "a": 2})
     assert ddp_run.run_elastic(state, body) == "result"
 
 
@@ -190,6 +216,13 @@ def misuse_is_refused():
     def fails(group):
         raise KeyError("of the program")
     raises(KeyError, "of the program", lambda: ddp_run.run_elastic(make(step=0), fails))
+
+    def makes_shards(group):
+        changed.body = torch.nn.UninitializedParameter()
+        state.commit()
+    changed = torch.nn.Linear(1, 1)
+    state = make(model=changed)
+    raises(RuntimeError, "body is a UninitializedParameter; only whole tensors", lambda: ddp_run.run_elastic(state, makes_shards))
     assert not torch.distributed.is_initialized()
     with tempfile.TemporaryDirectory() as folder:
         run(folder, model, optimizer, lambda state, checkpoints: checkpoints.save(1))

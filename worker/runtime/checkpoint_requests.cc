@@ -17,19 +17,22 @@ std::atomic<int> checkpoints_wanted = 0;
 std::atomic<bool> stop_wanted = false;
 std::atomic<int> stops_seen = 0;
 std::atomic<pid_t> first_sender = 0;
+std::atomic<pid_t> listener = 0;  // A forked child inherits the handler, but nobody there asks.
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free &&
               std::atomic<pid_t>::is_always_lock_free);
 
 void want_checkpoint(int /*signal*/) { ++checkpoints_wanted; }
 
 void want_stop(int signal, siginfo_t* info, void* /*context*/) {
-  const int seen = ++stops_seen;
-  if (seen == 1) {
-    first_sender = info->si_pid;
-    stop_wanted = true;
-    return;
+  if (::getpid() == listener) {
+    const int seen = ++stops_seen;
+    if (seen == 1) {
+      first_sender = info->si_pid;
+      stop_wanted = true;
+      return;
+    }
+    if (seen == 2 && info->si_pid != first_sender) return;
   }
-  if (seen == 2 && info->si_pid != first_sender) return;
   // This signal ends the process once the handler has returned.
   ::signal(signal, SIG_DFL);
   ::raise(signal);
@@ -75,6 +78,7 @@ CheckpointRequests::~CheckpointRequests() {
 }
 
 CheckpointRequests::Listening::Listening(CheckpointRequests& requests) : requests_(requests) {
+  listener = ::getpid();
   stop_wanted = false;
   requests_.next_ = 0;
   requests_.interval_ = 1;

@@ -94,7 +94,8 @@ bool is_standby() {
 
 std::optional<std::string> process_variable(const std::string& name) {
   const char* value =
-      std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): nobody changes it.
+      std::getenv(name.c_str());  // NOLINT(concurrency-mt-unsafe): only Python's training thread
+                                  // changes variables, between rounds.
   if (value == nullptr) return {};
   return std::string(value);
 }

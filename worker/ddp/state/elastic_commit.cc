@@ -57,7 +57,12 @@ Result<Collected> collect(const RegisteredState& state) {
   }
   for (const auto& item : state.optimizers) {
     OptimizerSnapshot snapshot = item.state->snapshot("optimizer/" + item.name + "/");
-    all.header["optimizers"][item.name] = std::move(snapshot.description);
+    auto description = checkpoint::encode_values(snapshot.description);
+    if (!description) {
+      return make_error(Errc::kInvalidArgument, "the optimizer \"{}\" cannot be committed: {}",
+                        item.name, description.error().message);
+    }
+    all.header["optimizers"][item.name] = std::move(*description);
     append(all.replicated, std::move(snapshot.tensors));
   }
   for (const std::string& name : state.rngs) {
@@ -205,13 +210,15 @@ class CommitSource final : public TensorSource {
     json header = json::parse(commit.header);
     auto values = checkpoint::decode_values(header.at("values"));
     if (!values) throw std::runtime_error(values.error().message);
+    auto optimizers = checkpoint::decode_values(header.at("optimizers"));
+    if (!optimizers) throw std::runtime_error(optimizers.error().message);
     std::size_t next = 0;
     for (const json& entry : header.at("tensors")) {
       manifest.tensors.push_back(record_of(entry, checkpoint::kReplicated));
       index.data.push_back(static_cast<const std::byte*>(commit.tensors.at(next++).data_ptr()));
     }
     manifest.state = {{"values", std::move(*values)},
-                      {"optimizers", std::move(header["optimizers"])},
+                      {"optimizers", std::move(*optimizers)},
                       {"comm_hooks", std::move(header["comm_hooks"])}};
     manifest.rank_state.assign(static_cast<std::size_t>(commit.world_size), json::object());
     for (const auto& [rank, part] : commit.parts) {

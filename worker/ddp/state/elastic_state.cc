@@ -48,7 +48,7 @@ class ElasticState::Impl {
 
   void leave() {
     if (group_) {
-      for (const auto& item : registered.modules) drop_gradients(item.state());
+      for (const auto& item : registered.modules) drop_gradients(item);
     }
     registered.hooks.clear();
     hooks_.clear();
@@ -96,10 +96,15 @@ class ElasticState::Impl {
   bool resumed() const { return resumed_; }
 
  private:
-  static void drop_gradients(const ModuleState& module) {
-    for (const NamedTensor& item : module.parameters) {
-      at::Tensor parameter = item.tensor;
-      parameter.mutable_grad() = at::Tensor();
+  // Never throws: leave() may run while an exception of this very module is on its way.
+  static void drop_gradients(const RegisteredState::Module& module) {
+    try {
+      for (const NamedTensor& item : module.state().parameters) {
+        at::Tensor parameter = item.tensor;
+        parameter.mutable_grad() = at::Tensor();
+      }
+    } catch (const std::exception&) {
+      // A state without tensors has no gradients that could be in the round's memory.
     }
   }
 

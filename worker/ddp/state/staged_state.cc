@@ -66,16 +66,17 @@ Result<void> stage_value(const RegisteredState::Value& value, Rank own, int worl
   if (!found) {
     return make_error(Errc::kMismatch, "the checkpoint has no value \"{}\"", value.name);
   }
-  std::string what = fmt::format("value \"{}\"", value.name);
-  json former;
+  std::optional<json> former;  // Nothing: it cannot be saved at this moment, so not be put back.
   try {
     former = value.save();
-  } catch (const std::exception& error) {
-    return make_error(Errc::kInvalidArgument, "{} cannot be saved before loading: {}", what,
-                      error.what());
+  } catch (const std::exception&) {
+    // For instance, because a step was interrupted in the middle.
   }
-  staged.risky.push_back({[&value, saved = *found] { value.load(saved); },
-                          [&value, former] { value.load(former); }, std::move(what)});
+  const auto undo = [&value, former] {
+    if (former) value.load(*former);
+  };
+  staged.risky.push_back({[&value, saved = *found] { value.load(saved); }, undo,
+                          fmt::format("value \"{}\"", value.name)});
   return {};
 }
 

@@ -36,6 +36,7 @@ class Checkpointer:
         self._every = every
         self._loads = None  # Whether strictly, if at all.
         self._native = None  # Of this round.
+        self._rank = 0
         self.loaded = None  # What load_latest() has found, as a dict; None before.
         state._checkpointers.append(self)
         _finish_at_exit()
@@ -67,7 +68,9 @@ class Checkpointer:
         step = self._state._step_or(step)
         if step is None:
             raise ValueError("save() needs a step: the state has no value \"step\"")
-        return self._native.save(step, epoch)
+        report = self._native.save(step, epoch)
+        self._say([report["note"]] if report["note"] else [])
+        return report
 
     def save_if_due(self, epoch: int = -1) -> bool:
         """Saves if the value "step" is divisible by `every`, or if a checkpoint was asked for (checkpoint_requested).
@@ -88,19 +91,23 @@ class Checkpointer:
         return self._native.wait()
 
     def _begin_round(self, group):
+        self._rank = group.rank
         self._native = _native.Checkpointer(*self._settings, group)
         self._state._registry.register(self._native)
         self._native.prepare()
+        self._say([])
         if self._loads is not None and not self._state.resumed:
             self.load_latest(self._loads)
-            self._say()
+            self._say([*self.loaded["skipped"], *self.loaded["notes"]])
 
-    def _say(self):
-        for line in [*self.loaded["skipped"], *self.loaded["notes"], *self._native.warnings]:
-            print(f"ddp_run: {line}", file=sys.stderr)
+    def _say(self, lines):
+        """Lines that are the same on all ranks, and what rank 0 alone has to say."""
+        for line in [*(lines if self._rank == 0 else []), *self._native.warnings]:
+            print(f"ddp_run: {line}", file=sys.stderr, flush=True)
 
     def _end_round(self):
         self._native.wait()
+        self._say([])
 
     def _forget_round(self):
         self._native = None

@@ -119,6 +119,7 @@ class _Round:
         self.group = native_group
         self.result = None
         self.error = None  # What is to be raised again: not that a rank was lost.
+        self.trace = ""  # Of what a lost rank has caused.
         self._excepthook = sys.excepthook
 
     def run(self):
@@ -157,6 +158,7 @@ class _Round:
     def _judge(self, error):
         if _is_of_a_group(error, self.group):
             # The frames hold what belongs to the round: the DistributedDataParallel and its group.
+            self.trace = "".join(traceback.format_exception(error))
             traceback.clear_frames(error.__traceback__)
             return str(error), "lost"
         self.error = error
@@ -180,10 +182,11 @@ def _is_of_a_group(error, group):
 def run_elastic(state: ElasticState, train: Callable, backend: str = "ddp"):
     """Calls train(group) in each round of the job, in this same process, until it returns. Returns what it returns.
 
-    group: the default group of torch.distributed, over `backend` ("ddp", "gloo", "cpu:ddp,cuda:nccl"). Before each call, all ranks
-    have the state of the last commit. In the next round the group may have another size, and this process another rank.
+    group: the default group of torch.distributed, over `backend`: "ddp", also for tensors on CUDA devices, or "gloo". Before each call, all
+    ranks have the state of the last commit. In the next round the group may have another size, and this process another rank.
 
-    If a rank is lost, whatever operation train() is in raises on all others, at once. train() must let it pass. What belongs to
+    If a rank is lost, whatever operation train() is in raises on all others, at once. (With "gloo", one that waits for a node that stands still
+    may take as long as gloo waits; such a process is started again.) train() must let it pass. What belongs to
     the round must not outlive train(): the DistributedDataParallel, the group. New processes get the state from the others. If
     nodes join, the round ends after the next commit.
 
@@ -213,12 +216,14 @@ def _run_rounds(state, run_native, train, backend):
 
     try:
         run_native(run)
-    except RuntimeError:
+    except RuntimeError as error:
         # C++ has only the text of what train() has raised.
         if last is None or last.error is None:
+            if last is not None and last.trace:
+                error.add_note(f"It came from:\n{last.trace}")
             raise
     if last.error is not None:
-        raise last.error from None
+        raise last.error
     return last.result
 
 

@@ -19,7 +19,7 @@ class OptimizerState:
         self._optimizer = optimizer
         self._names = names
         # PyTorch's own keep their count of steps as a tensor, C++'s as a number.
-        self._counts_in_tensors = type(optimizer).__module__.startswith("torch.optim.")
+        self._counts_in_tensors = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, torch.optim.SparseAdam)
         self._named_groups()
 
     def describe(self):
@@ -63,19 +63,19 @@ class OptimizerState:
         for number, ((group, params), saved) in enumerate(zip(groups, description["groups"])):
             if list(params) != saved["params"]:
                 raise ValueError(f"group {number} has other parameters than the saved one")
-            changes.append((group.update, _options(group, saved["options"])))
+            changes.append(_stage_options(group, saved["options"]))
             for name, parameter in params.items():
                 known.add(name)
                 changes.append(self._stage_parameter(group, parameter, name, description["state"].get(name), tensors.get(name, {}), read))
         for name in description["state"]:
             if name not in known:
                 raise ValueError(f"no parameter is called \"{name}\"")
-        return lambda: [change(argument) for change, argument in changes]
+        return lambda: [change() for change in changes]
 
     def _stage_parameter(self, group, parameter, name, scalars, tensors, read):
         state = self._optimizer.state
         if scalars is None:
-            return lambda _: state.pop(parameter, None), None
+            return lambda: state.pop(parameter, None)
         present = state.get(parameter, {})
         moves, made = [], {}
         for key, full_name in tensors.items():
@@ -89,19 +89,17 @@ class OptimizerState:
         for key, saved in scalars.items():
             own = present.get(key)
             if not self._is_count(key):
-                made[key] = values.decode(saved)
+                made[key] = values.decode(saved, device=parameter.device)
             elif isinstance(own, torch.Tensor):
                 moves.append((own, torch.tensor(float(saved))))
                 made[key] = own
             else:
                 made[key] = _step(group, parameter, saved)
 
-        def apply(_):
-            with torch.no_grad():
-                for own, saved in moves:
-                    own.copy_(saved)
+        def apply():
+            _copy(moves)
             state[parameter] = made
-        return apply, None
+        return apply
 
     def _is_count(self, key):
         return key == "step" and self._counts_in_tensors
@@ -121,17 +119,26 @@ class OptimizerState:
         return groups
 
 
-def _options(group, saved):
-    """The saved options, in the types that the program's group has. What the saved group lacks stays as it is."""
-    options = {}
+def _stage_options(group, saved):
+    """The change that puts the saved options into the group, in the types that it has. What it lacks stays as it is."""
+    options, moves = {}, []
     for key, each in saved.items():
         own, value = group.get(key), values.decode(each)
-        if isinstance(own, tuple) and isinstance(value, list):
-            value = tuple(value)
-        elif isinstance(own, torch.Tensor):
-            value = own.new_tensor(value) if not isinstance(value, torch.Tensor) else value.to(own.device)
-        options[key] = value
-    return options
+        if isinstance(own, torch.Tensor):
+            moves.append((own, value if isinstance(value, torch.Tensor) else torch.tensor(value)))
+        else:
+            options[key] = tuple(value) if isinstance(own, tuple) and isinstance(value, list) else value
+
+    def apply():
+        _copy(moves)
+        group.update(options)
+    return apply
+
+
+def _copy(moves):
+    with torch.no_grad():
+        for own, saved in moves:
+            own.copy_(saved)
 
 
 def _step(group, parameter, step):

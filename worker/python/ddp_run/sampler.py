@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import Sampler
 
-from ddp_run import randomness
+from ddp_run import randomness, worker_process
 
 
 class Batch(NamedTuple):
@@ -253,9 +253,9 @@ class DistributedSampler(Sampler[int]):
             return self._ranks
         if dist.is_available() and dist.is_initialized():
             return dist.get_rank(), dist.get_world_size()
-        if os.environ.get("WORLD_SIZE", "1") != "1":
-            raise RuntimeError(f"this process is one of {os.environ['WORLD_SIZE']} (WORLD_SIZE), but torch.distributed has no group yet: "
-                               "call init_process_group() before, or give num_replicas and rank")
+        if worker_process.has_agent or os.environ.get("WORLD_SIZE", "1") != "1":
+            raise RuntimeError("torch.distributed has no group yet, so the number of ranks is not known: ask in the function that run_elastic() "
+                               "calls, or after init_process_group(), or give num_replicas and rank")
         return 0, 1
 
 

@@ -13,7 +13,7 @@ def spawn(function: Callable, nproc: int, *args: Any, backend: str = "ddp") -> l
     """Calls function(rank, *args) in nproc new processes that have a default group of torch.distributed. Returns the results by rank.
 
     For notebooks and for trying things out; `ddp-run` starts programs. The processes are forked, so the function may be one of the
-    notebook, and needs no module. What the notebook has on a CUDA device cannot be used in them, so nothing may have been there before.
+    notebook, and needs no module. Each computes with one thread. What the notebook has on a CUDA device cannot be used in them, so nothing may have been there before.
     Results are pickled. If a rank raises, the others are ended, and torch.multiprocessing.ProcessRaisedException has its traceback.
     """
     if nproc < 1:
@@ -30,6 +30,7 @@ def spawn(function: Callable, nproc: int, *args: Any, backend: str = "ddp") -> l
 
 def _run_rank(rank, nproc, folder, backend, function, args):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(nproc), LOCAL_WORLD_SIZE=str(nproc))
+    torch.set_num_threads(1)  # OpenMP's threads do not survive fork().
     dist.init_process_group(backend, store=dist.FileStore(f"{folder}/store", nproc), rank=rank, world_size=nproc)
     torch.save(function(rank, *args), f"{folder}/result{rank}")
     dist.destroy_process_group()

@@ -68,7 +68,7 @@ class Registry:
                                  lambda saved, item=item: item.load_state_dict(values.decode(saved)), name in self.per_rank)
         for name in self.values:
             keeper.add_value(name, lambda name=name: values.encode(self.values[name], name),
-                             lambda saved, name=name: self.values.update({name: values.decode(saved)}), name in self.per_rank)
+                             lambda saved, name=name: self.values.update({name: values.decode(saved, self.values[name])}), name in self.per_rank)
 
     def _parameter_names(self):
         """By id(): the name in the module. With several modules, the module's name comes first."""

@@ -39,20 +39,50 @@ def encode(value, where="the value"):
                     "numbers, str, bytes, tensors, lists, tuples, sets and dicts of them can")
 
 
-def decode(value):
-    """The inverse of encode()."""
+def decode(value, present=None, device="cpu"):
+    """The inverse of encode().
+
+    present: what the result takes the place of. A tensor of the same type and shape there gets the values and is the result; so are
+    tensors in lists, tuples and dicts. Other tensors are made on the device of the one that they replace, or on `device`.
+    """
     if isinstance(value, list):
-        return [decode(each) for each in value]
+        return _decode_items(value, present, device)
     if not isinstance(value, dict):
         return value
     kind = next(iter(value), "")
     if not kind.startswith("$"):
-        return {key: decode(each) for key, each in value.items()}
+        return {key: decode(each, _item(present, key), device) for key, each in value.items()}
+    if kind == "$tuple":
+        return tuple(_decode_items(value[kind], present, device))
+    if kind == "$dict":
+        pairs = ((decode(key), each) for key, each in value[kind])
+        return {key: decode(each, _item(present, key), device) for key, each in pairs}
+    if kind == "$tensor":
+        return _placed(_decode_tensor(value[kind]), present, device)
     return _DECODERS[kind](value[kind])
 
 
+def _decode_items(items, present, device):
+    there = present if isinstance(present, (list, tuple)) else ()
+    return [decode(each, there[i] if i < len(there) else None, device) for i, each in enumerate(items)]
+
+
+def _item(present, key):
+    return present.get(key) if isinstance(present, dict) else None
+
+
+def _placed(tensor, present, device):
+    if not isinstance(present, torch.Tensor):
+        return tensor.to(device)
+    if (present.dtype, present.shape) != (tensor.dtype, tensor.shape):
+        return tensor.to(present.device)
+    with torch.no_grad():
+        return present.copy_(tensor)
+
+
 def _encode_dict(value, where):
-    is_plain = type(value) is dict and all(type(key) is str and not key.startswith("$") for key in value)
+    # JSON's objects come back with their keys sorted.
+    is_plain = type(value) is dict and all(type(key) is str and not key.startswith("$") for key in value) and list(value) == sorted(value)
     if is_plain:
         return {key: encode(each, f"{where}[{key!r}]") for key, each in value.items()}
     return {"$dict": [[encode(key, f"a key of {where}"), encode(each, f"{where}[{key!r}]")] for key, each in value.items()]}
@@ -92,10 +122,7 @@ def _decode_array(saved):
 
 _DECODERS = {
     "$int": int,
-    "$tuple": lambda items: tuple(decode(each) for each in items),
     "$set": lambda items: {decode(each) for each in items},
-    "$dict": lambda items: {decode(key): decode(each) for key, each in items},
     "$bytes": base64.b64decode,
-    "$tensor": _decode_tensor,
     "$array": _decode_array,
 }

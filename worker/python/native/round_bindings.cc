@@ -52,7 +52,8 @@ void with_signals(const Run& run) {
       if (PyErr_Occurred() != nullptr) throw py::error_already_set();
       throw;
     } catch (const ProgramEnds&) {
-      // Python raises it again.
+      // Python raises it again. The other ranks must not wait for this process's end.
+      if (made_worker() != nullptr) made_worker()->abort("the program of a rank has ended");
     }
   });
 }

@@ -16,8 +16,6 @@
 namespace ddp::python {
 namespace {
 
-using ReleaseGil = py::call_guard<py::gil_scoped_release>;
-
 // What both classes register.
 template <typename Keeper, typename Class>
 void bind_registration(Class& bound) {
@@ -121,7 +119,6 @@ void bind_elastic_state(py::module_& module) {
           py::arg("step"))
       .def("is_commit_due", &ElasticState::is_commit_due)
       .def("restore", [](ElasticState& self) { interruptible([&] { self.restore(); }); })
-      .def_property_readonly("step", &ElasticState::step)
       .def_property_readonly("resumed", &ElasticState::resumed);
 }
 

@@ -30,8 +30,6 @@ int unused_signal() {
 void bind_worker(py::module_& module) {
   using ReleaseGil = py::call_guard<py::gil_scoped_release>;
   module.def(
-      "has_agent", [] { return process_channel().connected(); }, ReleaseGil());
-  module.def(
       "progress",
       [](std::int64_t step, double loss, double samples_per_second) {
         process_channel().progress(step, loss, samples_per_second);
