@@ -186,9 +186,9 @@ def run_elastic(state: ElasticState, train: Callable, backend: str = "ddp"):
     ranks have the state of the last commit. In the next round the group may have another size, and this process another rank.
 
     If a rank is lost, whatever operation train() is in raises on all others, at once. (With "gloo", one that waits for a node that stands still
-    may take as long as gloo waits; such a process is started again.) train() must let it pass. What belongs to
-    the round must not outlive train(): the DistributedDataParallel, the group. New processes get the state from the others. If
-    nodes join, the round ends after the next commit.
+    may take as long as gloo waits; such a process is started again.) train() must let it pass. What
+    belongs to the round must not outlive train(): the DistributedDataParallel, the group. New processes get the state from the others.
+    If nodes join, the round ends after the next commit.
 
     Without ddp-run, train() is called once: alone, or with the ranks that torchrun has started.
 
@@ -228,10 +228,9 @@ def _run_rounds(state, run_native, train, backend):
 
 
 def _run_once(state, train, backend):
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size > 1:
-        rank = os.environ.get("RANK", "0")
-        if rank == "0":
+    excepthook = sys.excepthook
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if os.environ.get("RANK", "0") == "0":
             print("ddp_run: no agent of ddp-run is there, so a lost rank ends this training", file=sys.stderr)
         dist.init_process_group(backend)
     else:
@@ -242,6 +241,7 @@ def _run_once(state, train, backend):
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        sys.excepthook = excepthook
 
 
 def _store_of(group):
