@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
 import torchrun
 
 BIN = Path(sys.argv[1]).resolve()
@@ -42,10 +43,10 @@ class Job:
                 for line in found if line[0] == what]
 
     def wait_for(self, what, count=1, step=0):
-        deadline = time.monotonic() + LIMIT_S
-        while len([each for each in self.lines(what) if each["step"] >= step]) < count:
-            assert time.monotonic() < deadline and self.process.poll() is None, f"there is no line \"{what}\""
-            time.sleep(0.02)
+        def is_there():
+            assert self.process.poll() is None, f"ddp-run has ended with {self.process.returncode}"
+            return len([each for each in self.lines(what) if each["step"] >= step]) >= count
+        jobs.wait_until(is_there, LIMIT_S, f"a line \"{what}\"")
 
     def weights(self):
         ends = {each["rank"]: each["weights"] for each in self.lines("end")}
@@ -132,8 +133,7 @@ def ddp_run_is_killed_and_started_again():
 
 def the_agent_is_killed():
     def agent(job):
-        pid = job.process.pid
-        return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+        return jobs.children(job.process.pid)[0]
     with tempfile.TemporaryDirectory() as folder:
         job = kill_at_step_12(folder, agent)
         assert job.process.returncode == 0, Path(f"{folder}/output").read_text()

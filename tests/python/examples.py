@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import jobs
 import torchrun
 
 BIN = Path(sys.argv[1]).resolve()
@@ -24,16 +24,6 @@ DATA = ["--data", sys.argv[4]] if len(sys.argv) > 4 else []
 EXAMPLES = Path(__file__).resolve().parents[2] / "worker/python/examples"
 LIMIT_S = 150
 STEPS = 400
-
-
-def children(pid):
-    with contextlib.suppress(OSError):
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def descendants(pid):
-    return [pid, *(each for child in children(pid) for each in descendants(child))]
 
 
 def send(pids, number):
@@ -47,9 +37,7 @@ class Nodes:
 
     def __init__(self, folder, count, arguments):
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = jobs.free_port()
         placement = ["--standalone"] if count == 1 else ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"]
         self.command = [BIN / "ddp-run", *placement, "--nproc-per-node", str(2 // count), "--max-restarts", "50",
                         EXAMPLES / "elastic.py", "--checkpoints", f"{folder}/checkpoints", "--steps", str(STEPS), *arguments, *DATA]
@@ -70,8 +58,8 @@ class Nodes:
         number = chosen.randrange(len(self.nodes))
         pid = self.nodes[number].pid
         what = chosen.choice(["worker", "agent", "ddp-run", "node", "stop"])
-        agents = children(pid)
-        workers = [worker for agent in agents for worker in children(agent)]
+        agents = jobs.children(pid)
+        workers = [worker for agent in agents for worker in jobs.children(agent)]
         if what == "worker":
             send([chosen.choice(workers)] if workers else [], signal.SIGKILL)
         elif what == "agent":
@@ -79,9 +67,9 @@ class Nodes:
         elif what == "ddp-run":
             send([pid], signal.SIGKILL)
         elif what == "node":
-            send(descendants(pid), signal.SIGKILL)
+            send([pid, *jobs.descendants(pid)], signal.SIGKILL)
         else:
-            stopped = descendants(pid)
+            stopped = [pid, *jobs.descendants(pid)]
             send(stopped, signal.SIGSTOP)
             time.sleep(chosen.uniform(0.1, 7))
             send(stopped[::-1], signal.SIGCONT)
@@ -99,7 +87,7 @@ class Nodes:
 
     def close(self):
         for node in self.nodes:
-            send(descendants(node.pid), signal.SIGKILL)
+            send([node.pid, *jobs.descendants(node.pid)], signal.SIGKILL)
             node.wait()
 
 
