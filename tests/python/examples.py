@@ -22,7 +22,7 @@ BIN = Path(sys.argv[1]).resolve()
 SEED, COUNT = (int(sys.argv[2]), int(sys.argv[3])) if len(sys.argv) > 3 else (1, 1)
 DATA = ["--data", sys.argv[4]] if len(sys.argv) > 4 else []
 EXAMPLES = Path(__file__).resolve().parents[2] / "worker/python/examples"
-LIMIT_S = 150
+LIMIT_S = 240
 STEPS = 400
 
 

@@ -118,9 +118,9 @@ class Collector {
   Result<void> add_module(const std::string& prefix, const ModuleState& module) {
     for (const auto* list : {&module.parameters, &module.buffers}) {
       for (const NamedTensor& item : *list) {
-        std::vector<StateTensor> named = {{prefix + item.name, item.tensor}};
+        std::vector<StateTensor> named = {{prefix + item.name, item.tensor, item.parts}};
         for (const std::string& name : item.shared_as)
-          named.push_back({prefix + name, item.tensor});
+          named.push_back({prefix + name, item.tensor, item.parts});
         if (auto added = add_replicated(named, list == &module.buffers); !added) return added;
       }
     }
@@ -172,7 +172,8 @@ class Collector {
             fmt::format("{} {} [{}]\n", tensor.name, checkpoint::tensor_type_name(tensor.type),
                         fmt::join(tensor.shape, ","));
       }
-      if (parts_[i]) {
+      const auto& known = collected_.wanted_sources;
+      if (parts_[i] && (known.empty() || known.back() != tensor.source)) {
         collected_.wanted.push_back({*parts_[i], owners[i]});
         collected_.wanted_sources.push_back(tensor.source);
       }

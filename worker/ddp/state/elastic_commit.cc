@@ -89,6 +89,12 @@ Result<Collected> collect(const RegisteredState& state) {
 Result<json> list_tensors(const std::vector<StateTensor>& tensors) {
   json list = json::array();
   for (const StateTensor& item : tensors) {
+    if (item.parts) {
+      return make_error(Errc::kInvalidArgument,
+                        "tensor \"{}\" is divided among the ranks, and commits keep whole tensors "
+                        "only: train without run_elastic, from checkpoint to checkpoint",
+                        item.name);
+    }
     const auto type = stored_type(item.tensor.scalar_type());
     if (!type || item.tensor.layout() != at::kStrided) {
       return make_error(Errc::kInvalidArgument, "tensor \"{}\" is {}, which cannot be committed",

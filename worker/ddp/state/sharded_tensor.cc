@@ -1,8 +1,11 @@
 #include "worker/ddp/state/sharded_tensor.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include "common/base/check.h"
 #include "worker/ddp/tensors/tensors.h"
@@ -10,7 +13,8 @@
 namespace ddp {
 namespace {
 
-void append(std::vector<std::byte>& to, const at::Tensor& part) {
+void append(std::vector<std::byte>& to, const at::Tensor& own) {
+  const at::Tensor part = own.detach().cpu().contiguous();
   const auto* bytes = static_cast<const std::byte*>(part.data_ptr());
   to.insert(to.end(), bytes, bytes + part.nbytes());
 }
@@ -39,6 +43,36 @@ at::Tensor put_together(const ShardedTensor& parts, Cursors& received) {
 
 }  // namespace
 
+ShardedTensor divided_along(std::int64_t dim, const at::Tensor& local, std::int64_t begin,
+                            const std::vector<std::int64_t>& rows, at::IntArrayRef sizes) {
+  const at::Tensor whole =
+      at::empty(sizes, at::TensorOptions(local.scalar_type()).device(at::kMeta));
+  const std::int64_t row = sizes[dim] > 0 ? whole.numel() / sizes[dim] : 0;
+  ShardedTensor parts;
+  // A row is in one piece where the dimension that is divided comes first.
+  parts.like = whole.movedim(dim, 0).contiguous().movedim(0, dim);
+  for (const std::int64_t count : rows) {
+    parts.counts.push_back(static_cast<std::size_t>(count * row));
+  }
+  parts.own = local.movedim(dim, 0);
+  parts.begin = static_cast<std::size_t>(begin * row);
+  return parts;
+}
+
+at::Tensor own_part_of(const at::Tensor& whole, const ShardedTensor& parts) {
+  const at::NoGradGuard no_grad;
+  std::vector<std::int64_t> order(static_cast<std::size_t>(whole.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return parts.like.stride(a) > parts.like.stride(b);
+  });
+  const at::Tensor in_memory = whole.permute(order);
+  const at::Tensor part =
+      in_memory.reshape(-1).narrow(0, static_cast<std::int64_t>(parts.begin), parts.own.numel());
+  // Where the order took a copy of the whole, the part alone is kept.
+  return (in_memory.is_contiguous() ? part : part.clone()).view(parts.own.sizes());
+}
+
 std::vector<at::Tensor> gather_whole(const std::vector<WantedWhole>& wanted, ProcessGroup& group) {
   const auto ranks = static_cast<std::size_t>(group.size());
   std::vector<std::byte> given;
@@ -49,8 +83,13 @@ std::vector<at::Tensor> gather_whole(const std::vector<WantedWhole>& wanted, Pro
       if (one.rank != static_cast<Rank>(rank)) continue;
       DDP_CHECK(one.tensor.counts.size() == ranks, "{} parts of {} ranks", one.tensor.counts.size(),
                 ranks);
+      const std::size_t bytes =
+          one.tensor.counts[static_cast<std::size_t>(group.rank())] * element_bytes(one.tensor);
+      if (bytes == 0) continue;
+      DDP_CHECK(one.tensor.own.nbytes() == bytes, "a part of {} bytes instead of {}",
+                one.tensor.own.nbytes(), bytes);
       append(given, one.tensor.own);
-      give_counts[rank] += one.tensor.own.nbytes();
+      give_counts[rank] += bytes;
     }
   }
   std::size_t all = 0;

@@ -53,9 +53,9 @@ std::vector<StateTensor> module_tensors(const std::string& prefix, const ModuleS
   std::vector<StateTensor> tensors;
   for (const auto* list : {&module.parameters, &module.buffers}) {
     for (const NamedTensor& item : *list) {
-      tensors.push_back({prefix + item.name, item.tensor});
+      tensors.push_back({prefix + item.name, item.tensor, item.parts});
       for (const std::string& name : item.shared_as)
-        tensors.push_back({prefix + name, item.tensor});
+        tensors.push_back({prefix + name, item.tensor, item.parts});
     }
   }
   return tensors;
@@ -159,7 +159,11 @@ Result<Commit> stage_module(const std::string& prefix, const ModuleState& module
     }
     auto tensor = source.view(*record);
     if (!tensor) return tensor.error();
-    moves->push_back({state.tensor, std::move(*tensor)});
+    if (state.parts) {
+      moves->push_back({state.parts->own, own_part_of(*tensor, *state.parts)});
+    } else {
+      moves->push_back({state.tensor, std::move(*tensor)});
+    }
   }
   for (const std::string& name : source.names_below(prefix)) {
     if (expected.contains(name) || !is_wanted(choice, name)) continue;

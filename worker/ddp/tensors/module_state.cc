@@ -12,31 +12,38 @@
 namespace ddp {
 namespace {
 
+std::vector<NamedTensor> once_each(const std::vector<NamedTensor>& named) {
+  std::vector<NamedTensor> result;
+  std::unordered_map<const at::TensorImpl*, std::size_t> index;
+  for (const NamedTensor& item : named) {
+    if (!item.tensor.defined()) continue;
+    const auto [entry, is_first] = index.emplace(item.tensor.unsafeGetTensorImpl(), result.size());
+    if (is_first) {
+      result.push_back(item);
+    } else {
+      result[entry->second].shared_as.push_back(item.name);
+    }
+  }
+  return result;
+}
+
 std::vector<NamedTensor> named_tensors(
     const std::vector<std::pair<std::string, at::Tensor>>& named) {
   std::vector<NamedTensor> result;
-  std::unordered_map<const at::TensorImpl*, std::size_t> index;
-  for (const auto& [name, tensor] : named) {
-    if (!tensor.defined()) continue;
-    const auto [entry, is_first] = index.emplace(tensor.unsafeGetTensorImpl(), result.size());
-    if (is_first) {
-      result.push_back({name, tensor, {}});
-    } else {
-      result[entry->second].shared_as.push_back(name);
-    }
-  }
+  for (const auto& [name, tensor] : named) result.push_back({name, tensor, {}});
   return result;
 }
 
 }  // namespace
 
 ModuleState state_of(const torch::nn::Module& module) {
-  return state_of(module.named_parameters().pairs(), module.named_buffers().pairs());
+  return state_of(named_tensors(module.named_parameters().pairs()),
+                  named_tensors(module.named_buffers().pairs()));
 }
 
-ModuleState state_of(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                     const std::vector<std::pair<std::string, at::Tensor>>& buffers) {
-  return {named_tensors(parameters), named_tensors(buffers)};
+ModuleState state_of(const std::vector<NamedTensor>& parameters,
+                     const std::vector<NamedTensor>& buffers) {
+  return {once_each(parameters), once_each(buffers)};
 }
 
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {

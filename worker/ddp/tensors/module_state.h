@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,11 +16,15 @@ class Optimizer;
 
 namespace ddp {
 
+struct ShardedTensor;
+
 struct NamedTensor {
   std::string name;  // As named_parameters gives it: "conv1.weight". The first one, where several
                      // share the tensor.
   at::Tensor tensor;
   std::vector<std::string> shared_as;  // Its further names.
+  // If each rank has only a part: this rank's part; then `tensor` has no data (at::kMeta).
+  std::shared_ptr<const ShardedTensor> parts = nullptr;
 };
 
 // What ranks have in common before training: every parameter, frozen or not, and every buffer, once
@@ -36,9 +41,9 @@ struct ModuleState {
 };
 
 ModuleState state_of(const torch::nn::Module& module);
-// Of names and tensors; a tensor may be there under several names.
-ModuleState state_of(const std::vector<std::pair<std::string, at::Tensor>>& parameters,
-                     const std::vector<std::pair<std::string, at::Tensor>>& buffers);
+// Of names and tensors, without shared_as; a tensor may be there under several names.
+ModuleState state_of(const std::vector<NamedTensor>& parameters,
+                     const std::vector<NamedTensor>& buffers);
 
 // The parameters of all groups, in their order.
 std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);

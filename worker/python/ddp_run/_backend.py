@@ -1,5 +1,6 @@
 """Makes the backend known to torch.distributed."""
 import contextlib
+import datetime
 import multiprocessing.util
 import os
 import re
@@ -12,11 +13,13 @@ from ddp_run import _built_with
 # Before the module is loaded: with another PyTorch's libraries it may do anything.
 if re.match(r"[0-9]+\.[0-9]+(\.[0-9]+)?", torch.__version__)[0] != _built_with.TORCH:
     raise ImportError(f"ddp_run was built with PyTorch {_built_with.TORCH}, and this is {torch.__version__}: build and install it again")
-from ddp_run import _native  # noqa: E402
+from ddp_run import _native, worker_process  # noqa: E402
 
 NAME = "ddp"
 _round_group = None  # The native group that the next group of PyTorch's is made over.
 _leaves_at_exit = None  # The process that does.
+_world_round = None  # A default group, a native backend over its ranks, and its RoundGroup.
+GROUP_TIMEOUT = datetime.timedelta(minutes=10)  # Of a group for state.
 
 
 def register() -> None:
@@ -71,6 +74,20 @@ def of_world(store, timeout):
     _leave_at_exit()
     size = dist.get_world_size()
     return _native.make_backend(store, dist.get_rank(), size, timeout, "state", list(range(size)), False)
+
+
+def default_group():
+    return dist.group.WORLD if dist.is_initialized() else None
+
+
+def world_round():
+    """All ranks of the default group as native code wants them for state. Collective; one for each default group."""
+    global _world_round
+    world = dist.group.WORLD
+    if _world_round is None or _world_round[0] is not world:
+        own = of_world(dist.PrefixStore("ddp_run", dist.distributed_c10d._get_default_store()), GROUP_TIMEOUT)
+        _world_round = world, own, _native.world_round(own, worker_process.has_agent)
+    return _world_round[2]
 
 
 def _make(options, _backend_options):

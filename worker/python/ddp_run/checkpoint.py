@@ -3,7 +3,7 @@ import functools
 import multiprocessing.util
 import sys
 
-from ddp_run import _native
+from ddp_run import _backend, _native
 from ddp_run.progress import checkpoint_requested
 
 
@@ -19,11 +19,15 @@ class Checkpointer:
         checkpoints.load_latest()
         ddp_run.run_elastic(state, train)              # In train(): checkpoints.save_if_due() after each step.
 
+    A program without run_elastic() makes both after init_process_group(), over any backend. Then load_latest() loads at once. At the
+    end it calls wait(). If a rank is lost there, all processes start anew, and load. A module may be divided by FSDP2 (fully_shard): each
+    rank writes a share of the whole tensors, and any number of ranks can load them.
+
     directory: a folder that all nodes share; made if it is missing. every: save_if_due() saves when the value "step" is divisible
     by it. keep: how many checkpoints stay, 0 keeps all; those of steps divisible by keep_every stay for ever. asynchronous:
     save() returns when the state is copied. The agent's process writes it, and finishes though this process dies.
 
-    Make it once per process, before run_elastic(). One job uses a folder at a time.
+    Make it once per process. One job uses a folder at a time.
     """
 
     def __init__(self, directory: str, state, *, every: int = 0, keep: int = 3, keep_every: int = 0, asynchronous: bool = True):
@@ -35,7 +39,8 @@ class Checkpointer:
         self._state = state
         self._every = every
         self._loads = None  # Whether strictly, if at all.
-        self._native = None  # Of this round.
+        self._native = None  # Of this round, or of the default group.
+        self._world = None  # That group, in a program without run_elastic().
         self._rank = 0
         self.loaded = None  # What load_latest() has found, as a dict; None before.
         state._checkpointers.append(self)
@@ -46,12 +51,12 @@ class Checkpointer:
 
         Before run_elastic(), it is loaded when the first round begins, unless the state is that of a training already. Returns
         None then; `loaded` has the report: step (-1: there was none), epoch, world_size, path, skipped and notes.
-        Within the function that run_elastic() calls, it is collective, loads at once and returns the report.
+        Within the function that run_elastic() calls, or in a program without it, it is collective, loads at once and returns the report.
 
         strict=False takes what both the checkpoint and the program have. Raises ValueError if the checkpoint belongs to another
         program, RuntimeError if the folder cannot be read. Nothing is changed then.
         """
-        if self._native is None:
+        if not self._is_ready():
             self._loads = strict
             return None
         self.loaded = self._native.load_latest(strict)
@@ -63,8 +68,7 @@ class Checkpointer:
         Returns a dict: state ("writing" or "durable"), step, path, note. step: without it, the value "step" counts. The next save
         waits for this one. Raises RuntimeError if this save or the one before failed; training can go on.
         """
-        if self._native is None:
-            raise RuntimeError("save() belongs in the function that run_elastic() calls")
+        self._need_group("save()")
         step = self._state._step_or(step)
         if step is None:
             raise ValueError("save() needs a step: the state has no value \"step\"")
@@ -86,9 +90,22 @@ class Checkpointer:
 
     def wait(self) -> dict:
         """Returns when the last save is on the disk. Collective. Raises RuntimeError if it failed. run_elastic() does it at the end."""
-        if self._native is None:
-            raise RuntimeError("wait() belongs in the function that run_elastic() calls")
+        self._need_group("wait()")
         return self._native.wait()
+
+    def _is_ready(self):
+        world = _backend.default_group()
+        if not self._state._goes_on and world is not self._world:
+            self._native = None
+            if world is not None:
+                self._begin_round(_backend.world_round())
+            self._world = world
+        return self._native is not None
+
+    def _need_group(self, call):
+        if not self._is_ready():
+            raise RuntimeError(f"{call} belongs in the function that run_elastic() calls; in a program without it, call init_process_group() "
+                               "before you make the ElasticState")
 
     def _begin_round(self, group):
         self._rank = group.rank

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from ddp_run import _backend, _native, worker_process
 from ddp_run.state import Registry
 
-_GROUP_TIMEOUT = datetime.timedelta(minutes=10)
 # How long a rank that a backend of another kind has lost may take to be found dead.
 _NOTICE = datetime.timedelta(seconds=2)
 _current = None  # The round that this process is in.
@@ -28,7 +27,8 @@ class ElasticState:
 
     commit_every: commit_if_due() commits every so many steps. 0: so rarely that commits take commit_share of the time.
 
-    Make it once per process, before run_elastic(). The last two commits are kept in the memory of the processes. What is
+    Make it once per process, before run_elastic(). In a program without run_elastic(), make it after init_process_group(): then it is for
+    a Checkpointer alone, and may hold modules of FSDP2. The last two commits are kept in the memory of the processes. What is
     registered is referenced. Parameters, buffers and tensors of optimizers get their values in place. Lives as long as the process.
     """
 
@@ -37,7 +37,9 @@ class ElasticState:
         object.__setattr__(self, "_checkpointers", [])
         for name, item in items.items():
             self.add(name, item)
-        if worker_process.has_agent:
+        # With a default group of its own the program is not called by run_elastic(), and ends with any of its ranks.
+        object.__setattr__(self, "_goes_on", not dist.is_initialized())
+        if worker_process.has_agent and self._goes_on:
             _native.goes_on_from_round_to_round()  # From now on the agent knows that.
         native = _native.State()
         native.set_commit_pace(commit_every, commit_share)
@@ -200,9 +202,11 @@ def run_elastic(state: ElasticState, train: Callable, backend: str = "ddp"):
         raise RuntimeError("run_elastic() makes the default group itself; do not call init_process_group() before it")
     if not callable(train):
         raise TypeError(f"train is a {type(train).__name__}, not a function of a group")
-    if worker_process.has_agent and _native.goes_on_from_round_to_round():
-        return _run_rounds(state, lambda run: _native.run_elastic(state._native, run), train, backend)
-    return _run_once(state, train, backend)
+    if not worker_process.has_agent:
+        return _run_once(state, train, backend)
+    if not _native.goes_on_from_round_to_round():
+        raise RuntimeError("the agent of ddp-run that has started this process is gone")
+    return _run_rounds(state, lambda run: _native.run_elastic(state._native, run), train, backend)
 
 
 def _run_rounds(state, run_native, train, backend):
@@ -235,7 +239,7 @@ def _run_once(state, train, backend):
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    own = _backend.of_world(dist.PrefixStore("ddp_run", dist.distributed_c10d._get_default_store()), _GROUP_TIMEOUT)
+    own = _backend.of_world(dist.PrefixStore("ddp_run", dist.distributed_c10d._get_default_store()), _backend.GROUP_TIMEOUT)
     try:
         return _run_rounds(state, lambda run: _native.run_once(state._native, own, run), train, None)
     finally:
@@ -250,5 +254,5 @@ def _store_of(group):
     address, port = (_native.round_variable(f"DDP_STORE_{part}") or _native.round_variable(f"MASTER_{part}") for part in ("ADDR", "PORT"))
     if group.size == 1 and not address:
         return dist.HashStore()
-    store = dist.TCPStore(address, int(port), is_master=False, wait_for_workers=False, use_libuv=False, timeout=_GROUP_TIMEOUT)
+    store = dist.TCPStore(address, int(port), is_master=False, wait_for_workers=False, use_libuv=False, timeout=_backend.GROUP_TIMEOUT)
     return dist.PrefixStore(f"ddp_run/round{group.round}", store)

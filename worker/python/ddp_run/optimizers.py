@@ -5,7 +5,7 @@ the same names there, except that C++ keeps `step` as a number.
 """
 import torch
 
-from ddp_run import values
+from ddp_run import shards, values
 
 
 class OptimizerState:
@@ -23,7 +23,7 @@ class OptimizerState:
         self._named_groups()
 
     def describe(self):
-        """Returns the description, and the tensors as (name, tensor)."""
+        """Returns the description, and the tensors as shards.tell() has them."""
         tensors, state, groups = [], {}, []
         for group, params in self._named_groups():
             where = f"the optimizer \"{self._name}\""
@@ -38,16 +38,16 @@ class OptimizerState:
                     if self._is_count(key) and isinstance(each, torch.Tensor):
                         scalars[key] = int(each.item())
                     elif isinstance(each, torch.Tensor):
-                        tensors.append((f"{name}/{key}", each))
+                        tensors.append(shards.tell(f"{name}/{key}", each))
                     else:
                         scalars[key] = values.encode(each, f"{where}'s {key} of {name}")
         return {"type": type(self._optimizer).__name__, "groups": groups, "state": state}, tensors
 
-    def stage(self, description, names, read):
+    def stage(self, description, sizes, read):
         """Returns a function that puts the description into the optimizer. It does not fail.
 
-        names: of the tensors there are. read(name) -> a new tensor. Tensors that the optimizer has already get their values in
-        place. Raises ValueError, which says what differs, for the description of another optimizer.
+        sizes: by name, of the tensors there are. read: as read_like() takes it. Tensors that the optimizer has already get their
+        values in place. Raises ValueError, which says what differs, for the description of another optimizer.
         """
         kind = type(self._optimizer).__name__
         if description["type"] != kind:
@@ -56,9 +56,13 @@ class OptimizerState:
         if len(description["groups"]) != len(groups):
             raise ValueError(f"there are {len(description['groups'])} saved parameter groups, the program has {len(groups)}")
         tensors = {}
-        for name in names:
+        for name in sizes:
             parameter, _, key = name.rpartition("/")
             tensors.setdefault(parameter, {})[key] = name
+
+        def read_one(name, like):
+            return shards.read_like(like, name, sizes[name], read)
+
         changes, known = [], set()
         for number, ((group, params), saved) in enumerate(zip(groups, description["groups"])):
             if list(params) != saved["params"]:
@@ -66,7 +70,7 @@ class OptimizerState:
             changes.append(_stage_options(group, saved["options"]))
             for name, parameter in params.items():
                 known.add(name)
-                changes.append(self._stage_parameter(group, parameter, name, description["state"].get(name), tensors.get(name, {}), read))
+                changes.append(self._stage_parameter(group, parameter, name, description["state"].get(name), tensors.get(name, {}), read_one))
         for name in description["state"]:
             if name not in known:
                 raise ValueError(f"no parameter is called \"{name}\"")
@@ -79,8 +83,8 @@ class OptimizerState:
         present = state.get(parameter, {})
         moves, made = [], {}
         for key, full_name in tensors.items():
-            saved = read(full_name)
             own = present.get(key)
+            saved = read(full_name, own if isinstance(own, torch.Tensor) else parameter)
             if isinstance(own, torch.Tensor) and own.shape == saved.shape and own.dtype == saved.dtype:
                 moves.append((own, saved))
                 made[key] = own

@@ -76,6 +76,6 @@ class Registry:
         names = {}
         for module_name, module in all_modules.items():
             prefix = f"{module_name}." if len(all_modules) > 1 else ""
-            for name, parameter in modules.tensors_of(module)[0]:
+            for name, parameter in modules.named_tensors(module)[0]:
                 names.setdefault(id(parameter), prefix + name)
         return names

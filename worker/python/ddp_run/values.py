@@ -7,6 +7,8 @@ import base64
 
 import torch
 
+from ddp_run import shards
+
 _INT_LIMIT = 2**63
 _PLAIN = (type(None), bool, float, str)
 
@@ -89,6 +91,8 @@ def _encode_dict(value, where):
 
 
 def _encode_tensor(tensor, where):
+    if shards.is_divided(tensor):
+        raise TypeError(f"{where} is a DTensor; of those, parameters, buffers and tensors of optimizers can be kept")
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise TypeError(f"{where} is a tensor of layout {tensor.layout}, which no commit or checkpoint can hold; convert it")
     plain = tensor.detach().cpu().contiguous()

@@ -9,14 +9,17 @@
 // State of Python's objects under the interfaces that ElasticState and Checkpointer have for C++'s.
 namespace ddp::python {
 
-// tensors() -> (parameters, buffers): a list of (name, tensor) each, shared tensors under each of
-// their names.
+// Python tells of a tensor as (name, tensor). If it is divided among the ranks: (name, local, (dim,
+// begin, rows, sizes)), with the arguments of divided_along().
+
+// tensors() -> (parameters, buffers): a list of tensors each, shared ones under each of their
+// names.
 ModuleState module_state(const KeptObject& tensors);
 
-// describe() -> (description, tensors): as FORMAT.md says it of an optimizer, and a list of (name,
-// tensor). stage(description, names, read) -> apply: names of the tensors there are, read(name) is
-// a new tensor; apply() changes the optimizer and does not fail. stage raises ValueError if the
-// state is another optimizer's.
+// describe() -> (description, tensors): as FORMAT.md says it of an optimizer, and a list of
+// tensors. stage(description, sizes, read) -> apply: the sizes by name of the tensors there are;
+// read(name) is a new tensor, read(name, (dim, begin, count)) some rows of it; apply() changes the
+// optimizer and does not fail. stage raises ValueError if the state is another optimizer's.
 std::unique_ptr<OptimizerState> make_optimizer_state(KeptObject describe, KeptObject stage);
 
 }  // namespace ddp::python

@@ -121,6 +121,13 @@ void bind_rounds(py::module_& module) {
       },
       py::arg("state"), py::arg("backend"), py::arg("train"));
   module.def(
+      "world_round",
+      [](const c10::intrusive_ptr<c10d::Backend>& backend, bool has_agent) {
+        if (has_agent) process_worker(false);  // Its agent writes checkpoints.
+        return std::make_shared<RoundGroup>(backend_of(backend).host_group());
+      },
+      py::arg("backend"), py::arg("has_agent"), py::call_guard<py::gil_scoped_release>());
+  module.def(
       "make_round_backend",
       [](const c10::intrusive_ptr<c10d::Store>& store, const RoundGroup& round,
          std::chrono::milliseconds timeout) -> c10::intrusive_ptr<c10d::Backend> {

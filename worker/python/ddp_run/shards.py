@@ -1,0 +1,99 @@
+"""Tensors that are divided among the ranks: DTensors, such as the parameters of FSDP2.
+
+A checkpoint holds them whole, each tensor in one piece, so any number of ranks can load it, with and without FSDP2.
+"""
+import sys
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+
+
+class Division(NamedTuple):
+    """How a tensor is divided along one dimension. Ranks follow one another as their rows do."""
+    dim: int
+    begin: int  # This rank's first row.
+    rows: list[int]  # By rank: how many it contributes. 0 if a lower rank has the same.
+    sizes: list[int]  # Of the whole.
+
+
+def is_divided(tensor) -> bool:
+    # A program that has one has imported the module, which takes long.
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def divide(length: int, parts: int) -> list[tuple[int, int]]:
+    """The first row and the number of rows of each part, as torch.chunk has them. The last parts may be empty."""
+    size = -(-length // parts)
+    begins = [min(length, part * size) for part in range(parts + 1)]
+    return [(begin, end - begin) for begin, end in zip(begins, begins[1:])]
+
+
+def division_of(tensor, name: str) -> Division | None:
+    """None if each rank has the whole. Raises TypeError, which names the tensor, for a division that a checkpoint cannot hold."""
+    if not dist.is_initialized():
+        raise TypeError(f"{name} is divided among ranks: make the ElasticState after init_process_group(), in a program without run_elastic()")
+    mesh, placements = tensor.device_mesh, tensor.placements
+    divided = [axis for axis, each in enumerate(placements) if not each.is_replicate() and (mesh.size(axis) > 1 or each.is_partial())]
+    if not divided:
+        return None
+    kind = placements[divided[0]]
+    if len(divided) > 1 or type(kind).__name__ != "Shard":
+        raise TypeError(f"{name} has the placements {placements}, which cannot be kept: one Shard can, beside Replicate")
+    parts = divide(tensor.shape[kind.dim], mesh.size(divided[0]))
+    places = {rank: coordinate[divided[0]] for rank, coordinate in _coordinates(mesh)}
+    if sorted(places) != list(range(dist.get_world_size())):
+        raise TypeError(f"{name} is on {len(places)} ranks of {dist.get_world_size()}; only what all ranks divide can be kept")
+    rows, written = [], []
+    for rank in sorted(places):
+        part = places[rank]
+        rows.append(0 if part in written else parts[part][1])
+        written.append(part)
+    order = list(dict.fromkeys(written))
+    if order != sorted(order):
+        raise TypeError(f"{name} is divided against the order of the ranks: {mesh.mesh.tolist()}; make the mesh with ascending ranks")
+    return Division(kind.dim, parts[places[dist.get_rank()]][0], rows, list(tensor.shape))
+
+
+def _coordinates(mesh):
+    for coordinate in torch.cartesian_prod(*(torch.arange(size) for size in mesh.mesh.shape)).reshape(-1, mesh.mesh.dim()).tolist():
+        yield int(mesh.mesh[tuple(coordinate)]), coordinate
+
+
+def tell(name: str, tensor: torch.Tensor) -> tuple:
+    """The tensor as native code takes it: (name, tensor), or (name, this rank's part, its Division)."""
+    if not is_divided(tensor):
+        return name, tensor
+    division = division_of(tensor, name)
+    with torch.no_grad():
+        return (name, tensor.to_local()) if division is None else (name, tensor.to_local(), division)
+
+
+def read_like(like, name: str, sizes: list[int], read) -> torch.Tensor:
+    """What is saved under the name, divided like the tensor `like` if that has the same sizes.
+
+    read(name) -> a new tensor. read(name, (dim, begin, count)) -> a new tensor of these rows.
+    """
+    if not is_divided(like) or list(like.shape) != list(sizes):
+        return read(name)
+    from torch.distributed.tensor import DTensor
+    division = division_of(like, name)
+    with torch.no_grad():
+        local = read(name) if division is None else read(name, (division.dim, division.begin, like.to_local().shape[division.dim]))
+        return DTensor.from_local(local.to(like.device), like.device_mesh, like.placements, run_check=False, shape=like.shape,
+                                  stride=like.stride())
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Collective if the tensor is divided."""
+    return tensor.full_tensor() if is_divided(tensor) else tensor
+
+
+def reshard(module: torch.nn.Module) -> None:
+    """Has FSDP2 let go the whole parameters, which it may keep after a forward without a backward: they are copies."""
+    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    if fsdp is not None:
+        for part in module.modules():
+            if isinstance(part, fsdp):
+                part.reshard()
