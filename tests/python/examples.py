@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import jobs
+import torch
 import torchrun
 
 BIN = Path(sys.argv[1]).resolve()
@@ -35,12 +36,12 @@ def send(pids, number):
 class Nodes:
     """A job of two workers, on one node or two. A node that is gone is started again."""
 
-    def __init__(self, folder, count, arguments):
+    def __init__(self, folder, count, program, arguments):
         self.folder = folder
         port = jobs.free_port()
         placement = ["--standalone"] if count == 1 else ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"]
         self.command = [BIN / "ddp-run", *placement, "--nproc-per-node", str(2 // count), "--max-restarts", "50",
-                        EXAMPLES / "elastic.py", "--checkpoints", f"{folder}/checkpoints", "--steps", str(STEPS), *arguments, *DATA]
+                        EXAMPLES / program, "--checkpoints", f"{folder}/checkpoints", "--steps", str(STEPS), *arguments, *DATA]
         self.starts = 0
         self.nodes = [self.start() for _ in range(count)]
 
@@ -97,10 +98,10 @@ def weights(output):
     return found.pop()
 
 
-def trained(nodes, arguments, chosen=None):
-    """The weights' hash. With `chosen`, disturbs the job up to four times."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Nodes(folder, nodes, arguments)) as job:
-        left = chosen.randrange(1, 5) if chosen else 0
+def trained(nodes, program, arguments, chosen=None, most=4):
+    """The weights' hash. With `chosen`, disturbs the job up to `most` times."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(Nodes(folder, nodes, program, arguments)) as job:
+        left = chosen.randrange(most) + 1 if chosen else 0
         next_time = time.monotonic() + (chosen.uniform(2, 6) if chosen else 0)
         deadline = time.monotonic() + LIMIT_S
         while not job.ended():
@@ -122,8 +123,16 @@ def elastic_one_ends_the_same():
         nodes = chosen.choice([1, 2])
         print(f"seed {seed}: {nodes} nodes, {arguments}", flush=True)
         if optimizer not in known:
-            known[optimizer] = trained(1, ["--optimizer", optimizer])
-        assert trained(nodes, arguments, chosen) == known[optimizer]
+            known[optimizer] = trained(1, "elastic.py", ["--optimizer", optimizer])
+        assert trained(nodes, "elastic.py", arguments, chosen) == known[optimizer]
+
+
+def fully_sharded_one_ends_the_same():
+    """It goes on from its last checkpoint, in new processes."""
+    if not hasattr(torch.cpu.Stream, "record_event"):
+        print(f"PyTorch {torch.__version__} has no FSDP2 on CPUs")
+        return
+    assert trained(1, "fully_sharded.py", [], random.Random(SEED), most=1) == trained(1, "fully_sharded.py", [])
 
 
 def data_parallel_one_runs_under_both_launchers():
@@ -137,3 +146,4 @@ def data_parallel_one_runs_under_both_launchers():
 
 data_parallel_one_runs_under_both_launchers()
 elastic_one_ends_the_same()
+fully_sharded_one_ends_the_same()
