@@ -16,18 +16,10 @@ bool is_secondary(const CollectiveError& error, const ElasticWorker& worker) {
          (error.suspect_rank >= 0 && error.suspect_rank != worker.variable_or("RANK", 0));
 }
 
-// One round. Whether it was the last.
-bool run_round(ElasticWorker& worker, ElasticState& state, const TrainRound& train) {
-  struct Leave {
-    ElasticState& state;
-    ~Leave() { state.leave(); }
-  };
+// The next round of the job. Whether it was the last.
+bool join_round(ElasticWorker& worker, ElasticState& state, const TrainRound& train) {
   try {
-    const auto group = worker.join();
-    const Leave leave{state};
-    state.enter(group, &worker);
-    state.sync();
-    train(group);
+    run_round(worker.join(), state, train, &worker);
     return true;
   } catch (const CollectiveError& error) {
     worker.leave(state.step(), error);
@@ -37,9 +29,21 @@ bool run_round(ElasticWorker& worker, ElasticState& state, const TrainRound& tra
 
 }  // namespace
 
+void run_round(const std::shared_ptr<ProcessGroup>& group, ElasticState& state,
+               const TrainRound& train, ElasticWorker* worker) {
+  struct Leave {
+    ElasticState& state;
+    ~Leave() { state.leave(); }
+  };
+  const Leave leave{state};
+  state.enter(group, worker);
+  state.sync();
+  train(group);
+}
+
 void run_elastic(ElasticWorker& worker, ElasticState& state, const TrainRound& train) {
   try {
-    while (!run_round(worker, state, train)) {
+    while (!join_round(worker, state, train)) {
     }
   } catch (const CollectiveError& error) {
     worker.channel().error(error.what(), is_secondary(error, worker));

@@ -33,4 +33,9 @@ void run_elastic(ElasticWorker& worker, ElasticState& state, const TrainRound& t
 void run_elastic(ElasticState& state, const TrainRound& train,
                  const ElasticWorkerOptions& options = {});
 
+// One of these rounds, over a group of one's own and perhaps without an agent: gives all ranks the
+// state of the last commit, then calls train(group).
+void run_round(const std::shared_ptr<ProcessGroup>& group, ElasticState& state,
+               const TrainRound& train, ElasticWorker* worker = nullptr);
+
 }  // namespace ddp

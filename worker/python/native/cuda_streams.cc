@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/csrc/utils/pybind.h>  // First: it includes Python.h.
+#include <torch/csrc/utils/pybind.h>
 
 namespace ddp::python {
 namespace {

@@ -3,7 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <torch/csrc/utils/pybind.h>  // First: it includes Python.h.
+#include <torch/csrc/utils/pybind.h>
 
 #include "common/base/clock.h"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <torch/csrc/utils/pybind.h>  // First: it includes Python.h.
+#include <torch/csrc/utils/pybind.h>
 
 // Python's None, bool, int, float, str, list and dict as JSON values, and back. The GIL must be
 // held.

@@ -2,7 +2,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "worker/python/native/backend.h"
-#include "worker/python/native/bindings.h"  // First: it includes Python.h.
+#include "worker/python/native/bindings.h"
 #include "worker/python/native/registered_allocator.h"
 
 namespace ddp::python {

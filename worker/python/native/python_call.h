@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include <torch/csrc/utils/pybind.h>  // First: it includes Python.h.
+#include <torch/csrc/utils/pybind.h>
 
 namespace ddp::python {
 

@@ -9,7 +9,7 @@
 #include "common/base/errc.h"
 #include "worker/ddp/state/run_elastic.h"
 #include "worker/python/native/backend.h"
-#include "worker/python/native/bindings.h"  // First: it includes Python.h.
+#include "worker/python/native/bindings.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/interpreter.h"
 #include "worker/python/native/process_worker.h"
@@ -109,14 +109,8 @@ void bind_rounds(py::module_& module) {
       [](ElasticState& state, const c10::intrusive_ptr<c10d::Backend>& backend, py::object train) {
         const KeptObject kept = keep(std::move(train));
         with_signals([&] {
-          const std::shared_ptr<ProcessGroup> group = backend_of(backend).host_group();
-          state.enter(group);
-          struct Leave {
-            ElasticState& state;
-            ~Leave() { state.leave(); }
-          } const leave{state};
-          state.sync();
-          train_round(kept, group);
+          run_round(backend_of(backend).host_group(), state,
+                    [&](const std::shared_ptr<ProcessGroup>& group) { train_round(kept, group); });
         });
       },
       py::arg("state"), py::arg("backend"), py::arg("train"));

@@ -5,7 +5,7 @@
 
 #include "worker/ddp/state/checkpointer.h"
 #include "worker/ddp/state/elastic_state.h"
-#include "worker/python/native/bindings.h"  // First: it includes Python.h.
+#include "worker/python/native/bindings.h"
 #include "worker/python/native/interruptible.h"
 #include "worker/python/native/json_convert.h"
 #include "worker/python/native/process_worker.h"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "worker/python/native/bindings.h"  // First: it includes Python.h.
+#include "worker/python/native/bindings.h"
 #include "worker/python/native/failures.h"
 #include "worker/python/native/process_worker.h"
 #include "worker/python/native/requests.h"
