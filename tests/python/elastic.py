@@ -112,6 +112,20 @@ def ranks_that_register_other_state_are_told():
         assert "rank 1 has registered different state from rank 0" in report and "value more" in report, report
 
 
+def a_program_without_a_guard_is_told():
+    """A data loader's process runs the program again, with forkserver, the default from Python 3.14 on, and spawn."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program.py"
+        program.write_text("import ddp_run, torch\n"
+                           "def train(group):\n"
+                           "    for batch in torch.utils.data.DataLoader(torch.ones(4), num_workers=1, multiprocessing_context='spawn'):\n"
+                           "        pass\n"
+                           "ddp_run.run_elastic(ddp_run.ElasticState(step=0), train)\n")
+        done = subprocess.run([*ddp_run(nproc=1), "--max-restarts", "0", program], timeout=LIMIT_S, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True)
+        assert done.returncode == 1 and "if __name__ == \"__main__\"" in done.stdout, done.stdout
+
+
 def kill_at_step_12(folder, choose):
     """Kills the process that choose(job) names, while rank 0 is stopped after step 12. Returns when ddp-run has ended."""
     with open(f"{folder}/output", "w") as output:
@@ -169,7 +183,7 @@ if len(sys.argv) > 2:
     at_random(int(sys.argv[2]), int(sys.argv[3]))
 else:
     for case in (a_lost_worker_leaves_the_others_alive, a_standby_takes_the_place, all_workers_lost_go_on_from_the_checkpoint,
-                 an_exception_is_in_the_report, ranks_that_register_other_state_are_told,
+                 an_exception_is_in_the_report, a_program_without_a_guard_is_told, ranks_that_register_other_state_are_told,
                  ddp_run_is_killed_and_started_again, the_agent_is_killed, without_ddp_run):
         begun = time.monotonic()
         case()

@@ -196,6 +196,9 @@ def run_elastic(state: ElasticState, train: Callable, backend: str = "ddp"):
 
     Raises what train() raises; the report of ddp-run has its traceback. torch.distributed.DistBackendError if the job cannot go on.
     """
+    if worker_process.is_importing_program():
+        raise RuntimeError("run_elastic() was called in a process of multiprocessing's, such as a data loader's, while it imports the program: "
+                           "put what trains under `if __name__ == \"__main__\":`")
     if _current is not None:
         raise RuntimeError("run_elastic() must not be called in the function that it calls")
     if dist.is_initialized():

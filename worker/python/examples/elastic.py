@@ -55,5 +55,6 @@ def train(group):
     return group.rank()
 
 
-if ddp_run.run_elastic(state, train, options.backend) == 0:
+# The processes of a data loader may run this file, too.
+if __name__ == "__main__" and ddp_run.run_elastic(state, train, options.backend) == 0:
     print(f"weights {ddp_run.weights_sha256(model)} after {state.step} steps", flush=True)
