@@ -7,9 +7,9 @@
 
 #include "common/base/exit_codes.h"
 #include "worker/checkpoint/directory_lock.h"
+#include "worker/checkpoint/target.h"
 #include "worker/checkpoint/tool/arguments.h"
 #include "worker/checkpoint/tool/commands.h"
-#include "worker/checkpoint/tool/target.h"
 #include "worker/checkpoint/tool/tensor_set.h"
 
 namespace ddp::checkpoint {

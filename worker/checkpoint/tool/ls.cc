@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include "common/base/exit_codes.h"
+#include "worker/checkpoint/target.h"
 #include "worker/checkpoint/tool/arguments.h"
 #include "worker/checkpoint/tool/commands.h"
-#include "worker/checkpoint/tool/target.h"
 
 namespace ddp::checkpoint {
 

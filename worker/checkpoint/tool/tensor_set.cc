@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "worker/checkpoint/tool/target.h"
+#include "worker/checkpoint/target.h"
 
 namespace ddp::checkpoint {
 namespace {

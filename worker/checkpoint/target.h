@@ -11,7 +11,7 @@
 
 namespace ddp::checkpoint {
 
-// What a path on the command line means: one checkpoint if its last part is a checkpoint's name,
+// What a path means that a user gives: one checkpoint if its last part is a checkpoint's name,
 // else a folder of checkpoints, newest first.
 struct Target {
   std::string path;  // As given.

@@ -1,4 +1,4 @@
-#include "worker/checkpoint/tool/target.h"
+#include "worker/checkpoint/target.h"
 
 #include <fmt/format.h>
 
