@@ -119,8 +119,10 @@ class Collector {
     for (const auto* list : {&module.parameters, &module.buffers}) {
       for (const NamedTensor& item : *list) {
         std::vector<StateTensor> named = {{prefix + item.name, item.tensor, item.parts}};
-        for (const std::string& name : item.shared_as)
+        for (const std::string& name : item.shared_as) {
           named.push_back({prefix + name, item.tensor, item.parts});
+          if (is_root()) root_state_["shared"][prefix + name] = named.front().name;
+        }
         if (auto added = add_replicated(named, list == &module.buffers); !added) return added;
       }
     }
