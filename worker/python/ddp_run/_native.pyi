@@ -65,6 +65,13 @@ class Checkpointer(_Registration):
     @property
     def warnings(self) -> list[str]: ...
 
+# Both give tensors over the mapped files: only to be copied from, writing to them ends the process.
+# Of the newest valid checkpoint at the path: path, step, skipped (lines on newer ones that are damaged), state, tensors (by full name).
+def read_checkpoint(path: str) -> dict: ...
+# By name: the type as the file has it ("BF16"), the shape, and the bytes as uint8.
+def read_safetensors(path: str) -> dict[str, tuple[str, list[int], Tensor]]: ...
+def write_safetensors(path: str, tensors: NamedTensors, metadata: dict[str, str]) -> None: ...
+
 def finish_checkpoints() -> None: ...  # What this process still writes itself, without an agent.
 
 # train(round) returns None, or the text of what it has raised and the cause: "lost", "failed", "ends".

@@ -11,6 +11,7 @@
 #include "worker/python/native/process_worker.h"
 #include "worker/python/native/python_state.h"
 #include "worker/python/native/round_group.h"
+#include "worker/python/native/value_or_raise.h"
 
 // ElasticState and Checkpointer for Python's modules and optimizers.
 namespace ddp::python {
@@ -53,20 +54,6 @@ void bind_registration(Class& bound) {
                 per_rank);
           },
           py::arg("name"), py::arg("save"), py::arg("load"), py::arg("per_rank"));
-}
-
-template <typename T>
-T value_or_raise(Result<T> result) {
-  if (result) return std::move(*result);
-  const std::string& text = result.error().message;
-  if (result.error().code == Errc::kMismatch || result.error().code == Errc::kInvalidArgument) {
-    throw py::value_error(text);
-  }
-  throw std::runtime_error(text);
-}
-
-void value_or_raise(Result<void> result) {
-  if (!result) value_or_raise(Result<int>(result.error()));
 }
 
 // One for all rounds: what is still being written outlives them. Never destroyed: with an agent,
