@@ -10,6 +10,7 @@ other rank raises torch.distributed.DistBackendError within milliseconds, and na
 from ddp_run._backend import abort, is_registered, nodes, register
 from ddp_run.checkpoint import Checkpointer
 from ddp_run.elastic import ElasticState, run_elastic
+from ddp_run.exports import export_checkpoint
 from ddp_run import failures as _failures
 from ddp_run.loader import DataLoader
 from ddp_run.modules import weights_sha256
@@ -18,8 +19,8 @@ from ddp_run.sampler import DistributedSampler
 from ddp_run.spawn import spawn
 from ddp_run import stacks as _stacks
 
-__all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "abort", "checkpoint_requested", "is_registered", "nodes",
-           "progress", "register", "run_elastic", "spawn", "weights_sha256"]
+__all__ = ["Checkpointer", "DataLoader", "DistributedSampler", "ElasticState", "abort", "checkpoint_requested",
+           "export_checkpoint", "is_registered", "nodes", "progress", "register", "run_elastic", "spawn", "weights_sha256"]
 
 register()
 _failures.install()

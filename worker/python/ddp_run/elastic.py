@@ -7,7 +7,7 @@ from typing import Callable
 
 import torch.distributed as dist
 
-from ddp_run import _backend, _native, worker_process
+from ddp_run import _backend, _native, imports, worker_process
 from ddp_run.state import Registry
 
 # How long a rank that a backend of another kind has lost may take to be found dead.
@@ -53,6 +53,30 @@ class ElasticState:
         if hasattr(type(self), name):
             raise ValueError(f"\"{name}\" cannot name state: ElasticState has an attribute of this name")
         self._registry.add(name, item, per_rank)
+
+    def load_from(self, path, *, strict: bool = True, module: str | None = None) -> dict:
+        """Begins with what another program has saved. Call it on all ranks, before run_elastic().
+
+            state.load_from("pretrained.safetensors")
+            checkpoints.load_latest()                 # A checkpoint of this training, if there is one, counts more.
+
+        path: a file of torch.save; a file of safetensors, or Hugging Face's folder with model.safetensors(.index.json); a folder of
+        torch.distributed.checkpoint; a folder of checkpoints of ddp_run, or one of them. A file is one of safetensors if its name ends in
+        .safetensors. No code of it is run: what would need pickle is refused.
+
+        What is in there goes to the state of the same name: {"model": ..., "optimizer": ..., "step": 7}. Optimizers are taken by numbers,
+        as their state_dict() gives them, or by names, as get_state_dict() of torch.distributed.checkpoint.state_dict does. Tensors alone
+        are those of the only module, or of the one that `module` names. One name is enough for tensors that the module shares. Tensors
+        are converted to the types that the program has.
+
+        strict: as for load_state_dict(). With False, tensors that only one side has are left out; other shapes are an error anyway.
+
+        Returns a dict: loaded (names), notes (lines on what only one side has and what was converted). Raises ValueError, which says what
+        does not fit or is damaged, and nothing is changed then; OSError if it cannot be read. Takes the memory of a copy of the state.
+        """
+        if self._is_registered:
+            raise RuntimeError("load_from() comes too late: call it before run_elastic()")
+        return imports.load(self._registry, path, strict, module)
 
     def commit(self, step: int | None = None) -> None:
         """Commits the current state: training steps back to it if a rank is lost. Collective.

@@ -18,8 +18,7 @@ class OptimizerState:
         self._name = name
         self._optimizer = optimizer
         self._names = names
-        # PyTorch's own keep their count of steps as a tensor, C++'s as a number.
-        self._counts_in_tensors = type(optimizer).__module__.startswith("torch.optim.") and not isinstance(optimizer, torch.optim.SparseAdam)
+        self._counts_in_tensors = type(optimizer).__module__.startswith("torch.optim.") and counts_in_tensors(type(optimizer).__name__)
         self._named_groups()
 
     def describe(self):
@@ -105,6 +104,10 @@ class OptimizerState:
             state[parameter] = made
         return apply
 
+    def named_groups(self):
+        """The names of the parameters of each group, in order."""
+        return [list(params) for _, params in self._named_groups()]
+
     def _is_count(self, key):
         return key == "step" and self._counts_in_tensors
 
@@ -121,6 +124,11 @@ class OptimizerState:
                 named[names[id(parameter)]] = parameter
             groups.append((group, named))
         return groups
+
+
+def counts_in_tensors(kind):
+    """Whether the optimizer of this type in torch.optim keeps its count of steps as a tensor. C++'s are numbers, and so is a checkpoint's."""
+    return hasattr(torch.optim, kind) and kind != "SparseAdam"
 
 
 def _stage_options(group, saved):

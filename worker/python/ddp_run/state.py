@@ -57,7 +57,7 @@ class Registry:
                 keeper.add_module(name, lambda item=item: modules.tensors_of(item))
         for name, item in self.items.items():
             if isinstance(item, torch.optim.Optimizer):
-                state = optimizers.OptimizerState(name, item, self._parameter_names)
+                state = optimizers.OptimizerState(name, item, self.parameter_names)
                 keeper.add_optimizer(name, state.describe, state.stage)
         if self._rng:
             keeper.add_rng()
@@ -70,9 +70,13 @@ class Registry:
             keeper.add_value(name, lambda name=name: values.encode(self.values[name], name),
                              lambda saved, name=name: self.values.update({name: values.decode(saved, self.values[name])}), name in self.per_rank)
 
-    def _parameter_names(self):
+    def modules(self):
+        """By name."""
+        return {name: item for name, item in self.items.items() if isinstance(item, torch.nn.Module)}
+
+    def parameter_names(self):
         """By id(): the name in the module. With several modules, the module's name comes first."""
-        all_modules = {name: item for name, item in self.items.items() if isinstance(item, torch.nn.Module)}
+        all_modules = self.modules()
         names = {}
         for module_name, module in all_modules.items():
             prefix = f"{module_name}." if len(all_modules) > 1 else ""
