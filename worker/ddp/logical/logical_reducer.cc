@@ -47,10 +47,14 @@ struct LogicalReducer::Sum {
 
 LogicalReducer::LogicalReducer(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                                int logical_size)
-    : world_(agreed_world(state_of(module), *group, logical_size)),
+    : LogicalReducer(state_of(module), std::move(group), logical_size) {}
+
+LogicalReducer::LogicalReducer(const ModuleState& state, std::shared_ptr<ProcessGroup> group,
+                               int logical_size)
+    : world_(agreed_world(state, *group, logical_size)),
       group_(std::move(group)),
       slots_(std::make_unique<GradientSlots>(
-          state_of(module).trainable(),
+          state.trainable(),
           GradientSlots::Options{.as_views = true, .convert = true, .densify = true})) {
   const std::vector<NamedTensor>& parameters = slots_->named();
   std::vector<buckets::BucketParameter> sizes;

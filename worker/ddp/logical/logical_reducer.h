@@ -15,6 +15,7 @@ class Module;
 namespace ddp {
 
 class GradientSlots;
+struct ModuleState;
 
 // Averages the gradients of logical ranks (LogicalWorld), of which a worker has one or more:
 // training with them ends with the same bits for any number of workers, and when the number changes
@@ -50,6 +51,8 @@ class LogicalReducer {
   // between workers, a parameter is of another kind, or there are more workers than logical ranks.
   LogicalReducer(const torch::nn::Module& module, std::shared_ptr<ProcessGroup> group,
                  int logical_size);
+  // The same for a module that is none of LibTorch's.
+  LogicalReducer(const ModuleState& state, std::shared_ptr<ProcessGroup> group, int logical_size);
   ~LogicalReducer();
   LogicalReducer(const LogicalReducer&) = delete;
   LogicalReducer& operator=(const LogicalReducer&) = delete;
