@@ -16,7 +16,7 @@ LEVELS = {
     "worker/transport": 4, "worker/collectives": 5, "worker/runtime": 6, "worker/nccl": 6, "worker/trainer_launch": 7,
     "worker/ddp/tensors": 7, "worker/ddp/averaging": 8, "worker/ddp/modules": 8, "worker/ddp/hooks": 9, "worker/ddp/zero": 9,
     "worker/ddp/state": 10, "worker/ddp/replica": 10, "worker/ddp/logical": 11, "worker/ddp/diloco": 11, "worker/ddp/engine": 11, "worker/ddp/loop": 11,
-    "worker/ddp/trainer": 12, "worker/python": 11,
+    "worker/ddp/trainer": 12, "worker/python": 12,
     "worker/train/models": 13, "worker/train": 14, "worker/package": 14,
 }
 # Types that the transport shares with the folder above it would make a circle, and the NCCL groups lie beside the host's;

@@ -22,8 +22,9 @@ class ElasticState:
 
     Each keyword names one piece of state: a torch.nn.Module, an optimizer of its parameters, anything with state_dict() and
     load_state_dict(), or a value of numbers, str, lists, dicts, bytes and tensors. Values are attributes: `state.step += 1`.
-    The random generators of torch, CUDA, numpy and `random` are state of each rank, unless rng=False. Everything else is the same
-    on all ranks after each step; where it differs, rank 0's counts. Register the same names in the same order on all ranks.
+    The random generators of torch, CUDA, numpy and `random` are state of each rank, unless rng=False; with a LogicalWorld they are rank
+    0's on all. Everything else is the same on all ranks after each step; where it differs, rank 0's counts. Register the same names in
+    the same order on all ranks.
 
     commit_every: commit_if_due() commits every so many steps. 0: so rarely that commits take commit_share of the time.
 
@@ -163,8 +164,8 @@ class _Round:
                 return self._judge(error)
         finally:
             _current = None
-            for checkpointer in self.state._checkpointers:
-                checkpointer._forget_round()
+            for each in [*self.state._checkpointers, *self.state._registry.logical_worlds()]:
+                each._forget_round()
             if dist.is_initialized():
                 dist.destroy_process_group()
             sys.excepthook = self._excepthook  # init_process_group() wraps it each time.
@@ -178,8 +179,8 @@ class _Round:
                     os.environ[name] = value
             with _backend.over(self.group):
                 dist.init_process_group(self._backend, store=_store_of(self.group), rank=self.group.rank, world_size=self.group.size)
-        for checkpointer in self.state._checkpointers:
-            checkpointer._begin_round(self.group)
+        for each in [*self.state._registry.logical_worlds(), *self.state._checkpointers]:
+            each._begin_round(self.group)
 
     def _judge(self, error):
         if _is_of_a_group(error, self.group):

@@ -18,8 +18,13 @@ def save():
     return state
 
 
+def save_with_cpu():
+    """What save() returns, and PyTorch's for the CPU: of programs whose ranks have the same numbers, as logical ranks have them."""
+    return {**save(), "torch": values.encode(torch.get_rng_state())}
+
+
 def load(state):
-    """Puts back what save() has returned."""
+    """Puts back what save() or save_with_cpu() has returned."""
     version, packed, gauss = state["random"]
     packed = values.decode(packed)
     numbers = tuple(int.from_bytes(packed[i:i + 4], "little") for i in range(0, len(packed), 4))
@@ -27,5 +32,7 @@ def load(state):
     if "numpy" in state:
         import numpy
         numpy.random.set_state(values.decode(state["numpy"]))
+    if "torch" in state:
+        torch.set_rng_state(values.decode(state["torch"]))
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state_all([values.decode(each) for each in state["cuda"]][:torch.cuda.device_count()])

@@ -44,15 +44,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     and is seeded once for it. Generators that the data set owns are its own matter: seed them in __getitem__ with
     torch.initial_seed(), which is another number for each sample.
 
+    With a LogicalWorld (DistributedSampler(..., logical=...)), the loop gives lists: a batch for each of this worker's logical ranks.
+
     dataset: has __len__ and __getitem__. An IterableDataset is refused, because it has no places to go on from.
-    batch_size: samples of one rank, 1 or more.
+    batch_size: samples of one rank, or of one logical rank, 1 or more.
     sampler: a DistributedSampler of the same data set. None: DistributedSampler(dataset, shuffle=shuffle).
     drop_last: leaves an incomplete joint batch out, so every step has batch_size samples of each rank. False: the last batch may be
       smaller; on all ranks alike, unless the sampler has drop_last=False.
     options: what torch.utils.data.DataLoader takes, but for batch_sampler, generator and in_order. With persistent_workers
       the processes are kept from loop to loop, also if a loop is abandoned, and replaced after an error.
 
-    len(loader) is the number of this rank's batches in a whole epoch, also while it is in the middle of one; see steps_left().
+    len(loader) is the number of this rank's steps in a whole epoch, also while it is in the middle of one; see steps_left().
     """
 
     sampler: DistributedSampler
@@ -94,7 +96,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
                              f"{deal.batch_size}: use fewer ranks or smaller batches, or drop_last=False for the sampler and the loader")
         self._batches.deal = deal
         # What PyTorch seeds the workers with, before worker_init_fn. It would take it from the program's generator.
-        self._seeds.manual_seed(randomness.mix(deal.key, deal.begin + deal.rank))
+        self._seeds.manual_seed(randomness.mix(deal.key, deal.begin + deal.ranks.start))
         loop = _Loop(self, deal, self._read())
         self._loop = weakref.ref(loop)
         return loop
@@ -113,7 +115,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         return len(self.sampler.deal(self.batch_size, self.drop_last, position=0))
 
     def steps_left(self) -> int:
-        """The number of batches that a loop has for this rank if it begins now."""
+        """The number of steps that a loop has for this rank if it begins now."""
         return len(self.sampler.deal(self.batch_size, self.drop_last))
 
     def state_dict(self) -> dict[str, Any]:
@@ -132,7 +134,7 @@ class _Loop:
         self._loader = loader
         self._deal = deal
         self._source: Iterator[Any] | None = source
-        self._delivered = 0
+        self._delivered = 0  # Steps.
         self._has_ended = False
 
     def __iter__(self) -> "_Loop":
@@ -148,18 +150,18 @@ class _Loop:
                                "with the batch that failed")
         try:
             with contextlib.nullcontext() if self._loader.num_workers else randomness.kept():
-                batch = next(self._source, _END)
+                batches = [next(self._source, _END) for _ in self._deal.ranks]
         except BaseException:
             self.close(keeps_workers=False)
             raise
-        if batch is _END:
+        if batches[0] is _END:
             self._has_ended = True
             self.close()
             sampler._move(self._deal.end, is_over=True)
             raise StopIteration
         self._delivered += 1
         sampler._move(self._deal.after(self._delivered))
-        return batch
+        return batches[0] if sampler.logical is None else batches
 
     def close(self, keeps_workers: bool = True) -> None:
         """Ends the loop, and its worker processes, if they are not to be kept."""
@@ -185,7 +187,7 @@ class _Batches:
         return iter(self.deal)
 
     def __len__(self) -> int:
-        return len(self.deal)
+        return len(self.deal) * len(self.deal.ranks)
 
 
 class _Seeded:

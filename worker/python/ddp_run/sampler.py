@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from ddp_run import randomness, worker_process
+from ddp_run.logical import LogicalWorld
 
 
 class Batch(NamedTuple):
@@ -26,13 +27,13 @@ class Batch(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Deal:
-    """What one rank takes of an epoch from a position on, batch by batch, as long as the ranks stay the same."""
+    """What this process takes of an epoch from a position on, as long as the ranks stay the same: in each step one batch per rank."""
     key: int
     order: torch.Tensor | None  # The epoch's permutation; None: 0, 1, 2 ...
     begin: int  # The places that are dealt.
     end: int
     batch_size: int  # Of one rank.
-    rank: int
+    ranks: range  # One; with a LogicalWorld, this worker's logical ranks.
     world: int
 
     @property
@@ -41,18 +42,19 @@ class Deal:
 
     def __iter__(self) -> Iterator[Batch]:
         for begin in range(self.begin, self.end, self.joint):
-            places = range(begin + self.rank, min(begin + self.joint, self.end), self.world)
-            if places:
-                indices = list(places) if self.order is None else self.order[places.start:places.stop:places.step].tolist()
-                yield Batch(self.key, places.start, self.world, indices)
+            for rank in self.ranks:
+                places = range(begin + rank, min(begin + self.joint, self.end), self.world)
+                if places:
+                    indices = list(places) if self.order is None else self.order[places.start:places.stop:places.step].tolist()
+                    yield Batch(self.key, places.start, self.world, indices)
 
     def __len__(self) -> int:
-        """The number of batches."""
-        return max(0, -((self.begin + self.rank - self.end) // self.joint))
+        """The number of steps."""
+        return max(0, -((self.begin + self.ranks.start - self.end) // self.joint))
 
-    def after(self, batches: int) -> int:
-        """The position after so many batches."""
-        return min(self.begin + batches * self.joint, self.end)
+    def after(self, steps: int) -> int:
+        """The position after so many steps."""
+        return min(self.begin + steps * self.joint, self.end)
 
 
 class DistributedSampler(Sampler[int]):
@@ -81,10 +83,12 @@ class DistributedSampler(Sampler[int]):
       sampler serves all groups that a process has one after another. Without a group: 1 and 0.
     shuffle: False: every epoch is 0, 1, 2 ...
     seed: the same on all ranks.
+    logical: a LogicalWorld, whose ranks take the samples then: W is its size, and this process has the samples of those in logical.own.
+      It goes without num_replicas, rank, and drop_last=False.
     """
 
     def __init__(self, dataset: Sized | int, num_replicas: int | None = None, rank: int | None = None, shuffle: bool = True,
-                 seed: int = 0, drop_last: bool = True) -> None:
+                 seed: int = 0, drop_last: bool = True, logical: LogicalWorld | None = None) -> None:
         super().__init__()
         self.length = dataset if isinstance(dataset, int) else _length_of(dataset)
         if self.length <= 0:
@@ -93,12 +97,19 @@ class DistributedSampler(Sampler[int]):
             raise ValueError(f"num_replicas={num_replicas} and rank={rank}: give both, or none for those of the default group")
         if num_replicas is not None and rank is not None and not 0 <= rank < num_replicas:
             raise ValueError(f"rank {rank} of {num_replicas} does not exist: ranks are 0 to num_replicas - 1")
+        if logical is not None and not isinstance(logical, LogicalWorld):
+            raise TypeError(f"logical is a {type(logical).__name__}: give a ddp_run.LogicalWorld")
+        if logical is not None and num_replicas is not None:
+            raise ValueError(f"num_replicas={num_replicas} does not go with logical: its ranks are the LogicalWorld's")
+        if logical is not None and not drop_last:
+            raise ValueError("drop_last=False does not go with logical: every logical rank makes the same number of steps")
         if not 0 <= seed < 1 << 64:
             raise ValueError(f"seed {seed} is not from 0 to 2**64 - 1")
         self.shuffle = bool(shuffle)
         self.seed = int(seed)
         self.drop_last = bool(drop_last)
-        self._ranks = None if num_replicas is None or rank is None else (rank, num_replicas)
+        self.logical = logical
+        self._ranks = None if num_replicas is None or rank is None else (range(rank, rank + 1), num_replicas)
         self._epoch = 0
         self._position = 0
         self._is_over = False  # The epoch has been iterated to its end, so the next iteration is of the next epoch.
@@ -123,8 +134,8 @@ class DistributedSampler(Sampler[int]):
 
     @property
     def rank(self) -> int:
-        """The rank that an iteration would deal to if it began now."""
-        return self._ranks_now()[0]
+        """The rank that an iteration would deal to if it began now; the first one, with a LogicalWorld."""
+        return self._ranks_now()[0].start
 
     def set_epoch(self, epoch: int, position: int | None = None) -> None:
         """Goes to a position of an epoch. Ends an iteration of a loader that is under way: its next batch raises RuntimeError.
@@ -156,12 +167,12 @@ class DistributedSampler(Sampler[int]):
         self._is_read_by_others = False
 
     def __len__(self) -> int:
-        """The number of this rank's samples in a whole epoch."""
-        rank, world = self._ranks_now()
-        return self.length // world if self.drop_last else -((rank - self.length) // world)
+        """The number of this process's samples in a whole epoch."""
+        ranks, world = self._ranks_now()
+        return sum(self.length // world if self.drop_last else -((rank - self.length) // world) for rank in ranks)
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's indices of the epoch, from the position on.
+        """This process's indices of the epoch, from the position on.
 
         Does not move the position, because whoever iterates may read ahead. ddp_run.DataLoader moves it. Other loaders may be
         used, but state_dict() then wants to be told the position after each batch, by set_epoch(epoch, position).
@@ -204,15 +215,15 @@ class DistributedSampler(Sampler[int]):
         self._is_over = bool(state["is_over"])
 
     def deal(self, batch_size: int, drop_last: bool = False, position: int | None = None) -> Deal:
-        """What this rank takes, from the present position on or from another one.
+        """What this process takes, from the present position on or from another one.
 
         drop_last: leaves an incomplete joint batch out, on all ranks.
         """
-        rank, world = self._ranks_now()
+        ranks, world = self._ranks_now()
         position = self.position if position is None else position
         unit = world * batch_size if drop_last else world if self.drop_last else 1
         end = self.length - (self.length - position) % unit
-        return Deal(randomness.mix(self.seed, self.epoch), self._permutation(self.epoch), position, end, batch_size, rank, world)
+        return Deal(randomness.mix(self.seed, self.epoch), self._permutation(self.epoch), position, end, batch_size, ranks, world)
 
     # For ddp_run.DataLoader.
 
@@ -227,10 +238,11 @@ class DistributedSampler(Sampler[int]):
         if self._deal is not deal:
             raise RuntimeError("this iteration of the loader has ended, because set_epoch(), load_state_dict() or another iteration came "
                                "after it began: begin another, `for batch in loader`, which goes on where the sampler is now")
-        rank, world = self._ranks_now()
-        if (rank, world) != (deal.rank, deal.world):
-            raise RuntimeError(f"this iteration of the loader is one of rank {deal.rank} of {deal.world}, and now this is rank {rank} of "
-                               f"{world}: begin another, `for batch in loader`, which deals what is left to the present ranks")
+        ranks, world = self._ranks_now()
+        if (ranks, world) != (deal.ranks, deal.world):
+            raise RuntimeError(f"this iteration of the loader is one of {_named(deal.ranks)} of {deal.world}, and now this is "
+                               f"{_named(ranks)} of {world}: begin another, `for batch in loader`, which deals what is left to the "
+                               "present ranks")
 
     def _move(self, position: int, is_over: bool = False) -> None:
         self._position = position
@@ -248,15 +260,21 @@ class DistributedSampler(Sampler[int]):
             self._order = epoch, randomness.permutation(randomness.mix(self.seed, epoch), self.length)
         return self._order[1]
 
-    def _ranks_now(self) -> tuple[int, int]:
+    def _ranks_now(self) -> tuple[range, int]:
         if self._ranks:
             return self._ranks
+        if self.logical is not None:
+            return self.logical.own, self.logical.size
         if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
+            return range(dist.get_rank(), dist.get_rank() + 1), dist.get_world_size()
         if worker_process.has_agent or os.environ.get("WORLD_SIZE", "1") != "1":
             raise RuntimeError("torch.distributed has no group yet, so the number of ranks is not known: ask in the function that run_elastic() "
                                "calls, or after init_process_group(), or give num_replicas and rank")
-        return 0, 1
+        return range(1), 1
+
+
+def _named(ranks: range) -> str:
+    return f"rank {ranks.start}" if len(ranks) == 1 else f"ranks {ranks.start} to {ranks.stop - 1}"
 
 
 def _length_of(dataset: Sized) -> int:

@@ -2,6 +2,7 @@
 import torch
 
 from ddp_run import generators, modules, optimizers, values
+from ddp_run.logical import LogicalWorld
 
 _PLAIN = (type(None), bool, int, float, str, list, dict, tuple, set, bytes, torch.Tensor)
 _OWN_RNG = "generators"
@@ -59,7 +60,10 @@ class Registry:
             if isinstance(item, torch.optim.Optimizer):
                 state = optimizers.OptimizerState(name, item, self.parameter_names)
                 keeper.add_optimizer(name, state.describe, state.stage)
-        if self._rng:
+        if self._rng and self.logical_worlds():
+            # A rank's own numbers would depend on how many workers there are.
+            keeper.add_value(_OWN_RNG, generators.save_with_cpu, generators.load, False)
+        elif self._rng:
             keeper.add_rng()
             keeper.add_value(_OWN_RNG, generators.save, generators.load, True)
         for name, item in self.items.items():
@@ -69,6 +73,10 @@ class Registry:
         for name in self.values:
             keeper.add_value(name, lambda name=name: values.encode(self.values[name], name),
                              lambda saved, name=name: self.values.update({name: values.decode(saved, self.values[name])}), name in self.per_rank)
+
+    def logical_worlds(self):
+        """Those that are registered; they have to be told of each round."""
+        return [item for item in self.items.values() if isinstance(item, LogicalWorld)]
 
     def modules(self):
         """By name."""

@@ -10,6 +10,7 @@ void bind_backend(py::module_& module);      // module.cc
 void bind_worker(py::module_& module);       // worker_bindings.cc
 void bind_state(py::module_& module);        // state_bindings.cc
 void bind_rounds(py::module_& module);       // round_bindings.cc
+void bind_logical(py::module_& module);      // logical_bindings.cc
 void bind_checkpoints(py::module_& module);  // checkpoint_bindings.cc
 
 }  // namespace ddp::python

@@ -45,4 +45,5 @@ PYBIND11_MODULE(_native, module) {
   ddp::python::bind_state(module);
   ddp::python::bind_rounds(module);
   ddp::python::bind_checkpoints(module);
+  ddp::python::bind_logical(module);
 }
