@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/ids.h"
 #include "common/config/job_spec.h"
+#include "common/wire/control_messages.h"
 #include "common/wire/rendezvous_messages.h"
 
 // What an agent does, as a deterministic object: state x event -> actions. No system calls, no
@@ -144,8 +145,8 @@ class AgentCore {
   // had ended it.
   std::vector<Action> on_worker_stuck(TimePoint now, const WorkerExit& exit);
   std::vector<Action> on_worker_progress(TimePoint now, int local_rank, std::int64_t step);
-  // Measurements for people. The next heartbeat carries them.
-  void on_worker_metrics(int local_rank, double loss, double samples_per_second);
+  // What people want to know. The next heartbeat carries it.
+  void on_worker_metrics(int local_rank, const wire::Progress& progress);
   // What workers say on their control channels.
   std::vector<Action> on_worker_hello(TimePoint now, int local_rank, bool reconfigurable);
   std::vector<Action> on_worker_parked(TimePoint now, int local_rank, Round round,
@@ -217,8 +218,7 @@ class AgentCore {
   // What was reported last by the worker with the least local rank that has reported metrics.
   struct Metrics {
     int local_rank = 0;
-    double loss = 0;
-    double samples_per_second = 0;
+    wire::Progress progress = {};
   };
   // How the workers of the round are being stopped, in kStopping. Assigned when they are told.
   struct Stopping {

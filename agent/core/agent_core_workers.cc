@@ -310,19 +310,21 @@ std::vector<Action> AgentCore::on_worker_progress(TimePoint now, int local_rank,
 }
 
 // All workers of a group report the same loss and speed, so one speaks for the node.
-void AgentCore::on_worker_metrics(int local_rank, double loss, double samples_per_second) {
+void AgentCore::on_worker_metrics(int local_rank, const wire::Progress& progress) {
   if (!round_.live.contains(local_rank)) return;
   if (round_.metrics && local_rank > round_.metrics->local_rank) return;
-  round_.metrics = {local_rank, loss, samples_per_second};
+  round_.metrics = {local_rank, progress};
 }
 
 wire::Heartbeat AgentCore::heartbeat() const {
   wire::Heartbeat message;
   message.step = round_.step;
   if (!round_.metrics) return message;
+  const wire::Progress& told = round_.metrics->progress;
   // Programs without a loss report 0.
-  if (round_.metrics->loss != 0) message.loss = round_.metrics->loss;
-  message.samples_per_second = round_.metrics->samples_per_second;
+  if (told.loss != 0) message.loss = told.loss;
+  message.samples_per_second = told.samples_per_second;
+  message.total_steps = told.total_steps;
   return message;
 }
 

@@ -237,7 +237,7 @@ void RoundProcesses::on_message(Worker& worker, const wire::WorkerMessage& messa
   } else if (const auto* progress = std::get_if<wire::Progress>(&message)) {
     if (worker.reconfigurable()) fill_standbys();
     status_.on_progress(local_rank, *progress);
-    events_.on_metrics(local_rank, progress->loss, progress->samples_per_second);
+    events_.on_metrics(local_rank, *progress);
     events_.on_progress(local_rank, progress->step);
   } else if (const auto* parked = std::get_if<wire::Parked>(&message)) {
     events_.on_parked(local_rank, parked->round, parked->step);

@@ -23,6 +23,7 @@
 #include "common/base/clock.h"
 #include "common/config/job_spec.h"
 #include "common/net/timer.h"
+#include "common/wire/control_messages.h"
 #include "common/wire/rendezvous_messages.h"
 
 namespace ddp::agent {
@@ -48,8 +49,8 @@ class RoundProcesses {
     // is as if SIGKILL had ended it.
     std::function<void(const WorkerExit&)> on_stuck = [](const WorkerExit&) {};
     // Called before on_progress for the same message.
-    std::function<void(int local_rank, double loss, double samples_per_second)> on_metrics =
-        [](int, double, double) {};
+    std::function<void(int local_rank, const wire::Progress& progress)> on_metrics =
+        [](int, const wire::Progress&) {};
     std::function<void(int local_rank, std::int64_t step)> on_progress = [](int, std::int64_t) {};
     // Also called from inside start(), for each worker that was there before.
     std::function<void(int local_rank, bool reconfigurable)> on_hello = [](int, bool) {};

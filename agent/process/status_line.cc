@@ -15,7 +15,7 @@ void StatusLine::begin_round(const terminal::RoundSize& round) {
 
 void StatusLine::on_progress(int local_rank, const wire::Progress& progress) {
   if (!console_->is_terminal()) return;
-  text_.on_progress(Clock::now(), local_rank, progress.step, progress.loss);
+  text_.on_progress(Clock::now(), local_rank, progress.step, progress.loss, progress.total_steps);
 }
 
 void StatusLine::end() {

@@ -100,8 +100,8 @@ RoundProcesses::Events AgentShell::worker_events() {
                 tell([this, exit](TimePoint now) { return core_.on_worker_stuck(now, exit); });
               },
           .on_metrics =
-              [this](int local_rank, double loss, double samples_per_second) {
-                core_.on_worker_metrics(local_rank, loss, samples_per_second);
+              [this](int local_rank, const wire::Progress& progress) {
+                core_.on_worker_metrics(local_rank, progress);
               },
           .on_progress =
               [this](int local_rank, std::int64_t step) {

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "common/base/duration_text.h"
+
 namespace ddp::terminal {
 namespace {
 
@@ -21,12 +23,15 @@ void StatusText::begin_round(const RoundSize& round) {
   head_ +=
       fmt::format(" | {} | {}", counted(round.nodes, "node"), counted(round.workers, "worker"));
   step_ = -1;
+  total_steps_ = 0;
   steps_.clear();
   losses_.clear();
 }
 
-void StatusText::on_progress(TimePoint now, int source, std::int64_t step, double loss) {
+void StatusText::on_progress(TimePoint now, int source, std::int64_t step, double loss,
+                             std::int64_t total_steps) {
   losses_[source] = loss;
+  if (total_steps > 0) total_steps_ = total_steps;
   if (step <= step_) return;
   step_ = step;
   steps_.emplace_back(now, step_);
@@ -45,8 +50,14 @@ std::string StatusText::text(TimePoint now) const {
   std::string text = head_;
   if (step_ < 0) return text;
   text += fmt::format(" | step {}", step_);
-  if (const double per_second = rate(now); per_second > 0)
+  if (total_steps_ > 0) text += fmt::format("/{}", total_steps_);
+  if (const double per_second = rate(now); per_second > 0) {
     text += fmt::format(" | {:.{}f} steps/s", per_second, per_second < 10 ? 2 : 1);
+    if (total_steps_ > 0) {
+      const auto left = static_cast<double>(total_steps_ - step_);
+      text += " | ETA " + duration_text(left / per_second);
+    }
+  }
   double sum = 0;
   for (const auto& [source, loss] : losses_) sum += loss;
   const double loss = sum / static_cast<double>(losses_.size());

@@ -47,6 +47,7 @@ struct Progress {
   std::int64_t step = -1;
   double loss = 0;                // May be NaN; 0: the program tells none.
   double samples_per_second = 0;  // NaN: unknown.
+  std::int64_t total_steps = 0;   // Of the whole training; 0: unknown.
 };
 
 // Sent just before the worker ends badly, so that the report can name the cause.

@@ -40,11 +40,13 @@ static void to_json(nlohmann::json& json, const Heartbeat& heartbeat) {
   json = {{"step", heartbeat.step}};
   put_number(json, "loss", heartbeat.loss);
   put_number(json, "samples_per_second", heartbeat.samples_per_second);
+  if (heartbeat.total_steps > 0) json["total_steps"] = heartbeat.total_steps;
 }
 static void from_json(const nlohmann::json& json, Heartbeat& heartbeat) {
   heartbeat.step = json.value("step", Heartbeat().step);
   heartbeat.loss = get_number(json, "loss");
   heartbeat.samples_per_second = get_number(json, "samples_per_second");
+  heartbeat.total_steps = json.value("total_steps", Heartbeat().total_steps);
 }
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(WorkerFailed, round, failure, step,
                                                 reports_progress)

@@ -95,6 +95,7 @@ struct Heartbeat {
   // The latest values of the node's first worker that reports any; NaN: unknown.
   double loss = std::numeric_limits<double>::quiet_NaN();
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
+  std::int64_t total_steps = 0;  // As it reports them; 0: unknown.
 };
 
 // A worker of the round ended badly. May come several times in a round. The agent goes on

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/duration_text.h"
 #include "common/terminal/terminal.h"
 #include "launcher/ddp_run/status_command.h"
 
@@ -36,15 +37,22 @@ std::string ranks(const json& node) {
   return first == last ? std::to_string(first) : fmt::format("{}-{}", first, last);
 }
 
-Row node_row(const json& node) {
+std::string step_text(const json& node) {
   const auto step = node.at("step").get<std::int64_t>();
+  if (step < 0) return "-";
+  if (!node.contains("total_steps")) return std::to_string(step);
+  return fmt::format("{}/{}", step, node["total_steps"].get<std::int64_t>());
+}
+
+Row node_row(const json& node) {
   return {node.contains("group_rank") ? std::to_string(node["group_rank"].get<int>()) : "-",
           text_of(node, "host"),
           text_of(node, "address"),
           ranks(node),
           text_of(node, "state"),
-          step < 0 ? "-" : std::to_string(step),
+          step_text(node),
           number(node, "steps_per_second"),
+          node.contains("eta_seconds") ? duration_text(node["eta_seconds"].get<double>()) : "-",
           number(node, "samples_per_second"),
           number(node, "loss"),
           node.contains("silent_ms")
@@ -106,8 +114,8 @@ std::string job_text(const json& job) {
   }
   const json& nodes = job.at("nodes");
   if (nodes.empty()) return out;
-  std::vector<Row> rows{{"NODE", "HOST", "ADDRESS", "RANKS", "STATE", "STEP", "STEP/S", "SAMPLES/S",
-                         "LOSS", "SILENT"}};
+  std::vector<Row> rows{{"NODE", "HOST", "ADDRESS", "RANKS", "STATE", "STEP", "STEP/S", "ETA",
+                         "SAMPLES/S", "LOSS", "SILENT"}};
   for (const json& node : nodes) rows.push_back(node_row(node));
   return out + table(rows);
 }

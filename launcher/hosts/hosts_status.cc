@@ -23,7 +23,7 @@ std::string HostsStatusText::text(TimePoint now, const rendezvous::JobStatus& jo
   }
   for (const rendezvous::NodeStatus& node : job.nodes) {
     if (node.group_rank < 0 || node.step < 0) continue;
-    text_.on_progress(now, node.group_rank, node.step, node.loss);
+    text_.on_progress(now, node.group_rank, node.step, node.loss, node.total_steps);
   }
   return text_.text(now);
 }

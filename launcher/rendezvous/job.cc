@@ -102,6 +102,7 @@ void Job::handle(const NodeId& from, const wire::Heartbeat& message) {
   node.step = message.step;
   node.loss = message.loss;
   node.samples_per_second = message.samples_per_second;
+  node.total_steps = message.total_steps;
   measure_pace(node);
   // A node that is still ending another round reports nothing about this one.
   if (Member* member = current_member(from, round_.number))

@@ -78,6 +78,7 @@ class Job {
     // For status pages: what its last heartbeat said, and the speed over the last second or more.
     double loss = std::numeric_limits<double>::quiet_NaN();
     double samples_per_second = std::numeric_limits<double>::quiet_NaN();
+    std::int64_t total_steps = 0;
     struct Pace {
       std::int64_t step = -1;  // The step at which the current measurement began.
       TimePoint since;         // When it began.

@@ -30,6 +30,8 @@ nlohmann::json to_json(const NodeStatus& node) {
   put(object, "loss", node.loss);
   put(object, "samples_per_second", node.samples_per_second);
   put(object, "steps_per_second", node.steps_per_second);
+  if (node.total_steps > 0) object["total_steps"] = node.total_steps;
+  put(object, "eta_seconds", node.eta_seconds);
   return object;
 }
 
@@ -110,6 +112,11 @@ NodeStatus Job::node_status(TimePoint now, const NodeId& node_id, const Member* 
   out.loss = node.loss;
   out.samples_per_second = node.samples_per_second;
   out.steps_per_second = node.pace.steps_per_second;
+  out.total_steps = node.total_steps;
+  if (out.total_steps > 0 && out.steps_per_second > 0) {
+    const auto left = std::max<std::int64_t>(out.total_steps - out.step, 0);
+    out.eta_seconds = static_cast<double>(left) / out.steps_per_second;
+  }
   out.silent = std::chrono::duration_cast<Duration>(now - node.heard);
   return out;
 }

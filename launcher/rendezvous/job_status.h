@@ -33,6 +33,9 @@ struct NodeStatus {
   double loss = std::numeric_limits<double>::quiet_NaN();
   double samples_per_second = std::numeric_limits<double>::quiet_NaN();
   double steps_per_second = std::numeric_limits<double>::quiet_NaN();
+  std::int64_t total_steps = 0;  // Of the whole training; 0: unknown.
+  // Until the last of them, at that speed.
+  double eta_seconds = std::numeric_limits<double>::quiet_NaN();
   Duration silent{0};  // Time since its last message; 0 if it is not connected.
 
   bool connected() const { return state != "lost" && state != "awaited"; }

@@ -117,6 +117,7 @@ void Job::start_round() {
     Node& node = nodes_.at(candidate.node_id);
     node.step = -1;
     node.loss = node.samples_per_second = std::numeric_limits<double>::quiet_NaN();
+    node.total_steps = 0;
     node.pace = {};
     Member member;
     member.info = {.node_id = candidate.node_id,

@@ -1,6 +1,7 @@
 #include "launcher/server/pages.h"
 
 #include <array>
+#include <limits>
 
 #include <nlohmann/json.hpp>
 
@@ -105,6 +106,13 @@ void add_nodes(const std::vector<JobStatus>& jobs, MetricsText& out) {
         [](const NodeStatus& node) { return node.step; });
   gauge("ddp_node_steps_per_second", "Steps per second over the last second or more.",
         [](const NodeStatus& node) { return node.steps_per_second; });
+  gauge("ddp_node_total_steps", "Steps of the whole training, if its first worker reports them.",
+        [](const NodeStatus& node) {
+          return node.total_steps > 0 ? static_cast<double>(node.total_steps)
+                                      : std::numeric_limits<double>::quiet_NaN();
+        });
+  gauge("ddp_node_eta_seconds", "Time until the last of them, at that speed.",
+        [](const NodeStatus& node) { return node.eta_seconds; });
   gauge("ddp_node_loss", "As its first worker reports it.",
         [](const NodeStatus& node) { return node.loss; });
   gauge("ddp_node_samples_per_second", "As its first worker reports it.",

@@ -46,7 +46,7 @@ def tell_on(step, **more):
 
 
 def tells():
-    tell_on(7, loss=torch.tensor(0.25), samples_per_second=1234.5)
+    tell_on(7, loss=torch.tensor(0.25), samples_per_second=1234.5, total_steps=828)
 
 
 def tells_step_only():
@@ -78,6 +78,8 @@ def misuses():
     refuses("step must be a whole number, not str", step="7")
     refuses("step is -1", "from 0", step=-1)
     refuses("step is 9223372036854775808", step=2**63)
+    refuses("total_steps must be a whole number, not float", total_steps=1e3)
+    refuses("total_steps is 0", "whole training", "from 1", total_steps=0)
     refuses("loss must be one number, not Tensor of shape [2]", "mean", loss=torch.ones(2))
     refuses("loss must be a number or a tensor with one element, not str", loss="0.5")
     refuses("samples_per_second must be a number", "not list", samples_per_second=[1])
@@ -289,6 +291,7 @@ def steps_are_seen(folder):
         assert (node["step"], node["loss"], node["samples_per_second"]) == (7, 0.25, 1234.5), node
         table = subprocess.run([f"{BIN}/ddp-run", "status", where], capture_output=True, text=True, timeout=LIMIT_S).stdout
         assert re.search(r" 7 .* 1234.5 +0\.25 ", table) or "0.25" in table, table
+        assert " 7/828 " in table, table
         page = urllib.request.urlopen(f"http://{where}/metrics", timeout=LIMIT_S).read().decode()
         assert re.search(r"^ddp_\w*step\w*\{[^}]*\} 7$", page, re.M) and re.search(r"^ddp_\w*loss\{[^}]*\} 0.25$", page, re.M), page
         job.go()
@@ -312,7 +315,7 @@ def status_line(folder):
                                   env={**os.environ, "OUT": folder, "TERM": "xterm", "COLUMNS": "120"})
         try:
             shown = Path(folder) / "log"
-            jobs.wait_until(lambda: re.search(r"1 worker \| step 7 .*loss 0\.25", shown.read_text(errors="replace")), LIMIT_S, "the status line")
+            jobs.wait_until(lambda: re.search(r"1 worker \| step 7/828 .*loss 0\.25", shown.read_text(errors="replace")), LIMIT_S, "the status line")
             (Path(folder) / "go").write_text("")
             assert screen.wait(LIMIT_S) == 0
         finally:

@@ -1,30 +1,17 @@
 #include "worker/data/progress.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cmath>
 
 #include <fmt/format.h>
 
+#include "common/base/duration_text.h"
+
 namespace ddp {
-namespace {
-
-std::string format_duration(double seconds) {
-  if (!std::isfinite(seconds) || seconds > 1e9) return "?";
-  const auto whole = static_cast<std::int64_t>(std::ceil(std::max(seconds, 0.0)));
-  if (whole >= 3600) {
-    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-  }
-  return fmt::format("{}:{:02}", whole / 60, whole % 60);
-}
-
-}  // namespace
-
 std::string format_progress(const Progress& progress) {
   return fmt::format("epoch {}/{}  step {}/{}  loss {:.4f}  {:.0f} samples/s  ETA {}{}",
                      progress.epoch + 1, progress.epochs, progress.step, progress.total_steps,
                      progress.loss, progress.samples_per_second,
-                     format_duration(progress.eta_seconds), progress.more);
+                     duration_text(progress.eta_seconds), progress.more);
 }
 
 ProgressPrinter::ProgressPrinter(std::FILE* out, bool terminal, std::int64_t log_every)

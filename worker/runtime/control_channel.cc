@@ -41,7 +41,8 @@ using SnapshotDone = std::function<void(const SnapshotResult&)>;
 class NoChannel final : public ControlChannel {
  public:
   bool connected() const override { return false; }
-  void progress(std::int64_t /*step*/, double /*loss*/, double /*samples_per_second*/) override {}
+  void progress(std::int64_t /*step*/, double /*loss*/, double /*samples_per_second*/,
+                std::int64_t /*total_steps*/) override {}
   void progress(std::int64_t /*step*/) override {}
   void still_waits() override {}
   void error(const std::string& message, bool secondary) override {
@@ -85,8 +86,9 @@ class SocketChannel final : public ControlChannel {
 
   bool connected() const override { return true; }
 
-  void progress(std::int64_t step, double loss, double samples_per_second) override {
-    wire::Progress progress{step, loss, samples_per_second};
+  void progress(std::int64_t step, double loss, double samples_per_second,
+                std::int64_t total_steps) override {
+    wire::Progress progress{step, loss, samples_per_second, total_steps};
     {
       const std::lock_guard lock(mutex_);
       told_ = progress;

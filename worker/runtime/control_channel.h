@@ -69,8 +69,13 @@ class ControlChannel {
   // Whether there is an agent.
   virtual bool connected() const = 0;
   // Reports progress. At most ten messages a second are sent; the others are dropped.
-  virtual void progress(std::int64_t step, double loss, double samples_per_second) = 0;
-  // The same with the loss and the rate of the last call.
+  // total_steps: of the whole training, for the time that is left; 0: unknown.
+  virtual void progress(std::int64_t step, double loss, double samples_per_second,
+                        std::int64_t total_steps) = 0;
+  void progress(std::int64_t step, double loss, double samples_per_second) {
+    progress(step, loss, samples_per_second, 0);
+  }
+  // The same with what the last call said besides the step.
   virtual void progress(std::int64_t step) = 0;
   // Repeats the last progress, so that a process that waits long for something else, such as a slow
   // disk, is not taken for hung. Does nothing before the first progress().

@@ -237,7 +237,7 @@ double Training::mean_loss() {
 void Training::report(const loop::StepReport& step) {
   throughput_.add(step.samples, step.seconds);
   log_rate(step);
-  channel().progress(state_.step, step.loss, throughput_.recent());
+  channel().progress(state_.step, step.loss, throughput_.recent(), state_.step + steps_to_go());
   if (round_.printer == nullptr) return;
   Progress progress;
   progress.epoch = state_.epoch;

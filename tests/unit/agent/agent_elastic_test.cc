@@ -244,13 +244,14 @@ TEST_F(Stalling, HeartbeatsCarryWhatTheFirstWorkerMeasures) {
     return the<wire::Heartbeat>(core.on_tick(now));
   };
   EXPECT_TRUE(std::isnan(heartbeat(1).loss));
-  core.on_worker_metrics(1, 0.5, 10);
+  core.on_worker_metrics(1, {1, 0.5, 10, 300});
   EXPECT_EQ(heartbeat(2).loss, 0.5);
-  core.on_worker_metrics(0, 0.25, 20);
-  core.on_worker_metrics(1, 0.5, 10);
+  core.on_worker_metrics(0, {1, 0.25, 20, 200});
+  core.on_worker_metrics(1, {1, 0.5, 10, 300});
   EXPECT_EQ(heartbeat(3).loss, 0.25);
   EXPECT_EQ(heartbeat(3).samples_per_second, 20);
-  core.on_worker_metrics(7, 1, 1);  // No worker of this node.
+  EXPECT_EQ(heartbeat(3).total_steps, 200);
+  core.on_worker_metrics(7, {1, 1, 1, 1});  // No worker of this node.
   EXPECT_EQ(heartbeat(4).loss, 0.25);
 }
 

@@ -30,12 +30,12 @@ TEST(EveryMember, OfTheJobIsWritten) {
       << "job_spec.cc lists the members of AgentResult";
 }
 
-// A message is written with its type. Numbers that are NaN are left out.
+// A message is written with its type. Numbers that are not known are left out.
 template <typename T, typename Variant>
 void expect_each_member() {
   T message;
   if constexpr (std::is_same_v<T, wire::Heartbeat> || std::is_same_v<T, wire::Progress>)
-    message.loss = message.samples_per_second = 1;
+    message.loss = message.samples_per_second = static_cast<double>(message.total_steps = 1);
   const nlohmann::json json = nlohmann::json::parse(wire::encode(Variant(message)));
   EXPECT_EQ(json.size(), test::member_count<T>() + 1) << json;
 }

@@ -26,10 +26,10 @@ TEST(StatusText, CountsNodesAndWorkers) {
 TEST(StatusText, StepRateAndLoss) {
   StatusText status;
   status.begin_round(round_of(1, 2));
-  status.on_progress(kStart, 0, 10, 0);
+  status.on_progress(kStart, 0, 10, 0, 0);
   EXPECT_EQ(status.text(kStart), "round 2 | 1 node | 2 workers | step 10");
-  status.on_progress(kStart + Duration(1'000), 0, 30, 0.25);
-  status.on_progress(kStart + Duration(1'000), 1, 29, 0.75);
+  status.on_progress(kStart + Duration(1'000), 0, 30, 0.25, 0);
+  status.on_progress(kStart + Duration(1'000), 1, 29, 0.75, 0);
   EXPECT_EQ(status.text(kStart + Duration(1'000)),
             "round 2 | 1 node | 2 workers | step 30 | 20.0 steps/s | loss 0.5");
   // It stands still.
@@ -37,12 +37,31 @@ TEST(StatusText, StepRateAndLoss) {
             "round 2 | 1 node | 2 workers | step 30 | 5.00 steps/s | loss 0.5");
 }
 
+TEST(StatusText, TheTimeLeftFollowsFromTheRate) {
+  StatusText status;
+  status.begin_round(round_of(1, 2));
+  status.on_progress(kStart, 0, 10, 0, 830);
+  EXPECT_EQ(status.text(kStart), "round 2 | 1 node | 2 workers | step 10/830");
+  status.on_progress(kStart + Duration(1'000), 0, 30, 0, 830);
+  status.on_progress(kStart + Duration(1'000), 1, 29, 0, 0);  // Behind, and knows no number.
+  EXPECT_EQ(status.text(kStart + Duration(1'000)),
+            "round 2 | 1 node | 2 workers | step 30/830 | 20.0 steps/s | ETA 0:40");
+  EXPECT_EQ(status.text(kStart + Duration(4'000)),
+            "round 2 | 1 node | 2 workers | step 30/830 | 5.00 steps/s | ETA 2:40");
+  status.on_progress(kStart + Duration(5'000), 0, 830, 0, 830);
+  EXPECT_EQ(status.text(kStart + Duration(5'000)),
+            "round 2 | 1 node | 2 workers | step 830/830 | 164.0 steps/s | ETA 0:00");
+  status.begin_round(round_of(1, 2));
+  status.on_progress(kStart + Duration(6'000), 0, 10, 0, 0);
+  EXPECT_EQ(status.text(kStart + Duration(6'000)), "round 2 | 1 node | 2 workers | step 10");
+}
+
 TEST(StatusText, TheRateIsThatOfTheLastSeconds) {
   StatusText status;
   status.begin_round(round_of(1, 1));
   TimePoint now = kStart;
-  for (int step = 0; step < 100; ++step) status.on_progress(now += Duration(1'000), 0, step, 0);
-  for (int step = 100; step < 200; ++step) status.on_progress(now += Duration(100), 0, step, 0);
+  for (int step = 0; step < 100; ++step) status.on_progress(now += Duration(1'000), 0, step, 0, 0);
+  for (int step = 100; step < 200; ++step) status.on_progress(now += Duration(100), 0, step, 0, 0);
   EXPECT_EQ(status.text(now), "round 2 | 1 node | 1 worker | step 199 | 10.0 steps/s");
 }
 

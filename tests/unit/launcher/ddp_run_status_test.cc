@@ -16,7 +16,7 @@ constexpr const char* kPage = R"json({
                       "log_path": "/logs/rank_1.err"},
     "nodes": [
       {"node_id": "x", "host": "n1", "address": "10.0.0.1", "state": "in_round", "nproc": 8,
-       "group_rank": 0, "ranks": [0, 7], "step": 120, "steps_per_second": 8.25, "loss": 0.31234,
+       "group_rank": 0, "ranks": [0, 7], "step": 120, "steps_per_second": 8.25, "total_steps": 828, "eta_seconds": 85.8, "loss": 0.31234,
        "silent_ms": 400},
       {"node_id": "y", "host": "longer-name", "address": "10.0.0.2", "state": "spare", "nproc": 8,
        "step": -1, "silent_ms": 12000}]}],
@@ -29,9 +29,12 @@ TEST(StatusText, IsATable) {
       "job mnist (train.py): running, round 2, 8 workers, 2 to 4 nodes, 1 of 3 restarts used\n"
       "  first failure: round 1: rank 1 on n2 failed: signal 9 (SIGKILL)\n"
       "  its log: /logs/rank_1.err\n"
-      "  NODE  HOST         ADDRESS   RANKS  STATE     STEP  STEP/S  SAMPLES/S  LOSS    SILENT\n"
-      "  0     n1           10.0.0.1  0-7    in_round  120   8.25    -          0.3123  0.4 s\n"
-      "  -     longer-name  10.0.0.2  -      spare     -     -       -          -       12.0 s\n"
+      "  NODE  HOST         ADDRESS   RANKS  STATE     STEP     STEP/S  ETA   SAMPLES/S  LOSS    "
+      "SILENT\n"
+      "  0     n1           10.0.0.1  0-7    in_round  120/828  8.25    1:26  -          0.3123  "
+      "0.4 s\n"
+      "  -     longer-name  10.0.0.2  -      spare     -        -       -     -          -       "
+      "12.0 s\n"
       "\n"
       "store: 1 key, 300 bytes, 8 clients (2 wait), 77 requests; 11 connections in all\n");
 }

@@ -31,9 +31,10 @@ TEST(HostsStatusText, IsOfAllNodesOfTheRound) {
   EXPECT_EQ(status.text(kStart, job), "round 0 | 2 nodes | 8 workers | step 10 | loss 0.25");
   job.nodes[1].step = 30;
   job.nodes[1].loss = 0.75;
+  job.nodes[1].total_steps = 50;
   job.nodes[2].step = 99;  // A spare's, from a round before.
   EXPECT_EQ(status.text(kStart + Duration(1'000), job),
-            "round 0 | 2 nodes | 8 workers | step 30 | 20.0 steps/s | loss 0.5");
+            "round 0 | 2 nodes | 8 workers | step 30/50 | 20.0 steps/s | ETA 0:01 | loss 0.5");
 }
 
 TEST(HostsStatusText, ANewRoundBeginsAnew) {

@@ -90,6 +90,29 @@ TEST(Status, SpeedIsMeasuredOverASecondAndForgottenWithTheRound) {
   EXPECT_TRUE(std::isnan(status(h).nodes.at(0).steps_per_second));
 }
 
+TEST(Status, TheTimeLeftIsThatOfTheStepsLeftAtThisSpeed) {
+  Harness h;
+  const auto a = h.join(Harness::node("a", 1, 1, 1));
+  const auto beat = [&](std::int64_t step, std::int64_t total_steps) {
+    h.now += Duration(1'000);
+    wire::Heartbeat message;
+    message.step = step;
+    message.total_steps = total_steps;
+    h.say(a, message);
+    return status(h).nodes.at(0);
+  };
+  EXPECT_TRUE(std::isnan(beat(10, 830).eta_seconds)) << "no speed yet";
+  EXPECT_EQ(beat(30, 830).eta_seconds, 40);
+  EXPECT_EQ(beat(50, 830).total_steps, 830);
+  EXPECT_EQ(beat(840, 830).eta_seconds, 0) << "more than it said";
+  EXPECT_TRUE(std::isnan(beat(840, 1000).eta_seconds)) << "stands still";
+  EXPECT_TRUE(std::isnan(beat(860, 0).eta_seconds)) << "no number";
+  beat(880, 1000);
+  h.fail(a, 0, 9);
+  h.say(a, wire::Stopped{0, {}});
+  EXPECT_EQ(status(h).nodes.at(0).total_steps, 0) << "of the round before";
+}
+
 TEST(Status, TheRootCauseStaysKnownInLaterRounds) {
   Harness h;
   const auto a = h.join(Harness::node("a", 2, 2, 1));

@@ -109,6 +109,7 @@ TEST(MetricsPage, KeepsToTheFormat) {
   EXPECT_EQ(page.value("ddp_node_loss", n1), 0.5);
   EXPECT_EQ(page.value("ddp_node_silence_seconds", n1), 0.25);
   EXPECT_FALSE(page.families().contains("ddp_node_steps_per_second")) << "no node has a speed";
+  EXPECT_FALSE(page.families().contains("ddp_node_total_steps")) << "no node knows their number";
   EXPECT_EQ(page.value("ddp_store_keys"), 12);
   EXPECT_EQ(page.value("ddp_store_requests_total"), 9);
   EXPECT_EQ(page.value("ddp_connections_turned_away_total"), 1);
@@ -117,6 +118,19 @@ TEST(MetricsPage, KeepsToTheFormat) {
     operations += value;
   }
   EXPECT_EQ(operations, 9);
+}
+
+TEST(MetricsPage, HasTheTimeLeft) {
+  DaemonFacts made = facts();
+  made.jobs[1].nodes[0].total_steps = 828;
+  made.jobs[1].nodes[0].eta_seconds = 85.5;
+  const PrometheusPage page(metrics_page(made));
+  const std::string n1 = R"({job="mnist",node="id-n1",host="n1"})";
+  EXPECT_EQ(page.value("ddp_node_total_steps", n1), 828);
+  EXPECT_EQ(page.value("ddp_node_eta_seconds", n1), 85.5);
+  const auto node = nlohmann::json::parse(status_page(made))["jobs"][1]["nodes"][0];
+  EXPECT_EQ(node["total_steps"], 828);
+  EXPECT_EQ(node["eta_seconds"], 85.5);
 }
 
 TEST(MetricsPage, OfADaemonThatServesNobody) {

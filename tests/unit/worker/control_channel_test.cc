@@ -136,9 +136,10 @@ TEST(ControlChannel, SaysHelloThenWhatItIsTold) {
   EXPECT_EQ(hello.rank, 0);
   EXPECT_EQ(hello.round, 6);
   EXPECT_EQ(hello.pid, ::getpid());
-  channel->progress(12, 0.25, 100);
+  channel->progress(12, 0.25, 100, 828);
   const auto progress = std::get<wire::Progress>(agent.receive());
   EXPECT_EQ(progress.step, 12);
+  EXPECT_EQ(progress.total_steps, 828);
   EXPECT_EQ(progress.loss, 0.25);
   channel->error(std::string(100'000, 'e'), true);
   const auto error = std::get<wire::WorkerError>(agent.receive());

@@ -224,7 +224,7 @@ bool FitLoop::after_step(const loop::StepReport& report) {
   state_.batches += options().accumulate_grad_batches;
   state_.last_loss = last_loss_;
   state_.throughput.add(report.samples, report.seconds);
-  channel().progress(state_.step, state_.last_loss, state_.throughput.recent());
+  channel().progress(state_.step, state_.last_loss, state_.throughput.recent(), state_.total_steps);
   log_step();
   call(&Callback::on_train_batch_end);
   const bool ends = state_.batches >= batches_per_epoch() || sampler_->steps_left() == 0;

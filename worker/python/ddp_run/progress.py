@@ -16,7 +16,8 @@ _MAX_STEP = 2**63 - 1
 _due = 0.0  # time.monotonic() of the next message.
 
 
-def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_second: float | torch.Tensor | None = None) -> None:
+def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_second: float | torch.Tensor | None = None, *,
+             total_steps: int | None = None) -> None:
     """Tells the agent that `step` is done. Call it after each step, on every rank, from any thread.
 
     The status line, `ddp-run status`, /metrics, --progress-timeout and --max-no-progress live on it. With --progress-timeout, a worker that
@@ -25,33 +26,35 @@ def progress(step: int, loss: float | torch.Tensor | None = None, samples_per_se
     Does nothing where ddp-run has not started this process: under other launchers, in data-loader workers. At most ten messages a second
     are sent, the others are dropped. The loss is a number or a tensor with one element. Reading a tensor on a CUDA device waits for the
     device. So a tensor is read only when a message is due, and a loss that stays a tensor does not slow down a loop of short steps.
+    total_steps: the step with which the whole training ends, so that people see what is done and how long the rest takes (ETA).
     """
     global _due
     if not worker_process.has_agent or not worker_process.is_worker():
         return
     now = time.monotonic()
     is_due = now >= _due
-    step = _step_of(step, is_due)
+    step = _steps_of("step", step, 0, "that are done", is_due)
     loss = _number_of("loss", loss, 0.0, is_due)
     rate = _number_of("samples_per_second", samples_per_second, math.nan, is_due)
     if rate < 0 or math.isinf(rate):
         raise ValueError(f"progress(): samples_per_second is {rate}; give a rate of 0 or more, or None if it is not known")
+    total = 0 if total_steps is None else _steps_of("total_steps", total_steps, 1, "of the whole training", is_due)
     if is_due:
         _due = now + _PERIOD_S
-        _native.progress(step, loss, rate)
+        _native.progress(step, loss, rate, total)
 
 
-def _step_of(step, is_due):
-    if isinstance(step, torch.Tensor) and not is_due and step.numel() == 1:
-        return 0
+def _steps_of(name, value, least, meaning, is_due):
+    if isinstance(value, torch.Tensor) and not is_due and value.numel() == 1:
+        return least
     try:
-        if isinstance(step, bool) or isinstance(step, torch.Tensor) and step.dtype == torch.bool:
+        if isinstance(value, bool) or isinstance(value, torch.Tensor) and value.dtype == torch.bool:
             raise TypeError
-        number = operator.index(step)
+        number = operator.index(value)
     except (TypeError, RuntimeError):
-        raise TypeError(f"progress(): step must be a whole number, not {_kind(step)}") from None
-    if not 0 <= number <= _MAX_STEP:
-        raise ValueError(f"progress(): step is {number}; give the number of steps that are done, from 0 to 2**63 - 1")
+        raise TypeError(f"progress(): {name} must be a whole number, not {_kind(value)}") from None
+    if not least <= number <= _MAX_STEP:
+        raise ValueError(f"progress(): {name} is {number}; give the number of steps {meaning}, from {least} to 2**63 - 1")
     return number
 
 

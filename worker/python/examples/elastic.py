@@ -47,7 +47,8 @@ def train(group):
             optimizer.step()
             scheduler.step()
             state.step += 1
-            ddp_run.progress(state.step, loss=loss, samples_per_second=len(inputs) * group.size() / (time.monotonic() - begun))
+            ddp_run.progress(state.step, loss=loss, samples_per_second=len(inputs) * group.size() / (time.monotonic() - begun),
+                             total_steps=options.steps)
             state.commit_if_due()
             checkpoints.save_if_due()
             if state.step == options.steps:

@@ -31,10 +31,11 @@ void bind_worker(py::module_& module) {
   using ReleaseGil = py::call_guard<py::gil_scoped_release>;
   module.def(
       "progress",
-      [](std::int64_t step, double loss, double samples_per_second) {
-        process_channel().progress(step, loss, samples_per_second);
+      [](std::int64_t step, double loss, double samples_per_second, std::int64_t total_steps) {
+        process_channel().progress(step, loss, samples_per_second, total_steps);
       },
-      py::arg("step"), py::arg("loss"), py::arg("samples_per_second"), ReleaseGil());
+      py::arg("step"), py::arg("loss"), py::arg("samples_per_second"), py::arg("total_steps"),
+      ReleaseGil());
   module.def(
       "own_request",
       [](bool catches_usr1, bool catches_term) {
