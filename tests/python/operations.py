@@ -110,6 +110,18 @@ class Checker:
             dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5))
             torch.testing.assert_close(tensor.to(torch.float64), sum(parts) / 2, rtol=1e-2, atol=1e-2)
             self.count += 2
+        for what, shape, dtype, layout in self.inputs(INTEGERS):
+            parts = [make(shape, dtype, self.seed(rank)) - 3 for rank in range(self.size)]
+            mean = sum(parts).div(self.size, rounding_mode="trunc")
+            tensor = self.own(shape, dtype, layout).sub_(3)
+            dist.all_reduce(tensor, dist.ReduceOp.AVG)
+            self.equal(f"all_reduce AVG {what}", tensor, mean)
+            tensor = self.own(shape, dtype, layout).sub_(3)
+            dist.reduce(tensor, 1, dist.ReduceOp.AVG)
+            self.equal(f"reduce AVG {what}", tensor, mean if self.rank == 1 else parts[self.rank])
+            tensor = torch.empty_like(mean)
+            dist.reduce_scatter_tensor(tensor, torch.stack([parts[self.rank]] * self.size), dist.ReduceOp.AVG)
+            self.equal(f"reduce_scatter AVG {what}", tensor, mean)
         for op, expected in ((dist.ReduceOp.SUM, any), (dist.ReduceOp.PRODUCT, all), (dist.ReduceOp.MAX, any), (dist.ReduceOp.MIN, all)):
             parts = [make((50,), torch.bool, self.seed(rank)) for rank in range(self.size)]
             tensor = self.own((50,), torch.bool)

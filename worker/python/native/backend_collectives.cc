@@ -57,7 +57,7 @@ DdpBackend::WorkHandle DdpBackend::allreduce(Tensors& tensors,
   Operands operands("all_reduce");
   operands.require_one(tensors);
   if (tensors[0].defined() && tensors[0].is_sparse()) return allreduce_sparse(tensors, options);
-  operands.reduces(tensors[0], options.reduceOp);
+  operands.reduces(tensors[0], options.reduceOp, size_);
   const Buffer buffer = operands.in_out(tensors[0]);
   const ReduceOp op = operands.reduction();
   return run({OpType::ALLREDUCE, "ddp:all_reduce", options.timeout, is_async(options)},
@@ -70,7 +70,7 @@ DdpBackend::WorkHandle DdpBackend::allreduce_coalesced(
     Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   Operands operands("all_reduce_coalesced");
   operands.require(!tensors.empty(), "there is no tensor");
-  operands.reduces(tensors[0], options.reduceOp);
+  operands.reduces(tensors[0], options.reduceOp, size_);
   std::vector<Buffer> buffers;
   for (const at::Tensor& tensor : tensors) buffers.push_back(operands.in_out(tensor));
   const ReduceOp op = operands.reduction();
@@ -84,7 +84,7 @@ DdpBackend::WorkHandle DdpBackend::reduce(Tensors& tensors, const c10d::ReduceOp
   Operands operands("reduce");
   operands.require_one(tensors);
   require_first(operands, options.rootTensor);
-  operands.reduces(tensors[0], options.reduceOp);
+  operands.reduces(tensors[0], options.reduceOp, size_);
   const auto root = static_cast<Rank>(options.rootRank);
   const Buffer buffer = root == rank_ ? operands.in_out(tensors[0]) : operands.input(tensors[0]);
   const ReduceOp op = operands.reduction();
@@ -217,7 +217,7 @@ DdpBackend::WorkHandle DdpBackend::reduce_scatter(Tensors& outputs, std::vector<
   operands.require_one(outputs);
   operands.require(inputs.size() == 1, "takes one list of inputs");
   operands.require_length(inputs[0].size(), size_, "the input");
-  operands.reduces(outputs[0], options.reduceOp);
+  operands.reduces(outputs[0], options.reduceOp, size_);
   const ReduceOp op = operands.reduction();
   const Buffer out = operands.output(outputs[0]);
   const Call call{OpType::REDUCE_SCATTER, "ddp:reduce_scatter", options.timeout, is_async(options)};
@@ -250,7 +250,7 @@ DdpBackend::WorkHandle DdpBackend::reduce_scatter(Tensors& outputs, std::vector<
 DdpBackend::WorkHandle DdpBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                         const c10d::ReduceScatterOptions& options) {
   Operands operands("reduce_scatter_tensor");
-  operands.reduces(output, options.reduceOp);
+  operands.reduces(output, options.reduceOp, size_);
   const Buffer in = operands.input(input);
   const Buffer out = operands.output(output);
   operands.require(input.numel() == output.numel() * size_,

@@ -99,10 +99,14 @@ void Operands::require_length(std::size_t length, int ranks, const char* what) c
           fmt::format("{} has {} tensors for {} ranks", what, length, ranks));
 }
 
-void Operands::reduces(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+void Operands::reduces(const at::Tensor& tensor, const c10d::ReduceOp& op, int ranks) {
   check(tensor);
   ReduceOp::Kind kind = kind_of(op);
   const bool is_complex = at::isComplexType(scalar_type_);
+  if (kind == ReduceOp::kAvg && at::isIntegralType(scalar_type_, /*includeBool=*/false)) {
+    kind = ReduceOp::kSum;
+    divisor_ = ranks;
+  }
   const bool is_linear =
       kind == ReduceOp::kSum || kind == ReduceOp::kAvg || kind == ReduceOp::kPremulSum;
   const bool fits =
@@ -154,6 +158,11 @@ Buffer Operands::use(const at::Tensor& tensor) {
   return {tensor.data_ptr(), count_of(tensor), type_};
 }
 
+Buffer Operands::result(const at::Tensor& tensor) {
+  results_.push_back(tensor);
+  return use(tensor);
+}
+
 Buffer Operands::whole(void* begin, const std::vector<at::Tensor>& list) {
   used_.insert(used_.end(), list.begin(), list.end());
   return {begin, static_cast<std::size_t>(elements_of(list)) * scale_, type_};
@@ -166,18 +175,18 @@ Buffer Operands::input(const at::Tensor& tensor) {
 
 Buffer Operands::output(const at::Tensor& tensor) {
   check_output(tensor);
-  if (is_plain(tensor)) return use(tensor);
-  const at::Tensor result = empty(tensor.sizes());
-  landings_.push_back({tensor, result});
-  return use(result);
+  if (is_plain(tensor)) return result(tensor);
+  const at::Tensor plain = empty(tensor.sizes());
+  landings_.push_back({tensor, plain});
+  return result(plain);
 }
 
 Buffer Operands::in_out(const at::Tensor& tensor) {
   check_output(tensor);
-  if (is_plain(tensor)) return use(tensor);
+  if (is_plain(tensor)) return result(tensor);
   const at::Tensor copy = plain_copy(tensor);
   landings_.push_back({tensor, copy});
-  return use(copy);
+  return result(copy);
 }
 
 Buffer Operands::inputs(const std::vector<at::Tensor>& list) {
@@ -207,6 +216,9 @@ Buffer Operands::outputs(const std::vector<at::Tensor>& list) {
 
 void Operands::land() const {
   const at::NoGradGuard no_grad;
+  if (divisor_ != 1) {
+    for (const at::Tensor& result : results_) result.detach().div_(divisor_, "trunc");
+  }
   for (const Landing& landing : landings_) landing.to.detach().copy_(landing.from);
 }
 

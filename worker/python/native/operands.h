@@ -39,8 +39,9 @@ class Operands {
   // Stands for an argument that this rank does not pass.
   Buffer nothing() const { return {nullptr, 0, type_}; }
 
-  // The tensors' elements can be reduced in this way: call it before anything else.
-  void reduces(const at::Tensor& tensor, const c10d::ReduceOp& op);
+  // The tensors' elements can be reduced in this way: call it before anything else. `ranks` of them
+  // take part.
+  void reduces(const at::Tensor& tensor, const c10d::ReduceOp& op, int ranks);
   // Where the tensors are; the CPU if there are none.
   c10::Device device() const { return device_; }
   // What reduces() has chosen.
@@ -51,7 +52,8 @@ class Operands {
   }
   std::size_t scale() const { return scale_; }
   const std::vector<at::Tensor>& used() const { return used_; }
-  // Copies the results to where they belong. Call it once, when the operation is done.
+  // Completes the results and copies them to where they belong. Call it once, when the operation is
+  // done.
   void land() const;
 
   void require(bool condition, const std::string& problem) const;
@@ -64,6 +66,7 @@ class Operands {
   // New memory for elements of the tensors' type, where the tensors are.
   at::Tensor empty(at::IntArrayRef sizes) const;
   Buffer use(const at::Tensor& tensor);
+  Buffer result(const at::Tensor& tensor);
   Buffer whole(void* begin, const std::vector<at::Tensor>& list);
 
   const char* operation_;
@@ -73,6 +76,8 @@ class Operands {
   DType type_ = DType::kU8;
   std::size_t scale_ = 1;  // Buffer elements for an element of a tensor.
   ReduceOp reduction_;
+  int divisor_ = 1;  // Of the results: what an average of integers lacks after their sum.
+  std::vector<at::Tensor> results_;
   std::vector<at::Tensor> used_;
   std::vector<Landing> landings_;
 };
