@@ -138,7 +138,11 @@ def is_kept(stage, folder):
             del plain.scale
         plain.load_state_dict({name: found[name] for name in plain.state_dict()})
         assert ddp_run.weights_sha256(plain) == weights
+        ddp_run.export_checkpoint(checkpoints_folder, folder / "exported.pt")
     dist.barrier()
+    again, fresh = built(stage, seed=0)
+    ddp_run.ElasticState(model=again, optimizer=fresh, step=0).load_from(folder / "exported.pt")
+    same(wholes(again, fresh), found)
 
 
 def refuses(kind, words, call):

@@ -3,7 +3,7 @@ import copy
 
 import torch
 
-from ddp_run import foreign, modules, optimizer_dicts, optimizers, values
+from ddp_run import foreign, modules, optimizer_dicts, optimizers, shards, values
 
 # What wrappers of modules put in front of all names.
 _WRAPPERS = {"module.": "DistributedDataParallel", "_orig_mod.": "torch.compile"}
@@ -75,7 +75,7 @@ def _fit(registry, name, item, saved, strict):
 def _fit_module(name, module, saved, strict):
     if not isinstance(saved, dict):
         raise ValueError(f"it is a {type(saved).__name__}, not a dict of tensors")
-    notes, own = [], dict(sum(modules.tensors_of(module), []))
+    notes, own = [], dict(sum(modules.named_tensors(module), []))
     for prefix, wrapper in _WRAPPERS.items():
         if saved and all(key.startswith(prefix) for key in saved) and not any(key.startswith(prefix) for key in own):
             saved = {key.removeprefix(prefix): each for key, each in saved.items()}
@@ -87,6 +87,8 @@ def _fit_module(name, module, saved, strict):
                if isinstance(saved.get(key), torch.Tensor) and saved[key].dtype != each.dtype]
     for theirs, ours in sorted(set(changed), key=str):
         notes.append(f"{changed.count((theirs, ours))} tensors of \"{name}\" are {theirs} in the file, and are now {ours}")
+    saved = {key: shards.part_of(each, own[key], key) if key in own and isinstance(each, torch.Tensor) else each
+             for key, each in saved.items()}
     missing, unexpected = module.load_state_dict(saved, strict=strict)
     notes += [f"the file has no \"{key}\" of \"{name}\", which stays as it is" for key in missing]
     return [*notes, *(f"the file has \"{key}\", which \"{name}\" lacks" for key in unexpected)]

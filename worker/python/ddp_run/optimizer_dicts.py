@@ -1,7 +1,7 @@
 """PyTorch's state_dict() of an optimizer, which numbers the parameters, and the forms that name them."""
 import torch
 
-from ddp_run import optimizers, values
+from ddp_run import optimizers, shards, values
 
 # State that has its parameter's shape.
 _SHAPED = {"momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "acc_delta", "sum", "grad_avg", "exp_inf", "ax"}
@@ -75,8 +75,10 @@ def fitted(saved, optimizer, names):
         key = key if key in numbers else int(key) if isinstance(key, str) and key.isdigit() else key
         if key not in numbers:
             raise ValueError(f"there is saved state of \"{key}\", which is no parameter here")
-        state[numbers[key]] = each
-        _check_shapes(*parameters[numbers[key]], each)
+        name, parameter = parameters[numbers[key]]
+        _check_shapes(name, parameter, each)
+        state[numbers[key]] = {kind: shards.part_of(one, parameter, name) if isinstance(one, torch.Tensor) else one
+                               for kind, one in each.items()}
     return {"state": state, "param_groups": filled}
 
 

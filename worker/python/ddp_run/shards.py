@@ -85,6 +85,12 @@ def read_like(like, name: str, sizes: list[int], read) -> torch.Tensor:
                                   stride=like.stride())
 
 
+def part_of(tensor: torch.Tensor, like: torch.Tensor, name: str) -> torch.Tensor:
+    """The whole tensor, divided like the tensor `like` if that has the same sizes."""
+    return tensor if not is_divided(like) else read_like(
+        like, name, list(tensor.shape), lambda _, rows=None: tensor if rows is None else tensor.narrow(*rows).clone())
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """Collective if the tensor is divided."""
     return tensor.full_tensor() if is_divided(tensor) else tensor
