@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import ddp_run
+from raising import raises
 
 BIN = Path(sys.argv[1]).resolve()
 torch.set_num_threads(1)  # With one thread, the order of sums is fixed.
@@ -104,16 +105,6 @@ def continued(path, kind, **items):
         train(model, optimizer, 3, 6)
     ddp_run.run_elastic(state, body)
     return ddp_run.weights_sha256(model), report
-
-
-def raises(kind, texts, call):
-    try:
-        call()
-    except kind as error:
-        for text in [texts] if isinstance(texts, str) else texts:
-            assert text in str(error), f"{text!r} is not in {str(error)!r}"
-        return
-    raise AssertionError(f"nothing was raised; {texts!r} was to be")
 
 
 def same(one, other, where="state"):

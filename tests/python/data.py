@@ -21,6 +21,7 @@ import ranks
 from ddp_run import randomness
 from ddp_run.loader import DataLoader
 from ddp_run.sampler import DistributedSampler
+from raising import raises
 
 try:
     import numpy
@@ -91,16 +92,6 @@ def loader_of(world=1, rank=0, dataset=None, batch_size=2, workers=0, seed=7, dr
     return DataLoader(dataset, batch_size, sampler=sampler, drop_last=drop_last, num_workers=workers, **options)
 
 
-def refuses(kind, words, call):
-    try:
-        call()
-    except kind as error:
-        for word in words:
-            assert word in str(error), f"'{word}' is not in: {error}"
-        return
-    raise AssertionError(f"no {kind.__name__} with {words}")
-
-
 def order_is_fixed():
     """Positions in checkpoints mean this order, so it must never change."""
     assert list(DistributedSampler(12, 1, 0, seed=7)) == [2, 7, 0, 11, 3, 4, 10, 9, 1, 8, 6, 5]
@@ -135,7 +126,7 @@ def ranks_share_an_epoch():
                                for rank in range(world)]
                     if length < unit:
                         for loader in loaders:
-                            refuses(ValueError, [f"{length} samples", f"{world} ranks", "drop_last=False"], loader.__iter__)
+                            raises(ValueError, [f"{length} samples", f"{world} ranks", "drop_last=False"], loader.__iter__)
                         continue
                     taken = [[indices_of(batch) for batch in loader] for loader in loaders]
                     assert [len(batches) for batches in taken] == [len(loader) for loader in loaders], name
@@ -254,7 +245,7 @@ def the_programs_numbers_are_its_own():
         assert states() == before, options
     dataset = Augmented()
     dataset.fails_at = 3
-    refuses(OSError, ["sample 3"], lambda: list(loader_of(dataset=dataset)))
+    raises(OSError, ["sample 3"], lambda: list(loader_of(dataset=dataset)))
     assert states() == before
 
 
@@ -338,7 +329,7 @@ def loops_go_on():
         logs.append(whole.log)
         for commits in range(1000 - whole.commits_left):
             first = Program(commits)
-            refuses(Interrupted, [], lambda first=first, train=train: train(first))
+            raises(Interrupted, [], lambda first=first, train=train: train(first))
             for program in (Program(1000), first):  # A new process, and the one that was interrupted.
                 program.commits_left = 1000
                 program.restore(first.committed)
@@ -359,7 +350,7 @@ def abandoned_loops_end():
         for is_over in (lambda: loader.load_state_dict(state), lambda: iter(loader), lambda: loader.sampler.set_epoch(0)):
             is_over()
             position = loader.sampler.position
-            refuses(RuntimeError, ["has ended", "load_state_dict", "for batch in loader"], lambda loop=loop: next(loop))
+            raises(RuntimeError, ["has ended", "load_state_dict", "for batch in loader"], lambda loop=loop: next(loop))
             assert loader.sampler.position == position
             loop = iter(loader)
             next(loop)
@@ -394,9 +385,9 @@ def errors_leave_the_position():
         iter(loader).close(keeps_workers=False)  # Theirs is the data set that does not fail.
         loop = iter(loader)
         seen = [bytes_of(next(loop)) for _ in range(4)]
-        refuses(OSError, [f"sample {dataset.fails_at} cannot be read"], lambda loop=loop: next(loop))
+        raises(OSError, [f"sample {dataset.fails_at} cannot be read"], lambda loop=loop: next(loop))
         assert loader.sampler.position == 8
-        refuses(RuntimeError, ["ended with an error", "the batch that failed"], lambda loop=loop: next(loop))
+        raises(RuntimeError, ["ended with an error", "the batch that failed"], lambda loop=loop: next(loop))
         dataset.fails_at = None
         assert seen + [bytes_of(batch) for batch in loader] == whole, options
         iter(loader).close(keeps_workers=False)  # Or the garbage collection does it, since the exception has a circle, in 10 seconds.
@@ -455,7 +446,7 @@ def what_is_not_exact_is_refused():
             (ValueError, ["shuffle=True"], lambda: DataLoader(data, sampler=sampler, shuffle=True)),
             (ValueError, ["23 samples", "has 9"], lambda: DataLoader(Augmented(9), sampler=sampler)),
             (TypeError, ["no_such_option"], lambda: DataLoader(data, no_such_option=1))):
-        refuses(kind, words, call)
+        raises(kind, words, call)
     DataLoader(data, batch_sampler=None, generator=None, in_order=True)
     sampler.set_epoch(2, 6)
     state = sampler.state_dict()
@@ -463,16 +454,16 @@ def what_is_not_exact_is_refused():
     for change, words in (({"length": 9}, ["length 9", "here it is 23"]), ({"seed": 1}, ["seed 1", "here it is 0"]),
                           ({"shuffle": False}, ["shuffle False"]), ({"version": 2}, ["version 2"]),
                           ({"position": 24}, ["position 24", "damaged"]), ({"epoch": -1}, ["epoch -1"]), ({"epoch": "2"}, ["epoch '2'"])):
-        refuses(ValueError, words, lambda change=change: sampler.load_state_dict({**state, **change}))
+        raises(ValueError, words, lambda change=change: sampler.load_state_dict({**state, **change}))
         assert sampler.state_dict() == state
-    refuses(ValueError, ["no epoch, is_over, length", "it has nothing"], lambda: sampler.load_state_dict({}))
+    raises(ValueError, ["no epoch, is_over, length", "it has nothing"], lambda: sampler.load_state_dict({}))
     # PyTorch's loader reads ahead, and tells nobody how far the training is.
     list(torch.utils.data.DataLoader(data, sampler=sampler))
-    refuses(RuntimeError, ["ddp_run.DataLoader", "set_epoch(epoch, position)"], sampler.state_dict)
+    raises(RuntimeError, ["ddp_run.DataLoader", "set_epoch(epoch, position)"], sampler.state_dict)
     sampler.set_epoch(2, 8)
     assert sampler.state_dict() == {**state, "position": 8}
     os.environ["WORLD_SIZE"] = "2"
-    refuses(RuntimeError, ["no group yet", "init_process_group"], lambda: iter(DataLoader(data)))
+    raises(RuntimeError, ["no group yet", "init_process_group"], lambda: iter(DataLoader(data)))
     del os.environ["WORLD_SIZE"]
     assert len(DataLoader(data)) == SAMPLES, "a process by itself"
 
@@ -494,7 +485,7 @@ def be_rank(rank, size, file):
             continue
         dist.init_process_group("ddp", store=dist.PrefixStore(str(meeting), store), rank=rank, world_size=world)
         if live:
-            refuses(RuntimeError, [f"of {world}", "begin another"], lambda live=live: next(live))
+            raises(RuntimeError, [f"of {world}", "begin another"], lambda live=live: next(live))
         if rank == 2:
             loader.load_state_dict(json.loads(store.get(f"state {meeting}")))
         live = iter(loader)

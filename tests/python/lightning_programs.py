@@ -18,6 +18,7 @@ import torch
 import ddp_run
 
 import lightning_interface
+from raising import raises
 
 IS_REAL = lightning_interface.provide()
 from ddp_run.lightning import DdpRunEnvironment, DdpRunStrategy  # noqa: E402
@@ -28,16 +29,6 @@ import images  # noqa: E402
 LIMIT_S = 150
 SAMPLES, BATCH, EPOCHS = 320, 32, 3
 STEPS = SAMPLES // BATCH // 2  # Of an epoch, on each of two ranks.
-
-
-def refused(action, kind, *words):
-    try:
-        action()
-    except kind as error:
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"{error}: lacks {missing}"
-    else:
-        raise AssertionError(f"no {kind.__name__}")
 
 
 # ---- workers ----
@@ -52,8 +43,8 @@ def has_its_place():
     assert ranks == (environment.world_size(), environment.global_rank(), environment.local_rank(), environment.node_rank())
     environment.validate_settings(num_devices=2, num_nodes=1)
     for settings in ((1, 1), (2, 2), (1, 2)):
-        refused(lambda: environment.validate_settings(*settings), ValueError, f"devices={settings[0]}, num_nodes={settings[1]}",
-                "2 workers", "LOCAL_WORLD_SIZE")
+        raises(ValueError, [f"devices={settings[0]}, num_nodes={settings[1]}", "2 workers", "LOCAL_WORLD_SIZE"],
+               lambda: environment.validate_settings(*settings))
     environment.teardown()
     print("ranks", *ranks, flush=True)
 
@@ -149,7 +140,7 @@ def members_fit_their_bases():
 def without_a_launcher():
     assert not DdpRunEnvironment.detect()
     for call in ("world_size", "global_rank", "local_rank", "node_rank"):
-        refused(getattr(DdpRunEnvironment(), call), RuntimeError, "is not set", "ddp-run --standalone")
+        raises(RuntimeError, ["is not set", "ddp-run --standalone"], getattr(DdpRunEnvironment(), call))
 
 
 def ddp_run_alone_needs_no_lightning():

@@ -20,6 +20,7 @@ import ddp_run
 import jobs
 import ranks
 from ddp_run import shards
+from raising import raises
 
 STAGES = [("rows", 4), ("columns", 3), ("plain", 1), ("halves", 4), ("fsdp", 2), ("fsdp", 3), ("misuse", 3)]
 HAS_FSDP = hasattr(torch.cpu.Stream, "record_event")
@@ -145,16 +146,6 @@ def is_kept(stage, folder):
     same(wholes(again, fresh), found)
 
 
-def refuses(kind, words, call):
-    try:
-        call()
-    except kind as error:
-        for word in words:
-            assert word in str(error), f"'{word}' is not in: {error}"
-        return
-    raise AssertionError(f"no {kind.__name__} with {words}")
-
-
 def misuse_is_refused(folder):
     from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
     from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
@@ -164,20 +155,20 @@ def misuse_is_refused(folder):
         module = nn.Module()
         module.weight = nn.Parameter(tensor)
         return ddp_run.ElasticState(model=module, step=0)
-    refuses(TypeError, ["weight", "Partial", "one Shard"], lambda: state_of(DTensor.from_local(torch.ones(3, 3), mesh, [Partial()])))
+    raises(TypeError, ["weight", "Partial", "one Shard"], lambda: state_of(DTensor.from_local(torch.ones(3, 3), mesh, [Partial()])))
     backwards = DeviceMesh("cpu", [2, 1, 0])
-    refuses(TypeError, ["weight", "[2, 1, 0]", "ascending"], lambda: state_of(distribute_tensor(torch.ones(3, 3), backwards, [Shard(0)])))
+    raises(TypeError, ["weight", "[2, 1, 0]", "ascending"], lambda: state_of(distribute_tensor(torch.ones(3, 3), backwards, [Shard(0)])))
     pair = DeviceMesh("cpu", [0, 1])
     if dist.get_rank() < 2:
         part = DTensor.from_local(torch.ones(3, 3), pair, [Shard(0)])
-        refuses(TypeError, ["weight", "2 ranks of 3"], lambda: state_of(part))
-        refuses(TypeError, ["value is a DTensor"], lambda: ddp_run.ElasticState(value=part))
+        raises(TypeError, ["weight", "2 ranks of 3"], lambda: state_of(part))
+        raises(TypeError, ["value is a DTensor"], lambda: ddp_run.ElasticState(value=part))
     state = state_of(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
-    refuses(RuntimeError, ["commit()", "run_elastic()"], state.commit)
+    raises(RuntimeError, ["commit()", "run_elastic()"], state.commit)
     checkpoints = ddp_run.Checkpointer(folder / "misuse", state)
     checkpoints.save(1)
     other = state_of(distribute_tensor(torch.ones(5, 4), mesh, [Shard(0)]))
-    refuses(ValueError, ["weight", "[4, 4]", "[5, 4]"], ddp_run.Checkpointer(folder / "misuse", other).load_latest)
+    raises(ValueError, ["weight", "[4, 4]", "[5, 4]"], ddp_run.Checkpointer(folder / "misuse", other).load_latest)
     dist.barrier()
 
 
@@ -192,12 +183,12 @@ def commits_refuse_parts(rank, size, store):
 
     def train(_group):
         divide_module()
-        refuses(RuntimeError, ["module/model/weight", "divided", "without run_elastic"], state.commit)
+        raises(RuntimeError, ["module/model/weight", "divided", "without run_elastic"], state.commit)
         return "trained"
 
     divide_module()
     dist.destroy_process_group()
-    refuses(TypeError, ["weight", "after init_process_group()", "without run_elastic()"], lambda: ddp_run.ElasticState(model=module))
+    raises(TypeError, ["weight", "after init_process_group()", "without run_elastic()"], lambda: ddp_run.ElasticState(model=module))
     module.weight = nn.Parameter(torch.ones(4, 4))
     state = ddp_run.ElasticState(model=module, step=0)
     if rank == 0:
