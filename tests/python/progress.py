@@ -140,7 +140,8 @@ def first_exception_is_named(folder):
     for backend in ("ddp", "gloo"):
         (Path(folder) / backend).mkdir()
         with Job(f"{folder}/{backend}", "raises", workers=3, BACKEND=backend) as job:
-            job.ends_with(1)
+            # A thread of gloo's that lets a tensor go at the very end wants the interpreter, which is gone, and aborts.
+            job.ends_with(*((1, 128 + signal.SIGABRT) if backend == "gloo" else (1,)))
             report = lines_of_report(job.log)
             for words in ("rank      : 1 (", "message   : KeyError: ", "a sample that", "progress_program.py", "in raises", 'raise KeyError("a sample'):
                 assert words in report, f"{backend}: lacks {words}:\n{report}"
