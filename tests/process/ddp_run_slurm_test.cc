@@ -220,8 +220,9 @@ TEST_F(DdpRunSlurm, TheTasksGoWithTheirDdpRun) {
 TEST_F(DdpRunSlurm, ASignalForAllTasksIsOneSignal) {
   // SLURM sends it to every process, and the agent would take its ddp-run's copy for a second one.
   const auto tasks = start_step(
-      {2, 2}, script("trap 'echo $RANK has stopped; exit 0' TERM; echo ${$} > $OUT/pid.$RANK; while "
-                     ":; do /bin/sleep 0.01; done"));
+      {2, 2},
+      script("trap 'echo $RANK has stopped; exit 0' TERM; echo ${$} > $OUT/pid.$RANK; while "
+             ":; do /bin/sleep 0.01; done"));
   for (const char* name : {"pid.0", "pid.1", "pid.2", "pid.3"}) pid_in(name);
   std::vector<pid_t> everybody = alive("ddp-agent");
   for (const pid_t pid : alive("ddp-run")) everybody.push_back(pid);

@@ -15,8 +15,8 @@
 #include "common/base/clock.h"
 #include "common/net/frame_connection.h"
 #include "tests/support/event_loop.h"
-#include "tests/support/server_thread.h"
 #include "tests/support/sanitizer.h"
+#include "tests/support/server_thread.h"
 
 namespace ddp::server {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Stands for a header that libtorch-dev of Debian 12 leaves out and c10d's reducer.hpp includes. Only
-// what that one names: the reducer asks for it in RPC programs alone.
+// Stands for a header that libtorch-dev of Debian 12 leaves out and c10d's reducer.hpp includes.
+// Only what that one names: the reducer asks for it in RPC programs alone.
 #include <functional>
 #include <memory>
 
