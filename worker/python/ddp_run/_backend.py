@@ -4,6 +4,7 @@ import datetime
 import multiprocessing.util
 import os
 import re
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from ddp_run import _native, worker_process  # noqa: E402
 NAME = "ddp"
 _round_group = None  # The native group that the next group of PyTorch's is made over.
 _leaves_at_exit = None  # The process that does.
-_world_round = None  # A default group, a native backend over its ranks, and its RoundGroup.
+_world_rounds = weakref.WeakKeyDictionary()  # Of a default group: a native backend over its ranks, and its RoundGroup.
 GROUP_TIMEOUT = datetime.timedelta(minutes=10)  # Of a group for state.
 
 
@@ -69,25 +70,23 @@ def over(round_group):
         _round_group = None
 
 
-def of_world(store, timeout):
-    """A native backend over all ranks of the default group, beside it."""
+def of_world():
+    """A native backend over all ranks of the default group, beside it, for their state. Collective."""
     _leave_at_exit()
+    store = dist.PrefixStore("ddp_run", dist.distributed_c10d._get_default_store())
     size = dist.get_world_size()
-    return _native.make_backend(store, dist.get_rank(), size, timeout, "state", list(range(size)), False)
-
-
-def default_group():
-    return dist.group.WORLD if dist.is_initialized() else None
+    return _native.make_backend(store, dist.get_rank(), size, GROUP_TIMEOUT, "state", list(range(size)), False)
 
 
 def world_round():
-    """All ranks of the default group as native code wants them for state. Collective; one for each default group."""
-    global _world_round
+    """All ranks of the default group as native code wants them for state. The first call for a group is collective. None: no group."""
+    if not dist.is_initialized():
+        return None
     world = dist.group.WORLD
-    if _world_round is None or _world_round[0] is not world:
-        own = of_world(dist.PrefixStore("ddp_run", dist.distributed_c10d._get_default_store()), GROUP_TIMEOUT)
-        _world_round = world, own, _native.world_round(own, worker_process.has_agent)
-    return _world_round[2]
+    if world not in _world_rounds:
+        own = of_world()
+        _world_rounds[world] = own, _native.world_round(own, worker_process.has_agent)
+    return _world_rounds[world][1]
 
 
 def _make(options, _backend_options):

@@ -40,7 +40,7 @@ class Checkpointer:
         self._every = every
         self._loads = None  # Whether strictly, if at all.
         self._native = None  # Of this round, or of the default group.
-        self._world = None  # That group, in a program without run_elastic().
+        self._round = None  # That group's, in a program without run_elastic().
         self._rank = 0
         self.loaded = None  # What load_latest() has found, as a dict; None before.
         state._checkpointers.append(self)
@@ -94,12 +94,10 @@ class Checkpointer:
         return self._native.wait()
 
     def _is_ready(self):
-        world = _backend.default_group()
-        if not self._state._goes_on and world is not self._world:
-            self._native = None
-            if world is not None:
-                self._begin_round(_backend.world_round())
-            self._world = world
+        if not self._state._goes_on and (now := _backend.world_round()) is not self._round:
+            self._round, self._native = now, None
+            if now is not None:
+                self._begin_round(now)
         return self._native is not None
 
     def _need_group(self, call):

@@ -56,6 +56,9 @@ class Checkpoint:
             found[optimizer] = optimizer_dicts.state_dict_of(description, tensors, keys)
         return found
 
+    def optimizer_names(self) -> list[str]:
+        return list(self._state["optimizers"])
+
     def values(self) -> dict:
         """By name: values, and what state_dict() of schedulers and the like has returned. numpy's arrays are tensors."""
         return {name: _plain(values.decode(value)) for name, value in self._state["values"].items()}

@@ -267,7 +267,7 @@ def _run_once(state, train, backend):
         dist.init_process_group(backend)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    own = _backend.of_world(dist.PrefixStore("ddp_run", dist.distributed_c10d._get_default_store()), _backend.GROUP_TIMEOUT)
+    own = _backend.of_world()
     try:
         return _run_rounds(state, lambda run: _native.run_once(state._native, own, run), train, None)
     finally:

@@ -83,7 +83,7 @@ def _write_safetensors(checkpoint, path, module):
     chosen = module if module is not None else next(iter(modules))
     with _written():
         _native.write_safetensors(str(path), list(modules[chosen].items()), {"format": "pt"})
-    others = [name for name in [*modules, *checkpoint.optimizers(), *checkpoint.values()] if name != chosen]
+    others = [name for name in [*modules, *checkpoint.optimizer_names(), *checkpoint.values()] if name != chosen]
     return [*(f"\"{name}\" is left out" for name in others), *checkpoint.left_out()]
 
 

@@ -35,7 +35,8 @@ def read(path) -> tuple[dict, list[str]]:
         raise ValueError(f"{path} has neither .metadata (of torch.distributed.checkpoint) nor {_INDEX} or model.safetensors (of Hugging "
                          f"Face), and of ddp_run: {error}") from None
     # Optimizers keep the tensors that they are given.
-    content = {**checkpoint.everything(), **copy.deepcopy(checkpoint.optimizers())}
+    content = checkpoint.everything()
+    content |= copy.deepcopy({name: content[name] for name in checkpoint.optimizer_names()})
     return content, [*checkpoint.skipped, *checkpoint.left_out()]
 
 

@@ -2,6 +2,8 @@
 
 A checkpoint holds them whole, each tensor in one piece, so any number of ranks can load it, with and without FSDP2.
 """
+import functools
+import math
 import sys
 from typing import NamedTuple
 
@@ -41,24 +43,31 @@ def division_of(tensor, name: str) -> Division | None:
     kind = placements[divided[0]]
     if len(divided) > 1 or type(kind).__name__ != "Shard":
         raise TypeError(f"{name} has the placements {placements}, which cannot be kept: one Shard can, beside Replicate")
-    parts = divide(tensor.shape[kind.dim], mesh.size(divided[0]))
-    places = {rank: coordinate[divided[0]] for rank, coordinate in _coordinates(mesh)}
-    if sorted(places) != list(range(dist.get_world_size())):
-        raise TypeError(f"{name} is on {len(places)} ranks of {dist.get_world_size()}; only what all ranks divide can be kept")
-    rows, written = [], []
-    for rank in sorted(places):
-        part = places[rank]
-        rows.append(0 if part in written else parts[part][1])
-        written.append(part)
-    order = list(dict.fromkeys(written))
-    if order != sorted(order):
+    ranks = tuple(mesh.mesh.flatten().tolist())
+    if sorted(ranks) != list(range(dist.get_world_size())):
+        raise TypeError(f"{name} is on {len(ranks)} ranks of {dist.get_world_size()}; only what all ranks divide can be kept")
+    begins, rows = _rows_of(ranks, tuple(mesh.mesh.shape), divided[0], tensor.shape[kind.dim])
+    if rows is None:
         raise TypeError(f"{name} is divided against the order of the ranks: {mesh.mesh.tolist()}; make the mesh with ascending ranks")
-    return Division(kind.dim, parts[places[dist.get_rank()]][0], rows, list(tensor.shape))
+    return Division(kind.dim, begins[dist.get_rank()], rows, list(tensor.shape))
 
 
-def _coordinates(mesh):
-    for coordinate in torch.cartesian_prod(*(torch.arange(size) for size in mesh.mesh.shape)).reshape(-1, mesh.mesh.dim()).tolist():
-        yield int(mesh.mesh[tuple(coordinate)]), coordinate
+@functools.lru_cache(maxsize=256)
+def _rows_of(ranks, shape, axis, length):
+    """By rank: the first row, and how many it contributes; None if the ranks are in another order than the rows.
+
+    A mesh of this shape has the ranks one after the other. Remembered, because every save asks it of every tensor.
+    """
+    below = math.prod(shape[axis + 1:])
+    parts = divide(length, shape[axis])
+    part_of_rank = {rank: place // below % shape[axis] for place, rank in enumerate(ranks)}
+    first = {}  # Of each part: its lowest rank.
+    for rank in sorted(ranks):
+        first.setdefault(part_of_rank[rank], rank)
+    begins = [parts[part_of_rank[rank]][0] for rank in sorted(ranks)]
+    if list(first) != sorted(first):
+        return begins, None
+    return begins, [parts[part_of_rank[rank]][1] if first[part_of_rank[rank]] == rank else 0 for rank in sorted(ranks)]
 
 
 def tell(name: str, tensor: torch.Tensor) -> tuple:

@@ -159,7 +159,7 @@ Buffer Operands::use(const at::Tensor& tensor) {
 }
 
 Buffer Operands::result(const at::Tensor& tensor) {
-  results_.push_back(tensor);
+  if (divisor_ != 1) results_.push_back(tensor);
   return use(tensor);
 }
 

@@ -77,7 +77,7 @@ class Operands {
   std::size_t scale_ = 1;  // Buffer elements for an element of a tensor.
   ReduceOp reduction_;
   int divisor_ = 1;  // Of the results: what an average of integers lacks after their sum.
-  std::vector<at::Tensor> results_;
+  std::vector<at::Tensor> results_;  // Those that land() divides.
   std::vector<at::Tensor> used_;
   std::vector<Landing> landings_;
 };
