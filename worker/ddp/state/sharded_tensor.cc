@@ -47,7 +47,7 @@ ShardedTensor divided_along(std::int64_t dim, const at::Tensor& local, std::int6
                             const std::vector<std::int64_t>& rows, at::IntArrayRef sizes) {
   const at::Tensor whole =
       at::empty(sizes, at::TensorOptions(local.scalar_type()).device(at::kMeta));
-  const std::int64_t row = sizes[dim] > 0 ? whole.numel() / sizes[dim] : 0;
+  const std::int64_t row = whole.size(dim) > 0 ? whole.numel() / whole.size(dim) : 0;
   ShardedTensor parts;
   // A row is in one piece where the dimension that is divided comes first.
   parts.like = whole.movedim(dim, 0).contiguous().movedim(0, dim);
