@@ -61,9 +61,9 @@ class ElasticState:
             state.load_from("pretrained.safetensors")
             checkpoints.load_latest()                 # A checkpoint of this training, if there is one, counts more.
 
-        path: a file of torch.save; a file of safetensors, or Hugging Face's folder with model.safetensors(.index.json); a folder of
-        torch.distributed.checkpoint; a folder of checkpoints of ddp_run, or one of them. A file is one of safetensors if its name ends in
-        .safetensors. No code of it is run: what would need pickle is refused.
+        path: a file of torch.save or, if its name ends in .safetensors, of safetensors; Hugging Face's folder with model.safetensors or
+        pytorch_model.bin, or with the .index.json of either; a folder of torch.distributed.checkpoint; a folder of checkpoints of
+        ddp_run, or one of them. No code of it is run: what would need pickle is refused.
 
         What is in there goes to the state of the same name: {"model": ..., "optimizer": ..., "step": 7}. Optimizers are taken by numbers,
         as their state_dict() gives them, or by names, as get_state_dict() of torch.distributed.checkpoint.state_dict does. Tensors alone
