@@ -51,35 +51,15 @@ Result<Leader> parse_leader(std::string_view text) {
 }
 
 std::string to_json(const StoredState& state) {
-  const rendezvous::JobRecord& record = state.record;
-  json object{{"job_id", record.job_id},           {"next_round", record.next_round},
-              {"restarts", record.restarts},       {"best_step", record.best_step},
-              {"no_progress", record.no_progress}, {"coordinators", state.coordinators}};
-  if (record.finished) {
-    object["result"] = {{"exit_code", record.result.exit_code},
-                        {"summary", record.result.summary},
-                        {"report", record.result.report}};
-  }
+  json object = state.record;
+  object["coordinators"] = state.coordinators;
   return dump(object);
 }
 
 Result<StoredState> parse_state(std::string_view text) {
   return guarded("the job's record", text, [](const json& object) {
-    StoredState state;
-    rendezvous::JobRecord& record = state.record;
-    record.job_id = object.at("job_id").get<std::string>();
-    record.next_round = object.at("next_round").get<Round>();
-    record.restarts = object.value("restarts", 0);
-    record.best_step = object.value("best_step", std::int64_t{-1});
-    record.no_progress = object.value("no_progress", 0);
-    state.coordinators = object.value("coordinators", 0);
-    if (const auto result = object.find("result"); result != object.end()) {
-      record.finished = true;
-      record.result.exit_code = result->at("exit_code").get<int>();
-      record.result.summary = result->value("summary", "");
-      record.result.report = result->value("report", "");
-    }
-    return state;
+    return StoredState{.record = object.get<rendezvous::JobRecord>(),
+                       .coordinators = object.value("coordinators", 0)};
   });
 }
 

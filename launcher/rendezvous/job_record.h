@@ -3,13 +3,15 @@
 #include <cstdint>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "common/base/ids.h"
 #include "common/wire/rendezvous_messages.h"
 
 namespace ddp::rendezvous {
 
 // What a job's next coordinator needs to know if the coordinator and all agents are lost. The shell
-// may store it, for example in etcd.
+// may store it: in etcd, or with the other nodes.
 struct JobRecord {
   std::string job_id;
   Round next_round = 0;         // The first number that no round has used.
@@ -19,5 +21,10 @@ struct JobRecord {
   bool finished = false;
   wire::Finish result;  // Valid if finished.
 };
+
+void to_json(nlohmann::json& json, const JobRecord& record);
+// Unknown members are ignored and absent ones get their defaults, so that nodes of different
+// versions understand each other. Throws nlohmann::json::exception for anything else.
+void from_json(const nlohmann::json& json, JobRecord& record);
 
 }  // namespace ddp::rendezvous
